@@ -1,0 +1,1 @@
+"""gpuflow: a GPU-first array framework with JAX's names. See docs/architecture.md."""

@@ -1,0 +1,352 @@
+"""The transformations as users call them: vmap, jit, make_jaxpr, devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuflow.api_ad import _named
+from gpuflow.base import dtypes, tree
+from gpuflow.base.config import config
+from gpuflow.base.util import canonicalize_axis, safe_zip
+from gpuflow.control.jit_function import JitFunction, make_jit
+from gpuflow.core.aval import ShapedArray, aval_of, is_value, register_value_type
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.rules import AxisData
+from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.ops.device import device_put as device_put_op
+from gpuflow.ops.moving import batch_to_dim
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import Device
+from gpuflow.runtime.device import devices as platform_devices
+from gpuflow.transforms.batching import batch_flat
+
+# --- vmap ----------------------------------------------------------------------------------
+
+
+def vmap(
+    fun: Callable[..., Any],
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: Any = None,
+    axis_size: int | None = None,
+    spmd_axis_name: Any = None,
+) -> Callable[..., Any]:
+    """Map ``fun`` over an axis of its arguments.
+
+    Args:
+        fun: a function of arrays or trees.
+        in_axes: the mapped axis of each argument: an int, None (not mapped), or a tree prefix of
+            the arguments. Keyword arguments are mapped over axis 0.
+        out_axes: where the mapped axis goes in the outputs, likewise.
+        axis_name: a name for collectives over the axis.
+        axis_size: its size, needed only when no argument is mapped.
+        spmd_axis_name: the mesh axis over which the mapped axis is spread.
+
+    Returns:
+        The mapped function.
+
+    Raises:
+        ValueError: from the call, for axes or sizes that do not fit.
+    """
+    name = getattr(fun, "__name__", "the function")
+    if isinstance(in_axes, list):
+        in_axes = tuple(in_axes)
+
+    def vmap_f(*args: Any, **kwargs: Any) -> Any:
+        leaves, in_tree = tree.flatten((args, kwargs))
+        if isinstance(in_axes, tuple) and len(in_axes) != len(args):
+            raise ValueError(
+                f"[vmap] in_axes must have one item for each argument of {name}; got {in_axes} for "
+                f"{len(args)}. Fix: give {len(args)} items, or one int for all."
+            )
+        axes = tree.broadcast_prefix((in_axes, 0), (args, kwargs), "vmap in_axes")
+        axes = _positions(leaves, axes, name)
+        size = _mapped_size(leaves, axes, axis_size, name, (args, kwargs))
+        axis = AxisData(axis_name, size, spmd_axis_name)
+        out_trees: list[tree.TreeDef] = []
+
+        def flat(*values: Any) -> list[Any]:
+            call_args, call_kwargs = tree.unflatten(in_tree, values)
+            outs, out_tree = tree.flatten(fun(*call_args, **call_kwargs))
+            out_trees.append(out_tree)
+            return outs
+
+        outs, dims = batch_flat(flat, axis, leaves, axes)
+        out_tree = out_trees[-1]
+        targets = tree.broadcast_prefix(out_axes, tree.unflatten(out_tree, outs), "vmap out_axes")
+        placed = [
+            _place(out, dim, target, size, name)
+            for out, dim, target in safe_zip(outs, dims, targets)
+        ]
+        return tree.unflatten(out_tree, placed)
+
+    return _named(vmap_f, fun, "vmap")
+
+
+def _positions(leaves: Sequence[Any], axes: Sequence[Any], name: str) -> list[int | None]:
+    result: list[int | None] = []
+    for leaf, axis in safe_zip(leaves, axes):
+        if axis is None:
+            result.append(None)
+            continue
+        if not isinstance(axis, int | np.integer) or isinstance(axis, bool):
+            raise TypeError(
+                f"[vmap] in_axes must hold ints and None; got {axis!r} for {name}. "
+                "Fix: use an axis number, or None for an argument that is not mapped."
+            )
+        rank = aval_of(leaf).ndim
+        if not -rank <= axis < rank:
+            raise ValueError(
+                f"[vmap] in_axes must name an axis of each mapped argument of {name}; got "
+                f"{axis} for {aval_of(leaf)}. Fix: use None for it, or an axis in "
+                f"[{-rank}, {rank})."
+            )
+        result.append(int(axis) % rank)
+    return result
+
+
+def _mapped_size(
+    leaves: Sequence[Any], axes: Sequence[int | None], given: int | None, name: str, args: Any
+) -> int:
+    sizes = [
+        (path, aval_of(leaf).shape[axis], axis)
+        for path, leaf, axis in safe_zip(tree.paths(args), leaves, axes)
+        if axis is not None
+    ]
+    distinct = {size for _, size, _ in sizes} | ({given} if given is not None else set())
+    if not distinct:
+        raise ValueError(
+            f"[vmap] at least one argument of {name} must be mapped; got in_axes of None only. "
+            "Fix: give an axis, or axis_size."
+        )
+    if len(distinct) > 1:
+        found = ", ".join(f"{size} along axis {axis} of {path}" for path, size, axis in sizes)
+        raise ValueError(
+            f"[vmap] mapped axes of {name} must have one size; got {found}"
+            f"{f', axis_size={given}' if given is not None else ''}. "
+            "Fix: map axes of equal size, or use None for arguments shared by all."
+        )
+    return distinct.pop()
+
+
+def _place(out: Any, dim: int | None, target: Any, size: int, name: str) -> Any:
+    if target is None:
+        if dim is not None:
+            raise ValueError(
+                f"[vmap] out_axes of None needs an output that is not mapped; got a mapped "
+                f"{aval_of(out)} from {name}. Fix: use an axis number in out_axes."
+            )
+        return out
+    rank = aval_of(out).ndim + (dim is None)
+    return batch_to_dim(out, dim, canonicalize_axis(target, rank, "vmap out_axes"), size)
+
+
+# --- jit and tracing -----------------------------------------------------------------------
+
+
+def jit(
+    fun: Callable[..., Any] | None = None,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
+    keep_unused: bool = False,
+    inline: bool = False,
+) -> Any:
+    """Compile ``fun``: trace it once for each signature, fuse it, run the kernels.
+
+    Args:
+        fun: a function of arrays or trees, without side effects. Without it, a decorator.
+        static_argnums, static_argnames: hashable arguments that are part of the signature.
+        donate_argnums, donate_argnames: arguments whose memory the outputs may use; they are
+            deleted by the call.
+        keep_unused: unused arguments are kept in the signature in any case.
+        inline: under another trace, record the function's ops instead of one jit equation.
+
+    Returns:
+        A function of the same arguments, with ``lower``, ``trace``, ``eval_shape`` and
+        ``clear_cache``.
+
+    Raises:
+        TypeError, ValueError: arguments that are neither arrays nor static, or not hashable.
+    """
+    del keep_unused
+    options = {
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+        "inline": inline,
+    }
+
+    def decorate(function: Callable[..., Any]) -> JitFunction:
+        return make_jit(function, **options)
+
+    return decorate if fun is None else decorate(fun)
+
+
+@contextmanager
+def disable_jit(disable: bool = True) -> Iterator[None]:
+    """Inside the block, jitted functions run op by op."""
+    with config.override("disable_jit", disable):
+        yield
+
+
+@dataclass(frozen=True)
+class ShapeDtypeStruct:
+    """The shape and dtype of an array, without its values."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    weak_type: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
+        if not dtypes.is_extended(self.dtype):
+            object.__setattr__(self, "dtype", np.dtype(self.dtype))
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+
+def _struct_aval(struct: ShapeDtypeStruct) -> ShapedArray:
+    return ShapedArray(struct.shape, dtypes.canonicalize(struct.dtype), struct.weak_type)
+
+
+register_value_type(ShapeDtypeStruct, _struct_aval)
+
+
+def _trace(
+    fun: Callable[..., Any],
+    static_argnums: int | Sequence[int],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[ClosedJaxpr, tree.TreeDef]:
+    static = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    dynamic = tuple(arg for k, arg in enumerate(args) if k not in static)
+    leaves, in_tree = tree.flatten((dynamic, kwargs))
+    out_trees: list[tree.TreeDef] = []
+
+    def flat(*values: Any) -> list[Any]:
+        call_args, call_kwargs = tree.unflatten(in_tree, values)
+        rest = iter(call_args)
+        full = [args[k] if k in static else next(rest) for k in range(len(args))]
+        outs, out_tree = tree.flatten(fun(*full, **call_kwargs))
+        out_trees.append(out_tree)
+        return outs
+
+    avals = [aval_of(leaf) for leaf in leaves]
+    name = getattr(fun, "__name__", "the function")
+    jaxpr, consts = trace_to_jaxpr(flat, avals, tree.paths((dynamic, kwargs)), name)
+    return ClosedJaxpr(jaxpr, tuple(consts)), out_trees[-1]
+
+
+def make_jaxpr(
+    fun: Callable[..., Any],
+    static_argnums: int | Sequence[int] = (),
+    return_shape: bool = False,
+) -> Callable[..., Any]:
+    """A function that returns the jaxpr of ``fun`` for given arguments.
+
+    Args:
+        fun: the function to trace.
+        static_argnums: arguments that are not traced.
+        return_shape: also return the tree of output ShapeDtypeStructs.
+    """
+
+    def make_jaxpr_f(*args: Any, **kwargs: Any) -> Any:
+        jaxpr, out_tree = _trace(fun, static_argnums, args, kwargs)
+        if not return_shape:
+            return jaxpr
+        structs = [ShapeDtypeStruct(a.shape, a.dtype, a.weak_type) for a in jaxpr.out_avals]
+        return jaxpr, tree.unflatten(out_tree, structs)
+
+    return _named(make_jaxpr_f, fun, "make_jaxpr")
+
+
+def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The shapes and dtypes of ``fun(*args, **kwargs)``, without computing anything.
+
+    Args:
+        fun: the function.
+        args, kwargs: arrays or ShapeDtypeStructs, in trees.
+
+    Returns:
+        The output tree with ShapeDtypeStruct leaves.
+    """
+    jaxpr, out_tree = _trace(fun, (), args, kwargs)
+    structs = [ShapeDtypeStruct(a.shape, a.dtype, a.weak_type) for a in jaxpr.out_avals]
+    return tree.unflatten(out_tree, structs)
+
+
+# --- devices -------------------------------------------------------------------------------
+
+
+def devices(backend: str | None = None) -> list[Device]:
+    """All devices of ``backend`` (default: the default platform)."""
+    return list(platform_devices(backend))
+
+
+def local_devices(backend: str | None = None) -> list[Device]:
+    """The devices of this process."""
+    return devices(backend)
+
+
+def device_count(backend: str | None = None) -> int:
+    """The number of devices."""
+    return len(devices(backend))
+
+
+def process_index() -> int:
+    """The number of this process; 0 in a single process."""
+    return 0
+
+
+@contextmanager
+def default_device(device: Device | None) -> Iterator[None]:
+    """Inside the block, new arrays are made on ``device``."""
+    with config.override("default_device", device):
+        yield
+
+
+@contextmanager
+def enable_x64(enable: bool = True) -> Iterator[None]:
+    """Inside the block, 64-bit dtypes are kept."""
+    with config.override("enable_x64", enable):
+        yield
+
+
+def device_put(x: Any, device: Device | None = None) -> Any:
+    """Copy the leaves of ``x`` to ``device`` as Arrays."""
+    return tree.tree_map(lambda leaf: device_put_op(leaf, device), x)
+
+
+def device_get(x: Any) -> Any:
+    """The leaves of ``x`` as NumPy arrays."""
+    return tree.tree_map(np.asarray, x)
+
+
+def block_until_ready(x: Any) -> Any:
+    """Wait until every Array in ``x`` is computed, and return ``x``."""
+    for leaf in tree.leaves(x):
+        if isinstance(leaf, Array):
+            leaf.block_until_ready()
+    return x
+
+
+def typeof(x: Any) -> ShapedArray:
+    """The aval of ``x``."""
+    if not is_value(x):
+        raise TypeError(f"[typeof] the value must be an array or a number; got {x!r}.")
+    return aval_of(x)

@@ -1,0 +1,325 @@
+"""Differentiation over pytrees: argument handling for jvp, vjp, grad and the Jacobians."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes, tree
+from gpuflow.base.util import safe_zip
+from gpuflow.core.aval import ShapedArray, aval_of, is_value
+from gpuflow.core.jaxpr import Jaxpr, evaluate
+from gpuflow.core.rules import UndefinedPrimal, Zero
+from gpuflow.ops.zeros import full, instantiate
+from gpuflow.transforms.jvp import jvp_flat
+from gpuflow.transforms.linearize import linearize_flat
+from gpuflow.transforms.transpose import backward_pass
+
+
+class FlatFunction:
+    """A function of trees as a function of leaves; ``out_tree`` is known after a call."""
+
+    def __init__(self, function: Callable[..., Any], in_tree: tree.TreeDef, has_aux: bool) -> None:
+        self.function, self.in_tree, self.has_aux = function, in_tree, has_aux
+        self.out_tree: tree.TreeDef | None = None
+        self.aux: Any = None
+
+    def __call__(self, *leaves: Any) -> list[Any]:
+        out = self.function(*tree.unflatten(self.in_tree, leaves))
+        if self.has_aux:
+            if not (isinstance(out, tuple) and len(out) == 2):
+                raise TypeError(
+                    "[has_aux] the function must return a pair (out, aux); "
+                    f"got {type(out).__name__}. Fix: return out, aux."
+                )
+            out, self.aux = out
+        outs, self.out_tree = tree.flatten(out)
+        for value in outs:
+            if not is_value(value):
+                raise TypeError(
+                    "[differentiation] outputs must be arrays, numbers or trees of them; got "
+                    f"{value!r}. Fix: return other values through has_aux=True."
+                )
+        return outs
+
+
+def _check_tangents(primals: Sequence[Any], tangents: Sequence[Any], what: str) -> None:
+    for primal, tangent in safe_zip(primals, tangents):
+        want, got = aval_of(primal).tangent(), aval_of(tangent)
+        # Python scalars are weak and take the primal's dtype.
+        if got.shape != want.shape or (got.dtype != want.dtype and not got.weak_type):
+            raise TypeError(
+                f"[{what}] tangents must have the types of the primals' tangents, {want} for "
+                f"{aval_of(primal)}; got {got}. Fix: make the tangent with dtype "
+                f"{_dtype_text(want.dtype)} and shape {want.shape}."
+            )
+
+
+def _dtype_text(dtype: Any) -> str:
+    return "float0 (np.zeros(shape, gpuflow.float0))" if dtype == dtypes.float0 else str(dtype)
+
+
+def _typed(value: Any, aval: ShapedArray) -> Any:
+    """A tangent in the dtype of ``aval``; float0 tangents are symbolic zeros."""
+    if aval.dtype == dtypes.float0:
+        return Zero(aval)
+    if aval_of(value).dtype != aval.dtype:
+        return np.asarray(value).astype(aval.dtype)
+    return value
+
+
+def jvp(
+    fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
+) -> Any:
+    """Evaluate ``fun`` and its directional derivative.
+
+    Args:
+        fun: a function of arrays or trees.
+        primals: its arguments, as a tuple or list.
+        tangents: the direction: the same trees, shapes and tangent dtypes (float0 for integers).
+        has_aux: ``fun`` returns ``(out, aux)`` and aux is not differentiated.
+
+    Returns:
+        ``(out, out_tangent)``, and aux after them with ``has_aux``.
+
+    Raises:
+        TypeError: trees, shapes or dtypes that differ.
+    """
+    if not isinstance(primals, tuple | list) or not isinstance(tangents, tuple | list):
+        raise TypeError(
+            "[jvp] primals and tangents must be tuples or lists of arguments; got "
+            f"{type(primals).__name__} and {type(tangents).__name__}. Fix: jvp(f, (x,), (t,))."
+        )
+    leaves, in_tree = tree.flatten(tuple(primals))
+    tangent_leaves, tangent_tree = tree.flatten(tuple(tangents))
+    if in_tree != tangent_tree:
+        raise TypeError(
+            f"[jvp] primals and tangents must be equal trees; got {in_tree} and {tangent_tree}. "
+            "Fix: give one tangent for each primal."
+        )
+    _check_tangents(leaves, tangent_leaves, "jvp")
+    typed = [_typed(t, aval_of(x).tangent()) for x, t in safe_zip(leaves, tangent_leaves)]
+    flat = FlatFunction(fun, in_tree, has_aux)
+    outs, out_tangents = jvp_flat(flat, leaves, typed)
+    result = (
+        tree.unflatten(flat.out_tree, outs),
+        tree.unflatten(flat.out_tree, [instantiate(tangent) for tangent in out_tangents]),
+    )
+    return (*result, flat.aux) if has_aux else result
+
+
+def _is_inexact(value: Any) -> bool:
+    return aval_of(value).tangent().dtype != dtypes.float0
+
+
+def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    """Evaluate ``fun`` and return its derivative at ``primals`` as a linear function.
+
+    Returns:
+        ``(out, f_jvp)`` with ``f_jvp(*tangents) -> out_tangent``; aux after them with ``has_aux``.
+    """
+    leaves, in_tree = tree.flatten(primals)
+    flat = FlatFunction(fun, in_tree, has_aux)
+    nonzeros = [_is_inexact(leaf) for leaf in leaves]
+    outs, jaxpr, residuals, _ = linearize_flat(flat, leaves, nonzeros)
+
+    def f_jvp(*tangents: Any) -> Any:
+        tangent_leaves, tangent_tree = tree.flatten(tangents)
+        if tangent_tree != in_tree:
+            raise TypeError(
+                f"[linearize] tangents must form the tree of the primals, {in_tree}; "
+                f"got {tangent_tree}. Fix: give one tangent for each primal."
+            )
+        _check_tangents(leaves, tangent_leaves, "linearize")
+        given = [
+            _typed(t, aval_of(x).tangent())
+            for x, t, nonzero in safe_zip(leaves, tangent_leaves, nonzeros)
+            if nonzero
+        ]
+        return tree.unflatten(flat.out_tree, evaluate(jaxpr, residuals, given))
+
+    result = (tree.unflatten(flat.out_tree, outs), f_jvp)
+    return (*result, flat.aux) if has_aux else result
+
+
+class _Pullback:
+    """The reverse pass of one linearization: from output to input cotangents."""
+
+    def __init__(
+        self, jaxpr: Jaxpr, residuals: list[Any], primals: list[Any], nonzeros: list[bool]
+    ) -> None:
+        self.jaxpr, self.residuals = jaxpr, residuals
+        self.avals = [aval_of(primal) for primal in primals]
+        self.nonzeros = nonzeros
+
+    def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
+        unknown = [UndefinedPrimal(var.aval) for var in self.jaxpr.invars]
+        made = iter(backward_pass(self.jaxpr, self.residuals, unknown, cotangents))
+        return [
+            instantiate(next(made) if nonzero else Zero(aval.tangent()))
+            for aval, nonzero in safe_zip(self.avals, self.nonzeros)
+        ]
+
+
+def _pullback(flat: FlatFunction, leaves: list[Any]) -> tuple[list[Any], _Pullback]:
+    nonzeros = [_is_inexact(leaf) for leaf in leaves]
+    outs, jaxpr, residuals, _ = linearize_flat(flat, leaves, nonzeros)
+    return outs, _Pullback(jaxpr, residuals, leaves, nonzeros)
+
+
+def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    """Evaluate ``fun`` and return its transposed derivative at ``primals``.
+
+    Returns:
+        ``(out, f_vjp)`` with ``f_vjp(cotangent) -> tuple of cotangents``, one for each primal
+        (float0 zeros for integers); aux after them with ``has_aux``.
+
+    Raises:
+        TypeError, ValueError: from ``f_vjp``, for cotangents that do not match the output.
+    """
+    leaves, in_tree = tree.flatten(primals)
+    flat = FlatFunction(fun, in_tree, has_aux)
+    outs, pullback = _pullback(flat, leaves)
+    out_tree = flat.out_tree
+
+    def f_vjp(cotangent: Any) -> tuple[Any, ...]:
+        given, given_tree = tree.flatten(cotangent)
+        if given_tree != out_tree:
+            raise ValueError(
+                f"[vjp] the cotangent must form the tree of the output, {out_tree}; "
+                f"got {given_tree}. Fix: give one cotangent for each output."
+            )
+        _check_tangents(outs, given, "vjp")
+        typed = [_typed(ct, aval_of(out).tangent()) for ct, out in safe_zip(given, outs)]
+        return tree.unflatten(in_tree, pullback(typed))
+
+    result = (tree.unflatten(out_tree, outs), f_vjp)
+    return (*result, flat.aux) if has_aux else result
+
+
+# --- grad ----------------------------------------------------------------------------------
+
+
+def _argnums(argnums: int | Sequence[int], count: int, what: str) -> tuple[int, ...]:
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    for number in numbers:
+        if not isinstance(number, int) or not -count <= number < count:
+            raise ValueError(
+                f"[{what}] argnums must name positional arguments; got {argnums} for a call with "
+                f"{count}. Fix: pass the argument by position, or change argnums."
+            )
+    return tuple(number % count for number in numbers)
+
+
+def _check_grad_input(leaf: Any, what: str, holomorphic: bool, allow_int: bool) -> None:
+    aval = aval_of(leaf)
+    if holomorphic and not dtypes.is_complex(aval.dtype):
+        raise TypeError(
+            f"[{what}] holomorphic=True needs complex inputs; got {aval}. "
+            "Fix: convert with .astype(complex), or drop holomorphic."
+        )
+    if not holomorphic and dtypes.is_extended(aval.dtype) and not allow_int:
+        raise TypeError(f"[{what}] inputs must be real floats; got {aval}. Fix: use argnums.")
+    if holomorphic or dtypes.is_extended(aval.dtype) or dtypes.is_inexact(aval.dtype):
+        return
+    if not allow_int:
+        raise TypeError(
+            f"[{what}] inputs must be floats or complex; got {aval}. Fix: differentiate other "
+            "arguments with argnums, convert with float(x), or pass allow_int=True."
+        )
+
+
+def _check_scalar_output(outs: list[Any], what: str, holomorphic: bool) -> None:
+    if len(outs) != 1 or aval_of(outs[0]).shape != ():
+        types = ", ".join(str(aval_of(out)) for out in outs) or "nothing"
+        raise TypeError(
+            f"[{what}] the function must return one scalar; got {types}. "
+            "Fix: sum or average the output, or use vjp or jacrev."
+        )
+    aval = aval_of(outs[0])
+    wanted = dtypes.is_complex if holomorphic else dtypes.is_floating
+    if not wanted(aval.dtype):
+        kind = "complex" if holomorphic else "a real float"
+        raise TypeError(
+            f"[{what}] the output must be {kind}; got {aval}. Fix: "
+            f"{'use holomorphic=False' if holomorphic else 'return a float, or holomorphic=True'}."
+        )
+
+
+def value_and_grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[..., Any]:
+    """A function that returns the value and the gradient of ``fun``.
+
+    Args:
+        fun: returns one real scalar (and aux with ``has_aux``).
+        argnums: which positional arguments to differentiate; a tuple gives a tuple of gradients.
+        has_aux: ``fun`` returns ``(value, aux)``; so does the result, as ``((value, aux), grad)``.
+        holomorphic: ``fun`` is holomorphic; inputs and output are complex.
+        allow_int: integer inputs get float0 gradients.
+
+    Returns:
+        A function ``(*args, **kwargs) -> (value, grad)``; grad has the trees of the arguments.
+
+    Raises:
+        TypeError: from the call, for inputs or outputs of the wrong kind.
+    """
+    name = getattr(fun, "__name__", "the function")
+
+    def value_and_grad_f(*args: Any, **kwargs: Any) -> Any:
+        what = f"grad of {name}"
+        numbers = _argnums(argnums, len(args), what)
+
+        def partial_fun(*chosen: Any) -> Any:
+            full_args = list(args)
+            for number, value in safe_zip(numbers, chosen):
+                full_args[number] = value
+            return fun(*full_args, **kwargs)
+
+        primals = tuple(args[number] for number in numbers)
+        leaves, in_tree = tree.flatten(primals)
+        for leaf in leaves:
+            _check_grad_input(leaf, what, holomorphic, allow_int)
+        flat = FlatFunction(partial_fun, in_tree, has_aux)
+        outs, pullback = _pullback(flat, leaves)
+        _check_scalar_output(outs, what, holomorphic)
+        one = full((), 1, aval_of(outs[0]).dtype)
+        grads = tree.unflatten(in_tree, pullback([one]))
+        value = tree.unflatten(flat.out_tree, outs)
+        result = grads[0] if isinstance(argnums, int) else grads
+        return ((value, flat.aux), result) if has_aux else (value, result)
+
+    return _named(value_and_grad_f, fun, "value_and_grad")
+
+
+def grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[..., Any]:
+    """The gradient of ``fun``; see ``value_and_grad``. With ``has_aux`` returns (grad, aux)."""
+    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
+
+    def grad_f(*args: Any, **kwargs: Any) -> Any:
+        value, gradient = both(*args, **kwargs)
+        return (gradient, value[1]) if has_aux else gradient
+
+    return _named(grad_f, fun, "grad")
+
+
+def _named(wrapper: Callable[..., Any], fun: Callable[..., Any], what: str) -> Callable[..., Any]:
+    try:
+        functools.update_wrapper(wrapper, fun)
+    except AttributeError:
+        pass
+    wrapper.__doc__ = f"{what} of {getattr(fun, '__name__', 'a function')}.\n\n{fun.__doc__ or ''}"
+    return wrapper

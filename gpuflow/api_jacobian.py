@@ -1,0 +1,199 @@
+"""Jacobians and Hessians over pytrees: one batched pass over a standard basis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.api_ad import (
+    FlatFunction,
+    _argnums,
+    _check_grad_input,
+    _named,
+    _pullback,
+)
+from gpuflow.base import dtypes, tree
+from gpuflow.base.util import safe_zip
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.rules import AxisData
+from gpuflow.ops.axes import move_axis, reshape
+from gpuflow.ops.comparison import eq
+from gpuflow.ops.convert import convert
+from gpuflow.ops.layout import iota, slice_in_dim
+from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.zeros import instantiate
+from gpuflow.transforms.batching import batch_flat
+from gpuflow.transforms.jvp import jvp_flat
+
+
+def _identity(size: int, dtype: Any) -> Any:
+    rows = iota("int32", (size, size), 0)
+    return convert(eq(rows, iota("int32", (size, size), 1)), dtype)
+
+
+def _basis(avals: Sequence[ShapedArray]) -> tuple[list[Any], int]:
+    """For each aval an array (total, *shape): the standard basis of all of them together."""
+    total = sum(aval.size for aval in avals)
+    result, start = [], 0
+    for aval in avals:
+        eye = _identity(total, aval.dtype)
+        columns = slice_in_dim(eye, start, start + aval.size, axis=1)
+        result.append(reshape(columns, (total, *aval.shape)))
+        start += aval.size
+    return result, total
+
+
+def _split_leading(value: Any, avals: Sequence[ShapedArray]) -> list[Any]:
+    """Cut the leading basis axis of ``value`` into one array (*shape, ...) for each aval."""
+    pieces, start = [], 0
+    rest = aval_of(value).shape[1:]
+    for aval in avals:
+        piece = slice_in_dim(value, start, start + aval.size, axis=0)
+        pieces.append(reshape(piece, (*aval.shape, *rest)))
+        start += aval.size
+    return pieces
+
+
+def _prepare(
+    fun: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    argnums: int | Sequence[int],
+    has_aux: bool,
+    what: str,
+    holomorphic: bool,
+) -> tuple[FlatFunction, list[Any], tree.TreeDef]:
+    numbers = _argnums(argnums, len(args), what)
+
+    def partial_fun(*chosen: Any) -> Any:
+        full_args = list(args)
+        for number, value in safe_zip(numbers, chosen):
+            full_args[number] = value
+        return fun(*full_args, **kwargs)
+
+    primals = tuple(args[number] for number in numbers)
+    leaves, in_tree = tree.flatten(primals)
+    for leaf in leaves:
+        _check_grad_input(leaf, what, holomorphic, False)
+    return FlatFunction(partial_fun, in_tree, has_aux), leaves, in_tree
+
+
+def _check_outputs(outs: Sequence[Any], what: str, holomorphic: bool) -> None:
+    for out in outs:
+        aval = aval_of(out)
+        wanted = dtypes.is_complex if holomorphic else dtypes.is_floating
+        if not wanted(aval.dtype):
+            raise TypeError(
+                f"[{what}] outputs must be {'complex' if holomorphic else 'real floats'}; "
+                f"got {aval}. Fix: return floats, or set holomorphic={not holomorphic}."
+            )
+
+
+def jacfwd(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Callable[..., Any]:
+    """The Jacobian of ``fun`` by forward mode: one pass for all inputs together.
+
+    Returns:
+        A function whose result has, for each output leaf, the tree of the inputs with leaves of
+        shape ``(*output shape, *input shape)``.
+
+    Cost:
+        As many tangents as there are input elements; good for few inputs.
+    """
+    what = f"jacfwd of {getattr(fun, '__name__', 'the function')}"
+
+    def jacfwd_f(*args: Any, **kwargs: Any) -> Any:
+        flat, leaves, in_tree = _prepare(fun, args, kwargs, argnums, has_aux, what, holomorphic)
+        avals = [aval_of(leaf) for leaf in leaves]
+        basis, total = _basis(avals)
+        outs: list[Any] = []
+
+        def push(*tangents: Any) -> list[Any]:
+            values, out_tangents = jvp_flat(flat, leaves, tangents)
+            outs[:] = values
+            return [instantiate(tangent) for tangent in out_tangents]
+
+        columns, dims = batch_flat(push, AxisData(None, total), basis, [0] * len(basis))
+        _check_outputs(columns, what, holomorphic)
+        rows = []
+        for column, dim in safe_zip(columns, dims):
+            moved = batch_to_dim(column, dim, 0, total)
+            parts = []
+            for piece, aval in safe_zip(_split_leading(moved, avals), avals):
+                parts.append(_rotate(piece, aval.ndim))
+            rows.append(_input_tree(in_tree, parts, argnums))
+        result = tree.unflatten(flat.out_tree, rows)
+        return (result, flat.aux) if has_aux else result
+
+    return _named(jacfwd_f, fun, "jacfwd")
+
+
+def _rotate(value: Any, count: int) -> Any:
+    """Move the first ``count`` dimensions behind the others."""
+    for _ in range(count):
+        value = move_axis(value, 0, aval_of(value).ndim - 1)
+    return value
+
+
+def _input_tree(in_tree: tree.TreeDef, parts: list[Any], argnums: Any) -> Any:
+    grads = tree.unflatten(in_tree, parts)
+    return grads[0] if isinstance(argnums, int) else grads
+
+
+def jacrev(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[..., Any]:
+    """The Jacobian of ``fun`` by reverse mode: one pass for all outputs together.
+
+    Returns:
+        As ``jacfwd``.
+
+    Cost:
+        As many cotangents as there are output elements; good for few outputs.
+    """
+    del allow_int
+    what = f"jacrev of {getattr(fun, '__name__', 'the function')}"
+
+    def jacrev_f(*args: Any, **kwargs: Any) -> Any:
+        flat, leaves, in_tree = _prepare(fun, args, kwargs, argnums, has_aux, what, holomorphic)
+        outs, pullback = _pullback(flat, leaves)
+        _check_outputs(outs, what, holomorphic)
+        out_avals = [aval_of(out) for out in outs]
+        basis, total = _basis(out_avals)
+        axis = AxisData(None, total)
+        cotangents, dims = batch_flat(
+            lambda *cts: pullback(cts), axis, basis, [0] * len(basis)
+        )
+        by_input = [
+            _split_leading(batch_to_dim(ct, dim, 0, total), out_avals)
+            for ct, dim in safe_zip(cotangents, dims)
+        ]
+        rows = [
+            _input_tree(in_tree, [pieces[k] for pieces in by_input], argnums)
+            for k in range(len(outs))
+        ]
+        result = tree.unflatten(flat.out_tree, rows)
+        return (result, flat.aux) if has_aux else result
+
+    return _named(jacrev_f, fun, "jacrev")
+
+
+def hessian(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Callable[..., Any]:
+    """The Hessian of ``fun``: ``jacfwd(jacrev(fun))``."""
+    inner = jacrev(fun, argnums, has_aux=has_aux, holomorphic=holomorphic)
+    return jacfwd(inner, argnums, has_aux=has_aux, holomorphic=holomorphic)
+
+

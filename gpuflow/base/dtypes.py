@@ -1,0 +1,229 @@
+"""Dtypes: the extra number types, 32-bit defaults, weak types and the promotion lattice.
+
+Source: the lattice is JAX's "Type promotion semantics"; tests compare every pair with stored data.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gpuflow.base.config import config
+from gpuflow.base.errors import TypePromotionError
+
+bfloat16 = np.dtype(ml_dtypes.bfloat16)
+float16 = np.dtype(np.float16)
+float32 = np.dtype(np.float32)
+float64 = np.dtype(np.float64)
+complex64 = np.dtype(np.complex64)
+complex128 = np.dtype(np.complex128)
+bool_ = np.dtype(np.bool_)
+int32 = np.dtype(np.int32)
+int64 = np.dtype(np.int64)
+uint32 = np.dtype(np.uint32)
+uint64 = np.dtype(np.uint64)
+
+# The dtype of tangents of integer, bool and key values: it holds nothing.
+float0 = np.dtype([("float0", np.void, 0)])
+
+FLOAT8 = tuple(
+    np.dtype(getattr(ml_dtypes, name))
+    for name in (
+        "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn",
+        "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
+    )
+)  # fmt: skip
+INT4 = tuple(np.dtype(getattr(ml_dtypes, name)) for name in ("int4", "uint4"))
+_CUSTOM_FLOATS = {bfloat16, *FLOAT8}
+_SHORT_PREFIX = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
+
+
+class ExtendedDType:
+    """Base class of dtypes that hide a physical layout, such as random keys."""
+
+    name: str
+    itemsize: int
+    kind = "X"
+
+
+def is_extended(dtype: Any) -> bool:
+    """Whether ``dtype`` is an extended dtype."""
+    return isinstance(dtype, ExtendedDType)
+
+
+def is_floating(dtype: Any) -> bool:
+    """Whether ``dtype`` is a real floating-point dtype, the 8- and 16-bit ones included."""
+    return not is_extended(dtype) and (dtype.kind == "f" or dtype in _CUSTOM_FLOATS)
+
+
+def is_complex(dtype: Any) -> bool:
+    """Whether ``dtype`` is complex."""
+    return dtype.kind == "c"
+
+
+def is_inexact(dtype: Any) -> bool:
+    """Whether values of ``dtype`` can have derivatives."""
+    return is_floating(dtype) or is_complex(dtype)
+
+
+def is_integer(dtype: Any) -> bool:
+    """Whether ``dtype`` is a signed or unsigned integer dtype (bool is not)."""
+    return dtype.kind in "iu" or dtype in INT4
+
+
+def is_bool(dtype: Any) -> bool:
+    """Whether ``dtype`` is bool."""
+    return dtype.kind == "b"
+
+
+_TO_32 = {
+    float64: float32, int64: int32, uint64: uint32, complex128: complex64,
+}  # fmt: skip
+_PYTHON = {bool: bool_, int: int64, float: float64, complex: complex128}
+
+
+def canonicalize(dtype: Any) -> Any:
+    """``dtype`` as an np.dtype, narrowed to 32 bits unless x64 is enabled."""
+    if is_extended(dtype):
+        return dtype
+    if dtype in _PYTHON:
+        dtype = _PYTHON[dtype]
+    dtype = np.dtype(dtype)
+    if config.trace_context().enable_x64:
+        return dtype
+    return _TO_32.get(dtype, dtype)
+
+
+def default_float() -> np.dtype:
+    """float32, or float64 with x64."""
+    return canonicalize(float64)
+
+
+def default_int() -> np.dtype:
+    """int32, or int64 with x64."""
+    return canonicalize(int64)
+
+
+def short_name(dtype: Any) -> str:
+    """The short form used in types: f32, bf16, i32, u8, bool, c64."""
+    if is_extended(dtype):
+        return dtype.name
+    if dtype == float0:
+        return "float0"
+    name = dtype.name
+    if name == "bool":
+        return "bool"
+    stem = name.rstrip("0123456789_abcdefghijklmnopqrstuvwxyz")
+    for prefix, short in _SHORT_PREFIX.items():
+        if name.startswith(prefix):
+            return short + name[len(prefix) :]
+    return stem or name
+
+
+def tangent_dtype(dtype: Any) -> Any:
+    """The dtype of tangents of values of ``dtype``."""
+    if not is_extended(dtype) and is_inexact(dtype):
+        return dtype
+    return float0
+
+
+# --- promotion -----------------------------------------------------------------------------
+
+_LATTICE_STEPS: dict[str, tuple[str, ...]] = {
+    "bool": ("int*",),
+    "int*": ("uint8", "int8", "int4", "uint4"),
+    "uint8": ("int16", "uint16"),
+    "uint16": ("int32", "uint32"),
+    "uint32": ("int64", "uint64"),
+    "uint64": ("float*",),
+    "int8": ("int16",),
+    "int16": ("int32",),
+    "int32": ("int64",),
+    "int64": ("float*",),
+    "int4": (),
+    "uint4": (),
+    "float*": ("complex*", "bfloat16", "float16", *(dtype.name for dtype in FLOAT8)),
+    "bfloat16": ("float32",),
+    "float16": ("float32",),
+    "float32": ("float64", "complex64"),
+    "float64": ("complex128",),
+    "complex*": ("complex64",),
+    "complex64": ("complex128",),
+    "complex128": (),
+    **{dtype.name: () for dtype in FLOAT8},
+}
+_WEAK_DTYPES = {"int*": int64, "float*": float64, "complex*": complex128}
+_STRICT_FREE = ("int*", "float*", "complex*")
+
+
+@cache
+def _upper_bounds(node: str) -> frozenset[str]:
+    bounds = {node}
+    for step in _LATTICE_STEPS[node]:
+        bounds |= _upper_bounds(step)
+    return frozenset(bounds)
+
+
+def _node(dtype: Any, weak_type: bool) -> str:
+    if weak_type and dtype != bool_:
+        if is_complex(dtype):
+            return "complex*"
+        return "float*" if is_floating(dtype) else "int*"
+    return dtype.name
+
+
+@cache
+def _join(nodes: frozenset[str]) -> str:
+    common = frozenset.intersection(*(_upper_bounds(node) for node in nodes))
+    for candidate in common:
+        if common == _upper_bounds(candidate):
+            return candidate
+    raise TypePromotionError(
+        f"[promote] the dtypes must have an implicit common dtype; got {sorted(nodes)}. "
+        "Fix: convert one of them with x.astype(...)."
+    )
+
+
+def promote(*types: tuple[Any, bool]) -> tuple[Any, bool]:
+    """The common (dtype, weak_type) of operands given as (dtype, weak_type) pairs.
+
+    Raises:
+        TypePromotionError: no implicit common dtype, or a mixture under strict promotion.
+    """
+    if len(types) == 1:
+        return types[0]
+    first = types[0]
+    if all(other == first for other in types[1:]):
+        return first
+    if any(is_extended(dtype) for dtype, _ in types):
+        raise TypePromotionError(
+            f"[promote] random keys do not promote; got {[dtype.name for dtype, _ in types]}. "
+            "Fix: use key_data(key) for the integers inside."
+        )
+    nodes = frozenset(_node(dtype, weak) for dtype, weak in types)
+    if config.trace_context().numpy_dtype_promotion == "strict":
+        _check_strict(nodes)
+    joined = _join(nodes)
+    if joined in _WEAK_DTYPES:
+        dtype = canonicalize(_WEAK_DTYPES[joined])
+        candidates = [dt for dt, weak in types if weak and _node(dt, weak) == joined]
+        return (candidates[0] if candidates else dtype), True
+    return canonicalize(np.dtype(_numpy_type(joined))), False
+
+
+def _numpy_type(name: str) -> Any:
+    return getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name
+
+
+def _check_strict(nodes: frozenset[str]) -> None:
+    strong = {node for node in nodes if node not in _STRICT_FREE}
+    joined = _join(nodes)
+    if len(strong) > 1 or (strong and joined not in strong):
+        raise TypePromotionError(
+            "[promote] operands must have one dtype under strict promotion; "
+            f"got {sorted(nodes)}. Fix: x.astype(...), or "
+            "config.update('numpy_dtype_promotion', 'standard')."
+        )

@@ -1,0 +1,51 @@
+"""Exception classes and the one way to raise them.
+
+Messages have the form ``[op] what must hold; got what. Fix: what to write.`` Classes keep the
+names that JAX's users catch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class ConcretizationTypeError(TypeError):
+    """A traced value was needed as a concrete Python or NumPy value."""
+
+
+class TracerBoolConversionError(ConcretizationTypeError):
+    """A traced value was used as a truth value, as in ``if x > 0``."""
+
+
+class TracerArrayConversionError(TypeError):
+    """A traced value was handed to NumPy."""
+
+
+class TracerIntegerConversionError(TypeError):
+    """A traced value was used as a Python integer, as in ``range(n)``."""
+
+
+class UnexpectedTracerError(TypeError):
+    """A tracer was used after the transformation that made it had finished."""
+
+
+class NonConcreteBooleanIndexError(IndexError):
+    """A boolean mask without known values was used as an index under a transformation."""
+
+
+class TypePromotionError(ValueError):
+    """Two dtypes have no implicit common dtype."""
+
+
+class DeletedArrayError(RuntimeError):
+    """An array was used after it had been donated or deleted."""
+
+
+class CacheWarning(UserWarning):
+    """The kernel cache folder could not be used; kernels were built again."""
+
+
+def check(condition: bool, message: Callable[[], str], error: type[Exception] = TypeError) -> None:
+    """Raise ``error(message())`` unless ``condition`` holds; the text is built only then."""
+    if not condition:
+        raise error(message())

@@ -1,0 +1,122 @@
+"""Small helpers that every layer uses."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def safe_zip(*sequences: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """``zip`` that demands equal lengths and returns a list."""
+    return list(zip(*sequences, strict=True))
+
+
+def safe_map(function: Callable[..., T], *sequences: Iterable[Any]) -> list[T]:
+    """``map`` that demands equal lengths and returns a list."""
+    return [function(*items) for items in zip(*sequences, strict=True)]
+
+
+def unzip2(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The first and the second items of ``pairs``."""
+    firsts, seconds = [], []
+    for first, second in pairs:
+        firsts.append(first)
+        seconds.append(second)
+    return tuple(firsts), tuple(seconds)
+
+
+def split_list(items: Sequence[T], sizes: Sequence[int]) -> list[list[T]]:
+    """Cut ``items`` into pieces of ``sizes`` and a last piece with the rest."""
+    pieces, start = [], 0
+    for size in sizes:
+        pieces.append(list(items[start : start + size]))
+        start += size
+    pieces.append(list(items[start:]))
+    return pieces
+
+
+def partition_list(mask: Sequence[bool], items: Sequence[T]) -> tuple[list[T], list[T]]:
+    """The items whose mask is False, and those whose mask is True."""
+    falses = [item for flag, item in zip(mask, items, strict=True) if not flag]
+    trues = [item for flag, item in zip(mask, items, strict=True) if flag]
+    return falses, trues
+
+
+def merge_lists(mask: Sequence[bool], falses: Sequence[T], trues: Sequence[T]) -> list[T]:
+    """The inverse of ``partition_list``."""
+    false_items, true_items = iter(falses), iter(trues)
+    return [next(true_items) if flag else next(false_items) for flag in mask]
+
+
+def canonicalize_axis(axis: int, rank: int, op: str = "axis") -> int:
+    """``axis`` counted from the front.
+
+    Raises:
+        ValueError: ``axis`` is not in ``[-rank, rank)``.
+    """
+    position = axis.__index__() if hasattr(axis, "__index__") else axis
+    if not isinstance(position, int):
+        raise TypeError(f"[{op}] axis must be an integer; got {axis!r}. Fix: pass an int.")
+    if not -rank <= position < rank:
+        raise ValueError(
+            f"[{op}] axis must lie in [{-rank}, {rank}) for an array of rank {rank}; "
+            f"got {position}. Fix: choose an existing axis."
+        )
+    return position % rank
+
+
+def canonicalize_axes(axes: Any, rank: int, op: str = "axis") -> tuple[int, ...]:
+    """``axes`` (None: all, an int, or a sequence) as a sorted tuple without repeats."""
+    if axes is None:
+        return tuple(range(rank))
+    if not isinstance(axes, (tuple, list)):
+        axes = (axes,)
+    result = tuple(sorted(canonicalize_axis(axis, rank, op) for axis in axes))
+    if len(set(result)) != len(result):
+        raise ValueError(f"[{op}] axes must differ; got {tuple(axes)}. Fix: drop the repeats.")
+    return result
+
+
+def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides in elements of a contiguous array; sizes of 0 count as 1."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """Where in the user's program an equation was made."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} ({self.function})"
+
+
+_is_user_code: dict[Any, bool] = {}
+
+
+def user_source_line() -> SourceLine | None:
+    """The innermost stack frame outside this package."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        is_user = _is_user_code.get(code)
+        if is_user is None:
+            is_user = not code.co_filename.startswith((PACKAGE_FOLDER, "<string>", "<frozen"))
+            _is_user_code[code] = is_user
+        if is_user:
+            return SourceLine(code.co_filename, frame.f_lineno, code.co_name)
+        frame = frame.f_back
+    return None

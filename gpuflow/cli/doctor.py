@@ -1,0 +1,107 @@
+"""`gpuflow doctor`: what is installed, what was detected, what is missing."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import platform
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from gpuflow.base.config import config
+from gpuflow.version import __version__
+
+REQUIRED = ("numpy", "numba", "llvmlite", "optree", "ml_dtypes", "scipy", "opt_einsum")
+OPTIONAL = {
+    "rich": "demo",
+    "scikit-learn": "demo",
+    "matplotlib": "plot",
+    "mpi4py": "mpi",
+    "numba-cuda": "cuda13",
+    "cupy-cuda13x": "cuda13",
+    "cupy-cuda12x": "cuda12",
+}
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand to argparse's subparsers."""
+    parser = commands.add_parser("doctor", help="print versions, devices and the cache folder")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the report; returns 1 if something that gpuflow needs is missing."""
+    del options
+    rows = [*versions(), *machine(), *cache(config.environment.cache_folder)]
+    width = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        print(f"{name:<{width}}  {text}")
+    return 1 if any(text.startswith("MISSING") for _, text in rows) else 0
+
+
+def installed_version(package: str) -> str | None:
+    """The version of an installed distribution, without importing it."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def versions() -> Iterator[tuple[str, str]]:
+    """Rows (name, version) of gpuflow, Python and the packages it can use."""
+    yield "gpuflow", __version__
+    yield "python", f"{platform.python_version()} ({platform.python_implementation()})"
+    for package in REQUIRED:
+        yield package, installed_version(package) or "MISSING: pip install gpuflow"
+    for package, extra in OPTIONAL.items():
+        missing = f'not installed (optional: pip install "gpuflow[{extra}]")'
+        yield package, installed_version(package) or missing
+
+
+def machine() -> Iterator[tuple[str, str]]:
+    """Rows (name, text) about processor, threads, math library and CUDA driver."""
+    environment = config.environment
+    yield "processor", processor_name()
+    yield "system", platform.platform()
+    yield "platform asked for", environment.platform or "none (GPUFLOW_PLATFORM is not set)"
+    yield "threads", f"{environment.num_threads} of {os.cpu_count()} cores"
+    yield "virtual devices", str(environment.cpu_devices)
+    mathematics = "found" if can_load("libmvec.so.1") else "not found: math runs as scalar code"
+    yield "libmvec", mathematics
+    driver = "found" if can_load("libcuda.so.1") else "not found: no GPU can be used"
+    yield "CUDA driver", driver
+
+
+def cache(folder: Path) -> Iterator[tuple[str, str]]:
+    """Rows (name, text) about the folder of compiled kernels."""
+    yield "cache folder", str(folder)
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(nearest, os.W_OK):
+        yield "cache", "not writable: every process builds its kernels anew"
+    elif not folder.exists():
+        yield "cache", "empty"
+    else:
+        sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+        yield "cache", f"{len(sizes)} files, {sum(sizes) / 1e6:.1f} MB"
+
+
+def processor_name() -> str:
+    """The processor's marketing name where Linux tells it, else the architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def can_load(library: str) -> bool:
+    """Whether the dynamic linker finds `library`."""
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,35 @@
+"""The command `gpuflow`: `demo`, `bench` and `doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from gpuflow.cli import bench, demo, doctor
+from gpuflow.cli.problems import CommandError
+from gpuflow.version import __version__
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all subcommands; each sets `run`, a function of the parsed arguments."""
+    parser = argparse.ArgumentParser(prog="gpuflow", description="A GPU-first array framework.")
+    parser.add_argument("--version", action="version", version=f"gpuflow {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in (demo, bench, doctor):
+        module.add_parser(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one subcommand; returns the exit status."""
+    options = build_parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except CommandError as error:
+        print(f"gpuflow {options.command}: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,237 @@
+"""The kernel cache: built kernels on disk, keyed by everything that decides about their code.
+
+    <folder>/<2 hex>/<key>.o or .cubin    the object code
+    <folder>/<2 hex>/<key>.py             the readable source
+    <folder>/<2 hex>/<key>.json           entry symbol, imports, checksum of the code
+
+Files are written under a temporary name and moved into place, the json last: an entry whose json
+is there is complete, unless the disk damaged it, which the checksum tells. Processes that build
+the same kernel at once write equal content, and the last one stays. The cache never fails a
+program: whatever is wrong with the folder costs one warning and a build in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gpuflow.base.errors import CacheWarning
+
+Loaded = TypeVar("Loaded")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One built kernel.
+
+    Attributes:
+        code: Object code.
+        suffix: The kind of object code: "o" or "cubin".
+        source: The readable text it was built from.
+        entry: The symbol of the kernel's function.
+        imports: Symbols that the loader has to find.
+        info: Anything else of the target, as JSON.
+    """
+
+    code: bytes
+    suffix: str
+    source: str
+    entry: str
+    imports: tuple[str, ...] = ()
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class CacheStats:
+    """What a cache did in this process."""
+
+    built: int = 0
+    loaded: int = 0
+    build_seconds: float = 0.0
+
+
+@cache
+def version_of(package: str) -> str:
+    """The version of an installed package, without importing it; "none" if it is missing."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def cache_key(text: str, parts: tuple[str, ...]) -> str:
+    """The key of a kernel.
+
+    Args:
+        text: The kernel's canonical text.
+        parts: Target, versions and processor: what else decides about the code.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    return hashlib.sha256(json.dumps([text, *parts]).encode()).hexdigest()
+
+
+@dataclass
+class _Slot:
+    """What ``KernelCache.once`` keeps; the lock makes concurrent callers wait for the first."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    ready: bool = False
+    value: Any = None
+
+
+class KernelCache:
+    """Keeps built kernels in a folder; any thread and any number of processes may use it.
+
+    Args:
+        folder: Where the files go; made when the first kernel is stored. None: nothing is stored.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+        self.folder = Path(folder) if folder is not None else None
+        self.stats = CacheStats()
+        self._lock = threading.Lock()
+        self._warned = False
+        self._slots: dict[str, _Slot] = {}
+
+    def once(self, key: str, load: Callable[[], Loaded]) -> Loaded:
+        """The result of ``load()`` of the first call with ``key``, kept with this cache.
+
+        Args:
+            key: From ``cache_key``.
+            load: Makes the loaded kernel; where it raises, the next call tries again.
+
+        Returns:
+            The same object for every call with ``key``.
+        """
+        slot = self._slots.setdefault(key, _Slot())
+        if not slot.ready:
+            with slot.lock:
+                if not slot.ready:
+                    slot.value = load()
+                    slot.ready = True
+        return slot.value
+
+    def get(self, key: str, build: Callable[[], Entry]) -> Entry:
+        """The entry of ``key`` from the folder, or a new one from ``build``, which is stored.
+
+        Args:
+            key: From ``cache_key``.
+            build: Makes the entry; its exceptions pass through.
+
+        Returns:
+            The entry.
+        """
+        found = self._read(key)
+        if found is not None:
+            with self._lock:
+                self.stats.loaded += 1
+            return found
+        start = time.perf_counter()
+        entry = build()
+        with self._lock:
+            self.stats.built += 1
+            self.stats.build_seconds += time.perf_counter() - start
+        self._write(key, entry)
+        return entry
+
+    def path(self, key: str, suffix: str) -> Path | None:
+        """Where the file of an entry is, or would be."""
+        if self.folder is None:
+            return None
+        return self.folder / key[:2] / f"{key}.{suffix}"
+
+    def _read(self, key: str) -> Entry | None:
+        description = self.path(key, "json")
+        if description is None:
+            return None
+        try:
+            text = description.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._warn(f"cannot be read ({error})")
+            return None
+        try:
+            return self._parse(key, json.loads(text))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            self._warn(f"holds a damaged kernel {key[:12]} ({type(error).__name__}: {error})")
+            return None
+
+    def _parse(self, key: str, record: dict[str, Any]) -> Entry:
+        code_path, source_path = self.path(key, record["suffix"]), self.path(key, "py")
+        assert code_path is not None and source_path is not None
+        code = code_path.read_bytes()
+        checksum = hashlib.sha256(code).hexdigest()
+        if checksum != record["checksum"]:
+            raise ValueError("the checksum of the code differs")
+        # The source is for people: a kernel without it still runs.
+        source = source_path.read_text() if source_path.exists() else ""
+        return Entry(
+            code,
+            str(record["suffix"]),
+            source,
+            str(record["entry"]),
+            tuple(str(name) for name in record["imports"]),
+            dict(record["info"]),
+        )
+
+    def _write(self, key: str, entry: Entry) -> None:
+        if self.folder is None:
+            return
+        record = {
+            "entry": entry.entry,
+            "imports": list(entry.imports),
+            "info": entry.info,
+            "suffix": entry.suffix,
+            "checksum": hashlib.sha256(entry.code).hexdigest(),
+        }
+        files = {
+            entry.suffix: entry.code,
+            "py": entry.source.encode(),
+            "json": json.dumps(record, indent=1).encode(),
+        }
+        try:
+            for suffix, content in files.items():
+                path = self.path(key, suffix)
+                assert path is not None
+                _replace_file(path, content)
+        except OSError as error:
+            self._warn(f"cannot be written ({error})")
+
+    def _warn(self, what: str) -> None:
+        with self._lock:
+            if self._warned:
+                return
+            self._warned = True
+        warnings.warn(
+            f"[cache] the kernel cache folder must be usable; {self.folder} {what}. Kernels are "
+            "built again. Fix: delete the folder or set GPUFLOW_CACHE_DIR to another.",
+            CacheWarning,
+            stacklevel=4,
+        )
+
+
+def _replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that other processes see it whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

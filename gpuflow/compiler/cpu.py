@@ -1,0 +1,67 @@
+"""The CPU target: KernelIR in, a loaded kernel out."""
+
+from __future__ import annotations
+
+from functools import cache as cached
+
+from gpuflow.compiler.cache import Entry, KernelCache, cache_key, version_of
+from gpuflow.compiler.cpu_build import LoadedKernel, Object, build_cpu, host_identity, load_cpu
+from gpuflow.compiler.cpu_column import ColumnPrinter
+from gpuflow.compiler.cpu_printer import CpuPrinter
+from gpuflow.compiler.printer import Source
+from gpuflow.kir.nodes import Kernel
+from gpuflow.kir.text import kernel_text
+from gpuflow.kir.verify import verify
+
+# Raise it when the printer, the intrinsics or the build change what a kernel's text becomes.
+EMITTER_VERSION = 1
+
+
+def print_cpu(kernel: Kernel) -> Source:
+    """The text of a kernel for the CPU.
+
+    Args:
+        kernel: A verified kernel.
+
+    Returns:
+        The module's text; its function is ``kernel.name``.
+    """
+    printer = ColumnPrinter if kernel.kind == "column" else CpuPrinter
+    return printer(kernel).source()
+
+
+@cached
+def cache_parts() -> tuple[str, ...]:
+    """What a CPU kernel's code depends on besides its text."""
+    versions = (version_of("numba"), version_of("llvmlite"))
+    return ("cpu", str(EMITTER_VERSION), *versions, host_identity())
+
+
+def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> LoadedKernel:
+    """The kernel in memory: from this process, from the cache's folder, or built.
+
+    Args:
+        kernel: A kernel that ``kir.verify`` accepts.
+        cache: Keeps loaded kernels in memory and built ones on disk; any thread may use it.
+        check: Verify the kernel first.
+
+    Returns:
+        The loaded kernel, the same object for equal kernels and one cache.
+
+    Raises:
+        KernelError: ``check`` is set and the kernel breaks a rule.
+    """
+    if check:
+        verify(kernel)
+    key = cache_key(kernel_text(kernel), cache_parts())
+    return cache.once(key, lambda: _load(kernel, key, cache))
+
+
+def _load(kernel: Kernel, key: str, cache: KernelCache) -> LoadedKernel:
+    def build() -> Entry:
+        source = print_cpu(kernel)
+        built = build_cpu(source)
+        return Entry(built.code, "o", source.text, built.entry, built.imports)
+
+    entry = cache.get(key, build)
+    return load_cpu(Object(entry.code, entry.entry, entry.imports))

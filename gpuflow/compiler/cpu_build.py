@@ -1,0 +1,193 @@
+"""Builds a printed CPU kernel with Numba, and loads built ones without it.
+
+A build gives a relocatable object file for this processor. Loading it takes llvmlite's linker
+only: a process that finds all its kernels in the cache never imports Numba.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from types import CodeType
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from gpuflow.compiler import cpu_libm
+from gpuflow.compiler.cpu_intrinsics import Intrinsics
+from gpuflow.compiler.printer import Source
+
+# Products and sums may be contracted, as in XLA; nothing that hides nan, inf or -0.0.
+_OPTIONS = {"nopython": True, "fastmath": {"contract"}, "error_model": "numpy"}
+_PROTOTYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+@dataclass(frozen=True)
+class Object:
+    """A built kernel: an object file, the symbol of its function and the symbols it needs."""
+
+    code: bytes
+    entry: str
+    imports: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LoadedKernel:
+    """A kernel in memory.
+
+    Attributes:
+        address: of ``void kernel(int64 *words, int64 lo, int64 hi)``.
+        call: the same through ctypes, ``call(address_of_words, lo, hi)``; releases the GIL.
+        keepalive: owns the code; the address is valid while it lives.
+    """
+
+    address: int
+    call: Callable[[int, int, int], None]
+    keepalive: Any = field(repr=False)
+
+
+@dataclass(frozen=True)
+class _Toolkit:
+    """What a build needs of Numba."""
+
+    types: Any
+    cfunc_class: Any
+    compiler_lock: Any
+    intrinsics: Intrinsics
+
+
+@cache
+def _load_numba() -> _Toolkit:
+    """Import Numba: 0.15 s, and only builds need it."""
+    import numba
+    from numba.core.ccallback import CFunc
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.extending import intrinsic
+
+    return _Toolkit(numba.types, CFunc, global_compiler_lock, Intrinsics(numba, intrinsic))
+
+
+def build_cpu(source: Source) -> Object:
+    """Compile a printed kernel for this processor.
+
+    Args:
+        source: what ``cpu.print_cpu`` gave.
+
+    Returns:
+        The object file. Cost: 30 to 200 ms; the first build of a process 0.5 s more.
+    """
+    toolkit = _load_numba()
+    with toolkit.compiler_lock:
+        library, entry = _compile(toolkit, source)
+        return Object(library._get_compiled_object(), entry, _imports(library))
+
+
+def assembly(source: Source) -> str:
+    """The assembly text of a printed kernel, for tests and for a person to read."""
+    toolkit = _load_numba()
+    with toolkit.compiler_lock:
+        library, _ = _compile(toolkit, source)
+        return library._codegen._tm.emit_assembly(library._final_module)
+
+
+def _compile(toolkit: _Toolkit, source: Source) -> tuple[Any, str]:
+    """The compiled Numba library of a kernel, and the C symbol of its function."""
+    code = compile(source.text, f"<gpuflow kernel {source.entry}>", "exec")
+    namespace = toolkit.intrinsics.namespace(_global_names(code))
+    exec(code, namespace)
+    types = toolkit.types
+    signature = ((types.voidptr, types.int64, types.int64), types.void)
+    _register_functions()
+    function = toolkit.cfunc_class(namespace[source.entry], signature, {}, dict(_OPTIONS))
+    # Not CFunc.compile: that would also link the code into this process.
+    result = function._compile_uncached()
+    library = result.library
+    library._ensure_finalized()
+    return library, result.fndesc.llvm_cfunc_wrapper_name
+
+
+def _global_names(code: CodeType) -> set[str]:
+    """The global names that a module's code and the functions in it use."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _global_names(constant)
+    return names
+
+
+@cache
+def _register_functions() -> None:
+    """Tell Numba's own linker, which runs at the end of a build, where the functions are."""
+    for symbol in cpu_libm.all_symbols():
+        address = cpu_libm.resolve(symbol)
+        if address is not None:
+            llvm.add_symbol(symbol, address)
+
+
+def _imports(library: Any) -> tuple[str, ...]:
+    """Declared functions that a linker may have to find; LLVM's intrinsics are not."""
+    declared = (f.name for f in library._final_module.functions if f.is_declaration)
+    return tuple(sorted(name for name in declared if not name.startswith("llvm.")))
+
+
+class _Linker:
+    """llvmlite's LLJIT, made at first use: one for the process, used under a lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._engine: Any = None
+        self._numbers = itertools.count()
+
+    def link(self, built: Object) -> tuple[Any, int]:
+        """The library that owns the code and the address of the entry."""
+        with self._lock:
+            if self._engine is None:
+                self._engine = _create_engine()
+            builder = llvm.JITLibraryBuilder().add_object_img(built.code)
+            builder.export_symbol(built.entry).add_current_process()
+            for symbol in built.imports:
+                address = cpu_libm.resolve(symbol)
+                if address is not None:
+                    builder.import_symbol(symbol, address)
+            library = builder.link(self._engine, f"gpuflow_{next(self._numbers)}")
+            return library, library[built.entry]
+
+
+def _create_engine() -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), jit=True
+    )
+    return llvm.create_lljit_compiler(machine)
+
+
+_linker = _Linker()
+
+
+def load_cpu(built: Object) -> LoadedKernel:
+    """Link an object file into this process.
+
+    Args:
+        built: from ``build_cpu``, in this or another process on an equal processor.
+
+    Returns:
+        The kernel, ready to be called from any thread. Cost: below 1 ms.
+
+    Raises:
+        RuntimeError: a symbol is missing.
+    """
+    library, address = _linker.link(built)
+    return LoadedKernel(address, _PROTOTYPE(address), library)
+
+
+@cache
+def host_identity() -> str:
+    """What, besides the text and the compilers' versions, decides about the object code."""
+    features = llvm.get_host_cpu_features().flatten()
+    return json.dumps([llvm.get_host_cpu_name(), features, cpu_libm.library_identity()])

@@ -1,0 +1,276 @@
+"""Prints column kernels for the CPU: reductions over outer axes, one result per inner point.
+
+KernelIR writes such a kernel as a loop over columns that holds a reduction over rows. Run like
+that, every step would jump a row. Here the columns go in blocks, with one accumulator for each
+column on the stack, and the rows outside:
+
+    for each block of columns:
+        for each column: running = init
+        for each row:                       <- streams along memory, and vectorises
+            for each column: running = combine(running, element)
+        for each column: what follows the reduction
+
+The body of the column loop is cut into parts: each Reduce and each loop over rows is one, and what
+stands between them is one. A value that a later part needs is kept on the stack as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from gpuflow.compiler.cpu_intrinsics import COLUMN_BLOCK
+from gpuflow.compiler.cpu_printer import CpuPrinter
+from gpuflow.compiler.printer import combine_functions
+from gpuflow.kir.nodes import (
+    Axis,
+    Block,
+    Const,
+    For,
+    Kernel,
+    Load,
+    Mode,
+    Reduce,
+    Role,
+    Statement,
+    Store,
+    Value,
+)
+from gpuflow.kir.walk import owned_blocks, results_of, statements, uses_of
+
+# Fewer rows than in a row kernel: one column is added in order, not in vector lanes.
+ROW_BLOCK_BITS = 8
+
+
+@dataclass(frozen=True)
+class Part:
+    """Statements of the column loop that share one loop over the columns of a block."""
+
+    statements: tuple[Statement, ...]
+    crosses_rows: bool
+
+
+def split_parts(body: Block) -> tuple[Part, ...]:
+    """Cut the body of a column loop into parts."""
+    parts: list[Part] = []
+    straight: list[Statement] = []
+    for statement in body.body:
+        if not _crosses_rows(statement):
+            straight.append(statement)
+            continue
+        if straight:
+            parts.append(Part(tuple(straight), False))
+            straight = []
+        parts.append(Part((statement,), True))
+    if straight:
+        parts.append(Part(tuple(straight), False))
+    return tuple(parts)
+
+
+def _crosses_rows(statement: Statement) -> bool:
+    return bool(_axes_of(statement))
+
+
+def _axes_of(statement: Statement) -> tuple[str, ...]:
+    if isinstance(statement, Reduce):
+        return statement.axes
+    if isinstance(statement, For) and statement.axis is not None:
+        return (statement.axis,)
+    return ()
+
+
+def _defined(items: Iterable[Statement]) -> set[Value]:
+    """All values that statements and their blocks define."""
+    found: set[Value] = set()
+    for statement in statements(Block(body=tuple(items))):
+        found.update(results_of(statement))
+        for owned in owned_blocks(statement):
+            found.update(owned.params)
+    return found
+
+
+def _needed(items: Sequence[Statement], results: Iterable[Value] = ()) -> set[Value]:
+    """All values that statements, their blocks and ``results`` take from outside."""
+    found = set(results)
+    for statement in statements(Block(body=tuple(items))):
+        found.update(uses_of(statement))
+        for owned in owned_blocks(statement):
+            found.update(owned.results)
+    return found - _defined(items)
+
+
+class ColumnPrinter(CpuPrinter):
+    """A CpuPrinter that interchanges the innermost PARALLEL loop of a column kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        # Of the open column loop: values on the stack with the names of their arrays, and
+        # constants and scalars, which every part that uses them writes again.
+        self._arrays: dict[Value, str] = {}
+        self._constants: dict[Value, Const | Load] = {}
+
+    def loop(self, s: For) -> None:
+        if s.axis is None or not self._can_interchange(s.axis, s.body):
+            super().loop(s)
+            return
+        parts = split_parts(s.body)
+        self._find_arrays(parts)
+        with self._column_blocks(self.axes[s.axis]):
+            for part in parts:
+                self._part(self.axes[s.axis], part)
+        self._arrays, self._constants = {}, {}
+
+    def _can_interchange(self, axis: str, body: Block) -> bool:
+        """Whether a loop over columns holds only loops over outer axes, and none in another."""
+        order = [a.name for a in self.kernel.axes]
+        inner = [_axes_of(item) for item in statements(body) if _crosses_rows(item)]
+        direct = [item for item in body.body if _crosses_rows(item)]
+        names = [name for axes in inner for name in axes]
+        is_outer = all(
+            order.index(name) < order.index(axis) and self.axes[name].role is not Role.PARALLEL
+            for name in names
+        )
+        is_parallel = self.axes[axis].role is Role.PARALLEL
+        return is_parallel and is_outer and 0 < len(direct) == len(inner)
+
+    def _find_arrays(self, parts: Sequence[Part]) -> None:
+        """Results of reductions and what a later part uses live on the stack."""
+        for place, part in enumerate(parts):
+            later = {v for other in parts[place + 1 :] for v in _needed(other.statements)}
+            for statement in part.statements:
+                if self._is_constant(statement):
+                    self._constants[statement.out] = statement
+                    continue
+                for value in results_of(statement):
+                    if part.crosses_rows or value in later:
+                        self._arrays[value] = f"{self.value(value)}_column"
+        for value, array in self._arrays.items():
+            self.emit(f"{array} = column_{value.dtype}()")
+
+    def _is_constant(self, statement: Statement) -> TypeGuard[Const | Load]:
+        if isinstance(statement, Load):
+            return self.operands[statement.operand].mode is Mode.SCALAR
+        return isinstance(statement, Const)
+
+    @contextmanager
+    def _column_blocks(self, axis: Axis) -> Iterator[None]:
+        """A loop over blocks of columns, ``<axis>_start`` to ``<axis>_end``."""
+        first, last = self.span(axis)
+        name, bits = axis.name, COLUMN_BLOCK.bit_length() - 1
+        blocks = f"({last} - {first} + {COLUMN_BLOCK - 1}) >> {bits}"
+        with self.indented(f"for {name}_block in range({blocks}):"):
+            self.emit(f"{name}_start = {first} + ({name}_block << {bits})")
+            self.emit(f"{name}_end = min_int64({name}_start + {COLUMN_BLOCK}, {last})")
+            yield
+
+    def _part(self, axis: Axis, part: Part) -> None:
+        statement = part.statements[0]
+        if isinstance(statement, Reduce):
+            self._reduce_rows(axis, statement)
+            return
+        if isinstance(statement, For) and part.crosses_rows:
+            assert statement.axis is not None
+            with self.axis_loop(statement.axis, statement.body):
+                self._columns(axis, statement.body.body)
+            return
+        kept = [v for s in part.statements for v in results_of(s) if v in self._arrays]
+        stores = any(isinstance(s, Store) for s in statements(Block(body=part.statements)))
+        if kept or stores:
+            self._columns(axis, part.statements, kept)
+
+    def _columns(
+        self, axis: Axis, items: Sequence[Statement], kept: Sequence[Value] = ()
+    ) -> None:
+        """Statements in a loop over the columns of the block; ``kept`` values go to the stack."""
+        with self._each_column(axis, items):
+            for statement in items:
+                self.statement(statement)
+            for value in kept:
+                self._write(axis, self._arrays[value], value.dtype, self.value(value))
+
+    @contextmanager
+    def _each_column(
+        self, axis: Axis, items: Sequence[Statement], results: Iterable[Value] = ()
+    ) -> Iterator[None]:
+        """A loop over the columns of the block that defines what ``items`` and results need."""
+        block = Block(body=tuple(items))
+        head = f"for {axis.name} in range({axis.name}_start, {axis.name}_end):"
+        with self.indented(head), self.at_point(axis, block):
+            for value in sorted(_needed(items, results), key=lambda v: v.number):
+                if value in self._constants:
+                    self.statement(self._constants[value])
+                elif value in self._arrays:
+                    read = self._read(axis, self._arrays[value], value.dtype)
+                    self.emit(f"{self.value(value)} = {read}")
+            yield
+
+    def _read(self, axis: Axis, array: str, dtype: str) -> str:
+        return f"load_{dtype}({array}, {axis.name} - {axis.name}_start)"
+
+    def _write(self, axis: Axis, array: str, dtype: str, value: str) -> None:
+        self.emit(f"store_{dtype}({array}, {axis.name} - {axis.name}_start, {value})")
+
+    def _reduce_rows(self, axis: Axis, s: Reduce) -> None:
+        """Rows outside, columns inside; float sums in blocks of rows with float64 totals."""
+        functions = combine_functions(s) or ("",) * len(s.outs)
+        sums = self.float_sums(s, functions)
+        for out in sums:
+            self.emit(f"{self._total(out)} = column_float64()")
+        with self._each_column(axis, (), s.init):
+            for out, init in zip(s.outs, s.init, strict=True):
+                self._write(axis, self._arrays[out], out.dtype, self.value(init))
+                if out in sums:
+                    wide = f"np.float64({self.value(init)})"
+                    self._write(axis, self._total(out), "float64", wide)
+        if not sums:
+            self._rows(axis, s, s.axes)
+            return
+        self._row_blocks(axis, s, s.axes, sums)
+        with self._each_column(axis, ()):
+            for out in sums:
+                total = self._read(axis, self._total(out), "float64")
+                self._write(axis, self._arrays[out], out.dtype, f"np.{out.dtype}({total})")
+
+    def _total(self, out: Value) -> str:
+        return f"{self.value(out)}_total_column"
+
+    def _row_blocks(
+        self, axis: Axis, s: Reduce, axes: Sequence[str], sums: Sequence[Value]
+    ) -> None:
+        """Rows with the last axis in blocks: each block's sums are added to the totals."""
+        row_axis = self.axes[axes[0]]
+        if len(axes) > 1:
+            with self.axis_loop(row_axis.name, s.body):
+                self._row_blocks(axis, s, axes[1:], sums)
+            return
+        with self.block_loop(row_axis, ROW_BLOCK_BITS) as span:
+            with self._each_column(axis, ()):
+                for out in sums:
+                    self._write(axis, self._arrays[out], out.dtype, f"np.{out.dtype}(0.0)")
+            head = f"for {row_axis.name} in range({span}):"
+            with self.indented(head), self.at_point(row_axis, s.body):
+                self._rows(axis, s, ())
+            with self._each_column(axis, ()):
+                for out in sums:
+                    total = self._read(axis, self._total(out), "float64")
+                    part = self._read(axis, self._arrays[out], out.dtype)
+                    together = f"{total} + np.float64({part})"
+                    self._write(axis, self._total(out), "float64", together)
+
+    def _rows(self, axis: Axis, s: Reduce, axes: Sequence[str]) -> None:
+        """Loops over rows with a loop over the columns of the block inside."""
+        if axes:
+            with self.axis_loop(axes[0], s.body):
+                self._rows(axis, s, axes[1:])
+            return
+        with self._each_column(axis, s.body.body, s.body.results):
+            for out in s.outs:
+                running = self._read(axis, self._arrays[out], out.dtype)
+                self.emit(f"{self.value(out)} = {running}")
+            self.block(s.body)
+            outs = [self.value(out) for out in s.outs]
+            self.combine(s, outs, [self.value(v) for v in s.body.results])
+            for out in s.outs:
+                self._write(axis, self._arrays[out], out.dtype, self.value(out))

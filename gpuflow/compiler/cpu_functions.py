@@ -1,0 +1,280 @@
+"""The scalar functions of KernelIR on the CPU, as LLVM instructions.
+
+``emit_function`` is the entry. Functions of the C library are called under a name of ours, with a
+list of vector variants (``cpu_libm``); everything else is a formula on Lanes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from gpuflow.compiler import cpu_libm, cpu_narrow
+from gpuflow.compiler.cpu_emit import (
+    Lane,
+    bits,
+    cast,
+    constant,
+    is_float,
+    is_signed,
+    polynomial,
+    select,
+)
+
+# LLVM intrinsics that have vector forms on every target.
+_INTRINSICS = {
+    "sqrt": "sqrt",
+    "floor": "floor",
+    "ceil": "ceil",
+    "trunc": "trunc",
+    "round": "rint",
+    "round_away": "round",
+    "copysign": "copysign",
+    "fma": "fma",
+    "population_count": "ctpop",
+}
+
+
+def _abs(x: Lane) -> Lane:
+    if is_float(x.dtype):
+        return x.intrinsic("fabs")
+    return select(x < 0, -x, x) if is_signed(x.dtype) else x
+
+
+def _neg(x: Lane) -> Lane:
+    return -x
+
+
+def _sign(x: Lane) -> Lane:
+    if is_float(x.dtype):
+        return select(_abs(x) > 0, x.constant(1).intrinsic("copysign", x), x)
+    positive = select(x > 0, x.constant(1), 0)
+    return select(x < 0, x.constant(-1), positive) if is_signed(x.dtype) else positive
+
+
+def _max(x: Lane, y: Lane) -> Lane:
+    return x.intrinsic("maximum", y) if is_float(x.dtype) else select(x > y, x, y)
+
+
+def _min(x: Lane, y: Lane) -> Lane:
+    return x.intrinsic("minimum", y) if is_float(x.dtype) else select(x < y, x, y)
+
+
+def _div(x: Lane, y: Lane) -> Lane:
+    """Division by 0 and INT_MIN / -1 trap on x86, so that the divisor is made safe."""
+    if is_float(x.dtype):
+        return x / y
+    builder, zero = x.builder, y.equals(0)
+    if not is_signed(x.dtype):
+        quotient = x.like(builder.udiv(x.value, select(zero, x.constant(1), y).value))
+        return select(zero, x.constant((1 << bits(x.dtype)) - 1), quotient)
+    minus_one = y.equals(-1)
+    safe = select(zero | minus_one, x.constant(1), y)
+    quotient = x.like(builder.sdiv(x.value, safe.value))
+    return select(zero, x.constant(-1), select(minus_one, -x, quotient))
+
+
+def _rem(x: Lane, y: Lane) -> Lane:
+    if is_float(x.dtype):
+        return cpu_libm.call("fmod", x, y)
+    builder, zero = x.builder, y.equals(0)
+    if not is_signed(x.dtype):
+        rest = x.like(builder.urem(x.value, select(zero, x.constant(1), y).value))
+        return select(zero, x, rest)
+    minus_one = y.equals(-1)
+    safe = select(zero | minus_one, x.constant(1), y)
+    rest = x.like(builder.srem(x.value, safe.value))
+    return select(zero, x, select(minus_one, x.constant(0), rest))
+
+
+def _inside(x: Lane, count: Lane) -> Lane:
+    """Whether a shift count, as an unsigned number, is below the width."""
+    width = x.constant(bits(x.dtype))
+    below = x.builder.icmp_unsigned("<", count.value, width.value)
+    return Lane(x.builder, below, "bool")
+
+
+def _shift_left(x: Lane, count: Lane) -> Lane:
+    inside = _inside(x, count)
+    return select(inside, x << select(inside, count, 0), 0)
+
+
+def _shift_right_logical(x: Lane, count: Lane) -> Lane:
+    inside = _inside(x, count)
+    shifted = x.builder.lshr(x.value, select(inside, count, 0).value)
+    return select(inside, x.like(shifted), 0)
+
+
+def _shift_right_arithmetic(x: Lane, count: Lane) -> Lane:
+    clamped = select(_inside(x, count), count, bits(x.dtype) - 1)
+    return x.like(x.builder.ashr(x.value, clamped.value))
+
+
+def _clz(x: Lane) -> Lane:
+    defined_at_zero = constant(x.builder, "bool", False)
+    return x.like(x.builder.ctlz(x.value, defined_at_zero.value))
+
+
+def _is_finite(x: Lane) -> Lane:
+    return _abs(x) < math.inf
+
+
+def _rsqrt(x: Lane) -> Lane:
+    return 1 / x.intrinsic("sqrt")
+
+
+def _logistic(x: Lane) -> Lane:
+    """exp(-|x|) cannot overflow, and keeps the small results of large negative x."""
+    small = cpu_libm.call("exp", -_abs(x))
+    quotient = 1 / (1 + small)
+    return select(x < 0, small * quotient, quotient)
+
+
+# Source: Giles (2010), Approximating the erfinv function, GPU Computing Gems; single precision.
+_ERF_INV_CENTER_32 = (
+    2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
+    -0.00125372503, -0.00417768164, 0.246640727, 1.50140941,
+)  # fmt: skip
+_ERF_INV_TAIL_32 = (
+    -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773,
+    -0.0076224613, 0.00943887047, 1.00167406, 2.83297682,
+)  # fmt: skip
+# The same source, double precision: w < 6.25, w < 16, and beyond.
+_ERF_INV_CENTER_64 = (
+    -3.6444120640178196996e-21, -1.685059138182016589e-19, 1.2858480715256400167e-18,
+    1.115787767802518096e-17, -1.333171662854620906e-16, 2.0972767875968561637e-17,
+    6.6376381343583238325e-15, -4.0545662729752068639e-14, -8.1519341976054721522e-14,
+    2.6335093153082322977e-12, -1.2975133253453532498e-11, -5.4154120542946279317e-11,
+    1.051212273321532285e-09, -4.1126339803469836976e-09, -2.9070369957882005086e-08,
+    4.2347877827932403518e-07, -1.3654692000834678645e-06, -1.3882523362786468719e-05,
+    0.0001867342080340571352, -0.00074070253416626697512, -0.0060336708714301490533,
+    0.24015818242558961693, 1.6536545626831027356,
+)  # fmt: skip
+_ERF_INV_MIDDLE_64 = (
+    2.2137376921775787049e-09, 9.0756561938885390979e-08, -2.7517406297064545428e-07,
+    1.8239629214389227755e-08, 1.5027403968909827627e-06, -4.013867526981545969e-06,
+    2.9234449089955446044e-06, 1.2475304481671778723e-05, -4.7318229009055733981e-05,
+    6.8284851459573175448e-05, 2.4031110387097893999e-05, -0.0003550375203628474796,
+    0.00095328937973738049703, -0.0016882755560235047313, 0.0024914420961078508066,
+    -0.0037512085075692412107, 0.005370914553590063617, 1.0052589676941592334,
+    3.0838856104922207635,
+)  # fmt: skip
+_ERF_INV_TAIL_64 = (
+    -2.7109920616438573243e-11, -2.5556418169965252055e-10, 1.5076572693500548083e-09,
+    -3.7894654401267369937e-09, 7.6157012080783393804e-09, -1.4960026627149240478e-08,
+    2.9147953450901080826e-08, -6.7711997758452339498e-08, 2.2900482228026654717e-07,
+    -9.9298272942317002539e-07, 4.5260625972231537039e-06, -1.9681778105531670567e-05,
+    7.5995277030017761139e-05, -0.00021503011930044477347, -0.00013871931833623122026,
+    1.0103004648645343977, 4.8499064014085844221,
+)  # fmt: skip
+
+
+def _erf_inv(x: Lane) -> Lane:
+    w = -cpu_libm.call("log", (1 - x) * (1 + x))
+    root = w.intrinsic("sqrt")
+    if x.dtype == "float32":
+        tail = polynomial(root - 3, _ERF_INV_TAIL_32)
+        factor = select(w < 5, polynomial(w - 2.5, _ERF_INV_CENTER_32), tail)
+    else:
+        middle = polynomial(root - 3.25, _ERF_INV_MIDDLE_64)
+        tail = polynomial(root - 5, _ERF_INV_TAIL_64)
+        center = polynomial(w - 3.125, _ERF_INV_CENTER_64)
+        factor = select(w < 6.25, center, select(w < 16, middle, tail))
+    return select(_abs(x).equals(1), x * math.inf, factor * x)
+
+
+# Bernoulli terms B_2k / 2k of the asymptotic series. Source: DLMF 5.11.2.
+_DIGAMMA_SERIES = (
+    1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12, 0.0,
+)  # fmt: skip
+_DIGAMMA_SHIFTS = 10
+
+
+def _digamma(x: Lane) -> Lane:
+    """Reflection to x > 0, recurrence to x >= 10, then the series; always in float64."""
+    wide = cast(x, "float64")
+    pole = (wide <= 0) & wide.equals(wide.intrinsic("floor"))
+    reflected = wide < 0.5
+    argument = select(reflected, 1 - wide, wide)
+    correction = wide.constant(0)
+    for _ in range(_DIGAMMA_SHIFTS):
+        small = argument < _DIGAMMA_SHIFTS
+        correction = correction + select(small, 1 / argument, 0)
+        argument = select(small, argument + 1, argument)
+    inverse = 1 / argument
+    series = polynomial(inverse * inverse, _DIGAMMA_SERIES)
+    positive = cpu_libm.call("log", argument) - 0.5 * inverse - series - correction
+    # tan has period 1 in x, and x minus its nearest integer is exact.
+    fraction = wide - wide.intrinsic("rint")
+    mirrored = positive - math.pi / cpu_libm.call("tan", math.pi * fraction)
+    result = select(reflected, mirrored, positive)
+    result = select(wide.equals(math.inf), wide, result)
+    return cast(select(pole, wide.constant(math.nan), result), x.dtype)
+
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+def _threefry2x32(k0: Lane, k1: Lane, x0: Lane, x1: Lane) -> tuple[Lane, Lane]:
+    """Source: Salmon, Moraes, Dror and Shaw (2011), Parallel random numbers."""
+    keys = (k0, k1, k0 ^ k1 ^ 0x1BD11BDA)
+    x0, x1 = x0 + k0, x1 + k1
+    for group in range(5):
+        for rotation in _ROTATIONS[group % 2]:
+            x0 = x0 + x1
+            x1 = ((x1 << rotation) | (x1 >> (32 - rotation))) ^ x0
+        x0 = x0 + keys[(group + 1) % 3]
+        x1 = x1 + keys[(group + 2) % 3] + (group + 1)
+    return x0, x1
+
+
+_FORMULAS: dict[str, Callable[..., Lane | tuple[Lane, ...]]] = {
+    "abs": _abs,
+    "neg": _neg,
+    "sign": _sign,
+    "max": _max,
+    "min": _min,
+    "div": _div,
+    "rem": _rem,
+    "shift_left": _shift_left,
+    "shift_right_logical": _shift_right_logical,
+    "shift_right_arithmetic": _shift_right_arithmetic,
+    "clz": _clz,
+    "is_finite": _is_finite,
+    "rsqrt": _rsqrt,
+    "logistic": _logistic,
+    "erf_inv": _erf_inv,
+    "digamma": _digamma,
+    "threefry2x32": _threefry2x32,
+}
+
+
+def emit_function(fn: str, *arguments: Lane) -> tuple[Lane, ...]:
+    """Emit a function of ``kir.scalar`` that the printer does not spell as an operator.
+
+    Args:
+        fn: The function's name.
+        arguments: One Lane for each argument.
+
+    Returns:
+        One Lane for each result.
+
+    Raises:
+        KeyError: the CPU target does not have the function.
+    """
+    if fn in _INTRINSICS:
+        return (arguments[0].intrinsic(_INTRINSICS[fn], *arguments[1:]),)
+    if fn in _FORMULAS:
+        found = _FORMULAS[fn](*arguments)
+        return found if isinstance(found, tuple) else (found,)
+    if fn.startswith("round_"):
+        storage = fn.removeprefix("round_")
+        return (cpu_narrow.widen(cpu_narrow.narrow(arguments[0], storage), storage),)
+    if fn.startswith("bitcast_"):
+        return (arguments[0].bitcast(fn.removeprefix("bitcast_")),)
+    if fn in cpu_libm.FUNCTIONS:
+        return (cpu_libm.call(fn, *arguments),)
+    raise KeyError(
+        f"[cpu] fn must be a function of the CPU target; got {fn!r}. "
+        "Fix: add it to compiler/cpu_functions.py."
+    )

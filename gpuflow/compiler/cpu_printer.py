@@ -1,0 +1,197 @@
+"""Prints KernelIR for the CPU: nested loops over raw pointers.
+
+The function is ``kernel(words, lo, hi)``: ``words`` is the address of the argument block that
+``kir.nodes.arguments`` describes, ``lo..hi`` the part of the first PARALLEL axis to run.
+
+Float sums over long axes are added in blocks of ``SUM_BLOCK`` by an addition that LLVM may reorder
+into vector lanes; the sums of the blocks are added in float64, in order. Everything else is IEEE
+with contraction. Column kernels are printed by ``cpu_column``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from gpuflow.compiler.printer import FLOATS, NumbaPrinter, combine_functions
+from gpuflow.kir.nodes import Argument, Axis, Kernel, Mode, Operand, Reduce, Value, arguments
+
+SUM_BLOCK_BITS = 12
+SUM_BLOCK = 1 << SUM_BLOCK_BITS
+
+
+class CpuPrinter(NumbaPrinter):
+    """The hooks of the CPU target."""
+
+    target = "cpu"
+    comment = "A gpuflow kernel for the CPU; compiler/cpu_intrinsics.py defines the names."
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        memory = [o for o in kernel.operands if o.mode in (Mode.IN, Mode.OUT, Mode.INOUT)]
+        written = [o.name for o in memory if o.mode is not Mode.IN]
+        # Read-only operands may overlap each other: they share scope 0.
+        self._scopes = {o.name: 0 for o in memory}
+        self._scopes.update({name: place for place, name in enumerate(written, 1)})
+        self._scope_count = 1 + len(written)
+
+    def module_lines(self) -> list[str]:
+        lines = ["import numpy as np", ""]
+        for operand in self.kernel.operands:
+            if operand.name not in self._scopes:
+                continue
+            place = f'"{operand.dtype}", {self._scopes[operand.name]}, {self._scope_count}'
+            if operand.mode is not Mode.OUT:
+                lines.append(f"load_{operand.name} = reader({place})")
+            if operand.mode is not Mode.IN:
+                lines.append(f"store_{operand.name} = writer({place})")
+        return [*lines, "", ""]
+
+    def signature(self) -> str:
+        first = "table" if self.kernel.segmented else "words"
+        return f"def {self.kernel.name}({first}, lo, hi):"
+
+    def unpack(self) -> None:
+        for place, argument in enumerate(arguments(self.kernel)):
+            name = self._argument_name(argument)
+            self.emit(f"{name} = {self._argument(argument, place)}")
+
+    def _argument_name(self, argument: Argument) -> str:
+        if argument.kind == "extent":
+            return self.names.extent(self.axes[argument.axis])
+        if argument.kind == "stride":
+            return self.names.stride(argument.operand, argument.axis)
+        return self.names.operand(argument.operand)
+
+    def _argument(self, argument: Argument, place: int) -> str:
+        if argument.kind == "pointer":
+            return f"word_pointer(words, {place})"
+        if argument.kind == "scalar":
+            return f"word_{self.operands[argument.operand].dtype}(words, {place})"
+        return f"word_int64(words, {place})"
+
+    def entry(self) -> None:
+        self.emit("use_wide_registers()")
+        if not self.kernel.segmented:
+            super().entry()
+            return
+        # The table is [segments, start_0, words_0, start_1, words_1, ..., total].
+        self.emit("segments = word_int64(table, 0)")
+        with self.indented("for segment in range(segments):"):
+            self.emit("start = word_int64(table, 1 + 2 * segment)")
+            self.emit("end = word_int64(table, 3 + 2 * segment)")
+            with self.indented("if start < hi and lo < end:"):
+                self.emit("words = word_pointer(table, 2 + 2 * segment)")
+                self.emit("first = max_int64(lo - start, 0)")
+                self.emit("last = min_int64(hi, end) - start")
+                super().entry()
+
+    def span(self, axis: Axis) -> tuple[str, str]:
+        """The first point of an axis that this call runs, and the end."""
+        if axis.name != self.split_axis:
+            return "0", self.names.extent(axis)
+        return ("first", "last") if self.kernel.segmented else ("lo", "hi")
+
+    def split_loop(self, axis: Axis) -> str:
+        return f"for {axis.name} in range({', '.join(self.span(axis))}):"
+
+    def reduce(self, s: Reduce) -> None:
+        functions = combine_functions(s)
+        if functions is None or not any(
+            fn in ("add", "mul") and out.dtype in FLOATS
+            for fn, out in zip(functions, s.outs, strict=True)
+        ):
+            self.serial_reduce(s)
+            return
+        self._blocked_reduce(s, functions)
+
+    def _blocked_reduce(self, s: Reduce, functions: tuple[str, ...]) -> None:
+        """Sums in blocks along the last axis; other values are combined as they are."""
+        outs = [self.value(o) for o in s.outs]
+        self.assign(outs, [self.value(v) for v in s.init])
+        sums = {self.value(out): out.dtype for out in self.float_sums(s, functions)}
+        for running in sums:
+            self.emit(f"{running}_total = np.float64({running})")
+
+        def open_block() -> None:
+            for running, dtype in sums.items():
+                self.emit(f"{running} = np.{dtype}(0.0)")
+
+        def close_block() -> None:
+            for running in sums:
+                self.emit(f"{running}_total = {running}_total + np.float64({running})")
+
+        self._blocks(s, s.axes, open_block, close_block, lambda: self._accumulate(s, functions))
+        for running, dtype in sums.items():
+            self.emit(f"{running} = np.{dtype}({running}_total)")
+
+    def float_sums(self, s: Reduce, functions: Sequence[str]) -> list[Value]:
+        """The results of a Reduce that are sums of floats."""
+        pairs = zip(s.outs, functions, strict=True)
+        return [out for out, fn in pairs if fn == "add" and out.dtype in FLOATS]
+
+    def _blocks(
+        self,
+        s: Reduce,
+        axes: tuple[str, ...],
+        open_block: Callable[[], None],
+        close_block: Callable[[], None],
+        accumulate: Callable[[], None],
+    ) -> None:
+        """Loops over ``axes``, the last one in blocks of SUM_BLOCK points."""
+        axis = self.axes[axes[0]]
+        if len(axes) > 1:
+            with self.axis_loop(axis.name, s.body):
+                self._blocks(s, axes[1:], open_block, close_block, accumulate)
+            return
+        if axis.exact is not None and axis.exact <= SUM_BLOCK:
+            open_block()
+            with self.axis_loop(axis.name, s.body):
+                self.block(s.body)
+                accumulate()
+            close_block()
+            return
+        with self.block_loop(axis, SUM_BLOCK_BITS) as span:
+            open_block()
+            head = f"for {axis.name} in range({span}):"
+            with self.indented(head), self.at_point(axis, s.body):
+                self.block(s.body)
+                accumulate()
+            close_block()
+
+    @contextmanager
+    def block_loop(self, axis: Axis, bits: int) -> Iterator[str]:
+        """A loop over blocks of 2**bits points of an axis; yields the arguments of a range.
+
+        Ranges with a step, and Python's min, leave code behind that could raise.
+        """
+        extent, first = self.names.extent(axis), f"{axis.name}_start"
+        size = 1 << bits
+        blocks = f"({extent} + {size - 1}) >> {bits}"
+        with self.indented(f"for {axis.name}_block in range({blocks}):"):
+            self.emit(f"{first} = {axis.name}_block << {bits}")
+            yield f"{first}, min_int64({first} + {size}, {extent})"
+
+    def _accumulate(self, s: Reduce, functions: tuple[str, ...]) -> None:
+        for out, new, fn in zip(s.outs, s.body.results, functions, strict=True):
+            running, value = self.value(out), self.value(new)
+            if fn in ("add", "mul") and out.dtype in FLOATS:
+                self.emit(f"{running} = accumulate_{fn}_{out.dtype}({running}, {value})")
+            else:
+                combined = self.call(fn, [running, value], out.dtype)
+                self.emit(f"{running} = {combined}")
+
+    def load(self, operand: Operand, offset: str) -> str:
+        return f"load_{operand.name}({self.names.operand(operand.name)}, {offset})"
+
+    def store(self, operand: Operand, offset: str, value: str) -> str:
+        return f"store_{operand.name}({self.names.operand(operand.name)}, {offset}, {value})"
+
+    def function(self, fn: str, arguments: list[str], dtype: str) -> str:
+        return f"{fn}_{dtype}({', '.join(arguments)})"
+
+    def select(self, predicate: str, on_true: str, on_false: str, dtype: str) -> str:
+        return f"select_{dtype}({predicate}, {on_true}, {on_false})"
+
+    def cast(self, argument: str, source: str, dtype: str) -> str:
+        return argument if source == dtype else f"cast_{source}_{dtype}({argument})"

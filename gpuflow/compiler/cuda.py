@@ -1,0 +1,63 @@
+"""The CUDA target: KernelIR in, the text of a kernel and its launch out.
+
+``print_cuda`` chooses the printer; ``cuda_build.build_cuda`` makes a cubin of the text, with or
+without a GPU. See cuda_schedule.py for how points are spread over threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuflow.compiler.cuda_full import FullPrinter
+from gpuflow.compiler.cuda_groups import GroupPrinter
+from gpuflow.compiler.cuda_printer import CudaPrinter
+from gpuflow.compiler.cuda_schedule import Launch, schedule_cuda
+from gpuflow.compiler.cuda_segments import SegmentPrinter
+from gpuflow.compiler.cuda_vectors import VectorPrinter
+from gpuflow.kir.nodes import Kernel
+
+
+@dataclass(frozen=True)
+class CudaSource:
+    """A printed kernel.
+
+    Attributes:
+        text: a Python module that ``cuda_build.build_cuda`` compiles.
+        entry: name of the kernel function.
+        signature: one type per parameter, as ``build_cuda`` takes them.
+        launch: how grid and block follow from the extents.
+    """
+
+    text: str
+    entry: str
+    signature: tuple[str, ...]
+    launch: Launch
+
+
+def print_cuda(kernel: Kernel, vectorize: bool = True) -> CudaSource:
+    """Print a kernel for CUDA.
+
+    Args:
+        kernel: a kernel that ``kir.verify`` accepts.
+        vectorize: use 128-bit accesses where the text allows them (``launch.width`` > 1 then);
+            arguments must then pass ``cuda_schedule.may_launch``, and for those that do not a
+            second variant is printed without.
+
+    Raises:
+        CudaPrintError: a full reduction uses its result inside another loop over its axes, or
+            loops over points do not agree in their axes.
+    """
+    launch = schedule_cuda(kernel, vectorize)
+    printer = _printer(kernel, launch)
+    source = printer.source()
+    return CudaSource(source.text, source.entry, tuple(t for _, t in printer.parameters()), launch)
+
+
+def _printer(kernel: Kernel, launch: Launch) -> CudaPrinter:
+    if launch.strategy == "full":
+        return FullPrinter(kernel, launch)
+    if launch.strategy in ("row", "column"):
+        return GroupPrinter(kernel, launch)
+    if launch.segmented:
+        return SegmentPrinter(kernel, launch)
+    return VectorPrinter(kernel, launch) if launch.width > 1 else CudaPrinter(kernel, launch)

@@ -1,0 +1,334 @@
+"""Arithmetic that printed CUDA source may call and that Numba does not have, or defines otherwise.
+
+What a GPU leaves undefined is defined here as docs/kernel_ir.md says: division by zero, shifts by
+the width or more, conversion of nan and of values out of range, max and min of nan and of -0.0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuflow.compiler.cpu_emit import Lane, cast
+from gpuflow.compiler.cpu_narrow import FORMATS, narrow_by_bits, widen_by_bits
+from gpuflow.compiler.cuda_toolchain import NumbaCuda
+from gpuflow.kir.scalar import FLOAT8_DTYPES
+
+# Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 3.3 and table 2.
+THREEFRY_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+THREEFRY_PARITY = 0x1BD11BDA
+
+
+def arithmetic_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
+    """All functions of this file by name."""
+    return {
+        **_extremes(tools),
+        **_conversions(tools),
+        **_half_conversions(tools),
+        **_float8_conversions(tools),
+        **_integer_division(tools),
+        **_bit_functions(tools),
+        **_random_bits(tools),
+    }
+
+
+def _by_name(*functions: Any) -> dict[str, Any]:
+    return {function._name: function for function in functions}
+
+
+def _asm(ir: Any, builder: Any, text: str, constraints: str, result: Any, args: list[Any]) -> Any:
+    """One PTX instruction without side effects."""
+    kind = ir.FunctionType(result, [arg.type for arg in args])
+    return builder.call(ir.InlineAsm(kind, text, constraints), args)
+
+
+def _extremes(tools: NumbaCuda) -> dict[str, Any]:
+    """Float maximum and minimum: nan wins over any number, and -0.0 is below 0.0."""
+    ir, types = tools.llvm, tools.types
+
+    def emit(name):
+        def emit_extreme(context, builder, signature, args):
+            kind = args[0].type
+            if kind == ir.FloatType():
+                text = f"{name}.NaN.f32 $0, $1, $2;"
+                return _asm(ir, builder, text, "=f,f,f", kind, args)
+            # There is no NaN form for float64; x + y is nan when either is.
+            number = _asm(ir, builder, f"{name}.f64 $0, $1, $2;", "=d,d,d", kind, args)
+            unordered = builder.fcmp_unordered("uno", *args)
+            return builder.select(unordered, builder.fadd(*args), number)
+
+        return emit_extreme
+
+    @tools.intrinsic
+    def maximum(typingctx, x, y):
+        return (x(x, y), emit("max")) if isinstance(x, types.Float) and x == y else None
+
+    @tools.intrinsic
+    def minimum(typingctx, x, y):
+        return (x(x, y), emit("min")) if isinstance(x, types.Float) and x == y else None
+
+    return _by_name(maximum, minimum)
+
+
+def _conversions(tools: NumbaCuda) -> dict[str, Any]:
+    ir, types = tools.llvm, tools.types
+
+    @tools.intrinsic
+    def saturate(typingctx, value, dtype):
+        """Float to integer: truncates, keeps to the range of ``dtype``, and nan gives 0."""
+        target = dtype.instance_type
+
+        def emit(context, builder, signature, args):
+            source, bits = args[0].type, target.bitwidth
+            wide = ir.IntType(max(bits, 32))
+            sign = "s" if target.signed else "u"
+            letter = "d" if source == ir.DoubleType() else "f"
+            source_bits = 64 if source == ir.DoubleType() else 32
+            # cvt saturates at the range of 32 and 64 bits; only for 64 it does not map nan to 0.
+            text = f"cvt.rzi.{sign}{wide.width}.f{source_bits} $0, $1;"
+            register = "l" if wide.width == 64 else "r"
+            result = _asm(ir, builder, text, f"={register},{letter}", wide, [args[0]])
+            if bits < 32:
+                result = _clamp(ir, builder, result, target)
+                result = builder.trunc(result, ir.IntType(bits))
+            is_nan = builder.fcmp_unordered("uno", args[0], args[0])
+            return builder.select(is_nan, ir.Constant(result.type, 0), result)
+
+        return target(value, dtype), emit
+
+    @tools.intrinsic
+    def bitcast(typingctx, value, dtype):
+        """The same bits as another type of the same width."""
+        target = dtype.instance_type
+
+        def emit(context, builder, signature, args):
+            return builder.bitcast(args[0], context.get_value_type(target))
+
+        plain = types.unliteral(value)
+        return (target(plain, dtype), emit) if plain.bitwidth == target.bitwidth else None
+
+    return _by_name(saturate, bitcast)
+
+
+def _clamp(ir: Any, builder: Any, value: Any, target: Any) -> Any:
+    """Keep a 32-bit integer within the range of a narrower type."""
+    compare = builder.icmp_signed if target.signed else builder.icmp_unsigned
+    for limit, side in ((target.minval, "<"), (target.maxval, ">")):
+        bound = ir.Constant(value.type, limit)
+        value = builder.select(compare(side, value, bound), bound, value)
+    return value
+
+
+def _half_conversions(tools: NumbaCuda) -> dict[str, Any]:
+    """Between float32 and the 16 bits of a bfloat16 or float16, rounding to nearest even."""
+    ir, types = tools.llvm, tools.types
+    half, word, single = ir.IntType(16), ir.IntType(32), ir.FloatType()
+
+    @tools.intrinsic
+    def bfloat16_to_float32(typingctx, bits):
+        def emit(context, builder, signature, args):
+            wide = builder.shl(builder.zext(args[0], word), ir.Constant(word, 16))
+            return builder.bitcast(wide, single)
+
+        return types.float32(types.uint16), emit
+
+    @tools.intrinsic
+    def float32_to_bfloat16(typingctx, value):
+        def emit(context, builder, signature, args):
+            return _asm(ir, builder, "cvt.rn.bf16.f32 $0, $1;", "=h,f", half, args)
+
+        return types.uint16(types.float32), emit
+
+    @tools.intrinsic
+    def float16_to_float32(typingctx, bits):
+        def emit(context, builder, signature, args):
+            return _asm(ir, builder, "cvt.f32.f16 $0, $1;", "=f,h", single, args)
+
+        return types.float32(types.uint16), emit
+
+    @tools.intrinsic
+    def float32_to_float16(typingctx, value):
+        def emit(context, builder, signature, args):
+            return _asm(ir, builder, "cvt.rn.f16.f32 $0, $1;", "=h,f", half, args)
+
+        return types.uint16(types.float32), emit
+
+    return _by_name(
+        bfloat16_to_float32, float32_to_bfloat16, float16_to_float32, float32_to_float16
+    )
+
+
+def _float8_conversions(tools: NumbaCuda) -> dict[str, Any]:
+    """Between float32 and the 8 bits of each float8, in integer arithmetic.
+
+    Only two of the formats have instructions, and those only from compute capability 8.9.
+    """
+    types = tools.types
+
+    def pair(storage):
+        form = FORMATS[storage]
+
+        @tools.intrinsic
+        def widen(typingctx, bits):
+            def emit(context, builder, signature, args):
+                code = cast(Lane(builder, args[0], "uint8"), "uint32")
+                return widen_by_bits(code, form).value
+
+            return types.float32(types.uint8), emit
+
+        @tools.intrinsic
+        def narrow(typingctx, value):
+            def emit(context, builder, signature, args):
+                code = narrow_by_bits(Lane(builder, args[0], "float32"), form)
+                return cast(code, "uint8").value
+
+            return types.uint8(types.float32), emit
+
+        return {f"{storage}_to_float32": widen, f"float32_to_{storage}": narrow}
+
+    return {name: function for s in FLOAT8_DTYPES for name, function in pair(s).items()}
+
+
+def _integer_division(tools: NumbaCuda) -> dict[str, Any]:
+    """Truncating division with a result for every pair of integers."""
+    ir, types = tools.llvm, tools.types
+
+    def safe_divisor(builder, signed, x, y):
+        """``y``, or 1 where the machine's division is undefined; and where ``y`` is zero."""
+        zero, one = ir.Constant(y.type, 0), ir.Constant(y.type, 1)
+        by_zero = builder.icmp_unsigned("==", y, zero)
+        undefined = by_zero
+        if signed:
+            # INT_MIN / -1 overflows; with the divisor 1 the quotient is INT_MIN, as it must be.
+            least = ir.Constant(y.type, -(1 << (y.type.width - 1)))
+            overflow = builder.and_(
+                builder.icmp_unsigned("==", x, least),
+                builder.icmp_unsigned("==", y, ir.Constant(y.type, -1)),
+            )
+            undefined = builder.or_(by_zero, overflow)
+        return builder.select(undefined, one, y), by_zero
+
+    def emit_divide(context, builder, signature, args):
+        signed = signature.return_type.signed
+        divisor, by_zero = safe_divisor(builder, signed, *args)
+        divide = builder.sdiv if signed else builder.udiv
+        quotient = divide(args[0], divisor)
+        return builder.select(by_zero, ir.Constant(quotient.type, -1), quotient)
+
+    def emit_remainder(context, builder, signature, args):
+        signed = signature.return_type.signed
+        divisor, by_zero = safe_divisor(builder, signed, *args)
+        remainder = (builder.srem if signed else builder.urem)(args[0], divisor)
+        return builder.select(by_zero, args[0], remainder)
+
+    def integers(x, y):
+        return isinstance(x, types.Integer) and types.unliteral(x) == types.unliteral(y)
+
+    def emit_split(context, builder, signature, args):
+        quotient = builder.udiv(*args)
+        rest = builder.sub(args[0], builder.mul(quotient, args[1]))
+        return context.make_tuple(builder, signature.return_type, (quotient, rest))
+
+    @tools.intrinsic
+    def split_index(typingctx, index, extent):
+        """Quotient and remainder of an index by an extent; neither is negative."""
+        wide = types.unliteral(index)
+        if wide != types.unliteral(extent):
+            return None
+        return types.UniTuple(wide, 2)(wide, wide), emit_split
+
+    @tools.intrinsic
+    def divide_integers(typingctx, x, y):
+        return (x(x, y), emit_divide) if integers(x, y) else None
+
+    @tools.intrinsic
+    def remainder_integers(typingctx, x, y):
+        return (x(x, y), emit_remainder) if integers(x, y) else None
+
+    return _by_name(split_index, divide_integers, remainder_integers)
+
+
+def _bit_functions(tools: NumbaCuda) -> dict[str, Any]:
+    """Shifts that are defined for every distance, and counts of bits."""
+    ir = tools.llvm
+
+    def out_of_range(builder, distance):
+        width = ir.Constant(distance.type, distance.type.width)
+        return builder.icmp_unsigned(">=", distance, width)
+
+    def emit_zero_filling(name):
+        def emit(context, builder, signature, args):
+            shifted = getattr(builder, name)(*args)
+            zero = ir.Constant(shifted.type, 0)
+            return builder.select(out_of_range(builder, args[1]), zero, shifted)
+
+        return emit
+
+    def emit_sign_filling(context, builder, signature, args):
+        longest = ir.Constant(args[1].type, args[1].type.width - 1)
+        distance = builder.select(out_of_range(builder, args[1]), longest, args[1])
+        return builder.ashr(args[0], distance)
+
+    def emit_population(context, builder, signature, args):
+        return builder.ctpop(args[0])
+
+    def emit_leading_zeros(context, builder, signature, args):
+        return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    @tools.intrinsic
+    def shift_left_bits(typingctx, value, distance):
+        return value(value, distance), emit_zero_filling("shl")
+
+    @tools.intrinsic
+    def shift_right_zeros(typingctx, value, distance):
+        return value(value, distance), emit_zero_filling("lshr")
+
+    @tools.intrinsic
+    def shift_right_sign(typingctx, value, distance):
+        return value(value, distance), emit_sign_filling
+
+    @tools.intrinsic
+    def count_ones(typingctx, value):
+        return value(value), emit_population
+
+    @tools.intrinsic
+    def count_leading_zeros(typingctx, value):
+        return value(value), emit_leading_zeros
+
+    return _by_name(
+        shift_left_bits, shift_right_zeros, shift_right_sign, count_ones, count_leading_zeros
+    )
+
+
+def _random_bits(tools: NumbaCuda) -> dict[str, Any]:
+    ir, types = tools.llvm, tools.types
+    word = ir.IntType(32)
+
+    def constant(value):
+        return ir.Constant(word, value)
+
+    def rotate_left(builder, value, distance):
+        left = builder.shl(value, constant(distance))
+        return builder.or_(left, builder.lshr(value, constant(32 - distance)))
+
+    def emit_threefry(context, builder, signature, args):
+        key0, key1, x0, x1 = args
+        parity = builder.xor(builder.xor(key0, key1), constant(THREEFRY_PARITY))
+        keys = (key0, key1, parity)
+        x0, x1 = builder.add(x0, key0), builder.add(x1, key1)
+        for group in range(5):
+            for distance in THREEFRY_ROTATIONS[group % 2]:
+                x0 = builder.add(x0, x1)
+                x1 = builder.xor(rotate_left(builder, x1, distance), x0)
+            x0 = builder.add(x0, keys[(group + 1) % 3])
+            x1 = builder.add(x1, keys[(group + 2) % 3])
+            x1 = builder.add(x1, constant(group + 1))
+        return context.make_tuple(builder, signature.return_type, (x0, x1))
+
+    @tools.intrinsic
+    def threefry2x32(typingctx, key0, key1, x0, x1):
+        """Two random words of a counter (x0, x1) under a key: Threefry-2x32 with 20 rounds."""
+        unsigned = types.uint32
+        pair = types.UniTuple(unsigned, 2)
+        return pair(unsigned, unsigned, unsigned, unsigned), emit_threefry
+
+    return _by_name(threefry2x32)

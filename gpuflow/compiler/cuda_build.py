@@ -1,0 +1,223 @@
+"""Build printed CUDA source into PTX and a cubin, on any machine, with or without a GPU.
+
+    source text -> numba.cuda.compile -> PTX -> normalise -> nvJitLink -> cubin and its report
+
+The driver is never given PTX and Numba's dispatcher never launches anything: what comes out of here
+is bytes that can be cached on disk and loaded without importing Numba.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from gpuflow.compiler.cuda_intrinsics import source_namespace
+from gpuflow.compiler.cuda_toolchain import CudaBuildError, load_linker, load_numba_cuda
+
+# bf16 conversion, max.NaN and ld.global.nc with 128 bits all need Ampere.
+OLDEST_COMPUTE_CAPABILITY = (8, 0)
+
+
+@dataclass(frozen=True)
+class CudaObject:
+    """One built kernel.
+
+    Attributes:
+        ptx: normalised PTX text; two builds of one source give equal text.
+        cubin: machine code for exactly one architecture.
+        entry: name of the kernel in both.
+        registers: registers per thread.
+        spill_bytes: bytes stored and loaded by register spills; should be 0.
+        shared_bytes: static shared memory per block.
+    """
+
+    ptx: str
+    cubin: bytes
+    entry: str
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+
+
+def build_cuda(
+    source: str,
+    entry: str,
+    signature: Sequence[str],
+    compute_capability: tuple[int, int],
+    launch_bounds: int | tuple[int, int] | None = None,
+) -> CudaObject:
+    """Compile printed source to PTX and link it for one architecture.
+
+    Args:
+        source: module text; defines ``entry`` and its device functions.
+        entry: name of the kernel function, and of the kernel in the result.
+        signature: one type per parameter: ``"int64"``, or ``"*float32"`` for a pointer.
+        compute_capability: (9, 0) for sm_90.
+        launch_bounds: most threads per block, or (threads, blocks per multiprocessor).
+
+    Raises:
+        CudaBuildError: NVVM, the normaliser or nvJitLink refused the kernel.
+        ImportError: numba-cuda or cuda-core is missing.
+    """
+    if compute_capability < OLDEST_COMPUTE_CAPABILITY:
+        raise CudaBuildError(
+            f"[cuda build] the compute capability must be at least 8.0; got "
+            f"{compute_capability[0]}.{compute_capability[1]}. "
+            "Fix: use a newer GPU, or GPUFLOW_PLATFORM=cpu."
+        )
+    raw = compile_ptx(source, entry, signature, compute_capability, launch_bounds)
+    ptx = normalise_ptx(raw, entry)
+    ptx, cubin, log = link_ptx(ptx, f"sm_{compute_capability[0]}{compute_capability[1]}")
+    return CudaObject(ptx, cubin, entry, *read_link_report(log))
+
+
+_COMPILE_LOCK = threading.Lock()
+
+
+def compile_ptx(
+    source: str,
+    entry: str,
+    signature: Sequence[str],
+    compute_capability: tuple[int, int],
+    launch_bounds: int | tuple[int, int] | None = None,
+) -> str:
+    """Compile printed source to PTX as numba-cuda emits it. Arguments as for ``build_cuda``."""
+    numba_cuda = load_numba_cuda()
+    types = tuple(_numba_type(numba_cuda.types, name) for name in signature)
+    with _COMPILE_LOCK, _without_device(numba_cuda.dispatcher, compute_capability):
+        namespace = source_namespace(numba_cuda)
+        exec(compile(source, f"<gpuflow {entry}>", "exec"), namespace)
+        ptx, _ = numba_cuda.cuda.compile(
+            namespace[entry],
+            types,
+            device=False,
+            abi="numba",
+            cc=compute_capability,
+            output="ptx",
+            fastmath=False,
+            launch_bounds=launch_bounds,
+        )
+    _check_target(ptx, compute_capability)
+    return ptx
+
+
+def _numba_type(types: ModuleType, name: str) -> Any:
+    if name.startswith("*"):
+        return types.CPointer(getattr(types, name[1:]))
+    return getattr(types, name)
+
+
+@contextmanager
+def _without_device(
+    dispatcher: ModuleType, compute_capability: tuple[int, int]
+) -> Iterator[None]:
+    """Answer numba-cuda's question for the current device while device functions are compiled.
+
+    Device functions ask for it at compile time, which fails without a GPU, and with one would give
+    that GPU's architecture instead of the one that is being built for. Held under _COMPILE_LOCK.
+    """
+    real = getattr(dispatcher, "get_current_device", None)
+    if real is None:
+        raise CudaBuildError(
+            "[cuda build] numba.cuda.dispatcher must have get_current_device; this version of "
+            "numba-cuda has not. Fix: install the version that gpuflow's cuda13 extra pins."
+        )
+    target = SimpleNamespace(compute_capability=compute_capability)
+    dispatcher.get_current_device = lambda: target
+    try:
+        yield
+    finally:
+        dispatcher.get_current_device = real
+
+
+def _check_target(ptx: str, compute_capability: tuple[int, int]) -> None:
+    """Numba clamps an architecture it does not know without a word; find that out here."""
+    wanted = f"sm_{compute_capability[0]}{compute_capability[1]}"
+    found = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE)
+    if found is None or found[1] != wanted:
+        raise CudaBuildError(
+            f"[cuda build] PTX must be for {wanted}; got {found and found[1]}. "
+            "Fix: use a compute capability that the installed nvidia-nvvm knows."
+        )
+
+
+def normalise_ptx(ptx: str, entry: str) -> str:
+    """Make PTX depend on the source alone, so that equal kernels have equal text.
+
+    Numba's mangled names count compilations of the process, and it declares an environment pointer
+    that no kernel of ours uses.
+
+    Raises:
+        CudaBuildError: the kernel calls a function that is defined nowhere in the text.
+    """
+    external = re.search(r"\.extern\s+\.func[^;]*;", ptx)
+    if external:
+        raise CudaBuildError(
+            "[cuda build] a kernel must be self-contained; got a call of "
+            f"{' '.join(external[0].split())}. Fix: spell the scalar function without it."
+        )
+    found = re.search(r"\.entry\s+([\w$]+)", ptx)
+    if found is None:
+        raise CudaBuildError(
+            "[cuda build] PTX must have an entry; got none. Fix: report the printed source."
+        )
+    ptx = re.sub(r"^[ \t]*//[^\n]*\n", "", ptx, flags=re.MULTILINE)
+    ptx = re.sub(r"^\.common \.global[^\n]*NumbaEnv[^\n]*\n", "", ptx, flags=re.MULTILINE)
+    ptx = ptx.replace(found[1], entry)
+    return re.sub(r"\n{3,}", "\n\n", ptx)
+
+
+def link_ptx(ptx: str, architecture: str) -> tuple[str, bytes, str]:
+    """Assemble PTX into a cubin with nvJitLink.
+
+    NVVM may be newer than nvJitLink: it then writes a PTX version that the linker refuses, though
+    the kernels use nothing new. The linker's error names the newest version it takes; link once
+    more with that.
+
+    Returns:
+        The PTX that was linked, the cubin, and the linker's log.
+    """
+    try:
+        return ptx, *_link_once(ptx, architecture)
+    except Exception as error:
+        refused = re.search(
+            r"Unsupported \.version [\d.]+; current version is '([\d.]+)'", str(error)
+        )
+        if refused is None:
+            raise CudaBuildError(
+                f"[cuda build] nvJitLink must accept the kernel for {architecture}; got {error}. "
+                "Fix: check that the nvidia-nvvm and nvidia-nvjitlink wheels match."
+            ) from error
+        older = re.sub(r"\.version [\d.]+", f".version {refused[1]}", ptx, count=1)
+        return older, *_link_once(older, architecture)
+
+
+def _link_once(ptx: str, architecture: str) -> tuple[bytes, str]:
+    core = load_linker()
+    options = core.LinkerOptions(arch=architecture, verbose=True)
+    linker = core.Linker(core.ObjectCode.from_ptx(ptx.encode()), options=options)
+    cubin = bytes(linker.link("cubin").code)
+    return cubin, linker.get_info_log()
+
+
+def read_link_report(log: str) -> tuple[int, int, int]:
+    """Registers per thread, bytes of spills and bytes of shared memory from nvJitLink's log.
+
+    Raises:
+        CudaBuildError: the log does not have the form that is parsed here.
+    """
+    registers = re.search(r"Used (\d+) registers", log)
+    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
+    shared = re.search(r"(\d+) bytes smem", log)
+    if registers is None or not spills:
+        raise CudaBuildError(
+            f"[cuda build] nvJitLink's log must report registers and spills; got {log!r}. "
+            "Fix: install the nvidia-nvjitlink that gpuflow's cuda13 extra pins."
+        )
+    spill_bytes = sum(int(stores) + int(loads) for stores, loads in spills)
+    return int(registers[1]), spill_bytes, int(shared[1]) if shared else 0

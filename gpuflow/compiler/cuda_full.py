@@ -1,0 +1,118 @@
+"""Prints full reductions, in which the whole grid works on one result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuflow.compiler import cuda_helpers
+from gpuflow.compiler.cuda_groups import GroupPrinter
+from gpuflow.compiler.cuda_printer import CudaPrintError
+from gpuflow.compiler.cuda_schedule import Launch
+from gpuflow.kir import nodes
+from gpuflow.kir.nodes import For, Kernel, Reduce, Store
+from gpuflow.kir.walk import owned_blocks, results_of, uses_of
+
+
+class FullPrinter(GroupPrinter):
+    """Prints a full reduction: one launch, two stages, and the same result in every run.
+
+    Every block combines its share and writes it to scratch memory; the block that finishes last
+    combines those in a fixed order and does what follows. Two parameters stand at the end:
+
+        scratch_words   uint64[components * blocks]
+        block_counter   uint32[1]: 0 before the first launch, and 0 again after every launch
+    """
+
+    def __init__(self, kernel: Kernel, launch: Launch) -> None:
+        super().__init__(kernel, launch)
+        self.stages = split_stages(kernel)
+
+    def parameters(self) -> list[tuple[str, str]]:
+        return [
+            *super().parameters(),
+            ("scratch_words", "*uint64"),
+            ("block_counter", "*uint32"),
+        ]
+
+    def entry(self) -> None:
+        before, reduces, after = self.stages
+        self.unpack()
+        self.thread_names("member")
+        self.emit(f"block_count = {self.index('cuda.gridDim.x')}")
+        self.in_points = True
+        for statement in before:
+            self.statement(statement)
+        found = [(s, self.partial_reduce(s)) for s in reduces]
+        for s, outs in found:
+            self.combine_members(s, outs, "row")
+        self._publish(found)
+        self.helper("is_last_block", cuda_helpers.IS_LAST_BLOCK)
+        with self.indented("if is_last_block(block_counter):"):
+            first = 0
+            for s, outs in found:
+                self._combine_blocks(s, outs, first)
+                first += len(outs)
+            with self.indented("if cuda.threadIdx.x == 0:"):
+                self.in_members = True  # one thread is left: nothing is shared any more
+                for statement in after:
+                    self.statement(statement)
+
+    def _publish(self, found: list[tuple[Reduce, list[str]]]) -> None:
+        """Component k of block b is word ``k * block_count + b``."""
+        values = [(out, v.dtype) for s, outs in found for out, v in zip(outs, s.outs, strict=True)]
+        with self.indented("if cuda.threadIdx.x == 0:"):
+            for number, (out, dtype) in enumerate(values):
+                place = f"{number} * block_count + cuda.blockIdx.x"
+                self.emit(f"scratch_words[{place}] = {cuda_helpers.to_word(out, dtype)}")
+
+    def _combine_blocks(self, s: Reduce, outs: Sequence[str], first: int) -> None:
+        self.assign(outs, [self.value(v) for v in s.init])
+        combine = self.combine_function(s)
+        start = self.index("cuda.threadIdx.x")
+        with self.counting("block_id", start, "block_count", "cuda.blockDim.x"):
+            words = []
+            for number, value in enumerate(s.outs, start=first):
+                word = f"load_shared_by_gpu(scratch_words, {number} * block_count + block_id)"
+                words.append(cuda_helpers.from_word(word, value.dtype))
+            self.emit(f"{', '.join(outs)} = {combine}({', '.join([*outs, *words])})")
+        self.combine_members(s, outs, "row")
+
+
+Stages = tuple[list[nodes.Statement], list[Reduce], list[nodes.Statement]]
+
+
+def split_stages(kernel: Kernel) -> Stages:
+    """Statements before the reductions, the reductions, and statements that the last block runs."""
+    before: list[nodes.Statement] = []
+    reduces: list[Reduce] = []
+    after: list[nodes.Statement] = []
+    late: set[int] = set()
+    for statement in kernel.body.body:
+        is_late = bool(_all_uses(statement) & late)
+        if is_late and (isinstance(statement, Reduce | For) and _is_over_axes(statement)):
+            raise CudaPrintError(
+                f"[cuda] the result of a full reduction must not be used in another loop over its "
+                f"axes; got that in {kernel.name}. Fix: make it a row kernel, or two kernels."
+            )
+        if isinstance(statement, Reduce):
+            reduces.append(statement)
+            late |= {value.number for value in statement.outs}
+        elif is_late or isinstance(statement, Store):
+            after.append(statement)
+            late |= {value.number for value in results_of(statement)}
+        else:
+            before.append(statement)
+    return before, reduces, after
+
+
+def _is_over_axes(statement: Reduce | For) -> bool:
+    return isinstance(statement, Reduce) or statement.axis is not None
+
+
+def _all_uses(statement: nodes.Statement) -> set[int]:
+    found = {value.number for value in uses_of(statement)}
+    for block in owned_blocks(statement):
+        found |= {value.number for value in block.results}
+        for inner in block.body:
+            found |= _all_uses(inner)
+    return found

@@ -1,0 +1,261 @@
+"""Prints KernelIR for CUDA: overrides of ``NumbaPrinter``'s hooks, with one thread per point.
+
+Vectors, segments and groups of threads are subclasses, in files of their own. Parameters are one
+per word of ``nodes.arguments``, in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from gpuflow.compiler.cuda_scalar import (
+    STORAGE_BITS,
+    function_helper,
+    narrow,
+    spell_cast,
+    spell_function,
+    widen,
+)
+from gpuflow.compiler.cuda_schedule import Launch, is_point_loop, perfect_nest
+from gpuflow.compiler.printer import Names, NumbaPrinter, Source
+from gpuflow.kir import nodes
+from gpuflow.kir.nodes import Axis, Block, For, Kernel, Mode, Operand, Stride, Value
+
+Nest = list[tuple[Axis, Block]]
+
+
+class CudaPrintError(RuntimeError):
+    """A kernel has a form that the CUDA target does not print; a fault of the compiler."""
+
+
+class CudaNames(Names):
+    """Operand names that hide nothing that printed CUDA source calls."""
+
+    _CALLED = frozenset(
+        "cuda libdevice maximum minimum saturate bitcast barrier threefry2x32".split()
+    )
+
+    def operand(self, operand: str) -> str:
+        """As ``Names.operand``."""
+        return operand + "_" if operand in self._CALLED else super().operand(operand)
+
+
+class CudaPrinter(NumbaPrinter):
+    """Prints a kernel whose points are done by one thread each."""
+
+    target = "cuda"
+    comment = "CUDA kernel printed by gpuflow; the functions it calls: compiler/cuda_intrinsics.py"
+
+    def __init__(self, kernel: Kernel, launch: Launch) -> None:
+        super().__init__(kernel)
+        self.names = CudaNames()
+        self.launch = launch
+        self.index_type = f"int{kernel.index_bits}"
+        self.helpers: dict[str, str] = {}  # device functions by name, in order of definition
+        self.signature_line = 0
+        self.in_points = False  # inside the loop over points, or where there is none
+
+    # Text around the body
+
+    def source(self) -> Source:
+        """Print the module, with the device functions before the kernel."""
+        printed = super().source()
+        at = self.signature_line
+        helpers = [line for text in self.helpers.values() for line in [*text.splitlines(), "", ""]]
+        return replace(printed, text="\n".join([*self.lines[:at], *helpers, *self.lines[at:], ""]))
+
+    def helper(self, name: str, text: str) -> None:
+        """Print a device function before the kernel, unless it is there already."""
+        self.helpers.setdefault(name, text.strip())
+
+    @contextmanager
+    def function_body(self) -> Iterator[list[str]]:
+        """Print into the list that this gives, as the body of a function."""
+        outer = self.lines, self.depth
+        self.lines, self.depth = [], 1
+        try:
+            yield self.lines
+        finally:
+            self.lines, self.depth = outer
+
+    def parameters(self) -> list[tuple[str, str]]:
+        """Name and type of every parameter; a pointer's type starts with a star."""
+        return [self.parameter(argument) for argument in nodes.arguments(self.kernel)]
+
+    def parameter(self, argument: nodes.Argument) -> tuple[str, str]:
+        """Name and type of the parameter for one word of the argument block."""
+        if argument.kind == "extent":
+            return self.names.extent(self.axes[argument.axis]), self.index_type
+        if argument.kind == "stride":
+            return self.names.stride(argument.operand, argument.axis), self.index_type
+        name = self.names.operand(argument.operand)
+        dtype = self.operands[argument.operand].dtype
+        bits = STORAGE_BITS.get(dtype, dtype)
+        if argument.kind == "pointer":
+            return name, "*" + bits
+        return name, "int64" if argument.kind == "base" else bits
+
+    def signature(self) -> str:
+        self.signature_line = len(self.lines)
+        return f"def {self.kernel.name}({', '.join(name for name, _ in self.parameters())}):"
+
+    def unpack(self) -> None:
+        """Widen scalars: they are passed as they are stored."""
+        for operand in self.kernel.operands:
+            if operand.mode is Mode.SCALAR and operand.dtype in STORAGE_BITS:
+                name = self.names.operand(operand.name)
+                self.emit(f"{name}_value = {widen(name, operand.dtype)}")
+
+    def entry(self) -> None:
+        self.unpack()
+        self.in_points = not self.launch.points
+        if self.launch.points:
+            self.thread_names("thread")
+        self.block(self.kernel.body)
+
+    def thread_names(self, name: str) -> None:
+        """Number the threads of the grid."""
+        first = self.index_product(self.index("cuda.blockIdx.x"), "cuda.blockDim.x")
+        self.emit(f"{name}_id = {self.index_sum(first, 'cuda.threadIdx.x')}")
+        count = self.index_product(self.index("cuda.gridDim.x"), "cuda.blockDim.x")
+        self.emit(f"{name}_count = {count}")
+
+    # Index arithmetic
+
+    def index(self, expression: str) -> str:
+        """Give an expression the index type."""
+        return f"np.{self.index_type}({expression})"
+
+    def index_sum(self, left: str, right: str) -> str:
+        total = f"{left} + {right}"
+        return total if self.kernel.index_bits == 64 else self.index(total)
+
+    def index_product(self, index: str, stride: str) -> str:
+        product = f"{index} * {stride}"
+        return product if self.kernel.index_bits == 64 else self.index(product)
+
+    def extent(self, axis: Axis) -> str:
+        """The number of points of an axis, in the index type."""
+        extent = self.names.extent(axis)
+        return extent if axis.exact is None else self.index(extent)
+
+    def product(self, axes: Sequence[Axis]) -> str:
+        """The number of points of several axes."""
+        total = self.extent(axes[0])
+        for axis in axes[1:]:
+            total = self.index_product(total, self.names.extent(axis))
+        return total
+
+    def split(self, linear: str, axes: Sequence[Axis], last_extent: str = "") -> None:
+        """Set the index of every axis from a linear index; the last axis varies fastest."""
+        if len(axes) == 1:
+            self.emit(f"{axes[0].name} = {linear}")
+        for position in range(len(axes) - 1, 0, -1):
+            axis = axes[position]
+            extent = self.extent(axis)
+            if position == len(axes) - 1 and last_extent:
+                extent = last_extent
+            left = axes[0].name if position == 1 else f"rest_{axis.name}"
+            self.emit(f"{left}, {axis.name} = split_index({linear}, {extent})")
+            linear = left
+
+    # Loops
+
+    @contextmanager
+    def counting(self, variable: str, start: str, stop: str, step: str) -> Iterator[None]:
+        """A while loop: a range whose step is not constant costs a division."""
+        self.emit(f"{variable} = {start}")
+        with self.indented(f"while {variable} < {stop}:"):
+            yield
+            self.emit(f"{variable} = {self.index_sum(variable, step)}")
+
+    @contextmanager
+    def axis_loop(self, axis_name: str, body: Block) -> Iterator[None]:
+        """A loop that one thread runs in order."""
+        axis = self.axes[axis_name]
+        counting = self.counting(axis.name, self.index("0"), self.extent(axis), "1")
+        with counting, self.at_point(axis, body):
+            yield
+
+    def loop(self, s: For) -> None:
+        """The first loop over points is the one that a launch splits."""
+        if self.in_points or not is_point_loop(s, self.axes):
+            super().loop(s)
+            return
+        nest = perfect_nest(s, self.axes)
+        axes = tuple(axis for axis, _ in nest)
+        if axes != self.launch.points:
+            raise CudaPrintError(
+                f"[cuda] all loops over points of {self.kernel.name} must have the axes "
+                f"{[axis.name for axis in self.launch.points]}; got {[a.name for a in axes]}. "
+                "Fix: make two kernels of it."
+            )
+        self.in_points = True
+        self.points(nest)
+        self.in_points = False
+
+    def points(self, nest: Nest) -> None:
+        """Print the loop over all points."""
+        axes = [axis for axis, _ in nest]
+        self.emit(f"point_count = {self.product(axes)}")
+        with self.counting("point_id", "thread_id", "point_count", "thread_count"):
+            self.split("point_id", axes)
+            self.inside(nest, self.block)
+
+    def inside(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
+        """Print what stands inside perfectly nested loops whose indices are already set."""
+        (axis, body), *inner = nest
+        with self.at_point(axis, body):
+            if not inner:
+                print_body(body)
+                return
+            for statement in body.body[:-1]:
+                self.statement(statement)
+            self.inside(inner, print_body)
+
+    # Memory
+
+    def raw_load(self, operand: Operand, offset: str) -> str:
+        """The element as it is stored."""
+        name = self.names.operand(operand.name)
+        if operand.mode is Mode.IN:
+            return f"load_readonly({name}, {offset})"
+        return f"{name}[{offset}]"
+
+    def load(self, operand: Operand, offset: str) -> str:
+        return widen(self.raw_load(operand, offset), operand.dtype)
+
+    def store(self, operand: Operand, offset: str, value: str) -> str:
+        return f"{self.names.operand(operand.name)}[{offset}] = {narrow(value, operand.dtype)}"
+
+    def _element(self, operand: Operand, offset: Value | None) -> str:
+        if operand.mode is Mode.SCALAR and operand.dtype in STORAGE_BITS:
+            return f"{self.names.operand(operand.name)}_value"
+        return super()._element(operand, offset)
+
+    def _advance(self, operand: Operand, stride: Stride, axis: Axis) -> None:
+        """An INDEX operand counts in 64 bits whatever the width of addresses."""
+        if operand.mode is not Mode.INDEX or self.kernel.index_bits == 64:
+            super()._advance(operand, stride, axis)
+            return
+        if stride is Stride.ZERO:
+            return
+        step = f"np.int64({axis.name})"
+        if stride is Stride.ANY:
+            step += f" * {self.names.stride(operand.name, axis.name)}"
+        offset = f"{self.names.operand(operand.name)}_at_{axis.name}"
+        self.emit(f"{offset} = {self.offsets[operand.name]} + {step}")
+        self.offsets[operand.name] = offset
+
+    # Expressions
+
+    def function(self, fn: str, arguments: list[str], dtype: str) -> str:
+        helper = function_helper(fn, dtype)
+        if helper is not None:
+            self.helper(f"{fn}_{dtype}", helper)
+        return spell_function(fn, arguments, dtype)
+
+    def cast(self, argument: str, source: str, dtype: str) -> str:
+        return spell_cast(argument, source, dtype)

@@ -1,0 +1,267 @@
+"""How a kernel is spread over a GPU: the choices that its printed text and its launch share.
+
+A *point* is one index of all PARALLEL (and VECTOR) axes; points are independent. A *member* is one
+thread of the group that works on a point.
+
+    strategy   one point is done by    groups in a block        members combine through
+    point      one thread              256                      nothing
+    row        blockDim.x threads      blockDim.y               shuffles, then shared memory
+    column     blockDim.y threads      32, neighbours in x      shared memory
+    full       the whole grid          -                        the last block to finish
+
+The text does not know sizes: whether a row is done by a warp or by a block is the launch's choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpuflow.compiler.printer import operands_in
+from gpuflow.kir import nodes
+from gpuflow.kir.nodes import Axis, Block, Kernel, Mode, Role, Stride
+from gpuflow.kir.scalar import storage_bytes
+
+POINT_ROLES = (Role.PARALLEL, Role.VECTOR)
+MEMBER_ROLES = (Role.ROW, Role.REDUCE)
+
+WARP = 32
+VECTOR_BYTES = 16
+POINT_THREADS = 256
+FULL_THREADS = 256
+LONGEST_WARP_ROW = 1024
+MOST_ROW_THREADS = 512
+# Rows at or below this length are visited by one thread each.
+SHORTEST_SHARED_ROW = 16
+# Blocks per multiprocessor: enough to fill it several times over, so that uneven blocks even out.
+BLOCKS_PER_PROCESSOR = 16
+# Each thread of a full reduction takes at least this many elements before another block is used.
+FULL_ELEMENTS_PER_THREAD = 8
+
+Dim = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How the grid and block of a printed kernel follow from its extents.
+
+    Attributes:
+        strategy: see the head of this module.
+        points: axes whose product is the number of points.
+        members: axes that the members of a group share.
+        width: elements of the innermost axis that a thread handles at once; 1 in scalar variants.
+        vector_operands: operands read or written ``width`` elements at once. See ``may_launch``.
+        components: values per block in the scratch memory of a full reduction.
+        segmented: the only parameter is the device address of a segment table.
+    """
+
+    strategy: str
+    points: tuple[Axis, ...]
+    members: tuple[Axis, ...] = ()
+    width: int = 1
+    vector_operands: tuple[str, ...] = ()
+    components: int = 0
+    segmented: bool = False
+
+    @property
+    def bounds(self) -> int:
+        """The most threads per block that ``launch_shape`` gives, for the build."""
+        most = {"row": MOST_ROW_THREADS, "column": WARP * WARP, "full": FULL_THREADS}
+        return most.get(self.strategy, POINT_THREADS)
+
+
+def launch_shape(
+    launch: Launch, extents: Mapping[str, int], processors: int, segment_points: int = 0
+) -> tuple[Dim, Dim]:
+    """The grid (x, y) and block (x, y) for given extents.
+
+    Args:
+        launch: of the printed kernel.
+        extents: by axis name; exact axes may be left out.
+        processors: multiprocessors of the device.
+        segment_points: for segmented kernels, the total number of points of all segments.
+
+    Returns:
+        Numbers of blocks and of threads. A grid of 0 blocks means that there is nothing to do.
+    """
+    points = math.prod(_extent(axis, extents) for axis in launch.points)
+    members = math.prod(_extent(axis, extents) for axis in launch.members)
+    most = processors * BLOCKS_PER_PROCESSOR
+    if launch.segmented:
+        points = segment_points
+    if launch.strategy == "row":
+        return _row_shape(launch, points, members, most)
+    if launch.strategy == "column":
+        height = WARP if members >= LONGEST_WARP_ROW else 8
+        return (min(_ceil(points, WARP), most), 1), (WARP, height)
+    if launch.strategy == "full":
+        wanted = _ceil(members, FULL_THREADS * FULL_ELEMENTS_PER_THREAD)
+        # No element gives one block all the same: the result is then the initial value.
+        return (max(1, min(wanted, 2 * processors)), 1), (FULL_THREADS, 1)
+    if not launch.points:
+        return (1, 1), (1, 1)
+    blocks = _ceil(_ceil(points, launch.width), POINT_THREADS)
+    return (min(blocks, most), 1), (POINT_THREADS, 1)
+
+
+def _row_shape(launch: Launch, points: int, members: int, most: int) -> tuple[Dim, Dim]:
+    if members <= LONGEST_WARP_ROW:
+        rows = POINT_THREADS // WARP if launch.points else 1
+        return (min(_ceil(points, rows), most), 1), (WARP, rows)
+    threads = 256 if members <= 8 * LONGEST_WARP_ROW else MOST_ROW_THREADS
+    return (min(points, most), 1), (threads, 1)
+
+
+def may_launch(
+    launch: Launch,
+    kernel: Kernel,
+    addresses: Mapping[str, int],
+    extents: Mapping[str, int],
+    strides: Mapping[tuple[str, str], int],
+) -> bool:
+    """Whether a vector variant may run on these arguments; if not, the scalar variant must.
+
+    Every vector operand starts at a multiple of ``width`` elements. With several axes each row
+    starts at one too, and holds a multiple of ``width`` elements: there is no tail in the kernel.
+
+    Args:
+        addresses: by operand, the address of its first element.
+        extents: by axis name.
+        strides: by (operand, axis), in elements.
+    """
+    if launch.width == 1:
+        return True
+    operands = {operand.name: operand for operand in kernel.operands}
+    for name in launch.vector_operands:
+        if addresses[name] % (launch.width * storage_bytes(operands[name].dtype)):
+            return False
+        for axis in launch.points[:-1]:
+            if strides.get((name, axis.name), 0) % launch.width:
+                return False
+    several = len(launch.points) > 1
+    return not several or _extent(launch.points[-1], extents) % launch.width == 0
+
+
+def scratch_bytes(launch: Launch, grid: Dim) -> int:
+    """Bytes of scratch memory that a launch needs beside its 4-byte counter; 0 if not full."""
+    return 8 * launch.components * grid[0]
+
+
+def _extent(axis: Axis, extents: Mapping[str, int]) -> int:
+    return extents[axis.name] if axis.exact is None else axis.exact
+
+
+def _ceil(number: int, divisor: int) -> int:
+    return -(-number // divisor)
+
+
+def schedule_cuda(kernel: Kernel, vectorize: bool) -> Launch:
+    """Choose the strategy of ``kernel``, from its kind and the roles of its axes.
+
+    Args:
+        kernel: a verified kernel.
+        vectorize: whether to use 128-bit accesses where the text allows them.
+    """
+    strategy = _strategy(kernel)
+    axes = {axis.name: axis for axis in kernel.axes}
+    if strategy == "full":
+        return Launch(strategy, (), kernel.axes, components=_components(kernel.body))
+    loop = next((s for s in kernel.body.body if is_point_loop(s, axes)), None)
+    points = tuple(axis for axis, _ in perfect_nest(loop, axes)) if loop else ()
+    if strategy != "point":
+        members = tuple(axis for axis in kernel.axes if axis.role in MEMBER_ROLES)
+        return Launch(strategy, points, members)
+    if vectorize and loop and not kernel.segmented:
+        width, operands = _vector_width(kernel, loop, axes)
+        return Launch(strategy, points, (), width, operands)
+    return Launch(strategy, points, segmented=kernel.segmented)
+
+
+def _strategy(kernel: Kernel) -> str:
+    members = [axis for axis in kernel.axes if axis.role in MEMBER_ROLES]
+    short = all(axis.exact is not None for axis in members)
+    short = short and math.prod(axis.exact or 1 for axis in members) <= SHORTEST_SHARED_ROW
+    if kernel.kind == "full" and len(members) == len(kernel.axes) and members:
+        return "full"
+    if kernel.kind not in ("row", "column", "full") or not members or short:
+        return "point"
+    if kernel.axes[-1].role in POINT_ROLES:
+        return "column"
+    contiguous = any(o.strides and o.strides[-1] is Stride.UNIT for o in kernel.operands)
+    return "column" if kernel.kind == "column" and not contiguous else "row"
+
+
+def _components(body: Block) -> int:
+    return sum(len(s.outs) for s in body.body if isinstance(s, nodes.Reduce))
+
+
+def is_point_loop(statement: nodes.Statement, axes: Mapping[str, Axis]) -> bool:
+    """Whether a statement is a loop over an axis of points."""
+    if not isinstance(statement, nodes.For) or statement.axis is None:
+        return False
+    return axes[statement.axis].role in POINT_ROLES
+
+
+def perfect_nest(
+    loop: nodes.For, axes: Mapping[str, Axis], roles: tuple[Role, ...] = POINT_ROLES
+) -> list[tuple[Axis, Block]]:
+    """The axes and bodies of perfectly nested loops, from the outermost.
+
+    Statements that only compute may stand before an inner loop: they are computed per point.
+    """
+    assert loop.axis is not None
+    nest = [(axes[loop.axis], loop.body)]
+    *before, last = loop.body.body or (None,)
+    if not isinstance(last, nodes.For) or last.axis is None or axes[last.axis].role not in roles:
+        return nest
+    pure = (nodes.Const, nodes.Load, nodes.Apply, nodes.Select, nodes.Cast)
+    if all(isinstance(statement, pure) for statement in before):
+        return nest + perfect_nest(last, axes, roles)
+    return nest
+
+
+def moves_as_vector(
+    statement: nodes.Statement, kernel: Kernel, stride: Stride = Stride.UNIT
+) -> bool:
+    """Whether a Load or Store is a plain access with a given innermost stride class."""
+    if not isinstance(statement, nodes.Load | nodes.Store):
+        return False
+    operand = next(o for o in kernel.operands if o.name == statement.operand)
+    if operand.mode in (Mode.INDEX, Mode.SCALAR) or not operand.strides:
+        return False
+    plain = statement.offset is None and statement.where is None
+    return plain and operand.strides[-1] is stride
+
+
+def _vector_width(
+    kernel: Kernel, loop: nodes.For, axes: Mapping[str, Axis]
+) -> tuple[int, tuple[str, ...]]:
+    """Elements per thread such that the widest vector operand moves 16 bytes at once."""
+    axis, body = perfect_nest(loop, axes)[-1]
+    scalar: tuple[int, tuple[str, ...]] = (1, ())
+    if axis is not kernel.axes[-1]:
+        return scalar
+    moved = [s for s in body.body if moves_as_vector(s, kernel)]
+    names = tuple(dict.fromkeys(s.operand for s in moved))
+    stores = [s.operand for s in moved if isinstance(s, nodes.Store)]
+    if not stores or _read_after_write(body, stores):
+        return scalar
+    dtypes = [o.dtype for o in kernel.operands if o.name in names]
+    width = VECTOR_BYTES // max(storage_bytes(dtype) for dtype in dtypes)
+    several = len(perfect_nest(loop, axes)) > 1
+    if several and axis.exact is not None and axis.exact % width:
+        return scalar
+    return (width, names) if width > 1 else scalar
+
+
+def _read_after_write(body: Block, stores: list[str]) -> bool:
+    """Whether the body stores one operand twice, or loads one that it has stored before."""
+    written: set[str] = set()
+    for statement in body.body:
+        touched = operands_in(Block(body=(statement,)))
+        if isinstance(statement, nodes.Store):
+            written.add(statement.operand)
+        elif written.intersection(touched):
+            return True
+    return len(stores) != len(set(stores))

@@ -1,0 +1,464 @@
+"""Prints a KernelIR kernel as the text of a Python module that Numba compiles.
+
+Both targets share this walk: statements, addresses, constants, loops and branches. A target is a
+subclass that overrides hooks; they stand together at the end of ``NumbaPrinter``:
+
+    module_lines    lines between the header comment and the function
+    signature       the ``def`` line
+    unpack          lines that give every argument its local name (``Names`` says which)
+    entry           the function's body; calls ``block(kernel.body)`` wherever the body belongs
+    split_loop      the head of a ``For`` over the axis that a launch splits
+    inner_loop      the head of any other loop over an axis
+    reduce          a Reduce statement
+    load, store     one element, at an offset in elements
+    function        a scalar function without an operator; its expression has the exact dtype
+    select, cast    an expression
+    index_sum, index_product    address arithmetic at ``kernel.index_bits``
+
+A loop head is one line ending in a colon that defines the axis's index variable.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from gpuflow.kir.nodes import (
+    Apply,
+    Axis,
+    Block,
+    Cast,
+    Const,
+    For,
+    If,
+    Kernel,
+    Load,
+    Mode,
+    Operand,
+    Reduce,
+    Role,
+    Select,
+    Statement,
+    Store,
+    Stride,
+    Value,
+    While,
+)
+from gpuflow.kir.text import kernel_text
+from gpuflow.kir.walk import statements
+
+ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
+COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+FLOATS = ("float32", "float64")
+
+# An operand with one of these names gets an underscore: they would hide names of the text itself.
+_TAKEN = re.compile(r"t\d+|np|math|words|table|lo|hi|range|min|max|True|False|None|.*_.*")
+
+
+@dataclass(frozen=True)
+class Source:
+    """The text of one Python module and the name of the kernel function in it."""
+
+    text: str
+    entry: str
+    target: str
+
+
+def constant(value: bool | int | float, dtype: str) -> str:
+    """A Python expression for ``value`` that Numba types exactly as ``dtype``.
+
+    Args:
+        value: A Python number, also inf, nan and -0.0.
+        dtype: A compute dtype.
+
+    Returns:
+        The expression's text.
+    """
+    if dtype == "bool":
+        return "True" if value else "False"
+    if dtype not in FLOATS:
+        return f"np.{dtype}({int(value)})"
+    number = float(value)
+    if math.isnan(number):
+        text = "np.nan"
+    elif math.isinf(number):
+        text = "np.inf" if number > 0 else "-np.inf"
+    else:
+        text = repr(number)
+    return f"np.{dtype}({text})"
+
+
+def operands_in(block: Block) -> tuple[str, ...]:
+    """Names of the operands that a block and its nested blocks load or store, in order."""
+    accesses = (s for s in statements(block) if isinstance(s, Load | Store))
+    return tuple(dict.fromkeys(access.operand for access in accesses))
+
+
+def combine_functions(reduce: Reduce) -> tuple[str, ...] | None:
+    """The scalar function that combines each value of a Reduce on its own, or None.
+
+    None means that the combine block mixes the values or needs several statements for one.
+    """
+    combine, count = reduce.combine, len(reduce.outs)
+    if len(combine.body) != count:
+        return None
+    found = []
+    for place, statement in enumerate(combine.body):
+        if not isinstance(statement, Apply) or statement.outs != (combine.results[place],):
+            return None
+        if set(statement.args) != {combine.params[place], combine.params[count + place]}:
+            return None
+        found.append(statement.fn)
+    return tuple(found)
+
+
+class Names:
+    """The names that the text gives to what the argument block holds."""
+
+    def operand(self, operand: str) -> str:
+        """A pointer, an INDEX operand's base or a scalar's value."""
+        return operand + "_" if _TAKEN.fullmatch(operand) else operand
+
+    def extent(self, axis: Axis) -> str:
+        """The number of points of an axis: a literal when it is exact."""
+        return f"n_{axis.name}" if axis.exact is None else str(axis.exact)
+
+    def stride(self, operand: str, axis: str) -> str:
+        """The stride, in elements, of an operand along an axis."""
+        return f"{self.operand(operand)}_stride_{axis}"
+
+
+class NumbaPrinter:
+    """Walks one kernel and prints it; see the module's text for the hooks."""
+
+    target = ""
+    comment = ""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.names = Names()
+        self.axes: dict[str, Axis] = {axis.name: axis for axis in kernel.axes}
+        self.operands: dict[str, Operand] = {o.name: o for o in kernel.operands}
+        self.values: dict[int, str] = {}
+        self.lines: list[str] = []
+        self.depth = 0
+        # Per operand, the expression of its address sum over the loops that are open now.
+        self.offsets: dict[str, str] = {
+            o.name: self.names.operand(o.name) if o.mode is Mode.INDEX else "0"
+            for o in kernel.operands
+        }
+        parallel = [axis.name for axis in kernel.axes if axis.role is Role.PARALLEL]
+        self.split_axis = parallel[0] if parallel else None
+
+    def source(self) -> Source:
+        """Print the module."""
+        comment = [self.comment, *kernel_text(self.kernel).rstrip().splitlines()]
+        for line in comment:
+            self.emit(f"# {line}".rstrip())
+        for line in self.module_lines():
+            self.emit(line)
+        with self.indented(self.signature()):
+            self.entry()
+        return Source("\n".join(self.lines) + "\n", self.kernel.name, self.target)
+
+    # Lines
+
+    def emit(self, line: str) -> None:
+        """Append one line at the current depth."""
+        self.lines.append("    " * self.depth + line if line else "")
+
+    @contextmanager
+    def indented(self, head: str) -> Iterator[None]:
+        """Append a line that ends in a colon; what is emitted inside is its suite."""
+        self.emit(head)
+        self.depth += 1
+        before = len(self.lines)
+        yield
+        if len(self.lines) == before:
+            self.emit("pass")
+        self.depth -= 1
+
+    def value(self, value: Value) -> str:
+        """The expression that stands for a value."""
+        return self.values.get(value.number, f"t{value.number}")
+
+    def bind(self, values: Sequence[Value], expressions: Sequence[str]) -> None:
+        """Let values stand for expressions (variables) that already exist."""
+        for value, expression in zip(values, expressions, strict=True):
+            self.values[value.number] = expression
+
+    def assign(self, targets: Sequence[str], expressions: Sequence[str]) -> None:
+        """Assign all targets at once: an expression may name a target that is overwritten."""
+        pairs = [(t, e) for t, e in zip(targets, expressions, strict=True) if t != e]
+        overwritten = {t for t, _ in pairs}
+        clash = len(pairs) > 1 and any(e in overwritten for _, e in pairs)
+        if clash:
+            for number, (_, expression) in enumerate(pairs):
+                self.emit(f"next_{number} = {expression}")
+            pairs = [(t, f"next_{number}") for number, (t, _) in enumerate(pairs)]
+        for target, expression in pairs:
+            self.emit(f"{target} = {expression}")
+
+    # Statements
+
+    def block(self, block: Block) -> None:
+        """Print the statements of a block."""
+        for statement in block.body:
+            self.statement(statement)
+
+    def statement(self, statement: Statement) -> None:
+        """Print one statement."""
+        printers: dict[type, Callable[..., None]] = {
+            Const: self._const,
+            Load: self._load,
+            Store: self._store,
+            Apply: self._apply,
+            Select: self._select,
+            Cast: self._cast,
+            Reduce: self.reduce,
+            For: self.loop,
+            While: self._while,
+            If: self._if,
+        }
+        printers[type(statement)](statement)
+
+    def _const(self, s: Const) -> None:
+        self.emit(f"{self.value(s.out)} = {constant(s.value, s.out.dtype)}")
+
+    def _load(self, s: Load) -> None:
+        out = self.value(s.out)
+        operand = self.operands[s.operand]
+        expression = self._element(operand, s.offset)
+        if s.where is None:
+            self.emit(f"{out} = {expression}")
+            return
+        # A real branch: nothing may be read where the mask is false. LLVM makes it a masked load.
+        with self.indented(f"if {self.value(s.where)}:"):
+            self.emit(f"{out} = {expression}")
+        with self.indented("else:"):
+            self.emit(f"{out} = {constant(0, s.out.dtype)}")
+
+    def _element(self, operand: Operand, offset: Value | None) -> str:
+        if operand.mode is Mode.SCALAR:
+            return self.names.operand(operand.name)
+        if operand.mode is Mode.INDEX:
+            return self._as_int64(self._address(operand, offset))
+        return self.load(operand, self._address(operand, offset))
+
+    def _address(self, operand: Operand, offset: Value | None) -> str:
+        base = self.offsets[operand.name]
+        if offset is None:
+            return base
+        extra = self.value(offset)
+        return extra if base == "0" else self.index_sum(base, extra)
+
+    def _as_int64(self, expression: str) -> str:
+        return expression if self.kernel.index_bits == 64 else f"np.int64({expression})"
+
+    def _store(self, s: Store) -> None:
+        operand = self.operands[s.operand]
+        line = self.store(operand, self._address(operand, s.offset), self.value(s.value))
+        if s.where is None:
+            self.emit(line)
+            return
+        with self.indented(f"if {self.value(s.where)}:"):
+            self.emit(line)
+
+    def _apply(self, s: Apply) -> None:
+        arguments = [self.value(a) for a in s.args]
+        outs = ", ".join(self.value(o) for o in s.outs)
+        self.emit(f"{outs} = {self.call(s.fn, arguments, s.args[0].dtype)}")
+
+    def call(self, fn: str, arguments: list[str], dtype: str) -> str:
+        """The expression of a scalar function on arguments of one dtype."""
+        if fn in COMPARE:
+            return f"{arguments[0]} {COMPARE[fn]} {arguments[1]}"
+        if fn in ARITHMETIC:
+            return self.wrap(f"{arguments[0]} {ARITHMETIC[fn]} {arguments[1]}", dtype)
+        if fn == "div" and dtype in FLOATS:
+            return f"{arguments[0]} / {arguments[1]}"
+        if fn == "neg":
+            return self.wrap(f"-{arguments[0]}", dtype)
+        if fn == "not":
+            negated = f"not {arguments[0]}" if dtype == "bool" else f"~{arguments[0]}"
+            return self.wrap(negated, dtype)
+        return self.function(fn, arguments, dtype)
+
+    def wrap(self, expression: str, dtype: str) -> str:
+        """Give an arithmetic expression its dtype: Numba widens integers to 64 bits."""
+        if dtype in FLOATS or dtype == "bool":
+            return expression
+        return f"np.{dtype}({expression})"
+
+    def _select(self, s: Select) -> None:
+        chosen = self.select(
+            self.value(s.predicate), self.value(s.on_true), self.value(s.on_false), s.out.dtype
+        )
+        self.emit(f"{self.value(s.out)} = {chosen}")
+
+    def _cast(self, s: Cast) -> None:
+        cast = self.cast(self.value(s.arg), s.arg.dtype, s.out.dtype)
+        self.emit(f"{self.value(s.out)} = {cast}")
+
+    # Loops and branches
+
+    def loop(self, s: For) -> None:
+        """Print a loop over an axis, or one that runs ``count`` times."""
+        if s.axis is not None:
+            with self.axis_loop(s.axis, s.body):
+                self.block(s.body)
+            return
+        assert s.count is not None
+        outs = [self.value(o) for o in s.outs]
+        counter = f"c{s.body.params[0].number}"
+        self.assign(outs, [self.value(v) for v in s.init])
+        self.bind(s.body.params, [counter, *outs])
+        with self.indented(f"for {counter} in range({self.value(s.count)}):"):
+            self.block(s.body)
+            self.assign(outs, [self.value(v) for v in s.body.results])
+
+    @contextmanager
+    def axis_loop(self, axis_name: str, body: Block) -> Iterator[None]:
+        """Open a loop over an axis and advance the offsets of the operands used in ``body``."""
+        axis = self.axes[axis_name]
+        split = axis_name == self.split_axis
+        head = self.split_loop(axis) if split else self.inner_loop(axis)
+        with self.indented(head), self.at_point(axis, body):
+            yield
+
+    @contextmanager
+    def at_point(self, axis: Axis, body: Block) -> Iterator[None]:
+        """Advance the offsets to the index of ``axis`` for the operands used in ``body``."""
+        saved = self.offsets
+        self.offsets = dict(saved)
+        position = self.kernel.axes.index(axis)
+        for name in operands_in(body):
+            operand = self.operands[name]
+            if position < len(operand.strides):
+                self._advance(operand, operand.strides[position], axis)
+        yield
+        self.offsets = saved
+
+    def _advance(self, operand: Operand, stride: Stride, axis: Axis) -> None:
+        if stride is Stride.ZERO:
+            return
+        step = axis.name
+        if stride is Stride.ANY:
+            step = self.index_product(axis.name, self.names.stride(operand.name, axis.name))
+        base = self.offsets[operand.name]
+        if base == "0" and stride is Stride.UNIT:
+            self.offsets[operand.name] = axis.name
+            return
+        offset = f"{self.names.operand(operand.name)}_at_{axis.name}"
+        self.emit(f"{offset} = {step if base == '0' else self.index_sum(base, step)}")
+        self.offsets[operand.name] = offset
+
+    def combine(self, s: Reduce, running: Sequence[str], new: Sequence[str]) -> None:
+        """Print ``running = combine(running, new)`` of a Reduce; both are variables."""
+        self.bind(s.combine.params, [*running, *new])
+        self.block(s.combine)
+        self.assign(running, [self.value(v) for v in s.combine.results])
+
+    def serial_reduce(self, s: Reduce) -> None:
+        """Print a Reduce as a loop nest that one worker runs in order."""
+        outs = [self.value(o) for o in s.outs]
+        self.assign(outs, [self.value(v) for v in s.init])
+        self.over_axes(
+            s.axes,
+            s.body,
+            lambda: self.combine(s, outs, [self.value(v) for v in s.body.results]),
+        )
+
+    def over_axes(self, axes: Sequence[str], body: Block, after: Callable[[], None]) -> None:
+        """Print ``body`` and then ``after()`` inside loops over ``axes``."""
+        if axes:
+            with self.axis_loop(axes[0], body):
+                self.over_axes(axes[1:], body, after)
+            return
+        self.block(body)
+        after()
+
+    def _while(self, s: While) -> None:
+        outs = [self.value(o) for o in s.outs]
+        self.assign(outs, [self.value(v) for v in s.init])
+        self.bind(s.cond.params, outs)
+        self.bind(s.body.params, outs)
+        with self.indented("while True:"):
+            self.block(s.cond)
+            with self.indented(f"if not {self.value(s.cond.results[0])}:"):
+                self.emit("break")
+            self.block(s.body)
+            self.assign(outs, [self.value(v) for v in s.body.results])
+
+    def _if(self, s: If) -> None:
+        outs = [self.value(o) for o in s.outs]
+        heads = (f"if {self.value(s.predicate)}:", "else:")
+        for head, branch in zip(heads, (s.then, s.orelse), strict=True):
+            with self.indented(head):
+                self.block(branch)
+                self.assign(outs, [self.value(v) for v in branch.results])
+
+    # Hooks: what a target may override. The defaults are plain Python that Numba accepts.
+
+    def module_lines(self) -> list[str]:
+        """Lines between the header comment and the function: imports, helper definitions."""
+        return ["import math", "", "import numpy as np", "", ""]
+
+    def signature(self) -> str:
+        """The ``def`` line of the kernel."""
+        raise NotImplementedError(f"[printer] {type(self).__name__} must override signature")
+
+    def unpack(self) -> None:
+        """Emit the lines that define every name of ``Names`` from the function's arguments."""
+        raise NotImplementedError(f"[printer] {type(self).__name__} must override unpack")
+
+    def entry(self) -> None:
+        """Emit the function's suite."""
+        self.unpack()
+        self.block(self.kernel.body)
+
+    def split_loop(self, axis: Axis) -> str:
+        """The head of a loop over the first PARALLEL axis, whose range a launch splits."""
+        return self.inner_loop(axis)
+
+    def inner_loop(self, axis: Axis) -> str:
+        """The head of a loop over any other axis."""
+        return f"for {axis.name} in range({self.names.extent(axis)}):"
+
+    def reduce(self, s: Reduce) -> None:
+        """Print a Reduce; afterwards every worker of the group has its results."""
+        self.serial_reduce(s)
+
+    def load(self, operand: Operand, offset: str) -> str:
+        """The expression of the element at ``offset``, widened to the compute dtype."""
+        return f"{self.names.operand(operand.name)}[{offset}]"
+
+    def store(self, operand: Operand, offset: str, value: str) -> str:
+        """The line that rounds ``value`` to the storage dtype and writes it at ``offset``."""
+        return f"{self.names.operand(operand.name)}[{offset}] = {value}"
+
+    def function(self, fn: str, arguments: list[str], dtype: str) -> str:
+        """The expression of a scalar function that has no operator, on arguments of ``dtype``."""
+        del dtype
+        return f"{fn}({', '.join(arguments)})"
+
+    def select(self, predicate: str, on_true: str, on_false: str, dtype: str) -> str:
+        """The expression of a Select."""
+        del dtype
+        return f"{on_true} if {predicate} else {on_false}"
+
+    def cast(self, argument: str, source: str, dtype: str) -> str:
+        """The expression of a Cast; only those that Numba spells as a call are done here."""
+        del source
+        return f"np.{dtype}({argument})"
+
+    def index_sum(self, left: str, right: str) -> str:
+        """The sum of two offsets."""
+        return f"{left} + {right}"
+
+    def index_product(self, index: str, stride: str) -> str:
+        """An index times a stride."""
+        return f"{index} * {stride}"

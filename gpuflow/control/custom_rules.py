@@ -1,0 +1,300 @@
+"""custom_jvp and custom_vjp: derivative rules written by users.
+
+An equation keeps the function and its rule until differentiation has run; then the compiler
+inlines the function. Rules see flat operands; trees are handled in the wrappers.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base import dtypes, tree
+from gpuflow.base.util import safe_zip
+from gpuflow.control.jit import close_over
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.lowering import Inline
+from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.rules import AxisData, Zero
+from gpuflow.core.staging import StagingTrace, trace_to_jaxpr
+from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.zeros import instantiate
+from gpuflow.transforms.batching import batch_flat
+
+Flat = Callable[..., Sequence[Any]]
+
+
+def _call_shape(*avals: ShapedArray, call: Any, **params: Any) -> list[ShapedArray]:
+    del avals, params
+    return call.out_avals
+
+
+def _call_execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+    return list(params["call"](*operands))
+
+
+def _call_effects(params: dict[str, Any]) -> frozenset[Any]:
+    call = params["call"]
+    return call.effects if isinstance(call, ClosedJaxpr) else frozenset()
+
+
+def _stage(trace: StagingTrace, operands: Sequence[Any], params: dict[str, Any], own: Any) -> Any:
+    """Record the function as a jaxpr; closed-over values become operands without tangents."""
+    call = params["call"]
+    if isinstance(call, ClosedJaxpr):
+        return trace.record(own, operands, params)
+    avals = [aval_of(operand) for operand in operands]
+    jaxpr, consts = trace_to_jaxpr(call, avals, function_name=params["name"])
+    hidden, closed = close_over(jaxpr, consts, params["name"])
+    changed = {**params, "call": closed["jaxpr"], "hidden": params["hidden"] + len(hidden)}
+    return trace.record(own, [*hidden, *operands], changed)
+
+
+# --- custom_jvp ----------------------------------------------------------------------------
+
+
+def _custom_jvp_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, rule: Flat, hidden: int, **params: Any
+) -> tuple[list[Any], list[Any]]:
+    del params
+    for tangent in tangents[:hidden]:
+        if type(tangent) is not Zero:
+            raise TypeError(
+                "[custom_jvp] the function must not close over values that are differentiated; "
+                f"got a tangent for a closed-over {aval_of(tangent)}. Fix: pass it as an argument."
+            )
+    given = [instantiate(tangent) for tangent in tangents[hidden:]]
+    results = list(rule(*primals[hidden:], *given))
+    count = len(results) // 2
+    outs, out_tangents = results[:count], results[count:]
+    return outs, [
+        Zero(aval_of(out).tangent()) if _is_float0(tangent) else tangent
+        for out, tangent in safe_zip(outs, out_tangents)
+    ]
+
+
+def _is_float0(tangent: Any) -> bool:
+    return aval_of(tangent).dtype == dtypes.float0
+
+
+def _custom_jvp_batch(
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    call: Flat,
+    rule: Flat,
+    name: str,
+    hidden: int,
+) -> tuple[list[Any], list[int | None]]:
+    out_dims: list[list[int | None]] = []
+
+    def mapped_call(*values: Any) -> list[Any]:
+        outs, dims_out = batch_flat(call, axis, values, list(dims))
+        out_dims.append(dims_out)
+        return outs
+
+    def mapped_rule(*values: Any) -> list[Any]:
+        own = list(dims[hidden:])
+        results, dims_out = batch_flat(rule, axis, values, own + own)
+        out_dims.append(dims_out[: len(results) // 2])
+        return _align_tangents(results, dims_out, axis)
+
+    outs = custom_jvp_p.bind(
+        *operands, call=mapped_call, rule=mapped_rule, name=name, hidden=hidden
+    )
+    return outs, out_dims[-1]
+
+
+def _align_tangents(
+    results: list[Any], dims: list[int | None], axis: AxisData
+) -> list[Any]:
+    """Give each output tangent the mapped dimension of its output."""
+    count = len(results) // 2
+    outs, tangents = list(results[:count]), list(results[count:])
+    for k in range(count):
+        out_dim, tangent_dim = dims[k], dims[count + k]
+        if out_dim is None and tangent_dim is not None:
+            raise ValueError(
+                "[custom_jvp] a mapped tangent needs a mapped output; got an output that does not "
+                "depend on the mapped operand. Fix: compute the output from the argument."
+            )
+        if out_dim != tangent_dim:
+            tangents[k] = batch_to_dim(tangents[k], tangent_dim, out_dim, axis.size)
+    return [*outs, *tangents]
+
+
+custom_jvp_p = register(
+    Primitive(
+        "custom_jvp_call",
+        shape=_call_shape,
+        execute=_call_execute,
+        stage=lambda trace, operands, params: _stage(trace, operands, params, custom_jvp_p),
+        jvp=_custom_jvp_jvp,
+        batch=_custom_jvp_batch,
+        lower=Inline(lambda params: params["call"]),
+        multiple_results=True,
+        effects=_call_effects,
+        subjaxprs=lambda params: [params["call"]],
+    )
+)
+
+
+def _bind_arguments(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """All arguments by position, defaults included."""
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+    except (TypeError, ValueError) as error:
+        if not kwargs:
+            return args
+        raise TypeError(
+            f"[custom rule] arguments must fit the function; got {kwargs}. ({error})"
+        ) from None
+    bound.apply_defaults()
+    if bound.kwargs:
+        raise TypeError(
+            "[custom rule] keyword-only arguments are not passed to rules; "
+            f"got {sorted(bound.kwargs)}. Fix: make them positional."
+        )
+    return bound.args
+
+
+class custom_jvp:  # noqa: N801  the public name is JAX's
+    """A function with its own forward-mode rule.
+
+    Args:
+        fun: the function.
+        nondiff_argnums: positions of arguments that are not arrays to differentiate.
+
+    Example:
+        >>> @gpuflow.custom_jvp
+        ... def f(x): return jnp.sin(x)
+        >>> @f.defjvp
+        ... def f_jvp(primals, tangents): return f(*primals), jnp.cos(primals[0]) * tangents[0]
+    """
+
+    def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
+        functools.update_wrapper(self, fun)
+        self.fun = fun
+        self.nondiff_argnums = tuple(nondiff_argnums)
+        self.jvp: Callable[..., Any] | None = None
+
+    def defjvp(self, jvp: Callable[..., Any]) -> Callable[..., Any]:
+        """Set the rule ``(*nondiff, primals, tangents) -> (out, out_tangent)``."""
+        self.jvp = jvp
+        return jvp
+
+    def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
+        """Set one rule ``(tangent, out, *primals) -> out_tangent`` per argument; None is zero."""
+
+        def jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+            out = self(*primals)
+            total = None
+            for rule, tangent in safe_zip(jvps, tangents):
+                if rule is not None:
+                    part = rule(tangent, out, *primals)
+                    total = part if total is None else tree.tree_map(_plus, total, part)
+            if total is None:
+                total = tree.tree_map(lambda x: instantiate(Zero(aval_of(x).tangent())), out)
+            return out, total
+
+        self.defjvp(jvp)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.jvp is None:
+            raise AttributeError(
+                f"[custom_jvp] {self.fun.__name__} must have a rule before it is called; got none. "
+                f"Fix: @{self.fun.__name__}.defjvp."
+            )
+        args = _bind_arguments(self.fun, args, kwargs)
+        fixed = {k: args[k] for k in self.nondiff_argnums}
+        dynamic = tuple(arg for k, arg in enumerate(args) if k not in fixed)
+        leaves, treedef = tree.flatten(dynamic)
+        out_trees: list[tree.TreeDef] = []
+        call = _flat_call(self.fun, fixed, len(args), treedef, out_trees)
+        rule = _flat_jvp_rule(self.jvp, tuple(fixed.values()), treedef, self.fun.__name__)
+        outs = custom_jvp_p.bind(
+            *leaves, call=call, rule=rule, name=self.fun.__name__, hidden=0
+        )
+        return tree.unflatten(out_trees[-1] if out_trees else rule.out_tree[-1], outs)
+
+
+def _plus(first: Any, second: Any) -> Any:
+    return first + second
+
+
+def _flat_call(
+    function: Callable[..., Any],
+    fixed: dict[int, Any],
+    count: int,
+    treedef: tree.TreeDef,
+    out_trees: list[tree.TreeDef],
+) -> Flat:
+    def call(*leaves: Any) -> list[Any]:
+        rest = iter(tree.unflatten(treedef, leaves))
+        full = [fixed[k] if k in fixed else next(rest) for k in range(count)]
+        outs, out_tree = tree.flatten(function(*full))
+        out_trees.append(out_tree)
+        return outs
+
+    return call
+
+
+class _FlatJvpRule:
+    """A user's jvp rule on flat operands: ``(*primals, *tangents) -> (*outs, *tangents)``."""
+
+    def __init__(
+        self, rule: Callable[..., Any], fixed: tuple[Any, ...], treedef: tree.TreeDef, name: str
+    ) -> None:
+        self.rule, self.fixed, self.treedef, self.name = rule, fixed, treedef, name
+        self.out_tree: list[tree.TreeDef] = []
+        self.__name__ = f"{name}_jvp"
+
+    def __call__(self, *operands: Any) -> list[Any]:
+        count = len(operands) // 2
+        primals = tree.unflatten(self.treedef, operands[:count])
+        tangents = tree.unflatten(self.treedef, operands[count:])
+        result = self.rule(*self.fixed, primals, tangents)
+        if not (isinstance(result, tuple | list) and len(result) == 2):
+            raise TypeError(
+                f"[custom_jvp] the rule of {self.name} must return a pair (out, out_tangent); "
+                f"got {type(result).__name__}. Fix: return out, tangent."
+            )
+        outs, out_tree = tree.flatten(result[0])
+        out_tangents, tangent_tree = tree.flatten(result[1])
+        if out_tree != tangent_tree:
+            raise TypeError(
+                f"[custom_jvp] the rule of {self.name} must return equal trees; got output "
+                f"{out_tree} and tangent {tangent_tree}. Fix: return one tangent per output."
+            )
+        for out, tangent in safe_zip(outs, out_tangents):
+            _check_tangent(self.name, aval_of(out), aval_of(tangent))
+        self.out_tree.append(out_tree)
+        return [*outs, *out_tangents]
+
+
+def _check_tangent(name: str, out: ShapedArray, tangent: ShapedArray) -> None:
+    want = out.tangent()
+    if tangent.shape != want.shape or (
+        want.dtype != dtypes.float0 and tangent.dtype != want.dtype
+    ):
+        raise TypeError(
+            f"[custom_jvp] the rule of {name} must return tangents of type {want}; got {tangent}. "
+            f"Fix: convert the tangent, for example with .astype({want.dtype})."
+        )
+
+
+def _flat_jvp_rule(
+    rule: Callable[..., Any], fixed: tuple[Any, ...], treedef: tree.TreeDef, name: str
+) -> _FlatJvpRule:
+    return _FlatJvpRule(rule, fixed, treedef, name)
+
+

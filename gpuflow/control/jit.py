@@ -1,0 +1,186 @@
+"""jit: trace once for each signature, then run a compiled plan.
+
+``jit_p`` holds a jaxpr without constants: closed-over arrays are leading, hidden operands. Its rules
+map jaxprs to jaxprs and bind ``jit_p`` again; only ``execute`` meets the compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuflow.base.util import safe_zip
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr
+from gpuflow.core.lowering import Inline
+from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.rules import AxisData, UndefinedPrimal, Zero, is_undefined
+from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.ops.axes import move_axis
+from gpuflow.runtime.execute import executable_of
+from gpuflow.transforms.batching import batch_jaxpr
+from gpuflow.transforms.jvp import jvp_jaxpr
+from gpuflow.transforms.linearize import linearize_jaxpr
+from gpuflow.transforms.transpose import backward_pass
+
+
+def close_over(
+    jaxpr: Jaxpr, consts: Sequence[Any], name: str, **extra: Any
+) -> tuple[list[Any], dict[str, Any]]:
+    """Hidden operands and params of a jit equation for a traced program."""
+    hoisted = jaxpr.replace(
+        constvars=(),
+        invars=(*jaxpr.constvars, *jaxpr.invars),
+        argument_names=("",) * len(jaxpr.constvars) + jaxpr.argument_names,
+    )
+    return list(consts), {"jaxpr": ClosedJaxpr(hoisted), "name": name, **extra}
+
+
+def _bind(jaxpr: ClosedJaxpr, name: str, operands: Sequence[Any]) -> list[Any]:
+    """Bind a derived program; its constants become hidden operands."""
+    consts, params = close_over(jaxpr.jaxpr, jaxpr.consts, name, donated=(), inline=False)
+    return jit_p.bind(*consts, *operands, **params)
+
+
+def _shape(*avals: ShapedArray, jaxpr: ClosedJaxpr, **params: Any) -> list[ShapedArray]:
+    del params
+    for given, wanted in safe_zip(avals, jaxpr.in_avals):
+        if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
+            raise TypeError(f"[jit] operands must match the traced types; got {given}: {wanted}.")
+    return jaxpr.out_avals
+
+
+def _execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+    return executable_of(params["jaxpr"], params["donated"])(operands)
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, name: str, **params: Any
+) -> tuple[list[Any], list[Any]]:
+    del params
+    nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
+    derivative, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros, False)
+    given = [tangent for tangent in tangents if type(tangent) is not Zero]
+    results = _bind(derivative, f"jvp({name})", [*primals, *given])
+    count = len(jaxpr.out_avals)
+    made = iter(results[count:])
+    out_tangents = [
+        next(made) if nonzero else Zero(aval.tangent())
+        for nonzero, aval in safe_zip(out_nonzeros, jaxpr.out_avals)
+    ]
+    return results[:count], out_tangents
+
+
+def _linearize(
+    nonzeros: tuple[bool, ...], *primals: Any, jaxpr: ClosedJaxpr, name: str, **params: Any
+) -> tuple[Any, ...]:
+    del params
+    known, linear, out_nonzeros, count = linearize_jaxpr(jaxpr, nonzeros)
+    results = _bind(known, name, primals)
+    split = len(results) - count
+
+    def tangent_function(residuals: Sequence[Any], *tangents: Any) -> list[Any]:
+        return _bind(ClosedJaxpr(linear), f"linear({name})", [*residuals, *tangents])
+
+    return results[:split], out_nonzeros, results[split:], tangent_function
+
+
+def _transpose(
+    cotangents: Sequence[Any], *operands: Any, jaxpr: ClosedJaxpr, name: str, **params: Any
+) -> list[Any]:
+    del params
+    undefined = tuple(is_undefined(operand) for operand in operands)
+    nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
+    backward, out_nonzeros = _backward_jaxpr(jaxpr, undefined, nonzeros)
+    known = [operand for operand in operands if not is_undefined(operand)]
+    given = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
+    made = iter(_bind(backward, f"transpose({name})", [*known, *given]))
+    nonzero = iter(out_nonzeros)
+    results: list[Any] = []
+    for operand in operands:
+        if not is_undefined(operand):
+            results.append(None)
+        else:
+            results.append(next(made) if next(nonzero) else Zero(operand.aval.tangent()))
+    return results
+
+
+def _backward_jaxpr(
+    jaxpr: ClosedJaxpr, undefined: tuple[bool, ...], nonzeros: tuple[bool, ...]
+) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+    """``(*known operands, *nonzero cotangents) -> nonzero operand cotangents``."""
+    return jaxpr.jaxpr.memo(
+        ("transpose", undefined, nonzeros), lambda: _make_backward(jaxpr, undefined, nonzeros)
+    )
+
+
+def _make_backward(
+    jaxpr: ClosedJaxpr, undefined: tuple[bool, ...], nonzeros: tuple[bool, ...]
+) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+    from_avals = [aval for aval, flag in safe_zip(jaxpr.in_avals, undefined) if not flag]
+    out_nonzeros: list[bool] = []
+
+    def backward(*values: Any) -> list[Any]:
+        known = iter(values[: len(from_avals)])
+        given = iter(values[len(from_avals) :])
+        operands = [
+            UndefinedPrimal(aval) if flag else next(known)
+            for aval, flag in safe_zip(jaxpr.in_avals, undefined)
+        ]
+        cotangents = [
+            next(given) if flag else Zero(aval.tangent())
+            for aval, flag in safe_zip(jaxpr.out_avals, nonzeros)
+        ]
+        results = backward_pass(jaxpr.jaxpr, jaxpr.consts, operands, cotangents)
+        kept = [result for result, flag in safe_zip(results, undefined) if flag]
+        out_nonzeros.extend(type(result) is not Zero for result in kept)
+        return [result for result in kept if type(result) is not Zero]
+
+    ct_avals = [aval.tangent() for aval, flag in safe_zip(jaxpr.out_avals, nonzeros) if flag]
+    result, consts = trace_to_jaxpr(backward, [*from_avals, *ct_avals])
+    return ClosedJaxpr(result, tuple(consts)), tuple(out_nonzeros)
+
+
+def _batch(
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    jaxpr: ClosedJaxpr,
+    name: str,
+    **params: Any,
+) -> tuple[list[Any], list[int | None]]:
+    del params
+    batched = tuple(dim is not None for dim in dims)
+    mapped, out_batched = batch_jaxpr(jaxpr, axis, batched)
+    moved = [
+        x if dim is None else move_axis(x, dim, 0) for x, dim in safe_zip(operands, dims)
+    ]
+    outs = _bind(mapped, name, moved)
+    return outs, [0 if flag else None for flag in out_batched]
+
+
+def _effects(params: dict[str, Any]) -> frozenset[Any]:
+    return params["jaxpr"].effects
+
+
+jit_p = register(
+    Primitive(
+        "jit",
+        shape=_shape,
+        execute=_execute,
+        jvp=_jvp,
+        linearize=_linearize,
+        transpose=_transpose,
+        batch=_batch,
+        lower=Inline(lambda params: params["jaxpr"]),
+        multiple_results=True,
+        effects=_effects,
+        subjaxprs=lambda params: [params["jaxpr"]],
+    )
+)
+
+
+def operand_avals(operands: Sequence[Any]) -> tuple[ShapedArray, ...]:
+    """The avals of operands, as a jit key."""
+    return tuple([aval_of(operand) for operand in operands])

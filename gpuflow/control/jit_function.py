@@ -1,0 +1,300 @@
+"""The function object that ``jit`` returns: signatures, the call cache, donation, lowering."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.base.config import config
+from gpuflow.base.util import safe_zip
+from gpuflow.control.jit import close_over, jit_p, operand_avals
+from gpuflow.core.aval import ShapedArray, is_value
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.core.trace import Tracer, eval_trace, thread_state
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.execute import executable_of
+
+
+def _indices(value: int | Iterable[int] | None) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def _names(value: str | Iterable[str] | None) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+@dataclass(frozen=True)
+class JitOptions:
+    """What ``jit`` was asked for."""
+
+    static_argnums: tuple[int, ...] = ()
+    static_argnames: tuple[str, ...] = ()
+    donate_argnums: tuple[int, ...] = ()
+    donate_argnames: tuple[str, ...] = ()
+    inline: bool = False
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A traced signature."""
+
+    jaxpr: ClosedJaxpr
+    consts: tuple[Any, ...]
+    out_tree: tree.TreeDef
+    donated: tuple[bool, ...]
+    run: Callable[[Sequence[Any]], list[Any]]
+
+
+class JitFunction:
+    """A function that is traced and compiled for each signature; see ``gpuflow.jit``."""
+
+    def __init__(self, function: Callable[..., Any], options: JitOptions) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._options = _complete(function, options)
+        self._entries: dict[Any, Entry] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if config.trace_context().disable_jit:
+            return self._function(*args, **kwargs)
+        leaves, entry = self._find(args, kwargs)
+        operands = [*entry.consts, *leaves]
+        if thread_state.trace is eval_trace:
+            outs = entry.run(operands)
+        elif self._options.inline:
+            outs = entry.jaxpr(*operands)
+        else:
+            outs = jit_p.bind(*operands, **self._params(entry))
+        return tree.unflatten(entry.out_tree, outs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<jit of {self._name}>"
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._function, "__name__", type(self._function).__name__)
+
+    def _params(self, entry: Entry) -> dict[str, Any]:
+        return {
+            "jaxpr": entry.jaxpr,
+            "name": self._name,
+            "donated": entry.donated,
+            "inline": self._options.inline,
+        }
+
+    def trace_entry(self, *args: Any, **kwargs: Any) -> Entry:
+        """The traced signature for these arguments, ShapeDtypeStructs among them."""
+        return self._find(args, kwargs)[1]
+
+    def clear_cache(self) -> None:
+        """Forget all traced signatures."""
+        self._entries.clear()
+
+    def _cache_size(self) -> int:
+        return len(self._entries)
+
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Entry]:
+        options = self._options
+        if options.static_argnums or options.static_argnames:
+            statics, dynamic, dynamic_kwargs = self._split_static(args, kwargs)
+        else:
+            statics, dynamic, dynamic_kwargs = (), args, kwargs
+        leaves, treedef = tree.flatten((dynamic, dynamic_kwargs))
+        try:
+            avals = operand_avals(leaves)
+        except TypeError:
+            self._check_leaves(dynamic, dynamic_kwargs)
+            raise
+        key = (treedef, avals, statics, config.trace_context())
+        try:
+            entry = self._entries.get(key)
+        except TypeError as error:
+            raise ValueError(
+                f"[jit] static arguments of {self._name} must be hashable; got {statics!r}. "
+                f"Fix: pass a tuple instead of a list, or make the argument dynamic. ({error})"
+            ) from None
+        if entry is None:
+            entry = self._trace(args, kwargs, dynamic, dynamic_kwargs, avals, treedef)
+            if not any(isinstance(const, Tracer) for const in entry.consts):
+                self._entries[key] = entry
+        return leaves, entry
+
+    def _split_static(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Any]]:
+        options = self._options
+        numbers = {k if k >= 0 else k + len(args) for k in options.static_argnums}
+        statics: list[Any] = [(k, args[k]) for k in sorted(numbers) if k < len(args)]
+        statics += [(name, kwargs[name]) for name in sorted(kwargs) if name in self._static_names]
+        dynamic = tuple(arg for k, arg in enumerate(args) if k not in numbers)
+        dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in self._static_names}
+        return tuple(statics), dynamic, dynamic_kwargs
+
+    @property
+    def _static_names(self) -> tuple[str, ...]:
+        return self._options.static_argnames
+
+    def _check_leaves(self, dynamic: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        names = tree.paths((dynamic, kwargs))
+        for path, leaf in safe_zip(names, tree.leaves((dynamic, kwargs))):
+            if not is_value(leaf):
+                raise TypeError(
+                    f"[jit] arguments of {self._name} must be arrays, numbers or trees of them; "
+                    f"got {leaf!r} of type {type(leaf).__name__} at {path}. Fix: mark it static "
+                    "with static_argnums or static_argnames."
+                )
+
+    def _trace(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        dynamic: tuple[Any, ...],
+        dynamic_kwargs: dict[str, Any],
+        avals: tuple[ShapedArray, ...],
+        treedef: tree.TreeDef,
+    ) -> Entry:
+        out_trees: list[tree.TreeDef] = []
+        rebuild = self._rebuilder(args, kwargs)
+
+        def flat(*leaves: Any) -> list[Any]:
+            traced_args, traced_kwargs = tree.unflatten(treedef, leaves)
+            full_args, full_kwargs = rebuild(traced_args, traced_kwargs)
+            outs, out_tree = tree.flatten(self._function(*full_args, **full_kwargs))
+            out_trees.append(out_tree)
+            _check_outputs(self._name, outs, out_tree)
+            return outs
+
+        names = argument_names(self._function, dynamic, dynamic_kwargs, self._options)
+        jaxpr, consts = trace_to_jaxpr(flat, avals, names, self._name)
+        hidden, params = close_over(jaxpr, consts, self._name)
+        closed = params["jaxpr"]
+        donated = (False,) * len(hidden) + self._donated(dynamic, dynamic_kwargs)
+        return Entry(
+            closed, tuple(hidden), out_trees[-1], donated, executable_of(closed, donated)
+        )
+
+    def _rebuilder(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
+        numbers = {k if k >= 0 else k + len(args) for k in self._options.static_argnums}
+        static_kwargs = {k: v for k, v in kwargs.items() if k in self._static_names}
+
+        def rebuild(
+            dynamic: tuple[Any, ...], dynamic_kwargs: dict[str, Any]
+        ) -> tuple[list[Any], dict[str, Any]]:
+            rest = iter(dynamic)
+            full = [arg if k in numbers else next(rest) for k, arg in enumerate(args)]
+            return full, {**dynamic_kwargs, **static_kwargs}
+
+        return rebuild
+
+    def _donated(self, dynamic: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, ...]:
+        options = self._options
+        kept = _dynamic_positions(len(dynamic), options.static_argnums)
+        flags: list[bool] = []
+        for position, arg in safe_zip(kept, dynamic):
+            flags += [position in options.donate_argnums] * len(tree.leaves(arg))
+        for name in sorted(kwargs):
+            flags += [name in options.donate_argnames] * len(tree.leaves(kwargs[name]))
+        return tuple(flags)
+
+
+def _dynamic_positions(count: int, static: tuple[int, ...]) -> list[int]:
+    """Positions in the full argument list of ``count`` dynamic arguments."""
+    positions, position = [], 0
+    fixed = {k for k in static if k >= 0}
+    while len(positions) < count:
+        if position not in fixed:
+            positions.append(position)
+        position += 1
+    return positions
+
+
+def _complete(function: Callable[..., Any], options: JitOptions) -> JitOptions:
+    """Let argnums and argnames name each other, where the signature is known."""
+    try:
+        parameters = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return options
+    for k in (*options.static_argnums, *options.donate_argnums):
+        has_varargs = any(
+            p.kind is p.VAR_POSITIONAL for p in inspect.signature(function).parameters.values()
+        )
+        if not has_varargs and not -len(parameters) <= k < len(parameters):
+            raise ValueError(
+                f"[jit] argnums must name a parameter of {function}; got {k} for "
+                f"{len(parameters)} parameters. Fix: use numbers below {len(parameters)}."
+            )
+
+    def both(numbers: tuple[int, ...], names: tuple[str, ...]) -> tuple[Any, Any]:
+        count = len(parameters)
+        numbers = tuple(k if k >= 0 else k + count for k in numbers)
+        more = tuple(parameters.index(n) for n in names if n in parameters)
+        named = tuple(parameters[k] for k in numbers if k < count)
+        return tuple(sorted({*numbers, *more})), tuple(sorted({*names, *named}))
+
+    static = both(options.static_argnums, options.static_argnames)
+    donated = both(options.donate_argnums, options.donate_argnames)
+    return JitOptions(*static, *donated, options.inline)
+
+
+def argument_names(
+    function: Callable[..., Any],
+    dynamic: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: JitOptions,
+) -> list[str]:
+    """A readable name such as ``params['w']`` for each leaf of the arguments."""
+    try:
+        parameters = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        parameters = []
+    names: list[str] = []
+    for position, arg in safe_zip(_dynamic_positions(len(dynamic), options.static_argnums), dynamic):
+        stem = parameters[position] if position < len(parameters) else f"argument {position}"
+        names += [stem + path for path in tree.paths(arg)]
+    for name in sorted(kwargs):
+        names += [name + path for path in tree.paths(kwargs[name])]
+    return names
+
+
+def _check_outputs(name: str, outs: Sequence[Any], out_tree: tree.TreeDef) -> None:
+    for out in outs:
+        if not is_value(out):
+            raise TypeError(
+                f"[jit] outputs of {name} must be arrays, numbers or trees of them; got {out!r} of "
+                f"type {type(out).__name__} in {out_tree}. Fix: return arrays only."
+            )
+
+
+def make_jit(function: Callable[..., Any], **options: Any) -> JitFunction:
+    """Build a JitFunction from the keyword arguments of ``gpuflow.jit``."""
+    if not callable(function):
+        raise TypeError(
+            f"[jit] the first argument must be a function; got {function!r}. Fix: jit(f)(x)."
+        )
+    return JitFunction(
+        function,
+        JitOptions(
+            _indices(options.get("static_argnums")),
+            _names(options.get("static_argnames")),
+            _indices(options.get("donate_argnums")),
+            _names(options.get("donate_argnames")),
+            bool(options.get("inline", False)),
+        ),
+    )
+
+
+def is_array(value: Any) -> bool:
+    """Whether ``value`` is an Array or a tracer."""
+    return isinstance(value, Array | Tracer)

@@ -1,0 +1,183 @@
+"""Abstract values: what is known of an array before it exists.
+
+``ShapedArray`` is interned, so equal avals are one object: comparison is identity, hashing is free,
+and a tuple of avals is a jit key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+
+_interned: dict[tuple[Any, ...], ShapedArray] = {}
+
+
+class ShapedArray:
+    """Shape, dtype and weak type of an array.
+
+    Args:
+        shape: sizes, as ints.
+        dtype: an np.dtype or an extended dtype; it is not canonicalized here.
+        weak_type: whether the value came from a Python scalar and yields in promotion.
+    """
+
+    __slots__ = ("__weakref__", "dtype", "shape", "weak_type")
+    shape: tuple[int, ...]
+    dtype: Any
+    weak_type: bool
+
+    def __new__(cls, shape: Sequence[int], dtype: Any, weak_type: bool = False) -> ShapedArray:
+        key = (shape, dtype, weak_type)
+        try:
+            found = _interned.get(key)
+        except TypeError:
+            found = None
+        if found is not None:
+            return found
+        shape = tuple(int(size) for size in shape)
+        if not dtypes.is_extended(dtype):
+            dtype = np.dtype(dtype)
+        key = (shape, dtype, bool(weak_type))
+        found = _interned.get(key)
+        if found is None:
+            self = object.__new__(cls)
+            object.__setattr__(self, "shape", shape)
+            object.__setattr__(self, "dtype", dtype)
+            object.__setattr__(self, "weak_type", bool(weak_type))
+            found = _interned.setdefault(key, self)
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"[aval] avals are immutable; got an assignment to {name}.")
+
+    def __reduce__(self) -> Any:
+        return ShapedArray, (self.shape, self.dtype, self.weak_type)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def update(self, **changes: Any) -> ShapedArray:
+        """A copy with some fields changed."""
+        fields = {"shape": self.shape, "dtype": self.dtype, "weak_type": self.weak_type}
+        return ShapedArray(**{**fields, **changes})
+
+    def strip_weak_type(self) -> ShapedArray:
+        """The same aval without weak type."""
+        return ShapedArray(self.shape, self.dtype) if self.weak_type else self
+
+    def tangent(self) -> ShapedArray:
+        """The aval of tangents of values with this aval."""
+        return ShapedArray(self.shape, dtypes.tangent_dtype(self.dtype))
+
+    def __repr__(self) -> str:
+        weak = ", weak_type=True" if self.weak_type else ""
+        return f"ShapedArray({self}{weak})"
+
+    def __str__(self) -> str:
+        return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
+
+
+class KeyDType(dtypes.ExtendedDType):
+    """The dtype of typed random keys of one implementation.
+
+    A threefry key is two uint32 numbers. It is stored as one uint64 element (low word first), so
+    layout ops, indexing and batching treat keys like any array and hide the trailing dimension.
+    """
+
+    def __init__(self, implementation: str, tag: str) -> None:
+        self.implementation = implementation
+        self.name = f"key<{tag}>"
+        self.itemsize = 8
+        self.storage = np.dtype(np.uint64)
+        self.key_shape = (2,)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+KEY_DTYPES = {"threefry2x32": KeyDType("threefry2x32", "fry")}
+
+
+def storage_dtype(dtype: Any) -> np.dtype:
+    """The NumPy dtype in which arrays of ``dtype`` lie in memory."""
+    return dtype.storage if dtypes.is_extended(dtype) else dtype
+
+
+# --- concrete values -----------------------------------------------------------------------
+
+_aval_rules: dict[type, Callable[[Any], ShapedArray]] = {}
+
+
+def register_value_type(cls: type, rule: Callable[[Any], ShapedArray]) -> None:
+    """Make values of ``cls`` acceptable as operands; ``rule`` gives their aval."""
+    _aval_rules[cls] = rule
+
+
+def is_value(value: Any) -> bool:
+    """Whether ``value`` can be an operand of a primitive."""
+    return type(value) in _aval_rules or _inherited_rule(type(value)) is not None
+
+
+def aval_of(value: Any) -> ShapedArray:
+    """The aval of an Array, tracer, NumPy array, NumPy scalar or Python scalar.
+
+    Raises:
+        TypeError: ``value`` is not an array or a number.
+    """
+    rule = _aval_rules.get(type(value))
+    if rule is None:
+        rule = _inherited_rule(type(value))
+        if rule is None:
+            raise TypeError(
+                "[aval] operands must be arrays or numbers; "
+                f"got {value!r} of type {type(value).__name__}. Fix: convert it with jnp.asarray."
+            )
+        _aval_rules[type(value)] = rule
+    return rule(value)
+
+
+def _inherited_rule(cls: type) -> Callable[[Any], ShapedArray] | None:
+    for base in cls.__mro__[1:]:
+        if base in _aval_rules:
+            return _aval_rules[base]
+    return None
+
+
+def _numpy_array_aval(value: np.ndarray) -> ShapedArray:
+    if value.dtype.kind in "OSUMm" or (value.dtype.kind == "V" and not _is_known_void(value.dtype)):
+        raise TypeError(
+            f"[aval] arrays must hold numbers or booleans; got dtype {value.dtype}. "
+            "Fix: convert with .astype(float)."
+        )
+    return ShapedArray(value.shape, dtypes.canonicalize(value.dtype))
+
+
+def _is_known_void(dtype: np.dtype) -> bool:
+    return dtype == dtypes.float0 or dtype == dtypes.bfloat16 or dtype in dtypes.FLOAT8 + dtypes.INT4
+
+
+def _python_scalar_rule(cls: type) -> Callable[[Any], ShapedArray]:
+    def rule(value: Any) -> ShapedArray:
+        return ShapedArray((), dtypes.canonicalize(cls), weak_type=cls is not bool)
+
+    return rule
+
+
+register_value_type(np.ndarray, _numpy_array_aval)
+register_value_type(np.generic, _numpy_array_aval)
+for _cls in (bool, int, float, complex):
+    register_value_type(_cls, _python_scalar_rule(_cls))

@@ -1,0 +1,331 @@
+"""Jaxprs: traced programs as frozen data, with a printer, a checker and an evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuflow.base.util import SourceLine, safe_zip
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.primitive import Primitive
+
+
+class JaxprTypeError(TypeError):
+    """A jaxpr that breaks its own rules: a bug in a transformation."""
+
+
+class Var:
+    """A variable of a jaxpr; identity is its name."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapedArray) -> None:
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"Var(id={id(self):#x}):{self.aval}"
+
+
+class DropVar(Var):
+    """An output that nobody reads; printed as ``_``."""
+
+    __slots__ = ()
+
+
+class Literal:
+    """A scalar written into a jaxpr."""
+
+    __slots__ = ("aval", "value")
+
+    def __init__(self, value: Any, aval: ShapedArray) -> None:
+        self.value = value
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"{self.value}:{self.aval}"
+
+
+Atom = Var | Literal
+
+
+@dataclass(frozen=True, eq=False)
+class Eqn:
+    """One application of a primitive."""
+
+    primitive: Primitive
+    inputs: tuple[Atom, ...]
+    outputs: tuple[Var, ...]
+    params: dict[str, Any]
+    source: SourceLine | None = None
+    effects: frozenset[Any] = frozenset()
+
+    def replace(self, **changes: Any) -> Eqn:
+        """A copy with some fields changed."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return Eqn(**{**fields, **changes})
+
+
+@dataclass(frozen=True, eq=False)
+class Jaxpr:
+    """A program of equations in SSA form. Hashes by identity."""
+
+    constvars: tuple[Var, ...]
+    invars: tuple[Var, ...]
+    outvars: tuple[Atom, ...]
+    eqns: tuple[Eqn, ...]
+    effects: frozenset[Any] = frozenset()
+    argument_names: tuple[str, ...] = ()
+    _cache: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        return [var.aval for var in self.invars]
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        return [var.aval for var in self.outvars]
+
+    def replace(self, **changes: Any) -> Jaxpr:
+        """A copy with some fields changed, and with fresh caches."""
+        names = ("constvars", "invars", "outvars", "eqns", "effects", "argument_names")
+        fields = {name: getattr(self, name) for name in names}
+        return Jaxpr(**{**fields, **changes})
+
+    def memo(self, key: Any, make: Callable[[], Any]) -> Any:
+        """A value derived from this jaxpr, made once for each ``key``."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
+
+    def __str__(self) -> str:
+        return format_jaxpr(self)
+
+
+@dataclass(frozen=True, eq=False)
+class ClosedJaxpr:
+    """A jaxpr with values for its constvars.
+
+    A Jaxpr belongs to one ClosedJaxpr. The jaxprs that equations hold have no constants but concrete
+    arrays, so that what is derived from them can be remembered.
+    """
+
+    jaxpr: Jaxpr
+    consts: tuple[Any, ...] = ()
+
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        return self.jaxpr.in_avals
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        return self.jaxpr.out_avals
+
+    @property
+    def eqns(self) -> tuple[Eqn, ...]:
+        return self.jaxpr.eqns
+
+    @property
+    def effects(self) -> frozenset[Any]:
+        return self.jaxpr.effects
+
+    def __call__(self, *operands: Any) -> list[Any]:
+        """Evaluate under the current trace."""
+        return evaluate(self.jaxpr, self.consts, operands)
+
+    def __str__(self) -> str:
+        return format_jaxpr(self.jaxpr)
+
+    __repr__ = __str__
+
+
+def evaluate(jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+    """Bind every equation of ``jaxpr`` under the current trace."""
+    env: dict[Var, Any] = {}
+    for var, value in safe_zip(jaxpr.constvars, consts):
+        env[var] = value
+    for var, value in safe_zip(jaxpr.invars, operands):
+        env[var] = value
+
+    def read(atom: Atom) -> Any:
+        return atom.value if type(atom) is Literal else env[atom]
+
+    for eqn in jaxpr.eqns:
+        outs = eqn.primitive.bind(*[read(atom) for atom in eqn.inputs], **eqn.params)
+        if eqn.primitive.multiple_results:
+            env.update(safe_zip(eqn.outputs, outs))
+        else:
+            env[eqn.outputs[0]] = outs
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def subjaxprs(eqn: Eqn) -> list[ClosedJaxpr]:
+    """The jaxprs that ``eqn`` holds."""
+    rule = eqn.primitive.subjaxprs
+    return rule(eqn.params) if rule else []
+
+
+def all_eqns(jaxpr: Jaxpr) -> Iterator[Eqn]:
+    """Every equation of ``jaxpr``, nested ones included."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in subjaxprs(eqn):
+            yield from all_eqns(inner.jaxpr)
+
+
+# --- checking ------------------------------------------------------------------------------
+
+
+def check_jaxpr(jaxpr: Jaxpr) -> None:
+    """Check scope, avals against shape rules, and effects.
+
+    Raises:
+        JaxprTypeError: a variable is used before its definition or defined twice, an output's aval
+            differs from the shape rule, or an effect is missing.
+    """
+    defined: set[Var] = set()
+
+    def define(var: Var) -> None:
+        if var in defined:
+            raise JaxprTypeError(f"[jaxpr] a variable must be defined once; got {var} twice.")
+        defined.add(var)
+
+    for var in (*jaxpr.constvars, *jaxpr.invars):
+        define(var)
+    for eqn in jaxpr.eqns:
+        _check_reads(eqn.inputs, defined, eqn.primitive.name)
+        _check_eqn(eqn)
+        for inner in subjaxprs(eqn):
+            check_jaxpr(inner.jaxpr)
+        if not eqn.effects <= jaxpr.effects:
+            raise JaxprTypeError(
+                f"[{eqn.primitive.name}] effects of an equation must be effects of its jaxpr; "
+                f"got {set(eqn.effects - jaxpr.effects)} besides."
+            )
+        for var in eqn.outputs:
+            define(var)
+    _check_reads(jaxpr.outvars, defined, "outputs")
+
+
+def _check_reads(atoms: Sequence[Atom], defined: set[Var], where: str) -> None:
+    for atom in atoms:
+        if isinstance(atom, Literal):
+            if aval_of(atom.value).shape != atom.aval.shape:
+                raise JaxprTypeError(f"[{where}] a literal must fit its aval; got {atom}.")
+        elif atom not in defined:
+            raise JaxprTypeError(f"[{where}] a variable must be defined before use; got {atom}.")
+
+
+def _check_eqn(eqn: Eqn) -> None:
+    outs = eqn.primitive.shape(*[atom.aval for atom in eqn.inputs], **eqn.params)
+    expected = list(outs) if eqn.primitive.multiple_results else [outs]
+    got = [var.aval for var in eqn.outputs]
+    for want, have in safe_zip(expected, got):
+        if (want.shape, want.dtype) != (have.shape, have.dtype):
+            raise JaxprTypeError(
+                f"[{eqn.primitive.name}] output avals must match the shape rule "
+                f"{[str(aval) for aval in expected]}; got {[str(aval) for aval in got]}."
+            )
+
+
+# --- printing ------------------------------------------------------------------------------
+
+
+class _Names:
+    """Letters in order of first appearance: a ... z, ba, bb, ..."""
+
+    def __init__(self) -> None:
+        self.names: dict[Var, str] = {}
+
+    def __call__(self, var: Var) -> str:
+        if isinstance(var, DropVar):
+            return "_"
+        if var not in self.names:
+            self.names[var] = _letters(len(self.names))
+        return self.names[var]
+
+
+def _letters(number: int) -> str:
+    name = ""
+    while True:
+        number, digit = divmod(number, 26)
+        name = chr(ord("a") + digit) + name
+        if number == 0:
+            return name
+
+
+_WIDTH = 80
+
+
+def format_jaxpr(jaxpr: Jaxpr, source_info: bool = False) -> str:
+    """The familiar text form: ``{ lambda ; a:f32[3]. let b:f32[3] = sin a in (b,) }``."""
+    return "\n".join(_jaxpr_lines(jaxpr, _Names(), source_info))
+
+
+def _typed(var: Var, names: _Names) -> str:
+    return f"{names(var)}:{var.aval}"
+
+
+def _atom(atom: Atom, names: _Names) -> str:
+    return f"{_number(atom.value)}:{atom.aval}" if isinstance(atom, Literal) else names(atom)
+
+
+def _number(value: Any) -> str:
+    return str(value.item() if hasattr(value, "item") else value)
+
+
+def _jaxpr_lines(jaxpr: Jaxpr, names: _Names, source_info: bool) -> list[str]:
+    consts = " ".join(_typed(var, names) for var in jaxpr.constvars)
+    inputs = " ".join(_typed(var, names) for var in jaxpr.invars)
+    head = f"{{ lambda {consts}; {inputs}. let" if consts else f"{{ lambda ; {inputs}. let"
+    body = [_eqn_lines(eqn, names, source_info) for eqn in jaxpr.eqns]
+    outs = ", ".join(_atom(atom, names) for atom in jaxpr.outvars)
+    tail = f"in ({outs}{',' if len(jaxpr.outvars) == 1 else ''}) }}"
+    if all(len(lines) == 1 for lines in body):
+        single = " ".join([head, " ".join(lines[0] for lines in body), tail])
+        if len(single) <= _WIDTH and len(body) <= 1:
+            return [single]
+    lines = [head]
+    for eqn_lines in body:
+        lines.extend("    " + line for line in eqn_lines)
+    return [*lines, "  " + tail]
+
+
+def _eqn_lines(eqn: Eqn, names: _Names, source_info: bool) -> list[str]:
+    operands = " ".join(_atom(atom, names) for atom in eqn.inputs)
+    outs = " ".join(_typed(var, names) for var in eqn.outputs)
+    params = _param_lines(eqn, names, source_info)
+    lead = f"{outs} = {eqn.primitive.name}"
+    note = f"  # {eqn.source}" if source_info and eqn.source else ""
+    flat = all(len(lines) == 1 for lines in params)
+    if flat:
+        inner = " ".join(lines[0] for lines in params)
+        single = f"{lead}{'[' + inner + ']' if inner else ''} {operands}"
+        if len(single) <= _WIDTH - 4:
+            return [single + note]
+    lines = [lead + "["]
+    for param in params:
+        lines.extend("  " + line for line in param)
+    return [*lines, f"] {operands}{note}"]
+
+
+def _param_lines(eqn: Eqn, names: _Names, source_info: bool) -> list[list[str]]:
+    result = []
+    for key in sorted(eqn.params):
+        value = eqn.params[key]
+        if value is None and key not in ("sharding", "strides", "out_sharding"):
+            continue
+        if isinstance(value, ClosedJaxpr):
+            value = value.jaxpr
+        if isinstance(value, Jaxpr):
+            inner = _jaxpr_lines(value, names, source_info)
+            result.append([f"{key}={inner[0]}", *inner[1:]])
+        else:
+            result.append([f"{key}={_param_text(value)}"])
+    return result
+
+
+def _param_text(value: Any) -> str:
+    if callable(value) and hasattr(value, "__name__"):
+        return value.__name__
+    return str(value)

@@ -1,0 +1,121 @@
+"""The lowering classes: the ways in which an op may reach a kernel.
+
+``Primitive.lower`` is an instance of one of these. The compiler dispatches on the class, never on
+the op. Bodies emit KernelIR through a ``Builder``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """One output element from the operands' elements at the same index.
+
+    Operands have the output's shape, sizes of 1 that repeat, or rank 0.
+
+    Attributes:
+        body: the name of a function in kir.scalar, or
+            ``(builder, values, in_avals, out_aval, params) -> value or tuple of values``.
+        cheap: cheap enough to be computed again in each kernel that wants it.
+    """
+
+    body: str | Callable[..., Any]
+    cheap: bool = False
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Combine over ``params["axes"]``.
+
+    Attributes:
+        combine: a commutative, associative function of kir.scalar.
+        init: ``dtype -> neutral element``.
+    """
+
+    combine: str
+    init: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A rearrangement without arithmetic.
+
+    Attributes:
+        view: ``(operand_view, out_aval, **params) -> View``, or None where no view exists.
+        links: ``(in_aval, out_aval, **params) -> [(operand dim, output dim), ...]`` of dimensions
+            that are the same axis, or None: the op needs its operand in memory.
+    """
+
+    view: Callable[..., Any]
+    links: Callable[..., list[tuple[int, int]] | None]
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """A map that computes for itself which elements of its operands to load.
+
+    Attributes:
+        body: ``(context, in_avals, out_aval, params) -> value or tuple of values``. The context
+            offers ``builder``, ``index(dim)``, ``linear_index()``, ``size(number)`` and
+            ``load(operand, indices, where=None)``, ``element(operand)``; see compiler/lower.py.
+        cheap: as in Elementwise; for ops without array operands.
+    """
+
+    body: Callable[..., Any]
+    cheap: bool = False
+
+
+@dataclass(frozen=True)
+class Library:
+    """A call of ``impl`` on whole arrays (GEMM, FFT, sort, ...).
+
+    Attributes:
+        call: ``(xp, out_arrays, *arrays, **params) -> None`` writing into given outputs; None:
+            call ``impl`` and copy its result.
+        flops: ``(in_avals, out_avals, params) -> int``.
+    """
+
+    call: Callable[..., None] | None = None
+    flops: Callable[..., int] | None = None
+
+
+@dataclass(frozen=True)
+class Inline:
+    """An op that is its inner jaxpr; the compiler inlines it.
+
+    Attributes:
+        jaxpr: ``params -> ClosedJaxpr``.
+    """
+
+    jaxpr: Callable[[dict[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """A call of Python on the host, in a step of its own; ``impl`` makes it."""
+
+
+@dataclass(frozen=True)
+class Handwritten:
+    """A kernel from kernels/. ``kernel`` names it; ``arguments`` maps avals to its launch."""
+
+    kernel: str
+    arguments: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """While, for and scan: bodies are jaxprs of carries."""
+
+    bodies: Callable[[dict[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Cond and switch: the branches are jaxprs."""
+
+    branches: Callable[[dict[str, Any]], Any]

@@ -1,0 +1,87 @@
+"""The Primitive record: every rule of one op, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuflow.core.trace import thread_state
+
+
+def no_effects(params: dict[str, Any]) -> frozenset[Any]:
+    """The effects of most primitives: none."""
+    del params
+    return frozenset()
+
+
+@dataclass(frozen=True, eq=False)
+class Primitive:
+    """One op: its meaning, its derivatives, its batching and its lowering.
+
+    With ``multiple_results`` every rule gives and takes sequences of outputs.
+
+    Attributes:
+        name: as printed in jaxprs.
+        shape: ``(*avals, **params) -> aval``; checks operands and gives shape and dtype.
+        impl: ``(xp, *arrays, **params) -> array`` with ``xp`` numpy or cupy; the eager path and the
+            library lowering. It meets JAX's semantics, not NumPy's.
+        jvp: ``(primals, tangents, **params) -> (out, out_tangent)``; tangents may be ``Zero``.
+        transpose: ``(cotangent, *operands, **params) -> cotangents``; operands to be transposed
+            are ``UndefinedPrimal``; the others' cotangents are None. None: not linear.
+        batch: ``(axis, operands, dims, **params) -> (outs, out_dims)``; ``axis`` is an AxisData.
+        lower: an instance of a class in core.lowering.
+        multiple_results: whether the op has a sequence of outputs.
+        effects: ``params -> frozenset`` of the effects of an equation.
+        subjaxprs: ``params -> list of ClosedJaxpr`` that the op holds.
+        linearize: ``(nonzeros, *primals, **params) -> (outs, out_nonzeros, residuals, tangent_fn)``
+            with ``tangent_fn(residuals, *nonzero_tangents)``; default: jvp and partial evaluation.
+        execute: ``(operands, params) -> outs`` on concrete Arrays, for primitives that hold
+            programs; they have no impl.
+        stage: ``(trace, operands, params) -> outs``, where recording an equation needs more.
+        simplify: ``(eqn, definition) -> replacement`` for the compiler; see compiler/simplify.py.
+        size_params: names of params that hold sizes only; a plan template ignores them.
+        domain, tolerance, reference: for the op sweep in the tests.
+    """
+
+    name: str
+    shape: Callable[..., Any]
+    impl: Callable[..., Any] | None = None
+    jvp: Callable[..., Any] | None = None
+    transpose: Callable[..., Any] | None = None
+    batch: Callable[..., Any] | None = None
+    lower: Any = None
+    multiple_results: bool = False
+    effects: Callable[[dict[str, Any]], frozenset[Any]] = no_effects
+    subjaxprs: Callable[[dict[str, Any]], list[Any]] | None = None
+    linearize: Callable[..., Any] | None = None
+    execute: Callable[..., Any] | None = None
+    stage: Callable[..., Any] | None = None
+    simplify: Callable[..., Any] | None = None
+    size_params: frozenset[str] = frozenset()
+    domain: Any = None
+    tolerance: float | None = None
+    reference: Callable[..., Any] | None = field(default=None, repr=False)
+
+    def bind(self, *operands: Any, **params: Any) -> Any:
+        """Apply the op under the current trace."""
+        return thread_state.trace.process(self, operands, params)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+_registry: dict[str, Primitive] = {}
+
+
+def register(primitive: Primitive) -> Primitive:
+    """Enter ``primitive`` into the registry that the op sweep of the tests walks."""
+    if primitive.name in _registry:
+        raise ValueError(f"[{primitive.name}] a primitive of this name exists already.")
+    _registry[primitive.name] = primitive
+    return primitive
+
+
+def registry() -> dict[str, Primitive]:
+    """All registered primitives by name."""
+    return dict(_registry)

@@ -1,0 +1,180 @@
+"""Staging: running a Python function on tracers that record every bind as an equation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.config import config
+from gpuflow.base.util import SourceLine, safe_zip, user_source_line
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var, check_jaxpr
+from gpuflow.core.trace import Trace, Tracer, check_not_leaked, current_trace, thread_state
+
+
+class StagedTracer(Tracer):
+    """A variable of the jaxpr that is being recorded."""
+
+    __slots__ = ("_source", "atom")
+
+    def __init__(self, trace: StagingTrace, atom: Var, source: SourceLine | None) -> None:
+        self._trace = trace
+        self.atom = atom
+        self._source = source
+
+    @property
+    def aval(self) -> ShapedArray:
+        return self.atom.aval
+
+    def describe(self) -> str:
+        name = self._trace.argument_names.get(self.atom)
+        if name:
+            return f"the argument {name} of {self._trace.function_name}"
+        return f"made at {self._source}" if self._source else ""
+
+
+class StagingTrace(Trace):
+    """Records equations. Values of other traces become constants of the jaxpr."""
+
+    __slots__ = ("argument_names", "const_values", "consts", "effects", "eqns", "function_name")
+
+    def __init__(self, parent: Trace, function_name: str = "the function") -> None:
+        super().__init__(parent)
+        self.eqns: list[Eqn] = []
+        self.effects: set[Any] = set()
+        self.consts: dict[int, Var] = {}  # id of a closed-over value -> its constvar
+        self.const_values: list[Any] = []  # keeps the ids alive
+        self.argument_names: dict[Var, str] = {}
+        self.function_name = function_name
+
+    def new_argument(self, aval: ShapedArray, name: str = "") -> StagedTracer:
+        """A fresh input variable."""
+        var = Var(aval)
+        if name:
+            self.argument_names[var] = name
+        return StagedTracer(self, var, None)
+
+    def atom_of(self, value: Any) -> Var | Literal:
+        """The variable or literal that stands for ``value``; closed-over arrays become consts."""
+        if isinstance(value, StagedTracer) and value._trace is self:
+            return value.atom
+        if type(value) in _LITERAL_TYPES:
+            aval = aval_of(value)
+            return Literal(np.asarray(value).astype(aval.dtype)[()], aval)
+        return self._const(value)
+
+    def _const(self, value: Any) -> Var | Literal:
+        if isinstance(value, Tracer) and value._trace.finished:
+            check_not_leaked(value, "staging")
+        var = self.consts.get(id(value))
+        if var is None:
+            var = self.consts[id(value)] = Var(aval_of(value))
+            self.const_values.append(value)
+        return var
+
+    def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        if self.finished:
+            self._raise_finished(operands, primitive.name)
+        if primitive.stage is not None:
+            return primitive.stage(self, operands, params)
+        return self.record(primitive, operands, params)
+
+    def record(self, primitive: Any, operands: Sequence[Any], params: dict[str, Any]) -> Any:
+        """Append an equation; returns tracers of its outputs."""
+        atoms = tuple([self.atom_of(value) for value in operands])
+        out = primitive.shape(*[atom.aval for atom in atoms], **params)
+        effects = primitive.effects(params)
+        source = user_source_line()
+        avals = out if primitive.multiple_results else (out,)
+        outputs = tuple([Var(aval) for aval in avals])
+        self.eqns.append(Eqn(primitive, atoms, outputs, params, source, effects))
+        if effects:
+            self.effects |= effects
+        if primitive.multiple_results:
+            return [StagedTracer(self, var, source) for var in outputs]
+        return StagedTracer(self, outputs[0], source)
+
+    def _raise_finished(self, operands: Sequence[Any], name: str) -> None:
+        for value in operands:
+            if self.owns(value):
+                check_not_leaked(value, name)
+
+    def finish(
+        self, arguments: Sequence[StagedTracer], outs: Sequence[Any]
+    ) -> tuple[Jaxpr, list[Any]]:
+        """The recorded jaxpr and the values of its constvars."""
+        outvars = tuple(self.atom_of(value) for value in outs)
+        self.finished = True
+        invars = tuple(argument.atom for argument in arguments)
+        names = tuple(self.argument_names.get(var, "") for var in invars)
+        jaxpr = Jaxpr(
+            tuple(self.consts.values()),
+            invars,
+            outvars,
+            _mark_dropped(self.eqns, outvars),
+            frozenset(self.effects),
+            names,
+        )
+        if config.environment.check:
+            check_jaxpr(jaxpr)
+        return jaxpr, self.const_values
+
+
+_LITERAL_TYPES = frozenset(
+    {bool, int, float, complex, np.bool_}
+    | {np.dtype(code).type for code in "bhilqBHILQefdFD"}
+)  # fmt: skip
+
+
+def _mark_dropped(eqns: list[Eqn], outvars: Sequence[Any]) -> tuple[Eqn, ...]:
+    used = {atom for eqn in eqns for atom in eqn.inputs if type(atom) is Var}
+    used.update(atom for atom in outvars if type(atom) is Var)
+    result = []
+    for eqn in eqns:
+        if all(var in used for var in eqn.outputs):
+            result.append(eqn)
+        else:
+            outs = tuple(var if var in used else DropVar(var.aval) for var in eqn.outputs)
+            result.append(eqn.replace(outputs=outs))
+    return tuple(result)
+
+
+def trace_to_jaxpr(
+    function: Callable[..., Sequence[Any]],
+    avals: Sequence[ShapedArray],
+    names: Sequence[str] = (),
+    function_name: str = "the function",
+) -> tuple[Jaxpr, list[Any]]:
+    """Record ``function(*tracers)``, which returns a flat sequence.
+
+    Returns:
+        The jaxpr, and the values of its constvars (closed-over arrays and tracers).
+    """
+    trace = StagingTrace(thread_state.trace, function_name)
+    names = names or [""] * len(avals)
+    arguments = [trace.new_argument(aval, name) for aval, name in safe_zip(avals, names)]
+    try:
+        with current_trace(trace):
+            outs = function(*arguments)
+            return trace.finish(arguments, outs)
+    finally:
+        trace.finished = True
+
+
+def trace_closed(
+    function: Callable[..., Sequence[Any]], avals: Sequence[ShapedArray]
+) -> ClosedJaxpr:
+    """``trace_to_jaxpr`` as a ClosedJaxpr."""
+    jaxpr, consts = trace_to_jaxpr(function, avals)
+    return ClosedJaxpr(jaxpr, tuple(consts))
+
+
+def hoist_consts(jaxpr: Jaxpr) -> Jaxpr:
+    """The jaxpr with its constvars as leading inputs."""
+    return jaxpr.replace(
+        constvars=(),
+        invars=(*jaxpr.constvars, *jaxpr.invars),
+        argument_names=("",) * len(jaxpr.constvars) + jaxpr.argument_names,
+    )

@@ -1,0 +1,216 @@
+"""Traces and tracers: what a bind means right now.
+
+One trace is current in a thread. There is no stack of levels to search: a trace has a parent, and a
+rule of the trace runs with the parent as the current trace. A tracer belongs to one trace; every
+other value, tracers of outer traces among them, is a constant to it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import (
+    ConcretizationTypeError,
+    TracerArrayConversionError,
+    TracerBoolConversionError,
+    TracerIntegerConversionError,
+    UnexpectedTracerError,
+)
+from gpuflow.core.aval import ShapedArray, register_value_type
+
+
+class Trace:
+    """Gives ``bind`` its meaning."""
+
+    __slots__ = ("__weakref__", "finished", "parent")
+
+    def __init__(self, parent: Trace | None) -> None:
+        self.parent = parent
+        self.finished = False
+
+    def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        """Apply ``primitive``; returns one output or a sequence of them."""
+        raise NotImplementedError(f"[trace] {type(self).__name__} must define process.")
+
+    def owns(self, value: Any) -> bool:
+        """Whether ``value`` is a tracer of this trace."""
+        return isinstance(value, Tracer) and value._trace is self
+
+
+class EvalTrace(Trace):
+    """The outermost trace: every bind is carried out on concrete arrays."""
+
+    __slots__ = ("evaluate",)
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        # Plugged by gpuflow.wiring: (primitive, operands, params) -> outs.
+        self.evaluate: Callable[..., Any] = _no_evaluator
+
+    def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        return self.evaluate(primitive, operands, params)
+
+
+def _no_evaluator(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
+    del operands, params
+    raise RuntimeError(f"[{primitive.name}] no evaluator is plugged in. Fix: import gpuflow.")
+
+
+eval_trace = EvalTrace()
+
+
+class _ThreadState(threading.local):
+    trace: Trace = eval_trace
+
+
+thread_state = _ThreadState()
+
+
+class current_trace:  # noqa: N801  used like a function, in a with statement
+    """``with current_trace(trace):`` makes ``trace`` current in this thread."""
+
+    __slots__ = ("before", "trace")
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+
+    def __enter__(self) -> Trace:
+        self.before = thread_state.trace
+        thread_state.trace = self.trace
+        return self.trace
+
+    def __exit__(self, *exception: object) -> None:
+        thread_state.trace = self.before
+
+
+class Tracer:
+    """Stands for an array while a function is traced. Operators and methods come from wiring."""
+
+    __slots__ = ("__weakref__", "_trace")
+    __array_priority__ = 1000
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    @property
+    def aval(self) -> ShapedArray:
+        raise NotImplementedError(f"[tracer] {type(self).__name__} must define aval.")
+
+    def concrete(self) -> Any:
+        """The concrete array behind the tracer, or None."""
+        return None
+
+    def describe(self) -> str:
+        """Where the value came from, for error messages."""
+        return ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.aval.shape)
+
+    @property
+    def size(self) -> int:
+        return self.aval.size
+
+    @property
+    def weak_type(self) -> bool:
+        return self.aval.weak_type
+
+    def __len__(self) -> int:
+        if not self.aval.shape:
+            raise TypeError("[len] the array must have at least one axis; got shape ().")
+        return self.aval.shape[0]
+
+    def __hash__(self) -> int:
+        raise TypeError(
+            f"[hash] tracers are not hashable; got {self}. Fix: use id(x), or a static argument."
+        )
+
+    def block_until_ready(self) -> Tracer:
+        """Return the tracer: there is nothing to wait for while tracing."""
+        return self
+
+    def _need_concrete(self, error: type[Exception], what: str, mend: str) -> Any:
+        value = self.concrete()
+        if value is None:
+            origin = self.describe()
+            raise error(
+                f"[{what}] the value must be known while tracing; got a traced {self.aval}"
+                f"{', ' + origin if origin else ''}. Fix: {mend}"
+            )
+        return value
+
+    def __bool__(self) -> bool:
+        mend = "use jnp.where, lax.cond or a static argument (static_argnums)."
+        return bool(self._need_concrete(TracerBoolConversionError, "bool", mend))
+
+    def __int__(self) -> int:
+        mend = "keep it an array, or pass it as a static argument."
+        return int(self._need_concrete(ConcretizationTypeError, "int", mend))
+
+    def __float__(self) -> float:
+        mend = "keep it an array, or convert outside the traced function."
+        return float(self._need_concrete(ConcretizationTypeError, "float", mend))
+
+    def __complex__(self) -> complex:
+        mend = "keep it an array, or convert outside the traced function."
+        return complex(self._need_concrete(ConcretizationTypeError, "complex", mend))
+
+    def __index__(self) -> int:
+        mend = "pass it as a static argument (static_argnums), or use lax.fori_loop for a loop."
+        return self._need_concrete(TracerIntegerConversionError, "index", mend).__index__()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        del copy
+        mend = "use gpuflow.numpy instead of numpy on traced values."
+        value = self._need_concrete(TracerArrayConversionError, "numpy", mend)
+        return np.asarray(value, dtype=dtype)
+
+    def item(self) -> Any:
+        """The value as a Python number, if it is known."""
+        mend = "return the array and call .item() outside the traced function."
+        return self._need_concrete(ConcretizationTypeError, "item", mend).item()
+
+    def tolist(self) -> Any:
+        """The values as nested lists, if they are known."""
+        mend = "return the array and call .tolist() outside the traced function."
+        return self._need_concrete(ConcretizationTypeError, "tolist", mend).tolist()
+
+    def __repr__(self) -> str:
+        weak = ", weak_type" if self.aval.weak_type else ""
+        dtype = self.aval.dtype if dtypes.is_extended(self.aval.dtype) else self.aval.dtype.name
+        return f"{type(self).__name__}<{dtype}{list(self.aval.shape)}{weak}>"
+
+
+def _tracer_aval(tracer: Tracer) -> ShapedArray:
+    return tracer.aval
+
+
+register_value_type(Tracer, _tracer_aval)
+
+
+def check_not_leaked(tracer: Tracer, where: str) -> None:
+    """Raise for a tracer that outlived its trace or that reached a place for arrays.
+
+    Raises:
+        UnexpectedTracerError: always.
+    """
+    origin = tracer.describe()
+    raise UnexpectedTracerError(
+        f"[{where}] values must belong to the transformation that runs now; got the leaked tracer "
+        f"{tracer!r}{', ' + origin if origin else ''}. Fix: return the value from the function "
+        "instead of storing it in a global, an attribute or a closure."
+    )

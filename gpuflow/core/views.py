@@ -1,0 +1,109 @@
+"""Views: arrays described as an offset and strides into a buffer, in elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuflow.base.util import row_major_strides
+
+
+@dataclass(frozen=True)
+class View:
+    """``element(i, j, ...) = buffer[offset + i * strides[0] + j * strides[1] + ...]``.
+
+    ``broadcast`` marks the dimensions along which the view repeats itself (stride 0).
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+    broadcast: tuple[bool, ...] = ()
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie row-major from the offset on, without gaps."""
+        if any(self.broadcast):
+            return False
+        wanted = row_major_strides(self.shape)
+        sizes = zip(self.shape, self.strides, wanted, strict=True)
+        return all(size == 1 or stride == want for size, stride, want in sizes)
+
+
+def contiguous(shape: Sequence[int]) -> View:
+    """The view of a whole row-major buffer."""
+    return View(tuple(shape), row_major_strides(shape), 0, (False,) * len(shape))
+
+
+def transpose(view: View, permutation: Sequence[int]) -> View:
+    """Permute the dimensions."""
+    return View(
+        tuple(view.shape[d] for d in permutation),
+        tuple(view.strides[d] for d in permutation),
+        view.offset,
+        tuple(view.broadcast[d] for d in permutation),
+    )
+
+
+def broadcast_in_dim(view: View, shape: Sequence[int], dimensions: Sequence[int]) -> View:
+    """Dimension ``d`` of the view becomes dimension ``dimensions[d]`` of ``shape``."""
+    strides, repeats = [0] * len(shape), [True] * len(shape)
+    for d, target in enumerate(dimensions):
+        if view.shape[d] == shape[target]:
+            strides[target], repeats[target] = view.strides[d], view.broadcast[d]
+    return View(tuple(shape), tuple(strides), view.offset, tuple(repeats))
+
+
+def slice_view(
+    view: View, start: Sequence[int], limit: Sequence[int], steps: Sequence[int]
+) -> View:
+    """``x[start:limit:step]`` in each dimension, with positive steps."""
+    shape = tuple(
+        max(0, -(-(stop - first) // step))
+        for first, stop, step in zip(start, limit, steps, strict=True)
+    )
+    offset = view.offset + sum(a * s for a, s in zip(start, view.strides, strict=True))
+    strides = tuple(s * step for s, step in zip(view.strides, steps, strict=True))
+    return View(shape, strides, offset, view.broadcast)
+
+
+def reverse(view: View, dimensions: Sequence[int]) -> View:
+    """Reverse the order along ``dimensions``."""
+    offset, strides = view.offset, list(view.strides)
+    for d in dimensions:
+        offset += max(view.shape[d] - 1, 0) * strides[d]
+        strides[d] = -strides[d]
+    return View(view.shape, tuple(strides), offset, view.broadcast)
+
+
+def squeeze(view: View, dimensions: Sequence[int]) -> View:
+    """Drop dimensions of size 1."""
+    keep = [d for d in range(len(view.shape)) if d not in dimensions]
+    return View(
+        tuple(view.shape[d] for d in keep),
+        tuple(view.strides[d] for d in keep),
+        view.offset,
+        tuple(view.broadcast[d] for d in keep),
+    )
+
+
+def reshape(view: View, shape: Sequence[int]) -> View | None:
+    """The view with another shape, or None where that needs a copy (anything not contiguous)."""
+    if not view.is_contiguous:
+        return None
+    return View(tuple(shape), row_major_strides(shape), view.offset, (False,) * len(shape))
+
+
+def kept_dimensions(old: Sequence[int], new: Sequence[int]) -> list[tuple[int, int]] | None:
+    """Pairs (old dimension, new dimension) of a reshape that only adds or drops sizes of 1.
+
+    Returns None when the reshape merges or splits dimensions.
+    """
+    pairs, d = [], 0
+    old_dims = [k for k, size in enumerate(old) if size != 1]
+    new_dims = [k for k, size in enumerate(new) if size != 1]
+    if [old[k] for k in old_dims] != [new[k] for k in new_dims]:
+        return None
+    for d, old_dim in enumerate(old_dims):
+        pairs.append((old_dim, new_dims[d]))
+    return pairs

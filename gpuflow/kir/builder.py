@@ -1,0 +1,298 @@
+"""Emit KernelIR: a Builder writes SSA statements into nested blocks.
+
+    builder = Builder({"x": x, "o": o})
+    with builder.for_axis("i0"):
+        builder.store("o", builder.apply("exp", builder.load("x")))
+    body = builder.finish()
+
+Identical pure statements (Const, Apply, Select, Cast, and Loads of memory that the kernel never
+writes) are emitted once per scope: a second one returns the values of the first that is visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpuflow.kir import nodes
+from gpuflow.kir.nodes import Block, Mode, Operand, Stride, Value
+from gpuflow.kir.scalar import FUNCTIONS, compute_dtype, dtype_kind
+
+Values = tuple[Value, ...]
+
+
+@dataclass
+class _Scope:
+    """A block under construction. A closed scope sees nothing of the scopes around it."""
+
+    axes: tuple[str, ...] = ()
+    closed: bool = False
+    body: list[nodes.Statement] = field(default_factory=list)
+    known: dict[tuple, Values] = field(default_factory=dict)
+
+
+class Builder:
+    """Writes the body of one kernel.
+
+    Args:
+        operands: the kernel's operands by name; their stride classes must be complete when
+            loads are emitted, because they tell which loops a load varies in.
+        axes: the kernel's axis names in order; needed only where an operand has stride classes.
+    """
+
+    def __init__(self, operands: Mapping[str, Operand], axes: Sequence[str] = ()):
+        self._operands = dict(operands)
+        self._axes = tuple(axes)
+        self._scopes = [_Scope()]
+        self._next = 0
+
+    def const(self, dtype: str, value: bool | int | float) -> Value:
+        """A number written into the kernel's text."""
+        exact = _exact_number(dtype, value)
+        key = ("const", dtype, repr(exact))
+        return self._pure(key, (dtype,), lambda outs: nodes.Const(outs[0], exact))[0]
+
+    def load(self, operand: str, offset: Value | None = None, where: Value | None = None) -> Value:
+        """The element of ``operand`` at the current point; see ``nodes.Load``."""
+        record = self._operand(operand)
+        dtypes = (compute_dtype(record.dtype),)
+
+        def statement(outs: Values) -> nodes.Statement:
+            return nodes.Load(outs[0], operand, offset, where)
+
+        if record.mode in (Mode.OUT, Mode.INOUT):
+            return self._emit(dtypes, statement)[0]
+        key = ("load", operand, offset, where, self._varying_axes(record))
+        return self._pure(key, dtypes, statement)[0]
+
+    def store(
+        self,
+        operand: str,
+        value: Value,
+        offset: Value | None = None,
+        where: Value | None = None,
+    ) -> None:
+        """Write ``value`` to ``operand`` at the current point; see ``nodes.Store``."""
+        self._operand(operand)
+        self._append(nodes.Store(operand, value, offset, where))
+
+    def apply(self, fn: str, *args: Value) -> Any:
+        """A function of the scalar table.
+
+        Returns:
+            A Value, or a tuple of Values where the function has several results.
+
+        Raises:
+            KeyError: there is no such function.
+            TypeError: the function does not take these dtypes.
+        """
+        if fn not in FUNCTIONS:
+            raise KeyError(f"[kir] fn must be a scalar function; got {fn!r}. Fix: see kir.scalar.")
+        dtypes = FUNCTIONS[fn].results(tuple(arg.dtype for arg in args))
+        key = ("apply", fn, args)
+        outs = self._pure(key, dtypes, lambda outs: nodes.Apply(outs, fn, args))
+        return outs[0] if len(outs) == 1 else outs
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        """Convert to a compute dtype; ``value`` itself where it has that dtype."""
+        if value.dtype == dtype:
+            return value
+        key = ("cast", dtype, value)
+        return self._pure(key, (dtype,), lambda outs: nodes.Cast(outs[0], value))[0]
+
+    def select(self, predicate: Value, on_true: Value, on_false: Value) -> Value:
+        """``on_true if predicate else on_false``, both evaluated."""
+        key = ("select", predicate, on_true, on_false)
+        dtypes = (on_true.dtype,)
+        return self._pure(
+            key, dtypes, lambda outs: nodes.Select(outs[0], predicate, on_true, on_false)
+        )[0]
+
+    def reduce(
+        self,
+        axes: str | Sequence[str],
+        init: Value | Sequence[Value],
+        combine: str | Callable[..., Any],
+        body: Callable[[], Any],
+    ) -> Any:
+        """Combine what ``body`` emits over all points of ``axes``.
+
+        Args:
+            axes: one axis name or several.
+            init: the neutral value, or one for each component.
+            combine: the name of a scalar function of two arguments, applied to each component;
+                or a function of n running and n new Values that emits and returns n results.
+            body: emits the elements and returns a Value, or n of them.
+
+        Returns:
+            A Value where ``init`` is a Value, else a tuple.
+        """
+        names = (axes,) if isinstance(axes, str) else tuple(axes)
+        starts = _as_values(init)
+        body_block = self._block((), body, axes=names)
+        params = self._fresh([value.dtype for value in starts] * 2)
+        block = self._block(params, self._combine_function(combine, len(starts)), closed=True)
+        outs = self._emit(
+            [value.dtype for value in starts],
+            lambda outs: nodes.Reduce(outs, names, starts, block, body_block),
+        )
+        return outs[0] if isinstance(init, Value) else outs
+
+    @contextmanager
+    def for_axis(self, axis: str) -> Iterator[None]:
+        """A loop over a kernel axis: statements emitted inside the ``with`` are its body."""
+        self._scopes.append(_Scope(axes=(axis,)))
+        try:
+            yield
+        except BaseException:
+            self._scopes.pop()
+            raise
+        body = tuple(self._scopes.pop().body)
+        self._append(nodes.For(axis, Block(body=body)))
+
+    def for_count(
+        self, count: Value, init: Sequence[Value], body: Callable[..., Sequence[Value] | Value]
+    ) -> Values:
+        """Run ``body(counter, *carries) -> carries`` ``count`` (int64) times; the last carries."""
+        starts = tuple(init)
+        dtypes = [value.dtype for value in starts]
+        block = self._block(self._fresh(["int64", *dtypes]), body)
+        return self._emit(dtypes, lambda outs: nodes.For(None, block, count, outs, starts))
+
+    def while_loop(
+        self,
+        init: Sequence[Value],
+        cond: Callable[..., Value],
+        body: Callable[..., Sequence[Value] | Value],
+    ) -> Values:
+        """While ``cond(*carries)`` holds, carries become ``body(*carries)``; the last carries."""
+        starts = tuple(init)
+        dtypes = [value.dtype for value in starts]
+        cond_block = self._block(self._fresh(dtypes), cond)
+        block = self._block(self._fresh(dtypes), body)
+        return self._emit(dtypes, lambda outs: nodes.While(outs, starts, cond_block, block))
+
+    def if_(self, predicate: Value, then: Callable[[], Any], orelse: Callable[[], Any]) -> Values:
+        """A real branch: the results of ``then()`` or of ``orelse()`` (None: no results)."""
+        then_block = self._block((), then)
+        else_block = self._block((), orelse)
+        dtypes = [value.dtype for value in then_block.results]
+        return self._emit(dtypes, lambda outs: nodes.If(outs, predicate, then_block, else_block))
+
+    def finish(self) -> Block:
+        """The finished body. Raises RuntimeError inside an open loop."""
+        if len(self._scopes) != 1:
+            raise RuntimeError(
+                "[kir] finish must be called outside all loops; got an open one. "
+                "Fix: call it after the `with` blocks."
+            )
+        return Block(body=tuple(self._scopes[0].body))
+
+    def _combine_function(self, combine: str | Callable[..., Any], count: int) -> Callable:
+        if not isinstance(combine, str):
+            return combine
+
+        def each_component(*params: Value) -> Values:
+            pairs = zip(params[:count], params[count:], strict=True)
+            return tuple(self.apply(combine, running, new) for running, new in pairs)
+
+        return each_component
+
+    def _block(
+        self,
+        params: Values,
+        emit: Callable[..., Any],
+        axes: tuple[str, ...] = (),
+        closed: bool = False,
+    ) -> Block:
+        """Run ``emit(*params)`` in a new scope and close it into a Block."""
+        depth = len(self._scopes)
+        self._scopes.append(_Scope(axes, closed))
+        try:
+            results = _as_values(emit(*params))
+            body = tuple(self._scopes[-1].body)
+        finally:
+            del self._scopes[depth:]
+        return Block(params, body, results)
+
+    def _operand(self, name: str) -> Operand:
+        if name not in self._operands:
+            raise KeyError(
+                f"[kir] operand must be one of {sorted(self._operands)}; got {name!r}. "
+                "Fix: give it to the Builder."
+            )
+        return self._operands[name]
+
+    def _varying_axes(self, operand: Operand) -> tuple[str, ...]:
+        """The loops around the current point in which the operand's address changes."""
+        constant = set()
+        for axis, stride in zip(self._axes, operand.strides, strict=False):
+            if stride is Stride.ZERO:
+                constant.add(axis)
+        if operand.mode is Mode.SCALAR:
+            return ()
+        around = (axis for scope in self._scopes for axis in scope.axes)
+        return tuple(axis for axis in around if axis not in constant)
+
+    def _pure(self, key: tuple, dtypes: Sequence[str], make: Callable) -> Values:
+        """The values of an identical visible statement, or of a new one."""
+        for scope in reversed(self._scopes):
+            if key in scope.known:
+                return scope.known[key]
+            if scope.closed:
+                break
+        outs = self._emit(dtypes, make)
+        self._scopes[-1].known[key] = outs
+        return outs
+
+    def _emit(self, dtypes: Sequence[str], make: Callable[[Values], nodes.Statement]) -> Values:
+        outs = self._fresh(dtypes)
+        self._append(make(outs))
+        return outs
+
+    def _append(self, statement: nodes.Statement) -> None:
+        self._scopes[-1].body.append(statement)
+
+    def _fresh(self, dtypes: Sequence[str]) -> Values:
+        first = self._next
+        self._next += len(dtypes)
+        return tuple(Value(first + index, dtype) for index, dtype in enumerate(dtypes))
+
+
+def simple_combine(block: Block) -> str | None:
+    """The scalar function that a Reduce's combine block applies, when it is a single Apply.
+
+    Args:
+        block: the combine block of a Reduce.
+
+    Returns:
+        The function's name; None for anything more than ``fn(running, new)`` (either order:
+        a combine is commutative).
+    """
+    if len(block.params) != 2 or len(block.body) != 1:
+        return None
+    (statement,) = block.body
+    if not isinstance(statement, nodes.Apply) or statement.outs != block.results:
+        return None
+    swapped = block.params[::-1]
+    return statement.fn if statement.args in (block.params, swapped) else None
+
+
+def _exact_number(dtype: str, value: bool | int | float) -> bool | int | float:
+    """``value`` as the Python number that ``dtype`` holds exactly, so that equal texts meet."""
+    kind = dtype_kind(dtype)
+    if kind == "float":
+        with np.errstate(over="ignore"):
+            return float(np.dtype(dtype).type(value))
+    return bool(value) if kind == "bool" else int(value)
+
+
+def _as_values(values: Any) -> Values:
+    """None, one Value or several, as a tuple."""
+    if values is None:
+        return ()
+    return (values,) if isinstance(values, Value) else tuple(values)

@@ -1,0 +1,233 @@
+"""The machine of the interpreter: it runs the statements of one kernel on NumPy arrays.
+
+A value is an array with one dimension for each kernel axis, of size 1 where no loop over the axis
+is open. Loops over axes are evaluated for all their points at once, except SERIAL ones; a mask
+says which lanes are live inside branches and loops that lanes leave by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpuflow.kir import nodes
+from gpuflow.kir.nodes import Block, Kernel, Mode, Role, Value
+from gpuflow.kir.reference import cast
+from gpuflow.kir.rules import KernelError
+from gpuflow.kir.scalar import FUNCTIONS
+
+Array = np.ndarray
+# A flat array of an operand's storage, and the position of the operand's first element in it.
+Place = tuple[Array, int]
+
+
+@dataclass
+class Machine:
+    """The state of one run; ``points`` holds the indices of the open axes."""
+
+    kernel: Kernel
+    places: dict[str, Place]
+    scalars: dict[str, Any]
+    sizes: dict[str, int]
+    strides: dict[str, tuple[int, ...]]
+    span: tuple[int, int] | None
+    points: dict[str, Array] = field(default_factory=dict)
+    values: dict[int, Array] = field(default_factory=dict)
+    stored: dict[str, Array] = field(default_factory=dict)
+
+    def run(self) -> None:
+        rank = len(self.kernel.axes)
+        with np.errstate(all="ignore"):
+            self.block(self.kernel.body, np.ones((1,) * rank, bool))
+
+    def block(self, block: Block, mask: Array) -> tuple[Array, ...]:
+        """Run a block whose params are set; lanes outside ``mask`` touch no memory."""
+        for statement in block.body:
+            self.statement(statement, mask)
+        return self.get(block.results)
+
+    def get(self, values: Sequence[Value]) -> tuple[Array, ...]:
+        return tuple(self.values[value.number] for value in values)
+
+    def set(self, values: Sequence[Value], arrays: Sequence[Array]) -> None:
+        for value, array in zip(values, arrays, strict=True):
+            if array.dtype.name != value.dtype:
+                raise KernelError(
+                    f"[{self.kernel.name}] %{value.number} must be {value.dtype}; "
+                    f"got {array.dtype.name}. Fix: verify the kernel."
+                )
+            self.values[value.number] = array
+
+    def statement(self, statement: nodes.Statement, mask: Array) -> None:
+        match statement:
+            case nodes.Const(out, value):
+                self.set((out,), (np.full((1,) * mask.ndim, value, out.dtype),))
+            case nodes.Load(out):
+                self.set((out,), (self.load(statement, mask),))
+            case nodes.Store():
+                self.store(statement, mask)
+            case nodes.Apply(outs, fn, args):
+                self.set(outs, FUNCTIONS[fn](*self.get(args)))
+            case nodes.Select(out, predicate, on_true, on_false):
+                self.set((out,), (np.where(*self.get((predicate, on_true, on_false))),))
+            case nodes.Cast(out, arg):
+                self.set((out,), (cast(self.values[arg.number], out.dtype),))
+            case nodes.Reduce():
+                self.reduce(statement, mask)
+            case nodes.For(axis=str() as axis):
+                self.for_axis(axis, statement.body, mask)
+            case nodes.For():
+                self.for_count(statement, mask)
+            case nodes.While():
+                self.while_loop(statement, mask)
+            case nodes.If():
+                self.branch(statement, mask)
+
+    def address(self, name: str, offset: Value | None, mask: Array) -> Array:
+        """The element address of each lane, over all open axes."""
+        address = np.zeros(self.lanes(mask), np.int64)
+        for axis, stride in zip(self.kernel.axes, self.strides[name], strict=False):
+            if axis.name in self.points:
+                address = address + self.points[axis.name] * np.int64(stride)
+        return address if offset is None else address + self.values[offset.number]
+
+    def lanes(self, mask: Array) -> tuple[int, ...]:
+        return np.broadcast_shapes(mask.shape, *(point.shape for point in self.points.values()))
+
+    def load(self, statement: nodes.Load, mask: Array) -> Array:
+        name = statement.operand
+        if name not in self.places:
+            scalar = np.asarray(self.scalars[name])
+            operand = next(item for item in self.kernel.operands if item.name == name)
+            if operand.mode is Mode.INDEX:
+                return self.address(name, None, mask) + scalar
+            return np.full((1,) * mask.ndim, scalar, statement.out.dtype)
+        storage, first = self.places[name]
+        address, live = self.checked(statement, first, mask)
+        found = np.zeros(address.shape, statement.out.dtype)
+        found[live] = storage[address[live]].astype(statement.out.dtype)
+        return found
+
+    def store(self, statement: nodes.Store, mask: Array) -> None:
+        name = statement.operand
+        storage, first = self.places[name]
+        address, live = self.checked(statement, first, mask)
+        targets = address[live]
+        self.require_fresh(name, targets, len(storage), first)
+        value = np.broadcast_to(self.values[statement.value.number], address.shape)[live]
+        storage[targets] = value.astype(storage.dtype)
+
+    def checked(
+        self, statement: nodes.Load | nodes.Store, first: int, mask: Array
+    ) -> tuple[Array, Array]:
+        """Addresses in the storage and the live lanes; a live address must be inside."""
+        address = self.address(statement.operand, statement.offset, mask)
+        live = np.broadcast_to(mask, address.shape)
+        if statement.where is not None:
+            live = live & self.values[statement.where.number]
+        address, live = np.broadcast_arrays(address + first, live)
+        size = len(self.places[statement.operand][0])
+        outside = live & ((address < 0) | (address >= size))
+        if outside.any():
+            index = int(address[outside][0]) - first
+            raise KernelError(
+                f"[{self.kernel.name}] {type(statement).__name__} of {statement.operand} must "
+                f"stay in its {size} elements (the first is {first}); got index {index}."
+            )
+        return address, live
+
+    def require_fresh(self, name: str, targets: Array, size: int, first: int) -> None:
+        """An element is stored once by a Store, and an OUT element once by the whole kernel."""
+        times = np.bincount(targets, minlength=size)
+        operand = next(item for item in self.kernel.operands if item.name == name)
+        if operand.mode is Mode.OUT:
+            times = times + self.stored.get(name, 0)
+            self.stored[name] = times
+        if (times > 1).any():
+            index = int(np.argmax(times > 1)) - first
+            raise KernelError(
+                f"[{self.kernel.name}] an element of {name} must be stored once; got index {index} "
+                "again."
+            )
+
+    def open_axis(self, name: str) -> list[Array]:
+        """The indices of an axis along its own dimension: all at once, or one by one if SERIAL."""
+        position = [axis.name for axis in self.kernel.axes].index(name)
+        lo, hi = 0, self.sizes[name]
+        first = next((a.name for a in self.kernel.axes if a.role is Role.PARALLEL), None)
+        if name == first and self.span is not None:
+            lo, hi = self.span
+        shape = [1] * len(self.kernel.axes)
+        shape[position] = -1
+        points = np.arange(lo, hi, dtype=np.int64).reshape(shape)
+        if self.kernel.axes[position].role is not Role.SERIAL:
+            return [points]
+        return [np.full([1] * len(shape), index, np.int64) for index in range(lo, hi)]
+
+    def for_axis(self, name: str, body: Block, mask: Array) -> None:
+        for points in self.open_axis(name):
+            self.points[name] = points
+            self.block(body, mask)
+        self.points.pop(name, None)
+
+    def reduce(self, statement: nodes.Reduce, mask: Array) -> None:
+        positions = [axis.name for axis in self.kernel.axes]
+        moved = [positions.index(name) for name in statement.axes]
+        outside = self.lanes(mask)
+        for name in statement.axes:
+            shape = [1] * len(positions)
+            shape[positions.index(name)] = -1
+            self.points[name] = np.arange(self.sizes[name], dtype=np.int64).reshape(shape)
+        inside = self.lanes(mask)
+        found = self.block(statement.body, mask)
+        for name in statement.axes:
+            del self.points[name]
+        running = self.get(statement.init)
+        spread = [np.broadcast_to(array, inside) for array in found]
+        for point in np.ndindex(*(self.sizes[name] for name in statement.axes)):
+            place: list[Any] = [slice(None)] * len(inside)
+            for position, index in zip(moved, point, strict=True):
+                place[position] = slice(index, index + 1)
+            new = tuple(array[tuple(place)] for array in spread)
+            self.set(statement.combine.params, (*running, *new))
+            running = self.block(statement.combine, mask)
+        self.set(statement.outs, [np.broadcast_to(array, outside) for array in running])
+
+    def for_count(self, statement: nodes.For, mask: Array) -> None:
+        assert statement.count is not None
+        count = self.values[statement.count.number]
+        carries = self.get(statement.init)
+        trips = int(np.where(mask, count, 0).max(initial=0))
+        for counter in range(trips):
+            live = mask & (counter < count)
+            here = np.full((1,) * mask.ndim, counter, np.int64)
+            self.set(statement.body.params, (here, *carries))
+            carries = _merge(live, self.block(statement.body, live), carries)
+        self.set(statement.outs, carries)
+
+    def while_loop(self, statement: nodes.While, mask: Array) -> None:
+        carries = self.get(statement.init)
+        live = mask
+        while True:
+            self.set(statement.cond.params, carries)
+            (holds,) = self.block(statement.cond, live)
+            live = live & holds
+            if not live.any():
+                break
+            self.set(statement.body.params, carries)
+            carries = _merge(live, self.block(statement.body, live), carries)
+        self.set(statement.outs, carries)
+
+    def branch(self, statement: nodes.If, mask: Array) -> None:
+        predicate = self.values[statement.predicate.number]
+        chosen = self.block(statement.then, mask & predicate)
+        other = self.block(statement.orelse, mask & ~predicate)
+        self.set(statement.outs, _merge(predicate, chosen, other))
+
+
+def _merge(where: Array, new: Sequence[Array], old: Sequence[Array]) -> tuple[Array, ...]:
+    """New values on the lanes ``where``, old ones elsewhere."""
+    return tuple(np.where(where, a, b) for a, b in zip(new, old, strict=True))

@@ -1,0 +1,250 @@
+"""KernelIR: one kernel as frozen data.
+
+A kernel is a tree of blocks. A block is a flat list of statements in SSA form: every statement
+defines fresh values, and a value is used only after its definition, in its own block or in a
+block nested inside it. Loops and reductions own nested blocks.
+
+Storage and compute types are apart. An operand has a storage dtype; a value has a compute dtype:
+
+    storage      compute     stored as
+    bool         bool        uint8 (0 or 1)
+    float16      float32     16 bits
+    bfloat16     float32     16 bits
+    any other    the same    itself
+
+``Load`` widens and ``Store`` rounds. There are no complex numbers here: lowering makes pairs.
+
+Kernels do not know sizes. An axis has a run-time extent unless ``exact`` is set, and an operand has
+a run-time stride on each axis unless its stride class says 0 or 1. See docs/kernel_ir.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Role(Enum):
+    """What the points of an axis may do with each other; ``schedule`` maps roles to a target."""
+
+    PARALLEL = "parallel"  # independent points, spread over threads or the grid
+    ROW = "row"  # points of one row: one worker, block or warp visits them all
+    REDUCE = "reduce"  # points combined by a Reduce
+    SERIAL = "serial"  # visited in order
+    VECTOR = "vector"  # independent points kept inside one worker, innermost
+
+
+class Stride(Enum):
+    """How far apart, in elements, neighbours along one axis lie in an operand."""
+
+    ZERO = "0"  # the operand does not change along the axis
+    UNIT = "1"  # contiguous; only ever on the innermost axis
+    ANY = "s"  # a run-time argument
+
+
+class Mode(Enum):
+    """What a kernel does with an operand."""
+
+    IN = "in"  # read only, never aliases an output
+    OUT = "out"  # written only
+    INOUT = "inout"  # read and written in place, at equal indices only
+    INDEX = "index"  # no memory: a Load gives base + sum(axis index * stride) as int64
+    SCALAR = "scalar"  # one value passed by value
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One collapsed loop axis. ``exact`` writes the extent into the text; else it is an argument."""
+
+    name: str
+    role: Role
+    exact: int | None = None
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One array, index map or scalar that a kernel is given.
+
+    ``strides`` holds one class per kernel axis, in the order of ``Kernel.axes``.
+    """
+
+    name: str
+    dtype: str
+    mode: Mode
+    strides: tuple[Stride, ...] = ()
+
+
+@dataclass(frozen=True)
+class Value:
+    """The result of a statement: a number that is unique in the kernel, and a compute dtype."""
+
+    number: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """Statements in order; ``params`` are defined by the owner, ``results`` are handed to it."""
+
+    params: tuple[Value, ...] = ()
+    body: tuple[Statement, ...] = ()
+    results: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True)
+class Const:
+    """A number written into the text. Sizes and user literals are SCALAR operands instead."""
+
+    out: Value
+    value: bool | int | float
+
+
+@dataclass(frozen=True)
+class Load:
+    """Read ``operand`` at the current point of the axes, plus ``offset`` elements (int64).
+
+    Where ``where`` (bool) is false nothing is read and the result is zero.
+    """
+
+    out: Value
+    operand: str
+    offset: Value | None = None
+    where: Value | None = None
+
+
+@dataclass(frozen=True)
+class Store:
+    """Write ``value``; ``offset`` and ``where`` as in Load. An OUT element is stored once."""
+
+    operand: str
+    value: Value
+    offset: Value | None = None
+    where: Value | None = None
+
+
+@dataclass(frozen=True)
+class Apply:
+    """A function of kir.scalar on values of one lane."""
+
+    outs: tuple[Value, ...]
+    fn: str
+    args: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Select:
+    """``on_true if predicate else on_false``; both sides are evaluated."""
+
+    out: Value
+    predicate: Value
+    on_true: Value
+    on_false: Value
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Convert to ``out.dtype``. Float to int truncates and saturates, nan gives 0; int wraps."""
+
+    out: Value
+    arg: Value
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Combine ``body.results`` over all points of ``axes``.
+
+    ``combine`` has 2n params (n running values, then n new ones) and n results; it is associative
+    and commutative, and ``init`` are its neutral values. The order of combination is free.
+    """
+
+    outs: tuple[Value, ...]
+    axes: tuple[str, ...]
+    init: tuple[Value, ...]
+    combine: Block
+    body: Block
+
+
+@dataclass(frozen=True)
+class For:
+    """Run ``body`` for every point of ``axis``, or ``count`` times when ``axis`` is None.
+
+    With ``axis`` there are no carries and no results: the body stores. With ``count`` (an int64
+    value) ``body.params`` are the int64 counter and then the carries, its results the next carries.
+    """
+
+    axis: str | None
+    body: Block
+    count: Value | None = None
+    outs: tuple[Value, ...] = ()
+    init: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True)
+class While:
+    """Carries ``init``; while ``cond`` (one bool result) holds, they become ``body.results``."""
+
+    outs: tuple[Value, ...]
+    init: tuple[Value, ...]
+    cond: Block
+    body: Block
+
+
+@dataclass(frozen=True)
+class If:
+    """A real branch: only the chosen block runs; both have results of the same dtypes."""
+
+    outs: tuple[Value, ...]
+    predicate: Value
+    then: Block
+    orelse: Block
+
+
+Statement = Const | Load | Store | Apply | Select | Cast | Reduce | For | While | If
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A complete kernel.
+
+    ``axes`` are ordered from outermost to innermost. ``body`` runs once; its PARALLEL loops are
+    ``For`` statements, nested in axis order, and the first PARALLEL axis is the one whose range
+    a launch splits into chunks. A ``segmented`` kernel has one axis and runs over a table of
+    argument blocks instead of one. ``index_bits`` is the width of index arithmetic.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    operands: tuple[Operand, ...]
+    body: Block
+    segmented: bool = False
+    index_bits: int = 64
+    kind: str = field(default="map")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One 8-byte word of a kernel's argument block.
+
+    kind is "pointer" (operand), "base" (INDEX operand), "scalar" (operand), "extent" (axis) or
+    "stride" (operand and axis). A pointer holds the address of the operand's first element.
+    """
+
+    kind: str
+    operand: str = ""
+    axis: str = ""
+
+
+def arguments(kernel: Kernel) -> tuple[Argument, ...]:
+    """The argument block of ``kernel``, word by word: the one contract of printers and binding."""
+    words = []
+    kinds = {Mode.INDEX: "base", Mode.SCALAR: "scalar"}
+    for operand in kernel.operands:
+        words.append(Argument(kinds.get(operand.mode, "pointer"), operand.name))
+    for axis in kernel.axes:
+        if axis.exact is None:
+            words.append(Argument("extent", axis=axis.name))
+    for operand in kernel.operands:
+        for axis, stride in zip(kernel.axes, operand.strides, strict=False):
+            if stride is Stride.ANY:
+                words.append(Argument("stride", operand.name, axis.name))
+    return tuple(words)

@@ -1,0 +1,252 @@
+"""The rules that single statements keep, one function for each class; see ``kir.verify``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpuflow.kir import nodes
+from gpuflow.kir.nodes import Block, Kernel, Mode, Operand, Role, Value
+from gpuflow.kir.scalar import FUNCTIONS, compute_dtype, dtype_kind
+from gpuflow.kir.walk import owned_blocks
+
+
+class KernelError(RuntimeError):
+    """A kernel breaks a rule of KernelIR, or its interpretation leaves an operand's memory."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a block stands."""
+
+    axes: tuple[str, ...] = ()  # axes of the loops and reductions around it
+    vector: tuple[str, ...] = ()  # those of them that are VECTOR loops
+    parallel_only: bool = True  # all owners are loops over PARALLEL axes
+    pure: bool = False  # inside a reduction or a condition: no stores
+    closed: bool = False  # a combine block: no loads
+
+
+@dataclass
+class State:
+    kernel: Kernel
+    operands: dict[str, Operand]
+    defined: set[int] = field(default_factory=set)
+    visible: dict[int, str] = field(default_factory=dict)
+    inplace_offsets: dict[str, Value | None] = field(default_factory=dict)
+
+    def axis_position(self, name: str) -> int:
+        return [axis.name for axis in self.kernel.axes].index(name)
+
+
+def require(holds: bool, kernel: Kernel, where: object, rule: str) -> None:
+    if not holds:
+        raise KernelError(f"[{kernel.name}] {rule}; got {_brief(where)}.")
+
+
+def _brief(where: object) -> str:
+    """A statement on one line, its blocks left out."""
+    parts = []
+    for name, value in vars(where).items() if hasattr(where, "__dict__") else ():
+        if not isinstance(value, Block):
+            parts.append(f"{name}={_brief_field(value)}")
+    return f"{type(where).__name__}({', '.join(parts)})"
+
+
+def _brief_field(value: object) -> str:
+    if isinstance(value, Value):
+        return f"%{value.number}:{value.dtype}"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(_brief_field(item) for item in value) + ")"
+    return str(getattr(value, "value", value))
+
+
+def dtypes_of(values: Iterable[Value]) -> tuple[str, ...]:
+    return tuple(value.dtype for value in values)
+
+
+def _check_const(statement: nodes.Const, state: State, context: Context) -> None:
+    del context
+    kind = dtype_kind(statement.out.dtype)
+    value = statement.value
+    wanted = {"bool": bool, "float": float}.get(kind, int)
+    rule = f"a constant of {statement.out.dtype} must be a Python {wanted.__name__} in its range"
+    fits = type(value) is wanted
+    if fits and kind in ("int", "uint"):
+        bounds = np.iinfo(statement.out.dtype)
+        fits = bounds.min <= value <= bounds.max
+    require(fits, state.kernel, statement, rule)
+
+
+def _check_load(statement: nodes.Load, state: State, context: Context) -> None:
+    kernel = state.kernel
+    require(not context.closed, kernel, statement, "a combine block must not load or store")
+    operand = _check_access(statement, state)
+    require(operand.mode is not Mode.OUT, kernel, statement, "an OUT operand must not be loaded")
+    if operand.mode in (Mode.INDEX, Mode.SCALAR):
+        plain = statement.offset is None and statement.where is None
+        rule = "a Load of an INDEX or SCALAR operand must have no offset and no where"
+        require(plain, kernel, statement, rule)
+    same = statement.out.dtype == compute_dtype(operand.dtype)
+    rule = f"a Load must have the compute dtype of its operand ({operand.dtype})"
+    require(same, kernel, statement, rule)
+
+
+def _check_store(statement: nodes.Store, state: State, context: Context) -> None:
+    kernel = state.kernel
+    require(not context.closed, kernel, statement, "a combine block must not load or store")
+    require(not context.pure, kernel, statement, "a reduction or a condition must not store")
+    operand = _check_access(statement, state)
+    writable = operand.mode in (Mode.OUT, Mode.INOUT)
+    require(writable, kernel, statement, "a stored operand must be OUT or INOUT")
+    same = statement.value.dtype == compute_dtype(operand.dtype)
+    rule = f"a Store must have the compute dtype of its operand ({operand.dtype})"
+    require(same, kernel, statement, rule)
+
+
+def _check_access(statement: nodes.Load | nodes.Store, state: State) -> Operand:
+    kernel, name = state.kernel, statement.operand
+    require(name in state.operands, kernel, statement, "an accessed operand must exist")
+    operand = state.operands[name]
+    offset, where = statement.offset, statement.where
+    int64 = offset is None or offset.dtype == "int64"
+    require(int64, kernel, statement, "an offset must be int64")
+    require(where is None or where.dtype == "bool", kernel, statement, "where must be bool")
+    if operand.mode is Mode.INOUT:
+        first = state.inplace_offsets.setdefault(name, offset)
+        rule = "an INOUT operand must be accessed at equal indices, so with one offset"
+        require(first == offset, kernel, statement, rule)
+    return operand
+
+
+def _check_apply(statement: nodes.Apply, state: State, context: Context) -> None:
+    del context
+    rule = "fn must be a scalar function"
+    require(statement.fn in FUNCTIONS, state.kernel, statement, rule)
+    try:
+        found = FUNCTIONS[statement.fn].results(dtypes_of(statement.args))
+    except TypeError as error:
+        raise KernelError(f"[{state.kernel.name}] {error} In {_brief(statement)}.") from None
+    rule = f"the results of {statement.fn} must be {found}"
+    require(dtypes_of(statement.outs) == found, state.kernel, statement, rule)
+
+
+def _check_select(statement: nodes.Select, state: State, context: Context) -> None:
+    del context
+    _require_bool(statement.predicate, state, statement)
+    three = {statement.out.dtype, statement.on_true.dtype, statement.on_false.dtype}
+    rule = "a Select must have one dtype on both sides and in its result"
+    require(len(three) == 1, state.kernel, statement, rule)
+
+
+def _check_cast(statement: nodes.Cast, state: State, context: Context) -> None:
+    del statement, state, context  # every compute dtype converts to every other
+
+
+def _check_reduce(statement: nodes.Reduce, state: State, context: Context) -> None:
+    kernel, wanted = state.kernel, dtypes_of(statement.init)
+    require(bool(statement.axes), kernel, statement, "a Reduce must have axes")
+    require(bool(statement.init), kernel, statement, "a Reduce must have components")
+    axes = context.axes
+    for axis in statement.axes:
+        # VECTOR lanes may keep one running value each, so their loop may stand around.
+        around = tuple(name for name in axes if name not in context.vector)
+        _require_axis_order(axis, around, axes, state, statement)
+        role = kernel.axes[state.axis_position(axis)].role
+        require(role is not Role.PARALLEL, kernel, statement, "a Reduce must not be over PARALLEL")
+        axes = (*axes, axis)
+    rule = "a Reduce must have one dtype for each component in init, body and outs"
+    same = dtypes_of(statement.body.results) == wanted == dtypes_of(statement.outs)
+    require(same and not statement.body.params, kernel, statement, rule)
+    combine = statement.combine
+    rule = "a combine block must take n running and n new values and give n results"
+    same = dtypes_of(combine.params) == wanted * 2 and dtypes_of(combine.results) == wanted
+    require(same, kernel, statement, rule)
+    blocks = any(owned_blocks(inner) for inner in combine.body)
+    require(not blocks, kernel, statement, "a combine block must be flat")
+
+
+def _check_for(statement: nodes.For, state: State, context: Context) -> None:
+    if statement.axis is not None:
+        _check_axis_loop(statement, statement.axis, state, context)
+        return
+    kernel, carried = state.kernel, dtypes_of(statement.init)
+    counted = statement.count is not None and statement.count.dtype == "int64"
+    require(counted, kernel, statement, "a For must have an axis or an int64 count")
+    counter = dtypes_of(statement.body.params) == ("int64", *carried)
+    rule = "the params of a counted For must be the int64 counter and the carries"
+    require(counter, kernel, statement, rule)
+    _require_carries(statement.body, statement.outs, carried, state, statement)
+
+
+def _check_axis_loop(statement: nodes.For, axis: str, state: State, context: Context) -> None:
+    kernel, body = state.kernel, statement.body
+    bare = not (statement.init or statement.outs or body.params or body.results)
+    rule = "a For over an axis must have no count, carries or results"
+    require(bare and statement.count is None, kernel, statement, rule)
+    require(not context.pure, kernel, statement, "a reduction must not loop to store")
+    _require_axis_order(axis, context.axes, context.axes, state, statement)
+    parallel = kernel.axes[state.axis_position(axis)].role is Role.PARALLEL
+    rule = "a PARALLEL loop must stand directly in the body or in PARALLEL loops"
+    require(context.parallel_only or not parallel, kernel, statement, rule)
+
+
+def _require_axis_order(
+    axis: str, before: tuple[str, ...], around: tuple[str, ...], state: State, where: object
+) -> None:
+    """``axis`` exists, is not open yet, and comes after the axes ``before`` it."""
+    known = any(axis == other.name for other in state.kernel.axes)
+    require(known, state.kernel, where, f"axis {axis} must be an axis of the kernel")
+    require(axis not in around, state.kernel, where, f"axis {axis} must not be open already")
+    position = state.axis_position(axis)
+    ordered = all(state.axis_position(other) < position for other in before)
+    require(ordered, state.kernel, where, f"axis {axis} must nest in the order of the axes")
+
+
+def _check_while(statement: nodes.While, state: State, context: Context) -> None:
+    del context
+    carried = dtypes_of(statement.init)
+    rule = "the cond of a While must give one bool"
+    require(dtypes_of(statement.cond.results) == ("bool",), state.kernel, statement, rule)
+    rule = "the params of a While must be its carries"
+    same = dtypes_of(statement.cond.params) == carried == dtypes_of(statement.body.params)
+    require(same, state.kernel, statement, rule)
+    _require_carries(statement.body, statement.outs, carried, state, statement)
+
+
+def _require_carries(
+    body: Block, outs: tuple[Value, ...], carried: tuple[str, ...], state: State, where: object
+) -> None:
+    same = dtypes_of(body.results) == carried == dtypes_of(outs)
+    rule = "the carries of a loop must keep their dtypes in init, body and outs"
+    require(same, state.kernel, where, rule)
+
+
+def _check_if(statement: nodes.If, state: State, context: Context) -> None:
+    del context
+    _require_bool(statement.predicate, state, statement)
+    bare = not statement.then.params and not statement.orelse.params
+    require(bare, state.kernel, statement, "the blocks of an If must have no params")
+    wanted = dtypes_of(statement.outs)
+    same = dtypes_of(statement.then.results) == wanted == dtypes_of(statement.orelse.results)
+    rule = "both blocks of an If must have the dtypes of its results"
+    require(same, state.kernel, statement, rule)
+
+
+def _require_bool(predicate: Value, state: State, where: object) -> None:
+    require(predicate.dtype == "bool", state.kernel, where, "a predicate must be bool")
+
+
+CHECKS = {
+    nodes.Const: _check_const,
+    nodes.Load: _check_load,
+    nodes.Store: _check_store,
+    nodes.Apply: _check_apply,
+    nodes.Select: _check_select,
+    nodes.Cast: _check_cast,
+    nodes.Reduce: _check_reduce,
+    nodes.For: _check_for,
+    nodes.While: _check_while,
+    nodes.If: _check_if,
+}

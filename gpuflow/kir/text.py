@@ -1,0 +1,195 @@
+"""The readable text of a kernel, which is also its cache key.
+
+The text is canonical: values are numbered by order of appearance, so that two kernels with equal
+text are the same kernel, whatever numbers their builder gave. It holds all that matters to code:
+
+    kernel row_softmax(x: f32 in [i0:s, i1:1], o: f32 out [i0:s, i1:1]) kind=row index=64
+      axes i0 parallel, i1 row
+      for i0:
+        %0: f32 = const -inf
+        %1: f32 = reduce i1 (%0) { %2: f32 = load x; yield %2 } combine max
+
+A block of few flat statements stands on its owner's line in braces, others are indented.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from gpuflow.kir import nodes
+from gpuflow.kir.builder import simple_combine
+from gpuflow.kir.nodes import Block, Kernel, Mode, Operand, Value
+
+_SHORT_KINDS = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "bool": "bool"}
+
+# Blocks of at most this many statements without nested blocks are written in braces.
+_INLINE_STATEMENTS = 4
+
+
+def short_dtype(dtype: str) -> str:
+    """The short name of a dtype: f32, bf16, i64, u8, bool, f8_e4m3fn."""
+    kind = dtype.partition("_")[0].rstrip("0123456789")
+    return _SHORT_KINDS[kind] + dtype[len(kind) :]
+
+
+def kernel_text(kernel: Kernel) -> str:
+    """The canonical text of ``kernel``: equal for kernels that mean the same code.
+
+    Args:
+        kernel: a kernel that ``verify`` accepts.
+
+    Returns:
+        Lines as in the head of this module, ending in a newline.
+    """
+    operands = ", ".join(_operand(operand, kernel) for operand in kernel.operands)
+    segmented = " segmented" if kernel.segmented else ""
+    head = f"kernel {kernel.name}({operands}) kind={kernel.kind} index={kernel.index_bits}"
+    lines = [head + segmented]
+    if kernel.axes:
+        lines.append("  axes " + ", ".join(_axis(axis) for axis in kernel.axes))
+    writer = _Writer()
+    for statement in kernel.body.body:
+        lines += ("  " + line for line in writer.statement(statement))
+    return "\n".join(lines) + "\n"
+
+
+def kernel_key(kernel: Kernel) -> str:
+    """The sha256 of ``kernel_text(kernel)`` in hexadecimal."""
+    return hashlib.sha256(kernel_text(kernel).encode()).hexdigest()
+
+
+def _operand(operand: Operand, kernel: Kernel) -> str:
+    dtype = "" if operand.mode is Mode.INDEX else short_dtype(operand.dtype) + " "
+    text = f"{operand.name}: {dtype}{operand.mode.value}"
+    if not operand.strides:
+        return text
+    pairs = zip(kernel.axes, operand.strides, strict=True)
+    return f"{text} [{', '.join(f'{axis.name}:{stride.value}' for axis, stride in pairs)}]"
+
+
+def _axis(axis: nodes.Axis) -> str:
+    exact = "" if axis.exact is None else f"={axis.exact}"
+    return f"{axis.name} {axis.role.value}{exact}"
+
+
+class _Writer:
+    """Writes statements and numbers values as they appear."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+
+    def statement(self, statement: nodes.Statement) -> list[str]:
+        """The lines of one statement, without the indentation of its block."""
+        if isinstance(statement, nodes.Store):
+            places = self._places(statement)
+            return [f"store {statement.operand} {self._use(statement.value)}{places}"]
+        if isinstance(statement, nodes.For) and statement.axis is not None:
+            return [f"for {statement.axis}:", *self._indented(statement.body)]
+        writers = {
+            nodes.Reduce: self._reduce,
+            nodes.For: self._for_count,
+            nodes.While: self._while,
+            nodes.If: self._if,
+        }
+        if type(statement) in writers:
+            return writers[type(statement)](statement)
+        return [self._flat(statement)]
+
+    def _flat(self, statement: nodes.Statement) -> str:
+        # Uses come before definitions, so that the numbering follows the order of definition.
+        match statement:
+            case nodes.Const(out, value):
+                return f"{self._define((out,))}const {number_text(out.dtype, value)}"
+            case nodes.Load(out, operand):
+                places = self._places(statement)
+                return f"{self._define((out,))}load {operand}{places}"
+            case nodes.Apply(outs, fn, args):
+                used = self._uses(args)
+                return f"{self._define(outs)}{fn} {used}"
+            case nodes.Select(out, predicate, on_true, on_false):
+                used = self._uses((predicate, on_true, on_false))
+                return f"{self._define((out,))}select {used}"
+            case nodes.Cast(out, arg):
+                used = self._use(arg)
+                return f"{self._define((out,))}cast {used}"
+        raise TypeError(f"[kir] statement must be a node of kir.nodes; got {statement!r}.")
+
+    def _reduce(self, statement: nodes.Reduce) -> list[str]:
+        init = self._uses(statement.init)
+        head = f"{self._define(statement.outs)}reduce {' '.join(statement.axes)} ({init})"
+        lines = self._owned(head, statement.body)
+        name = simple_combine(statement.combine)
+        if name is not None:
+            return [*lines[:-1], f"{lines[-1]} combine {name}"]
+        params = self._params(statement.combine)
+        combine = self._owned(f" combine ({params})", statement.combine)
+        return [*lines[:-1], lines[-1] + combine[0], *combine[1:]]
+
+    def _for_count(self, statement: nodes.For) -> list[str]:
+        count = self._use(statement.count) if statement.count is not None else "?"
+        init = self._uses(statement.init)
+        head = f"{self._define(statement.outs)}for {count} ({init})"
+        return self._owned(f"{head} do ({self._params(statement.body)})", statement.body)
+
+    def _while(self, statement: nodes.While) -> list[str]:
+        init = self._uses(statement.init)
+        head = f"{self._define(statement.outs)}while ({init})"
+        lines = self._owned(f"{head} cond ({self._params(statement.cond)})", statement.cond)
+        body = self._owned(f" do ({self._params(statement.body)})", statement.body)
+        return [*lines[:-1], lines[-1] + body[0], *body[1:]]
+
+    def _if(self, statement: nodes.If) -> list[str]:
+        predicate = self._use(statement.predicate)
+        head = f"{self._define(statement.outs)}if {predicate}"
+        lines = self._owned(head, statement.then)
+        orelse = self._owned(" else", statement.orelse)
+        return [*lines[:-1], lines[-1] + orelse[0], *orelse[1:]]
+
+    def _owned(self, head: str, block: Block) -> list[str]:
+        """``head { ... }`` on one line where the block is small and flat, else on several."""
+        owners = (nodes.Reduce, nodes.For, nodes.While, nodes.If)
+        flat = not any(isinstance(statement, owners) for statement in block.body)
+        lines = self._indented(block)
+        if flat and len(block.body) <= _INLINE_STATEMENTS:
+            inside = "; ".join(line.strip() for line in lines)
+            return [f"{head} {{ {inside} }}" if inside else f"{head} {{ }}"]
+        return [head + " {", *lines, "}"]
+
+    def _indented(self, block: Block) -> list[str]:
+        lines = [line for statement in block.body for line in self.statement(statement)]
+        if block.results:
+            lines.append(f"yield {self._uses(block.results)}")
+        return ["  " + line for line in lines]
+
+    def _places(self, statement: nodes.Load | nodes.Store) -> str:
+        text = ""
+        if statement.offset is not None:
+            text += f" at {self._use(statement.offset)}"
+        if statement.where is not None:
+            text += f" where {self._use(statement.where)}"
+        return text
+
+    def _params(self, block: Block) -> str:
+        return ", ".join(self._name(value) for value in block.params)
+
+    def _define(self, outs: Iterable[Value]) -> str:
+        names = ", ".join(self._name(value) for value in outs)
+        return f"{names} = " if names else ""
+
+    def _name(self, value: Value) -> str:
+        number = self._numbers.setdefault(value.number, len(self._numbers))
+        return f"%{number}: {short_dtype(value.dtype)}"
+
+    def _use(self, value: Value) -> str:
+        return f"%{self._numbers.setdefault(value.number, len(self._numbers))}"
+
+    def _uses(self, values: Iterable[Value]) -> str:
+        return " ".join(self._use(value) for value in values)
+
+
+def number_text(dtype: str, value: bool | int | float) -> str:
+    """A constant in full: bool true or false, floats with the fewest digits that give them back."""
+    if dtype == "bool":
+        return "true" if value else "false"
+    return repr(float(value)) if dtype.startswith("float") else str(int(value))

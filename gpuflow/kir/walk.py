@@ -1,0 +1,61 @@
+"""What every walk over a kernel asks of a statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuflow.kir import nodes
+from gpuflow.kir.nodes import Block, Value
+
+
+def statements(block: Block) -> Iterator[nodes.Statement]:
+    """All statements of ``block`` and of the blocks in it, each before those that it owns."""
+    for statement in block.body:
+        yield statement
+        for owned in owned_blocks(statement):
+            yield from statements(owned)
+
+
+def owned_blocks(statement: nodes.Statement) -> tuple[Block, ...]:
+    """The blocks that a statement owns, in the order of their text."""
+    match statement:
+        case nodes.Reduce():
+            return (statement.body, statement.combine)
+        case nodes.For():
+            return (statement.body,)
+        case nodes.While():
+            return (statement.cond, statement.body)
+        case nodes.If():
+            return (statement.then, statement.orelse)
+    return ()
+
+
+def results_of(statement: nodes.Statement) -> tuple[Value, ...]:
+    """The values that a statement defines."""
+    if isinstance(statement, nodes.Store):
+        return ()
+    if isinstance(statement, nodes.Const | nodes.Load | nodes.Select | nodes.Cast):
+        return (statement.out,)
+    return statement.outs
+
+
+def uses_of(statement: nodes.Statement) -> tuple[Value, ...]:
+    """The values that a statement uses itself, apart from the blocks that it owns."""
+    match statement:
+        case nodes.Const():
+            return ()
+        case nodes.Load(_, _, offset, where):
+            return tuple(value for value in (offset, where) if value is not None)
+        case nodes.Store(_, value, offset, where):
+            return tuple(used for used in (value, offset, where) if used is not None)
+        case nodes.Apply():
+            return statement.args
+        case nodes.Select(_, predicate, on_true, on_false):
+            return (predicate, on_true, on_false)
+        case nodes.Cast(_, arg):
+            return (arg,)
+        case nodes.For(count=count):
+            return (*statement.init, count) if count is not None else statement.init
+        case nodes.If():
+            return (statement.predicate,)
+    return statement.init

@@ -1,0 +1,400 @@
+"""The ops on axes that every other rule uses.
+
+broadcast_in_dim and reduce_sum are each other's transposes, so they stand together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core import views
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Layout, Reduction
+from gpuflow.core.rules import AxisData
+from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
+
+
+def _sizes(op: str, shape: Sequence[Any]) -> tuple[int, ...]:
+    sizes = []
+    for size in shape:
+        check(
+            hasattr(size, "__index__"),
+            lambda: f"[{op}] sizes must be integers; got {tuple(shape)!r}. Fix: pass Python ints.",
+        )
+        sizes.append(size.__index__())
+    check(
+        all(size >= 0 for size in sizes),
+        lambda: f"[{op}] sizes must not be negative; got {tuple(sizes)}. Fix: use sizes >= 0.",
+        ValueError,
+    )
+    return tuple(sizes)
+
+
+# --- broadcast_in_dim ----------------------------------------------------------------------
+
+
+def _broadcast_shape(
+    x: ShapedArray, *, shape: tuple[int, ...], broadcast_dimensions: tuple[int, ...]
+) -> ShapedArray:
+    dims = broadcast_dimensions
+    increasing = all(a < b for a, b in zip(dims, dims[1:], strict=False))
+    check(
+        len(dims) == x.ndim and increasing and all(0 <= d < len(shape) for d in dims),
+        lambda: (
+            f"[broadcast_in_dim] broadcast_dimensions must be {x.ndim} increasing dimensions of "
+            f"shape {shape}; got {dims} for {x}. Fix: give one output dimension for each input one."
+        ),
+        ValueError,
+    )
+    check(
+        all(x.shape[k] in (1, shape[d]) for k, d in enumerate(dims)),
+        lambda: (
+            f"[broadcast_in_dim] operand sizes must be 1 or equal the output's; got {x} for shape "
+            f"{shape} with dimensions {dims}. Fix: choose a shape that {x} broadcasts to."
+        ),
+        ValueError,
+    )
+    return ShapedArray(shape, x.dtype, x.weak_type)
+
+
+def _broadcast_impl(
+    xp: Any, x: Any, *, shape: tuple[int, ...], broadcast_dimensions: tuple[int, ...]
+) -> Any:
+    expanded = [1] * len(shape)
+    for k, d in enumerate(broadcast_dimensions):
+        expanded[d] = x.shape[k]
+    return xp.ascontiguousarray(xp.broadcast_to(x.reshape(expanded), shape)).reshape(shape)
+
+
+def _broadcast_transpose(
+    cotangent: Any, x: ShapedArray, *, shape: tuple[int, ...], broadcast_dimensions: Any
+) -> Any:
+    dims = broadcast_dimensions
+    summed = tuple(d for d in range(len(shape)) if d not in dims)
+    stretched = tuple(d for k, d in enumerate(dims) if x.shape[k] == 1 and shape[d] != 1)
+    total = reduce_sum(cotangent, summed + stretched)
+    return reshape(total, x.shape) if stretched else total
+
+
+def _broadcast_batch(
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    shape: tuple[int, ...],
+    broadcast_dimensions: tuple[int, ...],
+) -> tuple[Any, int]:
+    x = move_axis(operands[0], dims[0], 0)
+    moved = (0, *(d + 1 for d in broadcast_dimensions))
+    return broadcast_in_dim(x, (aval_of(x).shape[0], *shape), moved), 0
+
+
+def _broadcast_links(
+    x: ShapedArray, out: ShapedArray, *, shape: Any, broadcast_dimensions: tuple[int, ...]
+) -> list[tuple[int, int]]:
+    del shape
+    pairs = enumerate(broadcast_dimensions)
+    return [(k, d) for k, d in pairs if x.shape[k] == out.shape[d]]
+
+
+def _broadcast_view(view: Any, out: ShapedArray, *, shape: Any, broadcast_dimensions: Any) -> Any:
+    del out
+    return views.broadcast_in_dim(view, shape, broadcast_dimensions)
+
+
+def broadcast_in_dim(
+    x: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int]
+) -> Any:
+    """Broadcast ``x`` to ``shape``; dimension k of ``x`` becomes ``broadcast_dimensions[k]``.
+
+    Args:
+        x: array of any dtype and rank r.
+        shape: sizes of the result.
+        broadcast_dimensions: r increasing dimensions of the result.
+
+    Returns:
+        An array of ``shape`` with the dtype of ``x``.
+
+    Raises:
+        ValueError: dimensions or sizes that do not fit.
+    """
+    shape = _sizes("broadcast_in_dim", shape)
+    dims = tuple(broadcast_dimensions)
+    if aval_of(x).shape == shape and dims == tuple(range(len(shape))) and hasattr(x, "aval"):
+        return x
+    return broadcast_in_dim_p.bind(x, shape=shape, broadcast_dimensions=dims)
+
+
+broadcast_in_dim_p = define(
+    "broadcast_in_dim",
+    shape=_broadcast_shape,
+    impl=_broadcast_impl,
+    jvp=linear_jvp(lambda x, **params: broadcast_in_dim(x, **params)),
+    transpose=unary_transpose(_broadcast_transpose),
+    batch=_broadcast_batch,
+    lower=Layout(_broadcast_view, _broadcast_links),
+    size_params=frozenset({"shape"}),
+)
+
+
+# --- reduce_sum ----------------------------------------------------------------------------
+
+
+def reduced_shape(x: ShapedArray, axes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape without ``axes``."""
+    return tuple(size for d, size in enumerate(x.shape) if d not in axes)
+
+
+def check_axes(name: str, x: ShapedArray, axes: tuple[int, ...]) -> None:
+    """Raise ValueError unless ``axes`` are distinct dimensions of ``x``."""
+    check(
+        len(set(axes)) == len(axes) and all(0 <= d < x.ndim for d in axes),
+        lambda: (
+            f"[{name}] axes must be distinct dimensions of {x}; got {axes}. "
+            f"Fix: use axes in [0, {x.ndim})."
+        ),
+        ValueError,
+    )
+
+
+def _sum_shape(x: ShapedArray, *, axes: tuple[int, ...]) -> ShapedArray:
+    check_kind("reduce_sum", x, is_number, "a number (not bool)")
+    check_axes("reduce_sum", x, axes)
+    return ShapedArray(reduced_shape(x, axes), x.dtype, x.weak_type)
+
+
+def _sum_impl(xp: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
+    wide = x.astype(np.float32) if x.dtype.itemsize <= 2 and dtypes.is_floating(x.dtype) else x
+    return xp.asarray(wide.sum(axis=axes, dtype=wide.dtype)).astype(x.dtype)
+
+
+def _sum_transpose(cotangent: Any, x: ShapedArray, *, axes: tuple[int, ...]) -> Any:
+    kept = tuple(d for d in range(x.ndim) if d not in axes)
+    return broadcast_in_dim(cotangent, x.shape, kept)
+
+
+def reduction_batch(apply: Any) -> Any:
+    """The batch rule of a reduction over ``axes`` of one operand."""
+
+    def batch(
+        axis: AxisData, operands: Sequence[Any], dims: Sequence[int], *, axes: tuple[int, ...]
+    ) -> tuple[Any, int]:
+        del axis
+        dim = dims[0]
+        moved = tuple(d + (d >= dim) for d in axes)
+        return apply(operands[0], moved), dim - sum(d < dim for d in moved)
+
+    return batch
+
+
+def reduce_sum(x: Any, axes: Sequence[int]) -> Any:
+    """Sum over ``axes``.
+
+    Args:
+        x: array of numbers. float16 and bfloat16 are added in float32; integers wrap.
+        axes: dimensions of ``x``; none: ``x`` itself.
+
+    Returns:
+        An array without those dimensions, of the dtype of ``x``. The empty sum is 0.
+    """
+    return reduce_sum_p.bind(x, axes=tuple(axes)) if len(axes) else x
+
+
+reduce_sum_p = define(
+    "reduce_sum",
+    shape=_sum_shape,
+    impl=_sum_impl,
+    jvp=linear_jvp(lambda x, axes: reduce_sum(x, axes)),
+    transpose=unary_transpose(_sum_transpose),
+    batch=reduction_batch(reduce_sum),
+    lower=Reduction("add", lambda dtype: 0),
+)
+
+
+# --- reshape -------------------------------------------------------------------------------
+
+
+def _reshape_shape(x: ShapedArray, *, new_sizes: tuple[int, ...]) -> ShapedArray:
+    check(
+        prod(new_sizes) == x.size,
+        lambda: (
+            f"[reshape] the number of elements must stay {x.size}; got {x} and new shape "
+            f"{new_sizes} of {prod(new_sizes)}. Fix: use sizes whose product is {x.size}, or -1."
+        ),
+        ValueError,
+    )
+    return ShapedArray(new_sizes, x.dtype, x.weak_type)
+
+
+def _reshape_links(x: ShapedArray, out: ShapedArray, *, new_sizes: Any) -> Any:
+    del new_sizes
+    return views.kept_dimensions(x.shape, out.shape)
+
+
+def _reshape_batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int], *, new_sizes: tuple[int, ...]
+) -> tuple[Any, int]:
+    x = move_axis(operands[0], dims[0], 0)
+    return reshape(x, (axis.size, *new_sizes)), 0
+
+
+def reshape(x: Any, new_sizes: Sequence[int]) -> Any:
+    """The elements of ``x`` in row-major order with another shape.
+
+    Raises:
+        ValueError: the number of elements differs.
+    """
+    sizes = _sizes("reshape", new_sizes)
+    if aval_of(x).shape == sizes and hasattr(x, "aval"):
+        return x
+    return reshape_p.bind(x, new_sizes=sizes)
+
+
+reshape_p = define(
+    "reshape",
+    shape=_reshape_shape,
+    impl=lambda xp, x, *, new_sizes: xp.ascontiguousarray(x).reshape(new_sizes),
+    jvp=linear_jvp(lambda x, new_sizes: reshape(x, new_sizes)),
+    transpose=unary_transpose(lambda ct, x, *, new_sizes: reshape(ct, x.shape)),
+    batch=_reshape_batch,
+    lower=Layout(lambda view, out, *, new_sizes: views.reshape(view, new_sizes), _reshape_links),
+    size_params=frozenset({"new_sizes"}),
+)
+
+
+# --- squeeze -------------------------------------------------------------------------------
+
+
+def _squeeze_shape(x: ShapedArray, *, dimensions: tuple[int, ...]) -> ShapedArray:
+    check_axes("squeeze", x, dimensions)
+    check(
+        all(x.shape[d] == 1 for d in dimensions),
+        lambda: (
+            f"[squeeze] squeezed dimensions must have size 1; got dimensions {dimensions} of {x}. "
+            "Fix: squeeze only dimensions of size 1."
+        ),
+        ValueError,
+    )
+    return ShapedArray(reduced_shape(x, dimensions), x.dtype, x.weak_type)
+
+
+def _squeeze_transpose(cotangent: Any, x: ShapedArray, *, dimensions: tuple[int, ...]) -> Any:
+    kept = tuple(d for d in range(x.ndim) if d not in dimensions)
+    return broadcast_in_dim(cotangent, x.shape, kept)
+
+
+def _squeeze_batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int], *, dimensions: tuple[int, ...]
+) -> tuple[Any, int]:
+    del axis
+    dim = dims[0]
+    moved = tuple(d + (d >= dim) for d in dimensions)
+    return squeeze(operands[0], moved), dim - sum(d < dim for d in moved)
+
+
+def _squeeze_links(x: ShapedArray, out: ShapedArray, *, dimensions: tuple[int, ...]) -> Any:
+    del out
+    kept = [d for d in range(x.ndim) if d not in dimensions]
+    return [(d, k) for k, d in enumerate(kept)]
+
+
+def squeeze(x: Any, dimensions: Sequence[int]) -> Any:
+    """Drop ``dimensions``, all of size 1."""
+    return squeeze_p.bind(x, dimensions=tuple(dimensions)) if len(dimensions) else x
+
+
+squeeze_p = define(
+    "squeeze",
+    shape=_squeeze_shape,
+    impl=lambda xp, x, *, dimensions: xp.squeeze(x, dimensions),
+    jvp=linear_jvp(lambda x, dimensions: squeeze(x, dimensions)),
+    transpose=unary_transpose(_squeeze_transpose),
+    batch=_squeeze_batch,
+    lower=Layout(
+        lambda view, out, *, dimensions: views.squeeze(view, dimensions), _squeeze_links
+    ),
+)
+
+
+# --- transpose -----------------------------------------------------------------------------
+
+
+def _transpose_shape(x: ShapedArray, *, permutation: tuple[int, ...]) -> ShapedArray:
+    check(
+        sorted(permutation) == list(range(x.ndim)),
+        lambda: (
+            f"[transpose] permutation must hold each dimension of {x} once; got {permutation}. "
+            f"Fix: permute (0, ..., {x.ndim - 1})."
+        ),
+        ValueError,
+    )
+    return ShapedArray(tuple(x.shape[d] for d in permutation), x.dtype, x.weak_type)
+
+
+def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(d) for d in np.argsort(permutation))
+
+
+def _transpose_batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int], *, permutation: tuple[int, ...]
+) -> tuple[Any, int]:
+    del axis
+    dim = dims[0]
+    moved = tuple(d + (d >= dim) for d in permutation)
+    return transpose(operands[0], (dim, *moved)), 0
+
+
+def _transpose_links(x: ShapedArray, out: ShapedArray, *, permutation: tuple[int, ...]) -> Any:
+    del x, out
+    return [(d, k) for k, d in enumerate(permutation)]
+
+
+def transpose(x: Any, permutation: Sequence[int]) -> Any:
+    """Permute the dimensions: dimension k of the result is ``permutation[k]`` of ``x``."""
+    permutation = tuple(permutation)
+    if permutation == tuple(range(len(permutation))) and hasattr(x, "aval"):
+        return x
+    return transpose_p.bind(x, permutation=permutation)
+
+
+transpose_p = define(
+    "transpose",
+    shape=_transpose_shape,
+    impl=lambda xp, x, *, permutation: xp.ascontiguousarray(x.transpose(permutation)).reshape(
+        [x.shape[d] for d in permutation]
+    ),
+    jvp=linear_jvp(lambda x, permutation: transpose(x, permutation)),
+    transpose=unary_transpose(
+        lambda ct, x, *, permutation: transpose(ct, _inverse(permutation))
+    ),
+    batch=_transpose_batch,
+    lower=Layout(
+        lambda view, out, *, permutation: views.transpose(view, permutation), _transpose_links
+    ),
+)
+
+
+# --- what batch rules use ------------------------------------------------------------------
+
+
+def move_axis(x: Any, source: int, target: int) -> Any:
+    """Move dimension ``source`` to position ``target``."""
+    if source == target:
+        return x
+    order = [d for d in range(aval_of(x).ndim) if d != source]
+    order.insert(target, source)
+    return transpose(x, order)
+
+
+def insert_axis(x: Any, position: int) -> Any:
+    """Insert a dimension of size 1."""
+    shape = list(aval_of(x).shape)
+    shape.insert(position, 1)
+    kept = [d for d in range(len(shape)) if d != position]
+    return broadcast_in_dim(x, shape, kept)

@@ -1,0 +1,397 @@
+"""Rows by index: row_gather and its transpose row_scatter_add.
+
+With ``batch_dims`` b, the first b dimensions of ``x`` and ``indices`` go together and dimension b
+of ``x`` is the one that is indexed:
+
+    out[batch..., j..., rest...] = x[batch..., indices[batch..., j...], rest...]
+
+Negative indices do not wrap here; the surface does that. ``mode`` says what an index outside
+[0, size) means:
+
+    clip                the nearest row
+    fill                a row of nan; the least signed, the largest unsigned integer; True
+    zero                a row of zeros
+    promise_in_bounds   it does not occur (clip, in fact: nothing is ever read outside)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Indexed, Library
+from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
+from gpuflow.ops.axes import move_axis
+from gpuflow.ops.define import check_kind, define, is_number, types_text
+from gpuflow.ops.moving import batch_to_dim
+
+MODES = ("clip", "fill", "zero", "promise_in_bounds")
+
+
+def _check_mode(name: str, mode: str) -> None:
+    check(
+        mode in MODES,
+        lambda: f"[{name}] mode must be one of {MODES}; got {mode!r}. Fix: mode='clip'.",
+        ValueError,
+    )
+
+
+def _check_indices(name: str, indices: ShapedArray) -> None:
+    check_kind(name, indices, _is_index, "integer indices")
+
+
+def _is_index(dtype: Any) -> bool:
+    return not dtypes.is_extended(dtype) and dtypes.is_integer(dtype)
+
+
+def fill_value(dtype: Any) -> Any:
+    """What stands for a row outside of the array, in the storage dtype of ``dtype``."""
+    if dtypes.is_extended(dtype):
+        return np.iinfo(dtype.storage).max
+    if dtypes.is_inexact(dtype):
+        return np.nan
+    if dtypes.is_bool(dtype):
+        return True
+    bounds = np.iinfo(dtype)
+    return bounds.min if dtype.kind == "i" else bounds.max
+
+
+# --- row_gather ----------------------------------------------------------------------------
+
+
+def _gather_shape(
+    x: ShapedArray, indices: ShapedArray, *, mode: str, batch_dims: int
+) -> ShapedArray:
+    _check_mode("row_gather", mode)
+    _check_indices("row_gather", indices)
+    b = batch_dims
+    check(
+        0 <= b < x.ndim and indices.shape[:b] == x.shape[:b],
+        lambda: (
+            f"[row_gather] the array must have rows and share its first {b} sizes with the "
+            f"indices; got {types_text([x, indices])}. Fix: reshape a scalar to (1,)."
+        ),
+        ValueError,
+    )
+    check(
+        x.shape[b] > 0 or indices.size == 0 or mode in ("fill", "zero"),
+        lambda: (
+            f"[row_gather] an array without rows has nothing to take; got {x} and indices "
+            f"{indices}. Fix: mode='fill', or take no rows."
+        ),
+        IndexError,
+    )
+    return ShapedArray((*indices.shape, *x.shape[b + 1 :]), x.dtype, x.weak_type)
+
+
+def _clipped(xp: Any, indices: Any, size: int) -> Any:
+    """Indices inside [0, size), as int64."""
+    last = max(size - 1, 0)
+    if indices.dtype.kind == "u":
+        return xp.minimum(indices, np.uint64(last)).astype(np.int64)
+    return xp.clip(indices.astype(np.int64), 0, last)
+
+
+def _inside(indices: Any, size: int) -> Any:
+    """Which indices lie in [0, size)."""
+    return (indices >= 0) & (indices < size)
+
+
+def _grid(xp: Any, shape: Sequence[int], batch_dims: int) -> tuple[Any, ...]:
+    """One index array for each batch dimension, of rank ``len(shape)``."""
+    rank = len(shape)
+    return tuple(
+        xp.arange(shape[d]).reshape([-1 if k == d else 1 for k in range(rank)])
+        for d in range(batch_dims)
+    )
+
+
+def _gather_impl(xp: Any, x: Any, indices: Any, *, mode: str, batch_dims: int) -> Any:
+    size = x.shape[batch_dims]
+    shape = (*indices.shape, *x.shape[batch_dims + 1 :])
+    if size == 0 or 0 in shape:
+        out = xp.zeros(shape, x.dtype)
+    elif batch_dims == 0:
+        out = xp.asarray(xp.take(x, _clipped(xp, indices, size), axis=0))
+    else:
+        grid = _grid(xp, indices.shape, batch_dims)
+        out = xp.asarray(x[(*grid, _clipped(xp, indices, size))])
+    if mode in ("fill", "zero"):
+        out[~_inside(indices, size)] = fill_value(x.dtype) if mode == "fill" else 0
+    return out
+
+
+def _gather_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, mode: str, batch_dims: int
+) -> tuple[Any, Any]:
+    x, indices = primals
+    out = row_gather(x, indices, mode, batch_dims)
+    if type(tangents[0]) is Zero:
+        return out, zero_tangent(out)
+    return out, row_gather(tangents[0], indices, _linear_mode(mode), batch_dims)
+
+
+def _linear_mode(mode: str) -> str:
+    """The mode of the linear map: a row that is filled in has no tangent."""
+    return "zero" if mode == "fill" else mode
+
+
+def _gather_transpose(
+    cotangent: Any, x: Any, indices: Any, *, mode: str, batch_dims: int
+) -> list[Any]:
+    if not is_undefined(x):
+        return [None, None]
+    if type(cotangent) is Zero:
+        return [Zero(x.aval.tangent()), None]
+    scattered = row_scatter_add(cotangent, indices, x.aval.shape, _linear_mode(mode), batch_dims)
+    return [scattered, None]
+
+
+def _gather_batch(
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    mode: str,
+    batch_dims: int,
+) -> tuple[Any, int]:
+    x, indices = operands
+    x_dim, index_dim = dims
+    if index_dim is None:
+        # The mapped dimension rides along, first among the rest of a row.
+        x = move_axis(x, x_dim, batch_dims + 1)
+        return row_gather(x, indices, mode, batch_dims), aval_of(indices).ndim
+    if x_dim is None:
+        indices = move_axis(indices, index_dim, batch_dims)
+        return row_gather(x, indices, mode, batch_dims), batch_dims
+    x = batch_to_dim(x, x_dim, 0, axis.size)
+    indices = batch_to_dim(indices, index_dim, 0, axis.size)
+    return row_gather(x, indices, mode, batch_dims + 1), 0
+
+
+def _bounded(builder: Any, index: Any, size: Any) -> tuple[Any, Any]:
+    """The index clipped to [0, size) as int64, and whether it was inside."""
+    zero = builder.const("int64", 0)
+    last = builder.apply("sub", size, builder.const("int64", 1))
+    if index.dtype == "uint64":
+        inside = builder.apply("lt", index, builder.cast(size, "uint64"))
+        clipped = builder.cast(
+            builder.apply("min", index, builder.cast(last, "uint64")), "int64"
+        )
+        return clipped, inside
+    index = builder.cast(index, "int64")
+    inside = builder.apply("lt", index, size)
+    inside = builder.apply("and", inside, builder.apply("ge", index, zero))
+    clipped = builder.apply("min", builder.apply("max", index, zero), last)
+    return clipped, inside
+
+
+def _gather_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
+    x, indices = in_avals
+    builder = context.builder
+    b, mode = params["batch_dims"], params["mode"]
+    index = context.element(1, range(indices.ndim))
+    row, inside = _bounded(builder, index, context.size(x.shape[b]))
+    batch = [context.index(d) for d in range(b)]
+    rest = [context.index(d) for d in range(indices.ndim, out.ndim)]
+    if mode not in ("fill", "zero"):
+        return context.load(0, [*batch, row, *rest])
+    value = context.load(0, [*batch, row, *rest], inside)
+    if mode == "zero":
+        return value
+    return builder.select(inside, value, builder.const(value.dtype, fill_value(x.dtype)))
+
+
+def row_gather(x: Any, indices: Any, mode: str = "fill", batch_dims: int = 0) -> Any:
+    """Rows of ``x`` by index: ``out[j..., rest...] = x[indices[j...], rest...]``.
+
+    Args:
+        x: array of any dtype, of rank at least 1.
+        indices: integer array of any shape; negative ones are outside.
+        mode: what an index outside means, see the module's docstring.
+        batch_dims: how many leading dimensions ``x`` and ``indices`` share.
+
+    Returns:
+        An array of shape ``indices.shape + x.shape[batch_dims + 1:]``.
+
+    Raises:
+        TypeError: indices that are not integers.
+        ValueError: shapes or a mode that do not fit.
+        IndexError: rows of an array without rows.
+    """
+    return row_gather_p.bind(x, indices, mode=mode, batch_dims=batch_dims)
+
+
+row_gather_p = define(
+    "row_gather",
+    shape=_gather_shape,
+    impl=_gather_impl,
+    jvp=_gather_jvp,
+    transpose=_gather_transpose,
+    batch=_gather_batch,
+    lower=Indexed(_gather_body),
+)
+
+
+# --- row_scatter_add -----------------------------------------------------------------------
+
+
+def _scatter_shape(
+    rows: ShapedArray,
+    indices: ShapedArray,
+    *,
+    shape: tuple[int, ...],
+    mode: str,
+    batch_dims: int,
+) -> ShapedArray:
+    _check_mode("row_scatter_add", mode)
+    _check_indices("row_scatter_add", indices)
+    check_kind("row_scatter_add", rows, is_number, "a number (not bool)")
+    b = batch_dims
+    check(
+        0 <= b < len(shape)
+        and indices.shape[:b] == shape[:b]
+        and rows.shape == (*indices.shape, *shape[b + 1 :]),
+        lambda: (
+            f"[row_scatter_add] rows must have shape indices.shape + shape[{b + 1}:]; got rows "
+            f"{rows}, indices {indices} and shape {shape}. Fix: broadcast the rows."
+        ),
+        ValueError,
+    )
+    return ShapedArray(shape, rows.dtype, rows.weak_type)
+
+
+def _scatter_impl(
+    xp: Any, rows: Any, indices: Any, *, shape: tuple[int, ...], mode: str, batch_dims: int
+) -> Any:
+    size = shape[batch_dims]
+    wide = rows.dtype
+    if dtypes.is_floating(wide) and wide.itemsize <= 2:
+        wide = dtypes.float32
+    total = xp.zeros(shape, wide)
+    if total.size == 0 or rows.size == 0:
+        return total.astype(rows.dtype)
+    target = _clipped(xp, indices, size)
+    for shift in _batch_shifts(xp, indices.shape, shape, batch_dims):
+        target = target + shift
+    target = target.reshape(-1)
+    flat = rows.reshape(target.size, -1).astype(wide)
+    if mode not in ("clip", "promise_in_bounds"):
+        kept = _inside(indices, size).reshape(-1)
+        target, flat = target[kept], flat[kept]
+    _add_rows(xp, total.reshape(-1, flat.shape[1]), target, flat)
+    return total.astype(rows.dtype, copy=False)
+
+
+def _batch_shifts(
+    xp: Any, index_shape: Sequence[int], shape: Sequence[int], batch_dims: int
+) -> list[Any]:
+    """For each batch dimension, how far its indices shift the row number of the flat result."""
+    shifts, step = [], shape[batch_dims]
+    grids = _grid(xp, index_shape, batch_dims)
+    for d in reversed(range(batch_dims)):
+        shifts.append(grids[d] * step)
+        step *= shape[d]
+    return shifts
+
+
+def _add_rows(xp: Any, total: Any, target: Any, rows: Any) -> None:
+    """``total[target[k]] += rows[k]``, repeated targets included, in the order of k."""
+    if xp is not np:
+        if rows.dtype.kind == "c":
+            xp.add.at(total.real, target, rows.real)
+            xp.add.at(total.imag, target, rows.imag)
+        else:
+            xp.add.at(total, target, rows)
+        return
+    if target.size == 0:
+        return
+    # Sorted by target, equal ones are neighbours, and one reduceat sums every run.
+    order = np.argsort(target, kind="stable")
+    ordered = target[order]
+    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    total[ordered[starts]] = np.add.reduceat(rows[order], starts, axis=0, dtype=rows.dtype)
+
+
+def _scatter_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
+) -> tuple[Any, Any]:
+    rows, indices = primals
+    out = row_scatter_add(rows, indices, **params)
+    if type(tangents[0]) is Zero:
+        return out, zero_tangent(out)
+    return out, row_scatter_add(tangents[0], indices, **params)
+
+
+def _scatter_transpose(
+    cotangent: Any, rows: Any, indices: Any, *, shape: Any, mode: str, batch_dims: int
+) -> list[Any]:
+    del shape
+    if not is_undefined(rows):
+        return [None, None]
+    if type(cotangent) is Zero:
+        return [Zero(rows.aval.tangent()), None]
+    return [row_gather(cotangent, indices, _linear_mode(mode), batch_dims), None]
+
+
+def _scatter_batch(
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    shape: tuple[int, ...],
+    mode: str,
+    batch_dims: int,
+) -> tuple[Any, int]:
+    rows, indices = operands
+    rows_dim, index_dim = dims
+    if index_dim is None:
+        rows = move_axis(rows, rows_dim, aval_of(indices).ndim)
+        place = batch_dims + 1
+        wider = (*shape[:place], axis.size, *shape[place:])
+        return row_scatter_add(rows, indices, wider, mode, batch_dims), place
+    rows = batch_to_dim(rows, rows_dim, 0, axis.size)
+    indices = batch_to_dim(indices, index_dim, 0, axis.size)
+    return row_scatter_add(rows, indices, (axis.size, *shape), mode, batch_dims + 1), 0
+
+
+def row_scatter_add(
+    rows: Any, indices: Any, shape: Sequence[int], mode: str = "zero", batch_dims: int = 0
+) -> Any:
+    """Add rows into an array of zeros: ``out[indices[j...], rest...] += rows[j..., rest...]``.
+
+    Args:
+        rows: numbers, of shape ``indices.shape + shape[batch_dims + 1:]``.
+        indices: integer array; repeated ones add up. float16 and bfloat16 are added in float32.
+        shape: shape of the result.
+        mode: ``clip`` and ``promise_in_bounds`` move an index outside to the nearest row; the
+            others drop its row.
+        batch_dims: how many leading dimensions ``shape`` and ``indices`` share.
+
+    Returns:
+        An array of ``shape`` and the dtype of ``rows``.
+
+    Raises:
+        TypeError: indices that are not integers, rows that are not numbers.
+        ValueError: shapes or a mode that do not fit.
+    """
+    return row_scatter_add_p.bind(
+        rows, indices, shape=tuple(shape), mode=mode, batch_dims=batch_dims
+    )
+
+
+row_scatter_add_p = define(
+    "row_scatter_add",
+    shape=_scatter_shape,
+    impl=_scatter_impl,
+    jvp=_scatter_jvp,
+    transpose=_scatter_transpose,
+    batch=_scatter_batch,
+    lower=Library(),
+    size_params=frozenset({"shape"}),
+)

@@ -1,0 +1,407 @@
+"""Ops that move elements to other places: slice and pad, rev.
+
+slice and pad are each other's transposes. A padding configuration holds (low, high, interior) for
+each dimension; negative low or high cut elements off, interior ones stand between elements:
+
+    pad([a b c], 0, (2, -1, 1))  =  [0 0 a 0 b 0 c] without its last  =  [0 0 a 0 b 0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.errors import check
+from gpuflow.core import views
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Indexed, Layout
+from gpuflow.core.rules import AxisData, Zero, is_undefined
+from gpuflow.ops.axes import broadcast_in_dim, check_axes, reduce_sum, squeeze
+from gpuflow.ops.define import check_same_dtype, define, linear_jvp, unary_transpose
+from gpuflow.ops.elementwise import select, sub
+from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.nary import typed_scalar
+from gpuflow.ops.zeros import full, instantiate
+
+Config = tuple[tuple[int, int, int], ...]
+
+
+# --- slice ---------------------------------------------------------------------------------
+
+
+def _steps(strides: Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    return (1,) * rank if strides is None else tuple(strides)
+
+
+def _slice_shape(
+    x: ShapedArray,
+    *,
+    start_indices: tuple[int, ...],
+    limit_indices: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+) -> ShapedArray:
+    steps = _steps(strides, x.ndim)
+    check(
+        len(start_indices) == len(limit_indices) == len(steps) == x.ndim,
+        lambda: (
+            f"[slice] start, limit and strides must have one entry for each dimension of {x}; got "
+            f"{start_indices}, {limit_indices} and {strides}. Fix: give {x.ndim} of each."
+        ),
+        ValueError,
+    )
+    bounds = zip(start_indices, limit_indices, x.shape)
+    check(
+        all(0 <= start <= limit <= size for start, limit, size in bounds),
+        lambda: (
+            f"[slice] bounds must satisfy 0 <= start <= limit <= size; got start {start_indices} "
+            f"and limit {limit_indices} for {x}. Fix: clip the bounds to the shape."
+        ),
+        ValueError,
+    )
+    check(
+        all(step > 0 for step in steps),
+        lambda: (
+            f"[slice] strides must be positive; got {strides} for {x}. "
+            "Fix: slice with positive strides, then reverse with rev."
+        ),
+        ValueError,
+    )
+    sizes = zip(start_indices, limit_indices, steps)
+    shape = tuple(-(-(limit - start) // step) for start, limit, step in sizes)
+    return ShapedArray(shape, x.dtype, x.weak_type)
+
+
+def _slice_impl(
+    xp: Any, x: Any, *, start_indices: Any, limit_indices: Any, strides: Any
+) -> Any:
+    steps = _steps(strides, x.ndim)
+    region = tuple(slice(*bounds) for bounds in zip(start_indices, limit_indices, steps))
+    return xp.array(x[region], order="C")
+
+
+def _slice_transpose(
+    cotangent: Any, x: ShapedArray, *, start_indices: Any, limit_indices: Any, strides: Any
+) -> Any:
+    del limit_indices
+    config = []
+    steps = _steps(strides, x.ndim)
+    taken = aval_of(cotangent).shape
+    for start, step, count, size in zip(start_indices, steps, taken, x.shape):
+        spanned = 1 + (count - 1) * step if count else 0
+        config.append((start, size - start - spanned, step - 1))
+    zero = np.zeros((), x.dtype)[()]
+    return pad(cotangent, zero, config)
+
+
+def _slice_batch(
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int],
+    *,
+    start_indices: tuple[int, ...],
+    limit_indices: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+) -> tuple[Any, int]:
+    dim = dims[0]
+    starts = _inserted(start_indices, dim, 0)
+    limits = _inserted(limit_indices, dim, axis.size)
+    steps = None if strides is None else _inserted(strides, dim, 1)
+    return slice_(operands[0], starts, limits, steps), dim
+
+
+def _inserted(items: Sequence[Any], position: int, item: Any) -> tuple[Any, ...]:
+    return (*items[:position], item, *items[position:])
+
+
+def _slice_view(
+    view: Any, out: ShapedArray, *, start_indices: Any, limit_indices: Any, strides: Any
+) -> Any:
+    return views.slice_view(view, start_indices, limit_indices, _steps(strides, out.ndim))
+
+
+def _slice_links(
+    x: ShapedArray, out: ShapedArray, *, start_indices: Any, limit_indices: Any, strides: Any
+) -> list[tuple[int, int]]:
+    del limit_indices
+    whole = zip(start_indices, _steps(strides, x.ndim), x.shape, out.shape)
+    return [
+        (d, d)
+        for d, (start, step, size, kept) in enumerate(whole)
+        if start == 0 and step == 1 and size == kept
+    ]
+
+
+def slice_(
+    x: Any,
+    start_indices: Sequence[int],
+    limit_indices: Sequence[int],
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """``x[start:limit:stride]`` in each dimension, with known bounds.
+
+    Args:
+        x: array of any dtype and rank r.
+        start_indices: r first positions.
+        limit_indices: r positions after the last.
+        strides: r positive steps; None: all 1.
+
+    Returns:
+        An array with the dtype of ``x``.
+
+    Raises:
+        ValueError: bounds outside of ``x``, or strides that are not positive.
+    """
+    starts = tuple(int(start) for start in start_indices)
+    limits = tuple(int(limit) for limit in limit_indices)
+    steps = None if strides is None else tuple(int(step) for step in strides)
+    if steps is not None and all(step == 1 for step in steps) and len(steps) == len(starts):
+        steps = None
+    return slice_p.bind(x, start_indices=starts, limit_indices=limits, strides=steps)
+
+
+slice_p = define(
+    "slice",
+    shape=_slice_shape,
+    impl=_slice_impl,
+    jvp=linear_jvp(lambda x, **params: slice_(x, **params)),
+    transpose=unary_transpose(_slice_transpose),
+    batch=_slice_batch,
+    lower=Layout(_slice_view, _slice_links),
+    size_params=frozenset({"start_indices", "limit_indices"}),
+)
+
+
+# --- pad -----------------------------------------------------------------------------------
+
+
+def _padded_size(size: int, low: int, high: int, interior: int) -> int:
+    return low + high + size + max(size - 1, 0) * interior
+
+
+def _pad_shape(x: ShapedArray, value: ShapedArray, *, padding_config: Config) -> ShapedArray:
+    check_same_dtype("pad", (x, value))
+    check(
+        value.shape == (),
+        lambda: (
+            f"[pad] the padding value must be a scalar; got {value} for {x}. "
+            "Fix: pad with one element, such as value[0]."
+        ),
+        ValueError,
+    )
+    check(
+        len(padding_config) == x.ndim,
+        lambda: (
+            f"[pad] padding_config must have one (low, high, interior) for each dimension of {x}; "
+            f"got {padding_config}. Fix: give {x.ndim} of them."
+        ),
+        ValueError,
+    )
+    check(
+        all(interior >= 0 for _, _, interior in padding_config),
+        lambda: (
+            f"[pad] interior padding must not be negative; got {padding_config} for {x}. "
+            "Fix: slice with strides to drop interior elements."
+        ),
+        ValueError,
+    )
+    shape = tuple(_padded_size(n, *edges) for n, edges in zip(x.shape, padding_config))
+    check(
+        all(size >= 0 for size in shape),
+        lambda: (
+            f"[pad] sizes after padding must not be negative; got {padding_config} for {x}, which "
+            f"gives {shape}. Fix: cut off at most the size of a dimension."
+        ),
+        ValueError,
+    )
+    return ShapedArray(shape, x.dtype, x.weak_type and value.weak_type)
+
+
+def _pad_regions(shape: Sequence[int], out: Sequence[int], config: Config) -> Any:
+    """The slices of the operand that survive, and where they lie in the result."""
+    taken, placed = [], []
+    for size, padded, (low, _, interior) in zip(shape, out, config):
+        step = interior + 1
+        # Element k goes to low + k * step; keep those inside [0, padded).
+        first = max(0, -(low // step))
+        last = min(size, -((low - padded) // step))
+        count = max(0, last - first)
+        start = low + first * step
+        taken.append(slice(first, first + count))
+        placed.append(slice(start, start + count * step, step) if count else slice(0, 0))
+    return tuple(taken), tuple(placed)
+
+
+def _pad_impl(xp: Any, x: Any, value: Any, *, padding_config: Config) -> Any:
+    shape = tuple(_padded_size(n, *edges) for n, edges in zip(x.shape, padding_config))
+    out = xp.empty(shape, x.dtype)
+    out[...] = value
+    taken, placed = _pad_regions(x.shape, shape, padding_config)
+    out[placed] = x[taken]
+    return out
+
+
+def _pad_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, padding_config: Config
+) -> tuple[Any, Any]:
+    out = pad(*primals, padding_config)
+    return out, pad(*[instantiate(tangent) for tangent in tangents], padding_config)
+
+
+def _unpad(cotangent: Any, config: Config) -> Any:
+    """The elements of a padded array that come from the operand."""
+    zero = np.zeros((), aval_of(cotangent).dtype)[()]
+    spread = pad(cotangent, zero, [(-low, -high, 0) for low, high, _ in config])
+    shape = aval_of(spread).shape
+    return slice_(spread, (0,) * len(shape), shape, [interior + 1 for _, _, interior in config])
+
+
+def _pad_transpose(cotangent: Any, x: Any, value: Any, *, padding_config: Config) -> list[Any]:
+    operands = (x, value)
+    if type(cotangent) is Zero:
+        return [Zero(v.aval.tangent()) if is_undefined(v) else None for v in operands]
+    inner = _unpad(cotangent, padding_config)
+    rest = None
+    if is_undefined(value):
+        everything = reduce_sum(cotangent, tuple(range(aval_of(cotangent).ndim)))
+        rest = sub(everything, reduce_sum(inner, tuple(range(aval_of(inner).ndim))))
+    return [inner if is_undefined(x) else None, rest]
+
+
+def _pad_batch(
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    padding_config: Config,
+) -> tuple[Any, int]:
+    x, value = operands
+    x_dim, value_dim = dims
+    if value_dim is None:
+        assert x_dim is not None
+        return pad(x, value, _inserted(padding_config, x_dim, (0, 0, 0))), x_dim
+    x = batch_to_dim(x, x_dim, 0, axis.size)
+    config = ((0, 0, 0), *padding_config)
+    zero = np.zeros((), np.bool_)[()]
+    mask = pad(full(aval_of(x).shape, True, np.bool_), zero, config)
+    # Any padding value does: the mask takes it out again.
+    filler = slice_(value, (0,), (1,)) if axis.size else full((1,), 0, aval_of(x).dtype)
+    padded = pad(x, squeeze(filler, (0,)), config)
+    shape = aval_of(padded).shape
+    return select(mask, padded, broadcast_in_dim(value, shape, (0,))), 0
+
+
+def _pad_body(context: Any, in_avals: Any, out: Any, params: Any) -> Any:
+    x = in_avals[0]
+    builder = context.builder
+    zero = builder.const("int64", 0)
+    indices, inside = [], None
+
+    def require(condition: Any) -> None:
+        nonlocal inside
+        inside = condition if inside is None else builder.apply("and", inside, condition)
+
+    for d, (low, high, interior) in enumerate(params["padding_config"]):
+        index = context.index(d)
+        if low != 0:
+            index = builder.apply("sub", index, context.size(low))
+        if low > 0:
+            require(builder.apply("ge", index, zero))
+        if interior:
+            # Negative indices are out already, so truncating division is exact enough.
+            step = context.size(interior + 1)
+            require(builder.apply("eq", builder.apply("rem", index, step), zero))
+            index = builder.apply("div", index, step)
+        if high > 0:
+            require(builder.apply("lt", index, context.size(x.shape[d])))
+        indices.append(index)
+    value = context.load(0, indices, inside)
+    if inside is None:
+        return value
+    return builder.select(inside, value, context.load(1, []))
+
+
+def pad(x: Any, padding_value: Any, padding_config: Sequence[Sequence[int]]) -> Any:
+    """Put a padding value around and between the elements of ``x``, or cut elements off.
+
+    Args:
+        x: array of any dtype and rank r.
+        padding_value: scalar of the dtype of ``x``.
+        padding_config: r triples (low, high, interior); low and high may be negative.
+
+    Returns:
+        An array of the dtype of ``x``.
+
+    Raises:
+        ValueError: a configuration that does not fit.
+        TypeError: a padding value of another dtype.
+    """
+    config = tuple(tuple(int(part) for part in edges) for edges in padding_config)
+    check(
+        all(len(edges) == 3 for edges in config),
+        lambda: (
+            "[pad] padding_config must hold triples (low, high, interior); "
+            f"got {config}. Fix: add the missing entries, such as interior 0."
+        ),
+        ValueError,
+    )
+    if type(padding_value) in (bool, int, float, complex):
+        padding_value = typed_scalar(padding_value, aval_of(x))
+    return pad_p.bind(x, padding_value, padding_config=config)
+
+
+pad_p = define(
+    "pad",
+    shape=_pad_shape,
+    impl=_pad_impl,
+    jvp=_pad_jvp,
+    transpose=_pad_transpose,
+    batch=_pad_batch,
+    lower=Indexed(_pad_body),
+)
+
+
+# --- rev -----------------------------------------------------------------------------------
+
+
+def _rev_shape(x: ShapedArray, *, dimensions: tuple[int, ...]) -> ShapedArray:
+    check_axes("rev", x, dimensions)
+    return ShapedArray(x.shape, x.dtype, x.weak_type)
+
+
+def _rev_impl(xp: Any, x: Any, *, dimensions: tuple[int, ...]) -> Any:
+    return xp.array(xp.flip(x, dimensions), order="C")
+
+
+def _rev_batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int], *, dimensions: tuple[int, ...]
+) -> tuple[Any, int]:
+    del axis
+    dim = dims[0]
+    return rev(operands[0], tuple(d + (d >= dim) for d in dimensions)), dim
+
+
+def _rev_links(x: ShapedArray, out: ShapedArray, *, dimensions: tuple[int, ...]) -> Any:
+    del out
+    return [(d, d) for d in range(x.ndim) if d not in dimensions]
+
+
+def rev(x: Any, dimensions: Sequence[int]) -> Any:
+    """Reverse the order of elements along ``dimensions``.
+
+    Raises:
+        ValueError: dimensions that ``x`` does not have, or repeats.
+    """
+    return rev_p.bind(x, dimensions=tuple(dimensions)) if len(dimensions) else x
+
+
+rev_p = define(
+    "rev",
+    shape=_rev_shape,
+    impl=_rev_impl,
+    jvp=linear_jvp(lambda x, dimensions: rev(x, dimensions)),
+    transpose=unary_transpose(lambda ct, x, *, dimensions: rev(ct, dimensions)),
+    batch=_rev_batch,
+    lower=Layout(lambda view, out, *, dimensions: views.reverse(view, dimensions), _rev_links),
+)

@@ -1,0 +1,18 @@
+"""Putting mapped dimensions where a rule or a caller wants them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuflow.core.aval import aval_of
+from gpuflow.ops.axes import broadcast_in_dim, move_axis
+
+
+def batch_to_dim(x: Any, dim: int | None, target: int, size: int) -> Any:
+    """``x`` with its mapped dimension at ``target``; an unmapped value is repeated ``size`` times."""
+    if dim is not None:
+        return move_axis(x, dim, target)
+    shape = list(aval_of(x).shape)
+    shape.insert(target, size)
+    kept = [d for d in range(len(shape)) if d != target]
+    return broadcast_in_dim(x, shape, kept)

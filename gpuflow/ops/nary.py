@@ -1,0 +1,271 @@
+"""Builders for elementwise ops of any number of operands.
+
+Operands have one dtype and one rank; sizes of 1 repeat, and rank-0 operands go with any rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Elementwise
+from gpuflow.core.primitive import Primitive
+from gpuflow.core.rules import AxisData, Zero, is_undefined
+from gpuflow.ops.axes import broadcast_in_dim, move_axis, reduce_sum, reshape
+from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
+
+_PYTHON_SCALARS = (bool, int, float, complex)
+
+
+def match_scalars(x: Any, y: Any) -> tuple[Any, Any]:
+    """Give a Python scalar the dtype of the other operand."""
+    if type(x) in _PYTHON_SCALARS:
+        return (x, y) if type(y) in _PYTHON_SCALARS else (typed_scalar(x, aval_of(y)), y)
+    if type(y) in _PYTHON_SCALARS:
+        return x, typed_scalar(y, aval_of(x))
+    return x, y
+
+
+def typed_scalar(value: Any, like: ShapedArray) -> Any:
+    """``value`` in the dtype of ``like``; unchanged where it has that dtype already."""
+    if aval_of(value).dtype == like.dtype:
+        return value
+    return np.asarray(value).astype(like.dtype)[()]
+
+
+def broadcast_shape(name: str, avals: Sequence[ShapedArray]) -> tuple[int, ...]:
+    """The common shape of elementwise operands.
+
+    Raises:
+        TypeError: shapes that do not fit.
+    """
+    first = avals[0].shape
+    if all(aval.shape == first for aval in avals):
+        return first
+    shapes = [aval.shape for aval in avals if aval.shape]
+    ranks = {len(shape) for shape in shapes}
+    fits = len(ranks) == 1
+    if fits:
+        sizes = []
+        for column in zip(*shapes, strict=True):
+            wide = {size for size in column if size != 1}
+            fits = fits and len(wide) <= 1
+            sizes.append(wide.pop() if wide else 1)
+    check(
+        fits,
+        lambda: (
+            f"[{name}] operand shapes must be equal, up to sizes of 1 and rank 0; "
+            f"got {types_text(avals)}. Fix: reshape or broadcast one operand, for example with "
+            "x[:, None] or jnp.broadcast_to."
+        ),
+    )
+    return tuple(sizes)
+
+
+def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
+    """Broadcast an operand of an elementwise op to the op's shape."""
+    own = aval_of(x).shape
+    if own == shape:
+        return x
+    dims = () if not own else tuple(range(len(shape)))
+    return broadcast_in_dim(x, shape, dims)
+
+
+def unbroadcast(cotangent: Any, aval: ShapedArray) -> Any:
+    """Sum a cotangent over what an elementwise op broadcast: the transpose of broadcast_to."""
+    shape = aval_of(cotangent).shape
+    if shape == aval.shape:
+        return cotangent
+    if not aval.shape:
+        return reduce_sum(cotangent, tuple(range(len(shape))))
+    stretched = tuple(d for d, size in enumerate(aval.shape) if size == 1 and shape[d] != 1)
+    return reshape(reduce_sum(cotangent, stretched), aval.shape)
+
+
+def batch_elementwise(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """The batch rule of an elementwise op; ``apply(*operands, **params)`` is the op."""
+
+    def batch(
+        axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], **params: Any
+    ) -> tuple[Any, int]:
+        del axis
+        avals = [aval_of(x) for x in operands]
+        ranks = [a.ndim - (d is not None) for a, d in zip(avals, dims, strict=True)]
+        rank = max(ranks)
+        shared = {d for d in dims if d is not None}
+        if len(shared) == 1 and all(
+            r == rank if d is not None else r == 0 for r, d in zip(ranks, dims, strict=True)
+        ):
+            return apply(*operands, **params), shared.pop()
+        moved = [
+            _with_leading(x, dim, own, rank)
+            for x, dim, own in zip(operands, dims, ranks, strict=True)
+        ]
+        return apply(*moved, **params), 0
+
+    return batch
+
+
+def _with_leading(x: Any, dim: int | None, own_rank: int, rank: int) -> Any:
+    if dim is None:
+        if own_rank == 0:
+            return x
+        shape = aval_of(x).shape
+        return broadcast_in_dim(x, (1, *shape), tuple(range(1, rank + 1)))
+    x = move_axis(x, dim, 0)
+    if own_rank < rank:
+        size = aval_of(x).shape[0]
+        return broadcast_in_dim(x, (size, *(1,) * rank), (0,))
+    return x
+
+
+def nary_shape(
+    name: str, accepts: Callable[[Any], bool], what: str, result: Callable[[Any], Any] | None
+) -> Callable[..., ShapedArray]:
+    """The shape rule: one accepted dtype, broadcast shapes; ``result`` maps the dtype."""
+
+    def shape(*avals: ShapedArray) -> ShapedArray:
+        check_same_dtype(name, avals)
+        check_kind(name, avals[0], accepts, what)
+        dtype = avals[0].dtype
+        weak = all(aval.weak_type for aval in avals)
+        if result is not None:
+            return ShapedArray(broadcast_shape(name, avals), result(dtype))
+        return ShapedArray(broadcast_shape(name, avals), dtype, weak)
+
+    return shape
+
+
+def nary_jvp(
+    primitive: Callable[[], Primitive], derivatives: Sequence[Callable[..., Any] | None]
+) -> Callable[..., Any]:
+    """The jvp rule from one function per operand.
+
+    ``derivatives[k](tangent, out, *operands)`` is that operand's part of the output tangent; None
+    stands for zero.
+    """
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        out = primitive().bind(*primals, **params)
+        aval = aval_of(out)
+        total: Any = None
+        for derivative, tangent in zip(derivatives, tangents, strict=True):
+            if derivative is None or type(tangent) is Zero:
+                continue
+            part = broadcast_to(derivative(tangent, out, *primals, **params), aval.shape)
+            total = part if total is None else add_any_p.bind(total, part)
+        return out, Zero(aval.tangent()) if total is None else total
+
+    return jvp
+
+
+def zero_jvp(primitive: Callable[[], Primitive]) -> Callable[..., Any]:
+    """The jvp rule of an op without derivative: comparisons, rounding, integer ops."""
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        del tangents
+        out = primitive().bind(*primals, **params)
+        return out, Zero(aval_of(out).tangent())
+
+    return jvp
+
+
+def linear_in(
+    parts: Sequence[Callable[..., Any] | None],
+) -> Callable[..., list[Any]]:
+    """The transpose rule from one function per operand.
+
+    ``parts[k](cotangent, *operands)`` is the cotangent of operand k before unbroadcasting; None: the
+    op is not linear in that operand.
+    """
+
+    def transpose(cotangent: Any, *operands: Any, **params: Any) -> list[Any]:
+        results = []
+        for part, operand in zip(parts, operands, strict=True):
+            if not is_undefined(operand) or part is None:
+                results.append(None)
+            elif type(cotangent) is Zero:
+                results.append(Zero(operand.aval.tangent()))
+            else:
+                made = part(cotangent, *operands, **params)
+                results.append(unbroadcast(made, operand.aval))
+        return results
+
+    return transpose
+
+
+def elementwise(
+    name: str,
+    *,
+    impl: Callable[..., Any],
+    accepts: Callable[[Any], bool],
+    what: str,
+    body: str | Callable[..., Any],
+    arity: int = 1,
+    derivatives: Sequence[Callable[..., Any] | None] | None = None,
+    transpose: Sequence[Callable[..., Any] | None] | None = None,
+    result: Callable[[Any], Any] | None = None,
+    cheap: bool = False,
+    domain: Any = None,
+    tolerance: float | None = None,
+    reference: Callable[..., Any] | None = None,
+    simplify: Callable[..., Any] | None = None,
+) -> Primitive:
+    """Define an elementwise op without parameters.
+
+    Args:
+        impl: ``(xp, *arrays) -> array``; may return a wider dtype, which is narrowed again.
+        accepts: dtypes it takes; ``what`` describes them in errors.
+        body: a function of kir.scalar, or a body for ``Elementwise``.
+        derivatives: one function per operand, see ``nary_jvp``; None: no derivative.
+        transpose: one function per operand where the op is linear, see ``linear_in``.
+        result: operand dtype -> output dtype, where they differ.
+    """
+
+    def own() -> Primitive:
+        return primitive
+
+    def run(xp: Any, *arrays: Any) -> Any:
+        out = impl(xp, *arrays)
+        wanted = result(arrays[0].dtype) if result is not None else arrays[0].dtype
+        return out if out.dtype == wanted else out.astype(wanted)
+
+    primitive = define(
+        name,
+        shape=nary_shape(name, accepts, what, result),
+        impl=run,
+        jvp=zero_jvp(own) if derivatives is None else nary_jvp(own, derivatives),
+        transpose=None if transpose is None else linear_in(transpose),
+        batch=batch_elementwise(lambda *operands: primitive.bind(*operands)),
+        lower=Elementwise(body, cheap),
+        simplify=simplify,
+        domain=domain if domain is not None else ((-10.0, 10.0),) * arity,
+        tolerance=tolerance,
+        reference=reference,
+    )
+    return primitive
+
+
+def _add_any_shape(x: ShapedArray, y: ShapedArray) -> ShapedArray:
+    check(
+        x.shape == y.shape and x.dtype == y.dtype,
+        lambda: f"[add_any] tangents must have one type; got {types_text([x, y])}.",
+    )
+    return ShapedArray(x.shape, x.dtype, x.weak_type and y.weak_type)
+
+
+# The sum of tangents: like add, but of equal shapes only, and made by transformations.
+add_any_p = define(
+    "add_any",
+    shape=_add_any_shape,
+    impl=lambda xp, x, y: xp.add(x, y),
+    jvp=nary_jvp(lambda: add_any_p, (lambda t, out, x, y: t, lambda t, out, x, y: t)),
+    transpose=linear_in((lambda ct, x, y: ct, lambda ct, x, y: ct)),
+    batch=batch_elementwise(lambda x, y: add_any_p.bind(x, y)),
+    lower=Elementwise("add"),
+    domain=((-10.0, 10.0),) * 2,
+)

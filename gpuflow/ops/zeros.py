@@ -1,0 +1,42 @@
+"""Making and adding tangents: symbolic zeros become arrays only where they must."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.rules import Zero
+from gpuflow.ops.axes import broadcast_in_dim
+from gpuflow.ops.nary import add_any_p
+
+
+def full(shape: tuple[int, ...], value: Any, dtype: Any) -> Any:
+    """An array of ``shape`` filled with a number, broadcast from a scalar."""
+    scalar = np.asarray(value).astype(dtype)[()]
+    return broadcast_in_dim(scalar, shape, ())
+
+
+def zeros_of(aval: ShapedArray) -> Any:
+    """An array of zeros; float0 zeros are a NumPy array that holds nothing."""
+    if aval.dtype == dtypes.float0:
+        return np.zeros(aval.shape, dtypes.float0)
+    return full(aval.shape, 0, aval.dtype)
+
+
+def instantiate(tangent: Any) -> Any:
+    """``tangent`` as an array."""
+    return zeros_of(tangent.aval) if type(tangent) is Zero else tangent
+
+
+def add_tangents(first: Any, second: Any) -> Any:
+    """The sum of two tangents or cotangents of one value."""
+    if type(first) is Zero:
+        return second
+    if type(second) is Zero:
+        return first
+    if aval_of(first).dtype == dtypes.float0:
+        return first
+    return add_any_p.bind(first, second)

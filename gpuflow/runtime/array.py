@@ -1,0 +1,234 @@
+"""Array: an immutable array on a device, perhaps still being computed.
+
+Operators and methods come from one table, ``numpy/methods.py``, through ``wiring.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import DeletedArrayError
+from gpuflow.core.aval import ShapedArray, register_value_type, storage_dtype
+from gpuflow.core.rules import Zero
+from gpuflow.runtime.device import Device, default_device
+
+
+class Array:
+    """An immutable array.
+
+    Args:
+        data: a C-contiguous NumPy array of the aval's shape and storage dtype that nobody else
+            writes to; None once the array was deleted.
+        aval: its shape, dtype and weak type.
+        device: where it lives.
+    """
+
+    __slots__ = ("__weakref__", "_data", "aval", "device")
+    __array_priority__ = 100
+
+    def __init__(self, data: np.ndarray | None, aval: ShapedArray, device: Device) -> None:
+        self._data = data
+        self.aval = aval
+        self.device = device
+
+    @property
+    def data(self) -> np.ndarray:
+        """The NumPy array inside; do not write to it.
+
+        Raises:
+            DeletedArrayError: the array was donated or deleted.
+        """
+        if self._data is None:
+            raise_deleted(self)
+        return self._data
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.aval.shape)
+
+    @property
+    def size(self) -> int:
+        return self.aval.size
+
+    @property
+    def nbytes(self) -> int:
+        return self.aval.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        return self.aval.dtype.itemsize
+
+    @property
+    def weak_type(self) -> bool:
+        return self.aval.weak_type
+
+    def devices(self) -> set[Device]:
+        """The devices that hold parts of the array."""
+        return {self.device}
+
+    def block_until_ready(self) -> Array:
+        """Wait until the values are computed, and return the array."""
+        if self._data is None:
+            raise_deleted(self)
+        return self
+
+    def is_deleted(self) -> bool:
+        """Whether the array was donated or deleted."""
+        return self._data is None
+
+    def delete(self) -> None:
+        """Free the memory now; later use raises."""
+        self._data = None
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if dtypes.is_extended(self.aval.dtype):
+            raise TypeError(
+                f"[numpy] random keys have no NumPy form; got {self.aval}. "
+                "Fix: np.asarray(random.key_data(key))."
+            )
+        view = self.data.view()
+        view.flags.writeable = False
+        if dtype is not None and np.dtype(dtype) != view.dtype:
+            return view.astype(dtype)
+        return view.copy() if copy else view
+
+    def __len__(self) -> int:
+        if not self.aval.shape:
+            raise TypeError("[len] the array must have at least one axis; got shape ().")
+        return self.aval.shape[0]
+
+    def __hash__(self) -> int:
+        raise TypeError(
+            f"[hash] arrays are not hashable; got {self.aval}. Fix: use a tuple, x.tobytes(), "
+            "or an ordinary argument instead of a static one."
+        )
+
+    def _scalar(self, what: str) -> Any:
+        if self.aval.size != 1 or (self.aval.shape and what != "item" and what != "bool"):
+            raise TypeError(
+                f"[{what}] only arrays of one element convert to a Python number; got {self.aval}. "
+                "Fix: index or reduce the array first."
+            )
+        return self.data.reshape(())[()]
+
+    def __bool__(self) -> bool:
+        if self.aval.size != 1:
+            raise ValueError(
+                "[bool] the truth value must be that of one element; "
+                f"got {self.aval}. Fix: use x.any() or x.all()."
+            )
+        return bool(self._scalar("bool"))
+
+    def __int__(self) -> int:
+        return int(self._scalar("int"))
+
+    def __float__(self) -> float:
+        return float(self._scalar("float"))
+
+    def __complex__(self) -> complex:
+        return complex(self._scalar("complex"))
+
+    def __index__(self) -> int:
+        if self.aval.shape or not dtypes.is_integer(self.aval.dtype):
+            raise TypeError(
+                f"[index] only integer scalars can be indices; got {self.aval}. Fix: int(x)."
+            )
+        return int(self._scalar("index"))
+
+    def item(self, *position: int) -> Any:
+        """One element as a Python number."""
+        return self.data.item(*position)
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers."""
+        return np.asarray(self).tolist()
+
+    def tobytes(self) -> bytes:
+        """The elements in row-major order as bytes."""
+        return self.data.tobytes()
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise TypeError(
+            f"[setitem] arrays are immutable; got an assignment to x[{index!r}]. "
+            f"Fix: x = x.at[{index!r}].set(...)."
+        )
+
+    def __format__(self, specification: str) -> str:
+        if not self.aval.shape and specification:
+            return format(self.item(), specification)
+        return str(self)
+
+    def __repr__(self) -> str:
+        if self._data is None:
+            return f"Array({self.aval}, deleted)"
+        if dtypes.is_extended(self.aval.dtype):
+            return f"Array({self.aval.shape}, dtype={self.aval.dtype}) overlaying {self.data!r}"
+        weak = ", weak_type=True" if self.aval.weak_type else ""
+        body = np.array2string(self.data, separator=", ", prefix="Array(")
+        if self.aval.size == 0 and self.aval.ndim != 1:
+            body += f", shape={self.aval.shape}"
+        return f"Array({body}, dtype={self.aval.dtype.name}{weak})"
+
+    def __str__(self) -> str:
+        return repr(self) if dtypes.is_extended(self.aval.dtype) else str(self.data)
+
+    def __copy__(self) -> Array:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Array:
+        del memo
+        return Array(self.data.copy(), self.aval, self.device)
+
+    def __reduce__(self) -> Any:
+        return _restore, (self.data, self.aval)
+
+
+def _restore(data: np.ndarray, aval: ShapedArray) -> Array:
+    return Array(np.ascontiguousarray(data).reshape(aval.shape), aval, default_device())
+
+
+def raise_deleted(array: Array) -> None:
+    """Raise for an array without data.
+
+    Raises:
+        DeletedArrayError: always.
+    """
+    raise DeletedArrayError(
+        f"[array] the array must not have been donated or deleted; got a deleted {array.aval}. "
+        "Fix: use the result of the function that it was donated to, or drop donate_argnums."
+    )
+
+
+def _array_aval(array: Array) -> ShapedArray:
+    return array.aval
+
+
+register_value_type(Array, _array_aval)
+
+
+def from_numpy(value: Any, aval: ShapedArray, device: Device | None = None) -> Array:
+    """A new Array with a copy of ``value``, converted to the aval's storage dtype."""
+    data = np.array(value, dtype=storage_dtype(aval.dtype), order="C", copy=True)
+    return Array(data.reshape(aval.shape), aval, device or default_device())
+
+
+def as_numpy(value: Any, aval: ShapedArray) -> np.ndarray:
+    """The NumPy array of an operand of any value type, in the aval's storage dtype."""
+    if type(value) is Array:
+        return value.data
+    if type(value) is Zero:
+        return np.zeros(aval.shape, storage_dtype(aval.dtype))
+    array = np.asarray(value)
+    dtype = storage_dtype(aval.dtype)
+    return np.ascontiguousarray(array, dtype=dtype).reshape(aval.shape)

@@ -1,0 +1,155 @@
+"""Timing of functions that return before their work is done.
+
+Standard library only: the benchmarks load this very file beside a rival framework, so that both
+sides are measured by the same code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+WARM_UP_CALLS = 2
+MINIMUM_RUNS = 5
+MAXIMUM_RUNS = 1000
+# A sample shorter than this is made of several calls, for the clock itself costs some 50 ns.
+SHORTEST_SAMPLE = 20e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Seconds per call; bytes and FLOPs per call where the plan of the function is known."""
+
+    median: float
+    spread: float
+    runs: int
+    bytes: float | None = None
+    flops: float | None = None
+
+    def __str__(self) -> str:
+        text = f"{format_seconds(self.median)} ± {format_seconds(self.spread)} ({self.runs} runs)"
+        if self.bytes is not None and self.median > 0:
+            text += f", {self.bytes / self.median / 1e9:.3g} GB/s"
+        if self.flops is not None and self.median > 0:
+            text += f", {self.flops / self.median / 1e9:.3g} GFLOP/s"
+        return text
+
+
+def format_seconds(seconds: float) -> str:
+    """Three digits and the unit that fits: `1.25 ms`."""
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def block_until_ready(tree: Any) -> Any:
+    """Waits for every leaf of `tree` that can be waited for, of whatever framework; returns it."""
+    for leaf in _leaves(tree):
+        wait = getattr(leaf, "block_until_ready", None)
+        if callable(wait):
+            wait()
+    return tree
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, dict):
+        children = list(tree.values())
+    elif isinstance(tree, (list, tuple)):
+        children = list(tree)
+    elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        if hasattr(tree, "block_until_ready"):
+            children = None
+        else:
+            children = [getattr(tree, field.name) for field in dataclasses.fields(tree)]
+    else:
+        children = None
+    if children is None:
+        yield tree
+        return
+    for child in children:
+        yield from _leaves(child)
+
+
+def summarize(
+    samples: list[float], bytes: float | None = None, flops: float | None = None
+) -> Timing:
+    """Median and interquartile range of `samples`, in seconds.
+
+    Raises:
+        ValueError: there are no samples.
+    """
+    if not samples:
+        raise ValueError("[timeit] there must be a sample; got none. Fix: measure at least once.")
+    if len(samples) == 1:
+        return Timing(samples[0], 0.0, 1, bytes, flops)
+    low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return Timing(middle, high - low, len(samples), bytes, flops)
+
+
+def plan_costs(function: Any, args: tuple[Any, ...]) -> dict[str, float]:
+    """`cost_analysis()` of the compiled function (`flops`, `bytes accessed`); empty if unknown.
+
+    A function without a plan is timed all the same, so nothing that goes wrong here is an error.
+    """
+    if not hasattr(function, "lower"):
+        return {}
+    try:
+        costs = function.lower(*args).compile().cost_analysis()
+    except Exception:
+        return {}
+    return costs if isinstance(costs, dict) else {}
+
+
+def timeit(
+    function: Callable[..., Any],
+    *args: Any,
+    runs: int | None = None,
+    seconds: float = 0.5,
+) -> Timing:
+    """Times `function(*args)` until its results are ready, after a warm-up.
+
+    Do not pass arguments that the function donates: they can be used once. Time a function of no
+    arguments that carries its state along instead.
+
+    Args:
+        function: what to time; a jitted one also reports bytes and FLOPs of its plan.
+        *args: its arguments.
+        runs: number of samples; by default as many as fit into `seconds`, 5 to 1000.
+        seconds: how long to measure, roughly.
+
+    Returns:
+        Timing: median and interquartile range in seconds per call.
+
+    Raises:
+        TypeError: `function` cannot be called.
+        ValueError: `runs` is less than 1.
+    """
+    if not callable(function):
+        raise TypeError(
+            f"[timeit] the first argument must be a function; got {type(function).__name__}. "
+            "Fix: timeit(f, x), not timeit(f(x))."
+        )
+    if runs is not None and runs < 1:
+        raise ValueError(f"[timeit] runs must be at least 1; got {runs}. Fix: leave it out.")
+
+    for _ in range(WARM_UP_CALLS):
+        block_until_ready(function(*args))
+    estimate = max(_sample(function, args, 1), 1e-9)
+    calls = max(1, round(SHORTEST_SAMPLE / estimate))
+    if runs is None:
+        wanted = int(seconds / (estimate * calls))
+        runs = min(max(wanted, MINIMUM_RUNS), MAXIMUM_RUNS)
+    samples = [_sample(function, args, calls) for _ in range(runs)]
+    costs = plan_costs(function, args)
+    return summarize(samples, costs.get("bytes accessed"), costs.get("flops"))
+
+
+def _sample(function: Callable[..., Any], args: tuple[Any, ...], calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        block_until_ready(function(*args))
+    return (time.perf_counter() - start) / calls

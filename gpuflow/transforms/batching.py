@@ -1,0 +1,131 @@
+"""Batching: vmap as rules that move one mapped axis through every op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base.util import safe_zip
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.rules import AxisData
+from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.core.trace import Trace, Tracer, current_trace, thread_state
+from gpuflow.ops.moving import batch_to_dim
+
+
+class BatchTracer(Tracer):
+    """A value with a mapped dimension that the program does not see."""
+
+    __slots__ = ("dim", "value")
+
+    def __init__(self, trace: BatchTrace, value: Any, dim: int) -> None:
+        self._trace = trace
+        self.value = value
+        self.dim = dim
+
+    @property
+    def aval(self) -> ShapedArray:
+        aval = aval_of(self.value)
+        return aval.update(shape=aval.shape[: self.dim] + aval.shape[self.dim + 1 :])
+
+    def describe(self) -> str:
+        origin = self.value.describe() if isinstance(self.value, Tracer) else ""
+        return ", ".join(part for part in (origin, "mapped by vmap") if part)
+
+
+class BatchTrace(Trace):
+    """Applies batch rules; they run under the parent."""
+
+    __slots__ = ("axis",)
+
+    def __init__(self, parent: Trace, axis: AxisData) -> None:
+        super().__init__(parent)
+        self.axis = axis
+
+    def split(self, value: Any) -> tuple[Any, int | None]:
+        """The full value and its mapped dimension, None if it has none."""
+        if type(value) is BatchTracer and value._trace is self:
+            return value.value, value.dim
+        return value, None
+
+    def join(self, value: Any, dim: int | None) -> Any:
+        """A tracer, or the value itself when it is not mapped."""
+        return value if dim is None else BatchTracer(self, value, dim)
+
+    def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        pairs = [self.split(value) for value in operands]
+        values = [value for value, _ in pairs]
+        dims = [dim for _, dim in pairs]
+        with current_trace(self.parent):
+            if all(dim is None for dim in dims):
+                return self.parent.process(primitive, tuple(values), params)
+            if primitive.batch is None:
+                raise NotImplementedError(
+                    f"[{primitive.name}] vmap needs a batching rule; got a primitive without one. "
+                    "Fix: wrap the call in custom_vmap, or use lax.map."
+                )
+            outs, out_dims = primitive.batch(self.axis, values, dims, **params)
+        if not primitive.multiple_results:
+            return self.join(outs, out_dims)
+        return [self.join(out, dim) for out, dim in safe_zip(outs, out_dims)]
+
+
+def batch_flat(
+    function: Callable[..., Sequence[Any]],
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+) -> tuple[list[Any], list[int | None]]:
+    """Outputs of a mapped flat function, each with its mapped dimension or None."""
+    trace = BatchTrace(thread_state.trace, axis)
+    mapped = [trace.join(value, dim) for value, dim in safe_zip(operands, dims)]
+    try:
+        with current_trace(trace):
+            outs = function(*mapped)
+        pairs = [trace.split(out) for out in outs]
+    finally:
+        trace.finished = True
+    return [value for value, _ in pairs], [dim for _, dim in pairs]
+
+
+def batch_jaxpr(
+    jaxpr: ClosedJaxpr,
+    axis: AxisData,
+    batched: tuple[bool, ...],
+    instantiate_outs: tuple[bool, ...] | None = None,
+) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+    """The mapped jaxpr, with mapped dimensions in front.
+
+    Returns:
+        The jaxpr, and which of its outputs are mapped; ``instantiate_outs`` forces some to be.
+    """
+    key = ("batch", axis, batched, instantiate_outs)
+    return jaxpr.jaxpr.memo(key, lambda: _make_batched(jaxpr, axis, batched, instantiate_outs))
+
+
+def _make_batched(
+    jaxpr: ClosedJaxpr,
+    axis: AxisData,
+    batched: tuple[bool, ...],
+    instantiate_outs: tuple[bool, ...] | None,
+) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+    forced = instantiate_outs or (False,) * len(jaxpr.out_avals)
+    out_batched: list[bool] = []
+
+    def mapped(*operands: Any) -> list[Any]:
+        dims = [0 if flag else None for flag in batched]
+        outs, out_dims = batch_flat(jaxpr, axis, operands, dims)
+        result = []
+        for out, dim, force in safe_zip(outs, out_dims, forced):
+            is_mapped = dim is not None or force
+            out_batched.append(is_mapped)
+            result.append(batch_to_dim(out, dim, 0, axis.size) if is_mapped else out)
+        return result
+
+    avals = [
+        aval.update(shape=(axis.size, *aval.shape)) if flag else aval
+        for aval, flag in safe_zip(jaxpr.in_avals, batched)
+    ]
+    result, consts = trace_to_jaxpr(mapped, avals)
+    return ClosedJaxpr(result, tuple(consts)), tuple(out_batched)

@@ -1,0 +1,191 @@
+"""Linearization: one evaluation that also records the linear map between tangents.
+
+Primals are computed under the parent trace; operations on tangents are recorded into a jaxpr whose
+constants are the residuals. By default an op is linearized by running its jvp rule under a
+``PartialTrace``, which sends what touches a recorded tangent to the recording and the rest to the
+parent: that is partial evaluation without a second set of tracers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base.util import safe_zip
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr
+from gpuflow.core.rules import Zero, zero_tangent
+from gpuflow.core.staging import StagedTracer, StagingTrace, trace_to_jaxpr
+from gpuflow.core.trace import Trace, Tracer, current_trace, thread_state
+from gpuflow.ops.zeros import instantiate
+from gpuflow.transforms.jvp import jvp_rule
+
+
+class LinearizeTracer(Tracer):
+    """A primal of the parent trace with a recorded tangent."""
+
+    __slots__ = ("primal", "tangent")
+
+    def __init__(self, trace: LinearizeTrace, primal: Any, tangent: Any) -> None:
+        self._trace = trace
+        self.primal = primal
+        self.tangent = tangent
+
+    @property
+    def aval(self) -> ShapedArray:
+        return aval_of(self.primal)
+
+    def concrete(self) -> Any:
+        return self.primal.concrete() if isinstance(self.primal, Tracer) else self.primal
+
+    def describe(self) -> str:
+        return self.primal.describe() if isinstance(self.primal, Tracer) else ""
+
+
+class PartialTrace(Trace):
+    """Records what depends on recorded tangents; evaluates the rest under the parent."""
+
+    __slots__ = ("recording",)
+
+    def __init__(self, parent: Trace, recording: StagingTrace) -> None:
+        super().__init__(parent)
+        self.recording = recording
+
+    def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        recording = self.recording
+        for value in operands:
+            if type(value) is StagedTracer and value._trace is recording:
+                with current_trace(recording):
+                    return recording.process(primitive, operands, params)
+        with current_trace(self.parent):
+            return self.parent.process(primitive, operands, params)
+
+
+class LinearizeTrace(Trace):
+    """Evaluates primals under the parent and records tangents."""
+
+    __slots__ = ("partial", "recording")
+
+    def __init__(self, parent: Trace, recording: StagingTrace) -> None:
+        super().__init__(parent)
+        self.recording = recording
+        self.partial = PartialTrace(parent, recording)
+
+    def split(self, value: Any) -> tuple[Any, Any]:
+        """The primal and tangent of ``value``; foreign values are constants."""
+        if type(value) is LinearizeTracer and value._trace is self:
+            return value.primal, value.tangent
+        return value, zero_tangent(value)
+
+    def join(self, primal: Any, tangent: Any) -> Any:
+        """A tracer, or the primal alone when its tangent is zero."""
+        return primal if type(tangent) is Zero else LinearizeTracer(self, primal, tangent)
+
+    def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        pairs = [self.split(value) for value in operands]
+        primals = [primal for primal, _ in pairs]
+        tangents = [tangent for _, tangent in pairs]
+        if all(type(tangent) is Zero for tangent in tangents):
+            with current_trace(self.parent):
+                return self.parent.process(primitive, tuple(primals), params)
+        if primitive.linearize is not None:
+            outs, out_tangents = self._by_rule(primitive, primals, tangents, params)
+        else:
+            with current_trace(self.partial):
+                outs, out_tangents = jvp_rule(primitive)(primals, tangents, **params)
+        if not primitive.multiple_results:
+            return self.join(outs, out_tangents)
+        return [self.join(out, tangent) for out, tangent in safe_zip(outs, out_tangents)]
+
+    def _by_rule(
+        self, primitive: Any, primals: list[Any], tangents: list[Any], params: dict[str, Any]
+    ) -> tuple[list[Any], list[Any]]:
+        nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
+        with current_trace(self.parent):
+            outs, out_nonzeros, residuals, tangent_function = primitive.linearize(
+                nonzeros, *primals, **params
+            )
+        given = [tangent for tangent in tangents if type(tangent) is not Zero]
+        with current_trace(self.recording):
+            made = iter(tangent_function(residuals, *given))
+        out_tangents = [
+            next(made) if nonzero else zero_tangent(out)
+            for out, nonzero in safe_zip(outs, out_nonzeros)
+        ]
+        return outs, out_tangents
+
+
+def linearize_flat(
+    function: Callable[..., Sequence[Any]],
+    primals: Sequence[Any],
+    nonzeros: Sequence[bool] | None = None,
+    instantiate_outs: bool = True,
+) -> tuple[list[Any], Jaxpr, list[Any], list[bool]]:
+    """Linearize a flat function at ``primals``.
+
+    Returns:
+        Outputs, a linear jaxpr from the nonzero input tangents to the nonzero output tangents, the
+        residuals (values of its constvars), and which outputs have a tangent in it.
+    """
+    parent = thread_state.trace
+    nonzeros = [True] * len(primals) if nonzeros is None else list(nonzeros)
+    recording = StagingTrace(parent, "a linearized function")
+    trace = LinearizeTrace(parent, recording)
+    arguments: list[StagedTracer] = []
+    operands = []
+    for primal, nonzero in safe_zip(primals, nonzeros):
+        if nonzero:
+            arguments.append(recording.new_argument(aval_of(primal).tangent()))
+            operands.append(LinearizeTracer(trace, primal, arguments[-1]))
+        else:
+            operands.append(primal)
+    try:
+        with current_trace(trace):
+            outs = function(*operands)
+        pairs = [trace.split(out) for out in outs]
+        tangents = [tangent for _, tangent in pairs]
+        if instantiate_outs:
+            # Zeros are made under the parent: they are constants of the linear map.
+            tangents = [instantiate(tangent) for tangent in tangents]
+        out_nonzeros = [type(tangent) is not Zero for tangent in tangents]
+        kept = [tangent for tangent in tangents if type(tangent) is not Zero]
+        jaxpr, residuals = recording.finish(arguments, kept)
+    finally:
+        trace.finished = recording.finished = trace.partial.finished = True
+    return [primal for primal, _ in pairs], jaxpr, residuals, out_nonzeros
+
+
+def linearize_jaxpr(
+    jaxpr: ClosedJaxpr, nonzeros: tuple[bool, ...]
+) -> tuple[ClosedJaxpr, Jaxpr, tuple[bool, ...], int]:
+    """Split a jaxpr into the evaluation and the linear map.
+
+    Returns:
+        ``(*primals) -> (*outs, *residuals)``; the linear jaxpr ``(*residuals, *nonzero tangents) ->
+        nonzero out tangents``; which outputs have a tangent; and the number of residuals.
+    """
+    return jaxpr.jaxpr.memo(
+        ("linearize", nonzeros), lambda: _make_linearized(jaxpr, nonzeros)
+    )
+
+
+def _make_linearized(
+    jaxpr: ClosedJaxpr, nonzeros: tuple[bool, ...]
+) -> tuple[ClosedJaxpr, Jaxpr, tuple[bool, ...], int]:
+    parts: list[Any] = []
+
+    def evaluation(*primals: Any) -> list[Any]:
+        outs, linear, residuals, out_nonzeros = linearize_flat(
+            jaxpr, primals, nonzeros, instantiate_outs=False
+        )
+        parts.extend((linear, tuple(out_nonzeros), len(residuals)))
+        return [*outs, *residuals]
+
+    known, consts = trace_to_jaxpr(evaluation, jaxpr.in_avals)
+    linear, out_nonzeros, count = parts
+    linear = linear.replace(
+        constvars=(),
+        invars=(*linear.constvars, *linear.invars),
+        argument_names=("",) * (len(linear.constvars) + len(linear.invars)),
+    )
+    return ClosedJaxpr(known, tuple(consts)), linear, out_nonzeros, count

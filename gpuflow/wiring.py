@@ -1,0 +1,18 @@
+"""The only upward plugs: what lower layers call without importing it."""
+
+from __future__ import annotations
+
+from gpuflow.core.trace import Tracer, eval_trace
+from gpuflow.numpy.methods import METHODS, PROPERTIES
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.eager import evaluate
+
+
+def install() -> None:
+    """Plug in the eager evaluator, and the operators and methods of Array and Tracer."""
+    eval_trace.evaluate = evaluate
+    for cls in (Array, Tracer):
+        for name, function in METHODS.items():
+            setattr(cls, name, function)
+        for name, function in PROPERTIES.items():
+            setattr(cls, name, property(function))

@@ -1,0 +1,132 @@
+"""One framework in one process: measures what compare.py asks for, line by line.
+
+Requests and answers are JSON lines on stdin and stdout. The framework's own output goes to stderr.
+Nothing of gpuflow is imported beside a rival: the timing code is loaded from its file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import importlib.util
+import json
+import os
+import platform
+import sys
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TIMING_FILE = Path(__file__).resolve().parents[1] / "gpuflow" / "timing.py"
+# One answer to "run" holds about this many seconds of samples.
+SAMPLE_SECONDS = 0.25
+WARM_UP_CALLS = 3
+
+
+def load_file(path: Path, name: str) -> types.ModuleType:
+    """Imports a Python file under `name`."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def plain_numpy() -> tuple[Any, Any]:
+    """NumPy with a `jit` that does nothing: runs whatever needs no transformation."""
+    import numpy
+
+    namespace = types.SimpleNamespace(
+        __name__="numpy", __version__=numpy.__version__, jit=lambda function, **_: function
+    )
+    return namespace, numpy
+
+
+def load_framework(name: str) -> tuple[Any, Any]:
+    """The framework's (jax-like module, numpy-like module)."""
+    if name == "numpy":
+        return plain_numpy()
+    return importlib.import_module(name), importlib.import_module(f"{name}.numpy")
+
+
+def describe(name: str, module: Any) -> dict[str, str]:
+    """Versions that belong beside every figure."""
+    import numpy
+
+    return {
+        "framework": name,
+        "version": str(getattr(module, "__version__", "unknown")),
+        "python": platform.python_version(),
+        "numpy": numpy.__version__,
+    }
+
+
+class Server:
+    """Holds the loaded framework and the workloads that were prepared so far."""
+
+    def __init__(self, framework: str, bench_file: Path) -> None:
+        self.framework = framework
+        self.jax, self.jnp = load_framework(framework)
+        self.timing = load_file(TIMING_FILE, "benchmark_timing")
+        self.bench = load_file(bench_file, "benchmark_file")
+        self.workloads = {item.name: item for item in self.bench.WORKLOADS}
+        self.groups = {item.name: item for item in getattr(self.bench, "CHECKS", [])}
+        self.prepared: dict[str, Callable[[], Any]] = {}
+
+    def answer(self, request: dict[str, Any]) -> Any:
+        """Carries out one request: `hello`, `prepare`, `run` or `check`."""
+        kind = request["kind"]
+        if kind == "hello":
+            return describe(self.framework, self.jax)
+        if kind == "prepare":
+            return self.prepare(request["name"])
+        if kind == "run":
+            return self.run(request["name"])
+        if kind == "check":
+            checks = self.groups[request["name"]].measure(self.jax, self.jnp)
+            return [dataclasses.asdict(check) for check in checks]
+        raise ValueError(f"unknown request {kind!r}")
+
+    def prepare(self, name: str) -> float:
+        """Builds the workload and warms it up; returns the seconds until the first result."""
+        start = time.perf_counter()
+        function = self.workloads[name].make(self.jax, self.jnp)
+        self.timing.block_until_ready(function())
+        first = time.perf_counter() - start
+        for _ in range(WARM_UP_CALLS):
+            self.timing.block_until_ready(function())
+        self.prepared[name] = function
+        return first
+
+    def run(self, name: str) -> float:
+        """Median seconds per call of one round."""
+        return self.timing.timeit(self.prepared[name], seconds=SAMPLE_SECONDS).median
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("framework")
+    parser.add_argument("bench_file", type=Path)
+    options = parser.parse_args()
+    # Whatever the framework prints must not end up between the answers.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    server: Server | None = None
+    for line in sys.stdin:
+        try:
+            if server is None:
+                server = Server(options.framework, options.bench_file)
+            reply = {"value": server.answer(json.loads(line))}
+        except Exception as error:
+            text = str(error).strip().splitlines()
+            reply = {"error": f"{type(error).__name__}: {text[0] if text else ''}"[:300]}
+        answers.write(json.dumps(reply) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+"""Packages and package data; everything else about the project stands in pyproject.toml.
+
+`kernels/` lies beside `gpuflow/` in the repository, because handwritten kernels depend on Numba
+and NumPy only; it is installed as `gpuflow.kernels`.
+"""
+
+from setuptools import find_packages, setup
+
+setup(
+    packages=[*find_packages(include=["gpuflow", "gpuflow.*"]), "gpuflow.kernels"],
+    package_dir={"gpuflow.kernels": "kernels"},
+    package_data={"gpuflow": ["py.typed"], "gpuflow.kernels": ["*.cu", "*.cuh"]},
+    include_package_data=False,
+)

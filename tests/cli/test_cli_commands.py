@@ -1,0 +1,178 @@
+"""The command line: parsing, the error of a missing extra, `bench` and `doctor`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from gpuflow.cli import bench, doctor
+from gpuflow.cli.main import build_parser, main
+from gpuflow.cli.problems import CommandError, require
+from gpuflow.version import __version__
+
+BENCH_FILE = """
+def plain():
+    return 3
+
+def cases():
+    return [("sum of a list", sum, ([1, 2],)), ("length", len, ("abc",))]
+
+def one_fails():
+    return [("bad", int, ("x",)), ("good", int, ("1",))]
+
+def needs(x, y=1):
+    return x
+
+def empty():
+    return []
+
+number = 3
+"""
+
+
+@pytest.fixture
+def bench_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    path = tmp_path / "a_bench_of_mine.py"
+    path.write_text(BENCH_FILE)
+    yield path
+    sys.modules.pop(path.stem, None)
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as exit_status:
+        main(["--version"])
+    assert exit_status.value.code == 0
+    assert capsys.readouterr().out == f"gpuflow {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["fly"],
+        ["demo", "--steps", "0"],
+        ["demo", "--epochs", "-1"],
+        ["demo", "--steps", "x"],
+        ["demo", "--steps", "1", "--epochs", "1"],
+        ["demo", "--platform", "abacus"],
+        ["bench"],
+    ],
+    ids=" ".join,
+)
+def test_refused_arguments(arguments, capsys):
+    with pytest.raises(SystemExit) as exit_status:
+        build_parser().parse_args(arguments)
+    assert exit_status.value.code == 2
+    assert "usage: gpuflow" in capsys.readouterr().err
+
+
+def test_demo_arguments():
+    options = build_parser().parse_args(
+        ["demo", "--steps", "20", "--no-progress", "--plot", "a.png", "--platform", "cpu"]
+    )
+    assert (options.steps, options.no_progress, options.plot) == (20, True, "a.png")
+    assert (options.platform, options.seed) == ("cpu", 0)
+    assert build_parser().parse_args(["demo"]).steps is None
+
+
+def test_missing_extra_is_one_line_with_the_command(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert main(["demo"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("gpuflow demo: rich must be installed")
+    assert 'pip install "gpuflow[demo]"' in captured.err
+
+
+def test_missing_plot_extra_is_told_before_training(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["demo", "--plot", "loss.png"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and 'pip install "gpuflow[plot]"' in captured.err
+
+
+def test_require_names_the_package_of_a_submodule():
+    with pytest.raises(CommandError, match="no_such_package must be installed"):
+        require("no_such_package.inner", "demo")
+    assert require("json", "demo").loads("1") == 1
+
+
+def test_bench_times_a_function(bench_file, capsys):
+    assert main(["bench", f"{bench_file}:plain", "--seconds", "0.001"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("plain  ") and "runs)" in line
+
+
+def test_bench_times_every_case(bench_file, capsys):
+    assert main(["bench", f"{bench_file}:cases", "--runs", "2"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("sum of a list  ") and first.endswith("(2 runs)")
+    assert second.startswith("length         ")
+
+
+def test_bench_marks_a_failed_case_and_goes_on(bench_file, capsys):
+    assert main(["bench", f"{bench_file}:one_fails", "--runs", "2"]) == 1
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("bad   FAILED ValueError: invalid literal")
+    assert second.startswith("good  ") and "FAILED" not in second
+
+
+def test_bench_of_a_function_that_returns_no_cases(bench_file):
+    name, function = bench.load_function(f"{bench_file}:empty")
+    assert bench.find_cases(name, function) == [("empty", function, ())]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("bench.py", "target must be FILE.py:function"),
+        (":f", "target must be FILE.py:function"),
+        ("nowhere.py:f", "nowhere.py must be a Python file; there is none"),
+        ("{file}:missing", "must define the function missing; it defines: plain, cases"),
+        ("{file}:number", "must define the function number"),
+        ("{file}:needs", "needs must be callable without arguments; it needs x."),
+        ("{text}:f", "must be a Python file, named"),
+    ],
+)
+def test_bench_errors(bench_file, target, message, capsys):
+    text = bench_file.with_suffix(".txt")
+    text.write_text("")
+    assert main(["bench", target.format(file=bench_file, text=text)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("gpuflow bench: ") and message in error
+
+
+def test_doctor_reports_what_is_there(capsys):
+    assert main(["doctor"]) == 0
+    lines = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert lines["gpuflow"] == __version__
+    assert lines["python"].startswith(".".join(map(str, sys.version_info[:3])))
+    assert {"numpy", "numba", "libmvec", "threads", "processor"} <= lines.keys()
+
+
+def test_doctor_fails_where_a_required_package_is_missing(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "REQUIRED", ("numpy", "no-such-package"))
+    assert main(["doctor"]) == 1
+    assert "MISSING: pip install gpuflow" in capsys.readouterr().out
+
+
+def test_doctor_on_the_cache_folder(tmp_path, monkeypatch):
+    assert dict(doctor.cache(tmp_path / "new" / "er"))["cache"] == "empty"
+    (tmp_path / "a.o").write_bytes(b"x" * 1000)
+    assert dict(doctor.cache(tmp_path))["cache"] == "1 files, 0.0 MB"
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert dict(doctor.cache(tmp_path))["cache"].startswith("not writable")
+
+
+def test_doctor_on_libraries():
+    assert doctor.can_load("libc.so.6") and not doctor.can_load("libnowhere.so.7")
+
+
+def test_module_runs_as_a_command():
+    command = [sys.executable, "-m", "gpuflow.cli.main", "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout == f"gpuflow {__version__}\n"

@@ -1,0 +1,39 @@
+"""Importing gpuflow is cheap and drags in nothing slow."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+SLOW_PACKAGES = ("numba", "scipy", "cupy", "sklearn", "rich", "matplotlib")
+ALLOWED_SECONDS = 0.25
+
+
+def run(code: str) -> str:
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def seconds_to_import(module: str) -> float:
+    clock = "import time; start = time.perf_counter()"
+    return float(run(f"{clock}\nimport {module}\nprint(time.perf_counter() - start)"))
+
+
+def test_import_leaves_slow_packages_alone():
+    loaded = json.loads(run("import gpuflow, json, sys; print(json.dumps(list(sys.modules)))"))
+    assert not [name for name in SLOW_PACKAGES if name in loaded]
+
+
+def test_import_takes_little_more_than_numpy():
+    # The fastest of several tries: other work on the machine only ever adds to an import.
+    tries = [(seconds_to_import("numpy"), seconds_to_import("gpuflow")) for _ in range(5)]
+    numpy_seconds, our_seconds = (min(column) for column in zip(*tries, strict=True))
+    assert our_seconds - numpy_seconds <= ALLOWED_SECONDS
+
+
+def test_version_is_the_installed_one():
+    assert run("import gpuflow; print(gpuflow.__version__)") == run(
+        "from gpuflow.version import __version__; print(__version__)"
+    )
