@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -317,9 +318,7 @@ def grad(
 
 
 def _named(wrapper: Callable[..., Any], fun: Callable[..., Any], what: str) -> Callable[..., Any]:
-    try:
+    with suppress(AttributeError):
         functools.update_wrapper(wrapper, fun)
-    except AttributeError:
-        pass
     wrapper.__doc__ = f"{what} of {getattr(fun, '__name__', 'a function')}.\n\n{fun.__doc__ or ''}"
     return wrapper

@@ -1,4 +1,4 @@
-"""Pytrees, on optree: None is an empty node, dict keys are sorted, custom nodes are registered here.
+"""Pytrees, on optree: None is an empty node, dict keys are sorted, custom nodes are registered.
 
 Source: optree's own semantics with ``none_is_leaf=False``, in the namespace "gpuflow".
 """

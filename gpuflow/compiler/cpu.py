@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from functools import cache as cached
 
-from gpuflow.compiler.cache import Entry, KernelCache, cache_key, version_of
+from gpuflow.compiler import (
+    cpu_build,
+    cpu_column,
+    cpu_emit,
+    cpu_functions,
+    cpu_intrinsics,
+    cpu_libm,
+    cpu_narrow,
+    cpu_printer,
+    printer,
+)
+from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest, version_of
 from gpuflow.compiler.cpu_build import LoadedKernel, Object, build_cpu, host_identity, load_cpu
 from gpuflow.compiler.cpu_column import ColumnPrinter
 from gpuflow.compiler.cpu_printer import CpuPrinter
@@ -13,8 +24,18 @@ from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
 from gpuflow.kir.verify import verify
 
-# Raise it when the printer, the intrinsics or the build change what a kernel's text becomes.
-EMITTER_VERSION = 1
+# The modules that decide what a kernel's text becomes.
+_EMITTERS = (
+    printer,
+    cpu_printer,
+    cpu_column,
+    cpu_intrinsics,
+    cpu_functions,
+    cpu_emit,
+    cpu_libm,
+    cpu_narrow,
+    cpu_build,
+)
 
 
 def print_cpu(kernel: Kernel) -> Source:
@@ -24,17 +45,17 @@ def print_cpu(kernel: Kernel) -> Source:
         kernel: A verified kernel.
 
     Returns:
-        The module's text; its function is ``kernel.name``.
+        The module's text; its function is ``Source.entry``.
     """
-    printer = ColumnPrinter if kernel.kind == "column" else CpuPrinter
-    return printer(kernel).source()
+    chosen = ColumnPrinter if kernel.kind == "column" else CpuPrinter
+    return chosen(kernel).source()
 
 
 @cached
 def cache_parts() -> tuple[str, ...]:
     """What a CPU kernel's code depends on besides its text."""
     versions = (version_of("numba"), version_of("llvmlite"))
-    return ("cpu", str(EMITTER_VERSION), *versions, host_identity())
+    return ("cpu", source_digest(_EMITTERS), *versions, host_identity())
 
 
 def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> LoadedKernel:

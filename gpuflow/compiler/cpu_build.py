@@ -43,7 +43,8 @@ class LoadedKernel:
     Attributes:
         address: of ``void kernel(int64 *words, int64 lo, int64 hi)``.
         call: the same through ctypes, ``call(address_of_words, lo, hi)``; releases the GIL.
-        keepalive: owns the code; the address is valid while it lives.
+            It owns the code.
+        keepalive: owns the code; the address is valid while this or ``call`` lives.
     """
 
     address: int
@@ -183,7 +184,10 @@ def load_cpu(built: Object) -> LoadedKernel:
         RuntimeError: a symbol is missing.
     """
     library, address = _linker.link(built)
-    return LoadedKernel(address, _PROTOTYPE(address), library)
+    call: Any = _PROTOTYPE(address)
+    # Whoever holds only the function must own the code as well.
+    call.keepalive = library
+    return LoadedKernel(address, call, library)
 
 
 @cache

@@ -40,8 +40,9 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.walk import owned_blocks, results_of, statements, uses_of
 
-# Fewer rows than in a row kernel: one column is added in order, not in vector lanes.
-ROW_BLOCK_BITS = 8
+# Rows between two additions to the float64 totals: fewer than in a row kernel, as a column is added
+# in order and not in vector lanes.
+ROW_BLOCK_BITS = 6
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def _needed(items: Sequence[Statement], results: Iterable[Value] = ()) -> set[Va
 
 
 class ColumnPrinter(CpuPrinter):
-    """A CpuPrinter that interchanges the innermost PARALLEL loop of a column kernel."""
+    """A CpuPrinter that interchanges the loop over the columns of a column kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
@@ -132,7 +133,7 @@ class ColumnPrinter(CpuPrinter):
             order.index(name) < order.index(axis) and self.axes[name].role is not Role.PARALLEL
             for name in names
         )
-        is_parallel = self.axes[axis].role is Role.PARALLEL
+        is_parallel = self.axes[axis].role in (Role.PARALLEL, Role.VECTOR)
         return is_parallel and is_outer and 0 < len(direct) == len(inner)
 
     def _find_arrays(self, parts: Sequence[Part]) -> None:

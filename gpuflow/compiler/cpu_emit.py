@@ -1,8 +1,8 @@
 """Write LLVM instructions with Python operators.
 
 A ``Lane`` is one LLVM value with its compute dtype. Scalar functions of the CPU target are written
-on Lanes (``cpu_functions``): their formulas read as such and become a few inline instructions, which
-costs Numba far less compile time than a helper function would.
+on Lanes (``cpu_functions``): their formulas read as such and become a few inline instructions,
+which costs Numba far less compile time than a helper function would.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the C function and fold or rename it. The attribute ``vector-function-abi-varian
 vector variants; LoopVectorize calls those. Without libmvec, or where a function is missing there,
 the loop calls the scalar function and stays correct.
 
-Source: LLVM Language Reference, "vector-function-abi-variant"; the x86 vector function ABI of glibc.
+Source: LLVM Language Reference, "vector-function-abi-variant"; x86 vector function ABI of glibc.
 """
 
 from __future__ import annotations

@@ -111,8 +111,9 @@ def _narrow_bfloat16(x: Lane) -> Lane:
 
 def narrow_by_bits(x: Lane, form: Format) -> Lane:
     """The code of a float32 in ``form``, as uint32, by integer arithmetic."""
-    magnitude = x.intrinsic("fabs")
-    bits = magnitude.bitcast("uint32")
+    # By its bits and not by llvm.fabs, which NVVM does not take: the CUDA target uses this too.
+    bits = x.bitcast("uint32") & 0x7FFFFFFF
+    magnitude = bits.bitcast("float32")
     dropped = _FLOAT32_MANTISSA - form.mantissa
     nearest = (bits + ((1 << (dropped - 1)) - 1) + ((bits >> dropped) & 1)) >> dropped
     normal = nearest - ((_FLOAT32_BIAS - form.bias) << form.mantissa)

@@ -1,7 +1,7 @@
 """Prints KernelIR for the CPU: nested loops over raw pointers.
 
-The function is ``kernel(words, lo, hi)``: ``words`` is the address of the argument block that
-``kir.nodes.arguments`` describes, ``lo..hi`` the part of the first PARALLEL axis to run.
+The function is ``kernel_<name>(words, lo, hi)``: ``words`` is the address of the argument block
+that ``kir.nodes.arguments`` describes, ``lo..hi`` the part of the first PARALLEL axis to run.
 
 Float sums over long axes are added in blocks of ``SUM_BLOCK`` by an addition that LLVM may reorder
 into vector lanes; the sums of the blocks are added in float64, in order. Everything else is IEEE
@@ -47,9 +47,13 @@ class CpuPrinter(NumbaPrinter):
                 lines.append(f"store_{operand.name} = writer({place})")
         return [*lines, "", ""]
 
+    def function_name(self) -> str:
+        # A kernel may be called as an intrinsic is; no intrinsic's name starts like this.
+        return f"kernel_{self.kernel.name}"
+
     def signature(self) -> str:
         first = "table" if self.kernel.segmented else "words"
-        return f"def {self.kernel.name}({first}, lo, hi):"
+        return f"def {self.function_name()}({first}, lo, hi):"
 
     def unpack(self) -> None:
         for place, argument in enumerate(arguments(self.kernel)):

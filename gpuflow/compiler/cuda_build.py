@@ -169,6 +169,8 @@ def normalise_ptx(ptx: str, entry: str) -> str:
     ptx = re.sub(r"^[ \t]*//[^\n]*\n", "", ptx, flags=re.MULTILINE)
     ptx = re.sub(r"^\.common \.global[^\n]*NumbaEnv[^\n]*\n", "", ptx, flags=re.MULTILINE)
     ptx = ptx.replace(found[1], entry)
+    for number, name in enumerate(re.findall(r"\.shared [^;]*?([\w$]+)(?:\[\d+\])?;", ptx)):
+        ptx = re.sub(rf"(?<![\w$]){re.escape(name)}(?![\w$])", f"shared_memory_{number}", ptx)
     return re.sub(r"\n{3,}", "\n\n", ptx)
 
 

@@ -34,7 +34,7 @@ class CudaNames(Names):
     """Operand names that hide nothing that printed CUDA source calls."""
 
     _CALLED = frozenset(
-        "cuda libdevice maximum minimum saturate bitcast barrier threefry2x32".split()
+        ("cuda", "libdevice", "maximum", "minimum", "saturate", "bitcast", "barrier")
     )
 
     def operand(self, operand: str) -> str:

@@ -66,7 +66,7 @@ def logistic_{dtype}(x):
 """
 
 # Reflection to x >= 1/2, recurrence to x >= 10, asymptotic series: DLMF 5.5.4, 5.5.2 and 5.11.2.
-# tan has period 1 in x, and x minus its nearest integer is exact.
+# sinpi and cospi reduce their argument exactly.
 _DIGAMMA = """
 @device_function
 def digamma_{dtype}(x):
@@ -86,8 +86,8 @@ def digamma_{dtype}(x):
     positive = libdevice.log{f}(shifted) - {T}(0.5) * inverse - series - correction
     if x >= {T}(0.5):
         return positive
-    fraction = x - libdevice.rint{f}(x)
-    return positive - {T}(np.pi) / libdevice.tan{f}({T}(np.pi) * fraction)
+    cotangent = libdevice.cospi{f}(x) / libdevice.sinpi{f}(x)
+    return positive - {T}(np.pi) * cotangent
 """
 _DIGAMMA_SERIES = ("1 / 12", "-691 / 32760", "1 / 132", "-1 / 240", "1 / 252", "-1 / 120", "1 / 12")
 

@@ -12,6 +12,7 @@ takes a quarter of the time that the expression written out for every lane would
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuflow.compiler.cuda_printer import CudaPrinter, CudaPrintError, Nest
@@ -27,6 +28,7 @@ class Element:
     loads: list[Operand]
     stores: list[Operand]
     captured: list[str]
+    accesses: Block
 
 
 class VectorPrinter(CudaPrinter):
@@ -50,9 +52,27 @@ class VectorPrinter(CudaPrinter):
             with self.counting(last.name, start, self.extent(last), "thread_count"):
                 self.inside(nest, self._tail_body)
 
+    def inside(self, nest: Nest, print_body: Callable[[Block], None]) -> None:
+        """As for single points, but the innermost axis is entered by ``print_body``.
+
+        The device function enters it for itself, and the accesses around it enter it here.
+        """
+        (axis, body), *inner = nest
+        if not inner:
+            print_body(body)
+            return
+        with self.at_point(axis, body):
+            for statement in body.body[:-1]:
+                self.statement(statement)
+            self.inside(inner, print_body)
+
     def _vector_body(self, body: Block) -> None:
-        width, last = self.launch.width, self.launch.points[-1].name
         element = self._element_function(body)
+        with self.at_point(self.launch.points[-1], element.accesses):
+            self._vector_accesses(element)
+
+    def _vector_accesses(self, element: Element) -> None:
+        width, last = self.launch.width, self.launch.points[-1].name
         for operand in element.loads:
             call = "load_vector_readonly" if operand.mode is Mode.IN else "load_vector"
             name, at = self.names.operand(operand.name), self.offsets[operand.name]
@@ -71,6 +91,10 @@ class VectorPrinter(CudaPrinter):
 
     def _tail_body(self, body: Block) -> None:
         element = self._element_function(body)
+        with self.at_point(self.launch.points[-1], element.accesses):
+            self._tail_accesses(element)
+
+    def _tail_accesses(self, element: Element) -> None:
         loaded = [self.raw_load(operand, self.offsets[operand.name]) for operand in element.loads]
         self.emit(f"lane_0 = each_element({', '.join([*loaded, *element.captured])})")
         for operand, part in self._parts(element):
@@ -109,7 +133,8 @@ class VectorPrinter(CudaPrinter):
                 "two. Fix: print it with vectorize=False."
             )
         loaded = [self.operands[name] for name in loads]
-        return Element(loaded, [self.operands[s.operand] for s in stores], captured)
+        stored = [self.operands[s.operand] for s in stores]
+        return Element(loaded, stored, captured, Block(body=tuple(moved)))
 
     def _lane(self, operand: str) -> str:
         return f"{self.names.operand(operand)}_lane"

@@ -4,6 +4,7 @@ Both targets share this walk: statements, addresses, constants, loops and branch
 subclass that overrides hooks; they stand together at the end of ``NumbaPrinter``:
 
     module_lines    lines between the header comment and the function
+    function_name   the name of the function
     signature       the ``def`` line
     unpack          lines that give every argument its local name (``Names`` says which)
     entry           the function's body; calls ``block(kernel.body)`` wherever the body belongs
@@ -20,9 +21,10 @@ A loop head is one line ending in a colon that defines the axis's index variable
 
 from __future__ import annotations
 
+import keyword
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -55,7 +57,10 @@ COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 FLOATS = ("float32", "float64")
 
 # An operand with one of these names gets an underscore: they would hide names of the text itself.
-_TAKEN = re.compile(r"t\d+|np|math|words|table|lo|hi|range|min|max|True|False|None|.*_.*")
+_TAKEN = re.compile(
+    r"[ct]\d+|np|math|cuda|words|table|lo|hi|segments?|start|end|first|last|reader|writer"
+    r"|range|min|max|int|float|bool|abs|.*_.*"
+)
 
 
 @dataclass(frozen=True)
@@ -116,11 +121,19 @@ def combine_functions(reduce: Reduce) -> tuple[str, ...] | None:
 
 
 class Names:
-    """The names that the text gives to what the argument block holds."""
+    """The names that the text gives to what the argument block holds.
+
+    Args:
+        taken: Names that the text uses for something else: those of the axes.
+    """
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = frozenset(taken)
 
     def operand(self, operand: str) -> str:
         """A pointer, an INDEX operand's base or a scalar's value."""
-        return operand + "_" if _TAKEN.fullmatch(operand) else operand
+        taken = operand in self._taken or keyword.iskeyword(operand)
+        return operand + "_" if taken or _TAKEN.fullmatch(operand) else operand
 
     def extent(self, axis: Axis) -> str:
         """The number of points of an axis: a literal when it is exact."""
@@ -139,7 +152,7 @@ class NumbaPrinter:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.names = Names()
+        self.names = Names(axis.name for axis in kernel.axes)
         self.axes: dict[str, Axis] = {axis.name: axis for axis in kernel.axes}
         self.operands: dict[str, Operand] = {o.name: o for o in kernel.operands}
         self.values: dict[int, str] = {}
@@ -162,7 +175,7 @@ class NumbaPrinter:
             self.emit(line)
         with self.indented(self.signature()):
             self.entry()
-        return Source("\n".join(self.lines) + "\n", self.kernel.name, self.target)
+        return Source("\n".join(self.lines) + "\n", self.function_name(), self.target)
 
     # Lines
 
@@ -406,6 +419,10 @@ class NumbaPrinter:
     def module_lines(self) -> list[str]:
         """Lines between the header comment and the function: imports, helper definitions."""
         return ["import math", "", "import numpy as np", "", ""]
+
+    def function_name(self) -> str:
+        """The name of the kernel's function in the text."""
+        return self.kernel.name
 
     def signature(self) -> str:
         """The ``def`` line of the kernel."""

@@ -164,7 +164,7 @@ def _bind_arguments(
     return bound.args
 
 
-class custom_jvp:  # noqa: N801  the public name is JAX's
+class custom_jvp:
     """A function with its own forward-mode rule.
 
     Args:

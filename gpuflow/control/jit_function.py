@@ -260,7 +260,8 @@ def argument_names(
     except (TypeError, ValueError):
         parameters = []
     names: list[str] = []
-    for position, arg in safe_zip(_dynamic_positions(len(dynamic), options.static_argnums), dynamic):
+    positions = _dynamic_positions(len(dynamic), options.static_argnums)
+    for position, arg in safe_zip(positions, dynamic):
         stem = parameters[position] if position < len(parameters) else f"argument {position}"
         names += [stem + path for path in tree.paths(arg)]
     for name in sorted(kwargs):

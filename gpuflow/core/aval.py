@@ -167,7 +167,7 @@ def _numpy_array_aval(value: np.ndarray) -> ShapedArray:
 
 
 def _is_known_void(dtype: np.dtype) -> bool:
-    return dtype == dtypes.float0 or dtype == dtypes.bfloat16 or dtype in dtypes.FLOAT8 + dtypes.INT4
+    return dtype in (dtypes.float0, dtypes.bfloat16, *dtypes.FLOAT8, *dtypes.INT4)
 
 
 def _python_scalar_rule(cls: type) -> Callable[[Any], ShapedArray]:

@@ -63,10 +63,13 @@ class Indexed:
             offers ``builder``, ``index(dim)``, ``linear_index()``, ``size(number)`` and
             ``load(operand, indices, where=None)``, ``element(operand)``; see compiler/lower.py.
         cheap: as in Elementwise; for ops without array operands.
+        linear: it asks for the linear index over all output dimensions and for nothing else that
+            depends on an index, so that its axes may collapse.
     """
 
     body: Callable[..., Any]
     cheap: bool = False
+    linear: bool = False
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class _ThreadState(threading.local):
 thread_state = _ThreadState()
 
 
-class current_trace:  # noqa: N801  used like a function, in a with statement
+class current_trace:
     """``with current_trace(trace):`` makes ``trace`` current in this thread."""
 
     __slots__ = ("before", "trace")

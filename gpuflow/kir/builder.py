@@ -50,6 +50,10 @@ class Builder:
         self._scopes = [_Scope()]
         self._next = 0
 
+    def declare(self, operand: Operand) -> None:
+        """Add an operand that was not known when the builder was made."""
+        self._operands[operand.name] = operand
+
     def const(self, dtype: str, value: bool | int | float) -> Value:
         """A number written into the kernel's text."""
         exact = _exact_number(dtype, value)

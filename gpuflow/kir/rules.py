@@ -152,6 +152,8 @@ def _check_reduce(statement: nodes.Reduce, state: State, context: Context) -> No
     for axis in statement.axes:
         # VECTOR lanes may keep one running value each, so their loop may stand around.
         around = tuple(name for name in axes if name not in context.vector)
+        if kernel.kind == "column":
+            around = ()  # a loop over columns stands around the reduction over rows
         _require_axis_order(axis, around, axes, state, statement)
         role = kernel.axes[state.axis_position(axis)].role
         require(role is not Role.PARALLEL, kernel, statement, "a Reduce must not be over PARALLEL")
@@ -200,7 +202,10 @@ def _require_axis_order(
     require(known, state.kernel, where, f"axis {axis} must be an axis of the kernel")
     require(axis not in around, state.kernel, where, f"axis {axis} must not be open already")
     position = state.axis_position(axis)
-    ordered = all(state.axis_position(other) < position for other in before)
+    # The loops of a column kernel nest the other way round: columns outside, rows inside.
+    ordered = state.kernel.kind == "column" or all(
+        state.axis_position(other) < position for other in before
+    )
     require(ordered, state.kernel, where, f"axis {axis} must nest in the order of the axes")
 
 

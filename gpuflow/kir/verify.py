@@ -83,7 +83,8 @@ def _verify_header(kernel: Kernel) -> None:
     one_axis = len(kernel.axes) == 1 or not kernel.segmented
     require(one_axis, kernel, kernel, "a segmented kernel must have exactly one axis")
     parallel = [axis.role is Role.PARALLEL for axis in kernel.axes]
-    ordered = parallel == sorted(parallel, reverse=True)
+    # A column kernel's axes are in the order of memory: its rows lie outside its columns.
+    ordered = kernel.kind == "column" or parallel == sorted(parallel, reverse=True)
     require(ordered, kernel, kernel, "PARALLEL axes must come before all others")
     for axis in kernel.axes:
         sized = axis.exact is None or axis.exact > 0

@@ -1,31 +1,24 @@
-"""Elementwise ops: arithmetic, comparisons, logic."""
+"""Elementwise arithmetic: sums, products, extrema and rounding."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from enum import IntEnum
 from typing import Any
 
-import numpy as np
-
 from gpuflow.base import dtypes
-from gpuflow.base.errors import check
-from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Elementwise
-from gpuflow.core.rules import Zero
-from gpuflow.ops.define import any_dtype, define, is_number, is_ordered
+from gpuflow.ops.comparison import eq, lt
+from gpuflow.ops.define import any_dtype, check_kind, define, is_number
 from gpuflow.ops.nary import (
     batch_elementwise,
-    broadcast_to,
     elementwise,
-    linear_in,
     match_scalars,
-    nary_jvp,
+    widened,
+    zero_jvp,
 )
-
-
-def _no_params(function: Any) -> Any:
-    """Drop ``out`` and operands from a derivative that is the tangent's image alone."""
-    return lambda t, out, *operands: function(t)
-
+from gpuflow.ops.selection import maximum, minimum, where
 
 # --- add, sub, neg -------------------------------------------------------------------------
 
@@ -75,16 +68,34 @@ mul_p = elementwise(
 )  # fmt: skip
 
 
-def _div_impl(xp: Any, x: Any, y: Any) -> Any:
-    if not dtypes.is_integer(x.dtype):
-        return xp.divide(x, y)
-    # Truncating division; x / 0 is all ones and INT_MIN / -1 is INT_MIN, as in XLA.
-    safe = xp.where(y == 0, np.ones((), y.dtype), y)
+def _truncated_quotient(xp: Any, x: Any, y: Any) -> Any:
+    """Integer division towards zero; x / 0 is all ones and INT_MIN / -1 is INT_MIN, as in XLA."""
+    one = y.dtype.type(1)
+    if x.dtype.kind == "u":
+        return xp.where(y == 0, ~y.dtype.type(0), xp.floor_divide(x, xp.where(y == 0, one, y)))
+    # -1 is taken out too: its quotient is the negation, which wraps.
+    safe = xp.where((y == 0) | (y == -1), one, y)
     quotient = xp.floor_divide(x, safe)
-    if x.dtype.kind == "i":
-        inexact = quotient * safe != x
-        quotient = quotient + (inexact & ((x < 0) != (safe < 0))).astype(x.dtype)
-    return xp.where(y == 0, np.asarray(-1).astype(x.dtype), quotient)
+    inexact = quotient * safe != x
+    quotient = quotient + (inexact & ((x < 0) != (safe < 0))).astype(x.dtype)
+    return xp.where(y == 0, y.dtype.type(-1), xp.where(y == -1, xp.negative(x), quotient))
+
+
+def _div_impl(xp: Any, x: Any, y: Any) -> Any:
+    if dtypes.is_integer(x.dtype):
+        return _truncated_quotient(xp, x, y)
+    return xp.divide(x, y)
+
+
+def _rem_impl(xp: Any, x: Any, y: Any) -> Any:
+    if dtypes.is_integer(x.dtype):
+        return xp.where(y == 0, x, x - _truncated_quotient(xp, x, y) * y)
+    return xp.fmod(x, y)
+
+
+def _whole_quotient(x: Any, y: Any) -> Any:
+    quotient = div(x, y)
+    return where(lt(quotient, 0), ceil(quotient), floor(quotient))
 
 
 div_p = elementwise(
@@ -98,6 +109,21 @@ div_p = elementwise(
 )  # fmt: skip
 
 
+def _is_real(dtype: Any) -> bool:
+    return dtypes.is_integer(dtype) or dtypes.is_floating(dtype)
+
+
+rem_p = elementwise(
+    "rem", arity=2, impl=_rem_impl, accepts=_is_real, what="an integer or a real float",
+    body="rem",
+    derivatives=(
+        lambda t, out, x, y: t,
+        lambda t, out, x, y: mul(neg(t), _whole_quotient(x, y)),
+    ),
+    domain=((-10.0, 10.0), (0.5, 10.0)),
+)  # fmt: skip
+
+
 def mul(x: Any, y: Any) -> Any:
     """Elementwise product; integers wrap."""
     return mul_p.bind(*match_scalars(x, y))
@@ -106,3 +132,115 @@ def mul(x: Any, y: Any) -> Any:
 def div(x: Any, y: Any) -> Any:
     """Elementwise quotient; integers divide towards zero, and x / 0 is -1 (all ones)."""
     return div_p.bind(*match_scalars(x, y))
+
+
+def rem(x: Any, y: Any) -> Any:
+    """Elementwise remainder with the sign of ``x``; for integers, x rem 0 is x."""
+    return rem_p.bind(*match_scalars(x, y))
+
+
+# --- max, min ------------------------------------------------------------------------------
+
+
+def _share(t: Any, out: Any, x: Any, y: Any) -> Any:
+    """The tangent of ``x`` where it is the extremum, half of it where ``y`` is too."""
+    return mul(t, where(eq(x, out), where(eq(y, out), constant(x, 0.5), 1.0), 0))
+
+
+def constant(x: Any, value: float) -> Any:
+    """A number in the dtype of ``x``."""
+    return match_scalars(value, x)[0]
+
+
+def _extremum(name: str, impl: Callable[..., Any], bool_body: str) -> Any:
+    def body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+        del in_avals, out_aval, params
+        return builder.apply(bool_body if values[0].dtype == "bool" else name, *values)
+
+    return elementwise(
+        name, arity=2, impl=impl, accepts=any_dtype, what="a number or bool", body=body,
+        cheap=True,
+        derivatives=(
+            lambda t, out, x, y: _share(t, out, x, y),
+            lambda t, out, x, y: _share(t, out, y, x),
+        ),
+    )  # fmt: skip
+
+
+max_p = _extremum("max", maximum, "or")
+min_p = _extremum("min", minimum, "and")
+
+
+def max(x: Any, y: Any) -> Any:
+    """Elementwise maximum; nan wins, -0.0 is below 0.0, complex numbers compare in real parts."""
+    return max_p.bind(*match_scalars(x, y))
+
+
+def min(x: Any, y: Any) -> Any:
+    """Elementwise minimum; nan wins, -0.0 is below 0.0, complex numbers compare in real parts."""
+    return min_p.bind(*match_scalars(x, y))
+
+
+# --- rounding ------------------------------------------------------------------------------
+
+
+def _rounding(name: str, impl: Callable[..., Any]) -> Any:
+    return elementwise(
+        name, impl=impl, accepts=dtypes.is_floating, what="a real float", body=name, cheap=True
+    )
+
+
+floor_p = _rounding("floor", lambda xp, x: xp.floor(x))
+ceil_p = _rounding("ceil", lambda xp, x: xp.ceil(x))
+
+
+def floor(x: Any) -> Any:
+    """Round real floats down to an integer."""
+    return floor_p.bind(x)
+
+
+def ceil(x: Any) -> Any:
+    """Round real floats up to an integer."""
+    return ceil_p.bind(x)
+
+
+class RoundingMethod(IntEnum):
+    """Where ``round`` puts values halfway between two integers."""
+
+    AWAY_FROM_ZERO = 0
+    TO_NEAREST_EVEN = 1
+
+
+def _round_shape(x: ShapedArray, *, rounding_method: RoundingMethod) -> ShapedArray:
+    del rounding_method
+    check_kind("round", x, dtypes.is_floating, "a real float")
+    return x
+
+
+def _round_impl(xp: Any, x: Any, *, rounding_method: RoundingMethod) -> Any:
+    if rounding_method == RoundingMethod.TO_NEAREST_EVEN:
+        return xp.rint(x)
+    whole = xp.trunc(x)
+    away = whole + xp.copysign(x.dtype.type(1), x)
+    return xp.where(xp.abs(x - whole) >= 0.5, away, xp.copysign(whole, x))
+
+
+def _round_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    del in_avals, out_aval
+    even = params["rounding_method"] == RoundingMethod.TO_NEAREST_EVEN
+    return builder.apply("round" if even else "round_away", values[0])
+
+
+round_p = define(
+    "round",
+    shape=_round_shape,
+    impl=widened(_round_impl),
+    jvp=zero_jvp(lambda: round_p),
+    batch=batch_elementwise(lambda x, *, rounding_method: round(x, rounding_method)),
+    lower=Elementwise(_round_body, cheap=True),
+)
+
+
+def round(x: Any, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO) -> Any:
+    """Round real floats to the nearest integer; the method says where halves go."""
+    return round_p.bind(x, rounding_method=RoundingMethod(rounding_method))

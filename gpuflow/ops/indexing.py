@@ -180,9 +180,7 @@ def _bounded(builder: Any, index: Any, size: Any) -> tuple[Any, Any]:
     last = builder.apply("sub", size, builder.const("int64", 1))
     if index.dtype == "uint64":
         inside = builder.apply("lt", index, builder.cast(size, "uint64"))
-        clipped = builder.cast(
-            builder.apply("min", index, builder.cast(last, "uint64")), "int64"
-        )
+        clipped = builder.cast(builder.apply("min", index, builder.cast(last, "uint64")), "int64")
         return clipped, inside
     index = builder.cast(index, "int64")
     inside = builder.apply("lt", index, size)
@@ -318,9 +316,7 @@ def _add_rows(xp: Any, total: Any, target: Any, rows: Any) -> None:
     total[ordered[starts]] = np.add.reduceat(rows[order], starts, axis=0, dtype=rows.dtype)
 
 
-def _scatter_jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
-) -> tuple[Any, Any]:
+def _scatter_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
     rows, indices = primals
     out = row_scatter_add(rows, indices, **params)
     if type(tangents[0]) is Zero:

@@ -1,4 +1,4 @@
-"""Ops that move elements to other places: slice and pad, rev.
+"""Ops that put elements in other places: slice and pad, rev; and iota, which makes places.
 
 slice and pad are each other's transposes. A padding configuration holds (low, high, interior) for
 each dimension; negative low or high cut elements off, interior ones stand between elements:
@@ -9,20 +9,25 @@ each dimension; negative low or high cut elements off, interior ones stand betwe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index as as_index
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
 from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed, Layout
 from gpuflow.core.rules import AxisData, Zero, is_undefined
+from gpuflow.kir.scalar import NARROW_DTYPES, compute_dtype
 from gpuflow.ops.axes import broadcast_in_dim, check_axes, reduce_sum, squeeze
-from gpuflow.ops.define import check_same_dtype, define, linear_jvp, unary_transpose
-from gpuflow.ops.elementwise import select, sub
+from gpuflow.ops.define import check_same_dtype, define, is_number, linear_jvp, unary_transpose
+from gpuflow.ops.elementwise import sub
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.nary import typed_scalar
+from gpuflow.ops.selection import select
 from gpuflow.ops.zeros import full, instantiate
 
 Config = tuple[tuple[int, int, int], ...]
@@ -73,9 +78,7 @@ def _slice_shape(
     return ShapedArray(shape, x.dtype, x.weak_type)
 
 
-def _slice_impl(
-    xp: Any, x: Any, *, start_indices: Any, limit_indices: Any, strides: Any
-) -> Any:
+def _slice_impl(xp: Any, x: Any, *, start_indices: Any, limit_indices: Any, strides: Any) -> Any:
     steps = _steps(strides, x.ndim)
     region = tuple(slice(*bounds) for bounds in zip(start_indices, limit_indices, steps))
     return xp.array(x[region], order="C")
@@ -159,6 +162,24 @@ def slice_(
     if steps is not None and all(step == 1 for step in steps) and len(steps) == len(starts):
         steps = None
     return slice_p.bind(x, start_indices=starts, limit_indices=limits, strides=steps)
+
+
+def slice_in_dim(
+    x: Any,
+    start_index: int | None,
+    limit_index: int | None,
+    stride: int = 1,
+    axis: int = 0,
+) -> Any:
+    """``slice_`` along one axis; None means the end, negative bounds count from the end."""
+    shape = aval_of(x).shape
+    axis = canonicalize_axis(axis, len(shape), "slice_in_dim")
+    starts, limits, steps = [0] * len(shape), list(shape), [1] * len(shape)
+    for bounds, given in ((starts, start_index), (limits, limit_index)):
+        if given is not None:
+            bounds[axis] = given + shape[axis] if given < 0 else given
+    steps[axis] = stride
+    return slice_(x, starts, limits, steps)
 
 
 slice_p = define(
@@ -404,4 +425,73 @@ rev_p = define(
     transpose=unary_transpose(lambda ct, x, *, dimensions: rev(ct, dimensions)),
     batch=_rev_batch,
     lower=Layout(lambda view, out, *, dimensions: views.reverse(view, dimensions), _rev_links),
+)
+
+
+# --- iota ----------------------------------------------------------------------------------
+
+
+def _iota_shape(*, dtype: Any, shape: tuple[int, ...], dimension: int) -> ShapedArray:
+    check(
+        not dtypes.is_extended(dtype) and is_number(np.dtype(dtype)),
+        lambda: (
+            f"[iota] the dtype must be a number; got {dtype}. "
+            "Fix: make an iota of int32 and convert it."
+        ),
+    )
+    check(
+        all(size >= 0 for size in shape) and 0 <= dimension < len(shape),
+        lambda: (
+            "[iota] sizes must not be negative and dimension must exist; got shape "
+            f"{shape} and dimension {dimension}. Fix: use a dimension in [0, {len(shape)})."
+        ),
+        ValueError,
+    )
+    return ShapedArray(shape, dtype)
+
+
+def _iota_impl(xp: Any, *, dtype: Any, shape: tuple[int, ...], dimension: int) -> Any:
+    # Counted in int64 and converted: integers wrap, floats round.
+    numbers = xp.arange(shape[dimension]).astype(dtype)
+    out = xp.empty(shape, dtype)
+    out[...] = numbers.reshape([-1 if d == dimension else 1 for d in range(len(shape))])
+    return out
+
+
+def _iota_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
+    del in_avals
+    name = out.dtype.name
+    value = context.builder.cast(context.index(params["dimension"]), compute_dtype(name))
+    return context.builder.apply(f"round_{name}", value) if name in NARROW_DTYPES else value
+
+
+def iota(dtype: Any, shape: Sequence[int] | int, dimension: int = 0) -> Any:
+    """An array whose elements are their positions along ``dimension``.
+
+    Args:
+        dtype: an integer, float or complex dtype; integers wrap.
+        shape: sizes; one int makes a vector.
+        dimension: the dimension that counts.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        TypeError: a dtype that is no number.
+        ValueError: a dimension that ``shape`` does not have, or a negative size.
+    """
+    sizes = (shape,) if isinstance(shape, int) else shape
+    return iota_p.bind(
+        dtype=dtypes.canonicalize(dtype),
+        shape=tuple(as_index(size) for size in sizes),
+        dimension=as_index(dimension),
+    )
+
+
+iota_p = define(
+    "iota",
+    shape=_iota_shape,
+    impl=_iota_impl,
+    lower=Indexed(_iota_body, cheap=True),
+    size_params=frozenset({"shape"}),
 )

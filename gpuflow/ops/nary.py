@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.axes import broadcast_in_dim, move_axis, reduce_sum, reshape
-from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
+from gpuflow.ops.define import check_kind, check_same_dtype, define, is_number, types_text
+from gpuflow.ops.moving import batch_to_dim
 
 _PYTHON_SCALARS = (bool, int, float, complex)
 
@@ -134,7 +136,8 @@ def nary_shape(
         dtype = avals[0].dtype
         weak = all(aval.weak_type for aval in avals)
         if result is not None:
-            return ShapedArray(broadcast_shape(name, avals), result(dtype))
+            dtype = result(dtype)
+            weak = weak and not dtypes.is_bool(dtype)
         return ShapedArray(broadcast_shape(name, avals), dtype, weak)
 
     return shape
@@ -179,8 +182,8 @@ def linear_in(
 ) -> Callable[..., list[Any]]:
     """The transpose rule from one function per operand.
 
-    ``parts[k](cotangent, *operands)`` is the cotangent of operand k before unbroadcasting; None: the
-    op is not linear in that operand.
+    ``parts[k](cotangent, *operands)`` is the cotangent of operand k before unbroadcasting; None:
+    the op is not linear in that operand.
     """
 
     def transpose(cotangent: Any, *operands: Any, **params: Any) -> list[Any]:
@@ -250,12 +253,37 @@ def elementwise(
     return primitive
 
 
+def widened(impl: Callable[..., Any]) -> Callable[..., Any]:
+    """``impl`` in float32 where operands are narrower floats, so that it rounds once."""
+
+    def run(xp: Any, *arrays: Any, **params: Any) -> Any:
+        dtype = arrays[0].dtype
+        if not dtypes.is_floating(dtype) or dtype.itemsize > 2:
+            return impl(xp, *arrays, **params)
+        out = impl(xp, *[array.astype(np.float32) for array in arrays], **params)
+        return out.astype(dtype)
+
+    return run
+
+
 def _add_any_shape(x: ShapedArray, y: ShapedArray) -> ShapedArray:
     check(
-        x.shape == y.shape and x.dtype == y.dtype,
-        lambda: f"[add_any] tangents must have one type; got {types_text([x, y])}.",
+        x.shape == y.shape and x.dtype == y.dtype and is_number(x.dtype),
+        lambda: (
+            f"[add_any] tangents must be numbers of one type; got {types_text([x, y])}. "
+            "Fix: the rule that made them; programs use add."
+        ),
     )
     return ShapedArray(x.shape, x.dtype, x.weak_type and y.weak_type)
+
+
+def _add_any_batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None]
+) -> tuple[Any, int]:
+    """Both tangents with the mapped dimension at one place, because nothing is broadcast."""
+    (x, y), place = operands, next(d for d in dims if d is not None)
+    x = batch_to_dim(x, dims[0], place, axis.size)
+    return add_any_p.bind(x, batch_to_dim(y, dims[1], place, axis.size)), place
 
 
 # The sum of tangents: like add, but of equal shapes only, and made by transformations.
@@ -265,7 +293,7 @@ add_any_p = define(
     impl=lambda xp, x, y: xp.add(x, y),
     jvp=nary_jvp(lambda: add_any_p, (lambda t, out, x, y: t, lambda t, out, x, y: t)),
     transpose=linear_in((lambda ct, x, y: ct, lambda ct, x, y: ct)),
-    batch=batch_elementwise(lambda x, y: add_any_p.bind(x, y)),
+    batch=_add_any_batch,
     lower=Elementwise("add"),
     domain=((-10.0, 10.0),) * 2,
 )

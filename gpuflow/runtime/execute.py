@@ -1,18 +1,315 @@
-"""Executables: compiled plans that run on Arrays."""
+"""Executables: bound plans printed as straight-line Python drivers.
+
+A call fills addresses into argument blocks, launches kernels and wraps outputs; nothing is
+interpreted. All plans of a device share one arena, so callers run one at a time.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
-from gpuflow.core.jaxpr import ClosedJaxpr
+import numpy as np
+
+from gpuflow.base.errors import check
+from gpuflow.compiler.pipeline import compile_plan
+from gpuflow.compiler.plan import (
+    CallStep,
+    CopyStep,
+    KernelStep,
+    Operand,
+    Plan,
+    Step,
+    bytes_of,
+    flops_of,
+    writes_of,
+)
+from gpuflow.core.aval import aval_of, storage_dtype
+from gpuflow.core.jaxpr import ClosedJaxpr, Literal, Var
+from gpuflow.core.lowering import Library
+from gpuflow.core.trace import Tracer, check_not_leaked
+from gpuflow.runtime.array import Array, as_numpy, raise_deleted
+from gpuflow.runtime.device import default_device
+from gpuflow.runtime.driver_cpu import cpu_driver
+from gpuflow.runtime.memory import Arena, address, allocate
+from gpuflow.runtime.program_text import DriverText
 
 
-def executable_of(jaxpr: ClosedJaxpr, donated: tuple[bool, ...]) -> Callable[..., list[Any]]:
+@cache
+def arena() -> Arena:
+    """The arena of the device."""
+    return Arena()
+
+
+class Executable:
+    """A compiled program. Called with operand values, it returns Arrays."""
+
+    def __init__(self, jaxpr: ClosedJaxpr, donated: tuple[bool, ...]) -> None:
+        self.plan, self._constants = compile_plan(jaxpr)
+        self.in_avals = tuple(jaxpr.in_avals)
+        self.donated = tuple(k for k, flag in enumerate(donated) if flag)
+        self._constant_arrays = [as_numpy(value, aval_of(value)) for value in self._constants]
+        self._lock = threading.Lock()
+        self._generation = -1
+        self._driver: Callable[..., list[np.ndarray]] | None = None
+        self._device = default_device()
+        self._wrap = [
+            None if isinstance(out, int) else aval
+            for out, aval in zip(self.plan.outputs, jaxpr.out_avals, strict=True)
+        ]
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The plan's steps."""
+        return self.plan.steps
+
+    def __call__(self, operands: Sequence[Any]) -> list[Any]:
+        arrays = []
+        for value, aval in zip(operands, self.in_avals, strict=True):
+            if type(value) is Array:
+                if value._data is None:
+                    raise_deleted(value)
+                arrays.append(value._data)
+            else:
+                if isinstance(value, Tracer):
+                    check_not_leaked(value, "jit")
+                arrays.append(as_numpy(value, aval))
+        if self.donated:
+            self._check_donated(operands)
+        arrays += self._constant_arrays
+        memory = arena()
+        with memory.lock:
+            if self._driver is None or self._generation != memory.generation:
+                self._prepare(memory)
+            made = self._driver(arrays)
+        results = self._results(made, operands)
+        for k in self.donated:
+            if type(operands[k]) is Array:
+                operands[k].delete()
+        return results
+
+    def _results(self, made: list[Any], operands: Sequence[Any]) -> list[Any]:
+        results = []
+        device = self._device
+        for item, aval in zip(made, self._wrap, strict=True):
+            if aval is not None:
+                results.append(Array(item, aval, device))
+                continue
+            value = operands[item]
+            if type(value) is Array and item not in self.donated:
+                results.append(value)
+            else:
+                own = self.in_avals[item]
+                data = as_numpy(value, own)
+                fresh = data if type(value) is Array else np.array(data, copy=True)
+                results.append(Array(fresh, own, device))
+        return results
+
+    def _check_donated(self, operands: Sequence[Any]) -> None:
+        for k in self.donated:
+            same = [n for n, value in enumerate(operands) if value is operands[k]]
+            check(
+                len(same) == 1 or type(operands[k]) is not Array,
+                lambda same=same: (
+                    "[jit] a donated array must be passed once; got one array as arguments "
+                    f"{same}. Fix: pass a copy, or do not donate it."
+                ),
+                ValueError,
+            )
+
+    def _prepare(self, memory: Arena) -> None:
+        with self._lock:
+            memory.reserve(self.plan.arena_bytes)
+            self._driver = build_driver(self.plan, memory)
+            self._generation = memory.generation
+
+    def cost_analysis(self) -> dict[str, float]:
+        """FLOPs and bytes of one call, from the plan."""
+        return {
+            "flops": float(sum(flops_of(step) for step in self.steps)),
+            "bytes accessed": float(sum(bytes_of(step) for step in self.steps)),
+        }
+
+
+def executable_of(jaxpr: ClosedJaxpr, donated: tuple[bool, ...]) -> Executable:
     """The executable of a program, made once."""
-    del donated
+    return jaxpr.jaxpr.memo(("executable", donated), lambda: Executable(jaxpr, donated))
 
-    def run(operands: Sequence[Any]) -> list[Any]:
-        return jaxpr(*operands)
 
-    return run
+# --- drivers -------------------------------------------------------------------------------
+
+
+def build_driver(plan: Plan, memory: Arena) -> Callable[[list[np.ndarray]], list[Any]]:
+    """Print and load the straight-line driver of a plan."""
+    text = DriverText()
+    places = _Places(plan, memory, text)
+    for step in plan.steps:
+        if isinstance(step, KernelStep):
+            _kernel_step(step, places, text)
+        elif isinstance(step, CopyStep):
+            target, source = places.array(step.target), places.operand(step.source)
+            text.line(f"copyto({target}, {source})")
+        else:
+            _call_step(step, places, text)
+        places.forget(step)
+    outs = ", ".join(_output(out, places, text) for out in plan.outputs)
+    return text.finish(f"[{outs}]", {"copyto": np.copyto, "address": address})
+
+
+class _Places:
+    """Where buffers are: names of arrays and of addresses in the driver's text."""
+
+    def __init__(self, plan: Plan, memory: Arena, text: DriverText) -> None:
+        self.plan, self.memory, self.text = plan, memory, text
+        self.inputs = {var: k for k, var in enumerate(plan.jaxpr.invars)}
+        self.owned = set(plan.owned)
+        self.names: dict[Var, str] = {}
+        self.addresses: dict[Var, str] = {}
+
+    def array(self, var: Var) -> str:
+        """The name of the array of a buffer."""
+        if var in self.names:
+            return self.names[var]
+        if var in self.inputs:
+            name = f"operands[{self.inputs[var]}]"
+        elif var in self.owned:
+            name = self.text.fresh("out")
+            dtype = storage_dtype(var.aval.dtype)
+            count = var.aval.size * dtype.itemsize
+            make = self.text.constant("allocate", allocate)
+            kind = self.text.constant("dtype", dtype)
+            self.text.line(f"{name} = {make}({var.aval.shape}, {kind}, {count})")
+        else:
+            name = self.text.constant("temporary", self._temporary(var))
+        self.names[var] = name
+        return name
+
+    def _temporary(self, var: Var) -> np.ndarray:
+        dtype = storage_dtype(var.aval.dtype)
+        return self.memory.array(self.plan.offsets[var], var.aval.shape, dtype)
+
+    def fixed_address(self, var: Var) -> int | None:
+        """The address of a temporary, which no call changes."""
+        if var in self.inputs or var in self.owned:
+            return None
+        return address(self.memory.memory) + self.plan.offsets[var]
+
+    def address(self, var: Var) -> str:
+        """The name of the address of an input or output."""
+        if var not in self.addresses:
+            array = self.array(var)
+            name = self.text.fresh("at")
+            self.text.line(f"{name} = address({array})")
+            self.addresses[var] = name
+        return self.addresses[var]
+
+    def operand(self, operand: Operand) -> str:
+        """The text of a library operand: an array, a strided view of one, or a literal."""
+        if operand.buffer is None:
+            value = np.asarray(operand.value, storage_dtype(operand.aval.dtype))
+            return self.text.constant("literal", value)
+        view, dtype = operand.view, storage_dtype(operand.buffer.aval.dtype)
+        assert view is not None
+        array = self.array(operand.buffer)
+        if view.is_contiguous and view.offset == 0:
+            if view.shape == operand.buffer.aval.shape:
+                return array
+            return f"{array}.reshape({view.shape})"
+        strides = tuple(s * dtype.itemsize for s in view.strides)
+        make = self.text.constant("strided", np.ndarray)
+        kind = self.text.constant("dtype", dtype)
+        offset = view.offset * dtype.itemsize
+        if 0 in view.shape:
+            return self.text.constant("empty", np.empty(view.shape, dtype))
+        return f"{make}({view.shape}, {kind}, {array}, {offset}, {strides})"
+
+    def forget(self, step: Step) -> None:
+        """Nothing to do: names stay valid for the whole call."""
+        del step
+
+
+def _kernel_step(step: KernelStep, places: _Places, text: DriverText) -> None:
+    if all(call.points == 0 and not _always_runs(step) for call in step.calls):
+        for var in writes_of(step):
+            places.array(var)
+        return
+    driver = cpu_driver()
+    loaded = driver.load(step.kernel)
+    blocks = [_argument_block(call, places, text) for call in step.calls]
+    extents = [call.extent for call in step.calls]
+    words = blocks[0] if len(blocks) == 1 else _segment_table(blocks, extents, text)
+    points = sum(call.points for call in step.calls)
+    launch = text.constant("launch", driver.launch)
+    kernel = text.constant("kernel", loaded)
+    text.line(f"{launch}({kernel}, {words}, {sum(extents)}, {points})  # {step.kernel.name}")
+
+
+def _always_runs(step: KernelStep) -> bool:
+    """Reductions store their initial values even where there is nothing to reduce."""
+    return step.kernel.kind != "map"
+
+
+def _argument_block(call: Any, places: _Places, text: DriverText) -> int:
+    """Prepare a block of words; returns its address. Lines that fill in addresses are printed."""
+    block = np.zeros(max(len(call.words), 1), np.int64)
+    view = text.constant("words", memoryview(block))
+    text.keep(block)
+    for k, word in enumerate(call.words):
+        if word.buffer is None:
+            block[k] = word.value
+            continue
+        fixed = places.fixed_address(word.buffer)
+        if fixed is not None:
+            block[k] = fixed + word.value
+        else:
+            offset = f" + {word.value}" if word.value else ""
+            text.line(f"{view}[{k}] = {places.address(word.buffer)}{offset}")
+    return address(block)
+
+
+def _segment_table(blocks: list[int], extents: list[int], text: DriverText) -> int:
+    table, start = [len(blocks)], 0
+    for block, extent in zip(blocks, extents, strict=True):
+        table += [start, block]
+        start += extent
+    array = np.array([*table, start], np.int64)
+    text.keep(array)
+    return address(array)
+
+
+def _call_step(step: CallStep, places: _Places, text: DriverText) -> None:
+    operands = [places.operand(operand) for operand in step.operands]
+    outs = [places.array(var) for var in step.eqn.outputs]
+    rule = step.eqn.primitive.lower
+    call = rule.call if isinstance(rule, Library) else None
+    function = text.constant("call", _library_call(step, call))
+    text.line(f"{function}([{', '.join(outs)}], {', '.join(operands)})")
+
+
+def _library_call(step: CallStep, call: Callable[..., None] | None) -> Callable[..., None]:
+    primitive, params = step.eqn.primitive, step.eqn.params
+
+    def through_call(outs: list[np.ndarray], *operands: np.ndarray) -> None:
+        with np.errstate(all="ignore"):
+            call(np, outs, *operands, **params)
+
+    def through_impl(outs: list[np.ndarray], *operands: np.ndarray) -> None:
+        whole = [np.ascontiguousarray(x).reshape(x.shape) for x in operands]
+        with np.errstate(all="ignore"):
+            results = primitive.impl(np, *whole, **params)
+        results = results if primitive.multiple_results else [results]
+        for out, result in zip(outs, results, strict=True):
+            np.copyto(out, result, casting="unsafe")
+
+    return through_impl if call is None else through_call
+
+
+def _output(out: int | Var | Literal, places: _Places, text: DriverText) -> str:
+    if isinstance(out, int):
+        return str(out)
+    if isinstance(out, Literal):
+        value = np.asarray(out.value, storage_dtype(out.aval.dtype))
+        return f"{text.constant('literal', value)}.copy()"
+    return places.array(out)

@@ -6,6 +6,7 @@ import ctypes
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ def run_cpu(
     words = argument_words(kernel, arrays, extents, strides)
     total = split_extent(kernel, extents)
     edges = [total * place // chunks for place in range(chunks + 1)]
-    for lo, hi in zip(edges, edges[1:], strict=False):
+    for lo, hi in pairwise(edges):
         loaded.call(words.ctypes.data_as(ctypes.c_void_p), lo, hi)
 
 
@@ -96,7 +97,7 @@ def check_against_interpreter(
     ulps: int = 0,
     chunks: int = 1,
 ) -> dict[str, np.ndarray]:
-    """Run a kernel both ways on copies; the written arrays must agree. Returns the compiled ones."""
+    """Run a kernel both ways on copies; what they write must agree. Returns the compiled ones."""
     compiled, interpreted = _copies(arrays), _copies(arrays)
     run_cpu(kernel, compiled, extents, strides, chunks)
     run(kernel, interpreted, extents or {}, strides)

@@ -111,11 +111,12 @@ def is_allowed(fn, found, want, x, absolute):
     with np.errstate(all="ignore"):
         allowed = np.abs(found - want) <= absolute
         if fn == "erfc":
-            allowed |= (x > 3) & (np.abs(found - want) <= 1e-12 * want + np.finfo(x.dtype).tiny)
+            allowed |= (x > 0.5) & (np.abs(found - want) <= 1e-12 * want + np.finfo(x.dtype).tiny)
         if fn == "lgamma":
             allowed |= np.abs(x) < np.finfo(x.dtype).tiny
         if fn == "digamma":
-            allowed |= (x < 0) & (np.abs(x - np.rint(x)) < 1e-2) & np.isfinite(found)
+            # Near a pole; the exact value is tested with mpmath.
+            allowed |= (x < 0) & (np.abs(found - want) <= 1e-9 * np.abs(want))
     return allowed
 
 
@@ -187,8 +188,8 @@ def test_casts_meet_their_definition():
             values = np.arange(n) % 2 == 0
         else:
             info = np.iinfo(dtype)
-            steps = [int(info.min + (int(info.max) - int(info.min)) * k // (n - 1)) for k in range(n)]
-            values = np.array(steps, dtype)
+            low, high = int(info.min), int(info.max)
+            values = np.array([low + (high - low) * k // (n - 1) for k in range(n)], dtype)
         arrays[f"x{dtype}"] = values
     for target in targets:
         arrays[target.name] = np.zeros(n, target.dtype)

@@ -1,94 +1,18 @@
-"""Ops that build arrays: iota from nothing, concatenate from pieces."""
+"""concatenate: arrays joined along a dimension."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index as as_index
 from typing import Any
 
-import numpy as np
-
-from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Zero, is_undefined
-from gpuflow.kir.scalar import NARROW_DTYPES, compute_dtype
-from gpuflow.ops.define import check_same_dtype, define, is_number, types_text
+from gpuflow.ops.define import check_same_dtype, define, types_text
 from gpuflow.ops.layout import slice_
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.zeros import instantiate
-
-# --- iota ----------------------------------------------------------------------------------
-
-
-def _iota_shape(*, dtype: Any, shape: tuple[int, ...], dimension: int) -> ShapedArray:
-    check(
-        not dtypes.is_extended(dtype) and is_number(np.dtype(dtype)),
-        lambda: (
-            f"[iota] the dtype must be a number; got {dtype}. "
-            "Fix: make an iota of int32 and convert it."
-        ),
-    )
-    check(
-        all(size >= 0 for size in shape) and 0 <= dimension < len(shape),
-        lambda: (
-            "[iota] sizes must not be negative and dimension must exist; got shape "
-            f"{shape} and dimension {dimension}. Fix: use a dimension in [0, {len(shape)})."
-        ),
-        ValueError,
-    )
-    return ShapedArray(shape, dtype)
-
-
-def _iota_impl(xp: Any, *, dtype: Any, shape: tuple[int, ...], dimension: int) -> Any:
-    # Counted in int64 and converted: integers wrap, floats round.
-    numbers = xp.arange(shape[dimension]).astype(dtype)
-    out = xp.empty(shape, dtype)
-    out[...] = numbers.reshape([-1 if d == dimension else 1 for d in range(len(shape))])
-    return out
-
-
-def _iota_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
-    del in_avals
-    name = out.dtype.name
-    value = context.builder.cast(context.index(params["dimension"]), compute_dtype(name))
-    return context.builder.apply(f"round_{name}", value) if name in NARROW_DTYPES else value
-
-
-def iota(dtype: Any, shape: Sequence[int] | int, dimension: int = 0) -> Any:
-    """An array whose elements are their positions along ``dimension``.
-
-    Args:
-        dtype: an integer, float or complex dtype; integers wrap.
-        shape: sizes; one int makes a vector.
-        dimension: the dimension that counts.
-
-    Returns:
-        An array of ``shape`` and ``dtype``.
-
-    Raises:
-        TypeError: a dtype that is no number.
-        ValueError: a dimension that ``shape`` does not have, or a negative size.
-    """
-    sizes = (shape,) if isinstance(shape, int) else shape
-    return iota_p.bind(
-        dtype=dtypes.canonicalize(dtype),
-        shape=tuple(as_index(size) for size in sizes),
-        dimension=as_index(dimension),
-    )
-
-
-iota_p = define(
-    "iota",
-    shape=_iota_shape,
-    impl=_iota_impl,
-    lower=Indexed(_iota_body, cheap=True),
-    size_params=frozenset({"shape"}),
-)
-
-
-# --- concatenate ---------------------------------------------------------------------------
 
 
 def _concatenate_shape(*pieces: ShapedArray, dimension: int) -> ShapedArray:

@@ -1,0 +1,93 @@
+"""Accesses: how the operands of a kernel lie in memory, before they have names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpuflow.compiler.space import Key, Program, Space
+from gpuflow.core import views
+from gpuflow.core.aval import storage_dtype
+from gpuflow.core.jaxpr import Var
+from gpuflow.core.views import View
+from gpuflow.kir.interpret import scalar_to_word
+from gpuflow.kir.nodes import Mode, Operand
+
+
+@dataclass(frozen=True)
+class Access:
+    """How an operand is addressed: a buffer, a first element, and a stride for each axis key."""
+
+    buffer: Var | None
+    offset: int
+    strides: tuple[tuple[Key, int], ...]
+    dtype: str
+    mode: Mode
+
+    def stride(self, key: Key) -> int:
+        """The stride along an axis; 0 where the operand does not change."""
+        return dict(self.strides).get(key, 0)
+
+
+class Accesses:
+    """The operands that a kernel asks for, in the order of first use."""
+
+    def __init__(self, make: Callable[[str, Access], Operand]) -> None:
+        self.make = make
+        self.names: dict[Any, str] = {}
+        self.accesses: dict[str, Access] = {}
+        self.scalars: dict[str, int] = {}
+        self.table: dict[str, Operand] = {}
+
+    def _enter(self, key: Any, name: str, access: Access) -> str:
+        self.names[key] = name
+        self.accesses[name] = access
+        self.table[name] = self.make(name, access)
+        return name
+
+    def array(self, access: Access) -> str:
+        """The operand name of an access."""
+        if access not in self.names:
+            prefix = {Mode.IN: "x", Mode.OUT: "o", Mode.INOUT: "u", Mode.INDEX: "j"}[access.mode]
+            number = sum(name.startswith(prefix) for name in self.accesses)
+            self._enter(access, f"{prefix}{number}", access)
+        return self.names[access]
+
+    def scalar(self, dtype: str, value: Any, slot: Any) -> str:
+        """The operand name of a number; ``slot`` tells equal numbers of different origin apart."""
+        key = ("scalar", dtype, slot)
+        if key not in self.names:
+            name = f"s{len(self.scalars)}"
+            self.scalars[name] = scalar_to_word(dtype, value)
+            self._enter(key, name, Access(None, 0, (), dtype, Mode.SCALAR))
+        return self.names[key]
+
+
+def read_access(program: Program, space: Space, reader: int, operand: int) -> Access:
+    """The access of an array operand that comes from memory."""
+    eqn, iteration = program.jaxpr.eqns[reader], program.iterations[reader]
+    atom = eqn.inputs[operand]
+    assert iteration is not None and isinstance(atom, Var)
+    buffer, view = program.views.get(atom, (atom, views.contiguous(atom.aval.shape)))
+    strides = []
+    for dim, axis in iteration.reads[operand]:
+        key = space.classes[reader, axis]
+        if key not in space.units and not view.broadcast[dim]:
+            strides.append((key, view.strides[dim]))
+    dtype = storage_dtype(atom.aval.dtype).name
+    return Access(buffer, view.offset, tuple(sorted(strides)), dtype, Mode.IN)
+
+
+def write_access(program: Program, space: Space, var: Var) -> Access:
+    """The access of a stored output: its own buffer, row-major."""
+    keys = space.axes_of_output(program, program.producer[var])
+    strides = views.contiguous(var.aval.shape).strides
+    pairs = [(k, s) for k, s in zip(keys, strides, strict=True) if k not in space.units]
+    return Access(var, 0, tuple(sorted(pairs)), storage_dtype(var.aval.dtype).name, Mode.OUT)
+
+
+def view_of(program: Program, var: Var) -> View:
+    """How a variable lies in its buffer."""
+    alias = program.views.get(var)
+    return views.contiguous(var.aval.shape) if alias is None else alias[1]

@@ -1,0 +1,318 @@
+"""Emission: the body of one kernel, statement by statement, from the equations of a group.
+
+A value is emitted in the outermost loop in which everything it depends on is known. In row kernels
+each reduction, and the final loop that stores, is a phase; a phase evaluates again what it needs of
+the full-rank values before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.util import row_major_strides
+from gpuflow.compiler.access import Access, Accesses, read_access, view_of, write_access
+from gpuflow.compiler.space import Key, Program, Space
+from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.core.jaxpr import Eqn, Literal, Var
+from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction
+from gpuflow.kir.builder import Builder
+from gpuflow.kir.nodes import Block, Mode, Value
+from gpuflow.kir.scalar import compute_dtype
+
+Values = tuple[Value, ...]
+_NAMED_OPS = 5
+
+
+def is_written_in(value: Any) -> bool:
+    """Whether a literal of the program stands in the kernel's text.
+
+    Only truth values, zero, infinities and nan do: 1 or 2 may be the size of a batch.
+    """
+    if isinstance(value, bool | np.bool_):
+        return True
+    number = float(value)
+    return number == 0.0 or not np.isfinite(number)
+
+
+class Emitter:
+    """Emits one kernel.
+
+    Args:
+        program, space: the group.
+        operands: where operands are requested; see ``lower.Accesses``.
+        axes: names of the kernel's axes in order.
+        axis_of: the kernel axis of each axis key.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        space: Space,
+        operands: Accesses,
+        axes: Sequence[str],
+        axis_of: dict[Key, str],
+    ) -> None:
+        self.program, self.space, self.operands = program, space, operands
+        self.axes, self.axis_of = tuple(axes), axis_of
+        self.builder = Builder({}, axes)
+        self.memo: list[dict[Var, Value]] = [{}]
+        self.reduced_axes = tuple(
+            dict.fromkeys(axis_of[key] for key in space.order if key in space.reduced)
+        )
+        self.kept_axes = tuple(axis for axis in axes if axis not in self.reduced_axes)
+
+    def name(self) -> str:
+        """A readable name: the kind and the first few ops."""
+        ops = [
+            self.program.jaxpr.eqns[e].primitive.name
+            for e in self.space.members
+            if not isinstance(self.program.jaxpr.eqns[e].primitive.lower, Layout)
+        ]
+        names = list(dict.fromkeys(ops))
+        tail = "_etc" if len(names) > _NAMED_OPS else ""
+        return "_".join([self.space.kind.value, *(names[:_NAMED_OPS] or ["copy"])]) + tail
+
+    def emit(self) -> Block:
+        """The body."""
+        with ExitStack() as loops:
+            opened: set[str] = set()
+            self._emit_invariants(opened)
+            for axis in self.kept_axes:
+                loops.enter_context(self.builder.for_axis(axis))
+                opened.add(axis)
+                self._emit_invariants(opened)
+            self._emit_rows()
+        return self.builder.finish()
+
+    def _axes_of(self, domain: frozenset[Key]) -> set[str]:
+        return {self.axis_of[key] for key in domain}
+
+    def _emit_invariants(self, opened: set[str]) -> None:
+        """Emit what depends on the opened loops only, reductions and what needs them excepted."""
+        if opened == set(self.kept_axes):
+            if not self.reduced_axes:
+                return  # the innermost loop of a map: values are emitted as stores need them
+            opened = set(opened)
+        for e in self.space.members:
+            eqn = self.program.jaxpr.eqns[e]
+            if e in self.space.dependent or isinstance(eqn.primitive.lower, Reduction):
+                continue
+            if self._axes_of(self.space.domains[e]) <= opened:
+                self._values(e)
+            else:
+                self._load_invariants(e, opened)
+
+    def _load_invariants(self, position: int, opened: set[str]) -> None:
+        """Load operands that do not change in the loops still to be opened."""
+        eqn = self.program.jaxpr.eqns[position]
+        if isinstance(eqn.primitive.lower, Indexed):
+            return
+        for k, atom in enumerate(eqn.inputs):
+            if type(atom) is Literal or self._is_inside(atom):
+                continue
+            access = read_access(self.program, self.space, position, k)
+            if {self.axis_of[key] for key, _ in access.strides} <= opened:
+                self._load(access)
+
+    def _is_inside(self, var: Var) -> bool:
+        return self.program.producer.get(var) in self.space.members
+
+    # --- rows and phases -------------------------------------------------------------------
+
+    def _emit_rows(self) -> None:
+        space = self.space
+        for e in space.members:
+            eqn = self.program.jaxpr.eqns[e]
+            if isinstance(eqn.primitive.lower, Reduction) and self.reduced_axes:
+                self._emit_reduction(e, eqn)
+            elif not space.domains[e] & space.reduced and self.reduced_axes:
+                self._values(e)
+        full = [var for var in space.escaping if self._needs_row_loop(var)]
+        for var in space.escaping:
+            if var not in full:
+                self._store(var)
+        if full:
+            with ExitStack() as loops:
+                for axis in self.reduced_axes:
+                    loops.enter_context(self.builder.for_axis(axis))
+                self.memo.append({})
+                for var in full:
+                    self._store(var)
+                self.memo.pop()
+
+    def _needs_row_loop(self, var: Var) -> bool:
+        keys = self.space.axes_of_output(self.program, self.program.producer[var])
+        return any(key in self.space.reduced for key in keys)
+
+    def _emit_reduction(self, position: int, eqn: Eqn) -> None:
+        rule = eqn.primitive.lower
+        aval = eqn.inputs[0].aval
+        dtype = compute_dtype(storage_dtype(aval.dtype).name)
+        init = self.builder.const(dtype, rule.init(storage_dtype(aval.dtype)))
+
+        def body() -> Value:
+            self.memo.append({})
+            value = self._operand(position, 0)
+            self.memo.pop()
+            return value
+
+        axes = tuple(
+            dict.fromkeys(
+                self.axis_of[key]
+                for key in self.space.order
+                if key in self._reduced_keys(position)
+            )
+        )
+        if axes:
+            result = self.builder.reduce(axes, init, rule.combine, body)
+        else:
+            result = self._operand(position, 0)
+        self.memo[-1][eqn.outputs[0]] = result
+
+    def _reduced_keys(self, position: int) -> set[Key]:
+        iteration = self.program.iterations[position]
+        assert iteration is not None
+        return {self.space.classes[position, d] for d in iteration.reduced}
+
+    def _store(self, var: Var) -> None:
+        access = write_access(self.program, self.space, var)
+        name = self.operands.array(access)
+        self.builder.declare(self.operands.table[name])
+        self.builder.store(name, self._variable(var))
+
+    # --- values ----------------------------------------------------------------------------
+
+    def _variable(self, var: Var) -> Value:
+        for scope in reversed(self.memo):
+            if var in scope:
+                return scope[var]
+        position = self.program.producer[var]
+        self._values(position)
+        return self.memo[-1][var]
+
+    def _values(self, position: int) -> None:
+        """Emit an equation's outputs into the current scope."""
+        eqn = self.program.jaxpr.eqns[position]
+        if any(eqn.outputs[0] in scope for scope in self.memo):
+            return
+        rule = eqn.primitive.lower
+        out = eqn.outputs[0].aval
+        if isinstance(rule, Reduction):
+            self._emit_reduction(position, eqn)
+            return
+        if isinstance(rule, Indexed):
+            context = IndexContext(self, position)
+            avals = [atom.aval for atom in eqn.inputs]
+            made = rule.body(context, avals, out, eqn.params)
+        else:
+            operands = [self._operand(position, k) for k in range(len(eqn.inputs))]
+            made = operands[0] if isinstance(rule, Layout) else self._apply(eqn, rule, operands)
+        results = made if isinstance(made, tuple | list) else (made,)
+        for var, value in zip(eqn.outputs, results, strict=True):
+            self.memo[-1][var] = value
+
+    def _apply(self, eqn: Eqn, rule: Elementwise, operands: list[Value]) -> Any:
+        if isinstance(rule.body, str):
+            return self.builder.apply(rule.body, *operands)
+        avals = [atom.aval for atom in eqn.inputs]
+        return rule.body(self.builder, operands, avals, eqn.outputs[0].aval, eqn.params)
+
+    def _operand(self, position: int, number: int) -> Value:
+        atom = self.program.jaxpr.eqns[position].inputs[number]
+        if type(atom) is Literal:
+            return self.literal(atom.value, atom.aval)
+        if self._is_inside(atom):
+            return self._variable(atom)
+        return self._load(read_access(self.program, self.space, position, number))
+
+    def _load(self, access: Any, offset: Value | None = None, where: Value | None = None) -> Value:
+        name = self.operands.array(access)
+        self.builder.declare(self.operands.table[name])
+        return self.builder.load(name, offset, where)
+
+    def literal(self, value: Any, aval: ShapedArray) -> Value:
+        """A scalar of the program: in the text if it is one of the few, else an operand."""
+        storage = storage_dtype(aval.dtype).name
+        number = np.asarray(value).reshape(())[()]
+        if is_written_in(number):
+            kind = bool if storage == "bool" else (float if "float" in storage else int)
+            return self.builder.const(compute_dtype(storage), kind(number))
+        return self.scalar(storage, number)
+
+    def scalar(self, storage: str, number: Any) -> Value:
+        """A number passed at run time."""
+        slot = np.asarray(number).tobytes()
+        name = self.operands.scalar(storage, number, slot)
+        self.builder.declare(self.operands.table[name])
+        return self.builder.load(name)
+
+
+class IndexContext:
+    """What the body of an ``Indexed`` op may ask for; indices are int64 values."""
+
+    def __init__(self, emitter: Emitter, position: int) -> None:
+        self._emitter, self._position = emitter, position
+        self._eqn = emitter.program.jaxpr.eqns[position]
+        self._keys = emitter.space.axes_of_output(emitter.program, position)
+        self.builder = emitter.builder
+
+    def _index(self, strides: Sequence[tuple[Key, int]]) -> Value:
+        from_units = [pair for pair in strides if pair[0] not in self._emitter.space.units]
+        if not from_units:
+            return self.builder.const("int64", 0)
+        return self._emitter._load(Access(None, 0, tuple(sorted(from_units)), "int64", Mode.INDEX))
+
+    def index(self, dim: int) -> Value:
+        """The output index along ``dim``."""
+        return self._index([(self._keys[dim], 1)])
+
+    def linear_index(self, first_dim: int = 0) -> Value:
+        """The row-major index over output dimensions ``first_dim`` and later."""
+        shape = self._eqn.outputs[0].aval.shape[first_dim:]
+        return self._index(list(zip(self._keys[first_dim:], row_major_strides(shape), strict=True)))
+
+    def size(self, number: int) -> Value:
+        """A size, passed at run time."""
+        return self._emitter.scalar("int64", np.int64(number))
+
+    def load(
+        self, operand: int, indices: Sequence[Value], where: Value | None = None
+    ) -> Value:
+        """The operand's element at ``indices``, one for each of its dimensions."""
+        atom = self._eqn.inputs[operand]
+        if type(atom) is Literal:
+            return self._emitter.literal(atom.value, atom.aval)
+        access = read_access(
+            self._emitter.program, self._emitter.space, self._position, operand
+        )
+        view = self._view(atom)
+        offset: Value | None = None
+        for index, stride in zip(indices, view.strides, strict=True):
+            step = self.builder.const("int64", 1) if stride == 1 else self.size(stride)
+            part = index if stride == 1 else self.builder.apply("mul", index, step)
+            offset = part if offset is None else self.builder.apply("add", offset, part)
+        return self._emitter._load(access, offset, where)
+
+    def element(self, operand: int, dims: Sequence[int]) -> Value:
+        """The operand's element at the output's index; its dimension k is output ``dims[k]``."""
+        atom = self._eqn.inputs[operand]
+        if type(atom) is Literal:
+            return self._emitter.literal(atom.value, atom.aval)
+        access = read_access(
+            self._emitter.program, self._emitter.space, self._position, operand
+        )
+        view = self._view(atom)
+        pairs = [
+            (self._keys[d], stride)
+            for d, stride, repeats in zip(dims, view.strides, view.broadcast, strict=True)
+            if not repeats and self._keys[d] not in self._emitter.space.units
+        ]
+        return self._emitter._load(replace(access, strides=tuple(sorted(pairs))))
+
+    def _view(self, atom: Var) -> Any:
+        return view_of(self._emitter.program, atom)

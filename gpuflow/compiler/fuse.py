@@ -1,0 +1,251 @@
+"""Grouping equations into kernels: greedy merging along producer-consumer edges, then siblings.
+
+See docs/architecture.md. Nothing here compares sizes: edges are ordered by rank, item size and
+position, and groups merge when one kernel kind covers the union and no path leads outside and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from gpuflow.compiler.program import uses
+from gpuflow.compiler.space import Iteration, Program, Space, analyse, iteration_of
+from gpuflow.core import views as view_rules
+from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import Elementwise, Indexed, Layout
+from gpuflow.core.views import View
+
+
+@dataclass(frozen=True)
+class Group:
+    """Equations of one plan step; ``space`` is None for a step that is one library or host call."""
+
+    members: tuple[int, ...]
+    space: Space | None
+
+
+def describe_program(jaxpr: Jaxpr) -> Program:
+    """Iterations, producers, readers and aliases of a program."""
+    producer = {var: k for k, eqn in enumerate(jaxpr.eqns) for var in eqn.outputs}
+    iterations: list[Iteration | None] = []
+    aliases: dict[Var, tuple[Var, View]] = {}
+    fusible_outputs: set[Var] = set()
+    for eqn in jaxpr.eqns:
+        view = _alias(eqn, aliases, fusible_outputs)
+        if view is not None:
+            aliases[eqn.outputs[0]] = view
+            iterations.append(None)
+            continue
+        iteration = iteration_of(eqn)
+        iterations.append(iteration)
+        if iteration is not None:
+            fusible_outputs.update(eqn.outputs)
+    outputs = frozenset(atom for atom in jaxpr.outvars if type(atom) is not Literal)
+    return Program(jaxpr, tuple(iterations), producer, uses(jaxpr), outputs, aliases)
+
+
+def _alias(
+    eqn: Eqn, aliases: dict[Var, tuple[Var, View]], fusible_outputs: set[Var]
+) -> tuple[Var, View] | None:
+    """The buffer and view of a layout op, if its operand lies in memory anyway."""
+    rule = eqn.primitive.lower
+    if not isinstance(rule, Layout) or type(eqn.inputs[0]) is Literal:
+        return None
+    operand = eqn.inputs[0]
+    links = rule.links(operand.aval, eqn.outputs[0].aval, **eqn.params)
+    if operand in fusible_outputs and links is not None:
+        return None
+    buffer, view = aliases.get(operand, (operand, view_rules.contiguous(operand.aval.shape)))
+    result = rule.view(view, eqn.outputs[0].aval, **eqn.params)
+    return None if result is None else (buffer, result)
+
+
+def clone_cheap(jaxpr: Jaxpr) -> Jaxpr:
+    """Give each reader its own copy of what costs less to compute than to store.
+
+    These are layout ops, equations without array operands (iota, filled arrays) and cheap
+    elementwise ops on program inputs.
+    """
+    readers = uses(jaxpr)
+    outputs = set(jaxpr.outvars)
+    in_memory = {*jaxpr.invars}
+    clonable: dict[Var, Eqn] = {}
+    eqns: list[Eqn] = []
+    for eqn in jaxpr.eqns:
+        eqn = _with_clones(eqn, clonable, eqns)
+        eqns.append(eqn)
+        if iteration_of(eqn) is None:
+            in_memory.update(eqn.outputs)
+        out = eqn.outputs[0]
+        if len(readers.get(out, ())) > 1 and out not in outputs and _is_clonable(eqn, in_memory):
+            clonable[out] = eqn
+    return jaxpr.replace(eqns=tuple(eqns))
+
+
+def _with_clones(eqn: Eqn, clonable: dict[Var, Eqn], eqns: list[Eqn]) -> Eqn:
+    if not any(type(atom) is Var and atom in clonable for atom in eqn.inputs):
+        return eqn
+    inputs = []
+    for atom in eqn.inputs:
+        if type(atom) is not Literal and atom in clonable:
+            inputs.append(_clone(clonable[atom], clonable, eqns))
+        else:
+            inputs.append(atom)
+    return eqn.replace(inputs=tuple(inputs))
+
+
+def _clone(eqn: Eqn, clonable: dict[Var, Eqn], eqns: list[Eqn]) -> Var:
+    fresh = Var(eqn.outputs[0].aval)
+    eqns.append(_with_clones(eqn, clonable, eqns).replace(outputs=(fresh,)))
+    return fresh
+
+
+def _is_clonable(eqn: Eqn, in_memory: set[Var]) -> bool:
+    if len(eqn.outputs) != 1 or iteration_of(eqn) is None:
+        return False
+    rule = eqn.primitive.lower
+    arrays = [atom for atom in eqn.inputs if type(atom) is not Literal]
+    if isinstance(rule, Layout):
+        return True
+    if isinstance(rule, Indexed):
+        return rule.cheap and not arrays
+    return isinstance(rule, Elementwise) and rule.cheap and all(a in in_memory for a in arrays)
+
+
+# --- merging -------------------------------------------------------------------------------
+
+
+class _Grouping:
+    """The groups so far: a group number for each equation, and edges between groups."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        count = len(program.jaxpr.eqns)
+        self.group_of = list(range(count))
+        self.members: dict[int, tuple[int, ...]] = {k: (k,) for k in range(count)}
+        self.successors: dict[int, set[int]] = {k: set() for k in range(count)}
+        for reader, eqn in enumerate(program.jaxpr.eqns):
+            for atom in eqn.inputs:
+                source = None if type(atom) is Literal else program.producer.get(atom)
+                if source is not None:
+                    self.successors[source].add(reader)
+        self.spaces: dict[int, Space | None] = {}
+        for k in range(count):
+            if program.iterations[k] is not None:
+                self.spaces[k] = analyse(program, (k,))
+
+    def try_merge(self, first: int, second: int) -> bool:
+        """Merge the groups of two equations if one kernel can compute both."""
+        a, b = self.group_of[first], self.group_of[second]
+        if a == b or self.spaces.get(a) is None or self.spaces.get(b) is None:
+            return False
+        if self._path_outside(a, b):
+            return False
+        members = tuple(sorted(self.members[a] + self.members[b]))
+        space = analyse(self.program, members)
+        if space is None:
+            return False
+        self.members[a], self.spaces[a] = members, space
+        for e in self.members.pop(b):
+            self.group_of[e] = a
+        self.successors[a] = (self.successors[a] | self.successors.pop(b)) - {a, b}
+        for others in self.successors.values():
+            if b in others:
+                others.discard(b)
+                others.add(a)
+        self.successors[a].discard(a)
+        del self.spaces[b]
+        return True
+
+    def _path_outside(self, a: int, b: int) -> bool:
+        """Whether a path leads from one group to the other through a third."""
+        return self._reaches(a, b) or self._reaches(b, a)
+
+    def _reaches(self, start: int, goal: int) -> bool:
+        stack = [k for k in self.successors[start] if k != goal]
+        seen = set(stack)
+        while stack:
+            for k in self.successors[stack.pop()]:
+                if k == goal:
+                    return True
+                if k not in seen:
+                    seen.add(k)
+                    stack.append(k)
+        return False
+
+    def order(self) -> Iterator[int]:
+        """Group numbers so that producers come first."""
+        waiting = {k: 0 for k in self.members}
+        for targets in self.successors.values():
+            for k in targets:
+                waiting[k] += 1
+        ready = sorted((k for k, n in waiting.items() if n == 0), key=self._position, reverse=True)
+        while ready:
+            k = ready.pop()
+            yield k
+            fresh = []
+            for target in self.successors[k]:
+                waiting[target] -= 1
+                if waiting[target] == 0:
+                    fresh.append(target)
+            if fresh:
+                ready = sorted([*ready, *fresh], key=self._position, reverse=True)
+
+    def _position(self, group: int) -> int:
+        return self.members[group][0]
+
+
+def fuse(program: Program) -> list[Group]:
+    """The groups of a program in execution order."""
+    grouping = _Grouping(program)
+    for first, second in _edges(program):
+        grouping.try_merge(first, second)
+    for first, second in _siblings(program, grouping):
+        grouping.try_merge(first, second)
+    return [
+        Group(grouping.members[k], grouping.spaces.get(k))
+        for k in grouping.order()
+        if not _is_alias(program, grouping.members[k])
+    ]
+
+
+def _is_alias(program: Program, members: tuple[int, ...]) -> bool:
+    outputs = program.jaxpr.eqns[members[0]].outputs
+    return len(members) == 1 and len(outputs) == 1 and outputs[0] in program.views
+
+
+def _edges(program: Program) -> list[tuple[int, int]]:
+    """Fusible producer-consumer edges, the largest ranks first."""
+    edges = []
+    for reader, eqn in enumerate(program.jaxpr.eqns):
+        if program.iterations[reader] is None or _reads_memory(eqn):
+            continue
+        for atom in eqn.inputs:
+            source = None if type(atom) is Literal else program.producer.get(atom)
+            if source is None or program.iterations[source] is None:
+                continue
+            weight = (-atom.aval.ndim, -atom.aval.dtype.itemsize, reader, source)
+            edges.append((weight, (source, reader)))
+    return [edge for _, edge in sorted(edges)]
+
+
+def _reads_memory(eqn: Eqn) -> bool:
+    """Whether the equation chooses elements of its operands, which must lie in memory."""
+    return isinstance(eqn.primitive.lower, Indexed) and bool(eqn.inputs)
+
+
+def _siblings(program: Program, grouping: _Grouping) -> Iterable[tuple[int, int]]:
+    """Pairs of equations that read one full-rank array."""
+    for readers in program.readers.values():
+        first = None
+        for reader in readers:
+            if program.iterations[reader] is None or _reads_memory(program.jaxpr.eqns[reader]):
+                continue
+            space = grouping.spaces.get(grouping.group_of[reader])
+            if space is None or not space.order:
+                continue
+            if first is not None:
+                yield first, reader
+            else:
+                first = reader

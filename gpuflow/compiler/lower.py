@@ -1,0 +1,205 @@
+"""Lowering: one group of equations becomes one kernel and the recipe for its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from gpuflow.compiler.access import Access, Accesses, read_access, write_access
+from gpuflow.compiler.emit import Emitter
+from gpuflow.compiler.space import Key, Kind, Program, Space
+from gpuflow.core import views
+from gpuflow.core.aval import storage_dtype
+from gpuflow.core.jaxpr import Literal, Var
+from gpuflow.core.lowering import Indexed
+from gpuflow.kir.nodes import Axis, Kernel, Mode, Operand, Role, Stride, arguments
+
+LONGEST_EXACT = 16
+
+
+@dataclass(frozen=True)
+class Word:
+    """One word of an argument block: the address of a buffer's element, or a number."""
+
+    buffer: Var | None
+    value: int  # bytes from the buffer's start, or the number itself
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """A kernel with its arguments.
+
+    Attributes:
+        kernel: what to run.
+        words: its argument block.
+        extent: of the axis that a launch splits; 1 if there is none.
+        points: how many points all axes have together.
+        reads, writes: the buffers.
+    """
+
+    kernel: Kernel
+    words: tuple[Word, ...]
+    extent: int
+    points: int
+    reads: tuple[Var, ...]
+    writes: tuple[Var, ...]
+
+
+def lower_group(program: Program, space: Space) -> KernelCall:
+    """The kernel of a group, and its arguments for the program's sizes."""
+    wanted = _all_accesses(program, space)
+    axes = _collapse(space, wanted)
+    kernel_axes = _kernel_axes(space, axes)
+    axis_of = {key: axis.name for keys, axis in zip(axes, kernel_axes, strict=True) for key in keys}
+    operands = Accesses(lambda name, access: _operand(name, access, axes))
+    emitter = Emitter(
+        program,
+        space,
+        operands,
+        tuple(axis.name for axis in kernel_axes),
+        axis_of,
+    )
+    body = emitter.emit()
+    kernel = Kernel(
+        emitter.name(),
+        kernel_axes,
+        tuple(operands.table.values()),
+        body,
+        kind=space.kind.value,
+    )
+    return _call(kernel, operands, axes, space)
+
+
+def _all_accesses(program: Program, space: Space) -> list[Access]:
+    """Every access whose strides decide which axes collapse."""
+    inside = set(space.members)
+    result = [write_access(program, space, var) for var in space.escaping]
+    for e in space.members:
+        eqn = program.jaxpr.eqns[e]
+        if isinstance(eqn.primitive.lower, Indexed):
+            # What it asks for is not known yet: index patterns forbid collapsing, except for the
+            # linear index, which _collapse treats like a contiguous array.
+            result.append(_index_pattern(program, space, e))
+            continue
+        for k, atom in enumerate(eqn.inputs):
+            if type(atom) is not Literal and program.producer.get(atom) not in inside:
+                result.append(read_access(program, space, e, k))
+    return result
+
+
+def _index_pattern(program: Program, space: Space, position: int) -> Access:
+    keys = space.axes_of_output(program, position)
+    aval = program.jaxpr.eqns[position].outputs[0].aval
+    rule = program.jaxpr.eqns[position].primitive.lower
+    if rule.linear:
+        strides = views.contiguous(aval.shape).strides
+        pairs = [(k, s) for k, s in zip(keys, strides, strict=True) if k not in space.units]
+    else:
+        # Strides that no contiguous array has.
+        pairs = [(k, 0 if n % 2 else 1) for n, k in enumerate(keys) if k not in space.units]
+    return Access(None, 0, tuple(sorted(pairs)), "int64", Mode.INDEX)
+
+
+def _collapse(space: Space, accesses: Sequence[Access]) -> list[tuple[Key, ...]]:
+    """Neighbouring axes that every access walks through as if they were one."""
+    tables = [dict(access.strides) for access in accesses]
+    axes: list[tuple[Key, ...]] = []
+    for key in space.order:
+        if axes and _joins(space, tables, axes[-1][-1], key):
+            axes[-1] = (*axes[-1], key)
+        else:
+            axes.append((key,))
+    return axes
+
+
+def _joins(space: Space, tables: Sequence[Mapping[Key, int]], outer: Key, inner: Key) -> bool:
+    if (outer in space.reduced) != (inner in space.reduced):
+        return False
+    step = max(space.sizes[inner], 1)
+    for table in tables:
+        if (outer in table) != (inner in table):
+            return False
+        if outer in table and table[outer] != table[inner] * step:
+            return False
+    return True
+
+
+def _kernel_axes(space: Space, axes: Sequence[tuple[Key, ...]]) -> tuple[Axis, ...]:
+    inner_role = {Kind.ROW: Role.ROW}.get(space.kind, Role.REDUCE)
+    result = []
+    for number, keys in enumerate(axes):
+        role = inner_role if keys[0] in space.reduced else Role.PARALLEL
+        size = prod(space.sizes[key] for key in keys)
+        is_inner = number == len(axes) - 1 and number > 0
+        exact = size if is_inner and 0 < size <= LONGEST_EXACT else None
+        result.append(Axis(f"i{number}", role, exact))
+    return tuple(result)
+
+
+def _operand(name: str, access: Access, axes: Sequence[tuple[Key, ...]]) -> Operand:
+    if access.mode is Mode.SCALAR:
+        return Operand(name, access.dtype, access.mode, (Stride.ZERO,) * len(axes))
+    table = dict(access.strides)
+    classes = []
+    for number, keys in enumerate(axes):
+        if keys[-1] not in table:
+            classes.append(Stride.ZERO)
+        elif number == len(axes) - 1 and table[keys[-1]] == 1:
+            classes.append(Stride.UNIT)
+        else:
+            classes.append(Stride.ANY)
+    return Operand(name, access.dtype, access.mode, tuple(classes))
+
+
+def _call(
+    kernel: Kernel, operands: Accesses, axes: Sequence[tuple[Key, ...]], space: Space
+) -> KernelCall:
+    keys_of = {axis.name: keys for axis, keys in zip(kernel.axes, axes, strict=True)}
+    words = []
+    for argument in arguments(kernel):
+        access = operands.accesses.get(argument.operand)
+        if argument.kind == "extent":
+            size = prod(space.sizes[key] for key in keys_of[argument.axis])
+            words.append(Word(None, size))
+        elif argument.kind == "scalar":
+            words.append(Word(None, operands.scalars[argument.operand]))
+        elif argument.kind == "stride":
+            assert access is not None
+            words.append(Word(None, access.stride(keys_of[argument.axis][-1])))
+        elif argument.kind == "base":
+            assert access is not None
+            words.append(Word(None, access.offset))
+        else:
+            assert access is not None and access.buffer is not None
+            itemsize = storage_dtype(access.buffer.aval.dtype).itemsize
+            words.append(Word(access.buffer, access.offset * itemsize))
+    reads, writes = _buffers(kernel, operands)
+    parallel = [keys_of[a.name] for a in kernel.axes if a.role is Role.PARALLEL]
+    extent = prod(space.sizes[key] for key in parallel[0]) if parallel else 1
+    points = prod(space.sizes[key] for key in space.order)
+    return KernelCall(kernel, tuple(words), extent, points, reads, writes)
+
+
+def _buffers(kernel: Kernel, operands: Accesses) -> tuple[tuple[Var, ...], tuple[Var, ...]]:
+    reads: list[Var] = []
+    writes: list[Var] = []
+    for operand in kernel.operands:
+        buffer = operands.accesses[operand.name].buffer
+        if buffer is None:
+            continue
+        if operand.mode in (Mode.IN, Mode.INOUT):
+            reads.append(buffer)
+        if operand.mode in (Mode.OUT, Mode.INOUT):
+            writes.append(buffer)
+    return tuple(dict.fromkeys(reads)), tuple(dict.fromkeys(writes))
+
+
+def segmented(kernel: Kernel) -> Kernel:
+    """The variant of a one-axis kernel that runs over a table of argument blocks."""
+    return replace(kernel, segmented=True, name=f"{kernel.name}_segments")
+
+
+def can_be_segmented(kernel: Kernel) -> bool:
+    """Whether equal calls of the kernel can be one call: it maps over one axis."""
+    return kernel.kind == "map" and len(kernel.axes) == 1 and kernel.axes[0].exact is None

@@ -1,0 +1,310 @@
+"""Plans: what a compiled program does, step by step, over buffers with known lifetimes.
+
+A Template holds what does not depend on sizes: the groups in order. ``bind`` lowers it for one set
+of sizes: kernels with their arguments, buffers, and offsets in one arena.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpuflow.compiler.emit import is_written_in
+from gpuflow.compiler.fuse import Group, describe_program, fuse
+from gpuflow.compiler.lower import KernelCall, can_be_segmented, lower_group, segmented
+from gpuflow.compiler.space import Program, Space
+from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import HostCall, Library
+from gpuflow.core.views import View, contiguous
+from gpuflow.kir.nodes import Kernel
+from gpuflow.kir.text import kernel_text
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand of a library call: a view of a buffer, or a literal."""
+
+    buffer: Var | None
+    view: View | None
+    aval: ShapedArray
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class KernelStep:
+    """One launch of a kernel; several calls of a segmented one."""
+
+    kernel: Kernel
+    calls: tuple[KernelCall, ...]
+    eqns: tuple[Eqn, ...]
+    kind: str = "kernel"
+
+
+@dataclass(frozen=True)
+class CallStep:
+    """One call of an op's ``impl`` or library function (kind library), or of the host (kind host)."""
+
+    eqn: Eqn
+    operands: tuple[Operand, ...]
+    kind: str = "library"
+
+
+@dataclass(frozen=True)
+class CopyStep:
+    """A copy of a view into an output buffer."""
+
+    source: Operand
+    target: Var
+    kind: str = "copy"
+
+
+Step = KernelStep | CallStep | CopyStep
+
+
+@dataclass(frozen=True)
+class Template:
+    """The size-free part of a plan: groups of equation positions, in order."""
+
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A program bound to sizes.
+
+    Attributes:
+        jaxpr: the program after all passes.
+        steps: in execution order.
+        outputs: for each output an input position, a buffer variable, or a Literal.
+        offsets: of temporaries in the arena, in bytes.
+        arena_bytes: size of the arena.
+        owned: variables whose buffers are allocated for each call.
+    """
+
+    jaxpr: Jaxpr
+    steps: tuple[Step, ...]
+    outputs: tuple[int | Var | Literal, ...]
+    offsets: dict[Var, int]
+    arena_bytes: int
+    owned: tuple[Var, ...]
+
+
+def nbytes(var: Var) -> int:
+    """Bytes that a variable takes in memory."""
+    return var.aval.size * storage_dtype(var.aval.dtype).itemsize
+
+
+def make_template(jaxpr: Jaxpr) -> Template:
+    """Group the equations of a program."""
+    return Template(tuple(fuse(describe_program(jaxpr))))
+
+
+def template_key(jaxpr: Jaxpr) -> Any:
+    """The program with its sizes erased: equal keys have equal templates.
+
+    Sizes become numbers of first appearance (1 stays 1), literals keep only what kernels write in
+    their text. None where a parameter is not hashable.
+    """
+    symbols: dict[int, int] = {}
+    numbers: dict[Var, int] = {}
+
+    def dims(aval: ShapedArray) -> tuple[Any, ...]:
+        return tuple(
+            "1" if size == 1 else symbols.setdefault(size, len(symbols)) for size in aval.shape
+        )
+
+    def code(atom: Atom) -> Any:
+        if type(atom) is Literal:
+            fixed = atom.aval.ndim == 0 and is_written_in(atom.value)
+            return ("literal", atom.aval.dtype, str(atom.value) if fixed else None)
+        return numbers.setdefault(atom, len(numbers))
+
+    parts: list[Any] = [tuple((code(v), v.aval.dtype, dims(v.aval)) for v in jaxpr.invars)]
+    for eqn in jaxpr.eqns:
+        sizes = eqn.primitive.size_params
+        params = tuple((k, v) for k, v in sorted(eqn.params.items()) if k not in sizes)
+        outs = tuple((code(v), v.aval.dtype, dims(v.aval)) for v in eqn.outputs)
+        parts.append((eqn.primitive, tuple(code(a) for a in eqn.inputs), outs, params))
+    parts.append(tuple(code(atom) for atom in jaxpr.outvars))
+    key = tuple(parts)
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+# --- binding -------------------------------------------------------------------------------
+
+
+def bind(template: Template, jaxpr: Jaxpr) -> Plan:
+    """Lower a template for the sizes of ``jaxpr``."""
+    program = describe_program(jaxpr)
+    steps: list[Step] = []
+    for group in template.groups:
+        if group.space is None:
+            steps.append(_call_step(program, jaxpr.eqns[group.members[0]]))
+        else:
+            call = lower_group(program, _with_sizes(program, group.space))
+            eqns = tuple(jaxpr.eqns[e] for e in group.members)
+            steps.append(KernelStep(call.kernel, (call,), eqns))
+    steps = _merge_equal_maps(steps)
+    outputs, copies = _outputs(program)
+    return _with_memory(jaxpr, (*steps, *copies), outputs)
+
+
+def _with_sizes(program: Program, space: Space) -> Space:
+    """A template's space with the sizes and variables of this program."""
+    sizes = {}
+    for key in space.sizes:
+        iteration = program.iterations[key[0]]
+        assert iteration is not None
+        sizes[key] = iteration.sizes[key[1]]
+    members = frozenset(space.members)
+    escaping = tuple(
+        var
+        for e in space.members
+        for var in program.jaxpr.eqns[e].outputs
+        if program.escapes(var, members)
+    )
+    return replace(space, sizes=sizes, escaping=escaping)
+
+
+def _operand(program: Program, atom: Atom) -> Operand:
+    if type(atom) is Literal:
+        return Operand(None, None, atom.aval, atom.value)
+    buffer, view = program.views.get(atom, (atom, contiguous(atom.aval.shape)))
+    return Operand(buffer, view, atom.aval)
+
+
+def _call_step(program: Program, eqn: Eqn) -> CallStep:
+    kind = "host" if isinstance(eqn.primitive.lower, HostCall) else "library"
+    return CallStep(eqn, tuple(_operand(program, atom) for atom in eqn.inputs), kind)
+
+
+def _outputs(program: Program) -> tuple[tuple[int | Var | Literal, ...], list[CopyStep]]:
+    """Where each output comes from; aliases and repeated outputs are copied."""
+    jaxpr = program.jaxpr
+    positions = {var: k for k, var in enumerate(jaxpr.invars)}
+    outputs: list[int | Var | Literal] = []
+    copies: list[CopyStep] = []
+    taken: set[Var] = set()
+    for atom in jaxpr.outvars:
+        if type(atom) is Literal:
+            outputs.append(atom)
+        elif atom in positions:
+            outputs.append(positions[atom])
+        elif atom in program.views or atom in taken:
+            target = Var(atom.aval)
+            copies.append(CopyStep(_operand(program, atom), target))
+            outputs.append(target)
+        else:
+            taken.add(atom)
+            outputs.append(atom)
+    return tuple(outputs), copies
+
+
+def reads_of(step: Step) -> tuple[Var, ...]:
+    """The buffers that a step reads."""
+    if isinstance(step, KernelStep):
+        return tuple(var for call in step.calls for var in call.reads)
+    operands = step.operands if isinstance(step, CallStep) else (step.source,)
+    return tuple(operand.buffer for operand in operands if operand.buffer is not None)
+
+
+def writes_of(step: Step) -> tuple[Var, ...]:
+    """The buffers that a step writes."""
+    if isinstance(step, KernelStep):
+        return tuple(var for call in step.calls for var in call.writes)
+    return step.eqn.outputs if isinstance(step, CallStep) else (step.target,)
+
+
+def _merge_equal_maps(steps: Sequence[Step]) -> list[Step]:
+    """Run equal one-axis maps that do not depend on each other as one segmented step.
+
+    A step may join an earlier equal one if nothing between them feeds it; the joined step runs
+    where the later one stood, if nothing between reads the earlier one's results.
+    """
+    result: list[Step | None] = list(steps)
+    last: dict[str, int] = {}
+    for position, step in enumerate(steps):
+        if not isinstance(step, KernelStep) or not can_be_segmented(step.kernel):
+            continue
+        text = kernel_text(step.kernel)
+        earlier = last.get(text)
+        last[text] = position
+        if earlier is None:
+            continue
+        first = result[earlier]
+        assert isinstance(first, KernelStep)
+        written = set(writes_of(first))
+        between = [other for other in result[earlier + 1 : position + 1] if other is not None]
+        if any(written & set(reads_of(other)) for other in between):
+            continue
+        result[earlier] = None
+        merged = KernelStep(step.kernel, (*first.calls, *step.calls), (*first.eqns, *step.eqns))
+        result[position] = merged
+    return [_as_segmented(step) for step in result if step is not None]
+
+
+def _as_segmented(step: Step) -> Step:
+    if isinstance(step, KernelStep) and len(step.calls) > 1:
+        return replace(step, kernel=segmented(step.kernel))
+    return step
+
+
+# --- memory --------------------------------------------------------------------------------
+
+
+def _with_memory(
+    jaxpr: Jaxpr, steps: Sequence[Step], outputs: tuple[int | Var | Literal, ...]
+) -> Plan:
+    owned = tuple(dict.fromkeys(out for out in outputs if isinstance(out, Var)))
+    lifetimes: dict[Var, list[int]] = {}
+    fixed = {*owned, *jaxpr.invars}
+    for position, step in enumerate(steps):
+        for var in (*reads_of(step), *writes_of(step)):
+            if var not in fixed:
+                lifetimes.setdefault(var, [position, position])[1] = position
+    offsets, total = _place(lifetimes)
+    return Plan(jaxpr, tuple(steps), outputs, offsets, total, owned)
+
+
+def _place(lifetimes: dict[Var, list[int]]) -> tuple[dict[Var, int], int]:
+    """First-fit offsets, the largest buffers first; buffers alive together do not overlap."""
+    offsets: dict[Var, int] = {}
+    placed: list[tuple[int, int, list[int]]] = []  # (start, end, lifetime)
+    total = 0
+    for var in sorted(lifetimes, key=lambda v: -nbytes(v)):
+        first, last = lifetimes[var]
+        size = -(-max(nbytes(var), 1) // ALIGNMENT) * ALIGNMENT
+        busy = sorted((s, e) for s, e, life in placed if life[0] <= last and first <= life[1])
+        start = 0
+        for begin, end in busy:
+            if start + size <= begin:
+                break
+            start = max(start, end)
+        offsets[var] = start
+        placed.append((start, start + size, lifetimes[var]))
+        total = max(total, start + size)
+    return offsets, total
+
+
+def flops_of(step: Step) -> int:
+    """Floating-point operations of a step: one for each scalar function and element."""
+    if isinstance(step, KernelStep):
+        return sum(call.points * max(1, len(step.eqns) // len(step.calls)) for call in step.calls)
+    rule = step.eqn.primitive.lower if isinstance(step, CallStep) else None
+    if isinstance(rule, Library) and rule.flops is not None:
+        avals = [operand.aval for operand in step.operands]
+        return rule.flops(avals, [var.aval for var in step.eqn.outputs], step.eqn.params)
+    return 0
+
+
+def bytes_of(step: Step) -> int:
+    """Bytes that a step reads and writes, each buffer once."""
+    return sum(nbytes(var) for var in {*reads_of(step), *writes_of(step)})

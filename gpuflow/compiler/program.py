@@ -1,0 +1,214 @@
+"""The compiler's view of a program, and the passes that rewrite it before fusion.
+
+A pass takes a Jaxpr without constants and returns a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import Inline
+
+# --- inlining ------------------------------------------------------------------------------
+
+
+def inline(jaxpr: Jaxpr) -> Jaxpr:
+    """Replace every equation that is its inner program by that program."""
+    if not any(isinstance(eqn.primitive.lower, Inline) for eqn in jaxpr.eqns):
+        return jaxpr
+    eqns: list[Eqn] = []
+    env: dict[Var, Atom] = {}
+    _inline_into(eqns, jaxpr, env)
+    outvars = tuple(_resolve(env, atom) for atom in jaxpr.outvars)
+    return jaxpr.replace(eqns=tuple(eqns), outvars=outvars)
+
+
+def _resolve(env: dict[Var, Atom], atom: Atom) -> Atom:
+    return atom if type(atom) is Literal else env.get(atom, atom)
+
+
+def _inline_into(eqns: list[Eqn], jaxpr: Jaxpr, env: dict[Var, Atom]) -> None:
+    for eqn in jaxpr.eqns:
+        inputs = tuple(_resolve(env, atom) for atom in eqn.inputs)
+        rule = eqn.primitive.lower
+        if isinstance(rule, Inline):
+            inner = rule.jaxpr(eqn.params)
+            results = _inline_call(eqns, inner, inputs)
+            env.update(zip(eqn.outputs, results, strict=True))
+            continue
+        outputs = []
+        for var in eqn.outputs:
+            fresh = type(var)(var.aval)
+            outputs.append(fresh)
+            env[var] = fresh
+        eqns.append(eqn.replace(inputs=inputs, outputs=tuple(outputs)))
+
+
+def _inline_call(eqns: list[Eqn], inner: ClosedJaxpr, inputs: Sequence[Atom]) -> list[Atom]:
+    env: dict[Var, Atom] = dict(zip(inner.jaxpr.invars, inputs, strict=True))
+    for var, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
+        env[var] = Literal(value, var.aval)
+    _inline_into(eqns, inner.jaxpr, env)
+    return [_resolve(env, atom) for atom in inner.jaxpr.outvars]
+
+
+def hoist_array_literals(jaxpr: Jaxpr) -> tuple[Jaxpr, list[Any]]:
+    """Make array constants of inlined programs trailing inputs; returns their values too."""
+    values: list[Any] = []
+    variables: dict[int, Var] = {}
+
+    def convert(atom: Atom) -> Atom:
+        if type(atom) is not Literal or not _is_array(atom):
+            return atom
+        if id(atom.value) not in variables:
+            variables[id(atom.value)] = Var(atom.aval)
+            values.append(atom.value)
+        return variables[id(atom.value)]
+
+    eqns = tuple(eqn.replace(inputs=tuple(map(convert, eqn.inputs))) for eqn in jaxpr.eqns)
+    outvars = tuple(map(convert, jaxpr.outvars))
+    if not values:
+        return jaxpr, []
+    invars = (*jaxpr.invars, *variables.values())
+    names = jaxpr.argument_names + ("",) * len(values)
+    return jaxpr.replace(eqns=eqns, outvars=outvars, invars=invars, argument_names=names), values
+
+
+def _is_array(literal: Literal) -> bool:
+    return literal.aval.ndim > 0 or hasattr(literal.value, "block_until_ready")
+
+
+# --- simplification ------------------------------------------------------------------------
+
+
+class Replacement:
+    """Builds the equations that replace one; given to a primitive's ``simplify`` rule."""
+
+    def __init__(self, source: Any) -> None:
+        self.eqns: list[Eqn] = []
+        self._source = source
+
+    def apply(self, primitive: Any, *inputs: Atom, **params: Any) -> Any:
+        """Append an equation; returns its output variable, or a tuple of them."""
+        out = primitive.shape(*[atom.aval for atom in inputs], **params)
+        avals: Sequence[ShapedArray] = out if primitive.multiple_results else (out,)
+        outputs = tuple(Var(aval) for aval in avals)
+        self.eqns.append(Eqn(primitive, inputs, outputs, params, self._source))
+        return outputs if primitive.multiple_results else outputs[0]
+
+    def literal(self, value: Any, aval: ShapedArray) -> Literal:
+        """A scalar of the dtype of ``aval``."""
+        scalar = ShapedArray((), aval.dtype)
+        return Literal(np.asarray(value).astype(aval.dtype)[()], scalar)
+
+
+def simplify(jaxpr: Jaxpr) -> Jaxpr:
+    """Apply each primitive's own ``simplify`` rule, in order of the program.
+
+    A rule is ``(eqn, definition, build) -> None | list of atoms``: ``definition(atom)`` is the
+    equation that makes an operand (None for inputs), ``build`` makes new equations.
+    """
+    eqns: list[Eqn] = []
+    env: dict[Var, Atom] = {}
+    definitions: dict[Var, Eqn] = {}
+
+    def definition(atom: Atom) -> Eqn | None:
+        return None if type(atom) is Literal else definitions.get(atom)
+
+    def append(eqn: Eqn) -> None:
+        eqns.append(eqn)
+        for var in eqn.outputs:
+            definitions[var] = eqn
+
+    for eqn in jaxpr.eqns:
+        if any(type(atom) is Var and atom in env for atom in eqn.inputs):
+            eqn = eqn.replace(inputs=tuple(_resolve(env, atom) for atom in eqn.inputs))
+        if eqn.primitive.simplify is not None:
+            build = Replacement(eqn.source)
+            results = eqn.primitive.simplify(eqn, definition, build)
+            if results is not None:
+                for made in build.eqns:
+                    append(made)
+                env.update(zip(eqn.outputs, results, strict=True))
+                continue
+        append(eqn)
+    outvars = tuple(_resolve(env, atom) for atom in jaxpr.outvars)
+    return jaxpr.replace(eqns=tuple(eqns), outvars=outvars)
+
+
+# --- common subexpressions and dead code ---------------------------------------------------
+
+
+def cse(jaxpr: Jaxpr) -> Jaxpr:
+    """Compute equal expressions once. Equations with effects are never merged."""
+    env: dict[Var, Atom] = {}
+    known: dict[Any, tuple[Var, ...]] = {}
+    eqns: list[Eqn] = []
+    for eqn in jaxpr.eqns:
+        inputs = tuple(_resolve(env, atom) for atom in eqn.inputs)
+        if inputs != eqn.inputs:
+            eqn = eqn.replace(inputs=inputs)
+        key = None if eqn.effects else _expression_key(eqn)
+        found = known.get(key) if key is not None else None
+        if found is not None:
+            env.update(zip(eqn.outputs, found, strict=True))
+            continue
+        if key is not None:
+            # A later equal expression may read what this one dropped.
+            outputs = tuple(
+                Var(var.aval) if isinstance(var, DropVar) else var for var in eqn.outputs
+            )
+            eqn = eqn if outputs == eqn.outputs else eqn.replace(outputs=outputs)
+            known[key] = outputs
+        eqns.append(eqn)
+    outvars = tuple(_resolve(env, atom) for atom in jaxpr.outvars)
+    return jaxpr.replace(eqns=tuple(eqns), outvars=outvars)
+
+
+def atom_key(atom: Atom) -> Any:
+    """A hashable identity: the variable, or a literal's bits and type."""
+    if type(atom) is Literal:
+        return (np.asarray(atom.value).tobytes(), atom.aval.dtype, atom.aval.shape)
+    return atom
+
+
+def _expression_key(eqn: Eqn) -> Any:
+    key = (
+        eqn.primitive,
+        tuple(atom_key(atom) for atom in eqn.inputs),
+        tuple(sorted(eqn.params.items(), key=lambda item: item[0])),
+    )
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def dce(jaxpr: Jaxpr) -> Jaxpr:
+    """Drop equations without effects whose outputs nobody reads."""
+    live = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
+    kept: list[Eqn] = []
+    for eqn in reversed(jaxpr.eqns):
+        if eqn.effects or any(var in live for var in eqn.outputs):
+            kept.append(eqn)
+            live.update(atom for atom in eqn.inputs if type(atom) is not Literal)
+    return jaxpr.replace(eqns=tuple(reversed(kept)))
+
+
+def uses(jaxpr: Jaxpr) -> dict[Var, list[int]]:
+    """For each variable the positions of equations that read it."""
+    result: dict[Var, list[int]] = {}
+    for position, eqn in enumerate(jaxpr.eqns):
+        for atom in eqn.inputs:
+            if type(atom) is not Literal:
+                result.setdefault(atom, []).append(position)
+    return result
+
+
+Pass = Callable[[Jaxpr], Jaxpr]

@@ -1,0 +1,335 @@
+"""The iteration space of a group of equations: which dimensions are one axis, and what it computes.
+
+Each equation iterates over its own dimensions: the output's, or for a reduction the operand's. In a
+group the dimensions of a producer and of its consumers are unified (union-find); what is read from
+memory has no axes of its own, only a place for each of its dimensions in the equations' axes.
+Sizes are never compared, only ranks and structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gpuflow.base import dtypes
+from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction
+from gpuflow.core.views import View
+
+Key = tuple[int, int]  # (equation, iteration dimension)
+
+
+class Kind(Enum):
+    """What one kernel can do."""
+
+    MAP = "map"
+    ROW = "row"
+    COLUMN = "column"
+    FULL = "full"
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """How one equation iterates.
+
+    Attributes:
+        sizes: of its iteration dimensions.
+        out: for each output dimension its iteration dimension.
+        reads: for each operand, pairs (operand dimension, iteration dimension).
+        reduced: iteration dimensions that the equation reduces.
+    """
+
+    sizes: tuple[int, ...]
+    out: tuple[int, ...]
+    reads: tuple[tuple[tuple[int, int], ...], ...]
+    reduced: tuple[int, ...] = ()
+
+
+def iteration_of(eqn: Eqn) -> Iteration | None:
+    """How ``eqn`` iterates, or None if no generated kernel can hold it."""
+    avals = [atom.aval for atom in eqn.inputs] + [var.aval for var in eqn.outputs]
+    if not all(_is_supported(aval) for aval in avals) or eqn.effects:
+        return None
+    out = eqn.outputs[0].aval
+    every = tuple(range(out.ndim))
+    rule = eqn.primitive.lower
+    if isinstance(rule, Elementwise):
+        reads = tuple(_elementwise_links(atom.aval, out) for atom in eqn.inputs)
+        return Iteration(out.shape, every, reads)
+    if isinstance(rule, Reduction):
+        operand = eqn.inputs[0].aval
+        axes = tuple(eqn.params["axes"])
+        kept = tuple(d for d in range(operand.ndim) if d not in axes)
+        own = tuple((d, d) for d in range(operand.ndim))
+        return Iteration(operand.shape, kept, (own,), axes)
+    if isinstance(rule, Layout):
+        links = rule.links(eqn.inputs[0].aval, out, **eqn.params)
+        return None if links is None else Iteration(out.shape, every, (tuple(links),))
+    if isinstance(rule, Indexed):
+        return Iteration(out.shape, every, ((),) * len(eqn.inputs))
+    return None
+
+
+def _elementwise_links(operand: ShapedArray, out: ShapedArray) -> tuple[tuple[int, int], ...]:
+    if operand.ndim != out.ndim:
+        return ()
+    pairs = enumerate(zip(operand.shape, out.shape, strict=True))
+    return tuple((d, d) for d, (own, full) in pairs if own == full)
+
+
+def _is_supported(aval: ShapedArray) -> bool:
+    if aval.dtype == dtypes.float0:
+        return False
+    dtype = storage_dtype(aval.dtype)
+    return not dtypes.is_complex(dtype) and dtype not in dtypes.INT4
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program as the grouping sees it: positions instead of variables."""
+
+    jaxpr: Jaxpr
+    iterations: tuple[Iteration | None, ...]
+    producer: dict[Var, int]
+    readers: dict[Var, list[int]]
+    outputs: frozenset[Var]
+    views: dict[Var, tuple[Var, View]]  # aliases: variable -> (buffer variable, view)
+
+    def escapes(self, var: Var, members: frozenset[int]) -> bool:
+        """Whether ``var`` is read outside ``members``."""
+        return var in self.outputs or any(r not in members for r in self.readers.get(var, ()))
+
+
+@dataclass
+class Space:
+    """The unified axes of a group."""
+
+    members: tuple[int, ...]
+    classes: dict[Key, Key]
+    sizes: dict[Key, int]
+    units: frozenset[Key]
+    domains: dict[int, frozenset[Key]]
+    kind: Kind = Kind.MAP
+    order: tuple[Key, ...] = ()
+    reduced: frozenset[Key] = frozenset()
+    dependent: frozenset[int] = frozenset()  # equations that use a reduction of the group
+    escaping: tuple[Var, ...] = field(default=())
+
+    def axes_of_output(self, program: Program, position: int) -> list[Key]:
+        """For each output dimension of an equation its axis (a unit axis is not in ``order``)."""
+        iteration = program.iterations[position]
+        assert iteration is not None
+        return [self.classes[position, d] for d in iteration.out]
+
+
+class _Unifier:
+    """Union-find on keys, with the equations that have a dimension in each class."""
+
+    def __init__(self) -> None:
+        self.parent: dict[Key, Key] = {}
+        self.eqns: dict[Key, set[int]] = {}
+        self.size: dict[Key, int] = {}
+
+    def add(self, key: Key, size: int) -> None:
+        self.parent[key] = key
+        self.eqns[key] = {key[0]}
+        self.size[key] = size
+
+    def find(self, key: Key) -> Key:
+        while self.parent[key] != key:
+            self.parent[key] = self.parent[self.parent[key]]
+            key = self.parent[key]
+        return key
+
+    def union(self, first: Key, second: Key) -> bool:
+        """Unify two classes; False if an equation would have one axis twice."""
+        a, b = self.find(first), self.find(second)
+        if a == b:
+            return True
+        if self.eqns[a] & self.eqns[b] or self.size[a] != self.size[b]:
+            return False
+        if b < a:
+            a, b = b, a
+        self.parent[b] = a
+        self.eqns[a] |= self.eqns[b]
+        return True
+
+
+MOST_MEMBERS = 400
+MOST_OPERANDS = 96
+
+
+def analyse(program: Program, members: Sequence[int]) -> Space | None:
+    """The space of a group of equations, or None if no single kernel can compute it."""
+    if len(members) > MOST_MEMBERS:
+        return None
+    unified = _unify(program, members)
+    if unified is None:
+        return None
+    unifier, real = unified
+    classes = {key: unifier.find(key) for key in unifier.parent}
+    sizes = {root: unifier.size[root] for root in set(classes.values())}
+    real_roots = {unifier.find(key) for key in real}
+    units = frozenset(root for root, size in sizes.items() if size == 1 and root not in real_roots)
+    domains = {}
+    for e in members:
+        iteration = program.iterations[e]
+        assert iteration is not None
+        keys = (classes[e, d] for d in range(len(iteration.sizes)))
+        domains[e] = frozenset(key for key in keys if key not in units)
+    space = Space(tuple(members), classes, sizes, units, domains)
+    return space if _classify(program, space) else None
+
+
+def _unify(program: Program, members: Sequence[int]) -> tuple[_Unifier, list[Key]] | None:
+    unifier = _Unifier()
+    inside = set(members)
+    for e in members:
+        iteration = program.iterations[e]
+        assert iteration is not None
+        for d, size in enumerate(iteration.sizes):
+            unifier.add((e, d), size)
+    shared: dict[tuple[Var, int], Key] = {}
+    tentative: list[tuple[Key, Key]] = []
+    real: list[Key] = []
+    for e in members:
+        eqn, iteration = program.jaxpr.eqns[e], program.iterations[e]
+        assert iteration is not None
+        if isinstance(eqn.primitive.lower, Indexed) and eqn.inputs:
+            real += [(e, d) for d in range(len(iteration.sizes))]
+        for atom, links in zip(eqn.inputs, iteration.reads, strict=True):
+            if type(atom) is Literal:
+                continue
+            source = program.producer.get(atom)
+            if source in inside:
+                if isinstance(eqn.primitive.lower, Indexed):
+                    return None  # it chooses elements, so they must lie in memory
+                producer = program.iterations[source]
+                assert producer is not None
+                for dim, axis in links:
+                    if not unifier.union((e, axis), (source, producer.out[dim])):
+                        return None
+                continue
+            view = program.views.get(atom)
+            for dim, axis in links:
+                if view is None or not view[1].broadcast[dim]:
+                    real.append((e, axis))
+                first = shared.setdefault((atom, dim), (e, axis))
+                if first != (e, axis):
+                    tentative.append((first, (e, axis)))
+    for first, second in tentative:
+        unifier.union(first, second)  # operands in common may be read along different axes
+    return unifier, real
+
+
+def _classify(program: Program, space: Space) -> bool:
+    """Fill in kind, order and the rest; False if there is no kind for the group."""
+    largest = max(space.members, key=lambda e: (len(space.domains[e]), -e))
+    domain = space.domains[largest]
+    if any(not own <= domain for own in space.domains.values()):
+        return False
+    members = frozenset(space.members)
+    space.escaping = tuple(
+        var
+        for e in space.members
+        for var in program.jaxpr.eqns[e].outputs
+        if program.escapes(var, members)
+    )
+    if len(_external_arrays(program, space)) + len(space.escaping) > MOST_OPERANDS:
+        return False
+    reductions = [e for e in space.members if _reduced_axes(program, space, e)]
+    if not reductions:
+        return _classify_map(program, space, domain, largest)
+    red = _reduced_axes(program, space, reductions[0])
+    if any(_reduced_axes(program, space, e) != red for e in reductions):
+        return False
+    return _classify_reduction(program, space, domain, red, reductions)
+
+
+def _external_arrays(program: Program, space: Space) -> set[Var]:
+    inside = set(space.members)
+    return {
+        atom
+        for e in space.members
+        for atom in program.jaxpr.eqns[e].inputs
+        if type(atom) is not Literal and program.producer.get(atom) not in inside
+    }
+
+
+def _reduced_axes(program: Program, space: Space, position: int) -> frozenset[Key]:
+    iteration = program.iterations[position]
+    assert iteration is not None
+    keys = (space.classes[position, d] for d in iteration.reduced)
+    return frozenset(key for key in keys if key not in space.units)
+
+
+def _output_domain(program: Program, space: Space, var: Var) -> frozenset[Key]:
+    position = program.producer[var]
+    keys = space.axes_of_output(program, position)
+    return frozenset(key for key in keys if key not in space.units)
+
+
+def _classify_map(
+    program: Program, space: Space, domain: frozenset[Key], largest: int
+) -> bool:
+    if any(_output_domain(program, space, var) != domain for var in space.escaping):
+        return False
+    # Loops follow the first stored array, so that stores are contiguous.
+    first = program.producer[space.escaping[0]] if space.escaping else largest
+    keys = space.axes_of_output(program, first)
+    space.kind = Kind.MAP
+    space.order = tuple(key for key in keys if key not in space.units)
+    return True
+
+
+def _classify_reduction(
+    program: Program,
+    space: Space,
+    domain: frozenset[Key],
+    red: frozenset[Key],
+    reductions: list[int],
+) -> bool:
+    iteration = program.iterations[reductions[0]]
+    assert iteration is not None
+    lead = reductions[0]
+    own = [space.classes[lead, d] for d in range(len(iteration.sizes))]
+    own = [key for key in own if key not in space.units]
+    if frozenset(own) != domain:
+        return False
+    kept = [key for key in own if key in domain - red]
+    is_minor = own == [*kept, *(key for key in own if key in red)]
+    dependent = _dependents(program, space, set(reductions))
+    full_rank = [e for e in space.members if space.domains[e] & red]
+    consumed = any(e in dependent for e in full_rank)
+    keep = domain - red
+    domains = [_output_domain(program, space, var) for var in space.escaping]
+    stores_full = any(d == domain for d in domains)
+    if any(d not in (domain, keep) for d in domains):
+        return False
+    if red == domain:
+        if consumed or stores_full:
+            return False
+        space.kind = Kind.FULL
+    elif is_minor:
+        space.kind = Kind.ROW
+    else:
+        if consumed or stores_full:
+            return False
+        space.kind = Kind.COLUMN
+    space.order = tuple(own)
+    space.reduced = red
+    space.dependent = frozenset(dependent)
+    return True
+
+
+def _dependents(program: Program, space: Space, sources: set[int]) -> set[int]:
+    """Members that use the result of a reduction, directly or not."""
+    found: set[int] = set()
+    for e in space.members:  # in program order
+        for atom in program.jaxpr.eqns[e].inputs:
+            producer = None if type(atom) is Literal else program.producer.get(atom)
+            if producer in found or producer in sources:
+                found.add(e)
+    return found

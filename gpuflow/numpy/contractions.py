@@ -1,0 +1,208 @@
+"""Products of matrices and tensors, all by dot_general."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuflow import lax
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.promotion import check_arraylike, promote_args, promote_dtypes
+from gpuflow.numpy.shaping import ravel
+from gpuflow.numpy.ufuncs import conj, multiply
+
+Labels = tuple[Any, ...]
+
+
+def contract(
+    a: Any, a_labels: Labels, b: Any, b_labels: Labels, out_labels: Labels,
+    precision: Any = None, preferred_element_type: Any = None,
+) -> Any:  # fmt: skip
+    """Multiply two arrays whose axes are labeled, and sum over labels that the result lacks.
+
+    A label of both operands and of the result is a batch axis, one of both operands only is
+    summed over; every other label must be in the result.
+    """
+    shared = [label for label in a_labels if label in b_labels]
+    batch = [label for label in out_labels if label in shared]
+    summed = [label for label in shared if label not in out_labels]
+    numbers = (
+        ([a_labels.index(k) for k in summed], [b_labels.index(k) for k in summed]),
+        ([a_labels.index(k) for k in batch], [b_labels.index(k) for k in batch]),
+    )
+    out = lax.dot_general(a, b, numbers, precision, preferred_element_type)
+    made = (
+        *batch,
+        *[label for label in a_labels if label not in shared],
+        *[label for label in b_labels if label not in shared],
+    )
+    return lax.transpose(out, [made.index(label) for label in out_labels])
+
+
+def squeeze_ones(x: Any, labels: Labels, sizes: dict[Any, int]) -> tuple[Any, Labels]:
+    """Drop axes of size 1 whose label has another size elsewhere: they broadcast."""
+    own = aval_of(x).shape
+    dims = tuple(d for d, label in enumerate(labels) if own[d] == 1 and sizes[label] != 1)
+    return lax.squeeze(x, dims), tuple(k for d, k in enumerate(labels) if d not in dims)
+
+
+def label_sizes(name: str, operands: Sequence[Any], labels: Sequence[Labels]) -> dict[Any, int]:
+    """The size of each label; sizes of 1 go with any other.
+
+    Raises:
+        ValueError: two sizes for one label.
+    """
+    sizes: dict[Any, int] = {}
+    for x, own in zip(operands, labels, strict=True):
+        for size, label in zip(aval_of(x).shape, own, strict=True):
+            known = sizes.setdefault(label, size)
+            if known == 1:
+                sizes[label] = size
+            elif size not in (1, known):
+                shapes = ", ".join(str(aval_of(v)) for v in operands)
+                raise ValueError(
+                    f"[{name}] axes that go together must have one size; got {known} and {size} "
+                    f"for {shapes}. Fix: transpose or reshape an operand."
+                )
+    return sizes
+
+
+def matmul(
+    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None
+) -> Any:
+    """The matrix product over the last two axes; leading axes broadcast.
+
+    Args:
+        a: array of shape (..., n, k), or a vector of k elements.
+        b: array of shape (..., k, m), or a vector of k elements.
+        precision: a hint for devices that can trade accuracy for speed.
+        preferred_element_type: dtype of the result.
+
+    Raises:
+        ValueError: a scalar operand.
+        TypeError: inner sizes that differ.
+    """
+    check_arraylike("matmul", a, b)
+    avals = [aval_of(x) for x in (a, b)]
+    check(
+        all(aval.ndim > 0 for aval in avals),
+        lambda: (
+            f"[matmul] operands must have at least one axis; got {avals[0]} and {avals[1]}. "
+            "Fix: use * for scalars."
+        ),
+        ValueError,
+    )
+    inner = avals[1].shape[0 if avals[1].ndim == 1 else -2]
+    check(
+        avals[0].shape[-1] == inner,
+        lambda: (
+            "[matmul] the last axis of the first operand must have the size of the second's "
+            f"second-to-last; got {avals[0].shape[-1]} and {inner} for {avals[0]} and {avals[1]}. "
+            "Fix: transpose an operand, for example x @ w.T."
+        ),
+    )
+    a, b = promote_dtypes(a, b)
+    a_labels = _batch_labels(avals[0].ndim) + (("row",) if avals[0].ndim > 1 else ()) + ("k",)
+    b_labels = _batch_labels(avals[1].ndim) + ("k",) + (("column",) if avals[1].ndim > 1 else ())
+    batch = max(_batch_labels(avals[0].ndim), _batch_labels(avals[1].ndim), key=len)
+    out = batch + tuple(k for k in (*a_labels, *b_labels) if k in ("row", "column"))
+    sizes = label_sizes("matmul", (a, b), (a_labels, b_labels))
+    a, a_labels = _squeeze_batch(a, a_labels, sizes)
+    b, b_labels = _squeeze_batch(b, b_labels, sizes)
+    return contract(a, a_labels, b, b_labels, out, precision, preferred_element_type)
+
+
+def _batch_labels(rank: int) -> Labels:
+    return tuple(range(2 - rank, 0)) if rank > 2 else ()
+
+
+def _squeeze_batch(x: Any, labels: Labels, sizes: dict[Any, int]) -> tuple[Any, Labels]:
+    """Only batch axes broadcast; rows and columns keep their size."""
+    own = dict(zip(labels, aval_of(x).shape, strict=True))
+    fixed = {k: own[k] if isinstance(k, str) else sizes[k] for k in labels}
+    return squeeze_ones(x, labels, fixed)
+
+
+def dot(
+    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None
+) -> Any:
+    """Sum over the last axis of ``a`` and the second-to-last (or only) axis of ``b``."""
+    a, b = _numbers("dot", a, b)
+    a_rank, b_rank = aval_of(a).ndim, aval_of(b).ndim
+    if a_rank == 0 or b_rank == 0:
+        return multiply(a, b)
+    axis = 0 if b_rank == 1 else b_rank - 2
+    return tensordot(a, b, ((a_rank - 1,), (axis,)), precision, preferred_element_type)
+
+
+def _numbers(name: str, a: Any, b: Any) -> list[Any]:
+    check_arraylike(name, a, b)
+    return promote_dtypes(a, b)
+
+
+def tensordot(
+    a: Any, b: Any, axes: Any = 2, precision: Any = None, preferred_element_type: Any = None
+) -> Any:
+    """Sum over pairs of axes.
+
+    Args:
+        a, b: arrays.
+        axes: how many axes, the last of ``a`` and the first of ``b``; or a pair of axes or of
+            lists of axes.
+    """
+    a, b = _numbers("tensordot", a, b)
+    a_rank, b_rank = aval_of(a).ndim, aval_of(b).ndim
+    if hasattr(axes, "__index__"):
+        check(
+            0 <= int(axes) <= min(a_rank, b_rank),
+            lambda: (
+                f"[tensordot] the number of axes must not exceed the ranks; got {axes} for "
+                f"{aval_of(a)} and {aval_of(b)}. Fix: sum over fewer axes."
+            ),
+            TypeError,
+        )
+        left, right = range(a_rank - int(axes), a_rank), range(int(axes))
+    else:
+        left, right = (v if isinstance(v, (tuple, list)) else (v,) for v in axes)
+    left = [canonicalize_axis(d, a_rank, "tensordot") for d in left]
+    right = [canonicalize_axis(d, b_rank, "tensordot") for d in right]
+    check(
+        len(left) == len(right),
+        lambda: f"[tensordot] axes must come in pairs; got {axes}. Fix: equally long lists.",
+        TypeError,
+    )
+    return lax.dot_general(a, b, ((left, right), ((), ())), precision, preferred_element_type)
+
+
+def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+    """The scalar product of all elements; the first operand is conjugated."""
+    a, b = _numbers("vdot", a, b)
+    return dot(
+        ravel(conj(a)), ravel(b), precision=precision,
+        preferred_element_type=preferred_element_type,
+    )  # fmt: skip
+
+
+def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+    """Sum over the last axes of both."""
+    a, b = _numbers("inner", a, b)
+    if aval_of(a).ndim == 0 or aval_of(b).ndim == 0:
+        return multiply(a, b)
+    return tensordot(a, b, ((-1,), (-1,)), precision, preferred_element_type)
+
+
+def outer(a: Any, b: Any, out: None = None) -> Any:
+    """All products of an element of ``a`` with one of ``b``: a matrix."""
+    check(out is None, lambda: "[outer] out must be None; got an array.", NotImplementedError)
+    a, b = promote_dtypes(*[ravel(x) for x in _numbers("outer", a, b)])
+    (m,), (n,) = aval_of(a).shape, aval_of(b).shape
+    return lax.mul(lax.broadcast_in_dim(a, (m, 1), (0,)), lax.broadcast_in_dim(b, (1, n), (1,)))
+
+
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    """The scalar product along ``axis``; the first operand is conjugated."""
+    x1, x2 = promote_args("vecdot", x1, x2)
+    product = multiply(conj(x1), x2)
+    return lax.reduce_sum(product, (canonicalize_axis(axis, aval_of(product).ndim, "vecdot"),))

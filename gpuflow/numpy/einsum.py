@@ -1,0 +1,169 @@
+"""einsum: sums of products in the index notation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.contractions import Labels, contract, label_sizes, squeeze_ones
+from gpuflow.numpy.promotion import check_arraylike, convert, promote_dtypes
+from gpuflow.ops.selection import where as select_where
+
+
+def _path_finder() -> Any:
+    import opt_einsum
+
+    return opt_einsum.contract_path
+
+
+def einsum(
+    subscripts: str, /, *operands: Any, out: None = None, optimize: Any = "auto",
+    precision: Any = None, preferred_element_type: Any = None,
+) -> Any:  # fmt: skip
+    """Sum of products, as in ``einsum("ij,jk->ik", a, b)``.
+
+    Args:
+        subscripts: a letter for each axis, operands between commas, the result after ``->``.
+        operands: arrays; of three or more, pairs are multiplied in a cheap order.
+        optimize: how that order is sought, as in opt_einsum.
+        precision: a hint for devices that can trade accuracy for speed.
+        preferred_element_type: dtype of the result.
+
+    Raises:
+        ValueError: subscripts that do not fit the operands.
+    """
+    check(out is None, lambda: "[einsum] out must be None; got an array.", NotImplementedError)
+    check(
+        isinstance(subscripts, str) and len(operands) > 0,
+        lambda: (
+            "[einsum] subscripts must be a string and operands must follow; "
+            f"got {type(subscripts).__name__} and {len(operands)} operands. "
+            "Fix: jnp.einsum('ij,jk->ik', a, b)."
+        ),
+        TypeError,
+    )
+    check_arraylike("einsum", *operands)
+    values = promote_dtypes(*operands)
+    labels, out_labels = parse(subscripts, [aval_of(x).ndim for x in values])
+    sizes = label_sizes("einsum", values, labels)
+    terms = [_one_axis_a_label(*term) for term in zip(values, labels, strict=True)]
+    for pair in _path(subscripts, terms, optimize):
+        chosen = [terms[k] for k in pair]
+        terms = [term for k, term in enumerate(terms) if k not in pair]
+        needed = {label for _, own in terms for label in own} | set(out_labels)
+        terms.append(_combine(chosen, needed, sizes, (precision, preferred_element_type)))
+    value, own = _sum_out(*terms[0], set(out_labels))
+    result = lax.transpose(value, [own.index(k) for k in out_labels if k in own])
+    return convert(result, preferred_element_type) if preferred_element_type else result
+
+
+def parse(subscripts: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
+    """The labels of each operand's axes and of the result's.
+
+    ``...`` becomes numbers that count from the last of its axes: -1 is the last one.
+    """
+    text = subscripts.replace(" ", "")
+    inputs, arrow, output = text.partition("->")
+    parts = inputs.split(",")
+    check(
+        len(parts) == len(ranks),
+        lambda: (
+            f"[einsum] there must be one term for each operand; got {len(parts)} terms in "
+            f"{subscripts!r} for {len(ranks)} operands. Fix: separate terms by commas."
+        ),
+        ValueError,
+    )
+    labels = [_labels(part, rank, subscripts) for part, rank in zip(parts, ranks, strict=True)]
+    ellipsis = max(([k for k in own if isinstance(k, int)] for own in labels), key=len)
+    count = Counter(k for own in labels for k in own)
+    if not arrow:
+        once = sorted(k for k, n in count.items() if n == 1 and isinstance(k, str))
+        return labels, (*ellipsis, *once)
+    before, dots, after = output.partition("...")
+    result = (*before, *(ellipsis if dots else ()), *after)
+    check(
+        set(result) <= set(count) and len(set(result)) == len(result),
+        lambda: (
+            "[einsum] labels of the result must be distinct labels of the operands; "
+            f"got {subscripts!r}. Fix: remove the others after '->'."
+        ),
+        ValueError,
+    )
+    return labels, result
+
+
+def _labels(part: str, rank: int, subscripts: str) -> Labels:
+    before, dots, after = part.partition("...")
+    hidden = rank - len(before) - len(after)
+    fits = hidden >= 0 if dots else hidden == 0
+    check(
+        fits and (before + after).isalpha() or (fits and not before + after),
+        lambda: (
+            f"[einsum] a term must have one letter for each axis; got {part!r} in {subscripts!r} "
+            f"for an array of rank {rank}. Fix: use {rank} letters, or '...'."
+        ),
+        ValueError,
+    )
+    return (*before, *range(-hidden, 0), *after)
+
+
+def _one_axis_a_label(x: Any, labels: Labels) -> tuple[Any, Labels]:
+    """Take diagonals, so that no label occurs twice: mask, then sum the second axis away."""
+    for label in dict.fromkeys(labels):
+        while labels.count(label) > 1:
+            first = labels.index(label)
+            second = labels.index(label, first + 1)
+            shape = aval_of(x).shape
+            rows, columns = (lax.iota(np.int32, shape, d) for d in (first, second))
+            zero = convert(0, aval_of(x).dtype)
+            x = lax.reduce_sum(select_where(lax.eq(rows, columns), x, zero), (second,))
+            labels = labels[:second] + labels[second + 1 :]
+    return x, labels
+
+
+def _path(subscripts: str, terms: Sequence[Any], optimize: Any) -> list[tuple[int, ...]]:
+    """Which terms to combine, step by step; results go to the end."""
+    if len(terms) < 3:
+        return [(0, 1)] if len(terms) == 2 else []
+    letters: dict[Any, str] = {}
+
+    def spell(labels: Labels) -> str:
+        return "".join(letters.setdefault(k, chr(ord("À") + len(letters))) for k in labels)
+
+    _, out = parse(subscripts, [len(labels) for _, labels in terms]) if False else (None, None)
+    del out
+    text = ",".join(spell(labels) for _, labels in terms)
+    shapes = [aval_of(x).shape for x, _ in terms]
+    strategy = "auto" if optimize is True else optimize
+    path, _ = _path_finder()(text, *shapes, shapes=True, optimize=strategy)
+    return [tuple(step) for step in path]
+
+
+def _sum_out(x: Any, labels: Labels, needed: set[Any]) -> tuple[Any, Labels]:
+    """Sum over labels that nobody needs."""
+    gone = tuple(d for d, label in enumerate(labels) if label not in needed)
+    return lax.reduce_sum(x, gone), tuple(k for k in labels if k in needed)
+
+
+def _combine(
+    terms: Sequence[tuple[Any, Labels]], needed: set[Any], sizes: dict[Any, int],
+    options: tuple[Any, Any],
+) -> tuple[Any, Labels]:  # fmt: skip
+    """Multiply terms from left to right and sum over what nobody else needs."""
+    x, x_labels = squeeze_ones(*terms[0], sizes)
+    for k, term in enumerate(terms[1:], 1):
+        y, y_labels = squeeze_ones(*term, sizes)
+        later = needed | {label for _, own in terms[k + 1 :] for label in own}
+        x, x_labels = _sum_out(x, x_labels, later | set(y_labels))
+        y, y_labels = _sum_out(y, y_labels, later | set(x_labels))
+        kept = [label for label in x_labels if label in later]
+        kept += [label for label in y_labels if label in later and label not in x_labels]
+        x = contract(x, x_labels, y, y_labels, tuple(kept), *options)
+        x_labels = tuple(kept)
+    return x, x_labels

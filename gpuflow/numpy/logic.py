@@ -1,0 +1,217 @@
+"""Comparisons, logic, bits, and choices by condition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow import lax
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.promotion import (
+    check_arraylike,
+    convert,
+    promote_args,
+    promote_args_inexact,
+    promote_dtypes,
+    promote_shapes,
+)
+from gpuflow.numpy.ufuncs import Ufunc, imag, make_binary, make_unary, real
+from gpuflow.ops.selection import where as select_where
+
+
+def _ordering(name: str, op: Ufunc, strict_op: Ufunc, doc: str) -> Ufunc:
+    """An order comparison; complex numbers compare by real part, then imaginary part."""
+
+    def compare(x: Any, y: Any) -> Any:
+        if not dtypes.is_complex(aval_of(x).dtype):
+            return op(x, y)
+        equal_real = lax.eq(real(x), real(y))
+        by_imag = lax.bitwise_and(equal_real, op(imag(x), imag(y)))
+        return lax.bitwise_or(strict_op(real(x), real(y)), by_imag)
+
+    return make_binary(name, compare, doc)
+
+
+equal = make_binary("equal", lax.eq, "Elementwise ``x == y``.")
+not_equal = make_binary("not_equal", lax.ne, "Elementwise ``x != y``.")
+less = _ordering("less", lax.lt, lax.lt, "Elementwise ``x < y``.")
+less_equal = _ordering("less_equal", lax.le, lax.lt, "Elementwise ``x <= y``.")
+greater = _ordering("greater", lax.gt, lax.gt, "Elementwise ``x > y``.")
+greater_equal = _ordering("greater_equal", lax.ge, lax.gt, "Elementwise ``x >= y``.")
+
+
+# --- logic on truth values -----------------------------------------------------------------
+
+
+def as_bool(x: Any) -> Any:
+    """Whether elements differ from 0."""
+    dtype = aval_of(x).dtype
+    return x if dtypes.is_bool(dtype) else lax.ne(x, convert(0, dtype))
+
+
+def _logical(name: str, op: Ufunc, doc: str) -> Ufunc:
+    def promote(name: str, *operands: Any) -> list[Any]:
+        check_arraylike(name, *operands)
+        return promote_shapes(name, [as_bool(x) for x in operands])
+
+    maker = make_unary if op is lax.bitwise_not else make_binary
+    return maker(name, op, doc, promote)
+
+
+logical_and = _logical("logical_and", lax.bitwise_and, "Whether both elements are nonzero.")
+logical_or = _logical("logical_or", lax.bitwise_or, "Whether an element is nonzero.")
+logical_xor = _logical("logical_xor", lax.bitwise_xor, "Whether just one element is nonzero.")
+logical_not = _logical("logical_not", lax.bitwise_not, "Whether elements are zero.")
+
+bitwise_and = make_binary("bitwise_and", lax.bitwise_and, "Elementwise ``x & y``.")
+bitwise_or = make_binary("bitwise_or", lax.bitwise_or, "Elementwise ``x | y``.")
+bitwise_xor = make_binary("bitwise_xor", lax.bitwise_xor, "Elementwise ``x ^ y``.")
+bitwise_not = make_unary("bitwise_not", lax.bitwise_not, "Elementwise ``~x``.")
+bitwise_invert = invert = bitwise_not
+left_shift = make_binary("left_shift", lax.shift_left, "Elementwise ``x << y``.")
+bitwise_left_shift = left_shift
+
+
+def right_shift(x: Any, y: Any, /) -> Any:
+    """Elementwise ``x >> y``; the sign is kept."""
+    x, y = promote_args("right_shift", x, y)
+    signed = aval_of(x).dtype.kind == "i"
+    return (lax.shift_right_arithmetic if signed else lax.shift_right_logical)(x, y)
+
+
+bitwise_right_shift = right_shift
+
+
+# --- classes of numbers --------------------------------------------------------------------
+
+
+def _classify(name: str, on_floats: Ufunc, on_others: bool, both: Ufunc, doc: str) -> Ufunc:
+    """A test of floats; integers all give ``on_others``, complex parts are joined by ``both``."""
+
+    def test(x: Any) -> Any:
+        dtype = aval_of(x).dtype
+        if dtypes.is_complex(dtype):
+            return both(test(real(x)), test(imag(x)))
+        if dtypes.is_floating(dtype):
+            return on_floats(x)
+        same = lax.eq(x, x)
+        return same if on_others else lax.bitwise_not(same)
+
+    return make_unary(name, test, doc)
+
+
+def _is_infinite(x: Any) -> Any:
+    return lax.eq(lax.abs(x), convert(np.inf, aval_of(x).dtype))
+
+
+isnan = _classify("isnan", lambda x: lax.ne(x, x), False, lax.bitwise_or, "Whether nan.")
+isfinite = _classify(
+    "isfinite", lax.is_finite, True, lax.bitwise_and, "Whether neither infinite nor nan."
+)
+isinf = _classify("isinf", _is_infinite, False, lax.bitwise_or, "Whether infinite.")
+isposinf = make_unary(
+    "isposinf", lambda x: lax.eq(x, convert(np.inf, aval_of(x).dtype)), "Whether plus infinity.",
+    promote_args_inexact,
+)  # fmt: skip
+isneginf = make_unary(
+    "isneginf", lambda x: lax.eq(x, convert(-np.inf, aval_of(x).dtype)),
+    "Whether minus infinity.", promote_args_inexact,
+)  # fmt: skip
+
+
+# --- choices -------------------------------------------------------------------------------
+
+
+def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
+    """``x`` where ``condition`` holds, else ``y``; both are evaluated.
+
+    Args:
+        condition: array of any dtype; not bool: whether it differs from 0.
+        x: array or number.
+        y: array or number.
+
+    Returns:
+        An array of the common shape, and of the common dtype of ``x`` and ``y``.
+
+    Raises:
+        ValueError: without ``x`` and ``y``, which would make a shape that depends on values.
+    """
+    if x is None or y is None:
+        raise ValueError(
+            "[where] three arguments are needed; got one without x and y. Fix: jnp.where(c, x, y); "
+            "positions of True need known values: np.nonzero(np.asarray(c))."
+        )
+    check_arraylike("where", condition, x, y)
+    x, y = promote_dtypes(x, y)
+    condition, x, y = promote_shapes("where", (as_bool(condition), x, y))
+    return select_where(condition, x, y)
+
+
+def clip(arr: Any, /, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: Any = None) -> Any:
+    """Limit elements to ``[min, max]``; either may be None.
+
+    Args:
+        arr: array of real numbers.
+        min: lower bound, a number or an array that broadcasts.
+        max: upper bound; it wins where the bounds cross.
+    """
+    low = a_min if min is None else min
+    high = a_max if max is None else max
+    check_arraylike("clip", *[v for v in (arr, low, high) if v is not None])
+    if dtypes.is_complex(aval_of(arr).dtype):
+        raise ValueError(
+            f"[clip] the array must be real; got {aval_of(arr)}. Fix: clip x.real and x.imag."
+        )
+    if low is not None:
+        arr = lax.max(*promote_args("clip", low, arr))
+    if high is not None:
+        arr = lax.min(*promote_args("clip", high, arr))
+    return arr if hasattr(arr, "aval") else convert_scalar(arr)
+
+
+def convert_scalar(x: Any) -> Any:
+    """A number as an array."""
+    return lax.add(x, convert(0, aval_of(x).dtype, aval_of(x).weak_type))
+
+
+def nan_to_num(
+    x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
+) -> Any:
+    """Replace nan and infinities; by default by 0 and the largest finite numbers."""
+    del copy
+    check_arraylike("nan_to_num", x)
+    dtype = aval_of(x).dtype
+    if not dtypes.is_floating(dtype):
+        return x
+    limits = ml_dtypes.finfo(dtype)
+    x = where(isnan(x), convert(nan, dtype), x)
+    x = where(isposinf(x), convert(float(limits.max) if posinf is None else posinf, dtype), x)
+    return where(isneginf(x), convert(float(limits.min) if neginf is None else neginf, dtype), x)
+
+
+# --- comparisons with tolerance ------------------------------------------------------------
+
+
+def isclose(
+    a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> Any:
+    """Whether ``abs(a - b) <= atol + rtol * abs(b)``, elementwise; equal infinities are close."""
+    check_arraylike("isclose", a, b)
+    a, b = promote_shapes("isclose", promote_dtypes(a, b))
+    dtype = aval_of(a).dtype
+    if not dtypes.is_inexact(dtype):
+        a, b = promote_args_inexact("isclose", a, b)
+    out = lax.bitwise_or(_is_near(a, b, rtol, atol), lax.eq(a, b))
+    if equal_nan:
+        out = lax.bitwise_or(out, lax.bitwise_and(isnan(a), isnan(b)))
+    return out
+
+
+def _is_near(a: Any, b: Any, rtol: float, atol: float) -> Any:
+    size = lax.abs(b)
+    real_dtype = aval_of(size).dtype
+    bound = lax.add(convert(atol, real_dtype), lax.mul(convert(rtol, real_dtype), size))
+    return lax.bitwise_and(isfinite(b), lax.le(lax.abs(lax.sub(a, b)), bound))

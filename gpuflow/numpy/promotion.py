@@ -1,0 +1,200 @@
+"""Promotion of operands: dtypes, weak types and ranks, as every function of the surface needs it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.config import config
+from gpuflow.core.aval import ShapedArray, aval_of, is_value
+
+PYTHON_SCALARS = (bool, int, float, complex)
+
+
+def check_arraylike(name: str, *operands: Any) -> None:
+    """Raise TypeError unless all operands are arrays or numbers; lists are neither."""
+    for position, operand in enumerate(operands):
+        if not is_value(operand):
+            raise TypeError(
+                f"[{name}] operands must be arrays or numbers; got {type(operand).__name__} at "
+                f"position {position}. Fix: convert it with jnp.asarray."
+            )
+
+
+def convert(x: Any, dtype: Any, weak_type: bool = False) -> Any:
+    """``x`` with elements of ``dtype``; nothing happens where it has that dtype already."""
+    if type(x) in PYTHON_SCALARS:
+        return _typed(x, dtype, weak_type)
+    if aval_of(x).dtype == dtype:
+        return x
+    return lax.convert_element_type(x, dtype, weak_type)
+
+
+_KIND_OF_SCALAR = {"i": int, "f": float, "c": complex}
+
+
+def _typed(value: Any, dtype: Any, weak_type: bool) -> Any:
+    """A Python scalar as a number of ``dtype``; a weak one stays a Python scalar if it can."""
+    if weak_type:
+        kind = _KIND_OF_SCALAR[dtype.kind]
+        if dtypes.canonicalize(kind) == dtype:
+            return kind(value)
+    if type(value) is int:
+        check_fits(value, dtype)
+    return np.asarray(value).astype(dtype)[()]
+
+
+def check_fits(value: int, dtype: Any) -> None:
+    """Raise OverflowError for a Python int that neither ``dtype`` nor the default int can hold."""
+    limits = [np.iinfo(dtypes.default_int())]
+    if dtype.kind in "iu":
+        limits.append(np.iinfo(dtype))
+    if not any(limit.min <= value <= limit.max for limit in limits):
+        if not dtypes.is_integer(dtype):
+            limits.append(limits[0])
+        raise OverflowError(
+            f"[promote] Python ints must fit {limits[-1].dtype}; got {value}. Fix: use a float, "
+            "or enable 64 bits with config.update('enable_x64', True)."
+        )
+
+
+def promote_dtypes(*operands: Any) -> list[Any]:
+    """The operands in their common dtype."""
+    avals = [aval_of(x) for x in operands]
+    first = avals[0].dtype
+    if all(aval.dtype == first for aval in avals):
+        for x in operands:
+            if type(x) is int:
+                check_fits(x, first)
+        return list(operands)
+    dtype, weak_type = dtypes.promote(*[(aval.dtype, aval.weak_type) for aval in avals])
+    return [convert(x, dtype, weak_type) for x in operands]
+
+
+def inexact_dtype(dtype: Any) -> Any:
+    """``dtype`` if it can hold fractions, else the default float dtype."""
+    return dtype if dtypes.is_inexact(dtype) else dtypes.default_float()
+
+
+def promote_dtypes_inexact(*operands: Any) -> list[Any]:
+    """The operands in their common float or complex dtype."""
+    avals = [aval_of(x) for x in operands]
+    dtype, weak_type = dtypes.promote(*[(aval.dtype, aval.weak_type) for aval in avals])
+    if dtypes.is_extended(dtype):
+        raise TypeError(
+            f"[promote] operands must be numbers; got {', '.join(map(str, avals))}. "
+            "Fix: use random.key_data for the integers inside a key."
+        )
+    dtype = inexact_dtype(dtype)
+    return [convert(x, dtype, weak_type) for x in operands]
+
+
+def promote_shapes(name: str, operands: Sequence[Any]) -> list[Any]:
+    """Operands of one rank, by leading dimensions of size 1; scalars stay as they are.
+
+    Raises:
+        ValueError: shapes that do not broadcast, or ranks that differ where
+            ``numpy_rank_promotion`` forbids it.
+    """
+    shapes = [aval_of(x).shape for x in operands]
+    first = shapes[0]
+    if all(shape == first for shape in shapes):
+        return list(operands)
+    rank = len(broadcast_shapes(*shapes, name=name))
+    if len({len(shape) for shape in shapes if shape}) < 2:
+        return list(operands)
+    _check_rank_promotion(name, shapes)
+    return [to_rank(x, rank) if shape else x for x, shape in zip(operands, shapes, strict=True)]
+
+
+def to_rank(x: Any, rank: int) -> Any:
+    """``x`` with leading dimensions of size 1 up to ``rank``."""
+    shape = aval_of(x).shape
+    missing = rank - len(shape)
+    if missing == 0:
+        return x
+    return lax.broadcast_in_dim(x, (1,) * missing + shape, tuple(range(missing, rank)))
+
+
+def broadcast_shapes(*shapes: Sequence[int], name: str = "broadcast_shapes") -> tuple[int, ...]:
+    """The common shape under NumPy's rules.
+
+    Raises:
+        ValueError: sizes that do not fit.
+    """
+    rank = max(map(len, shapes), default=0)
+    result = []
+    for d in range(-rank, 0):
+        sizes = {shape[d] for shape in shapes if len(shape) >= -d}
+        wide = sizes - {1}
+        if len(wide) > 1:
+            raise ValueError(
+                f"[{name}] shapes must broadcast: aligned at the end, sizes must be equal or 1; "
+                f"got {', '.join(str(tuple(shape)) for shape in shapes)}. "
+                "Fix: insert axes with x[:, None], or reshape one operand."
+            )
+        result.append(wide.pop() if wide else 1)
+    return tuple(result)
+
+
+def _check_rank_promotion(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
+    mode = config.trace_context().numpy_rank_promotion
+    if mode == "allow":
+        return
+    text = (
+        f"[{name}] operands must have one rank while numpy_rank_promotion is {mode!r}; got shapes "
+        f"{', '.join(map(str, shapes))}. Fix: insert axes with x[None]."
+    )
+    if mode == "raise":
+        raise ValueError(text)
+    warnings.warn(text, stacklevel=4)
+
+
+def promote_args(name: str, *operands: Any) -> list[Any]:
+    """Operands of an elementwise function in one dtype and one rank.
+
+    Raises:
+        TypeError: an operand that is no array or number.
+        ValueError: shapes that do not broadcast.
+    """
+    check_arraylike(name, *operands)
+    if len(operands) == 1:
+        return promote_dtypes(*operands)
+    return promote_shapes(name, promote_dtypes(*operands))
+
+
+def promote_args_inexact(name: str, *operands: Any) -> list[Any]:
+    """``promote_args`` to a float or complex dtype."""
+    check_arraylike(name, *operands)
+    return promote_shapes(name, promote_dtypes_inexact(*operands))
+
+
+def user_dtype(dtype: Any, name: str) -> Any:
+    """The dtype that a user's ``dtype=`` means, narrowed to 32 bits unless x64 is on.
+
+    Raises:
+        TypeError: what is no dtype.
+    """
+    if dtypes.is_extended(dtype):
+        return dtype
+    try:
+        found = dtypes.canonicalize(dtype)
+    except TypeError as error:
+        raise TypeError(
+            f"[{name}] dtype must be a dtype of numbers; got {dtype!r}. Fix: jnp.float32. ({error})"
+        ) from None
+    if found.kind in "OSUMm":
+        raise TypeError(
+            f"[{name}] dtype must be a dtype of numbers; got {found}. Fix: jnp.float32."
+        )
+    return found
+
+
+def types_of(*operands: Any) -> list[ShapedArray]:
+    """The avals of operands, for error messages."""
+    return [aval_of(x) for x in operands]

@@ -1,0 +1,174 @@
+"""bitcast_convert_type: the bits of one dtype read as another."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Elementwise
+from gpuflow.kir.scalar import NARROW_DTYPES
+from gpuflow.ops.axes import insert_axis, reduce_sum
+from gpuflow.ops.comparison import shift_left, shift_right_logical
+from gpuflow.ops.convert import batch_in_place, convert_element_type, rounded
+from gpuflow.ops.define import define
+from gpuflow.ops.nary import zero_jvp
+
+
+def _bitcast_shape(x: ShapedArray, *, new_dtype: Any) -> ShapedArray:
+    plain = not any(dtype.kind in "bcX" for dtype in (x.dtype, new_dtype))
+    check(
+        plain or x.dtype == new_dtype,
+        lambda: (
+            "[bitcast_convert_type] dtypes must be integers or real floats, unless equal; "
+            f"got {x} and {dtypes.short_name(new_dtype)}. Fix: use x.view(dtype)."
+        ),
+    )
+    check(
+        x.dtype.itemsize == new_dtype.itemsize,
+        lambda: (
+            "[bitcast_convert_type] the primitive needs dtypes of one width; "
+            f"got {x} and {dtypes.short_name(new_dtype)}. "
+            "Fix: call the function bitcast_convert_type, which splits and joins elements."
+        ),
+        ValueError,
+    )
+    return ShapedArray(x.shape, new_dtype)
+
+
+def _bitcast_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    del params
+    source, target = in_avals[0].dtype, out_aval.dtype
+    if source == target:
+        return values[0]
+    value = values[0]
+    if source.name in NARROW_DTYPES:
+        value = _narrow_to_bits(builder, rounded(builder, value, source), source.name)
+        source = np.dtype(np.uint16)
+    if target.name in NARROW_DTYPES:
+        bits = builder.apply("bitcast_uint16", value) if source.name != "uint16" else value
+        return _bits_to_narrow(builder, bits, target.name)
+    return builder.apply(f"bitcast_{target.name}", value) if source != target else value
+
+
+def _narrow_to_bits(builder: Any, value: Any, name: str) -> Any:
+    """The 16 bits of a float16 or bfloat16 that is held as float32."""
+    u32 = partial(builder.const, "uint32")
+    bits = builder.apply("bitcast_uint32", value)
+    high = builder.apply("shift_right_logical", bits, u32(16))
+    if name == "bfloat16":
+        return builder.cast(high, "uint16")
+    check(name == "float16", lambda: f"[bitcast_convert_type] no kernel for {name}.")
+    magnitude = builder.apply("and", bits, u32(0x7FFFFFFF))
+    # float32 has 13 more bits of mantissa and a bias larger by 112.
+    fraction = builder.apply("shift_right_logical", magnitude, u32(13))
+    normal = builder.apply("sub", fraction, u32(112 << 10))
+    special = builder.apply(
+        "or", u32(0x7C00), builder.apply("and", fraction, u32(0x3FF))
+    )
+    units = builder.apply("mul", builder.apply("abs", value), builder.const("float32", 2.0**24))
+    subnormal = builder.cast(units, "uint32")
+    is_special = builder.apply("ge", magnitude, u32(0x7F800000))
+    is_normal = builder.apply("ge", magnitude, u32(113 << 23))
+    low = builder.select(is_normal, normal, subnormal)
+    low = builder.select(is_special, special, low)
+    sign = builder.apply("and", high, u32(0x8000))
+    return builder.cast(builder.apply("or", sign, low), "uint16")
+
+
+def _bits_to_narrow(builder: Any, bits: Any, name: str) -> Any:
+    """The float32 that holds the float16 or bfloat16 of 16 bits."""
+    u32 = partial(builder.const, "uint32")
+    wide = builder.cast(bits, "uint32")
+    if name == "bfloat16":
+        return builder.apply("bitcast_float32", builder.apply("shift_left", wide, u32(16)))
+    check(name == "float16", lambda: f"[bitcast_convert_type] no kernel for {name}.")
+    low = builder.apply("and", wide, u32(0x7FFF))
+    shifted = builder.apply("shift_left", low, u32(13))
+    normal = builder.apply("add", shifted, u32(112 << 23))
+    special = builder.apply("or", shifted, u32(0x7F800000))
+    units = builder.cast(low, "float32")
+    subnormal = builder.apply("mul", units, builder.const("float32", 2.0**-24))
+    magnitude = builder.apply("bitcast_uint32", subnormal)
+    magnitude = builder.select(builder.apply("ge", low, u32(0x400)), normal, magnitude)
+    magnitude = builder.select(builder.apply("ge", low, u32(0x7C00)), special, magnitude)
+    sign = builder.apply("shift_left", builder.apply("and", wide, u32(0x8000)), u32(16))
+    return builder.apply("bitcast_float32", builder.apply("or", sign, magnitude))
+
+
+bitcast_convert_type_p = define(
+    "bitcast_convert_type",
+    shape=_bitcast_shape,
+    impl=lambda xp, x, *, new_dtype: xp.ascontiguousarray(x).reshape(x.shape).view(new_dtype),
+    jvp=zero_jvp(lambda: bitcast_convert_type_p),
+    batch=batch_in_place(lambda x, **params: bitcast_convert_type_p.bind(x, **params)),
+    lower=Elementwise(_bitcast_body, cheap=True),
+)
+
+
+def bitcast_convert_type(x: Any, new_dtype: Any) -> Any:
+    """The bits of ``x`` read as another dtype.
+
+    Args:
+        x: array of integers or real floats.
+        new_dtype: the dtype to read them as; narrowed to 32 bits unless x64 is enabled.
+
+    Returns:
+        An array of ``new_dtype``. A narrower dtype adds a last dimension of the parts, lowest
+        bits first; a wider one consumes a last dimension of that size.
+
+    Raises:
+        TypeError: bool, complex or key dtypes.
+        ValueError: a last dimension that does not make up one element.
+    """
+    dtype = dtypes.canonicalize(new_dtype)
+    aval = aval_of(x)
+    old, new = aval.dtype.itemsize, dtype.itemsize
+    plain = not any(kind in "bcX" for kind in (aval.dtype.kind, dtype.kind))
+    if old > new and plain:
+        return _split_bits(x, aval, dtype)
+    if old < new and plain:
+        return _join_bits(x, aval, dtype)
+    return bitcast_convert_type_p.bind(x, new_dtype=dtype)
+
+
+def _bits_dtype(dtype: Any) -> np.dtype:
+    return np.dtype(f"u{dtype.itemsize}")
+
+
+def _positions(parts: int, width: int, rank: int) -> np.ndarray:
+    """The lowest bit of each part, along the last of ``rank`` dimensions."""
+    places = np.arange(parts, dtype=f"u{width}") * np.array(8 * width // parts, f"u{width}")
+    return places.reshape((1,) * (rank - 1) + (parts,))
+
+
+def _split_bits(x: Any, aval: ShapedArray, dtype: Any) -> Any:
+    old = aval.dtype.itemsize
+    parts = old // dtype.itemsize
+    bits = bitcast_convert_type_p.bind(x, new_dtype=_bits_dtype(aval.dtype))
+    places = _positions(parts, old, aval.ndim + 1)
+    shifted = shift_right_logical(insert_axis(bits, aval.ndim), places)
+    low = convert_element_type(shifted, _bits_dtype(dtype))
+    return bitcast_convert_type_p.bind(low, new_dtype=dtype)
+
+
+def _join_bits(x: Any, aval: ShapedArray, dtype: Any) -> Any:
+    parts = dtype.itemsize // aval.dtype.itemsize
+    check(
+        aval.shape[-1:] == (parts,),
+        lambda: (
+            f"[bitcast_convert_type] the last dimension must have size {parts} to make up "
+            f"{dtypes.short_name(dtype)}; got {aval}. Fix: reshape to (..., {parts})."
+        ),
+        ValueError,
+    )
+    bits = bitcast_convert_type_p.bind(x, new_dtype=_bits_dtype(aval.dtype))
+    wide = convert_element_type(bits, _bits_dtype(dtype))
+    places = _positions(parts, dtype.itemsize, aval.ndim)
+    # The parts have no bit in common, so their sum joins them.
+    joined = reduce_sum(shift_left(wide, places), (aval.ndim - 1,))
+    return bitcast_convert_type_p.bind(joined, new_dtype=dtype)

@@ -1,0 +1,189 @@
+"""Complex numbers and their parts: real, imag, complex, conj, abs, sign.
+
+Transposes pair cotangents and tangents without conjugation: the cotangent of ``z`` pairs with its
+tangent as ``real(sum(ct * t))``. That is JAX's convention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Elementwise
+from gpuflow.core.rules import Zero
+from gpuflow.ops.comparison import ge
+from gpuflow.ops.convert import convert
+from gpuflow.ops.define import define, is_number, linear_jvp, unary_transpose
+from gpuflow.ops.elementwise import constant, div, mul, neg, sub
+from gpuflow.ops.nary import batch_elementwise, elementwise, match_scalars, nary_shape
+from gpuflow.ops.selection import where
+from gpuflow.ops.transcendental import replace_zero
+
+_PARTS = {dtypes.complex64: dtypes.float32, dtypes.complex128: dtypes.float64}
+_WHOLES = {part: whole for whole, part in _PARTS.items()}
+
+
+def part_dtype(dtype: Any) -> np.dtype:
+    """The dtype of the parts of a complex dtype."""
+    return _PARTS[dtype]
+
+
+def _complex_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    """KernelIR has no complex numbers: the compiler runs these ops through ``impl``."""
+    del builder, values, out_aval, params
+    raise NotImplementedError(
+        f"[complex] a kernel takes real operands; got {', '.join(map(str, in_avals))}. "
+        "Fix: lower through impl."
+    )
+
+
+# --- real, imag, complex, conj -------------------------------------------------------------
+
+real_p = elementwise(
+    "real", impl=lambda xp, x: x.real, accepts=dtypes.is_complex, what="a complex number",
+    body=_complex_body, result=part_dtype,
+    derivatives=(lambda t, out, x: real(t),),
+    transpose=(lambda ct, x: complex(ct, constant(ct, 0)),),
+)  # fmt: skip
+
+imag_p = elementwise(
+    "imag", impl=lambda xp, x: x.imag, accepts=dtypes.is_complex, what="a complex number",
+    body=_complex_body, result=part_dtype,
+    derivatives=(lambda t, out, x: imag(t),),
+    transpose=(lambda ct, x: complex(constant(ct, 0), neg(ct)),),
+)  # fmt: skip
+
+
+def _is_part(dtype: Any) -> bool:
+    return dtype in _WHOLES
+
+
+def _complex_impl(xp: Any, x: Any, y: Any) -> Any:
+    out = xp.empty(np.broadcast_shapes(x.shape, y.shape), _WHOLES[x.dtype])
+    out.real, out.imag = x, y
+    return out
+
+
+complex_p = elementwise(
+    "complex", arity=2, impl=_complex_impl, accepts=_is_part, what="float32 or float64",
+    body=_complex_body, result=_WHOLES.__getitem__,
+    derivatives=(
+        lambda t, out, x, y: complex(t, constant(t, 0)),
+        lambda t, out, x, y: complex(constant(t, 0), t),
+    ),
+    transpose=(lambda ct, x, y: real(ct), lambda ct, x, y: neg(imag(ct))),
+)  # fmt: skip
+
+
+def _conj_shape(x: ShapedArray, *, input_dtype: Any) -> ShapedArray:
+    check(
+        x.dtype in _PARTS or x.dtype in _WHOLES,
+        lambda: (
+            f"[conj] the operand must be complex, float32 or float64; got {x}. "
+            "Fix: convert with x.astype(...)."
+        ),
+    )
+    check(
+        x.dtype == input_dtype,
+        lambda: f"[conj] input_dtype must be the operand's; got {input_dtype} for {x}.",
+    )
+    return ShapedArray(x.shape, _WHOLES.get(x.dtype, x.dtype), x.weak_type)
+
+
+def _conj_transpose(cotangent: Any, x: ShapedArray, *, input_dtype: Any) -> Any:
+    del input_dtype
+    return conj(cotangent) if dtypes.is_complex(x.dtype) else real(cotangent)
+
+
+conj_p = define(
+    "conj",
+    shape=_conj_shape,
+    impl=lambda xp, x, *, input_dtype: xp.conj(x).astype(_WHOLES.get(x.dtype, x.dtype)),
+    jvp=linear_jvp(lambda x, input_dtype: conj_p.bind(x, input_dtype=input_dtype)),
+    transpose=unary_transpose(_conj_transpose),
+    batch=batch_elementwise(lambda x, **params: conj_p.bind(x, **params)),
+    lower=Elementwise(_complex_body),
+)
+
+
+def real(x: Any) -> Any:
+    """The real parts of complex ``x``."""
+    return real_p.bind(x)
+
+
+def imag(x: Any) -> Any:
+    """The imaginary parts of complex ``x``."""
+    return imag_p.bind(x)
+
+
+def complex(x: Any, y: Any) -> Any:
+    """``x + iy`` from float32 or float64 parts."""
+    return complex_p.bind(*match_scalars(x, y))
+
+
+def conj(x: Any) -> Any:
+    """The complex conjugate; real floats become complex."""
+    return conj_p.bind(x, input_dtype=aval_of(x).dtype)
+
+
+# --- abs, sign -----------------------------------------------------------------------------
+
+
+def _has_abs(dtype: Any) -> bool:
+    return dtypes.is_inexact(dtype) or dtype.kind == "i"
+
+
+def _abs_jvp(t: Any, out: Any, x: Any) -> Any:
+    if not dtypes.is_complex(aval_of(x).dtype):
+        return where(ge(x, 0), t, neg(t))
+    radius = convert(replace_zero(out), aval_of(x).dtype)
+    return real(mul(t, div(conj(x), radius)))
+
+
+abs_p = elementwise(
+    "abs", impl=lambda xp, x: xp.abs(x), accepts=_has_abs,
+    what="a signed integer, a float or a complex number", body="abs", cheap=True,
+    result=lambda dtype: _PARTS.get(dtype, dtype), derivatives=(_abs_jvp,),
+)  # fmt: skip
+
+
+def _sign_impl(xp: Any, x: Any) -> Any:
+    if dtypes.is_complex(x.dtype):
+        return xp.where(x == 0, x.dtype.type(0), x / xp.abs(x))
+    return xp.where(x == 0, x, xp.sign(x))
+
+
+def _sign_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    (x,), (t,) = primals, tangents
+    out, aval = sign(x), aval_of(x)
+    if not dtypes.is_complex(aval.dtype) or type(t) is Zero:
+        return out, Zero(aval.tangent())
+    # sign(z) is z / |z|: only the part of the tangent across z turns it.
+    along = convert(real(mul(conj(out), t)), aval.dtype)
+    radius = convert(replace_zero(abs(x)), aval.dtype)
+    return out, div(sub(t, mul(out, along)), radius)
+
+
+sign_p = define(
+    "sign",
+    shape=nary_shape("sign", is_number, "a number", None),
+    impl=lambda xp, x: _sign_impl(xp, x).astype(x.dtype),
+    jvp=_sign_jvp,
+    batch=batch_elementwise(lambda x: sign(x)),
+    lower=Elementwise("sign", cheap=True),
+)
+
+
+def abs(x: Any) -> Any:
+    """Elementwise absolute value; that of the most negative integer is itself."""
+    return abs_p.bind(x)
+
+
+def sign(x: Any) -> Any:
+    """Elementwise -1, 0 or 1; nan and signed zeros stay; complex numbers give ``x / |x|``."""
+    return sign_p.bind(x)

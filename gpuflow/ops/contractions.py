@@ -1,0 +1,364 @@
+"""dot_general: products summed over any pairs of dimensions, the op behind matmul and einsum.
+
+Dimension numbers are ``((lhs contracting, rhs contracting), (lhs batch, rhs batch))``. The result
+has the batch dimensions, then the free ones of lhs, then those of rhs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from operator import index as as_index
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Library
+from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
+from gpuflow.ops.axes import transpose
+from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.define import define, types_text
+from gpuflow.ops.nary import add_any_p, match_scalars
+
+Dims = tuple[int, ...]
+DimensionNumbers = tuple[tuple[Dims, Dims], tuple[Dims, Dims]]
+
+
+# --- dtypes --------------------------------------------------------------------------------
+
+
+def _real_part(dtype: np.dtype) -> np.dtype:
+    return np.zeros((), dtype).real.dtype if dtypes.is_complex(dtype) else dtype
+
+
+def _width(dtype: np.dtype) -> int:
+    return 1 if dtypes.is_bool(dtype) else 8 * dtype.itemsize
+
+
+def _rank_of(dtype: np.dtype) -> tuple[Any, ...]:
+    """Orders dtypes as XLA does to find the result of a mixed product."""
+    real = _real_part(dtype)
+    info = ml_dtypes.finfo(real) if dtypes.is_floating(real) else None
+    range_, digits = (info.maxexp, info.nmant) if info else (-1, -1)
+    return dtypes.is_complex(dtype), range_, digits, _width(dtype), dtype.kind != "u"
+
+
+def _operand_dtype(lhs: ShapedArray, rhs: ShapedArray) -> np.dtype:
+    """The dtype of the product of two operands.
+
+    Source: XLA shape_inference.cc, HigherPrecisionType.
+    """
+    check(
+        not dtypes.is_extended(lhs.dtype) and not dtypes.is_extended(rhs.dtype),
+        lambda: (
+            f"[dot_general] operands must hold numbers; got {types_text([lhs, rhs])}. "
+            "Fix: use key_data(key) for the integers inside a key."
+        ),
+    )
+    if lhs.dtype == rhs.dtype:
+        return lhs.dtype
+    left, right = _rank_of(lhs.dtype), _rank_of(rhs.dtype)
+    check(
+        left != right,
+        lambda: (
+            "[dot_general] operands must have dtypes one of which is wider; got "
+            f"{types_text([lhs, rhs])}. Fix: convert one with x.astype(...)."
+        ),
+    )
+    return lhs.dtype if left > right else rhs.dtype
+
+
+def _accumulator(common: np.dtype, result: np.dtype) -> np.dtype:
+    """The dtype in which products are added: at least float32 for floats."""
+    kinds = (dtypes.is_integer, dtypes.is_floating, dtypes.is_complex)
+
+    def kind(dtype: np.dtype) -> int:
+        return next((k for k, holds in enumerate(kinds, 1) if holds(dtype)), 0)
+
+    wider = kind(result) >= kind(common) and _width(result) >= _width(common)
+    wide = result if wider else common
+    return dtypes.float32 if dtypes.is_floating(wide) and wide.itemsize <= 2 else wide
+
+
+# --- shape ---------------------------------------------------------------------------------
+
+
+def _free(ndim: int, *taken: Sequence[int]) -> Dims:
+    return tuple(d for d in range(ndim) if not any(d in dims for dims in taken))
+
+
+def _check_side(side: str, aval: ShapedArray, contracting: Dims, batch: Dims) -> None:
+    dims = (*contracting, *batch)
+    check(
+        all(0 <= d < aval.ndim for d in dims) and len(set(dims)) == len(dims),
+        lambda: (
+            f"[dot_general] {side} dimensions must exist and differ; got contracting "
+            f"{contracting} and batch {batch} for {aval}. "
+            f"Fix: use each of [0, {aval.ndim}) at most once."
+        ),
+    )
+
+
+def _check_sizes(what: str, lhs: ShapedArray, rhs: ShapedArray, left: Dims, right: Dims) -> None:
+    check(
+        [lhs.shape[d] for d in left] == [rhs.shape[d] for d in right],
+        lambda: (
+            f"[dot_general] {what} dimensions must have equal sizes; got lhs {lhs} along {left} "
+            f"and rhs {rhs} along {right}. Fix: transpose or reshape one operand."
+        ),
+    )
+
+
+def _dot_shape(
+    lhs: ShapedArray,
+    rhs: ShapedArray,
+    *,
+    dimension_numbers: DimensionNumbers,
+    precision: Any,
+    preferred_element_type: Any,
+) -> ShapedArray:
+    del precision
+    common = _operand_dtype(lhs, rhs)
+    (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
+    _check_side("lhs", lhs, lhs_contract, lhs_batch)
+    _check_side("rhs", rhs, rhs_contract, rhs_batch)
+    _check_sizes("contracting", lhs, rhs, lhs_contract, rhs_contract)
+    _check_sizes("batch", lhs, rhs, lhs_batch, rhs_batch)
+    result = common if preferred_element_type is None else preferred_element_type
+    check(
+        dtypes.is_floating(common) or _width(result) >= _width(common),
+        lambda: (
+            f"[dot_general] preferred_element_type must not be narrower than {common}; got "
+            f"{result} for {types_text([lhs, rhs])}. Fix: convert the result with x.astype(...)."
+        ),
+    )
+    shape = (
+        *(lhs.shape[d] for d in (*lhs_batch, *_free(lhs.ndim, lhs_contract, lhs_batch))),
+        *(rhs.shape[d] for d in _free(rhs.ndim, rhs_contract, rhs_batch)),
+    )
+    return ShapedArray(shape, result, lhs.weak_type and rhs.weak_type)
+
+
+# --- evaluation ----------------------------------------------------------------------------
+
+
+def _as_matrices(
+    lhs: Any, rhs: Any, dimension_numbers: DimensionNumbers
+) -> tuple[Any, Any, tuple[int, ...]]:
+    """Operands as [batch..., M, K] and [batch..., K, N], and the result's shape so arranged.
+
+    They are views wherever the strides allow it: transposition then is a flag of the library.
+    """
+    (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
+    pairs = sorted(zip(lhs_contract, rhs_contract))
+    lhs_contract = tuple(left for left, _ in pairs)
+    rhs_contract = tuple(right for _, right in pairs)
+    lhs_free = _free(lhs.ndim, lhs_contract, lhs_batch)
+    rhs_free = _free(rhs.ndim, rhs_contract, rhs_batch)
+    batch = tuple(lhs.shape[d] for d in lhs_batch)
+    depth = prod(lhs.shape[d] for d in lhs_contract)
+    rows = prod(lhs.shape[d] for d in lhs_free)
+    columns = prod(rhs.shape[d] for d in rhs_free)
+    left = lhs.transpose((*lhs_batch, *lhs_free, *lhs_contract)).reshape(*batch, rows, depth)
+    right = rhs.transpose((*rhs_batch, *rhs_contract, *rhs_free)).reshape(*batch, depth, columns)
+    return left, right, (*batch, rows, columns)
+
+
+def _dot_into(
+    xp: Any,
+    outs: Sequence[Any],
+    lhs: Any,
+    rhs: Any,
+    *,
+    dimension_numbers: DimensionNumbers,
+    precision: Any,
+    preferred_element_type: Any,
+) -> None:
+    """Write the product into ``outs[0]``, which is contiguous."""
+    del precision, preferred_element_type
+    out = outs[0]
+    common = _operand_dtype(_aval_like(lhs), _aval_like(rhs))
+    wide = _accumulator(common, out.dtype)
+    left, right, shape = _as_matrices(lhs, rhs, dimension_numbers)
+    left, right = left.astype(wide, copy=False), right.astype(wide, copy=False)
+    target = out.reshape(shape)
+    if wide == out.dtype:
+        xp.matmul(left, right, out=target)
+    else:
+        target[...] = xp.matmul(left, right)
+
+
+def _aval_like(array: Any) -> ShapedArray:
+    return ShapedArray(array.shape, array.dtype)
+
+
+def _dot_impl(xp: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
+    aval = _dot_shape(_aval_like(lhs), _aval_like(rhs), **params)
+    out = xp.empty(aval.shape, aval.dtype)
+    _dot_into(xp, [out], lhs, rhs, **params)
+    return out
+
+
+def _dot_flops(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> int:
+    """A product and a sum for each term; four of each for complex numbers."""
+    lhs, out = in_avals[0], out_avals[0]
+    (contract, _), _ = params["dimension_numbers"]
+    terms = out.size * prod(lhs.shape[d] for d in contract)
+    return (8 if dtypes.is_complex(out.dtype) else 2) * terms
+
+
+# --- derivatives ---------------------------------------------------------------------------
+
+
+def _dot_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    lhs, rhs = primals
+    out = dot_general(lhs, rhs, **params)
+    parts = []
+    if dtypes.is_inexact(aval_of(out).dtype):
+        if type(tangents[0]) is not Zero:
+            parts.append(dot_general(tangents[0], rhs, **params))
+        if type(tangents[1]) is not Zero:
+            parts.append(dot_general(lhs, tangents[1], **params))
+    if not parts:
+        return out, zero_tangent(out)
+    return out, parts[0] if len(parts) == 1 else add_any_p.bind(*parts)
+
+
+def _cotangent_of(
+    cotangent: Any,
+    x: ShapedArray,
+    y: Any,
+    dims: tuple[Dims, Dims, Dims, Dims],
+    y_first: bool,
+    precision: Any,
+    preferred_element_type: Any,
+) -> Any:
+    """The cotangent of operand ``x``; ``dims`` are x and y contracting, x and y batch.
+
+    The cotangent has dimensions (batch, x free, y free), or (batch, y free, x free) with
+    ``y_first``; contracting it with y over y's free ones gives (batch, x free, y contracting).
+    """
+    x_contract, y_contract, x_batch, y_batch = dims
+    x_free = _free(x.ndim, x_contract, x_batch)
+    y_free = _free(aval_of(y).ndim, y_contract, y_batch)
+    batch = tuple(range(len(x_batch)))
+    start = len(x_batch) + (0 if y_first else len(x_free))
+    from_y = tuple(range(start, start + len(y_free)))
+    product = dot_general(
+        cotangent, y, ((from_y, y_free), (batch, y_batch)), precision, preferred_element_type
+    )
+    by_y = sorted(zip(y_contract, x_contract))
+    order = (*x_batch, *x_free, *(left for _, left in by_y))
+    moved = transpose(product, tuple(int(d) for d in np.argsort(order)))
+    return moved if aval_of(moved).dtype == x.dtype else convert_element_type(moved, x.dtype)
+
+
+def _dot_transpose(
+    cotangent: Any,
+    lhs: Any,
+    rhs: Any,
+    *,
+    dimension_numbers: DimensionNumbers,
+    precision: Any,
+    preferred_element_type: Any,
+) -> list[Any]:
+    unknown = [is_undefined(lhs), is_undefined(rhs)]
+    if type(cotangent) is Zero:
+        operands = (lhs, rhs)
+        return [Zero(v.aval.tangent()) if is_undefined(v) else None for v in operands]
+    (left, right), (left_batch, right_batch) = dimension_numbers
+    rest = (precision, preferred_element_type)
+    if unknown[0]:
+        dims = (left, right, left_batch, right_batch)
+        return [_cotangent_of(cotangent, lhs.aval, rhs, dims, False, *rest), None]
+    dims = (right, left, right_batch, left_batch)
+    return [None, _cotangent_of(cotangent, rhs.aval, lhs, dims, True, *rest)]
+
+
+def _bumped(dims: Dims, inserted: int) -> Dims:
+    return tuple(d + (d >= inserted) for d in dims)
+
+
+def _dot_batch(
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    dimension_numbers: DimensionNumbers,
+    precision: Any,
+    preferred_element_type: Any,
+) -> tuple[Any, int]:
+    del axis
+    (left, right), (left_batch, right_batch) = dimension_numbers
+    lhs_dim, rhs_dim = dims
+    free: Dims = ()
+    if lhs_dim is not None:
+        left, left_batch = _bumped(left, lhs_dim), _bumped(left_batch, lhs_dim)
+        free = _free(aval_of(operands[0]).ndim, left, left_batch)
+    if rhs_dim is not None:
+        right, right_batch = _bumped(right, rhs_dim), _bumped(right_batch, rhs_dim)
+    if lhs_dim is not None and rhs_dim is not None:
+        left_batch, right_batch = (lhs_dim, *left_batch), (rhs_dim, *right_batch)
+        place = 0
+    elif lhs_dim is not None:
+        # Mapped on one side only: one more free dimension, so one larger product.
+        place = len(left_batch) + free.index(lhs_dim)
+    else:
+        assert rhs_dim is not None
+        lhs_kept = aval_of(operands[0]).ndim - len(left)
+        rhs_free = _free(aval_of(operands[1]).ndim, right, right_batch)
+        place = lhs_kept + rhs_free.index(rhs_dim)
+    numbers = ((left, right), (left_batch, right_batch))
+    return dot_general(*operands, numbers, precision, preferred_element_type), place
+
+
+def dot_general(
+    lhs: Any,
+    rhs: Any,
+    dimension_numbers: Any,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:
+    """Multiply and sum over pairs of contracting dimensions, for each index of the batch ones.
+
+    Args:
+        lhs: array of numbers or bools.
+        rhs: array; of mixed dtypes the wider one wins.
+        dimension_numbers: ``((lhs contracting, rhs contracting), (lhs batch, rhs batch))``.
+        precision: a hint for devices that can trade accuracy for speed.
+        preferred_element_type: dtype of the result; None: that of the operands.
+
+    Returns:
+        An array of shape (batch, lhs free, rhs free). float16 and bfloat16 products are added in
+        float32, integers wrap, bools give "any of all".
+
+    Raises:
+        TypeError: dimensions, sizes or dtypes that do not fit.
+    """
+    (left, right), (left_batch, right_batch) = dimension_numbers
+
+    def plain(dims: Sequence[int]) -> Dims:
+        return tuple(as_index(d) for d in dims)
+
+    preferred = preferred_element_type
+    return dot_general_p.bind(
+        *match_scalars(lhs, rhs),
+        dimension_numbers=((plain(left), plain(right)), (plain(left_batch), plain(right_batch))),
+        precision=precision,
+        preferred_element_type=None if preferred is None else dtypes.canonicalize(preferred),
+    )
+
+
+dot_general_p = define(
+    "dot_general",
+    shape=_dot_shape,
+    impl=_dot_impl,
+    jvp=_dot_jvp,
+    transpose=_dot_transpose,
+    batch=_dot_batch,
+    lower=Library(_dot_into, _dot_flops),
+)

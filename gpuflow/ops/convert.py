@@ -1,0 +1,186 @@
+"""Changing dtypes by value, and ops that keep the value: copy, stop_gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gpuflow.base import dtypes, tree
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Elementwise
+from gpuflow.core.rules import AxisData, Zero
+from gpuflow.kir.scalar import NARROW_DTYPES, compute_dtype
+from gpuflow.ops.define import define, linear_jvp, unary_transpose
+from gpuflow.ops.nary import zero_jvp
+
+
+def batch_in_place(apply: Callable[..., Any]) -> Callable[..., tuple[Any, int]]:
+    """The batch rule of an op of one operand that does not see axes."""
+
+    def batch(
+        axis: AxisData, operands: Sequence[Any], dims: Sequence[int], **params: Any
+    ) -> tuple[Any, int]:
+        del axis
+        return apply(operands[0], **params), dims[0]
+
+    return batch
+
+
+# --- convert_element_type ------------------------------------------------------------------
+
+
+def _convert_shape(x: ShapedArray, *, new_dtype: Any, weak_type: bool) -> ShapedArray:
+    check(
+        not dtypes.is_extended(x.dtype) and not dtypes.is_extended(new_dtype),
+        lambda: (
+            f"[convert_element_type] random keys do not convert; got {x} and "
+            f"{dtypes.short_name(new_dtype)}. Fix: use key_data(key) or wrap_key_data(x)."
+        ),
+    )
+    return ShapedArray(x.shape, new_dtype, weak_type)
+
+
+def _convert_impl(xp: Any, x: Any, *, new_dtype: Any, weak_type: bool) -> Any:
+    del weak_type
+    if dtypes.is_complex(x.dtype) and not dtypes.is_complex(new_dtype):
+        x = x.real
+    if dtypes.is_bool(new_dtype):
+        return x != 0
+    if dtypes.is_integer(new_dtype) and dtypes.is_floating(x.dtype):
+        return _float_to_integer(xp, x, new_dtype)
+    return x.astype(new_dtype)
+
+
+def _float_to_integer(xp: Any, x: Any, dtype: Any) -> Any:
+    """Truncate and saturate; nan gives 0."""
+    wide = x if x.dtype.itemsize >= 4 else x.astype(np.float32)
+    bounds = ml_dtypes.iinfo(dtype)
+    # The power of two above the maximum is a float even where the maximum is not.
+    low, high = float(bounds.min), float(int(bounds.max) + 1)
+    inside = xp.where((wide >= low) & (wide < high), wide, wide.dtype.type(0))
+    out = inside.astype(dtype)
+    out = xp.where(wide >= high, dtype.type(int(bounds.max)), out)
+    return xp.where(wide < low, dtype.type(int(bounds.min)), out)
+
+
+def _convert_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, new_dtype: Any, weak_type: bool
+) -> tuple[Any, Any]:
+    out = convert_element_type_p.bind(primals[0], new_dtype=new_dtype, weak_type=weak_type)
+    if not dtypes.is_inexact(new_dtype):
+        return out, Zero(aval_of(out).tangent())
+    return out, convert_element_type_p.bind(
+        tangents[0], new_dtype=new_dtype, weak_type=weak_type
+    )
+
+
+def _convert_transpose(cotangent: Any, x: ShapedArray, *, new_dtype: Any, weak_type: bool) -> Any:
+    del new_dtype, weak_type
+    if not dtypes.is_inexact(x.dtype):
+        return Zero(x.tangent())
+    return convert_element_type_p.bind(cotangent, new_dtype=x.dtype, weak_type=x.weak_type)
+
+
+def convert_value(builder: Any, value: Any, dtype: Any) -> Any:
+    """Convert a KernelIR value to the compute dtype of ``dtype``, rounded to ``dtype``."""
+    value = builder.cast(value, compute_dtype(dtype.name))
+    return rounded(builder, value, dtype)
+
+
+def rounded(builder: Any, value: Any, dtype: Any) -> Any:
+    """A KernelIR value rounded to ``dtype`` where it is held in a wider one."""
+    narrow = dtype.name in NARROW_DTYPES
+    return builder.apply(f"round_{dtype.name}", value) if narrow else value
+
+
+def _convert_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    del in_avals, params
+    return convert_value(builder, values[0], out_aval.dtype)
+
+
+convert_element_type_p = define(
+    "convert_element_type",
+    shape=_convert_shape,
+    impl=_convert_impl,
+    jvp=_convert_jvp,
+    transpose=unary_transpose(_convert_transpose),
+    batch=batch_in_place(lambda x, **params: convert_element_type_p.bind(x, **params)),
+    lower=Elementwise(_convert_body, cheap=True),
+)
+
+
+def convert_element_type(x: Any, new_dtype: Any, weak_type: bool = False) -> Any:
+    """Convert the elements of ``x``.
+
+    Args:
+        x: array of numbers or bools.
+        new_dtype: a dtype or a Python number type; narrowed to 32 bits unless x64 is enabled.
+        weak_type: whether the result yields in promotion.
+
+    Returns:
+        An array of ``new_dtype``. Floats become integers by truncation, saturate, and nan gives
+        0; integers wrap; a complex number loses its imaginary part; bool is ``x != 0``.
+
+    Raises:
+        TypeError: ``x`` holds random keys.
+    """
+    dtype = dtypes.canonicalize(new_dtype)
+    aval = aval_of(x)
+    if aval.dtype == dtype and aval.weak_type == weak_type and hasattr(x, "aval"):
+        return x
+    return convert_element_type_p.bind(x, new_dtype=dtype, weak_type=bool(weak_type))
+
+
+def convert(x: Any, dtype: Any) -> Any:
+    """``x`` as ``dtype``; see ``convert_element_type``."""
+    return convert_element_type(x, dtype)
+
+
+# --- copy, stop_gradient -------------------------------------------------------------------
+
+
+def _same_shape(x: ShapedArray) -> ShapedArray:
+    return x
+
+
+def _same_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    del builder, in_avals, out_aval, params
+    return values[0]
+
+
+copy_p = define(
+    "copy",
+    shape=_same_shape,
+    impl=lambda xp, x: xp.array(x, copy=True),
+    jvp=linear_jvp(lambda x: copy_p.bind(x)),
+    transpose=unary_transpose(lambda ct, x: copy_p.bind(ct)),
+    batch=batch_in_place(lambda x: copy_p.bind(x)),
+    lower=Elementwise(_same_body, cheap=True),
+)
+
+stop_gradient_p = define(
+    "stop_gradient",
+    shape=_same_shape,
+    impl=lambda xp, x: x,
+    jvp=zero_jvp(lambda: stop_gradient_p),
+    batch=batch_in_place(lambda x: stop_gradient_p.bind(x)),
+    lower=Elementwise(_same_body, cheap=True),
+)
+
+
+def copy(x: Any) -> Any:
+    """``x`` in memory of its own."""
+    return copy_p.bind(x)
+
+
+def stop_gradient(x: Any) -> Any:
+    """``x``, a constant to every derivative; pytrees leaf by leaf."""
+
+    def stop(leaf: Any) -> Any:
+        return stop_gradient_p.bind(leaf) if dtypes.is_inexact(aval_of(leaf).dtype) else leaf
+
+    return tree.tree_map(stop, x)

@@ -1,0 +1,57 @@
+"""device_put: where an array should live, as an op that programs may contain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.lowering import Layout
+from gpuflow.core.rules import AxisData
+from gpuflow.ops.define import define, linear_jvp, unary_transpose
+
+
+def _put_shape(x: ShapedArray, *, device: Any, source: Any) -> ShapedArray:
+    del device, source
+    return x
+
+
+def _put_batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int], **params: Any
+) -> tuple[Any, int]:
+    del axis
+    return device_put(operands[0], **params), dims[0]
+
+
+def _put_links(x: ShapedArray, out: ShapedArray, *, device: Any, source: Any) -> Any:
+    del out, device, source
+    return [(d, d) for d in range(x.ndim)]
+
+
+def device_put(x: Any, device: Any = None, source: Any = None) -> Any:
+    """``x`` on ``device``.
+
+    Args:
+        x: array of any dtype.
+        device: a device, or None for wherever the program runs.
+        source: where ``x`` comes from, to which its cotangents go back.
+
+    Returns:
+        An array of the same type.
+    """
+    return device_put_p.bind(x, device=device, source=source)
+
+
+# A program runs on one device, so inside it this is a name for its operand; the caller's runtime
+# moves concrete arrays.
+device_put_p = define(
+    "device_put",
+    shape=_put_shape,
+    impl=lambda xp, x, *, device, source: xp.array(x),
+    jvp=linear_jvp(lambda x, **params: device_put(x, **params)),
+    transpose=unary_transpose(
+        lambda ct, x, *, device, source: device_put(ct, device=source, source=device)
+    ),
+    batch=_put_batch,
+    lower=Layout(lambda view, out, *, device, source: view, _put_links),
+)

@@ -1,0 +1,240 @@
+"""Typed random keys: made from seeds or raw words, taken apart, and mixed with integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import KEY_DTYPES, KeyDType, ShapedArray
+from gpuflow.core.lowering import Elementwise, Indexed
+from gpuflow.ops.axes import move_axis
+from gpuflow.ops.define import check_kind, define
+from gpuflow.ops.nary import batch_elementwise, broadcast_shape, zero_jvp
+from gpuflow.ops.threefry import HALF, hash_words, split_words, stored_keys
+
+
+def is_key(dtype: Any) -> bool:
+    """Whether ``dtype`` is that of typed random keys."""
+    return isinstance(dtype, KeyDType)
+
+
+def check_keys(name: str, keys: ShapedArray) -> None:
+    """Raise TypeError unless the operand holds typed keys."""
+    check(
+        is_key(keys.dtype),
+        lambda: (
+            f"[{name}] the operand must be typed random keys; got {keys}. "
+            "Fix: make keys with random.key(seed), or wrap raw ones with random.wrap_key_data."
+        ),
+    )
+
+
+def _key_dtype(implementation: str) -> KeyDType:
+    check(
+        implementation in KEY_DTYPES,
+        lambda: (
+            f"[random] the key implementation must be one of {tuple(KEY_DTYPES)}; "
+            f"got {implementation!r}. Fix: impl='threefry2x32'."
+        ),
+        ValueError,
+    )
+    return KEY_DTYPES[implementation]
+
+
+# --- random_seed, random_wrap, random_unwrap -------------------------------------------------
+
+
+def _seed_shape(seeds: ShapedArray, *, impl: str) -> ShapedArray:
+    check_kind("random_seed", seeds, dtypes.is_integer, "integer seeds")
+    return ShapedArray(seeds.shape, _key_dtype(impl))
+
+
+def _seed_impl(xp: Any, seeds: Any, *, impl: str) -> Any:
+    del impl
+    wide = seeds.astype(np.uint64)
+    k0 = wide >> HALF if seeds.dtype.itemsize == 8 else xp.zeros_like(wide)
+    return k0 | (wide << HALF)
+
+
+def _seed_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    del out_aval, params
+    half = builder.const("uint64", 32)
+    wide = builder.cast(values[0], "uint64")
+    k1 = builder.apply("shift_left", wide, half)
+    if in_avals[0].dtype.itemsize < 8:
+        return k1
+    return builder.apply("or", k1, builder.apply("shift_right_logical", wide, half))
+
+
+def random_seed(seeds: Any, impl: str = "threefry2x32") -> Any:
+    """Keys from integer seeds, one for each element.
+
+    Args:
+        seeds: integers of any shape; a Python int counts modulo 2**32 (2**64 with x64).
+        impl: the key implementation.
+
+    Returns:
+        Keys of the shape of ``seeds``.
+
+    Raises:
+        TypeError: seeds that are not integers.
+        OverflowError: a Python int that 64 bits do not hold.
+    """
+    if type(seeds) is int:
+        check(
+            -(2**63) <= seeds < 2**63,
+            lambda: (
+                f"[random_seed] a seed must fit into 64 bits; got {seeds}. "
+                "Fix: take it modulo 2**63."
+            ),
+            OverflowError,
+        )
+        seeds = np.asarray(seeds, np.int64).astype(dtypes.default_int())[()]
+    return random_seed_p.bind(seeds, impl=impl)
+
+
+random_seed_p = define(
+    "random_seed",
+    shape=_seed_shape,
+    impl=_seed_impl,
+    jvp=zero_jvp(lambda: random_seed_p),
+    batch=lambda axis, operands, dims, *, impl: (random_seed(operands[0], impl), dims[0]),
+    lower=Elementwise(_seed_body),
+)
+
+
+def _wrap_shape(words: ShapedArray, *, impl: str) -> ShapedArray:
+    check(
+        words.dtype == dtypes.uint32 and words.shape[-1:] == (2,),
+        lambda: (
+            f"[random_wrap] raw keys must be uint32 with a last dimension of 2; got {words}. "
+            "Fix: wrap what random.PRNGKey or random.key_data gave."
+        ),
+    )
+    return ShapedArray(words.shape[:-1], _key_dtype(impl))
+
+
+def _wrap_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
+    del in_avals, params
+    place = [context.index(d) for d in range(out.ndim)]
+    words = [context.load(0, [*place, context.builder.const("int64", number)]) for number in (0, 1)]
+    return packed_key(context.builder, *words)
+
+
+def packed_key(builder: Any, k0: Any, k1: Any) -> Any:
+    """A stored key from two uint32 values in a kernel."""
+    high = builder.apply("shift_left", builder.cast(k1, "uint64"), builder.const("uint64", 32))
+    return builder.apply("or", builder.cast(k0, "uint64"), high)
+
+
+def unpacked_key(builder: Any, key: Any) -> tuple[Any, Any]:
+    """The two uint32 values of a stored key in a kernel."""
+    high = builder.apply("shift_right_logical", key, builder.const("uint64", 32))
+    return builder.cast(key, "uint32"), builder.cast(high, "uint32")
+
+
+def random_wrap(words: Any, impl: str = "threefry2x32") -> Any:
+    """Typed keys from raw ones: u32[..., 2] to key[...]."""
+    return random_wrap_p.bind(words, impl=impl)
+
+
+random_wrap_p = define(
+    "random_wrap",
+    shape=_wrap_shape,
+    impl=lambda xp, words, *, impl: stored_keys(words[..., 0], words[..., 1]),
+    jvp=zero_jvp(lambda: random_wrap_p),
+    batch=lambda axis, operands, dims, *, impl: (
+        random_wrap(move_axis(operands[0], dims[0], 0), impl),
+        0,
+    ),
+    lower=Indexed(_wrap_body),
+)
+
+
+def _unwrap_shape(keys: ShapedArray) -> ShapedArray:
+    check_keys("random_unwrap", keys)
+    return ShapedArray((*keys.shape, 2), dtypes.uint32)
+
+
+def _unwrap_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
+    del out, params
+    rank = in_avals[0].ndim
+    builder = context.builder
+    k0, k1 = unpacked_key(builder, context.element(0, range(rank)))
+    is_first = builder.apply("eq", context.index(rank), builder.const("int64", 0))
+    return builder.select(is_first, k0, k1)
+
+
+def random_unwrap(keys: Any) -> Any:
+    """Raw keys from typed ones: key[...] to u32[..., 2]."""
+    return random_unwrap_p.bind(keys)
+
+
+random_unwrap_p = define(
+    "random_unwrap",
+    shape=_unwrap_shape,
+    impl=lambda xp, keys: xp.stack(split_words(keys), axis=-1),
+    jvp=zero_jvp(lambda: random_unwrap_p),
+    batch=lambda axis, operands, dims: (random_unwrap(operands[0]), dims[0]),
+    lower=Indexed(_unwrap_body),
+)
+
+
+# --- random_fold_in ------------------------------------------------------------------------
+
+
+def _fold_shape(keys: ShapedArray, data: ShapedArray) -> ShapedArray:
+    check_keys("random_fold_in", keys)
+    check(
+        data.dtype == dtypes.uint32,
+        lambda: (
+            f"[random_fold_in] data must be uint32; got {data} for {keys}. "
+            "Fix: convert it with data.astype('uint32')."
+        ),
+    )
+    return ShapedArray(broadcast_shape("random_fold_in", (keys, data)), keys.dtype)
+
+
+def _fold_impl(xp: Any, keys: Any, data: Any) -> Any:
+    k0, k1 = split_words(keys)
+    return stored_keys(*hash_words(xp, k0, k1, np.zeros_like(data), data))
+
+
+def _fold_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    del in_avals, out_aval, params
+    key, data = values
+    zero = builder.const("uint32", 0)
+    hashed = builder.apply("threefry2x32", *unpacked_key(builder, key), zero, data)
+    return packed_key(builder, *hashed)
+
+
+def random_fold_in(keys: Any, data: Any) -> Any:
+    """Keys that also depend on integers.
+
+    Args:
+        keys: typed keys.
+        data: uint32, of the shape of ``keys`` up to sizes of 1 and rank 0; a Python int counts
+            modulo 2**32.
+
+    Returns:
+        Keys of the common shape. Both layouts give the same.
+
+    Raises:
+        TypeError: operands that are not keys and uint32, or shapes that do not fit.
+    """
+    if type(data) is int:
+        data = np.uint32(data & 0xFFFFFFFF)
+    return random_fold_in_p.bind(keys, data)
+
+
+random_fold_in_p = define(
+    "random_fold_in",
+    shape=_fold_shape,
+    impl=_fold_impl,
+    jvp=zero_jvp(lambda: random_fold_in_p),
+    batch=batch_elementwise(random_fold_in),
+    lower=Elementwise(_fold_body),
+)

@@ -1,0 +1,142 @@
+"""Powers and roots: square, integer_pow, sqrt, rsqrt, cbrt. (pow is in transcendental.py.)"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Elementwise
+from gpuflow.core.rules import Zero
+from gpuflow.ops.define import check_kind, define, is_number
+from gpuflow.ops.elementwise import constant, div, mul
+from gpuflow.ops.nary import batch_elementwise, elementwise, widened
+
+# --- square, integer_pow, roots ------------------------------------------------------------
+
+
+def _square_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    del in_avals, out_aval, params
+    return builder.apply("mul", values[0], values[0])
+
+
+square_p = elementwise(
+    "square", impl=lambda xp, x: xp.multiply(x, x), accepts=is_number, what="a number",
+    body=_square_body, cheap=True,
+    derivatives=(lambda t, out, x: mul(t, mul(x, 2)),),
+)  # fmt: skip
+
+sqrt_p = elementwise(
+    "sqrt", impl=lambda xp, x: xp.sqrt(x), accepts=dtypes.is_inexact,
+    what="a float or complex number", body="sqrt",
+    derivatives=(lambda t, out, x: mul(t, div(0.5, out)),), domain=((0.1, 10.0),),
+)  # fmt: skip
+
+rsqrt_p = elementwise(
+    "rsqrt", impl=widened(lambda xp, x: 1 / xp.sqrt(x)), accepts=dtypes.is_inexact,
+    what="a float or complex number", body="rsqrt",
+    derivatives=(lambda t, out, x: mul(t, mul(div(out, x), -0.5)),), domain=((0.1, 10.0),),
+)  # fmt: skip
+
+cbrt_p = elementwise(
+    "cbrt", impl=lambda xp, x: xp.cbrt(x), accepts=dtypes.is_floating, what="a real float",
+    body="cbrt",
+    derivatives=(lambda t, out, x: mul(t, div(1 / 3, square(out))),), domain=((0.1, 10.0),),
+)  # fmt: skip
+
+
+def square(x: Any) -> Any:
+    """Elementwise square; integers wrap."""
+    return square_p.bind(x)
+
+
+def sqrt(x: Any) -> Any:
+    """Elementwise square root."""
+    return sqrt_p.bind(x)
+
+
+def rsqrt(x: Any) -> Any:
+    """Elementwise reciprocal square root."""
+    return rsqrt_p.bind(x)
+
+
+def cbrt(x: Any) -> Any:
+    """Elementwise cube root of real floats."""
+    return cbrt_p.bind(x)
+
+
+def _by_squaring(multiply: Callable[[Any, Any], Any], x: Any, exponent: int) -> Any:
+    """``x`` to a positive power, in about 2 log2(exponent) multiplications."""
+    power = None
+    while True:
+        if exponent & 1:
+            power = x if power is None else multiply(power, x)
+        exponent >>= 1
+        if not exponent:
+            return power
+        x = multiply(x, x)
+
+
+def _integer_pow_shape(x: ShapedArray, *, y: int) -> ShapedArray:
+    check_kind("integer_pow", x, is_number, "a number")
+    check(
+        y >= 0 or not dtypes.is_integer(x.dtype),
+        lambda: (
+            f"[integer_pow] integers have no negative powers; got {x} and exponent {y}. "
+            "Fix: convert to a float first."
+        ),
+    )
+    return x
+
+
+def _integer_pow_impl(xp: Any, x: Any, *, y: int) -> Any:
+    if y == 0:
+        return xp.ones_like(x)
+    power = _by_squaring(xp.multiply, x, y if y > 0 else -y)
+    return 1 / power if y < 0 else power
+
+
+def _integer_pow_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    del in_avals, out_aval
+    (x,), y = values, params["y"]
+    one = builder.const(x.dtype, 1)
+    if y == 0:
+        return one
+    power = _by_squaring(lambda a, b: builder.apply("mul", a, b), x, y if y > 0 else -y)
+    return builder.apply("div", one, power) if y < 0 else power
+
+
+def _integer_pow_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, y: int
+) -> tuple[Any, Any]:
+    x, t = primals[0], tangents[0]
+    out = integer_pow(x, y)
+    if y == 0:
+        return out, Zero(aval_of(out).tangent())
+    return out, mul(t, mul(constant(x, y), integer_pow(x, y - 1))) if y != 1 else t
+
+
+integer_pow_p = define(
+    "integer_pow",
+    shape=_integer_pow_shape,
+    impl=widened(_integer_pow_impl),
+    jvp=_integer_pow_jvp,
+    batch=batch_elementwise(lambda x, *, y: integer_pow(x, y)),
+    lower=Elementwise(_integer_pow_body),
+    domain=((0.5, 2.0),),
+)
+
+
+def integer_pow(x: Any, y: int) -> Any:
+    """``x`` to a Python integer, by repeated squaring.
+
+    Args:
+        x: array of numbers.
+        y: the exponent; negative ones take the reciprocal, and need inexact ``x``.
+
+    Raises:
+        TypeError: a negative power of integers.
+    """
+    return integer_pow_p.bind(x, y=y)

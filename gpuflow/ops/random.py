@@ -1,0 +1,294 @@
+"""Random bits: splitting keys and drawing bits from them.
+
+Bits are hashes of counters under a key, in one of two layouts, which give different numbers:
+
+    partitionable   element i hashes the counter i alone: (high half of i, low half of i)
+    legacy          word i of n is paired with word i + n/2, and both come from one hash
+
+Everything here is bit for bit what JAX 0.10 gives. All of it is integer: no derivatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.config import config
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.lowering import Indexed
+from gpuflow.core.rules import AxisData
+from gpuflow.ops.axes import move_axis
+from gpuflow.ops.define import define
+from gpuflow.ops.keys import check_keys, packed_key, unpacked_key
+from gpuflow.ops.nary import zero_jvp
+from gpuflow.ops.threefry import counted_hashes, legacy_words, paired_hashes, stored_keys
+
+BIT_WIDTHS = (8, 16, 32, 64)
+
+
+def _sizes(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(as_index(size) for size in shape)
+
+
+def _check_sizes(name: str, shape: tuple[int, ...]) -> None:
+    check(
+        all(size >= 0 for size in shape),
+        lambda: f"[{name}] sizes must not be negative; got {shape}. Fix: use sizes >= 0.",
+        ValueError,
+    )
+
+
+def _partitionable() -> bool:
+    return config.trace_context().threefry_partitionable
+
+
+# --- random_bits ---------------------------------------------------------------------------
+
+
+def _check_legacy_count(name: str, count: int) -> None:
+    check(
+        count < 2**32 - 1,
+        lambda: (
+            f"[{name}] the legacy layout counts to 2**32 - 2 words for each key; got {count}. "
+            "Fix: config.update('threefry_partitionable', True), or draw in parts."
+        ),
+        ValueError,
+    )
+
+
+def _word_count(bit_width: int, size: int) -> int:
+    """32-bit words that hold ``size`` elements."""
+    return -(-bit_width * size // 32)
+
+
+def _bits_shape(
+    keys: ShapedArray, *, bit_width: int, shape: tuple[int, ...], partitionable: bool
+) -> ShapedArray:
+    check_keys("random_bits", keys)
+    _check_sizes("random_bits", shape)
+    check(
+        bit_width in BIT_WIDTHS,
+        lambda: (
+            f"[random_bits] bit_width must be one of {BIT_WIDTHS}; got {bit_width!r}. "
+            "Fix: bit_width=32."
+        ),
+    )
+    if not partitionable:
+        _check_legacy_count("random_bits", _word_count(bit_width, prod(shape)))
+    return ShapedArray((*keys.shape, *shape), np.dtype(f"uint{bit_width}"))
+
+
+def _bits_impl(
+    xp: Any, keys: Any, *, bit_width: int, shape: tuple[int, ...], partitionable: bool
+) -> Any:
+    out = xp.empty((*keys.shape, *shape), f"uint{bit_width}")
+    size = prod(shape)
+    if out.size == 0:
+        return out
+    grid = out.reshape(keys.size, size)
+    if partitionable or bit_width == 64:
+        # In the legacy layout the pairs of 64-bit draws are the two halves of each element.
+        hashes = (
+            counted_hashes(xp, keys, size) if partitionable else paired_hashes(xp, keys, 2 * size)
+        )
+        for rows, columns, a, b in hashes:
+            grid[rows, columns] = stored_keys(b, a) if bit_width == 64 else a ^ b
+    elif bit_width == 32:
+        legacy_words(xp, keys, grid)
+    else:
+        words = xp.empty((keys.size, _word_count(bit_width, size)), np.uint32)
+        legacy_words(xp, keys, words)
+        grid[...] = words.view(out.dtype)[:, :size]
+    return out
+
+
+def _bits_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
+    rank = in_avals[0].ndim
+    builder = context.builder
+    key = unpacked_key(builder, context.element(0, range(rank)))
+    width, size = params["bit_width"], prod(params["shape"])
+    index = context.linear_index(rank)
+    if params["partitionable"]:
+        a, b = _hash_count(builder, key, index)
+        return _wide(builder, a, b) if width == 64 else _narrow(builder, a, b, out)
+    if width == 64:
+        return _wide(builder, *_hash_pair(context, key, index, size, 2 * size))
+    return _legacy_element(context, key, index, width, size, out)
+
+
+def _hash_count(builder: Any, key: Any, index: Any) -> tuple[Any, Any]:
+    """The hash of one int64 counter."""
+    high = builder.apply("shift_right_logical", index, builder.const("int64", 32))
+    words = builder.cast(high, "uint32"), builder.cast(index, "uint32")
+    return builder.apply("threefry2x32", *key, *words)
+
+
+def _hash_pair(context: Any, key: Any, index: Any, half: int, count: int) -> tuple[Any, Any]:
+    """The hash of the pair (index, index + half); a partner beyond the last word is 0."""
+    builder = context.builder
+    partner = builder.apply("add", index, context.size(half))
+    if count % 2:
+        inside = builder.apply("lt", partner, context.size(count))
+        partner = builder.select(inside, partner, builder.const("int64", 0))
+    words = builder.cast(index, "uint32"), builder.cast(partner, "uint32")
+    return builder.apply("threefry2x32", *key, *words)
+
+
+def _legacy_word(context: Any, key: Any, index: Any, count: int) -> Any:
+    """Word ``index`` of ``count`` in the legacy layout."""
+    builder = context.builder
+    half = -(-count // 2)
+    is_first = builder.apply("lt", index, context.size(half))
+    wrapped = builder.apply("sub", index, context.size(half))
+    pair = builder.select(is_first, index, wrapped)
+    return builder.select(is_first, *_hash_pair(context, key, pair, half, count))
+
+
+def _legacy_element(
+    context: Any, key: Any, index: Any, width: int, size: int, out: ShapedArray
+) -> Any:
+    builder = context.builder
+    count = _word_count(width, size)
+    if width == 32:
+        return _legacy_word(context, key, index, count)
+    # 32 / width elements share a word, the lowest bits first.
+    shared = builder.const("int64", 32 // width)
+    word = _legacy_word(context, key, builder.apply("div", index, shared), count)
+    place = builder.cast(builder.apply("rem", index, shared), "uint32")
+    shift = builder.apply("mul", place, builder.const("uint32", width))
+    return builder.cast(builder.apply("shift_right_logical", word, shift), out.dtype.name)
+
+
+def _wide(builder: Any, a: Any, b: Any) -> Any:
+    return packed_key(builder, b, a)
+
+
+def _narrow(builder: Any, a: Any, b: Any, out: ShapedArray) -> Any:
+    return builder.cast(builder.apply("xor", a, b), out.dtype.name)
+
+
+def _leading_batch(apply: Any) -> Any:
+    """The batch rule of an op on keys of any shape: mapped keys are one more leading dimension."""
+
+    def batch(
+        axis: AxisData, operands: Sequence[Any], dims: Sequence[int], **params: Any
+    ) -> tuple[Any, int]:
+        del axis
+        return apply(move_axis(operands[0], dims[0], 0), **params), 0
+
+    return batch
+
+
+def random_bits(
+    keys: Any, bit_width: int, shape: Sequence[int], partitionable: bool | None = None
+) -> Any:
+    """Uniform random bits.
+
+    Args:
+        keys: typed keys of any shape.
+        bit_width: 8, 16, 32 or 64.
+        shape: what each key draws.
+        partitionable: the layout; None: ``config.threefry_partitionable``.
+
+    Returns:
+        Unsigned integers of that width, of shape ``keys.shape + shape``.
+
+    Raises:
+        TypeError: operands that are not typed keys, another width.
+        ValueError: a negative size, too many words for the legacy layout.
+    """
+    return random_bits_p.bind(
+        keys,
+        bit_width=bit_width,
+        shape=_sizes(shape),
+        partitionable=_partitionable() if partitionable is None else partitionable,
+    )
+
+
+random_bits_p = define(
+    "random_bits",
+    shape=_bits_shape,
+    impl=_bits_impl,
+    jvp=zero_jvp(lambda: random_bits_p),
+    batch=_leading_batch(random_bits),
+    lower=Indexed(_bits_body),
+    size_params=frozenset({"shape"}),
+)
+
+
+# --- random_split --------------------------------------------------------------------------
+
+
+def _split_shape(keys: ShapedArray, *, shape: tuple[int, ...], partitionable: bool) -> ShapedArray:
+    check_keys("random_split", keys)
+    _check_sizes("random_split", shape)
+    if not partitionable:
+        _check_legacy_count("random_split", 2 * prod(shape))
+    return ShapedArray((*keys.shape, *shape), keys.dtype)
+
+
+def _split_impl(xp: Any, keys: Any, *, shape: tuple[int, ...], partitionable: bool) -> Any:
+    out = xp.empty((*keys.shape, *shape), np.uint64)
+    if out.size == 0:
+        return out
+    grid = out.reshape(keys.size, -1)
+    if partitionable:
+        for rows, columns, a, b in counted_hashes(xp, keys, grid.shape[1]):
+            grid[rows, columns] = stored_keys(a, b)
+    else:
+        # Key i is made of words 2 i and 2 i + 1: on a little-endian machine, one uint64.
+        legacy_words(xp, keys, grid.view(np.uint32))
+    return out
+
+
+def _split_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
+    del out
+    rank = in_avals[0].ndim
+    builder = context.builder
+    key = unpacked_key(builder, context.element(0, range(rank)))
+    index = context.linear_index(rank)
+    if params["partitionable"]:
+        return packed_key(builder, *_hash_count(builder, key, index))
+    count = 2 * prod(params["shape"])
+    even = builder.apply("add", index, index)
+    odd = builder.apply("add", even, builder.const("int64", 1))
+    words = [_legacy_word(context, key, place, count) for place in (even, odd)]
+    return packed_key(builder, *words)
+
+
+def random_split(keys: Any, shape: Sequence[int], partitionable: bool | None = None) -> Any:
+    """New keys from keys: each gives an array of ``shape``.
+
+    Args:
+        keys: typed keys of any shape.
+        shape: how many keys each gives.
+        partitionable: as in ``random_bits``.
+
+    Returns:
+        Keys of shape ``keys.shape + shape``.
+
+    Raises:
+        TypeError: operands that are not typed keys.
+        ValueError: a negative size.
+    """
+    return random_split_p.bind(
+        keys,
+        shape=_sizes(shape),
+        partitionable=_partitionable() if partitionable is None else partitionable,
+    )
+
+
+random_split_p = define(
+    "random_split",
+    shape=_split_shape,
+    impl=_split_impl,
+    jvp=zero_jvp(lambda: random_split_p),
+    batch=_leading_batch(random_split),
+    lower=Indexed(_split_body),
+    size_params=frozenset({"shape"}),
+)

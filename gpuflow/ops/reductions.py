@@ -1,0 +1,384 @@
+"""Reductions over axes: extrema, products, logic, and the position of an extremum.
+
+reduce_sum is in axes.py, because every other rule uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Library, Reduction
+from gpuflow.core.rules import Zero
+from gpuflow.ops.axes import (
+    check_axes,
+    reduce_sum,
+    reduced_shape,
+    reduction_batch,
+    reshape,
+    transpose,
+)
+from gpuflow.ops.comparison import eq, is_bits
+from gpuflow.ops.define import check_kind, define, is_number, is_ordered
+from gpuflow.ops.elementwise import add, constant, div, mul
+from gpuflow.ops.layout import slice_
+from gpuflow.ops.nary import zero_jvp
+from gpuflow.ops.selection import where
+
+
+def _reduction_shape(
+    name: str, accepts: Callable[[Any], bool], what: str
+) -> Callable[..., ShapedArray]:
+    def shape(x: ShapedArray, *, axes: tuple[int, ...]) -> ShapedArray:
+        check_kind(name, x, accepts, what)
+        check_axes(name, x, axes)
+        return ShapedArray(reduced_shape(x, axes), x.dtype, x.weak_type)
+
+    return shape
+
+
+# --- reduce_max, reduce_min ----------------------------------------------------------------
+
+
+def _lowest(dtype: Any) -> Any:
+    """The neutral element of max."""
+    dtype = np.dtype(dtype)
+    return -np.inf if dtypes.is_inexact(dtype) else int(np.iinfo(dtype).min)
+
+
+def _highest(dtype: Any) -> Any:
+    """The neutral element of min."""
+    dtype = np.dtype(dtype)
+    return np.inf if dtypes.is_inexact(dtype) else int(np.iinfo(dtype).max)
+
+
+def _max_impl(xp: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
+    return _signed_zeros(xp, x, axes, _extreme(xp.max, x, axes, _lowest), 0.0, -0.0)
+
+
+def _min_impl(xp: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
+    return _signed_zeros(xp, x, axes, _extreme(xp.min, x, axes, _highest), -0.0, 0.0)
+
+
+def _extreme(reduce: Callable[..., Any], x: Any, axes: tuple[int, ...], neutral: Any) -> Any:
+    if x.size:
+        return reduce(x, axis=axes)
+    return reduce(x, axis=axes, initial=x.dtype.type(neutral(x.dtype)))
+
+
+def _signed_zeros(
+    xp: Any, x: Any, axes: tuple[int, ...], out: Any, mixed: float, other: float
+) -> Any:
+    """The sign of zero results: ``mixed`` where a zero of that sign is among the elements.
+
+    Where the maximum is 0, all elements without a sign bit are +0, and the minimum likewise.
+    """
+    if not dtypes.is_floating(x.dtype):
+        return out
+    zero = xp.asarray(out == 0)
+    if not zero.any():
+        return out
+    signs = xp.signbit(x) if mixed == 0 and np.signbit(mixed) else ~xp.signbit(x)
+    kind = x.dtype.type
+    return xp.where(zero, xp.where(signs.any(axis=axes), kind(mixed), kind(other)), out)
+
+
+def _chooser_jvp(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """The mean of the tangents at the positions of the extremum."""
+
+    def jvp(
+        primals: Sequence[Any], tangents: Sequence[Any], *, axes: tuple[int, ...]
+    ) -> tuple[Any, Any]:
+        (x,), (t,) = primals, tangents
+        out = apply(x, axes)
+        shape = aval_of(x).shape
+        kept = tuple(1 if d in axes else size for d, size in enumerate(shape))
+        mask = where(eq(x, reshape(out, kept)), constant(x, 1.0), 0.0)
+        return out, div(reduce_sum(mul(t, mask), axes), reduce_sum(mask, axes))
+
+    return jvp
+
+
+def reduce_max(x: Any, axes: Sequence[int]) -> Any:
+    """Maximum over ``axes``; nan wins, -0.0 is below 0.0, bool gives or.
+
+    Args:
+        x: array of numbers or bools.
+        axes: dimensions of ``x``; none: ``x`` itself.
+
+    Returns:
+        An array without those dimensions. The maximum of nothing is the lowest value.
+    """
+    if dtypes.is_bool(aval_of(x).dtype):
+        return reduce_or(x, axes)
+    return reduce_max_p.bind(x, axes=tuple(axes)) if len(axes) else x
+
+
+def reduce_min(x: Any, axes: Sequence[int]) -> Any:
+    """Minimum over ``axes``; nan wins, -0.0 is below 0.0, bool gives and.
+
+    Args:
+        x: array of numbers or bools.
+        axes: dimensions of ``x``; none: ``x`` itself.
+
+    Returns:
+        An array without those dimensions. The minimum of nothing is the highest value.
+    """
+    if dtypes.is_bool(aval_of(x).dtype):
+        return reduce_and(x, axes)
+    return reduce_min_p.bind(x, axes=tuple(axes)) if len(axes) else x
+
+
+reduce_max_p = define(
+    "reduce_max",
+    shape=_reduction_shape("reduce_max", is_number, "a number (reduce_or takes bools)"),
+    impl=_max_impl,
+    jvp=_chooser_jvp(reduce_max),
+    batch=reduction_batch(reduce_max),
+    lower=Reduction("max", _lowest),
+)
+
+reduce_min_p = define(
+    "reduce_min",
+    shape=_reduction_shape("reduce_min", is_number, "a number (reduce_and takes bools)"),
+    impl=_min_impl,
+    jvp=_chooser_jvp(reduce_min),
+    batch=reduction_batch(reduce_min),
+    lower=Reduction("min", _highest),
+)
+
+
+# --- reduce_prod ---------------------------------------------------------------------------
+
+
+def _prod_impl(xp: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
+    narrow = dtypes.is_floating(x.dtype) and x.dtype.itemsize <= 2
+    wide = x.astype(np.float32) if narrow else x
+    return xp.asarray(wide.prod(axis=axes, dtype=wide.dtype)).astype(x.dtype)
+
+
+def _prod_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, axes: tuple[int, ...]
+) -> tuple[Any, Any]:
+    (x,), (t,) = primals, tangents
+    return reduce_prod(x, axes), _product_tangent(_in_front(x, axes), _in_front(t, axes))
+
+
+def _in_front(x: Any, axes: tuple[int, ...]) -> Any:
+    """The reduced dimensions as one dimension in front of the others."""
+    aval = aval_of(x)
+    kept = tuple(d for d in range(aval.ndim) if d not in axes)
+    shape = tuple(aval.shape[d] for d in kept)
+    count = 1
+    for d in axes:
+        count *= aval.shape[d]
+    return reshape(transpose(x, (*axes, *kept)), (count, *shape))
+
+
+def _rows(x: Any, start: int, stop: int) -> Any:
+    shape = aval_of(x).shape
+    return slice_(x, (start, *(0,) * (len(shape) - 1)), (stop, *shape[1:]))
+
+
+def _product_tangent(x: Any, t: Any) -> Any:
+    """The tangent of the product over dimension 0, exact where factors are 0.
+
+    Halves are multiplied until one row is left; an odd row waits for its turn at the end:
+
+        x0 x1 x2 x3 x4  ->  (x0 x2) (x1 x3) | x4  ->  (x0 x2 x1 x3) | x4  ->  their product
+    """
+    shape = aval_of(x).shape
+    if shape[0] == 0:
+        return Zero(ShapedArray(shape[1:], aval_of(x).dtype))
+    waiting = []
+    size = shape[0]
+    while size > 1:
+        half = size // 2
+        if size % 2:
+            waiting.append((_rows(x, size - 1, size), _rows(t, size - 1, size)))
+        x, t = _product_rule(
+            *(_rows(x, 0, half), _rows(t, 0, half)),
+            *(_rows(x, half, 2 * half), _rows(t, half, 2 * half)),
+        )
+        size = half
+    for factor, tangent in waiting:
+        x, t = _product_rule(x, t, factor, tangent)
+    return reshape(t, shape[1:])
+
+
+def _product_rule(x: Any, x_tangent: Any, y: Any, y_tangent: Any) -> tuple[Any, Any]:
+    return mul(x, y), add(mul(x_tangent, y), mul(x, y_tangent))
+
+
+def reduce_prod(x: Any, axes: Sequence[int]) -> Any:
+    """Product over ``axes``.
+
+    Args:
+        x: array of numbers. float16 and bfloat16 are multiplied in float32; integers wrap.
+        axes: dimensions of ``x``; none: ``x`` itself.
+
+    Returns:
+        An array without those dimensions. The empty product is 1.
+    """
+    return reduce_prod_p.bind(x, axes=tuple(axes)) if len(axes) else x
+
+
+reduce_prod_p = define(
+    "reduce_prod",
+    shape=_reduction_shape("reduce_prod", is_number, "a number (not bool)"),
+    impl=_prod_impl,
+    jvp=_prod_jvp,
+    batch=reduction_batch(reduce_prod),
+    lower=Reduction("mul", lambda dtype: 1),
+)
+
+
+# --- reduce_and, reduce_or, reduce_xor -----------------------------------------------------
+
+
+def _bits_reduction(name: str, ufunc: str, combine: str, neutral: Callable[[Any], Any]) -> Any:
+    def impl(xp: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
+        initial = x.dtype.type(neutral(x.dtype))
+        return getattr(xp, ufunc).reduce(x, axis=axes, initial=initial)
+
+    primitive = define(
+        name,
+        shape=_reduction_shape(name, is_bits, "an integer or bool"),
+        impl=impl,
+        jvp=zero_jvp(lambda: primitive),
+        batch=reduction_batch(lambda x, axes: primitive.bind(x, axes=axes)),
+        lower=Reduction(combine, neutral),
+    )
+    return primitive
+
+
+def _all_ones(dtype: Any) -> Any:
+    dtype = np.dtype(dtype)
+    if dtype.kind == "b":
+        return True
+    return int(np.iinfo(dtype).max) if dtype.kind == "u" else -1
+
+
+def _no_bits(dtype: Any) -> Any:
+    return False if np.dtype(dtype).kind == "b" else 0
+
+
+reduce_and_p = _bits_reduction("reduce_and", "bitwise_and", "and", _all_ones)
+reduce_or_p = _bits_reduction("reduce_or", "bitwise_or", "or", _no_bits)
+reduce_xor_p = _bits_reduction("reduce_xor", "bitwise_xor", "xor", _no_bits)
+
+
+def reduce_and(x: Any, axes: Sequence[int]) -> Any:
+    """And over ``axes``, of the bits of integers or of bools; of nothing: all ones."""
+    return reduce_and_p.bind(x, axes=tuple(axes)) if len(axes) else x
+
+
+def reduce_or(x: Any, axes: Sequence[int]) -> Any:
+    """Or over ``axes``, of the bits of integers or of bools; of nothing: 0."""
+    return reduce_or_p.bind(x, axes=tuple(axes)) if len(axes) else x
+
+
+def reduce_xor(x: Any, axes: Sequence[int]) -> Any:
+    """Exclusive or over ``axes``, of the bits of integers or of bools; of nothing: 0."""
+    return reduce_xor_p.bind(x, axes=tuple(axes)) if len(axes) else x
+
+
+# --- argmax, argmin ------------------------------------------------------------------------
+
+
+def _argument_shape(name: str) -> Callable[..., ShapedArray]:
+    def shape(x: ShapedArray, *, axes: tuple[int, ...], index_dtype: Any) -> ShapedArray:
+        check_kind(name, x, is_ordered, "an integer, a real float or bool")
+        check(
+            len(axes) == 1,
+            lambda: (
+                f"[{name}] exactly one axis must be given; got {axes}. "
+                "Fix: reshape the axes into one."
+            ),
+            ValueError,
+        )
+        check_axes(name, x, axes)
+        check(
+            dtypes.is_integer(index_dtype),
+            lambda: (
+                f"[{name}] index_dtype must be an integer dtype; "
+                f"got {dtypes.short_name(index_dtype)}. Fix: use int32."
+            ),
+        )
+        check(
+            x.shape[axes[0]] > 0,
+            lambda: (
+                f"[{name}] the axis must not be empty; got axis {axes[0]} of {x}. "
+                "Fix: treat the empty case apart."
+            ),
+            ValueError,
+        )
+        return ShapedArray(reduced_shape(x, axes), index_dtype)
+
+    return shape
+
+
+def _argument_impl(name: str) -> Callable[..., Any]:
+    def impl(xp: Any, x: Any, *, axes: tuple[int, ...], index_dtype: Any) -> Any:
+        if dtypes.is_floating(x.dtype) and x.dtype.itemsize <= 2:
+            x = x.astype(np.float32)
+        return xp.asarray(getattr(xp, name)(x, axis=axes[0])).astype(index_dtype)
+
+    return impl
+
+
+def _argument_reduction(name: str) -> Any:
+    def batch(axis: Any, operands: Any, dims: Any, *, axes: Any, index_dtype: Any) -> Any:
+        inner = reduction_batch(
+            lambda x, axes: primitive.bind(x, axes=axes, index_dtype=index_dtype)
+        )
+        return inner(axis, operands, dims, axes=axes)
+
+    primitive = define(
+        name,
+        shape=_argument_shape(name),
+        impl=_argument_impl(name),
+        jvp=zero_jvp(lambda: primitive),
+        batch=batch,
+        lower=Library(),
+    )
+    return primitive
+
+
+argmax_p = _argument_reduction("argmax")
+argmin_p = _argument_reduction("argmin")
+
+
+def argmax(x: Any, axis: int, index_dtype: Any) -> Any:
+    """The position of the first maximum along ``axis``; the first nan, if there is one.
+
+    Args:
+        x: array of integers, real floats or bools.
+        axis: a dimension of ``x``, not empty.
+        index_dtype: the integer dtype of the result.
+
+    Raises:
+        ValueError: no such axis, or an empty one.
+        TypeError: dtypes that do not fit.
+    """
+    return argmax_p.bind(x, axes=(axis,), index_dtype=dtypes.canonicalize(index_dtype))
+
+
+def argmin(x: Any, axis: int, index_dtype: Any) -> Any:
+    """The position of the first minimum along ``axis``; the first nan, if there is one.
+
+    Args:
+        x: array of integers, real floats or bools.
+        axis: a dimension of ``x``, not empty.
+        index_dtype: the integer dtype of the result.
+
+    Raises:
+        ValueError: no such axis, or an empty one.
+        TypeError: dtypes that do not fit.
+    """
+    return argmin_p.bind(x, axes=(axis,), index_dtype=dtypes.canonicalize(index_dtype))

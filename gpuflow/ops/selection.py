@@ -1,0 +1,252 @@
+"""Choices between values: select_n and clamp."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Elementwise
+from gpuflow.core.rules import Zero, is_undefined
+from gpuflow.ops.comparison import bitwise_and, eq, ge, gt, is_bits, le, lt
+from gpuflow.ops.define import check_same_dtype, define, is_ordered, types_text
+from gpuflow.ops.nary import (
+    batch_elementwise,
+    broadcast_shape,
+    broadcast_to,
+    match_scalars,
+    nary_jvp,
+    typed_scalar,
+    unbroadcast,
+)
+
+# --- select_n ------------------------------------------------------------------------------
+
+
+def _select_shape(which: ShapedArray, *cases: ShapedArray) -> ShapedArray:
+    check(
+        is_bits(which.dtype),
+        lambda: (
+            f"[select_n] the predicate must be bool or an integer; got {which}. "
+            "Fix: compare it with something, for example x != 0."
+        ),
+    )
+    check(
+        len(cases) > 0,
+        lambda: "[select_n] there must be at least one case; got none. Fix: pass the cases.",
+        ValueError,
+    )
+    check(
+        len(cases) <= 2 or not dtypes.is_bool(which.dtype),
+        lambda: (
+            f"[select_n] a bool predicate chooses between at most 2 cases; got {len(cases)}. "
+            "Fix: use an int32 predicate."
+        ),
+    )
+    check_same_dtype("select_n", cases)
+    weak = all(case.weak_type for case in cases)
+    return ShapedArray(broadcast_shape("select_n", (which, *cases)), cases[0].dtype, weak)
+
+
+def _select_impl(xp: Any, which: Any, *cases: Any) -> Any:
+    out = cases[0]
+    for number, case in enumerate(cases[1:], 1):
+        out = xp.where(which if which.dtype == np.bool_ else which >= number, case, out)
+    shape = np.broadcast_shapes(which.shape, *(case.shape for case in cases))
+    return xp.broadcast_to(out, shape)
+
+
+def _select_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    which, *cases = primals
+    out = select_n_p.bind(which, *cases)
+    parts = tangents[1:]
+    aval = aval_of(out)
+    if all(type(part) is Zero for part in parts):
+        return out, Zero(aval.tangent())
+    zero = typed_scalar(0, aval)
+    tangent = select_n_p.bind(which, *[zero if type(t) is Zero else t for t in parts])
+    return out, broadcast_to(tangent, aval.shape)
+
+
+def _select_transpose(cotangent: Any, which: Any, *cases: Any) -> list[Any]:
+    results: list[Any] = [None]
+    for number, case in enumerate(cases):
+        if not is_undefined(case):
+            results.append(None)
+        elif type(cotangent) is Zero:
+            results.append(Zero(case.aval.tangent()))
+        else:
+            part = _where_chosen(which, number, len(cases), cotangent)
+            results.append(unbroadcast(part, case.aval))
+    return results
+
+
+def _where_chosen(which: Any, number: int, count: int, cotangent: Any) -> Any:
+    """The cotangent where the predicate chooses case ``number``, else 0; ends catch outliers."""
+    if count == 1:
+        return cotangent
+    if aval_of(which).dtype == dtypes.bool_:
+        return where(which, cotangent, 0) if number else where(which, 0, cotangent)
+    if number == 0:
+        return where(le(which, 0), cotangent, 0)
+    if number == count - 1:
+        return where(ge(which, number), cotangent, 0)
+    return where(eq(which, number), cotangent, 0)
+
+
+def _select_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    del in_avals, out_aval, params
+    which, *cases = values
+    out = cases[0]
+    for number, case in enumerate(cases[1:], 1):
+        chosen = which
+        if which.dtype != "bool":
+            chosen = builder.apply("ge", which, builder.const(which.dtype, number))
+        out = builder.select(chosen, case, out)
+    return out
+
+
+select_n_p = define(
+    "select_n",
+    shape=_select_shape,
+    impl=_select_impl,
+    jvp=_select_jvp,
+    transpose=_select_transpose,
+    batch=batch_elementwise(lambda *operands: select_n_p.bind(*operands)),
+    lower=Elementwise(_select_body, cheap=True),
+)
+
+
+def where(which: Any, on_true: Any, on_false: Any) -> Any:
+    """``select`` for rules: sizes of 1 and scalars repeat."""
+    on_true, on_false = match_scalars(on_true, on_false)
+    return select_n_p.bind(which, on_false, on_true)
+
+
+def select_n(which: Any, *cases: Any) -> Any:
+    """Choose elements from ``cases``.
+
+    Args:
+        which: bool (False: the first case) or integer, a scalar or of the cases' shape. Integers
+            are clamped to the number of cases.
+        cases: arrays of one dtype and shape.
+
+    Returns:
+        An array of the cases' dtype and shape.
+
+    Raises:
+        TypeError: shapes or dtypes that do not fit.
+    """
+    avals = [aval_of(case) for case in cases]
+    check(
+        len({aval.shape for aval in avals}) <= 1,
+        lambda: (
+            f"[select_n] cases must have one shape; got {types_text(avals)}. "
+            "Fix: broadcast them, or use jnp.where."
+        ),
+    )
+    predicate = aval_of(which)
+    check(
+        not cases or predicate.shape in ((), avals[0].shape),
+        lambda: (
+            "[select_n] the predicate must be a scalar or have the cases' shape "
+            f"{avals[0].shape}; got {predicate}. Fix: broadcast it, or use jnp.where."
+        ),
+    )
+    return select_n_p.bind(which, *cases)
+
+
+def select(pred: Any, on_true: Any, on_false: Any) -> Any:
+    """``on_true`` where ``pred`` holds, else ``on_false``; both are evaluated.
+
+    Args:
+        pred: bool, a scalar or of the shape of the others.
+        on_true: array of any dtype.
+        on_false: array of the same dtype and shape.
+
+    Raises:
+        TypeError: shapes or dtypes that do not fit.
+    """
+    on_true, on_false = match_scalars(on_true, on_false)
+    return select_n(pred, on_false, on_true)
+
+
+# --- clamp ---------------------------------------------------------------------------------
+
+
+def _clamp_shape(low: ShapedArray, x: ShapedArray, high: ShapedArray) -> ShapedArray:
+    avals = (low, x, high)
+    check_same_dtype("clamp", avals)
+    check(
+        is_ordered(x.dtype),
+        lambda: (
+            f"[clamp] the operand must be an integer, a real float or bool; got {x}. "
+            "Fix: clamp real and imaginary parts apart."
+        ),
+    )
+    return ShapedArray(broadcast_shape("clamp", avals), x.dtype, all(a.weak_type for a in avals))
+
+
+def maximum(xp: Any, x: Any, y: Any) -> Any:
+    """``xp.maximum`` with -0.0 below 0.0."""
+    out = xp.maximum(x, y)
+    return xp.where((x == 0) & (y == 0), x + y, out) if dtypes.is_floating(x.dtype) else out
+
+
+def minimum(xp: Any, x: Any, y: Any) -> Any:
+    """``xp.minimum`` with -0.0 below 0.0."""
+    out = xp.minimum(x, y)
+    return xp.where((x == 0) & (y == 0), -(-x - y), out) if dtypes.is_floating(x.dtype) else out
+
+
+def _clamp_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    del in_avals, out_aval, params
+    low, x, high = values
+    above, below = ("or", "and") if x.dtype == "bool" else ("max", "min")
+    return builder.apply(below, builder.apply(above, low, x), high)
+
+
+clamp_p = define(
+    "clamp",
+    shape=_clamp_shape,
+    impl=lambda xp, low, x, high: minimum(xp, maximum(xp, low, x), high),
+    jvp=nary_jvp(
+        lambda: clamp_p,
+        (
+            lambda t, out, low, x, high: where(bitwise_and(gt(low, x), lt(low, high)), t, 0),
+            lambda t, out, low, x, high: where(bitwise_and(gt(x, low), lt(x, high)), t, 0),
+            lambda t, out, low, x, high: where(lt(high, x), t, 0),
+        ),
+    ),
+    batch=batch_elementwise(lambda *operands: clamp_p.bind(*operands)),
+    lower=Elementwise(_clamp_body, cheap=True),
+    domain=((-2.0, -1.0), (-4.0, 4.0), (1.0, 2.0)),
+)
+
+
+def clamp(min: Any, x: Any, max: Any) -> Any:
+    """``x`` limited to ``[min, max]``; ``max`` wins where they cross, and nan stays.
+
+    Args:
+        min: scalar or array of the shape and dtype of ``x``.
+        x: array of integers, real floats or bools.
+        max: like ``min``.
+
+    Raises:
+        TypeError: shapes or dtypes that do not fit.
+    """
+    aval = aval_of(x)
+    for name, bound in (("min", min), ("max", max)):
+        shape = aval_of(bound).shape
+        check(
+            shape in ((), aval.shape),
+            lambda name=name, shape=shape: (
+                f"[clamp] {name} must be a scalar or have the shape of x {aval.shape}; "
+                f"got shape {shape}. Fix: broadcast it, or use jnp.clip."
+            ),
+        )
+    return clamp_p.bind(match_scalars(min, x)[0], x, match_scalars(x, max)[1])

@@ -1,0 +1,108 @@
+"""Special functions: erf, erfc, erf_inv, logistic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.ops.elementwise import mul, neg, sub
+from gpuflow.ops.nary import elementwise, widened
+from gpuflow.ops.powers import square
+from gpuflow.ops.transcendental import exp
+
+
+def _load_special(xp: Any) -> ModuleType:
+    """The special functions for arrays of ``xp``: slow to import, so only on first use."""
+    if xp is np:
+        import scipy.special
+
+        return scipy.special
+    import cupyx.scipy.special
+
+    return cupyx.scipy.special
+
+
+def _from_library(name: str) -> Callable[..., Any]:
+    return widened(lambda xp, x: getattr(_load_special(xp), name)(x))
+
+
+def _by_python(function: Callable[[float], float]) -> Callable[[Any], Any]:
+    """A reference for the tests: ``function`` on every element, in float64."""
+    return np.vectorize(function, otypes=[np.float64])
+
+
+def _erf_inv_reference(y: float) -> float:
+    """The root of ``erf(x) - y`` by bisection."""
+    low, high = -6.0, 6.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if math.erf(middle) < y else (low, middle)
+    return (low + high) / 2
+
+
+_TWO_BY_ROOT_PI = 2.0 / math.sqrt(math.pi)
+
+
+def _gauss(x: Any) -> Any:
+    return exp(neg(square(x)))
+
+
+erf_p = elementwise(
+    "erf", impl=_from_library("erf"), accepts=dtypes.is_floating, what="a real float", body="erf",
+    derivatives=(lambda t, out, x: mul(mul(t, _gauss(x)), _TWO_BY_ROOT_PI),),
+    domain=((-3.0, 3.0),), reference=_by_python(math.erf),
+)  # fmt: skip
+
+erfc_p = elementwise(
+    "erfc", impl=_from_library("erfc"), accepts=dtypes.is_floating, what="a real float",
+    body="erfc",
+    derivatives=(lambda t, out, x: mul(mul(t, _gauss(x)), -_TWO_BY_ROOT_PI),),
+    domain=((-3.0, 3.0),), reference=_by_python(math.erfc),
+)  # fmt: skip
+
+erf_inv_p = elementwise(
+    "erf_inv", impl=_from_library("erfinv"), accepts=dtypes.is_floating, what="a real float",
+    body="erf_inv",
+    derivatives=(lambda t, out, x: mul(mul(t, exp(square(out))), 1.0 / _TWO_BY_ROOT_PI),),
+    domain=((-0.9, 0.9),), reference=_by_python(_erf_inv_reference),
+)  # fmt: skip
+
+
+def _logistic_impl(xp: Any, x: Any) -> Any:
+    if dtypes.is_complex(x.dtype):
+        return 1 / (1 + xp.exp(-x))
+    small = xp.exp(-xp.abs(x))
+    return xp.where(x >= 0, 1 / (1 + small), small / (1 + small))
+
+
+logistic_p = elementwise(
+    "logistic", impl=widened(_logistic_impl), accepts=dtypes.is_inexact,
+    what="a float or complex number", body="logistic",
+    derivatives=(lambda t, out, x: mul(t, mul(out, sub(1, out))),),
+    domain=((-8.0, 8.0),), reference=lambda x: 0.5 * (1 + np.tanh(x / 2)),
+)  # fmt: skip
+
+
+def erf(x: Any) -> Any:
+    """Elementwise error function of real floats."""
+    return erf_p.bind(x)
+
+
+def erfc(x: Any) -> Any:
+    """Elementwise ``1 - erf(x)``, exact for large ``x``."""
+    return erfc_p.bind(x)
+
+
+def erf_inv(x: Any) -> Any:
+    """Elementwise inverse of ``erf``."""
+    return erf_inv_p.bind(x)
+
+
+def logistic(x: Any) -> Any:
+    """Elementwise ``1 / (1 + exp(-x))``, without overflow."""
+    return logistic_p.bind(x)

@@ -1,0 +1,280 @@
+"""Exponentials, logarithms, powers, circular and hyperbolic functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import log as real_log
+from typing import Any
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Elementwise
+from gpuflow.ops.comparison import eq
+from gpuflow.ops.convert import convert
+from gpuflow.ops.define import check_kind, define
+from gpuflow.ops.elementwise import add, div, mul, neg, sub
+from gpuflow.ops.nary import (
+    batch_elementwise,
+    broadcast_shape,
+    elementwise,
+    match_scalars,
+    nary_jvp,
+    widened,
+)
+from gpuflow.ops.powers import rsqrt, square
+from gpuflow.ops.selection import where
+
+_ANY = ((-3.0, 3.0),)
+_UNIT = ((-0.9, 0.9),)
+_POSITIVE = ((0.1, 10.0),)
+
+
+def _function(
+    name: str, impl: Callable[..., Any], derivative: Callable[..., Any], domain: Any = _ANY
+) -> Any:
+    """A function of one float or complex operand; ``derivative(t, out, x)`` is its tangent."""
+    return elementwise(
+        name, impl=widened(impl), accepts=dtypes.is_inexact, what="a float or complex number",
+        body=name, derivatives=(derivative,), domain=domain,
+    )  # fmt: skip
+
+
+# --- exponentials and logarithms -----------------------------------------------------------
+
+_LOG_2 = real_log(2.0)
+
+
+def _exp2_impl(xp: Any, x: Any) -> Any:
+    # NumPy has no exp2 of complex numbers.
+    return xp.exp(x * _LOG_2) if dtypes.is_complex(x.dtype) else xp.exp2(x)
+
+
+exp_p = _function("exp", lambda xp, x: xp.exp(x), lambda t, out, x: mul(t, out))
+exp2_p = _function("exp2", _exp2_impl, lambda t, out, x: mul(mul(t, out), _LOG_2))
+expm1_p = _function("expm1", lambda xp, x: xp.expm1(x), lambda t, out, x: mul(t, add(out, 1)))
+log_p = _function("log", lambda xp, x: xp.log(x), lambda t, out, x: div(t, x), _POSITIVE)
+log1p_p = _function(
+    "log1p", lambda xp, x: xp.log1p(x), lambda t, out, x: div(t, add(x, 1)), ((-0.9, 9.0),)
+)
+
+
+def exp(x: Any) -> Any:
+    """Elementwise exponential."""
+    return exp_p.bind(x)
+
+
+def exp2(x: Any) -> Any:
+    """Elementwise ``2 ** x``."""
+    return exp2_p.bind(x)
+
+
+def expm1(x: Any) -> Any:
+    """Elementwise ``exp(x) - 1``, exact near 0."""
+    return expm1_p.bind(x)
+
+
+def log(x: Any) -> Any:
+    """Elementwise natural logarithm."""
+    return log_p.bind(x)
+
+
+def log1p(x: Any) -> Any:
+    """Elementwise ``log(1 + x)``, exact near 0."""
+    return log1p_p.bind(x)
+
+
+# --- circular ------------------------------------------------------------------------------
+
+
+def _atan2_impl(xp: Any, y: Any, x: Any) -> Any:
+    if not dtypes.is_complex(x.dtype):
+        return xp.arctan2(y, x)
+    return -1j * xp.log((x + 1j * y) / xp.sqrt(x * x + y * y))
+
+
+sin_p = _function("sin", lambda xp, x: xp.sin(x), lambda t, out, x: mul(t, cos(x)))
+cos_p = _function("cos", lambda xp, x: xp.cos(x), lambda t, out, x: neg(mul(t, sin(x))))
+tan_p = _function(
+    "tan", lambda xp, x: xp.tan(x), lambda t, out, x: mul(t, add(square(out), 1)), ((-1.4, 1.4),)
+)
+asin_p = _function(
+    "asin", lambda xp, x: xp.arcsin(x), lambda t, out, x: mul(t, rsqrt(sub(1, square(x)))), _UNIT
+)
+acos_p = _function(
+    "acos",
+    lambda xp, x: xp.arccos(x),
+    lambda t, out, x: neg(mul(t, rsqrt(sub(1, square(x))))),
+    _UNIT,
+)
+atan_p = _function(
+    "atan", lambda xp, x: xp.arctan(x), lambda t, out, x: div(t, add(square(x), 1))
+)
+atan2_p = elementwise(
+    "atan2", arity=2, impl=widened(_atan2_impl), accepts=dtypes.is_inexact,
+    what="a float or complex number", body="atan2",
+    derivatives=(
+        lambda t, out, y, x: mul(t, div(x, add(square(y), square(x)))),
+        lambda t, out, y, x: mul(t, div(neg(y), add(square(y), square(x)))),
+    ),
+    domain=((-3.0, 3.0), (0.5, 3.0)),
+)  # fmt: skip
+
+
+def sin(x: Any) -> Any:
+    """Elementwise sine of radians."""
+    return sin_p.bind(x)
+
+
+def cos(x: Any) -> Any:
+    """Elementwise cosine of radians."""
+    return cos_p.bind(x)
+
+
+def tan(x: Any) -> Any:
+    """Elementwise tangent of radians."""
+    return tan_p.bind(x)
+
+
+def asin(x: Any) -> Any:
+    """Elementwise inverse sine, in radians."""
+    return asin_p.bind(x)
+
+
+def acos(x: Any) -> Any:
+    """Elementwise inverse cosine, in radians."""
+    return acos_p.bind(x)
+
+
+def atan(x: Any) -> Any:
+    """Elementwise inverse tangent, in radians."""
+    return atan_p.bind(x)
+
+
+def atan2(y: Any, x: Any) -> Any:
+    """Elementwise angle of the point ``(x, y)``, in radians."""
+    return atan2_p.bind(*match_scalars(y, x))
+
+
+# --- hyperbolic ----------------------------------------------------------------------------
+
+sinh_p = _function("sinh", lambda xp, x: xp.sinh(x), lambda t, out, x: mul(t, cosh(x)))
+cosh_p = _function("cosh", lambda xp, x: xp.cosh(x), lambda t, out, x: mul(t, sinh(x)))
+# (1 + out) (1 - out) loses less than 1 - out ** 2 where out is near 1.
+tanh_p = _function(
+    "tanh", lambda xp, x: xp.tanh(x), lambda t, out, x: mul(add(t, mul(t, out)), sub(1, out))
+)
+asinh_p = _function(
+    "asinh", lambda xp, x: xp.arcsinh(x), lambda t, out, x: mul(t, rsqrt(add(square(x), 1)))
+)
+acosh_p = _function(
+    "acosh",
+    lambda xp, x: xp.arccosh(x),
+    lambda t, out, x: mul(t, rsqrt(sub(square(x), 1))),
+    ((1.1, 10.0),),
+)
+atanh_p = _function(
+    "atanh",
+    lambda xp, x: xp.arctanh(x),
+    lambda t, out, x: div(div(t, add(x, 1)), sub(1, x)),
+    _UNIT,
+)
+
+
+def sinh(x: Any) -> Any:
+    """Elementwise hyperbolic sine."""
+    return sinh_p.bind(x)
+
+
+def cosh(x: Any) -> Any:
+    """Elementwise hyperbolic cosine."""
+    return cosh_p.bind(x)
+
+
+def tanh(x: Any) -> Any:
+    """Elementwise hyperbolic tangent."""
+    return tanh_p.bind(x)
+
+
+def asinh(x: Any) -> Any:
+    """Elementwise inverse hyperbolic sine."""
+    return asinh_p.bind(x)
+
+
+def acosh(x: Any) -> Any:
+    """Elementwise inverse hyperbolic cosine."""
+    return acosh_p.bind(x)
+
+
+def atanh(x: Any) -> Any:
+    """Elementwise inverse hyperbolic tangent."""
+    return atanh_p.bind(x)
+
+
+# --- pow -----------------------------------------------------------------------------------
+
+
+def _pow_shape(x: ShapedArray, y: ShapedArray) -> ShapedArray:
+    check_kind("pow", x, dtypes.is_inexact, "a float or complex number")
+    check(
+        y.dtype == x.dtype or dtypes.is_integer(y.dtype),
+        lambda: (
+            f"[pow] the exponent must be an integer or have the dtype of the base; got {x}, {y}. "
+            "Fix: convert one with x.astype(...)."
+        ),
+    )
+    weak = x.weak_type and y.weak_type
+    return ShapedArray(broadcast_shape("pow", (x, y)), x.dtype, weak)
+
+
+def _pow_impl(xp: Any, x: Any, y: Any) -> Any:
+    return xp.power(x, y.astype(x.dtype))
+
+
+def _pow_jvp_base(t: Any, out: Any, x: Any, y: Any) -> Any:
+    del out
+    if not dtypes.is_integer(aval_of(y).dtype):
+        return mul(t, mul(y, pow(x, sub(y, 1))))
+    factor = mul(convert(y, aval_of(x).dtype), pow(x, sub(y, 1)))
+    # x ** -1 may be infinite, and the derivative of x ** 0 is 0 all the same.
+    return mul(t, where(eq(y, 0), 0, factor))
+
+
+def _pow_jvp_exponent(t: Any, out: Any, x: Any, y: Any) -> Any:
+    # The logarithm of 0 would make nan of 0 ** y, whose derivative is 0.
+    return mul(t, mul(log(replace_zero(x)), out))
+
+
+def replace_zero(x: Any) -> Any:
+    """``x`` with 1 in place of 0."""
+    return where(eq(x, 0), 1, x)
+
+
+def _pow_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    del in_avals, out_aval, params
+    x, y = values
+    return builder.apply("pow", x, builder.cast(y, x.dtype))
+
+
+pow_p = define(
+    "pow",
+    shape=_pow_shape,
+    impl=widened(_pow_impl),
+    jvp=nary_jvp(lambda: pow_p, (_pow_jvp_base, _pow_jvp_exponent)),
+    batch=batch_elementwise(lambda x, y: pow_p.bind(x, y)),
+    lower=Elementwise(_pow_body),
+    domain=((0.5, 4.0), (-2.0, 2.0)),
+)
+
+
+def pow(x: Any, y: Any) -> Any:
+    """Elementwise power.
+
+    Args:
+        x: array of floats or complex numbers.
+        y: array of the dtype of ``x``, or of integers; a Python int stays an integer.
+
+    Raises:
+        TypeError: dtypes that do not fit.
+    """
+    return pow_p.bind(x, y) if type(y) is int else pow_p.bind(*match_scalars(x, y))

@@ -1,0 +1,129 @@
+"""Memory of the CPU platform: large results reuse freed blocks, temporaries share one arena.
+
+A large ``np.empty`` is fresh memory from the system, and touching it for the first time costs more
+than filling it. Blocks come back to the pool when the last array on them dies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+SMALLEST_POOLED = 1 << 16
+MOST_POOLED_BYTES = 1 << 30
+ALIGNMENT = 64
+
+_word = ctypes.c_size_t
+
+
+def _data_offset() -> int:
+    """Where in an ndarray object the address of its data stands; 0 if it is not where expected."""
+    probe = np.empty(3)
+    try:
+        found = _word.from_address(id(probe) + 16).value
+    except ValueError:
+        return 0
+    return 16 if found == probe.ctypes.data else 0
+
+
+_OFFSET = _data_offset()
+
+
+def address(array: np.ndarray) -> int:
+    """The address of an array's first element; four times as fast as ``array.ctypes.data``."""
+    if _OFFSET:
+        return _word.from_address(id(array) + _OFFSET).value
+    return array.ctypes.data
+
+
+def aligned_bytes(count: int) -> np.ndarray:
+    """Fresh uint8 memory whose address is a multiple of 64."""
+    raw = np.empty(count + ALIGNMENT, np.uint8)
+    start = -address(raw) % ALIGNMENT
+    return raw[start : start + count]
+
+
+@cache
+def _block_class(count: int) -> Any:
+    """A buffer of ``count`` bytes on pooled memory, which goes back when no array uses it.
+
+    It is not an ndarray: NumPy would look through it at the memory behind, and let it die.
+    """
+
+    def release(self: Any) -> None:
+        memory = getattr(self, "memory", None)
+        if memory is not None:
+            _pool.release(memory)
+
+    return type("Block", (ctypes.c_char * count,), {"__del__": release})
+
+
+class _Pool:
+    """Freed blocks by size."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[np.ndarray]] = {}
+        self._lock = threading.Lock()
+        self.held = 0
+
+    def acquire(self, count: int) -> np.ndarray:
+        with self._lock:
+            blocks = self._free.get(count)
+            if blocks:
+                self.held -= count
+                return blocks.pop()
+        return aligned_bytes(count)
+
+    def release(self, memory: np.ndarray) -> None:
+        count = memory.nbytes
+        with self._lock:
+            if self.held + count <= MOST_POOLED_BYTES:
+                self._free.setdefault(count, []).append(memory)
+                self.held += count
+
+    def clear(self) -> None:
+        with self._lock:
+            self._free.clear()
+            self.held = 0
+
+
+_pool = _Pool()
+
+
+def allocate(shape: tuple[int, ...], dtype: np.dtype, count: int) -> np.ndarray:
+    """An uninitialised C-contiguous array; ``count`` is its size in bytes."""
+    if count < SMALLEST_POOLED:
+        return np.empty(shape, dtype)
+    rounded = -(-count // 4096) * 4096
+    memory = _pool.acquire(rounded)
+    block = _block_class(rounded).from_buffer(memory)
+    block.memory = memory
+    return np.ndarray(shape, dtype, buffer=block)
+
+
+def free_cached_memory() -> None:
+    """Give the pool's free blocks back to the system."""
+    _pool.clear()
+
+
+class Arena:
+    """Memory for the temporaries of all plans of one device; plans run in it one at a time."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.memory = np.empty(0, np.uint8)
+        self.generation = 0
+
+    def reserve(self, count: int) -> None:
+        """Make the arena at least ``count`` bytes large."""
+        if self.memory.nbytes < count:
+            self.memory = aligned_bytes(count)
+            self.generation += 1
+
+    def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """The array at ``offset`` of the arena."""
+        return np.ndarray(shape, dtype, buffer=self.memory, offset=offset)
