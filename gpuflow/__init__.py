@@ -1,1 +1,40 @@
 """gpuflow: a GPU-first array framework with JAX's names. See docs/architecture.md."""
+
+from gpuflow import errors as errors
+from gpuflow import lax as lax
+from gpuflow import numpy as numpy
+from gpuflow import wiring
+from gpuflow.api import ShapeDtypeStruct as ShapeDtypeStruct
+from gpuflow.api import block_until_ready as block_until_ready
+from gpuflow.api import default_device as default_device
+from gpuflow.api import device_count as device_count
+from gpuflow.api import device_get as device_get
+from gpuflow.api import device_put as device_put
+from gpuflow.api import devices as devices
+from gpuflow.api import disable_jit as disable_jit
+from gpuflow.api import enable_x64 as enable_x64
+from gpuflow.api import eval_shape as eval_shape
+from gpuflow.api import jit as jit
+from gpuflow.api import local_devices as local_devices
+from gpuflow.api import make_jaxpr as make_jaxpr
+from gpuflow.api import process_index as process_index
+from gpuflow.api import typeof as typeof
+from gpuflow.api import vmap as vmap
+from gpuflow.api_ad import grad as grad
+from gpuflow.api_ad import jvp as jvp
+from gpuflow.api_ad import linearize as linearize
+from gpuflow.api_ad import value_and_grad as value_and_grad
+from gpuflow.api_ad import vjp as vjp
+from gpuflow.api_jacobian import hessian as hessian
+from gpuflow.api_jacobian import jacfwd as jacfwd
+from gpuflow.api_jacobian import jacrev as jacrev
+from gpuflow.base.config import config as config
+from gpuflow.base.dtypes import float0 as float0
+from gpuflow.control.custom_rules import custom_jvp as custom_jvp
+from gpuflow.runtime.array import Array as Array
+from gpuflow.runtime.device import Device as Device
+from gpuflow.runtime.device import default_backend as default_backend
+from gpuflow.timing import timeit as timeit
+from gpuflow.version import __version__ as __version__
+
+wiring.install()

@@ -32,8 +32,8 @@ from gpuflow.ops.complex_numbers import real as real
 from gpuflow.ops.complex_numbers import sign as sign
 from gpuflow.ops.contractions import dot_general as dot_general
 from gpuflow.ops.convert import convert_element_type as convert_element_type
-from gpuflow.ops.convert import stop_gradient as stop_gradient
 from gpuflow.ops.convert import copy as copy
+from gpuflow.ops.convert import stop_gradient as stop_gradient
 from gpuflow.ops.elementwise import RoundingMethod as RoundingMethod
 from gpuflow.ops.elementwise import add as add
 from gpuflow.ops.elementwise import ceil as ceil

@@ -85,11 +85,11 @@ def launch_shape(
     Returns:
         Numbers of blocks and of threads. A grid of 0 blocks means that there is nothing to do.
     """
-    points = math.prod(_extent(axis, extents) for axis in launch.points)
+    points = segment_points
+    if not launch.segmented:
+        points = math.prod(_extent(axis, extents) for axis in launch.points)
     members = math.prod(_extent(axis, extents) for axis in launch.members)
     most = processors * BLOCKS_PER_PROCESSOR
-    if launch.segmented:
-        points = segment_points
     if launch.strategy == "row":
         return _row_shape(launch, points, members, most)
     if launch.strategy == "column":

@@ -225,7 +225,7 @@ class Emitter:
     def _operand(self, position: int, number: int) -> Value:
         atom = self.program.jaxpr.eqns[position].inputs[number]
         if type(atom) is Literal:
-            return self.literal(atom.value, atom.aval)
+            return self.literal(atom.value, atom.aval, (position, number))
         if self._is_inside(atom):
             return self._variable(atom)
         return self._load(read_access(self.program, self.space, position, number))
@@ -235,18 +235,21 @@ class Emitter:
         self.builder.declare(self.operands.table[name])
         return self.builder.load(name, offset, where)
 
-    def literal(self, value: Any, aval: ShapedArray) -> Value:
-        """A scalar of the program: in the text if it is one of the few, else an operand."""
+    def literal(self, value: Any, aval: ShapedArray, slot: Any) -> Value:
+        """A scalar of the program: in the text if it is one of the few, else an operand.
+
+        ``slot`` tells where it stands: numbers that are equal for some sizes only must not share
+        an operand, or the text would depend on sizes.
+        """
         storage = storage_dtype(aval.dtype).name
         number = np.asarray(value).reshape(())[()]
         if is_written_in(number):
             kind = bool if storage == "bool" else (float if "float" in storage else int)
             return self.builder.const(compute_dtype(storage), kind(number))
-        return self.scalar(storage, number)
+        return self.scalar(storage, number, slot)
 
-    def scalar(self, storage: str, number: Any) -> Value:
-        """A number passed at run time."""
-        slot = np.asarray(number).tobytes()
+    def scalar(self, storage: str, number: Any, slot: Any) -> Value:
+        """A number passed at run time; one operand for each ``slot``."""
         name = self.operands.scalar(storage, number, slot)
         self.builder.declare(self.operands.table[name])
         return self.builder.load(name)
@@ -258,6 +261,7 @@ class IndexContext:
     def __init__(self, emitter: Emitter, position: int) -> None:
         self._emitter, self._position = emitter, position
         self._eqn = emitter.program.jaxpr.eqns[position]
+        self._sizes = 0
         self._keys = emitter.space.axes_of_output(emitter.program, position)
         self.builder = emitter.builder
 
@@ -278,7 +282,9 @@ class IndexContext:
 
     def size(self, number: int) -> Value:
         """A size, passed at run time."""
-        return self._emitter.scalar("int64", np.int64(number))
+        self._sizes += 1
+        slot = (self._position, "size", self._sizes)
+        return self._emitter.scalar("int64", np.int64(number), slot)
 
     def load(
         self, operand: int, indices: Sequence[Value], where: Value | None = None
@@ -286,7 +292,7 @@ class IndexContext:
         """The operand's element at ``indices``, one for each of its dimensions."""
         atom = self._eqn.inputs[operand]
         if type(atom) is Literal:
-            return self._emitter.literal(atom.value, atom.aval)
+            return self._emitter.literal(atom.value, atom.aval, (self._position, operand))
         access = read_access(
             self._emitter.program, self._emitter.space, self._position, operand
         )
@@ -302,7 +308,7 @@ class IndexContext:
         """The operand's element at the output's index; its dimension k is output ``dims[k]``."""
         atom = self._eqn.inputs[operand]
         if type(atom) is Literal:
-            return self._emitter.literal(atom.value, atom.aval)
+            return self._emitter.literal(atom.value, atom.aval, (self._position, operand))
         access = read_access(
             self._emitter.program, self._emitter.space, self._position, operand
         )

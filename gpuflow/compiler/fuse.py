@@ -201,7 +201,7 @@ def fuse(program: Program) -> list[Group]:
     grouping = _Grouping(program)
     for first, second in _edges(program):
         grouping.try_merge(first, second)
-    for first, second in _siblings(program, grouping):
+    for first, second in (*_siblings(program, grouping), *_scalar_pairs(grouping)):
         grouping.try_merge(first, second)
     return [
         Group(grouping.members[k], grouping.spaces.get(k))
@@ -233,6 +233,16 @@ def _edges(program: Program) -> list[tuple[int, int]]:
 def _reads_memory(eqn: Eqn) -> bool:
     """Whether the equation chooses elements of its operands, which must lie in memory."""
     return isinstance(eqn.primitive.lower, Indexed) and bool(eqn.inputs)
+
+
+def _scalar_pairs(grouping: _Grouping) -> list[tuple[int, int]]:
+    """Equations of groups that compute single numbers: one launch serves many of them."""
+    scalars = [
+        grouping.members[group][0]
+        for group, space in grouping.spaces.items()
+        if space is not None and not space.order and not space.reduced
+    ]
+    return [(scalars[0], other) for other in sorted(scalars)[1:]] if scalars else []
 
 
 def _siblings(program: Program, grouping: _Grouping) -> Iterable[tuple[int, int]]:

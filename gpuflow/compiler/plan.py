@@ -46,7 +46,7 @@ class KernelStep:
 
 @dataclass(frozen=True)
 class CallStep:
-    """One call of an op's ``impl`` or library function (kind library), or of the host (kind host)."""
+    """One call of an op's ``impl`` or library function, or of the host (kind "host")."""
 
     eqn: Eqn
     operands: tuple[Operand, ...]

@@ -107,23 +107,37 @@ class Replacement:
         return Literal(np.asarray(value).astype(aval.dtype)[()], scalar)
 
 
+class Definitions:
+    """What a ``simplify`` rule may know of the program around its equation."""
+
+    def __init__(self, jaxpr: Jaxpr) -> None:
+        self.eqns: dict[Var, Eqn] = {}
+        self._reads = uses(jaxpr)
+        self._outputs = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
+
+    def __call__(self, atom: Atom) -> Eqn | None:
+        """The equation that makes ``atom``; None for inputs and literals."""
+        return None if type(atom) is Literal else self.eqns.get(atom)
+
+    def is_read_once(self, atom: Atom) -> bool:
+        """Whether one equation reads ``atom``, and it is not an output of the program."""
+        return len(self._reads.get(atom, ())) == 1 and atom not in self._outputs
+
+
 def simplify(jaxpr: Jaxpr) -> Jaxpr:
     """Apply each primitive's own ``simplify`` rule, in order of the program.
 
-    A rule is ``(eqn, definition, build) -> None | list of atoms``: ``definition(atom)`` is the
-    equation that makes an operand (None for inputs), ``build`` makes new equations.
+    A rule is ``(eqn, definition, build) -> None | list of atoms``: ``definition`` is a
+    ``Definitions``, ``build`` makes new equations.
     """
     eqns: list[Eqn] = []
     env: dict[Var, Atom] = {}
-    definitions: dict[Var, Eqn] = {}
-
-    def definition(atom: Atom) -> Eqn | None:
-        return None if type(atom) is Literal else definitions.get(atom)
+    definition = Definitions(jaxpr)
 
     def append(eqn: Eqn) -> None:
         eqns.append(eqn)
         for var in eqn.outputs:
-            definitions[var] = eqn
+            definition.eqns[var] = eqn
 
     for eqn in jaxpr.eqns:
         if any(type(atom) is Var and atom in env for atom in eqn.inputs):

@@ -12,12 +12,10 @@ from gpuflow.base import tree
 from gpuflow.base.config import config
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit import close_over, jit_p, operand_avals
+from gpuflow.control.stages import Entry, Lowered
 from gpuflow.core.aval import ShapedArray, is_value
-from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
-from gpuflow.runtime.array import Array
-from gpuflow.runtime.execute import executable_of
 
 
 def _indices(value: int | Iterable[int] | None) -> tuple[int, ...]:
@@ -43,17 +41,6 @@ class JitOptions:
     inline: bool = False
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A traced signature."""
-
-    jaxpr: ClosedJaxpr
-    consts: tuple[Any, ...]
-    out_tree: tree.TreeDef
-    donated: tuple[bool, ...]
-    run: Callable[[Sequence[Any]], list[Any]]
-
-
 class JitFunction:
     """A function that is traced and compiled for each signature; see ``gpuflow.jit``."""
 
@@ -69,7 +56,7 @@ class JitFunction:
         leaves, entry = self._find(args, kwargs)
         operands = [*entry.consts, *leaves]
         if thread_state.trace is eval_trace:
-            outs = entry.run(operands)
+            outs = entry.executable(operands)
         elif self._options.inline:
             outs = entry.jaxpr(*operands)
         else:
@@ -80,23 +67,31 @@ class JitFunction:
         return self if instance is None else functools.partial(self, instance)
 
     def __repr__(self) -> str:
-        return f"<jit of {self._name}>"
+        return f"<jit of {self.name}>"
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """The function's name."""
         return getattr(self._function, "__name__", type(self._function).__name__)
 
     def _params(self, entry: Entry) -> dict[str, Any]:
         return {
             "jaxpr": entry.jaxpr,
-            "name": self._name,
+            "name": self.name,
             "donated": entry.donated,
             "inline": self._options.inline,
         }
 
-    def trace_entry(self, *args: Any, **kwargs: Any) -> Entry:
-        """The traced signature for these arguments, ShapeDtypeStructs among them."""
-        return self._find(args, kwargs)[1]
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Trace for arguments or ShapeDtypeStructs, without running anything."""
+        entry = self._find(args, kwargs)[1]
+        _, dynamic, dynamic_kwargs = self._split_static(args, kwargs)
+        return Lowered(entry, tree.structure((dynamic, dynamic_kwargs)), self.name)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """The avals of the outputs for arguments or ShapeDtypeStructs."""
+        entry = self._find(args, kwargs)[1]
+        return tree.unflatten(entry.out_tree, entry.jaxpr.out_avals)
 
     def clear_cache(self) -> None:
         """Forget all traced signatures."""
@@ -122,7 +117,7 @@ class JitFunction:
             entry = self._entries.get(key)
         except TypeError as error:
             raise ValueError(
-                f"[jit] static arguments of {self._name} must be hashable; got {statics!r}. "
+                f"[jit] static arguments of {self.name} must be hashable; got {statics!r}. "
                 f"Fix: pass a tuple instead of a list, or make the argument dynamic. ({error})"
             ) from None
         if entry is None:
@@ -151,7 +146,7 @@ class JitFunction:
         for path, leaf in safe_zip(names, tree.leaves((dynamic, kwargs))):
             if not is_value(leaf):
                 raise TypeError(
-                    f"[jit] arguments of {self._name} must be arrays, numbers or trees of them; "
+                    f"[jit] arguments of {self.name} must be arrays, numbers or trees of them; "
                     f"got {leaf!r} of type {type(leaf).__name__} at {path}. Fix: mark it static "
                     "with static_argnums or static_argnames."
                 )
@@ -173,17 +168,15 @@ class JitFunction:
             full_args, full_kwargs = rebuild(traced_args, traced_kwargs)
             outs, out_tree = tree.flatten(self._function(*full_args, **full_kwargs))
             out_trees.append(out_tree)
-            _check_outputs(self._name, outs, out_tree)
+            _check_outputs(self.name, outs, out_tree)
             return outs
 
         names = argument_names(self._function, dynamic, dynamic_kwargs, self._options)
-        jaxpr, consts = trace_to_jaxpr(flat, avals, names, self._name)
-        hidden, params = close_over(jaxpr, consts, self._name)
+        jaxpr, consts = trace_to_jaxpr(flat, avals, names, self.name)
+        hidden, params = close_over(jaxpr, consts, self.name)
         closed = params["jaxpr"]
         donated = (False,) * len(hidden) + self._donated(dynamic, dynamic_kwargs)
-        return Entry(
-            closed, tuple(hidden), out_trees[-1], donated, executable_of(closed, donated)
-        )
+        return Entry(closed, tuple(hidden), out_trees[-1], donated)
 
     def _rebuilder(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
         numbers = {k if k >= 0 else k + len(args) for k in self._options.static_argnums}
@@ -295,7 +288,3 @@ def make_jit(function: Callable[..., Any], **options: Any) -> JitFunction:
         ),
     )
 
-
-def is_array(value: Any) -> bool:
-    """Whether ``value`` is an Array or a tracer."""
-    return isinstance(value, Array | Tracer)

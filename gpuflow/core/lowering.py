@@ -80,10 +80,13 @@ class Library:
         call: ``(xp, out_arrays, *arrays, **params) -> None`` writing into given outputs; None:
             call ``impl`` and copy its result.
         flops: ``(in_avals, out_avals, params) -> int``.
+        transposed: ``(eqn, permutation, build) -> atom``, the output with permuted dimensions made
+            directly, or None where it cannot.
     """
 
     call: Callable[..., None] | None = None
     flops: Callable[..., int] | None = None
+    transposed: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)

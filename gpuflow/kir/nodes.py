@@ -54,7 +54,7 @@ class Mode(Enum):
 
 @dataclass(frozen=True)
 class Axis:
-    """One collapsed loop axis. ``exact`` writes the extent into the text; else it is an argument."""
+    """One collapsed loop axis. ``exact`` writes the extent into the text; else it is a word."""
 
     name: str
     role: Role

@@ -53,7 +53,7 @@ def einsum(
     labels, out_labels = parse(subscripts, [aval_of(x).ndim for x in values])
     sizes = label_sizes("einsum", values, labels)
     terms = [_one_axis_a_label(*term) for term in zip(values, labels, strict=True)]
-    for pair in _path(subscripts, terms, optimize):
+    for pair in _path(terms, out_labels, optimize):
         chosen = [terms[k] for k in pair]
         terms = [term for k, term in enumerate(terms) if k not in pair]
         needed = {label for _, own in terms for label in own} | set(out_labels)
@@ -103,7 +103,7 @@ def _labels(part: str, rank: int, subscripts: str) -> Labels:
     hidden = rank - len(before) - len(after)
     fits = hidden >= 0 if dots else hidden == 0
     check(
-        fits and (before + after).isalpha() or (fits and not before + after),
+        (fits and (before + after).isalpha()) or (fits and not before + after),
         lambda: (
             f"[einsum] a term must have one letter for each axis; got {part!r} in {subscripts!r} "
             f"for an array of rank {rank}. Fix: use {rank} letters, or '...'."
@@ -127,21 +127,23 @@ def _one_axis_a_label(x: Any, labels: Labels) -> tuple[Any, Labels]:
     return x, labels
 
 
-def _path(subscripts: str, terms: Sequence[Any], optimize: Any) -> list[tuple[int, ...]]:
+def _path(
+    terms: Sequence[tuple[Any, Labels]], out_labels: Labels, optimize: Any
+) -> list[tuple[int, ...]]:
     """Which terms to combine, step by step; results go to the end."""
     if len(terms) < 3:
         return [(0, 1)] if len(terms) == 2 else []
     letters: dict[Any, str] = {}
 
     def spell(labels: Labels) -> str:
-        return "".join(letters.setdefault(k, chr(ord("À") + len(letters))) for k in labels)
+        return "".join(letters.setdefault(k, chr(ord("a") + len(letters))) for k in labels)
 
-    _, out = parse(subscripts, [len(labels) for _, labels in terms]) if False else (None, None)
-    del out
-    text = ",".join(spell(labels) for _, labels in terms)
+    inputs = ",".join(spell(labels) for _, labels in terms)
     shapes = [aval_of(x).shape for x, _ in terms]
     strategy = "auto" if optimize is True else optimize
-    path, _ = _path_finder()(text, *shapes, shapes=True, optimize=strategy)
+    path, _ = _path_finder()(
+        f"{inputs}->{spell(out_labels)}", *shapes, shapes=True, optimize=strategy
+    )
     return [tuple(step) for step in path]
 
 

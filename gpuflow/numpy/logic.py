@@ -7,8 +7,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from gpuflow.base import dtypes
 from gpuflow import lax
+from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import (
     check_arraylike,

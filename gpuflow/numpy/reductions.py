@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes, canonicalize_axis
-from gpuflow import lax
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.logic import as_bool
 from gpuflow.numpy.logic import where as jnp_where

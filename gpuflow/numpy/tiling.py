@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes, canonicalize_axis
-from gpuflow import lax
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import check_arraylike, convert
 from gpuflow.numpy.shaping import Axes, concatenate, moveaxis, ravel

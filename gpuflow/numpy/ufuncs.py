@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.base import dtypes
 from gpuflow import lax
+from gpuflow.base import dtypes
 from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import (

@@ -6,6 +6,7 @@ broadcast_in_dim and reduce_sum are each other's transposes, so they stand toget
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -15,7 +16,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Layout, Reduction
+from gpuflow.core.lowering import Layout, Library, Reduction
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
 
@@ -43,7 +44,7 @@ def _broadcast_shape(
     x: ShapedArray, *, shape: tuple[int, ...], broadcast_dimensions: tuple[int, ...]
 ) -> ShapedArray:
     dims = broadcast_dimensions
-    increasing = all(a < b for a, b in zip(dims, dims[1:], strict=False))
+    increasing = all(a < b for a, b in pairwise(dims))
     check(
         len(dims) == x.ndim and increasing and all(0 <= d < len(shape) for d in dims),
         lambda: (
@@ -355,6 +356,23 @@ def _transpose_links(x: ShapedArray, out: ShapedArray, *, permutation: tuple[int
     return [(d, k) for k, d in enumerate(permutation)]
 
 
+def _transpose_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """Join two transpositions; let a library write its output transposed."""
+    source = definition(eqn.inputs[0])
+    if source is None:
+        return None
+    permutation = eqn.params["permutation"]
+    if source.primitive is transpose_p:
+        inner = source.params["permutation"]
+        joined = tuple(inner[d] for d in permutation)
+        return [build.apply(transpose_p, source.inputs[0], permutation=joined)]
+    rule = source.primitive.lower
+    if isinstance(rule, Library) and rule.transposed and definition.is_read_once(eqn.inputs[0]):
+        result = rule.transposed(source, permutation, build)
+        return None if result is None else [result]
+    return None
+
+
 def transpose(x: Any, permutation: Sequence[int]) -> Any:
     """Permute the dimensions: dimension k of the result is ``permutation[k]`` of ``x``."""
     permutation = tuple(permutation)
@@ -377,6 +395,7 @@ transpose_p = define(
     lower=Layout(
         lambda view, out, *, permutation: views.transpose(view, permutation), _transpose_links
     ),
+    simplify=_transpose_simplify,
 )
 
 

@@ -67,9 +67,7 @@ def _narrow_to_bits(builder: Any, value: Any, name: str) -> Any:
     # float32 has 13 more bits of mantissa and a bias larger by 112.
     fraction = builder.apply("shift_right_logical", magnitude, u32(13))
     normal = builder.apply("sub", fraction, u32(112 << 10))
-    special = builder.apply(
-        "or", u32(0x7C00), builder.apply("and", fraction, u32(0x3FF))
-    )
+    special = builder.apply("or", u32(0x7C00), builder.apply("and", fraction, u32(0x3FF)))
     units = builder.apply("mul", builder.apply("abs", value), builder.const("float32", 2.0**24))
     subnormal = builder.cast(units, "uint32")
     is_special = builder.apply("ge", magnitude, u32(0x7F800000))

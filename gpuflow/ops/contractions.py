@@ -7,6 +7,8 @@ has the batch dimensions, then the free ones of lhs, then those of rhs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from operator import index as as_index
 from typing import Any
@@ -146,13 +148,38 @@ def _dot_shape(
 # --- evaluation ----------------------------------------------------------------------------
 
 
-def _as_matrices(
-    lhs: Any, rhs: Any, dimension_numbers: DimensionNumbers
-) -> tuple[Any, Any, tuple[int, ...]]:
-    """Operands as [batch..., M, K] and [batch..., K, N], and the result's shape so arranged.
+@dataclass(frozen=True)
+class _Plan:
+    """How operands become stacks of matrices [batch..., M, K] and [batch..., K, N].
 
-    They are views wherever the strides allow it: transposition then is a flag of the library.
+    Attributes:
+        orders: for each operand, its dimensions in that order; None: they are already.
+        shapes: for each operand, its shape as such a stack.
+        target: the shape of the result as a stack [batch..., M, N].
+        wide: the dtype in which products are added.
     """
+
+    orders: tuple[Dims | None, Dims | None]
+    shapes: tuple[Dims, Dims]
+    target: Dims
+    wide: np.dtype
+    out: ShapedArray
+
+
+@lru_cache(maxsize=4096)
+def _plan(
+    lhs: ShapedArray,
+    rhs: ShapedArray,
+    dimension_numbers: DimensionNumbers,
+    preferred_element_type: Any,
+) -> _Plan:
+    out = _dot_shape(
+        lhs,
+        rhs,
+        dimension_numbers=dimension_numbers,
+        precision=None,
+        preferred_element_type=preferred_element_type,
+    )
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
     pairs = sorted(zip(lhs_contract, rhs_contract))
     lhs_contract = tuple(left for left, _ in pairs)
@@ -163,9 +190,29 @@ def _as_matrices(
     depth = prod(lhs.shape[d] for d in lhs_contract)
     rows = prod(lhs.shape[d] for d in lhs_free)
     columns = prod(rhs.shape[d] for d in rhs_free)
-    left = lhs.transpose((*lhs_batch, *lhs_free, *lhs_contract)).reshape(*batch, rows, depth)
-    right = rhs.transpose((*rhs_batch, *rhs_contract, *rhs_free)).reshape(*batch, depth, columns)
-    return left, right, (*batch, rows, columns)
+    orders = (*lhs_batch, *lhs_free, *lhs_contract), (*rhs_batch, *rhs_contract, *rhs_free)
+    left, right = [None if order == tuple(range(len(order))) else order for order in orders]
+    return _Plan(
+        (left, right),
+        ((*batch, rows, depth), (*batch, depth, columns)),
+        (*batch, rows, columns),
+        _accumulator(_operand_dtype(lhs, rhs), out.dtype),
+        out,
+    )
+
+
+def _plan_of(lhs: Any, rhs: Any, numbers: DimensionNumbers, preferred: Any) -> _Plan:
+    avals = ShapedArray(lhs.shape, lhs.dtype), ShapedArray(rhs.shape, rhs.dtype)
+    return _plan(*avals, numbers, preferred)
+
+
+def _as_matrices(array: Any, order: Dims | None, shape: Dims, dtype: np.dtype) -> Any:
+    """A view wherever the strides allow it: transposition then is a flag of the library."""
+    if order is not None:
+        array = array.transpose(order)
+    if array.shape != shape:
+        array = array.reshape(shape)
+    return array if array.dtype == dtype else array.astype(dtype)
 
 
 def _dot_into(
@@ -179,25 +226,20 @@ def _dot_into(
     preferred_element_type: Any,
 ) -> None:
     """Write the product into ``outs[0]``, which is contiguous."""
-    del precision, preferred_element_type
-    out = outs[0]
-    common = _operand_dtype(_aval_like(lhs), _aval_like(rhs))
-    wide = _accumulator(common, out.dtype)
-    left, right, shape = _as_matrices(lhs, rhs, dimension_numbers)
-    left, right = left.astype(wide, copy=False), right.astype(wide, copy=False)
-    target = out.reshape(shape)
-    if wide == out.dtype:
+    del precision
+    plan = _plan_of(lhs, rhs, dimension_numbers, preferred_element_type)
+    left = _as_matrices(lhs, plan.orders[0], plan.shapes[0], plan.wide)
+    right = _as_matrices(rhs, plan.orders[1], plan.shapes[1], plan.wide)
+    target = outs[0].reshape(plan.target)
+    if plan.wide == target.dtype:
         xp.matmul(left, right, out=target)
     else:
         target[...] = xp.matmul(left, right)
 
 
-def _aval_like(array: Any) -> ShapedArray:
-    return ShapedArray(array.shape, array.dtype)
-
-
 def _dot_impl(xp: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
-    aval = _dot_shape(_aval_like(lhs), _aval_like(rhs), **params)
+    numbers, preferred = params["dimension_numbers"], params["preferred_element_type"]
+    aval = _plan_of(lhs, rhs, numbers, preferred).out
     out = xp.empty(aval.shape, aval.dtype)
     _dot_into(xp, [out], lhs, rhs, **params)
     return out
@@ -209,6 +251,21 @@ def _dot_flops(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> int:
     (contract, _), _ = params["dimension_numbers"]
     terms = out.size * prod(lhs.shape[d] for d in contract)
     return (8 if dtypes.is_complex(out.dtype) else 2) * terms
+
+
+def _dot_transposed(eqn: Any, permutation: Dims, build: Any) -> Any:
+    """The product with its free dimensions exchanged: the operands exchange places."""
+    (left, right), (left_batch, right_batch) = eqn.params["dimension_numbers"]
+    lhs, rhs = eqn.inputs
+    batch = len(left_batch)
+    first = len(_free(lhs.aval.ndim, left, left_batch))
+    ndim = eqn.outputs[0].aval.ndim
+    exchanged = (*range(batch), *range(batch + first, ndim), *range(batch, batch + first))
+    if permutation != exchanged:
+        return None
+    numbers = ((right, left), (right_batch, left_batch))
+    params = {**eqn.params, "dimension_numbers": numbers}
+    return build.apply(dot_general_p, rhs, lhs, **params)
 
 
 # --- derivatives ---------------------------------------------------------------------------
@@ -360,5 +417,5 @@ dot_general_p = define(
     jvp=_dot_jvp,
     transpose=_dot_transpose,
     batch=_dot_batch,
-    lower=Library(_dot_into, _dot_flops),
+    lower=Library(_dot_into, _dot_flops, _dot_transposed),
 )

@@ -73,9 +73,7 @@ def _convert_jvp(
     out = convert_element_type_p.bind(primals[0], new_dtype=new_dtype, weak_type=weak_type)
     if not dtypes.is_inexact(new_dtype):
         return out, Zero(aval_of(out).tangent())
-    return out, convert_element_type_p.bind(
-        tangents[0], new_dtype=new_dtype, weak_type=weak_type
-    )
+    return out, convert_element_type_p.bind(tangents[0], new_dtype=new_dtype, weak_type=weak_type)
 
 
 def _convert_transpose(cotangent: Any, x: ShapedArray, *, new_dtype: Any, weak_type: bool) -> Any:

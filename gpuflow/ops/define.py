@@ -38,7 +38,9 @@ def check_kind(name: str, aval: ShapedArray, accepted: Callable[[Any], bool], wh
     """Raise TypeError unless the operand's dtype is of the accepted kind."""
     check(
         accepted(aval.dtype),
-        lambda: f"[{name}] the operand must be {what}; got {aval}. Fix: convert with x.astype(...).",
+        lambda: (
+            f"[{name}] the operand must be {what}; got {aval}. Fix: convert with x.astype(...)."
+        ),
     )
 
 

@@ -278,7 +278,7 @@ def _scatter_impl(
     for shift in _batch_shifts(xp, indices.shape, shape, batch_dims):
         target = target + shift
     target = target.reshape(-1)
-    flat = rows.reshape(target.size, -1).astype(wide)
+    flat = rows.reshape(target.size, -1).astype(wide, copy=False)
     if mode not in ("clip", "promise_in_bounds"):
         kept = _inside(indices, size).reshape(-1)
         target, flat = target[kept], flat[kept]
@@ -300,20 +300,16 @@ def _batch_shifts(
 
 def _add_rows(xp: Any, total: Any, target: Any, rows: Any) -> None:
     """``total[target[k]] += rows[k]``, repeated targets included, in the order of k."""
-    if xp is not np:
-        if rows.dtype.kind == "c":
-            xp.add.at(total.real, target, rows.real)
-            xp.add.at(total.imag, target, rows.imag)
-        else:
-            xp.add.at(total, target, rows)
-        return
-    if target.size == 0:
-        return
-    # Sorted by target, equal ones are neighbours, and one reduceat sums every run.
-    order = np.argsort(target, kind="stable")
-    ordered = target[order]
-    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    total[ordered[starts]] = np.add.reduceat(rows[order], starts, axis=0, dtype=rows.dtype)
+    width = rows.shape[1]
+    # NumPy's add.at is fast for flat arrays only (3 times faster than by rows of 256).
+    places = (target[:, None] * width + xp.arange(width)).reshape(-1)
+    sums, terms = total.reshape(-1), rows.reshape(-1)
+    if xp is not np and rows.dtype.kind == "c":
+        # CuPy adds atomically, which complex numbers are too wide for.
+        xp.add.at(sums.real, places, terms.real)
+        xp.add.at(sums.imag, places, terms.imag)
+    else:
+        xp.add.at(sums, places, terms)
 
 
 def _scatter_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:

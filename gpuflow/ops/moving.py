@@ -9,7 +9,7 @@ from gpuflow.ops.axes import broadcast_in_dim, move_axis
 
 
 def batch_to_dim(x: Any, dim: int | None, target: int, size: int) -> Any:
-    """``x`` with its mapped dimension at ``target``; an unmapped value is repeated ``size`` times."""
+    """``x`` with its mapped dimension at ``target``; an unmapped value is repeated."""
     if dim is not None:
         return move_axis(x, dim, target)
     shape = list(aval_of(x).shape)

@@ -108,9 +108,7 @@ def _integer_pow_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, p
     return builder.apply("div", one, power) if y < 0 else power
 
 
-def _integer_pow_jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, y: int
-) -> tuple[Any, Any]:
+def _integer_pow_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, y: int) -> tuple[Any, Any]:
     x, t = primals[0], tangents[0]
     out = integer_pow(x, y)
     if y == 0:

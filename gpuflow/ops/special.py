@@ -36,16 +36,20 @@ def _by_python(function: Callable[[float], float]) -> Callable[[Any], Any]:
     return np.vectorize(function, otypes=[np.float64])
 
 
+_TWO_BY_ROOT_PI = 2.0 / math.sqrt(math.pi)
+
+
 def _erf_inv_reference(y: float) -> float:
-    """The root of ``erf(x) - y`` by bisection."""
+    """The root of ``erf(x) - y`` by bisection; the slope at 0 where y is small."""
+    if not -1.0 < y < 1.0:
+        return math.copysign(math.inf, y) if abs(y) == 1.0 else math.nan
+    if abs(y) < 1e-8:
+        return y / _TWO_BY_ROOT_PI
     low, high = -6.0, 6.0
     for _ in range(80):
         middle = (low + high) / 2
         low, high = (middle, high) if math.erf(middle) < y else (low, middle)
     return (low + high) / 2
-
-
-_TWO_BY_ROOT_PI = 2.0 / math.sqrt(math.pi)
 
 
 def _gauss(x: Any) -> Any:
@@ -84,7 +88,7 @@ logistic_p = elementwise(
     "logistic", impl=widened(_logistic_impl), accepts=dtypes.is_inexact,
     what="a float or complex number", body="logistic",
     derivatives=(lambda t, out, x: mul(t, mul(out, sub(1, out))),),
-    domain=((-8.0, 8.0),), reference=lambda x: 0.5 * (1 + np.tanh(x / 2)),
+    domain=((-8.0, 8.0),), reference=lambda x: 1 / (1 + np.exp(-x)),
 )  # fmt: skip
 
 

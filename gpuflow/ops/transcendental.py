@@ -107,9 +107,7 @@ acos_p = _function(
     lambda t, out, x: neg(mul(t, rsqrt(sub(1, square(x))))),
     _UNIT,
 )
-atan_p = _function(
-    "atan", lambda xp, x: xp.arctan(x), lambda t, out, x: div(t, add(square(x), 1))
-)
+atan_p = _function("atan", lambda xp, x: xp.arctan(x), lambda t, out, x: div(t, add(square(x), 1)))
 atan2_p = elementwise(
     "atan2", arity=2, impl=widened(_atan2_impl), accepts=dtypes.is_inexact,
     what="a float or complex number", body="atan2",

@@ -533,16 +533,42 @@ def _pack(run: _Run, target: str, source: str, dtype: np.dtype) -> None:
     run.write(target, np.ascontiguousarray(joined).view(f"u{dtype.itemsize}").reshape(-1))
 
 
+def _multiply_floats(x: Array, y: Array, added: Array, i: Instruction) -> Array:
+    """x * y + added with one rounding."""
+    if x.dtype == np.float64 and i.name == "fma" and "rn" in i.modifiers:
+        product = x * y
+        total = product + added
+        part = total - product
+        lost = (product - (total - part)) + (added - part)  # Knuth's exact sum
+        lost = lost + _product_error(x, y, product)
+        exact = np.isfinite(lost) & (lost != 0)  # adding 0 would lose the sign of zero
+        return np.where(exact, total + lost, total)
+    wide = _wide_float(x.dtype)
+    exact = x.astype(wide) * y.astype(wide)
+    # A product alone must keep the sign of zero.
+    return _rounded(exact if i.name == "mul" else exact + added.astype(wide), x.dtype, i)
+
+
+def _product_error(x: Array, y: Array, product: Array) -> Array:
+    """What x * y lost in rounding: Dekker's product of halves, exact without overflow."""
+    halves = []
+    for value in (x, y):
+        scaled = value * 134217729.0  # 2**27 + 1
+        high = scaled - (scaled - value)
+        halves.append((high, value - high))
+    (x1, x2), (y1, y2) = halves
+    return x2 * y2 - (((product - x1 * y1) - x2 * y1) - x1 * y2)
+
+
 @handles("mul", "mad", "fma", "mul24")
 def _multiply(run: _Run, i: Instruction) -> None:
     dtype = i.dtype()
     x, y = (_flush(run.read(operand, dtype), i) for operand in i.operands[1:3])
     if dtype.kind == "f":
-        wide = _wide_float(dtype)
-        exact = x.astype(wide) * y.astype(wide)
+        added = dtype.type(0)
         if i.name != "mul":
-            exact = exact + _flush(run.read(i.operands[3], dtype), i).astype(wide)
-        run.write(i.operands[0], _flush(_rounded(exact, dtype, i), i))
+            added = _flush(run.read(i.operands[3], dtype), i)
+        run.write(i.operands[0], _flush(_multiply_floats(x, y, added, i), i))
         return
     if "wide" in i.modifiers:
         dtype = _wide(dtype)

@@ -53,7 +53,11 @@ data = {
     "draws": draws(True) + draws(False),
     "many_keys": [many_keys(True), many_keys(False)],
     "fold_in": [
-        {"seed": seed, "data": number, "key": words(jax.random.fold_in(jax.random.key(seed), number))}
+        {
+            "seed": seed,
+            "data": number,
+            "key": words(jax.random.fold_in(jax.random.key(seed), number)),
+        }
         for seed in SEEDS
         for number in (0, 1, 7, 2**31, 2**32 - 1)
     ],

@@ -2,11 +2,11 @@
 
 import itertools
 
-import gpuflow as gf
 import numpy as np
-from kernels import run_kernel
 
+import gpuflow as gf
 from gpuflow.core.aval import ShapedArray
+from kernels import run_kernel
 
 
 def random_array(generator, shape, dtype):

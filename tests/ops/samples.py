@@ -43,15 +43,19 @@ def _same_bytes(x, *, new_dtype):
 
 
 ELEMENTWISE = {
+    "add_any": [Sample(((2, 3), (2, 3)))],
     "integer_pow": [Sample(((2, 3),), {"y": y}) for y in (0, 1, 2, 3, 7)]
     + [Sample(((2, 3),), {"y": y}, dtypes=(*FLOATS, "complex64", "complex128")) for y in (-1, -3)],
     "round": [Sample(((2, 3),), {"rounding_method": method}) for method in RoundingMethod],
     "pow": [
         Sample(((2, 3), (2, 3))),
+        Sample(((2, 1), (1, 3))),
         Sample(((2, 3), (2, 3)), fixed={1: np.array([[0, 1, -2], [3, 2, 5]], np.int32)}),
     ],
     "conj": [Sample(((2, 3),), lambda dtype: {"input_dtype": dtype})],
-    "complex": [Sample(((2, 3), (2, 3)), dtypes=("float32", "float64"))],
+    "complex": [
+        Sample(shapes, dtypes=("float32", "float64")) for shapes in (((2, 3), (2, 3)), ((2, 1), ()))
+    ],
     "sign": [Sample(((2, 3),))],
     "copy": [Sample(((2, 3),))],
     "stop_gradient": [Sample(((2, 3),), derivative=False)],
@@ -59,8 +63,13 @@ ELEMENTWISE = {
         Sample(((2, 3),) * 3, fixed={0: _PREDICATE}),
         Sample(((),) + ((2, 3),) * 2, fixed={0: np.array(True)}),
         Sample(((2, 3),) * 4, fixed={0: _CHOICE}),
+        Sample(((2, 3), (), (1, 3)), fixed={0: _PREDICATE}),
     ],
-    "clamp": [Sample(((2, 3),) * 3), Sample(((), (2, 3), ()))],
+    "clamp": [
+        Sample(((2, 3),) * 3),
+        Sample(((), (2, 3), ())),
+        Sample(((2, 1), (2, 3), (1, 3))),
+    ],
     "convert_element_type": [
         Sample(((2, 3),), {"new_dtype": np.dtype(target), "weak_type": False})
         for target in ("bool", "int8", "int32", "uint8", "float16", dtypes.bfloat16, "float32")
@@ -174,6 +183,7 @@ INDEXING = {
 
 # What the keys draw is compared with JAX in test_random_bits; here they meet the other checks.
 RANDOM = {
+    "threefry2x32": [Sample(((2, 3),) * 4)],
     "random_seed": [Sample(((2,),), {"impl": "threefry2x32"})],
     "random_wrap": [
         Sample(((3, 2),), {"impl": "threefry2x32"}, dtypes=("uint32",)),

@@ -96,7 +96,12 @@ def default_samples(primitive: Primitive) -> list[Sample]:
     """The samples of a plain elementwise primitive, or none."""
     if not isinstance(primitive.lower, Elementwise) or primitive.domain is None:
         return []
-    return [Sample(((2, 3),) * len(primitive.domain))]
+    arity = len(primitive.domain)
+    samples = [Sample(((2, 3),) * arity)]
+    if arity > 1:  # sizes of 1 and rank 0 repeat
+        samples.append(Sample(((2, 1), *((1, 3),) * (arity - 1))))
+        samples.append(Sample(((2, 3), *((),) * (arity - 1))))
+    return samples
 
 
 # --- operands ------------------------------------------------------------------------------
@@ -122,9 +127,7 @@ def accepted_dtypes(primitive: Primitive, sample: Sample, candidates: Sequence[A
 def operand_avals(sample: Sample, dtype: Any) -> list[ShapedArray]:
     """The avals of a sample's operands in one dtype."""
     return [
-        aval_of(sample.fixed_value(number))
-        if number in sample.fixed
-        else ShapedArray(shape, dtype)
+        aval_of(sample.fixed_value(number)) if number in sample.fixed else ShapedArray(shape, dtype)
         for number, shape in enumerate(sample.shapes)
     ]
 
@@ -236,24 +239,27 @@ def widest(dtype: Any) -> np.dtype:
     return dtypes.complex128 if dtypes.is_complex(dtype) else dtypes.float64
 
 
-def assert_close(got: Any, want: Any, tolerance: float, what: str = "") -> None:
+def assert_close(got: Any, want: Any, tolerance: float, what: str = "", sums: bool = False) -> None:
     """Equal up to ``tolerance`` times eps of the dtype of ``got``; exactly for other dtypes.
 
-    The allowed error is relative to the largest expected magnitude, because sums cancel.
+    With ``sums`` the allowed error is relative to the largest expected magnitude, because sums
+    cancel; otherwise to each element, or to the smallest normal number.
     """
     got, want = as_numpy(got), np.asarray(want)
     assert got.shape == want.shape, f"{what}: shape {got.shape}, expected {want.shape}"
     if not dtypes.is_inexact(got.dtype):
         np.testing.assert_array_equal(got, want, err_msg=what)
         return
-    eps = float(ml_dtypes.finfo(got.dtype).eps)
+    limits = ml_dtypes.finfo(got.dtype)
+    relative = tolerance * float(limits.eps)
     wide = got.astype(widest(got.dtype))
-    want = want.astype(got.dtype).astype(wide.dtype)
+    with np.errstate(over="ignore"):
+        want = want.astype(got.dtype).astype(wide.dtype)
+    scale = float(limits.smallest_normal)
     finite = np.abs(want[np.isfinite(want)])
-    scale = max(1.0, float(finite.max())) if finite.size else 1.0
-    np.testing.assert_allclose(
-        wide, want, rtol=tolerance * eps, atol=tolerance * eps * scale, err_msg=what
-    )
+    if sums and finite.size:
+        scale = max(1.0, float(finite.max()))
+    np.testing.assert_allclose(wide, want, rtol=relative, atol=relative * scale, err_msg=what)
 
 
 def difference_quotient(

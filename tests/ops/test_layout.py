@@ -1,11 +1,11 @@
 """slice, pad, rev, iota and concatenate: against NumPy, with all their rules and kernel bodies."""
 
-import gpuflow as gf
 import ml_dtypes
 import numpy as np
 import pytest
 from rule_checks import check_derivatives, check_vmap, random_array, run_body
 
+import gpuflow as gf
 from gpuflow.core import views
 from gpuflow.core.aval import KEY_DTYPES, ShapedArray
 from gpuflow.ops import joining, keys, layout
@@ -40,9 +40,7 @@ def padded(x, value, config):
     ]
     out = np.full(shape, value, x.dtype)
     for place in np.ndindex(*x.shape):
-        target = tuple(
-            low + k * (interior + 1) for k, (low, _, interior) in zip(place, config)
-        )
+        target = tuple(low + k * (interior + 1) for k, (low, _, interior) in zip(place, config))
         if all(0 <= t < size for t, size in zip(target, shape)):
             out[target] = x[place]
     return out
@@ -112,7 +110,8 @@ def test_pad(config):
 
 
 @pytest.mark.parametrize(
-    "size,config", [(0, (1, 1, 2)), (0, (0, 0, 3)), (1, (0, 0, 3)), (1, (-1, 2, 1)), (3, (-9, 9, 1))]
+    "size,config",
+    [(0, (1, 1, 2)), (0, (0, 0, 3)), (1, (0, 0, 3)), (1, (-1, 2, 1)), (3, (-9, 9, 1))],
 )
 def test_pad_small(size, config):
     x = np.arange(1, size + 1, dtype=np.float32)

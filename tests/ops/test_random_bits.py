@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-import gpuflow as gf
 import numpy as np
 import pytest
 from rule_checks import run_body
 
+import gpuflow as gf
 from gpuflow.base.config import config
 from gpuflow.core.aval import KEY_DTYPES, ShapedArray
 from gpuflow.ops import keys, random, threefry
@@ -147,7 +147,9 @@ def test_hash_vmap():
     numbers = np.arange(4, dtype=np.uint32)
     a, b = gf.vmap(lambda x: threefry.threefry2x32(np.uint32(1), np.uint32(2), x, x))(numbers)
     whole = threefry.threefry2x32(np.uint32(1), np.uint32(2), numbers, numbers)
-    assert [np.asarray(a).tolist(), np.asarray(b).tolist()] == [np.asarray(w).tolist() for w in whole]
+    assert [np.asarray(a).tolist(), np.asarray(b).tolist()] == [
+        np.asarray(w).tolist() for w in whole
+    ]
 
 
 @pytest.mark.parametrize("layout", [True, False])

@@ -188,6 +188,4 @@ def _run_indexed(
     given = {f"x{k}": _flat(array) for k, array in enumerate(arrays)}
     bases = {f"d{d}": 0 for d in range(len(shape))}
     extents = dict(zip(names, shape, strict=True))
-    return _finish(
-        kernel, {**given, **bases, **_emptied(out_avals)}, extents, strides, out_avals
-    )
+    return _finish(kernel, {**given, **bases, **_emptied(out_avals)}, extents, strides, out_avals)

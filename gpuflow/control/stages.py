@@ -1,0 +1,133 @@
+"""Ahead-of-time stages of a jitted function: traced, lowered, compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.base.util import safe_zip
+from gpuflow.compiler.plan import KernelStep, Step, bytes_of, nbytes
+from gpuflow.core.aval import aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.kir.text import kernel_text
+from gpuflow.runtime.execute import Executable, executable_of
+
+
+@dataclass
+class Entry:
+    """A traced signature: the program, its hidden operands, and what was asked for."""
+
+    jaxpr: ClosedJaxpr
+    consts: tuple[Any, ...]
+    out_tree: tree.TreeDef
+    donated: tuple[bool, ...]
+    _executable: Executable | None = None
+
+    @property
+    def executable(self) -> Executable:
+        """The compiled program, made at first use: a jit inside another is never compiled."""
+        if self._executable is None:
+            self._executable = executable_of(self.jaxpr, self.donated)
+        return self._executable
+
+
+@dataclass(frozen=True)
+class MemoryAnalysis:
+    """Bytes that one call needs.
+
+    Attributes:
+        argument_size_in_bytes: of the operands.
+        output_size_in_bytes: of the outputs.
+        temp_size_in_bytes: of the arena for temporaries.
+    """
+
+    argument_size_in_bytes: int
+    output_size_in_bytes: int
+    temp_size_in_bytes: int
+
+
+class Compiled:
+    """A program compiled for one signature."""
+
+    def __init__(self, entry: Entry, in_tree: tree.TreeDef, name: str) -> None:
+        self._entry, self.in_tree, self._name = entry, in_tree, name
+        self._executable = entry.executable
+
+    @property
+    def out_tree(self) -> tree.TreeDef:
+        return self._entry.out_tree
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The plan's steps, each with a ``kind``: kernel, library, copy or host."""
+        return self._executable.steps
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, in_tree = tree.flatten((args, kwargs))
+        if in_tree != self.in_tree:
+            raise TypeError(
+                f"[compiled] arguments of {self._name} must form the tree that was lowered, "
+                f"{self.in_tree}; got {in_tree}. Fix: lower again for other arguments."
+            )
+        hidden = len(self._entry.consts)
+        for leaf, want in safe_zip(leaves, self._entry.jaxpr.in_avals[hidden:]):
+            got = aval_of(leaf)
+            if (got.shape, got.dtype) != (want.shape, want.dtype):
+                raise TypeError(
+                    f"[compiled] arguments of {self._name} must have the lowered types; got {got} "
+                    f"for {want}. Fix: lower again for other shapes, or convert the argument."
+                )
+        return tree.unflatten(self.out_tree, self._executable([*self._entry.consts, *leaves]))
+
+    def as_text(self) -> str:
+        """KernelIR of every kernel, and a line for every other step."""
+        parts = []
+        for step in self.steps:
+            if isinstance(step, KernelStep):
+                parts.append(kernel_text(step.kernel))
+            else:
+                parts.append(f"{step.kind} {bytes_of(step)} bytes")
+        return "\n\n".join(parts)
+
+    def cost_analysis(self) -> dict[str, float]:
+        """``flops`` and ``bytes accessed`` of one call."""
+        return self._executable.cost_analysis()
+
+    def memory_analysis(self) -> MemoryAnalysis:
+        """Bytes of operands, outputs and temporaries."""
+        plan = self._executable.plan
+        return MemoryAnalysis(
+            sum(nbytes(var) for var in plan.jaxpr.invars),
+            sum(nbytes(var) for var in plan.owned),
+            plan.arena_bytes,
+        )
+
+
+class Lowered:
+    """A program traced for one signature."""
+
+    def __init__(self, entry: Entry, in_tree: tree.TreeDef, name: str) -> None:
+        self._entry, self.in_tree, self._name = entry, in_tree, name
+
+    @property
+    def out_tree(self) -> tree.TreeDef:
+        return self._entry.out_tree
+
+    @property
+    def jaxpr(self) -> ClosedJaxpr:
+        """The traced program; closed-over arrays are its first inputs."""
+        return self._entry.jaxpr
+
+    def compile(self) -> Compiled:
+        """Compile the program."""
+        return Compiled(self._entry, self.in_tree, self._name)
+
+    def as_text(self) -> str:
+        """The traced program as text."""
+        return str(self.jaxpr)
+
+    def cost_analysis(self) -> dict[str, float]:
+        """As ``Compiled.cost_analysis``."""
+        return self.compile().cost_analysis()
+

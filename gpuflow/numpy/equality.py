@@ -1,0 +1,31 @@
+"""Comparisons of whole arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.logic import equal, isclose, isnan
+from gpuflow.numpy.promotion import check_arraylike
+from gpuflow.numpy.reductions import all as all_elements
+
+
+def allclose(
+    a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> Any:
+    """Whether all elements are close, see ``isclose``."""
+    return all_elements(isclose(a, b, rtol, atol, equal_nan))
+
+
+def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
+    """Whether two arrays have one shape and equal elements."""
+    check_arraylike("array_equal", a1, a2)
+    first, second = aval_of(a1), aval_of(a2)
+    if first.shape != second.shape:
+        return lax.convert_element_type(False, dtypes.bool_)
+    same = equal(a1, a2)
+    if equal_nan and dtypes.is_inexact(first.dtype) and dtypes.is_inexact(second.dtype):
+        same = lax.bitwise_or(same, lax.bitwise_and(isnan(a1), isnan(a2)))
+    return all_elements(same)

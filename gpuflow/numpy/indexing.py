@@ -1,0 +1,364 @@
+"""``x[...]``, ``take`` and ``x.at[...]``.
+
+Static indices (ints, slices, None, Ellipsis) become slice, rev, squeeze and broadcast_in_dim.
+Index arrays become one gather of rows: the indexed axes are joined into one, in front:
+
+    x[:, i, j]  with x of shape (a, b, c)  ->  rows i * c + j of x as (b * c, a)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import NonConcreteBooleanIndexError, check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of, is_value
+from gpuflow.core.trace import Tracer
+from gpuflow.numpy.promotion import (
+    broadcast_shapes,
+    check_arraylike,
+    convert,
+    promote_shapes,
+)
+from gpuflow.numpy.shaping import broadcast_to, moveaxis, ravel
+from gpuflow.ops.selection import where as select_where
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An index taken apart.
+
+    Attributes:
+        axes: for each axis of the array a slice, a static int or an index array.
+        new_axes: positions of None, counted in the entries without them.
+    """
+
+    axes: tuple[Any, ...]
+    new_axes: tuple[int, ...]
+
+    @property
+    def has_arrays(self) -> bool:
+        return any(is_index_array(entry) for entry in self.axes)
+
+
+def is_index_array(entry: Any) -> bool:
+    """Whether an entry of a plan is an array of positions."""
+    return not isinstance(entry, (slice, int))
+
+
+def plan_index(index: Any, shape: tuple[int, ...]) -> Plan:
+    """Take an index apart, with one entry for each axis of ``shape``.
+
+    Raises:
+        IndexError: too many indices, or several ellipses.
+        TypeError: what cannot be an index.
+    """
+    entries = list(index) if isinstance(index, tuple) else [index]
+    entries = [item for entry in entries for item in _normal_entry(entry)]
+    used = sum(entry is not None and entry is not Ellipsis for entry in entries)
+    dots = [k for k, entry in enumerate(entries) if entry is Ellipsis]
+    check(
+        len(dots) <= 1,
+        lambda: "[index] an index can have one ellipsis; got several. Fix: use ':' for axes.",
+        IndexError,
+    )
+    check(
+        used <= len(shape),
+        lambda: (
+            f"[index] there must be at most one index for each axis; got {used} for an array of "
+            f"shape {shape}. Fix: drop an index."
+        ),
+        IndexError,
+    )
+    place = dots[0] if dots else len(entries)
+    rest = entries[place + 1 :] if dots else []
+    filled = [*entries[:place], *[slice(None)] * (len(shape) - used), *rest]
+    axes: list[Any] = []
+    new_axes: list[int] = []
+    for entry in filled:
+        if entry is None:
+            new_axes.append(len(axes))
+        else:
+            axes.append(entry)
+    return Plan(tuple(axes), tuple(new_axes))
+
+
+def _normal_entry(entry: Any) -> list[Any]:
+    """An entry in a common form; a mask becomes one index array for each of its axes."""
+    if entry is None or entry is Ellipsis:
+        return [entry]
+    if isinstance(entry, slice):
+        return [slice(*(_bound(v) for v in (entry.start, entry.stop, entry.step)))]
+    if isinstance(entry, (bool, np.bool_)):
+        return [None, np.zeros((1 if entry else 0,), np.int32)]
+    if isinstance(entry, (int, np.integer)):
+        return [int(entry)]
+    if isinstance(entry, (list, tuple)):
+        raise TypeError(
+            f"[index] sequences cannot be indices; got {entry!r}. "
+            "Fix: x[jnp.array([0, 1])], or x[0, 1] for two axes."
+        )
+    if not is_value(entry):
+        raise TypeError(
+            "[index] indices must be ints, slices, None, ... or integer arrays; "
+            f"got {entry!r} of type {type(entry).__name__}. Fix: convert it to an int."
+        )
+    dtype = aval_of(entry).dtype
+    if dtypes.is_extended(dtype) or not (dtypes.is_integer(dtype) or dtypes.is_bool(dtype)):
+        raise TypeError(
+            f"[index] index arrays must hold integers or bools; got {aval_of(entry)}. "
+            "Fix: x[i.astype(jnp.int32)]."
+        )
+    return _mask_positions(entry) if dtypes.is_bool(dtype) else [entry]
+
+
+def _bound(value: Any) -> int | None:
+    return None if value is None else as_index(value)
+
+
+def _mask_positions(mask: Any) -> list[Any]:
+    if isinstance(mask, Tracer) and mask.concrete() is None:
+        raise NonConcreteBooleanIndexError(
+            f"[index] a mask must be known while tracing; got a traced {aval_of(mask)}. "
+            "Fix: jnp.where(mask, x, 0), which keeps the shape."
+        )
+    positions = np.nonzero(np.asarray(mask))
+    return [place.astype(np.int32) for place in positions]
+
+
+# --- reading -------------------------------------------------------------------------------
+
+
+def getitem(x: Any, index: Any) -> Any:
+    """``x[index]``; index arrays outside of an axis take the nearest row."""
+    plan = plan_index(index, aval_of(x).shape)
+    out, places = _static_part(x, plan)
+    if plan.has_arrays:
+        out = _gather(out, plan, places)
+        return _new_axes_after_gather(out, plan)
+    return _insert_new_axes(out, plan)
+
+
+def _static_part(x: Any, plan: Plan) -> tuple[Any, list[int]]:
+    """Slices and ints carried out; without index arrays, the axes of ints are dropped."""
+    shape = aval_of(x).shape
+    starts, limits, steps, reversed_axes, dropped = [], [], [], [], []
+    for d, (entry, size) in enumerate(zip(plan.axes, shape, strict=True)):
+        start, limit, step = 0, size, 1
+        if isinstance(entry, slice):
+            start, limit, step = slice_range(entry, size)
+            if step < 0:
+                reversed_axes.append(d)
+                step = -step
+        elif isinstance(entry, int):
+            start = _clipped_position(entry, size)
+            limit = start + 1
+            dropped.append(d)
+        starts.append(start)
+        limits.append(limit)
+        steps.append(step)
+    if starts != [0] * len(shape) or tuple(limits) != shape or set(steps) - {1}:
+        x = lax.slice(x, starts, limits, steps if set(steps) - {1} else None)
+    x = lax.rev(x, reversed_axes)
+    if plan.has_arrays:
+        return x, dropped
+    return lax.squeeze(x, dropped), dropped
+
+
+def slice_range(entry: slice, size: int) -> tuple[int, int, int]:
+    """Start, limit and step of a slice; with a negative step, those of the range reversed."""
+    check(
+        entry.step != 0,
+        lambda: f"[index] the step of a slice must not be 0; got {entry}. Fix: x[::1].",
+        ValueError,
+    )
+    start, stop, step = entry.indices(size)
+    count = len(range(start, stop, step))
+    if count == 0:
+        return 0, 0, 1
+    if step > 0:
+        return start, min(stop, size), step
+    last = start + (count - 1) * step
+    return last, start + 1, step
+
+
+def _clipped_position(entry: int, size: int) -> int:
+    check(
+        size > 0,
+        lambda: f"[index] an empty axis has no elements; got index {entry}. Fix: check the shape.",
+        IndexError,
+    )
+    return min(max(entry + size if entry < 0 else entry, 0), size - 1)
+
+
+def _insert_new_axes(x: Any, plan: Plan) -> Any:
+    if not plan.new_axes:
+        return x
+    kept = [d for d, entry in enumerate(plan.axes) if isinstance(entry, slice)]
+    order: list[tuple[int, int, bool]] = [(d, 1, False) for d in kept]
+    order += [(place, 0, True) for place in plan.new_axes]
+    order.sort()
+    sizes = iter(aval_of(x).shape)
+    shape = [1 if is_new else next(sizes) for _, _, is_new in order]
+    old = [k for k, (_, _, is_new) in enumerate(order) if not is_new]
+    return lax.broadcast_in_dim(x, shape, old)
+
+
+def wrap_negative(indices: Any, size: int) -> Any:
+    """Index arrays with negative positions counted from the end."""
+    dtype = aval_of(indices).dtype
+    if dtype.kind == "u":
+        return indices
+    if dtype.itemsize < 4:
+        indices, dtype = convert(indices, np.dtype(np.int32)), np.dtype(np.int32)
+    if isinstance(indices, np.ndarray) and not (indices < 0).any():
+        return indices
+    zero, length = convert(0, dtype), convert(size, dtype)
+    return select_where(lax.lt(indices, zero), lax.add(indices, length), indices)
+
+
+def _gather(x: Any, plan: Plan, int_axes: Sequence[int]) -> Any:
+    """One gather for all index arrays; axes of static ints count as index arrays too."""
+    shape = aval_of(x).shape
+    advanced = [d for d, e in enumerate(plan.axes) if is_index_array(e) or d in int_axes]
+    arrays = [d for d in advanced if d not in int_axes]
+    indices = [wrap_negative(plan.axes[d], shape[d]) for d in arrays]
+    joined = _linear_indices(indices, [shape[d] for d in arrays])
+    rest = [d for d in range(len(shape)) if d not in advanced]
+    x = lax.transpose(x, [*advanced, *rest])
+    sizes = [shape[d] for d in arrays]
+    if len(advanced) != 1:
+        x = lax.reshape(x, [prod(sizes), *[shape[d] for d in rest]])
+    out = lax.row_gather(x, joined, "clip")
+    rank = aval_of(joined).ndim
+    return moveaxis(out, tuple(range(rank)), _destination(plan, advanced, rank))
+
+
+def _destination(plan: Plan, advanced: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Where the axes of the index arrays go: in place where adjacent, otherwise in front."""
+    first, last = advanced[0], advanced[-1]
+    adjacent = last - first + 1 == len(advanced)
+    adjacent = adjacent and not any(first < place <= last for place in plan.new_axes)
+    start = first if adjacent else 0
+    return tuple(range(start, start + rank))
+
+
+def _linear_indices(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """Row numbers of the joined axis; positions outside of their axis are clipped first."""
+    if len(indices) == 1:
+        return indices[0]
+    dtype = np.dtype(np.int32) if prod(sizes) < 2**31 else dtypes.canonicalize(np.int64)
+    shape = broadcast_shapes(*[aval_of(i).shape for i in indices], name="index")
+    total: Any = None
+    for index, size in zip(indices, sizes, strict=True):
+        index = convert(index, dtype)
+        top = convert(max(size - 1, 0), dtype)
+        index = lax.min(lax.max(index, convert(0, dtype)), top)
+        index = broadcast_to(index, shape)
+        if total is not None:
+            index = lax.add(lax.mul(total, convert(size, dtype)), index)
+        total = index
+    return total
+
+
+def _new_axes_after_gather(x: Any, plan: Plan) -> Any:
+    if not plan.new_axes:
+        return x
+    advanced = [d for d, e in enumerate(plan.axes) if not isinstance(e, slice)]
+    first, last = advanced[0], advanced[-1]
+    between = any(first < place <= last for place in plan.new_axes)
+    together = last - first + 1 == len(advanced) and not between
+    slices = [d for d, e in enumerate(plan.axes) if isinstance(e, slice)]
+    added = aval_of(x).ndim - len(slices)
+    # Each output axis: (place among the entries, is it new, how many).
+    order: list[tuple[float, bool]] = [(float(d), False) for d in slices]
+    anchor = float(first) if together else -1.0
+    order += [(anchor + k / (added + 1), False) for k in range(added)]
+    order += [(place - 0.5, True) for place in plan.new_axes]
+    order.sort()
+    sizes = iter(aval_of(x).shape)
+    shape = [1 if is_new else next(sizes) for _, is_new in order]
+    return lax.broadcast_in_dim(x, shape, [k for k, (_, is_new) in enumerate(order) if not is_new])
+
+
+def take(
+    a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str | None = None,
+    fill_value: Any = None,
+) -> Any:  # fmt: skip
+    """Elements, or slices along ``axis``, by position.
+
+    Args:
+        a: array.
+        indices: integer array of any shape; negative ones count from the end.
+        axis: None: of the raveled array.
+        mode: ``"fill"`` (the default): positions outside give nan, or the least integer;
+            ``"clip"``: the nearest; ``"wrap"``: modulo the size.
+        fill_value: what to fill with in place of nan.
+
+    Raises:
+        TypeError: indices that are not integers.
+        ValueError: another mode.
+    """
+    check(out is None, lambda: "[take] out must be None; got an array.", NotImplementedError)
+    check(
+        mode in (None, "fill", "clip", "wrap"),
+        lambda: f"[take] mode must be 'fill', 'clip' or 'wrap'; got {mode!r}. Fix: mode='clip'.",
+        ValueError,
+    )
+    check_arraylike("take", a, indices)
+    if axis is None:
+        a, axis = ravel(a), 0
+    place = canonicalize_axis(axis, aval_of(a).ndim, "take")
+    (entry,) = _normal_entry(indices) if not isinstance(indices, int) else (np.int32(indices),)
+    size, dtype = aval_of(a).shape[place], aval_of(entry).dtype
+    if mode == "wrap":
+        rest = lax.rem(entry, convert(size, dtype))
+        entry = select_where(lax.lt(rest, convert(0, dtype)), lax.add(rest, convert(size, dtype)), rest)
+    else:
+        entry = wrap_negative(entry, size)
+    x = moveaxis(a, place, 0)
+    rows = lax.row_gather(x, entry, "fill" if mode in (None, "fill") else "clip")
+    rank = aval_of(entry).ndim
+    if fill_value is not None and mode in (None, "fill"):
+        inside = lax.bitwise_and(
+            lax.ge(entry, convert(0, dtype)), lax.lt(entry, convert(size, aval_of(entry).dtype))
+        )
+        inside = lax.broadcast_in_dim(inside, aval_of(rows).shape, range(rank))
+        rows = select_where(inside, rows, convert(fill_value, aval_of(rows).dtype))
+    return moveaxis(rows, tuple(range(rank)), tuple(range(place, place + rank)))
+
+
+def take_along_axis(arr: Any, indices: Any, axis: int = -1, mode: str | None = None) -> Any:
+    """One element for each element of ``indices``, along ``axis``; other axes go together.
+
+    Args:
+        arr: array.
+        indices: integer array of the same rank.
+        axis: the axis that is indexed.
+        mode: ``"fill"`` (the default) or ``"clip"``, as in ``take``.
+    """
+    check_arraylike("take_along_axis", arr, indices)
+    place = canonicalize_axis(axis, aval_of(arr).ndim, "take_along_axis")
+    size = aval_of(arr).shape[place]
+    check(
+        aval_of(arr).ndim == aval_of(indices).ndim and dtypes.is_integer(aval_of(indices).dtype),
+        lambda: (
+            "[take_along_axis] indices must be integers of the array's rank; "
+            f"got {aval_of(arr)} and {aval_of(indices)}. Fix: jnp.expand_dims(indices, axis)."
+        ),
+    )
+    indices = wrap_negative(indices, size)
+    x, index = (moveaxis(v, place, -1) for v in promote_shapes("take_along_axis", (arr, indices)))
+    lead = broadcast_shapes(aval_of(x).shape[:-1], aval_of(index).shape[:-1], name="take_along_axis")
+    x = broadcast_to(x, (*lead, size))
+    index = broadcast_to(index, (*lead, aval_of(index).shape[-1]))
+    rows = lax.row_gather(x, index, mode or "fill", batch_dims=len(lead))
+    return moveaxis(rows, -1, place)

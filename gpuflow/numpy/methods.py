@@ -1,0 +1,168 @@
+"""The operators, methods and properties of arrays: one table for Array and Tracer.
+
+``wiring.install`` sets them on both classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.core.aval import aval_of, is_value
+from gpuflow.numpy import contractions, creation, indexing, logic, reductions, shaping, ufuncs
+from gpuflow.numpy.tiling import repeat
+from gpuflow.numpy.updates import At
+
+
+def _operator(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A binary operator; other types, such as lists, get their turn."""
+
+    def operator(self: Any, other: Any) -> Any:
+        return function(self, other) if is_value(other) else NotImplemented
+
+    operator.__name__ = name
+    return operator
+
+
+def _reflected(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A binary operator whose array stands on the right."""
+
+    def operator(self: Any, other: Any) -> Any:
+        return function(other, self) if is_value(other) else NotImplemented
+
+    operator.__name__ = name
+    return operator
+
+
+_BINARY = {
+    "add": ufuncs.add,
+    "sub": ufuncs.subtract,
+    "mul": ufuncs.multiply,
+    "truediv": ufuncs.divide,
+    "floordiv": ufuncs.floor_divide,
+    "mod": ufuncs.remainder,
+    "divmod": ufuncs.divmod,
+    "pow": ufuncs.power,
+    "matmul": contractions.matmul,
+    "and": logic.bitwise_and,
+    "or": logic.bitwise_or,
+    "xor": logic.bitwise_xor,
+    "lshift": logic.left_shift,
+    "rshift": logic.right_shift,
+}
+_COMPARISONS = {
+    "eq": logic.equal,
+    "ne": logic.not_equal,
+    "lt": logic.less,
+    "le": logic.less_equal,
+    "gt": logic.greater,
+    "ge": logic.greater_equal,
+}
+
+
+def _iterate(self: Any) -> Iterator[Any]:
+    if aval_of(self).ndim == 0:
+        raise TypeError("[iter] the array must have at least one axis; got shape (). Fix: float(x).")
+    return iter([indexing.getitem(self, k) for k in range(aval_of(self).shape[0])])
+
+
+def _reshape(self: Any, *args: Any, order: str = "C") -> Any:
+    """The elements in row-major order with another shape."""
+    return shaping.reshape(self, args[0] if len(args) == 1 else args, order)
+
+
+def _transpose(self: Any, *args: Any) -> Any:
+    """Permute the axes; by default reverse them."""
+    axes = args[0] if len(args) == 1 and not hasattr(args[0], "__index__") else args
+    return shaping.transpose(self, axes or None)
+
+
+def _astype(self: Any, dtype: Any, copy: bool = False, device: Any = None) -> Any:
+    """Convert elements."""
+    return creation.astype(self, dtype, copy=copy, device=device)
+
+
+def _view(self: Any, dtype: Any = None) -> Any:
+    """The same bits as another dtype; the last axis grows or shrinks with the width."""
+    if dtype is None:
+        return self
+    wanted, aval = dtypes.canonicalize(dtype), aval_of(self)
+    if wanted.itemsize > aval.dtype.itemsize:
+        parts = wanted.itemsize // aval.dtype.itemsize
+        self = shaping.reshape(self, (*aval.shape[:-1], -1, parts))
+    out = lax.bitcast_convert_type(self, wanted)
+    if wanted.itemsize < aval.dtype.itemsize:
+        out = shaping.reshape(out, (*aval.shape[:-1], -1))
+    return out
+
+
+def _clip(self: Any, min: Any = None, max: Any = None) -> Any:
+    """Limit elements to ``[min, max]``."""
+    return logic.clip(self, min, max)
+
+
+def _copy(self: Any) -> Any:
+    """A copy, in memory of its own."""
+    return lax.copy(self)
+
+
+def _conj(self: Any) -> Any:
+    """The complex conjugate."""
+    return ufuncs.conj(self)
+
+
+def _identity(self: Any) -> Any:
+    return ufuncs.positive(self)
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    **{f"__{k}__": _operator(f, f"__{k}__") for k, f in {**_BINARY, **_COMPARISONS}.items()},
+    **{f"__r{k}__": _reflected(f, f"__r{k}__") for k, f in _BINARY.items()},
+    "__neg__": lambda self: ufuncs.negative(self),
+    "__pos__": _identity,
+    "__abs__": lambda self: ufuncs.abs(self),
+    "__invert__": lambda self: logic.bitwise_not(self),
+    "__round__": lambda self, ndigits=0: ufuncs.round(self, ndigits or 0),
+    "__getitem__": indexing.getitem,
+    "__iter__": _iterate,
+    "sum": reductions.sum,
+    "prod": reductions.prod,
+    "mean": reductions.mean,
+    "var": reductions.var,
+    "std": reductions.std,
+    "max": reductions.max,
+    "min": reductions.min,
+    "ptp": reductions.ptp,
+    "all": reductions.all,
+    "any": reductions.any,
+    "argmax": reductions.argmax,
+    "argmin": reductions.argmin,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "ravel": shaping.ravel,
+    "flatten": shaping.ravel,
+    "squeeze": shaping.squeeze,
+    "swapaxes": shaping.swapaxes,
+    "repeat": repeat,
+    "take": indexing.take,
+    "dot": contractions.dot,
+    "astype": _astype,
+    "view": _view,
+    "clip": _clip,
+    "copy": _copy,
+    "round": ufuncs.round,
+    "conj": _conj,
+    "conjugate": _conj,
+}
+
+PROPERTIES: dict[str, Callable[[Any], Any]] = {
+    "T": shaping.transpose,
+    "mT": shaping.matrix_transpose,
+    "real": lambda self: ufuncs.real(self),
+    "imag": lambda self: ufuncs.imag(self),
+    "at": At,
+    "itemsize": lambda self: aval_of(self).dtype.itemsize,
+    "nbytes": lambda self: aval_of(self).nbytes,
+}

@@ -1,0 +1,168 @@
+"""The dtypes as names: ``jnp.float32`` is a dtype where one is asked for, and makes arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.core.aval import aval_of, is_value
+from gpuflow.numpy.creation import asarray
+
+float_ = float
+inexact, floating, complexfloating = np.inexact, np.floating, np.complexfloating
+integer, signedinteger, unsignedinteger = np.integer, np.signedinteger, np.unsignedinteger
+number, generic = np.number, np.generic
+
+
+class ScalarType:
+    """A dtype that can be called: ``jnp.float32(3)`` is an array of that dtype."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = np.dtype(dtype)
+        self.__name__ = self.dtype.name
+
+    def __call__(self, x: Any = 0) -> Any:
+        return asarray(x, dtype=self.dtype)
+
+    def __eq__(self, other: Any) -> bool:
+        if isinstance(other, ScalarType):
+            return self.dtype == other.dtype
+        try:
+            return bool(self.dtype == other) or other is self.dtype.type
+        except TypeError:
+            return False
+
+    def __hash__(self) -> int:
+        return hash(self.dtype.type)
+
+    def __repr__(self) -> str:
+        return f"jnp.{self.__name__}"
+
+
+bool_ = ScalarType(np.bool_)
+int8, int16, int32, int64 = (ScalarType(f"int{n}") for n in (8, 16, 32, 64))
+uint8, uint16, uint32, uint64 = (ScalarType(f"uint{n}") for n in (8, 16, 32, 64))
+float16, float32, float64 = (ScalarType(f"float{n}") for n in (16, 32, 64))
+bfloat16 = ScalarType(ml_dtypes.bfloat16)
+complex64, complex128 = ScalarType(np.complex64), ScalarType(np.complex128)
+int4, uint4 = ScalarType(ml_dtypes.int4), ScalarType(ml_dtypes.uint4)
+float8_e4m3fn = ScalarType(ml_dtypes.float8_e4m3fn)
+float8_e5m2 = ScalarType(ml_dtypes.float8_e5m2)
+single, double, csingle, cdouble = float32, float64, complex64, complex128
+dtype = np.dtype
+
+
+def _dtype_of(what: Any) -> tuple[Any, bool]:
+    """The dtype and weak type of an array, a number, or something that names a dtype."""
+    if what in (bool, int, float, complex) if isinstance(what, type) else False:
+        return dtypes.canonicalize(what), what is not bool
+    if not isinstance(what, type) and is_value(what):
+        aval = aval_of(what)
+        return aval.dtype, aval.weak_type
+    return dtypes.canonicalize(what), False
+
+
+def result_type(*args: Any) -> Any:
+    """The dtype that an operation on these arrays, numbers and dtypes gives."""
+    if not args:
+        raise ValueError("[result_type] arguments are needed; got none. Fix: pass an array.")
+    return dtypes.canonicalize(dtypes.promote(*[_dtype_of(arg) for arg in args])[0])
+
+
+def promote_types(a: Any, b: Any) -> Any:
+    """The common dtype of two dtypes; Python number types are weak."""
+    return dtypes.promote(_dtype_of(a), _dtype_of(b))[0]
+
+
+def _as_type(what: Any) -> Any:
+    """A scalar class, for ``issubclass``."""
+    if isinstance(what, type) and issubclass(what, np.generic):
+        return what
+    if dtypes.is_extended(what):
+        return type(what)
+    return np.dtype(what).type
+
+
+def issubdtype(arg1: Any, arg2: Any) -> bool:
+    """Whether a dtype is of a kind, such as ``jnp.floating``; bfloat16 is floating."""
+    kinds = {np.generic, np.number, np.inexact, np.floating}
+    if dtypes.is_extended(arg1) or dtypes.is_extended(arg2):
+        return arg1 == arg2 or arg2 is np.generic
+    first, second = _as_type(arg1), _as_type(arg2)
+    own = np.dtype(first) if not _is_abstract(first) else None
+    if own is not None and dtypes.is_floating(own) and second in kinds:
+        return True
+    if own is not None and own in dtypes.INT4 and second in (np.integer, np.number, np.generic):
+        return True
+    return issubclass(first, second)
+
+
+def _is_abstract(scalar: type) -> bool:
+    return scalar in (
+        np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger, np.inexact,
+        np.floating, np.complexfloating, np.character, np.flexible,
+    )  # fmt: skip
+
+
+_KINDS = {
+    "bool": dtypes.is_bool,
+    "signed integer": lambda dt: dt.kind == "i",
+    "unsigned integer": lambda dt: dt.kind == "u",
+    "integral": dtypes.is_integer,
+    "real floating": dtypes.is_floating,
+    "complex floating": dtypes.is_complex,
+    "numeric": lambda dt: dtypes.is_integer(dt) or dtypes.is_inexact(dt),
+}
+
+
+def isdtype(dtype: Any, kind: Any) -> bool:
+    """Whether a dtype is of a kind: a dtype, a name such as ``"integral"``, or a tuple of them.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    if isinstance(kind, tuple):
+        return any(isdtype(dtype, one) for one in kind)
+    found = np.dtype(dtype)
+    if isinstance(kind, str) and kind in _KINDS:
+        return bool(_KINDS[kind](found))
+    try:
+        return found == np.dtype(kind)
+    except TypeError:
+        raise ValueError(
+            f"[isdtype] kind must be a dtype or one of {tuple(_KINDS)}; got {kind!r}. "
+            "Fix: 'real floating'."
+        ) from None
+
+
+def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
+    """Whether NumPy's rules allow the conversion."""
+    return np.can_cast(np.dtype(from_), np.dtype(to), casting=casting)
+
+
+def finfo(dtype: Any) -> Any:
+    """Limits of a float dtype: ``eps``, ``max``, ``tiny``, ``bits`` and so on."""
+    return ml_dtypes.finfo(_dtype_of(dtype)[0])
+
+
+def iinfo(dtype: Any) -> Any:
+    """Limits of an integer dtype: ``min``, ``max`` and ``bits``."""
+    return ml_dtypes.iinfo(_dtype_of(dtype)[0])
+
+
+def iscomplexobj(x: Any) -> bool:
+    """Whether the dtype of an array is complex."""
+    return dtypes.is_complex(aval_of(x).dtype)
+
+
+def isrealobj(x: Any) -> bool:
+    """Whether the dtype of an array is not complex."""
+    return not iscomplexobj(x)
+
+
+def isscalar(element: Any) -> bool:
+    """Whether ``element`` is a number or an array without axes."""
+    return is_value(element) and aval_of(element).ndim == 0

@@ -1,0 +1,349 @@
+"""dynamic_slice and dynamic_update_slice: windows whose place is known only at run time.
+
+Starts are moved so that the window lies inside the array. With ``batch_dims`` b, the first b
+dimensions of all operands are a batch (sizes of 1 repeat), and each element of it has its own
+window:
+
+    out[batch..., i...] = x[batch..., start[batch...] + i...]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Indexed
+from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
+from gpuflow.ops.axes import insert_axis, move_axis
+from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
+from gpuflow.ops.nary import unbroadcast
+from gpuflow.ops.zeros import full, instantiate, zeros_of
+
+Sizes = tuple[int, ...]
+
+
+# --- what both share -----------------------------------------------------------------------
+
+
+def _is_index(dtype: Any) -> bool:
+    return not dtypes.is_extended(dtype) and dtypes.is_integer(dtype)
+
+
+def _batch_shape(name: str, avals: Sequence[ShapedArray], batch_dims: int) -> Sizes:
+    """The common batch shape of arrays and starts."""
+    columns = zip(*(aval.shape[:batch_dims] for aval in avals), strict=True)
+    sizes = [{size for size in column if size != 1} or {1} for column in columns]
+    check(
+        all(len(found) == 1 for found in sizes),
+        lambda: f"[{name}] batch sizes must agree; got {types_text(avals)}. Fix: use one batch.",
+        ValueError,
+    )
+    return tuple(found.pop() for found in sizes)
+
+
+def _check_window(
+    name: str, x: ShapedArray, starts: Sequence[ShapedArray], sizes: Sizes, batch_dims: int
+) -> None:
+    rank = x.ndim - batch_dims
+    check(
+        len(starts) == len(sizes) == rank,
+        lambda: (
+            f"[{name}] there must be one start and one size for each dimension of {x}; got "
+            f"{len(starts)} starts and sizes {sizes}. Fix: give {rank} of each."
+        ),
+        ValueError,
+    )
+    for start in starts:
+        check_kind(name, start, _is_index, "integer starts")
+        check(
+            start.ndim == batch_dims,
+            lambda: f"[{name}] starts must be scalars; got {types_text(starts)}. Fix: start[0].",
+            ValueError,
+        )
+    check(
+        all(0 <= size <= have for size, have in zip(sizes, x.shape[batch_dims:])),
+        lambda: (
+            f"[{name}] the window must fit into the array; got sizes {sizes} for {x}. "
+            "Fix: use sizes up to the array's."
+        ),
+        ValueError,
+    )
+
+
+def _clipped(xp: Any, start: Any, room: int) -> Any:
+    """Starts inside [0, room], as int64."""
+    if start.dtype.kind == "u":
+        return xp.minimum(start, np.uint64(room)).astype(np.int64)
+    return xp.clip(start.astype(np.int64), 0, room)
+
+
+def _places(xp: Any, x: Any, starts: Sequence[Any], sizes: Sizes, batch: Sizes) -> tuple[Any, ...]:
+    """Index arrays of the window in ``x``, or slices where there is no batch."""
+    room = [have - size for have, size in zip(x.shape[len(batch) :], sizes)]
+    clipped = [_clipped(xp, start, most) for start, most in zip(starts, room)]
+    if not batch:
+        return tuple(slice(int(s), int(s) + n) for s, n in zip(clipped, sizes))
+    rank = len(batch) + len(sizes)
+    places = []
+    for d, have in enumerate(x.shape[: len(batch)]):
+        numbers = xp.arange(batch[d]) if have != 1 else xp.zeros(1, np.int64)
+        places.append(numbers.reshape([-1 if k == d else 1 for k in range(rank)]))
+    for k, (start, size) in enumerate(zip(clipped, sizes)):
+        within = xp.arange(size).reshape([-1 if j == k else 1 for j in range(len(sizes))])
+        places.append(start.reshape(*start.shape, *[1] * len(sizes)) + within)
+    return tuple(places)
+
+
+def _spread(operands: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:
+    """Operands with the mapped dimension in front, of size 1 where they are not mapped."""
+    return [
+        insert_axis(x, 0) if dim is None else move_axis(x, dim, 0) for x, dim in zip(operands, dims)
+    ]
+
+
+def _zero_starts(starts: Sequence[Any]) -> Any:
+    """A start of 0 for one more dimension, along which the window is everything."""
+    shape = aval_of(starts[0]).shape if starts else ()
+    return full(shape, 0, np.int32)
+
+
+def _kernel_starts(
+    context: Any, avals: Sequence[ShapedArray], first: int, room: Sequence[int], batch_dims: int
+) -> list[Any]:
+    """The clipped starts of the current output element; ``first`` is the first start's number."""
+    builder = context.builder
+    zero = builder.const("int64", 0)
+    clipped = []
+    for number, most in enumerate(room, first):
+        start = context.load(number, _batch_indices(context, avals[number], batch_dims))
+        last = context.size(most)
+        if start.dtype == "uint64":
+            start = builder.apply("min", start, builder.cast(last, "uint64"))
+        start = builder.apply("max", builder.cast(start, "int64"), zero)
+        clipped.append(builder.apply("min", start, last))
+    return clipped
+
+
+def _batch_indices(context: Any, aval: ShapedArray, batch_dims: int) -> list[Any]:
+    zero = context.builder.const("int64", 0)
+    return [zero if aval.shape[d] == 1 else context.index(d) for d in range(batch_dims)]
+
+
+# --- dynamic_slice -------------------------------------------------------------------------
+
+
+def _slice_shape(
+    x: ShapedArray, *starts: ShapedArray, slice_sizes: Sizes, batch_dims: int
+) -> ShapedArray:
+    _check_window("dynamic_slice", x, starts, slice_sizes, batch_dims)
+    batch = _batch_shape("dynamic_slice", (x, *starts), batch_dims)
+    return ShapedArray((*batch, *slice_sizes), x.dtype, x.weak_type)
+
+
+def _slice_impl(xp: Any, x: Any, *starts: Any, slice_sizes: Sizes, batch_dims: int) -> Any:
+    batch = np.broadcast_shapes(*(array.shape[:batch_dims] for array in (x, *starts)))
+    places = _places(xp, x, starts, slice_sizes, batch)
+    out = xp.empty((*batch, *slice_sizes), x.dtype)
+    out[...] = x[places]
+    return out
+
+
+def _slice_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+    out = dynamic_slice(primals[0], primals[1:], **params)
+    if type(tangents[0]) is Zero:
+        return out, zero_tangent(out)
+    return out, dynamic_slice(tangents[0], primals[1:], **params)
+
+
+def _slice_transpose(
+    cotangent: Any, x: Any, *starts: Any, slice_sizes: Sizes, batch_dims: int
+) -> list[Any]:
+    rest = [None] * len(starts)
+    if not is_undefined(x):
+        return [None, *rest]
+    if type(cotangent) is Zero:
+        return [Zero(x.aval.tangent()), *rest]
+    batch = aval_of(cotangent).shape[:batch_dims]
+    nothing = full((*batch, *x.aval.shape[batch_dims:]), 0, x.aval.dtype)
+    placed = dynamic_update_slice(nothing, cotangent, starts, batch_dims)
+    return [unbroadcast(placed, x.aval) if batch_dims else placed, *rest]
+
+
+def _slice_batch(
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    slice_sizes: Sizes,
+    batch_dims: int,
+) -> tuple[Any, int]:
+    x, *starts = operands
+    if all(dim is None for dim in dims[1:]):
+        x = move_axis(x, dims[0], batch_dims)
+        sizes = (axis.size, *slice_sizes)
+        return dynamic_slice(x, [_zero_starts(starts), *starts], sizes, batch_dims), batch_dims
+    x, *starts = _spread(operands, dims)
+    return dynamic_slice(x, starts, slice_sizes, batch_dims + 1), 0
+
+
+def _slice_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
+    del out
+    x, sizes, b = in_avals[0], params["slice_sizes"], params["batch_dims"]
+    room = [have - size for have, size in zip(x.shape[b:], sizes)]
+    starts = _kernel_starts(context, in_avals, 1, room, b)
+    indices = _batch_indices(context, x, b)
+    for d, start in enumerate(starts, b):
+        indices.append(context.builder.apply("add", start, context.index(d)))
+    return context.load(0, indices)
+
+
+def dynamic_slice(
+    x: Any, start_indices: Sequence[Any], slice_sizes: Sequence[int], batch_dims: int = 0
+) -> Any:
+    """A window of ``x`` of known sizes at a place known at run time.
+
+    Args:
+        x: array of any dtype and rank r.
+        start_indices: r integer scalars; moved so that the window lies inside.
+        slice_sizes: r sizes, at most those of ``x``.
+        batch_dims: how many leading dimensions are a batch, see the module's docstring.
+
+    Returns:
+        An array of shape ``slice_sizes``.
+
+    Raises:
+        TypeError: starts that are not integers.
+        ValueError: numbers of starts or sizes that do not fit.
+    """
+    sizes = tuple(as_index(size) for size in slice_sizes)
+    return dynamic_slice_p.bind(x, *start_indices, slice_sizes=sizes, batch_dims=batch_dims)
+
+
+dynamic_slice_p = define(
+    "dynamic_slice",
+    shape=_slice_shape,
+    impl=_slice_impl,
+    jvp=_slice_jvp,
+    transpose=_slice_transpose,
+    batch=_slice_batch,
+    lower=Indexed(_slice_body),
+    size_params=frozenset({"slice_sizes"}),
+)
+
+
+# --- dynamic_update_slice ------------------------------------------------------------------
+
+
+def _update_shape(
+    x: ShapedArray, update: ShapedArray, *starts: ShapedArray, batch_dims: int
+) -> ShapedArray:
+    check_same_dtype("dynamic_update_slice", (x, update))
+    sizes = update.shape[batch_dims:]
+    _check_window("dynamic_update_slice", x, starts, sizes, batch_dims)
+    batch = _batch_shape("dynamic_update_slice", (x, update, *starts), batch_dims)
+    weak = x.weak_type and update.weak_type
+    return ShapedArray((*batch, *x.shape[batch_dims:]), x.dtype, weak)
+
+
+def _update_impl(xp: Any, x: Any, update: Any, *starts: Any, batch_dims: int) -> Any:
+    batch = np.broadcast_shapes(*(array.shape[:batch_dims] for array in (x, update, *starts)))
+    out = xp.empty((*batch, *x.shape[batch_dims:]), x.dtype)
+    out[...] = x
+    out[_places(xp, out, starts, update.shape[batch_dims:], batch)] = update
+    return out
+
+
+def _update_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, batch_dims: int) -> Any:
+    x, update, *starts = primals
+    out = dynamic_update_slice(x, update, starts, batch_dims)
+    moved = [instantiate(tangent) for tangent in tangents[:2]]
+    return out, dynamic_update_slice(*moved, starts, batch_dims)
+
+
+def _update_transpose(
+    cotangent: Any, x: Any, update: Any, *starts: Any, batch_dims: int
+) -> list[Any]:
+    rest = [None] * len(starts)
+    if type(cotangent) is Zero:
+        pair = [Zero(v.aval.tangent()) if is_undefined(v) else None for v in (x, update)]
+        return [*pair, *rest]
+    window = update.aval if is_undefined(update) else aval_of(update)
+    outer = inner = None
+    if is_undefined(x):
+        hole = zeros_of(window.update(dtype=aval_of(cotangent).dtype))
+        outer = unbroadcast(dynamic_update_slice(cotangent, hole, starts, batch_dims), x.aval)
+    if is_undefined(update):
+        taken = dynamic_slice(cotangent, starts, window.shape[batch_dims:], batch_dims)
+        inner = unbroadcast(taken, window)
+    return [outer, inner, *rest]
+
+
+def _update_batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, batch_dims: int
+) -> tuple[Any, int]:
+    x, update, *starts = operands
+    if all(dim is None for dim in dims[2:]) and dims[0] is not None and dims[1] is not None:
+        x = move_axis(x, dims[0], batch_dims)
+        update = move_axis(update, dims[1], batch_dims)
+        moved = [_zero_starts(starts), *starts]
+        return dynamic_update_slice(x, update, moved, batch_dims), batch_dims
+    x, update, *starts = _spread(operands, dims)
+    return dynamic_update_slice(x, update, starts, batch_dims + 1), 0
+
+
+def _update_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
+    x, update = in_avals[:2]
+    b = params["batch_dims"]
+    builder = context.builder
+    zero = builder.const("int64", 0)
+    room = [have - size for have, size in zip(x.shape[b:], update.shape[b:])]
+    starts = _kernel_starts(context, in_avals, 2, room, b)
+    indices = [*_batch_indices(context, x, b), *(context.index(d) for d in range(b, out.ndim))]
+    under = context.load(0, indices)
+    places, inside = _batch_indices(context, update, b), None
+    for d, start in enumerate(starts, b):
+        place = builder.apply("sub", context.index(d), start)
+        places.append(place)
+        reaches = builder.apply("lt", place, context.size(update.shape[d]))
+        for condition in (builder.apply("ge", place, zero), reaches):
+            inside = condition if inside is None else builder.apply("and", inside, condition)
+    over = context.load(1, places, inside)
+    return over if inside is None else builder.select(inside, over, under)
+
+
+def dynamic_update_slice(
+    x: Any, update: Any, start_indices: Sequence[Any], batch_dims: int = 0
+) -> Any:
+    """``x`` with a window replaced by ``update``.
+
+    Args:
+        x: array of any dtype and rank r.
+        update: array of that dtype, at most as large in each dimension.
+        start_indices: r integer scalars; moved so that the window lies inside.
+        batch_dims: how many leading dimensions are a batch, see the module's docstring.
+
+    Returns:
+        An array like ``x``.
+
+    Raises:
+        TypeError: dtypes that differ, starts that are not integers.
+        ValueError: an update that does not fit, or another number of starts.
+    """
+    return dynamic_update_slice_p.bind(x, update, *start_indices, batch_dims=batch_dims)
+
+
+dynamic_update_slice_p = define(
+    "dynamic_update_slice",
+    shape=_update_shape,
+    impl=_update_impl,
+    jvp=_update_jvp,
+    transpose=_update_transpose,
+    batch=_update_batch,
+    lower=Indexed(_update_body),
+)

@@ -1,0 +1,145 @@
+"""From printed source to PTX and a cubin: normalising, linking, and what goes wrong."""
+
+import subprocess
+import sys
+
+import cuda_zoo
+import pytest
+from cuda_harness import ARCHITECTURES, build, requires_cuda_tools
+
+from gpuflow.compiler import cuda_build
+from gpuflow.compiler.cuda import print_cuda
+from gpuflow.compiler.cuda_build import (
+    build_cuda,
+    compile_ptx,
+    link_ptx,
+    normalise_ptx,
+    read_link_report,
+)
+from gpuflow.compiler.cuda_toolchain import CudaBuildError, load_numba_cuda
+
+SOURCE = """
+import numpy as np
+
+def double(x, n):
+    i = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if i < n:
+        x[i] = x[i] + x[i]
+"""
+SIGNATURE = ("*float32", "int64")
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize("name", ["map", "row", "full", "segments"])
+def test_two_builds_are_equal_byte_by_byte(name):
+    """Numba numbers what it compiles, and mangles memory addresses into names; none may remain."""
+    kernel = cuda_zoo.zoo()[name]
+    source = print_cuda(kernel)
+    for architecture in ARCHITECTURES:
+        _, first = build(kernel, True, architecture)
+        second = build_cuda(
+            source.text, source.entry, source.signature, architecture, source.launch.bounds
+        )
+        assert first == second
+
+
+@requires_cuda_tools
+def test_another_process_builds_the_same_bytes():
+    program = (
+        "import sys, hashlib; from gpuflow.compiler.cuda_build import build_cuda;"
+        f"built = build_cuda({SOURCE!r}, 'double', {SIGNATURE!r}, (9, 0));"
+        "print(hashlib.sha256(built.ptx.encode() + built.cubin).hexdigest())"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    import hashlib
+
+    built = build_cuda(SOURCE, "double", SIGNATURE, (9, 0))
+    assert found.stdout.split() == [hashlib.sha256(built.ptx.encode() + built.cubin).hexdigest()]
+
+
+@requires_cuda_tools
+def test_the_report_and_the_entry():
+    built = build_cuda(SOURCE, "double", SIGNATURE, (9, 0), launch_bounds=(128, 4))
+    assert built.entry == "double" and ".visible .entry double(" in built.ptx
+    assert ".maxntid 128" in built.ptx and ".minnctapersm 4" in built.ptx
+    assert "NumbaEnv" not in built.ptx and "//" not in built.ptx
+    assert built.registers > 0 and built.spill_bytes == built.shared_bytes == 0
+    assert b"double" in built.cubin
+    _, row = build(cuda_zoo.zoo()["row"], True, (9, 0))
+    assert row.shared_bytes == 32 * 4
+
+
+@requires_cuda_tools
+def test_an_older_linker_is_given_the_version_that_it_names(monkeypatch):
+    """NVVM 13.4 writes PTX 9.4; nvJitLink 13.0 takes 9.0 at most, and the kernels need less."""
+    ptx = normalise_ptx(compile_ptx(SOURCE, "double", SIGNATURE, (9, 0)), "double")
+    link_once, seen = cuda_build._link_once, []
+
+    def older(ptx, architecture):
+        seen.append(ptx.split(".version ")[1].split()[0])
+        if seen[-1] != "9.0":
+            raise RuntimeError(f"ptxas: Unsupported .version {seen[-1]}; current version is '9.0'")
+        return link_once(ptx, architecture)
+
+    monkeypatch.setattr(cuda_build, "_link_once", older)
+    used, cubin, _ = link_ptx(ptx.replace(".version 9.0", ".version 9.4"), "sm_90")
+    assert seen[1:] == ["9.0"] and ".version 9.0" in used and cubin
+
+
+@requires_cuda_tools
+def test_ptx_that_does_not_assemble_is_an_error():
+    with pytest.raises(CudaBuildError, match="nvJitLink must accept the kernel for sm_90"):
+        link_ptx(".version 8.0\n.target sm_90\n.address_size 64\n.entry k() { nonsense; }", "sm_90")
+
+
+def test_old_gpus_are_refused():
+    with pytest.raises(CudaBuildError, match=r"must be at least 8\.0; got 7\.5\. Fix: "):
+        build_cuda(SOURCE, "double", SIGNATURE, (7, 5))
+
+
+def test_calls_of_functions_that_are_not_there_are_refused():
+    ptx = ".extern .func (.param .b32 out) _Zml6__half\n(\n.param .b32 a\n);\n.entry k() { ret; }"
+    with pytest.raises(CudaBuildError, match="must be self-contained; got a call of .*_Zml6__half"):
+        normalise_ptx(ptx, "k")
+
+
+def test_ptx_without_an_entry_is_refused():
+    with pytest.raises(CudaBuildError, match="PTX must have an entry; got none"):
+        normalise_ptx(".version 8.0\n", "k")
+
+
+def test_a_log_without_a_report_is_refused():
+    with pytest.raises(CudaBuildError, match="log must report registers and spills; got ''"):
+        read_link_report("")
+    log = (
+        "ptxas info : 16 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads\n"
+        "ptxas info : Used 40 registers, used 1 barriers, 128 bytes smem"
+    )
+    assert read_link_report(log) == (40, 20, 128)
+
+
+@requires_cuda_tools
+def test_an_architecture_that_numba_would_clamp_is_refused():
+    with pytest.raises(CudaBuildError, match=r"PTX must be for sm_130; got sm_"):
+        compile_ptx(SOURCE, "double", SIGNATURE, (13, 0))
+
+
+@requires_cuda_tools
+def test_the_device_question_is_answered_only_during_a_build(monkeypatch):
+    dispatcher = load_numba_cuda().dispatcher
+    before = dispatcher.get_current_device
+    with pytest.raises(SyntaxError):
+        compile_ptx("def (", "double", SIGNATURE, (9, 0))
+    assert dispatcher.get_current_device is before
+    monkeypatch.delattr(dispatcher, "get_current_device")
+    with pytest.raises(CudaBuildError, match="must have get_current_device"):
+        compile_ptx(SOURCE, "double", SIGNATURE, (9, 0))
+
+
+def test_printing_does_not_import_numba():
+    program = (
+        "import sys; import gpuflow.compiler.cuda, gpuflow.compiler.cuda_build;"
+        "print([name for name in ('numba', 'cuda', 'cupy') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert found.stdout.strip() == "[]", found.stderr

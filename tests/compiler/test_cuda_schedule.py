@@ -1,0 +1,196 @@
+"""How kernels are spread over a GPU, the limits of vector variants, and the printed text."""
+
+from pathlib import Path
+
+import cuda_zoo
+import numpy as np
+import pytest
+from cuda_harness import ANY, IN, OUT, PARALLEL, REDUCE, UNIT, make
+
+from gpuflow.compiler.cuda import print_cuda
+from gpuflow.compiler.cuda_printer import CudaPrintError
+from gpuflow.compiler.cuda_schedule import (
+    launch_shape,
+    may_launch,
+    schedule_cuda,
+    scratch_bytes,
+)
+from gpuflow.kir.nodes import Mode, Operand
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "width"),
+    [
+        ("map", "point", 4),
+        ("map_two_axes", "point", 4),
+        ("row", "row", 1),
+        ("row_tuple", "row", 1),
+        ("column", "column", 1),
+        ("column_first", "column", 1),
+        ("column_between", "row", 1),
+        ("full", "full", 1),
+        ("loop", "point", 2),
+        ("segments", "point", 1),
+        ("no_axes", "point", 1),
+    ],
+)
+def test_strategy_and_width(name, strategy, width):
+    """batch_center is contiguous along its reduction, so its threads go there, as in a row."""
+    launch = schedule_cuda(cuda_zoo.zoo()[name], vectorize=True)
+    assert (launch.strategy, launch.width) == (strategy, width)
+    assert schedule_cuda(cuda_zoo.zoo()[name], vectorize=False).width == 1
+
+
+def shape(name, processors=10, **extents):
+    launch = schedule_cuda(cuda_zoo.zoo()[name], vectorize=True)
+    (columns, rows), block = launch_shape(launch, extents, processors)
+    assert rows == 1
+    return columns, block
+
+
+def test_launch_shapes():
+    assert shape("map", i0=0) == (0, (256, 1))
+    assert shape("map", i0=1024) == (1, (256, 1))
+    assert shape("map", i0=1025) == (2, (256, 1))
+    assert shape("map", i0=10**9) == (160, (256, 1))  # 16 blocks for each processor
+    assert shape("row", i0=100, i1=1024) == (13, (32, 8))
+    assert shape("row", i0=100, i1=1025) == (100, (256, 1))
+    assert shape("row", i0=100, i1=10**6) == (100, (512, 1))
+    assert shape("column", row=100, column=70) == (3, (32, 8))
+    assert shape("column", row=5000, column=70) == (3, (32, 32))
+    assert shape("full", i0=0) == (1, (256, 1))
+    assert shape("full", i0=10**9) == (20, (256, 1))
+    assert shape("no_axes") == (1, (1, 1))
+    launch = schedule_cuda(cuda_zoo.zoo()["segments"], vectorize=True)
+    assert launch_shape(launch, {}, 10, segment_points=513)[0] == (3, 1)
+    full = schedule_cuda(cuda_zoo.zoo()["full"], vectorize=True)
+    assert scratch_bytes(full, (20, 1)) == 8 * 2 * 20
+
+
+def test_threads_of_a_block_are_whole_warps_within_the_bounds():
+    for kernel in cuda_zoo.zoo().values():
+        launch = schedule_cuda(kernel, vectorize=True)
+        for extent in (1, 100, 10**4, 10**7):
+            extents = {axis.name: extent for axis in kernel.axes}
+            _, (x, y) = launch_shape(launch, extents, 10)
+            assert x * y <= launch.bounds
+            assert (x * y) % 32 == 0 or not kernel.axes
+
+
+def test_what_a_vector_variant_must_be_given():
+    kernel = cuda_zoo.zoo()["map_two_axes"]
+    launch = schedule_cuda(kernel, vectorize=True)
+    assert launch.vector_operands == ("x", "bias", "o", "positive")
+    addresses = {"x": 8, "row": 4, "bias": 16, "o": 24, "positive": 4}
+    extents = {"i0": 3, "i1": 8}
+    strides = {("x", "i0"): 8, ("o", "i0"): 12, ("positive", "i0"): 8, ("row", "i0"): 1}
+    assert may_launch(launch, kernel, addresses, extents, strides)
+    assert not may_launch(launch, kernel, addresses | {"bias": 8}, extents, strides)
+    assert not may_launch(launch, kernel, addresses | {"positive": 2}, extents, strides)
+    assert not may_launch(launch, kernel, addresses, extents | {"i1": 6}, strides)
+    assert not may_launch(launch, kernel, addresses, extents, strides | {("o", "i0"): 10})
+    scalar = schedule_cuda(kernel, vectorize=False)
+    assert may_launch(scalar, kernel, addresses | {"bias": 4}, {"i0": 3, "i1": 7}, strides)
+
+
+def test_an_operand_that_is_read_after_it_was_written_is_not_vectorized():
+    operands = [Operand("x", "float32", Mode.INOUT, (UNIT,)), Operand("o", "float32", OUT, (UNIT,))]
+
+    def body(b):
+        with b.for_axis("i0"):
+            b.store("x", b.apply("exp", b.load("x")))
+            b.store("o", b.load("x"))
+
+    kernel = make("again", {"i0": PARALLEL}, operands, body)
+    assert schedule_cuda(kernel, vectorize=True).width == 1
+
+
+@pytest.mark.parametrize("name", ["map", "map_two_axes", "row", "column", "full", "segments"])
+def test_golden_text(name):
+    """The printed module, as a person reads it; it is also what the kernel cache stores.
+
+    Where a change is meant, write ``print_cuda(kernel).text`` to the file.
+    """
+    text = print_cuda(cuda_zoo.zoo()[name]).text
+    assert text == (GOLDEN / f"cuda_{name}.py.txt").read_text()
+
+
+def test_names_of_operands_hide_nothing():
+    operands = [
+        Operand("cuda", "float32", IN, (UNIT,)),
+        Operand("maximum", "float32", Mode.SCALAR),
+        Operand("t0", "float32", OUT, (UNIT,)),
+    ]
+
+    def body(b):
+        with b.for_axis("i0"):
+            b.store("t0", b.apply("max", b.load("cuda"), b.load("maximum")))
+
+    source = print_cuda(make("names", {"i0": PARALLEL}, operands, body))
+    assert "def names(cuda_, maximum_, t0_, n_i0):" in source.text
+    assert source.signature == ("*float32", "float32", "*float32", "int64")
+
+
+def test_parameters_have_the_types_of_their_words():
+    operands = [
+        Operand("x", "float8_e5m2", IN, (ANY,)),
+        Operand("p", "int64", Mode.INDEX, (ANY,)),
+        Operand("s", "float16", Mode.SCALAR),
+        Operand("o", "bool", OUT, (ANY,)),
+    ]
+
+    def body(b):
+        with b.for_axis("i0"):
+            wide = b.apply("add", b.load("x"), b.load("s"))
+            b.store("o", b.apply("gt", wide, b.cast(b.load("p"), "float32")))
+
+    kernel = make("words", {"i0": PARALLEL}, operands, body, index_bits=32)
+    expected = ("*uint8", "int64", "uint16", "*uint8", "int32", "int32", "int32", "int32")
+    assert print_cuda(kernel).signature == expected
+
+
+def test_a_full_reduction_that_is_used_over_its_own_axes_is_refused():
+    operands = [Operand("x", "float32", IN, (UNIT,)), Operand("o", "float32", OUT, (UNIT,))]
+
+    def body(b):
+        total = b.reduce("i0", b.const("float32", 0.0), "add", lambda: b.load("x"))
+        with b.for_axis("i0"):
+            b.store("o", b.apply("sub", b.load("x"), total))
+
+    kernel = make("center", {"i0": REDUCE}, operands, body, kind="full")
+    with pytest.raises(CudaPrintError, match=r"\[cuda\] the result of a full reduction must not be"):
+        print_cuda(kernel)
+
+
+def test_loops_over_different_points_are_refused():
+    operands = [Operand(n, "float32", OUT, (ANY, UNIT)) for n in "xy"]
+    operands[1] = Operand("y", "float32", OUT, (ANY, UNIT))
+
+    def body(b):
+        zero = b.const("float32", 0.0)
+        with b.for_axis("i0"), b.for_axis("i1"):
+            b.store("x", zero)
+        with b.for_axis("i1"):
+            b.store("y", zero)
+
+    kernel = make("different", {"i0": PARALLEL, "i1": PARALLEL}, operands, body)
+    with pytest.raises(CudaPrintError, match=r"must have the axes \['i0', 'i1'\]; got \['i1'\]"):
+        print_cuda(kernel)
+
+
+def test_two_vector_loops_that_differ_are_refused():
+    operands = [Operand(n, "float32", OUT, (UNIT,)) for n in "xy"]
+
+    def body(b):
+        zero, one = b.const("float32", 0.0), b.const("float32", 1.0)
+        with b.for_axis("i0"):
+            b.store("x", zero)
+        with b.for_axis("i0"):
+            b.store("y", one)
+
+    kernel = make("two_loops", {"i0": PARALLEL}, operands, body)
+    with pytest.raises(CudaPrintError, match="must have one loop over points to use vectors"):
+        print_cuda(kernel)
+    assert np.size(print_cuda(kernel, vectorize=False).signature) == 3
