@@ -2,7 +2,11 @@
 
 from gpuflow import errors as errors
 from gpuflow import lax as lax
+from gpuflow import nn as nn
 from gpuflow import numpy as numpy
+from gpuflow import random as random
+from gpuflow import tree as tree
+from gpuflow import tree_util as tree_util
 from gpuflow import wiring
 from gpuflow.api import ShapeDtypeStruct as ShapeDtypeStruct
 from gpuflow.api import block_until_ready as block_until_ready
@@ -34,6 +38,7 @@ from gpuflow.control.custom_rules import custom_jvp as custom_jvp
 from gpuflow.runtime.array import Array as Array
 from gpuflow.runtime.device import Device as Device
 from gpuflow.runtime.device import default_backend as default_backend
+from gpuflow.runtime.driver_cpu import cache_stats as cache_stats
 from gpuflow.timing import timeit as timeit
 from gpuflow.version import __version__ as __version__
 

@@ -4,6 +4,7 @@ Operands must have one dtype (Python numbers take that of the other operand) and
 scalars. gpuflow.numpy is the friendly surface over these.
 """
 
+from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.ops.axes import broadcast_in_dim as broadcast_in_dim
 from gpuflow.ops.axes import reduce_sum as reduce_sum
 from gpuflow.ops.axes import reshape as reshape
@@ -52,7 +53,7 @@ from gpuflow.ops.joining import concatenate as concatenate
 from gpuflow.ops.layout import iota as iota
 from gpuflow.ops.layout import pad as pad
 from gpuflow.ops.layout import rev as rev
-from gpuflow.ops.layout import slice_ as slice
+from gpuflow.ops.layout import slice_ as slice_
 from gpuflow.ops.layout import slice_in_dim as slice_in_dim
 from gpuflow.ops.powers import cbrt as cbrt
 from gpuflow.ops.powers import integer_pow as integer_pow
@@ -93,3 +94,7 @@ from gpuflow.ops.transcendental import sin as sin
 from gpuflow.ops.transcendental import sinh as sinh
 from gpuflow.ops.transcendental import tan as tan
 from gpuflow.ops.transcendental import tanh as tanh
+
+slice = slice_
+
+__getattr__ = _missing_name(__name__, "lax", list(globals()))

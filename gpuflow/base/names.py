@@ -16,7 +16,7 @@ def missing_name(module: str, short: str, names: Iterable[str]) -> Callable[[str
         names: its names; private ones are not shown.
     """
 
-    def __getattr__(name: str) -> Any:  # noqa: N807  modules look it up by this name
+    def __getattr__(name: str) -> Any:
         public = sorted(known for known in names if not known.startswith("_"))
         if name.startswith("__"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")

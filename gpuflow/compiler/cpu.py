@@ -19,6 +19,7 @@ from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest,
 from gpuflow.compiler.cpu_build import LoadedKernel, Object, build_cpu, host_identity, load_cpu
 from gpuflow.compiler.cpu_column import ColumnPrinter
 from gpuflow.compiler.cpu_printer import CpuPrinter
+from gpuflow.compiler.debugging import show
 from gpuflow.compiler.printer import Source
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
@@ -81,6 +82,9 @@ def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> Load
 def _load(kernel: Kernel, key: str, cache: KernelCache) -> LoadedKernel:
     def build() -> Entry:
         source = print_cpu(kernel)
+        show(1, f"build {kernel.name}", lambda: f"cache miss {key}")
+        show(3, f"kernel {kernel.name}", lambda: kernel_text(kernel))
+        show(4, f"source {kernel.name}", lambda: f"{cache.path(key, 'py')}\n{source.text}")
         built = build_cpu(source)
         return Entry(built.code, "o", source.text, built.entry, built.imports)
 

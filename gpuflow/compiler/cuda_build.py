@@ -113,9 +113,7 @@ def _numba_type(types: ModuleType, name: str) -> Any:
 
 
 @contextmanager
-def _without_device(
-    dispatcher: ModuleType, compute_capability: tuple[int, int]
-) -> Iterator[None]:
+def _without_device(dispatcher: Any, compute_capability: tuple[int, int]) -> Iterator[None]:
     """Answer numba-cuda's question for the current device while device functions are compiled.
 
     Device functions ask for it at compile time, which fails without a GPU, and with one would give

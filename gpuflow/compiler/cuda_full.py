@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuflow.compiler import cuda_helpers
-from gpuflow.compiler.cuda_groups import GroupPrinter
+from gpuflow.compiler.cuda_groups import GroupPrinter, all_uses
 from gpuflow.compiler.cuda_printer import CudaPrintError
 from gpuflow.compiler.cuda_schedule import Launch
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import For, Kernel, Reduce, Store
-from gpuflow.kir.walk import owned_blocks, results_of, uses_of
+from gpuflow.kir.walk import results_of
 
 
 class FullPrinter(GroupPrinter):
@@ -42,30 +42,33 @@ class FullPrinter(GroupPrinter):
         self.in_points = True
         for statement in before:
             self.statement(statement)
-        found = [(s, self.partial_reduce(s)) for s in reduces]
-        for s, outs in found:
-            self.combine_members(s, outs, "row")
-        self._publish(found)
+        for axes in dict.fromkeys(s.axes for s in reduces):
+            self.partial_reduces([s for s in reduces if s.axes == axes])
+        for s in reduces:
+            self.combine_members(s, "row")
+        self._publish(reduces)
         self.helper("is_last_block", cuda_helpers.IS_LAST_BLOCK)
         with self.indented("if is_last_block(block_counter):"):
             first = 0
-            for s, outs in found:
-                self._combine_blocks(s, outs, first)
-                first += len(outs)
+            for s in reduces:
+                self._combine_blocks(s, first)
+                first += len(s.outs)
             with self.indented("if cuda.threadIdx.x == 0:"):
                 self.in_members = True  # one thread is left: nothing is shared any more
                 for statement in after:
                     self.statement(statement)
 
-    def _publish(self, found: list[tuple[Reduce, list[str]]]) -> None:
+    def _publish(self, reduces: Sequence[Reduce]) -> None:
         """Component k of block b is word ``k * block_count + b``."""
-        values = [(out, v.dtype) for s, outs in found for out, v in zip(outs, s.outs, strict=True)]
+        values = [value for s in reduces for value in s.outs]
         with self.indented("if cuda.threadIdx.x == 0:"):
-            for number, (out, dtype) in enumerate(values):
+            for number, value in enumerate(values):
                 place = f"{number} * block_count + cuda.blockIdx.x"
-                self.emit(f"scratch_words[{place}] = {cuda_helpers.to_word(out, dtype)}")
+                word = cuda_helpers.to_word(self.value(value), value.dtype)
+                self.emit(f"scratch_words[{place}] = {word}")
 
-    def _combine_blocks(self, s: Reduce, outs: Sequence[str], first: int) -> None:
+    def _combine_blocks(self, s: Reduce, first: int) -> None:
+        outs = self.results(s)
         self.assign(outs, [self.value(v) for v in s.init])
         combine = self.combine_function(s)
         start = self.index("cuda.threadIdx.x")
@@ -75,7 +78,7 @@ class FullPrinter(GroupPrinter):
                 word = f"load_shared_by_gpu(scratch_words, {number} * block_count + block_id)"
                 words.append(cuda_helpers.from_word(word, value.dtype))
             self.emit(f"{', '.join(outs)} = {combine}({', '.join([*outs, *words])})")
-        self.combine_members(s, outs, "row")
+        self.combine_members(s, "row")
 
 
 Stages = tuple[list[nodes.Statement], list[Reduce], list[nodes.Statement]]
@@ -88,7 +91,7 @@ def split_stages(kernel: Kernel) -> Stages:
     after: list[nodes.Statement] = []
     late: set[int] = set()
     for statement in kernel.body.body:
-        is_late = bool(_all_uses(statement) & late)
+        is_late = bool(all_uses(statement) & late)
         if is_late and (isinstance(statement, Reduce | For) and _is_over_axes(statement)):
             raise CudaPrintError(
                 f"[cuda] the result of a full reduction must not be used in another loop over its "
@@ -107,12 +110,3 @@ def split_stages(kernel: Kernel) -> Stages:
 
 def _is_over_axes(statement: Reduce | For) -> bool:
     return isinstance(statement, Reduce) or statement.axis is not None
-
-
-def _all_uses(statement: nodes.Statement) -> set[int]:
-    found = {value.number for value in uses_of(statement)}
-    for block in owned_blocks(statement):
-        found |= {value.number for value in block.results}
-        for inner in block.body:
-            found |= _all_uses(inner)
-    return found

@@ -14,8 +14,19 @@ from gpuflow.compiler import cuda_helpers
 from gpuflow.compiler.cuda_printer import CudaPrinter, Nest
 from gpuflow.compiler.cuda_scalar import STORAGE_BITS
 from gpuflow.compiler.cuda_schedule import MEMBER_ROLES, perfect_nest
-from gpuflow.kir.nodes import Axis, Block, For, If, Mode, Reduce, Store, While
-from gpuflow.kir.walk import statements
+from gpuflow.kir.nodes import (
+    Axis,
+    Block,
+    Const,
+    For,
+    If,
+    Mode,
+    Reduce,
+    Statement,
+    Store,
+    While,
+)
+from gpuflow.kir.walk import owned_blocks, statements, uses_of
 
 
 class GroupPrinter(CudaPrinter):
@@ -115,31 +126,54 @@ class GroupPrinter(CudaPrinter):
 
     # Reductions
 
-    def reduce(self, s: Reduce) -> None:
-        if not self.is_shared(s.axes[0]):
-            self.serial_reduce(s)
-            return
-        outs = self.partial_reduce(s)
-        self.combine_members(s, outs, "column" if self.is_column else "row")
+    def block(self, block: Block) -> None:
+        """Reductions that stand together and do not need each other share one loop."""
+        together: list[Reduce] = []
+        for statement in block.body:
+            if isinstance(statement, Reduce) and self.is_shared(statement.axes[0]):
+                if together and not _may_share(together, statement):
+                    self._reduce_together(together)
+                    together = []
+                together.append(statement)
+                continue
+            if together and not isinstance(statement, Const):
+                self._reduce_together(together)
+                together = []
+            self.statement(statement)
+        self._reduce_together(together)
 
-    def partial_reduce(self, s: Reduce) -> list[str]:
-        """Each member combines its share; returns the names of the results."""
-        outs = [self.value(o) for o in s.outs]
-        self.assign(outs, [self.value(v) for v in s.init])
-        axes = sorted((self.axes[name] for name in s.axes), key=self.kernel.axes.index)
-        self.over_members(axes, lambda: self._combine_point(s, axes, outs))
-        return outs
+    def _reduce_together(self, reduces: Sequence[Reduce]) -> None:
+        self.partial_reduces(reduces)
+        for s in reduces:
+            self.combine_members(s, "column" if self.is_column else "row")
 
-    def _combine_point(self, s: Reduce, axes: Sequence[Axis], outs: list[str]) -> None:
+    def partial_reduces(self, reduces: Sequence[Reduce]) -> None:
+        """Each member combines its share, of all reductions in one loop."""
+        for s in reduces:
+            self.assign(self.results(s), [self.value(v) for v in s.init])
+        if reduces:
+            axes = [axis for axis in self.kernel.axes if axis.name in reduces[0].axes]
+            self.over_members(axes, lambda: self._combine_points(reduces, axes))
+
+    def _combine_points(self, reduces: Sequence[Reduce], axes: Sequence[Axis]) -> None:
+        for s in reduces:
+            self._combine_point(s, axes)
+
+    def _combine_point(self, s: Reduce, axes: Sequence[Axis]) -> None:
         if axes:
             with self.at_point(axes[0], s.body):
-                self._combine_point(s, axes[1:], outs)
+                self._combine_point(s, axes[1:])
             return
         self.block(s.body)
-        self.combine(s, outs, [self.value(v) for v in s.body.results])
+        self.combine(s, self.results(s), [self.value(v) for v in s.body.results])
 
-    def combine_members(self, s: Reduce, outs: Sequence[str], group: str) -> None:
+    def results(self, s: Reduce) -> list[str]:
+        """The variables that hold the results of a reduction."""
+        return [self.value(o) for o in s.outs]
+
+    def combine_members(self, s: Reduce, group: str) -> None:
         """Combine what the members found, so that every one of them has the result."""
+        outs = self.results(s)
         combine = self.combine_function(s)
         dtypes = [out.dtype for out in s.outs]
         self.helper(f"{group}_{combine}", cuda_helpers.GROUPS[group](combine, dtypes))
@@ -201,6 +235,22 @@ class GroupPrinter(CudaPrinter):
             return "barrier()"
         self.helper("row_barrier", cuda_helpers.ROW_BARRIER)
         return "row_barrier()"
+
+
+def _may_share(together: Sequence[Reduce], s: Reduce) -> bool:
+    """Whether a reduction runs over the same axes as others and uses none of their results."""
+    found = {value.number for other in together for value in other.outs}
+    return set(s.axes) == set(together[0].axes) and not all_uses(s) & found
+
+
+def all_uses(statement: Statement) -> set[int]:
+    """The numbers of all values that a statement and the blocks in it use."""
+    found = {value.number for value in uses_of(statement)}
+    for block in owned_blocks(statement):
+        found |= {value.number for value in block.results}
+        for inner in block.body:
+            found |= all_uses(inner)
+    return found
 
 
 def _renumbered(text: str) -> str:

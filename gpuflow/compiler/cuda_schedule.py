@@ -10,6 +10,7 @@ thread of the group that works on a point.
     full       the whole grid          -                        the last block to finish
 
 The text does not know sizes: whether a row is done by a warp or by a block is the launch's choice.
+With 32-bit indices the number of points and of threads together must stay below 2**31.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from gpuflow.compiler.printer import operands_in
 from gpuflow.kir import nodes
@@ -196,7 +198,9 @@ def _components(body: Block) -> int:
     return sum(len(s.outs) for s in body.body if isinstance(s, nodes.Reduce))
 
 
-def is_point_loop(statement: nodes.Statement, axes: Mapping[str, Axis]) -> bool:
+def is_point_loop(
+    statement: nodes.Statement, axes: Mapping[str, Axis]
+) -> TypeGuard[nodes.For]:
     """Whether a statement is a loop over an axis of points."""
     if not isinstance(statement, nodes.For) or statement.axis is None:
         return False
@@ -222,16 +226,16 @@ def perfect_nest(
 
 
 def moves_as_vector(
-    statement: nodes.Statement, kernel: Kernel, stride: Stride = Stride.UNIT
-) -> bool:
-    """Whether a Load or Store is a plain access with a given innermost stride class."""
+    statement: nodes.Statement, kernel: Kernel
+) -> TypeGuard[nodes.Load | nodes.Store]:
+    """Whether a statement is a plain access to neighbors along the innermost axis."""
     if not isinstance(statement, nodes.Load | nodes.Store):
         return False
     operand = next(o for o in kernel.operands if o.name == statement.operand)
     if operand.mode in (Mode.INDEX, Mode.SCALAR) or not operand.strides:
         return False
     plain = statement.offset is None and statement.where is None
-    return plain and operand.strides[-1] is stride
+    return plain and operand.strides[-1] is Stride.UNIT
 
 
 def _vector_width(

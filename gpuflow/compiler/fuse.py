@@ -77,6 +77,8 @@ def clone_cheap(jaxpr: Jaxpr) -> Jaxpr:
         eqns.append(eqn)
         if iteration_of(eqn) is None:
             in_memory.update(eqn.outputs)
+        if len(eqn.outputs) != 1:
+            continue
         out = eqn.outputs[0]
         if len(readers.get(out, ())) > 1 and out not in outputs and _is_clonable(eqn, in_memory):
             clonable[out] = eqn
@@ -102,7 +104,7 @@ def _clone(eqn: Eqn, clonable: dict[Var, Eqn], eqns: list[Eqn]) -> Var:
 
 
 def _is_clonable(eqn: Eqn, in_memory: set[Var]) -> bool:
-    if len(eqn.outputs) != 1 or iteration_of(eqn) is None:
+    if iteration_of(eqn) is None:
         return False
     rule = eqn.primitive.lower
     arrays = [atom for atom in eqn.inputs if type(atom) is not Literal]
@@ -130,10 +132,22 @@ class _Grouping:
                 source = None if type(atom) is Literal else program.producer.get(atom)
                 if source is not None:
                     self.successors[source].add(reader)
+        self._keep_effects_in_order()
         self.spaces: dict[int, Space | None] = {}
         for k in range(count):
             if program.iterations[k] is not None:
                 self.spaces[k] = analyse(program, (k,))
+
+    def _keep_effects_in_order(self) -> None:
+        """Ordered effects of one name happen in program order: each waits for the one before."""
+        last: dict[str, int] = {}
+        for k, eqn in enumerate(self.program.jaxpr.eqns):
+            for effect in eqn.effects:
+                if not effect.ordered:
+                    continue
+                if effect.name in last:
+                    self.successors[last[effect.name]].add(k)
+                last[effect.name] = k
 
     def try_merge(self, first: int, second: int) -> bool:
         """Merge the groups of two equations if one kernel can compute both."""

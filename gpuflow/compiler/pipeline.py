@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from gpuflow.base.config import config
+from gpuflow.compiler.debugging import show
 from gpuflow.compiler.fuse import clone_cheap
 from gpuflow.compiler.plan import Plan, Template, bind, make_template, template_key
 from gpuflow.compiler.program import (
@@ -54,5 +54,4 @@ def _template(program: Jaxpr) -> Template:
 def _report(name: str, program: Jaxpr) -> None:
     if config.environment.check:
         check_jaxpr(program)
-    if config.environment.debug >= 2:
-        print(f"[gpuflow] after {name}:\n{program}", file=sys.stderr)
+    show(2, f"after {name}", lambda: str(program))

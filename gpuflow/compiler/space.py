@@ -50,7 +50,7 @@ class Iteration:
 def iteration_of(eqn: Eqn) -> Iteration | None:
     """How ``eqn`` iterates, or None if no generated kernel can hold it."""
     avals = [atom.aval for atom in eqn.inputs] + [var.aval for var in eqn.outputs]
-    if not all(_is_supported(aval) for aval in avals) or eqn.effects:
+    if not eqn.outputs or eqn.effects or not all(_is_supported(aval) for aval in avals):
         return None
     out = eqn.outputs[0].aval
     every = tuple(range(out.ndim))

@@ -84,27 +84,27 @@ from gpuflow.numpy.scalar_types import bfloat16 as bfloat16
 from gpuflow.numpy.scalar_types import bool_ as bool_
 from gpuflow.numpy.scalar_types import can_cast as can_cast
 from gpuflow.numpy.scalar_types import cdouble as cdouble
-from gpuflow.numpy.scalar_types import complex128 as complex128
 from gpuflow.numpy.scalar_types import complex64 as complex64
+from gpuflow.numpy.scalar_types import complex128 as complex128
 from gpuflow.numpy.scalar_types import complexfloating as complexfloating
 from gpuflow.numpy.scalar_types import csingle as csingle
 from gpuflow.numpy.scalar_types import double as double
 from gpuflow.numpy.scalar_types import dtype as dtype
 from gpuflow.numpy.scalar_types import finfo as finfo
+from gpuflow.numpy.scalar_types import float8_e4m3fn as float8_e4m3fn
+from gpuflow.numpy.scalar_types import float8_e5m2 as float8_e5m2
 from gpuflow.numpy.scalar_types import float16 as float16
 from gpuflow.numpy.scalar_types import float32 as float32
 from gpuflow.numpy.scalar_types import float64 as float64
-from gpuflow.numpy.scalar_types import float8_e4m3fn as float8_e4m3fn
-from gpuflow.numpy.scalar_types import float8_e5m2 as float8_e5m2
 from gpuflow.numpy.scalar_types import floating as floating
 from gpuflow.numpy.scalar_types import generic as generic
 from gpuflow.numpy.scalar_types import iinfo as iinfo
 from gpuflow.numpy.scalar_types import inexact as inexact
+from gpuflow.numpy.scalar_types import int4 as int4
+from gpuflow.numpy.scalar_types import int8 as int8
 from gpuflow.numpy.scalar_types import int16 as int16
 from gpuflow.numpy.scalar_types import int32 as int32
-from gpuflow.numpy.scalar_types import int4 as int4
 from gpuflow.numpy.scalar_types import int64 as int64
-from gpuflow.numpy.scalar_types import int8 as int8
 from gpuflow.numpy.scalar_types import integer as integer
 from gpuflow.numpy.scalar_types import iscomplexobj as iscomplexobj
 from gpuflow.numpy.scalar_types import isdtype as isdtype
@@ -116,11 +116,11 @@ from gpuflow.numpy.scalar_types import promote_types as promote_types
 from gpuflow.numpy.scalar_types import result_type as result_type
 from gpuflow.numpy.scalar_types import signedinteger as signedinteger
 from gpuflow.numpy.scalar_types import single as single
+from gpuflow.numpy.scalar_types import uint4 as uint4
+from gpuflow.numpy.scalar_types import uint8 as uint8
 from gpuflow.numpy.scalar_types import uint16 as uint16
 from gpuflow.numpy.scalar_types import uint32 as uint32
-from gpuflow.numpy.scalar_types import uint4 as uint4
 from gpuflow.numpy.scalar_types import uint64 as uint64
-from gpuflow.numpy.scalar_types import uint8 as uint8
 from gpuflow.numpy.scalar_types import unsignedinteger as unsignedinteger
 from gpuflow.numpy.shaping import append as append
 from gpuflow.numpy.shaping import array_split as array_split
@@ -194,9 +194,9 @@ from gpuflow.numpy.ufuncs import fmod as fmod
 from gpuflow.numpy.ufuncs import hypot as hypot
 from gpuflow.numpy.ufuncs import imag as imag
 from gpuflow.numpy.ufuncs import log as log
-from gpuflow.numpy.ufuncs import log10 as log10
 from gpuflow.numpy.ufuncs import log1p as log1p
 from gpuflow.numpy.ufuncs import log2 as log2
+from gpuflow.numpy.ufuncs import log10 as log10
 from gpuflow.numpy.ufuncs import logaddexp as logaddexp
 from gpuflow.numpy.ufuncs import maximum as maximum
 from gpuflow.numpy.ufuncs import minimum as minimum
@@ -223,8 +223,9 @@ from gpuflow.numpy.ufuncs import tan as tan
 from gpuflow.numpy.ufuncs import tanh as tanh
 from gpuflow.numpy.ufuncs import true_divide as true_divide
 from gpuflow.numpy.ufuncs import trunc as trunc
-from gpuflow.runtime.array import Array as ndarray
+from gpuflow.runtime.array import Array as Array
 
+ndarray = Array
 bool = bool_
 inf = float("inf")
 nan = float("nan")

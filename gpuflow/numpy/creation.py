@@ -24,6 +24,7 @@ from gpuflow.numpy.promotion import (
     user_dtype,
 )
 from gpuflow.numpy.shaping import as_shape, expand_dims, reshape, stack
+from gpuflow.ops.convert import convert_element_type_p
 from gpuflow.runtime.array import Array, from_numpy
 
 
@@ -91,11 +92,11 @@ def _make(value: Any, wanted: Any) -> Any:
 
 def _host_convert(host: np.ndarray, dtype: Any) -> np.ndarray:
     """NumPy data in another dtype, under the rules of astype on arrays."""
-    if host.dtype == dtype or dtypes.is_extended(dtype) or host.dtype.kind not in "fc":
+    if host.dtype == dtype:
         return host
-    if dtypes.is_inexact(dtype) and not (host.dtype.kind == "c" and dtypes.is_floating(dtype)):
-        return host
-    return np.asarray(lax.convert_element_type(from_numpy(host, ShapedArray(host.shape, host.dtype)), dtype))
+    assert convert_element_type_p.impl is not None
+    with np.errstate(all="ignore"):
+        return convert_element_type_p.impl(np, host, new_dtype=dtype, weak_type=False)
 
 
 def _from_sequence(value: Any, wanted: Any) -> Any:

@@ -26,7 +26,6 @@ from gpuflow.numpy.promotion import (
     broadcast_shapes,
     check_arraylike,
     convert,
-    promote_shapes,
 )
 from gpuflow.numpy.shaping import broadcast_to, moveaxis, ravel
 from gpuflow.ops.selection import where as select_where
@@ -321,7 +320,8 @@ def take(
     size, dtype = aval_of(a).shape[place], aval_of(entry).dtype
     if mode == "wrap":
         rest = lax.rem(entry, convert(size, dtype))
-        entry = select_where(lax.lt(rest, convert(0, dtype)), lax.add(rest, convert(size, dtype)), rest)
+        wrapped = lax.add(rest, convert(size, dtype))
+        entry = select_where(lax.lt(rest, convert(0, dtype)), wrapped, rest)
     else:
         entry = wrap_negative(entry, size)
     x = moveaxis(a, place, 0)
@@ -356,8 +356,9 @@ def take_along_axis(arr: Any, indices: Any, axis: int = -1, mode: str | None = N
         ),
     )
     indices = wrap_negative(indices, size)
-    x, index = (moveaxis(v, place, -1) for v in promote_shapes("take_along_axis", (arr, indices)))
-    lead = broadcast_shapes(aval_of(x).shape[:-1], aval_of(index).shape[:-1], name="take_along_axis")
+    x, index = moveaxis(arr, place, -1), moveaxis(indices, place, -1)
+    shapes = aval_of(x).shape[:-1], aval_of(index).shape[:-1]
+    lead = broadcast_shapes(*shapes, name="take_along_axis")
     x = broadcast_to(x, (*lead, size))
     index = broadcast_to(index, (*lead, aval_of(index).shape[-1]))
     rows = lax.row_gather(x, index, mode or "fill", batch_dims=len(lead))

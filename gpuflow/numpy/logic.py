@@ -150,7 +150,9 @@ def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
     return select_where(condition, x, y)
 
 
-def clip(arr: Any, /, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: Any = None) -> Any:
+def clip(
+    arr: Any, /, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: Any = None
+) -> Any:
     """Limit elements to ``[min, max]``; either may be None.
 
     Args:

@@ -64,7 +64,7 @@ _COMPARISONS = {
 
 def _iterate(self: Any) -> Iterator[Any]:
     if aval_of(self).ndim == 0:
-        raise TypeError("[iter] the array must have at least one axis; got shape (). Fix: float(x).")
+        raise TypeError("[iter] the array must have an axis; got shape (). Fix: float(x).")
     return iter([indexing.getitem(self, k) for k in range(aval_of(self).shape[0])])
 
 

@@ -1,4 +1,4 @@
-"""Promotion of operands: dtypes, weak types and ranks, as every function of the surface needs it."""
+"""Promotion of operands: common dtypes, weak types and ranks."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ from gpuflow.numpy.ufuncs import no_out
 def keep_dims(out: Any, shape: Sequence[int], axes: Sequence[int]) -> Any:
     """The result of a reduction of ``shape`` over ``axes``, with those axes at size 1."""
     kept = [d for d in range(len(shape)) if d not in axes]
-    return lax.broadcast_in_dim(out, [shape[d] if d in kept else 1 for d in range(len(shape))], kept)
+    sizes = [size if d in kept else 1 for d, size in enumerate(shape)]
+    return lax.broadcast_in_dim(out, sizes, kept)
 
 
 def _prepare(name: str, a: Any, axis: Axes, out: Any, where: Any, fill: Any) -> Any:

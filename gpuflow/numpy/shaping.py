@@ -7,6 +7,7 @@ which axes of the two sides are the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 from operator import index as as_index
 from typing import Any
@@ -338,7 +339,7 @@ def append(arr: Any, values: Any, axis: int | None = None) -> Any:
 def _cut(x: Any, axis: int, bounds: Sequence[int]) -> list[Any]:
     sizes = aval_of(x).shape
     pieces = []
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    for start, stop in pairwise(bounds):
         first, last = [0] * len(sizes), list(sizes)
         first[axis], last[axis] = start, max(start, stop)
         pieces.append(lax.slice(x, first, last))

@@ -32,7 +32,9 @@ def tile(A: Any, reps: int | Sequence[int]) -> Any:
     )
 
 
-def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: Any = None) -> Any:
+def repeat(
+    a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None
+) -> Any:
     """Repeat each element ``repeats`` times.
 
     Args:

@@ -76,7 +76,7 @@ divide = make_binary(
 )
 true_divide = divide
 negative = make_unary("negative", lax.neg, "Elementwise ``-x``; not for bools.")
-positive = make_unary("positive", lambda x: lax.convert_element_type(x, aval_of(x).dtype), "``+x``.")
+positive = make_unary("positive", lambda x: lax.add(x, _like(0, x)), "Elementwise ``+x``.")
 maximum = make_binary("maximum", lax.max, "The larger of two elements; nan wins.")
 minimum = make_binary("minimum", lax.min, "The smaller of two elements; nan wins.")
 

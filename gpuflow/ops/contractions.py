@@ -34,7 +34,7 @@ DimensionNumbers = tuple[tuple[Dims, Dims], tuple[Dims, Dims]]
 
 
 def _real_part(dtype: np.dtype) -> np.dtype:
-    return np.zeros((), dtype).real.dtype if dtypes.is_complex(dtype) else dtype
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtypes.is_complex(dtype) else dtype
 
 
 def _width(dtype: np.dtype) -> int:
@@ -370,7 +370,8 @@ def _dot_batch(
         rhs_free = _free(aval_of(operands[1]).ndim, right, right_batch)
         place = lhs_kept + rhs_free.index(rhs_dim)
     numbers = ((left, right), (left_batch, right_batch))
-    return dot_general(*operands, numbers, precision, preferred_element_type), place
+    lhs, rhs = operands
+    return dot_general(lhs, rhs, numbers, precision, preferred_element_type), place
 
 
 def dot_general(

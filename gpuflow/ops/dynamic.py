@@ -22,6 +22,7 @@ from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
 from gpuflow.ops.axes import insert_axis, move_axis
 from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
+from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.nary import unbroadcast
 from gpuflow.ops.zeros import full, instantiate, zeros_of
 
@@ -185,7 +186,7 @@ def _slice_batch(
 ) -> tuple[Any, int]:
     x, *starts = operands
     if all(dim is None for dim in dims[1:]):
-        x = move_axis(x, dims[0], batch_dims)
+        x = batch_to_dim(x, dims[0], batch_dims, axis.size)
         sizes = (axis.size, *slice_sizes)
         return dynamic_slice(x, [_zero_starts(starts), *starts], sizes, batch_dims), batch_dims
     x, *starts = _spread(operands, dims)
@@ -247,8 +248,7 @@ def _update_shape(
     sizes = update.shape[batch_dims:]
     _check_window("dynamic_update_slice", x, starts, sizes, batch_dims)
     batch = _batch_shape("dynamic_update_slice", (x, update, *starts), batch_dims)
-    weak = x.weak_type and update.weak_type
-    return ShapedArray((*batch, *x.shape[batch_dims:]), x.dtype, weak)
+    return ShapedArray((*batch, *x.shape[batch_dims:]), x.dtype)
 
 
 def _update_impl(xp: Any, x: Any, update: Any, *starts: Any, batch_dims: int) -> Any:
@@ -262,8 +262,8 @@ def _update_impl(xp: Any, x: Any, update: Any, *starts: Any, batch_dims: int) ->
 def _update_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, batch_dims: int) -> Any:
     x, update, *starts = primals
     out = dynamic_update_slice(x, update, starts, batch_dims)
-    moved = [instantiate(tangent) for tangent in tangents[:2]]
-    return out, dynamic_update_slice(*moved, starts, batch_dims)
+    moved, inserted = [instantiate(tangent) for tangent in tangents[:2]]
+    return out, dynamic_update_slice(moved, inserted, starts, batch_dims)
 
 
 def _update_transpose(

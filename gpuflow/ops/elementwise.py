@@ -172,12 +172,12 @@ min_p = _extremum("min", minimum, "and")
 
 
 def max(x: Any, y: Any) -> Any:
-    """Elementwise maximum; nan wins, -0.0 is below 0.0, complex numbers compare in real parts."""
+    """Elementwise maximum; nan wins, -0.0 is below 0.0, complex numbers go by real part first."""
     return max_p.bind(*match_scalars(x, y))
 
 
 def min(x: Any, y: Any) -> Any:
-    """Elementwise minimum; nan wins, -0.0 is below 0.0, complex numbers compare in real parts."""
+    """Elementwise minimum; nan wins, -0.0 is below 0.0, complex numbers go by real part first."""
     return min_p.bind(*match_scalars(x, y))
 
 

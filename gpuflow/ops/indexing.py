@@ -164,7 +164,7 @@ def _gather_batch(
     x_dim, index_dim = dims
     if index_dim is None:
         # The mapped dimension rides along, first among the rest of a row.
-        x = move_axis(x, x_dim, batch_dims + 1)
+        x = batch_to_dim(x, x_dim, batch_dims + 1, axis.size)
         return row_gather(x, indices, mode, batch_dims), aval_of(indices).ndim
     if x_dim is None:
         indices = move_axis(indices, index_dim, batch_dims)
@@ -343,7 +343,7 @@ def _scatter_batch(
     rows, indices = operands
     rows_dim, index_dim = dims
     if index_dim is None:
-        rows = move_axis(rows, rows_dim, aval_of(indices).ndim)
+        rows = batch_to_dim(rows, rows_dim, aval_of(indices).ndim, axis.size)
         place = batch_dims + 1
         wider = (*shape[:place], axis.size, *shape[place:])
         return row_scatter_add(rows, indices, wider, mode, batch_dims), place

@@ -266,8 +266,8 @@ def _pad_impl(xp: Any, x: Any, value: Any, *, padding_config: Config) -> Any:
 def _pad_jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, padding_config: Config
 ) -> tuple[Any, Any]:
-    out = pad(*primals, padding_config)
-    return out, pad(*[instantiate(tangent) for tangent in tangents], padding_config)
+    out = pad(primals[0], primals[1], padding_config)
+    return out, pad(instantiate(tangents[0]), instantiate(tangents[1]), padding_config)
 
 
 def _unpad(cotangent: Any, config: Config) -> Any:

@@ -117,7 +117,8 @@ def _bits_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> An
         a, b = _hash_count(builder, key, index)
         return _wide(builder, a, b) if width == 64 else _narrow(builder, a, b, out)
     if width == 64:
-        return _wide(builder, *_hash_pair(context, key, index, size, 2 * size))
+        partner = builder.apply("add", index, context.size(size))
+        return _wide(builder, *_hash_pair(builder, key, index, partner))
     return _legacy_element(context, key, index, width, size, out)
 
 
@@ -128,25 +129,25 @@ def _hash_count(builder: Any, key: Any, index: Any) -> tuple[Any, Any]:
     return builder.apply("threefry2x32", *key, *words)
 
 
-def _hash_pair(context: Any, key: Any, index: Any, half: int, count: int) -> tuple[Any, Any]:
-    """The hash of the pair (index, index + half); a partner beyond the last word is 0."""
-    builder = context.builder
-    partner = builder.apply("add", index, context.size(half))
-    if count % 2:
-        inside = builder.apply("lt", partner, context.size(count))
-        partner = builder.select(inside, partner, builder.const("int64", 0))
+def _hash_pair(builder: Any, key: Any, index: Any, partner: Any) -> tuple[Any, Any]:
     words = builder.cast(index, "uint32"), builder.cast(partner, "uint32")
     return builder.apply("threefry2x32", *key, *words)
 
 
-def _legacy_word(context: Any, key: Any, index: Any, count: int) -> Any:
-    """Word ``index`` of ``count`` in the legacy layout."""
+def _legacy_words(context: Any, key: Any, indices: Sequence[Any], count: int) -> list[Any]:
+    """Words ``indices`` of ``count`` in the legacy layout."""
     builder = context.builder
-    half = -(-count // 2)
-    is_first = builder.apply("lt", index, context.size(half))
-    wrapped = builder.apply("sub", index, context.size(half))
-    pair = builder.select(is_first, index, wrapped)
-    return builder.select(is_first, *_hash_pair(context, key, pair, half, count))
+    half, end = context.size(-(-count // 2)), context.size(count)
+    found = []
+    for index in indices:
+        is_first = builder.apply("lt", index, half)
+        pair = builder.select(is_first, index, builder.apply("sub", index, half))
+        partner = builder.apply("add", pair, half)
+        # The partner of an odd last word is 0.
+        inside = builder.apply("lt", partner, end)
+        partner = builder.select(inside, partner, builder.const("int64", 0))
+        found.append(builder.select(is_first, *_hash_pair(builder, key, pair, partner)))
+    return found
 
 
 def _legacy_element(
@@ -155,10 +156,10 @@ def _legacy_element(
     builder = context.builder
     count = _word_count(width, size)
     if width == 32:
-        return _legacy_word(context, key, index, count)
+        return _legacy_words(context, key, [index], count)[0]
     # 32 / width elements share a word, the lowest bits first.
     shared = builder.const("int64", 32 // width)
-    word = _legacy_word(context, key, builder.apply("div", index, shared), count)
+    (word,) = _legacy_words(context, key, [builder.apply("div", index, shared)], count)
     place = builder.cast(builder.apply("rem", index, shared), "uint32")
     shift = builder.apply("mul", place, builder.const("uint32", width))
     return builder.cast(builder.apply("shift_right_logical", word, shift), out.dtype.name)
@@ -257,8 +258,7 @@ def _split_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> A
     count = 2 * prod(params["shape"])
     even = builder.apply("add", index, index)
     odd = builder.apply("add", even, builder.const("int64", 1))
-    words = [_legacy_word(context, key, place, count) for place in (even, odd)]
-    return packed_key(builder, *words)
+    return packed_key(builder, *_legacy_words(context, key, [even, odd], count))
 
 
 def random_split(keys: Any, shape: Sequence[int], partitionable: bool | None = None) -> Any:

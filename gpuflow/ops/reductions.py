@@ -58,17 +58,21 @@ def _highest(dtype: Any) -> Any:
 
 
 def _max_impl(xp: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
-    return _signed_zeros(xp, x, axes, _extreme(xp.max, x, axes, _lowest), 0.0, -0.0)
+    if not x.size:
+        return _of_nothing(xp, x, axes, _lowest)
+    return _signed_zeros(xp, x, axes, xp.max(x, axis=axes), 0.0, -0.0)
 
 
 def _min_impl(xp: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
-    return _signed_zeros(xp, x, axes, _extreme(xp.min, x, axes, _highest), -0.0, 0.0)
+    if not x.size:
+        return _of_nothing(xp, x, axes, _highest)
+    return _signed_zeros(xp, x, axes, xp.min(x, axis=axes), -0.0, 0.0)
 
 
-def _extreme(reduce: Callable[..., Any], x: Any, axes: tuple[int, ...], neutral: Any) -> Any:
-    if x.size:
-        return reduce(x, axis=axes)
-    return reduce(x, axis=axes, initial=x.dtype.type(neutral(x.dtype)))
+def _of_nothing(xp: Any, x: Any, axes: tuple[int, ...], neutral: Callable[[Any], Any]) -> Any:
+    """The reduction of an empty array. (CuPy's reductions take no initial value.)"""
+    shape = tuple(size for d, size in enumerate(x.shape) if d not in axes)
+    return xp.full(shape, neutral(x.dtype), x.dtype)
 
 
 def _signed_zeros(
@@ -83,7 +87,7 @@ def _signed_zeros(
     zero = xp.asarray(out == 0)
     if not zero.any():
         return out
-    signs = xp.signbit(x) if mixed == 0 and np.signbit(mixed) else ~xp.signbit(x)
+    signs = xp.signbit(x) if np.signbit(mixed) else ~xp.signbit(x)
     kind = x.dtype.type
     return xp.where(zero, xp.where(signs.any(axis=axes), kind(mixed), kind(other)), out)
 
@@ -243,8 +247,9 @@ reduce_prod_p = define(
 
 def _bits_reduction(name: str, ufunc: str, combine: str, neutral: Callable[[Any], Any]) -> Any:
     def impl(xp: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
-        initial = x.dtype.type(neutral(x.dtype))
-        return getattr(xp, ufunc).reduce(x, axis=axes, initial=initial)
+        if not x.size:
+            return _of_nothing(xp, x, axes, neutral)
+        return getattr(xp, ufunc).reduce(x, axis=axes)
 
     primitive = define(
         name,

@@ -6,9 +6,7 @@ interpreted. All plans of a device share one arena, so callers run one at a time
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,14 +31,8 @@ from gpuflow.core.trace import Tracer, check_not_leaked
 from gpuflow.runtime.array import Array, as_numpy, raise_deleted
 from gpuflow.runtime.device import default_device
 from gpuflow.runtime.driver_cpu import cpu_driver
-from gpuflow.runtime.memory import Arena, address, allocate
+from gpuflow.runtime.memory import Arena, address, allocate, arenas
 from gpuflow.runtime.program_text import DriverText
-
-
-@cache
-def arena() -> Arena:
-    """The arena of the device."""
-    return Arena()
 
 
 class Executable:
@@ -51,9 +43,7 @@ class Executable:
         self.in_avals = tuple(jaxpr.in_avals)
         self.donated = tuple(k for k, flag in enumerate(donated) if flag)
         self._constant_arrays = [as_numpy(value, aval_of(value)) for value in self._constants]
-        self._lock = threading.Lock()
-        self._generation = -1
-        self._driver: Callable[..., list[np.ndarray]] | None = None
+        self._drivers: dict[Arena, tuple[int, Callable[..., list[Any]]]] = {}
         self._device = default_device()
         self._wrap = [
             None if isinstance(out, int) else aval
@@ -79,11 +69,8 @@ class Executable:
         if self.donated:
             self._check_donated(operands)
         arrays += self._constant_arrays
-        memory = arena()
-        with memory.lock:
-            if self._driver is None or self._generation != memory.generation:
-                self._prepare(memory)
-            made = self._driver(arrays)
+        with arenas.use() as memory:
+            made = self._driver(memory)(arrays)
         results = self._results(made, operands)
         for k in self.donated:
             if type(operands[k]) is Array:
@@ -119,11 +106,14 @@ class Executable:
                 ValueError,
             )
 
-    def _prepare(self, memory: Arena) -> None:
-        with self._lock:
+    def _driver(self, memory: Arena) -> Callable[..., list[Any]]:
+        """The driver for an arena, printed again when the arena has moved."""
+        generation, driver = self._drivers.get(memory, (-1, None))
+        if driver is None or generation != memory.generation:
             memory.reserve(self.plan.arena_bytes)
-            self._driver = build_driver(self.plan, memory)
-            self._generation = memory.generation
+            driver = build_driver(self.plan, memory)
+            self._drivers[memory] = (memory.generation, driver)
+        return driver
 
     def cost_analysis(self) -> dict[str, float]:
         """FLOPs and bytes of one call, from the plan."""
@@ -213,7 +203,8 @@ class _Places:
         view, dtype = operand.view, storage_dtype(operand.buffer.aval.dtype)
         assert view is not None
         array = self.array(operand.buffer)
-        if view.is_contiguous and view.offset == 0:
+        whole = operand.aval.size == operand.buffer.aval.size
+        if whole and view.is_contiguous and view.offset == 0:
             if view.shape == operand.buffer.aval.shape:
                 return array
             return f"{array}.reshape({view.shape})"
@@ -290,13 +281,17 @@ def _call_step(step: CallStep, places: _Places, text: DriverText) -> None:
 
 def _library_call(step: CallStep, call: Callable[..., None] | None) -> Callable[..., None]:
     primitive, params = step.eqn.primitive, step.eqn.params
+    # A host function may keep what it is given, and temporaries are overwritten.
+    may_keep = step.kind == "host"
 
     def through_call(outs: list[np.ndarray], *operands: np.ndarray) -> None:
         with np.errstate(all="ignore"):
             call(np, outs, *operands, **params)
 
     def through_impl(outs: list[np.ndarray], *operands: np.ndarray) -> None:
-        whole = [np.ascontiguousarray(x).reshape(x.shape) for x in operands]
+        whole = [np.array(x, order="C") for x in operands] if may_keep else [
+            np.ascontiguousarray(x).reshape(x.shape) for x in operands
+        ]
         with np.errstate(all="ignore"):
             results = primitive.impl(np, *whole, **params)
         results = results if primitive.multiple_results else [results]

@@ -7,7 +7,10 @@ than filling it. Blocks come back to the pool when the last array on them dies.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -111,10 +114,9 @@ def free_cached_memory() -> None:
 
 
 class Arena:
-    """Memory for the temporaries of all plans of one device; plans run in it one at a time."""
+    """Memory for the temporaries of plans; one plan runs in it at a time."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
         self.memory = np.empty(0, np.uint8)
         self.generation = 0
 
@@ -127,3 +129,29 @@ class Arena:
     def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """The array at ``offset`` of the arena."""
         return np.ndarray(shape, dtype, buffer=self.memory, offset=offset)
+
+
+class Arenas:
+    """The arena of a device, and more of them for calls that host functions make."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._arenas: list[Arena] = []
+        self._depth = 0
+
+    @contextmanager
+    def use(self) -> Iterator[Arena]:
+        """An arena that no running plan uses; threads wait for each other."""
+        with self._lock:
+            if self._depth == len(self._arenas):
+                self._arenas.append(Arena())
+            self._depth += 1
+            try:
+                yield self._arenas[self._depth - 1]
+            finally:
+                self._depth -= 1
+
+
+arenas = Arenas()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=arenas.__init__)

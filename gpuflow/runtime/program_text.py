@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from gpuflow.compiler.debugging import show
+
 
 class DriverText:
     """Collects lines and the constants that they use."""
@@ -46,5 +48,5 @@ class DriverText:
         namespace = {**names, **self.namespace, "__kept__": self._kept}
         exec(compile(source, "<gpuflow driver>", "exec"), namespace)
         function = namespace["driver"]
-        function.source = source
+        show(5, "driver", lambda: source)
         return function

@@ -347,7 +347,9 @@ class _Run:
         step = np.array(int(offset or 0) & (2**64 - 1), np.uint64)
         return self.read(base, DTYPES["u64"]) + step, base
 
-    def memory(self, space: str, at: Array, size: int, text: str, write: bool) -> tuple[Array, Array]:
+    def memory(
+        self, space: str, at: Array, size: int, text: str, write: bool
+    ) -> tuple[Array, Array]:
         """The flat bytes that addresses lie in, and their places there."""
         places = at.astype(np.int64)
         if (places % size).any():
@@ -522,7 +524,8 @@ def _unary(run: _Run, i: Instruction) -> None:
 
 def _pack(run: _Run, target: str, source: str, dtype: np.dtype) -> None:
     """Split a register into several, or join several, lowest bits first."""
-    names = [name.strip() for name in (target + source).strip("%").split("{")[1].split("}")[0].split(",")]
+    braced = target if target.startswith("{") else source
+    names = [name.strip() for name in braced.strip("{}").split(",")]
     part = np.dtype(f"u{dtype.itemsize // len(names)}")
     if target.startswith("{"):
         parts = run.read(source, dtype).view(part).reshape(-1, len(names))

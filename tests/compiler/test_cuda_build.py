@@ -1,5 +1,6 @@
 """From printed source to PTX and a cubin: normalising, linking, and what goes wrong."""
 
+import hashlib
 import subprocess
 import sys
 
@@ -46,13 +47,11 @@ def test_two_builds_are_equal_byte_by_byte(name):
 @requires_cuda_tools
 def test_another_process_builds_the_same_bytes():
     program = (
-        "import sys, hashlib; from gpuflow.compiler.cuda_build import build_cuda;"
+        "import hashlib; from gpuflow.compiler.cuda_build import build_cuda;"
         f"built = build_cuda({SOURCE!r}, 'double', {SIGNATURE!r}, (9, 0));"
         "print(hashlib.sha256(built.ptx.encode() + built.cubin).hexdigest())"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    import hashlib
-
     built = build_cuda(SOURCE, "double", SIGNATURE, (9, 0))
     assert found.stdout.split() == [hashlib.sha256(built.ptx.encode() + built.cubin).hexdigest()]
 
@@ -99,7 +98,7 @@ def test_old_gpus_are_refused():
 
 def test_calls_of_functions_that_are_not_there_are_refused():
     ptx = ".extern .func (.param .b32 out) _Zml6__half\n(\n.param .b32 a\n);\n.entry k() { ret; }"
-    with pytest.raises(CudaBuildError, match="must be self-contained; got a call of .*_Zml6__half"):
+    with pytest.raises(CudaBuildError, match=r"must be self-contained; got a call of .*Zml6"):
         normalise_ptx(ptx, "k")
 
 

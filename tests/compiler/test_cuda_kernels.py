@@ -1,4 +1,4 @@
-"""Kernels of every kind for CUDA: what their PTX computes, run by an interpreter, and how they link.
+"""Kernels of every kind for CUDA: what their PTX computes in an interpreter, and how they link.
 
 No GPU takes part. The interpreter does not model the rounding of approximate instructions (exp2,
 reciprocal square root), so tolerances of transcendental functions are those of libdevice on it.
@@ -406,7 +406,8 @@ def test_columns_that_disagree_do_not_meet_at_a_barrier():
     kernel = make("disagree", {"i0": PARALLEL, "i1": REDUCE}, operands, body, kind="column")
     x = random_array((40, 50), "float32")
     arrays = {"x": x.reshape(-1), "o": np.zeros(50, np.float32)}
-    run_cuda(kernel, arrays, {"i0": 50, "i1": 40}, {("x", "i0"): 1, ("x", "i1"): 50, ("o", "i0"): 1})
+    strides = {("x", "i0"): 1, ("x", "i1"): 50, ("o", "i0"): 1}
+    run_cuda(kernel, arrays, {"i0": 50, "i1": 40}, strides)
     want = np.where(x.sum(0) > 0, np.maximum(x.max(0), 0), 0)
     np.testing.assert_array_equal(arrays["o"], want)
 
@@ -414,13 +415,14 @@ def test_columns_that_disagree_do_not_meet_at_a_barrier():
 def test_segments_of_all_lengths():
     kernel = cuda_zoo.update_step()
     _, built = build(kernel, True, (9, 0))
+    kinds = ["pointer", "pointer", "scalar", "scalar", "extent"]
+    assert [argument.kind for argument in arguments(kernel)] == kinds
     sizes = [5, 0, 700, 1, 300]
     memory, blocks, interpreted = [], [], {}
     for number, size in enumerate(sizes):
         p, g = random_array(size + 1, "float32", number), random_array(size + 1, "bfloat16", number)
         rate = int(np.float32(0.1 * number).view(np.uint32))
         decay = int(np.array(0.5, storage_dtype("bfloat16")).view(np.uint16))
-        assert [a.kind for a in arguments(kernel)] == ["pointer", "pointer", "scalar", "scalar", "extent"]
         blocks.append([p.ctypes.data, g.ctypes.data, rate, decay, size])
         memory += [p, g.view(np.uint16)]
         interpreted |= {p.ctypes.data: p.copy(), g.ctypes.data: g}

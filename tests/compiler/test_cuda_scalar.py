@@ -35,6 +35,8 @@ ULPS = 6
 COMPILED_ONLY = {("pow", "float64"), ("lgamma", "float64")}
 # The range reduction of large arguments is done in float64 by libdevice itself.
 USES_FLOAT64 = {"sin", "cos", "tan"}
+# SciPy's erfc in float64, the definition, loses x * x ulps far in the tail; libdevice does not.
+WIDE_ULPS = {"erfc": 200}
 
 
 def sample(dtype, seed):
@@ -120,7 +122,7 @@ def compare(name, found, want):
         tiny = np.finfo(want.dtype).tiny
         distance = np.where((abs(found) < tiny) & (abs(want) < tiny), 0, ulp_distance(found, want))
         worst = int(np.argmax(distance))
-        assert distance[worst] <= ULPS, (name, found[worst], want[worst])
+        assert distance[worst] <= WIDE_ULPS.get(name, ULPS), (name, found[worst], want[worst])
         # SciPy's erfinv loses the sign of zero; libdevice keeps it.
         zeros = (want == 0) & (found == 0) & (name != "erf_inv")
         np.testing.assert_array_equal(np.signbit(found[zeros]), np.signbit(want[zeros]), name)

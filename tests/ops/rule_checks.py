@@ -3,10 +3,10 @@
 import itertools
 
 import numpy as np
+from op_kernels import run_kernel
 
 import gpuflow as gf
 from gpuflow.core.aval import ShapedArray
-from kernels import run_kernel
 
 
 def random_array(generator, shape, dtype):

@@ -168,6 +168,28 @@ CONTRACTIONS = {
 }
 
 INDEXING = {
+    "dynamic_slice": [
+        Sample(
+            ((4, 3), (), ()),
+            {"slice_sizes": (2, 2), "batch_dims": 0},
+            fixed={1: np.int32(3), 2: np.int32(-1)},
+        ),
+        Sample(
+            ((1, 4), (3,)),
+            {"slice_sizes": (2,), "batch_dims": 1},
+            fixed={1: np.array([0, 2, 9], np.int32)},
+        ),
+    ],
+    "dynamic_update_slice": [
+        Sample(
+            ((4, 3), (2, 2), (), ()), {"batch_dims": 0}, fixed={2: np.int32(1), 3: np.int32(0)}
+        ),
+        Sample(
+            ((1, 4), (3, 2), (3,)),
+            {"batch_dims": 1},
+            fixed={2: np.array([0, 2, 9], np.int32)},
+        ),
+    ],
     "row_gather": [
         Sample(((4, 2), (3, 2)), {"mode": "clip", "batch_dims": 0}, fixed={1: _INDICES}),
         Sample(((3, 4, 2), (3, 2)), {"mode": "fill", "batch_dims": 1}, fixed={1: _INDICES}),

@@ -88,14 +88,17 @@ def test_batched_derivatives():
 
     check_derivatives(cut, [X])
     check_derivatives(put, [X, update])
+
     # vmap of the derivative, with mapped starts in the transpose.
-    grads = gf.vmap(
-        lambda s: gf.vjp(lambda x: dynamic_slice(x, (s, 1), (2, 3)), X)[1](update[0])[0]
-    )
+    def derivative(start):
+        _, pullback = gf.vjp(lambda x: dynamic_slice(x, (start, 1), (2, 3)), X)
+        return pullback(update[0])[0]
+
+    grads = gf.vmap(derivative)(starts)
     want = np.zeros((3, 5, 7), np.float32)
     for k, start in enumerate(starts):
         want[k][window((start, 1), (2, 3), (5, 7))] = update[0]
-    assert np.array_equal(np.asarray(grads(starts)), want)
+    assert np.array_equal(np.asarray(grads), want)
 
 
 def test_unsigned_starts():

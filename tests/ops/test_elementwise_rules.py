@@ -9,6 +9,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from op_kernels import run_kernel
 from sweep import DTYPES_32, DTYPES_64, all_primitives, as_numpy, jvp, traced, vjp, vmap, x64
 
 import gpuflow as gf  # noqa: F401  plugs in the evaluator
@@ -282,6 +283,23 @@ def test_bitcast_splits_and_joins_elements():
     with x64():
         pairs = np.arange(4, dtype=np.uint32).reshape(2, 2)
         same(bitcast.bitcast_convert_type(pairs, np.uint64), pairs.view(np.uint64)[:, 0])
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_bitcast_kernels_of_all_sixteen_bit_patterns(name):
+    """Kernels hold these floats as float32, so that their bits have to be taken apart."""
+    narrow = np.dtype(getattr(ml_dtypes, name, name))
+    bits = np.arange(2**16).astype(np.uint16)
+    floats = bits.view(narrow)
+    number = ~np.isnan(floats.astype(np.float32))
+    primitive = bitcast.bitcast_convert_type_p
+    avals = [aval_of(floats)], [aval_of(bits)]
+    (found,) = run_kernel(primitive, [floats], *avals, {"new_dtype": bits.dtype})
+    np.testing.assert_array_equal(found[number], bits[number])
+    assert np.isnan(found.view(narrow)[~number]).all()
+    (found,) = run_kernel(primitive, [bits], *avals[::-1], {"new_dtype": narrow})
+    np.testing.assert_array_equal(found.view(np.uint16)[number], bits[number])
+    assert np.isnan(found[~number]).all()
 
 
 def test_copy_owns_its_memory():

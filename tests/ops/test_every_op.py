@@ -40,7 +40,9 @@ from sweep import (
 import gpuflow as gf  # noqa: F401  plugs in the evaluator
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
-from gpuflow.core.lowering import Elementwise
+from gpuflow.core.lowering import Elementwise, Reduction
+from gpuflow.core.rules import UndefinedPrimal
+from gpuflow.kir.scalar import FUNCTIONS
 
 PRIMITIVES = all_primitives()
 CASES = [
@@ -129,7 +131,10 @@ def test_values(primitive, sample, mode):
     assert found or wide, "no dtype is accepted"
 
 
-SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 1.2e-38, 1.0, -1.0, 0.5, 2.5, 3e38]
+# With subnormal numbers of float32 (1e-40) and float16 (6e-8), and the bounds of integers.
+SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 1.2e-38, 6e-8, 1.0, -1.0, 0.5, 2.5]
+SPECIAL += [128.0, -128.5, 2.0**31, -(2.0**31), 3e38]
+FLOATS = [dtypes.float16, dtypes.bfloat16, dtypes.float32]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -137,24 +142,18 @@ SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 1.2e-38, 1.0, -1.0, 0.5, 2
 def test_special_values(primitive, sample, mode):
     """nan, infinities, signed zeros, subnormal and largest numbers, in all combinations."""
     variable = [k for k in range(len(sample.shapes)) if k not in sample.fixed]
-    if not accepted_dtypes(primitive, sample, [dtypes.float32]) or len(variable) > 2:
+    if len(variable) > 2:
         return
-    columns = np.array(list(itertools.product(SPECIAL, repeat=len(variable))), np.float32)
-    values = [
-        columns[:, variable.index(k)] if k in variable else np.ravel(sample.fixed_value(k))[:1]
-        for k in range(len(sample.shapes))
-    ]
-    params = sample.params_for(dtypes.float32)
-    (got,) = MODES[mode](bound(primitive, params))(*values)
-    avals = [aval_of(value) for value in values]
-    got = as_numpy(got)
-    check_against_float64(primitive, sample, dtypes.float32, values, mode)
-    if has_kernel(primitive, [*avals, aval_of(got)]):
-        (want,) = run_kernel(primitive, values, avals, [aval_of(got)], params)
-        assert_close(got, want, tolerance_of(primitive, sample), "kernel")
-        if got.dtype == np.float32:
-            zeros = (got == 0) & (want == 0)
-            np.testing.assert_array_equal(np.signbit(got[zeros]), np.signbit(want[zeros]))
+    columns = np.array(list(itertools.product(SPECIAL, repeat=len(variable))))
+    for dtype in accepted_dtypes(primitive, sample, FLOATS):
+        with np.errstate(over="ignore"):
+            narrowed = columns.astype(dtype)
+        values = [
+            narrowed[:, variable.index(k)] if k in variable else np.ravel(sample.fixed_value(k))[:1]
+            for k in range(len(sample.shapes))
+        ]
+        check_against_float64(primitive, sample, dtype, values, mode)
+        check_kernel(primitive, sample, dtype, values)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -293,24 +292,78 @@ def test_jaxpr(primitive, sample):
 
 
 @every_case(CASES)
+def test_transpose(primitive, sample):
+    """The transpose rule of one operand at a time: jvp rules do not use all of them."""
+    if primitive.transpose is None or primitive.multiple_results:
+        return
+    with x64():
+        for dtype in accepted_dtypes(primitive, sample, (dtypes.float64, dtypes.complex128)):
+            params = sample.params_for(dtype)
+            values = operands(primitive, sample, dtype)
+            for number in [k for k, value in enumerate(values) if is_variable(value)]:
+                check_transpose(primitive, params, values, number)
+
+
+def check_transpose(primitive: Any, params: dict[str, Any], values: list[Any], number: int) -> None:
+    (out,) = bound(primitive, params)(*values)
+    if not is_variable(out) or aval_of(out).dtype != widest(aval_of(out).dtype):
+        return
+    (cotangent,) = directions([as_numpy(out)], 5)
+    aval = aval_of(values[number])
+    given = [*values[:number], UndefinedPrimal(aval), *values[number + 1 :]]
+    found = primitive.transpose(cotangent, *given, **params)
+    assert len(found) == len(values)
+    if found[number] is None:  # not linear in this operand
+        return
+    assert (aval_of(found[number]).shape, aval_of(found[number]).dtype) == (aval.shape, aval.dtype)
+    assert all(part is None for k, part in enumerate(found) if k != number)
+    zero = [*values[:number], np.zeros_like(values[number]), *values[number + 1 :]]
+    (offset,) = bound(primitive, params)(*zero)
+    change = as_numpy(out) - as_numpy(offset)
+    left, right = pairing([cotangent], [change]), pairing([found[number]], [values[number]])
+    np.testing.assert_allclose(right, left, rtol=1e-6, atol=1e-6)
+
+
+@every_case(CASES)
 def test_kernel(primitive, sample):
     """The KernelIR body, interpreted, against impl in every dtype that reaches a kernel."""
     with x64():
         for dtype in accepted_dtypes(primitive, sample, DTYPES_32 + DTYPES_64):
-            params = sample.params_for(dtype)
-            values = operands(primitive, sample, dtype)
-            in_avals = [aval_of(value) for value in values]
-            outs = bound(primitive, params)(*values)
-            out_avals = [aval_of(out) for out in outs]
-            if not has_kernel(primitive, [*in_avals, *out_avals]):
+            check_kernel(primitive, sample, dtype, operands(primitive, sample, dtype))
+
+
+def check_kernel(primitive: Any, sample: Sample, dtype: Any, values: list[Any]) -> None:
+    params = sample.params_for(dtype)
+    in_avals = [aval_of(value) for value in values]
+    outs = bound(primitive, params)(*values)
+    out_avals = [aval_of(out) for out in outs]
+    if not has_kernel(primitive, [*in_avals, *out_avals]):
+        return
+    arrays = [as_numpy(value) for value in values]
+    found = run_kernel(primitive, arrays, in_avals, out_avals, params)
+    for got, out in zip(found, outs, strict=True):
+        want, what = as_numpy(out), f"kernel of {primitive.name} {dtype}"
+        assert got.dtype == storage_dtype(aval_of(out).dtype)
+        assert_close(got, want, tolerance_of(primitive, sample), what, has_sums(primitive))
+        if dtypes.is_floating(got.dtype):
+            zeros = (got == 0) & (want == 0)
+            np.testing.assert_array_equal(np.signbit(got[zeros]), np.signbit(want[zeros]), what)
+
+
+@every_case([case for case in CASES if isinstance(case[0].lower, Reduction)])
+def test_neutral_elements(primitive, sample):
+    """Combining with the neutral element changes nothing, not even the sign of a zero."""
+    lower = primitive.lower
+    with x64():
+        for dtype in accepted_dtypes(primitive, sample, DTYPES_32 + DTYPES_64):
+            if dtypes.is_complex(dtype) or dtype.itemsize == 2:
                 continue
-            arrays = [as_numpy(value) for value in values]
-            found = run_kernel(primitive, arrays, in_avals, out_avals, params)
-            for got, want in zip(found, outs, strict=True):
-                assert got.dtype == storage_dtype(aval_of(want).dtype)
-                what = f"{primitive.name} {dtype}"
-                tolerance = tolerance_of(primitive, sample)
-                assert_close(got, as_numpy(want), tolerance, what, has_sums(primitive))
+            if dtypes.is_floating(dtype):
+                values = np.array([-np.inf, -3e38, -1.0, 0.0, 1.0, 3e38, np.inf, np.nan], dtype)
+            else:
+                values = np.array([0, 1] if dtype.kind == "b" else [0, 1, 127], dtype)
+            neutral = np.full(values.shape, lower.init(dtype), dtype)
+            np.testing.assert_array_equal(FUNCTIONS[lower.combine](values, neutral)[0], values)
 
 
 def test_samples_name_existing_primitives():

@@ -1,0 +1,178 @@
+"""Writes random_values.json, promotion.json and jaxprs.json from an installed JAX 0.10.
+
+Run by hand: python tests/data/make_surface_data.py. The tests read the files and need no JAX.
+"""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import nn, random
+
+FOLDER = Path(__file__).parent
+
+# Each case: (name, arguments of the function after the key). Evaluated with PRNGKey(1337).
+RANDOM_CASES = [
+    ("split", {"num": 2}),
+    ("split", {"num": 3}),
+    ("split", {"num": [2, 2]}),
+    ("fold_in", {"data": 0}),
+    ("fold_in", {"data": 123456789}),
+    ("bits", {"shape": [5], "dtype": "uint8"}),
+    ("bits", {"shape": [5], "dtype": "uint16"}),
+    ("bits", {"shape": [3, 3], "dtype": "uint32"}),
+    ("uniform", {"shape": []}),
+    ("uniform", {"shape": [7]}),
+    ("uniform", {"shape": [2, 3], "minval": -3.0, "maxval": 5.0}),
+    ("uniform", {"shape": [9], "dtype": "float16"}),
+    ("uniform", {"shape": [9], "dtype": "bfloat16"}),
+    ("uniform", {"shape": [0]}),
+    ("normal", {"shape": []}),
+    ("normal", {"shape": [17]}),
+    ("normal", {"shape": [4, 5]}),
+    ("normal", {"shape": [9], "dtype": "float16"}),
+    ("normal", {"shape": [9], "dtype": "bfloat16"}),
+    ("normal", {"shape": [3], "dtype": "complex64"}),
+    ("bernoulli", {"p": 0.3, "shape": [20]}),
+    ("randint", {"shape": [9], "minval": 0, "maxval": 10}),
+    ("randint", {"shape": [9], "minval": -1000000000, "maxval": 2000000000}),
+    ("randint", {"shape": [9], "minval": 5, "maxval": 5}),
+    ("randint", {"shape": [9], "minval": 0, "maxval": 256, "dtype": "uint8"}),
+    ("randint", {"shape": [9], "minval": -128, "maxval": 127, "dtype": "int8"}),
+    ("randint", {"shape": [9], "minval": 0, "maxval": 1000000, "dtype": "uint32"}),
+    ("exponential", {"shape": [9]}),
+    ("gumbel", {"shape": [9]}),
+    ("laplace", {"shape": [9]}),
+    ("logistic", {"shape": [9]}),
+    ("cauchy", {"shape": [9]}),
+    ("rademacher", {"shape": [9]}),
+    ("truncated_normal", {"lower": -1.0, "upper": 2.0, "shape": [9]}),
+    ("categorical", {"logits": [[0.0, 1.0, 2.0], [3.0, 0.0, -1.0]], "shape": [4, 2]}),
+    ("choice", {"a": 12, "shape": [6]}),
+]
+X64_CASES = [
+    ("bits", {"shape": [3], "dtype": "uint64"}),
+    ("uniform", {"shape": [5]}),
+    ("normal", {"shape": [5]}),
+    ("randint", {"shape": [5], "minval": -5, "maxval": 1234567890123}),
+]
+SEEDS = [0, 1, 1337, -1, 2**31 - 1, 2**31, 2**32 + 5, -(2**40)]
+
+
+def stored(value):
+    """An array as dtype, shape and the integers of its bits, so that nothing is rounded."""
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = random.key_data(value)
+    host = np.asarray(value)
+    kind = "u1" if host.dtype == bool else f"u{host.dtype.itemsize}"
+    if host.dtype.kind == "c":
+        host = np.stack([host.real, host.imag], -1)
+        kind = f"u{host.dtype.itemsize}"
+        return {"dtype": "complex64", "shape": list(host.shape), "bits": bits_of(host, kind)}
+    return {"dtype": host.dtype.name, "shape": list(host.shape), "bits": bits_of(host, kind)}
+
+
+def bits_of(host, kind):
+    return [int(v) for v in np.ascontiguousarray(host).reshape(-1).view(kind)]
+
+
+def call(name, options, key):
+    options = dict(options)
+    for field in ("shape",):
+        if field in options:
+            options[field] = tuple(options[field])
+    if isinstance(options.get("num"), list):
+        options["num"] = tuple(options["num"])
+    if "logits" in options:
+        options["logits"] = jnp.array(options["logits"])
+    return getattr(random, name)(key, **options)
+
+
+def random_values():
+    key = random.PRNGKey(1337)
+    cases = [{"name": n, "options": o, "out": stored(call(n, o, key))} for n, o in RANDOM_CASES]
+    seeds = [{"seed": seed, "key": stored(random.PRNGKey(seed))} for seed in SEEDS]
+    with jax.threefry_partitionable(False):
+        legacy = [
+            {"name": n, "options": o, "out": stored(call(n, o, key))}
+            for n, o in RANDOM_CASES
+            if n in ("split", "bits", "uniform", "fold_in")
+        ]
+    with jax.enable_x64(True):
+        key = random.PRNGKey(1337)
+        wide = [{"name": n, "options": o, "out": stored(call(n, o, key))} for n, o in X64_CASES]
+    return {"seeds": seeds, "default": cases, "legacy": legacy, "x64": wide}
+
+
+PROMOTED = [
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16",
+    "bfloat16", "float32", "float64", "complex64", "complex128", "int*", "float*", "complex*",
+]  # fmt: skip
+SCALARS = {"int*": 1, "float*": 1.0, "complex*": 1j}
+
+
+def operand(name):
+    return SCALARS[name] if name in SCALARS else jnp.ones((2,), name)
+
+
+def promotion():
+    tables = {}
+    for x64 in (False, True):
+        with jax.enable_x64(x64):
+            rows = {}
+            for first in PROMOTED:
+                for second in PROMOTED:
+                    out = jnp.add(operand(first), operand(second))
+                    weak = "*" if out.weak_type else ""
+                    rows[f"{first} {second}"] = out.dtype.name + weak
+            tables["x64" if x64 else "x32"] = rows
+    return tables
+
+
+X = np.ones((3, 4), np.float32)
+V = np.ones((4,), np.float32)
+I = np.arange(3, dtype=np.int32)  # noqa: E741
+# name -> (operands, function); the tests hold the same functions under the same names.
+JAXPRS = {
+    "add_arange": ([X], lambda x: x + jnp.arange(4, dtype=jnp.float32)),
+    "matmul": ([X, V], lambda x, v: x @ v),
+    "mean": ([X], lambda x: jnp.mean(x, axis=0)),
+    "sum_keepdims": ([X], lambda x: jnp.sum(x, axis=1, keepdims=True)),
+    "softmax": ([X], lambda x: nn.softmax(x)),
+    "row": ([X], lambda x: x[1]),
+    "slices": ([X], lambda x: x[1:, ::2]),
+    "reversed": ([X], lambda x: x[::-1]),
+    "new_axis": ([X], lambda x: x[None, ..., -1]),
+    "true_divide": ([I], lambda x: x / 2),
+    "power_2": ([X], lambda x: x**2),
+    "power_minus_3": ([X], lambda x: x**-3),
+    "power_half": ([X], lambda x: x**0.5),
+    "abs_neg": ([X], lambda x: abs(x) + -x),
+    "square_sqrt": ([X], lambda x: jnp.square(x) + jnp.sqrt(x)),
+    "tensordot": ([X], lambda x: jnp.tensordot(x, x.T, 1)),
+    "einsum": ([X], lambda x: jnp.einsum("ij,kj->ik", x, x)),
+    "concatenate": ([X], lambda x: jnp.concatenate([x, x], 1)),
+    "argmax": ([X], lambda x: jnp.argmax(x, 1)),
+    "max": ([X], lambda x: jnp.max(x, 1)),
+    "all": ([X], lambda x: jnp.all(x > 0)),
+    "gelu": ([X], lambda x: nn.gelu(x)),
+    "sigmoid": ([X], lambda x: nn.sigmoid(x)),
+    "astype_add": ([X], lambda x: x.astype(int) + 1),
+    "broadcast_to": ([X], lambda x: jnp.broadcast_to(x, (2, 3, 4))),
+    "expand_dims": ([X], lambda x: jnp.expand_dims(x, 0)),
+    "power_array": ([X, V], lambda x, y: jnp.power(x, y)),
+    "count": ([X], lambda x: jnp.sum(x > 0)),
+    "log_exp": ([X], lambda x: jnp.log1p(x) + jnp.expm1(x)),
+    "logaddexp": ([X], lambda x: jnp.logaddexp(x, x)),
+}
+
+
+def jaxprs():
+    return {name: str(jax.make_jaxpr(f)(*args)) for name, (args, f) in JAXPRS.items()}
+
+
+if __name__ == "__main__":
+    for name, make in (("random_values", random_values), ("promotion", promotion), ("jaxprs", jaxprs)):
+        (FOLDER / f"{name}.json").write_text(json.dumps(make(), indent=0) + "\n")
