@@ -3,10 +3,9 @@
 Each is a Numba intrinsic: it emits LLVM instructions or one line of PTX. They are made from the
 loaded numba-cuda, so that importing this module costs nothing. Grouped by what they are for:
 
-    memory    load_readonly  load_vector  load_vector_readonly  store_vector  load_shared_by_gpu
-              pointer_from_address
-    threads   shuffle_xor  shared_array  barrier  count_block_done
-    numbers   see cuda_arithmetic.py
+    threads   here: shuffle_xor  shared_array  barrier  count_block_done
+    memory    cuda_memory.py
+    numbers   cuda_arithmetic.py
 
 16-bit floats are never given to Numba as such: pointers are uint16 and arithmetic is float32,
 because Numba's own half types call functions that exist only inside Numba.
@@ -19,15 +18,16 @@ import math
 from typing import Any
 
 from gpuflow.compiler.cuda_arithmetic import arithmetic_intrinsics
+from gpuflow.compiler.cuda_memory import memory_intrinsics
 from gpuflow.compiler.cuda_toolchain import NumbaCuda
 
-VECTOR_BYTES = 16  # the widest access of one thread
+SHARED_ALIGNMENT = 16
 
 
 @functools.lru_cache(maxsize=1)
 def _intrinsics(tools: NumbaCuda) -> dict[str, Any]:
     return {
-        **_memory_intrinsics(tools),
+        **memory_intrinsics(tools),
         **_thread_intrinsics(tools),
         **arithmetic_intrinsics(tools),
     }
@@ -45,160 +45,6 @@ def source_namespace(tools: NumbaCuda) -> dict[str, Any]:
     names += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
     dtypes = {name: getattr(tools.types, name) for name in names}
     return {**import_free, **dtypes, **_intrinsics(tools)}
-
-
-def _memory_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
-    """Global loads and stores of one element or of a vector of up to 16 bytes."""
-    ir, types = tools.llvm, tools.types
-
-    def emit_load(builder, pointer, alignment, readonly):
-        value = builder.load(pointer, align=alignment)
-        if readonly:
-            value.set_metadata("invariant.load", builder.module.add_metadata([]))
-        return value
-
-    def one(readonly):
-        def emit(context, builder, signature, args):
-            element = signature.args[0].dtype
-            return emit_load(builder, builder.gep(args[0], [args[1]]), _bytes(element), readonly)
-
-        return emit
-
-    @tools.intrinsic
-    def load_readonly(typingctx, pointer, index):
-        return pointer.dtype(pointer, index), one(readonly=True)
-
-    def vector(readonly):
-        def emit(context, builder, signature, args):
-            element, width = signature.return_type.dtype, signature.return_type.count
-            lane = context.get_data_type(element)
-            size = _bytes(element)
-            address = builder.gep(args[0], [args[1]])
-            word, words, lanes_per_word = _vector_words(ir, lane, size, width)
-            pointer = builder.bitcast(address, ir.VectorType(word, words).as_pointer())
-            loaded = emit_load(builder, pointer, size * width, readonly)
-            lanes = []
-            for position in range(words):
-                part = builder.extract_element(loaded, ir.Constant(ir.IntType(32), position))
-                lanes += _split_word(ir, builder, part, lane, size, lanes_per_word)
-            return context.make_tuple(builder, signature.return_type, lanes)
-
-        return emit
-
-    def typed_vector(pointer, index, width, readonly):
-        if not isinstance(width, types.IntegerLiteral):
-            return None  # Numba asks again with the literal
-        result = types.UniTuple(pointer.dtype, width.literal_value)
-        return result(pointer, index, width), vector(readonly)
-
-    @tools.intrinsic
-    def load_vector(typingctx, pointer, index, width):
-        return typed_vector(pointer, index, width, readonly=False)
-
-    @tools.intrinsic
-    def load_vector_readonly(typingctx, pointer, index, width):
-        return typed_vector(pointer, index, width, readonly=True)
-
-    @tools.intrinsic
-    def store_vector(typingctx, pointer, index, values):
-        def emit(context, builder, signature, args):
-            element, width = signature.args[0].dtype, signature.args[2].count
-            lane = context.get_data_type(element)
-            size = _bytes(element)
-            word, words, lanes_per_word = _vector_words(ir, lane, size, width)
-            stored = ir.Constant(ir.VectorType(word, words), ir.Undefined)
-            for position in range(words):
-                first = position * lanes_per_word
-                lanes = []
-                for lane_number in range(first, first + lanes_per_word):
-                    value = builder.extract_value(args[2], lane_number)
-                    lanes.append(context.cast(builder, value, signature.args[2].dtype, element))
-                part = _join_word(ir, builder, lanes, word, size)
-                at = ir.Constant(ir.IntType(32), position)
-                stored = builder.insert_element(stored, part, at)
-            address = builder.gep(args[0], [args[1]])
-            builder.store(stored, builder.bitcast(address, stored.type.as_pointer()), size * width)
-            return context.get_dummy_value()
-
-        return types.void(pointer, index, values), emit
-
-    @tools.intrinsic
-    def load_shared_by_gpu(typingctx, pointer, index):
-        """Read what another block wrote: from L2, past this multiprocessor's stale L1."""
-
-        def emit(context, builder, signature, args):
-            element = signature.args[0].dtype
-            lane = context.get_data_type(element)
-            bits = 8 * _bytes(element)
-            address = builder.gep(args[0], [args[1]])
-            register = {16: "h", 32: "r", 64: "l"}[max(bits, 16)]
-            result = ir.IntType(max(bits, 16))
-            text = f"ld.global.cg.u{bits} $0, [$1];"
-            kind = ir.FunctionType(result, [address.type])
-            asm = ir.InlineAsm(kind, text, f"={register},l,~{{memory}}", side_effect=True)
-            loaded = builder.call(asm, [address])
-            if bits < 16:
-                return builder.trunc(loaded, lane)
-            return builder.bitcast(loaded, lane)
-
-        return pointer.dtype(pointer, index), emit
-
-    @tools.intrinsic
-    def pointer_from_address(typingctx, address, dtype):
-        """A pointer to global memory from the integer that a table holds."""
-        element = dtype.instance_type
-
-        def emit(context, builder, signature, args):
-            generic = context.get_data_type(element).as_pointer()
-            # Passing through address space 1 tells NVVM that it is global memory.
-            in_global = ir.PointerType(generic.pointee, addrspace=1)
-            return builder.addrspacecast(builder.inttoptr(args[0], in_global), generic)
-
-        return types.CPointer(element)(types.int64, dtype), emit
-
-    functions = (
-        load_readonly, load_vector, load_vector_readonly, store_vector, load_shared_by_gpu,
-        pointer_from_address,
-    )  # fmt: skip
-    return {function._name: function for function in functions}
-
-
-def _bytes(element: Any) -> int:
-    return element.bitwidth // 8
-
-
-def _vector_words(ir: Any, lane: Any, size: int, width: int) -> tuple[Any, int, int]:
-    """How to read ``width`` lanes of ``size`` bytes: (word type, words, lanes per word).
-
-    NVVM splits vectors of 8- and 16-bit elements into several accesses, so those travel as 32-bit
-    words (or as one narrower word when the whole vector is narrower).
-    """
-    if size >= 4:
-        return lane, width, 1
-    word_bytes = min(4, size * width)
-    return ir.IntType(8 * word_bytes), size * width // word_bytes, word_bytes // size
-
-
-def _split_word(ir: Any, builder: Any, word: Any, lane: Any, size: int, lanes: int) -> list[Any]:
-    """The ``lanes`` elements inside one loaded word, lowest bits first."""
-    if lanes == 1:
-        return [word]
-    parts = []
-    for position in range(lanes):
-        shift = ir.Constant(word.type, 8 * size * position)
-        parts.append(builder.trunc(builder.lshr(word, shift) if position else word, lane))
-    return parts
-
-
-def _join_word(ir: Any, builder: Any, lanes: list[Any], word: Any, size: int) -> Any:
-    """One word to store, from its elements, lowest bits first."""
-    if len(lanes) == 1:
-        return lanes[0]
-    joined = builder.zext(lanes[0], word)
-    for position, lane in enumerate(lanes[1:], start=1):
-        shifted = builder.shl(builder.zext(lane, word), ir.Constant(word, 8 * size * position))
-        joined = builder.or_(joined, shifted)
-    return joined
 
 
 def _call_convergent(builder: Any, asm: Any, args: list[Any]) -> Any:
@@ -263,7 +109,7 @@ def _thread_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
             array = ir.GlobalVariable(builder.module, kind, name, addrspace=3)
             array.linkage = "internal"
             array.initializer = ir.Constant(kind, ir.Undefined)
-            array.align = VECTOR_BYTES
+            array.align = SHARED_ALIGNMENT
             generic = builder.addrspacecast(array, kind.as_pointer())
             return builder.bitcast(generic, kind.element.as_pointer())
 

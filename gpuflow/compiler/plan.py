@@ -16,7 +16,7 @@ from gpuflow.compiler.lower import KernelCall, can_be_segmented, lower_group, se
 from gpuflow.compiler.space import Program, Space
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import HostCall, Library
+from gpuflow.core.lowering import HostCall, Layout, Library
 from gpuflow.core.views import View, contiguous
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
@@ -128,7 +128,7 @@ def template_key(jaxpr: Jaxpr) -> Any:
         sizes = eqn.primitive.size_params
         params = tuple((k, v) for k, v in sorted(eqn.params.items()) if k not in sizes)
         outs = tuple((code(v), v.aval.dtype, dims(v.aval)) for v in eqn.outputs)
-        parts.append((eqn.primitive, tuple(code(a) for a in eqn.inputs), outs, params))
+        parts.append((eqn.primitive, tuple(code(a) for a in eqn.inputs), outs, params, _links(eqn)))
     parts.append(tuple(code(atom) for atom in jaxpr.outvars))
     key = tuple(parts)
     try:
@@ -136,6 +136,15 @@ def template_key(jaxpr: Jaxpr) -> Any:
     except TypeError:
         return None
     return key
+
+
+def _links(eqn: Eqn) -> tuple[tuple[int, int], ...] | None:
+    """Which dimensions a layout op keeps: a slice of a whole dimension keeps it."""
+    rule = eqn.primitive.lower
+    if not isinstance(rule, Layout):
+        return None
+    links = rule.links(eqn.inputs[0].aval, eqn.outputs[0].aval, **eqn.params)
+    return None if links is None else tuple(links)
 
 
 # --- binding -------------------------------------------------------------------------------

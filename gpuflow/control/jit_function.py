@@ -16,6 +16,7 @@ from gpuflow.control.stages import Entry, Lowered
 from gpuflow.core.aval import ShapedArray, is_value
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
+from gpuflow.runtime.array import Array
 
 
 def _indices(value: int | Iterable[int] | None) -> tuple[int, ...]:
@@ -48,14 +49,24 @@ class JitFunction:
         functools.update_wrapper(self, function)
         self._function = function
         self._options = _complete(function, options)
+        self._has_statics = bool(self._options.static_argnums or self._options.static_argnames)
         self._entries: dict[Any, Entry] = {}
+        self._flat_entries: dict[Any, Entry] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if config.trace_context().disable_jit:
+        settings = config.trace_context()
+        if settings.disable_jit:
             return self._function(*args, **kwargs)
+        is_eager = thread_state.trace is eval_trace
+        if is_eager and not kwargs and not self._has_statics:
+            # The common case, arrays as arguments, needs no flattening.
+            entry = self._flat_entries.get((settings, *[type(x) is Array and x.aval for x in args]))
+            if entry is not None:
+                outs = entry.executable([*entry.consts, *args])
+                return tree.unflatten(entry.out_tree, outs)
         leaves, entry = self._find(args, kwargs)
         operands = [*entry.consts, *leaves]
-        if thread_state.trace is eval_trace:
+        if is_eager:
             outs = entry.executable(operands)
         elif self._options.inline:
             outs = entry.jaxpr(*operands)
@@ -96,13 +107,13 @@ class JitFunction:
     def clear_cache(self) -> None:
         """Forget all traced signatures."""
         self._entries.clear()
+        self._flat_entries.clear()
 
     def _cache_size(self) -> int:
         return len(self._entries)
 
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Entry]:
-        options = self._options
-        if options.static_argnums or options.static_argnames:
+        if self._has_statics:
             statics, dynamic, dynamic_kwargs = self._split_static(args, kwargs)
         else:
             statics, dynamic, dynamic_kwargs = (), args, kwargs
@@ -124,6 +135,8 @@ class JitFunction:
             entry = self._trace(args, kwargs, dynamic, dynamic_kwargs, avals, treedef)
             if not any(isinstance(const, Tracer) for const in entry.consts):
                 self._entries[key] = entry
+                if not kwargs and not statics and all(type(arg) is Array for arg in args):
+                    self._flat_entries[config.trace_context(), *avals] = entry
         return leaves, entry
 
     def _split_static(

@@ -300,19 +300,29 @@ def _eqn_lines(eqn: Eqn, names: _Names, source_info: bool) -> list[str]:
     flat = all(len(lines) == 1 for lines in params)
     if flat:
         inner = " ".join(lines[0] for lines in params)
-        single = f"{lead}{'[' + inner + ']' if inner else ''} {operands}"
-        if len(single) <= _WIDTH - 4:
-            return [single + note]
+        single = f"{lead}[{inner}]" if inner else lead
+        # Operands do not count: only the brackets can be broken.
+        if len(single) <= _WIDTH - 4 or not params:
+            return [f"{single} {operands}{note}"]
     lines = [lead + "["]
     for param in params:
         lines.extend("  " + line for line in param)
     return [*lines, f"] {operands}{note}"]
 
 
+def _shown_params(eqn: Eqn) -> dict[str, Any]:
+    """The params without a shape that the output's type shows already."""
+    stated = bool(eqn.inputs) and eqn.params.get("shape") == eqn.outputs[0].aval.shape
+    if not stated:
+        return eqn.params
+    return {key: value for key, value in eqn.params.items() if key != "shape" and value != ()}
+
+
 def _param_lines(eqn: Eqn, names: _Names, source_info: bool) -> list[list[str]]:
     result = []
-    for key in sorted(eqn.params):
-        value = eqn.params[key]
+    params = _shown_params(eqn)
+    for key in sorted(params):
+        value = params[key]
         if value is None and key not in ("sharding", "strides", "out_sharding"):
             continue
         if isinstance(value, ClosedJaxpr):

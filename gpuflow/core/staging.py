@@ -22,11 +22,8 @@ class StagedTracer(Tracer):
     def __init__(self, trace: StagingTrace, atom: Var, source: SourceLine | None) -> None:
         self._trace = trace
         self.atom = atom
+        self.aval = atom.aval
         self._source = source
-
-    @property
-    def aval(self) -> ShapedArray:
-        return self.atom.aval
 
     def describe(self) -> str:
         name = self._trace.argument_names.get(self.atom)

@@ -91,15 +91,12 @@ class current_trace:
 class Tracer:
     """Stands for an array while a function is traced. Operators and methods come from wiring."""
 
-    __slots__ = ("__weakref__", "_trace")
+    __slots__ = ("__weakref__", "_trace", "aval")
     __array_priority__ = 1000
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, aval: ShapedArray) -> None:
         self._trace = trace
-
-    @property
-    def aval(self) -> ShapedArray:
-        raise NotImplementedError(f"[tracer] {type(self).__name__} must define aval.")
+        self.aval = aval
 
     def concrete(self) -> Any:
         """The concrete array behind the tracer, or None."""

@@ -17,9 +17,11 @@ from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
+    check_arraylike,
     convert,
     promote_args,
     promote_args_inexact,
+    promote_dtypes,
     promote_shapes,
 )
 from gpuflow.ops.selection import where as select_where
@@ -184,11 +186,12 @@ def power(x: Any, y: Any, /) -> Any:
     Raises:
         TypeError: an integer to a negative integer.
     """
-    x, y = promote_shapes("power", _arraylike("power", x, y))
+    check_arraylike("power", x, y)
     if type(y) is int or isinstance(y, np.integer):
         (x,) = promote_args("power", x)
         return lax.integer_pow(_as_int(x) if _is_bool(x) else x, as_index(y))
-    base, exponent = promote_args("power", x, y)
+    x, y = promote_shapes("power", (x, y))
+    base, exponent = promote_dtypes(x, y)
     if not dtypes.is_inexact(aval_of(base).dtype):
         return _integer_power(_as_int(base), _as_int(exponent))
     if dtypes.is_inexact(aval_of(x).dtype) and dtypes.is_integer(aval_of(y).dtype):
@@ -198,11 +201,6 @@ def power(x: Any, y: Any, /) -> Any:
 
 
 pow = power
-
-
-def _arraylike(name: str, *operands: Any) -> tuple[Any, ...]:
-    promote_args(name, *operands)
-    return operands
 
 
 def _as_int(x: Any) -> Any:
@@ -268,9 +266,10 @@ radians, degrees = deg2rad, rad2deg
 @custom_jvp
 def _logaddexp(x: Any, y: Any) -> Any:
     larger, distance = lax.max(x, y), lax.sub(x, y)
-    stable = lax.add(larger, lax.log1p(lax.exp(lax.neg(lax.abs(distance)))))
     # Equal infinities have no distance; there, and for nan, the sum is the answer.
-    return select_where(lax.ne(distance, distance), lax.add(x, y), stable)
+    undefined, total = lax.ne(distance, distance), lax.add(x, y)
+    stable = lax.add(larger, lax.log1p(lax.exp(lax.neg(lax.abs(distance)))))
+    return select_where(undefined, total, stable)
 
 
 @_logaddexp.defjvp

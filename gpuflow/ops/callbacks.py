@@ -22,11 +22,10 @@ def _callback_shape(*avals: ShapedArray, callback: Any, effect: Effect) -> list[
 
 
 def _on_host(xp: Any, array: Any) -> np.ndarray:
-    """A read-only NumPy array: what a callback gets is what the program computes with."""
-    host = np.asarray(array) if xp is np else xp.asnumpy(array)
-    view = host.view()
-    view.flags.writeable = False
-    return view
+    """A read-only copy: a callback may keep what it gets, and memory of programs is reused."""
+    host = np.array(array) if xp is np else xp.asnumpy(array)
+    host.flags.writeable = False
+    return host
 
 
 def _callback_impl(xp: Any, *arrays: Any, callback: Callable[..., Any], effect: Effect) -> list:

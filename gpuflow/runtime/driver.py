@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from gpuflow.core.aval import ShapedArray
@@ -27,8 +28,12 @@ class Driver(Protocol):
     def load(self, kernel: Kernel) -> Any:
         """A kernel ready to launch: from memory, from the cache or built."""
 
-    def launch(self, loaded: Any, words: Any, extent: int, points: int) -> None:
-        """Run a kernel over ``extent`` indices of its split axis, in order with other launches."""
+    def launcher(self, loaded: Any, words: Any, extent: int, points: int) -> Callable[[], None]:
+        """A function that runs a kernel over ``extent`` indices of its split axis.
+
+        ``words`` is the address of its argument block, which is filled in before each call;
+        launches run in order.
+        """
 
     def gemm(self, out: Any, a: Any, b: Any) -> None:
         """``out = a @ b`` for stacks of matrices; transposed views are read in place."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -50,11 +51,12 @@ class CpuDriver:
     def load(self, kernel: Kernel) -> LoadedKernel:
         return compile_cpu(kernel, kernel_cache(), config.environment.check)
 
-    def launch(self, loaded: LoadedKernel, words: int, extent: int, points: int) -> None:
+    def launcher(
+        self, loaded: LoadedKernel, words: int, extent: int, points: int
+    ) -> Callable[[], None]:
         if points < SMALLEST_PARALLEL:
-            loaded.call(words, 0, extent)
-        else:
-            pool.run(loaded.call, words, extent, self.chunk(extent))
+            return partial(loaded.call, words, 0, extent)
+        return partial(pool.run, loaded.call, words, extent, self.chunk(extent))
 
     def chunk(self, extent: int) -> int:
         """Indices of the split axis that one thread takes at a time."""

@@ -31,7 +31,7 @@ from gpuflow.core.trace import Tracer, check_not_leaked
 from gpuflow.runtime.array import Array, as_numpy, raise_deleted
 from gpuflow.runtime.device import default_device
 from gpuflow.runtime.driver_cpu import cpu_driver
-from gpuflow.runtime.memory import Arena, address, allocate, arenas
+from gpuflow.runtime.memory import SMALLEST_POOLED, Arena, address, address_text, allocate, arenas
 from gpuflow.runtime.program_text import DriverText
 
 
@@ -69,8 +69,11 @@ class Executable:
         if self.donated:
             self._check_donated(operands)
         arrays += self._constant_arrays
-        with arenas.use() as memory:
+        memory = arenas.acquire()
+        try:
             made = self._driver(memory)(arrays)
+        finally:
+            arenas.release()
         results = self._results(made, operands)
         for k in self.donated:
             if type(operands[k]) is Array:
@@ -95,6 +98,8 @@ class Executable:
         return results
 
     def _check_donated(self, operands: Sequence[Any]) -> None:
+        if len({id(value) for value in operands}) == len(operands):
+            return
         for k in self.donated:
             same = [n for n, value in enumerate(operands) if value is operands[k]]
             check(
@@ -143,9 +148,8 @@ def build_driver(plan: Plan, memory: Arena) -> Callable[[list[np.ndarray]], list
             text.line(f"copyto({target}, {source})")
         else:
             _call_step(step, places, text)
-        places.forget(step)
     outs = ", ".join(_output(out, places, text) for out in plan.outputs)
-    return text.finish(f"[{outs}]", {"copyto": np.copyto, "address": address})
+    return text.finish(f"[{outs}]", {"copyto": np.copyto, "empty": np.empty, "allocate": allocate})
 
 
 class _Places:
@@ -168,9 +172,11 @@ class _Places:
             name = self.text.fresh("out")
             dtype = storage_dtype(var.aval.dtype)
             count = var.aval.size * dtype.itemsize
-            make = self.text.constant("allocate", allocate)
             kind = self.text.constant("dtype", dtype)
-            self.text.line(f"{name} = {make}({var.aval.shape}, {kind}, {count})")
+            if count < SMALLEST_POOLED:
+                self.text.line(f"{name} = empty({var.aval.shape}, {kind})")
+            else:
+                self.text.line(f"{name} = allocate({var.aval.shape}, {kind}, {count})")
         else:
             name = self.text.constant("temporary", self._temporary(var))
         self.names[var] = name
@@ -191,7 +197,9 @@ class _Places:
         if var not in self.addresses:
             array = self.array(var)
             name = self.text.fresh("at")
-            self.text.line(f"{name} = address({array})")
+            found, names = address_text(array)
+            self.text.namespace.update(names)
+            self.text.line(f"{name} = {found}")
             self.addresses[var] = name
         return self.addresses[var]
 
@@ -216,10 +224,6 @@ class _Places:
             return self.text.constant("empty", np.empty(view.shape, dtype))
         return f"{make}({view.shape}, {kind}, {array}, {offset}, {strides})"
 
-    def forget(self, step: Step) -> None:
-        """Nothing to do: names stay valid for the whole call."""
-        del step
-
 
 def _kernel_step(step: KernelStep, places: _Places, text: DriverText) -> None:
     if all(call.points == 0 and not _always_runs(step) for call in step.calls):
@@ -232,9 +236,8 @@ def _kernel_step(step: KernelStep, places: _Places, text: DriverText) -> None:
     extents = [call.extent for call in step.calls]
     words = blocks[0] if len(blocks) == 1 else _segment_table(blocks, extents, text)
     points = sum(call.points for call in step.calls)
-    launch = text.constant("launch", driver.launch)
-    kernel = text.constant("kernel", loaded)
-    text.line(f"{launch}({kernel}, {words}, {sum(extents)}, {points})  # {step.kernel.name}")
+    launch = text.constant("launch", driver.launcher(loaded, words, sum(extents), points))
+    text.line(f"{launch}()  # {step.kernel.name}")
 
 
 def _always_runs(step: KernelStep) -> bool:

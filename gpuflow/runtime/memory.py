@@ -9,8 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -41,6 +39,13 @@ def address(array: np.ndarray) -> int:
     if _OFFSET:
         return _word.from_address(id(array) + _OFFSET).value
     return array.ctypes.data
+
+
+def address_text(array: str) -> tuple[str, dict[str, Any]]:
+    """The text of ``address(array)`` for a driver program, and the names that it uses."""
+    if _OFFSET:
+        return f"address_at(id({array}) + {_OFFSET}).value", {"address_at": _word.from_address}
+    return f"address({array})", {"address": address}
 
 
 def aligned_bytes(count: int) -> np.ndarray:
@@ -139,17 +144,18 @@ class Arenas:
         self._arenas: list[Arena] = []
         self._depth = 0
 
-    @contextmanager
-    def use(self) -> Iterator[Arena]:
-        """An arena that no running plan uses; threads wait for each other."""
-        with self._lock:
-            if self._depth == len(self._arenas):
-                self._arenas.append(Arena())
-            self._depth += 1
-            try:
-                yield self._arenas[self._depth - 1]
-            finally:
-                self._depth -= 1
+    def acquire(self) -> Arena:
+        """An arena that no running plan uses; threads wait for each other. Release it after use."""
+        self._lock.acquire()
+        if self._depth == len(self._arenas):
+            self._arenas.append(Arena())
+        self._depth += 1
+        return self._arenas[self._depth - 1]
+
+    def release(self) -> None:
+        """Give back the arena that this thread acquired last."""
+        self._depth -= 1
+        self._lock.release()
 
 
 arenas = Arenas()

@@ -23,11 +23,9 @@ class BatchTracer(Tracer):
         self._trace = trace
         self.value = value
         self.dim = dim
-
-    @property
-    def aval(self) -> ShapedArray:
-        aval = aval_of(self.value)
-        return aval.update(shape=aval.shape[: self.dim] + aval.shape[self.dim + 1 :])
+        full = aval_of(value)
+        shape = full.shape[:dim] + full.shape[dim + 1 :]
+        self.aval = ShapedArray(shape, full.dtype, full.weak_type)
 
     def describe(self) -> str:
         origin = self.value.describe() if isinstance(self.value, Tracer) else ""

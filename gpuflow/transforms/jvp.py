@@ -24,10 +24,7 @@ class JVPTracer(Tracer):
         self._trace = trace
         self.primal = primal
         self.tangent = tangent
-
-    @property
-    def aval(self) -> ShapedArray:
-        return aval_of(self.primal)
+        self.aval = aval_of(primal)
 
     def concrete(self) -> Any:
         return self.primal.concrete() if isinstance(self.primal, Tracer) else self.primal

@@ -6,7 +6,7 @@ import sys
 
 import cuda_zoo
 import pytest
-from cuda_harness import ARCHITECTURES, build, requires_cuda_tools
+from cuda_harness import build, requires_cuda_tools
 
 from gpuflow.compiler import cuda_build
 from gpuflow.compiler.cuda import print_cuda
@@ -31,12 +31,12 @@ SIGNATURE = ("*float32", "int64")
 
 
 @requires_cuda_tools
-@pytest.mark.parametrize("name", ["map", "row", "full", "segments"])
+@pytest.mark.parametrize("name", ["map", "full"])
 def test_two_builds_are_equal_byte_by_byte(name):
     """Numba numbers what it compiles, and mangles memory addresses into names; none may remain."""
     kernel = cuda_zoo.zoo()[name]
     source = print_cuda(kernel)
-    for architecture in ARCHITECTURES:
+    for architecture in ((9, 0), (10, 0)):  # the two dialects of PTX that NVVM writes
         _, first = build(kernel, True, architecture)
         second = build_cuda(
             source.text, source.entry, source.signature, architecture, source.launch.bounds

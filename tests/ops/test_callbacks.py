@@ -41,6 +41,22 @@ def test_operands_are_read_only():
     assert X[0] == 0
 
 
+def test_a_callback_may_keep_what_it_gets():
+    """Memory of compiled programs is used again; a kept operand must not change with it."""
+    kept = []
+    step = gf.jit(lambda x: (debug_callback(kept.append, mul(x, x)), mul(x, 3.0))[1])
+    for factor in (1, 2, 3):
+        np.asarray(step(factor * X))
+    assert [array.tolist() for array in kept] == [(f * f * X * X).tolist() for f in (1, 2, 3)]
+
+
+def test_compiled_vmap_calls_in_order():
+    seen = []
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.asarray(gf.jit(gf.vmap(watched(seen, ordered=True)))(x))
+    assert seen == x.tolist()
+
+
 def test_errors_of_the_callback_pass_through():
     def fail(value):
         raise KeyError("mine")

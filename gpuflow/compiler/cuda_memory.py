@@ -1,0 +1,167 @@
+"""Access to global memory that printed CUDA source may call: single elements, and whole vectors.
+
+Offsets count elements. A load "readonly" goes through the read-only cache, which is right only for
+memory that nothing writes while the kernel runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuflow.compiler.cuda_toolchain import NumbaCuda
+
+
+def memory_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
+    """All functions of this file by name."""
+    return {**_elements(tools), **_vector_loads(tools), **_vector_stores(tools)}
+
+
+def _bytes(element: Any) -> int:
+    return element.bitwidth // 8
+
+
+def _emit_load(builder: Any, pointer: Any, alignment: int, readonly: bool) -> Any:
+    value = builder.load(pointer, align=alignment)
+    if readonly:
+        value.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return value
+
+
+def _elements(tools: NumbaCuda) -> dict[str, Any]:
+    ir, types = tools.llvm, tools.types
+
+    @tools.intrinsic
+    def load_readonly(typingctx, pointer, index):
+        def emit(context, builder, signature, args):
+            size = _bytes(signature.args[0].dtype)
+            return _emit_load(builder, builder.gep(args[0], [args[1]]), size, readonly=True)
+
+        return pointer.dtype(pointer, index), emit
+
+    @tools.intrinsic
+    def load_shared_by_gpu(typingctx, pointer, index):
+        """Read what another block wrote: from L2, past this multiprocessor's stale L1."""
+
+        def emit(context, builder, signature, args):
+            address = builder.gep(args[0], [args[1]])
+            kind = ir.FunctionType(ir.IntType(64), [address.type])
+            text = "ld.global.cg.u64 $0, [$1];"
+            asm = ir.InlineAsm(kind, text, "=l,l,~{memory}", side_effect=True)
+            return builder.call(asm, [address])
+
+        return types.uint64(types.CPointer(types.uint64), index), emit
+
+    @tools.intrinsic
+    def pointer_from_address(typingctx, address, dtype):
+        """A pointer to global memory from the integer that a table holds."""
+        element = dtype.instance_type
+
+        def emit(context, builder, signature, args):
+            generic = context.get_data_type(element).as_pointer()
+            # Passing through address space 1 tells NVVM that it is global memory.
+            in_global = ir.PointerType(generic.pointee, addrspace=1)
+            return builder.addrspacecast(builder.inttoptr(args[0], in_global), generic)
+
+        return types.CPointer(element)(types.int64, dtype), emit
+
+    functions = (load_readonly, load_shared_by_gpu, pointer_from_address)
+    return {function._name: function for function in functions}
+
+
+def _vector_loads(tools: NumbaCuda) -> dict[str, Any]:
+    """``load_vector(pointer, index, width)``: a tuple of ``width`` elements in one access."""
+    ir, types = tools.llvm, tools.types
+
+    def typed(pointer, index, width, readonly):
+        if not isinstance(width, types.IntegerLiteral):
+            return None  # Numba asks again with the literal
+
+        def emit(context, builder, signature, args):
+            element, count = signature.return_type.dtype, signature.return_type.count
+            lane, size = context.get_data_type(element), _bytes(element)
+            word, words, lanes_per_word = _vector_words(ir, lane, size, count)
+            address = builder.gep(args[0], [args[1]])
+            address = builder.bitcast(address, ir.VectorType(word, words).as_pointer())
+            loaded = _emit_load(builder, address, size * count, readonly)
+            lanes = []
+            for position in range(words):
+                part = builder.extract_element(loaded, ir.Constant(ir.IntType(32), position))
+                lanes += _split_word(ir, builder, part, lane, size, lanes_per_word)
+            return context.make_tuple(builder, signature.return_type, lanes)
+
+        result = types.UniTuple(pointer.dtype, width.literal_value)
+        return result(pointer, index, width), emit
+
+    @tools.intrinsic
+    def load_vector(typingctx, pointer, index, width):
+        return typed(pointer, index, width, readonly=False)
+
+    @tools.intrinsic
+    def load_vector_readonly(typingctx, pointer, index, width):
+        return typed(pointer, index, width, readonly=True)
+
+    return {function._name: function for function in (load_vector, load_vector_readonly)}
+
+
+def _vector_stores(tools: NumbaCuda) -> dict[str, Any]:
+    """``store_vector(pointer, index, values)``: a tuple of elements in one access."""
+    ir, types = tools.llvm, tools.types
+
+    @tools.intrinsic
+    def store_vector(typingctx, pointer, index, values):
+        def emit(context, builder, signature, args):
+            element, given = signature.args[0].dtype, signature.args[2]
+            size = _bytes(element)
+            lane = context.get_data_type(element)
+            word, words, lanes_per_word = _vector_words(ir, lane, size, given.count)
+            stored = ir.Constant(ir.VectorType(word, words), ir.Undefined)
+            for position in range(words):
+                first = position * lanes_per_word
+                lanes = [
+                    context.cast(builder, builder.extract_value(args[2], k), given.dtype, element)
+                    for k in range(first, first + lanes_per_word)
+                ]
+                part = _join_word(ir, builder, lanes, word, size)
+                at = ir.Constant(ir.IntType(32), position)
+                stored = builder.insert_element(stored, part, at)
+            address = builder.bitcast(builder.gep(args[0], [args[1]]), stored.type.as_pointer())
+            builder.store(stored, address, size * given.count)
+            return context.get_dummy_value()
+
+        return types.void(pointer, index, values), emit
+
+    return {store_vector._name: store_vector}
+
+
+def _vector_words(ir: Any, lane: Any, size: int, width: int) -> tuple[Any, int, int]:
+    """How to read ``width`` lanes of ``size`` bytes: (word type, words, lanes per word).
+
+    NVVM splits vectors of 8- and 16-bit elements into several accesses, so those travel as 32-bit
+    words (or as one narrower word when the whole vector is narrower).
+    """
+    if size >= 4:
+        return lane, width, 1
+    word_bytes = min(4, size * width)
+    return ir.IntType(8 * word_bytes), size * width // word_bytes, word_bytes // size
+
+
+def _split_word(ir: Any, builder: Any, word: Any, lane: Any, size: int, lanes: int) -> list[Any]:
+    """The ``lanes`` elements inside one loaded word, lowest bits first."""
+    if lanes == 1:
+        return [word]
+    parts = []
+    for position in range(lanes):
+        shift = ir.Constant(word.type, 8 * size * position)
+        parts.append(builder.trunc(builder.lshr(word, shift) if position else word, lane))
+    return parts
+
+
+def _join_word(ir: Any, builder: Any, lanes: list[Any], word: Any, size: int) -> Any:
+    """One word to store, from its elements, lowest bits first."""
+    if len(lanes) == 1:
+        return lanes[0]
+    joined = builder.zext(lanes[0], word)
+    for position, lane in enumerate(lanes[1:], start=1):
+        shifted = builder.shl(builder.zext(lane, word), ir.Constant(word, 8 * size * position))
+        joined = builder.or_(joined, shifted)
+    return joined
