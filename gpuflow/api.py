@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.api_ad import _named
+from gpuflow.api_ad import _named, check_callable
 from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config
 from gpuflow.base.util import canonicalize_axis, safe_zip
-from gpuflow.control.jit_function import JitFunction, make_jit
+from gpuflow.control.jit_function import JitFunction, argument_names, make_jit
 from gpuflow.core.aval import ShapedArray, aval_of, is_value, register_value_type
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.rules import AxisData
@@ -53,6 +53,7 @@ def vmap(
     Raises:
         ValueError: from the call, for axes or sizes that do not fit.
     """
+    check_callable(fun, "vmap")
     name = getattr(fun, "__name__", "the function")
     if isinstance(in_axes, list):
         in_axes = tuple(in_axes)
@@ -66,7 +67,9 @@ def vmap(
             )
         axes = tree.broadcast_prefix((in_axes, 0), (args, kwargs), "vmap in_axes")
         axes = _positions(leaves, axes, name)
-        size = _mapped_size(leaves, axes, axis_size, name, (args, kwargs))
+        size = _mapped_size(
+            leaves, axes, axis_size, name, lambda: argument_names(fun, args, kwargs)
+        )
         axis = AxisData(axis_name, size, spmd_axis_name)
         out_trees: list[tree.TreeDef] = []
 
@@ -103,19 +106,20 @@ def _positions(leaves: Sequence[Any], axes: Sequence[Any], name: str) -> list[in
         if not -rank <= axis < rank:
             raise ValueError(
                 f"[vmap] in_axes must name an axis of each mapped argument of {name}; got "
-                f"{axis} for {aval_of(leaf)}. Fix: use None for it, or an axis in "
-                f"[{-rank}, {rank})."
+                f"{axis} for {aval_of(leaf)}. Fix: use None for it"
+                f"{f', or an axis in [{-rank}, {rank})' if rank else ''}."
             )
         result.append(int(axis) % rank)
     return result
 
 
 def _mapped_size(
-    leaves: Sequence[Any], axes: Sequence[int | None], given: int | None, name: str, args: Any
+    leaves: Sequence[Any], axes: Sequence[int | None], given: int | None, name: str,
+    argument_names: Callable[[], list[str]],
 ) -> int:
     sizes = [
-        (path, aval_of(leaf).shape[axis], axis)
-        for path, leaf, axis in safe_zip(tree.paths(args), leaves, axes)
+        (k, aval_of(leaf).shape[axis], axis)
+        for k, (leaf, axis) in enumerate(safe_zip(leaves, axes))
         if axis is not None
     ]
     distinct = {size for _, size, _ in sizes} | ({given} if given is not None else set())
@@ -125,7 +129,8 @@ def _mapped_size(
             "Fix: give an axis, or axis_size."
         )
     if len(distinct) > 1:
-        found = ", ".join(f"{size} along axis {axis} of {path}" for path, size, axis in sizes)
+        names = argument_names()
+        found = ", ".join(f"{size} along axis {axis} of {names[k]}" for k, size, axis in sizes)
         raise ValueError(
             f"[vmap] mapped axes of {name} must have one size; got {found}"
             f"{f', axis_size={given}' if given is not None else ''}. "
@@ -233,7 +238,8 @@ def _trace(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[ClosedJaxpr, tree.TreeDef]:
-    static = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    given = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    static = tuple(k if k >= 0 else k + len(args) for k in given)
     dynamic = tuple(arg for k, arg in enumerate(args) if k not in static)
     leaves, in_tree = tree.flatten((dynamic, kwargs))
     out_trees: list[tree.TreeDef] = []
@@ -248,7 +254,8 @@ def _trace(
 
     avals = [aval_of(leaf) for leaf in leaves]
     name = getattr(fun, "__name__", "the function")
-    jaxpr, consts = trace_to_jaxpr(flat, avals, tree.paths((dynamic, kwargs)), name)
+    names = argument_names(fun, dynamic, kwargs, static)
+    jaxpr, consts = trace_to_jaxpr(flat, avals, names, name)
     return ClosedJaxpr(jaxpr, tuple(consts)), out_trees[-1]
 
 

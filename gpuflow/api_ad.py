@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 from gpuflow.base import dtypes, tree
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import Jaxpr, evaluate
 from gpuflow.core.rules import UndefinedPrimal, Zero
-from gpuflow.ops.zeros import full, instantiate
+from gpuflow.core.trace import Tracer, check_not_leaked, thread_state
+from gpuflow.ops.convert import convert
+from gpuflow.ops.zeros import instantiate, ones_of
 from gpuflow.transforms.jvp import jvp_flat
 from gpuflow.transforms.linearize import linearize_flat
 from gpuflow.transforms.transpose import backward_pass
@@ -36,9 +36,12 @@ class FlatFunction:
                     "[has_aux] the function must return a pair (out, aux); "
                     f"got {type(out).__name__}. Fix: return out, aux."
                 )
-            out, self.aux = out
+            out, aux = out
+            self.aux = tree.tree_map(_without_tangent, aux)
         outs, self.out_tree = tree.flatten(out)
         for value in outs:
+            if isinstance(value, Tracer) and value._trace.finished:
+                check_not_leaked(value, "differentiation")
             if not is_value(value):
                 raise TypeError(
                     "[differentiation] outputs must be arrays, numbers or trees of them; got "
@@ -47,14 +50,26 @@ class FlatFunction:
         return outs
 
 
-def _check_tangents(primals: Sequence[Any], tangents: Sequence[Any], what: str) -> None:
+def _without_tangent(value: Any) -> Any:
+    """``value`` as the trace of a derivative sees it from outside: auxiliary data."""
+    return thread_state.trace.split(value)[0] if isinstance(value, Tracer) else value
+
+
+def _check_tangents(
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    what: str,
+    dtype_error: type[Exception] = ValueError,
+) -> None:
+    kind = "cotangents" if what == "vjp" else "tangents"
     for primal, tangent in safe_zip(primals, tangents):
         want, got = aval_of(primal).tangent(), aval_of(tangent)
-        # Python scalars are weak and take the primal's dtype.
-        if got.shape != want.shape or (got.dtype != want.dtype and not got.weak_type):
-            raise TypeError(
-                f"[{what}] tangents must have the types of the primals' tangents, {want} for "
-                f"{aval_of(primal)}; got {got}. Fix: make the tangent with dtype "
+        # Python floats are weak and take any float dtype.
+        yields = got.weak_type and got.dtype.kind == "f" and dtypes.is_floating(want.dtype)
+        if got.shape != want.shape or (got.dtype != want.dtype and not yields):
+            raise (ValueError if got.shape != want.shape else dtype_error)(
+                f"[{what}] {kind} must have the tangent type of their values, {want} for "
+                f"{aval_of(primal)}; got {got}. Fix: make the {kind[:-1]} with dtype "
                 f"{_dtype_text(want.dtype)} and shape {want.shape}."
             )
 
@@ -68,7 +83,7 @@ def _typed(value: Any, aval: ShapedArray) -> Any:
     if aval.dtype == dtypes.float0:
         return Zero(aval)
     if aval_of(value).dtype != aval.dtype:
-        return np.asarray(value).astype(aval.dtype)
+        return convert(value, aval.dtype)
     return value
 
 
@@ -101,7 +116,7 @@ def jvp(
             f"[jvp] primals and tangents must be equal trees; got {in_tree} and {tangent_tree}. "
             "Fix: give one tangent for each primal."
         )
-    _check_tangents(leaves, tangent_leaves, "jvp")
+    _check_tangents(leaves, tangent_leaves, "jvp", TypeError)
     typed = [_typed(t, aval_of(x).tangent()) for x, t in safe_zip(leaves, tangent_leaves)]
     flat = FlatFunction(fun, in_tree, has_aux)
     outs, out_tangents = jvp_flat(flat, leaves, typed)
@@ -205,10 +220,10 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def _argnums(argnums: int | Sequence[int], count: int, what: str) -> tuple[int, ...]:
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    numbers = tuple(argnums) if isinstance(argnums, Sequence) else (argnums,)
     for number in numbers:
         if not isinstance(number, int) or not -count <= number < count:
-            raise ValueError(
+            raise TypeError(
                 f"[{what}] argnums must name positional arguments; got {argnums} for a call with "
                 f"{count}. Fix: pass the argument by position, or change argnums."
             )
@@ -272,6 +287,7 @@ def value_and_grad(
     Raises:
         TypeError: from the call, for inputs or outputs of the wrong kind.
     """
+    check_callable(fun, "grad")
     name = getattr(fun, "__name__", "the function")
 
     def value_and_grad_f(*args: Any, **kwargs: Any) -> Any:
@@ -291,7 +307,7 @@ def value_and_grad(
         flat = FlatFunction(partial_fun, in_tree, has_aux)
         outs, pullback = _pullback(flat, leaves)
         _check_scalar_output(outs, what, holomorphic)
-        one = full((), 1, aval_of(outs[0]).dtype)
+        one = ones_of(aval_of(outs[0]))
         grads = tree.unflatten(in_tree, pullback([one]))
         value = tree.unflatten(flat.out_tree, outs)
         result = grads[0] if isinstance(argnums, int) else grads
@@ -315,6 +331,14 @@ def grad(
         return (gradient, value[1]) if has_aux else gradient
 
     return _named(grad_f, fun, "grad")
+
+
+def check_callable(fun: Any, what: str) -> None:
+    """Raise TypeError unless ``fun`` can be called."""
+    if not callable(fun):
+        raise TypeError(
+            f"[{what}] the first argument must be a function; got {fun!r}. Fix: {what}(f)(x)."
+        )
 
 
 def _named(wrapper: Callable[..., Any], fun: Callable[..., Any], what: str) -> Callable[..., Any]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from gpuflow.api_ad import (
     FlatFunction,
     _argnums,
     _check_grad_input,
     _named,
     _pullback,
+    check_callable,
 )
 from gpuflow.base import dtypes, tree
 from gpuflow.base.util import safe_zip
@@ -54,6 +57,12 @@ def _split_leading(value: Any, avals: Sequence[ShapedArray]) -> list[Any]:
     return pieces
 
 
+def _without_derivative(cotangent: Any, avals: Sequence[ShapedArray]) -> list[Any]:
+    """The float0 Jacobians of an integer input."""
+    shape = aval_of(cotangent).shape
+    return [np.zeros((*aval.shape, *shape), dtypes.float0) for aval in avals]
+
+
 def _prepare(
     fun: Callable[..., Any],
     args: tuple[Any, ...],
@@ -62,6 +71,7 @@ def _prepare(
     has_aux: bool,
     what: str,
     holomorphic: bool,
+    allow_int: bool = False,
 ) -> tuple[FlatFunction, list[Any], tree.TreeDef]:
     numbers = _argnums(argnums, len(args), what)
 
@@ -74,7 +84,7 @@ def _prepare(
     primals = tuple(args[number] for number in numbers)
     leaves, in_tree = tree.flatten(primals)
     for leaf in leaves:
-        _check_grad_input(leaf, what, holomorphic, False)
+        _check_grad_input(leaf, what, holomorphic, allow_int)
     return FlatFunction(partial_fun, in_tree, has_aux), leaves, in_tree
 
 
@@ -86,6 +96,15 @@ def _check_outputs(outs: Sequence[Any], what: str, holomorphic: bool) -> None:
             raise TypeError(
                 f"[{what}] outputs must be {'complex' if holomorphic else 'real floats'}; "
                 f"got {aval}. Fix: return floats, or set holomorphic={not holomorphic}."
+            )
+
+
+def _check_real_inputs(avals: Sequence[ShapedArray], what: str, holomorphic: bool) -> None:
+    for aval in avals:
+        if dtypes.is_complex(aval.dtype) and not holomorphic:
+            raise TypeError(
+                f"[{what}] inputs must be real floats; got {aval}. "
+                "Fix: set holomorphic=True, or use jacrev."
             )
 
 
@@ -104,11 +123,13 @@ def jacfwd(
     Cost:
         As many tangents as there are input elements; good for few inputs.
     """
+    check_callable(fun, "jacfwd")
     what = f"jacfwd of {getattr(fun, '__name__', 'the function')}"
 
     def jacfwd_f(*args: Any, **kwargs: Any) -> Any:
         flat, leaves, in_tree = _prepare(fun, args, kwargs, argnums, has_aux, what, holomorphic)
         avals = [aval_of(leaf) for leaf in leaves]
+        _check_real_inputs(avals, what, holomorphic)
         basis, total = _basis(avals)
         outs: list[Any] = []
 
@@ -159,11 +180,13 @@ def jacrev(
     Cost:
         As many cotangents as there are output elements; good for few outputs.
     """
-    del allow_int
+    check_callable(fun, "jacrev")
     what = f"jacrev of {getattr(fun, '__name__', 'the function')}"
 
     def jacrev_f(*args: Any, **kwargs: Any) -> Any:
-        flat, leaves, in_tree = _prepare(fun, args, kwargs, argnums, has_aux, what, holomorphic)
+        flat, leaves, in_tree = _prepare(
+            fun, args, kwargs, argnums, has_aux, what, holomorphic, allow_int
+        )
         outs, pullback = _pullback(flat, leaves)
         _check_outputs(outs, what, holomorphic)
         out_avals = [aval_of(out) for out in outs]
@@ -173,7 +196,9 @@ def jacrev(
             lambda *cts: pullback(cts), axis, basis, [0] * len(basis)
         )
         by_input = [
-            _split_leading(batch_to_dim(ct, dim, 0, total), out_avals)
+            _without_derivative(ct, out_avals)
+            if aval_of(ct).dtype == dtypes.float0
+            else _split_leading(batch_to_dim(ct, dim, 0, total), out_avals)
             for ct, dim in safe_zip(cotangents, dims)
         ]
         rows = [

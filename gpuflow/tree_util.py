@@ -106,7 +106,7 @@ def register_pytree_node(
     base_tree.register_node(nodetype, flatten_func, unflatten_func)
 
 
-def register_pytree_node_class(cls: type[T]) -> type[T]:
+def register_pytree_node_class(cls: Any) -> Any:
     """Make a class with ``tree_flatten`` and the class method ``tree_unflatten`` a node."""
     register_pytree_node(cls, lambda node: node.tree_flatten(), cls.tree_unflatten)
     return cls

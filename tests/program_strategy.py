@@ -58,6 +58,7 @@ class Maker:
         dtype: str,
         exact: bool,
         bound: float = 1.0,
+        /,
         **params: Any,
     ) -> int:
         exact = exact and all(self.types[k].exact for k in args)
@@ -197,7 +198,7 @@ class Maker:
             ops += ["reduce_max", "reduce_min"] if t.dtype != "complex64" else []
             ops += ["reduce_prod"] if count <= 9 and t.is_float else []
         op = self.pick(ops)
-        bound = {"reduce_sum": t.bound * max(count, 1), "reduce_prod": max(t.bound, 1) ** count}
+        bound = {"reduce_sum": t.bound * max(count, 1), "reduce_prod": inf}
         exact = op not in bound or t.is_integer
         shape = [size for d, size in enumerate(t.shape) if d not in axes]
         made = self.add(op, [k], shape, t.dtype, exact, bound.get(op, t.bound), axes=axes)
@@ -228,7 +229,7 @@ class Maker:
 
     # --- layout ----------------------------------------------------------------------------
 
-    def _layout(self, op: str, k: int, shape: Sequence[int], **params: Any) -> None:
+    def _layout(self, op: str, k: int, shape: Sequence[int], /, **params: Any) -> None:
         t = self.types[k]
         if prod(shape) <= MOST_ELEMENTS:
             self.add(op, [k], shape, t.dtype, True, t.bound, **params)

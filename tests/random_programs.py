@@ -171,8 +171,13 @@ def wide(x: Any) -> np.ndarray:
     return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
 
 
-def check_close(got: Any, want: Any, noisy: Sequence[Any], exact: bool, what: str) -> None:
-    """Compare one output with the reference and its noisy runs."""
+def check_close(
+    got: Any, want: Any, noisy: Sequence[Any], exact: bool, what: str, unit: float = 0.0
+) -> None:
+    """Compare one output with the reference and its noisy runs.
+
+    ``unit`` is the magnitude whose rounding errors are allowed besides.
+    """
     got, want = np.asarray(got), np.asarray(want)
     assert got.shape == want.shape and got.dtype == want.dtype, (what, got, want)
     if exact:
@@ -187,7 +192,7 @@ def check_close(got: Any, want: Any, noisy: Sequence[Any], exact: bool, what: st
     if not finite.any():
         return
     moved = max(np.abs(x - want)[finite].max() for x in noisy)
-    allowed = SAFETY * moved + 8 * eps * np.abs(want)[finite]
+    allowed = SAFETY * (moved + eps * unit) + 8 * eps * np.abs(want)[finite]
     wrong = np.abs(got - want)[finite] > allowed
     assert not wrong.any(), f"{what}: got {got}, want {want}, noise moves it by {moved}"
 

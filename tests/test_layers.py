@@ -37,8 +37,8 @@ SURFACE = (7, "join")
 # Optional or slow third-party packages, the only ones that a function may import. `cuda` is
 # NVIDIA's cuda.core and cuda.bindings, which come with numba-cuda.
 LAZY_PACKAGES = frozenset(
-    {"cuda", "cupy", "cupyx", "llvmlite", "matplotlib", "mpi4py", "numba", "rich", "scipy"}
-    | {"sklearn"}
+    {"cuda", "cupy", "cupyx", "llvmlite", "matplotlib", "mpi4py", "numba", "opt_einsum"}
+    | {"rich", "scipy", "sklearn"}
 )
 
 # Files that may touch the process environment, each with its reason.

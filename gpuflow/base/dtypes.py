@@ -86,12 +86,14 @@ _PYTHON = {bool: bool_, int: int64, float: float64, complex: complex128}
 
 
 def canonicalize(dtype: Any) -> Any:
-    """``dtype`` as an np.dtype, narrowed to 32 bits unless x64 is enabled."""
+    """``dtype`` as a native np.dtype, narrowed to 32 bits unless x64 is enabled."""
     if is_extended(dtype):
         return dtype
     if dtype in _PYTHON:
         dtype = _PYTHON[dtype]
     dtype = np.dtype(dtype)
+    if not dtype.isnative:
+        dtype = dtype.newbyteorder("=")
     if config.trace_context().enable_x64:
         return dtype
     return _TO_32.get(dtype, dtype)

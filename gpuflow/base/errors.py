@@ -37,7 +37,7 @@ class TypePromotionError(ValueError):
     """Two dtypes have no implicit common dtype."""
 
 
-class DeletedArrayError(RuntimeError):
+class DeletedArrayError(RuntimeError, ValueError):
     """An array was used after it had been donated or deleted."""
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuflow.compiler.space import Key, Program, Space
@@ -33,8 +33,14 @@ class Access:
 class Accesses:
     """The operands that a kernel asks for, in the order of first use."""
 
-    def __init__(self, make: Callable[[str, Access], Operand]) -> None:
+    def __init__(
+        self,
+        make: Callable[[str, Access], Operand],
+        buffer_of: Mapping[Var, Var],
+        read_in_place: frozenset[Var],
+    ) -> None:
         self.make = make
+        self.buffer_of, self.read_in_place = buffer_of, read_in_place
         self.names: dict[Any, str] = {}
         self.accesses: dict[str, Access] = {}
         self.scalars: dict[str, int] = {}
@@ -46,8 +52,19 @@ class Accesses:
         self.table[name] = self.make(name, access)
         return name
 
+    def _placed(self, access: Access) -> Access:
+        """The access with the buffer that an output takes, and the mode that follows."""
+        buffer = access.buffer
+        if buffer is None:
+            return access
+        if access.mode is Mode.OUT and buffer in self.buffer_of:
+            buffer = self.buffer_of[buffer]
+        mode = Mode.INOUT if buffer in self.read_in_place else access.mode
+        return replace(access, buffer=buffer, mode=mode)
+
     def array(self, access: Access) -> str:
         """The operand name of an access."""
+        access = self._placed(access)
         if access not in self.names:
             prefix = {Mode.IN: "x", Mode.OUT: "o", Mode.INOUT: "u", Mode.INDEX: "j"}[access.mode]
             number = sum(name.startswith(prefix) for name in self.accesses)

@@ -28,7 +28,8 @@ SHARED_ALIGNMENT = 16
 def _intrinsics(tools: NumbaCuda) -> dict[str, Any]:
     return {
         **memory_intrinsics(tools),
-        **_thread_intrinsics(tools),
+        **_warp_intrinsics(tools),
+        **_block_intrinsics(tools),
         **arithmetic_intrinsics(tools),
     }
 
@@ -56,45 +57,56 @@ def _call_convergent(builder: Any, asm: Any, args: list[Any]) -> Any:
     return builder.call(asm, args, attrs=("convergent",))
 
 
-def _thread_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
-    """Exchange within a warp, a block and the grid."""
+def _shuffle_word(ir: Any, builder: Any, value: Any, distance: int) -> Any:
+    """One 32-bit exchange between lanes whose numbers differ in the bits of ``distance``."""
+    text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 0x1f, 0xffffffff;"
+    kind = ir.FunctionType(value.type, [value.type])
+    asm = ir.InlineAsm(kind, text, "=r,r", side_effect=True)
+    return _call_convergent(builder, asm, [value])
+
+
+def _shuffle_bits(ir: Any, builder: Any, bits: Any, distance: int) -> Any:
+    """Exchange an integer of any width; 64 bits go as two halves."""
+    word, width = ir.IntType(32), bits.type.width
+    if width == 32:
+        return _shuffle_word(ir, builder, bits, distance)
+    if width < 32:
+        wide = builder.zext(bits, word)
+        return builder.trunc(_shuffle_word(ir, builder, wide, distance), bits.type)
+    half = ir.Constant(bits.type, 32)
+    low = _shuffle_word(ir, builder, builder.trunc(bits, word), distance)
+    high = builder.trunc(builder.lshr(bits, half), word)
+    high = builder.zext(_shuffle_word(ir, builder, high, distance), bits.type)
+    return builder.or_(builder.shl(high, half), builder.zext(low, bits.type))
+
+
+def _warp_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
+    """Exchange within a warp."""
     ir, types = tools.llvm, tools.types
-    word = ir.IntType(32)
-
-    def shuffle_word(builder, value, distance):
-        """One 32-bit exchange between lanes whose numbers differ in the bits of ``distance``."""
-        text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 0x1f, 0xffffffff;"
-        asm = ir.InlineAsm(ir.FunctionType(word, [word]), text, "=r,r", side_effect=True)
-        return _call_convergent(builder, asm, [value])
-
-    def shuffle_bits(builder, bits, distance):
-        """Exchange an integer of any width; 64 bits go as two halves."""
-        width = bits.type.width
-        if width <= 32:
-            wide = builder.zext(bits, word) if width < 32 else bits
-            moved = shuffle_word(builder, wide, distance)
-            return builder.trunc(moved, bits.type) if width < 32 else moved
-        low = shuffle_word(builder, builder.trunc(bits, word), distance)
-        high = builder.trunc(builder.lshr(bits, ir.Constant(bits.type, 32)), word)
-        high = builder.zext(shuffle_word(builder, high, distance), bits.type)
-        low = builder.zext(low, bits.type)
-        return builder.or_(builder.shl(high, ir.Constant(bits.type, 32)), low)
 
     @tools.intrinsic
     def shuffle_xor(typingctx, value, distance):
         """The value that lane ``lane ^ distance`` of the warp holds; all 32 lanes take part."""
         if not isinstance(distance, types.IntegerLiteral):
-            return None
+            return None  # Numba asks again with the literal
 
         def emit(context, builder, signature, args):
-            kind = args[0].type
+            kind, step = args[0].type, distance.literal_value
             if isinstance(kind, ir.IntType):
-                return shuffle_bits(builder, args[0], distance.literal_value)
+                return _shuffle_bits(ir, builder, args[0], step)
             bits = builder.bitcast(args[0], ir.IntType(64 if kind == ir.DoubleType() else 32))
-            return builder.bitcast(shuffle_bits(builder, bits, distance.literal_value), kind)
+            return builder.bitcast(_shuffle_bits(ir, builder, bits, step), kind)
 
         plain = types.unliteral(value)
         return plain(plain, distance), emit
+
+    return {shuffle_xor._name: shuffle_xor}
+
+
+def _block_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
+    """Exchange within a block and within the grid."""
+    ir, types = tools.llvm, tools.types
+    word = ir.IntType(32)
 
     @tools.intrinsic
     def shared_array(typingctx, dtype, count):
@@ -144,5 +156,5 @@ def _thread_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
         pointer = types.CPointer(types.uint32)
         return types.uint32(pointer, types.uint32), emit
 
-    functions = (shuffle_xor, shared_array, barrier, count_block_done)
+    functions = (shared_array, barrier, count_block_done)
     return {function._name: function for function in functions}

@@ -61,6 +61,7 @@ class Emitter:
         self.axes, self.axis_of = tuple(axes), axis_of
         self.builder = Builder({}, axes)
         self.memo: list[dict[Var, Value]] = [{}]
+        self.in_place: dict[str, Value] = {}  # operands read before their elements are written
         self.reduced_axes = tuple(
             dict.fromkeys(axis_of[key] for key in space.order if key in space.reduced)
         )
@@ -132,6 +133,7 @@ class Emitter:
                 self._emit_reduction(e, eqn)
             elif not space.domains[e] & space.reduced and self.reduced_axes:
                 self._values(e)
+        self._load_in_place()
         full = [var for var in space.escaping if self._needs_row_loop(var)]
         for var in space.escaping:
             if var not in full:
@@ -230,10 +232,30 @@ class Emitter:
             return self._variable(atom)
         return self._load(read_access(self.program, self.space, position, number))
 
-    def _load(self, access: Any, offset: Value | None = None, where: Value | None = None) -> Value:
+    def _load(
+        self, access: Access, offset: Value | None = None, where: Value | None = None
+    ) -> Value:
         name = self.operands.array(access)
-        self.builder.declare(self.operands.table[name])
-        return self.builder.load(name, offset, where)
+        operand = self.operands.table[name]
+        self.builder.declare(operand)
+        if operand.mode is not Mode.INOUT:
+            return self.builder.load(name, offset, where)
+        if name not in self.in_place:
+            self.in_place[name] = self.builder.load(name)
+        return self.in_place[name]
+
+    def _load_in_place(self) -> None:
+        """Read every operand that is also written, before the first store."""
+        for e in self.space.members:
+            eqn = self.program.jaxpr.eqns[e]
+            if isinstance(eqn.primitive.lower, Indexed):
+                continue
+            for k, atom in enumerate(eqn.inputs):
+                if type(atom) is Literal or self._is_inside(atom):
+                    continue
+                access = read_access(self.program, self.space, e, k)
+                if access.buffer in self.operands.read_in_place:
+                    self._load(access)
 
     def literal(self, value: Any, aval: ShapedArray, slot: Any) -> Value:
         """A scalar of the program: in the text if it is one of the few, else an operand.

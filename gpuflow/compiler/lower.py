@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from gpuflow.compiler.access import Access, Accesses, read_access, write_access
+from gpuflow.compiler.donation import InPlace
 from gpuflow.compiler.emit import Emitter
 from gpuflow.compiler.space import Key, Kind, Program, Space
 from gpuflow.core import views
@@ -35,7 +36,8 @@ class KernelCall:
         words: its argument block.
         extent: of the axis that a launch splits; 1 if there is none.
         points: how many points all axes have together.
-        reads, writes: the buffers.
+        reads, writes: the buffers; an output in place counts under its own name.
+        overwrites: donated inputs whose memory outputs take.
     """
 
     kernel: Kernel
@@ -44,15 +46,18 @@ class KernelCall:
     points: int
     reads: tuple[Var, ...]
     writes: tuple[Var, ...]
+    overwrites: tuple[Var, ...] = ()
 
 
-def lower_group(program: Program, space: Space) -> KernelCall:
+def lower_group(program: Program, space: Space, in_place: InPlace) -> KernelCall:
     """The kernel of a group, and its arguments for the program's sizes."""
     wanted = _all_accesses(program, space)
     axes = _collapse(space, wanted)
     kernel_axes = _kernel_axes(space, axes)
     axis_of = {key: axis.name for keys, axis in zip(axes, kernel_axes, strict=True) for key in keys}
-    operands = Accesses(lambda name, access: _operand(name, access, axes))
+    operands = Accesses(
+        lambda name, access: _operand(name, access, axes), in_place.buffer_of, in_place.read
+    )
     emitter = Emitter(
         program,
         space,
@@ -68,7 +73,11 @@ def lower_group(program: Program, space: Space) -> KernelCall:
         body,
         kind=space.kind.value,
     )
-    return _call(kernel, operands, axes, space)
+    return replace(
+        _call(kernel, operands, axes, space),
+        writes=space.escaping,
+        overwrites=tuple(in_place.buffer_of.values()),
+    )
 
 
 def _all_accesses(program: Program, space: Space) -> list[Access]:
@@ -174,25 +183,20 @@ def _call(
             assert access is not None and access.buffer is not None
             itemsize = storage_dtype(access.buffer.aval.dtype).itemsize
             words.append(Word(access.buffer, access.offset * itemsize))
-    reads, writes = _buffers(kernel, operands)
+    reads = _reads(kernel, operands)
     parallel = [keys_of[a.name] for a in kernel.axes if a.role is Role.PARALLEL]
     extent = prod(space.sizes[key] for key in parallel[0]) if parallel else 1
     points = prod(space.sizes[key] for key in space.order)
-    return KernelCall(kernel, tuple(words), extent, points, reads, writes)
+    return KernelCall(kernel, tuple(words), extent, points, reads, ())
 
 
-def _buffers(kernel: Kernel, operands: Accesses) -> tuple[tuple[Var, ...], tuple[Var, ...]]:
-    reads: list[Var] = []
-    writes: list[Var] = []
-    for operand in kernel.operands:
-        buffer = operands.accesses[operand.name].buffer
-        if buffer is None:
-            continue
-        if operand.mode in (Mode.IN, Mode.INOUT):
-            reads.append(buffer)
-        if operand.mode in (Mode.OUT, Mode.INOUT):
-            writes.append(buffer)
-    return tuple(dict.fromkeys(reads)), tuple(dict.fromkeys(writes))
+def _reads(kernel: Kernel, operands: Accesses) -> tuple[Var, ...]:
+    buffers = [
+        operands.accesses[operand.name].buffer
+        for operand in kernel.operands
+        if operand.mode in (Mode.IN, Mode.INOUT)
+    ]
+    return tuple(dict.fromkeys(buffer for buffer in buffers if buffer is not None))
 
 
 def segmented(kernel: Kernel) -> Kernel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from gpuflow.base.config import config
@@ -29,14 +30,21 @@ _templates: dict[Any, Template] = {}
 _MOST_TEMPLATES = 1024
 
 
-def compile_plan(jaxpr: ClosedJaxpr) -> tuple[Plan, list[Any]]:
-    """The bound plan of a program, and values of inputs that were added behind its own."""
+def compile_plan(
+    jaxpr: ClosedJaxpr, donated: Sequence[int] = ()
+) -> tuple[Plan, list[Any]]:
+    """The bound plan of a program, and values of inputs that were added behind its own.
+
+    Args:
+        jaxpr: the program.
+        donated: positions of inputs whose memory outputs may take.
+    """
     program, values = hoist_array_literals(inline(jaxpr.jaxpr))
     _report("inline", program)
     for name, rewrite in PASSES:
         program = rewrite(program)
         _report(name, program)
-    return bind(_template(program), program), values
+    return bind(_template(program), program, [program.invars[k] for k in donated]), values
 
 
 def _template(program: Jaxpr) -> Template:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpuflow.compiler.donation import choose_in_place, last_readers
 from gpuflow.compiler.emit import is_written_in
 from gpuflow.compiler.fuse import Group, describe_program, fuse
 from gpuflow.compiler.lower import KernelCall, can_be_segmented, lower_group, segmented
@@ -83,6 +84,7 @@ class Plan:
         offsets: of temporaries in the arena, in bytes.
         arena_bytes: size of the arena.
         owned: variables whose buffers are allocated for each call.
+        in_place: outputs that take the memory of donated inputs.
     """
 
     jaxpr: Jaxpr
@@ -91,6 +93,7 @@ class Plan:
     offsets: dict[Var, int]
     arena_bytes: int
     owned: tuple[Var, ...]
+    in_place: dict[Var, Var]
 
 
 def nbytes(var: Var) -> int:
@@ -150,20 +153,25 @@ def _links(eqn: Eqn) -> tuple[tuple[int, int], ...] | None:
 # --- binding -------------------------------------------------------------------------------
 
 
-def bind(template: Template, jaxpr: Jaxpr) -> Plan:
-    """Lower a template for the sizes of ``jaxpr``."""
+def bind(template: Template, jaxpr: Jaxpr, donated: Sequence[Var] = ()) -> Plan:
+    """Lower a template for the sizes of ``jaxpr``, whose ``donated`` inputs may be overwritten."""
     program = describe_program(jaxpr)
     steps: list[Step] = []
-    for group in template.groups:
+    last = last_readers(program, [group.members for group in template.groups])
+    free, taken = set(donated), {}
+    for number, group in enumerate(template.groups):
         if group.space is None:
             steps.append(_call_step(program, jaxpr.eqns[group.members[0]]))
         else:
-            call = lower_group(program, _with_sizes(program, group.space))
+            space = _with_sizes(program, group.space)
+            in_place = choose_in_place(program, space, number, last, free)
+            taken.update(in_place.buffer_of)
+            call = lower_group(program, space, in_place)
             eqns = tuple(jaxpr.eqns[e] for e in group.members)
             steps.append(KernelStep(call.kernel, (call,), eqns))
     steps = _merge_equal_maps(steps)
     outputs, copies = _outputs(program)
-    return _with_memory(jaxpr, (*steps, *copies), outputs)
+    return _with_memory(jaxpr, (*steps, *copies), outputs, taken)
 
 
 def _with_sizes(program: Program, space: Space) -> Space:
@@ -232,6 +240,12 @@ def writes_of(step: Step) -> tuple[Var, ...]:
     return step.eqn.outputs if isinstance(step, CallStep) else (step.target,)
 
 
+def overwrites_of(step: Step) -> tuple[Var, ...]:
+    """The donated inputs that a step overwrites."""
+    calls = step.calls if isinstance(step, KernelStep) else ()
+    return tuple(var for call in calls for var in call.overwrites)
+
+
 def _merge_equal_maps(steps: Sequence[Step]) -> list[Step]:
     """Run equal one-axis maps that do not depend on each other as one segmented step.
 
@@ -254,6 +268,8 @@ def _merge_equal_maps(steps: Sequence[Step]) -> list[Step]:
         between = [other for other in result[earlier + 1 : position + 1] if other is not None]
         if any(written & set(reads_of(other)) for other in between):
             continue
+        if any(set(reads_of(first)) & set(overwrites_of(other)) for other in between):
+            continue
         result[earlier] = None
         merged = KernelStep(step.kernel, (*first.calls, *step.calls), (*first.eqns, *step.eqns))
         result[position] = merged
@@ -270,17 +286,21 @@ def _as_segmented(step: Step) -> Step:
 
 
 def _with_memory(
-    jaxpr: Jaxpr, steps: Sequence[Step], outputs: tuple[int | Var | Literal, ...]
+    jaxpr: Jaxpr,
+    steps: Sequence[Step],
+    outputs: tuple[int | Var | Literal, ...],
+    in_place: dict[Var, Var],
 ) -> Plan:
-    owned = tuple(dict.fromkeys(out for out in outputs if isinstance(out, Var)))
+    made = dict.fromkeys(out for out in outputs if isinstance(out, Var))
+    owned = tuple(out for out in made if out not in in_place)
     lifetimes: dict[Var, list[int]] = {}
-    fixed = {*owned, *jaxpr.invars}
+    fixed = {*made, *jaxpr.invars}
     for position, step in enumerate(steps):
         for var in (*reads_of(step), *writes_of(step)):
             if var not in fixed:
                 lifetimes.setdefault(var, [position, position])[1] = position
     offsets, total = _place(lifetimes)
-    return Plan(jaxpr, tuple(steps), outputs, offsets, total, owned)
+    return Plan(jaxpr, tuple(steps), outputs, offsets, total, owned, in_place)
 
 
 def _place(lifetimes: dict[Var, list[int]]) -> tuple[dict[Var, int], int]:

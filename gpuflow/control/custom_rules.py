@@ -19,7 +19,7 @@ from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero
-from gpuflow.core.staging import StagingTrace, trace_to_jaxpr
+from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.batching import batch_flat
@@ -41,16 +41,18 @@ def _call_effects(params: dict[str, Any]) -> frozenset[Any]:
     return call.effects if isinstance(call, ClosedJaxpr) else frozenset()
 
 
-def _stage(trace: StagingTrace, operands: Sequence[Any], params: dict[str, Any], own: Any) -> Any:
-    """Record the function as a jaxpr; closed-over values become operands without tangents."""
+def _close(
+    operands: Sequence[Any], params: dict[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Make the function a jaxpr; closed-over values become operands without tangents."""
     call = params["call"]
     if isinstance(call, ClosedJaxpr):
-        return trace.record(own, operands, params)
+        return operands, params
     avals = [aval_of(operand) for operand in operands]
     jaxpr, consts = trace_to_jaxpr(call, avals, function_name=params["name"])
     hidden, closed = close_over(jaxpr, consts, params["name"])
     changed = {**params, "call": closed["jaxpr"], "hidden": params["hidden"] + len(hidden)}
-    return trace.record(own, [*hidden, *operands], changed)
+    return [*hidden, *operands], changed
 
 
 # --- custom_jvp ----------------------------------------------------------------------------
@@ -132,7 +134,7 @@ custom_jvp_p = register(
         "custom_jvp_call",
         shape=_call_shape,
         execute=_call_execute,
-        stage=lambda trace, operands, params: _stage(trace, operands, params, custom_jvp_p),
+        close=_close,
         jvp=_custom_jvp_jvp,
         batch=_custom_jvp_batch,
         lower=Inline(lambda params: params["call"]),

@@ -13,10 +13,10 @@ from gpuflow.base.config import config
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit import close_over, jit_p, operand_avals
 from gpuflow.control.stages import Entry, Lowered
-from gpuflow.core.aval import ShapedArray, is_value
+from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
-from gpuflow.runtime.array import Array
+from gpuflow.runtime.array import Array, from_numpy
 
 
 def _indices(value: int | Iterable[int] | None) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ class JitFunction:
     @property
     def name(self) -> str:
         """The function's name."""
-        return getattr(self._function, "__name__", type(self._function).__name__)
+        return _name_of(self._function)
 
     def _params(self, entry: Entry) -> dict[str, Any]:
         return {
@@ -128,7 +128,8 @@ class JitFunction:
             entry = self._entries.get(key)
         except TypeError as error:
             raise ValueError(
-                f"[jit] static arguments of {self.name} must be hashable; got {statics!r}. "
+                f"[jit] static arguments of {self.name} must be hashable; "
+                f"got {', '.join(repr(value) for _, _, value in statics)}. "
                 f"Fix: pass a tuple instead of a list, or make the argument dynamic. ({error})"
             ) from None
         if entry is None:
@@ -144,8 +145,10 @@ class JitFunction:
     ) -> tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Any]]:
         options = self._options
         numbers = {k if k >= 0 else k + len(args) for k in options.static_argnums}
-        statics: list[Any] = [(k, args[k]) for k in sorted(numbers) if k < len(args)]
-        statics += [(name, kwargs[name]) for name in sorted(kwargs) if name in self._static_names]
+        # Types count: 1, 1.0 and True are equal but make different programs.
+        given: list[Any] = [(k, args[k]) for k in sorted(numbers) if k < len(args)]
+        given += [(name, kwargs[name]) for name in sorted(kwargs) if name in self._static_names]
+        statics = [(where, type(value), value) for where, value in given]
         dynamic = tuple(arg for k, arg in enumerate(args) if k not in numbers)
         dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in self._static_names}
         return tuple(statics), dynamic, dynamic_kwargs
@@ -154,13 +157,16 @@ class JitFunction:
     def _static_names(self) -> tuple[str, ...]:
         return self._options.static_argnames
 
+    def _argument_names(self, dynamic: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+        return argument_names(self._function, dynamic, kwargs, self._options.static_argnums)
+
     def _check_leaves(self, dynamic: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        names = tree.paths((dynamic, kwargs))
+        names = self._argument_names(dynamic, kwargs)
         for path, leaf in safe_zip(names, tree.leaves((dynamic, kwargs))):
             if not is_value(leaf):
                 raise TypeError(
                     f"[jit] arguments of {self.name} must be arrays, numbers or trees of them; "
-                    f"got {leaf!r} of type {type(leaf).__name__} at {path}. Fix: mark it static "
+                    f"got {leaf!r} of type {type(leaf).__name__} as {path}. Fix: mark it static "
                     "with static_argnums or static_argnames."
                 )
 
@@ -184,9 +190,9 @@ class JitFunction:
             _check_outputs(self.name, outs, out_tree)
             return outs
 
-        names = argument_names(self._function, dynamic, dynamic_kwargs, self._options)
+        names = self._argument_names(dynamic, dynamic_kwargs)
         jaxpr, consts = trace_to_jaxpr(flat, avals, names, self.name)
-        hidden, params = close_over(jaxpr, consts, self.name)
+        hidden, params = close_over(jaxpr, [_snapshot(const) for const in consts], self.name)
         closed = params["jaxpr"]
         donated = (False,) * len(hidden) + self._donated(dynamic, dynamic_kwargs)
         return Entry(closed, tuple(hidden), out_trees[-1], donated)
@@ -215,6 +221,13 @@ class JitFunction:
         return tuple(flags)
 
 
+def _snapshot(const: Any) -> Any:
+    """A closed-over value as it is now: a NumPy array may be written to before the next call."""
+    if isinstance(const, Array | Tracer):
+        return const
+    return from_numpy(const, aval_of(const))
+
+
 def _dynamic_positions(count: int, static: tuple[int, ...]) -> list[int]:
     """Positions in the full argument list of ``count`` dynamic arguments."""
     positions, position = [], 0
@@ -226,49 +239,72 @@ def _dynamic_positions(count: int, static: tuple[int, ...]) -> list[int]:
     return positions
 
 
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
 def _complete(function: Callable[..., Any], options: JitOptions) -> JitOptions:
-    """Let argnums and argnames name each other, where the signature is known."""
+    """Let argnums and argnames name each other, where the signature is known.
+
+    Raises:
+        ValueError: a number or name that is no parameter.
+    """
     try:
-        parameters = list(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return options
+    kinds = {p.kind for p in parameters}
+    by_keyword = (inspect.Parameter.KEYWORD_ONLY, *_VARIADIC)
+    positional = [p.name for p in parameters if p.kind not in by_keyword]
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, *_VARIADIC)
+    named = [p.name for p in parameters if p.kind not in by_position]
+    count = len(positional)
+    has_more = inspect.Parameter.VAR_POSITIONAL in kinds
+    takes_any_name = inspect.Parameter.VAR_KEYWORD in kinds
     for k in (*options.static_argnums, *options.donate_argnums):
-        has_varargs = any(
-            p.kind is p.VAR_POSITIONAL for p in inspect.signature(function).parameters.values()
-        )
-        if not has_varargs and not -len(parameters) <= k < len(parameters):
+        if not has_more and not -count <= k < count:
             raise ValueError(
-                f"[jit] argnums must name a parameter of {function}; got {k} for "
-                f"{len(parameters)} parameters. Fix: use numbers below {len(parameters)}."
+                f"[jit] argnums must name a parameter of {_name_of(function)}; got {k} for "
+                f"{count} positional parameters. Fix: use numbers below {count}."
+            )
+    for name in (*options.static_argnames, *options.donate_argnames):
+        if not takes_any_name and name not in named:
+            raise ValueError(
+                f"[jit] argnames must name a parameter of {_name_of(function)}; got {name!r} for "
+                f"{named}. Fix: use one of these."
             )
 
     def both(numbers: tuple[int, ...], names: tuple[str, ...]) -> tuple[Any, Any]:
-        count = len(parameters)
-        numbers = tuple(k if k >= 0 else k + count for k in numbers)
-        more = tuple(parameters.index(n) for n in names if n in parameters)
-        named = tuple(parameters[k] for k in numbers if k < count)
-        return tuple(sorted({*numbers, *more})), tuple(sorted({*names, *named}))
+        # With *args a negative number counts from the end of each call's arguments.
+        numbers = tuple(k + count if k < 0 and not has_more else k for k in numbers)
+        more = tuple(positional.index(name) for name in names if name in positional)
+        other = tuple(positional[k] for k in numbers if 0 <= k < count and positional[k] in named)
+        return tuple(sorted({*numbers, *more})), tuple(sorted({*names, *other}))
 
     static = both(options.static_argnums, options.static_argnames)
     donated = both(options.donate_argnums, options.donate_argnames)
     return JitOptions(*static, *donated, options.inline)
 
 
+def _name_of(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def argument_names(
     function: Callable[..., Any],
     dynamic: tuple[Any, ...],
     kwargs: dict[str, Any],
-    options: JitOptions,
+    static_argnums: tuple[int, ...] = (),
 ) -> list[str]:
     """A readable name such as ``params['w']`` for each leaf of the arguments."""
     try:
-        parameters = list(inspect.signature(function).parameters)
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         parameters = []
     names: list[str] = []
-    positions = _dynamic_positions(len(dynamic), options.static_argnums)
+    positions = _dynamic_positions(len(dynamic), static_argnums)
     for position, arg in safe_zip(positions, dynamic):
-        stem = parameters[position] if position < len(parameters) else f"argument {position}"
+        is_named = position < len(parameters) and parameters[position].kind not in _VARIADIC
+        stem = parameters[position].name if is_named else f"number {position}"
         names += [stem + path for path in tree.paths(arg)]
     for name in sorted(kwargs):
         names += [name + path for path in tree.paths(kwargs[name])]

@@ -80,8 +80,9 @@ class ShapedArray:
         return ShapedArray(self.shape, self.dtype) if self.weak_type else self
 
     def tangent(self) -> ShapedArray:
-        """The aval of tangents of values with this aval."""
-        return ShapedArray(self.shape, dtypes.tangent_dtype(self.dtype))
+        """The aval of tangents of values with this aval; weak like the values."""
+        dtype = dtypes.tangent_dtype(self.dtype)
+        return ShapedArray(self.shape, dtype, self.weak_type and dtype != dtypes.float0)
 
     def __repr__(self) -> str:
         weak = ", weak_type=True" if self.weak_type else ""
@@ -166,6 +167,13 @@ def _numpy_array_aval(value: np.ndarray) -> ShapedArray:
     return ShapedArray(value.shape, dtypes.canonicalize(value.dtype))
 
 
+def _masked_array_aval(value: np.ndarray) -> ShapedArray:
+    raise ValueError(
+        f"[aval] masked arrays are not supported; got one of shape {value.shape}. "
+        "Fix: x.filled(...), or pass data and mask as two arrays."
+    )
+
+
 def _is_known_void(dtype: np.dtype) -> bool:
     return dtype in (dtypes.float0, dtypes.bfloat16, *dtypes.FLOAT8, *dtypes.INT4)
 
@@ -178,6 +186,7 @@ def _python_scalar_rule(cls: type) -> Callable[[Any], ShapedArray]:
 
 
 register_value_type(np.ndarray, _numpy_array_aval)
+register_value_type(np.ma.MaskedArray, _masked_array_aval)
 register_value_type(np.generic, _numpy_array_aval)
 for _cls in (bool, int, float, complex):
     register_value_type(_cls, _python_scalar_rule(_cls))

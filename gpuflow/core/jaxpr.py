@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuflow.base.dtypes import canonicalize
 from gpuflow.base.util import SourceLine, safe_zip
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.primitive import Primitive
@@ -41,6 +42,15 @@ class Literal:
     def __init__(self, value: Any, aval: ShapedArray) -> None:
         self.value = value
         self.aval = aval
+
+    @property
+    def operand(self) -> Any:
+        """The value as an operand of bind: one of weak type is a Python number again."""
+        if self.aval.weak_type:
+            number = self.value.item()
+            if aval_of(number) is self.aval:
+                return number
+        return self.value
 
     def __repr__(self) -> str:
         return f"{self.value}:{self.aval}"
@@ -148,7 +158,7 @@ def evaluate(jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any]) -> li
         env[var] = value
 
     def read(atom: Atom) -> Any:
-        return atom.value if type(atom) is Literal else env[atom]
+        return atom.operand if type(atom) is Literal else env[atom]
 
     for eqn in jaxpr.eqns:
         outs = eqn.primitive.bind(*[read(atom) for atom in eqn.inputs], **eqn.params)
@@ -210,22 +220,29 @@ def check_jaxpr(jaxpr: Jaxpr) -> None:
 def _check_reads(atoms: Sequence[Atom], defined: set[Var], where: str) -> None:
     for atom in atoms:
         if isinstance(atom, Literal):
-            if aval_of(atom.value).shape != atom.aval.shape:
+            value = aval_of(atom.value)
+            if value.shape != atom.aval.shape or value.dtype != canonicalize(atom.aval.dtype):
                 raise JaxprTypeError(f"[{where}] a literal must fit its aval; got {atom}.")
         elif atom not in defined:
             raise JaxprTypeError(f"[{where}] a variable must be defined before use; got {atom}.")
 
 
 def _check_eqn(eqn: Eqn) -> None:
-    outs = eqn.primitive.shape(*[atom.aval for atom in eqn.inputs], **eqn.params)
+    try:
+        outs = eqn.primitive.shape(*[atom.aval for atom in eqn.inputs], **eqn.params)
+    except (TypeError, ValueError) as error:
+        raise JaxprTypeError(
+            f"[{eqn.primitive.name}] operands must pass the shape rule; got "
+            f"{[str(atom.aval) for atom in eqn.inputs]}. ({error})"
+        ) from error
     expected = list(outs) if eqn.primitive.multiple_results else [outs]
     got = [var.aval for var in eqn.outputs]
-    for want, have in safe_zip(expected, got):
-        if (want.shape, want.dtype) != (have.shape, have.dtype):
-            raise JaxprTypeError(
-                f"[{eqn.primitive.name}] output avals must match the shape rule "
-                f"{[str(aval) for aval in expected]}; got {[str(aval) for aval in got]}."
-            )
+    wanted_types = [(aval.shape, aval.dtype) for aval in expected]
+    if wanted_types != [(aval.shape, aval.dtype) for aval in got]:
+        raise JaxprTypeError(
+            f"[{eqn.primitive.name}] output avals must match the shape rule "
+            f"{[str(aval) for aval in expected]}; got {[str(aval) for aval in got]}."
+        )
 
 
 # --- printing ------------------------------------------------------------------------------

@@ -47,7 +47,8 @@ class Layout:
     Attributes:
         view: ``(operand_view, out_aval, **params) -> View``, or None where no view exists.
         links: ``(in_aval, out_aval, **params) -> [(operand dim, output dim), ...]`` of dimensions
-            that are the same axis, or None: the op needs its operand in memory.
+            that are the same axis, or None: the op needs its operand in memory. Operand
+            dimensions that are not named must have size 1.
     """
 
     view: Callable[..., Any]

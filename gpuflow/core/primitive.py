@@ -38,7 +38,8 @@ class Primitive:
             with ``tangent_fn(residuals, *nonzero_tangents)``; default: jvp and partial evaluation.
         execute: ``(operands, params) -> outs`` on concrete Arrays, for primitives that hold
             programs; they have no impl.
-        stage: ``(trace, operands, params) -> outs``, where recording an equation needs more.
+        close: ``(operands, params) -> (operands, params)`` for params with Python functions: their
+            closed-over values become operands, before the op is recorded or batched.
         simplify: ``(eqn, definition) -> replacement`` for the compiler; see compiler/simplify.py.
         size_params: names of params that hold sizes only; a plan template ignores them.
         domain, tolerance, reference: for the op sweep in the tests.
@@ -56,7 +57,7 @@ class Primitive:
     subjaxprs: Callable[[dict[str, Any]], list[Any]] | None = None
     linearize: Callable[..., Any] | None = None
     execute: Callable[..., Any] | None = None
-    stage: Callable[..., Any] | None = None
+    close: Callable[..., Any] | None = None
     simplify: Callable[..., Any] | None = None
     size_params: frozenset[str] = frozenset()
     domain: Any = None

@@ -29,7 +29,13 @@ class StagedTracer(Tracer):
         name = self._trace.argument_names.get(self.atom)
         if name:
             return f"the argument {name} of {self._trace.function_name}"
-        return f"made at {self._source}" if self._source else ""
+        place = f"made at {self._source}" if self._source else ""
+        names = self._trace.arguments_behind(self.atom)
+        if not names:
+            return place
+        plural = "s" if len(names) > 1 else ""
+        function = self._trace.function_name
+        return f"{place} from the argument{plural} {', '.join(names)} of {function}".strip()
 
 
 class StagingTrace(Trace):
@@ -53,6 +59,14 @@ class StagingTrace(Trace):
             self.argument_names[var] = name
         return StagedTracer(self, var, None)
 
+    def arguments_behind(self, atom: Var) -> list[str]:
+        """Names of the arguments that ``atom`` depends on, in order; for error messages."""
+        wanted = {atom}
+        for eqn in reversed(self.eqns):
+            if not wanted.isdisjoint(eqn.outputs):
+                wanted.update(var for var in eqn.inputs if type(var) is Var)
+        return [name for var, name in self.argument_names.items() if var in wanted]
+
     def atom_of(self, value: Any) -> Var | Literal:
         """The variable or literal that stands for ``value``; closed-over arrays become consts."""
         if isinstance(value, StagedTracer) and value._trace is self:
@@ -74,8 +88,8 @@ class StagingTrace(Trace):
     def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
         if self.finished:
             self._raise_finished(operands, primitive.name)
-        if primitive.stage is not None:
-            return primitive.stage(self, operands, params)
+        if primitive.close is not None:
+            operands, params = primitive.close(operands, params)
         return self.record(primitive, operands, params)
 
     def record(self, primitive: Any, operands: Sequence[Any], params: dict[str, Any]) -> Any:

@@ -143,12 +143,15 @@ class Tracer:
     def _need_concrete(self, error: type[Exception], what: str, mend: str) -> Any:
         value = self.concrete()
         if value is None:
-            origin = self.describe()
-            raise error(
-                f"[{what}] the value must be known while tracing; got a traced {self.aval}"
-                f"{', ' + origin if origin else ''}. Fix: {mend}"
-            )
+            raise self._refusal(error, what, mend)
         return value
+
+    def _refusal(self, error: type[Exception], what: str, mend: str) -> Exception:
+        origin = self.describe()
+        return error(
+            f"[{what}] the value must be known while tracing; got a traced {self.aval}"
+            f"{', ' + origin if origin else ''}. Fix: {mend}"
+        )
 
     def __bool__(self) -> bool:
         mend = "use jnp.where, lax.cond or a static argument (static_argnums)."
@@ -158,33 +161,41 @@ class Tracer:
         mend = "keep it an array, or pass it as a static argument."
         return int(self._need_concrete(ConcretizationTypeError, "int", mend))
 
+    # A known value under differentiation converts where no derivative can be lost (bool, int,
+    # index) and on request (item); float(x) would silently make a constant of it.
+
     def __float__(self) -> float:
         mend = "keep it an array, or convert outside the traced function."
-        return float(self._need_concrete(ConcretizationTypeError, "float", mend))
+        raise self._refusal(ConcretizationTypeError, "float", mend)
 
     def __complex__(self) -> complex:
         mend = "keep it an array, or convert outside the traced function."
-        return complex(self._need_concrete(ConcretizationTypeError, "complex", mend))
+        raise self._refusal(ConcretizationTypeError, "complex", mend)
 
     def __index__(self) -> int:
         mend = "pass it as a static argument (static_argnums), or use lax.fori_loop for a loop."
         return self._need_concrete(TracerIntegerConversionError, "index", mend).__index__()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        del copy
+        del dtype, copy
         mend = "use gpuflow.numpy instead of numpy on traced values."
-        value = self._need_concrete(TracerArrayConversionError, "numpy", mend)
-        return np.asarray(value, dtype=dtype)
+        raise self._refusal(TracerArrayConversionError, "numpy", mend)
 
     def item(self) -> Any:
         """The value as a Python number, if it is known."""
         mend = "return the array and call .item() outside the traced function."
-        return self._need_concrete(ConcretizationTypeError, "item", mend).item()
+        return np.asarray(self._need_concrete(ConcretizationTypeError, "item", mend)).item()
 
     def tolist(self) -> Any:
-        """The values as nested lists, if they are known."""
+        """Tracers have no values to list; raises ConcretizationTypeError."""
         mend = "return the array and call .tolist() outside the traced function."
-        return self._need_concrete(ConcretizationTypeError, "tolist", mend).tolist()
+        raise self._refusal(ConcretizationTypeError, "tolist", mend)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise TypeError(
+            f"[setitem] arrays are immutable; got an assignment to x[{index!r}]. "
+            f"Fix: x = x.at[{index!r}].set(...)."
+        )
 
     def __repr__(self) -> str:
         weak = ", weak_type" if self.aval.weak_type else ""

@@ -9,9 +9,10 @@ from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
+from gpuflow.numpy.elementary import conj
 from gpuflow.numpy.promotion import check_arraylike, promote_args, promote_dtypes
 from gpuflow.numpy.shaping import ravel
-from gpuflow.numpy.ufuncs import conj, multiply
+from gpuflow.numpy.ufuncs import multiply
 
 Labels = tuple[Any, ...]
 

@@ -1,4 +1,4 @@
-"""``x[...]``, ``take`` and ``x.at[...]``.
+"""``x[...]``.
 
 Static indices (ints, slices, None, Ellipsis) become slice, rev, squeeze and broadcast_in_dim.
 Index arrays become one gather of rows: the indexed axes are joined into one, in front:
@@ -19,15 +19,13 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import NonConcreteBooleanIndexError, check
-from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.trace import Tracer
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
-    check_arraylike,
     convert,
 )
-from gpuflow.numpy.shaping import broadcast_to, moveaxis, ravel
+from gpuflow.numpy.shaping import broadcast_to, moveaxis
 from gpuflow.ops.selection import where as select_where
 
 
@@ -61,7 +59,7 @@ def plan_index(index: Any, shape: tuple[int, ...]) -> Plan:
         TypeError: what cannot be an index.
     """
     entries = list(index) if isinstance(index, tuple) else [index]
-    entries = [item for entry in entries for item in _normal_entry(entry)]
+    entries = [item for entry in entries for item in normal_entry(entry)]
     used = sum(entry is not None and entry is not Ellipsis for entry in entries)
     dots = [k for k, entry in enumerate(entries) if entry is Ellipsis]
     check(
@@ -90,14 +88,16 @@ def plan_index(index: Any, shape: tuple[int, ...]) -> Plan:
     return Plan(tuple(axes), tuple(new_axes))
 
 
-def _normal_entry(entry: Any) -> list[Any]:
+def normal_entry(entry: Any) -> list[Any]:
     """An entry in a common form; a mask becomes one index array for each of its axes."""
     if entry is None or entry is Ellipsis:
         return [entry]
     if isinstance(entry, slice):
         return [slice(*(_bound(v) for v in (entry.start, entry.stop, entry.step)))]
     if isinstance(entry, (bool, np.bool_)):
-        return [None, np.zeros((1 if entry else 0,), np.int32)]
+        raise TypeError(
+            f"[index] a bool must be the only index; got {entry}. Fix: x[None], or x[mask]."
+        )
     if isinstance(entry, (int, np.integer)):
         return [int(entry)]
     if isinstance(entry, (list, tuple)):
@@ -138,6 +138,9 @@ def _mask_positions(mask: Any) -> list[Any]:
 
 def getitem(x: Any, index: Any) -> Any:
     """``x[index]``; index arrays outside of an axis take the nearest row."""
+    if isinstance(index, (bool, np.bool_)):
+        wide = getitem(x, None)
+        return wide if index else getitem(wide, slice(0))
     plan = plan_index(index, aval_of(x).shape)
     out, places = _static_part(x, plan)
     if plan.has_arrays:
@@ -286,80 +289,3 @@ def _new_axes_after_gather(x: Any, plan: Plan) -> Any:
     sizes = iter(aval_of(x).shape)
     shape = [1 if is_new else next(sizes) for _, is_new in order]
     return lax.broadcast_in_dim(x, shape, [k for k, (_, is_new) in enumerate(order) if not is_new])
-
-
-def take(
-    a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str | None = None,
-    fill_value: Any = None,
-) -> Any:  # fmt: skip
-    """Elements, or slices along ``axis``, by position.
-
-    Args:
-        a: array.
-        indices: integer array of any shape; negative ones count from the end.
-        axis: None: of the raveled array.
-        mode: ``"fill"`` (the default): positions outside give nan, or the least integer;
-            ``"clip"``: the nearest; ``"wrap"``: modulo the size.
-        fill_value: what to fill with in place of nan.
-
-    Raises:
-        TypeError: indices that are not integers.
-        ValueError: another mode.
-    """
-    check(out is None, lambda: "[take] out must be None; got an array.", NotImplementedError)
-    check(
-        mode in (None, "fill", "clip", "wrap"),
-        lambda: f"[take] mode must be 'fill', 'clip' or 'wrap'; got {mode!r}. Fix: mode='clip'.",
-        ValueError,
-    )
-    check_arraylike("take", a, indices)
-    if axis is None:
-        a, axis = ravel(a), 0
-    place = canonicalize_axis(axis, aval_of(a).ndim, "take")
-    (entry,) = _normal_entry(indices) if not isinstance(indices, int) else (np.int32(indices),)
-    size, dtype = aval_of(a).shape[place], aval_of(entry).dtype
-    if mode == "wrap":
-        rest = lax.rem(entry, convert(size, dtype))
-        wrapped = lax.add(rest, convert(size, dtype))
-        entry = select_where(lax.lt(rest, convert(0, dtype)), wrapped, rest)
-    else:
-        entry = wrap_negative(entry, size)
-    x = moveaxis(a, place, 0)
-    rows = lax.row_gather(x, entry, "fill" if mode in (None, "fill") else "clip")
-    rank = aval_of(entry).ndim
-    if fill_value is not None and mode in (None, "fill"):
-        inside = lax.bitwise_and(
-            lax.ge(entry, convert(0, dtype)), lax.lt(entry, convert(size, aval_of(entry).dtype))
-        )
-        inside = lax.broadcast_in_dim(inside, aval_of(rows).shape, range(rank))
-        rows = select_where(inside, rows, convert(fill_value, aval_of(rows).dtype))
-    return moveaxis(rows, tuple(range(rank)), tuple(range(place, place + rank)))
-
-
-def take_along_axis(arr: Any, indices: Any, axis: int = -1, mode: str | None = None) -> Any:
-    """One element for each element of ``indices``, along ``axis``; other axes go together.
-
-    Args:
-        arr: array.
-        indices: integer array of the same rank.
-        axis: the axis that is indexed.
-        mode: ``"fill"`` (the default) or ``"clip"``, as in ``take``.
-    """
-    check_arraylike("take_along_axis", arr, indices)
-    place = canonicalize_axis(axis, aval_of(arr).ndim, "take_along_axis")
-    size = aval_of(arr).shape[place]
-    check(
-        aval_of(arr).ndim == aval_of(indices).ndim and dtypes.is_integer(aval_of(indices).dtype),
-        lambda: (
-            "[take_along_axis] indices must be integers of the array's rank; "
-            f"got {aval_of(arr)} and {aval_of(indices)}. Fix: jnp.expand_dims(indices, axis)."
-        ),
-    )
-    indices = wrap_negative(indices, size)
-    x, index = moveaxis(arr, place, -1), moveaxis(indices, place, -1)
-    shapes = aval_of(x).shape[:-1], aval_of(index).shape[:-1]
-    lead = broadcast_shapes(*shapes, name="take_along_axis")
-    x = broadcast_to(x, (*lead, size))
-    index = broadcast_to(index, (*lead, aval_of(index).shape[-1]))
-    rows = lax.row_gather(x, index, mode or "fill", batch_dims=len(lead))
-    return moveaxis(rows, -1, place)

@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
+from gpuflow.numpy.elementary import imag, real
 from gpuflow.numpy.promotion import (
     check_arraylike,
     convert,
@@ -18,7 +19,7 @@ from gpuflow.numpy.promotion import (
     promote_dtypes,
     promote_shapes,
 )
-from gpuflow.numpy.ufuncs import Ufunc, imag, make_binary, make_unary, real
+from gpuflow.numpy.ufuncs import Ufunc, make_binary, make_unary
 from gpuflow.ops.selection import where as select_where
 
 

@@ -11,7 +11,18 @@ from typing import Any
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of, is_value
-from gpuflow.numpy import contractions, creation, indexing, logic, reductions, shaping, ufuncs
+from gpuflow.numpy import (
+    contractions,
+    creation,
+    elementary,
+    indexing,
+    logic,
+    reductions,
+    shaping,
+    statistics,
+    ufuncs,
+)
+from gpuflow.numpy.taking import take
 from gpuflow.numpy.tiling import repeat
 from gpuflow.numpy.updates import At
 
@@ -110,7 +121,7 @@ def _copy(self: Any) -> Any:
 
 def _conj(self: Any) -> Any:
     """The complex conjugate."""
-    return ufuncs.conj(self)
+    return elementary.conj(self)
 
 
 def _identity(self: Any) -> Any:
@@ -124,14 +135,14 @@ METHODS: dict[str, Callable[..., Any]] = {
     "__pos__": _identity,
     "__abs__": lambda self: ufuncs.abs(self),
     "__invert__": lambda self: logic.bitwise_not(self),
-    "__round__": lambda self, ndigits=0: ufuncs.round(self, ndigits or 0),
+    "__round__": lambda self, ndigits=0: elementary.round(self, ndigits or 0),
     "__getitem__": indexing.getitem,
     "__iter__": _iterate,
     "sum": reductions.sum,
     "prod": reductions.prod,
-    "mean": reductions.mean,
-    "var": reductions.var,
-    "std": reductions.std,
+    "mean": statistics.mean,
+    "var": statistics.var,
+    "std": statistics.std,
     "max": reductions.max,
     "min": reductions.min,
     "ptp": reductions.ptp,
@@ -146,13 +157,13 @@ METHODS: dict[str, Callable[..., Any]] = {
     "squeeze": shaping.squeeze,
     "swapaxes": shaping.swapaxes,
     "repeat": repeat,
-    "take": indexing.take,
+    "take": take,
     "dot": contractions.dot,
     "astype": _astype,
     "view": _view,
     "clip": _clip,
     "copy": _copy,
-    "round": ufuncs.round,
+    "round": elementary.round,
     "conj": _conj,
     "conjugate": _conj,
 }
@@ -160,8 +171,8 @@ METHODS: dict[str, Callable[..., Any]] = {
 PROPERTIES: dict[str, Callable[[Any], Any]] = {
     "T": shaping.transpose,
     "mT": shaping.matrix_transpose,
-    "real": lambda self: ufuncs.real(self),
-    "imag": lambda self: ufuncs.imag(self),
+    "real": lambda self: elementary.real(self),
+    "imag": lambda self: elementary.imag(self),
     "at": At,
     "itemsize": lambda self: aval_of(self).dtype.itemsize,
     "nbytes": lambda self: aval_of(self).nbytes,

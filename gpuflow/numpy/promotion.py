@@ -98,14 +98,14 @@ def promote_shapes(name: str, operands: Sequence[Any]) -> list[Any]:
     """Operands of one rank, by leading dimensions of size 1; scalars stay as they are.
 
     Raises:
-        ValueError: shapes that do not broadcast, or ranks that differ where
-            ``numpy_rank_promotion`` forbids it.
+        TypeError: shapes that do not broadcast.
+        ValueError: ranks that differ where ``numpy_rank_promotion`` forbids it.
     """
     shapes = [aval_of(x).shape for x in operands]
     first = shapes[0]
     if all(shape == first for shape in shapes):
         return list(operands)
-    rank = len(broadcast_shapes(*shapes, name=name))
+    rank = len(broadcast_shapes(*shapes, name=name, error=TypeError))
     if len({len(shape) for shape in shapes if shape}) < 2:
         return list(operands)
     _check_rank_promotion(name, shapes)
@@ -121,11 +121,15 @@ def to_rank(x: Any, rank: int) -> Any:
     return lax.broadcast_in_dim(x, (1,) * missing + shape, tuple(range(missing, rank)))
 
 
-def broadcast_shapes(*shapes: Sequence[int], name: str = "broadcast_shapes") -> tuple[int, ...]:
+def broadcast_shapes(
+    *shapes: Sequence[int],
+    name: str = "broadcast_shapes",
+    error: type[Exception] = ValueError,
+) -> tuple[int, ...]:
     """The common shape under NumPy's rules.
 
     Raises:
-        ValueError: sizes that do not fit.
+        ValueError: sizes that do not fit; elementwise functions raise TypeError, as lax does.
     """
     rank = max(map(len, shapes), default=0)
     result = []
@@ -133,7 +137,7 @@ def broadcast_shapes(*shapes: Sequence[int], name: str = "broadcast_shapes") -> 
         sizes = {shape[d] for shape in shapes if len(shape) >= -d}
         wide = sizes - {1}
         if len(wide) > 1:
-            raise ValueError(
+            raise error(
                 f"[{name}] shapes must broadcast: aligned at the end, sizes must be equal or 1; "
                 f"got {', '.join(str(tuple(shape)) for shape in shapes)}. "
                 "Fix: insert axes with x[:, None], or reshape one operand."
@@ -155,13 +159,16 @@ def _check_rank_promotion(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
     warnings.warn(text, stacklevel=4)
 
 
-def promote_args(name: str, *operands: Any) -> list[Any]:
+def promote_args(name: str, *operands: Any) -> Sequence[Any]:
     """Operands of an elementwise function in one dtype and one rank.
 
     Raises:
         TypeError: an operand that is no array or number.
         ValueError: shapes that do not broadcast.
     """
+    first = getattr(operands[0], "aval", None)
+    if first is not None and getattr(operands[-1], "aval", None) is first and len(operands) < 3:
+        return operands  # arrays of one type need nothing, and are the common case
     check_arraylike(name, *operands)
     if len(operands) == 1:
         return promote_dtypes(*operands)
@@ -198,3 +205,18 @@ def user_dtype(dtype: Any, name: str) -> Any:
 def types_of(*operands: Any) -> list[ShapedArray]:
     """The avals of operands, for error messages."""
     return [aval_of(x) for x in operands]
+
+
+def like(value: Any, x: Any) -> Any:
+    """A number in the dtype of ``x``; weak where ``x`` is."""
+    aval = aval_of(x)
+    return convert(value, aval.dtype, aval.weak_type)
+
+
+def no_out(name: str, out: Any) -> None:
+    """Raise NotImplementedError for an ``out`` argument: arrays are immutable."""
+    if out is not None:
+        raise NotImplementedError(
+            f"[{name}] out must be None, arrays are immutable; got {type(out).__name__}. "
+            f"Fix: y = jnp.{name}(...)."
+        )

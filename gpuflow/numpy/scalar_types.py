@@ -138,19 +138,24 @@ def isdtype(dtype: Any, kind: Any) -> bool:
         ) from None
 
 
-def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
+def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
     """Whether NumPy's rules allow the conversion."""
     return np.can_cast(np.dtype(from_), np.dtype(to), casting=casting)
 
 
 def finfo(dtype: Any) -> Any:
     """Limits of a float dtype: ``eps``, ``max``, ``tiny``, ``bits`` and so on."""
-    return ml_dtypes.finfo(_dtype_of(dtype)[0])
+    return ml_dtypes.finfo(_own_dtype(dtype))
 
 
 def iinfo(dtype: Any) -> Any:
     """Limits of an integer dtype: ``min``, ``max`` and ``bits``."""
-    return ml_dtypes.iinfo(_dtype_of(dtype)[0])
+    return ml_dtypes.iinfo(_own_dtype(dtype))
+
+
+def _own_dtype(what: Any) -> Any:
+    """The dtype of an array, or a dtype at its full width."""
+    return np.dtype(what) if isinstance(what, (type, str, np.dtype)) else _dtype_of(what)[0]
 
 
 def iscomplexobj(x: Any) -> bool:

@@ -12,14 +12,19 @@ from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes, canonicalize_axis
 from gpuflow.core.aval import aval_of
+from gpuflow.numpy.joining import concatenate
 from gpuflow.numpy.promotion import check_arraylike, convert
-from gpuflow.numpy.shaping import Axes, concatenate, moveaxis, ravel
+from gpuflow.numpy.shaping import Axes, moveaxis, ravel
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
 def tile(A: Any, reps: int | Sequence[int]) -> Any:
     """Repeat the whole array ``reps[d]`` times along axis d; missing axes are added in front."""
     check_arraylike("tile", A)
-    counts = [as_index(n) for n in (reps if isinstance(reps, (tuple, list)) else (reps,))]
+    counts = [as_index(n) for n in _as_tuple(reps)]
     old = aval_of(A).shape
     rank = max(len(old), len(counts))
     counts = [1] * (rank - len(counts)) + counts
@@ -106,8 +111,9 @@ def roll(a: Any, shift: int | Sequence[int], axis: Axes = None) -> Any:
     check_arraylike("roll", a)
     if axis is None:
         return lax.reshape(roll(ravel(a), shift, 0), aval_of(a).shape)
-    dims = axis if isinstance(axis, (tuple, list)) else (axis,)
-    shifts = shift if isinstance(shift, (tuple, list)) else (shift,) * len(dims)
+    dims = _as_tuple(axis)
+    shifts = _as_tuple(shift)
+    shifts = shifts * len(dims) if len(shifts) == 1 else shifts
     for dim, step in zip(dims, shifts, strict=True):
         a = _roll_one(a, as_index(step), canonicalize_axis(dim, aval_of(a).ndim, "roll"))
     return a

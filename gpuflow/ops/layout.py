@@ -126,14 +126,10 @@ def _slice_view(
 
 def _slice_links(
     x: ShapedArray, out: ShapedArray, *, start_indices: Any, limit_indices: Any, strides: Any
-) -> list[tuple[int, int]]:
-    del limit_indices
-    whole = zip(start_indices, _steps(strides, x.ndim), x.shape, out.shape)
-    return [
-        (d, d)
-        for d, (start, step, size, kept) in enumerate(whole)
-        if start == 0 and step == 1 and size == kept
-    ]
+) -> list[tuple[int, int]] | None:
+    """A slice that drops something needs its operand in memory."""
+    del start_indices, limit_indices, strides
+    return [(d, d) for d in range(x.ndim)] if x.shape == out.shape else None
 
 
 def slice_(
@@ -404,8 +400,9 @@ def _rev_batch(
 
 
 def _rev_links(x: ShapedArray, out: ShapedArray, *, dimensions: tuple[int, ...]) -> Any:
+    """What runs backwards along an axis needs its operand in memory."""
     del out
-    return [(d, d) for d in range(x.ndim) if d not in dimensions]
+    return None if dimensions else [(d, d) for d in range(x.ndim)]
 
 
 def rev(x: Any, dimensions: Sequence[int]) -> Any:

@@ -26,7 +26,10 @@ _PYTHON_SCALARS = (bool, int, float, complex)
 def match_scalars(x: Any, y: Any) -> tuple[Any, Any]:
     """Give a Python scalar the dtype of the other operand."""
     if type(x) in _PYTHON_SCALARS:
-        return (x, y) if type(y) in _PYTHON_SCALARS else (typed_scalar(x, aval_of(y)), y)
+        if type(y) in _PYTHON_SCALARS:
+            kind = max(type(x), type(y), key=_PYTHON_SCALARS.index)
+            return kind(x), kind(y)
+        return typed_scalar(x, aval_of(y)), y
     if type(y) in _PYTHON_SCALARS:
         return x, typed_scalar(y, aval_of(x))
     return x, y

@@ -49,7 +49,8 @@ def _select_shape(which: ShapedArray, *cases: ShapedArray) -> ShapedArray:
     )
     check_same_dtype("select_n", cases)
     weak = all(case.weak_type for case in cases)
-    return ShapedArray(broadcast_shape("select_n", (which, *cases)), cases[0].dtype, weak)
+    shape = broadcast_shape("select_n", (which, *cases))
+    return next(iter(cases)).update(shape=shape, weak_type=weak)
 
 
 def _select_impl(xp: Any, which: Any, *cases: Any) -> Any:

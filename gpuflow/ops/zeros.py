@@ -10,6 +10,7 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.rules import Zero
 from gpuflow.ops.axes import broadcast_in_dim
+from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.nary import add_any_p
 
 
@@ -23,7 +24,17 @@ def zeros_of(aval: ShapedArray) -> Any:
     """An array of zeros; float0 zeros are a NumPy array that holds nothing."""
     if aval.dtype == dtypes.float0:
         return np.zeros(aval.shape, dtypes.float0)
-    return full(aval.shape, 0, aval.dtype)
+    return _typed_full(aval, 0)
+
+
+def ones_of(aval: ShapedArray) -> Any:
+    """An array of ones."""
+    return _typed_full(aval, 1)
+
+
+def _typed_full(aval: ShapedArray, value: Any) -> Any:
+    made = full(aval.shape, value, aval.dtype)
+    return convert_element_type(made, aval.dtype, True) if aval.weak_type else made
 
 
 def instantiate(tangent: Any) -> Any:

@@ -122,6 +122,13 @@ class Array:
             )
         return self.data.reshape(())[()]
 
+    def _real_scalar(self, what: str) -> Any:
+        if dtypes.is_complex(self.aval.dtype):
+            raise TypeError(
+                f"[{what}] complex numbers do not convert; got {self.aval}. Fix: use x.real."
+            )
+        return self._scalar(what)
+
     def __bool__(self) -> bool:
         if self.aval.size != 1:
             raise ValueError(
@@ -131,10 +138,10 @@ class Array:
         return bool(self._scalar("bool"))
 
     def __int__(self) -> int:
-        return int(self._scalar("int"))
+        return int(self._real_scalar("int"))
 
     def __float__(self) -> float:
-        return float(self._scalar("float"))
+        return float(self._real_scalar("float"))
 
     def __complex__(self) -> complex:
         return complex(self._scalar("complex"))
@@ -231,4 +238,23 @@ def as_numpy(value: Any, aval: ShapedArray) -> np.ndarray:
         return np.zeros(aval.shape, storage_dtype(aval.dtype))
     array = np.asarray(value)
     dtype = storage_dtype(aval.dtype)
-    return np.ascontiguousarray(array, dtype=dtype).reshape(aval.shape)
+    if array.dtype == dtype and array.flags.aligned:
+        return np.ascontiguousarray(array).reshape(aval.shape)
+    if type(value) is int:
+        _check_fits(value, dtype)
+    if array.dtype == object:
+        raise TypeError(
+            f"[array] operands must hold values; got {value!r} of type {type(value).__name__}. "
+            "Fix: pass an array or a number."
+        )
+    with np.errstate(all="ignore"):  # a float64 that is infinite in float32 is no news
+        return np.array(array, dtype=dtype, order="C").reshape(aval.shape)
+
+
+def _check_fits(value: int, dtype: np.dtype) -> None:
+    bounds = np.iinfo(dtype)
+    if not bounds.min <= value <= bounds.max:
+        raise OverflowError(
+            f"[array] Python ints must fit {dtype}; got {value}. Fix: use a float, or enable 64 "
+            "bits with config.update('enable_x64', True)."
+        )

@@ -6,6 +6,7 @@ interpreted. All plans of a device share one arena, so callers run one at a time
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,13 +36,26 @@ from gpuflow.runtime.memory import SMALLEST_POOLED, Arena, address, address_text
 from gpuflow.runtime.program_text import DriverText
 
 
+def is_shared(data: np.ndarray) -> bool:
+    """Whether somebody besides one Array holds the memory and would see it change.
+
+    ``data`` is referred to by its Array, the list of operands, this argument and getrefcount's. A
+    view of pooled memory refers to the block behind instead, as does ``data`` itself.
+    """
+    return sys.getrefcount(data) > 4 or (
+        data.base is not None and sys.getrefcount(data.base) > 2
+    )
+
+
 class Executable:
     """A compiled program. Called with operand values, it returns Arrays."""
 
     def __init__(self, jaxpr: ClosedJaxpr, donated: tuple[bool, ...]) -> None:
-        self.plan, self._constants = compile_plan(jaxpr)
         self.in_avals = tuple(jaxpr.in_avals)
         self.donated = tuple(k for k, flag in enumerate(donated) if flag)
+        self.plan, self._constants = compile_plan(jaxpr, self.donated)
+        overwritten = set(self.plan.in_place.values())
+        self._overwritten = [k for k in self.donated if self.plan.jaxpr.invars[k] in overwritten]
         self._constant_arrays = [as_numpy(value, aval_of(value)) for value in self._constants]
         self._drivers: dict[Arena, tuple[int, Callable[..., list[Any]]]] = {}
         self._device = default_device()
@@ -68,6 +82,9 @@ class Executable:
                 arrays.append(as_numpy(value, aval))
         if self.donated:
             self._check_donated(operands)
+            for k in self._overwritten:
+                if type(operands[k]) is not Array or is_shared(arrays[k]):
+                    arrays[k] = arrays[k].copy()
         arrays += self._constant_arrays
         memory = arenas.acquire()
         try:
@@ -89,7 +106,8 @@ class Executable:
                 continue
             value = operands[item]
             if type(value) is Array and item not in self.donated:
-                results.append(value)
+                # An array of its own: donating or deleting the result leaves the operand alone.
+                results.append(Array(value.data, value.aval, value.device))
             else:
                 own = self.in_avals[item]
                 data = as_numpy(value, own)
@@ -158,6 +176,8 @@ class _Places:
     def __init__(self, plan: Plan, memory: Arena, text: DriverText) -> None:
         self.plan, self.memory, self.text = plan, memory, text
         self.inputs = {var: k for k, var in enumerate(plan.jaxpr.invars)}
+        for out, var in plan.in_place.items():
+            self.inputs[out] = self.inputs[var]
         self.owned = set(plan.owned)
         self.names: dict[Var, str] = {}
         self.addresses: dict[Var, str] = {}

@@ -52,6 +52,8 @@ class BatchTrace(Trace):
         return value if dim is None else BatchTracer(self, value, dim)
 
     def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        if primitive.close is not None:
+            operands, params = primitive.close(operands, params)
         pairs = [self.split(value) for value in operands]
         values = [value for value, _ in pairs]
         dims = [dim for _, dim in pairs]

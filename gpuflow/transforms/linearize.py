@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base.util import safe_zip
-from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr
+from gpuflow.core.lowering import Inline
 from gpuflow.core.rules import Zero, zero_tangent
 from gpuflow.core.staging import StagedTracer, StagingTrace, trace_to_jaxpr
 from gpuflow.core.trace import Trace, Tracer, current_trace, thread_state
@@ -52,6 +53,11 @@ class PartialTrace(Trace):
         recording = self.recording
         for value in operands:
             if type(value) is StagedTracer and value._trace is recording:
+                if isinstance(primitive.lower, Inline):
+                    # A user's rule called a jitted function on primals and tangents together:
+                    # only what depends on tangents may be recorded.
+                    with current_trace(self):
+                        return list(primitive.lower.jaxpr(params)(*operands))
                 with current_trace(recording):
                     return recording.process(primitive, operands, params)
         with current_trace(self.parent):

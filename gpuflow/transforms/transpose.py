@@ -51,7 +51,7 @@ def _evaluate_known(jaxpr: Jaxpr, known: dict[Var, Any]) -> list[Eqn]:
 
 
 def _read(known: dict[Var, Any], atom: Any) -> Any:
-    return atom.value if type(atom) is Literal else known[atom]
+    return atom.operand if type(atom) is Literal else known[atom]
 
 
 def _accumulate(pending: dict[Var, Any], known: dict[Var, Any], atom: Any, value: Any) -> None:

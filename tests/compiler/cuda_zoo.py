@@ -238,7 +238,6 @@ def zoo() -> dict[str, Kernel]:
         "map_two_axes": bias_relu(),
         "row": softmax(),
         "row_in_place": softmax(in_place=True),
-        "row_32_bit_index": softmax(index_bits=32),
         "row_tuple": row_argmax(),
         "column": column_sum(),
         "column_first": column_sum(role_last=False),

@@ -46,6 +46,8 @@ def test_every_kind_links_for_every_architecture(name):
         assert built.spill_bytes == 0
         assert 0 < built.registers <= 128  # 512 threads then fit a multiprocessor
         assert ".extern" not in built.ptx
+        # Device functions are written for brevity; they must all be inlined.
+        assert not re.search(r"\bcall\b", built.ptx)
         assert not re.search(r"\.f64\b", built.ptx)
 
 
@@ -175,6 +177,16 @@ def test_softmax_by_warps_and_by_blocks(architecture, block):
         shifted = np.exp(x - x.max(1, keepdims=True)) if rows else x
         want = shifted / shifted.sum(1, keepdims=True)
         np.testing.assert_allclose(arrays["o"].reshape(x.shape), want, rtol=2e-6, atol=1e-9)
+
+
+def test_softmax_with_32_bit_indices():
+    x = random_array((17, 100), "float32")
+    arrays = {"x": x.reshape(-1), "o": np.zeros(x.size, np.float32)}
+    strides = {("x", "i0"): 100, ("o", "i0"): 100}
+    run_cuda(cuda_zoo.softmax(index_bits=32), arrays, {"i0": 17, "i1": 100}, strides)
+    shifted = np.exp(x - x.max(1, keepdims=True))
+    want = shifted / shifted.sum(1, keepdims=True)
+    np.testing.assert_allclose(arrays["o"].reshape(x.shape), want, rtol=2e-6, atol=1e-9)
 
 
 def test_softmax_in_place_and_with_nan_and_infinity():

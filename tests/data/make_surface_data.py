@@ -173,6 +173,53 @@ def jaxprs():
     return {name: str(jax.make_jaxpr(f)(*args)) for name, (args, f) in JAXPRS.items()}
 
 
+OPERANDS = {
+    "x": "(jnp.arange(12.0) - 4).reshape(3, 4)",
+    "i": "jnp.array([-3, 0, 1, 2, 7])",
+    "i8": "jnp.array([-128, -3, 1, 5, 127], jnp.int8)",
+    "i8abs": "jnp.array([0, 1, 2, 3, 4], jnp.int8)",
+    "u8": "jnp.array([0, 1, 3, 128, 255], jnp.uint8)",
+    "b": "jnp.array([True, False, True, True, False])",
+    "b4": "jnp.array([True, False, True, True])",
+    "f": "jnp.array([-2.75, -0.5, 0.25, 1.5, 2.5])",
+    "fpos": "jnp.array([0.125, 0.5, 1.0, 2.5, 30.0])",
+    "h": "jnp.array([-2.0, 0.1, 0.5, 3.0, 100.0], jnp.float16)",
+    "bf": "jnp.array([-2.0, 0.1, 0.5, 3.0, 100.0], jnp.bfloat16)",
+    "c": "jnp.array([1 + 2j, -0.5j, 0.25, -1 - 1j, 3j])",
+    "t3": "jnp.arange(24.0).reshape(2, 3, 4) / 8",
+    "special": "jnp.array([jnp.nan, jnp.inf, -jnp.inf, 0.0, -1e9, 1e9])",
+}
+
+
+def expressions():
+    lines = (FOLDER / "numpy_expressions.txt").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def described(value):
+    """A result as data: dtype, weak type, shape and values; other things as text."""
+    if isinstance(value, (tuple, list)):
+        return [described(item) for item in value]
+    if not isinstance(value, jax.Array):
+        return str(value)
+    host = np.asarray(value)
+    numbers = host.astype(np.complex128 if host.dtype.kind == "c" else np.float64).reshape(-1)
+    return {
+        "dtype": host.dtype.name,
+        "weak": bool(value.weak_type),
+        "shape": list(host.shape),
+        "values": [str(v) for v in numbers.tolist()],
+    }
+
+
+def numpy_values():
+    space = {"jnp": jnp, "np": np, "nn": nn}
+    space.update({name: eval(text, space) for name, text in OPERANDS.items()})
+    values = {line: described(eval(line, space)) for line in expressions()}
+    return {"operands": OPERANDS, "values": values}
+
+
 if __name__ == "__main__":
-    for name, make in (("random_values", random_values), ("promotion", promotion), ("jaxprs", jaxprs)):
+    for make in (random_values, promotion, jaxprs, numpy_values):
+        name = make.__name__
         (FOLDER / f"{name}.json").write_text(json.dumps(make(), indent=0) + "\n")

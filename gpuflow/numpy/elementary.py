@@ -1,0 +1,186 @@
+"""Roots, exponentials, logarithms, trigonometry, rounding and complex parts, elementwise."""
+
+from __future__ import annotations
+
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.control.custom_rules import custom_jvp
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.promotion import (
+    broadcast_shapes,
+    convert,
+    like,
+    no_out,
+    promote_args,
+    promote_args_inexact,
+)
+from gpuflow.numpy.ufuncs import Ufunc, make_binary, make_unary
+from gpuflow.ops.selection import where as select_where
+
+# --- one op each ---------------------------------------------------------------------------
+
+
+def _float_unary(name: str, op: Ufunc, doc: str) -> Ufunc:
+    return make_unary(name, op, doc + " Integers become floats first.", promote_args_inexact)
+
+
+sqrt = _float_unary("sqrt", lax.sqrt, "Elementwise square root.")
+cbrt = _float_unary("cbrt", lax.cbrt, "Elementwise cube root.")
+exp = _float_unary("exp", lax.exp, "Elementwise e to the power x.")
+exp2 = _float_unary("exp2", lax.exp2, "Elementwise 2 to the power x.")
+expm1 = _float_unary("expm1", lax.expm1, "Elementwise ``exp(x) - 1``, exact near 0.")
+log = _float_unary("log", lax.log, "Elementwise natural logarithm.")
+log1p = _float_unary("log1p", lax.log1p, "Elementwise ``log(1 + x)``, exact near 0.")
+log2 = _float_unary(
+    "log2", lambda x: lax.div(lax.log(x), like(np.log(2.0).item(), x)), "Logarithm to base 2."
+)
+log10 = _float_unary(
+    "log10", lambda x: lax.div(lax.log(x), like(np.log(10.0).item(), x)), "Logarithm to base 10."
+)
+sin = _float_unary("sin", lax.sin, "Elementwise sine of an angle in radians.")
+cos = _float_unary("cos", lax.cos, "Elementwise cosine of an angle in radians.")
+tan = _float_unary("tan", lax.tan, "Elementwise tangent of an angle in radians.")
+arcsin = asin = _float_unary("arcsin", lax.asin, "Elementwise inverse sine.")
+arccos = acos = _float_unary("arccos", lax.acos, "Elementwise inverse cosine.")
+arctan = atan = _float_unary("arctan", lax.atan, "Elementwise inverse tangent.")
+sinh = _float_unary("sinh", lax.sinh, "Elementwise hyperbolic sine.")
+cosh = _float_unary("cosh", lax.cosh, "Elementwise hyperbolic cosine.")
+tanh = _float_unary("tanh", lax.tanh, "Elementwise hyperbolic tangent.")
+arcsinh = asinh = _float_unary("arcsinh", lax.asinh, "Inverse hyperbolic sine.")
+arccosh = acosh = _float_unary("arccosh", lax.acosh, "Inverse hyperbolic cosine.")
+arctanh = atanh = _float_unary("arctanh", lax.atanh, "Inverse hyperbolic tangent.")
+arctan2 = atan2 = make_binary(
+    "arctan2", lax.atan2, "The angle of the point (y, x), in radians.", promote_args_inexact
+)
+deg2rad = _float_unary("deg2rad", lambda x: lax.mul(x, like(np.pi / 180, x)), "To radians.")
+rad2deg = _float_unary("rad2deg", lambda x: lax.mul(x, like(180 / np.pi, x)), "To degrees.")
+radians, degrees = deg2rad, rad2deg
+
+
+@custom_jvp
+def _logaddexp(x: Any, y: Any) -> Any:
+    larger, distance = lax.max(x, y), lax.sub(x, y)
+    # Equal infinities have no distance; there, and for nan, the sum is the answer.
+    undefined, total = lax.ne(distance, distance), lax.add(x, y)
+    stable = lax.add(larger, lax.log1p(lax.exp(lax.neg(lax.abs(distance)))))
+    return select_where(undefined, total, stable)
+
+
+@_logaddexp.defjvp
+def _logaddexp_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    x, y = primals
+    out = _logaddexp(x, y)
+
+    def weight(part: Any) -> Any:
+        share = lax.exp(lax.sub(part, out))
+        return select_where(lax.ne(share, share), like(0.5, out), share)
+
+    x_part = lax.mul(tangents[0], weight(x))
+    return out, lax.add(x_part, lax.mul(tangents[1], weight(y)))
+
+
+def logaddexp(x: Any, y: Any, /) -> Any:
+    """``log(exp(x) + exp(y))`` without overflow."""
+    return _logaddexp(*broadcastlike(*promote_args_inexact("logaddexp", x, y)))
+
+
+def hypot(x: Any, y: Any, /) -> Any:
+    """``sqrt(x**2 + y**2)`` without overflow."""
+    x, y = promote_args_inexact("hypot", x, y)
+    x, y = lax.abs(x), lax.abs(y)
+    large, small = lax.max(x, y), lax.min(x, y)
+    flat = lax.eq(large, like(0, large))
+    ratio = lax.div(small, select_where(flat, like(1, large), large))
+    length = lax.mul(large, lax.sqrt(lax.add(like(1, large), lax.square(ratio))))
+    infinite = lax.eq(large, like(np.inf, large))
+    return select_where(infinite, large, select_where(flat, like(0, large), length))
+
+
+# --- rounding ------------------------------------------------------------------------------
+
+
+def _rounding(name: str, op: Ufunc, doc: str) -> Ufunc:
+    def apply(x: Any) -> Any:
+        return op(x) if dtypes.is_inexact(aval_of(x).dtype) else x
+
+    return make_unary(name, apply, doc + " Integers stay.")
+
+
+floor = _rounding("floor", lax.floor, "Round down.")
+ceil = _rounding("ceil", lax.ceil, "Round up.")
+trunc = _rounding(
+    "trunc",
+    lambda x: select_where(lax.lt(x, like(0, x)), lax.ceil(x), lax.floor(x)),
+    "Round towards zero.",
+)
+_half_even = lax.RoundingMethod.TO_NEAREST_EVEN
+rint = make_unary("rint", lambda x: lax.round(x, _half_even), "Round; halves go to the even "
+                  "neighbor. Integers become floats first.", promote_args_inexact)  # fmt: skip
+
+
+def round(a: Any, decimals: int = 0, out: None = None) -> Any:
+    """Round to a number of decimals; halves go to the even neighbor.
+
+    Raises:
+        NotImplementedError: ``out``, or integers with negative ``decimals``.
+    """
+    no_out("round", out)
+    (x,) = promote_args("round", a)
+    dtype = aval_of(x).dtype
+    if not dtypes.is_inexact(dtype):
+        if as_index(decimals) < 0:
+            raise NotImplementedError(
+                f"[round] integers round to decimals >= 0; got {decimals}. Fix: convert to float."
+            )
+        return x
+    if dtypes.is_complex(dtype):
+        return lax.complex(round(lax.real(x), decimals), round(lax.imag(x), decimals))
+    if decimals == 0:
+        return lax.round(x, _half_even)
+    wide = convert(x, np.dtype(np.float32)) if dtype.itemsize < 4 else x
+    factor = like(10.0**decimals, wide)
+    return convert(lax.div(lax.round(lax.mul(wide, factor), _half_even), factor), dtype)
+
+
+around = round
+
+
+# --- complex parts -------------------------------------------------------------------------
+
+
+def real(x: Any, /) -> Any:
+    """The real part."""
+    (x,) = promote_args("real", x)
+    return lax.real(x) if dtypes.is_complex(aval_of(x).dtype) else x
+
+
+def imag(x: Any, /) -> Any:
+    """The imaginary part; 0 for real numbers."""
+    (x,) = promote_args("imag", x)
+    return lax.imag(x) if dtypes.is_complex(aval_of(x).dtype) else lax.mul(x, like(0, x))
+
+
+def conjugate(x: Any, /) -> Any:
+    """The complex conjugate; real numbers stay."""
+    (x,) = promote_args("conjugate", x)
+    return lax.conj(x) if dtypes.is_complex(aval_of(x).dtype) else x
+
+
+conj = conjugate
+
+
+def broadcastlike(*operands: Any) -> list[Any]:
+    """Operands of a function with a derivative of its own, in one shape."""
+    shape = broadcast_shapes(*[aval_of(x).shape for x in operands])
+    return [_broadcast(x, shape) for x in operands]
+
+
+def _broadcast(x: Any, shape: tuple[int, ...]) -> Any:
+    own = aval_of(x).shape
+    dims = () if not own else tuple(range(len(shape) - len(own), len(shape)))
+    return x if own == shape else lax.broadcast_in_dim(x, shape, dims)

@@ -1,0 +1,163 @@
+"""Joining arrays and cutting them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.promotion import check_arraylike, convert, promote_dtypes, user_dtype
+from gpuflow.numpy.shaping import atleast_1d, atleast_2d, expand_dims, ndim, ravel, shape
+
+# --- joining -------------------------------------------------------------------------------
+
+
+def _pieces(name: str, arrays: Any, dtype: Any) -> list[Any]:
+    """The arrays of a joining function, in one dtype."""
+    arrays = list(arrays) if isinstance(arrays, (tuple, list)) else _rows(name, arrays)
+    check(
+        len(arrays) > 0,
+        lambda: f"[{name}] at least one array is needed; got none. Fix: pass a list of arrays.",
+        ValueError,
+    )
+    check_arraylike(name, *arrays)
+    if dtype is not None:
+        wanted = user_dtype(dtype, name)
+        return [convert(x, wanted) for x in arrays]
+    return promote_dtypes(*arrays)
+
+
+def _rows(name: str, stacked: Any) -> list[Any]:
+    """The rows of an array that was passed in place of a list."""
+    sizes = shape(stacked)
+    check(
+        len(sizes) > 0,
+        lambda: f"[{name}] a sequence of arrays is needed; got a scalar. Fix: jnp.{name}([x]).",
+        ValueError,
+    )
+    return [lax.row_gather(stacked, np.int32(k), "clip") for k in range(sizes[0])]
+
+
+def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
+    """Join arrays along an existing axis; None: of the raveled arrays.
+
+    Raises:
+        ValueError: no arrays, or an axis that does not exist.
+        TypeError: shapes that differ elsewhere.
+    """
+    pieces = _pieces("concatenate", arrays, dtype)
+    if axis is None:
+        return lax.concatenate([ravel(x) for x in pieces], 0)
+    rank = aval_of(pieces[0]).ndim
+    check(
+        rank > 0,
+        lambda: "[concatenate] scalars have no axis to join; got a scalar. Fix: jnp.stack.",
+        ValueError,
+    )
+    return lax.concatenate(pieces, canonicalize_axis(axis, rank, "concatenate"))
+
+
+concat = concatenate
+
+
+def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Any:
+    """Join arrays of one shape along a new axis."""
+    check(out is None, lambda: "[stack] out must be None; got an array.", NotImplementedError)
+    pieces = _pieces("stack", arrays, dtype)
+    shapes = [aval_of(x).shape for x in pieces]
+    check(
+        len(set(shapes)) == 1,
+        lambda: (
+            f"[stack] arrays must have one shape; got {', '.join(map(str, shapes))}. "
+            "Fix: pad or broadcast them, or use jnp.concatenate."
+        ),
+        ValueError,
+    )
+    place = canonicalize_axis(axis, len(shapes[0]) + 1, "stack")
+    return lax.concatenate([expand_dims(x, place) for x in pieces], place)
+
+
+def vstack(tup: Any, dtype: Any = None) -> Any:
+    """Join as rows: vectors become rows first."""
+    return concatenate([atleast_2d(x) for x in _pieces("vstack", tup, dtype)], 0)
+
+
+def hstack(tup: Any, dtype: Any = None) -> Any:
+    """Join along the second axis; vectors along their only one."""
+    pieces = [atleast_1d(x) for x in _pieces("hstack", tup, dtype)]
+    return concatenate(pieces, 0 if ndim(pieces[0]) == 1 else 1)
+
+
+def column_stack(tup: Any) -> Any:
+    """Join vectors as columns, and matrices side by side."""
+    pieces = [atleast_1d(x) for x in _pieces("column_stack", tup, None)]
+    return concatenate([expand_dims(x, 1) if ndim(x) == 1 else x for x in pieces], 1)
+
+
+def append(arr: Any, values: Any, axis: int | None = None) -> Any:
+    """``values`` after ``arr`` along ``axis``; None: of the raveled arrays."""
+    return concatenate([arr, values], axis)
+
+
+# --- splitting -----------------------------------------------------------------------------
+
+
+def _cut(x: Any, axis: int, bounds: Sequence[int]) -> list[Any]:
+    sizes = aval_of(x).shape
+    pieces = []
+    for start, stop in pairwise(bounds):
+        first, last = [0] * len(sizes), list(sizes)
+        first[axis], last[axis] = start, max(start, stop)
+        pieces.append(lax.slice(x, first, last))
+    return pieces
+
+
+def _bounds(size: int, cuts: Sequence[int]) -> list[int]:
+    inside = [max(0, min(size, cut + size if cut < 0 else cut)) for cut in cuts]
+    return [0, *inside, size]
+
+
+def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    """Cut into sections whose sizes differ by at most one, or at the given indices."""
+    sizes = shape(ary)
+    place = canonicalize_axis(axis, len(sizes), "array_split")
+    size = sizes[place]
+    if not hasattr(indices_or_sections, "__index__"):
+        return _cut(ary, place, _bounds(size, [as_index(cut) for cut in indices_or_sections]))
+    count = as_index(indices_or_sections)
+    check(
+        count > 0,
+        lambda: f"[array_split] the number of sections must be positive; got {count}. Fix: 1.",
+        ValueError,
+    )
+    each, rest = divmod(size, count)
+    starts = [k * each + min(k, rest) for k in range(count + 1)]
+    return _cut(ary, place, starts)
+
+
+def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    """Cut into equal sections, or at the given indices.
+
+    Raises:
+        ValueError: a number of sections that does not divide the axis.
+    """
+    if hasattr(indices_or_sections, "__index__"):
+        sizes = shape(ary)
+        size = sizes[canonicalize_axis(axis, len(sizes), "split")]
+        count = as_index(indices_or_sections)
+        check(
+            count > 0 and size % count == 0,
+            lambda: (
+                f"[split] the sections must divide the axis evenly; got {count} sections of "
+                f"size {size}. Fix: jnp.array_split, or indices to cut at."
+            ),
+            ValueError,
+        )
+    return array_split(ary, indices_or_sections, axis)

@@ -1,0 +1,199 @@
+"""Ranges of numbers, identities and triangles."""
+
+from __future__ import annotations
+
+import math
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.numpy.logic import where
+from gpuflow.numpy.promotion import (
+    PYTHON_SCALARS,
+    check_arraylike,
+    convert,
+    inexact_dtype,
+    promote_dtypes,
+    user_dtype,
+)
+from gpuflow.numpy.shaping import reshape
+from gpuflow.runtime.array import from_numpy
+
+# --- ranges --------------------------------------------------------------------------------
+
+
+def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) -> Any:
+    """Evenly spaced numbers in the half-open interval [start, stop).
+
+    Args:
+        start: first number; the only argument is ``stop``.
+        stop: end, excluded.
+        step: distance, by default 1.
+        dtype: by default that of the arguments.
+
+    Raises:
+        ConcretizationTypeError: traced arguments; the length must be known.
+    """
+    first, last = (0, start) if stop is None else (start, stop)
+    step = 1 if step is None else step
+    given = [_known_number(v) for v in (first, last, step)]
+    check(
+        given[2] != 0,
+        lambda: "[arange] step must not be 0; got 0. Fix: step=1.",
+        ZeroDivisionError,
+    )
+    if dtype is None:
+        dtype = dtypes.promote(*[(aval_of(v).dtype, aval_of(v).weak_type) for v in given])[0]
+    else:
+        dtype = user_dtype(dtype, "arange")
+    count = max(0, math.ceil((given[1] - given[0]) / given[2]))
+    if all(isinstance(v, (int, np.integer)) for v in given) and not dtypes.is_bool(dtype):
+        numbers = lax.iota(dtype, (count,))
+        if given[2] != 1:
+            numbers = lax.mul(numbers, convert(given[2], dtype))
+        return numbers if given[0] == 0 else lax.add(numbers, convert(given[0], dtype))
+    host = np.arange(*given, dtype=np.float64 if dtypes.is_floating(dtype) else dtype)
+    return from_numpy(host, ShapedArray(host.shape, dtype))
+
+
+def _known_number(value: Any) -> Any:
+    check_arraylike("arange", value)
+    check(
+        aval_of(value).shape == (),
+        lambda: f"[arange] arguments must be scalars; got {aval_of(value)}. Fix: pass numbers.",
+        ValueError,
+    )
+    if type(value) in PYTHON_SCALARS or isinstance(value, np.generic):
+        return value
+    return int(value) if dtypes.is_integer(aval_of(value).dtype) else float(value)
+
+
+def linspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False,
+    dtype: Any = None, axis: int = 0,
+) -> Any:  # fmt: skip
+    """``num`` evenly spaced numbers from ``start`` to ``stop``.
+
+    Args:
+        start, stop: numbers or arrays; arrays give a new axis at ``axis``.
+        num: how many.
+        endpoint: whether ``stop`` is the last one.
+        retstep: whether to return the distance too.
+        dtype: by default the float dtype of the arguments; integers round down.
+    """
+    check_arraylike("linspace", start, stop)
+    count = as_index(num)
+    check(
+        count >= 0,
+        lambda: f"[linspace] num must not be negative; got {num}. Fix: num=50.",
+        ValueError,
+    )
+    found = promote_dtypes(start, stop, 0.0)[0]
+    out_dtype = inexact_dtype(aval_of(found).dtype) if dtype is None else user_dtype(dtype, "")
+    work = inexact_dtype(aval_of(found).dtype)
+    first, last = (convert(v, work) for v in (start, stop))
+    sizes = np.broadcast_shapes(aval_of(first).shape, aval_of(last).shape)
+    parts = count - 1 if endpoint else count
+    first, last = (_with_axis(v, len(sizes)) for v in (first, last))
+    ratio = reshape(lax.iota(work, (count,)), (count,) + (1,) * len(sizes))
+    ratio = lax.div(ratio, convert(max(parts, 1), work))
+    blend = lax.mul(first, lax.sub(convert(1, work), ratio))
+    out = lax.add(blend, lax.mul(last, ratio))
+    if endpoint and count > 1:
+        final = lax.broadcast_in_dim(last, (1, *sizes), range(len(sizes) + 1))
+        out = lax.concatenate([lax.slice_in_dim(out, 0, count - 1, axis=0), final], 0)
+    if dtypes.is_integer(out_dtype):
+        out = lax.floor(out)
+    out = lax.convert_element_type(out, out_dtype)
+    if axis:
+        order = list(range(1, len(sizes) + 1))
+        order.insert(axis % (len(sizes) + 1), 0)
+        out = lax.transpose(out, order)
+    step = lax.div(lax.sub(last, first), convert(parts or np.nan, work))
+    return (out, reshape(step, sizes)) if retstep else out
+
+
+def _with_axis(x: Any, rank: int) -> Any:
+    """``x`` of ``rank`` axes behind a new axis of size 1."""
+    sizes = aval_of(x).shape
+    full_sizes = (1,) * (rank + 1 - len(sizes)) + sizes
+    return lax.broadcast_in_dim(x, full_sizes, range(rank + 1 - len(sizes), rank + 1))
+
+
+# --- triangles -----------------------------------------------------------------------------
+
+
+def _diagonals(rows: int, columns: int) -> tuple[Any, Any]:
+    """Row and column numbers, of shapes (rows, 1) and (1, columns)."""
+    return lax.iota(np.int32, (rows, 1), 0), lax.iota(np.int32, (1, columns), 1)
+
+
+def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:
+    """Ones on diagonal ``k`` of an N by M matrix, zeros elsewhere."""
+    rows, columns = _diagonals(as_index(N), as_index(N if M is None else M))
+    mask = lax.eq(lax.add(rows, np.int32(k)), columns)
+    return lax.convert_element_type(mask, user_dtype(float if dtype is None else dtype, "eye"))
+
+
+def identity(n: int, dtype: Any = None) -> Any:
+    """The n by n identity matrix."""
+    return eye(n, dtype=dtype)
+
+
+def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:
+    """Ones on and below diagonal ``k`` of an N by M matrix."""
+    mask = _lower(as_index(N), as_index(N if M is None else M), k)
+    return lax.convert_element_type(mask, user_dtype(float if dtype is None else dtype, "tri"))
+
+
+def _lower(rows: int, columns: int, k: int) -> Any:
+    row, column = _diagonals(rows, columns)
+    return lax.ge(lax.add(row, np.int32(k)), column)
+
+
+def tril(m: Any, k: int = 0) -> Any:
+    """The last two axes with zeros above diagonal ``k``."""
+    sizes = _matrix_sizes("tril", m)
+    return where(_lower(*sizes, k), m, convert(0, aval_of(m).dtype))
+
+
+def triu(m: Any, k: int = 0) -> Any:
+    """The last two axes with zeros below diagonal ``k``."""
+    sizes = _matrix_sizes("triu", m)
+    return where(_lower(*sizes, k - 1), convert(0, aval_of(m).dtype), m)
+
+
+def _matrix_sizes(name: str, m: Any) -> tuple[int, int]:
+    check_arraylike(name, m)
+    aval = aval_of(m)
+    check(
+        aval.ndim >= 2,
+        lambda: f"[{name}] the array must have two axes; got {aval}. Fix: jnp.tri for a mask.",
+        ValueError,
+    )
+    return aval.shape[-2], aval.shape[-1]
+
+
+def diag(v: Any, k: int = 0) -> Any:
+    """A matrix with the vector ``v`` on diagonal ``k``, or that diagonal of a matrix."""
+    check_arraylike("diag", v)
+    aval = aval_of(v)
+    check(
+        aval.ndim in (1, 2),
+        lambda: f"[diag] the array must be a vector or a matrix; got {aval}. Fix: index it first.",
+        ValueError,
+    )
+    if aval.ndim == 1:
+        size = aval.shape[0] + abs(k)
+        padded = lax.pad(v, convert(0, aval.dtype), [(max(k, 0), max(-k, 0), 0)])
+        return where(eye(size, k=k, dtype=bool), padded[None, :], convert(0, aval.dtype))
+    rows, columns = aval.shape
+    first_row, first_column = max(-k, 0), max(k, 0)
+    count = max(0, min(rows - first_row, columns - first_column))
+    places = (np.arange(count) + first_row) * columns + np.arange(count) + first_column
+    return lax.row_gather(reshape(v, (rows * columns,)), places.astype(np.int32), "clip")

@@ -1,0 +1,86 @@
+"""Traces: one current trace for each thread, parents, and tracers that know their aval."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow.core.trace import EvalTrace, Tracer, current_trace, eval_trace, thread_state
+from gpuflow.errors import UnexpectedTracerError
+
+
+def test_without_transformations_values_are_computed():
+    assert thread_state.trace is eval_trace
+    assert isinstance(jnp.sin(1.0), gf.Array)
+
+
+def test_a_trace_belongs_to_one_thread():
+    seen = []
+
+    def outer(x):
+        thread = threading.Thread(target=lambda: seen.append(jnp.sin(1.0)))
+        thread.start()
+        thread.join()
+        return x
+
+    gf.jit(outer)(1.0)
+    assert isinstance(seen[0], gf.Array)
+
+
+def test_current_trace_nests_and_restores():
+    other = EvalTrace()
+    with current_trace(other):
+        assert thread_state.trace is other
+        with pytest.raises(KeyError), current_trace(eval_trace):
+            raise KeyError
+        assert thread_state.trace is other
+    assert thread_state.trace is eval_trace
+
+
+def test_an_evaluator_must_be_plugged_in():
+    with current_trace(EvalTrace()), pytest.raises(RuntimeError, match="no evaluator"):
+        jnp.sin(1.0)
+
+
+def test_tracers_look_like_arrays():
+    def f(x):
+        assert isinstance(x, Tracer)
+        assert (x.shape, x.ndim, x.size, len(x)) == ((2, 3), 2, 6, 2)
+        assert x.dtype == np.float32 and not x.weak_type
+        assert x.T.shape == (3, 2) and x.block_until_ready() is x
+        assert [row.shape for row in x] == [(3,), (3,)]
+        assert x.at[0].set(1).shape == (2, 3)
+        return x
+
+    gf.jit(f)(np.ones((2, 3), "f"))
+    gf.vmap(f, in_axes=2)(np.ones((2, 3, 4), "f"))
+    gf.jvp(f, (np.ones((2, 3), "f"),), (np.ones((2, 3), "f"),))
+    gf.linearize(f, np.ones((2, 3), "f"))
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f: gf.make_jaxpr(f)(1.0),
+        lambda f: gf.jit(f)(1.0),
+        lambda f: gf.jvp(f, (1.0,), (1.0,)),
+        lambda f: gf.grad(f)(1.0),
+        lambda f: gf.vmap(f)(np.ones(2, "f")),
+        lambda f: gf.linearize(f, 1.0),
+    ],
+    ids=["make_jaxpr", "jit", "jvp", "grad", "vmap", "linearize"],
+)
+def test_every_trace_ends(transform):
+    kept = []
+
+    def f(x):
+        kept.append(x * 2)
+        return x
+
+    transform(f)
+    assert thread_state.trace is eval_trace
+    with pytest.raises(UnexpectedTracerError, match=r"\[add\].*leaked tracer.*Fix: return"):
+        kept[0] + 1
+    assert "Tracer<float32[]" in repr(kept[0])

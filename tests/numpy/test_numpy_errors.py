@@ -1,0 +1,113 @@
+"""Error messages of jnp: what must hold, what was given, what to write."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gpuflow
+import gpuflow.numpy as jnp
+from gpuflow import lax, nn, tree, tree_util
+from gpuflow.base.errors import NonConcreteBooleanIndexError
+
+X = np.ones((3, 4), np.float32)
+
+
+def x():
+    return jnp.asarray(X)
+
+
+def i():
+    return jnp.arange(3)
+
+
+CASES = [
+    (lambda: jnp.add(x(), [1, 2]), TypeError, r"\[add\].*got list at position 1.*jnp\.asarray"),
+    (lambda: x() - [1, 2], TypeError, "unsupported operand"),
+    (lambda: jnp.sum([1, 2]), TypeError, "arrays or numbers"),
+    (lambda: x() + jnp.ones(3), TypeError, r"\[add\] shapes must broadcast.*\(3, 4\), \(3,\)"),
+    (lambda: i() + 2**40, OverflowError, "must fit int32.*enable_x64"),
+    (lambda: jnp.array(2**40), OverflowError, "must fit int32"),
+    (lambda: jnp.array([2**40]), OverflowError, "must fit int32"),
+    (lambda: jnp.array([1, None]), TypeError, "must be numbers; got None"),
+    (lambda: jnp.array("text"), TypeError, "numbers"),
+    (lambda: jnp.zeros(3, "text"), TypeError, "dtype"),
+    (lambda: jnp.zeros(3.5), TypeError, "shape must be an int"),
+    (lambda: jnp.zeros((2, -1)), ValueError, "negative"),
+    (lambda: jnp.array([True]) - True, TypeError, r"\[sub\]"),
+    (lambda: -jnp.array([True]), TypeError, r"\[neg\]"),
+    (lambda: ~x(), TypeError, r"\[not\]"),
+    (lambda: i() ** -1, TypeError, "negative powers"),
+    (lambda: jnp.array([True]) // True, TypeError, "must be numbers"),
+    (lambda: jnp.sum(x(), axis=2), ValueError, r"\[sum\] axis must lie in \[-2, 2\)"),
+    (lambda: jnp.sum(x(), axis=(0, 0)), ValueError, "axes must differ"),
+    (lambda: jnp.sum(x(), axis=0.5), TypeError, "axis must be an integer"),
+    (lambda: jnp.sum(x(), out=x()), NotImplementedError, "out must be None.*jnp.sum"),
+    (lambda: jnp.max(jnp.zeros(0)), ValueError, "empty array has no max.*initial"),
+    (lambda: jnp.max(x(), where=x() > 0), ValueError, "needs initial="),
+    (lambda: jnp.argmax(jnp.zeros((2, 0)), 1), ValueError, "must not be empty"),
+    (lambda: x().reshape(5, 2), TypeError, r"12 elements.*\(5, 2\)"),
+    (lambda: x().reshape(5, -1), TypeError, "12 elements"),
+    (lambda: jnp.reshape(x(), (2, 6), order="A"), ValueError, "order must be 'C' or 'F'"),
+    (lambda: jnp.squeeze(x(), 0), ValueError, r"\[squeeze\].*size 1"),
+    (lambda: jnp.broadcast_to(x(), (3, 5)), ValueError, "must broadcast to the shape"),
+    (lambda: jnp.moveaxis(x(), (0, 1), 0), ValueError, "equally many distinct axes"),
+    (lambda: jnp.stack([]), ValueError, "at least one array"),
+    (lambda: jnp.stack([x(), i()]), ValueError, "one shape"),
+    (lambda: jnp.concatenate([x(), i()]), TypeError, r"\[concatenate\] shapes must agree"),
+    (lambda: jnp.concatenate([1, 2]), ValueError, "scalars have no axis.*jnp.stack"),
+    (lambda: jnp.split(x(), 3, 1), ValueError, "divide the axis evenly.*array_split"),
+    (lambda: jnp.array_split(x(), 0), ValueError, "must be positive"),
+    (lambda: jnp.pad(x(), 1, mode="reflect"), NotImplementedError, "mode must be 'constant'"),
+    (lambda: jnp.repeat(i(), -1), ValueError, "none negative"),
+    (lambda: x()[0, 0, 0], IndexError, "at most one index for each axis; got 3"),
+    (lambda: x()[..., ...], IndexError, "one ellipsis"),
+    (lambda: x()[::0], ValueError, "step of a slice must not be 0"),
+    (lambda: x()[1.5], TypeError, "integers or bools|ints, slices"),
+    (lambda: x()["a"], TypeError, "ints, slices, None"),
+    (lambda: x()[[0, 1]], TypeError, r"sequences cannot be indices.*jnp\.array"),
+    (lambda: x()[jnp.ones(2)], TypeError, "integers or bools"),
+    (lambda: x()[True, 0], TypeError, "bool must be the only index"),
+    (lambda: x().at[i(), i()].set(1), NotImplementedError, "scalar index arrays"),
+    (lambda: jnp.take(x(), i(), mode="raise"), ValueError, "mode must be"),
+    (lambda: jnp.take_along_axis(x(), i(), 1), TypeError, "array's rank"),
+    (lambda: x() @ x(), TypeError, r"\[matmul\].*4 and 3.*x @ w\.T"),
+    (lambda: jnp.matmul(x(), 2), ValueError, "at least one axis.*use \\* for scalars"),
+    (lambda: jnp.tensordot(x(), x(), 3), TypeError, "must not exceed the ranks"),
+    (lambda: jnp.einsum("ij,jk", x()), ValueError, "one term for each operand"),
+    (lambda: jnp.einsum("ijk->i", x()), ValueError, "one letter for each axis"),
+    (lambda: jnp.einsum("ij->k", x()), ValueError, "labels of the result"),
+    (lambda: jnp.einsum("ij,kj->ik", x(), x()[:, :2]), ValueError, "one size; got 4 and 2"),
+    (lambda: jnp.einsum(x(), "ij"), TypeError, "must be a string"),
+    (lambda: jnp.where(x()), ValueError, "three arguments"),
+    (lambda: jnp.arange(i()), ValueError, "must be scalars"),
+    (lambda: jnp.arange(0, 1, 0), ZeroDivisionError, "step must not be 0"),
+    (lambda: jnp.linspace(0, 1, -1), ValueError, "num must not be negative"),
+    (lambda: jnp.tril(i()), ValueError, "two axes"),
+    (lambda: jnp.round(i(), -1), NotImplementedError, "decimals >= 0"),
+    (lambda: jnp.clip(1j, 0, 1), ValueError, "must be real"),
+    (lambda: list(jnp.float32(1)), TypeError, "must have an axis"),
+    (lambda: jnp.isdtype(int, "whole"), ValueError, "kind must be"),
+    (lambda: nn.one_hot(jnp.ones(2), 3), TypeError, "must be integers"),
+    (lambda: jnp.arrange, AttributeError, r"'arrange'. Fix: use jnp\.arange"),
+    (lambda: jnp.qqqqq, AttributeError, "one of Array, abs"),
+    (lambda: nn.rellu, AttributeError, r"nn\.relu"),
+    (lambda: lax.conv, AttributeError, "lax"),
+    (lambda: tree.mapp, AttributeError, r"tree\.map"),
+    (lambda: tree_util.tree_mapp, AttributeError, r"tree_util\.tree_map"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "text"), CASES)
+def test_message(wrong, error, text):
+    with pytest.raises(error, match=f"(?s){text}"):
+        wrong()
+
+
+def test_mask_of_unknown_values_is_refused_under_jit():
+    with pytest.raises(NonConcreteBooleanIndexError, match=r"jnp\.where"):
+        gpuflow.jit(lambda v: v[v > 0])(x())
+
+
+def test_hasattr_of_dunder_names_is_plain():
+    assert not hasattr(jnp, "__wrapped__")

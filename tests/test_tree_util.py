@@ -1,0 +1,117 @@
+"""Pytrees under JAX's names."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+import gpuflow
+import gpuflow.numpy as jnp
+from gpuflow import tree, tree_util
+
+Point = namedtuple("Point", ["x", "y"])
+TREES = [
+    1, (), [], {}, None, (1, 2), [1, [2, (3,)]], {"b": 1, "a": [2, None]}, Point(1, {"k": 2}),
+    OrderedDict([("z", 1), ("a", 2)]), {"deep": {"er": [{}, ()]}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", TREES, ids=str)
+def test_round_trip(value):
+    leaves, treedef = tree.flatten(value)
+    assert tree.unflatten(treedef, leaves) == value
+    assert tree.structure(value) == treedef
+    assert tree.leaves(value) == leaves
+    assert treedef.num_leaves == len(leaves)
+
+
+def test_none_is_a_node_and_dict_keys_are_sorted():
+    assert tree.leaves({"b": 1, "a": None, "c": 2}) == [1, 2]
+    assert tree.leaves({"b": 1, "a": 3}) == [3, 1]
+    assert tree.leaves([None, 1], is_leaf=lambda v: v is None) == [None, 1]
+
+
+def test_map_and_reduce():
+    assert tree.map(lambda a, b: a + b, {"k": (1, 2)}, {"k": (3, 4)}) == {"k": (4, 6)}
+    assert tree.reduce(lambda a, b: a + b, [1, (2, 3)]) == 6
+    assert tree.reduce(lambda a, b: a + b, [], 10) == 10
+    assert tree.all([True, (1,)]) and not tree.all([True, (0,)])
+    with pytest.raises(ValueError):
+        tree.map(lambda a, b: a, (1, 2), (1, 2, 3))
+
+
+def test_transpose():
+    rows = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
+    outer, inner = tree.structure([0, 0]), tree.structure({"a": 0, "b": 0})
+    assert tree.transpose(outer, inner, rows) == {"a": [1, 3], "b": [2, 4]}
+    assert tree.transpose(outer, None, rows) == {"a": [1, 3], "b": [2, 4]}
+    with pytest.raises(TypeError, match="tree_transpose"):
+        tree.transpose(inner, outer, rows)
+
+
+def test_registered_classes():
+    @tree_util.register_pytree_node_class
+    class Pair:
+        def __init__(self, a, b):
+            self.a, self.b = a, b
+
+        def tree_flatten(self):
+            return (self.a,), self.b
+
+        @classmethod
+        def tree_unflatten(cls, aux, children):
+            return cls(*children, aux)
+
+    out = tree.map(lambda v: v + 1, Pair(1, "name"))
+    assert (out.a, out.b) == (2, "name")
+    gradient = gpuflow.grad(lambda p: jnp.sum(p.a**2))(Pair(jnp.arange(3.0), "n"))
+    np.testing.assert_array_equal(np.asarray(gradient.a), [0, 2, 4])
+
+
+def test_registered_dataclass():
+    @tree_util.register_dataclass
+    @dataclass
+    class Layer:
+        weight: object
+        name: str = field(default="", metadata={"static": True})
+
+    leaves, treedef = tree.flatten(Layer(3, "dense"))
+    assert leaves == [3]
+    assert tree.unflatten(treedef, [4]) == Layer(4, "dense")
+    assert treedef != tree.structure(Layer(3, "other"))
+
+
+def test_static_node():
+    @tree_util.register_static
+    @dataclass(frozen=True)
+    class Setting:
+        value: int
+
+    assert tree.leaves([Setting(1), 2]) == [2]
+    assert tree.map(lambda v: v, Setting(1)) == Setting(1)
+
+
+def test_partial_is_a_tree():
+    function = tree_util.Partial(lambda a, b, c=0: a * b + c, 2, c=1)
+    assert function(3) == 7
+    assert sorted(tree.leaves(function)) == [1, 2]
+    doubled = tree.map(lambda v: 2 * v, function)
+    assert isinstance(doubled, tree_util.Partial) and doubled(3) == 14
+    assert float(gpuflow.jit(lambda f, x: f(x))(function, 3.0)) == 7.0
+
+
+def test_paths():
+    pairs, treedef = tree.flatten_with_path({"w": [1, 2]})
+    assert [tree_util.keystr(path) for path, _ in pairs] == ["['w'][0]", "['w'][1]"]
+    assert treedef.num_leaves == 2
+    named = tree.map_with_path(lambda path, leaf, other: (len(path), leaf + other), [1], [5])
+    assert named == [(1, 6)]
+    assert tree.leaves_with_path([7])[0][1] == 7
+
+
+def test_all_leaves():
+    assert tree_util.all_leaves([1, "a"])
+    assert not tree_util.all_leaves([1, (2,)])
