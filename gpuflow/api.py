@@ -355,5 +355,7 @@ def block_until_ready(x: Any) -> Any:
 def typeof(x: Any) -> ShapedArray:
     """The aval of ``x``."""
     if not is_value(x):
-        raise TypeError(f"[typeof] the value must be an array or a number; got {x!r}.")
+        raise TypeError(
+            f"[typeof] the value must be an array or a number; got {x!r}. Fix: jnp.asarray(x)."
+        )
     return aval_of(x)

@@ -96,5 +96,6 @@ from gpuflow.ops.transcendental import tan as tan
 from gpuflow.ops.transcendental import tanh as tanh
 
 slice = slice_
+broadcasted_iota = iota
 
 __getattr__ = _missing_name(__name__, "lax", list(globals()))

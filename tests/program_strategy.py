@@ -79,9 +79,9 @@ class Maker:
             return
         t = self.types[k]
         ops = {
-            "sin": 1, "cos": 1, "tanh": 1, "logistic": 1, "erf": 1, "exp": 20 if t.bound < 3 else inf,
-            "sqrt": max(t.bound, 1), "square": t.bound**2, "log1p": inf, "rsqrt": inf, "log": inf,
-            "expm1": 20 if t.bound < 3 else inf, "atan": 2, "cbrt": max(t.bound, 1),
+            "sin": 1, "cos": 1, "tanh": 1, "logistic": 1, "erf": 1, "atan": 2, "square": t.bound**2,
+            "sqrt": max(t.bound, 1), "cbrt": max(t.bound, 1), "log1p": inf, "rsqrt": inf,
+            "log": inf, "exp": 20 if t.bound < 3 else inf, "expm1": 20 if t.bound < 3 else inf,
         }  # fmt: skip
         op = self.pick(sorted(ops))
         self.add(op, [k], t.shape, t.dtype, False, ops[op])
@@ -168,6 +168,8 @@ class Maker:
 
     def convert(self) -> None:
         k = self.find(lambda t: t.dtype != "complex64")
+        if k is None:
+            return
         t = self.types[k]
         targets = [*FLOATS, "float32"]
         targets += [*INTEGERS, "bool"] if t.exact else []
@@ -192,7 +194,8 @@ class Maker:
         t = self.types[k]
         axes = self._axes(len(t.shape))
         count = prod(t.shape[d] for d in axes)
-        ops = ["reduce_and", "reduce_or", "reduce_xor"] if not (t.is_float or t.dtype == "complex64") else []
+        is_bits = t.is_integer or t.dtype == "bool"
+        ops = ["reduce_and", "reduce_or", "reduce_xor"] if is_bits else []
         if t.dtype != "bool":
             ops += ["reduce_sum", "reduce_sum"]
             ops += ["reduce_max", "reduce_min"] if t.dtype != "complex64" else []
@@ -219,7 +222,7 @@ class Maker:
             self.add(op, [k, full], t.shape, t.dtype, t.is_integer, bound)
 
     def position(self) -> None:
-        k = self.find(lambda t: t.exact and t.dtype not in ("complex64", "bool") and 0 not in t.shape)
+        k = self.find(lambda t: t.exact and (t.is_float or t.is_integer) and 0 not in t.shape)
         if k is None or not self.types[k].shape:
             return
         t = self.types[k]
@@ -309,7 +312,8 @@ class Maker:
             return
         config, shape = [], []
         for size in self.types[k].shape:
-            low, high, interior = self.pick([0, 1, 2, -1]), self.pick([0, 1, -1]), self.pick([0, 0, 2])
+            low, high = self.pick([0, 1, 2, -1]), self.pick([0, 1, -1])
+            interior = self.pick([0, 0, 2])
             new = low + high + size + max(size - 1, 0) * interior
             if new < 0:
                 low, high, interior, new = 0, 0, 0, size
@@ -396,7 +400,7 @@ def programs(draw: Any, most_steps: int = 14, dtypes: Sequence[str] = ()) -> Pro
     """Programs of up to ``most_steps`` draws; most values are float32."""
     some = st.sampled_from([0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 33, 2, 3, 4, 5])
     sizes = draw(st.lists(some, min_size=2, max_size=3))
-    names = dtypes or ("float32",) * 8 + ("float16", "bfloat16", "int32", "uint8", "bool", "complex64")
+    names = dtypes or (*("float32",) * 8, *FLOATS, *INTEGERS, "bool", "complex64")
     inputs = []
     for _ in range(draw(st.integers(1, 4))):
         rank = draw(st.sampled_from([0, 1, 2, 2, 2, 3]))

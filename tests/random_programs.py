@@ -37,7 +37,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """Inputs as (shape, dtype); ``nested`` is the range of steps that runs under a jit of its own."""
+    """Inputs are (shape, dtype); the steps of the range ``nested`` run under their own jit."""
 
     inputs: tuple[tuple[tuple[int, ...], str], ...]
     steps: tuple[Step, ...]
@@ -129,7 +129,10 @@ def run(program: Program, inputs: Sequence[Any], noise: Any = None) -> list[Any]
     first, last = program.nested
     values = _run_steps(program, list(inputs), 0, first, noise)
     if last > first:
-        inner = lambda *xs: _run_steps(program, list(xs), first, last, noise)[len(xs) :]  # noqa: E731
+
+        def inner(*xs: Any) -> list[Any]:
+            return _run_steps(program, list(xs), first, last, noise)[len(xs) :]
+
         values += (inner if noise is not None else gf.jit(inner))(*values)
     values = _run_steps(program, values, max(first, last), len(program.steps), noise)
     return [values[k] for k in program.outputs]

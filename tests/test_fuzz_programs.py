@@ -53,6 +53,23 @@ def check_jit(program):
     compare(program, got, inputs, "jit")
 
 
+def check_donation(program):
+    """Outputs may take the memory of donated operands, unless someone still looks at it."""
+    inputs = random_inputs(program)
+    function = gf.jit(lambda *xs: run(program, xs), donate_argnums=tuple(range(len(inputs))))
+    compare(program, function(*map(fresh_array, inputs)), inputs, "donated")
+    arrays = [fresh_array(x) for x in inputs]
+    views = [np.asarray(x) for x in arrays]
+    compare(program, function(*arrays), inputs, "donated and seen")
+    for view, x in zip(views, inputs, strict=True):
+        np.testing.assert_array_equal(view, x)
+
+
+def fresh_array(x):
+    """An Array with memory of its own."""
+    return gf.jit(lambda x: x)(np.array(x))
+
+
 def check_vmap(program, mapped, size):
     """jit(vmap) and vmap(jit) of the operands that ``mapped`` marks agree with a loop."""
     inputs = random_inputs(program, [size if flag else None for flag in mapped])
@@ -141,15 +158,16 @@ def check_derivatives(program):
     with np.errstate(all="ignore"):
         forward, backward = products(None)
         noisy = [products(np.random.default_rng(k)) for k in range(3)]
+        left, right = total(forward), total(backward)
         sums = [total(parts) for pair in noisy for parts in pair]
         size = sum(float(np.abs(part).sum()) for part in (*forward, *backward))
-    if not np.isfinite([*sums, size, total(forward), total(backward)]).all():
+    if not np.isfinite([*sums, size, left, right]).all():
         return
     narrow = any("float32" not in d for d in all_dtypes(program))
-    spread = max(abs(s - total(forward)) for s in sums) + max(abs(s - total(backward)) for s in sums)
+    spread = max(abs(s - t) for s in sums for t in (left, right))
     # Cotangents are rounded to the dtype of their values in other places than tangents are.
     allowed = SAFETY * spread + (0.1 if narrow else 1e-4) * size + 1e-30
-    assert abs(total(forward) - total(backward)) <= allowed, (total(forward), total(backward))
+    assert abs(left - right) <= allowed, (left, right)
 
 
 def all_dtypes(program):
@@ -160,6 +178,7 @@ def all_dtypes(program):
 
 CHECKS = {
     "jit": check_jit,
+    "donation": check_donation,
     "vmap": lambda program: check_vmap(program, (True,) * len(program.inputs), 2),
     "grad": check_grad,
     "derivatives": check_derivatives,
@@ -176,6 +195,12 @@ def test_stored_program(number):
 @given(programs())
 def test_jit_agrees_with_eager(program):
     check_jit(program)
+
+
+@fuzz(15)
+@given(programs(most_steps=8))
+def test_donation_changes_nothing(program):
+    check_donation(program)
 
 
 @fuzz(15)

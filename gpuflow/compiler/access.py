@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuflow.compiler.space import Key, Program, Space
 from gpuflow.core import views
-from gpuflow.core.aval import storage_dtype
+from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Var
 from gpuflow.core.views import View
 from gpuflow.kir.interpret import scalar_to_word
@@ -92,7 +92,7 @@ def read_access(program: Program, space: Space, reader: int, operand: int) -> Ac
         key = space.classes[reader, axis]
         if key not in space.units and not view.broadcast[dim]:
             strides.append((key, view.strides[dim]))
-    dtype = storage_dtype(atom.aval.dtype).name
+    dtype = storage_name(atom.aval.dtype)
     return Access(buffer, view.offset, tuple(sorted(strides)), dtype, Mode.IN)
 
 
@@ -101,7 +101,7 @@ def write_access(program: Program, space: Space, var: Var) -> Access:
     keys = space.axes_of_output(program, program.producer[var])
     strides = views.contiguous(var.aval.shape).strides
     pairs = [(k, s) for k, s in zip(keys, strides, strict=True) if k not in space.units]
-    return Access(var, 0, tuple(sorted(pairs)), storage_dtype(var.aval.dtype).name, Mode.OUT)
+    return Access(var, 0, tuple(sorted(pairs)), storage_name(var.aval.dtype), Mode.OUT)
 
 
 def view_of(program: Program, var: Var) -> View:

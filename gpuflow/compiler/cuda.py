@@ -1,7 +1,8 @@
 """The CUDA target: KernelIR in, the text of a kernel and its launch out.
 
 ``print_cuda`` chooses the printer; ``cuda_build.build_cuda`` makes a cubin of the text, with or
-without a GPU. See cuda_schedule.py for how points are spread over threads.
+without a GPU; ``cuda_cache.compile_cuda`` keeps what was built. See cuda_schedule.py for how points
+are spread over threads.
 """
 
 from __future__ import annotations
@@ -47,7 +48,11 @@ def print_cuda(kernel: Kernel, vectorize: bool = True) -> CudaSource:
         CudaPrintError: a full reduction uses its result inside another loop over its axes, or
             loops over points do not agree in their axes.
     """
-    launch = schedule_cuda(kernel, vectorize)
+    return print_scheduled(kernel, schedule_cuda(kernel, vectorize))
+
+
+def print_scheduled(kernel: Kernel, launch: Launch) -> CudaSource:
+    """Print a kernel as one of ``cuda_schedule.schedules_to_try`` says; raises as ``print_cuda``."""
     printer = _printer(kernel, launch)
     source = printer.source()
     return CudaSource(source.text, source.entry, tuple(t for _, t in printer.parameters()), launch)

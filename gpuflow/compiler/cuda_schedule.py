@@ -16,7 +16,7 @@ With 32-bit indices the number of points and of threads together must stay below
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -34,6 +34,8 @@ POINT_THREADS = 256
 FULL_THREADS = 256
 LONGEST_WARP_ROW = 1024
 MOST_ROW_THREADS = 512
+# Threads of a block of a small tile: few enough that each may have all the registers there are.
+SMALL_TILE_THREADS = 256
 # Rows at or below this length are visited by one thread each.
 SHORTEST_SHARED_ROW = 16
 # Blocks per multiprocessor: enough to fill it several times over, so that uneven blocks even out.
@@ -56,6 +58,7 @@ class Launch:
         vector_operands: operands read or written ``width`` elements at once. See ``may_launch``.
         components: values per block in the scratch memory of a full reduction.
         segmented: the only parameter is the device address of a segment table.
+        small_tile: a group has at most 256 threads, for kernels that need many registers.
     """
 
     strategy: str
@@ -65,10 +68,13 @@ class Launch:
     vector_operands: tuple[str, ...] = ()
     components: int = 0
     segmented: bool = False
+    small_tile: bool = False
 
     @property
     def bounds(self) -> int:
         """The most threads per block that ``launch_shape`` gives, for the build."""
+        if self.small_tile:
+            return SMALL_TILE_THREADS
         most = {"row": MOST_ROW_THREADS, "column": WARP * WARP, "full": FULL_THREADS}
         return most.get(self.strategy, POINT_THREADS)
 
@@ -95,7 +101,7 @@ def launch_shape(
     if launch.strategy == "row":
         return _row_shape(launch, points, members, most)
     if launch.strategy == "column":
-        height = WARP if members >= LONGEST_WARP_ROW else 8
+        height = launch.bounds // WARP if members >= LONGEST_WARP_ROW else 8
         return (min(_ceil(points, WARP), most), 1), (WARP, height)
     if launch.strategy == "full":
         wanted = _ceil(members, FULL_THREADS * FULL_ELEMENTS_PER_THREAD)
@@ -111,7 +117,7 @@ def _row_shape(launch: Launch, points: int, members: int, most: int) -> tuple[Di
     if members <= LONGEST_WARP_ROW:
         rows = POINT_THREADS // WARP if launch.points else 1
         return (min(_ceil(points, rows), most), 1), (WARP, rows)
-    threads = 256 if members <= 8 * LONGEST_WARP_ROW else MOST_ROW_THREADS
+    threads = 256 if members <= 8 * LONGEST_WARP_ROW else launch.bounds
     return (min(points, most), 1), (threads, 1)
 
 
@@ -158,12 +164,13 @@ def _ceil(number: int, divisor: int) -> int:
     return -(-number // divisor)
 
 
-def schedule_cuda(kernel: Kernel, vectorize: bool) -> Launch:
+def schedule_cuda(kernel: Kernel, vectorize: bool, small_tile: bool = False) -> Launch:
     """Choose the strategy of ``kernel``, from its kind and the roles of its axes.
 
     Args:
         kernel: a verified kernel.
         vectorize: whether to use 128-bit accesses where the text allows them.
+        small_tile: give rows and columns smaller groups, whose threads may use more registers.
     """
     strategy = _strategy(kernel)
     axes = {axis.name: axis for axis in kernel.axes}
@@ -173,11 +180,25 @@ def schedule_cuda(kernel: Kernel, vectorize: bool) -> Launch:
     points = tuple(axis for axis, _ in perfect_nest(loop, axes)) if loop else ()
     if strategy != "point":
         members = tuple(axis for axis in kernel.axes if axis.role in MEMBER_ROLES)
-        return Launch(strategy, points, members)
+        return Launch(strategy, points, members, small_tile=small_tile)
     if vectorize and loop and not kernel.segmented:
         width, operands = _vector_width(kernel, loop, axes)
         return Launch(strategy, points, (), width, operands)
     return Launch(strategy, points, segmented=kernel.segmented)
+
+
+def schedules_to_try(kernel: Kernel, vectorize: bool) -> Iterator[Launch]:
+    """The wanted schedule, then ones that leave a thread more registers, for kernels that spill.
+
+    A thread of the scalar variant has one point's values alive instead of several points'; a block
+    of a small tile has fewer threads to share the registers with.
+    """
+    wanted = schedule_cuda(kernel, vectorize)
+    yield wanted
+    if wanted.width > 1:
+        yield schedule_cuda(kernel, vectorize=False)
+    if wanted.bounds > SMALL_TILE_THREADS:
+        yield schedule_cuda(kernel, vectorize=False, small_tile=True)
 
 
 def _strategy(kernel: Kernel) -> str:

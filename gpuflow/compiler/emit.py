@@ -17,7 +17,7 @@ import numpy as np
 from gpuflow.base.util import row_major_strides
 from gpuflow.compiler.access import Access, Accesses, read_access, view_of, write_access
 from gpuflow.compiler.space import Key, Program, Space
-from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.core.aval import ShapedArray, storage_dtype, storage_name
 from gpuflow.core.jaxpr import Eqn, Literal, Var
 from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction
 from gpuflow.kir.builder import Builder
@@ -60,6 +60,7 @@ class Emitter:
         self.program, self.space, self.operands = program, space, operands
         self.axes, self.axis_of = tuple(axes), axis_of
         self.builder = Builder({}, axes)
+        self.members = frozenset(space.members)
         self.memo: list[dict[Var, Value]] = [{}]
         self.in_place: dict[str, Value] = {}  # operands read before their elements are written
         self.reduced_axes = tuple(
@@ -121,7 +122,7 @@ class Emitter:
                 self._load(access)
 
     def _is_inside(self, var: Var) -> bool:
-        return self.program.producer.get(var) in self.space.members
+        return self.program.producer.get(var) in self.members
 
     # --- rows and phases -------------------------------------------------------------------
 
@@ -154,7 +155,7 @@ class Emitter:
     def _emit_reduction(self, position: int, eqn: Eqn) -> None:
         rule = eqn.primitive.lower
         aval = eqn.inputs[0].aval
-        dtype = compute_dtype(storage_dtype(aval.dtype).name)
+        dtype = compute_dtype(storage_name(aval.dtype))
         init = self.builder.const(dtype, rule.init(storage_dtype(aval.dtype)))
 
         def body() -> Value:
@@ -190,17 +191,38 @@ class Emitter:
     # --- values ----------------------------------------------------------------------------
 
     def _variable(self, var: Var) -> Value:
+        known = self._known(var)
+        if known is not None:
+            return known
+        for position in self._missing(var):
+            self._values(position)
+        return self.memo[-1][var]
+
+    def _known(self, var: Var) -> Value | None:
         for scope in reversed(self.memo):
             if var in scope:
                 return scope[var]
-        position = self.program.producer[var]
-        self._values(position)
-        return self.memo[-1][var]
+        return None
+
+    def _missing(self, var: Var) -> list[int]:
+        """Equations to emit for ``var``, in program order: long chains must not recurse."""
+        found: set[int] = set()
+        stack = [var]
+        while stack:
+            var = stack.pop()
+            position = self.program.producer[var]
+            if position in found or self._known(var) is not None:
+                continue
+            found.add(position)
+            eqn = self.program.jaxpr.eqns[position]
+            if not isinstance(eqn.primitive.lower, Reduction):  # it has a loop of its own
+                stack += [x for x in eqn.inputs if type(x) is not Literal and self._is_inside(x)]
+        return sorted(found)
 
     def _values(self, position: int) -> None:
         """Emit an equation's outputs into the current scope."""
         eqn = self.program.jaxpr.eqns[position]
-        if any(eqn.outputs[0] in scope for scope in self.memo):
+        if self._known(eqn.outputs[0]) is not None:
             return
         rule = eqn.primitive.lower
         out = eqn.outputs[0].aval
@@ -263,7 +285,7 @@ class Emitter:
         ``slot`` tells where it stands: numbers that are equal for some sizes only must not share
         an operand, or the text would depend on sizes.
         """
-        storage = storage_dtype(aval.dtype).name
+        storage = storage_name(aval.dtype)
         number = np.asarray(value).reshape(())[()]
         if is_written_in(number):
             kind = bool if storage == "bool" else (float if "float" in storage else int)

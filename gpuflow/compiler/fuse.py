@@ -6,11 +6,12 @@ position, and groups merge when one kernel kind covers the union and no path lea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpuflow.compiler.group_graph import GroupGraph
 from gpuflow.compiler.program import uses
-from gpuflow.compiler.space import Iteration, Program, Space, analyse, iteration_of
+from gpuflow.compiler.space import Iteration, Program, Space, analyse, is_fusible, iteration_of
 from gpuflow.core import views as view_rules
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Elementwise, Indexed, Layout
@@ -75,8 +76,9 @@ def clone_cheap(jaxpr: Jaxpr) -> Jaxpr:
     for eqn in jaxpr.eqns:
         eqn = _with_clones(eqn, clonable, eqns)
         eqns.append(eqn)
-        if iteration_of(eqn) is None:
+        if not is_fusible(eqn):
             in_memory.update(eqn.outputs)
+            continue
         if len(eqn.outputs) != 1:
             continue
         out = eqn.outputs[0]
@@ -104,8 +106,6 @@ def _clone(eqn: Eqn, clonable: dict[Var, Eqn], eqns: list[Eqn]) -> Var:
 
 
 def _is_clonable(eqn: Eqn, in_memory: set[Var]) -> bool:
-    if iteration_of(eqn) is None:
-        return False
     rule = eqn.primitive.lower
     arrays = [atom for atom in eqn.inputs if type(atom) is not Literal]
     if isinstance(rule, Layout):
@@ -126,12 +126,12 @@ class _Grouping:
         count = len(program.jaxpr.eqns)
         self.group_of = list(range(count))
         self.members: dict[int, tuple[int, ...]] = {k: (k,) for k in range(count)}
-        self.successors: dict[int, set[int]] = {k: set() for k in range(count)}
+        self.graph = GroupGraph(count)
         for reader, eqn in enumerate(program.jaxpr.eqns):
             for atom in eqn.inputs:
                 source = None if type(atom) is Literal else program.producer.get(atom)
                 if source is not None:
-                    self.successors[source].add(reader)
+                    self.graph.add_edge(source, reader)
         self._keep_effects_in_order()
         self.spaces: dict[int, Space | None] = {}
         for k in range(count):
@@ -146,7 +146,7 @@ class _Grouping:
                 if not effect.ordered:
                     continue
                 if effect.name in last:
-                    self.successors[last[effect.name]].add(k)
+                    self.graph.add_edge(last[effect.name], k)
                 last[effect.name] = k
 
     def try_merge(self, first: int, second: int) -> bool:
@@ -154,7 +154,8 @@ class _Grouping:
         a, b = self.group_of[first], self.group_of[second]
         if a == b or self.spaces.get(a) is None or self.spaces.get(b) is None:
             return False
-        if self._path_outside(a, b):
+        a, b = sorted((a, b))
+        if not self.graph.can_merge(a, b):
             return False
         members = tuple(sorted(self.members[a] + self.members[b]))
         space = analyse(self.program, members)
@@ -163,51 +164,9 @@ class _Grouping:
         self.members[a], self.spaces[a] = members, space
         for e in self.members.pop(b):
             self.group_of[e] = a
-        self.successors[a] = (self.successors[a] | self.successors.pop(b)) - {a, b}
-        for others in self.successors.values():
-            if b in others:
-                others.discard(b)
-                others.add(a)
-        self.successors[a].discard(a)
+        self.graph.merge(a, b)
         del self.spaces[b]
         return True
-
-    def _path_outside(self, a: int, b: int) -> bool:
-        """Whether a path leads from one group to the other through a third."""
-        return self._reaches(a, b) or self._reaches(b, a)
-
-    def _reaches(self, start: int, goal: int) -> bool:
-        stack = [k for k in self.successors[start] if k != goal]
-        seen = set(stack)
-        while stack:
-            for k in self.successors[stack.pop()]:
-                if k == goal:
-                    return True
-                if k not in seen:
-                    seen.add(k)
-                    stack.append(k)
-        return False
-
-    def order(self) -> Iterator[int]:
-        """Group numbers so that producers come first."""
-        waiting = {k: 0 for k in self.members}
-        for targets in self.successors.values():
-            for k in targets:
-                waiting[k] += 1
-        ready = sorted((k for k, n in waiting.items() if n == 0), key=self._position, reverse=True)
-        while ready:
-            k = ready.pop()
-            yield k
-            fresh = []
-            for target in self.successors[k]:
-                waiting[target] -= 1
-                if waiting[target] == 0:
-                    fresh.append(target)
-            if fresh:
-                ready = sorted([*ready, *fresh], key=self._position, reverse=True)
-
-    def _position(self, group: int) -> int:
-        return self.members[group][0]
 
 
 def fuse(program: Program) -> list[Group]:
@@ -219,7 +178,7 @@ def fuse(program: Program) -> list[Group]:
         grouping.try_merge(first, second)
     return [
         Group(grouping.members[k], grouping.spaces.get(k))
-        for k in grouping.order()
+        for k in grouping.graph.order()
         if not _is_alias(program, grouping.members[k])
     ]
 

@@ -87,9 +87,7 @@ def _all_accesses(program: Program, space: Space) -> list[Access]:
     for e in space.members:
         eqn = program.jaxpr.eqns[e]
         if isinstance(eqn.primitive.lower, Indexed):
-            # What it asks for is not known yet: index patterns forbid collapsing, except for the
-            # linear index, which _collapse treats like a contiguous array.
-            result.append(_index_pattern(program, space, e))
+            result += _index_patterns(program, space, e)
             continue
         for k, atom in enumerate(eqn.inputs):
             if type(atom) is not Literal and program.producer.get(atom) not in inside:
@@ -97,17 +95,19 @@ def _all_accesses(program: Program, space: Space) -> list[Access]:
     return result
 
 
-def _index_pattern(program: Program, space: Space, position: int) -> Access:
+def _index_patterns(program: Program, space: Space, position: int) -> list[Access]:
+    """What an ``Indexed`` op may ask for: the linear index, or the index of each dimension.
+
+    The linear index lies like a contiguous array; an index varies along one axis alone, and so
+    keeps that axis from collapsing with any other.
+    """
     keys = space.axes_of_output(program, position)
     aval = program.jaxpr.eqns[position].outputs[0].aval
-    rule = program.jaxpr.eqns[position].primitive.lower
-    if rule.linear:
-        strides = views.contiguous(aval.shape).strides
-        pairs = [(k, s) for k, s in zip(keys, strides, strict=True) if k not in space.units]
-    else:
-        # Strides that no contiguous array has.
-        pairs = [(k, 0 if n % 2 else 1) for n, k in enumerate(keys) if k not in space.units]
-    return Access(None, 0, tuple(sorted(pairs)), "int64", Mode.INDEX)
+    strides = views.contiguous(aval.shape).strides
+    pairs = [(k, s) for k, s in zip(keys, strides, strict=True) if k not in space.units]
+    if program.jaxpr.eqns[position].primitive.lower.linear:
+        return [Access(None, 0, tuple(sorted(pairs)), "int64", Mode.INDEX)]
+    return [Access(None, 0, ((key, 1),), "int64", Mode.INDEX) for key, _ in pairs]
 
 
 def _collapse(space: Space, accesses: Sequence[Access]) -> list[tuple[Key, ...]]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
+from typing import Any
 
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, storage_dtype
@@ -47,10 +49,22 @@ class Iteration:
     reduced: tuple[int, ...] = ()
 
 
+def is_fusible(eqn: Eqn) -> bool:
+    """Whether a generated kernel can hold ``eqn``."""
+    rule = eqn.primitive.lower
+    if not isinstance(rule, Elementwise | Reduction | Layout | Indexed):
+        return False
+    atoms = (*eqn.inputs, *eqn.outputs)
+    if not eqn.outputs or eqn.effects or not all(_is_supported(a.aval.dtype) for a in atoms):
+        return False
+    if isinstance(rule, Layout):
+        return rule.links(eqn.inputs[0].aval, eqn.outputs[0].aval, **eqn.params) is not None
+    return True
+
+
 def iteration_of(eqn: Eqn) -> Iteration | None:
     """How ``eqn`` iterates, or None if no generated kernel can hold it."""
-    avals = [atom.aval for atom in eqn.inputs] + [var.aval for var in eqn.outputs]
-    if not eqn.outputs or eqn.effects or not all(_is_supported(aval) for aval in avals):
+    if not is_fusible(eqn):
         return None
     out = eqn.outputs[0].aval
     every = tuple(range(out.ndim))
@@ -66,10 +80,8 @@ def iteration_of(eqn: Eqn) -> Iteration | None:
         return Iteration(operand.shape, kept, (own,), axes)
     if isinstance(rule, Layout):
         links = rule.links(eqn.inputs[0].aval, out, **eqn.params)
-        return None if links is None else Iteration(out.shape, every, (tuple(links),))
-    if isinstance(rule, Indexed):
-        return Iteration(out.shape, every, ((),) * len(eqn.inputs))
-    return None
+        return Iteration(out.shape, every, (tuple(links),))
+    return Iteration(out.shape, every, ((),) * len(eqn.inputs))
 
 
 def _elementwise_links(operand: ShapedArray, out: ShapedArray) -> tuple[tuple[int, int], ...]:
@@ -79,11 +91,12 @@ def _elementwise_links(operand: ShapedArray, out: ShapedArray) -> tuple[tuple[in
     return tuple((d, d) for d, (own, full) in pairs if own == full)
 
 
-def _is_supported(aval: ShapedArray) -> bool:
-    if aval.dtype == dtypes.float0:
+@cache
+def _is_supported(dtype: Any) -> bool:
+    if dtype == dtypes.float0:
         return False
-    dtype = storage_dtype(aval.dtype)
-    return not dtypes.is_complex(dtype) and dtype not in dtypes.INT4
+    stored = storage_dtype(dtype)
+    return not dtypes.is_complex(stored) and stored not in dtypes.INT4
 
 
 @dataclass(frozen=True)

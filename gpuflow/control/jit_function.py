@@ -213,9 +213,11 @@ class JitFunction:
     def _donated(self, dynamic: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, ...]:
         options = self._options
         kept = _dynamic_positions(len(dynamic), options.static_argnums)
+        count = len(dynamic) + len(options.static_argnums)
+        donated = {k if k >= 0 else k + count for k in options.donate_argnums}
         flags: list[bool] = []
         for position, arg in safe_zip(kept, dynamic):
-            flags += [position in options.donate_argnums] * len(tree.leaves(arg))
+            flags += [position in donated] * len(tree.leaves(arg))
         for name in sorted(kwargs):
             flags += [name in options.donate_argnames] * len(tree.leaves(kwargs[name]))
         return tuple(flags)

@@ -7,6 +7,7 @@ and a tuple of avals is a jit key.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -118,6 +119,12 @@ def storage_dtype(dtype: Any) -> np.dtype:
     return dtype.storage if dtypes.is_extended(dtype) else dtype
 
 
+@cache
+def storage_name(dtype: Any) -> str:
+    """The name of the storage dtype; NumPy needs microseconds to tell it."""
+    return storage_dtype(dtype).name
+
+
 # --- concrete values -----------------------------------------------------------------------
 
 _aval_rules: dict[type, Callable[[Any], ShapedArray]] = {}
@@ -149,6 +156,16 @@ def aval_of(value: Any) -> ShapedArray:
             )
         _aval_rules[type(value)] = rule
     return rule(value)
+
+
+def check_fits(value: int, dtype: Any) -> None:
+    """Raise OverflowError unless the Python int is one of integer ``dtype``."""
+    bounds = np.iinfo(dtype)
+    if not bounds.min <= value <= bounds.max:
+        raise OverflowError(
+            f"[array] Python ints must fit {dtype}; got {value}. Fix: use a float, or enable 64 "
+            "bits with config.update('enable_x64', True)."
+        )
 
 
 def _inherited_rule(cls: type) -> Callable[[Any], ShapedArray] | None:

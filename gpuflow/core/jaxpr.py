@@ -72,8 +72,7 @@ class Eqn:
 
     def replace(self, **changes: Any) -> Eqn:
         """A copy with some fields changed."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return Eqn(**{**fields, **changes})
+        return Eqn(**{**self.__dict__, **changes})
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base import dtypes
 from gpuflow.base.config import config
 from gpuflow.base.util import SourceLine, safe_zip, user_source_line
-from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.aval import ShapedArray, aval_of, check_fits
 from gpuflow.core.jaxpr import ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var, check_jaxpr
 from gpuflow.core.trace import Trace, Tracer, check_not_leaked, current_trace, thread_state
 
@@ -73,7 +74,10 @@ class StagingTrace(Trace):
             return value.atom
         if type(value) in _LITERAL_TYPES:
             aval = aval_of(value)
-            return Literal(np.asarray(value).astype(aval.dtype)[()], aval)
+            if type(value) is int:
+                check_fits(value, aval.dtype)
+            with np.errstate(all="ignore"):  # a float64 may be infinite in float32
+                return Literal(np.asarray(value).astype(aval.dtype)[()], aval)
         return self._const(value)
 
     def _const(self, value: Any) -> Var | Literal:
@@ -134,7 +138,7 @@ class StagingTrace(Trace):
 
 
 _LITERAL_TYPES = frozenset(
-    {bool, int, float, complex, np.bool_}
+    {bool, int, float, complex, np.bool_, dtypes.bfloat16.type}
     | {np.dtype(code).type for code in "bhilqBHILQefdFD"}
 )  # fmt: skip
 

@@ -51,6 +51,8 @@ def _typed(value: Any, dtype: Any, weak_type: bool) -> Any:
 
 def check_fits(value: int, dtype: Any) -> None:
     """Raise OverflowError for a Python int that neither ``dtype`` nor the default int can hold."""
+    if -(2**31) <= value < 2**31:
+        return
     limits = [np.iinfo(dtypes.default_int())]
     if dtype.kind in "iu":
         limits.append(np.iinfo(dtype))
@@ -72,8 +74,24 @@ def promote_dtypes(*operands: Any) -> list[Any]:
             if type(x) is int:
                 check_fits(x, first)
         return list(operands)
-    dtype, weak_type = dtypes.promote(*[(aval.dtype, aval.weak_type) for aval in avals])
+    dtype, weak_type = common_type(avals)
     return [convert(x, dtype, weak_type) for x in operands]
+
+
+_MAX_COMMON_TYPES = 4096
+_common_types: dict[Any, tuple[Any, bool]] = {}
+
+
+def common_type(avals: Sequence[ShapedArray]) -> tuple[Any, bool]:
+    """The common dtype of operands and its weak type, remembered."""
+    types = tuple([(aval.dtype, aval.weak_type) for aval in avals])
+    key = (types, config.trace_context())
+    found = _common_types.get(key)
+    if found is None:
+        if len(_common_types) >= _MAX_COMMON_TYPES:
+            _common_types.clear()
+        found = _common_types[key] = dtypes.promote(*types)
+    return found
 
 
 def inexact_dtype(dtype: Any) -> Any:
@@ -84,7 +102,7 @@ def inexact_dtype(dtype: Any) -> Any:
 def promote_dtypes_inexact(*operands: Any) -> list[Any]:
     """The operands in their common float or complex dtype."""
     avals = [aval_of(x) for x in operands]
-    dtype, weak_type = dtypes.promote(*[(aval.dtype, aval.weak_type) for aval in avals])
+    dtype, weak_type = common_type(avals)
     if dtypes.is_extended(dtype):
         raise TypeError(
             f"[promote] operands must be numbers; got {', '.join(map(str, avals))}. "
@@ -200,11 +218,6 @@ def user_dtype(dtype: Any, name: str) -> Any:
             f"[{name}] dtype must be a dtype of numbers; got {found}. Fix: jnp.float32."
         )
     return found
-
-
-def types_of(*operands: Any) -> list[ShapedArray]:
-    """The avals of operands, for error messages."""
-    return [aval_of(x) for x in operands]
 
 
 def like(value: Any, x: Any) -> Any:

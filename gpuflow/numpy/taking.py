@@ -11,7 +11,8 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
-from gpuflow.numpy.indexing import normal_entry, wrap_negative
+from gpuflow.numpy.index_plan import normal_entry
+from gpuflow.numpy.indexing import wrap_negative
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
     check_arraylike,

@@ -13,15 +13,10 @@ from typing import Any
 import numpy as np
 
 from gpuflow import lax
+from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
-from gpuflow.numpy.indexing import (
-    Plan,
-    getitem,
-    is_index_array,
-    plan_index,
-    slice_range,
-    wrap_negative,
-)
+from gpuflow.numpy.index_plan import Plan, is_index_array, is_mask, plan_index
+from gpuflow.numpy.indexing import getitem, slice_range, wrap_negative
 from gpuflow.numpy.promotion import check_arraylike, convert, promote_args
 from gpuflow.numpy.shaping import broadcast_to
 from gpuflow.numpy.ufuncs import power
@@ -98,12 +93,32 @@ def _update(name: str, target: IndexedUpdate, values: Any, combine: Callable[...
     x = target.array
     check_arraylike(f"at.{name}", values)
     aval = aval_of(x)
+    if is_mask(target.index) and not aval_of(values).ndim:
+        return _update_mask(name, target, convert(values, aval.dtype), combine)
     plan = plan_index(target.index, aval.shape)
     _check_supported(name, plan)
     placed = _placed(plan, aval, _in_index_shape(target, plan, convert(values, aval.dtype)))
     mask = _mask(plan, aval.shape)
     changed = combine(x, placed) if mask is None else select_where(mask, combine(x, placed), x)
     return broadcast_to(convert(changed, aval.dtype), aval.shape)
+
+
+def _update_mask(
+    name: str, target: IndexedUpdate, value: Any, combine: Callable[..., Any]
+) -> Any:
+    """One value where a mask over the leading axes holds; the mask may be traced."""
+    x, mask = target.array, target.index
+    shape, own = aval_of(x).shape, aval_of(mask).shape
+    check(
+        shape[: len(own)] == own,
+        lambda: (
+            f"[at] the mask of .{name} must have the leading sizes of the array; got mask shape "
+            f"{own} for shape {shape}. Fix: broadcast the mask."
+        ),
+        IndexError,
+    )
+    mask = lax.broadcast_in_dim(mask, own + (1,) * (len(shape) - len(own)), range(len(own)))
+    return convert(select_where(mask, combine(x, value), x), aval_of(x).dtype)
 
 
 def _check_supported(name: str, plan: Plan) -> None:

@@ -10,14 +10,18 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.rules import Zero
 from gpuflow.ops.axes import broadcast_in_dim
-from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.convert import convert_element_type, convert_element_type_p
 from gpuflow.ops.nary import add_any_p
 
 
 def full(shape: tuple[int, ...], value: Any, dtype: Any) -> Any:
     """An array of ``shape`` filled with a number, broadcast from a scalar."""
-    scalar = np.asarray(value).astype(dtype)[()]
-    return broadcast_in_dim(scalar, shape, ())
+    canonical = dtypes.canonicalize(dtype)
+    made = broadcast_in_dim(np.asarray(value).astype(canonical)[()], shape, ())
+    if canonical == dtype:
+        return made
+    # An array from inside enable_x64 is used outside of it.
+    return convert_element_type_p.bind(made, new_dtype=dtype, weak_type=False)
 
 
 def zeros_of(aval: ShapedArray) -> Any:

@@ -11,12 +11,20 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import DeletedArrayError
-from gpuflow.core.aval import ShapedArray, register_value_type, storage_dtype
+from gpuflow.core.aval import ShapedArray, check_fits, register_value_type, storage_dtype
 from gpuflow.core.rules import Zero
+from gpuflow.core.trace import Tracer
 from gpuflow.runtime.device import Device, default_device
 
 
-class Array:
+class _ArrayClass(type):
+    """``isinstance(x, Array)`` holds for tracers too: they stand for arrays."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return type(instance) is cls or isinstance(instance, Tracer)
+
+
+class Array(metaclass=_ArrayClass):
     """An immutable array.
 
     Args:
@@ -241,7 +249,7 @@ def as_numpy(value: Any, aval: ShapedArray) -> np.ndarray:
     if array.dtype == dtype and array.flags.aligned:
         return np.ascontiguousarray(array).reshape(aval.shape)
     if type(value) is int:
-        _check_fits(value, dtype)
+        check_fits(value, dtype)
     if array.dtype == object:
         raise TypeError(
             f"[array] operands must hold values; got {value!r} of type {type(value).__name__}. "
@@ -249,12 +257,3 @@ def as_numpy(value: Any, aval: ShapedArray) -> np.ndarray:
         )
     with np.errstate(all="ignore"):  # a float64 that is infinite in float32 is no news
         return np.array(array, dtype=dtype, order="C").reshape(aval.shape)
-
-
-def _check_fits(value: int, dtype: np.dtype) -> None:
-    bounds = np.iinfo(dtype)
-    if not bounds.min <= value <= bounds.max:
-        raise OverflowError(
-            f"[array] Python ints must fit {dtype}; got {value}. Fix: use a float, or enable 64 "
-            "bits with config.update('enable_x64', True)."
-        )

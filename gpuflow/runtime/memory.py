@@ -75,7 +75,8 @@ class _Pool:
 
     def __init__(self) -> None:
         self._free: dict[int, list[np.ndarray]] = {}
-        self._lock = threading.Lock()
+        # Reentrant: garbage collection may free a block while this thread holds the lock.
+        self._lock = threading.RLock()
         self.held = 0
 
     def acquire(self, count: int) -> np.ndarray:

@@ -801,11 +801,13 @@ def _atomic(run: _Run, i: Instruction) -> None:
         raise PtxError(f"only atom.inc is known: {i.text}")
     dtype = i.dtype()
     memory, places = _locate(run, i, i.operands[1], dtype.itemsize, write=True)
-    words, last = memory.view(dtype), run.read(i.operands[2], dtype)
+    last = run.read(i.operands[2], dtype)
     old = np.empty(len(places), dtype)
-    for lane, place in enumerate(places // dtype.itemsize):
-        old[lane] = words[place]
-        words[place] = 0 if old[lane] >= last[lane] else old[lane] + 1
+    for lane, place in enumerate(places):
+        # Memory as a whole has no alignment: it starts at whichever buffer comes first.
+        word = memory[place : place + dtype.itemsize].view(dtype)
+        old[lane] = word[0]
+        word[0] = 0 if old[lane] >= last[lane] else old[lane] + 1
     run.write(i.operands[0], old)
 
 

@@ -52,7 +52,8 @@ def layernorm(x, scale, offset):
 
 
 def layernorm_reference(x, scale, offset):
-    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * scale + offset
+    variance = x.var(-1, keepdims=True)
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(variance + 1e-5) * scale + offset
 
 
 def logsumexp(x):

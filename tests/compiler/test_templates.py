@@ -1,5 +1,7 @@
 """Kernels do not know sizes: new batch sizes of a training step build nothing."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -21,7 +23,7 @@ SIZES = (
 def initial_state():
     random = np.random.default_rng(0)
     params = []
-    for fan_in, fan_out in zip(LAYERS, LAYERS[1:], strict=False):
+    for fan_in, fan_out in itertools.pairwise(LAYERS):
         weights = random.standard_normal((fan_in, fan_out)) / fan_in**0.5
         params.append([weights.astype(np.float32), np.zeros(fan_out, np.float32)])
     zeros = [[np.zeros_like(x) for x in layer] for layer in params]

@@ -1,7 +1,9 @@
-"""jit: one trace for each signature, static and donated arguments, closures, odd operands, stages."""
+"""jit: one trace for each signature, static and donated arguments, closures, operands, stages."""
 
 import functools
+import gc
 import threading
+import warnings
 import weakref
 
 import ml_dtypes
@@ -92,8 +94,15 @@ def test_defaults_and_keywords():
 # --- static arguments ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{"static_argnums": 1}, {"static_argnames": "n"},
-                                     {"static_argnums": -1}, {"static_argnames": ("n",)}])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"static_argnums": 1},
+        {"static_argnums": -1},
+        {"static_argnames": "n"},
+        {"static_argnames": ("n",)},
+    ],
+)
 def test_static_arguments(options):
     f = Counted(lambda x, n: x * [1, 10, 100][n], **options)
     assert f(2.0, 1).item() == 20.0
@@ -163,6 +172,12 @@ def test_donating_twice_and_aliased():
     f(x=x, y=jnp.ones(3))
     with pytest.raises(RuntimeError):
         f(x, jnp.ones(3))
+
+
+def test_donating_the_last_of_any_number():
+    x, y = jnp.ones(3) + 0, jnp.ones(3) + 0
+    gf.jit(lambda *a: a[0] + a[1], donate_argnums=-1)(x, y)
+    assert not x.is_deleted() and y.is_deleted()
 
 
 def test_donated_trees_leave_the_others():
@@ -249,13 +264,15 @@ def test_an_entry_that_closes_over_tracers_is_not_kept():
 
 
 def test_arrays_die_with_their_function():
-    big = jnp.ones(5) + 0
-    alive = weakref.ref(big)
-    f = gf.jit(lambda x: x * big)
-    f(2.0)
-    del f, big
-    import gc
+    def make():
+        big = jnp.ones(5) + 0
+        f = gf.jit(lambda x: x * big)
+        f(2.0)
+        return f, weakref.ref(big)
 
+    f, alive = make()
+    assert alive() is not None
+    del f
     gc.collect()
     assert alive() is None
 
@@ -367,8 +384,9 @@ def test_outputs_that_are_operands_literals_duplicates_and_views():
 
     def f(x):
         y = x + 1
-        return {"in": x, "twice": [y, y], "literal": 3.0, "const": np.float32(4), "none": None,
-                "T": y.T, "row": y[1], "repeat": jnp.broadcast_to(y[:1], (2, 3)), "n": 2}  # fmt: skip
+        plain = {"in": x, "twice": [y, y], "literal": 3.0, "const": np.float32(4), "n": 2}
+        views = {"T": y.T, "row": y[1], "repeat": jnp.broadcast_to(y[:1], (2, 3))}
+        return {**plain, **views, "none": None}
 
     out = gf.jit(f)(x)
     x[:] = -1  # outputs must not see the caller's array
@@ -446,11 +464,10 @@ def test_operands_of_other_dtypes(dtype):
 
 def test_wide_values_narrow_silently():
     """A float64 too large for float32 is inf; an int64 too large wraps, as in JAX; no warnings."""
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert np.isinf(np.asarray(gf.jit(double)(np.array([1e300])))[0])
+        assert np.isinf(gf.jit(lambda x: x * 1e300)(1.0).item())
         assert np.asarray(gf.jit(lambda x: x)(np.array([2**40 + 5])))[0] == 5
 
 

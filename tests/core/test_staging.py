@@ -36,6 +36,13 @@ def test_scalars_are_literals_of_their_aval(value):
     assert literal.value.dtype == literal.aval.dtype and literal.value == value
 
 
+def test_python_ints_must_fit():
+    with pytest.raises(OverflowError, match="Python ints must fit int32; got 1099511627776"):
+        gf.jit(lambda: 2**40)()
+    with gf.enable_x64():
+        assert gf.jit(lambda: 2**40)().item() == 2**40
+
+
 def test_tracers_of_outer_traces_are_constants():
     seen = []
 

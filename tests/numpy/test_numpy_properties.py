@@ -107,6 +107,16 @@ def test_updates_agree_with_numpy(index):
         np.testing.assert_array_equal(np.asarray(got), want)
 
 
+def test_update_by_a_mask():
+    x = random_array((4, 3))
+    want = np.where(x > 0, -1, x)
+    np.testing.assert_array_equal(np.asarray(jnp.asarray(x).at[x > 0].set(-1)), want)
+    compiled = gpuflow.jit(lambda v: v.at[v > 0].set(-1))
+    np.testing.assert_array_equal(np.asarray(compiled(x)), want)
+    rows = jnp.asarray(x).at[jnp.array([True, False, False, True])].multiply(0)
+    np.testing.assert_array_equal(np.asarray(rows), x * [[0], [1], [1], [0]])
+
+
 def test_update_by_a_traced_position():
     x = random_array((4, 3))
 

@@ -151,7 +151,7 @@ def test_triples(case, outer, middle):
 
 
 @pytest.mark.parametrize(
-    "names", list(itertools.permutations(("jit", "vmap", "grad"))) + [("jit", "jacfwd", "jacrev")]
+    "names", [*itertools.permutations(("jit", "vmap", "grad")), ("jit", "jacfwd", "jacrev")]
 )
 def test_triples_of_custom_rules_and_trees(names):
     for case in (CASES[1], CASES[2]):

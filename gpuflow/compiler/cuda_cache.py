@@ -1,0 +1,178 @@
+"""Built CUDA kernels through the kernel cache: what is found there needs no Numba and no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache as cached
+from typing import Any
+
+from gpuflow.compiler import (
+    cpu_emit,
+    cpu_narrow,
+    cuda,
+    cuda_arithmetic,
+    cuda_build,
+    cuda_full,
+    cuda_groups,
+    cuda_helpers,
+    cuda_intrinsics,
+    cuda_memory,
+    cuda_printer,
+    cuda_scalar,
+    cuda_schedule,
+    cuda_segments,
+    cuda_toolchain,
+    cuda_vectors,
+    printer,
+)
+from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest, version_of
+from gpuflow.compiler.cuda import CudaSource, print_scheduled
+from gpuflow.compiler.cuda_build import CudaObject, build_cuda
+from gpuflow.compiler.cuda_schedule import schedule_cuda, schedules_to_try
+from gpuflow.compiler.debugging import show
+from gpuflow.compiler.plan import KernelStep, Step
+from gpuflow.kir.nodes import Kernel
+from gpuflow.kir.text import kernel_text
+
+# The modules that decide what a kernel's text becomes; the arithmetic is emitted by the cpu ones.
+_EMITTERS = (
+    printer,
+    cuda,
+    cuda_printer,
+    cuda_vectors,
+    cuda_groups,
+    cuda_full,
+    cuda_segments,
+    cuda_helpers,
+    cuda_scalar,
+    cuda_schedule,
+    cuda_intrinsics,
+    cuda_arithmetic,
+    cuda_memory,
+    cuda_build,
+    cuda_toolchain,
+    cpu_emit,
+    cpu_narrow,
+)
+_PACKAGES = ("numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "cuda-core")
+
+# What a GPU-less build is for unless it says otherwise: Hopper.
+DEFAULT_COMPUTE_CAPABILITY = (9, 0)
+
+
+@dataclass(frozen=True)
+class CudaKernel:
+    """A kernel built for one architecture.
+
+    Attributes:
+        source: its text, its parameters and its launch.
+        built: its PTX and cubin, and what they use of the machine.
+    """
+
+    source: CudaSource
+    built: CudaObject
+
+
+@cached
+def cache_parts(compute_capability: tuple[int, int]) -> tuple[str, ...]:
+    """What a CUDA kernel's code depends on besides its text and schedule; imports nothing."""
+    major, minor = compute_capability
+    versions = tuple(version_of(package) for package in _PACKAGES)
+    return ("cuda", f"sm_{major}{minor}", source_digest(_EMITTERS), *versions)
+
+
+def compile_cuda(
+    kernel: Kernel,
+    cache: KernelCache,
+    compute_capability: tuple[int, int] = DEFAULT_COMPUTE_CAPABILITY,
+    vectorize: bool = True,
+) -> CudaKernel:
+    """The built kernel: from this process, from the cache's folder, or made now.
+
+    A kernel that spills registers is built once more with each schedule that leaves a thread more
+    of them, until one does not spill; ``built.spill_bytes`` is 0 unless all of them do.
+
+    Args:
+        kernel: a kernel that ``kir.verify`` accepts.
+        cache: keeps built kernels in memory and on disk; any thread may use it.
+        compute_capability: of the GPU that will run it; none is needed here.
+        vectorize: as for ``print_cuda``. Where the text does not allow 128-bit accesses, the same
+            kernel is given for both values.
+
+    Returns:
+        The kernel, the same object for equal arguments.
+
+    Raises:
+        CudaPrintError: as ``print_cuda``.
+        CudaBuildError: as ``build_cuda``.
+        ImportError: the kernel must be built and numba-cuda or cuda-core is missing.
+    """
+    vectorize = schedule_cuda(kernel, vectorize).width > 1
+    parts = (*cache_parts(compute_capability), "vectors" if vectorize else "scalars")
+    key = cache_key(kernel_text(kernel), parts)
+
+    def load() -> CudaKernel:
+        entry = cache.get(key, lambda: _build(kernel, vectorize, compute_capability, key))
+        return _from_entry(kernel, entry)
+
+    return cache.once(key, load)
+
+
+def cuda_kernels(
+    steps: Iterable[Step],
+    cache: KernelCache,
+    compute_capability: tuple[int, int] = DEFAULT_COMPUTE_CAPABILITY,
+) -> list[CudaKernel]:
+    """The built kernels of a plan's steps, in order; other steps have none.
+
+    Args:
+        steps: of a plan.
+        cache, compute_capability: as for ``compile_cuda``.
+    """
+    kernels = [step.kernel for step in steps if isinstance(step, KernelStep)]
+    return [compile_cuda(kernel, cache, compute_capability) for kernel in kernels]
+
+
+def _build(
+    kernel: Kernel, vectorize: bool, compute_capability: tuple[int, int], key: str
+) -> Entry:
+    show(1, f"build {kernel.name}", lambda: f"cache miss {key}")
+    show(3, f"kernel {kernel.name}", lambda: kernel_text(kernel))
+    best: CudaKernel | None = None
+    for launch in schedules_to_try(kernel, vectorize):
+        source = print_scheduled(kernel, launch)
+        show(4, f"source {kernel.name}", lambda source=source: source.text)
+        built = build_cuda(
+            source.text, source.entry, source.signature, compute_capability, launch.bounds
+        )
+        if best is None or built.spill_bytes < best.built.spill_bytes:
+            best = CudaKernel(source, built)
+        if built.spill_bytes == 0:
+            break
+        show(1, f"spill {kernel.name}", lambda b=built: f"{b.spill_bytes} bytes of spills")
+    assert best is not None
+    return _to_entry(best)
+
+
+def _to_entry(kernel: CudaKernel) -> Entry:
+    source, built = kernel.source, kernel.built
+    info = {
+        "ptx": built.ptx,
+        "registers": built.registers,
+        "spill_bytes": built.spill_bytes,
+        "shared_bytes": built.shared_bytes,
+        "signature": list(source.signature),
+        "vectorize": source.launch.width > 1,
+        "small_tile": source.launch.small_tile,
+    }
+    return Entry(built.cubin, "cubin", source.text, built.entry, info=info)
+
+
+def _from_entry(kernel: Kernel, entry: Entry) -> CudaKernel:
+    """The launch follows from the kernel and two choices, so those are all that is stored of it."""
+    info: dict[str, Any] = entry.info
+    launch = schedule_cuda(kernel, info["vectorize"], info["small_tile"])
+    source = CudaSource(entry.source, entry.entry, tuple(info["signature"]), launch)
+    usage = (info["registers"], info["spill_bytes"], info["shared_bytes"])
+    return CudaKernel(source, CudaObject(info["ptx"], entry.code, entry.entry, *usage))

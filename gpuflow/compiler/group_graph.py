@@ -1,0 +1,97 @@
+"""An acyclic graph whose nodes merge, with numbers that grow along every edge.
+
+The numbers make a search between two nodes short: it stays among the nodes numbered between them.
+After a merge only those nodes are numbered again. Source: Pearce and Kelly 2006, "A dynamic
+topological sort algorithm for directed acyclic graphs".
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+
+class GroupGraph:
+    """Nodes 0 to count - 1; edges lead from smaller to larger numbers at first."""
+
+    def __init__(self, count: int) -> None:
+        self._successors: dict[int, set[int]] = {node: set() for node in range(count)}
+        self._predecessors: dict[int, set[int]] = {node: set() for node in range(count)}
+        self._rank = list(range(count))
+
+    def add_edge(self, source: int, target: int) -> None:
+        """An edge to a node with a larger number, before anything was merged."""
+        self._successors[source].add(target)
+        self._predecessors[target].add(source)
+
+    def can_merge(self, a: int, b: int) -> bool:
+        """Whether no path leads from one node to the other through a third."""
+        return self._after(*self._sorted(a, b)) is not None
+
+    def merge(self, keep: int, drop: int) -> None:
+        """Let ``keep`` take the edges of ``drop``; ``can_merge`` must hold."""
+        first, last = self._sorted(keep, drop)
+        after, before = self._after(first, last), self._before(first, last)
+        assert after is not None
+        # What leads to the last moves before the merged node, what the first leads to behind it.
+        moved = [*sorted(before, key=self._rank_of), keep, drop, *sorted(after, key=self._rank_of)]
+        ranks = sorted(self._rank[node] for node in moved)
+        for node, rank in zip(moved, ranks, strict=True):
+            self._rank[node] = rank
+        for edges, back in (
+            (self._successors, self._predecessors),
+            (self._predecessors, self._successors),
+        ):
+            for other in edges.pop(drop):
+                back[other].discard(drop)
+                if other != keep:
+                    back[other].add(keep)
+                    edges[keep].add(other)
+
+    def order(self) -> Iterator[int]:
+        """Nodes so that edges lead forward; of those that may come next, the smallest."""
+        waiting = {node: len(sources) for node, sources in self._predecessors.items()}
+        ready = [node for node, count in waiting.items() if count == 0]
+        heapq.heapify(ready)
+        while ready:
+            node = heapq.heappop(ready)
+            yield node
+            for target in self._successors[node]:
+                waiting[target] -= 1
+                if waiting[target] == 0:
+                    heapq.heappush(ready, target)
+
+    def _rank_of(self, node: int) -> int:
+        return self._rank[node]
+
+    def _sorted(self, a: int, b: int) -> tuple[int, int]:
+        return (a, b) if self._rank[a] < self._rank[b] else (b, a)
+
+    def _after(self, first: int, last: int) -> set[int] | None:
+        """Nodes behind ``first`` numbered below ``last``; None if one of them leads to ``last``."""
+        limit = self._rank[last]
+        seen: set[int] = set()
+        stack = [node for node in self._successors[first] if self._rank[node] < limit]
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            for target in self._successors[node]:
+                if target == last:
+                    return None
+                if self._rank[target] < limit:
+                    stack.append(target)
+        return seen
+
+    def _before(self, first: int, last: int) -> set[int]:
+        """Nodes that lead to ``last`` numbered above ``first``."""
+        limit = self._rank[first]
+        seen: set[int] = set()
+        stack = [node for node in self._predecessors[last] if self._rank[node] > limit]
+        while stack:
+            node = stack.pop()
+            if node not in seen:
+                seen.add(node)
+                stack += [n for n in self._predecessors[node] if self._rank[n] > limit]
+        return seen

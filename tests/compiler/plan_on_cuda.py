@@ -1,0 +1,264 @@
+"""Runs the kernels of real plans: each on the CPU, and its PTX on copies of the same memory.
+
+    run_plan(jitted, args)    every kernel of the plan, step by step, with the plan's own words
+
+Results of the CPU go on to the next step, so that each kernel is compared on equal operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from cpu_harness import shared_cache
+from cuda_harness import PROCESSORS, aligned
+from ptx_interpreter import Interpreter
+
+import gpuflow as gf
+from gpuflow.base import tree
+from gpuflow.compiler.cpu import compile_cpu
+from gpuflow.compiler.cuda_cache import CudaKernel, compile_cuda
+from gpuflow.compiler.cuda_scalar import STORAGE_BITS
+from gpuflow.compiler.cuda_schedule import launch_shape, may_launch, scratch_bytes
+from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.pipeline import compile_plan
+from gpuflow.compiler.plan import (
+    CallStep,
+    KernelStep,
+    Operand,
+    Plan,
+    Step,
+    reads_of,
+    writes_of,
+)
+from gpuflow.core.aval import aval_of, storage_dtype
+from gpuflow.core.jaxpr import Var
+from gpuflow.kir.nodes import Kernel, Mode, arguments
+from gpuflow.kir.verify import verify
+
+Memory = dict[Var, np.ndarray]
+UNWRITTEN = 0x5A  # fills new memory: an element that only one side writes will differ
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One kernel step: what was built, and which variant each of its launches took."""
+
+    step: KernelStep
+    compiled: CudaKernel
+
+
+def plan_of(function: Callable[..., Any], args: Sequence[Any], donate: Sequence[int] = ()) -> Plan:
+    """The plan of a jitted function, with its hidden operands; donation by argument."""
+    return _plan_and_values(function, args, donate)[0]
+
+
+def _plan_and_values(
+    function: Callable[..., Any], args: Sequence[Any], donate: Sequence[int]
+) -> tuple[Plan, list[Any]]:
+    lowered = gf.jit(function).lower(*args)
+    hidden = lowered._entry.consts  # closed-over arrays are the program's first operands
+    flags = [False] * len(hidden)
+    flags += [k in donate for k, arg in enumerate(args) for _ in tree.leaves(arg)]
+    plan, values = compile_plan(lowered.jaxpr, [k for k, flag in enumerate(flags) if flag])
+    return plan, [*hidden, *tree.leaves(tuple(args)), *values]
+
+
+def run_plan(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    donate: Sequence[int] = (),
+    architecture: tuple[int, int] = (9, 0),
+) -> list[Ran]:
+    """Run a jitted function's plan; each kernel's PTX must compute what the CPU's kernel does."""
+    plan, values = _plan_and_values(function, args, donate)
+    memory: Memory = {}
+    for var, value in zip(plan.jaxpr.invars, values, strict=True):
+        array = np.asarray(value.data if isinstance(value, gf.Array) else value)
+        assert aval_of(value).shape == var.aval.shape
+        memory[var] = aligned(array.astype(storage_dtype(var.aval.dtype))).reshape(array.shape)
+    for out, var in plan.in_place.items():
+        memory[out] = memory[var]
+    ran = []
+    for step in plan.steps:
+        _allocate(step, memory)
+        if isinstance(step, KernelStep):
+            ran += _kernel_step(step, memory, architecture)
+        elif isinstance(step, CallStep):
+            _call_step(step, memory)
+        else:
+            np.copyto(memory[step.target], _view(step.source, memory))
+    return ran
+
+
+def _allocate(step: Step, memory: Memory) -> None:
+    for var in writes_of(step):
+        if var not in memory:
+            size = var.aval.size * storage_dtype(var.aval.dtype).itemsize
+            fresh = aligned(np.full(size, UNWRITTEN, np.uint8))
+            memory[var] = fresh.view(storage_dtype(var.aval.dtype)).reshape(var.aval.shape)
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+def _kernel_step(step: KernelStep, memory: Memory, architecture: tuple[int, int]) -> list[Ran]:
+    verify(step.kernel)
+    if step.kernel.kind == "map" and all(call.points == 0 for call in step.calls):
+        return []
+    touched = dict.fromkeys(
+        word.buffer for call in step.calls for word in call.words if word.buffer is not None
+    )
+    device = {var: aligned(memory[var]).reshape(memory[var].shape) for var in touched}
+    compiled = _run_on_cuda(step, device, architecture)
+    _run_on_cpu(step, memory)
+    for var in touched:
+        assert_same(device[var], memory[var], step.kernel.name)
+    assert set(reads_of(step)) <= set(memory)
+    return [Ran(step, compiled)]
+
+
+def _run_on_cpu(step: KernelStep, memory: Memory) -> None:
+    loaded = compile_cpu(step.kernel, shared_cache())
+    blocks = [numbers_of(call, memory) for call in step.calls]
+    extents = [call.extent for call in step.calls]
+    words = _segment_table(blocks, extents) if step.kernel.segmented else blocks[0]
+    loaded.call(words.ctypes.data, 0, sum(extents))
+
+
+def numbers_of(call: KernelCall, memory: Memory) -> np.ndarray:
+    """The argument block of a call: every word a number."""
+    numbers = [
+        word.value if word.buffer is None else memory[word.buffer].ctypes.data + word.value
+        for word in call.words
+    ]
+    return np.array(numbers or [0], np.int64)
+
+
+def _segment_table(blocks: Sequence[np.ndarray], extents: Sequence[int]) -> np.ndarray:
+    table, start = [len(blocks)], 0
+    for block, extent in zip(blocks, extents, strict=True):
+        table += [start, block.ctypes.data]
+        start += extent
+    return np.array([*table, start], np.int64)
+
+
+def _run_on_cuda(
+    step: KernelStep, device: Memory, architecture: tuple[int, int]
+) -> CudaKernel:
+    blocks = [numbers_of(call, device) for call in step.calls]
+    if step.kernel.segmented:
+        compiled = compile_cuda(step.kernel, shared_cache(), architecture)
+        extents = [call.extent for call in step.calls]
+        table = _segment_table(blocks, extents)
+        grid, block = launch_shape(compiled.source.launch, {}, PROCESSORS, sum(extents))
+        memory = [*blocks, *_writable(step, device)]
+        _interpreter(compiled).launch(grid, block, [_locked(table)], memory)
+        return compiled
+    (call,), (numbers,) = step.calls, blocks
+    named = _by_kind(step.kernel, numbers)
+    compiled = compile_cuda(step.kernel, shared_cache(), architecture)
+    if not may_launch(
+        compiled.source.launch, step.kernel, named["pointer"], named["extent"], named["stride"]
+    ):
+        compiled = compile_cuda(step.kernel, shared_cache(), architecture, vectorize=False)
+    grid, block = launch_shape(compiled.source.launch, named["extent"], PROCESSORS)
+    if grid[0] == 0:
+        return compiled
+    listed = list(_parameters(step.kernel, numbers))
+    counter = np.zeros(1, np.uint32)
+    if compiled.source.launch.strategy == "full":
+        listed += [np.zeros(scratch_bytes(compiled.source.launch, grid) // 8, np.uint64), counter]
+    _interpreter(compiled).launch(grid, block, listed, _writable(step, device))
+    assert counter[0] == 0, "the counter must be ready for the next launch"
+    return compiled
+
+
+@cache
+def _interpreter(compiled: CudaKernel) -> Interpreter:
+    return Interpreter(compiled.built.ptx)
+
+
+def _locked(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _writable(step: KernelStep, device: Memory) -> list[np.ndarray]:
+    """All memory that the kernel may touch; what no operand writes is locked."""
+    written = set()
+    for call in step.calls:
+        named = zip(arguments(step.kernel), call.words, strict=True)
+        modes = {operand.name: operand.mode for operand in step.kernel.operands}
+        written |= {w.buffer for a, w in named if w.buffer and modes[a.operand] is not Mode.IN}
+    return [array if var in written else _locked(array) for var, array in device.items()]
+
+
+def _by_kind(kernel: Kernel, numbers: np.ndarray) -> Mapping[str, dict[Any, int]]:
+    """Addresses by operand, extents by axis and strides by both, from the argument block."""
+    named: dict[str, dict[Any, int]] = {"pointer": {}, "extent": {}, "stride": {}}
+    for argument, number in zip(arguments(kernel), numbers.tolist(), strict=False):
+        if argument.kind == "pointer":
+            named["pointer"][argument.operand] = number
+        elif argument.kind == "extent":
+            named["extent"][argument.axis] = number
+        elif argument.kind == "stride":
+            named["stride"][argument.operand, argument.axis] = number
+    return named
+
+
+def _parameters(kernel: Kernel, numbers: np.ndarray) -> Any:
+    """The kernel's parameters: a scalar is the value that the low bytes of its word hold."""
+    dtypes = {operand.name: operand.dtype for operand in kernel.operands}
+    for place, argument in enumerate(arguments(kernel)):
+        word = numbers[place : place + 1]
+        if argument.kind == "scalar":
+            dtype = dtypes[argument.operand]
+            yield word.view(STORAGE_BITS.get(dtype, dtype))[0]
+        else:
+            yield word[0]
+
+
+# --- other steps ---------------------------------------------------------------------------
+
+
+def _view(operand: Operand, memory: Memory) -> np.ndarray:
+    if operand.buffer is None:
+        return np.asarray(operand.value, storage_dtype(operand.aval.dtype))
+    buffer, view = memory[operand.buffer], operand.view
+    assert view is not None
+    if 0 in view.shape:
+        return np.empty(view.shape, buffer.dtype)
+    strides = tuple(stride * buffer.itemsize for stride in view.strides)
+    offset = view.offset * buffer.itemsize
+    return np.ndarray(view.shape, buffer.dtype, buffer, offset, strides)
+
+
+def _call_step(step: CallStep, memory: Memory) -> None:
+    primitive = step.eqn.primitive
+    operands = [np.ascontiguousarray(_view(operand, memory)) for operand in step.operands]
+    results = primitive.impl(np, *operands, **step.eqn.params)
+    results = results if primitive.multiple_results else [results]
+    for var, result in zip(step.eqn.outputs, results, strict=True):
+        np.copyto(memory[var], result, casting="unsafe")
+
+
+# Both targets compute in float32 and round once: results may differ in the last place that the
+# functions and the order of a sum leave open.
+TOLERANCES = {"float64": 1e-12, "float32": 2e-5, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+def assert_same(found: np.ndarray, expected: np.ndarray, name: str) -> None:
+    """Integers and bools equal; floats close, relative to the largest of the array."""
+    tolerance = TOLERANCES.get(found.dtype.name)
+    if tolerance is None:
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+        return
+    found, expected = found.astype(np.float64), expected.astype(np.float64)
+    finite = np.abs(expected[np.isfinite(expected)])
+    scale = tolerance / 10 * finite.max(initial=0.0)
+    np.testing.assert_allclose(found, expected, tolerance, scale, err_msg=name)

@@ -1,0 +1,169 @@
+"""CUDA kernels through the kernel cache: what is stored, what the key holds, spills."""
+
+import os
+import subprocess
+import sys
+
+import cuda_zoo
+import numpy as np
+import pytest
+from cuda_harness import ANY, IN, OUT, PARALLEL, REDUCE, UNIT, ZERO, make, requires_cuda_tools
+from plan_on_cuda import run_plan
+
+import gpuflow
+import gpuflow.numpy as jnp
+from gpuflow.compiler import cuda_cache
+from gpuflow.compiler.cache import KernelCache, cache_key
+from gpuflow.compiler.cuda import print_cuda
+from gpuflow.compiler.cuda_build import CudaObject
+from gpuflow.compiler.cuda_cache import cache_parts, compile_cuda
+from gpuflow.compiler.cuda_schedule import launch_shape, schedule_cuda, schedules_to_try
+from gpuflow.kir.nodes import Operand
+from gpuflow.kir.text import kernel_text
+
+FOLDER_OF_PACKAGE = os.path.dirname(os.path.dirname(gpuflow.__file__))
+PARTS = cache_parts((9, 0))
+
+
+def test_the_key_depends_on_the_architecture_the_tools_and_the_variant():
+    assert PARTS[:2] == ("cuda", "sm_90") and cache_parts((10, 0))[1] == "sm_100"
+    assert PARTS[0] != cuda_cache.cache_parts((8, 0))[1]
+    assert len(PARTS) == 3 + len(cuda_cache._PACKAGES)
+    assert {"numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink"} <= set(cuda_cache._PACKAGES)
+
+
+@requires_cuda_tools
+def test_a_second_cache_loads_what_the_first_built(tmp_path):
+    for name in ("map", "row", "full"):
+        kernel = cuda_zoo.zoo()[name]
+        built = compile_cuda(kernel, KernelCache(tmp_path))
+        cache = KernelCache(tmp_path)
+        found = compile_cuda(kernel, cache)
+        assert found == built and found is compile_cuda(kernel, cache)
+        assert (cache.stats.built, cache.stats.loaded) == (0, 1)
+        assert found.source == print_cuda(kernel) and found.built.registers > 0
+    folder = tmp_path / _key("map", "vectors")[:2]
+    suffixes = {path.suffix for path in folder.glob(f"{_key('map', 'vectors')}.*")}
+    assert suffixes == {".cubin", ".py", ".json"}
+
+
+def _key(name, variant):
+    return cache_key(kernel_text(cuda_zoo.zoo()[name]), (*PARTS, variant))
+
+
+@requires_cuda_tools
+def test_variants_and_architectures_are_kept_apart(tmp_path):
+    cache, kernel = KernelCache(tmp_path), cuda_zoo.zoo()["map"]
+    vectors, scalars = (compile_cuda(kernel, cache, vectorize=flag) for flag in (True, False))
+    assert (vectors.source.launch.width, scalars.source.launch.width) == (4, 1)
+    other = compile_cuda(kernel, cache, (8, 0))
+    assert other.built.cubin != vectors.built.cubin and cache.stats.built == 3
+    row = cuda_zoo.zoo()["row"]  # its text allows no vectors: one build serves for both
+    assert compile_cuda(row, cache) is compile_cuda(row, cache, vectorize=False)
+    assert cache.stats.built == 4
+
+
+PROCESS = """
+import sys
+sys.path[:0] = {paths!r}
+import cuda_zoo
+from gpuflow.compiler.cache import KernelCache
+from gpuflow.compiler.cuda_cache import compile_cuda
+from gpuflow.compiler.cuda_schedule import launch_shape
+cache = KernelCache({folder!r})
+found = compile_cuda(cuda_zoo.zoo()["row"], cache)
+loaded = [name for name in ("numba", "cuda", "cupy") if name in sys.modules]
+shape = launch_shape(found.source.launch, {{"i0": 100, "i1": 64}}, 10)
+print(cache.stats.built, cache.stats.loaded, loaded, shape, ".entry" in found.built.ptx)
+"""
+
+
+@requires_cuda_tools
+def test_a_second_process_needs_no_numba(tmp_path):
+    compile_cuda(cuda_zoo.zoo()["row"], KernelCache(tmp_path))
+    paths = [os.path.dirname(__file__), FOLDER_OF_PACKAGE]
+    text = PROCESS.format(paths=paths, folder=str(tmp_path))
+    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert found.stdout.strip() == "0 1 [] ((13, 1), (32, 8)) True", found.stderr
+
+
+# --- spills --------------------------------------------------------------------------------
+
+
+def greedy_columns(sums):
+    """A column kernel that keeps ``sums`` float64 sums per thread: two registers for each."""
+
+    def body(b):
+        with b.for_axis("column"):
+            zero = b.const("float64", 0.0)
+            found = []
+            for number in range(sums):
+
+                def value(number=number):
+                    return b.apply("mul", b.load("x"), b.const("float64", number + 0.5))
+
+                found.append(b.reduce("row", zero, "add", value))
+            total = found[0]
+            for other in found[1:]:
+                total = b.apply("mul", total, other)
+            b.store("o", total)
+
+    operands = [Operand("x", "float64", IN, (ANY, UNIT)), Operand("o", "float64", OUT, (ZERO, UNIT))]
+    return make("greedy", {"row": REDUCE, "column": PARALLEL}, operands, body, kind="column")
+
+
+def test_what_is_tried_after_a_spill():
+    zoo = cuda_zoo.zoo()
+    tried = {
+        name: [(s.width, s.small_tile) for s in schedules_to_try(zoo[name], vectorize=True)]
+        for name in ("map", "row", "column", "full")
+    }
+    assert tried["map"] == [(4, False), (1, False)]
+    assert tried["row"] == tried["column"] == [(1, False), (1, True)]
+    assert tried["full"] == [(1, False)]
+
+
+def test_blocks_of_a_small_tile():
+    for name, extents in (("row", {"i0": 9, "i1": 10**6}), ("column", {"row": 5000, "column": 70})):
+        launch = schedule_cuda(cuda_zoo.zoo()[name], vectorize=False, small_tile=True)
+        assert launch.bounds == 256
+        _, (x, y) = launch_shape(launch, extents, 10)
+        assert x * y == 256
+
+
+@requires_cuda_tools
+def test_a_kernel_that_spills_gets_a_smaller_tile():
+    """1024 threads leave 64 registers for each, and 28 sums of two registers do not fit."""
+    kernel = greedy_columns(28)
+    cache = KernelCache(None)
+    wide = next(iter(schedules_to_try(kernel, vectorize=True)))
+    compiled = compile_cuda(kernel, cache)
+    assert wide.bounds == 1024 and compiled.source.launch.small_tile
+    assert compiled.built.spill_bytes == 0 and compiled.built.registers > 64
+
+
+def test_the_least_spill_wins_where_every_schedule_spills(monkeypatch, tmp_path):
+    """It is reported, not hidden: the kernel is right, only slower."""
+    spills = iter([80, 24])
+
+    def build(source, entry, signature, compute_capability, bounds):
+        return CudaObject("ptx", b"cubin", entry, 255, next(spills), 0)
+
+    monkeypatch.setattr(cuda_cache, "build_cuda", build)
+    cache = KernelCache(tmp_path)
+    compiled = compile_cuda(cuda_zoo.zoo()["map"], cache)
+    assert compiled.built.spill_bytes == 24 and compiled.source.launch.width == 1
+    again = compile_cuda(cuda_zoo.zoo()["map"], KernelCache(tmp_path))
+    assert again == compiled and again.source.launch.width == 1
+
+
+@requires_cuda_tools
+def test_a_small_tile_computes_the_same(monkeypatch):
+    monkeypatch.setattr(
+        cuda_cache,
+        "schedules_to_try",
+        lambda kernel, vectorize: [schedule_cuda(kernel, vectorize=False, small_tile=True)],
+    )
+    x = np.random.default_rng(0).standard_normal((1100, 40)).astype(np.float32)
+    ran = run_plan(lambda x: (jnp.cos(x).sum(0), jnp.sin(x.T).max(-1)), (x,))
+    assert any(r.compiled.source.launch.small_tile for r in ran)
