@@ -248,6 +248,35 @@ def _check_grad_input(leaf: Any, what: str, holomorphic: bool, allow_int: bool) 
         )
 
 
+def choose_arguments(
+    fun: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    argnums: int | Sequence[int],
+    has_aux: bool,
+    what: str,
+    kinds: tuple[bool, bool],
+) -> tuple[FlatFunction, list[Any], tree.TreeDef]:
+    """``fun`` as a flat function of the chosen arguments, their leaves, and their tree.
+
+    Args:
+        what: the transformation, for errors.
+        kinds: whether inputs are complex (holomorphic), and whether integers are allowed.
+    """
+    numbers = _argnums(argnums, len(args), what)
+
+    def partial_fun(*chosen: Any) -> Any:
+        full_args = list(args)
+        for number, value in safe_zip(numbers, chosen):
+            full_args[number] = value
+        return fun(*full_args, **kwargs)
+
+    leaves, in_tree = tree.flatten(tuple(args[number] for number in numbers))
+    for leaf in leaves:
+        _check_grad_input(leaf, what, *kinds)
+    return FlatFunction(partial_fun, in_tree, has_aux), leaves, in_tree
+
+
 def _check_scalar_output(outs: list[Any], what: str, holomorphic: bool) -> None:
     if len(outs) != 1 or aval_of(outs[0]).shape != ():
         types = ", ".join(str(aval_of(out)) for out in outs) or "nothing"
@@ -292,19 +321,8 @@ def value_and_grad(
 
     def value_and_grad_f(*args: Any, **kwargs: Any) -> Any:
         what = f"grad of {name}"
-        numbers = _argnums(argnums, len(args), what)
-
-        def partial_fun(*chosen: Any) -> Any:
-            full_args = list(args)
-            for number, value in safe_zip(numbers, chosen):
-                full_args[number] = value
-            return fun(*full_args, **kwargs)
-
-        primals = tuple(args[number] for number in numbers)
-        leaves, in_tree = tree.flatten(primals)
-        for leaf in leaves:
-            _check_grad_input(leaf, what, holomorphic, allow_int)
-        flat = FlatFunction(partial_fun, in_tree, has_aux)
+        kinds = (holomorphic, allow_int)
+        flat, leaves, in_tree = choose_arguments(fun, args, kwargs, argnums, has_aux, what, kinds)
         outs, pullback = _pullback(flat, leaves)
         _check_scalar_output(outs, what, holomorphic)
         one = ones_of(aval_of(outs[0]))

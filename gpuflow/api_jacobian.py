@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 
 from gpuflow.api_ad import (
-    FlatFunction,
-    _argnums,
-    _check_grad_input,
     _named,
     _pullback,
     check_callable,
+    choose_arguments,
 )
 from gpuflow.base import dtypes, tree
 from gpuflow.base.util import safe_zip
@@ -63,31 +61,6 @@ def _without_derivative(cotangent: Any, avals: Sequence[ShapedArray]) -> list[An
     return [np.zeros((*aval.shape, *shape), dtypes.float0) for aval in avals]
 
 
-def _prepare(
-    fun: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    argnums: int | Sequence[int],
-    has_aux: bool,
-    what: str,
-    holomorphic: bool,
-    allow_int: bool = False,
-) -> tuple[FlatFunction, list[Any], tree.TreeDef]:
-    numbers = _argnums(argnums, len(args), what)
-
-    def partial_fun(*chosen: Any) -> Any:
-        full_args = list(args)
-        for number, value in safe_zip(numbers, chosen):
-            full_args[number] = value
-        return fun(*full_args, **kwargs)
-
-    primals = tuple(args[number] for number in numbers)
-    leaves, in_tree = tree.flatten(primals)
-    for leaf in leaves:
-        _check_grad_input(leaf, what, holomorphic, allow_int)
-    return FlatFunction(partial_fun, in_tree, has_aux), leaves, in_tree
-
-
 def _check_outputs(outs: Sequence[Any], what: str, holomorphic: bool) -> None:
     for out in outs:
         aval = aval_of(out)
@@ -127,7 +100,8 @@ def jacfwd(
     what = f"jacfwd of {getattr(fun, '__name__', 'the function')}"
 
     def jacfwd_f(*args: Any, **kwargs: Any) -> Any:
-        flat, leaves, in_tree = _prepare(fun, args, kwargs, argnums, has_aux, what, holomorphic)
+        kinds = (holomorphic, False)
+        flat, leaves, in_tree = choose_arguments(fun, args, kwargs, argnums, has_aux, what, kinds)
         avals = [aval_of(leaf) for leaf in leaves]
         _check_real_inputs(avals, what, holomorphic)
         basis, total = _basis(avals)
@@ -184,9 +158,8 @@ def jacrev(
     what = f"jacrev of {getattr(fun, '__name__', 'the function')}"
 
     def jacrev_f(*args: Any, **kwargs: Any) -> Any:
-        flat, leaves, in_tree = _prepare(
-            fun, args, kwargs, argnums, has_aux, what, holomorphic, allow_int
-        )
+        kinds = (holomorphic, allow_int)
+        flat, leaves, in_tree = choose_arguments(fun, args, kwargs, argnums, has_aux, what, kinds)
         outs, pullback = _pullback(flat, leaves)
         _check_outputs(outs, what, holomorphic)
         out_avals = [aval_of(out) for out in outs]

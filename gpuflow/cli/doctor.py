@@ -6,12 +6,18 @@ import argparse
 import ctypes
 import os
 import platform
+import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from gpuflow.base.config import config
+from gpuflow.compiler.cache import KernelCache
+from gpuflow.compiler.cuda_cache import compile_cuda
+from gpuflow.compiler.cuda_toolchain import CudaBuildError
+from gpuflow.kir.builder import Builder
+from gpuflow.kir.nodes import Kernel, Mode, Operand
 from gpuflow.version import __version__
 
 REQUIRED = ("numpy", "numba", "llvmlite", "optree", "ml_dtypes", "scipy", "opt_einsum")
@@ -29,13 +35,17 @@ OPTIONAL = {
 def add_parser(commands: Any) -> None:
     """Adds the subcommand to argparse's subparsers."""
     parser = commands.add_parser("doctor", help="print versions, devices and the cache folder")
+    parser.add_argument(
+        "--cuda", action="store_true", help="also build a CUDA kernel; needs no GPU"
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the report; returns 1 if something that gpuflow needs is missing."""
-    del options
     rows = [*versions(), *machine(), *cache(config.environment.cache_folder)]
+    if options.cuda:
+        rows += cuda_compiler()
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         print(f"{name:<{width}}  {text}")
@@ -86,6 +96,22 @@ def cache(folder: Path) -> Iterator[tuple[str, str]]:
     else:
         sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
         yield "cache", f"{len(sizes)} files, {sum(sizes) / 1e6:.1f} MB"
+
+
+def cuda_compiler() -> Iterator[tuple[str, str]]:
+    """A row about building CUDA kernels, from building one."""
+    x, o = Operand("x", "float32", Mode.IN), Operand("o", "float32", Mode.OUT)
+    builder = Builder({"x": x, "o": o}, [])
+    value = builder.load("x")
+    builder.store("o", builder.apply("add", value, value))
+    start = time.perf_counter()
+    try:
+        built = compile_cuda(Kernel("double", (), (x, o), builder.finish()), KernelCache(None)).built
+    except (ImportError, CudaBuildError) as error:
+        yield "CUDA compiler", f"MISSING: {error}"
+    else:
+        seconds, size = time.perf_counter() - start, len(built.cubin)
+        yield "CUDA compiler", f"built a kernel for sm_90 in {seconds:.1f} s ({size} bytes)"
 
 
 def processor_name() -> str:

@@ -52,7 +52,7 @@ def print_cuda(kernel: Kernel, vectorize: bool = True) -> CudaSource:
 
 
 def print_scheduled(kernel: Kernel, launch: Launch) -> CudaSource:
-    """Print a kernel as one of ``cuda_schedule.schedules_to_try`` says; raises as ``print_cuda``."""
+    """Print a kernel for one of its schedules; raises as ``print_cuda``."""
     printer = _printer(kernel, launch)
     source = printer.source()
     return CudaSource(source.text, source.entry, tuple(t for _, t in printer.parameters()), launch)

@@ -1,4 +1,4 @@
-"""custom_jvp and custom_vjp: derivative rules written by users.
+"""custom_jvp: forward-mode rules written by users.
 
 An equation keeps the function and its rule until differentiation has run; then the compiler
 inlines the function. Rules see flat operands; trees are handled in the wrappers.
@@ -27,17 +27,17 @@ from gpuflow.transforms.batching import batch_flat
 Flat = Callable[..., Sequence[Any]]
 
 
-def _call_shape(*avals: ShapedArray, call: Any, **params: Any) -> list[ShapedArray]:
+def _call_shape(*avals: ShapedArray, call_jaxpr: Any, **params: Any) -> list[ShapedArray]:
     del avals, params
-    return call.out_avals
+    return call_jaxpr.out_avals
 
 
 def _call_execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
-    return list(params["call"](*operands))
+    return list(params["call_jaxpr"](*operands))
 
 
 def _call_effects(params: dict[str, Any]) -> frozenset[Any]:
-    call = params["call"]
+    call = params["call_jaxpr"]
     return call.effects if isinstance(call, ClosedJaxpr) else frozenset()
 
 
@@ -45,13 +45,13 @@ def _close(
     operands: Sequence[Any], params: dict[str, Any]
 ) -> tuple[Sequence[Any], dict[str, Any]]:
     """Make the function a jaxpr; closed-over values become operands without tangents."""
-    call = params["call"]
+    call = params["call_jaxpr"]
     if isinstance(call, ClosedJaxpr):
         return operands, params
     avals = [aval_of(operand) for operand in operands]
     jaxpr, consts = trace_to_jaxpr(call, avals, function_name=params["name"])
     hidden, closed = close_over(jaxpr, consts, params["name"])
-    changed = {**params, "call": closed["jaxpr"], "hidden": params["hidden"] + len(hidden)}
+    changed = {**params, "call_jaxpr": closed["jaxpr"], "num_consts": params["num_consts"] + len(hidden)}
     return [*hidden, *operands], changed
 
 
@@ -59,17 +59,17 @@ def _close(
 
 
 def _custom_jvp_jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, rule: Flat, hidden: int, **params: Any
+    primals: Sequence[Any], tangents: Sequence[Any], *, jvp: Flat, num_consts: int, **params: Any
 ) -> tuple[list[Any], list[Any]]:
     del params
-    for tangent in tangents[:hidden]:
+    for tangent in tangents[:num_consts]:
         if type(tangent) is not Zero:
             raise TypeError(
                 "[custom_jvp] the function must not close over values that are differentiated; "
                 f"got a tangent for a closed-over {aval_of(tangent)}. Fix: pass it as an argument."
             )
-    given = [instantiate(tangent) for tangent in tangents[hidden:]]
-    results = list(rule(*primals[hidden:], *given))
+    given = [instantiate(tangent) for tangent in tangents[num_consts:]]
+    results = list(jvp(*primals[num_consts:], *given))
     count = len(results) // 2
     outs, out_tangents = results[:count], results[count:]
     return outs, [
@@ -87,26 +87,26 @@ def _custom_jvp_batch(
     operands: Sequence[Any],
     dims: Sequence[int | None],
     *,
-    call: Flat,
-    rule: Flat,
+    call_jaxpr: Flat,
+    jvp: Flat,
     name: str,
-    hidden: int,
+    num_consts: int,
 ) -> tuple[list[Any], list[int | None]]:
     out_dims: list[list[int | None]] = []
 
     def mapped_call(*values: Any) -> list[Any]:
-        outs, dims_out = batch_flat(call, axis, values, list(dims))
+        outs, dims_out = batch_flat(call_jaxpr, axis, values, list(dims))
         out_dims.append(dims_out)
         return outs
 
     def mapped_rule(*values: Any) -> list[Any]:
-        own = list(dims[hidden:])
-        results, dims_out = batch_flat(rule, axis, values, own + own)
+        own = list(dims[num_consts:])
+        results, dims_out = batch_flat(jvp, axis, values, own + own)
         out_dims.append(dims_out[: len(results) // 2])
         return _align_tangents(results, dims_out, axis)
 
     outs = custom_jvp_p.bind(
-        *operands, call=mapped_call, rule=mapped_rule, name=name, hidden=hidden
+        *operands, call_jaxpr=mapped_call, jvp=mapped_rule, name=name, num_consts=num_consts
     )
     return outs, out_dims[-1]
 
@@ -137,10 +137,10 @@ custom_jvp_p = register(
         close=_close,
         jvp=_custom_jvp_jvp,
         batch=_custom_jvp_batch,
-        lower=Inline(lambda params: params["call"]),
+        lower=Inline(lambda params: params["call_jaxpr"]),
         multiple_results=True,
         effects=_call_effects,
-        subjaxprs=lambda params: [params["call"]],
+        subjaxprs=lambda params: [params["call_jaxpr"]],
     )
 )
 
@@ -224,7 +224,7 @@ class custom_jvp:
         call = _flat_call(self.fun, fixed, len(args), treedef, out_trees)
         rule = _flat_jvp_rule(self.jvp, tuple(fixed.values()), treedef, self.fun.__name__)
         outs = custom_jvp_p.bind(
-            *leaves, call=call, rule=rule, name=self.fun.__name__, hidden=0
+            *leaves, call_jaxpr=call, jvp=rule, name=self.fun.__name__, num_consts=0
         )
         return tree.unflatten(out_trees[-1] if out_trees else rule.out_tree[-1], outs)
 

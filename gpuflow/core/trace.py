@@ -21,7 +21,7 @@ from gpuflow.base.errors import (
     TracerIntegerConversionError,
     UnexpectedTracerError,
 )
-from gpuflow.core.aval import ShapedArray, register_value_type
+from gpuflow.core.aval import HasAval, ShapedArray, register_value_type
 
 
 class Trace:
@@ -88,7 +88,7 @@ class current_trace:
         thread_state.trace = self.before
 
 
-class Tracer:
+class Tracer(HasAval):
     """Stands for an array while a function is traced. Operators and methods come from wiring."""
 
     __slots__ = ("__weakref__", "_trace", "aval")
@@ -105,31 +105,6 @@ class Tracer:
     def describe(self) -> str:
         """Where the value came from, for error messages."""
         return ""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.aval.dtype
-
-    @property
-    def ndim(self) -> int:
-        return len(self.aval.shape)
-
-    @property
-    def size(self) -> int:
-        return self.aval.size
-
-    @property
-    def weak_type(self) -> bool:
-        return self.aval.weak_type
-
-    def __len__(self) -> int:
-        if not self.aval.shape:
-            raise TypeError("[len] the array must have at least one axis; got shape ().")
-        return self.aval.shape[0]
 
     def __hash__(self) -> int:
         raise TypeError(

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import DeletedArrayError
-from gpuflow.core.aval import ShapedArray, check_fits, register_value_type, storage_dtype
+from gpuflow.core.aval import HasAval, ShapedArray, check_fits, register_value_type, storage_dtype
 from gpuflow.core.rules import Zero
 from gpuflow.core.trace import Tracer
 from gpuflow.runtime.device import Device, default_device
@@ -24,7 +24,7 @@ class _ArrayClass(type):
         return type(instance) is cls or isinstance(instance, Tracer)
 
 
-class Array(metaclass=_ArrayClass):
+class Array(HasAval, metaclass=_ArrayClass):
     """An immutable array.
 
     Args:
@@ -54,32 +54,12 @@ class Array(metaclass=_ArrayClass):
         return self._data
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.aval.dtype
-
-    @property
-    def ndim(self) -> int:
-        return len(self.aval.shape)
-
-    @property
-    def size(self) -> int:
-        return self.aval.size
-
-    @property
     def nbytes(self) -> int:
         return self.aval.nbytes
 
     @property
     def itemsize(self) -> int:
         return self.aval.dtype.itemsize
-
-    @property
-    def weak_type(self) -> bool:
-        return self.aval.weak_type
 
     def devices(self) -> set[Device]:
         """The devices that hold parts of the array."""
@@ -110,11 +90,6 @@ class Array(metaclass=_ArrayClass):
         if dtype is not None and np.dtype(dtype) != view.dtype:
             return view.astype(dtype)
         return view.copy() if copy else view
-
-    def __len__(self) -> int:
-        if not self.aval.shape:
-            raise TypeError("[len] the array must have at least one axis; got shape ().")
-        return self.aval.shape[0]
 
     def __hash__(self) -> int:
         raise TypeError(

@@ -15,12 +15,12 @@ from gpuflow.core.trace import Trace, Tracer, current_trace, thread_state
 from gpuflow.ops.zeros import instantiate
 
 
-class JVPTracer(Tracer):
-    """A primal with its tangent."""
+class DualTracer(Tracer):
+    """A primal with its tangent, of whichever trace carries tangents."""
 
     __slots__ = ("primal", "tangent")
 
-    def __init__(self, trace: JVPTrace, primal: Any, tangent: Any) -> None:
+    def __init__(self, trace: TangentTrace, primal: Any, tangent: Any) -> None:
         self._trace = trace
         self.primal = primal
         self.tangent = tangent
@@ -33,16 +33,34 @@ class JVPTracer(Tracer):
         return self.primal.describe() if isinstance(self.primal, Tracer) else ""
 
 
-class JVPTrace(Trace):
-    """Applies jvp rules; they run under the parent."""
+class JVPTracer(DualTracer):
+    """A primal with its tangent, both values of the parent trace."""
 
     __slots__ = ()
 
+
+class TangentTrace(Trace):
+    """A trace whose tracers carry tangents; tracers of ``tracer_class`` are its own."""
+
+    __slots__ = ()
+    tracer_class: type[DualTracer] = DualTracer
+
     def split(self, value: Any) -> tuple[Any, Any]:
         """The primal and tangent of ``value``; foreign values are constants."""
-        if type(value) is JVPTracer and value._trace is self:
+        if type(value) is self.tracer_class and value._trace is self:
             return value.primal, value.tangent
         return value, zero_tangent(value)
+
+    def join(self, primal: Any, tangent: Any) -> Any:
+        """A tracer, or the primal alone when its tangent is zero."""
+        return primal if type(tangent) is Zero else self.tracer_class(self, primal, tangent)
+
+
+class JVPTrace(TangentTrace):
+    """Applies jvp rules; they run under the parent."""
+
+    __slots__ = ()
+    tracer_class = JVPTracer
 
     def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
         pairs = [self.split(value) for value in operands]
@@ -53,11 +71,8 @@ class JVPTrace(Trace):
                 return self.parent.process(primitive, tuple(primals), params)
             outs, out_tangents = jvp_rule(primitive)(primals, tangents, **params)
         if not primitive.multiple_results:
-            return self._join(outs, out_tangents)
-        return [self._join(out, tangent) for out, tangent in safe_zip(outs, out_tangents)]
-
-    def _join(self, primal: Any, tangent: Any) -> Any:
-        return primal if type(tangent) is Zero else JVPTracer(self, primal, tangent)
+            return self.join(outs, out_tangents)
+        return [self.join(out, tangent) for out, tangent in safe_zip(outs, out_tangents)]
 
 
 def jvp_rule(primitive: Any) -> Callable[..., Any]:
@@ -79,7 +94,7 @@ def jvp_flat(
 ) -> tuple[list[Any], list[Any]]:
     """Outputs and output tangents of a flat function; tangents may be ``Zero``."""
     trace = JVPTrace(thread_state.trace)
-    operands = [trace._join(primal, tangent) for primal, tangent in safe_zip(primals, tangents)]
+    operands = [trace.join(primal, tangent) for primal, tangent in safe_zip(primals, tangents)]
     try:
         with current_trace(trace):
             outs = function(*operands)

@@ -17,27 +17,15 @@ from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr
 from gpuflow.core.lowering import Inline
 from gpuflow.core.rules import Zero, zero_tangent
 from gpuflow.core.staging import StagedTracer, StagingTrace, trace_to_jaxpr
-from gpuflow.core.trace import Trace, Tracer, current_trace, thread_state
+from gpuflow.core.trace import Trace, current_trace, thread_state
 from gpuflow.ops.zeros import instantiate
-from gpuflow.transforms.jvp import jvp_rule
+from gpuflow.transforms.jvp import DualTracer, TangentTrace, jvp_rule
 
 
-class LinearizeTracer(Tracer):
+class LinearizeTracer(DualTracer):
     """A primal of the parent trace with a recorded tangent."""
 
-    __slots__ = ("primal", "tangent")
-
-    def __init__(self, trace: LinearizeTrace, primal: Any, tangent: Any) -> None:
-        self._trace = trace
-        self.primal = primal
-        self.tangent = tangent
-        self.aval = aval_of(primal)
-
-    def concrete(self) -> Any:
-        return self.primal.concrete() if isinstance(self.primal, Tracer) else self.primal
-
-    def describe(self) -> str:
-        return self.primal.describe() if isinstance(self.primal, Tracer) else ""
+    __slots__ = ()
 
 
 class PartialTrace(Trace):
@@ -64,25 +52,16 @@ class PartialTrace(Trace):
             return self.parent.process(primitive, operands, params)
 
 
-class LinearizeTrace(Trace):
+class LinearizeTrace(TangentTrace):
     """Evaluates primals under the parent and records tangents."""
 
     __slots__ = ("partial", "recording")
+    tracer_class = LinearizeTracer
 
     def __init__(self, parent: Trace, recording: StagingTrace) -> None:
         super().__init__(parent)
         self.recording = recording
         self.partial = PartialTrace(parent, recording)
-
-    def split(self, value: Any) -> tuple[Any, Any]:
-        """The primal and tangent of ``value``; foreign values are constants."""
-        if type(value) is LinearizeTracer and value._trace is self:
-            return value.primal, value.tangent
-        return value, zero_tangent(value)
-
-    def join(self, primal: Any, tangent: Any) -> Any:
-        """A tracer, or the primal alone when its tangent is zero."""
-        return primal if type(tangent) is Zero else LinearizeTracer(self, primal, tangent)
 
     def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
         pairs = [self.split(value) for value in operands]

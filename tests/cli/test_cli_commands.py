@@ -172,6 +172,20 @@ def test_doctor_on_libraries():
     assert doctor.can_load("libc.so.6") and not doctor.can_load("libnowhere.so.7")
 
 
+def test_doctor_builds_a_cuda_kernel_on_request(monkeypatch, capsys):
+    assert "CUDA compiler" not in dict(doctor.versions())
+    (row,) = doctor.cuda_compiler()
+    wanted = "built a kernel for sm_90 in" if doctor.installed_version("numba-cuda") else "MISSING"
+    assert row[0] == "CUDA compiler" and row[1].startswith(wanted)
+
+    def refuse(kernel, cache):
+        raise ImportError("[cuda build] numba-cuda must be installed. Fix: install it.")
+
+    monkeypatch.setattr(doctor, "compile_cuda", refuse)
+    assert main(["doctor", "--cuda"]) == 1
+    assert "CUDA compiler" in capsys.readouterr().out
+
+
 def test_module_runs_as_a_command():
     command = [sys.executable, "-m", "gpuflow.cli.main", "--version"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)

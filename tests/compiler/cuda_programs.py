@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -92,8 +93,7 @@ def _adam(params: Any, grads: Any, mean: Any, square: Any, step: Any) -> Any:
 
 
 def _parameters(*sizes: int) -> list[dict[str, np.ndarray]]:
-    pairs = zip(sizes[:-1], sizes[1:], strict=True)
-    return [{"w": _normal(n, m, seed=n), "b": _normal(m, seed=m)} for n, m in pairs]
+    return [{"w": _normal(n, m, seed=n), "b": _normal(m, seed=m)} for n, m in pairwise(sizes)]
 
 
 def _loss(params: Any, images: Any, labels: Any) -> Any:

@@ -158,7 +158,7 @@ def _run_on_cuda(
         memory = [*blocks, *_writable(step, device)]
         _interpreter(compiled).launch(grid, block, [_locked(table)], memory)
         return compiled
-    (call,), (numbers,) = step.calls, blocks
+    (numbers,) = blocks
     named = _by_kind(step.kernel, numbers)
     compiled = compile_cuda(step.kernel, shared_cache(), architecture)
     if not may_launch(
