@@ -17,3 +17,7 @@ if "GPUFLOW_CACHE_DIR" not in os.environ:
     _folder = tempfile.mkdtemp(prefix="gpuflow-tests-")
     os.environ["GPUFLOW_CACHE_DIR"] = _folder
     atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+
+# Tests multiply small matrices, and on a busy machine the threads of a BLAS wait for each other for
+# many times longer than that takes. This must stand before numpy is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

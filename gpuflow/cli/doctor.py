@@ -104,9 +104,10 @@ def cuda_compiler() -> Iterator[tuple[str, str]]:
     builder = Builder({"x": x, "o": o}, [])
     value = builder.load("x")
     builder.store("o", builder.apply("add", value, value))
+    kernel = Kernel("double", (), (x, o), builder.finish())
     start = time.perf_counter()
     try:
-        built = compile_cuda(Kernel("double", (), (x, o), builder.finish()), KernelCache(None)).built
+        built = compile_cuda(kernel, KernelCache(None)).built
     except (ImportError, CudaBuildError) as error:
         yield "CUDA compiler", f"MISSING: {error}"
     else:

@@ -53,6 +53,7 @@ def _statistics(x: Any) -> Any:
 ROWS = {
     "softmax": Program(gf.nn.softmax, (_normal(5, 37),)),
     "softmax of long rows": Program(gf.nn.softmax, (_normal(3, 1100),)),
+    "softmax of very long rows": Program(gf.nn.softmax, (_normal(2, 8300),)),
     "softmax of short rows": Program(gf.nn.softmax, (_normal(33, 10),)),
     "softmax of columns": Program(lambda x: gf.nn.softmax(x, axis=0), (_normal(37, 40),)),
     "log_softmax and its gradient": Program(
@@ -67,6 +68,9 @@ ROWS = {
         gf.value_and_grad(_cross_entropy), (_normal(8, 21), _integers(8, high=21))
     ),
     "statistics": Program(_statistics, (_normal(40, 36),)),
+    "sums of tall columns and of everything": Program(
+        lambda x: (x.sum(0), (x * x).sum()), (_normal(1100, 40),)
+    ),
     "batch statistics": Program(
         lambda x: (x - x.mean((0, 2), keepdims=True)) / x.std((0, 2), keepdims=True),
         (_normal(6, 5, 21),),

@@ -1,6 +1,7 @@
 """The builder, and the canonical text of what it builds."""
 
 from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,6 +86,8 @@ def argmax():
     return Kernel("argmax", (Axis("i0", Role.REDUCE, 16),), operands, build.finish(), kind="full")
 
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "kernel_ir.md"
+
 SOFTMAX = """\
 kernel row_softmax(x: f32 in [i0:s, i1:1], o: f32 out [i0:s, i1:1]) kind=row index=64
   axes i0 parallel, i1 row
@@ -147,6 +150,10 @@ def test_text_is_as_written_here(make, text):
     kernel = make()
     verify(kernel)
     assert kernel_text(kernel) == text
+
+
+def test_the_document_shows_the_text_that_is_printed():
+    assert f"```\n{SOFTMAX}```" in DOCUMENT.read_text()
 
 
 def renumber(node, number):

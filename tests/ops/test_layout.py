@@ -75,9 +75,8 @@ def test_slice_view_and_links(start, limit, strides):
     )
     assert np.array_equal(X.ravel()[places], np.asarray(layout.slice_(X, start, limit, strides)))
     links = layout.slice_p.lower.links(aval, out, **params)
-    steps = strides or (1, 1)
-    whole = [d for d in range(2) if (start[d], limit[d], steps[d]) == (0, X.shape[d], 1)]
-    assert links == [(d, d) for d in whole]
+    # A slice that drops something needs its operand in memory.
+    assert links == ([(0, 0), (1, 1)] if out.shape == X.shape else None)
 
 
 def test_slice_strides_of_one_are_none():
@@ -140,7 +139,7 @@ def test_rev(dimensions):
     check_vmap(lambda x: layout.rev(x, dimensions), [X])
     aval = ShapedArray(X.shape, X.dtype)
     links = layout.rev_p.lower.links(aval, aval, dimensions=dimensions)
-    assert links == [(d, d) for d in range(2) if d not in dimensions]
+    assert links == (None if dimensions else [(0, 0), (1, 1)])
     view = layout.rev_p.lower.view(views.contiguous(X.shape), aval, dimensions=dimensions)
     places = view.offset + sum(i * s for i, s in zip(np.indices(X.shape), view.strides))
     assert np.array_equal(X.ravel()[places], np.flip(X, dimensions))
