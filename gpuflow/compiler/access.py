@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuflow.compiler.space import Key, Program, Space
 from gpuflow.core import views
 from gpuflow.core.aval import storage_name
-from gpuflow.core.jaxpr import Var
+from gpuflow.core.jaxpr import Literal, Var
+from gpuflow.core.lowering import Indexed
 from gpuflow.core.views import View
 from gpuflow.kir.interpret import scalar_to_word
 from gpuflow.kir.nodes import Mode, Operand
@@ -94,6 +95,21 @@ def read_access(program: Program, space: Space, reader: int, operand: int) -> Ac
             strides.append((key, view.strides[dim]))
     dtype = storage_name(atom.aval.dtype)
     return Access(buffer, view.offset, tuple(sorted(strides)), dtype, Mode.IN)
+
+
+def memory_reads(program: Program, space: Space) -> Iterator[tuple[int, Access]]:
+    """Each array that an equation of the group reads from memory at its own index.
+
+    ``Indexed`` ops choose elements for themselves and are left out.
+    """
+    inside = frozenset(space.members)
+    for e in space.members:
+        eqn = program.jaxpr.eqns[e]
+        if isinstance(eqn.primitive.lower, Indexed):
+            continue
+        for k, atom in enumerate(eqn.inputs):
+            if type(atom) is not Literal and program.producer.get(atom) not in inside:
+                yield e, read_access(program, space, e, k)
 
 
 def write_access(program: Program, space: Space, var: Var) -> Access:

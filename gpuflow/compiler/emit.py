@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.util import row_major_strides
-from gpuflow.compiler.access import Access, Accesses, read_access, view_of, write_access
+from gpuflow.compiler.access import (
+    Access,
+    Accesses,
+    memory_reads,
+    read_access,
+    view_of,
+    write_access,
+)
 from gpuflow.compiler.space import Key, Program, Space
 from gpuflow.core.aval import ShapedArray, storage_dtype, storage_name
 from gpuflow.core.jaxpr import Eqn, Literal, Var
@@ -61,6 +68,7 @@ class Emitter:
         self.axes, self.axis_of = tuple(axes), axis_of
         self.builder = Builder({}, axes)
         self.members = frozenset(space.members)
+        self.reads = tuple(memory_reads(program, space))
         self.memo: list[dict[Var, Value]] = [{}]
         self.in_place: dict[str, Value] = {}  # operands read before their elements are written
         self.reduced_axes = tuple(
@@ -96,30 +104,21 @@ class Emitter:
 
     def _emit_invariants(self, opened: set[str]) -> None:
         """Emit what depends on the opened loops only, reductions and what needs them excepted."""
-        if opened == set(self.kept_axes):
-            if not self.reduced_axes:
-                return  # the innermost loop of a map: values are emitted as stores need them
-            opened = set(opened)
+        if opened == set(self.kept_axes) and not self.reduced_axes:
+            return  # the innermost loop of a map: values are emitted as stores need them
         for e in self.space.members:
             eqn = self.program.jaxpr.eqns[e]
             if e in self.space.dependent or isinstance(eqn.primitive.lower, Reduction):
                 continue
             if self._axes_of(self.space.domains[e]) <= opened:
                 self._values(e)
-            else:
-                self._load_invariants(e, opened)
-
-    def _load_invariants(self, position: int, opened: set[str]) -> None:
-        """Load operands that do not change in the loops still to be opened."""
-        eqn = self.program.jaxpr.eqns[position]
-        if isinstance(eqn.primitive.lower, Indexed):
-            return
-        for k, atom in enumerate(eqn.inputs):
-            if type(atom) is Literal or self._is_inside(atom):
-                continue
-            access = read_access(self.program, self.space, position, k)
-            if {self.axis_of[key] for key, _ in access.strides} <= opened:
+        for e, access in self.reads:
+            # Operands that do not change in the loops still to be opened.
+            if e not in self.space.dependent and self._varies_in(access) <= opened:
                 self._load(access)
+
+    def _varies_in(self, access: Access) -> set[str]:
+        return {self.axis_of[key] for key, _ in access.strides}
 
     def _is_inside(self, var: Var) -> bool:
         return self.program.producer.get(var) in self.members
@@ -268,16 +267,9 @@ class Emitter:
 
     def _load_in_place(self) -> None:
         """Read every operand that is also written, before the first store."""
-        for e in self.space.members:
-            eqn = self.program.jaxpr.eqns[e]
-            if isinstance(eqn.primitive.lower, Indexed):
-                continue
-            for k, atom in enumerate(eqn.inputs):
-                if type(atom) is Literal or self._is_inside(atom):
-                    continue
-                access = read_access(self.program, self.space, e, k)
-                if access.buffer in self.operands.read_in_place:
-                    self._load(access)
+        for _, access in self.reads:
+            if access.buffer in self.operands.read_in_place:
+                self._load(access)
 
     def literal(self, value: Any, aval: ShapedArray, slot: Any) -> Value:
         """A scalar of the program: in the text if it is one of the few, else an operand.

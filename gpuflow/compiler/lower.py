@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from gpuflow.compiler.access import Access, Accesses, read_access, write_access
+from gpuflow.compiler.access import Access, Accesses
 from gpuflow.compiler.donation import InPlace
 from gpuflow.compiler.emit import Emitter
-from gpuflow.compiler.space import Key, Kind, Program, Space
-from gpuflow.core import views
+from gpuflow.compiler.schedule import schedule
+from gpuflow.compiler.space import Key, Program, Space
 from gpuflow.core.aval import storage_dtype
-from gpuflow.core.jaxpr import Literal, Var
-from gpuflow.core.lowering import Indexed
-from gpuflow.kir.nodes import Axis, Kernel, Mode, Operand, Role, Stride, arguments
-
-LONGEST_EXACT = 16
+from gpuflow.core.jaxpr import Var
+from gpuflow.kir.nodes import Kernel, Mode, Operand, Role, Stride, arguments
 
 
 @dataclass(frozen=True)
@@ -51,9 +48,7 @@ class KernelCall:
 
 def lower_group(program: Program, space: Space, in_place: InPlace) -> KernelCall:
     """The kernel of a group, and its arguments for the program's sizes."""
-    wanted = _all_accesses(program, space)
-    axes = _collapse(space, wanted)
-    kernel_axes = _kernel_axes(space, axes)
+    axes, kernel_axes = schedule(program, space)
     axis_of = {key: axis.name for keys, axis in zip(axes, kernel_axes, strict=True) for key in keys}
     operands = Accesses(
         lambda name, access: _operand(name, access, axes), in_place.buffer_of, in_place.read
@@ -78,72 +73,6 @@ def lower_group(program: Program, space: Space, in_place: InPlace) -> KernelCall
         writes=space.escaping,
         overwrites=tuple(in_place.buffer_of.values()),
     )
-
-
-def _all_accesses(program: Program, space: Space) -> list[Access]:
-    """Every access whose strides decide which axes collapse."""
-    inside = set(space.members)
-    result = [write_access(program, space, var) for var in space.escaping]
-    for e in space.members:
-        eqn = program.jaxpr.eqns[e]
-        if isinstance(eqn.primitive.lower, Indexed):
-            result += _index_patterns(program, space, e)
-            continue
-        for k, atom in enumerate(eqn.inputs):
-            if type(atom) is not Literal and program.producer.get(atom) not in inside:
-                result.append(read_access(program, space, e, k))
-    return result
-
-
-def _index_patterns(program: Program, space: Space, position: int) -> list[Access]:
-    """What an ``Indexed`` op may ask for: the linear index, or the index of each dimension.
-
-    The linear index lies like a contiguous array; an index varies along one axis alone, and so
-    keeps that axis from collapsing with any other.
-    """
-    keys = space.axes_of_output(program, position)
-    aval = program.jaxpr.eqns[position].outputs[0].aval
-    strides = views.contiguous(aval.shape).strides
-    pairs = [(k, s) for k, s in zip(keys, strides, strict=True) if k not in space.units]
-    if program.jaxpr.eqns[position].primitive.lower.linear:
-        return [Access(None, 0, tuple(sorted(pairs)), "int64", Mode.INDEX)]
-    return [Access(None, 0, ((key, 1),), "int64", Mode.INDEX) for key, _ in pairs]
-
-
-def _collapse(space: Space, accesses: Sequence[Access]) -> list[tuple[Key, ...]]:
-    """Neighbouring axes that every access walks through as if they were one."""
-    tables = [dict(access.strides) for access in accesses]
-    axes: list[tuple[Key, ...]] = []
-    for key in space.order:
-        if axes and _joins(space, tables, axes[-1][-1], key):
-            axes[-1] = (*axes[-1], key)
-        else:
-            axes.append((key,))
-    return axes
-
-
-def _joins(space: Space, tables: Sequence[Mapping[Key, int]], outer: Key, inner: Key) -> bool:
-    if (outer in space.reduced) != (inner in space.reduced):
-        return False
-    step = max(space.sizes[inner], 1)
-    for table in tables:
-        if (outer in table) != (inner in table):
-            return False
-        if outer in table and table[outer] != table[inner] * step:
-            return False
-    return True
-
-
-def _kernel_axes(space: Space, axes: Sequence[tuple[Key, ...]]) -> tuple[Axis, ...]:
-    inner_role = {Kind.ROW: Role.ROW}.get(space.kind, Role.REDUCE)
-    result = []
-    for number, keys in enumerate(axes):
-        role = inner_role if keys[0] in space.reduced else Role.PARALLEL
-        size = prod(space.sizes[key] for key in keys)
-        is_inner = number == len(axes) - 1 and number > 0
-        exact = size if is_inner and 0 < size <= LONGEST_EXACT else None
-        result.append(Axis(f"i{number}", role, exact))
-    return tuple(result)
 
 
 def _operand(name: str, access: Access, axes: Sequence[tuple[Key, ...]]) -> Operand:

@@ -51,8 +51,8 @@ def _close(
     avals = [aval_of(operand) for operand in operands]
     jaxpr, consts = trace_to_jaxpr(call, avals, function_name=params["name"])
     hidden, closed = close_over(jaxpr, consts, params["name"])
-    changed = {**params, "call_jaxpr": closed["jaxpr"], "num_consts": params["num_consts"] + len(hidden)}
-    return [*hidden, *operands], changed
+    count = params["num_consts"] + len(hidden)
+    return [*hidden, *operands], {**params, "call_jaxpr": closed["jaxpr"], "num_consts": count}
 
 
 # --- custom_jvp ----------------------------------------------------------------------------

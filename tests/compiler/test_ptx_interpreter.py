@@ -106,3 +106,12 @@ def test_flushing_and_directed_rounding():
     assert o[1] == 0
     launch("ld.global.f32 %f1, [%rd4]; mul.rz.f32 %f2, %f1, %f1;st.global.f32 [%rd5], %f2;", x, o)
     assert o[2] == np.float32(1 + 2**-22) and o[3] == o[2]
+
+
+def test_atomics_reach_memory_between_buffers_of_odd_sizes():
+    """All buffers are one span of bytes, which need not begin or end at a multiple of a word."""
+    raw = np.zeros(16, np.uint8)
+    start = -raw.ctypes.data % 4
+    odd, counter = raw[start + 1 : start + 4], raw[start + 4 : start + 8].view(np.uint32)
+    launch("mov.u32 %r2, 40; atom.global.inc.u32 %r3, [%rd2], %r2;", odd, counter, threads=32)
+    assert counter[0] == 32 and not odd.any()
