@@ -24,6 +24,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("cse", cse),
     ("dce", dce),
     ("clone", clone_cheap),
+    ("drop cloned", dce),
 )
 
 _templates: dict[Any, Template] = {}
