@@ -1,7 +1,7 @@
 """Random programs: eager, jit, vmap and derivatives must agree.
 
 The normal run draws the same programs every time. For fresh ones:
-``GPUFLOW_FUZZ=2000 pytest tests/test_fuzz_programs.py --hypothesis-seed=7``. A program that failed
+``FUZZ_EXAMPLES=2000 pytest tests/test_fuzz_programs.py --hypothesis-seed=7``. A program that failed
 once is stored in data/fuzz_programs.json by its to_json() and runs first from then on.
 """
 
@@ -29,14 +29,14 @@ from random_programs import (
 import gpuflow as gf
 from gpuflow import lax
 
-FRESH = int(os.environ.get("GPUFLOW_FUZZ", "0"))
+FRESH = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 STORED = json.loads((Path(__file__).parent / "data" / "fuzz_programs.json").read_text())
 EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 REAL = ("float32",) * 6 + ("float16", "bfloat16", "int32", "bool")
 
 
 def fuzz(examples):
-    """Settings of a property: a fixed set of examples, or GPUFLOW_FUZZ fresh ones."""
+    """Settings of a property: a fixed set of examples, or FUZZ_EXAMPLES fresh ones."""
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
     return settings(
         max_examples=FRESH or examples,
