@@ -31,10 +31,14 @@ from gpuflow.api_ad import value_and_grad as value_and_grad
 from gpuflow.api_ad import vjp as vjp
 from gpuflow.api_jacobian import hessian as hessian
 from gpuflow.api_jacobian import jacfwd as jacfwd
+from gpuflow.api_jacobian import jacobian as jacobian
 from gpuflow.api_jacobian import jacrev as jacrev
 from gpuflow.base.config import config as config
 from gpuflow.base.dtypes import float0 as float0
+from gpuflow.base.names import missing_name as _missing_name
+from gpuflow.base.names import public_names as _public_names
 from gpuflow.control.custom_rules import custom_jvp as custom_jvp
+from gpuflow.control.custom_vjp import custom_vjp as custom_vjp
 from gpuflow.runtime.array import Array as Array
 from gpuflow.runtime.device import Device as Device
 from gpuflow.runtime.device import default_backend as default_backend
@@ -43,3 +47,6 @@ from gpuflow.timing import timeit as timeit
 from gpuflow.version import __version__ as __version__
 
 wiring.install()
+
+_MODULES = ["errors", "lax", "nn", "numpy", "random", "tree", "tree_util"]
+__getattr__ = _missing_name(__name__, "gpuflow", [*_public_names(globals()), *_MODULES])

@@ -182,16 +182,11 @@ def jit(
         TypeError, ValueError: arguments that are neither arrays nor static, or not hashable.
     """
     del keep_unused
-    options = {
-        "static_argnums": static_argnums,
-        "static_argnames": static_argnames,
-        "donate_argnums": donate_argnums,
-        "donate_argnames": donate_argnames,
-        "inline": inline,
-    }
 
     def decorate(function: Callable[..., Any]) -> JitFunction:
-        return make_jit(function, **options)
+        return make_jit(
+            function, static_argnums, static_argnames, donate_argnums, donate_argnames, inline
+        )
 
     return decorate if fun is None else decorate(fun)
 
@@ -320,9 +315,21 @@ def process_index() -> int:
     return 0
 
 
+def _check_device(name: str, device: Any) -> None:
+    if device is not None and not isinstance(device, Device):
+        raise TypeError(
+            f"[{name}] device must be a Device or None; got {device!r}. Fix: gpuflow.devices()[0]."
+        )
+
+
 @contextmanager
 def default_device(device: Device | None) -> Iterator[None]:
-    """Inside the block, new arrays are made on ``device``."""
+    """Inside the block, new arrays are made on ``device``; None is the default platform's first.
+
+    Raises:
+        TypeError: ``device`` is no Device.
+    """
+    _check_device("default_device", device)
     with config.override("default_device", device):
         yield
 
@@ -335,7 +342,12 @@ def enable_x64(enable: bool = True) -> Iterator[None]:
 
 
 def device_put(x: Any, device: Device | None = None) -> Any:
-    """Copy the leaves of ``x`` to ``device`` as Arrays."""
+    """Copy the leaves of ``x`` to ``device`` as Arrays.
+
+    Raises:
+        TypeError: ``device`` is no Device.
+    """
+    _check_device("device_put", device)
     return tree.tree_map(lambda leaf: device_put_op(leaf, device), x)
 
 
@@ -353,7 +365,11 @@ def block_until_ready(x: Any) -> Any:
 
 
 def typeof(x: Any) -> ShapedArray:
-    """The aval of ``x``."""
+    """The aval of ``x``.
+
+    Raises:
+        TypeError: ``x`` is neither an array nor a number.
+    """
     if not is_value(x):
         raise TypeError(
             f"[typeof] the value must be an array or a number; got {x!r}. Fix: jnp.asarray(x)."

@@ -15,7 +15,7 @@ from gpuflow.core.rules import UndefinedPrimal, Zero
 from gpuflow.core.trace import Tracer, check_not_leaked, thread_state
 from gpuflow.ops.convert import convert
 from gpuflow.ops.zeros import instantiate, ones_of
-from gpuflow.transforms.jvp import jvp_flat
+from gpuflow.transforms.jvp import TangentTrace, jvp_flat
 from gpuflow.transforms.linearize import linearize_flat
 from gpuflow.transforms.transpose import backward_pass
 
@@ -25,7 +25,7 @@ class FlatFunction:
 
     def __init__(self, function: Callable[..., Any], in_tree: tree.TreeDef, has_aux: bool) -> None:
         self.function, self.in_tree, self.has_aux = function, in_tree, has_aux
-        self.out_tree: tree.TreeDef | None = None
+        self.out_tree: tree.TreeDef
         self.aux: Any = None
 
     def __call__(self, *leaves: Any) -> list[Any]:
@@ -52,7 +52,11 @@ class FlatFunction:
 
 def _without_tangent(value: Any) -> Any:
     """``value`` as the trace of a derivative sees it from outside: auxiliary data."""
-    return thread_state.trace.split(value)[0] if isinstance(value, Tracer) else value
+    if not isinstance(value, Tracer):
+        return value
+    trace = thread_state.trace
+    assert isinstance(trace, TangentTrace)  # of the derivative that calls the function
+    return trace.split(value)[0]
 
 
 def _check_tangents(
@@ -102,7 +106,8 @@ def jvp(
         ``(out, out_tangent)``, and aux after them with ``has_aux``.
 
     Raises:
-        TypeError: trees, shapes or dtypes that differ.
+        TypeError: trees or dtypes that differ.
+        ValueError: shapes that differ.
     """
     if not isinstance(primals, tuple | list) or not isinstance(tangents, tuple | list):
         raise TypeError(
@@ -134,8 +139,16 @@ def _is_inexact(value: Any) -> bool:
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """Evaluate ``fun`` and return its derivative at ``primals`` as a linear function.
 
+    Args:
+        fun: a function of arrays or trees.
+        primals: its arguments.
+        has_aux: ``fun`` returns ``(out, aux)`` and aux is not differentiated.
+
     Returns:
         ``(out, f_jvp)`` with ``f_jvp(*tangents) -> out_tangent``; aux after them with ``has_aux``.
+
+    Raises:
+        TypeError, ValueError: from ``f_jvp``, for tangents that do not match the primals.
     """
     leaves, in_tree = tree.flatten(primals)
     flat = FlatFunction(fun, in_tree, has_aux)
@@ -188,6 +201,11 @@ def _pullback(flat: FlatFunction, leaves: list[Any]) -> tuple[list[Any], _Pullba
 
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """Evaluate ``fun`` and return its transposed derivative at ``primals``.
+
+    Args:
+        fun: a function of arrays or trees.
+        primals: its arguments.
+        has_aux: ``fun`` returns ``(out, aux)`` and aux is not differentiated.
 
     Returns:
         ``(out, f_vjp)`` with ``f_vjp(cotangent) -> tuple of cotangents``, one for each primal

@@ -89,12 +89,21 @@ def jacfwd(
 ) -> Callable[..., Any]:
     """The Jacobian of ``fun`` by forward mode: one pass for all inputs together.
 
+    Args:
+        fun: a function of arrays or trees, with floating-point outputs.
+        argnums: which positional arguments to differentiate; a tuple gives a tuple.
+        has_aux: ``fun`` returns ``(out, aux)``; so does the result, as ``(jacobian, aux)``.
+        holomorphic: ``fun`` is holomorphic; inputs and outputs are complex.
+
     Returns:
         A function whose result has, for each output leaf, the tree of the inputs with leaves of
         shape ``(*output shape, *input shape)``.
 
     Cost:
         As many tangents as there are input elements; good for few inputs.
+
+    Raises:
+        TypeError: from the call, for inputs or outputs of the wrong kind.
     """
     check_callable(fun, "jacfwd")
     what = f"jacfwd of {getattr(fun, '__name__', 'the function')}"
@@ -148,11 +157,18 @@ def jacrev(
 ) -> Callable[..., Any]:
     """The Jacobian of ``fun`` by reverse mode: one pass for all outputs together.
 
+    Args:
+        fun, argnums, has_aux, holomorphic: as in ``jacfwd``.
+        allow_int: integer inputs get float0 Jacobians.
+
     Returns:
         As ``jacfwd``.
 
     Cost:
         As many cotangents as there are output elements; good for few outputs.
+
+    Raises:
+        TypeError: from the call, for inputs or outputs of the wrong kind.
     """
     check_callable(fun, "jacrev")
     what = f"jacrev of {getattr(fun, '__name__', 'the function')}"
@@ -184,13 +200,24 @@ def jacrev(
     return _named(jacrev_f, fun, "jacrev")
 
 
+jacobian = jacrev
+
+
 def hessian(
     fun: Callable[..., Any],
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
 ) -> Callable[..., Any]:
-    """The Hessian of ``fun``: ``jacfwd(jacrev(fun))``."""
+    """The Hessian of ``fun``: ``jacfwd(jacrev(fun))``.
+
+    Args:
+        fun, argnums, has_aux, holomorphic: as in ``jacrev``.
+
+    Returns:
+        A function whose result has, for each output leaf, the tree of the inputs twice, with leaves
+        of shape ``(*output shape, *input shape, *input shape)``.
+    """
     inner = jacrev(fun, argnums, has_aux=has_aux, holomorphic=holomorphic)
     return jacfwd(inner, argnums, has_aux=has_aux, holomorphic=holomorphic)
 

@@ -5,6 +5,7 @@ scalars. gpuflow.numpy is the friendly surface over these.
 """
 
 from gpuflow.base.names import missing_name as _missing_name
+from gpuflow.base.names import public_names as _public_names
 from gpuflow.ops.axes import broadcast_in_dim as broadcast_in_dim
 from gpuflow.ops.axes import reduce_sum as reduce_sum
 from gpuflow.ops.axes import reshape as reshape
@@ -35,6 +36,11 @@ from gpuflow.ops.contractions import dot_general as dot_general
 from gpuflow.ops.convert import convert_element_type as convert_element_type
 from gpuflow.ops.convert import copy as copy
 from gpuflow.ops.convert import stop_gradient as stop_gradient
+from gpuflow.ops.cumulative import cumlogsumexp as cumlogsumexp
+from gpuflow.ops.cumulative import cummax as cummax
+from gpuflow.ops.cumulative import cummin as cummin
+from gpuflow.ops.cumulative import cumprod as cumprod
+from gpuflow.ops.cumulative import cumsum as cumsum
 from gpuflow.ops.elementwise import RoundingMethod as RoundingMethod
 from gpuflow.ops.elementwise import add as add
 from gpuflow.ops.elementwise import ceil as ceil
@@ -71,6 +77,9 @@ from gpuflow.ops.reductions import reduce_xor as reduce_xor
 from gpuflow.ops.selection import clamp as clamp
 from gpuflow.ops.selection import select as select
 from gpuflow.ops.selection import select_n as select_n
+from gpuflow.ops.sorting import sort as sort
+from gpuflow.ops.sorting import sort_key_val as sort_key_val
+from gpuflow.ops.sorting import top_k as top_k
 from gpuflow.ops.special import erf as erf
 from gpuflow.ops.special import erf_inv as erf_inv
 from gpuflow.ops.special import erfc as erfc
@@ -98,4 +107,4 @@ from gpuflow.ops.transcendental import tanh as tanh
 slice = slice_
 broadcasted_iota = iota
 
-__getattr__ = _missing_name(__name__, "lax", list(globals()))
+__getattr__ = _missing_name(__name__, "lax", _public_names(globals()))

@@ -11,7 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name
+from gpuflow.base.names import missing_name, public_names
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.core.aval import aval_of
@@ -218,6 +218,9 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
         num_classes: length of the vectors.
         dtype: by default float32.
         axis: where the new axis goes.
+
+    Raises:
+        TypeError: positions that are not integers.
     """
     x = jnp.asarray(x)
     aval = aval_of(x)
@@ -232,4 +235,6 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
     return lax.convert_element_type(found, user_dtype(float if dtype is None else dtype, "one_hot"))
 
 
-__getattr__ = missing_name(__name__, "nn", list(globals()))
+__getattr__ = missing_name(
+    __name__, "nn", [*public_names(globals(), __name__), "logsumexp"]
+)

@@ -7,8 +7,8 @@ random numbers: as easy as 1, 2, 3"; the samplers follow jax.random.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import ml_dtypes
@@ -18,9 +18,15 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name
+from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of, is_value
-from gpuflow.numpy.promotion import broadcast_shapes, convert, user_dtype
+from gpuflow.numpy.promotion import (
+    broadcast_shapes,
+    convert,
+    promote_dtypes_inexact,
+    user_dtype,
+)
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops import keys as key_ops
 from gpuflow.ops import random as random_ops
@@ -87,7 +93,11 @@ def split(key: Any, num: int | Sequence[int] = 2) -> Any:
 
 
 def fold_in(key: Any, data: Any) -> Any:
-    """A key that also depends on an integer, such as a step number."""
+    """A key that also depends on an integer, such as a step number.
+
+    Raises:
+        TypeError: ``data`` is not one number.
+    """
     typed, raw = _typed("fold_in", key)
     check(
         is_value(data) and aval_of(data).shape == (),
@@ -133,7 +143,11 @@ def _float_dtype(name: str, dtype: Any) -> Any:
 
 
 def bits(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
-    """Uniform random bits as unsigned integers."""
+    """Uniform random bits as unsigned integers.
+
+    Raises:
+        ValueError: a dtype that is no unsigned integer dtype.
+    """
     typed, _ = _typed("bits", key)
     found = user_dtype(np.uint32 if dtype is None else dtype, "bits")
     check(
@@ -399,27 +413,128 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Shape | None = Non
     return jnp.argmax(jnp.add(noise, jnp.expand_dims(logits, tuple(range(len(prefix))))), place)
 
 
-def choice(key: Any, a: Any, shape: Shape = (), replace: bool = True, axis: int = 0) -> Any:
-    """Random elements of ``a`` (or integers below it), each as likely as any other.
+# --- permutations and choices --------------------------------------------------------------
+
+
+def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> Any:
+    """The elements of ``x``, or the integers below it, in random order.
+
+    Args:
+        key: a key.
+        x: array, or one integer.
+        axis: the axis along which slices change places.
+        independent: shuffle each vector along ``axis`` by itself.
 
     Raises:
-        NotImplementedError: without replacement, which needs a sort.
+        TypeError: one number that is no integer.
+        ValueError: no such axis.
     """
-    check(
-        replace,
-        lambda: "[choice] replace must be True; got False. Fix: np.random for a permutation.",
-        NotImplementedError,
-    )
+    typed, _ = _typed("permutation", key)
+    x = x if is_value(x) else jnp.asarray(x)
+    rank = aval_of(x).ndim
+    place = canonicalize_axis(axis, rank or 1, "permutation")
+    if rank == 0:
+        check(
+            dtypes.is_integer(aval_of(x).dtype),
+            lambda: (
+                f"[permutation] a single x must be an integer; got {aval_of(x)}. "
+                "Fix: pass an array, or an int."
+            ),
+        )
+        return _shuffle(typed, jnp.arange(int(x)), 0)
+    if independent or rank == 1:
+        return _shuffle(typed, x, place)
+    order = _shuffle(typed, jnp.arange(aval_of(x).shape[place]), 0)
+    return jnp.take(x, order, place)
+
+
+def _shuffle(typed: Any, x: Any, axis: int) -> Any:
+    """Sorted by random 32-bit keys, in enough rounds that equal keys do not matter.
+
+    Source: TensorFlow's random_ops.cc, as in JAX.
+    """
+    shape = aval_of(x).shape
+    rounds = math.ceil(3 * math.log(max(1, math.prod(shape))) / math.log(2**32 - 1))
+    for _ in range(rounds):
+        keys = random_ops.random_split(typed, (2,))
+        typed = keys[0]
+        x = lax.sort_key_val(random_ops.random_bits(keys[1], 32, shape), x, axis)[1]
+    return x
+
+
+def choice(
+    key: Any, a: Any, shape: Shape = (), replace: bool = True, p: Any = None, axis: int = 0
+) -> Any:
+    """Random elements of ``a``, or integers below it.
+
+    Args:
+        key: a key.
+        a: array, or one integer.
+        shape: how many, and in which shape they take the place of ``axis``.
+        replace: whether an element may be chosen again.
+        p: the probability of each element, f32[count]; None: all are equally likely.
+        axis: the axis along which to choose.
+
+    Raises:
+        ValueError: nothing to choose from, more than there is without replacement, or
+            probabilities of another shape.
+
+    Source: without replacement and with ``p``, Gumbel top-k (Vieira 2014).
+    """
+    typed, _ = _typed("choice", key)
     array, sizes = jnp.asarray(a), as_shape("choice", shape)
-    if aval_of(array).ndim == 0:
-        return randint(key, sizes, 0, int(a))
-    count = aval_of(array).shape[axis]
+    rank = aval_of(array).ndim
+    if rank:
+        axis = canonicalize_axis(axis, rank, "choice")
+    count = aval_of(array).shape[axis] if rank else int(a)
+    draws = math.prod(sizes)
+    if draws == 0:
+        return jnp.zeros(sizes, aval_of(array).dtype)
     check(
-        count > 0 or prod(sizes) == 0,
+        count > 0,
         lambda: "[choice] there must be something to choose from; got an empty axis. Fix: axis=.",
         ValueError,
     )
-    return jnp.take(array, randint(key, sizes, 0, count), axis)
+    check(
+        replace or draws <= count,
+        lambda: (
+            f"[choice] without replacement at most {count} elements can be chosen; got shape "
+            f"{sizes}. Fix: replace=True, or a smaller shape."
+        ),
+        ValueError,
+    )
+    if p is None and not replace:
+        shuffled = permutation(typed, array if rank else count, axis if rank else 0)
+        chosen = lax.slice_in_dim(shuffled, 0, draws, 1, axis if rank else 0)
+    else:
+        chosen = _positions(typed, sizes, draws, count, replace, p)
+        chosen = jnp.take(array, chosen, axis) if rank else chosen
+    own = aval_of(array).shape
+    return jnp.reshape(chosen, (*own[:axis], *sizes, *own[axis + 1 :]) if rank else sizes)
 
 
-__getattr__ = missing_name(__name__, "random", [name for name in globals() if name.islower()])
+def _positions(
+    typed: Any, shape: tuple[int, ...], draws: int, count: int, replace: bool, p: Any
+) -> Any:
+    """Random positions below ``count``, of any shape of ``draws`` elements."""
+    if p is None:
+        return randint(typed, shape, 0, count)
+    (weights,) = promote_dtypes_inexact(jnp.asarray(p))
+    check(
+        aval_of(weights).shape == (count,),
+        lambda: (
+            f"[choice] p must have one probability for each of {count} elements; got "
+            f"{aval_of(weights)}. Fix: pass an array of shape ({count},)."
+        ),
+        ValueError,
+    )
+    dtype = aval_of(weights).dtype
+    if replace:
+        below = jnp.cumsum(weights)
+        place = lax.mul(below[-1], lax.sub(convert(1, dtype), uniform(typed, shape, dtype)))
+        return jnp.searchsorted(below, place)
+    noisy = lax.add(gumbel(typed, (count,), dtype), lax.log(weights))
+    return convert(lax.top_k(noisy, draws)[1], dtypes.default_int())
+
+
+__getattr__ = missing_name(__name__, "random", public_names(globals(), __name__))

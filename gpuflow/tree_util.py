@@ -10,11 +10,11 @@ import optree
 
 from gpuflow.base import tree as base_tree
 from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name
+from gpuflow.base.names import missing_name, public_names
 
 PyTreeDef = base_tree.TreeDef
 IsLeaf = Callable[[Any], bool] | None
-T = TypeVar("T")
+_Node = TypeVar("_Node")
 
 tree_flatten = base_tree.flatten
 tree_leaves = base_tree.leaves
@@ -89,9 +89,9 @@ def _filled(outer: PyTreeDef, inner: PyTreeDef) -> Any:
 
 
 def register_pytree_node(
-    nodetype: type[T],
-    flatten_func: Callable[[T], tuple[Iterable[Any], Any]],
-    unflatten_func: Callable[[Any, Any], T],
+    nodetype: type[_Node],
+    flatten_func: Callable[[_Node], tuple[Iterable[Any], Any]],
+    unflatten_func: Callable[[Any, Any], _Node],
 ) -> None:
     """Make a class a pytree node.
 
@@ -112,17 +112,17 @@ def register_pytree_node_class(cls: Any) -> Any:
     return cls
 
 
-def register_static(cls: type[T]) -> type[T]:
+def register_static(cls: type[_Node]) -> type[_Node]:
     """Make values of a class part of the structure: nodes without children."""
     register_pytree_node(cls, lambda node: ((), node), lambda node, _: node)
     return cls
 
 
 def register_dataclass(
-    nodetype: type[T],
+    nodetype: type[_Node],
     data_fields: Iterable[str] | None = None,
     meta_fields: Iterable[str] | None = None,
-) -> type[T]:
+) -> type[_Node]:
     """Make a dataclass a pytree node.
 
     Args:
@@ -145,10 +145,10 @@ def register_dataclass(
         meta_fields = static
     data, meta = tuple(data_fields), tuple(meta_fields)
 
-    def flatten(node: T) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def flatten(node: _Node) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         return tuple(getattr(node, n) for n in data), tuple(getattr(node, n) for n in meta)
 
-    def unflatten(aux: Any, children: Any) -> T:
+    def unflatten(aux: Any, children: Any) -> _Node:
         return nodetype(**dict(zip(data, children)), **dict(zip(meta, aux)))
 
     register_pytree_node(nodetype, flatten, unflatten)
@@ -202,4 +202,8 @@ def keystr(keys: Iterable[Any]) -> str:
     return "".join(f"[{key!r}]" for key in keys)
 
 
-__getattr__ = missing_name(__name__, "tree_util", list(globals()))
+__getattr__ = missing_name(
+    __name__,
+    "tree_util",
+    [*public_names(globals(), __name__), "tree_flatten", "tree_leaves", "tree_structure"],
+)

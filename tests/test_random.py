@@ -36,8 +36,9 @@ def stored_array(entry):
 def call(case, key):
     options = {k: tuple(v) if k in ("shape", "num") and v is not None and isinstance(v, list) else v
                for k, v in case["options"].items()}  # fmt: skip
-    if "logits" in options:
-        options["logits"] = jnp.array(options["logits"])
+    for field in ("logits", "p", "a", "x"):
+        if isinstance(options.get(field), list):
+            options[field] = jnp.array(options[field])
     return getattr(random, case["name"])(key, **options)
 
 
@@ -130,7 +131,11 @@ def test_next_after_agrees_with_numpy():
         (lambda: random.fold_in(random.key(0), jnp.arange(2)), TypeError, "vmap"),
         (lambda: random.bernoulli(random.key(0), 1), TypeError, "must be a float"),
         (lambda: random.uniform(random.key(0), (2,), minval=jnp.zeros(3)), ValueError, "broadcast"),
-        (lambda: random.choice(random.key(0), 5, (2,), replace=False), NotImplementedError, "True"),
+        (lambda: random.choice(random.key(0), 5, (6,), replace=False), ValueError, "at most 5"),
+        (lambda: random.choice(random.key(0), 5, p=jnp.ones(4)), ValueError, "each of 5"),
+        (lambda: random.choice(random.key(0), jnp.ones(0)), ValueError, "something to choose"),
+        (lambda: random.permutation(random.key(0), 2.5), TypeError, "must be an integer"),
+        (lambda: random.permutation(random.key(0), jnp.ones(3), 1), ValueError, "axis"),
         (lambda: random.randint(random.key(0), (2,), 0, 5, float), TypeError, "integer dtype"),
         (lambda: random.bits(random.key(0), dtype=int), ValueError, "unsigned"),
         (lambda: random.unifrom, AttributeError, r"random\.uniform"),

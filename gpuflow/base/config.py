@@ -39,6 +39,21 @@ def _integer(name: str, default: int, minimum: int) -> int:
     return int(text)
 
 
+def _share(name: str, default: float) -> float:
+    text = os.environ.get(name, "")
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise ValueError(
+            f"[config] {name} must be a number from 0 to 1; got {text!r}. Fix: export {name}=0.5."
+        )
+    return value
+
+
 def _cpu_count() -> int:
     try:
         return len(os.sched_getaffinity(0))
@@ -64,6 +79,7 @@ class Environment:
     check: bool = False
     preallocate: float = 0.0
     cuda_graphs: bool = True
+    numba: tuple[str, ...] = ()  # Numba's own variables: some change the code that it makes
 
 
 def read_environment() -> Environment:
@@ -77,8 +93,9 @@ def read_environment() -> Environment:
         debug=_integer("GPUFLOW_DEBUG", 0, 0),
         dump=os.environ.get("GPUFLOW_DUMP", ""),
         check=_flag("GPUFLOW_CHECK", False),
-        preallocate=float(os.environ.get("GPUFLOW_PREALLOCATE", "0") or 0),
+        preallocate=_share("GPUFLOW_PREALLOCATE", 0.0),
         cuda_graphs=_flag("GPUFLOW_CUDA_GRAPHS", True),
+        numba=tuple(sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("NUMBA_"))),
     )
 
 

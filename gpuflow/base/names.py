@@ -4,7 +4,25 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any, NoReturn
+
+
+def public_names(namespace: dict[str, Any], own: str | None = None) -> list[str]:
+    """The names of a module that users are meant to see: no private ones and no submodules.
+
+    Args:
+        namespace: the module's ``globals()``.
+        own: the module's name, to leave out what it imported for its own use.
+    """
+    return [
+        name
+        for name, value in namespace.items()
+        if not name.startswith("_")
+        and name != "annotations"
+        and not isinstance(value, ModuleType)
+        and (own is None or getattr(value, "__module__", None) == own)
+    ]
 
 
 def missing_name(module: str, short: str, names: Iterable[str]) -> Callable[[str], NoReturn]:
@@ -13,14 +31,14 @@ def missing_name(module: str, short: str, names: Iterable[str]) -> Callable[[str
     Args:
         module: the module's name.
         short: what users call it, such as ``jnp``.
-        names: its names; private ones are not shown.
+        names: its public names.
     """
+    public = sorted(names)
 
     def __getattr__(name: str) -> Any:
-        public = sorted(known for known in names if not known.startswith("_"))
         if name.startswith("__"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        close = difflib.get_close_matches(name, public, 3, 0.6)
+        close = difflib.get_close_matches(name, public, 3, 0.77)
         mend = " or ".join(f"{short}.{match}" for match in close) or f"one of {', '.join(public)}"
         raise AttributeError(
             f"[{module}] the name must be one that exists; got {name!r}. Fix: use {mend}."

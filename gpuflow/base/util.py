@@ -4,54 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def safe_zip(*sequences: Iterable[Any]) -> list[tuple[Any, ...]]:
     """``zip`` that demands equal lengths and returns a list."""
     return list(zip(*sequences, strict=True))
-
-
-def safe_map(function: Callable[..., T], *sequences: Iterable[Any]) -> list[T]:
-    """``map`` that demands equal lengths and returns a list."""
-    return [function(*items) for items in zip(*sequences, strict=True)]
-
-
-def unzip2(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The first and the second items of ``pairs``."""
-    firsts, seconds = [], []
-    for first, second in pairs:
-        firsts.append(first)
-        seconds.append(second)
-    return tuple(firsts), tuple(seconds)
-
-
-def split_list(items: Sequence[T], sizes: Sequence[int]) -> list[list[T]]:
-    """Cut ``items`` into pieces of ``sizes`` and a last piece with the rest."""
-    pieces, start = [], 0
-    for size in sizes:
-        pieces.append(list(items[start : start + size]))
-        start += size
-    pieces.append(list(items[start:]))
-    return pieces
-
-
-def partition_list(mask: Sequence[bool], items: Sequence[T]) -> tuple[list[T], list[T]]:
-    """The items whose mask is False, and those whose mask is True."""
-    falses = [item for flag, item in zip(mask, items, strict=True) if not flag]
-    trues = [item for flag, item in zip(mask, items, strict=True) if flag]
-    return falses, trues
-
-
-def merge_lists(mask: Sequence[bool], falses: Sequence[T], trues: Sequence[T]) -> list[T]:
-    """The inverse of ``partition_list``."""
-    false_items, true_items = iter(falses), iter(trues)
-    return [next(true_items) if flag else next(false_items) for flag in mask]
 
 
 def canonicalize_axis(axis: int, rank: int, op: str = "axis") -> int:

@@ -25,7 +25,9 @@ def add_parser(commands: Any) -> None:
         "(name, callable, arguments), each of them is timed; else the function itself.",
     )
     parser.add_argument("target", metavar="FILE.py:function")
-    parser.add_argument("--seconds", type=float, default=0.5, help="per case (default: 0.5)")
+    parser.add_argument(
+        "--seconds", type=positive_seconds, default=0.5, help="per case (default: 0.5)"
+    )
     parser.add_argument("--runs", type=int, default=None, help="samples per case")
     parser.set_defaults(run=run)
 
@@ -46,6 +48,14 @@ def run(options: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
+def positive_seconds(text: str) -> float:
+    """A number above 0, for argparse."""
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"must be above 0; got {text}. Fix: --seconds 0.5")
+    return value
+
+
 def load_function(target: str) -> tuple[str, Callable[..., Any]]:
     """The function that `FILE.py:function` names, and its name.
 
@@ -54,22 +64,31 @@ def load_function(target: str) -> tuple[str, Callable[..., Any]]:
     """
     file, separator, name = target.rpartition(":")
     if not separator or not file or not name:
-        raise CommandError(f"the target must be FILE.py:function; got {target!r}")
+        raise CommandError(f"the target must be FILE.py:function; got {target!r}. Fix: my.py:f")
     path = Path(file)
     if not path.is_file():
-        raise CommandError(f"{file} must be a Python file; there is none")
+        raise CommandError(f"{file} must be a Python file; there is none. Fix: its path")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise CommandError(f"{file} must be a Python file, named *.py")
+        raise CommandError(f"{file} must be a Python file, named *.py. Fix: rename it")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.parent.resolve()))
     spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
-        known = ", ".join(key for key, value in vars(module).items() if inspect.isfunction(value))
-        raise CommandError(f"{file} must define the function {name}; it defines: {known}")
+        known = ", ".join(filter(None, (_own_name(key, vars(module)) for key in vars(module))))
+        raise CommandError(
+            f"{file} must define the function {name}; it defines: {known}. Fix: use one of these"
+        )
     return name, function
+
+
+def _own_name(key: str, names: dict[str, Any]) -> str | None:
+    """`key` if it is a function, jitted or not, that was defined in the file itself."""
+    value = names[key]
+    is_function = callable(value) and not inspect.isclass(value)
+    return key if is_function and value.__module__ == names["__name__"] else None
 
 
 def find_cases(name: str, function: Callable[..., Any]) -> list[Case]:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,6 +66,7 @@ def run(options: argparse.Namespace) -> int:
     require("rich", "demo")
     if options.plot:
         require("matplotlib", "plot")
+        check_plot_path(options.plot)
     digits = load_digits(options.seed)
     device = find_device(options.platform)
     with gf.default_device(device):
@@ -71,6 +74,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def train_and_report(options: argparse.Namespace, digits: Digits, device: Any) -> int:
+    """What `run` does once there are data and a device; returns the exit status."""
     initial = demo_model.initial_state(gf.random.PRNGKey(options.seed), LAYER_SIZES)
     # The jitted step donates its state: what NumPy starts from has to be copied first.
     numpy_initial = demo_model.to_numpy(initial)
@@ -126,7 +130,8 @@ def find_device(platform: str | None) -> Any:
     try:
         return gf.devices(platform)[0]
     except (RuntimeError, ValueError, ImportError, IndexError) as error:
-        raise CommandError(f"platform {platform} must have a device; got: {error}") from error
+        asked = f"the platform {platform}" if platform else "the default platform"
+        raise CommandError(f"{asked} must have a device; got: {error}") from error
 
 
 def batches(digits: Digits, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -229,6 +234,24 @@ def print_table(device: Any, stats: Any, timings: dict[str, Timing], difference:
         table.add_row(f"steps per second, {name}", f"{1 / timing.median:,.0f}")
     table.add_row(f"loss of {COMPARED_STEPS} steps against NumPy", f"{difference:.1e} apart")
     require("rich.console", "demo").Console().print(table)
+
+
+def check_plot_path(path: str) -> None:
+    """Refuses, before anything is trained, a file that could not be written afterwards.
+
+    Raises:
+        CommandError: no such folder, or a kind of file that matplotlib does not draw.
+    """
+    folder = Path(path).resolve().parent
+    if not os.access(folder, os.W_OK):
+        raise CommandError(
+            f"the folder of {path} must exist and be writable; got {folder}. Fix: --plot loss.png"
+        )
+    known = require("matplotlib.figure", "plot").Figure().canvas.get_supported_filetypes()
+    if Path(path).suffix.lower()[1:] not in known:
+        raise CommandError(
+            f"the file must be one of {', '.join(sorted(known))}; got {path}. Fix: --plot loss.png"
+        )
 
 
 def plot_losses(losses: list[float], path: str) -> None:

@@ -10,6 +10,9 @@ from gpuflow.cli import bench, demo, doctor
 from gpuflow.cli.problems import CommandError
 from gpuflow.version import __version__
 
+# What a shell reports of a command that Ctrl-C ended: 128 + SIGINT.
+INTERRUPTED = 130
+
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all subcommands; each sets `run`, a function of the parsed arguments."""
@@ -29,6 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CommandError as error:
         print(f"gpuflow {options.command}: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"gpuflow {options.command}: interrupted", file=sys.stderr)
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

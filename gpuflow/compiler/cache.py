@@ -157,6 +157,9 @@ class KernelCache:
             with self._lock:
                 self.stats.loaded += 1
             return found
+        return self._build(key, build)
+
+    def _build(self, key: str, build: Callable[[], Entry]) -> Entry:
         start = time.perf_counter()
         entry = build()
         with self._lock:
@@ -164,6 +167,20 @@ class KernelCache:
             self.stats.build_seconds += time.perf_counter() - start
         self._write(key, entry)
         return entry
+
+    def replace(self, key: str, build: Callable[[], Entry], error: Exception) -> Entry:
+        """A new entry in place of one that could not be loaded because of ``error``.
+
+        Args:
+            key: From ``cache_key``.
+            build: Makes the entry; its exceptions pass through.
+            error: Why; it stands in the warning.
+
+        Returns:
+            The new entry.
+        """
+        self._warn(f"holds a kernel that does not load, {key[:12]} ({error})")
+        return self._build(key, build)
 
     def path(self, key: str, suffix: str) -> Path | None:
         """Where the file of an entry is, or would be."""

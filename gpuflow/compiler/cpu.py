@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache as cached
 
+from gpuflow.base.config import config
 from gpuflow.compiler import (
     cpu_build,
     cpu_column,
@@ -21,12 +22,16 @@ from gpuflow.compiler.cpu_column import ColumnPrinter
 from gpuflow.compiler.cpu_printer import CpuPrinter
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.printer import Source
+from gpuflow.kir import nodes, scalar, walk
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
 from gpuflow.kir.verify import verify
 
-# The modules that decide what a kernel's text becomes.
+# The modules that decide what a kernel's text becomes; nodes lays out the argument block.
 _EMITTERS = (
+    nodes,
+    scalar,
+    walk,
     printer,
     cpu_printer,
     cpu_column,
@@ -56,7 +61,8 @@ def print_cpu(kernel: Kernel) -> Source:
 def cache_parts() -> tuple[str, ...]:
     """What a CPU kernel's code depends on besides its text."""
     versions = (version_of("numba"), version_of("llvmlite"))
-    return ("cpu", source_digest(_EMITTERS), *versions, host_identity())
+    settings = " ".join(config.environment.numba)
+    return ("cpu", source_digest(_EMITTERS), *versions, host_identity(), settings)
 
 
 def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> LoadedKernel:
@@ -88,5 +94,12 @@ def _load(kernel: Kernel, key: str, cache: KernelCache) -> LoadedKernel:
         built = build_cpu(source)
         return Entry(built.code, "o", source.text, built.entry, built.imports)
 
+    def load(entry: Entry) -> LoadedKernel:
+        return load_cpu(Object(entry.code, entry.entry, entry.imports))
+
     entry = cache.get(key, build)
-    return load_cpu(Object(entry.code, entry.entry, entry.imports))
+    try:
+        return load(entry)
+    except RuntimeError as error:
+        # A stored object that does not link here: build it again, once.
+        return load(cache.replace(key, build, error))

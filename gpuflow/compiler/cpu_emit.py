@@ -18,6 +18,9 @@ _FLOATS = {"float32": ir.FloatType(), "float64": ir.DoubleType()}
 _FLAGS = ("contract",)
 
 Number = bool | int | float
+# An ir.Value with a type. llvmlite has no type hints, and what a checker infers is wrong: None for
+# most of the builder's instructions, and an ir.Value without its type.
+Instruction = Any
 
 
 def llvm_type(dtype: str) -> ir.Type:
@@ -45,21 +48,21 @@ class Lane:
     """One LLVM value: ``builder`` emits what the operators ask for."""
 
     builder: ir.IRBuilder
-    value: ir.Value
+    value: Instruction
     dtype: str
 
     def constant(self, number: Number) -> Lane:
         """A constant of this value's dtype."""
         return constant(self.builder, self.dtype, number)
 
-    def like(self, value: ir.Value) -> Lane:
+    def like(self, value: Instruction) -> Lane:
         """An LLVM value of this value's dtype."""
         return Lane(self.builder, value, self.dtype)
 
-    def _other(self, other: Lane | Number) -> ir.Value:
+    def _other(self, other: Lane | Number) -> Instruction:
         return other.value if isinstance(other, Lane) else self.constant(other).value
 
-    def _arithmetic(self, name: str, left: ir.Value, right: ir.Value) -> Lane:
+    def _arithmetic(self, name: str, left: Instruction, right: Instruction) -> Lane:
         if is_float(self.dtype):
             return self.like(getattr(self.builder, "f" + name)(left, right, flags=_FLAGS))
         return self.like(getattr(self.builder, name)(left, right))
@@ -202,7 +205,7 @@ def cast(x: Lane, dtype: str) -> Lane:
     return Lane(builder, value, dtype)
 
 
-def _from_float(x: Lane, dtype: str) -> Any:
+def _from_float(x: Lane, dtype: str) -> Instruction:
     builder, kind = x.builder, llvm_type(dtype)
     if is_float(dtype):
         widen = bits(dtype) > bits(x.dtype)

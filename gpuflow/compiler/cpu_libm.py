@@ -171,4 +171,5 @@ def _keep_declared(module: ir.Module, functions: list[ir.Function]) -> None:
         kept.section = "llvm.metadata"
     kept.value_type = kind
     kept.type = kind.as_pointer()
-    kept.initializer = ir.Constant(kind, entries)
+    # llvmlite has no type hints; its None is inferred to be the only initializer.
+    kept.initializer = ir.Constant(kind, entries)  # pyright: ignore[reportAttributeAccessIssue]

@@ -32,11 +32,16 @@ from gpuflow.compiler.cuda_build import CudaObject, build_cuda
 from gpuflow.compiler.cuda_schedule import schedule_cuda, schedules_to_try
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.plan import KernelStep, Step
+from gpuflow.kir import nodes, scalar, walk
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
 
-# The modules that decide what a kernel's text becomes; the arithmetic is emitted by the cpu ones.
+# The modules that decide what a kernel's text becomes; the arithmetic is emitted by the cpu ones,
+# and nodes lays out the argument block.
 _EMITTERS = (
+    nodes,
+    scalar,
+    walk,
     printer,
     cuda,
     cuda_printer,

@@ -42,6 +42,8 @@ def is_written_in(value: Any) -> bool:
     """
     if isinstance(value, bool | np.bool_):
         return True
+    if isinstance(value, complex | np.complexfloating):
+        return False  # no kernel holds one
     number = float(value)
     return number == 0.0 or not np.isfinite(number)
 

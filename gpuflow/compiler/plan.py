@@ -327,7 +327,9 @@ def flops_of(step: Step) -> int:
     """Floating-point operations of a step: one for each scalar function and element."""
     if isinstance(step, KernelStep):
         return sum(call.points * max(1, len(step.eqns) // len(step.calls)) for call in step.calls)
-    rule = step.eqn.primitive.lower if isinstance(step, CallStep) else None
+    if not isinstance(step, CallStep):
+        return 0
+    rule = step.eqn.primitive.lower
     if isinstance(rule, Library) and rule.flops is not None:
         avals = [operand.aval for operand in step.operands]
         return rule.flops(avals, [var.aval for var in step.eqn.outputs], step.eqn.params)

@@ -121,6 +121,8 @@ class Definitions:
 
     def is_read_once(self, atom: Atom) -> bool:
         """Whether one equation reads ``atom``, and it is not an output of the program."""
+        if type(atom) is Literal:
+            return False
         return len(self._reads.get(atom, ())) == 1 and atom not in self._outputs
 
 

@@ -80,6 +80,7 @@ def iteration_of(eqn: Eqn) -> Iteration | None:
         return Iteration(operand.shape, kept, (own,), axes)
     if isinstance(rule, Layout):
         links = rule.links(eqn.inputs[0].aval, out, **eqn.params)
+        assert links is not None  # or it would not be fusible
         return Iteration(out.shape, every, (tuple(links),))
     return Iteration(out.shape, every, ((),) * len(eqn.inputs))
 

@@ -7,55 +7,27 @@ inlines the function. Rules see flat operands; trees are handled in the wrappers
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base import dtypes, tree
 from gpuflow.base.util import safe_zip
-from gpuflow.control.jit import close_over
+from gpuflow.control.custom_calls import (
+    Flat,
+    FlatCall,
+    bind_arguments,
+    call_effects,
+    call_execute,
+    call_shape,
+    close_call,
+)
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero
-from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.batching import batch_flat
-
-Flat = Callable[..., Sequence[Any]]
-
-
-def _call_shape(*avals: ShapedArray, call_jaxpr: Any, **params: Any) -> list[ShapedArray]:
-    del avals, params
-    return call_jaxpr.out_avals
-
-
-def _call_execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
-    return list(params["call_jaxpr"](*operands))
-
-
-def _call_effects(params: dict[str, Any]) -> frozenset[Any]:
-    call = params["call_jaxpr"]
-    return call.effects if isinstance(call, ClosedJaxpr) else frozenset()
-
-
-def _close(
-    operands: Sequence[Any], params: dict[str, Any]
-) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Make the function a jaxpr; closed-over values become operands without tangents."""
-    call = params["call_jaxpr"]
-    if isinstance(call, ClosedJaxpr):
-        return operands, params
-    avals = [aval_of(operand) for operand in operands]
-    jaxpr, consts = trace_to_jaxpr(call, avals, function_name=params["name"])
-    hidden, closed = close_over(jaxpr, consts, params["name"])
-    count = params["num_consts"] + len(hidden)
-    return [*hidden, *operands], {**params, "call_jaxpr": closed["jaxpr"], "num_consts": count}
-
-
-# --- custom_jvp ----------------------------------------------------------------------------
 
 
 def _custom_jvp_jvp(
@@ -124,7 +96,7 @@ def _align_tangents(
                 "[custom_jvp] a mapped tangent needs a mapped output; got an output that does not "
                 "depend on the mapped operand. Fix: compute the output from the argument."
             )
-        if out_dim != tangent_dim:
+        if out_dim is not None and out_dim != tangent_dim:
             tangents[k] = batch_to_dim(tangents[k], tangent_dim, out_dim, axis.size)
     return [*outs, *tangents]
 
@@ -132,38 +104,17 @@ def _align_tangents(
 custom_jvp_p = register(
     Primitive(
         "custom_jvp_call",
-        shape=_call_shape,
-        execute=_call_execute,
-        close=_close,
+        shape=call_shape,
+        execute=call_execute,
+        close=close_call,
         jvp=_custom_jvp_jvp,
         batch=_custom_jvp_batch,
         lower=Inline(lambda params: params["call_jaxpr"]),
         multiple_results=True,
-        effects=_call_effects,
+        effects=call_effects,
         subjaxprs=lambda params: [params["call_jaxpr"]],
     )
 )
-
-
-def _bind_arguments(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, ...]:
-    """All arguments by position, defaults included."""
-    try:
-        bound = inspect.signature(function).bind(*args, **kwargs)
-    except (TypeError, ValueError) as error:
-        if not kwargs:
-            return args
-        raise TypeError(
-            f"[custom rule] arguments must fit the function; got {kwargs}. ({error})"
-        ) from None
-    bound.apply_defaults()
-    if bound.kwargs:
-        raise TypeError(
-            "[custom rule] keyword-only arguments are not passed to rules; "
-            f"got {sorted(bound.kwargs)}. Fix: make them positional."
-        )
-    return bound.args
 
 
 class custom_jvp:
@@ -216,38 +167,21 @@ class custom_jvp:
                 f"[custom_jvp] {self.fun.__name__} must have a rule before it is called; got none. "
                 f"Fix: @{self.fun.__name__}.defjvp."
             )
-        args = _bind_arguments(self.fun, args, kwargs)
+        args = bind_arguments(self.fun, args, kwargs)
         fixed = {k: args[k] for k in self.nondiff_argnums}
         dynamic = tuple(arg for k, arg in enumerate(args) if k not in fixed)
         leaves, treedef = tree.flatten(dynamic)
-        out_trees: list[tree.TreeDef] = []
-        call = _flat_call(self.fun, fixed, len(args), treedef, out_trees)
+        call = FlatCall(self.fun, fixed, len(args), treedef)
         rule = _flat_jvp_rule(self.jvp, tuple(fixed.values()), treedef, self.fun.__name__)
         outs = custom_jvp_p.bind(
             *leaves, call_jaxpr=call, jvp=rule, name=self.fun.__name__, num_consts=0
         )
-        return tree.unflatten(out_trees[-1] if out_trees else rule.out_tree[-1], outs)
+        out_tree = rule.out_tree[-1] if call.out_tree is None else call.out_tree
+        return tree.unflatten(out_tree, outs)
 
 
 def _plus(first: Any, second: Any) -> Any:
     return first + second
-
-
-def _flat_call(
-    function: Callable[..., Any],
-    fixed: dict[int, Any],
-    count: int,
-    treedef: tree.TreeDef,
-    out_trees: list[tree.TreeDef],
-) -> Flat:
-    def call(*leaves: Any) -> list[Any]:
-        rest = iter(tree.unflatten(treedef, leaves))
-        full = [fixed[k] if k in fixed else next(rest) for k in range(count)]
-        outs, out_tree = tree.flatten(function(*full))
-        out_trees.append(out_tree)
-        return outs
-
-    return call
 
 
 class _FlatJvpRule:

@@ -15,7 +15,7 @@ from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr
 from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, UndefinedPrimal, Zero, is_undefined
-from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.ops.axes import move_axis
 from gpuflow.runtime.execute import executable_of
 from gpuflow.transforms.batching import batch_jaxpr
@@ -28,12 +28,7 @@ def close_over(
     jaxpr: Jaxpr, consts: Sequence[Any], name: str, **extra: Any
 ) -> tuple[list[Any], dict[str, Any]]:
     """Hidden operands and params of a jit equation for a traced program."""
-    hoisted = jaxpr.replace(
-        constvars=(),
-        invars=(*jaxpr.constvars, *jaxpr.invars),
-        argument_names=("",) * len(jaxpr.constvars) + jaxpr.argument_names,
-    )
-    return list(consts), {"jaxpr": ClosedJaxpr(hoisted), "name": name, **extra}
+    return list(consts), {"jaxpr": ClosedJaxpr(hoist_consts(jaxpr)), "name": name, **extra}
 
 
 def _bind(jaxpr: ClosedJaxpr, name: str, operands: Sequence[Any]) -> list[Any]:
@@ -46,7 +41,10 @@ def _shape(*avals: ShapedArray, jaxpr: ClosedJaxpr, **params: Any) -> list[Shape
     del params
     for given, wanted in safe_zip(avals, jaxpr.in_avals):
         if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
-            raise TypeError(f"[jit] operands must match the traced types; got {given}: {wanted}.")
+            raise TypeError(
+                f"[jit] operands must match the traced types; got {given} for {wanted}. "
+                "Fix: the rule that bound this jit; programs cannot cause it."
+            )
     return jaxpr.out_avals
 
 

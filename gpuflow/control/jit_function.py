@@ -322,8 +322,15 @@ def _check_outputs(name: str, outs: Sequence[Any], out_tree: tree.TreeDef) -> No
             )
 
 
-def make_jit(function: Callable[..., Any], **options: Any) -> JitFunction:
-    """Build a JitFunction from the keyword arguments of ``gpuflow.jit``."""
+def make_jit(
+    function: Callable[..., Any],
+    static_argnums: int | Iterable[int] | None,
+    static_argnames: str | Iterable[str] | None,
+    donate_argnums: int | Iterable[int] | None,
+    donate_argnames: str | Iterable[str] | None,
+    inline: bool,
+) -> JitFunction:
+    """Build a JitFunction from the arguments of ``gpuflow.jit``."""
     if not callable(function):
         raise TypeError(
             f"[jit] the first argument must be a function; got {function!r}. Fix: jit(f)(x)."
@@ -331,11 +338,11 @@ def make_jit(function: Callable[..., Any], **options: Any) -> JitFunction:
     return JitFunction(
         function,
         JitOptions(
-            _indices(options.get("static_argnums")),
-            _names(options.get("static_argnames")),
-            _indices(options.get("donate_argnums")),
-            _names(options.get("donate_argnames")),
-            bool(options.get("inline", False)),
+            _indices(static_argnums),
+            _names(static_argnames),
+            _indices(donate_argnums),
+            _names(donate_argnames),
+            bool(inline),
         ),
     )
 

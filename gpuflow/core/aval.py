@@ -54,7 +54,10 @@ class ShapedArray:
         return found
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"[aval] avals are immutable; got an assignment to {name}.")
+        raise AttributeError(
+            f"[aval] avals are immutable; got an assignment to {name}. "
+            f"Fix: aval.update({name}=...)."
+        )
 
     def __reduce__(self) -> Any:
         return ShapedArray, (self.shape, self.dtype, self.weak_type)
@@ -75,10 +78,6 @@ class ShapedArray:
         """A copy with some fields changed."""
         fields = {"shape": self.shape, "dtype": self.dtype, "weak_type": self.weak_type}
         return ShapedArray(**{**fields, **changes})
-
-    def strip_weak_type(self) -> ShapedArray:
-        """The same aval without weak type."""
-        return ShapedArray(self.shape, self.dtype) if self.weak_type else self
 
     def tangent(self) -> ShapedArray:
         """The aval of tangents of values with this aval; weak like the values."""
@@ -121,7 +120,9 @@ class HasAval:
 
     def __len__(self) -> int:
         if not self.aval.shape:
-            raise TypeError("[len] the array must have at least one axis; got shape ().")
+            raise TypeError(
+                "[len] the array must have at least one axis; got shape (). Fix: x.size."
+            )
         return self.aval.shape[0]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 from gpuflow.base.dtypes import canonicalize
 from gpuflow.base.util import SourceLine, safe_zip
@@ -34,6 +34,7 @@ class DropVar(Var):
     __slots__ = ()
 
 
+@final
 class Literal:
     """A scalar written into a jaxpr."""
 

@@ -40,7 +40,9 @@ class Primitive:
             programs; they have no impl.
         close: ``(operands, params) -> (operands, params)`` for params with Python functions: their
             closed-over values become operands, before the op is recorded or batched.
-        simplify: ``(eqn, definition) -> replacement`` for the compiler; see compiler/simplify.py.
+        device: ``params -> Device | None`` of the outputs, for ops that move arrays; by default
+            outputs are where the operands are.
+        simplify: ``(eqn, definition, build) -> outputs``, or None; see compiler/program.py.
         size_params: names of params that hold sizes only; a plan template ignores them.
         domain, tolerance, reference: for the op sweep in the tests.
     """
@@ -58,6 +60,7 @@ class Primitive:
     linearize: Callable[..., Any] | None = None
     execute: Callable[..., Any] | None = None
     close: Callable[..., Any] | None = None
+    device: Callable[[dict[str, Any]], Any] | None = None
     simplify: Callable[..., Any] | None = None
     size_params: frozenset[str] = frozenset()
     domain: Any = None

@@ -129,7 +129,7 @@ class Tracer(HasAval):
         )
 
     def __bool__(self) -> bool:
-        mend = "use jnp.where, lax.cond or a static argument (static_argnums)."
+        mend = "use jnp.where, or a static argument (static_argnums)."
         return bool(self._need_concrete(TracerBoolConversionError, "bool", mend))
 
     def __int__(self) -> int:
@@ -148,7 +148,7 @@ class Tracer(HasAval):
         raise self._refusal(ConcretizationTypeError, "complex", mend)
 
     def __index__(self) -> int:
-        mend = "pass it as a static argument (static_argnums), or use lax.fori_loop for a loop."
+        mend = "pass it as a static argument (static_argnums), or use the size of an array."
         return self._need_concrete(TracerIntegerConversionError, "index", mend).__index__()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

@@ -4,6 +4,7 @@ Semantics are jax.numpy's: immutable arrays, 32-bit defaults, weakly typed Pytho
 """
 
 from gpuflow.base.names import missing_name as _missing_name
+from gpuflow.base.names import public_names as _public_names
 from gpuflow.numpy.contractions import dot as dot
 from gpuflow.numpy.contractions import inner as inner
 from gpuflow.numpy.contractions import matmul as matmul
@@ -39,7 +40,6 @@ from gpuflow.numpy.elementary import asinh as asinh
 from gpuflow.numpy.elementary import atan as atan
 from gpuflow.numpy.elementary import atan2 as atan2
 from gpuflow.numpy.elementary import atanh as atanh
-from gpuflow.numpy.elementary import broadcastlike as broadcastlike
 from gpuflow.numpy.elementary import cbrt as cbrt
 from gpuflow.numpy.elementary import ceil as ceil
 from gpuflow.numpy.elementary import conj as conj
@@ -190,6 +190,12 @@ from gpuflow.numpy.shaping import size as size
 from gpuflow.numpy.shaping import squeeze as squeeze
 from gpuflow.numpy.shaping import swapaxes as swapaxes
 from gpuflow.numpy.shaping import transpose as transpose
+from gpuflow.numpy.sorting import argsort as argsort
+from gpuflow.numpy.sorting import cumprod as cumprod
+from gpuflow.numpy.sorting import cumsum as cumsum
+from gpuflow.numpy.sorting import lexsort as lexsort
+from gpuflow.numpy.sorting import searchsorted as searchsorted
+from gpuflow.numpy.sorting import sort as sort
 from gpuflow.numpy.statistics import mean as mean
 from gpuflow.numpy.statistics import std as std
 from gpuflow.numpy.statistics import var as var
@@ -235,4 +241,4 @@ e = 2.718281828459045
 euler_gamma = 0.5772156649015329
 newaxis = None
 
-__getattr__ = _missing_name(__name__, "jnp", list(globals()))
+__getattr__ = _missing_name(__name__, "jnp", _public_names(globals()))

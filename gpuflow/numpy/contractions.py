@@ -10,7 +10,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.elementary import conj
-from gpuflow.numpy.promotion import check_arraylike, promote_args, promote_dtypes
+from gpuflow.numpy.promotion import check_arraylike, no_out, promote_args, promote_dtypes
 from gpuflow.numpy.shaping import ravel
 from gpuflow.numpy.ufuncs import multiply
 
@@ -196,7 +196,7 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
 
 def outer(a: Any, b: Any, out: None = None) -> Any:
     """All products of an element of ``a`` with one of ``b``: a matrix."""
-    check(out is None, lambda: "[outer] out must be None; got an array.", NotImplementedError)
+    no_out("outer", out)
     a, b = promote_dtypes(*[ravel(x) for x in _numbers("outer", a, b)])
     (m,), (n,) = aval_of(a).shape, aval_of(b).shape
     return lax.mul(lax.broadcast_in_dim(a, (m, 1), (0,)), lax.broadcast_in_dim(b, (1, n), (1,)))

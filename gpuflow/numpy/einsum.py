@@ -12,7 +12,7 @@ from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.contractions import Labels, contract, label_sizes, squeeze_ones
-from gpuflow.numpy.promotion import check_arraylike, convert, promote_dtypes
+from gpuflow.numpy.promotion import check_arraylike, convert, no_out, promote_dtypes
 from gpuflow.ops.selection import where as select_where
 
 
@@ -38,7 +38,7 @@ def einsum(
     Raises:
         ValueError: subscripts that do not fit the operands.
     """
-    check(out is None, lambda: "[einsum] out must be None; got an array.", NotImplementedError)
+    no_out("einsum", out)
     check(
         isinstance(subscripts, str) and len(operands) > 0,
         lambda: (

@@ -13,7 +13,13 @@ from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
-from gpuflow.numpy.promotion import check_arraylike, convert, promote_dtypes, user_dtype
+from gpuflow.numpy.promotion import (
+    check_arraylike,
+    convert,
+    no_out,
+    promote_dtypes,
+    user_dtype,
+)
 from gpuflow.numpy.shaping import atleast_1d, atleast_2d, expand_dims, ndim, ravel, shape
 
 # --- joining -------------------------------------------------------------------------------
@@ -69,7 +75,7 @@ concat = concatenate
 
 def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Any:
     """Join arrays of one shape along a new axis."""
-    check(out is None, lambda: "[stack] out must be None; got an array.", NotImplementedError)
+    no_out("stack", out)
     pieces = _pieces("stack", arrays, dtype)
     shapes = [aval_of(x).shape for x in pieces]
     check(

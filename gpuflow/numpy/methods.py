@@ -19,6 +19,7 @@ from gpuflow.numpy import (
     logic,
     reductions,
     shaping,
+    sorting,
     statistics,
     ufuncs,
 )
@@ -150,6 +151,10 @@ METHODS: dict[str, Callable[..., Any]] = {
     "any": reductions.any,
     "argmax": reductions.argmax,
     "argmin": reductions.argmin,
+    "argsort": sorting.argsort,
+    "sort": sorting.sort,
+    "cumsum": sorting.cumsum,
+    "cumprod": sorting.cumprod,
     "reshape": _reshape,
     "transpose": _transpose,
     "ravel": shaping.ravel,

@@ -48,6 +48,7 @@ def prepare(name: str, a: Any, axis: Axes, out: Any, where: Any, fill: Any) -> A
 
 
 def finish(out: Any, shape: Sequence[int], axes: Sequence[int], keepdims: bool) -> Any:
+    """The result of a reduction, with the reduced axes as sizes of 1 where they are kept."""
     return keep_dims(out, shape, axes) if keepdims and axes else out
 
 

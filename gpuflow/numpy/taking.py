@@ -17,6 +17,7 @@ from gpuflow.numpy.promotion import (
     broadcast_shapes,
     check_arraylike,
     convert,
+    no_out,
 )
 from gpuflow.numpy.shaping import broadcast_to, moveaxis, ravel
 from gpuflow.ops.selection import where as select_where
@@ -40,7 +41,7 @@ def take(
         TypeError: indices that are not integers.
         ValueError: another mode.
     """
-    check(out is None, lambda: "[take] out must be None; got an array.", NotImplementedError)
+    no_out("take", out)
     check(
         mode in (None, "fill", "clip", "wrap"),
         lambda: f"[take] mode must be 'fill', 'clip' or 'wrap'; got {mode!r}. Fix: mode='clip'.",

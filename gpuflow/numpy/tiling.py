@@ -63,7 +63,10 @@ def repeat(
         source = np.repeat(np.arange(sizes[place], dtype=np.int32), counts)
         check(
             total_repeat_length in (None, source.size),
-            lambda: f"[repeat] repeats must add up to {total_repeat_length}; got {source.size}.",
+            lambda: (
+                f"[repeat] repeats must add up to {total_repeat_length}; got {source.size}. "
+                f"Fix: total_repeat_length={source.size}."
+            ),
             ValueError,
         )
         return moveaxis(lax.row_gather(moveaxis(a, place, 0), source, "clip"), 0, place)

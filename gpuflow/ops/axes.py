@@ -86,7 +86,7 @@ def _broadcast_transpose(
 def _broadcast_batch(
     axis: AxisData,
     operands: Sequence[Any],
-    dims: Sequence[int | None],
+    dims: Sequence[int],
     *,
     shape: tuple[int, ...],
     broadcast_dimensions: tuple[int, ...],

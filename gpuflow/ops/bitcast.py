@@ -55,6 +55,12 @@ def _bitcast_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, param
     return builder.apply(f"bitcast_{target.name}", value) if source != target else value
 
 
+_NO_KERNEL = (
+    "[bitcast_convert_type] kernels take 16-bit floats only as float16 and bfloat16; got {}. "
+    "Fix: call it outside of jit."
+)
+
+
 def _narrow_to_bits(builder: Any, value: Any, name: str) -> Any:
     """The 16 bits of a float16 or bfloat16 that is held as float32."""
     u32 = partial(builder.const, "uint32")
@@ -62,7 +68,7 @@ def _narrow_to_bits(builder: Any, value: Any, name: str) -> Any:
     high = builder.apply("shift_right_logical", bits, u32(16))
     if name == "bfloat16":
         return builder.cast(high, "uint16")
-    check(name == "float16", lambda: f"[bitcast_convert_type] no kernel for {name}.")
+    check(name == "float16", lambda: _NO_KERNEL.format(name))
     magnitude = builder.apply("and", bits, u32(0x7FFFFFFF))
     # float32 has 13 more bits of mantissa and a bias larger by 112.
     fraction = builder.apply("shift_right_logical", magnitude, u32(13))
@@ -84,7 +90,7 @@ def _bits_to_narrow(builder: Any, bits: Any, name: str) -> Any:
     wide = builder.cast(bits, "uint32")
     if name == "bfloat16":
         return builder.apply("bitcast_float32", builder.apply("shift_left", wide, u32(16)))
-    check(name == "float16", lambda: f"[bitcast_convert_type] no kernel for {name}.")
+    check(name == "float16", lambda: _NO_KERNEL.format(name))
     low = builder.apply("and", wide, u32(0x7FFF))
     shifted = builder.apply("shift_left", low, u32(13))
     normal = builder.apply("add", shifted, u32(112 << 23))

@@ -90,7 +90,10 @@ def _conj_shape(x: ShapedArray, *, input_dtype: Any) -> ShapedArray:
     )
     check(
         x.dtype == input_dtype,
-        lambda: f"[conj] input_dtype must be the operand's; got {input_dtype} for {x}.",
+        lambda: (
+            f"[conj] input_dtype must be the operand's; got {input_dtype} for {x}. "
+            f"Fix: input_dtype={x.dtype}."
+        ),
     )
     return ShapedArray(x.shape, _WHOLES.get(x.dtype, x.dtype), x.weak_type)
 

@@ -42,8 +42,7 @@ def device_put(x: Any, device: Any = None, source: Any = None) -> Any:
     return device_put_p.bind(x, device=device, source=source)
 
 
-# A program runs on one device, so inside it this is a name for its operand; the caller's runtime
-# moves concrete arrays.
+# A program runs on one device, so inside it this is a name for its operand.
 device_put_p = define(
     "device_put",
     shape=_put_shape,
@@ -53,5 +52,6 @@ device_put_p = define(
         lambda ct, x, *, device, source: device_put(ct, device=source, source=device)
     ),
     batch=_put_batch,
+    device=lambda params: params["device"],
     lower=Layout(lambda view, out, *, device, source: view, _put_links),
 )

@@ -22,7 +22,7 @@ def _load_special(xp: Any) -> ModuleType:
         import scipy.special
 
         return scipy.special
-    import cupyx.scipy.special
+    import cupyx.scipy.special  # pyright: ignore[reportMissingImports] (optional)
 
     return cupyx.scipy.special
 

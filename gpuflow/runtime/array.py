@@ -5,7 +5,7 @@ Operators and methods come from one table, ``numpy/methods.py``, through ``wirin
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -188,7 +188,7 @@ def _restore(data: np.ndarray, aval: ShapedArray) -> Array:
     return Array(np.ascontiguousarray(data).reshape(aval.shape), aval, default_device())
 
 
-def raise_deleted(array: Array) -> None:
+def raise_deleted(array: Array) -> NoReturn:
     """Raise for an array without data.
 
     Raises:

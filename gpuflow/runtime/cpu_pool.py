@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 
 from gpuflow.base.config import config
 
 Call = Callable[[int, int, int], None]
+_CANCEL_SECONDS = 1e-3  # between two looks at a cancelled job
 
 
 class _Job:
@@ -34,9 +36,21 @@ class _Job:
                     return
                 self.next = start + self.chunk
                 self.running += 1
-            self.call(self.address, start, min(start + self.chunk, self.extent))
+            try:
+                self.call(self.address, start, min(start + self.chunk, self.extent))
+            finally:
+                with self.lock:
+                    self.running -= 1
+
+    def cancel(self) -> None:
+        """Start no more chunks, and wait for those that run: they write to the caller's memory."""
+        with self.lock:
+            self.next = self.extent
+        while True:
             with self.lock:
-                self.running -= 1
+                if self.running == 0:
+                    return
+            time.sleep(_CANCEL_SECONDS)
 
 
 class ThreadPool:
@@ -59,8 +73,12 @@ class ThreadPool:
             job = self._job = _Job(call, address, extent, chunk)
             for _ in self._workers:
                 self._wake.release()
-            job.work()
-            job.finished.wait()
+            try:
+                job.work()
+                job.finished.wait()
+            except BaseException:  # Ctrl-C, which may come at any line
+                job.cancel()
+                raise
         finally:
             self._job = None
             self._busy.release()

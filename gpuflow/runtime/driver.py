@@ -34,6 +34,7 @@ class Driver(Protocol):
         ``words`` is the address of its argument block, which is filled in before each call;
         launches run in order.
         """
+        ...
 
     def gemm(self, out: Any, a: Any, b: Any) -> None:
         """``out = a @ b`` for stacks of matrices; transposed views are read in place."""

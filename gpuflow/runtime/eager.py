@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
-from gpuflow.base.config import config
+from gpuflow.base.config import Settings, config
 from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
 from gpuflow.core.trace import Tracer, check_not_leaked
 from gpuflow.runtime.array import Array, as_numpy, raise_deleted
@@ -35,6 +35,8 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
             aval = aval_of(value)
             arrays.append(as_numpy(value, aval))
             avals.append(aval)
+    if primitive.device is not None:
+        device = primitive.device(params) or device
     device = device or default_device()
     outs = out_avals(primitive, tuple(avals), params)
     with np.errstate(all="ignore"):
@@ -83,11 +85,16 @@ def _wrap(
         )
     settings = config.trace_context()
     if settings.debug_nans or settings.debug_infs:
-        _check_finite(primitive, data, aval, settings)
+        check_finite(primitive.name, data, aval, settings)
     return Array(data, aval, device)
 
 
-def _check_finite(primitive: Any, data: np.ndarray, aval: ShapedArray, settings: Any) -> None:
+def check_finite(name: str, data: np.ndarray, aval: ShapedArray, settings: Settings) -> None:
+    """Refuse nan or inf in a result of ``name`` where the settings ask for it.
+
+    Raises:
+        FloatingPointError: there is one.
+    """
     if dtypes.is_extended(aval.dtype) or not dtypes.is_inexact(aval.dtype):
         return
     found_nan = settings.debug_nans and np.isnan(data).any()
@@ -95,6 +102,7 @@ def _check_finite(primitive: Any, data: np.ndarray, aval: ShapedArray, settings:
     if found_nan or found_inf:
         what = "nan" if found_nan else "inf"
         raise FloatingPointError(
-            f"[{primitive.name}] results must be finite with debug_nans or debug_infs set; "
-            f"got {what} in {aval}. Fix: check the operands of this op."
+            f"[{name}] results must be finite with debug_nans or debug_infs set; "
+            f"got {what} in {aval}. Fix: check the operands of this op; in a compiled program, "
+            "find it with disable_jit."
         )

@@ -1,50 +1,65 @@
-"""Executables: bound plans printed as straight-line Python drivers.
+"""Executables: what runs a compiled program on Arrays.
 
-A call fills addresses into argument blocks, launches kernels and wraps outputs; nothing is
-interpreted. All plans of a device share one arena, so callers run one at a time.
+Plans share arenas; a driver belongs to one arena, so that callers in several threads never share
+argument blocks.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.plan import (
-    CallStep,
-    CopyStep,
-    KernelStep,
-    Operand,
-    Plan,
     Step,
     bytes_of,
     flops_of,
-    writes_of,
 )
-from gpuflow.core.aval import aval_of, storage_dtype
-from gpuflow.core.jaxpr import ClosedJaxpr, Literal, Var
-from gpuflow.core.lowering import Library
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.trace import Tracer, check_not_leaked
 from gpuflow.runtime.array import Array, as_numpy, raise_deleted
-from gpuflow.runtime.device import default_device
+from gpuflow.runtime.device import Device, default_device
 from gpuflow.runtime.driver_cpu import cpu_driver
-from gpuflow.runtime.memory import SMALLEST_POOLED, Arena, address, address_text, allocate, arenas
-from gpuflow.runtime.program_text import DriverText
+from gpuflow.runtime.driver_program import build_driver
+from gpuflow.runtime.eager import check_finite
+from gpuflow.runtime.memory import SMALLEST_POOLED, Arena, allocate, arenas
 
 
-def is_shared(data: np.ndarray) -> bool:
-    """Whether somebody besides one Array holds the memory and would see it change.
+def _references(data: np.ndarray) -> tuple[int, int]:
+    """Reference counts of an array and of the memory behind it."""
+    return sys.getrefcount(data), sys.getrefcount(data.base)
 
-    ``data`` is referred to by its Array, the list of operands, this argument and getrefcount's. A
-    view of pooled memory refers to the block behind instead, as does ``data`` itself.
+
+def _unshared_references() -> tuple[int, int]:
+    """The counts for an array that only its Array and a list of operands hold.
+
+    Measured, because Python versions differ in what they count.
     """
-    return sys.getrefcount(data) > 4 or (
-        data.base is not None and sys.getrefcount(data.base) > 2
-    )
+    count = SMALLEST_POOLED
+    aval = ShapedArray((count,), np.uint8)
+    array = Array(allocate(aval.shape, aval.dtype, count), aval, default_device())
+    arrays: list[Any] = [array._data]
+    return _references(arrays[0])
+
+
+def is_shared(arrays: list[np.ndarray], k: int) -> bool:
+    """Whether somebody besides one Array holds operand k's memory and would see it change.
+
+    A view of pooled memory refers to the block behind it, as the array itself does.
+    """
+    own, behind = _references(arrays[k])
+    most, most_behind = _unshared()
+    return own > most or (arrays[k].base is not None and behind > most_behind)
+
+
+_unshared = cache(_unshared_references)
 
 
 class Executable:
@@ -58,7 +73,8 @@ class Executable:
         self._overwritten = [k for k in self.donated if self.plan.jaxpr.invars[k] in overwritten]
         self._constant_arrays = [as_numpy(value, aval_of(value)) for value in self._constants]
         self._drivers: dict[Arena, tuple[int, Callable[..., list[Any]]]] = {}
-        self._device = default_device()
+        settings = config.trace_context()  # a part of jit's key: programs of others differ
+        self._checked = settings if settings.debug_nans or settings.debug_infs else None
         self._wrap = [
             None if isinstance(out, int) else aval
             for out, aval in zip(self.plan.outputs, jaxpr.out_avals, strict=True)
@@ -70,12 +86,13 @@ class Executable:
         return self.plan.steps
 
     def __call__(self, operands: Sequence[Any]) -> list[Any]:
-        arrays = []
+        arrays, device = [], None
         for value, aval in zip(operands, self.in_avals, strict=True):
             if type(value) is Array:
                 if value._data is None:
                     raise_deleted(value)
                 arrays.append(value._data)
+                device = value.device
             else:
                 if isinstance(value, Tracer):
                     check_not_leaked(value, "jit")
@@ -83,23 +100,31 @@ class Executable:
         if self.donated:
             self._check_donated(operands)
             for k in self._overwritten:
-                if type(operands[k]) is not Array or is_shared(arrays[k]):
+                if type(operands[k]) is not Array or is_shared(arrays, k):
                     arrays[k] = arrays[k].copy()
         arrays += self._constant_arrays
         memory = arenas.acquire()
         try:
             made = self._driver(memory)(arrays)
+        except BaseException:
+            self._delete_donated(operands)  # a host function raised: they may be overwritten
+            raise
         finally:
-            arenas.release()
-        results = self._results(made, operands)
+            arenas.release(memory)
+        results = self._results(made, operands, device or default_device())
+        self._delete_donated(operands)
+        if self._checked is not None:
+            for array in results:
+                check_finite("jit", array.data, array.aval, self._checked)
+        return results
+
+    def _delete_donated(self, operands: Sequence[Any]) -> None:
         for k in self.donated:
             if type(operands[k]) is Array:
                 operands[k].delete()
-        return results
 
-    def _results(self, made: list[Any], operands: Sequence[Any]) -> list[Any]:
+    def _results(self, made: list[Any], operands: Sequence[Any], device: Device) -> list[Any]:
         results = []
-        device = self._device
         for item, aval in zip(made, self._wrap, strict=True):
             if aval is not None:
                 results.append(Array(item, aval, device))
@@ -134,7 +159,7 @@ class Executable:
         generation, driver = self._drivers.get(memory, (-1, None))
         if driver is None or generation != memory.generation:
             memory.reserve(self.plan.arena_bytes)
-            driver = build_driver(self.plan, memory)
+            driver = build_driver(self.plan, memory, cpu_driver())
             self._drivers[memory] = (memory.generation, driver)
         return driver
 
@@ -149,185 +174,3 @@ class Executable:
 def executable_of(jaxpr: ClosedJaxpr, donated: tuple[bool, ...]) -> Executable:
     """The executable of a program, made once."""
     return jaxpr.jaxpr.memo(("executable", donated), lambda: Executable(jaxpr, donated))
-
-
-# --- drivers -------------------------------------------------------------------------------
-
-
-def build_driver(plan: Plan, memory: Arena) -> Callable[[list[np.ndarray]], list[Any]]:
-    """Print and load the straight-line driver of a plan."""
-    text = DriverText()
-    places = _Places(plan, memory, text)
-    for step in plan.steps:
-        if isinstance(step, KernelStep):
-            _kernel_step(step, places, text)
-        elif isinstance(step, CopyStep):
-            target, source = places.array(step.target), places.operand(step.source)
-            text.line(f"copyto({target}, {source})")
-        else:
-            _call_step(step, places, text)
-    outs = ", ".join(_output(out, places, text) for out in plan.outputs)
-    return text.finish(f"[{outs}]", {"copyto": np.copyto, "empty": np.empty, "allocate": allocate})
-
-
-class _Places:
-    """Where buffers are: names of arrays and of addresses in the driver's text."""
-
-    def __init__(self, plan: Plan, memory: Arena, text: DriverText) -> None:
-        self.plan, self.memory, self.text = plan, memory, text
-        self.inputs = {var: k for k, var in enumerate(plan.jaxpr.invars)}
-        for out, var in plan.in_place.items():
-            self.inputs[out] = self.inputs[var]
-        self.owned = set(plan.owned)
-        self.names: dict[Var, str] = {}
-        self.addresses: dict[Var, str] = {}
-
-    def array(self, var: Var) -> str:
-        """The name of the array of a buffer."""
-        if var in self.names:
-            return self.names[var]
-        if var in self.inputs:
-            name = f"operands[{self.inputs[var]}]"
-        elif var in self.owned:
-            name = self.text.fresh("out")
-            dtype = storage_dtype(var.aval.dtype)
-            count = var.aval.size * dtype.itemsize
-            kind = self.text.constant("dtype", dtype)
-            if count < SMALLEST_POOLED:
-                self.text.line(f"{name} = empty({var.aval.shape}, {kind})")
-            else:
-                self.text.line(f"{name} = allocate({var.aval.shape}, {kind}, {count})")
-        else:
-            name = self.text.constant("temporary", self._temporary(var))
-        self.names[var] = name
-        return name
-
-    def _temporary(self, var: Var) -> np.ndarray:
-        dtype = storage_dtype(var.aval.dtype)
-        return self.memory.array(self.plan.offsets[var], var.aval.shape, dtype)
-
-    def fixed_address(self, var: Var) -> int | None:
-        """The address of a temporary, which no call changes."""
-        if var in self.inputs or var in self.owned:
-            return None
-        return address(self.memory.memory) + self.plan.offsets[var]
-
-    def address(self, var: Var) -> str:
-        """The name of the address of an input or output."""
-        if var not in self.addresses:
-            array = self.array(var)
-            name = self.text.fresh("at")
-            found, names = address_text(array)
-            self.text.namespace.update(names)
-            self.text.line(f"{name} = {found}")
-            self.addresses[var] = name
-        return self.addresses[var]
-
-    def operand(self, operand: Operand) -> str:
-        """The text of a library operand: an array, a strided view of one, or a literal."""
-        if operand.buffer is None:
-            value = np.asarray(operand.value, storage_dtype(operand.aval.dtype))
-            return self.text.constant("literal", value)
-        view, dtype = operand.view, storage_dtype(operand.buffer.aval.dtype)
-        assert view is not None
-        array = self.array(operand.buffer)
-        whole = operand.aval.size == operand.buffer.aval.size
-        if whole and view.is_contiguous and view.offset == 0:
-            if view.shape == operand.buffer.aval.shape:
-                return array
-            return f"{array}.reshape({view.shape})"
-        strides = tuple(s * dtype.itemsize for s in view.strides)
-        make = self.text.constant("strided", np.ndarray)
-        kind = self.text.constant("dtype", dtype)
-        offset = view.offset * dtype.itemsize
-        if 0 in view.shape:
-            return self.text.constant("empty", np.empty(view.shape, dtype))
-        return f"{make}({view.shape}, {kind}, {array}, {offset}, {strides})"
-
-
-def _kernel_step(step: KernelStep, places: _Places, text: DriverText) -> None:
-    if all(call.points == 0 and not _always_runs(step) for call in step.calls):
-        for var in writes_of(step):
-            places.array(var)
-        return
-    driver = cpu_driver()
-    loaded = driver.load(step.kernel)
-    blocks = [_argument_block(call, places, text) for call in step.calls]
-    extents = [call.extent for call in step.calls]
-    words = blocks[0] if len(blocks) == 1 else _segment_table(blocks, extents, text)
-    points = sum(call.points for call in step.calls)
-    launch = text.constant("launch", driver.launcher(loaded, words, sum(extents), points))
-    text.line(f"{launch}()  # {step.kernel.name}")
-
-
-def _always_runs(step: KernelStep) -> bool:
-    """Reductions store their initial values even where there is nothing to reduce."""
-    return step.kernel.kind != "map"
-
-
-def _argument_block(call: Any, places: _Places, text: DriverText) -> int:
-    """Prepare a block of words; returns its address. Lines that fill in addresses are printed."""
-    block = np.zeros(max(len(call.words), 1), np.int64)
-    view = text.constant("words", memoryview(block))
-    text.keep(block)
-    for k, word in enumerate(call.words):
-        if word.buffer is None:
-            block[k] = word.value
-            continue
-        fixed = places.fixed_address(word.buffer)
-        if fixed is not None:
-            block[k] = fixed + word.value
-        else:
-            offset = f" + {word.value}" if word.value else ""
-            text.line(f"{view}[{k}] = {places.address(word.buffer)}{offset}")
-    return address(block)
-
-
-def _segment_table(blocks: list[int], extents: list[int], text: DriverText) -> int:
-    table, start = [len(blocks)], 0
-    for block, extent in zip(blocks, extents, strict=True):
-        table += [start, block]
-        start += extent
-    array = np.array([*table, start], np.int64)
-    text.keep(array)
-    return address(array)
-
-
-def _call_step(step: CallStep, places: _Places, text: DriverText) -> None:
-    operands = [places.operand(operand) for operand in step.operands]
-    outs = [places.array(var) for var in step.eqn.outputs]
-    rule = step.eqn.primitive.lower
-    call = rule.call if isinstance(rule, Library) else None
-    function = text.constant("call", _library_call(step, call))
-    text.line(f"{function}([{', '.join(outs)}], {', '.join(operands)})")
-
-
-def _library_call(step: CallStep, call: Callable[..., None] | None) -> Callable[..., None]:
-    primitive, params = step.eqn.primitive, step.eqn.params
-    # A host function may keep what it is given, and temporaries are overwritten.
-    may_keep = step.kind == "host"
-
-    def through_call(outs: list[np.ndarray], *operands: np.ndarray) -> None:
-        with np.errstate(all="ignore"):
-            call(np, outs, *operands, **params)
-
-    def through_impl(outs: list[np.ndarray], *operands: np.ndarray) -> None:
-        whole = [np.array(x, order="C") for x in operands] if may_keep else [
-            np.ascontiguousarray(x).reshape(x.shape) for x in operands
-        ]
-        with np.errstate(all="ignore"):
-            results = primitive.impl(np, *whole, **params)
-        results = results if primitive.multiple_results else [results]
-        for out, result in zip(outs, results, strict=True):
-            np.copyto(out, result, casting="unsafe")
-
-    return through_impl if call is None else through_call
-
-
-def _output(out: int | Var | Literal, places: _Places, text: DriverText) -> str:
-    if isinstance(out, int):
-        return str(out)
-    if isinstance(out, Literal):
-        value = np.asarray(out.value, storage_dtype(out.aval.dtype))
-        return f"{text.constant('literal', value)}.copy()"
-    return places.array(out)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from collections import OrderedDict
 from functools import cache
 from typing import Any
 
@@ -71,10 +72,11 @@ def _block_class(count: int) -> Any:
 
 
 class _Pool:
-    """Freed blocks by size."""
+    """Freed blocks by size; above the limit the ones that lay unused longest go."""
 
     def __init__(self) -> None:
         self._free: dict[int, list[np.ndarray]] = {}
+        self._by_age: OrderedDict[int, np.ndarray] = OrderedDict()
         # Reentrant: garbage collection may free a block while this thread holds the lock.
         self._lock = threading.RLock()
         self.held = 0
@@ -83,21 +85,35 @@ class _Pool:
         with self._lock:
             blocks = self._free.get(count)
             if blocks:
+                memory = blocks.pop()
+                del self._by_age[id(memory)]
                 self.held -= count
-                return blocks.pop()
+                return memory
         return aligned_bytes(count)
 
     def release(self, memory: np.ndarray) -> None:
-        count = memory.nbytes
         with self._lock:
-            if self.held + count <= MOST_POOLED_BYTES:
-                self._free.setdefault(count, []).append(memory)
-                self.held += count
+            self._free.setdefault(memory.nbytes, []).append(memory)
+            self._by_age[id(memory)] = memory
+            self.held += memory.nbytes
+            while self.held > MOST_POOLED_BYTES:
+                self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        _, memory = self._by_age.popitem(last=False)
+        blocks = self._free[memory.nbytes]
+        self._free[memory.nbytes] = [block for block in blocks if block is not memory]
+        self.held -= memory.nbytes
 
     def clear(self) -> None:
         with self._lock:
             self._free.clear()
+            self._by_age.clear()
             self.held = 0
+
+    def forget_lock(self) -> None:
+        """In a forked child: the thread that held the lock may be gone."""
+        self._lock = threading.RLock()
 
 
 _pool = _Pool()
@@ -138,27 +154,27 @@ class Arena:
 
 
 class Arenas:
-    """The arena of a device, and more of them for calls that host functions make."""
+    """Arenas for the plans that run at one time: one for each thread, and for each nested call.
+
+    A lone thread always gets the same one. Nobody waits for anybody, so a host function may wait
+    for a call in another thread.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._arenas: list[Arena] = []
-        self._depth = 0
+        self._idle: list[Arena] = []
 
     def acquire(self) -> Arena:
-        """An arena that no running plan uses; threads wait for each other. Release it after use."""
-        self._lock.acquire()
-        if self._depth == len(self._arenas):
-            self._arenas.append(Arena())
-        self._depth += 1
-        return self._arenas[self._depth - 1]
+        """An arena that no running plan uses."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return Arena()
 
-    def release(self) -> None:
-        """Give back the arena that this thread acquired last."""
-        self._depth -= 1
-        self._lock.release()
+    def release(self, arena: Arena) -> None:
+        """Give back an arena."""
+        self._idle.append(arena)
 
 
 arenas = Arenas()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=arenas.__init__)
+    os.register_at_fork(after_in_child=_pool.forget_lock)

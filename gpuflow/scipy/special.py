@@ -8,7 +8,7 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.base.names import missing_name
+from gpuflow.base.names import missing_name, public_names
 from gpuflow.base.util import canonicalize_axes
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import convert, promote_args_inexact
@@ -75,4 +75,8 @@ def logsumexp(
     return out if b is None else jnp.where(jnp.less(sign, 0), np.nan, out)
 
 
-__getattr__ = missing_name(__name__, "special", list(globals()))
+__getattr__ = missing_name(
+    __name__,
+    "special",
+    [*public_names(globals(), __name__), "erf", "erfc", "erfinv", "expit"],
+)

@@ -36,6 +36,7 @@ class BatchTrace(Trace):
     """Applies batch rules; they run under the parent."""
 
     __slots__ = ("axis",)
+    parent: Trace
 
     def __init__(self, parent: Trace, axis: AxisData) -> None:
         super().__init__(parent)
@@ -63,7 +64,7 @@ class BatchTrace(Trace):
             if primitive.batch is None:
                 raise NotImplementedError(
                     f"[{primitive.name}] vmap needs a batching rule; got a primitive without one. "
-                    "Fix: wrap the call in custom_vmap, or use lax.map."
+                    "Fix: call it in a Python loop and jnp.stack the results."
                 )
             outs, out_dims = primitive.batch(self.axis, values, dims, **params)
         if not primitive.multiple_results:

@@ -43,6 +43,7 @@ class TangentTrace(Trace):
     """A trace whose tracers carry tangents; tracers of ``tracer_class`` are its own."""
 
     __slots__ = ()
+    parent: Trace
     tracer_class: type[DualTracer] = DualTracer
 
     def split(self, value: Any) -> tuple[Any, Any]:
@@ -84,7 +85,7 @@ def jvp_rule(primitive: Any) -> Callable[..., Any]:
     if primitive.jvp is None:
         raise NotImplementedError(
             f"[{primitive.name}] differentiation needs a rule; got a primitive without jvp. "
-            "Fix: wrap the call in custom_jvp or custom_vjp, or in stop_gradient."
+            "Fix: wrap the call in custom_jvp, custom_vjp or lax.stop_gradient."
         )
     return primitive.jvp
 

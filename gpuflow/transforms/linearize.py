@@ -32,6 +32,7 @@ class PartialTrace(Trace):
     """Records what depends on recorded tangents; evaluates the rest under the parent."""
 
     __slots__ = ("recording",)
+    parent: Trace
 
     def __init__(self, parent: Trace, recording: StagingTrace) -> None:
         super().__init__(parent)

@@ -68,7 +68,7 @@ def _transpose_eqn(eqn: Eqn, known: dict[Var, Any], pending: dict[Var, Any]) -> 
         raise NotImplementedError(
             f"[{eqn.primitive.name}] reverse-mode differentiation needs a transpose rule; got a "
             f"primitive without one{f', used at {eqn.source}' if eqn.source else ''}. "
-            "Fix: wrap the call in custom_vjp."
+            "Fix: use jvp or jacfwd, or wrap the call in custom_vjp."
         )
     operands = [
         _read(known, atom)

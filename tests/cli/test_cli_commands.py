@@ -28,6 +28,12 @@ def needs(x, y=1):
 def empty():
     return []
 
+import gpuflow
+
+@gpuflow.jit
+def jitted():
+    return 3
+
 number = 3
 """
 
@@ -48,9 +54,19 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"gpuflow {__version__}\n"
 
 
+def test_an_interrupted_command_is_one_line(monkeypatch, capsys):
+    def interrupted(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "run", interrupted)
+    assert main(["doctor"]) == 130
+    assert capsys.readouterr().err == "gpuflow doctor: interrupted\n"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
+        ["bench", "a.py:f", "--seconds", "-1"],
         [],
         ["fly"],
         ["demo", "--steps", "0"],
@@ -133,6 +149,7 @@ def test_bench_of_a_function_that_returns_no_cases(bench_file):
         (":f", "target must be FILE.py:function"),
         ("nowhere.py:f", "nowhere.py must be a Python file; there is none"),
         ("{file}:missing", "must define the function missing; it defines: plain, cases"),
+        ("{file}:missing", "empty, jitted. Fix: use one of these"),
         ("{file}:number", "must define the function number"),
         ("{file}:needs", "needs must be callable without arguments; it needs x."),
         ("{text}:f", "must be a Python file, named"),

@@ -9,6 +9,7 @@ import pytest
 
 from gpuflow.cli import demo, demo_model
 from gpuflow.cli.main import main
+from gpuflow.cli.problems import CommandError
 
 
 def test_split_is_seeded_and_complete():
@@ -75,11 +76,24 @@ def test_short_run_prints_the_table(capsys, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nowhere/loss.png", "the folder of nowhere/loss.png must exist and be writable"),
+        ("loss.foo", "the file must be one of .*png.*; got loss.foo. Fix: --plot loss.png"),
+    ],
+)
+def test_a_plot_that_cannot_be_written_is_refused_before_training(path, message):
+    pytest.importorskip("matplotlib")
+    with pytest.raises(CommandError, match=message):
+        demo.check_plot_path(path)
+
+
 def test_unknown_device_is_one_line(capsys):
     assert main(["demo", "--platform", "cuda", "--steps", "1"]) in (0, 2)
     captured = capsys.readouterr()
     if captured.err:
-        assert captured.err.startswith("gpuflow demo: platform cuda must have a device")
+        assert captured.err.startswith("gpuflow demo: the platform cuda must have a device")
         assert captured.err.count("\n") == 1
 
 

@@ -1,11 +1,13 @@
 """The kernel cache: hits, damage, folders that cannot be used, many processes and threads."""
 
+import ast
 import json
 import os
 import subprocess
 import sys
 import threading
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from test_cpu_kernels import unary_kernel
 
 import gpuflow
 from gpuflow.base.errors import CacheWarning
-from gpuflow.compiler import cpu_emit, cpu_libm
+from gpuflow.compiler import cpu, cpu_emit, cpu_libm
 from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest, version_of
 from gpuflow.compiler.cpu import cache_parts, compile_cpu, print_cpu
 from gpuflow.kir.text import kernel_text
@@ -140,6 +142,18 @@ def test_write_errors_leave_no_temporary_files(tmp_path, monkeypatch):
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+def test_stored_object_that_does_not_link_is_built_again(tmp_path):
+    # Such an object, with a good checksum, once ended the program.
+    check_result(compile_cpu(KERNEL, KernelCache(tmp_path)))
+    (description,) = tmp_path.rglob("*.json")
+    record = json.loads(description.read_text())
+    description.write_text(json.dumps({**record, "entry": "no_such_symbol"}))
+    cache = KernelCache(tmp_path)
+    with pytest.warns(CacheWarning, match="does not load"):
+        check_result(compile_cpu(KERNEL, cache))
+    assert cache.stats.built == 1
+
+
 def test_without_a_folder_nothing_is_stored():
     cache = KernelCache(None)
     check_result(compile_cpu(KERNEL, cache))
@@ -215,3 +229,37 @@ def test_processes_that_build_the_same_kernel_at_once_all_succeed(tmp_path):
         assert sum(map(int, output.split()[:2])) == 1
     names = {path.name for path in (tmp_path / KEY[:2]).iterdir()}
     assert names == {f"{KEY}.o", f"{KEY}.py", f"{KEY}.json"}
+
+
+def _imported_files(module):
+    """Names of the files of compiler/ and kir/ that a module imports."""
+    tree = ast.parse(Path(module.__file__).read_text())
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in ("gpuflow.compiler", "gpuflow.kir"):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module.startswith("gpuflow."):
+            found.add(node.module.rpartition(".")[2])
+    return found
+
+
+def test_the_key_holds_every_module_that_prints_or_emits():
+    """kir.nodes was not in the key: with another order of the argument block, built kernels would
+    have read wrong words. What is left out decides about the text, or defines what it means."""
+    held = {module.__name__.rpartition(".")[2] for module in cpu._EMITTERS}
+    needed = set().union(*(_imported_files(module) for module in cpu._EMITTERS))
+    assert needed - held <= {"text", "reference"}
+
+
+def test_the_key_holds_the_variables_of_numba(tmp_path):
+    """NUMBA_OPT=0 left objects that cannot be loaded, under the keys of all later processes."""
+    program = "from gpuflow.compiler.cpu import cache_parts; print(cache_parts())"
+    keys = set()
+    for settings in ({}, {"NUMBA_OPT": "0"}, {"NUMBA_CPU_NAME": "generic"}):
+        environment = {**os.environ, "PYTHONPATH": FOLDER_OF_PACKAGE, **settings}
+        found = subprocess.run(
+            [sys.executable, "-c", program],
+            env=environment, cwd=tmp_path, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        keys.add(found.stdout)
+    assert len(keys) == 3

@@ -1,6 +1,7 @@
 """Kernels do not know sizes: new batch sizes of a training step build nothing."""
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -201,3 +202,11 @@ def test_templates_of_other_sizes_give_right_results(sizes, fresh_templates):
         wants = y - y.sum(1, keepdims=True), y.max(0, initial=-9.0), y.T.reshape(-1) + 1
         for got, want in zip(compiled(x), wants, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_complex_literals_warn_of_nothing(fresh_templates):
+    """The key took the real part of a complex literal, with NumPy's ComplexWarning for the user."""
+    z = np.array([1 + 2j, 3j], np.complex64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_allclose(gf.jit(lambda z: z * 2j + 1)(z), z * 2j + 1)

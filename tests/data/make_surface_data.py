@@ -51,6 +51,18 @@ RANDOM_CASES = [
     ("truncated_normal", {"lower": -1.0, "upper": 2.0, "shape": [9]}),
     ("categorical", {"logits": [[0.0, 1.0, 2.0], [3.0, 0.0, -1.0]], "shape": [4, 2]}),
     ("choice", {"a": 12, "shape": [6]}),
+    ("choice", {"a": 12, "shape": [2, 3], "replace": False}),
+    ("choice", {"a": [[1, 2, 3], [4, 5, 6]], "shape": [2], "replace": False, "axis": 1}),
+    ("choice", {"a": [[1, 2, 3], [4, 5, 6]], "shape": [2, 2], "axis": -1}),
+    ("choice", {"a": 5, "shape": [7], "p": [0.1, 0.2, 0.3, 0.0, 0.4]}),
+    ("choice", {"a": 5, "shape": [2, 2], "replace": False, "p": [0.1, 0.2, 0.3, 0.1, 0.3]}),
+    ("permutation", {"x": 1}),
+    ("permutation", {"x": 20}),
+    # Two rounds of sorting.
+    ("choice", {"a": 2000, "shape": [20], "replace": False}),
+    ("permutation", {"x": [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11, 12]]}),
+    ("permutation", {"x": [[1, 2, 3], [4, 5, 6]], "axis": 1}),
+    ("permutation", {"x": [[1, 2, 3], [4, 5, 6]], "axis": -1, "independent": True}),
 ]
 X64_CASES = [
     ("bits", {"shape": [3], "dtype": "uint64"}),
@@ -85,8 +97,9 @@ def call(name, options, key):
             options[field] = tuple(options[field])
     if isinstance(options.get("num"), list):
         options["num"] = tuple(options["num"])
-    if "logits" in options:
-        options["logits"] = jnp.array(options["logits"])
+    for field in ("logits", "p", "a", "x"):
+        if isinstance(options.get(field), list):
+            options[field] = jnp.array(options[field])
     return getattr(random, name)(key, **options)
 
 
@@ -98,7 +111,7 @@ def random_values():
         legacy = [
             {"name": n, "options": o, "out": stored(call(n, o, key))}
             for n, o in RANDOM_CASES
-            if n in ("split", "bits", "uniform", "fold_in")
+            if n in ("split", "bits", "uniform", "fold_in", "permutation")
         ]
     with jax.enable_x64(True):
         key = random.PRNGKey(1337)

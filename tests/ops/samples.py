@@ -203,6 +203,38 @@ INDEXING = {
     ],
 }
 
+_ORDERED = np.array([[3, 1, 2, 1, 3], [0, 0, -1, 5, 0]], np.int32)
+CUMULATIVE = {
+    name: [
+        Sample(((2, 5),), {"axis": 1, "reverse": False}, domain=domain, tolerance=16),
+        Sample(((4, 3),), {"axis": 0, "reverse": True}, domain=domain, tolerance=16),
+        Sample(((3, 0),), {"axis": 1, "reverse": False}, derivative=False),
+    ]
+    for name, domain in (
+        ("cumsum", None),
+        ("cumprod", ((0.5, 2.0),)),
+        ("cummax", None),
+        ("cummin", None),
+        ("cumlogsumexp", None),
+    )
+}
+
+SORTING = {
+    "sort": [
+        Sample(((2, 5),), {"dimension": 1, "is_stable": True, "num_keys": 1}),
+        Sample(((4, 3),) * 2, {"dimension": 0, "is_stable": True, "num_keys": 1}),
+        Sample(
+            ((2, 5),) * 3,
+            {"dimension": 1, "is_stable": False, "num_keys": 2},
+            fixed={0: _ORDERED},
+        ),
+    ],
+    "top_k": [
+        Sample(((2, 5),), {"k": 3, "axis": 1}),
+        Sample(((4, 3),), {"k": 4, "axis": 0}),
+    ],
+}
+
 # What the keys draw is compared with JAX in test_random_bits; here they meet the other checks.
 RANDOM = {
     "threefry2x32": [Sample(((2, 3),) * 4)],
@@ -236,5 +268,6 @@ RANDOM = {
 TESTED_ELSEWHERE = {"debug_callback": "tests/ops/test_callbacks.py"}
 
 SAMPLES: dict[str, list[Sample]] = {
-    **ELEMENTWISE, **REDUCTIONS, **LAYOUT, **CONTRACTIONS, **INDEXING, **RANDOM,
+    **ELEMENTWISE, **REDUCTIONS, **LAYOUT, **CONTRACTIONS, **INDEXING, **CUMULATIVE,
+    **SORTING, **RANDOM,
 }  # fmt: skip

@@ -74,6 +74,19 @@ def test_finite_checks(setting, f):
         f(x)
 
 
+@pytest.mark.parametrize(
+    ("setting", "f"), [("debug_nans", jnp.log), ("debug_infs", jnp.reciprocal)]
+)
+def test_finite_checks_in_compiled_programs(setting, f):
+    """debug_nans was silent under jit, where most programs run."""
+    x = jnp.asarray([-1.0, 0.0])
+    compiled = gf.jit(f)
+    compiled(x)
+    with gf.config.override(setting, True), pytest.raises(FloatingPointError, match=r"\[jit\]"):
+        compiled(x)
+    compiled(x)
+
+
 def test_default_device():
     device = gf.devices()[0]
     with gf.default_device(device):

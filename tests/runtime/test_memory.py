@@ -2,6 +2,8 @@
 
 import gc
 import itertools
+import os
+import signal
 import threading
 
 import numpy as np
@@ -117,6 +119,30 @@ def test_collection_inside_the_pool_does_not_deadlock():
         gc.collect()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_does_not_wait_for_a_lock_of_a_lost_thread():
+    """A process forked while another of its threads was in the pool; one child in sixty hung."""
+    locked, done = threading.Event(), threading.Event()
+
+    def hold():
+        with memory._pool._lock:
+            locked.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    locked.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        _new()
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    done.set()
+    thread.join()
+    assert status == 0
+
+
 def test_the_pool_is_bounded(monkeypatch):
     free_cached_memory()
     monkeypatch.setattr(memory, "MOST_POOLED_BYTES", BIG * 4 + 8192)
@@ -145,12 +171,42 @@ def test_nested_use_gets_another_arena():
     outer = arenas.acquire()
     inner = arenas.acquire()
     assert inner is not outer
-    arenas.release()
+    arenas.release(inner)
     assert arenas.acquire() is inner
-    arenas.release()
-    arenas.release()
+    arenas.release(inner)
+    arenas.release(outer)
     assert arenas.acquire() is outer
-    arenas.release()
+
+
+def test_host_function_may_wait_for_a_call_in_another_thread():
+    # Once all plans ran under one lock, and this never came to an end.
+    inner = gf.jit(lambda x: jnp.exp(x) @ x)
+    seen = []
+
+    def wait_for_another_thread(value):
+        thread = threading.Thread(target=lambda: seen.append(np.asarray(inner(value))))
+        thread.start()
+        thread.join(timeout=60)
+
+    @gf.jit
+    def outer(x):
+        debug_callback(wait_for_another_thread, x * 2)
+        return x + 1
+
+    x = np.eye(3, dtype=np.float32)
+    np.testing.assert_array_equal(outer(x), x + 1)
+    np.testing.assert_allclose(seen[0], np.exp(2 * x) @ (2 * x), rtol=1e-6)
+
+
+def test_pool_drops_what_lay_unused_longest(monkeypatch):
+    # Sizes that never come back once filled the pool for good.
+    monkeypatch.setattr(memory, "MOST_POOLED_BYTES", 3 * 4096)
+    pool = memory._Pool()
+    for count in (4096, 8192, 4096):
+        pool.release(np.empty(count, np.uint8))
+    assert pool.held == 3 * 4096
+    kept = pool.acquire(8192)
+    assert kept.nbytes == 8192 and pool.held == 4096
 
 
 def _with_temporary(x, w):
@@ -230,6 +286,23 @@ def test_equal_outputs_may_be_donated_one_by_one(count):
     a, b = gf.jit(lambda x: (x + 1, x + 1))(np.zeros(count, "f"))
     _step(a)
     np.testing.assert_array_equal(b, np.ones(count))
+
+
+def test_donated_arrays_are_gone_when_the_host_raises():
+    """The first kernel had overwritten x when the callback raised, and x stayed usable."""
+
+    def fail(value):
+        raise ValueError("from the host")
+
+    def f(x):
+        y = x * 2 + 1
+        debug_callback(fail, jnp.sum(y))
+        return y
+
+    x = jnp.arange(5.0) * 1
+    with pytest.raises(ValueError, match="from the host"):
+        gf.jit(f, donate_argnums=0)(x)
+    assert x.is_deleted()
 
 
 def test_residuals_of_donated_values():

@@ -72,6 +72,34 @@ def _custom_reference(x):
     return np.log(1 + np.exp(x)) * x[0] * x[1]
 
 
+@gf.custom_vjp
+def _product(p, k):
+    return jnp.sin(p["a"]) * p["b"] * k
+
+
+def _product_fwd(p, k):
+    return _product(p, k), (p, k)
+
+
+@gf.jit
+def _product_bwd(residuals, g):
+    p, k = residuals
+    return {"a": g * jnp.cos(p["a"]) * p["b"] * k, "b": g * jnp.sin(p["a"]) * k}, None
+
+
+_product.defvjp(_product_fwd, _product_bwd)
+
+
+def _reverse_rule(x, y, k):
+    rows = gf.vmap(_product, in_axes=({"a": 0, "b": None}, None))({"a": x, "b": y}, k)
+    return rows * gf.jit(_product)({"a": y, "b": x[0]}, 2)
+
+
+def _reverse_rule_reference(v, k):
+    x, y = v[:2], v[2]
+    return np.sin(x) * y * k * np.sin(y) * x[0] * 2
+
+
 def _closures(x, y):
     """Derivatives of functions that close over the outer arguments: perturbation confusion."""
     inner = gf.grad(lambda z: x * z * z * y)(x)  # 2 x x y
@@ -121,6 +149,10 @@ CASES = [
 ]  # fmt: skip
 NAMES = tuple(TRANSFORMS)
 
+REVERSE = Case("reverse_rule", _reverse_rule, _reverse_rule_reference,
+               (np.array([0.4, -0.7]), 0.6), (3,))  # fmt: skip
+REVERSE_NAMES = ("vjp", "grad", "vmap", "jit", "jaxpr", "jacrev")
+
 
 def _check(case, names, tolerance):
     got = result(case, names)
@@ -156,3 +188,16 @@ def test_triples(case, outer, middle):
 def test_triples_of_custom_rules_and_trees(names):
     for case in (CASES[1], CASES[2]):
         _check(case, names, 2e-4)
+
+
+@pytest.mark.parametrize("outer", REVERSE_NAMES)
+def test_pairs_of_reverse_rules(outer):
+    """custom_vjp under all that does not need its tangents."""
+    for inner in REVERSE_NAMES:
+        _check(REVERSE, (outer, inner), 1e-5)
+
+
+@pytest.mark.parametrize("names", itertools.permutations(("jit", "vmap", "grad")))
+def test_triples_of_reverse_rules(names):
+    _check(REVERSE, names, 2e-4)
+    _check(REVERSE, ("grad", *names), 2e-4)

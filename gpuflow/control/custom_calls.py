@@ -1,0 +1,111 @@
+"""What custom_jvp and custom_vjp share: flat functions, their arguments, and call equations.
+
+Such an equation holds the user's function, as Python or as a jaxpr, beside the rules. Values that
+the function closes over become leading operands before the equation is recorded or batched.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.control.jit import close_over
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.staging import trace_to_jaxpr
+
+Flat = Callable[..., Sequence[Any]]
+
+
+class FlatCall:
+    """A function of trees as a function of the leaves of its differentiable arguments.
+
+    ``out_tree`` and ``out_avals`` are known once it has run.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        fixed: dict[int, Any],
+        count: int,
+        treedef: tree.TreeDef,
+    ) -> None:
+        self.function, self.fixed, self.count, self.treedef = function, fixed, count, treedef
+        self.out_tree: tree.TreeDef | None = None
+        self.out_avals: list[ShapedArray] = []
+
+    def __call__(self, *leaves: Any) -> list[Any]:
+        outs, out_tree = tree.flatten(self.function(*self.arguments(leaves)))
+        self.out_avals = [aval_of(out) for out in outs]
+        self.out_tree = out_tree
+        return outs
+
+    def arguments(self, leaves: Sequence[Any]) -> list[Any]:
+        """All arguments by position, with ``leaves`` in place of the differentiable ones."""
+        rest = iter(tree.unflatten(self.treedef, leaves))
+        return [self.fixed[k] if k in self.fixed else next(rest) for k in range(self.count)]
+
+
+def bind_arguments(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """All arguments by position, defaults included."""
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+    except (TypeError, ValueError) as error:
+        if not kwargs:
+            return args
+        raise TypeError(
+            f"[custom rule] arguments must fit the function; got {kwargs}. "
+            f"Fix: use its parameters' names. ({error})"
+        ) from None
+    bound.apply_defaults()
+    if bound.kwargs:
+        raise TypeError(
+            "[custom rule] keyword-only arguments are not passed to rules; "
+            f"got {sorted(bound.kwargs)}. Fix: make them positional."
+        )
+    return bound.args
+
+
+def parameter_names(function: Callable[..., Any]) -> list[str]:
+    """Names of the positional parameters, as far as they are known."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [parameter.name for parameter in parameters if parameter.kind in kinds]
+
+
+def call_shape(*avals: ShapedArray, call_jaxpr: Any, **params: Any) -> list[ShapedArray]:
+    """The outputs of the function."""
+    del avals, params
+    return call_jaxpr.out_avals
+
+
+def call_execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+    """Without differentiation the function is just called."""
+    return list(params["call_jaxpr"](*operands))
+
+
+def call_effects(params: dict[str, Any]) -> frozenset[Any]:
+    """The effects of the function."""
+    call = params["call_jaxpr"]
+    return call.effects if isinstance(call, ClosedJaxpr) else frozenset()
+
+
+def close_call(
+    operands: Sequence[Any], params: dict[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Make the function a jaxpr; closed-over values become operands without tangents."""
+    call = params["call_jaxpr"]
+    if isinstance(call, ClosedJaxpr):
+        return operands, params
+    avals = [aval_of(operand) for operand in operands]
+    jaxpr, consts = trace_to_jaxpr(call, avals, function_name=params["name"])
+    hidden, closed = close_over(jaxpr, consts, params["name"])
+    count = params["num_consts"] + len(hidden)
+    return [*hidden, *operands], {**params, "call_jaxpr": closed["jaxpr"], "num_consts": count}

@@ -1,0 +1,300 @@
+"""custom_vjp: reverse-mode rules written by users, on flat operands, with what they must return.
+
+The equations are in custom_vjp_call.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from gpuflow.base import dtypes, tree
+from gpuflow.base.errors import UnexpectedTracerError
+from gpuflow.base.util import safe_zip
+from gpuflow.control.custom_calls import FlatCall, bind_arguments, parameter_names
+from gpuflow.control.custom_vjp_call import custom_vjp_p
+from gpuflow.core.aval import HasAval, ShapedArray, aval_of, is_value
+from gpuflow.core.trace import Tracer
+from gpuflow.ops.convert import convert
+
+# --- the user's functions on flat operands --------------------------------------------------
+
+
+@contextmanager
+def _closures_named(name: str) -> Iterator[None]:
+    """Say what went wrong when a rule used a closed-over value of another transformation."""
+    try:
+        yield
+    except UnexpectedTracerError as error:
+        if str(error).startswith("[custom_vjp]"):
+            raise
+        raise UnexpectedTracerError(
+            f"[custom_vjp] {name}, its fwd and its bwd must not close over values that grad or "
+            "vmap traces outside of it; got one. Fix: pass it as an argument, or as a residual "
+            f"from fwd to bwd. ({error})"
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """One call of a custom_vjp function: its rules, and what its arguments are."""
+
+    name: str
+    fwd: Callable[..., Any]
+    bwd: Callable[..., Any]
+    call: FlatCall
+    in_avals: list[ShapedArray]
+    argument_names: list[str]
+
+
+class _Forward:
+    """A user's fwd on flat operands: ``(*primals) -> (*outs, *residuals)``."""
+
+    def __init__(self, rules: _Rules) -> None:
+        self.rules = rules
+        self.out_tree: tree.TreeDef | None = None
+        self.residual_tree: tree.TreeDef | None = None
+        self.out_count = 0
+        self.__name__ = getattr(rules.fwd, "__name__", "fwd")
+
+    def __call__(self, *primals: Any) -> list[Any]:
+        rules = self.rules
+        with _closures_named(rules.name):
+            pair = rules.fwd(*rules.call.arguments(primals))
+        if not (isinstance(pair, tuple | list) and len(pair) == 2):
+            raise TypeError(
+                f"[custom_vjp] fwd of {rules.name} must return a pair (out, residuals); got "
+                f"{_described(pair)}. Fix: return out, residuals (None if there are none)."
+            )
+        outs, self.out_tree = tree.flatten(pair[0])
+        residuals, self.residual_tree = tree.flatten(pair[1])
+        self.out_count = len(outs)
+        for value in (*outs, *residuals):
+            if not is_value(value):
+                raise TypeError(
+                    f"[custom_vjp] fwd of {rules.name} must return arrays, numbers or trees of "
+                    f"them; got {value!r}. Fix: pass other values as nondiff_argnums."
+                )
+        self._check_outputs(outs)
+        return [*outs, *residuals]
+
+    def _check_outputs(self, outs: list[Any]) -> None:
+        """Compare with the function, if that has run."""
+        call, name = self.rules.call, self.rules.name
+        if call.out_tree is None:
+            return
+        if call.out_tree != self.out_tree:
+            raise TypeError(
+                f"[custom_vjp] fwd of {name} must return the function's output first, of tree "
+                f"{call.out_tree}; got {self.out_tree}. Fix: return {name}(...), residuals."
+            )
+        for want, out in safe_zip(call.out_avals, outs):
+            got = aval_of(out)
+            if (want.shape, want.dtype) != (got.shape, got.dtype):
+                raise TypeError(
+                    f"[custom_vjp] fwd of {name} must return the function's output first, of type "
+                    f"{want}; got {got}. Fix: return {name}(...), residuals."
+                )
+
+
+class _Backward:
+    """A user's bwd on flat operands: ``(*residuals, *cotangents) -> cotangents``, None for zero."""
+
+    def __init__(self, rules: _Rules, forward: _Forward) -> None:
+        self.rules, self.forward = rules, forward
+        self.__name__ = getattr(rules.bwd, "__name__", "bwd")
+
+    def __call__(self, *operands: Any) -> list[Any]:
+        rules, forward = self.rules, self.forward
+        count = len(operands) - forward.out_count
+        residuals = tree.unflatten(forward.residual_tree, operands[:count])
+        cotangents = tree.unflatten(forward.out_tree, operands[count:])
+        with _closures_named(rules.name):
+            results = rules.bwd(*rules.call.fixed.values(), residuals, cotangents)
+        names = rules.argument_names
+        if not isinstance(results, tuple | list) or len(results) != len(names):
+            raise TypeError(
+                f"[custom_vjp] bwd of {rules.name} must return a tuple with a cotangent for each "
+                f"argument ({', '.join(names)}); got {_described(results)}. Fix: return "
+                f"{len(names)} cotangent{'s' if len(names) != 1 else ''} in a tuple, None for zero."
+            )
+        return self._flat_cotangents(results)
+
+    def _flat_cotangents(self, results: Sequence[Any]) -> list[Any]:
+        rules = self.rules
+        avals = iter(rules.in_avals)
+        arguments = tree.unflatten(rules.call.treedef, rules.in_avals)
+        flat: list[Any] = []
+        for name, argument, result in safe_zip(rules.argument_names, arguments, results):
+            for number, item in enumerate(self._spread(name, argument, result)):
+                flat.append(self._typed((name, argument, number), next(avals), item))
+        return flat
+
+    def _spread(self, argument_name: str, argument: Any, result: Any) -> list[Any]:
+        """One cotangent for each leaf; one value may stand for a whole subtree."""
+        try:
+            return tree.broadcast_prefix(result, argument, "custom_vjp")
+        except ValueError:
+            raise TypeError(
+                f"[custom_vjp] bwd of {self.rules.name} must return a cotangent of the tree of its "
+                f"argument, {argument_name} of {tree.structure(argument)}; got "
+                f"{tree.structure(result)}. Fix: return the same containers, None for zero."
+            ) from None
+
+    def _typed(self, place: tuple[str, Any, int], aval: ShapedArray, cotangent: Any) -> Any:
+        """The cotangent of one leaf, which is ``place``: an argument, its tree, and a number."""
+        want = aval.tangent()
+        if cotangent is None or want.dtype == dtypes.float0:
+            return None
+        found = aval_of(cotangent) if is_value(cotangent) else None
+        if found is not None and found.shape == want.shape:
+            if found.dtype == want.dtype:
+                is_array = isinstance(cotangent, HasAval)
+                return cotangent if is_array else convert(cotangent, want.dtype)
+            # Python numbers take the dtype that is wanted, but no real one holds a complex one.
+            if found.weak_type and (found.dtype.kind != "c" or want.dtype.kind == "c"):
+                return convert(cotangent, want.dtype)
+            mend = f"convert it with .astype({want.dtype})"
+        else:
+            mend = "sum over the axes that were broadcast, or return None for zero"
+        name, argument, number = place
+        raise ValueError(
+            f"[custom_vjp] bwd of {self.rules.name} must return a cotangent of type {want} for "
+            f"{name}{tree.paths(argument)[number]}; got "
+            f"{repr(cotangent) if found is None else found}. Fix: {mend}."
+        )
+
+
+def _described(value: Any) -> str:
+    """What a rule returned, for errors: a type, or a tree."""
+    if is_value(value):
+        return str(aval_of(value))
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return type(value).__name__
+
+
+# --- the public class -----------------------------------------------------------------------
+
+
+class custom_vjp:
+    """A function with its own reverse-mode rule; forward mode is refused.
+
+    Without differentiation the function is just called. Under vmap the rule sees single elements,
+    and the gradient of a shared argument is the sum over them, as in a loop.
+
+    Args:
+        fun: the function, of arrays or trees.
+        nondiff_argnums: positions of arguments that are no arrays, such as functions and settings.
+        nondiff_argnames: names of more such arguments.
+
+    Example:
+        >>> @gpuflow.custom_vjp
+        ... def clip_gradient(x, limit): return x
+        >>> def fwd(x, limit): return x, limit
+        >>> def bwd(limit, g): return jnp.clip(g, -limit, limit), None
+        >>> clip_gradient.defvjp(fwd, bwd)
+    """
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        nondiff_argnums: Sequence[int] = (),
+        nondiff_argnames: Sequence[str] = (),
+    ) -> None:
+        functools.update_wrapper(self, fun)
+        self.fun = fun
+        self.name = getattr(fun, "__name__", type(fun).__name__)
+        self.nondiff_argnums = (*nondiff_argnums, *_positions(fun, nondiff_argnames))
+        self.parameter_names = parameter_names(fun)
+        self.fwd: Callable[..., Any] | None = None
+        self.bwd: Callable[..., Any] | None = None
+
+    def defvjp(
+        self,
+        fwd: Callable[..., Any],
+        bwd: Callable[..., Any],
+        symbolic_zeros: bool = False,
+        optimize_remat: bool = False,
+    ) -> None:
+        """Set the rules.
+
+        Args:
+            fwd: ``(*args) -> (out, residuals)``, with the arguments of the function.
+            bwd: ``(*nondiff, residuals, cotangent) -> cotangents``, a tuple with one tree for each
+                other argument; None, there or inside, is zero.
+            symbolic_zeros: must be False.
+            optimize_remat: a hint that changes no result; it has no effect.
+
+        Raises:
+            NotImplementedError: ``symbolic_zeros``.
+        """
+        del optimize_remat
+        if symbolic_zeros:
+            raise NotImplementedError(
+                f"[custom_vjp] rules get arrays; got symbolic_zeros=True for {self.name}. Fix: "
+                "leave it out: cotangents that are zero arrive as arrays of zeros."
+            )
+        self.fwd, self.bwd = fwd, bwd
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.fwd is None or self.bwd is None:
+            raise AttributeError(
+                f"[custom_vjp] {self.name} must have rules before it is called; got none. "
+                f"Fix: {self.name}.defvjp(fwd, bwd)."
+            )
+        args = bind_arguments(self.fun, args, kwargs)
+        fixed = self._fixed(args)
+        leaves, treedef = tree.flatten(tuple(x for k, x in enumerate(args) if k not in fixed))
+        call = FlatCall(self.fun, fixed, len(args), treedef)
+        names = [self._argument_name(k) for k in range(len(args)) if k not in fixed]
+        avals = [aval_of(leaf) for leaf in leaves]
+        forward = _Forward(_Rules(self.name, self.fwd, self.bwd, call, avals, names))
+        backward = _Backward(forward.rules, forward)
+        with _closures_named(self.name):
+            outs = custom_vjp_p.bind(
+                *leaves, call_jaxpr=call, fwd=forward, bwd=backward, name=self.name, num_consts=0
+            )
+        return tree.unflatten(forward.out_tree if call.out_tree is None else call.out_tree, outs)
+
+    def _argument_name(self, number: int) -> str:
+        known = number < len(self.parameter_names)
+        return self.parameter_names[number] if known else f"argument {number}"
+
+    def _fixed(self, args: tuple[Any, ...]) -> dict[int, Any]:
+        """The arguments that are not differentiated, by position."""
+        count = len(args)
+        for number in self.nondiff_argnums:
+            if not -count <= number < count:
+                raise ValueError(
+                    f"[custom_vjp] nondiff_argnums must name arguments of {self.name}; got "
+                    f"{number} for a call with {count}. Fix: pass the argument by position."
+                )
+        fixed = {k: args[k] for k in sorted({n % count for n in self.nondiff_argnums})}
+        for number, value in fixed.items():
+            if any(isinstance(leaf, Tracer) for leaf in tree.leaves(value)):
+                raise UnexpectedTracerError(
+                    "[custom_vjp] arguments in nondiff_argnums must not be traced; got a traced "
+                    f"value for argument {number} of {self.name}. Fix: drop it from "
+                    "nondiff_argnums, and return None as its cotangent."
+                )
+        return fixed
+
+
+def _positions(function: Callable[..., Any], names: Sequence[str]) -> list[int]:
+    """The positions of arguments by name."""
+    known = list(inspect.signature(function).parameters) if names else []
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"[custom_vjp] nondiff_argnames must be arguments of the function, {known}; got "
+                f"{name!r}. Fix: use one of its names."
+            )
+    return [known.index(name) for name in names]

@@ -1,0 +1,273 @@
+"""The equations of custom_vjp: the call, and the map of tangents that only bwd knows.
+
+The jvp rule of a call runs the user's ``fwd`` and binds ``custom_vjp_linear`` on the tangents. That
+equation has no value: it can only be transposed, which runs ``bwd``. Linearization records it,
+while forward mode, which wants its value, ends in an error.
+
+Rules are flat here: ``fwd(*primals) -> (*outs, *residuals)``, with ``fwd.out_count`` known once it
+has run, and ``bwd(*residuals, *cotangents) -> cotangents``, None for zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base import dtypes
+from gpuflow.base.util import safe_zip
+from gpuflow.control.custom_calls import Flat, call_effects, call_execute, call_shape, close_call
+from gpuflow.control.jit import close_over
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.lowering import HostCall, Inline
+from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.rules import AxisData, Zero, is_undefined
+from gpuflow.ops.axes import reduce_sum
+from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.zeros import instantiate, zeros_of
+from gpuflow.transforms.batching import batch_flat, batch_jaxpr
+
+# --- the call ------------------------------------------------------------------------------
+
+
+def _call_jvp(
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    fwd: Any,
+    bwd: Flat,
+    name: str,
+    num_consts: int,
+    **params: Any,
+) -> tuple[list[Any], list[Any]]:
+    del params
+    for tangent in tangents[:num_consts]:
+        if type(tangent) is not Zero:
+            raise TypeError(
+                f"[custom_vjp] {name} must not close over values that are differentiated; got a "
+                f"tangent for a closed-over {aval_of(tangent)}. Fix: pass it as an argument, and "
+                "return its cotangent from bwd."
+            )
+    tangents = tangents[num_consts:]
+    results = list(fwd(*primals[num_consts:]))
+    outs, residuals = results[: fwd.out_count], results[fwd.out_count :]
+    out_avals = tuple(aval_of(out).tangent() for out in outs)
+    made = iter(
+        custom_vjp_linear_p.bind(
+            *residuals,
+            *[tangent for tangent in tangents if type(tangent) is not Zero],
+            bwd=bwd,
+            in_zeros=tuple(type(tangent) is Zero for tangent in tangents),
+            name=name,
+            num_residuals=len(residuals),
+            out_avals=out_avals,
+        )
+    )
+    return outs, [Zero(aval) if _is_float0(aval) else next(made) for aval in out_avals]
+
+
+def _call_batch(
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    call_jaxpr: ClosedJaxpr,
+    fwd: Any,
+    bwd: Flat,
+    name: str,
+    num_consts: int,
+) -> tuple[list[Any], list[int | None]]:
+    batched = tuple(dim is not None for dim in dims)
+    # Every output is mapped: bwd may give each element its own weight, so a cotangent that was
+    # summed over the axis before bwd would give another gradient than a loop does.
+    all_mapped = (True,) * len(call_jaxpr.out_avals)
+    mapped, _ = batch_jaxpr(call_jaxpr, axis, batched, all_mapped)
+    hidden, closed = close_over(mapped.jaxpr, mapped.consts, name)
+    moved = [
+        x if dim is None else batch_to_dim(x, dim, 0, axis.size)
+        for x, dim in safe_zip(operands, dims)
+    ]
+    own_dims = [0 if flag else None for flag in batched[num_consts:]]
+    mapped_fwd = _MappedForward(fwd, axis, own_dims)
+    outs = custom_vjp_p.bind(
+        *hidden,
+        *moved,
+        call_jaxpr=closed["jaxpr"],
+        fwd=mapped_fwd,
+        bwd=_MappedBackward(bwd, axis, lambda: mapped_fwd.residual_dims, own_dims),
+        name=name,
+        num_consts=num_consts + len(hidden),
+    )
+    return outs, [0] * len(outs)
+
+
+class _MappedForward:
+    """A flat fwd over a mapped axis; outputs have it in front."""
+
+    def __init__(self, forward: Any, axis: AxisData, dims: Sequence[int | None]) -> None:
+        self.forward, self.axis, self.dims = forward, axis, dims
+        self.residual_dims: list[int | None] = []
+        self.__name__ = forward.__name__
+
+    @property
+    def out_count(self) -> int:
+        return self.forward.out_count
+
+    def __call__(self, *primals: Any) -> list[Any]:
+        results, dims = batch_flat(self.forward, self.axis, primals, self.dims)
+        count = self.out_count
+        self.residual_dims = dims[count:]
+        outs = [
+            batch_to_dim(out, dim, 0, self.axis.size)
+            for out, dim in safe_zip(results[:count], dims[:count])
+        ]
+        return [*outs, *results[count:]]
+
+
+class _MappedBackward:
+    """A flat bwd over a mapped axis: ``(*residuals, *cotangents) -> cotangents``.
+
+    Cotangents of outputs have the axis in front; those of operands have it where the operand has
+    it, and are summed over it for an operand that all elements shared.
+    """
+
+    def __init__(
+        self,
+        backward: Flat,
+        axis: AxisData,
+        residual_dims: Callable[[], Sequence[int | None]],
+        in_dims: Sequence[int | None],
+    ) -> None:
+        self.backward, self.axis, self.in_dims = backward, axis, in_dims
+        self.residual_dims = residual_dims
+        self.__name__ = getattr(backward, "__name__", "bwd")
+
+    def __call__(self, *operands: Any) -> list[Any]:
+        residual_dims = list(self.residual_dims())
+        dims = residual_dims + [0] * (len(operands) - len(residual_dims))
+        results, out_dims = batch_flat(self.backward, self.axis, operands, dims)
+        return [
+            None if result is None else self._placed(result, dim, target)
+            for result, dim, target in safe_zip(results, out_dims, self.in_dims)
+        ]
+
+    def _placed(self, result: Any, dim: int | None, target: int | None) -> Any:
+        full = batch_to_dim(result, dim, target or 0, self.axis.size)
+        return reduce_sum(full, (0,)) if target is None else full
+
+
+custom_vjp_p = register(
+    Primitive(
+        "custom_vjp_call",
+        shape=call_shape,
+        execute=call_execute,
+        close=close_call,
+        jvp=_call_jvp,
+        batch=_call_batch,
+        lower=Inline(lambda params: params["call_jaxpr"]),
+        multiple_results=True,
+        effects=call_effects,
+        subjaxprs=lambda params: [params["call_jaxpr"]],
+    )
+)
+
+# --- the map of tangents, which is known by its transpose only ------------------------------
+
+
+def _linear_shape(
+    *avals: ShapedArray, out_avals: tuple[ShapedArray, ...], **params: Any
+) -> list[ShapedArray]:
+    del avals, params
+    return [aval for aval in out_avals if not _is_float0(aval)]
+
+
+def _is_float0(aval: ShapedArray) -> bool:
+    return aval.dtype == dtypes.float0
+
+
+def _refuse_forward_mode(*operands: Any, name: str, **params: Any) -> Any:
+    del operands, params
+    raise TypeError(
+        "[custom_vjp] forward-mode differentiation (jvp, jacfwd, linearize) cannot be applied to "
+        f"a custom_vjp function; got {name}. Fix: use grad, vjp or jacrev, or give {name} a "
+        "custom_jvp rule instead."
+    )
+
+
+def _linear_impl(xp: Any, *arrays: Any, name: str, **params: Any) -> Any:
+    del xp, params
+    return _refuse_forward_mode(*arrays, name=name)
+
+
+def _linear_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, name: str, **params: Any
+) -> Any:
+    del tangents, params
+    return _refuse_forward_mode(*primals, name=name)
+
+
+def _linear_transpose(
+    cotangents: Sequence[Any],
+    *operands: Any,
+    bwd: Flat,
+    in_zeros: tuple[bool, ...],
+    num_residuals: int,
+    out_avals: tuple[ShapedArray, ...],
+    **params: Any,
+) -> list[Any]:
+    del params
+    residuals, tangents = operands[:num_residuals], operands[num_residuals:]
+    made = iter(cotangents)
+    given = [zeros_of(aval) if _is_float0(aval) else instantiate(next(made)) for aval in out_avals]
+    results = bwd(*residuals, *given)
+    wanted = [result for result, zero in safe_zip(results, in_zeros) if not zero]
+    return [
+        *[None] * num_residuals,
+        *[
+            _cotangent_of(tangent, result) if is_undefined(tangent) else None
+            for tangent, result in safe_zip(tangents, wanted)
+        ],
+    ]
+
+
+def _cotangent_of(tangent: Any, result: Any) -> Any:
+    return Zero(tangent.aval.tangent()) if result is None else result
+
+
+def _linear_batch(
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    bwd: Flat,
+    in_zeros: tuple[bool, ...],
+    num_residuals: int,
+    out_avals: tuple[ShapedArray, ...],
+    name: str,
+) -> tuple[list[Any], list[int | None]]:
+    residual_dims, tangent_dims = dims[:num_residuals], iter(dims[num_residuals:])
+    in_dims = [None if zero else next(tangent_dims) for zero in in_zeros]
+    outs = custom_vjp_linear_p.bind(
+        *operands,
+        bwd=_MappedBackward(bwd, axis, lambda: residual_dims, in_dims),
+        in_zeros=in_zeros,
+        name=name,
+        num_residuals=num_residuals,
+        out_avals=tuple(aval.update(shape=(axis.size, *aval.shape)) for aval in out_avals),
+    )
+    return outs, [0] * len(outs)
+
+
+custom_vjp_linear_p = register(
+    Primitive(
+        "custom_vjp_linear",
+        shape=_linear_shape,
+        impl=_linear_impl,
+        jvp=_linear_jvp,
+        transpose=_linear_transpose,
+        batch=_linear_batch,
+        lower=HostCall(),  # the call raises
+        multiple_results=True,
+        subjaxprs=lambda params: [],
+    )
+)

@@ -1,0 +1,365 @@
+"""Cumulative ops along one axis: sums, products, extrema and logsumexp of all that came before.
+
+With ``reverse`` they run from the end:  x0 x1 x2 -> (x0+x1+x2) (x1+x2) x2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Library
+from gpuflow.core.primitive import Primitive
+from gpuflow.core.rules import AxisData, Zero, zero_tangent
+from gpuflow.ops.axes import insert_axis, reshape
+from gpuflow.ops.comparison import eq, ne
+from gpuflow.ops.complex_numbers import abs as op_abs
+from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
+from gpuflow.ops.elementwise import add, constant, mul, neg, sub
+from gpuflow.ops.elementwise import max as op_max
+from gpuflow.ops.elementwise import min as op_min
+from gpuflow.ops.joining import concatenate
+from gpuflow.ops.layout import rev, slice_in_dim
+from gpuflow.ops.selection import maximum, minimum, where
+from gpuflow.ops.transcendental import exp, log1p
+
+Pair = tuple[Any, Any]
+Scan = Callable[[Any, Any, Any, int], None]
+
+
+def _define(
+    name: str, scan: Scan, accepts: Callable[[Any], bool], what: str, **rules: Any
+) -> Primitive:
+    """A cumulative op; ``scan(xp, x, out, axis)`` fills ``out`` from front to back."""
+
+    def shape(x: ShapedArray, *, axis: int, reverse: bool) -> ShapedArray:
+        del reverse
+        check_kind(name, x, accepts, what)
+        check(
+            0 <= axis < x.ndim,
+            lambda: (
+                f"[{name}] axis must lie in [0, {x.ndim}); got {axis} for {x}. "
+                f"Fix: count from the front; jnp.{name} takes negative axes where it exists."
+            ),
+            ValueError,
+        )
+        return ShapedArray(x.shape, x.dtype, x.weak_type)
+
+    def call(xp: Any, outs: Sequence[Any], x: Any, *, axis: int, reverse: bool) -> None:
+        if not x.size:
+            return
+        out = outs[0]
+        if reverse:
+            x, out = xp.flip(x, axis), xp.flip(out, axis)
+        scan(xp, x, out, axis)
+
+    def impl(xp: Any, x: Any, *, axis: int, reverse: bool) -> Any:
+        out = xp.empty(x.shape, x.dtype)
+        call(xp, [out], x, axis=axis, reverse=reverse)
+        return out
+
+    def batch(
+        axis_data: AxisData, operands: Sequence[Any], dims: Sequence[int], *, axis: int,
+        reverse: bool,
+    ) -> tuple[Any, int]:  # fmt: skip
+        del axis_data
+        moved = axis + (axis >= dims[0])
+        return primitive.bind(operands[0], axis=moved, reverse=reverse), dims[0]
+
+    primitive = define(
+        name, shape=shape, impl=impl, batch=batch, lower=Library(call), **rules
+    )
+    return primitive
+
+
+def _wide(dtype: Any) -> Any:
+    """16-bit floats accumulate in float32."""
+    return dtypes.float32 if dtypes.is_floating(dtype) and dtype.itemsize <= 2 else dtype
+
+
+def _along(axis: int, start: int | None, stop: int | None) -> tuple[slice, ...]:
+    return (*(slice(None),) * axis, slice(start, stop))
+
+
+def _doubling(xp: Any, combine: Callable[..., Any], x: Any, axis: int) -> Any:
+    """The scan by any function, in log2(n) steps: for what the library cannot accumulate.
+
+    Source: Hillis and Steele 1986, "Data parallel algorithms".
+    """
+    step = 1
+    while step < x.shape[axis]:
+        earlier, later = x[_along(axis, None, -step)], x[_along(axis, step, None)]
+        head = x[_along(axis, None, step)]
+        x = xp.concatenate([head, combine(xp, earlier, later)], axis)
+        step *= 2
+    return x
+
+
+# --- tangents of scans ---------------------------------------------------------------------
+
+
+def _tree_scan(combine: Callable[[Pair, Pair], Pair], pair: Pair, axis: int) -> Pair:
+    """The scan of pairs (value, tangent) as a tree, so that every step can be differentiated.
+
+        a   b   c   d   e       neighbors join:  ab  cd
+        a  ab  ...              their scan:      ab  abcd
+        a  ab abc abcd abcde    and between:     ab.c  abcd.e
+
+    Source: Blelloch 1990, "Prefix sums and their applications".
+    """
+    size = aval_of(pair[0]).shape[axis]
+    if size < 2:
+        return pair
+
+    def part(of: Pair, start: int, stop: int, stride: int) -> Pair:
+        cut = [slice_in_dim(x, start, stop, stride, axis) for x in of]
+        return cut[0], cut[1]
+
+    paired = size - size % 2
+    joined = combine(part(pair, 0, paired, 2), part(pair, 1, paired, 2))
+    odd = _tree_scan(combine, joined, axis)
+    first = part(pair, 0, 1, 1)
+    rest = (size - 1) // 2
+    if rest == 0:
+        return _interleave(first[0], odd[0], axis), _interleave(first[1], odd[1], axis)
+    between = combine(part(odd, 0, rest, 1), part(pair, 2, size, 2))
+    evens = [concatenate([a, b], axis) for a, b in zip(first, between, strict=True)]
+    return _interleave(evens[0], odd[0], axis), _interleave(evens[1], odd[1], axis)
+
+
+def _interleave(even: Any, odd: Any, axis: int) -> Any:
+    """e0 o0 e1 o1 ...; there may be one more even one."""
+    shape, count = aval_of(even).shape, aval_of(odd).shape[axis]
+    facing = even if shape[axis] == count else slice_in_dim(even, 0, count, 1, axis)
+    columns = [insert_axis(x, axis + 1) for x in (facing, odd)]
+    mixed = concatenate(columns, axis + 1)
+    mixed = reshape(mixed, (*shape[:axis], 2 * count, *shape[axis + 1 :]))
+    if shape[axis] == count:
+        return mixed
+    return concatenate([mixed, slice_in_dim(even, count, None, 1, axis)], axis)
+
+
+def _scan_jvp(
+    apply: Callable[..., Any], combine: Callable[[Pair, Pair], Pair]
+) -> Callable[..., Any]:
+    """The jvp rule of the scan by ``combine``, which joins pairs (value, tangent)."""
+
+    def jvp(
+        primals: Sequence[Any], tangents: Sequence[Any], *, axis: int, reverse: bool
+    ) -> tuple[Any, Any]:
+        x, t = primals[0], tangents[0]
+        out = apply(x, axis, reverse)
+        if type(t) is Zero:
+            return out, zero_tangent(out)
+        if not reverse:
+            return out, _tree_scan(combine, (x, t), axis)[1]
+        scanned = _tree_scan(combine, (rev(x, (axis,)), rev(t, (axis,))), axis)
+        return out, rev(scanned[1], (axis,))
+
+    return jvp
+
+
+def _product_pair(first: Pair, second: Pair) -> Pair:
+    (x, x_tangent), (y, y_tangent) = first, second
+    return mul(x, y), add(mul(x_tangent, y), mul(x, y_tangent))
+
+
+def _extremum_pair(pick: Callable[[Any, Any], Any]) -> Callable[[Pair, Pair], Pair]:
+    def combine(first: Pair, second: Pair) -> Pair:
+        (x, x_tangent), (y, y_tangent) = first, second
+        out = pick(x, y)
+        # Equal ones share: JAX's rule for max and min.
+        share = where(eq(x, y), constant(x, 0.5), 1.0)
+        from_x = where(eq(x, out), share, 0.0)
+        from_y = where(eq(y, out), share, 0.0)
+        return out, add(mul(x_tangent, from_x), mul(y_tangent, from_y))
+
+    return combine
+
+
+def _logaddexp_pair(first: Pair, second: Pair) -> Pair:
+    (x, x_tangent), (y, y_tangent) = first, second
+    larger = op_max(x, y)
+    if dtypes.is_complex(aval_of(x).dtype):
+        # Not wrapped to one turn: only its exponential is used.
+        distance = sub(add(x, y), add(larger, larger))
+        out = add(larger, log1p(exp(distance)))
+    else:
+        distance = sub(x, y)
+        stable = add(larger, log1p(exp(neg(op_abs(distance)))))
+        # Equal infinities have no distance; there, and for nan, the sum is the answer.
+        out = where(ne(distance, distance), add(x, y), stable)
+    parts = [mul(t, _share(v, out)) for v, t in ((x, x_tangent), (y, y_tangent))]
+    return out, add(*parts)
+
+
+def _share(x: Any, out: Any) -> Any:
+    """exp(x) / exp(out); one half each for equal infinities."""
+    share = exp(sub(x, out))
+    return where(ne(share, share), constant(x, 0.5), share)
+
+
+# --- cumsum --------------------------------------------------------------------------------
+
+
+def _sum_scan(xp: Any, x: Any, out: Any, axis: int) -> None:
+    wide = _wide(x.dtype)
+    if xp is np and wide == x.dtype:
+        np.add.accumulate(x, axis, dtype=x.dtype, out=out)
+    else:
+        out[...] = xp.cumsum(x.astype(wide), axis, dtype=wide).astype(x.dtype)
+    if dtypes.is_inexact(x.dtype):
+        _clear_signs_of_zeros(out, axis)
+
+
+def _clear_signs_of_zeros(out: Any, axis: int) -> None:
+    """Sums start from +0, so that none is -0; only one that begins with zeros could be."""
+    if (out[_along(axis, 0, 1)] == 0).any():
+        out += out.dtype.type(0)
+
+
+def cumsum(x: Any, axis: int = 0, reverse: bool = False) -> Any:
+    """The sums of all elements up to each one, along ``axis``.
+
+    Args:
+        x: array of numbers. float16 and bfloat16 are added in float32; integers wrap.
+        axis: a dimension of ``x``, counted from the front.
+        reverse: add from the end.
+
+    Returns:
+        An array of the type of ``x``.
+
+    Raises:
+        TypeError: bools. ValueError: no such axis.
+    """
+    return cumsum_p.bind(x, axis=int(axis), reverse=bool(reverse))
+
+
+cumsum_p = _define(
+    "cumsum", _sum_scan, is_number, "a number (not bool)",
+    jvp=linear_jvp(lambda x, axis, reverse: cumsum(x, axis, reverse)),
+    transpose=unary_transpose(lambda ct, x, *, axis, reverse: cumsum(ct, axis, not reverse)),
+)  # fmt: skip
+
+
+# --- cumprod -------------------------------------------------------------------------------
+
+
+def _product_scan(xp: Any, x: Any, out: Any, axis: int) -> None:
+    wide = _wide(x.dtype)
+    if xp is np and wide == x.dtype:
+        np.multiply.accumulate(x, axis, dtype=x.dtype, out=out)
+    else:
+        out[...] = xp.cumprod(x.astype(wide), axis, dtype=wide).astype(x.dtype)
+
+
+def cumprod(x: Any, axis: int = 0, reverse: bool = False) -> Any:
+    """The products of all elements up to each one, along ``axis``; arguments as in ``cumsum``."""
+    return cumprod_p.bind(x, axis=int(axis), reverse=bool(reverse))
+
+
+cumprod_p = _define(
+    "cumprod", _product_scan, is_number, "a number (not bool)",
+    jvp=_scan_jvp(cumprod, _product_pair),
+)  # fmt: skip
+
+
+# --- cummax, cummin ------------------------------------------------------------------------
+
+
+def _extremum_scan(
+    function: Callable[..., Any], ufunc: Any, mark: Callable[[Any, Any], Any], marked: float
+) -> Scan:
+    """The scan of an extremum.
+
+    Where the result is 0, its sign is that of ``marked`` once an element with that sign bit
+    (``mark``) has come; NumPy leaves the sign of max(-0, 0) open.
+    """
+
+    def scan(xp: Any, x: Any, out: Any, axis: int) -> None:
+        if xp is not np or dtypes.is_complex(x.dtype):
+            out[...] = _doubling(xp, function, x, axis)
+            return
+        wide = x.astype(_wide(x.dtype), copy=False)
+        found = ufunc.accumulate(wide, axis, out=out if wide.dtype == out.dtype else None)
+        if dtypes.is_floating(x.dtype):
+            zero = found == 0
+            if zero.any():
+                seen = np.logical_or.accumulate(mark(np, wide), axis)[zero]
+                found[zero] = np.where(seen, marked, -marked)
+        if found is not out:
+            out[...] = found.astype(out.dtype)
+
+    return scan
+
+
+def cummax(x: Any, axis: int = 0, reverse: bool = False) -> Any:
+    """The maximum of all elements up to each one; nan wins, -0.0 is below 0.0.
+
+    Arguments as in ``cumsum``.
+    """
+    return cummax_p.bind(x, axis=int(axis), reverse=bool(reverse))
+
+
+def cummin(x: Any, axis: int = 0, reverse: bool = False) -> Any:
+    """The minimum of all elements up to each one; nan wins, -0.0 is below 0.0.
+
+    Arguments as in ``cumsum``.
+    """
+    return cummin_p.bind(x, axis=int(axis), reverse=bool(reverse))
+
+
+cummax_p = _define(
+    "cummax",
+    _extremum_scan(maximum, np.maximum, lambda xp, x: ~xp.signbit(x), 0.0),
+    is_number, "a number (not bool)",
+    jvp=_scan_jvp(cummax, _extremum_pair(op_max)),
+)  # fmt: skip
+
+cummin_p = _define(
+    "cummin",
+    _extremum_scan(minimum, np.minimum, lambda xp, x: xp.signbit(x), -0.0),
+    is_number, "a number (not bool)",
+    jvp=_scan_jvp(cummin, _extremum_pair(op_min)),
+)  # fmt: skip
+
+
+# --- cumlogsumexp --------------------------------------------------------------------------
+
+
+def _logaddexp(xp: Any, x: Any, y: Any) -> Any:
+    """``log(exp(x) + exp(y))``; of complex numbers the value within half a turn."""
+    if x.dtype.kind != "c":
+        return xp.logaddexp(x, y)
+    larger = maximum(xp, x, y)
+    out = larger + xp.log1p(xp.exp(x + y - (larger + larger)))
+    turns = xp.round(out.imag / (2 * np.pi)).astype(out.imag.dtype)
+    return (out - 1j * out.imag.dtype.type(2 * np.pi) * turns).astype(x.dtype)
+
+
+def _logsumexp_scan(xp: Any, x: Any, out: Any, axis: int) -> None:
+    wide = x.astype(_wide(x.dtype), copy=False)
+    if xp is np and not dtypes.is_complex(x.dtype):
+        out[...] = np.logaddexp.accumulate(wide, axis).astype(x.dtype, copy=False)
+    else:
+        out[...] = _doubling(xp, _logaddexp, wide, axis).astype(x.dtype)
+    _clear_signs_of_zeros(out, axis)
+
+
+def cumlogsumexp(x: Any, axis: int = 0, reverse: bool = False) -> Any:
+    """``log(cumsum(exp(x)))`` without overflow, of floats or complex numbers.
+
+    Arguments as in ``cumsum``.
+    """
+    return cumlogsumexp_p.bind(x, axis=int(axis), reverse=bool(reverse))
+
+
+cumlogsumexp_p = _define(
+    "cumlogsumexp", _logsumexp_scan, dtypes.is_inexact, "a float or complex number",
+    jvp=_scan_jvp(cumlogsumexp, _logaddexp_pair),
+)  # fmt: skip

@@ -1,0 +1,94 @@
+"""Cumulative ops: against JAX, against loops, and what they refuse."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from stored_values import STORED, check_expression
+
+import gpuflow as gf
+from gpuflow import lax
+from gpuflow.ops.cumulative import _doubling
+
+OPS = {
+    "cumsum": np.add,
+    "cumprod": np.multiply,
+    "cummax": np.maximum,
+    "cummin": np.minimum,
+    "cumlogsumexp": np.logaddexp,
+}
+
+
+@pytest.mark.parametrize("expression", STORED["cumulative"])
+def test_as_in_jax(expression):
+    check_expression("cumulative", expression)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 31, 33])
+@pytest.mark.parametrize("name", OPS)
+def test_against_a_loop(name, size, reverse):
+    """Eager and jit, values and tangents: each output depends on what came before it only."""
+    random = np.random.default_rng(size)
+    x, t = random.uniform(0.5, 1.5, (2, 2, size, 3))
+    order = slice(None, None, -1 if reverse else 1)
+
+    def loop(x):
+        rows = [x[:, order][:, 0]]
+        for k in range(1, size):
+            rows.append(OPS[name](rows[-1], x[:, order][:, k]))
+        return np.stack(rows, 1)[:, order]
+
+    def function(x):
+        return getattr(lax, name)(x, 1, reverse)
+
+    with gf.enable_x64(True):
+        for call in (function, gf.jit(function)):
+            np.testing.assert_allclose(np.asarray(call(x)), loop(x), rtol=1e-12)
+        _, tangent = gf.jvp(function, (x,), (t,))
+        step = 1e-6
+        quotient = (loop(x + step * t) - loop(x - step * t)) / (2 * step)
+        # Products of 33 factors grow to 1e5, and with them the rounding of the differences.
+        np.testing.assert_allclose(np.asarray(tangent), quotient, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_16_bits_are_added_in_32(dtype):
+    """One thousand and more ones: in 16 bits the sum stops growing at 2048, or at 256."""
+    out = lax.cumsum(np.ones(3000, dtype))
+    assert out.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(out), np.arange(1, 3001).astype(dtype))
+
+
+@pytest.mark.parametrize("function", [np.add, np.maximum, np.minimum, np.logaddexp])
+@pytest.mark.parametrize("size", [0, 1, 2, 5, 8, 13])
+def test_doubling_agrees_with_accumulate(function, size):
+    """The portable scan, for libraries and dtypes without accumulate."""
+    x = np.random.default_rng(size).standard_normal((3, size))
+    got = _doubling(np, lambda xp, a, b: function(a, b), x, 1)
+    np.testing.assert_allclose(got, function.accumulate(x, 1), rtol=1e-12)
+
+
+def test_operands_are_left_alone():
+    x = np.array([[-0.0, 0.0], [3.0, np.nan]], np.float32)
+    kept = x.copy()
+    for name in OPS:
+        gf.jit(getattr(lax, name))(x)
+        getattr(lax, name)(x)
+    np.testing.assert_array_equal(x, kept)
+    np.testing.assert_array_equal(np.signbit(x), np.signbit(kept))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "text"),
+    [
+        (lambda: lax.cumsum(np.ones(3), -1), ValueError, r"\[cumsum\] axis must lie in \[0, 1\)"),
+        (lambda: lax.cummax(np.ones(()), 0), ValueError, r"\[cummax\] axis.*Fix"),
+        (lambda: lax.cumprod(np.array([True])), TypeError, r"\[cumprod\].*a number \(not bool\)"),
+        (lambda: lax.cumlogsumexp(np.arange(3)), TypeError, r"a float or complex number; got i32"),
+    ],
+)
+def test_errors(wrong, error, text):
+    with pytest.raises(error, match=text):
+        wrong()
