@@ -1,5 +1,6 @@
 """gpuflow: a GPU-first array framework with JAX's names. See docs/architecture.md."""
 
+from gpuflow import debug as debug
 from gpuflow import errors as errors
 from gpuflow import lax as lax
 from gpuflow import nn as nn
