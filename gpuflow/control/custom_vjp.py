@@ -56,8 +56,8 @@ class _Forward:
 
     def __init__(self, rules: _Rules) -> None:
         self.rules = rules
-        self.out_tree: tree.TreeDef | None = None
-        self.residual_tree: tree.TreeDef | None = None
+        self.out_tree: tree.TreeDef  # both trees are known after a call
+        self.residual_tree: tree.TreeDef
         self.out_count = 0
         self.__name__ = getattr(rules.fwd, "__name__", "fwd")
 
