@@ -168,6 +168,11 @@ class KernelCache:
         self._write(key, entry)
         return entry
 
+    def forget_locks(self) -> None:
+        """In a forked child: threads that held locks are gone, and what they loaded is not."""
+        self._lock = threading.Lock()
+        self._slots = {key: slot for key, slot in self._slots.items() if slot.ready}
+
     def replace(self, key: str, build: Callable[[], Entry], error: Exception) -> Entry:
         """A new entry in place of one that could not be loaded because of ``error``.
 

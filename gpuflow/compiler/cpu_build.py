@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -144,6 +145,10 @@ class _Linker:
         self._engine: Any = None
         self._numbers = itertools.count()
 
+    def forget_lock(self) -> None:
+        """In a forked child: the thread that held the lock is gone."""
+        self._lock = threading.Lock()
+
     def link(self, built: Object) -> tuple[Any, int]:
         """The library that owns the code and the address of the entry."""
         with self._lock:
@@ -169,6 +174,8 @@ def _create_engine() -> Any:
 
 
 _linker = _Linker()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_linker.forget_lock)
 
 
 def load_cpu(built: Object) -> LoadedKernel:

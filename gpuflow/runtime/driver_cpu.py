@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
@@ -26,6 +27,15 @@ CHUNKS_PER_THREAD = 4
 def kernel_cache() -> KernelCache:
     """The process's kernel cache, in the configured folder."""
     return KernelCache(config.environment.cache_folder)
+
+
+def _forget_locks() -> None:
+    if kernel_cache.cache_info().currsize:
+        kernel_cache().forget_locks()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_locks)
 
 
 def cache_stats() -> CacheStats:

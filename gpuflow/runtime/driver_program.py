@@ -188,14 +188,20 @@ def _library_call(step: CallStep, call: Callable[..., None] | None) -> Callable[
     may_keep = step.kind == "host"
 
     def through_impl(outs: list[np.ndarray], *operands: np.ndarray) -> None:
-        whole = [np.array(x, order="C") for x in operands] if may_keep else [
-            np.ascontiguousarray(x).reshape(x.shape) for x in operands
-        ]
+        if may_keep:
+            whole = [np.array(x, order="C") for x in operands]
+        else:
+            whole = [np.ascontiguousarray(x).reshape(x.shape) for x in operands]
         with np.errstate(all="ignore"):
             results = impl(np, *whole, **params)
         results = results if primitive.multiple_results else [results]
         for out, result in zip(outs, results, strict=True):
-            np.copyto(out, result, casting="unsafe")
+            if np.shape(result) != out.shape:
+                raise RuntimeError(
+                    f"[{primitive.name}] impl must give shape {out.shape}; got "
+                    f"{np.shape(result)}: impl and shape rule disagree."
+                )
+            np.copyto(out, result, casting="unsafe")  # eager converts as well
 
     return through_impl
 

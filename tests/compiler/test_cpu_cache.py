@@ -16,6 +16,7 @@ from test_cpu_kernels import unary_kernel
 
 import gpuflow
 from gpuflow.base.errors import CacheWarning
+from gpuflow.compiler import cache as cache_module
 from gpuflow.compiler import cpu, cpu_emit, cpu_libm
 from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest, version_of
 from gpuflow.compiler.cpu import cache_parts, compile_cpu, print_cpu
@@ -152,6 +153,17 @@ def test_stored_object_that_does_not_link_is_built_again(tmp_path):
     with pytest.warns(CacheWarning, match="does not load"):
         check_result(compile_cpu(KERNEL, cache))
     assert cache.stats.built == 1
+
+
+def test_forked_child_does_not_wait_for_lost_threads():
+    # A child forked during another thread's build waited for it for ever.
+    cache = KernelCache(None)
+    cache._lock.acquire()
+    slot = cache._slots.setdefault("0" * 64, cache_module._Slot())
+    slot.lock.acquire()
+    cache.forget_locks()
+    assert cache.once("0" * 64, lambda: 5) == 5
+    assert cache.get("1" * 64, lambda: Entry(b"", "o", "", "k")).entry == "k"
 
 
 def test_without_a_folder_nothing_is_stored():
