@@ -11,7 +11,6 @@ from gpuflow.core import views
 from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Literal, Var
 from gpuflow.core.lowering import Indexed
-from gpuflow.core.views import View
 from gpuflow.kir.interpret import scalar_to_word
 from gpuflow.kir.nodes import Mode, Operand
 
@@ -87,7 +86,7 @@ def read_access(program: Program, space: Space, reader: int, operand: int) -> Ac
     eqn, iteration = program.jaxpr.eqns[reader], program.iterations[reader]
     atom = eqn.inputs[operand]
     assert iteration is not None and isinstance(atom, Var)
-    buffer, view = program.views.get(atom, (atom, views.contiguous(atom.aval.shape)))
+    buffer, view = program.place(atom)
     strides = []
     for dim, axis in iteration.reads[operand]:
         key = space.classes[reader, axis]
@@ -118,9 +117,3 @@ def write_access(program: Program, space: Space, var: Var) -> Access:
     strides = views.contiguous(var.aval.shape).strides
     pairs = [(k, s) for k, s in zip(keys, strides, strict=True) if k not in space.units]
     return Access(var, 0, tuple(sorted(pairs)), storage_name(var.aval.dtype), Mode.OUT)
-
-
-def view_of(program: Program, var: Var) -> View:
-    """How a variable lies in its buffer."""
-    alias = program.views.get(var)
-    return views.contiguous(var.aval.shape) if alias is None else alias[1]

@@ -35,16 +35,11 @@ def last_readers(program: Program, groups: Sequence[Sequence[int]]) -> dict[Var,
         for e in members:
             for atom in program.jaxpr.eqns[e].inputs:
                 if type(atom) is not Literal:
-                    last[_buffer(program, atom)] = number
+                    last[program.place(atom)[0]] = number
     for atom in program.jaxpr.outvars:
         if type(atom) is not Literal:
-            last[_buffer(program, atom)] = len(groups)
+            last[program.place(atom)[0]] = len(groups)
     return last
-
-
-def _buffer(program: Program, var: Var) -> Var:
-    alias = program.views.get(var)
-    return var if alias is None else alias[0]
 
 
 def choose_in_place(
@@ -81,7 +76,7 @@ def _reads_where_it_writes(program: Program, space: Space, var: Var, out: Var) -
     for e in space.members:
         eqn = program.jaxpr.eqns[e]
         for k, atom in enumerate(eqn.inputs):
-            if type(atom) is Literal or _buffer(program, atom) is not var:
+            if type(atom) is Literal or program.place(atom)[0] is not var:
                 continue
             if isinstance(eqn.primitive.lower, Indexed):
                 return False

@@ -20,7 +20,6 @@ from gpuflow.compiler.access import (
     Accesses,
     memory_reads,
     read_access,
-    view_of,
     write_access,
 )
 from gpuflow.compiler.space import Key, Program, Space
@@ -359,4 +358,4 @@ class IndexContext:
         return self._emitter._load(replace(access, strides=tuple(sorted(pairs))))
 
     def _view(self, atom: Var) -> Any:
-        return view_of(self._emitter.program, atom)
+        return self._emitter.program.place(atom)[1]

@@ -18,7 +18,7 @@ from gpuflow.compiler.space import Program, Space
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import HostCall, Layout, Library
-from gpuflow.core.views import View, contiguous
+from gpuflow.core.views import View
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
 
@@ -181,21 +181,13 @@ def _with_sizes(program: Program, space: Space) -> Space:
         iteration = program.iterations[key[0]]
         assert iteration is not None
         sizes[key] = iteration.sizes[key[1]]
-    members = frozenset(space.members)
-    escaping = tuple(
-        var
-        for e in space.members
-        for var in program.jaxpr.eqns[e].outputs
-        if program.escapes(var, members)
-    )
-    return replace(space, sizes=sizes, escaping=escaping)
+    return replace(space, sizes=sizes, escaping=program.escaping(space.members))
 
 
 def _operand(program: Program, atom: Atom) -> Operand:
     if type(atom) is Literal:
         return Operand(None, None, atom.aval, atom.value)
-    buffer, view = program.views.get(atom, (atom, contiguous(atom.aval.shape)))
-    return Operand(buffer, view, atom.aval)
+    return Operand(*program.place(atom), atom.aval)
 
 
 def _call_step(program: Program, eqn: Eqn) -> CallStep:

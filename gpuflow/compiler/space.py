@@ -18,7 +18,7 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction
-from gpuflow.core.views import View
+from gpuflow.core.views import View, contiguous
 
 Key = tuple[int, int]  # (equation, iteration dimension)
 
@@ -111,9 +111,19 @@ class Program:
     outputs: frozenset[Var]
     views: dict[Var, tuple[Var, View]]  # aliases: variable -> (buffer variable, view)
 
-    def escapes(self, var: Var, members: frozenset[int]) -> bool:
-        """Whether ``var`` is read outside ``members``."""
-        return var in self.outputs or any(r not in members for r in self.readers.get(var, ()))
+    def escaping(self, positions: Sequence[int]) -> tuple[Var, ...]:
+        """The outputs of a group of equations that are read outside of it."""
+        members = frozenset(positions)
+        return tuple(
+            var
+            for e in positions
+            for var in self.jaxpr.eqns[e].outputs
+            if var in self.outputs or any(r not in members for r in self.readers.get(var, ()))
+        )
+
+    def place(self, var: Var) -> tuple[Var, View]:
+        """The buffer in which ``var`` lies, and how."""
+        return self.views.get(var) or (var, contiguous(var.aval.shape))
 
 
 @dataclass
@@ -244,13 +254,7 @@ def _classify(program: Program, space: Space) -> bool:
     domain = space.domains[largest]
     if any(not own <= domain for own in space.domains.values()):
         return False
-    members = frozenset(space.members)
-    space.escaping = tuple(
-        var
-        for e in space.members
-        for var in program.jaxpr.eqns[e].outputs
-        if program.escapes(var, members)
-    )
+    space.escaping = program.escaping(space.members)
     if len(_external_arrays(program, space)) + len(space.escaping) > MOST_OPERANDS:
         return False
     reductions = [e for e in space.members if _reduced_axes(program, space, e)]

@@ -16,11 +16,7 @@ import numpy as np
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.compiler.pipeline import compile_plan
-from gpuflow.compiler.plan import (
-    Step,
-    bytes_of,
-    flops_of,
-)
+from gpuflow.compiler.plan import Step, bytes_of, flops_of
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.trace import Tracer, check_not_leaked
@@ -37,6 +33,7 @@ def _references(data: np.ndarray) -> tuple[int, int]:
     return sys.getrefcount(data), sys.getrefcount(data.base)
 
 
+@cache
 def _unshared_references() -> tuple[int, int]:
     """The counts for an array that only its Array and a list of operands hold.
 
@@ -55,11 +52,8 @@ def is_shared(arrays: list[np.ndarray], k: int) -> bool:
     A view of pooled memory refers to the block behind it, as the array itself does.
     """
     own, behind = _references(arrays[k])
-    most, most_behind = _unshared()
+    most, most_behind = _unshared_references()
     return own > most or (arrays[k].base is not None and behind > most_behind)
-
-
-_unshared = cache(_unshared_references)
 
 
 class Executable:
