@@ -1,9 +1,14 @@
 """How the sweep calls primitives that are not plain elementwise: one entry for each.
 
-Plain elementwise primitives (no parameters, operands of one dtype) need no entry.
+Plain elementwise primitives (no parameters, operands of one dtype) need no entry. Large families
+have a file of their own, ``samples_<family>.py`` beside this one, with a table ``SAMPLES`` and
+perhaps ``TESTED_ELSEWHERE``; it is found by its name.
 """
 
 from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 from sweep import Sample
@@ -271,3 +276,8 @@ SAMPLES: dict[str, list[Sample]] = {
     **ELEMENTWISE, **REDUCTIONS, **LAYOUT, **CONTRACTIONS, **INDEXING, **CUMULATIVE,
     **SORTING, **RANDOM,
 }  # fmt: skip
+
+for _path in sorted(Path(__file__).parent.glob("samples_*.py")):
+    _family = import_module(_path.stem)
+    SAMPLES.update(_family.SAMPLES)
+    TESTED_ELSEWHERE.update(getattr(_family, "TESTED_ELSEWHERE", {}))
