@@ -49,6 +49,11 @@ def all_leaves(items: Iterable[Any]) -> bool:
     return optree.all_leaves(items, namespace=NAMESPACE)
 
 
+def children(treedef: TreeDef) -> list[TreeDef]:
+    """The structures of a node's children; none for a leaf."""
+    return treedef.children()
+
+
 def register_node(
     cls: type,
     flatten_function: Callable[[Any], tuple[Iterable[Any], Any]],

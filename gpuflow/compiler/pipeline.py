@@ -8,16 +8,18 @@ from typing import Any
 from gpuflow.base.config import config
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.fuse import clone_cheap
-from gpuflow.compiler.plan import Plan, Template, bind, make_template, template_key
+from gpuflow.compiler.plan import Inner, Plan, Template, bind, make_template, template_key
 from gpuflow.compiler.program import (
     Pass,
     cse,
     dce,
     hoist_array_literals,
     inline,
+    renamed,
     simplify,
 )
-from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr, check_jaxpr
+from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, check_jaxpr
+from gpuflow.core.lowering import Branch, Loop, ScanForm, WhileForm
 
 PASSES: tuple[tuple[str, Pass], ...] = (
     ("simplify", simplify),
@@ -32,20 +34,64 @@ _MOST_TEMPLATES = 1024
 
 
 def compile_plan(
-    jaxpr: ClosedJaxpr, donated: Sequence[int] = ()
+    jaxpr: ClosedJaxpr, donated: Sequence[int] = (), into_given: bool = False
 ) -> tuple[Plan, list[Any]]:
     """The bound plan of a program, and values of inputs that were added behind its own.
 
     Args:
         jaxpr: the program.
         donated: positions of inputs whose memory outputs may take.
+        into_given: outputs are written into arrays that a call passes behind the inputs.
     """
     program, values = hoist_array_literals(inline(jaxpr.jaxpr))
     _report("inline", program)
     for name, rewrite in PASSES:
         program = rewrite(program)
         _report(name, program)
-    return bind(_template(program), program, [program.invars[k] for k in donated]), values
+    programs = {eqn: compile_inner(eqn) for eqn in program.eqns if _has_programs(eqn)}
+    overwritten = [program.invars[k] for k in donated]
+    return bind(_template(program), program, programs, overwritten, into_given), values
+
+
+def _has_programs(eqn: Eqn) -> bool:
+    return isinstance(eqn.primitive.lower, (Loop, Branch))
+
+
+def compile_inner(eqn: Eqn) -> tuple[Inner, ...]:
+    """The plans of the programs that a loop or branch runs."""
+    rule = eqn.primitive.lower
+    programs = programs_of(rule.form(eqn.params)) if isinstance(rule, Loop) else rule.branches(
+        eqn.params
+    )
+    compiled = []
+    for program in programs:
+        plan, values = compile_plan(program, into_given=True)
+        compiled.append(Inner(plan, tuple(values)))
+    return tuple(compiled)
+
+
+def programs_of(form: ScanForm | WhileForm) -> tuple[ClosedJaxpr, ...]:
+    """The programs of a loop. A while_loop tests its condition in the program of its body."""
+    if isinstance(form, ScanForm):
+        return (form.body,)
+    key = ("with condition", form.condition.jaxpr)
+    return form.condition, form.body.jaxpr.memo(key, lambda: _with_condition(form))
+
+
+def _with_condition(form: WhileForm) -> ClosedJaxpr:
+    """``(*condition consts, *body consts, *carry) -> (*new carry, whether to go on)``."""
+    first, body = form.num_condition_consts, form.body.jaxpr
+    test = form.condition.jaxpr
+    env: dict[Var, Atom] = dict(zip(test.invars[first:], body.outvars, strict=True))
+    own = [Var(var.aval) for var in test.invars[:first]]
+    env.update(zip(test.invars[:first], own, strict=True))
+    eqns, outs = renamed(test, env)
+    return ClosedJaxpr(
+        body.replace(
+            invars=(*own, *body.invars), outvars=(*body.outvars, *outs),
+            eqns=(*body.eqns, *eqns), effects=body.effects | test.effects, argument_names=(),
+        )
+    )  # fmt: skip
 
 
 def _template(program: Jaxpr) -> Template:

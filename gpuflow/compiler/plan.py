@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from gpuflow.compiler.donation import choose_in_place, last_readers
 from gpuflow.compiler.emit import is_written_in
 from gpuflow.compiler.fuse import Group, describe_program, fuse
@@ -17,7 +19,7 @@ from gpuflow.compiler.lower import KernelCall, can_be_segmented, lower_group, se
 from gpuflow.compiler.space import Program, Space
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import HostCall, Layout, Library
+from gpuflow.core.lowering import Branch, HostCall, Layout, Library, Loop, ScanForm
 from gpuflow.core.views import View
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
@@ -63,7 +65,34 @@ class CopyStep:
     kind: str = "copy"
 
 
-Step = KernelStep | CallStep | CopyStep
+@dataclass(frozen=True)
+class Inner:
+    """A compiled program that a step runs: its plan and the constants that are inputs besides."""
+
+    plan: Plan
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class ProgramStep:
+    """A loop or branch: it runs compiled programs, which write into the buffers they are given.
+
+    Attributes:
+        eqn: the equation; its ``lower`` says how the programs are run.
+        operands: as for a library call.
+        programs: the compiled programs.
+        workspace: a buffer for what the programs need while they run.
+    """
+
+    eqn: Eqn
+    operands: tuple[Operand, ...]
+    programs: tuple[Inner, ...]
+    workspace: Var
+    kind: str = "program"
+
+
+Step = KernelStep | CallStep | CopyStep | ProgramStep
+Programs = dict[Eqn, tuple[Inner, ...]]
 
 
 @dataclass(frozen=True)
@@ -85,6 +114,7 @@ class Plan:
         arena_bytes: size of the arena.
         owned: variables whose buffers are allocated for each call.
         in_place: outputs that take the memory of donated inputs.
+        given: outputs that are written into arrays passed behind the inputs.
     """
 
     jaxpr: Jaxpr
@@ -94,6 +124,7 @@ class Plan:
     arena_bytes: int
     owned: tuple[Var, ...]
     in_place: dict[Var, Var]
+    given: tuple[Var, ...] = ()
 
 
 def nbytes(var: Var) -> int:
@@ -153,15 +184,24 @@ def _links(eqn: Eqn) -> tuple[tuple[int, int], ...] | None:
 # --- binding -------------------------------------------------------------------------------
 
 
-def bind(template: Template, jaxpr: Jaxpr, donated: Sequence[Var] = ()) -> Plan:
-    """Lower a template for the sizes of ``jaxpr``, whose ``donated`` inputs may be overwritten."""
+def bind(
+    template: Template, jaxpr: Jaxpr, programs: Programs, donated: Sequence[Var] = (),
+    into_given: bool = False,
+) -> Plan:  # fmt: skip
+    """Lower a template for the sizes of ``jaxpr``.
+
+    Args:
+        programs: the compiled programs of loops and branches.
+        donated: inputs that may be overwritten.
+        into_given: outputs are written into arrays that a call passes.
+    """
     program = describe_program(jaxpr)
     steps: list[Step] = []
     last = last_readers(program, [group.members for group in template.groups])
     free, taken = set(donated), {}
     for number, group in enumerate(template.groups):
         if group.space is None:
-            steps.append(_call_step(program, jaxpr.eqns[group.members[0]]))
+            steps.append(_call_step(program, jaxpr.eqns[group.members[0]], programs))
         else:
             space = _with_sizes(program, group.space)
             in_place = choose_in_place(program, space, number, last, free)
@@ -170,8 +210,8 @@ def bind(template: Template, jaxpr: Jaxpr, donated: Sequence[Var] = ()) -> Plan:
             eqns = tuple(jaxpr.eqns[e] for e in group.members)
             steps.append(KernelStep(call.kernel, (call,), eqns))
     steps = _merge_equal_maps(steps)
-    outputs, copies = _outputs(program)
-    return _with_memory(jaxpr, (*steps, *copies), outputs, taken)
+    outputs, copies = _outputs(program, into_given)
+    return _with_memory(jaxpr, (*steps, *copies), outputs, taken, into_given)
 
 
 def _with_sizes(program: Program, space: Space) -> Space:
@@ -190,12 +230,40 @@ def _operand(program: Program, atom: Atom) -> Operand:
     return Operand(*program.place(atom), atom.aval)
 
 
-def _call_step(program: Program, eqn: Eqn) -> CallStep:
+def _call_step(program: Program, eqn: Eqn, programs: Programs) -> CallStep | ProgramStep:
+    operands = tuple(_operand(program, atom) for atom in eqn.inputs)
+    if isinstance(eqn.primitive.lower, (Loop, Branch)):
+        workspace = Var(ShapedArray((workspace_bytes(eqn, programs[eqn]),), np.uint8))
+        return ProgramStep(eqn, operands, programs[eqn], workspace)
     kind = "host" if isinstance(eqn.primitive.lower, HostCall) else "library"
-    return CallStep(eqn, tuple(_operand(program, atom) for atom in eqn.inputs), kind)
+    return CallStep(eqn, operands, kind)
 
 
-def _outputs(program: Program) -> tuple[tuple[int | Var | Literal, ...], list[CopyStep]]:
+def carried_avals(eqn: Eqn) -> list[ShapedArray]:
+    """What a loop carries from one iteration to the next, and needs twice."""
+    rule = eqn.primitive.lower
+    if not isinstance(rule, Loop):
+        return []
+    form = rule.form(eqn.params)
+    outs = form.body.out_avals
+    return outs[: form.num_carry] if isinstance(form, ScanForm) else outs
+
+
+def rounded_bytes(aval: ShapedArray) -> int:
+    """Bytes of an array in an arena, where addresses are aligned."""
+    return -(-max(aval.size * storage_dtype(aval.dtype).itemsize, 1) // ALIGNMENT) * ALIGNMENT
+
+
+def workspace_bytes(eqn: Eqn, programs: Sequence[Inner]) -> int:
+    """Memory for the temporaries of a step's programs, of which one runs at a time, and carries."""
+    arena = max(inner.plan.arena_bytes for inner in programs)
+    own = -(-arena // ALIGNMENT) * ALIGNMENT
+    return own + sum(rounded_bytes(aval) for aval in carried_avals(eqn))
+
+
+def _outputs(
+    program: Program, into_given: bool
+) -> tuple[tuple[int | Var | Literal, ...], list[CopyStep]]:
     """Where each output comes from; aliases and repeated outputs are copied."""
     jaxpr = program.jaxpr
     positions = {var: k for k, var in enumerate(jaxpr.invars)}
@@ -203,11 +271,10 @@ def _outputs(program: Program) -> tuple[tuple[int | Var | Literal, ...], list[Co
     copies: list[CopyStep] = []
     taken: set[Var] = set()
     for atom in jaxpr.outvars:
-        if type(atom) is Literal:
-            outputs.append(atom)
-        elif atom in positions:
-            outputs.append(positions[atom])
-        elif atom in program.views or atom in taken:
+        fixed = type(atom) is Literal or atom in positions
+        if fixed and not into_given:
+            outputs.append(atom if type(atom) is Literal else positions[atom])
+        elif fixed or atom in program.views or atom in taken:
             target = Var(atom.aval)
             copies.append(CopyStep(_operand(program, atom), target))
             outputs.append(target)
@@ -221,7 +288,7 @@ def reads_of(step: Step) -> tuple[Var, ...]:
     """The buffers that a step reads."""
     if isinstance(step, KernelStep):
         return tuple(var for call in step.calls for var in call.reads)
-    operands = step.operands if isinstance(step, CallStep) else (step.source,)
+    operands = (step.source,) if isinstance(step, CopyStep) else step.operands
     return tuple(operand.buffer for operand in operands if operand.buffer is not None)
 
 
@@ -229,6 +296,8 @@ def writes_of(step: Step) -> tuple[Var, ...]:
     """The buffers that a step writes."""
     if isinstance(step, KernelStep):
         return tuple(var for call in step.calls for var in call.writes)
+    if isinstance(step, ProgramStep):
+        return (*step.eqn.outputs, step.workspace)
     return step.eqn.outputs if isinstance(step, CallStep) else (step.target,)
 
 
@@ -282,6 +351,7 @@ def _with_memory(
     steps: Sequence[Step],
     outputs: tuple[int | Var | Literal, ...],
     in_place: dict[Var, Var],
+    into_given: bool,
 ) -> Plan:
     made = dict.fromkeys(out for out in outputs if isinstance(out, Var))
     owned = tuple(out for out in made if out not in in_place)
@@ -292,7 +362,9 @@ def _with_memory(
             if var not in fixed:
                 lifetimes.setdefault(var, [position, position])[1] = position
     offsets, total = _place(lifetimes)
-    return Plan(jaxpr, tuple(steps), outputs, offsets, total, owned, in_place)
+    given = owned if into_given else ()
+    owned = () if into_given else owned
+    return Plan(jaxpr, tuple(steps), outputs, offsets, total, owned, in_place, given)
 
 
 def _place(lifetimes: dict[Var, list[int]]) -> tuple[dict[Var, int], int]:
@@ -319,6 +391,11 @@ def flops_of(step: Step) -> int:
     """Floating-point operations of a step: one for each scalar function and element."""
     if isinstance(step, KernelStep):
         return sum(call.points * max(1, len(step.eqns) // len(step.calls)) for call in step.calls)
+    if isinstance(step, ProgramStep):
+        inner = [sum(flops_of(s) for s in program.plan.steps) for program in step.programs]
+        rule = step.eqn.primitive.lower
+        form = rule.form(step.eqn.params) if isinstance(rule, Loop) else None
+        return inner[0] * form.length if isinstance(form, ScanForm) else max(inner)
     if not isinstance(step, CallStep):
         return 0
     rule = step.eqn.primitive.lower

@@ -28,6 +28,13 @@ def inline(jaxpr: Jaxpr) -> Jaxpr:
     return jaxpr.replace(eqns=tuple(eqns), outvars=outvars)
 
 
+def renamed(jaxpr: Jaxpr, env: dict[Var, Atom]) -> tuple[list[Eqn], list[Atom]]:
+    """The equations of ``jaxpr`` with fresh outputs, for inputs in ``env``; and its outputs."""
+    eqns: list[Eqn] = []
+    _inline_into(eqns, jaxpr, env)
+    return eqns, [_resolve(env, atom) for atom in jaxpr.outvars]
+
+
 def _resolve(env: dict[Var, Atom], atom: Atom) -> Atom:
     return atom if type(atom) is Literal else env.get(atom, atom)
 

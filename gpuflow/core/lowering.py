@@ -115,14 +115,56 @@ class Handwritten:
 
 
 @dataclass(frozen=True)
-class Loop:
-    """While, for and scan: bodies are jaxprs of carries."""
+class ScanForm:
+    """A loop of known length.
 
-    bodies: Callable[[dict[str, Any]], Any]
+    Attributes:
+        body: ``(*consts, *carry, *x) -> (*carry, *y)``.
+        num_consts, num_carry: how many of its inputs are which.
+        length: the number of iterations.
+        reverse: whether it starts at the last element.
+    """
+
+    body: Any
+    num_consts: int
+    num_carry: int
+    length: int
+    reverse: bool
+
+
+@dataclass(frozen=True)
+class WhileForm:
+    """A loop as long as ``condition`` holds.
+
+    Attributes:
+        condition: ``(*condition consts, *carry) -> (bool scalar,)``.
+        body: ``(*body consts, *carry) -> (*carry,)``.
+        num_condition_consts, num_body_consts: how many of the operands are which, in this order.
+    """
+
+    condition: Any
+    body: Any
+    num_condition_consts: int
+    num_body_consts: int
+
+
+@dataclass(frozen=True)
+class Loop:
+    """While, for and scan: a step that runs compiled bodies.
+
+    Attributes:
+        form: ``params -> ScanForm or WhileForm``.
+    """
+
+    form: Callable[[dict[str, Any]], ScanForm | WhileForm]
 
 
 @dataclass(frozen=True)
 class Branch:
-    """Cond and switch: the branches are jaxprs."""
+    """Cond and switch: a step that runs one of several compiled programs.
 
-    branches: Callable[[dict[str, Any]], Any]
+    Attributes:
+        branches: ``params -> programs``; the first operand is the number of the one to run.
+    """
+
+    branches: Callable[[dict[str, Any]], tuple[Any, ...]]

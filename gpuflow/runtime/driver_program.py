@@ -12,11 +12,24 @@ from typing import Any
 import numpy as np
 
 from gpuflow.compiler.lower import KernelCall
-from gpuflow.compiler.plan import CallStep, CopyStep, KernelStep, Operand, Plan, writes_of
-from gpuflow.core.aval import storage_dtype
+from gpuflow.compiler.plan import (
+    ALIGNMENT,
+    CallStep,
+    CopyStep,
+    KernelStep,
+    Operand,
+    Plan,
+    ProgramStep,
+    carried_avals,
+    rounded_bytes,
+    writes_of,
+)
+from gpuflow.core.aval import aval_of, storage_dtype
 from gpuflow.core.jaxpr import Literal, Var
 from gpuflow.core.lowering import Library
+from gpuflow.runtime.array import as_numpy
 from gpuflow.runtime.driver import Driver
+from gpuflow.runtime.inner_programs import contiguous, runner
 from gpuflow.runtime.memory import SMALLEST_POOLED, Arena, address, address_text, allocate
 from gpuflow.runtime.program_text import DriverText
 
@@ -33,10 +46,17 @@ def build_driver(
         elif isinstance(step, CopyStep):
             target, source = places.array(step.target), places.operand(step.source)
             text.line(f"copyto({target}, {source})")
+        elif isinstance(step, ProgramStep):
+            _program_step(step, places, text, driver)
         else:
             _call_step(step, places, text)
-    outs = ", ".join(_output(out, places, text) for out in plan.outputs)
-    return text.finish(f"[{outs}]", {"copyto": np.copyto, "empty": np.empty, "allocate": allocate})
+    outs = "" if plan.given else ", ".join(_output(out, places, text) for out in plan.outputs)
+    return text.finish(f"[{outs}]", _NAMES)
+
+
+_NAMES = {
+    "copyto": np.copyto, "empty": np.empty, "allocate": allocate, "contiguous": contiguous,
+}  # fmt: skip
 
 
 class _Places:
@@ -47,6 +67,8 @@ class _Places:
         self.inputs = {var: k for k, var in enumerate(plan.jaxpr.invars)}
         for out, var in plan.in_place.items():
             self.inputs[out] = self.inputs[var]
+        for out in plan.given:
+            self.inputs[out] = len(self.inputs)
         self.owned = set(plan.owned)
         self.names: dict[Var, str] = {}
         self.addresses: dict[Var, str] = {}
@@ -170,6 +192,28 @@ def _call_step(step: CallStep, places: _Places, text: DriverText) -> None:
     call = rule.call if isinstance(rule, Library) else None
     function = text.constant("call", _library_call(step, call))
     text.line(f"{function}([{', '.join(outs)}], {', '.join(operands)})")
+
+
+def _program_step(step: ProgramStep, places: _Places, text: DriverText, driver: Driver) -> None:
+    start = places.plan.offsets[step.workspace]
+    count = max(inner.plan.arena_bytes for inner in step.programs)
+    arena = places.memory.part(start, count)
+    bodies = [build_driver(inner.plan, arena, driver) for inner in step.programs]
+    spare, start = [], start + -(-count // ALIGNMENT) * ALIGNMENT
+    for aval in carried_avals(step.eqn):
+        spare.append(places.memory.array(start, aval.shape, storage_dtype(aval.dtype)))
+        start += rounded_bytes(aval)
+    values = [
+        [as_numpy(value, aval_of(value)) for value in inner.values] for inner in step.programs
+    ]
+    run = text.constant("run", runner(step.eqn, bodies, values, spare))
+    operands = []
+    for operand in step.operands:
+        name = places.operand(operand)
+        is_whole = operand.view is None or operand.view.is_contiguous
+        operands.append(name if is_whole else f"contiguous({name})")
+    outs = ", ".join(places.array(var) for var in step.eqn.outputs)
+    text.line(f"{run}([{outs}], [{', '.join(operands)}])  # {step.eqn.primitive.name}")
 
 
 def _library_call(step: CallStep, call: Callable[..., None] | None) -> Callable[..., None]:

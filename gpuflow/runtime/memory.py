@@ -152,6 +152,12 @@ class Arena:
         """The array at ``offset`` of the arena."""
         return np.ndarray(shape, dtype, buffer=self.memory, offset=offset)
 
+    def part(self, offset: int, count: int) -> Arena:
+        """``count`` bytes of this arena as an arena of their own, for a program inside a plan."""
+        inner = Arena()
+        inner.memory = self.memory[offset : offset + count]
+        return inner
+
 
 class Arenas:
     """Arenas for the plans that run at one time: one for each thread, and for each nested call.

@@ -102,7 +102,7 @@ def linearize_flat(
     function: Callable[..., Sequence[Any]],
     primals: Sequence[Any],
     nonzeros: Sequence[bool] | None = None,
-    instantiate_outs: bool = True,
+    instantiate_outs: bool | Sequence[bool] = True,
 ) -> tuple[list[Any], Jaxpr, list[Any], list[bool]]:
     """Linearize a flat function at ``primals``.
 
@@ -127,9 +127,13 @@ def linearize_flat(
             outs = function(*operands)
         pairs = [trace.split(out) for out in outs]
         tangents = [tangent for _, tangent in pairs]
-        if instantiate_outs:
-            # Zeros are made under the parent: they are constants of the linear map.
-            tangents = [instantiate(tangent) for tangent in tangents]
+        if isinstance(instantiate_outs, bool):
+            instantiate_outs = [instantiate_outs] * len(tangents)
+        # Zeros are made under the parent: they are constants of the linear map.
+        tangents = [
+            instantiate(tangent) if wanted else tangent
+            for tangent, wanted in safe_zip(tangents, instantiate_outs)
+        ]
         out_nonzeros = [type(tangent) is not Zero for tangent in tangents]
         kept = [tangent for tangent in tangents if type(tangent) is not Zero]
         jaxpr, residuals = recording.finish(arguments, kept)
@@ -139,27 +143,29 @@ def linearize_flat(
 
 
 def linearize_jaxpr(
-    jaxpr: ClosedJaxpr, nonzeros: tuple[bool, ...]
+    jaxpr: ClosedJaxpr,
+    nonzeros: tuple[bool, ...],
+    instantiate_outs: bool | tuple[bool, ...] = False,
 ) -> tuple[ClosedJaxpr, Jaxpr, tuple[bool, ...], int]:
     """Split a jaxpr into the evaluation and the linear map.
 
     Returns:
         ``(*primals) -> (*outs, *residuals)``; the linear jaxpr ``(*residuals, *nonzero tangents) ->
-        nonzero out tangents``; which outputs have a tangent; and the number of residuals.
+        nonzero out tangents``; which outputs have a tangent; and the number of residuals. Outputs
+        named by ``instantiate_outs`` have one in any case.
     """
-    return jaxpr.jaxpr.memo(
-        ("linearize", nonzeros), lambda: _make_linearized(jaxpr, nonzeros)
-    )
+    key = ("linearize", nonzeros, instantiate_outs)
+    return jaxpr.jaxpr.memo(key, lambda: _make_linearized(jaxpr, nonzeros, instantiate_outs))
 
 
 def _make_linearized(
-    jaxpr: ClosedJaxpr, nonzeros: tuple[bool, ...]
+    jaxpr: ClosedJaxpr, nonzeros: tuple[bool, ...], instantiate_outs: bool | tuple[bool, ...]
 ) -> tuple[ClosedJaxpr, Jaxpr, tuple[bool, ...], int]:
     parts: list[Any] = []
 
     def evaluation(*primals: Any) -> list[Any]:
         outs, linear, residuals, out_nonzeros = linearize_flat(
-            jaxpr, primals, nonzeros, instantiate_outs=False
+            jaxpr, primals, nonzeros, instantiate_outs
         )
         parts.extend((linear, tuple(out_nonzeros), len(residuals)))
         return [*outs, *residuals]

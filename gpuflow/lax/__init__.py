@@ -6,6 +6,13 @@ scalars. gpuflow.numpy is the friendly surface over these.
 
 from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
+from gpuflow.control.associative import associative_scan as associative_scan
+from gpuflow.control.branches import cond as cond
+from gpuflow.control.branches import switch as switch
+from gpuflow.control.fori import fori_loop as fori_loop
+from gpuflow.control.fori import while_loop as while_loop
+from gpuflow.control.loops import map as map
+from gpuflow.control.loops import scan as scan
 from gpuflow.ops.axes import broadcast_in_dim as broadcast_in_dim
 from gpuflow.ops.axes import reduce_sum as reduce_sum
 from gpuflow.ops.axes import reshape as reshape

@@ -1,0 +1,105 @@
+"""associative_scan: prefixes of an associative operation in a logarithmic number of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import tree
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis, safe_zip
+from gpuflow.core.aval import aval_of
+from gpuflow.ops.joining import concatenate
+from gpuflow.ops.layout import pad, rev, slice_in_dim
+from gpuflow.ops.nary import add_any_p
+
+Parts = list[Any]
+
+
+def associative_scan(
+    fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0
+) -> Any:
+    """All prefixes ``e0``, ``fn(e0, e1)``, ``fn(fn(e0, e1), e2)``, ... along an axis.
+
+    Args:
+        fn: associative, elementwise over ``axis``; it takes two trees like ``elems``.
+        elems: a tree of arrays with one size along ``axis``.
+        reverse: suffixes instead of prefixes.
+        axis: the axis to scan along.
+
+    Returns:
+        A tree like ``elems``.
+
+    Raises:
+        TypeError: ``fn`` is not callable.
+        ValueError: sizes along ``axis`` differ.
+
+    Source: G. Blelloch, Prefix sums and their applications, 1990: combine pairs, scan the half as
+    many results, and fill in the elements between.
+    """
+    check(
+        callable(fn),
+        lambda: f"[associative_scan] fn must be callable; got {fn!r}. Fix: pass a function.",
+    )
+    leaves, treedef = tree.flatten(elems)
+    if not leaves:
+        return elems
+    axes = [canonicalize_axis(axis, aval_of(x).ndim, "associative_scan") for x in leaves]
+    sizes = [aval_of(x).shape[d] for x, d in safe_zip(leaves, axes)]
+    check(
+        len(set(sizes)) == 1,
+        lambda: (
+            f"[associative_scan] sizes along the axis must be equal; got {sizes}. "
+            "Fix: slice the arrays to one size."
+        ),
+        ValueError,
+    )
+    if reverse:
+        leaves = [rev(x, (d,)) for x, d in safe_zip(leaves, axes)]
+
+    def combine(first: Parts, second: Parts) -> Parts:
+        result = fn(tree.unflatten(treedef, first), tree.unflatten(treedef, second))
+        return tree.leaves(result)
+
+    outs = _prefixes(combine, leaves, axes)
+    if reverse:
+        outs = [rev(x, (d,)) for x, d in safe_zip(outs, axes)]
+    return tree.unflatten(treedef, outs)
+
+
+def _prefixes(combine: Callable[[Parts, Parts], Parts], parts: Parts, axes: Sequence[int]) -> Parts:
+    count = aval_of(parts[0]).shape[axes[0]]
+    if count < 2:
+        return parts
+
+    def every_second(values: Parts, start: int, stop: int) -> Parts:
+        return [slice_in_dim(x, start, stop, 2, d) for x, d in safe_zip(values, axes)]
+
+    pairs = combine(every_second(parts, 0, count - 1), every_second(parts, 1, count))
+    odd = _prefixes(combine, pairs, axes)  # prefixes that end at 1, 3, 5, ...
+    before = odd
+    if count % 2 == 0:
+        before = [slice_in_dim(x, 0, count // 2 - 1, 1, d) for x, d in safe_zip(odd, axes)]
+    even = every_second(parts, 2, count)
+    if aval_of(even[0]).shape[axes[0]]:
+        even = combine(before, even)
+    first = [slice_in_dim(x, 0, 1, 1, d) for x, d in safe_zip(parts, axes)]
+    even = [concatenate([x, y], d) for x, y, d in safe_zip(first, even, axes)]
+    return [_interleave(x, y, d) for x, y, d in safe_zip(even, odd, axes)]
+
+
+def _interleave(even: Any, odd: Any, axis: int) -> Any:
+    """``even[0], odd[0], even[1], odd[1], ...`` along ``axis``."""
+    aval = aval_of(even)
+    count = aval.shape[axis], aval_of(odd).shape[axis]
+    total = sum(count)
+    zero = np.zeros((), aval.dtype)[()]
+
+    def spread(x: Any, size: int, offset: int) -> Any:
+        config = [(0, 0, 0)] * aval.ndim
+        config[axis] = (offset, total - offset - (2 * size - 1), 1)
+        return pad(x, zero, config)
+
+    return add_any_p.bind(spread(even, count[0], 0), spread(odd, count[1], 1))

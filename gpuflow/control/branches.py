@@ -1,0 +1,222 @@
+"""cond and switch as users call them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes, tree
+from gpuflow.base.config import config
+from gpuflow.base.errors import check
+from gpuflow.base.util import safe_zip
+from gpuflow.control.carries import same_type
+from gpuflow.control.cond import bind_cond
+from gpuflow.control.programs import Program, join_consts, trace_program
+from gpuflow.core.aval import ShapedArray, aval_of, is_value
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.staging import trace_closed
+from gpuflow.core.trace import Tracer
+from gpuflow.ops.comparison import ne
+from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.selection import clamp
+
+_MISSING: Any = object()
+
+
+def cond(
+    pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any,
+    operand: Any = _MISSING, linear: Any = None,
+) -> Any:  # fmt: skip
+    """``true_fun(*operands)`` where ``pred`` holds, else ``false_fun(*operands)``; only one runs.
+
+    Args:
+        pred: a bool scalar, or a number, which holds unless it is 0.
+        true_fun, false_fun: functions with results of one structure, shapes and dtypes.
+        operands: trees of arrays.
+        operand: one operand, by name.
+        linear: ignored, as in JAX.
+
+    Returns:
+        The result of the function that ran. Under vmap of ``pred`` each element has its own.
+
+    Raises:
+        TypeError: ``pred`` is not a scalar, or the results differ in type.
+    """
+    del linear
+    if operand is not _MISSING:
+        check(
+            not operands,
+            lambda: "[cond] operands must be given by position or by name; got both. Fix: one way.",
+        )
+        operands = (operand,)
+    if not callable(true_fun) and len(operands) == 2 and callable(false_fun):
+        # The older form: cond(pred, true_operand, true_fun, false_operand, false_fun).
+        return _older_cond(pred, true_fun, false_fun, *operands)
+    number = _predicate(pred)
+    if config.trace_context().disable_jit and not isinstance(pred, Tracer):
+        return true_fun(*operands) if bool(pred) else false_fun(*operands)
+    return _choose("cond", number, (false_fun, true_fun), operands, ("false_fun", "true_fun"))
+
+
+def _older_cond(pred: Any, true_operand: Any, true_fun: Any, false_operand: Any, false_fun: Any):
+    return cond(
+        pred, lambda both: true_fun(both[0]), lambda both: false_fun(both[1]),
+        (true_operand, false_operand),
+    )  # fmt: skip
+
+
+def _predicate(pred: Any) -> Any:
+    if callable(pred):
+        raise TypeError(
+            "[cond] the predicate must be a scalar; got a function. Fix: cond(pred, true_fun, ...)."
+        )
+    check(
+        is_value(pred),
+        lambda: f"[cond] the predicate must be a bool scalar; got {pred!r}. Fix: compare arrays.",
+    )
+    aval = aval_of(pred)
+    check(
+        not aval.shape,
+        lambda: (
+            f"[cond] the predicate must be a scalar; got {aval}. Fix: jnp.where for a choice "
+            "for each element, or vmap."
+        ),
+    )
+    check(
+        not dtypes.is_extended(aval.dtype) and not dtypes.is_complex(aval.dtype),
+        lambda: f"[cond] the predicate must be a bool or a number; got {aval}. Fix: compare it.",
+    )
+    if not dtypes.is_bool(aval.dtype):
+        pred = ne(pred, np.zeros((), aval.dtype)[()])
+    return convert_element_type(pred, np.dtype(np.int32))
+
+
+def switch(
+    index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _MISSING
+) -> Any:
+    """``branches[index](*operands)``; an index outside takes the nearest branch.
+
+    Args:
+        index: an integer scalar.
+        branches: functions with results of one structure, shapes and dtypes.
+        operands: trees of arrays.
+        operand: one operand, by name.
+
+    Returns:
+        The result of the branch that ran.
+
+    Raises:
+        TypeError: ``index`` is not an integer scalar, or the results differ in type.
+        ValueError: there are no branches.
+    """
+    branches = tuple(branches)
+    if operand is not _MISSING:
+        operands = (operand,)
+    for position, branch in enumerate(branches):
+        check(
+            callable(branch),
+            lambda position=position, branch=branch: (
+                f"[switch] branches must be callable; got {branch!r} at {position}. "
+                "Fix: pass functions."
+            ),
+        )
+    check(
+        bool(branches),
+        lambda: "[switch] there must be at least one branch; got none. Fix: pass functions.",
+        ValueError,
+    )
+    check(
+        is_value(index) and not aval_of(index).shape,
+        lambda: f"[switch] the index must be an integer scalar; got {index!r}. Fix: index it.",
+    )
+    aval = aval_of(index)
+    check(
+        not dtypes.is_extended(aval.dtype) and dtypes.is_integer(aval.dtype),
+        lambda: f"[switch] the index must be an integer; got {aval}. Fix: x.astype(jnp.int32).",
+    )
+    if len(branches) == 1:
+        return branches[0](*operands)
+    if config.trace_context().disable_jit and not isinstance(index, Tracer):
+        return branches[min(max(int(index), 0), len(branches) - 1)](*operands)
+    low, high = np.asarray([0, len(branches) - 1], aval.dtype)
+    number = convert_element_type(clamp(low, index, high), np.dtype(np.int32))
+    names = [f"branches[{k}]" for k in range(len(branches))]
+    return _choose("switch", number, branches, operands, names)
+
+
+def _choose(
+    op: str, number: Any, functions: Sequence[Callable[..., Any]], operands: tuple[Any, ...],
+    names: Sequence[str],
+) -> Any:  # fmt: skip
+    leaves, in_tree = tree.flatten(operands)
+    for leaf in leaves:
+        check(
+            is_value(leaf),
+            lambda leaf=leaf: (
+                f"[{op}] operands must be arrays or trees of them; got {leaf!r} of type "
+                f"{type(leaf).__name__}. Fix: close over it."
+            ),
+        )
+    avals = [aval_of(leaf) for leaf in leaves]
+    programs = [
+        trace_program(op, function, in_tree, avals, name)
+        for function, name in safe_zip(functions, names)
+    ]
+    _check_results(op, programs, names)
+    jaxprs = _with_one_type([program.jaxpr for program in programs])
+    joined, consts = join_consts(jaxprs, [program.consts for program in programs])
+    outs = bind_cond(joined, number, [*consts, *leaves])
+    return tree.unflatten(programs[0].out_tree, outs)
+
+
+def _check_results(op: str, programs: Sequence[Program], names: Sequence[str]) -> None:
+    first = programs[0]
+    for program, name in safe_zip(programs[1:], names[1:]):
+        if program.out_tree != first.out_tree:
+            raise TypeError(
+                f"[{op}] branches must return one structure; got {first.out_tree} from {names[0]} "
+                f"and {program.out_tree} from {name}. Fix: return the same containers and keys."
+            )
+        paths = tree.paths(tree.unflatten(first.out_tree, range(len(first.jaxpr.out_avals))))
+        differing = [
+            f"result{path} is {a} from {names[0]} and {b} from {name}"
+            for path, a, b in safe_zip(paths, first.jaxpr.out_avals, program.jaxpr.out_avals)
+            if not same_type(*_promoted(a, b))
+        ]
+        if differing:
+            raise TypeError(
+                f"[{op}] branches must return one type for each result; got "
+                f"{'; '.join(differing)}. Fix: x.astype(...) or jnp.broadcast_to in one branch."
+            )
+
+
+def _promoted(a: ShapedArray, b: ShapedArray) -> tuple[ShapedArray, ShapedArray]:
+    """Python numbers yield to the dtype of the other branch."""
+    if a.weak_type and not b.weak_type:
+        return a.update(dtype=b.dtype), b
+    if b.weak_type and not a.weak_type:
+        return a, b.update(dtype=a.dtype)
+    return a, b
+
+
+def _with_one_type(jaxprs: Sequence[ClosedJaxpr]) -> list[ClosedJaxpr]:
+    """Branches whose results that came from Python numbers have the dtype of the others'."""
+    wanted = []
+    for avals in zip(*[jaxpr.out_avals for jaxpr in jaxprs], strict=True):
+        strong = [aval for aval in avals if not aval.weak_type]
+        wanted.append(strong[0] if strong else avals[0])
+    return [_converted(jaxpr, wanted) for jaxpr in jaxprs]
+
+
+def _converted(jaxpr: ClosedJaxpr, wanted: Sequence[ShapedArray]) -> ClosedJaxpr:
+    if all(same_type(a, b) for a, b in safe_zip(jaxpr.out_avals, wanted)):
+        return jaxpr
+
+    def convert(*operands: Any) -> list[Any]:
+        outs = jaxpr(*operands)
+        return [convert_element_type(x, aval.dtype) for x, aval in safe_zip(outs, wanted)]
+
+    key = ("converted", tuple(wanted))
+    return jaxpr.jaxpr.memo(key, lambda: trace_closed(convert, jaxpr.in_avals))

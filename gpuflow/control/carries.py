@@ -1,0 +1,80 @@
+"""Carries keep their structure, shapes and dtypes from one iteration to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.base.util import safe_zip
+from gpuflow.control.programs import Program
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.ops.convert import convert_element_type
+
+
+def same_type(a: ShapedArray, b: ShapedArray) -> bool:
+    """Whether two avals agree in shape and dtype."""
+    return (a.shape, a.dtype) == (b.shape, b.dtype)
+
+
+def carry_types(
+    init: Sequence[Any],
+    trace: Callable[[list[ShapedArray]], tuple[Program, list[ShapedArray]]],
+) -> tuple[Program, list[Any]]:
+    """Trace a body for carries; Python numbers take the dtype that the body gives them.
+
+    Args:
+        init: leaves of the initial carry.
+        trace: from the avals of the carry to the traced body and the avals of the new carry.
+
+    Returns:
+        The traced body, and the initial values with their final dtypes.
+    """
+    avals = [aval_of(value) for value in init]
+    program, outs = trace(avals)
+    if len(outs) == len(avals):
+        weak = [
+            a.weak_type and not b.weak_type and a.shape == b.shape
+            for a, b in safe_zip(avals, outs)
+        ]
+        if any(weak):
+            avals = [
+                a.update(dtype=b.dtype, weak_type=False) if flag else a
+                for a, b, flag in safe_zip(avals, outs, weak)
+            ]
+            program, outs = trace(avals)
+    values = [
+        x if same_type(aval_of(x), aval) and aval_of(x).weak_type == aval.weak_type
+        else convert_element_type(x, aval.dtype)
+        for x, aval in safe_zip(init, avals)
+    ]  # fmt: skip
+    return program, values
+
+
+def check_carry(
+    op: str, in_tree: tree.TreeDef, in_avals: Sequence[ShapedArray], out_tree: tree.TreeDef,
+    out_avals: Sequence[ShapedArray],
+) -> None:  # fmt: skip
+    """Raise TypeError unless the body returns what it was given.
+
+    Raises:
+        TypeError: another structure, shape or dtype; the message names the leaves that differ.
+    """
+    if in_tree != out_tree:
+        raise TypeError(
+            f"[{op}] the body must return a carry of the structure that it gets; got {out_tree} "
+            f"for {in_tree}. Fix: return a tree with the same containers and keys as the initial "
+            "carry."
+        )
+    paths = tree.paths(tree.unflatten(in_tree, range(len(in_avals))))
+    differing = [
+        f"carry{path} is {given} at first and {made} after the body"
+        for path, given, made in safe_zip(paths, in_avals, out_avals)
+        if not same_type(given, made)
+    ]
+    if differing:
+        raise TypeError(
+            f"[{op}] the body must return a carry of the types that it gets; got "
+            f"{'; '.join(differing)}. Fix: convert the initial carry or the result, for example "
+            "with x.astype(...) or jnp.broadcast_to."
+        )

@@ -1,0 +1,215 @@
+"""cond and switch: one of several programs runs.
+
+``cond_p`` has operands ``(index, *operands)``, an int32 scalar first; every branch is a program
+``(*operands) -> outs``. ``lane_cond_p`` has an index for each lane (see lanes.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.util import safe_zip
+from gpuflow.control.cond_derivative import linearize_cond
+from gpuflow.control.lanes import Lane, Lanes, extend, lane_counts, lane_shape, over_lanes
+from gpuflow.control.programs import close, execute_alone, join_consts
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.lowering import Branch, Inline
+from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.rules import AxisData, UndefinedPrimal, Zero, is_undefined
+from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.ops.axes import broadcast_in_dim, move_axis
+from gpuflow.ops.selection import select_n
+from gpuflow.ops.zeros import instantiate
+from gpuflow.transforms.batching import batch_jaxpr
+from gpuflow.transforms.jvp import jvp_jaxpr
+from gpuflow.transforms.transpose import backward_pass
+
+Branches = tuple[ClosedJaxpr, ...]
+
+
+def bind_cond(
+    branches: Sequence[ClosedJaxpr], index: Any, operands: Sequence[Any], lanes: Lanes = ()
+) -> list[Any]:
+    """Bind branches; their own constants become leading operands, common to all."""
+    pairs = [close(branch) for branch in branches]
+    joined, values = join_consts([branch for branch, _ in pairs], [own for _, own in pairs])
+    if not lanes:
+        return cond_p.bind(index, *values, *operands, branches=tuple(joined))
+    mapped = [(*[False] * len(values), *lane.mapped) for lane in lanes]
+    full = tuple(Lane(lane.axis, flags) for lane, flags in safe_zip(lanes, mapped))
+    return lane_cond_p.bind(index, *values, *operands, branches=tuple(joined), lanes=full)
+
+
+def _shape(
+    index: ShapedArray, *avals: ShapedArray, branches: Branches, lanes: Lanes = ()
+) -> list[ShapedArray]:
+    own = lane_shape(lanes)
+    if index.shape != own or index.dtype != np.int32:
+        raise TypeError(f"[cond] the index must be i32[{own}]; got {index}. Fix: use lax.switch.")
+    for given, expected, count in safe_zip(
+        avals, branches[0].in_avals, lane_counts(lanes, len(avals))
+    ):
+        if (given.shape[count:], given.dtype) != (expected.shape, expected.dtype):
+            raise TypeError(
+                f"[cond] operands must match the traced branches; got {given} for {expected}. "
+                "Fix: the rule that bound this cond; programs cannot cause it."
+            )
+    return [aval.update(shape=(*own, *aval.shape)) for aval in branches[0].out_avals]
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, branches: Branches, lanes: Lanes = ()
+) -> tuple[list[Any], list[Any]]:
+    index, *operands = primals
+    nonzeros = tuple(type(tangent) is not Zero for tangent in tangents[1:])
+    wanted = _any_nonzero([jvp_jaxpr(branch, nonzeros, False)[1] for branch in branches])
+    derivatives = [jvp_jaxpr(branch, nonzeros, wanted)[0] for branch in branches]
+    given = [tangent for tangent in tangents[1:] if type(tangent) is not Zero]
+    chosen = [*range(len(operands)), *[k for k, flag in enumerate(nonzeros) if flag]]
+    results = bind_cond(derivatives, index, [*operands, *given], extend(lanes, chosen))
+    count = len(wanted)
+    made = iter(results[count:])
+    outs = results[:count]
+    return outs, [
+        next(made) if flag else Zero(aval_of(out).tangent())
+        for out, flag in safe_zip(outs, wanted)
+    ]
+
+
+def _any_nonzero(flags: Sequence[Sequence[bool]]) -> tuple[bool, ...]:
+    return tuple(any(column) for column in zip(*flags, strict=True))
+
+
+def _transpose(
+    cotangents: Sequence[Any], index: Any, *operands: Any, branches: Branches, lanes: Lanes = ()
+) -> list[Any]:
+    undefined = tuple(is_undefined(operand) for operand in operands)
+    shared = [k for k, flag in enumerate(undefined) if flag]
+    if any(not lane.mapped[k] for lane in lanes for k in shared):
+        # The cotangent of an operand that lanes share is a sum over them, which the mapped
+        # program makes without storing the terms.
+        program = _over_lanes(branches, lanes)
+        values = [index, *operands]
+        return backward_pass(program.jaxpr, program.consts, values, cotangents)
+    nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
+    backwards = [_backward(branch, undefined, nonzeros) for branch in branches]
+    known = [x for x, flag in safe_zip(operands, undefined) if not flag]
+    given = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
+    chosen = [*[k for k, flag in enumerate(undefined) if not flag], *[-1] * len(given)]
+    made = iter(bind_cond(backwards, index, [*known, *given], extend(lanes, chosen)))
+    return [None, *[next(made) if flag else None for flag in undefined]]
+
+
+def _backward(
+    branch: ClosedJaxpr, undefined: tuple[bool, ...], nonzeros: tuple[bool, ...]
+) -> ClosedJaxpr:
+    """``(*known operands, *nonzero cotangents) -> cotangents of the undefined ones``."""
+
+    def backward(*values: Any) -> list[Any]:
+        rest = iter(values)
+        operands = [
+            UndefinedPrimal(aval) if flag else next(rest)
+            for aval, flag in safe_zip(branch.in_avals, undefined)
+        ]
+        cotangents = [
+            next(rest) if flag else Zero(aval.tangent())
+            for aval, flag in safe_zip(branch.out_avals, nonzeros)
+        ]
+        results = backward_pass(branch.jaxpr, branch.consts, operands, cotangents)
+        return [instantiate(ct) for ct, flag in safe_zip(results, undefined) if flag]
+
+    def make() -> ClosedJaxpr:
+        known = [aval for aval, flag in safe_zip(branch.in_avals, undefined) if not flag]
+        cts = [a.tangent() for a, flag in safe_zip(branch.out_avals, nonzeros) if flag]
+        jaxpr, consts = trace_to_jaxpr(backward, [*known, *cts])
+        return ClosedJaxpr(jaxpr, tuple(consts))
+
+    return branch.jaxpr.memo(("branch transpose", undefined, nonzeros), make)
+
+
+def _batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, branches: Branches,
+    lanes: Lanes = (),
+) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+    index, *rest = operands
+    mapped = tuple(dim is not None for dim in dims[1:])
+    if dims[0] is not None:
+        moved = [
+            x if dim is None else move_axis(x, dim, 0)
+            for x, dim in safe_zip([index, *rest], dims)
+        ]
+        outs = bind_cond(branches, moved[0], moved[1:], (Lane(axis, mapped), *lanes))
+        return outs, [0] * len(outs)
+    wanted = _any_nonzero([batch_jaxpr(branch, axis, mapped)[1] for branch in branches])
+    batched = [batch_jaxpr(branch, axis, mapped, wanted)[0] for branch in branches]
+    moved = [
+        x if dim is None else move_axis(x, dim, count)
+        for x, dim, count in safe_zip(rest, dims[1:], lane_counts(lanes, len(rest)))
+    ]
+    outs = bind_cond(batched, index, moved, lanes)
+    return outs, [len(lanes) if flag else None for flag in wanted]
+
+
+def _over_lanes(branches: Branches, lanes: Lanes) -> ClosedJaxpr:
+    """``(index, *operands) -> outs``: every branch for all lanes, then a choice for each lane."""
+
+    def choose(index: Any, *operands: Any) -> list[Any]:
+        chosen = range(len(operands))
+        cases = [over_lanes(branch, lanes, chosen)(*operands) for branch in branches]
+        own = tuple(range(len(lanes)))
+        outs = []
+        for values in zip(*cases, strict=True):
+            which = broadcast_in_dim(index, aval_of(values[0]).shape, own)
+            outs.append(select_n(which, *values))
+        return outs
+
+    def make() -> ClosedJaxpr:
+        shape = lane_shape(lanes)
+        avals = [ShapedArray(shape, np.int32)]
+        for k, aval in enumerate(branches[0].in_avals):
+            sizes = [lane.axis.size for lane in lanes if lane.mapped[k]]
+            avals.append(aval.update(shape=(*sizes, *aval.shape)))
+        jaxpr, consts = trace_to_jaxpr(choose, avals)
+        return ClosedJaxpr(jaxpr, tuple(consts))
+
+    key = ("over lanes", tuple(branch.jaxpr for branch in branches), lanes)
+    return branches[0].jaxpr.memo(key, make)
+
+
+def _effects(params: dict[str, Any]) -> frozenset[Any]:
+    return frozenset().union(*[branch.effects for branch in params["branches"]])
+
+
+def _define(name: str, lower: Any, execute: Callable[..., Any]) -> Primitive:
+    return register(
+        Primitive(
+            name,
+            shape=_shape,
+            execute=execute,
+            jvp=_jvp,
+            linearize=partial(linearize_cond, bind_cond),
+            transpose=_transpose,
+            batch=_batch,
+            lower=lower,
+            multiple_results=True,
+            effects=_effects,
+            subjaxprs=lambda params: list(params["branches"]),
+        )
+    )
+
+
+cond_p = _define(
+    "cond",
+    Branch(lambda params: params["branches"]),
+    execute_alone(lambda: cond_p),
+)
+lane_cond_p = _define(
+    "lane_cond",
+    Inline(lambda params: _over_lanes(params["branches"], params["lanes"])),
+    execute_alone(lambda: lane_cond_p),
+)

@@ -1,0 +1,138 @@
+"""Linearization of cond: every branch is split, and residuals of the branches share slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base.util import safe_zip
+from gpuflow.control.lanes import Lanes, extend
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr, Literal, evaluate
+from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.ops.zeros import zeros_of
+from gpuflow.transforms.linearize import linearize_jaxpr
+
+
+def linearize_cond(
+    bind: Callable[..., list[Any]], nonzeros: tuple[bool, ...], index: Any, *operands: Any,
+    branches: tuple[ClosedJaxpr, ...], lanes: Lanes = (),
+) -> tuple[Any, ...]:  # fmt: skip
+    """The linearize rule: a cond evaluates and gives residuals, another maps tangents.
+
+    A residual that is an operand is read again; the others go through slots, one for each type and
+    number that some branch needs. Slots that a branch does not need are zeros.
+    """
+    flags = tuple(nonzeros[1:])
+    nonzero_outs = [linearize_jaxpr(branch, flags)[2] for branch in branches]
+    wanted = tuple(any(column) for column in zip(*nonzero_outs, strict=True))
+    splits = [linearize_jaxpr(branch, flags, wanted) for branch in branches]
+    slots = _Slots([(known, count) for known, _, _, count in splits], len(operands))
+    evaluations = [
+        slots.evaluation(number, known, count)
+        for number, (known, _, _, count) in enumerate(splits)
+    ]
+    results = bind(evaluations, index, operands, lanes)
+    num_outs = len(wanted)
+    linears = [slots.linear(number, linear) for number, (_, linear, _, _) in enumerate(splits)]
+    tangent_positions = [k for k, flag in enumerate(flags) if flag]
+    chosen = [*slots.operands, *[-1] * len(slots.avals), *tangent_positions]
+    residuals = [index, *[operands[k] for k in slots.operands], *results[num_outs:]]
+
+    def tangent_function(values: Sequence[Any], *tangents: Any) -> list[Any]:
+        return bind(linears, values[0], [*values[1:], *tangents], extend(lanes, chosen))
+
+    return results[:num_outs], wanted, residuals, tangent_function
+
+
+class _Slots:
+    """Where the residuals of all branches travel.
+
+    Attributes:
+        operands: positions of operands that some linear map reads again.
+        avals: the slots.
+        plans: for each branch and residual ("operand", k), ("slot", k) or ("literal", value).
+    """
+
+    def __init__(self, knowns: Sequence[tuple[ClosedJaxpr, int]], num_operands: int) -> None:
+        self.in_avals = knowns[0][0].in_avals
+        self.operands: list[int] = []
+        self.avals: list[ShapedArray] = []
+        self.plans: list[list[tuple[str, Any]]] = []
+        for known, count in knowns:
+            inner = known.jaxpr
+            positions = {var: k for k, var in enumerate(inner.invars[:num_operands])}
+            taken: set[int] = set()
+            plan: list[tuple[str, Any]] = []
+            for atom in inner.outvars[len(inner.outvars) - count :]:
+                if type(atom) is Literal:
+                    plan.append(("literal", atom))
+                elif atom in positions:
+                    if positions[atom] not in self.operands:
+                        self.operands.append(positions[atom])
+                    plan.append(("operand", positions[atom]))
+                else:
+                    slot = self._slot(atom.aval, taken)
+                    taken.add(slot)
+                    plan.append(("slot", slot))
+            self.plans.append(plan)
+
+    def _slot(self, aval: ShapedArray, taken: set[int]) -> int:
+        for k, own in enumerate(self.avals):
+            if k not in taken and (own.shape, own.dtype) == (aval.shape, aval.dtype):
+                return k
+        self.avals.append(aval)
+        return len(self.avals) - 1
+
+    def _plan_key(self, number: int) -> tuple[Any, ...]:
+        plan = self.plans[number]
+        return tuple((kind, None if kind == "literal" else place) for kind, place in plan)
+
+    def evaluation(self, number: int, known: ClosedJaxpr, count: int) -> ClosedJaxpr:
+        """The branch with the slots as further outputs."""
+        plan = self.plans[number]
+
+        def evaluate_branch(*operands: Any) -> list[Any]:
+            outs = known(*operands)
+            split = len(outs) - count
+            filled = {
+                place: out
+                for (kind, place), out in safe_zip(plan, outs[split:])
+                if kind == "slot"
+            }
+            slots = [
+                filled[k] if k in filled else zeros_of(aval)
+                for k, aval in enumerate(self.avals)
+            ]
+            return [*outs[:split], *slots]
+
+        key = ("cond evaluation", self._plan_key(number), tuple(self.avals))
+        return known.jaxpr.memo(key, lambda: _traced(evaluate_branch, known.in_avals))
+
+    def linear(self, number: int, linear: Jaxpr) -> ClosedJaxpr:
+        """The branch's linear map ``(*operands read again, *slots, *tangents) -> tangents``."""
+        plan = self.plans[number]
+        tangents = linear.invars[len(plan) :]
+        num_operands = len(self.operands)
+
+        def apply(*values: Any) -> list[Any]:
+            again, rest = values[:num_operands], values[num_operands:]
+            slots, given = rest[: len(self.avals)], rest[len(self.avals) :]
+            residuals = []
+            for kind, place in plan:
+                if kind == "operand":
+                    residuals.append(again[self.operands.index(place)])
+                elif kind == "slot":
+                    residuals.append(slots[place])
+                else:
+                    residuals.append(place.operand)
+            return evaluate(linear, (), [*residuals, *given])
+
+        key = ("cond linear", self._plan_key(number), tuple(self.operands), tuple(self.avals))
+        avals = [*[self.in_avals[k] for k in self.operands], *self.avals]
+        return linear.memo(key, lambda: _traced(apply, [*avals, *[v.aval for v in tangents]]))
+
+
+def _traced(function: Callable[..., list[Any]], avals: Sequence[ShapedArray]) -> ClosedJaxpr:
+    jaxpr, consts = trace_to_jaxpr(function, avals)
+    return ClosedJaxpr(jaxpr, tuple(consts))

@@ -1,0 +1,196 @@
+"""while_loop and fori_loop as users call them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes, tree
+from gpuflow.base.config import config
+from gpuflow.base.errors import check
+from gpuflow.control.branches import cond
+from gpuflow.control.carries import carry_types, check_carry
+from gpuflow.control.loops import check_arrays, scan_as
+from gpuflow.control.programs import Program, trace_program
+from gpuflow.control.while_loop import bind_while
+from gpuflow.core.aval import ShapedArray, aval_of, is_value
+from gpuflow.core.trace import Tracer
+from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.layout import iota
+
+
+def while_loop(
+    cond_fun: Callable[[Any], Any],
+    body_fun: Callable[[Any], Any],
+    init_val: Any,
+    *,
+    max_steps: int | None = None,
+) -> Any:
+    """Run ``val = body_fun(val)`` as long as ``cond_fun(val)`` holds.
+
+    Args:
+        cond_fun: ``val -> bool scalar``.
+        body_fun: ``val -> val``; it keeps structure, shapes and dtypes.
+        init_val: a tree of arrays.
+        max_steps: stop after so many iterations in any case. Only then is reverse-mode
+            differentiation possible; it stores what every one of these iterations needs.
+
+    Returns:
+        The last value. Under vmap each element stops by itself.
+
+    Raises:
+        TypeError: the condition is not a bool scalar, or the value changes its type.
+    """
+    leaves, in_tree = tree.flatten(init_val)
+    check_arrays("while_loop", leaves, "init_val")
+    check(
+        max_steps is None or (isinstance(max_steps, int) and max_steps >= 0),
+        lambda: f"[while_loop] max_steps must be an int >= 0; got {max_steps!r}. Fix: None.",
+        ValueError,
+    )
+    if config.trace_context().disable_jit:
+        return _while_in_python(cond_fun, body_fun, init_val, max_steps)
+    args_tree = tree.structure((init_val,))
+
+    def trace(avals: list[ShapedArray]) -> tuple[Program, list[ShapedArray]]:
+        program = trace_program("while_loop", body_fun, args_tree, avals, "body_fun")
+        return program, program.jaxpr.out_avals
+
+    body, values = carry_types(leaves, trace)
+    avals = [aval_of(value) for value in values]
+    check_carry("while_loop", in_tree, avals, body.out_tree, body.jaxpr.out_avals)
+    condition = trace_program("while_loop", cond_fun, args_tree, avals, "cond_fun")
+    _check_condition(condition)
+    if max_steps is not None:
+        outs = _bounded(condition, body, values, max_steps)
+    else:
+        outs = bind_while(condition.jaxpr, body.jaxpr, condition.consts, body.consts, values)
+    return tree.unflatten(in_tree, outs)
+
+
+def _check_condition(condition: Program) -> None:
+    outs = condition.jaxpr.out_avals
+    single = condition.out_tree == tree.structure(0) and len(outs) == 1
+    if not single or outs[0].shape or not dtypes.is_bool(outs[0].dtype):
+        got = ", ".join(str(aval) for aval in outs)
+        raise TypeError(
+            f"[while_loop] cond_fun must return a bool scalar; got {got or condition.out_tree}. "
+            "Fix: compare, or reduce with jnp.all or jnp.any."
+        )
+
+
+def _bounded(condition: Program, body: Program, init: list[Any], max_steps: int) -> list[Any]:
+    """A scan whose iterations do nothing after the condition has failed."""
+
+    def step(carry: list[Any], _: Any) -> tuple[list[Any], None]:
+        (going,) = condition.jaxpr(*condition.consts, *carry)
+        new = cond(
+            going,
+            lambda values: list(body.jaxpr(*body.consts, *values)),
+            lambda values: list(values),
+            carry,
+        )
+        return new, None
+
+    return scan_as("while_loop", step, step, init, None, max_steps, False, 1)[0]
+
+
+def _while_in_python(cond_fun: Any, body_fun: Any, value: Any, max_steps: int | None) -> Any:
+    done = 0
+    while (max_steps is None or done < max_steps) and bool(cond_fun(value)):
+        value = body_fun(value)
+        done += 1
+    return value
+
+
+def fori_loop(
+    lower: Any,
+    upper: Any,
+    body_fun: Callable[[Any, Any], Any],
+    init_val: Any,
+    *,
+    unroll: int | bool | None = None,
+) -> Any:
+    """Run ``val = body_fun(i, val)`` for ``i`` from ``lower`` to ``upper - 1``.
+
+    With Python ints as bounds this is a scan, which has reverse-mode derivatives; with traced
+    bounds it is a while_loop, which has not.
+
+    Args:
+        lower, upper: integer scalars of one dtype; Python ints are int32.
+        body_fun: ``(i, val) -> val``; it keeps structure, shapes and dtypes.
+        init_val: a tree of arrays.
+        unroll: as in ``scan``; only with Python ints as bounds.
+
+    Returns:
+        The last value; ``init_val`` if ``upper <= lower``.
+
+    Raises:
+        TypeError: bounds that are not integer scalars, or the value changes its type.
+    """
+    dtype = _bound_dtype(lower, upper)
+    static = _static_bounds(lower, upper)
+    if static is None:
+        check(
+            unroll in (None, False, 1),
+            lambda: "[fori_loop] unroll needs Python ints as bounds; got traced ones. Fix: None.",
+            ValueError,
+        )
+        first, last = convert_element_type(lower, dtype), convert_element_type(upper, dtype)
+        return _dynamic_fori(first, last, body_fun, init_val)
+    start, stop = static
+    count = max(stop - start, 0)
+    if config.trace_context().disable_jit:
+        for k in range(start, stop):
+            init_val = body_fun(np.asarray(k, dtype), init_val)
+        return init_val
+    numbers = iota(dtype, (count,), 0) + np.asarray(start, dtype)
+
+    def step(carry: Any, k: Any) -> tuple[Any, None]:
+        return body_fun(k, carry), None
+
+    return scan_as(
+        "fori_loop", step, body_fun, init_val, numbers, count, False, unroll or 1
+    )[0]
+
+
+def _bound_dtype(lower: Any, upper: Any) -> Any:
+    for name, bound in (("lower", lower), ("upper", upper)):
+        check(
+            is_value(bound)
+            and not aval_of(bound).shape
+            and dtypes.is_integer(aval_of(bound).dtype),
+            lambda name=name, bound=bound: (
+                f"[fori_loop] {name} must be an integer scalar; got {bound!r}. Fix: int({name})."
+            ),
+        )
+    avals = aval_of(lower), aval_of(upper)
+    strong = [aval.dtype for aval in avals if not aval.weak_type] or [avals[0].dtype]
+    check(
+        len(set(strong)) == 1,
+        lambda: (
+            f"[fori_loop] bounds must have one dtype; got {avals[0]} and {avals[1]}. "
+            "Fix: convert one with x.astype(...)."
+        ),
+    )
+    return strong[0]
+
+
+def _static_bounds(lower: Any, upper: Any) -> tuple[int, int] | None:
+    if isinstance(lower, Tracer) or isinstance(upper, Tracer):
+        return None
+    return int(lower), int(upper)
+
+
+def _dynamic_fori(lower: Any, upper: Any, body_fun: Any, init_val: Any) -> Any:
+    def goes_on(state: Any) -> Any:
+        k, last, _ = state
+        return k < last
+
+    def step(state: Any) -> Any:
+        k, last, value = state
+        return k + 1, last, body_fun(k, value)
+
+    return while_loop(goes_on, step, (lower, upper, init_val))[2]

@@ -1,0 +1,71 @@
+"""Lanes: control flow whose predicate is mapped by vmap.
+
+A branch or loop with a mapped predicate keeps its programs as they are for one lane, and says which
+operands have a dimension for lanes in front: a vmap that has not been carried out. All rules
+work on the programs of one lane; only lowering chooses what happens to the lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuflow.base.util import safe_zip
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.rules import AxisData
+from gpuflow.transforms.batching import batch_jaxpr
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One mapped axis; outer ones stand before inner ones.
+
+    Attributes:
+        axis: name and size of the axis.
+        mapped: for each operand whether it has the axis, in front of what inner lanes add.
+    """
+
+    axis: AxisData
+    mapped: tuple[bool, ...]
+
+    def choose(self, flags: Sequence[bool]) -> tuple[bool, ...]:
+        """``mapped`` of the operands that ``flags`` name."""
+        return tuple(own for own, flag in safe_zip(self.mapped, flags) if flag)
+
+
+Lanes = tuple[Lane, ...]
+
+
+def lane_shape(lanes: Lanes) -> tuple[int, ...]:
+    """The sizes of all lanes, outermost first."""
+    return tuple(lane.axis.size for lane in lanes)
+
+
+def lane_counts(lanes: Lanes, count: int) -> list[int]:
+    """For each of ``count`` operands, how many dimensions lanes give it."""
+    return [sum(lane.mapped[k] for lane in lanes) for k in range(count)]
+
+
+def with_operands(lanes: Lanes, mapped: Sequence[Sequence[bool]]) -> Lanes:
+    """The same axes for other operands; ``mapped`` has a row of flags for each axis."""
+    return tuple(Lane(lane.axis, tuple(flags)) for lane, flags in safe_zip(lanes, mapped))
+
+
+def extend(lanes: Lanes, chosen: Sequence[int]) -> Lanes:
+    """Lanes for operands taken from the present ones by position; -1 is one that all lanes map."""
+    return with_operands(
+        lanes, [[k < 0 or lane.mapped[k] for k in chosen] for lane in lanes]
+    )
+
+
+def over_lanes(jaxpr: ClosedJaxpr, lanes: Lanes, chosen: Sequence[int]) -> ClosedJaxpr:
+    """A program of one lane, mapped over all of them; every output has all lane dimensions.
+
+    Args:
+        chosen: for each input its position in ``Lane.mapped``; -1 is one that all lanes map.
+    """
+    count = len(jaxpr.out_avals)
+    for lane in reversed(lanes):
+        flags = tuple(k < 0 or lane.mapped[k] for k in chosen)
+        jaxpr, _ = batch_jaxpr(jaxpr, lane.axis, flags, (True,) * count)
+    return jaxpr

@@ -1,0 +1,249 @@
+"""scan and map as users call them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.base.config import config
+from gpuflow.base.errors import check
+from gpuflow.base.util import safe_zip
+from gpuflow.control.carries import carry_types, check_carry
+from gpuflow.control.programs import Program, trace_program
+from gpuflow.control.scan import bind_scan
+from gpuflow.core.aval import ShapedArray, aval_of, is_value
+from gpuflow.core.rules import AxisData
+from gpuflow.core.trace import Tracer
+from gpuflow.ops.axes import broadcast_in_dim, reshape, squeeze
+from gpuflow.ops.joining import concatenate
+from gpuflow.ops.layout import slice_in_dim
+from gpuflow.ops.moving import batch_to_dim
+from gpuflow.transforms.batching import batch_flat
+
+
+def check_arrays(op: str, leaves: list[Any], what: str) -> None:
+    for leaf in leaves:
+        check(
+            is_value(leaf),
+            lambda leaf=leaf: (
+                f"[{op}] {what} must be arrays or trees of them; got {leaf!r} of type "
+                f"{type(leaf).__name__}. Fix: convert it with jnp.asarray, or close over it."
+            ),
+        )
+
+
+# --- scan ----------------------------------------------------------------------------------
+
+
+def scan(
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    _split_transpose: bool | None = None,
+) -> tuple[Any, Any]:
+    """Run ``carry, y = f(carry, x)`` over the leading axis of ``xs``.
+
+    Args:
+        f: ``(carry, x) -> (carry, y)``; the carry keeps structure, shapes and dtypes.
+        init: the first carry, a tree of arrays.
+        xs: a tree of arrays with one leading size; None: ``x`` is None.
+        length: the number of iterations; needed without ``xs``.
+        reverse: start at the last element; ys keep the order of xs.
+        unroll: accepted as in JAX; it has no effect on results.
+
+    Returns:
+        The last carry, and the ys stacked along a new leading axis.
+
+    Raises:
+        TypeError: ``f`` does not return a pair, or the carry changes its type.
+        ValueError: leading sizes that differ, no length, or ``unroll`` below 1.
+    """
+    del _split_transpose
+    return scan_as("scan", f, f, init, xs, length, reverse, unroll)
+
+
+def scan_as(
+    op: str, f: Callable[[Any, Any], tuple[Any, Any]], identity: Any, init: Any, xs: Any,
+    length: int | None, reverse: bool, unroll: int | bool,
+) -> tuple[Any, Any]:  # fmt: skip
+    """``scan`` for ``op``; ``identity`` is the user's function that ``f`` was made of."""
+    check(
+        isinstance(unroll, bool) or (isinstance(unroll, int) and unroll >= 1),
+        lambda: f"[{op}] unroll must be at least 1, or a bool; got {unroll!r}. Fix: unroll=1.",
+        ValueError,
+    )
+    x_leaves = tree.leaves(xs)
+    init_leaves, init_tree = tree.flatten(init)
+    check_arrays(op, x_leaves, "xs")
+    check_arrays(op, init_leaves, "the initial carry")
+    length = _scan_length(op, xs, x_leaves, length)
+    if config.trace_context().disable_jit:
+        return _scan_in_python(f, init, xs, length, reverse)
+    x_avals = [aval_of(x) for x in x_leaves]
+    element_avals = [aval.update(shape=aval.shape[1:]) for aval in x_avals]
+    in_tree = tree.structure((init, xs))
+    pair_of: list[tuple[tree.TreeDef, tree.TreeDef]] = []
+
+    def trace(avals: list[ShapedArray]) -> tuple[Program, list[ShapedArray]]:
+        program = trace_program(
+            op, f, in_tree, [*avals, *element_avals], "f", identity
+        )
+        pair_of.append(_pair(op, program.out_tree))
+        return program, program.jaxpr.out_avals[: pair_of[-1][0].num_leaves]
+
+    program, values = carry_types(init_leaves, trace)
+    carry_tree, y_tree = pair_of[-1]
+    carry_avals = program.jaxpr.out_avals[: carry_tree.num_leaves]
+    check_carry(op, init_tree, [aval_of(x) for x in values], carry_tree, carry_avals)
+    outs = bind_scan(
+        program.jaxpr, program.consts, values, x_leaves, length=length, reverse=bool(reverse),
+        unroll=length if unroll is True else max(int(unroll), 1),
+    )  # fmt: skip
+    count = len(values)
+    return tree.unflatten(init_tree, outs[:count]), tree.unflatten(y_tree, outs[count:])
+
+
+def _pair(op: str, out_tree: tree.TreeDef) -> tuple[tree.TreeDef, tree.TreeDef]:
+    children = tree.children(out_tree)
+    if out_tree.type is not tuple or len(children) != 2:
+        raise TypeError(
+            f"[{op}] f must return a pair (carry, y); got {out_tree}. Fix: return carry, y, where "
+            "y may be None."
+        )
+    return children[0], children[1]
+
+
+def _scan_length(op: str, xs: Any, leaves: list[Any], length: Any) -> int:
+    paths = tree.paths(xs)
+    for path, leaf in safe_zip(paths, leaves):
+        check(
+            aval_of(leaf).ndim > 0,
+            lambda path=path, leaf=leaf: (
+                f"[{op}] xs must have a leading axis to scan over; got xs{path} of type "
+                f"{aval_of(leaf)}. Fix: close over scalars, or repeat them with jnp.full."
+            ),
+            ValueError,
+        )
+    sizes = [aval_of(leaf).shape[0] for leaf in leaves]
+    if length is not None:
+        check(
+            hasattr(length, "__index__") and not isinstance(length, Tracer),
+            lambda: (
+                f"[{op}] length must be a Python int; got {length!r}. Fix: a static argument "
+                "(static_argnums), or lax.while_loop."
+            ),
+        )
+        length = length.__index__()
+        check(
+            length >= 0,
+            lambda: f"[{op}] length must not be negative; got {length}. Fix: length=0 or more.",
+            ValueError,
+        )
+    if length is None:
+        check(
+            bool(sizes),
+            lambda: f"[{op}] without xs the length must be given; got None. Fix: length=n.",
+            ValueError,
+        )
+        length = sizes[0]
+    if any(size != length for size in sizes):
+        listed = ", ".join(f"xs{path}: {size}" for path, size in safe_zip(paths, sizes))
+        raise ValueError(
+            f"[{op}] leading sizes must equal the length {length}; got {listed}. "
+            "Fix: slice xs to one length."
+        )
+    return length
+
+
+def _scan_in_python(f: Any, carry: Any, xs: Any, length: int, reverse: bool) -> tuple[Any, Any]:
+    """disable_jit: the loop runs in Python, so that values can be looked at."""
+    ys = []
+    for k in reversed(range(length)) if reverse else range(length):
+        element = tree.tree_map(lambda x, k=k: squeeze(slice_in_dim(x, k, k + 1), (0,)), xs)
+        carry, y = f(carry, element)
+        ys.append(y)
+    if reverse:
+        ys.reverse()
+    if not ys:
+        raise ValueError(
+            "[scan] with disable_jit the length must not be 0: the types of ys are unknown. "
+            "Fix: enable jit."
+        )
+
+    def stack(*parts: Any) -> Any:
+        shape = aval_of(parts[0]).shape
+        rows = [broadcast_in_dim(part, (1, *shape), range(1, len(shape) + 1)) for part in parts]
+        return concatenate(rows, 0)
+
+    return carry, tree.tree_map(stack, *ys)
+
+
+# --- map -----------------------------------------------------------------------------------
+
+
+def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
+    """Apply ``f`` to each element along the leading axis of ``xs``, one after the other.
+
+    Args:
+        f: a function of one tree of arrays.
+        xs: a tree of arrays with one leading size.
+        batch_size: apply ``vmap(f)`` to so many elements at a time.
+
+    Returns:
+        The results, stacked along a new leading axis.
+
+    Raises:
+        ValueError: ``xs`` has no arrays, leading sizes differ, or ``batch_size`` is below 1.
+    """
+
+    def one_by_one(items: Any) -> Any:
+        return scan_as("map", lambda _, x: ((), f(x)), f, (), items, None, False, 1)[1]
+
+    if batch_size is None:
+        return one_by_one(xs)
+    length = _scan_length("map", xs, tree.leaves(xs), None)
+    check(
+        batch_size >= 1,
+        lambda: f"[map] batch_size must be at least 1; got {batch_size}. Fix: batch_size=1.",
+        ValueError,
+    )
+    chunks, rest = divmod(length, batch_size)
+    parts = []
+    if chunks:
+        whole = tree.tree_map(lambda x: _in_chunks(x, chunks, batch_size), xs)
+        made = scan(lambda _, x: ((), _mapped(f, x)), (), whole)[1]
+        parts.append(tree.tree_map(lambda y: _joined(y, chunks * batch_size), made))
+    if rest or not chunks:
+        tail = tree.tree_map(lambda x: slice_in_dim(x, length - rest, length), xs)
+        parts.append(_mapped(f, tail) if rest else one_by_one(tail))
+    if len(parts) == 1:
+        return parts[0]
+    return tree.tree_map(lambda *ys: concatenate(ys, 0), *parts)
+
+
+def _mapped(f: Callable[[Any], Any], xs: Any) -> Any:
+    """``vmap(f)(xs)`` over leading axes."""
+    leaves, in_tree = tree.flatten(xs)
+    size = aval_of(leaves[0]).shape[0]
+    out_trees: list[tree.TreeDef] = []
+
+    def flat(*elements: Any) -> list[Any]:
+        outs, out_tree = tree.flatten(f(tree.unflatten(in_tree, elements)))
+        out_trees.append(out_tree)
+        return outs
+
+    outs, dims = batch_flat(flat, AxisData(None, size), leaves, [0] * len(leaves))
+    moved = [batch_to_dim(out, dim, 0, size) for out, dim in safe_zip(outs, dims)]
+    return tree.unflatten(out_trees[0], moved)
+
+
+def _in_chunks(x: Any, chunks: int, size: int) -> Any:
+    return reshape(slice_in_dim(x, 0, chunks * size), (chunks, size, *aval_of(x).shape[1:]))
+
+
+def _joined(y: Any, count: int) -> Any:
+    return reshape(y, (count, *aval_of(y).shape[2:]))

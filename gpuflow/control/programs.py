@@ -1,0 +1,174 @@
+"""Programs that control-flow primitives hold: traced functions without constants.
+
+A body is a ClosedJaxpr without consts: what the function closes over becomes leading operands of
+the primitive, so that derivatives, batching and the compiler see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from gpuflow.base import tree
+from gpuflow.base.config import config
+from gpuflow.base.util import safe_zip
+from gpuflow.core.aval import ShapedArray, aval_of, is_value
+from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.primitive import Primitive
+from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
+from gpuflow.core.trace import Tracer
+from gpuflow.runtime.execute import executable_of
+
+
+@dataclass(frozen=True)
+class Program:
+    """A traced function.
+
+    Attributes:
+        jaxpr: ``(*closed-over values, *arguments) -> leaves of the result``.
+        consts: the closed-over values.
+        out_tree: the structure of the result.
+    """
+
+    jaxpr: ClosedJaxpr
+    consts: tuple[Any, ...]
+    out_tree: tree.TreeDef
+
+
+_programs: WeakKeyDictionary[Any, dict[Any, Program]] = WeakKeyDictionary()
+
+
+def trace_program(
+    op: str,
+    function: Callable[..., Any],
+    in_tree: tree.TreeDef,
+    avals: Sequence[ShapedArray],
+    name: str = "function",
+    identity: Any = None,
+) -> Program:
+    """Trace ``function(*args)`` for arguments of structure ``in_tree``, a tuple.
+
+    One function object is traced once for each signature, unless it closes over tracers.
+    ``identity`` stands for it where ``function`` is made anew around the user's for each call.
+
+    Raises:
+        TypeError: ``function`` is not callable, or returns something that is not an array.
+    """
+    if not callable(function):
+        raise TypeError(
+            f"[{op}] {name} must be callable; got {function!r}. Fix: pass a function."
+        )
+    key = (op, in_tree, tuple(avals), config.trace_context())
+    try:
+        known = _programs.setdefault(function if identity is None else identity, {})
+    except TypeError:  # it cannot be hashed or referred to weakly
+        known = {}
+    found = known.get(key)
+    if found is None:
+        found = _trace(op, function, in_tree, avals, name)
+        if not any(isinstance(value, Tracer) for value in found.consts):
+            known[key] = found
+    return found
+
+
+def _trace(
+    op: str, function: Callable[..., Any], in_tree: tree.TreeDef, avals: Any, name: str
+) -> Program:
+    structures: list[tree.TreeDef] = []
+
+    def flat(*operands: Any) -> list[Any]:
+        leaves, out_tree = tree.flatten(function(*tree.unflatten(in_tree, operands)))
+        for leaf in leaves:
+            if not is_value(leaf):
+                raise TypeError(
+                    f"[{op}] {name} must return arrays or trees of them; got {leaf!r} of type "
+                    f"{type(leaf).__name__}. Fix: return arrays, or None."
+                )
+        structures.append(out_tree)
+        return leaves
+
+    jaxpr, consts = trace_to_jaxpr(flat, avals, function_name=f"the {name} of {op}")
+    return Program(ClosedJaxpr(hoist_consts(jaxpr)), tuple(consts), structures[0])
+
+
+def close(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
+    """The program with its constants as leading inputs, and their values."""
+    if not jaxpr.jaxpr.constvars:
+        return jaxpr, []
+    return ClosedJaxpr(hoist_consts(jaxpr.jaxpr)), list(jaxpr.consts)
+
+
+def join_consts(
+    jaxprs: Sequence[ClosedJaxpr], consts: Sequence[Sequence[Any]]
+) -> tuple[list[ClosedJaxpr], list[Any]]:
+    """Give several programs the same leading inputs: the union of their closed-over values."""
+    values: dict[int, Any] = {}
+    for own in consts:
+        for value in own:
+            values.setdefault(id(value), value)
+    keys = list(values)
+    places = tuple(tuple(keys.index(id(value)) for value in own) for own in consts)
+
+    def join() -> list[ClosedJaxpr]:
+        joined = []
+        for jaxpr, own in safe_zip(jaxprs, places):
+            mine = dict(zip(own, jaxpr.jaxpr.invars, strict=False))
+            lead = [mine.get(k) or Var(aval_of(values[key])) for k, key in enumerate(keys)]
+            joined.append(with_inputs(jaxpr, [*lead, *jaxpr.jaxpr.invars[len(own) :]]))
+        return joined
+
+    # Remembered, so that what is derived from the joined programs is found again.
+    key = ("join", tuple(jaxpr.jaxpr for jaxpr in jaxprs), places)
+    return jaxprs[0].jaxpr.memo(key, join), list(values.values())
+
+
+def with_inputs(
+    jaxpr: ClosedJaxpr, invars: Sequence[Var], outvars: Sequence[Atom] | None = None
+) -> ClosedJaxpr:
+    """The same equations with inputs (and outputs) in another order, or with more of them."""
+    inner = jaxpr.jaxpr
+    changed = inner.replace(
+        invars=tuple(invars),
+        outvars=inner.outvars if outvars is None else tuple(outvars),
+        argument_names=(),
+    )
+    return ClosedJaxpr(changed, jaxpr.consts)
+
+
+def split_independent(
+    jaxpr: Jaxpr, varying: Sequence[bool]
+) -> tuple[tuple[Eqn, ...], set[Var]]:
+    """The equations that depend on no varying input and have no effects, and what they define."""
+    moving = {var for var, flag in safe_zip(jaxpr.invars, varying) if flag}
+    fixed: list[Eqn] = []
+    for eqn in jaxpr.eqns:
+        depends = any(type(atom) is not Literal and atom in moving for atom in eqn.inputs)
+        if depends or eqn.effects:
+            moving.update(eqn.outputs)
+        else:
+            fixed.append(eqn)
+    return tuple(fixed), {var for eqn in fixed for var in eqn.outputs}
+
+
+def execute_alone(get: Callable[[], Primitive]) -> Callable[..., list[Any]]:
+    """An ``execute`` rule: compile a program of the one equation, once for each signature."""
+
+    def execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+        primitive = get()
+        avals = tuple(aval_of(value) for value in operands)
+        anchor = primitive.subjaxprs(params)[0].jaxpr
+        key = ("alone", primitive, avals, tuple(sorted(params.items(), key=lambda p: p[0])))
+
+        def make() -> ClosedJaxpr:
+            def run(*values: Any) -> list[Any]:
+                return primitive.bind(*values, **params)
+
+            jaxpr, consts = trace_to_jaxpr(run, avals)
+            assert not consts
+            return ClosedJaxpr(jaxpr)
+
+        return executable_of(anchor.memo(key, make), (False,) * len(avals))(operands)
+
+    return execute

@@ -1,0 +1,169 @@
+"""scan: a loop of known length over carries and leading axes.
+
+``scan_p`` has operands ``(*consts, *init, *xs)`` and outputs ``(*carry, *ys)``; its body is a
+program ``(*consts, *carry, *x) -> (*carry, *y)``. Its rules map bodies to bodies and bind
+``scan_p`` again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from gpuflow.base.util import safe_zip
+from gpuflow.control.programs import close, execute_alone, with_inputs
+from gpuflow.control.scan_derivative import linearize_scan, transpose_scan
+from gpuflow.control.scan_simplify import simplify_scan
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.lowering import Loop, ScanForm
+from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.rules import AxisData, Zero
+from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.zeros import instantiate
+from gpuflow.transforms.batching import batch_jaxpr
+from gpuflow.transforms.jvp import jvp_jaxpr
+
+
+def bind_scan(
+    jaxpr: ClosedJaxpr,
+    consts: Sequence[Any],
+    init: Sequence[Any],
+    xs: Sequence[Any],
+    *,
+    length: int,
+    reverse: bool,
+    unroll: int,
+) -> list[Any]:
+    """Bind a body; its own constants become leading consts."""
+    jaxpr, closed = close(jaxpr)
+    return scan_p.bind(
+        *closed, *consts, *init, *xs,
+        jaxpr=jaxpr, length=length, reverse=reverse, unroll=unroll,
+        num_consts=len(closed) + len(consts), num_carry=len(init),
+    )  # fmt: skip
+
+
+def _shape(
+    *avals: ShapedArray, jaxpr: ClosedJaxpr, length: int, num_consts: int, num_carry: int,
+    **params: Any,
+) -> list[ShapedArray]:  # fmt: skip
+    del params
+    split = num_consts + num_carry
+    wanted = [*jaxpr.in_avals[:split], *[stacked(a, length) for a in jaxpr.in_avals[split:]]]
+    for given, expected in safe_zip(avals, wanted):
+        if (given.shape, given.dtype) != (expected.shape, expected.dtype):
+            raise TypeError(
+                f"[scan] operands must match the traced body; got {given} for {expected}. "
+                "Fix: the rule that bound this scan; programs cannot cause it."
+            )
+    outs = jaxpr.out_avals
+    return [*outs[:num_carry], *[stacked(aval, length) for aval in outs[num_carry:]]]
+
+
+def stacked(aval: ShapedArray, length: int) -> ShapedArray:
+    """The aval of ``length`` elements of ``aval`` along a new leading axis."""
+    return aval.update(shape=(length, *aval.shape))
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, num_consts: int,
+    num_carry: int, **params: Any,
+) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    nonzeros = [type(tangent) is not Zero for tangent in tangents]
+    split = num_consts + num_carry
+    num_ys = len(jaxpr.out_avals) - num_carry
+    while True:
+        wanted = (*nonzeros[num_consts:split], *[False] * num_ys)
+        body, out_nonzeros = jvp_jaxpr(jaxpr, tuple(nonzeros), wanted)
+        if list(out_nonzeros[:num_carry]) == nonzeros[num_consts:split]:
+            break
+        nonzeros[num_consts:split] = out_nonzeros[:num_carry]
+    given = [instantiate(t) if flag else None for t, flag in safe_zip(tangents, nonzeros)]
+    body = _interleave_jvp(body, nonzeros, out_nonzeros, num_consts, num_carry)
+    parts = [slice(0, num_consts), slice(num_consts, split), slice(split, None)]
+    consts, init, xs = [
+        [*primals[part], *[t for t in given[part] if t is not None]] for part in parts
+    ]
+    results = bind_scan(body, consts, init, xs, **params)
+    carry_end = num_carry + sum(out_nonzeros[:num_carry])
+    outs = [*results[:num_carry], *results[carry_end : carry_end + num_ys]]
+    made = iter([*results[num_carry:carry_end], *results[carry_end + num_ys :]])
+    out_tangents = [
+        next(made) if flag else Zero(aval_of(out).tangent())
+        for out, flag in safe_zip(outs, out_nonzeros)
+    ]
+    return outs, out_tangents
+
+
+def _interleave_jvp(
+    body: ClosedJaxpr, nonzeros: Sequence[bool], out_nonzeros: Sequence[bool],
+    num_consts: int, num_carry: int,
+) -> ClosedJaxpr:  # fmt: skip
+    """From ``(*primals, *tangents)`` to consts, carries and xs, each with tangents behind."""
+
+    def arranged(atoms: Sequence[Any], flags: Sequence[bool], ends: Sequence[int]) -> list[Any]:
+        primals, made = atoms[: len(flags)], iter(atoms[len(flags) :])
+        tangents = [next(made) if flag else None for flag in flags]
+        result, start = [], 0
+        for end in (*ends, len(flags)):
+            result += [*primals[start:end], *[t for t in tangents[start:end] if t is not None]]
+            start = end
+        return result
+
+    def make() -> ClosedJaxpr:
+        invars = arranged(body.jaxpr.invars, nonzeros, (num_consts, num_consts + num_carry))
+        outvars = arranged(body.jaxpr.outvars, out_nonzeros, (num_carry,))
+        return with_inputs(body, invars, outvars)
+
+    key = ("scan jvp", tuple(nonzeros), num_consts, num_carry)
+    return body.jaxpr.memo(key, make)
+
+
+def _batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr,
+    num_consts: int, num_carry: int, **params: Any,
+) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+    split = num_consts + num_carry
+    batched = [dim is not None for dim in dims]
+    num_ys = len(jaxpr.out_avals) - num_carry
+    while True:
+        wanted = (*batched[num_consts:split], *[False] * num_ys)
+        body, out_batched = batch_jaxpr(jaxpr, axis, tuple(batched), wanted)
+        if list(out_batched[:num_carry]) == batched[num_consts:split]:
+            break
+        batched[num_consts:split] = out_batched[:num_carry]
+    moved = []
+    for k, (x, dim, flag) in enumerate(safe_zip(operands, dims, batched)):
+        moved.append(batch_to_dim(x, dim, 0 if k < split else 1, axis.size) if flag else x)
+    outs = bind_scan(body, moved[:num_consts], moved[num_consts:split], moved[split:], **params)
+    out_dims = [
+        (0 if k < num_carry else 1) if flag else None for k, flag in enumerate(out_batched)
+    ]
+    return outs, out_dims
+
+
+def _form(params: dict[str, Any]) -> ScanForm:
+    return ScanForm(
+        params["jaxpr"], params["num_consts"], params["num_carry"], params["length"],
+        params["reverse"],
+    )  # fmt: skip
+
+
+scan_p = register(
+    Primitive(
+        "scan",
+        shape=_shape,
+        execute=execute_alone(lambda: scan_p),
+        jvp=_jvp,
+        linearize=partial(linearize_scan, bind_scan),
+        transpose=partial(transpose_scan, bind_scan),
+        batch=_batch,
+        lower=Loop(_form),
+        simplify=simplify_scan,
+        multiple_results=True,
+        effects=lambda params: params["jaxpr"].effects,
+        subjaxprs=lambda params: [params["jaxpr"]],
+    )
+)

@@ -1,0 +1,299 @@
+"""Reverse mode through scan: splitting a body into evaluation and linear map, and transposition.
+
+What the linear map needs of each iteration is stacked by the evaluating scan. Residuals that no
+iteration changes are computed once, and slices of xs are read again instead of being copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base.util import safe_zip
+from gpuflow.control.programs import close, split_independent, with_inputs
+from gpuflow.core.aval import aval_of
+from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal
+from gpuflow.core.rules import UndefinedPrimal, Zero, is_undefined
+from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.ops.zeros import add_tangents, instantiate, zeros_of
+from gpuflow.transforms.linearize import linearize_jaxpr
+from gpuflow.transforms.transpose import backward_pass
+
+BindScan = Callable[..., list[Any]]
+
+
+def linearize_scan(
+    bind: BindScan, nonzeros: Sequence[bool], *primals: Any, jaxpr: ClosedJaxpr,
+    num_consts: int, num_carry: int, **params: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The linearize rule: one scan evaluates and stacks residuals, another maps tangents."""
+    split = num_consts + num_carry
+    given, flags = list(nonzeros), list(nonzeros)
+    num_outs = len(jaxpr.out_avals)
+    while True:
+        wanted = (*flags[num_consts:split], *[False] * (num_outs - num_carry))
+        known, linear, out_nonzeros, _ = linearize_jaxpr(jaxpr, tuple(flags), wanted)
+        if list(out_nonzeros[:num_carry]) == flags[num_consts:split]:
+            break
+        flags[num_consts:split] = out_nonzeros[:num_carry]
+    known, closed = close(known)
+    consts, init, xs = [*closed, *primals[:num_consts]], primals[num_consts:split], primals[split:]
+    residuals = _Residuals(known.jaxpr, num_outs, len(consts), num_carry)
+    results = bind(residuals.evaluation, consts, init, xs, **params)
+    fixed, stacks = residuals.values(consts, xs, results[num_outs:])
+    body = _linear_body(linear, residuals.is_stacked, flags, num_consts, num_carry)
+
+    def tangent_function(values: Sequence[Any], *tangents: Any) -> list[Any]:
+        made = iter(tangents)
+        full = []
+        for primal, is_given, flag in safe_zip(primals, given, flags):
+            if is_given:
+                full.append(next(made))
+            else:
+                full.append(zeros_of(aval_of(primal).tangent()) if flag else None)
+        parts = full[:num_consts], full[num_consts:split], full[split:]
+        own = [[tangent for tangent in part if tangent is not None] for part in parts]
+        count = len(fixed)
+        return bind(body, [*values[:count], *own[0]], own[1], [*values[count:], *own[2]], **params)
+
+    return results[:num_outs], out_nonzeros, [*fixed, *stacks], tangent_function
+
+
+class _Residuals:
+    """Where the residuals of a split body come from.
+
+    Attributes:
+        evaluation: the body with those residuals as ys that only an iteration can make.
+        is_stacked: for each residual, whether it has one value for each iteration.
+    """
+
+    def __init__(self, known: Jaxpr, num_outs: int, num_consts: int, num_carry: int) -> None:
+        self.atoms = known.outvars[num_outs:]
+        self.consts = known.invars[:num_consts]
+        self.xs = known.invars[num_consts + num_carry :]
+        varying = [k >= num_consts for k in range(len(known.invars))]
+        self.fixed_eqns, fixed_vars = split_independent(known, varying)
+        self.fixed: set[Atom] = {*self.consts, *fixed_vars}
+        self.is_stacked = [not self._is_fixed(atom) for atom in self.atoms]
+        made = [
+            atom
+            for atom, stacked in safe_zip(self.atoms, self.is_stacked)
+            if stacked and atom not in self.xs
+        ]
+        key = ("scan evaluation", num_outs, num_consts, num_carry)
+        self.evaluation = known.memo(
+            key,
+            lambda: with_inputs(
+                ClosedJaxpr(known), known.invars, [*known.outvars[:num_outs], *made]
+            ),
+        )
+
+    def _is_fixed(self, atom: Atom) -> bool:
+        return type(atom) is Literal or atom in self.fixed
+
+    def values(
+        self, consts: Sequence[Any], xs: Sequence[Any], made: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Residuals without and with a value for each iteration, in their order."""
+        wanted = tuple(a for a, stacked in safe_zip(self.atoms, self.is_stacked) if not stacked)
+        program = Jaxpr((), self.consts, wanted, self.fixed_eqns)
+        fixed = ClosedJaxpr(program)(*consts)
+        remaining = iter(made)
+        stacks = []
+        for atom, stacked in safe_zip(self.atoms, self.is_stacked):
+            if stacked:
+                stacks.append(
+                    xs[self.xs.index(atom)] if atom in self.xs else next(remaining)
+                )
+        return fixed, stacks
+
+
+def _linear_body(
+    linear: Jaxpr, is_stacked: Sequence[bool], flags: Sequence[bool], num_consts: int,
+    num_carry: int,
+) -> ClosedJaxpr:  # fmt: skip
+    """The linear map with its inputs in scan's order: consts, carries, xs."""
+
+    def make() -> ClosedJaxpr:
+        residuals, tangents = linear.invars[: len(is_stacked)], linear.invars[len(is_stacked) :]
+        own = sum(flags[:num_consts])
+        carried = own + sum(flags[num_consts : num_consts + num_carry])
+        fixed = [var for var, flag in safe_zip(residuals, is_stacked) if not flag]
+        stacks = [var for var, flag in safe_zip(residuals, is_stacked) if flag]
+        invars = [*fixed, *tangents[:carried], *stacks, *tangents[carried:]]
+        return with_inputs(ClosedJaxpr(linear), invars)
+
+    return linear.memo(("scan order", tuple(is_stacked), num_consts, num_carry), make)
+
+
+# --- transposition -------------------------------------------------------------------------
+
+
+def transpose_scan(
+    bind: BindScan, cotangents: Sequence[Any], *operands: Any, jaxpr: ClosedJaxpr,
+    num_consts: int, num_carry: int, reverse: bool, **params: Any,
+) -> list[Any]:  # fmt: skip
+    """The transpose rule: a scan in the other direction over cotangents."""
+    split = num_consts + num_carry
+    undefined = [is_undefined(operand) for operand in operands]
+    linear = _linear_carries(jaxpr.jaxpr, undefined, num_consts, num_carry)
+    if not all(linear):
+        jaxpr, operands, cotangents = _without_known_carries(
+            bind, jaxpr, operands, cotangents, linear, num_consts, num_carry, reverse, params
+        )
+        num_carry = sum(linear)
+        undefined = [is_undefined(operand) for operand in operands]
+        reordered = transpose_scan(
+            bind, cotangents, *operands, jaxpr=jaxpr, num_consts=num_consts, num_carry=num_carry,
+            reverse=reverse, **params,
+        )  # fmt: skip
+        return _with_known_carries(reordered, linear, num_consts, num_carry)
+    flags = tuple(type(cotangent) is not Zero for cotangent in cotangents[num_carry:])
+    body = _backward_body(jaxpr, tuple(undefined), flags, num_consts, num_carry)
+    known = [None if flag else x for x, flag in safe_zip(operands, undefined)]
+    accumulators = [
+        zeros_of(operand.aval.tangent()) for operand in operands[:num_consts]
+        if is_undefined(operand)
+    ]  # fmt: skip
+    carries = [instantiate(cotangent) for cotangent in cotangents[:num_carry]]
+    given = [cotangent for cotangent in cotangents[num_carry:] if type(cotangent) is not Zero]
+    results = iter(
+        bind(
+            body,
+            [x for x, flag in safe_zip(known[:num_consts], undefined[:num_consts]) if not flag],
+            [*accumulators, *carries],
+            [*[x for x, flag in safe_zip(known[split:], undefined[split:]) if not flag], *given],
+            reverse=not reverse,
+            **params,
+        )
+    )
+    out: list[Any] = []
+    for k, flag in enumerate(undefined):
+        # Every carry has a cotangent; that of a known initial value is dropped.
+        made = next(results) if flag or num_consts <= k < split else None
+        out.append(made if flag else None)
+    return out
+
+
+def _linear_carries(
+    jaxpr: Jaxpr, undefined: Sequence[bool], num_consts: int, num_carry: int
+) -> list[bool]:
+    """Which carries depend on an undefined operand."""
+    varying = list(undefined)
+    while True:
+        fixed = {var for var, flag in safe_zip(jaxpr.invars, varying) if not flag}
+        fixed |= split_independent(jaxpr, varying)[1]
+        before = list(varying)
+        for k, atom in enumerate(jaxpr.outvars[:num_carry]):
+            if type(atom) is not Literal and atom not in fixed:
+                varying[num_consts + k] = True
+        if varying == before:
+            return varying[num_consts : num_consts + num_carry]
+
+
+def _without_known_carries(
+    bind: BindScan, jaxpr: ClosedJaxpr, operands: Sequence[Any], cotangents: Sequence[Any],
+    linear: Sequence[bool], num_consts: int, num_carry: int, reverse: bool, params: dict[str, Any],
+) -> tuple[ClosedJaxpr, list[Any], list[Any]]:  # fmt: skip
+    """Run the carries that are known (counters) ahead; their values become xs."""
+    inner, split = jaxpr.jaxpr, num_consts + num_carry
+    invars = list(inner.invars)
+    varying = [
+        is_undefined(x) or (num_consts <= k < split and linear[k - num_consts])
+        for k, x in enumerate(operands)
+    ]
+    eqns, _ = split_independent(inner, varying)
+    kept = [k for k, flag in enumerate(varying) if not flag]
+    carried = [k for k, flag in enumerate(linear) if not flag]
+    counters = [invars[num_consts + k] for k in carried]
+    ahead = Jaxpr(
+        (),
+        tuple(invars[k] for k in kept),
+        (*[inner.outvars[k] for k in carried], *counters),
+        eqns,
+    )
+    parts = ([k for k in kept if k < num_consts], [num_consts + k for k in carried])
+    xs = [k for k in kept if k >= split]
+    results = bind(
+        ClosedJaxpr(ahead), *[[operands[k] for k in part] for part in (*parts, xs)],
+        reverse=reverse, **params,
+    )  # fmt: skip
+    own = [num_consts + k for k, flag in enumerate(linear) if flag]
+    order = [*range(num_consts), *own]
+    body = with_inputs(
+        jaxpr,
+        [*[invars[k] for k in order], *counters, *invars[split:]],
+        [
+            *[atom for atom, flag in safe_zip(inner.outvars[:num_carry], linear) if flag],
+            *inner.outvars[num_carry:],
+        ],
+    )
+    values = [*[operands[k] for k in order], *results[len(carried) :], *operands[split:]]
+    kept_cotangents = [ct for ct, flag in safe_zip(cotangents[:num_carry], linear) if flag]
+    return body, values, [*kept_cotangents, *cotangents[num_carry:]]
+
+
+def _with_known_carries(
+    results: Sequence[Any], linear: Sequence[bool], num_consts: int, num_carry: int
+) -> list[Any]:
+    made = iter(results[num_consts : num_consts + num_carry])
+    carries = [next(made) if flag else None for flag in linear]
+    counters = len(linear) - num_carry
+    return [*results[:num_consts], *carries, *results[num_consts + num_carry + counters :]]
+
+
+def _backward_body(
+    jaxpr: ClosedJaxpr, undefined: tuple[bool, ...], given: tuple[bool, ...], num_consts: int,
+    num_carry: int,
+) -> ClosedJaxpr:  # fmt: skip
+    """``(*known consts, *accumulators, *carry cts, *known xs, *y cts) -> (*carries, *x cts)``."""
+    key = ("scan transpose", undefined, given, num_consts, num_carry)
+    return jaxpr.jaxpr.memo(
+        key, lambda: _make_backward(jaxpr, undefined, given, num_consts, num_carry)
+    )
+
+
+def _make_backward(
+    jaxpr: ClosedJaxpr, undefined: tuple[bool, ...], given: tuple[bool, ...], num_consts: int,
+    num_carry: int,
+) -> ClosedJaxpr:  # fmt: skip
+    split = num_consts + num_carry
+    ins, outs = jaxpr.in_avals, jaxpr.out_avals
+    own = [aval for aval, flag in safe_zip(ins[:num_consts], undefined[:num_consts]) if flag]
+    known = [aval for aval, flag in safe_zip(ins[:num_consts], undefined[:num_consts]) if not flag]
+    known_xs = [aval for aval, flag in safe_zip(ins[split:], undefined[split:]) if not flag]
+    cts = [aval for aval, flag in safe_zip(outs[num_carry:], given) if flag]
+    carried = ins[num_consts:split]
+    avals = [
+        *known, *[aval.tangent() for aval in (*own, *carried)], *known_xs,
+        *[aval.tangent() for aval in cts],
+    ]  # fmt: skip
+
+    def backward(*values: Any) -> list[Any]:
+        rest = iter(values)
+        known_values = [next(rest) for _ in known]
+        accumulators = [next(rest) for _ in own]
+        carry_cts = [next(rest) for _ in carried]
+        x_values = [next(rest) for _ in known_xs]
+        y_cts = [
+            next(rest) if flag else Zero(aval.tangent())
+            for aval, flag in safe_zip(outs[num_carry:], given)
+        ]
+        values_of = iter([*known_values, *x_values])
+        operands = [
+            UndefinedPrimal(aval) if flag or num_consts <= k < split else next(values_of)
+            for k, (aval, flag) in enumerate(safe_zip(ins, undefined))
+        ]
+        results = backward_pass(jaxpr.jaxpr, jaxpr.consts, operands, [*carry_cts, *y_cts])
+        const_cts = [results[k] for k in range(num_consts) if undefined[k]]
+        return [
+            *[
+                instantiate(add_tangents(total, ct))
+                for total, ct in safe_zip(accumulators, const_cts)
+            ],
+            *[instantiate(ct) for ct in results[num_consts:split]],
+            *[instantiate(results[k]) for k in range(split, len(ins)) if undefined[k]],
+        ]
+
+    result, consts = trace_to_jaxpr(backward, avals)
+    return ClosedJaxpr(result, tuple(consts))

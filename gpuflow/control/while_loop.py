@@ -1,0 +1,286 @@
+"""while_loop: a loop of unknown length over carries.
+
+``while_p`` has operands ``(*condition consts, *body consts, *init)``; the condition is a program
+``(*condition consts, *carry) -> (bool scalar,)``, the body ``(*body consts, *carry) -> (*carry,)``.
+``lane_while_p`` has a condition for each lane (see lanes.py): each lane stops by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base.util import safe_zip
+from gpuflow.control.lanes import Lane, Lanes, extend, lane_counts, lane_shape, over_lanes
+from gpuflow.control.programs import close, execute_alone, with_inputs
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr, Var
+from gpuflow.core.lowering import Inline, Loop, WhileForm
+from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.rules import AxisData, Zero
+from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.ops.axes import broadcast_in_dim
+from gpuflow.ops.comparison import bitwise_and
+from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.reductions import reduce_or
+from gpuflow.ops.selection import select_n
+from gpuflow.ops.zeros import instantiate
+from gpuflow.transforms.batching import batch_jaxpr
+from gpuflow.transforms.jvp import jvp_jaxpr
+
+
+def bind_while(
+    condition: ClosedJaxpr, body: ClosedJaxpr, condition_consts: Sequence[Any],
+    body_consts: Sequence[Any], init: Sequence[Any], lanes: Lanes = (),
+) -> list[Any]:  # fmt: skip
+    """Bind the two programs; their own constants become leading consts."""
+    condition, condition_own = close(condition)
+    body, body_own = close(body)
+    own, end = len(condition_own), len(condition_consts)
+    operands = [*condition_own, *condition_consts, *body_own, *body_consts, *init]
+    params: dict[str, Any] = {
+        "condition": condition,
+        "body": body,
+        "num_condition_consts": own + end,
+        "num_body_consts": len(body_own) + len(body_consts),
+    }
+    if not lanes:
+        return while_p.bind(*operands, **params)
+    full = tuple(
+        Lane(
+            lane.axis,
+            (*[False] * own, *lane.mapped[:end], *[False] * len(body_own), *lane.mapped[end:]),
+        )
+        for lane in lanes
+    )
+    return lane_while_p.bind(*operands, **params, lanes=full)
+
+
+def _shape(
+    *avals: ShapedArray, condition: ClosedJaxpr, body: ClosedJaxpr, num_condition_consts: int,
+    num_body_consts: int, lanes: Lanes = (),
+) -> list[ShapedArray]:  # fmt: skip
+    del condition, num_body_consts
+    own = lane_shape(lanes)
+    counts = lane_counts(lanes, len(avals))[num_condition_consts:]
+    given = avals[num_condition_consts:]
+    for aval, expected, count in safe_zip(given, body.in_avals, counts):
+        if (aval.shape[count:], aval.dtype) != (expected.shape, expected.dtype):
+            raise TypeError(
+                f"[while_loop] operands must match the traced body; got {aval} for {expected}. "
+                "Fix: the rule that bound this loop; programs cannot cause it."
+            )
+    return [aval.update(shape=(*own, *aval.shape)) for aval in body.out_avals]
+
+
+def _split(values: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], ...]:
+    first, second = params["num_condition_consts"], params["num_body_consts"]
+    parts = slice(0, first), slice(first, first + second), slice(first + second, None)
+    return tuple(list(values[part]) for part in parts)
+
+
+def _derivative(
+    nonzeros: Sequence[bool], params: dict[str, Any]
+) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool], list[bool]]:
+    """Condition and body that carry tangents; which body consts and carries have one."""
+    _, const_flags, carry_flags = _split(nonzeros, params)
+    body = params["body"]
+    while True:
+        flags = (*const_flags, *carry_flags)
+        derivative, out_nonzeros = jvp_jaxpr(body, flags, tuple(carry_flags))
+        if list(out_nonzeros) == carry_flags:
+            break
+        carry_flags = list(out_nonzeros)
+    count = len(const_flags)
+    moved = sum(const_flags)
+
+    def reorder() -> ClosedJaxpr:
+        primals = derivative.jaxpr.invars[: len(flags)]
+        tangents = derivative.jaxpr.invars[len(flags) :]
+        invars = [*primals[:count], *tangents[:moved], *primals[count:], *tangents[moved:]]
+        return with_inputs(derivative, invars)
+
+    ordered = derivative.jaxpr.memo(("while jvp", flags, count), reorder)
+
+    def widen() -> ClosedJaxpr:
+        carried = [a.tangent() for a, flag in safe_zip(body.out_avals, carry_flags) if flag]
+        condition = params["condition"]
+        return with_inputs(condition, [*condition.jaxpr.invars, *[Var(a) for a in carried]])
+
+    key = ("while jvp", tuple(carry_flags))
+    condition = params["condition"].jaxpr.memo(key, widen)
+    return condition, ordered, const_flags, carry_flags
+
+
+def _bind_derivative(
+    primals: Sequence[Any], tangents: Sequence[Any], lanes: Lanes, params: dict[str, Any]
+) -> tuple[list[Any], list[Any]]:
+    nonzeros = [type(tangent) is not Zero for tangent in tangents]
+    condition, body, const_flags, carry_flags = _derivative(nonzeros, params)
+    first, second, init = _split(primals, params)
+    _, const_tangents, carry_tangents = _split(tangents, params)
+    moved = [t for t, flag in safe_zip(const_tangents, const_flags) if flag]
+    carried = [instantiate(t) for t, flag in safe_zip(carry_tangents, carry_flags) if flag]
+    ends = len(first), len(first) + len(second)
+    chosen = [
+        *range(ends[1]), *[ends[0] + k for k, flag in enumerate(const_flags) if flag],
+        *[-1] * (len(init) + len(carried)),
+    ]  # fmt: skip
+    results = bind_while(
+        condition, body, first, [*second, *moved], [*init, *carried], extend(lanes, chosen)
+    )
+    outs = results[: len(init)]
+    made = iter(results[len(init) :])
+    return outs, [
+        next(made) if flag else Zero(aval_of(out).tangent())
+        for out, flag in safe_zip(outs, carry_flags)
+    ]
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, lanes: Lanes = (), **params: Any
+) -> tuple[list[Any], list[Any]]:
+    return _bind_derivative(primals, tangents, lanes, params)
+
+
+def _linearize(
+    nonzeros: tuple[bool, ...], *primals: Any, lanes: Lanes = (), **params: Any
+) -> tuple[Any, ...]:
+    """The linear map runs the whole loop again: its length is unknown, nothing can be stored."""
+    outs = _bind(primals, lanes, params)
+    out_nonzeros = _derivative(nonzeros, params)[3]
+
+    def tangent_function(residuals: Sequence[Any], *given: Any) -> list[Any]:
+        made = iter(given)
+        tangents = [
+            next(made) if flag else Zero(aval_of(primal).tangent())
+            for primal, flag in safe_zip(residuals, nonzeros)
+        ]
+        _, out_tangents = _bind_derivative(residuals, tangents, lanes, params)
+        return [t for t, flag in safe_zip(out_tangents, out_nonzeros) if flag]
+
+    return outs, out_nonzeros, list(primals), tangent_function
+
+
+def _bind(operands: Sequence[Any], lanes: Lanes, params: dict[str, Any]) -> list[Any]:
+    parts = _split(operands, params)
+    return bind_while(params["condition"], params["body"], *parts, lanes)
+
+
+def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list[Any]:
+    del cotangents, operands, params
+    raise ValueError(
+        "[while_loop] reverse-mode differentiation needs a loop of known length; got a while_loop, "
+        "or a fori_loop with traced bounds. Fix: use lax.scan, a fori_loop with Python ints as "
+        "bounds, or lax.while_loop(..., max_steps=N); or use jvp or jacfwd."
+    )
+
+
+def _batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, lanes: Lanes = (),
+    **params: Any,
+) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+    condition, body = params["condition"], params["body"]
+    batched = [dim is not None for dim in dims]
+    first, second, carry = _split(batched, params)
+    while True:
+        mapped, out_batched = batch_jaxpr(body, axis, (*second, *carry), tuple(carry))
+        if list(out_batched) == carry:
+            break
+        carry = list(out_batched)
+    mapped_condition, (by_lane,) = batch_jaxpr(condition, axis, (*first, *carry))
+    if by_lane:
+        moved = [
+            batch_to_dim(x, dim, 0, axis.size) if flag else x
+            for x, dim, flag in safe_zip(operands, dims, [*first, *second, *[True] * len(carry)])
+        ]
+        lane = Lane(axis, (*first, *second, *[True] * len(carry)))
+        outs = _bind(moved, (lane, *lanes), params)
+        return outs, [0] * len(outs)
+    counts = lane_counts(lanes, len(operands))
+    moved = [
+        batch_to_dim(x, dim, count, axis.size) if flag else x
+        for x, dim, count, flag in safe_zip(operands, dims, counts, [*first, *second, *carry])
+    ]
+    parts = _split(moved, params)
+    outs = bind_while(mapped_condition, mapped, *parts, lanes)
+    return outs, [len(lanes) if flag else None for flag in carry]
+
+
+def _over_lanes(params: dict[str, Any]) -> ClosedJaxpr:
+    """The loop over all lanes, as long as one goes on; lanes that have stopped keep their carry."""
+    lanes: Lanes = params["lanes"]
+    first, second = params["num_condition_consts"], params["num_body_consts"]
+    count = len(params["body"].out_avals)
+    carries = [-1] * count
+    condition = over_lanes(params["condition"], lanes, [*range(first), *carries])
+    body = over_lanes(params["body"], lanes, [*range(first, first + second), *carries])
+    own = tuple(range(len(lanes)))
+
+    def program(*operands: Any) -> list[Any]:
+        for_condition, for_body, init = _split(operands, params)
+        (going,) = condition(*for_condition, *init)
+
+        def goes_on(state: Any, *carry: Any) -> list[Any]:
+            del carry
+            return [reduce_or(state, own)]
+
+        def step(*values: Any) -> list[Any]:
+            consts, more, state, carry = (
+                values[:first], values[first : first + second], values[first + second],
+                values[first + second + 1 :],
+            )  # fmt: skip
+            made = []
+            for old, new in safe_zip(carry, body(*more, *carry)):
+                which = broadcast_in_dim(state, aval_of(new).shape, own)
+                made.append(select_n(which, old, new))
+            (still,) = condition(*consts, *made)
+            return [bitwise_and(state, still), *made]
+
+        avals = [aval_of(going), *[aval_of(x) for x in init]]
+        test, _ = trace_to_jaxpr(goes_on, avals)
+        consts = [*for_condition, *for_body]
+        loop, closed = trace_to_jaxpr(step, [*[aval_of(x) for x in consts], *avals])
+        loop_body = ClosedJaxpr(loop, tuple(closed))
+        return bind_while(ClosedJaxpr(test), loop_body, [], consts, [going, *init])[1:]
+
+    def make() -> ClosedJaxpr:
+        per_lane = [*params["condition"].in_avals[:first], *params["body"].in_avals]
+        avals = []
+        for k, aval in enumerate(per_lane):
+            sizes = [lane.axis.size for lane in lanes if lane.mapped[k]]
+            avals.append(aval.update(shape=(*sizes, *aval.shape)))
+        jaxpr, consts = trace_to_jaxpr(program, avals)
+        return ClosedJaxpr(jaxpr, tuple(consts))
+
+    key = ("over lanes", params["condition"].jaxpr, first, second, lanes)
+    return params["body"].jaxpr.memo(key, make)
+
+
+def _form(params: dict[str, Any]) -> WhileForm:
+    return WhileForm(
+        params["condition"], params["body"], params["num_condition_consts"],
+        params["num_body_consts"],
+    )  # fmt: skip
+
+
+def _define(name: str, lower: Any, execute: Callable[..., Any]) -> Primitive:
+    return register(
+        Primitive(
+            name,
+            shape=_shape,
+            execute=execute,
+            jvp=_jvp,
+            linearize=_linearize,
+            transpose=_transpose,
+            batch=_batch,
+            lower=lower,
+            multiple_results=True,
+            effects=lambda params: params["condition"].effects | params["body"].effects,
+            subjaxprs=lambda params: [params["condition"], params["body"]],
+        )
+    )
+
+
+while_p = _define("while", Loop(_form), execute_alone(lambda: while_p))
+lane_while_p = _define("lane_while", Inline(_over_lanes), execute_alone(lambda: lane_while_p))

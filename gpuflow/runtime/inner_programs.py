@@ -1,0 +1,106 @@
+"""How a plan's step runs compiled programs: loops and branches.
+
+Programs write into arrays that they are given, behind their inputs: elements of stacked results,
+and two sets of carries in turn, of which one is the step's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.core.jaxpr import Eqn
+from gpuflow.core.lowering import Branch, ScanForm, WhileForm
+
+Arrays = list[np.ndarray]
+Body = Callable[[Arrays], Any]
+Runner = Callable[[Arrays, Arrays], None]
+
+
+def contiguous(array: np.ndarray) -> np.ndarray:
+    """``array`` in row-major order, copied where it is not."""
+    return array if array.flags.c_contiguous else array.copy(order="C")
+
+
+def runner(
+    eqn: Eqn, bodies: Sequence[Body], values: Sequence[Arrays], spare: Arrays
+) -> Runner:
+    """A function of output and operand arrays.
+
+    Args:
+        eqn: the loop or branch.
+        bodies: drivers of its programs.
+        values: arrays that each program takes behind its own inputs.
+        spare: a second set of carries.
+    """
+    rule = eqn.primitive.lower
+    if isinstance(rule, Branch):
+        return _branch_runner(bodies, values)
+    form = rule.form(eqn.params)
+    if isinstance(form, ScanForm):
+        return _scan_runner(form, bodies[0], values[0], spare)
+    return _while_runner(form, bodies, values, spare)
+
+
+def _branch_runner(bodies: Sequence[Body], values: Sequence[Arrays]) -> Runner:
+    last = len(bodies) - 1
+
+    def run(outs: Arrays, operands: Arrays) -> None:
+        number = min(max(operands[0].item(), 0), last)
+        bodies[number]([*operands[1:], *values[number], *outs])
+
+    return run
+
+
+def _scan_runner(form: ScanForm, body: Body, values: Arrays, spare: Arrays) -> Runner:
+    num_consts, split = form.num_consts, form.num_consts + form.num_carry
+    length = form.length
+    order = range(length - 1, -1, -1) if form.reverse else range(length)
+
+    def run(outs: Arrays, operands: Arrays) -> None:
+        consts, carry, xs = operands[:num_consts], operands[num_consts:split], operands[split:]
+        final, ys = outs[: form.num_carry], outs[form.num_carry :]
+        if length == 0:
+            _copy(carry, final)
+        # The last iteration writes into the outputs.
+        target, other = (final, spare) if length % 2 else (spare, final)
+        for k in order:
+            body(
+                [
+                    *consts, *carry, *[x[k, ...] for x in xs], *values,
+                    *target, *[y[k, ...] for y in ys],
+                ]
+            )
+            carry = target
+            target, other = other, target
+
+    return run
+
+
+def _while_runner(
+    form: WhileForm, bodies: Sequence[Body], values: Sequence[Arrays], spare: Arrays
+) -> Runner:
+    first = form.num_condition_consts
+    split = first + form.num_body_consts
+    condition, body = bodies
+
+    def run(outs: Arrays, operands: Arrays) -> None:
+        consts, carry = operands[:split], operands[split:]
+        going = np.empty((), np.bool_)
+        condition([*operands[:first], *carry, *values[0], going])
+        target, other = outs, spare
+        while going.item():
+            body([*consts, *carry, *values[1], *target, going])
+            carry = target
+            target, other = other, target
+        if carry is not outs:
+            _copy(carry, outs)
+
+    return run
+
+
+def _copy(sources: Arrays, targets: Arrays) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        np.copyto(target, source)
