@@ -301,6 +301,15 @@ def writes_of(step: Step) -> tuple[Var, ...]:
     return step.eqn.outputs if isinstance(step, CallStep) else (step.target,)
 
 
+def calls_python(plan: Plan) -> bool:
+    """Whether the plan, or a program inside it, calls a library or the host."""
+    return any(
+        isinstance(step, CallStep)
+        or (isinstance(step, ProgramStep) and any(calls_python(p.plan) for p in step.programs))
+        for step in plan.steps
+    )
+
+
 def overwrites_of(step: Step) -> tuple[Var, ...]:
     """The donated inputs that a step overwrites."""
     calls = step.calls if isinstance(step, KernelStep) else ()

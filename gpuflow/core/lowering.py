@@ -79,13 +79,16 @@ class Library:
 
     Attributes:
         call: ``(xp, out_arrays, *arrays, **params) -> None`` writing into given outputs; None:
-            call ``impl`` and copy its result.
+            call ``impl`` and copy its result. NumPy's warnings are off.
+        prepare: ``(in_avals, out_avals, params) -> (xp, out_arrays, *arrays) -> None``, in place of
+            ``call``: what follows from the types is done once.
         flops: ``(in_avals, out_avals, params) -> int``.
         transposed: ``(eqn, permutation, build) -> atom``, the output with permuted dimensions made
             directly, or None where it cannot.
     """
 
     call: Callable[..., None] | None = None
+    prepare: Callable[..., Callable[..., None]] | None = None
     flops: Callable[..., int] | None = None
     transposed: Callable[..., Any] | None = None
 

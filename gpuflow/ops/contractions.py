@@ -6,7 +6,7 @@ has the batch dimensions, then the free ones of lhs, then those of rhs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -201,11 +201,6 @@ def _plan(
     )
 
 
-def _plan_of(lhs: Any, rhs: Any, numbers: DimensionNumbers, preferred: Any) -> _Plan:
-    avals = ShapedArray(lhs.shape, lhs.dtype), ShapedArray(rhs.shape, rhs.dtype)
-    return _plan(*avals, numbers, preferred)
-
-
 def _as_matrices(array: Any, order: Dims | None, shape: Dims, dtype: np.dtype) -> Any:
     """A view wherever the strides allow it: transposition then is a flag of the library."""
     if order is not None:
@@ -215,33 +210,34 @@ def _as_matrices(array: Any, order: Dims | None, shape: Dims, dtype: np.dtype) -
     return array if array.dtype == dtype else array.astype(dtype)
 
 
-def _dot_into(
-    xp: Any,
-    outs: Sequence[Any],
-    lhs: Any,
-    rhs: Any,
-    *,
-    dimension_numbers: DimensionNumbers,
-    precision: Any,
-    preferred_element_type: Any,
-) -> None:
-    """Write the product into ``outs[0]``, which is contiguous."""
-    del precision
-    plan = _plan_of(lhs, rhs, dimension_numbers, preferred_element_type)
-    left = _as_matrices(lhs, plan.orders[0], plan.shapes[0], plan.wide)
-    right = _as_matrices(rhs, plan.orders[1], plan.shapes[1], plan.wide)
-    target = outs[0].reshape(plan.target)
-    if plan.wide == target.dtype:
-        xp.matmul(left, right, out=target)
-    else:
-        target[...] = xp.matmul(left, right)
+def _prepare_dot(
+    in_avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray], params: dict[str, Any]
+) -> Callable[..., None]:
+    """The product of two arrays into ``outs[0]``, which is contiguous."""
+    del out_avals
+    numbers, preferred = params["dimension_numbers"], params["preferred_element_type"]
+    plan = _plan(*in_avals, numbers, preferred)
+
+    def multiply(xp: Any, outs: Sequence[Any], lhs: Any, rhs: Any) -> None:
+        left = _as_matrices(lhs, plan.orders[0], plan.shapes[0], plan.wide)
+        right = _as_matrices(rhs, plan.orders[1], plan.shapes[1], plan.wide)
+        target = outs[0]
+        if target.shape != plan.target:
+            target = target.reshape(plan.target)
+        if plan.wide == target.dtype:
+            xp.matmul(left, right, out=target)
+        else:
+            target[...] = xp.matmul(left, right)
+
+    return multiply
 
 
 def _dot_impl(xp: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
     numbers, preferred = params["dimension_numbers"], params["preferred_element_type"]
-    aval = _plan_of(lhs, rhs, numbers, preferred).out
+    avals = ShapedArray(lhs.shape, lhs.dtype), ShapedArray(rhs.shape, rhs.dtype)
+    aval = _plan(*avals, numbers, preferred).out
     out = xp.empty(aval.shape, aval.dtype)
-    _dot_into(xp, [out], lhs, rhs, **params)
+    _prepare_dot(avals, (aval,), params)(xp, [out], lhs, rhs)
     return out
 
 
@@ -418,5 +414,5 @@ dot_general_p = define(
     jvp=_dot_jvp,
     transpose=_dot_transpose,
     batch=_dot_batch,
-    lower=Library(_dot_into, _dot_flops, _dot_transposed),
+    lower=Library(prepare=_prepare_dot, flops=_dot_flops, transposed=_dot_transposed),
 )

@@ -7,6 +7,7 @@ libraries; addresses of temporaries are written into the blocks once, when it is
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -188,9 +189,7 @@ def _segment_table(blocks: list[int], extents: list[int], text: DriverText) -> i
 def _call_step(step: CallStep, places: _Places, text: DriverText) -> None:
     operands = [places.operand(operand) for operand in step.operands]
     outs = [places.array(var) for var in step.eqn.outputs]
-    rule = step.eqn.primitive.lower
-    call = rule.call if isinstance(rule, Library) else None
-    function = text.constant("call", _library_call(step, call))
+    function = text.constant("call", _library_call(step))
     text.line(f"{function}([{', '.join(outs)}], {', '.join(operands)})")
 
 
@@ -216,15 +215,15 @@ def _program_step(step: ProgramStep, places: _Places, text: DriverText, driver: 
     text.line(f"{run}([{outs}], [{', '.join(operands)}])  # {step.eqn.primitive.name}")
 
 
-def _library_call(step: CallStep, call: Callable[..., None] | None) -> Callable[..., None]:
+def _library_call(step: CallStep) -> Callable[..., None]:
+    """A function of output and operand arrays; the executable has turned NumPy's warnings off."""
     primitive, params = step.eqn.primitive, step.eqn.params
-    if call is not None:
-
-        def through_call(outs: list[np.ndarray], *operands: np.ndarray) -> None:
-            with np.errstate(all="ignore"):
-                call(np, outs, *operands, **params)
-
-        return through_call
+    rule = primitive.lower
+    if isinstance(rule, Library) and rule.prepare is not None:
+        avals = [operand.aval for operand in step.operands]
+        return partial(rule.prepare(avals, [var.aval for var in step.eqn.outputs], params), np)
+    if isinstance(rule, Library) and rule.call is not None:
+        return partial(rule.call, np, **params)
 
     impl = primitive.impl
     assert impl is not None  # without a library call, an op needs it
@@ -236,8 +235,7 @@ def _library_call(step: CallStep, call: Callable[..., None] | None) -> Callable[
             whole = [np.array(x, order="C") for x in operands]
         else:
             whole = [np.ascontiguousarray(x).reshape(x.shape) for x in operands]
-        with np.errstate(all="ignore"):
-            results = impl(np, *whole, **params)
+        results = impl(np, *whole, **params)
         results = results if primitive.multiple_results else [results]
         for out, result in zip(outs, results, strict=True):
             if np.shape(result) != out.shape:

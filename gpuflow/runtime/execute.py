@@ -16,7 +16,7 @@ import numpy as np
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.compiler.pipeline import compile_plan
-from gpuflow.compiler.plan import Step, bytes_of, flops_of
+from gpuflow.compiler.plan import Step, bytes_of, calls_python, flops_of
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.trace import Tracer, check_not_leaked
@@ -63,6 +63,7 @@ class Executable:
         self.in_avals = tuple(jaxpr.in_avals)
         self.donated = tuple(k for k, flag in enumerate(donated) if flag)
         self.plan, self._constants = compile_plan(jaxpr, self.donated)
+        self._calls_python = calls_python(self.plan)
         overwritten = set(self.plan.in_place.values())
         self._overwritten = [k for k in self.donated if self.plan.jaxpr.invars[k] in overwritten]
         self._constant_arrays = [as_numpy(value, aval_of(value)) for value in self._constants]
@@ -99,7 +100,12 @@ class Executable:
         arrays += self._constant_arrays
         memory = arenas.acquire()
         try:
-            made = self._driver(memory)(arrays)
+            driver = self._driver(memory)
+            if self._calls_python:
+                with np.errstate(all="ignore"):
+                    made = driver(arrays)
+            else:
+                made = driver(arrays)
         except BaseException:
             self._delete_donated(operands)  # a host function raised: they may be overwritten
             raise
