@@ -1,0 +1,27 @@
+"""Fixtures for the tests of control flow: 64-bit numbers, and programs without kernels."""
+
+import pytest
+from control_interpreter import interpret
+
+import gpuflow as gf
+from gpuflow.control import jit as jit_rules
+from gpuflow.control import programs, stages
+
+
+@pytest.fixture
+def x64():
+    """64-bit numbers, so that finite differences mean something."""
+    with gf.enable_x64():
+        yield
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """Run what was compiled op by op: for tests of rules, which need no kernels."""
+
+    def executable_of(jaxpr, donated):
+        del donated
+        return lambda operands: interpret(jaxpr, *operands)
+
+    for module in (jit_rules, stages, programs):
+        monkeypatch.setattr(module, "executable_of", executable_of)
