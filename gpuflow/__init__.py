@@ -24,7 +24,6 @@ from gpuflow.api import local_devices as local_devices
 from gpuflow.api import make_jaxpr as make_jaxpr
 from gpuflow.api import process_index as process_index
 from gpuflow.api import typeof as typeof
-from gpuflow.api import vmap as vmap
 from gpuflow.api_ad import grad as grad
 from gpuflow.api_ad import jvp as jvp
 from gpuflow.api_ad import linearize as linearize
@@ -34,6 +33,7 @@ from gpuflow.api_jacobian import hessian as hessian
 from gpuflow.api_jacobian import jacfwd as jacfwd
 from gpuflow.api_jacobian import jacobian as jacobian
 from gpuflow.api_jacobian import jacrev as jacrev
+from gpuflow.api_vmap import vmap as vmap
 from gpuflow.base.config import config as config
 from gpuflow.base.dtypes import float0 as float0
 from gpuflow.base.names import missing_name as _missing_name

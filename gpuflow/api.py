@@ -1,4 +1,4 @@
-"""The transformations as users call them: vmap, jit, make_jaxpr, devices."""
+"""The transformations as users call them: jit, make_jaxpr, devices. (vmap is in api_vmap.py.)"""
 
 from __future__ import annotations
 
@@ -9,147 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.api_ad import _named, check_callable
+from gpuflow.api_ad import _named
 from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config
-from gpuflow.base.util import canonicalize_axis, safe_zip
 from gpuflow.control.jit_function import JitFunction, argument_names, make_jit
 from gpuflow.core.aval import ShapedArray, aval_of, is_value, register_value_type
 from gpuflow.core.jaxpr import ClosedJaxpr
-from gpuflow.core.rules import AxisData
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.device import device_put as device_put_op
-from gpuflow.ops.moving import batch_to_dim
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.device import devices as platform_devices
-from gpuflow.transforms.batching import batch_flat
-
-# --- vmap ----------------------------------------------------------------------------------
-
-
-def vmap(
-    fun: Callable[..., Any],
-    in_axes: Any = 0,
-    out_axes: Any = 0,
-    axis_name: Any = None,
-    axis_size: int | None = None,
-    spmd_axis_name: Any = None,
-) -> Callable[..., Any]:
-    """Map ``fun`` over an axis of its arguments.
-
-    Args:
-        fun: a function of arrays or trees.
-        in_axes: the mapped axis of each argument: an int, None (not mapped), or a tree prefix of
-            the arguments. Keyword arguments are mapped over axis 0.
-        out_axes: where the mapped axis goes in the outputs, likewise.
-        axis_name: a name for collectives over the axis.
-        axis_size: its size, needed only when no argument is mapped.
-        spmd_axis_name: the mesh axis over which the mapped axis is spread.
-
-    Returns:
-        The mapped function.
-
-    Raises:
-        ValueError: from the call, for axes or sizes that do not fit.
-    """
-    check_callable(fun, "vmap")
-    name = getattr(fun, "__name__", "the function")
-    if isinstance(in_axes, list):
-        in_axes = tuple(in_axes)
-
-    def vmap_f(*args: Any, **kwargs: Any) -> Any:
-        leaves, in_tree = tree.flatten((args, kwargs))
-        if isinstance(in_axes, tuple) and len(in_axes) != len(args):
-            raise ValueError(
-                f"[vmap] in_axes must have one item for each argument of {name}; got {in_axes} for "
-                f"{len(args)}. Fix: give {len(args)} items, or one int for all."
-            )
-        axes = tree.broadcast_prefix((in_axes, 0), (args, kwargs), "vmap in_axes")
-        axes = _positions(leaves, axes, name)
-        size = _mapped_size(
-            leaves, axes, axis_size, name, lambda: argument_names(fun, args, kwargs)
-        )
-        axis = AxisData(axis_name, size, spmd_axis_name)
-        out_trees: list[tree.TreeDef] = []
-
-        def flat(*values: Any) -> list[Any]:
-            call_args, call_kwargs = tree.unflatten(in_tree, values)
-            outs, out_tree = tree.flatten(fun(*call_args, **call_kwargs))
-            out_trees.append(out_tree)
-            return outs
-
-        outs, dims = batch_flat(flat, axis, leaves, axes)
-        out_tree = out_trees[-1]
-        targets = tree.broadcast_prefix(out_axes, tree.unflatten(out_tree, outs), "vmap out_axes")
-        placed = [
-            _place(out, dim, target, size, name)
-            for out, dim, target in safe_zip(outs, dims, targets)
-        ]
-        return tree.unflatten(out_tree, placed)
-
-    return _named(vmap_f, fun, "vmap")
-
-
-def _positions(leaves: Sequence[Any], axes: Sequence[Any], name: str) -> list[int | None]:
-    result: list[int | None] = []
-    for leaf, axis in safe_zip(leaves, axes):
-        if axis is None:
-            result.append(None)
-            continue
-        if not isinstance(axis, int | np.integer) or isinstance(axis, bool):
-            raise TypeError(
-                f"[vmap] in_axes must hold ints and None; got {axis!r} for {name}. "
-                "Fix: use an axis number, or None for an argument that is not mapped."
-            )
-        rank = aval_of(leaf).ndim
-        if not -rank <= axis < rank:
-            raise ValueError(
-                f"[vmap] in_axes must name an axis of each mapped argument of {name}; got "
-                f"{axis} for {aval_of(leaf)}. Fix: use None for it"
-                f"{f', or an axis in [{-rank}, {rank})' if rank else ''}."
-            )
-        result.append(int(axis) % rank)
-    return result
-
-
-def _mapped_size(
-    leaves: Sequence[Any], axes: Sequence[int | None], given: int | None, name: str,
-    argument_names: Callable[[], list[str]],
-) -> int:
-    sizes = [
-        (k, aval_of(leaf).shape[axis], axis)
-        for k, (leaf, axis) in enumerate(safe_zip(leaves, axes))
-        if axis is not None
-    ]
-    distinct = {size for _, size, _ in sizes} | ({given} if given is not None else set())
-    if not distinct:
-        raise ValueError(
-            f"[vmap] at least one argument of {name} must be mapped; got in_axes of None only. "
-            "Fix: give an axis, or axis_size."
-        )
-    if len(distinct) > 1:
-        names = argument_names()
-        found = ", ".join(f"{size} along axis {axis} of {names[k]}" for k, size, axis in sizes)
-        raise ValueError(
-            f"[vmap] mapped axes of {name} must have one size; got {found}"
-            f"{f', axis_size={given}' if given is not None else ''}. "
-            "Fix: map axes of equal size, or use None for arguments shared by all."
-        )
-    return distinct.pop()
-
-
-def _place(out: Any, dim: int | None, target: Any, size: int, name: str) -> Any:
-    if target is None:
-        if dim is not None:
-            raise ValueError(
-                f"[vmap] out_axes of None needs an output that is not mapped; got a mapped "
-                f"{aval_of(out)} from {name}. Fix: use an axis number in out_axes."
-            )
-        return out
-    rank = aval_of(out).ndim + (dim is None)
-    return batch_to_dim(out, dim, canonicalize_axis(target, rank, "vmap out_axes"), size)
-
 
 # --- jit and tracing -----------------------------------------------------------------------
 

@@ -113,7 +113,7 @@ class Settings:
     debug_infs: bool = False
     disable_jit: bool = False
     default_device: Any = None
-    axis_env: tuple[tuple[Any, int], ...] = ()
+    axis_env: tuple[tuple[Any, int], ...] = ()  # named axes in scope with sizes, innermost last
 
 
 _CHOICES = {
@@ -191,3 +191,15 @@ class Config:
 
 
 config = Config()
+
+
+@contextmanager
+def extend_axes(*axes: tuple[Any, int]) -> Iterator[None]:
+    """Inside the block, these named axes are in scope as well: pairs of a name and a size.
+
+    A name hides an outer one that is equal.
+    """
+    names = [name for name, _ in axes]
+    outer = [(name, size) for name, size in config.axis_env if name not in names]
+    with config.override("axis_env", (*outer, *axes)):
+        yield

@@ -86,9 +86,27 @@ def broadcast_prefix(prefix: Any, tree: Any, what: str) -> list[Any]:
 
     try:
         optree.tree_map_(spread, prefix, tree, is_leaf=_is_none, namespace=NAMESPACE)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError):
+        where = _mismatch(structure(prefix, is_leaf=_is_none), structure(tree))
         raise ValueError(
             f"[{what}] the value must be a tree prefix of the argument; got {prefix!r} for "
-            f"{structure(tree)}. Fix: give one value, or a tree with the same containers. ({error})"
+            f"{structure(tree)}{where}. Fix: give one value, or a tree with the same containers."
         ) from None
     return items
+
+
+def _mismatch(prefix: TreeDef, full: TreeDef, path: str = "") -> str:
+    """Where a prefix and a full structure first differ, in words."""
+    if prefix.is_leaf():
+        return ""
+    place = f"at {path}" if path else "at the top"
+    if prefix.type is not full.type:
+        kind = "a leaf" if full.type is None else f"a {full.type.__name__}"
+        return f": {place} a {prefix.type.__name__} for {kind}"
+    if list(prefix.entries()) != list(full.entries()):
+        return f": {place} the entries {prefix.entries()} for {full.entries()}"
+    for entry, own, other in zip(prefix.entries(), prefix.children(), full.children(), strict=True):
+        found = _mismatch(own, other, f"{path}[{entry!r}]")
+        if found:
+            return found
+    return ""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.core.aval import ShapedArray
+from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Inline
 
@@ -132,9 +133,21 @@ class Definitions:
             return False
         return len(self._reads.get(atom, ())) == 1 and atom not in self._outputs
 
+    def add(self, eqns: Sequence[Eqn], replaced: Sequence[Var], by: Sequence[Atom]) -> None:
+        """Count what new equations read; ``by`` stands for the outputs ``replaced``."""
+        for eqn in eqns:
+            for atom in eqn.inputs:
+                if type(atom) is not Literal:
+                    self._reads.setdefault(atom, []).append(-1)
+        for old, new in zip(replaced, by, strict=True):
+            if type(new) is not Literal:
+                self._reads.setdefault(new, []).extend(self._reads.get(old, ()))
+                if old in self._outputs:
+                    self._outputs.add(new)
+
 
 def simplify(jaxpr: Jaxpr) -> Jaxpr:
-    """Apply each primitive's own ``simplify`` rule, in order of the program.
+    """Apply each primitive's own ``simplify`` rule in order, also to what the rules make.
 
     A rule is ``(eqn, definition, build) -> None | list of atoms``: ``definition`` is a
     ``Definitions``, ``build`` makes new equations.
@@ -143,23 +156,24 @@ def simplify(jaxpr: Jaxpr) -> Jaxpr:
     env: dict[Var, Atom] = {}
     definition = Definitions(jaxpr)
 
-    def append(eqn: Eqn) -> None:
-        eqns.append(eqn)
-        for var in eqn.outputs:
-            definition.eqns[var] = eqn
-
-    for eqn in jaxpr.eqns:
+    def visit(eqn: Eqn) -> None:
         if any(type(atom) is Var and atom in env for atom in eqn.inputs):
             eqn = eqn.replace(inputs=tuple(_resolve(env, atom) for atom in eqn.inputs))
         if eqn.primitive.simplify is not None:
             build = Replacement(eqn.source)
             results = eqn.primitive.simplify(eqn, definition, build)
             if results is not None:
+                definition.add(build.eqns, eqn.outputs, results)
                 for made in build.eqns:
-                    append(made)
-                env.update(zip(eqn.outputs, results, strict=True))
-                continue
-        append(eqn)
+                    visit(made)
+                env.update(zip(eqn.outputs, [_resolve(env, r) for r in results], strict=True))
+                return
+        eqns.append(eqn)
+        for var in eqn.outputs:
+            definition.eqns[var] = eqn
+
+    for eqn in jaxpr.eqns:
+        visit(eqn)
     outvars = tuple(_resolve(env, atom) for atom in jaxpr.outvars)
     return jaxpr.replace(eqns=tuple(eqns), outvars=outvars)
 
@@ -168,7 +182,7 @@ def simplify(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def cse(jaxpr: Jaxpr) -> Jaxpr:
-    """Compute equal expressions once. Equations with effects are never merged."""
+    """Compute equal expressions once. Equations with observable effects are never merged."""
     env: dict[Var, Atom] = {}
     known: dict[Any, tuple[Var, ...]] = {}
     eqns: list[Eqn] = []
@@ -176,7 +190,7 @@ def cse(jaxpr: Jaxpr) -> Jaxpr:
         inputs = tuple(_resolve(env, atom) for atom in eqn.inputs)
         if inputs != eqn.inputs:
             eqn = eqn.replace(inputs=inputs)
-        key = None if eqn.effects else _expression_key(eqn)
+        key = None if is_observable(eqn.effects) else _expression_key(eqn)
         found = known.get(key) if key is not None else None
         if found is not None:
             env.update(zip(eqn.outputs, found, strict=True))
@@ -214,11 +228,11 @@ def _expression_key(eqn: Eqn) -> Any:
 
 
 def dce(jaxpr: Jaxpr) -> Jaxpr:
-    """Drop equations without effects whose outputs nobody reads."""
+    """Drop equations without observable effects whose outputs nobody reads."""
     live = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
     kept: list[Eqn] = []
     for eqn in reversed(jaxpr.eqns):
-        if eqn.effects or any(var in live for var in eqn.outputs):
+        if is_observable(eqn.effects) or any(var in live for var in eqn.outputs):
             kept.append(eqn)
             live.update(atom for atom in eqn.inputs if type(atom) is not Literal)
     return jaxpr.replace(eqns=tuple(reversed(kept)))

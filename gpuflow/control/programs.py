@@ -15,6 +15,7 @@ from gpuflow.base import tree
 from gpuflow.base.config import config
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
+from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
@@ -145,7 +146,7 @@ def split_independent(
     fixed: list[Eqn] = []
     for eqn in jaxpr.eqns:
         depends = any(type(atom) is not Literal and atom in moving for atom in eqn.inputs)
-        if depends or eqn.effects:
+        if depends or is_observable(eqn.effects):
             moving.update(eqn.outputs)
         else:
             fixed.append(eqn)

@@ -1,68 +1,91 @@
-"""What no iteration of a scan changes is taken out of its body."""
+"""What a scan need not do in every iteration is taken out of its body."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.program import inline
-from gpuflow.control.programs import split_independent, with_inputs
+from gpuflow.compiler.program import dce, inline, simplify
+from gpuflow.control.programs import split_independent
+from gpuflow.control.scan_fission import (
+    Parts,
+    copy_into,
+    find_sums,
+    products_first,
+    sum_afterwards,
+)
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Elementwise, Indexed, Layout
 
 
 def simplify_scan(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
-    """Carries that every iteration passes on become consts; fixed equations move in front."""
+    """Carries that are passed on become consts; fixed equations and products leave the loop."""
     del definition
-    params = dict(eqn.params)
-    jaxpr, num_consts, num_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
-    body = jaxpr.jaxpr.memo("inlined", lambda: ClosedJaxpr(inline(jaxpr.jaxpr)))
-    if body.jaxpr.constvars:
+    body = eqn.params["jaxpr"]
+    known = body.jaxpr.memo("simplified", lambda: dce(simplify(inline(body.jaxpr))))
+    if known.constvars or eqn.params["length"] == 0:
         return None
+    before = _take_apart(eqn, known)
+    parts, passed = _without_passed_carries(before)
+    parts, hoisted = _hoist(parts, build)
+    earlier = products_first(parts, build)
+    parts = earlier or parts
+    sums = find_sums(parts)
+    if not passed and not hoisted and earlier is None and not sums:
+        return None
+    return _put_together(eqn, build, before, parts, sums)
+
+
+def _take_apart(eqn: Eqn, body: Jaxpr) -> Parts:
+    num_consts, num_carry = eqn.params["num_consts"], eqn.params["num_carry"]
     split = num_consts + num_carry
-    ins, outs = body.jaxpr.invars, body.jaxpr.outvars
-    passed = [k for k in range(num_carry) if outs[k] is ins[num_consts + k]]
-    kept = [k for k in range(num_carry) if k not in passed]
-    const_vars = [*ins[:num_consts], *[ins[num_consts + k] for k in passed]]
-    const_atoms = [*eqn.inputs[:num_consts], *[eqn.inputs[num_consts + k] for k in passed]]
-    rest = [*[ins[num_consts + k] for k in kept], *ins[split:]]
-    fixed, crossing = _hoistable(body.jaxpr, rest)
-    if not passed and not crossing:
-        return None
-    outer = dict(safe_zip(const_vars, const_atoms))
-    for inner_eqn in fixed:
-        _copy_into(build, inner_eqn, outer)
-    new_body = with_inputs(
-        ClosedJaxpr(_without(body.jaxpr, crossing)),
-        [*const_vars, *crossing, *rest],
-        [*[outs[k] for k in kept], *outs[num_carry:]],
+    pairs = safe_zip(body.invars, eqn.inputs)
+    return Parts(
+        body.eqns, dict(pairs[:num_consts]), dict(pairs[num_consts:split]), dict(pairs[split:]),
+        body.outvars[:num_carry], body.outvars[num_carry:], eqn.params["length"],
+    )  # fmt: skip
+
+
+def _without_passed_carries(parts: Parts) -> tuple[Parts, bool]:
+    """Carries whose next value is their value become consts."""
+    pairs = safe_zip(parts.carry.items(), parts.carry_out)
+    passed = {var: atom for (var, atom), out in pairs if out is var}
+    kept = [(item, out) for item, out in pairs if item[0] not in passed]
+    changed = replace(
+        parts,
+        consts={**parts.consts, **passed},
+        carry=dict(item for item, _ in kept),
+        carry_out=tuple(out for _, out in kept),
     )
-    params |= {
-        "jaxpr": new_body,
-        "num_consts": len(const_vars) + len(crossing),
-        "num_carry": len(kept),
-    }
-    operands = [
-        *const_atoms, *[outer[var] for var in crossing],
-        *[eqn.inputs[num_consts + k] for k in kept], *eqn.inputs[split:],
-    ]  # fmt: skip
-    made = iter(build.apply(eqn.primitive, *operands, **params))
-    carries = [
-        eqn.inputs[num_consts + k] if k in passed else next(made) for k in range(num_carry)
-    ]
-    return [*carries, *made]
+    return changed, bool(passed)
 
 
-def _hoistable(
-    body: Jaxpr, rest: Sequence[Var]
-) -> tuple[list[Eqn], list[Var]]:
+# --- fixed equations -----------------------------------------------------------------------
+
+
+def _hoist(parts: Parts, build: Any) -> tuple[Parts, bool]:
+    """Equations of consts alone move in front, if storing their results is worth it."""
+    inputs = (*parts.consts, *parts.carry, *parts.xs)
+    outs = (*parts.carry_out, *parts.ys)
+    body = Jaxpr((), inputs, outs, parts.eqns)
+    fixed, crossing = _hoistable(body, len(parts.consts))
+    if not crossing:
+        return parts, False
+    outer = dict(parts.consts)
+    for eqn in fixed:
+        copy_into(build, eqn, outer)
+    consts = {**parts.consts, **{var: outer[var] for var in crossing}}
+    return replace(parts, eqns=_without(parts.eqns, crossing), consts=consts), True
+
+
+def _hoistable(body: Jaxpr, num_consts: int) -> tuple[list[Eqn], list[Var]]:
     """Equations of consts alone that are worth storing, in order, and what the body reads of them.
 
     What is cheap to compute stays inside: storing it would cost more.
     """
-    moving = set(rest)
-    varying = [var in moving for var in body.invars]
+    varying = [k >= num_consts for k in range(len(body.invars))]
     fixed, _ = split_independent(body, varying)
     producers = {var: eqn for eqn in fixed for var in eqn.outputs}
     crossing: dict[Var, None] = {}
@@ -104,22 +127,57 @@ def _is_cheap(eqn: Eqn) -> bool:
     return isinstance(rule, (Elementwise, Indexed)) and rule.cheap
 
 
-def _copy_into(build: Any, eqn: Eqn, outer: dict[Var, Atom]) -> None:
-    inputs = [a if type(a) is Literal else outer[a] for a in eqn.inputs]
-    made = build.apply(eqn.primitive, *inputs, **eqn.params)
-    made = made if eqn.primitive.multiple_results else (made,)
-    outer.update(zip(eqn.outputs, made, strict=True))
-
-
-def _without(body: Jaxpr, crossing: Sequence[Var]) -> Jaxpr:
-    """The body without the equations that define its new inputs."""
-    taken = set(crossing)
+def _without(eqns: Sequence[Eqn], defined: Sequence[Var]) -> tuple[Eqn, ...]:
+    """The equations without those that define what are inputs now."""
+    taken = set(defined)
     kept = []
-    for eqn in body.eqns:
+    for eqn in eqns:
         if taken.isdisjoint(eqn.outputs):
             kept.append(eqn)
         elif not taken.issuperset(eqn.outputs):
-            # Some outputs cross, others stay unread: those keep names of their own.
+            # Some outputs are inputs now, others are still made here.
             outputs = tuple(DropVar(v.aval) if v in taken else v for v in eqn.outputs)
             kept.append(eqn.replace(outputs=outputs))
-    return body.replace(eqns=tuple(kept))
+    return tuple(kept)
+
+
+# --- the new scan --------------------------------------------------------------------------
+
+
+def _put_together(
+    eqn: Eqn, build: Any, before: Parts, parts: Parts, sums: Sequence[Any]
+) -> list[Atom]:
+    """The scan without what has left it, and the sums behind it; the outputs of the old one."""
+    gone = {total.carry for total in sums}
+    kept = [
+        (var, out) for var, out in safe_zip(parts.carry, parts.carry_out) if var not in gone
+    ]
+    outside = {**parts.consts, **parts.xs}
+    extra = dict.fromkeys(
+        factor for total in sums for factor in total.factors if factor not in outside
+    )
+    body = Jaxpr(
+        (),
+        (*parts.consts, *[var for var, _ in kept], *parts.xs),
+        (*[out for _, out in kept], *parts.ys, *extra),
+        parts.eqns,
+        eqn.effects,
+    )
+    operands = [
+        *parts.consts.values(), *[parts.carry[var] for var, _ in kept], *parts.xs.values(),
+    ]  # fmt: skip
+    params = {
+        **eqn.params,
+        "jaxpr": ClosedJaxpr(dce(body)),
+        "num_consts": len(parts.consts),
+        "num_carry": len(kept),
+    }
+    made = list(build.apply(eqn.primitive, *operands, **params))
+    num_ys = len(parts.ys)
+    last = dict(safe_zip([var for var, _ in kept], made[: len(kept)]))
+    stacks = dict(safe_zip(extra, made[len(kept) + num_ys :]))
+    for total in sums:
+        init = parts.carry[total.carry]
+        last[total.carry] = sum_afterwards(parts, build, total, stacks, init)
+    carries = [last.get(var, atom) for var, atom in before.carry.items()]
+    return [*carries, *made[len(kept) : len(kept) + num_ys]]

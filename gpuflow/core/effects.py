@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Effect:
     """A kind of side effect.
 
-    DCE keeps equations with effects and CSE never merges them. ``ordered`` effects of one name
-    happen in program order; others happen in any order, but happen once.
+    DCE keeps equations with observable effects and CSE never merges them. ``ordered`` effects of
+    one name happen in program order; others happen in any order, but happen once.
     """
 
-    name: str
+    name: Any
     ordered: bool = False
+
+    @property
+    def is_observable(self) -> bool:
+        """Whether somebody outside the program could tell that it did not happen."""
+        return True
 
     def __repr__(self) -> str:
         return f"{self.name}{'(ordered)' if self.ordered else ''}"
+
+
+@dataclass(frozen=True, repr=False)
+class AxisUse(Effect):
+    """The equation communicates over the mapped axis ``name``; that shows in its outputs only."""
+
+    @property
+    def is_observable(self) -> bool:
+        return False
+
+
+def is_observable(effects: Iterable[Effect]) -> bool:
+    """Whether an equation with these effects must happen though nobody reads its outputs."""
+    return any(effect.is_observable for effect in effects)
 
 
 DEBUG = Effect("debug")

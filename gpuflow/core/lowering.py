@@ -85,12 +85,15 @@ class Library:
         flops: ``(in_avals, out_avals, params) -> int``.
         transposed: ``(eqn, permutation, build) -> atom``, the output with permuted dimensions made
             directly, or None where it cannot.
+        summed: ``(eqn, axes, build) -> atom``, the output summed over axes made directly, or None
+            where it cannot.
     """
 
     call: Callable[..., None] | None = None
     prepare: Callable[..., Callable[..., None]] | None = None
     flops: Callable[..., int] | None = None
     transposed: Callable[..., Any] | None = None
+    summed: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -207,6 +207,18 @@ def reduce_sum(x: Any, axes: Sequence[int]) -> Any:
     return reduce_sum_p.bind(x, axes=tuple(axes)) if len(axes) else x
 
 
+def _sum_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """Let a library sum what it writes: a product sums over batch dimensions by contraction."""
+    source = definition(eqn.inputs[0])
+    if source is None or not definition.is_read_once(eqn.inputs[0]):
+        return None
+    rule = source.primitive.lower
+    if not isinstance(rule, Library) or rule.summed is None:
+        return None
+    result = rule.summed(source, eqn.params["axes"], build)
+    return None if result is None else [result]
+
+
 reduce_sum_p = define(
     "reduce_sum",
     shape=_sum_shape,
@@ -215,6 +227,7 @@ reduce_sum_p = define(
     transpose=unary_transpose(_sum_transpose),
     batch=reduction_batch(reduce_sum),
     lower=Reduction("add", lambda dtype: 0),
+    simplify=_sum_simplify,
 )
 
 

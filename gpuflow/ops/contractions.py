@@ -264,6 +264,21 @@ def _dot_transposed(eqn: Any, permutation: Dims, build: Any) -> Any:
     return build.apply(dot_general_p, rhs, lhs, **params)
 
 
+def _dot_summed(eqn: Any, axes: Dims, build: Any) -> Any:
+    """The sum over batch dimensions: they are contracted instead."""
+    (left, right), (left_batch, right_batch) = eqn.params["dimension_numbers"]
+    if any(axis >= len(left_batch) for axis in axes):
+        return None
+    kept = [k for k in range(len(left_batch)) if k not in axes]
+    numbers = (
+        tuple((*dims, *[batch[k] for k in axes]))
+        for dims, batch in ((left, left_batch), (right, right_batch))
+    )
+    batches = tuple(tuple(batch[k] for k in kept) for batch in (left_batch, right_batch))
+    params = {**eqn.params, "dimension_numbers": (tuple(numbers), batches)}
+    return build.apply(dot_general_p, *eqn.inputs, **params)
+
+
 # --- derivatives ---------------------------------------------------------------------------
 
 
@@ -414,5 +429,7 @@ dot_general_p = define(
     jvp=_dot_jvp,
     transpose=_dot_transpose,
     batch=_dot_batch,
-    lower=Library(prepare=_prepare_dot, flops=_dot_flops, transposed=_dot_transposed),
+    lower=Library(
+        prepare=_prepare_dot, flops=_dot_flops, transposed=_dot_transposed, summed=_dot_summed
+    ),
 )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
+from gpuflow.base.config import extend_axes
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.effects import AxisUse
 from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.primitive import no_effects
 from gpuflow.core.rules import AxisData
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.core.trace import Trace, Tracer, current_trace, thread_state
@@ -35,12 +39,13 @@ class BatchTracer(Tracer):
 class BatchTrace(Trace):
     """Applies batch rules; they run under the parent."""
 
-    __slots__ = ("axis",)
+    __slots__ = ("axis", "use")
     parent: Trace
 
     def __init__(self, parent: Trace, axis: AxisData) -> None:
         super().__init__(parent)
         self.axis = axis
+        self.use = AxisUse(axis.name)
 
     def split(self, value: Any) -> tuple[Any, int | None]:
         """The full value and its mapped dimension, None if it has none."""
@@ -52,6 +57,12 @@ class BatchTrace(Trace):
         """A tracer, or the value itself when it is not mapped."""
         return value if dim is None else BatchTracer(self, value, dim)
 
+    def _is_used(self, primitive: Any, params: dict[str, Any]) -> bool:
+        """Whether the op communicates over this axis, so that its rule must run in any case."""
+        if self.axis.name is None or primitive.effects is no_effects:
+            return False
+        return self.use in primitive.effects(params)
+
     def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
         if primitive.close is not None:
             operands, params = primitive.close(operands, params)
@@ -59,7 +70,7 @@ class BatchTrace(Trace):
         values = [value for value, _ in pairs]
         dims = [dim for _, dim in pairs]
         with current_trace(self.parent):
-            if all(dim is None for dim in dims):
+            if all(dim is None for dim in dims) and not self._is_used(primitive, params):
                 return self.parent.process(primitive, tuple(values), params)
             if primitive.batch is None:
                 raise NotImplementedError(
@@ -81,8 +92,9 @@ def batch_flat(
     """Outputs of a mapped flat function, each with its mapped dimension or None."""
     trace = BatchTrace(thread_state.trace, axis)
     mapped = [trace.join(value, dim) for value, dim in safe_zip(operands, dims)]
+    scope = nullcontext() if axis.name is None else extend_axes((axis.name, axis.size))
     try:
-        with current_trace(trace):
+        with current_trace(trace), scope:
             outs = function(*mapped)
         pairs = [trace.split(out) for out in outs]
     finally:

@@ -1,0 +1,223 @@
+"""Work that need not wait for an iteration leaves a scan, where a library does it all at once.
+
+A product of xs and consts alone is made for all elements before the loop. A carry that only adds up
+products (the cotangent of a weight) becomes one product after the loop, of the stacked factors:
+
+    total += outer(x[t], ct[t])   becomes   total + contract(x, ct) over t and the batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpuflow.base.util import safe_zip
+from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import Layout, Library
+from gpuflow.core.rules import AxisData
+from gpuflow.core.staging import trace_closed
+from gpuflow.ops.axes import reduce_sum
+from gpuflow.ops.nary import add_any_p
+from gpuflow.transforms.batching import batch_jaxpr
+
+# What leaves the loop may take this many times the memory of the xs that it is made of.
+MOST_GROWTH = 2
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A scan taken apart: variables of the body beside the operands outside.
+
+    Attributes:
+        eqns: of the body.
+        consts, carry, xs: from a variable of the body to what it is outside; in order.
+        carry_out: for each carry the atom that is its next value.
+        ys: the atoms that are stacked.
+        length: the number of iterations.
+    """
+
+    eqns: tuple[Eqn, ...]
+    consts: dict[Var, Atom]
+    carry: dict[Var, Atom]
+    xs: dict[Var, Atom]
+    carry_out: tuple[Atom, ...]
+    ys: tuple[Atom, ...]
+    length: int
+
+
+def copy_into(build: Any, eqn: Eqn, outer: dict[Var, Atom]) -> None:
+    """Repeat an equation outside; ``outer`` maps its variables, and gets its outputs."""
+    inputs = [atom if type(atom) is Literal else outer[atom] for atom in eqn.inputs]
+    made = build.apply(eqn.primitive, *inputs, **eqn.params)
+    made = made if eqn.primitive.multiple_results else (made,)
+    outer.update(zip(eqn.outputs, made, strict=True))
+
+
+def _copy_program(build: Any, program: ClosedJaxpr, operands: Sequence[Atom]) -> list[Atom]:
+    inner = program.jaxpr
+    outer: dict[Var, Atom] = dict(safe_zip(inner.invars, operands))
+    for eqn in inner.eqns:
+        copy_into(build, eqn, outer)
+    return [atom if type(atom) is Literal else outer[atom] for atom in inner.outvars]
+
+
+# --- before the loop -----------------------------------------------------------------------
+
+
+def products_first(parts: Parts, build: Any) -> Parts | None:
+    """Make products of xs and consts for all elements at once; None if there are none."""
+    origin: dict[Var, frozenset[Var]] = {var: frozenset([var]) for var in parts.xs}
+    origin.update({var: frozenset() for var in parts.consts})
+    producers: dict[Var, Eqn] = {}
+    xs = dict(parts.xs)
+    kept: list[Eqn] = []
+    for eqn in parts.eqns:
+        kept.append(eqn)
+        if eqn.effects or not all(type(a) is Literal or a in origin for a in eqn.inputs):
+            continue
+        leaves = frozenset().union(*[origin[a] for a in eqn.inputs if type(a) is not Literal])
+        origin.update({var: leaves for var in eqn.outputs})
+        producers.update({var: eqn for var in eqn.outputs})
+        rule = eqn.primitive.lower
+        growth = sum(v.aval.size for v in eqn.outputs), sum(v.aval.size for v in leaves)
+        summable = isinstance(rule, Library) and rule.summed is not None
+        if not (summable and leaves and growth[0] <= MOST_GROWTH * growth[1]):
+            continue
+        needed = _closure(eqn.outputs, producers)
+        made = _for_all_elements(parts, build, needed, eqn.outputs)
+        kept.pop()
+        xs.update(safe_zip(eqn.outputs, made))
+    if len(xs) == len(parts.xs):
+        return None
+    return replace(parts, eqns=tuple(kept), xs=xs)
+
+
+def _closure(outputs: Sequence[Var], producers: dict[Var, Eqn]) -> list[Eqn]:
+    """The equations that make ``outputs``, in order."""
+    found: dict[int, Eqn] = {}
+
+    def visit(var: Atom) -> None:
+        eqn = None if type(var) is Literal else producers.get(var)
+        if eqn is not None and id(eqn) not in found:
+            for atom in eqn.inputs:
+                visit(atom)
+            found[id(eqn)] = eqn
+
+    for var in outputs:
+        visit(var)
+    return list(found.values())
+
+
+def _for_all_elements(
+    parts: Parts, build: Any, eqns: Sequence[Eqn], outputs: Sequence[Var]
+) -> list[Atom]:
+    """The outputs of equations of xs and consts, with the scanned axis in front."""
+    inputs = [*parts.consts, *parts.xs]
+    program = ClosedJaxpr(Jaxpr((), tuple(inputs), tuple(outputs), tuple(eqns)))
+    flags = (*[False] * len(parts.consts), *[True] * len(parts.xs))
+    return _over_iterations(parts, build, program, flags, summed=False)
+
+
+def _over_iterations(
+    parts: Parts, build: Any, program: ClosedJaxpr, flags: tuple[bool, ...], summed: bool,
+    operands: Sequence[Atom] = (),
+) -> list[Atom]:  # fmt: skip
+    axis = AxisData(None, parts.length)
+    count = len(program.out_avals)
+    batched, _ = batch_jaxpr(program, axis, flags, (True,) * count)
+    if summed:
+        batched = trace_closed(
+            lambda *values: [reduce_sum(out, (0,)) for out in batched(*values)], batched.in_avals
+        )
+    assert not batched.jaxpr.constvars  # rules of library and layout ops make no arrays
+    return _copy_program(
+        build, batched, operands or [*parts.consts.values(), *parts.xs.values()]
+    )
+
+
+# --- after the loop ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A carry that only adds up what one library equation makes.
+
+    Attributes:
+        carry: its variable in the body.
+        eqns: the equation, and layout operations behind it.
+        term: what is added.
+        factors: variables of the body that the equation reads.
+    """
+
+    carry: Var
+    eqns: tuple[Eqn, ...]
+    term: Var
+    factors: tuple[Var, ...]
+
+
+def find_sums(parts: Parts) -> list[Sum]:
+    """The carries that may leave the loop."""
+    readers: dict[Atom, int] = {}
+    for eqn in parts.eqns:
+        for atom in eqn.inputs:
+            if type(atom) is not Literal:
+                readers[atom] = readers.get(atom, 0) + 1
+    for atom in (*parts.carry_out, *parts.ys):
+        if type(atom) is not Literal:
+            readers[atom] = readers.get(atom, 0) + 1
+    producers = {var: eqn for eqn in parts.eqns for var in eqn.outputs}
+    sums = []
+    for carry, out in safe_zip(parts.carry, parts.carry_out):
+        added = None if type(out) is Literal else producers.get(out)
+        if added is None or added.primitive is not add_any_p:
+            continue
+        if readers.get(carry) != 1 or readers.get(out) != 1 or carry not in added.inputs:
+            continue
+        term = added.inputs[1 - added.inputs.index(carry)]
+        found = None if type(term) is Literal else _product(term, producers, readers)
+        if found is not None and _is_worthwhile(found, parts):
+            sums.append(Sum(carry, tuple(found), term, _factors(found)))
+    return sums
+
+
+def _product(
+    term: Var, producers: dict[Var, Eqn], readers: dict[Atom, int]
+) -> list[Eqn] | None:
+    """The library equation behind ``term``, and layout operations between; nobody else reads."""
+    eqns: list[Eqn] = []
+    while True:
+        eqn = producers.get(term)
+        if eqn is None or readers.get(term) != 1:
+            return None
+        eqns.insert(0, eqn)
+        rule = eqn.primitive.lower
+        if isinstance(rule, Library) and rule.summed is not None:
+            return eqns
+        if not isinstance(rule, Layout) or type(eqn.inputs[0]) is Literal:
+            return None
+        term = eqn.inputs[0]
+
+
+def _factors(eqns: Sequence[Eqn]) -> tuple[Var, ...]:
+    return tuple(dict.fromkeys(a for a in eqns[0].inputs if type(a) is not Literal))
+
+
+def _is_worthwhile(eqns: Sequence[Eqn], parts: Parts) -> bool:
+    """Stacking the factors must not take more memory traffic than adding up the products."""
+    outside = {**parts.consts, **parts.xs}
+    stacked = sum(a.aval.size for a in _factors(eqns) if a not in outside)
+    return stacked <= eqns[0].outputs[0].aval.size
+
+
+def sum_afterwards(
+    parts: Parts, build: Any, total: Sum, stacks: dict[Var, Atom], init: Atom
+) -> Atom:
+    """``init`` and the sum of all terms; ``stacks`` holds factors that the loop has stacked."""
+    outside = {**parts.consts, **parts.xs, **stacks}
+    program = ClosedJaxpr(Jaxpr((), total.factors, (total.term,), total.eqns))
+    flags = tuple(factor not in parts.consts for factor in total.factors)
+    made = _over_iterations(
+        parts, build, program, flags, True, [outside[factor] for factor in total.factors]
+    )
+    return build.apply(add_any_p, init, made[0])

@@ -1,0 +1,220 @@
+"""Discrete Fourier transforms over the last one to three dimensions.
+
+As in NumPy, the inverse transforms divide by the number of elements. RFFT takes real numbers and
+gives the first half of the last dimension; IRFFT is its inverse and takes the other half to be
+conjugate, whatever the imaginary parts of the elements that are their own mirror.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from math import prod
+from operator import index as as_index
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Library
+from gpuflow.core.rules import AxisData
+from gpuflow.ops.axes import move_axis
+from gpuflow.ops.comparison import bitwise_or, eq
+from gpuflow.ops.complex_numbers import conj, part_dtype
+from gpuflow.ops.convert import convert
+from gpuflow.ops.define import check_kind, define, linear_jvp, unary_transpose
+from gpuflow.ops.elementwise import mul
+from gpuflow.ops.layout import iota
+from gpuflow.ops.selection import where
+
+Lengths = tuple[int, ...]
+
+
+class FftType(enum.IntEnum):
+    """Which transform: complex, inverse, of real numbers, or its inverse."""
+
+    FFT = 0
+    IFFT = 1
+    RFFT = 2
+    IRFFT = 3
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_WHOLE = {dtypes.float32: dtypes.complex64, dtypes.float64: dtypes.complex128}
+
+
+def _is_whole(dtype: Any) -> bool:
+    return dtype in _WHOLE.values()
+
+
+def _fft_shape(x: ShapedArray, *, fft_type: FftType, fft_lengths: Lengths) -> ShapedArray:
+    if fft_type is FftType.RFFT:
+        check_kind("fft", x, _WHOLE.__contains__, "float32 or float64 for RFFT")
+    else:
+        check_kind("fft", x, _is_whole, f"complex64 or complex128 for {fft_type.name}")
+    count = len(fft_lengths)
+    check(
+        1 <= count <= min(3, x.ndim),
+        lambda: (
+            "[fft] fft_lengths must name one to three of the last dimensions; got "
+            f"{fft_lengths} for {x}. Fix: use jnp.fft.fftn for more."
+        ),
+        ValueError,
+    )
+    batch, own = x.shape[: x.ndim - count], x.shape[x.ndim - count :]
+    half = (*fft_lengths[:-1], fft_lengths[-1] // 2 + 1)
+    inverse = fft_type is FftType.IRFFT
+    wanted = half if inverse else fft_lengths
+    check(
+        own == wanted and all(n >= 0 for n in fft_lengths),
+        lambda: (
+            f"[fft] the last dimensions of the operand must be {wanted} for {fft_type.name} with "
+            f"fft_lengths {fft_lengths}; got {x}. Fix: pad or slice the operand."
+        ),
+        ValueError,
+    )
+    if inverse:
+        return ShapedArray((*batch, *fft_lengths), part_dtype(x.dtype), x.weak_type)
+    if fft_type is FftType.RFFT:
+        return ShapedArray((*batch, *half), _WHOLE[x.dtype], x.weak_type)
+    return x
+
+
+def _load_fft(xp: Any) -> ModuleType:
+    """The transforms for arrays of ``xp``, which keep single precision."""
+    if xp is np:
+        import scipy.fft
+
+        return scipy.fft
+    import cupyx.scipy.fft  # pyright: ignore[reportMissingImports] (optional)
+
+    return cupyx.scipy.fft
+
+
+_FUNCTIONS = {
+    FftType.FFT: "fftn",
+    FftType.IFFT: "ifftn",
+    FftType.RFFT: "rfftn",
+    FftType.IRFFT: "irfftn",
+}
+
+
+def _fft_impl(xp: Any, x: Any, *, fft_type: FftType, fft_lengths: Lengths) -> Any:
+    out = _fft_shape(ShapedArray(x.shape, x.dtype), fft_type=fft_type, fft_lengths=fft_lengths)
+    if not x.size or not out.size:
+        return xp.zeros(out.shape, out.dtype)
+    axes = tuple(range(-len(fft_lengths), 0))
+    function = getattr(_load_fft(xp), _FUNCTIONS[fft_type])
+    return function(x, s=fft_lengths, axes=axes).astype(out.dtype, copy=False)
+
+
+def _by_occurrence(x: Any, length: int, once: float, twice: float) -> Any:
+    """``x``, half of a spectrum, times ``once`` where an element is its own mirror in the whole
+    one of ``length``, and times ``twice`` where it occurs twice."""
+    aval = aval_of(x)
+    place = iota(np.int32, (*(1,) * (aval.ndim - 1), aval.shape[-1]), aval.ndim - 1)
+    alone = eq(place, 0)
+    if length % 2 == 0:
+        alone = bitwise_or(alone, eq(place, length // 2))
+    factors = where(alone, *[aval.dtype.type(factor) for factor in (once, twice)])
+    return mul(x, factors)
+
+
+def _fft_transpose(
+    cotangent: Any, x: ShapedArray, *, fft_type: FftType, fft_lengths: Lengths
+) -> Any:
+    """Both complex transforms are symmetric matrices. The real ones are each other's transposes
+    once every element counts as often as it occurs in the full spectrum."""
+    del x
+    count = prod(fft_lengths)
+    if fft_type is FftType.RFFT:
+        scaled = _by_occurrence(conj(cotangent), fft_lengths[-1], count, count / 2)
+        return fft(scaled, FftType.IRFFT, fft_lengths)
+    if fft_type is FftType.IRFFT:
+        spectrum = fft(cotangent, FftType.RFFT, fft_lengths)
+        share = 1 / max(count, 1)
+        return conj(_by_occurrence(spectrum, fft_lengths[-1], share, 2 * share))
+    return fft(cotangent, fft_type, fft_lengths)
+
+
+def _fft_batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int], **params: Any
+) -> tuple[Any, int]:
+    del axis
+    return fft_p.bind(move_axis(operands[0], dims[0], 0), **params), 0
+
+
+def _fft_flops(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> int:
+    """The usual count for a transform of powers of two."""
+    size = max(in_avals[0].size, out_avals[0].size)
+    return int(5 * size * np.log2(max(prod(params["fft_lengths"]), 2)))
+
+
+fft_p = define(
+    "fft",
+    shape=_fft_shape,
+    impl=_fft_impl,
+    jvp=linear_jvp(lambda x, **params: fft_p.bind(x, **params)),
+    transpose=unary_transpose(_fft_transpose),
+    batch=_fft_batch,
+    lower=Library(flops=_fft_flops),
+)
+
+
+def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
+    """A discrete Fourier transform over the last dimensions.
+
+    Args:
+        x: array; it becomes complex, or real floats for RFFT.
+        fft_type: an FftType, or its name in any case.
+        fft_lengths: the lengths of the whole transform along the last one to three dimensions.
+
+    Returns:
+        An array like ``x``; for RFFT with ``n // 2 + 1`` elements along the last dimension of
+        length n, for IRFFT real with n of them.
+
+    Raises:
+        ValueError: lengths that do not fit, an unknown type, or RFFT of complex numbers.
+        TypeError: a type that is neither FftType nor str.
+    """
+    kind = _fft_type(fft_type)
+    dtype = aval_of(x).dtype
+    if kind is FftType.RFFT:
+        check(
+            not dtypes.is_complex(dtype),
+            lambda: f"[fft] RFFT takes real numbers; got {aval_of(x)}. Fix: use FFT.",
+            ValueError,
+        )
+        x = convert(x, dtype if dtypes.is_floating(dtype) else dtypes.default_float())
+    elif not dtypes.is_complex(dtype):
+        wide = dtype == dtypes.float64 or (
+            not dtypes.is_floating(dtype) and dtypes.default_float() == dtypes.float64
+        )
+        x = convert(x, dtypes.complex128 if wide else dtypes.complex64)
+    if len(fft_lengths) == 0:
+        return x
+    lengths = tuple(as_index(length) for length in fft_lengths)
+    return fft_p.bind(x, fft_type=kind, fft_lengths=lengths)
+
+
+def _fft_type(given: Any) -> FftType:
+    if isinstance(given, FftType):
+        return given
+    check(
+        isinstance(given, str),
+        lambda: f"[fft] fft_type must be an FftType or str; got {given!r}. Fix: FftType.FFT.",
+    )
+    check(
+        given.upper() in FftType.__members__,
+        lambda: (
+            f"[fft] fft_type must be one of {', '.join(FftType.__members__)}; got {given!r}. "
+            "Fix: FftType.FFT."
+        ),
+        ValueError,
+    )
+    return FftType[given.upper()]

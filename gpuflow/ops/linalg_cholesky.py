@@ -1,0 +1,207 @@
+"""The Cholesky decomposition and its rank-one update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.core.lowering import Library
+from gpuflow.ops.elementwise import add, div, mul
+from gpuflow.ops.linalg_common import (
+    Outputs,
+    Shape,
+    adjoint,
+    as_column,
+    as_row,
+    check_square,
+    each_matrix,
+    identity_like,
+    lapack,
+    matmul,
+    matrix_op,
+    on_host,
+    swap,
+    triangle,
+)
+from gpuflow.ops.linalg_solve import triangular_solve
+from gpuflow.ops.zeros import instantiate
+
+
+def _cholesky_result(shape: Shape, dtype: Any) -> Outputs:
+    check_square("cholesky", shape)
+    return [(shape, dtype)]
+
+
+def _cholesky_impl(xp: Any, a: Any) -> Any:
+    """Reads the lower triangle."""
+    try:
+        return xp.linalg.cholesky(a)
+    except np.linalg.LinAlgError:
+        return _cholesky_with_nan(xp, a)
+
+
+@on_host
+def _cholesky_with_nan(xp: Any, a: Any) -> Any:
+    """One matrix after the other; those that are not positive definite become nan."""
+    del xp
+    (potrf,) = lapack(["potrf"], a)
+
+    def factor(own: np.ndarray) -> Sequence[np.ndarray] | None:
+        found, info = potrf(own, lower=True, clean=True)
+        return [found] if info == 0 else None
+
+    return each_matrix(factor, [a], [2], [(a.shape[-2:], a.dtype)])[0]
+
+
+def _half_triangle(x: Any) -> Any:
+    """The lower triangle with half of the diagonal."""
+    lower = triangle(x, True)
+    return div(lower, add(identity_like(lower), 1))
+
+
+def _factor_tangent(factor: Any, tangent: Any) -> Any:
+    """How the lower factor of a matrix changes with it.
+
+    Source: Murray, Differentiation of the Cholesky decomposition (2016), equation 8.
+    """
+    inner = triangular_solve(factor, tangent, lower=True, transpose_a=True, conjugate_a=True)
+    inner = triangular_solve(factor, inner, left_side=True, lower=True)
+    return matmul(factor, _half_triangle(inner))
+
+
+def _cholesky_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    factor = triangle(cholesky_p.bind(primals[0]), True)
+    return factor, _factor_tangent(factor, tangents[0])
+
+
+cholesky_p = matrix_op(
+    "cholesky",
+    (2,),
+    _cholesky_result,
+    _cholesky_impl,
+    jvp=_cholesky_jvp,
+    lower=Library(flops=lambda ins, outs, params: ins[0].size * ins[0].shape[-1] // 3),
+)
+
+
+def symmetrized(x: Any) -> Any:
+    """The mean of a matrix and its adjoint."""
+    return mul(add(x, adjoint(x)), 0.5)
+
+
+def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:
+    """The lower triangular ``L`` with ``L @ L.conj().T == x``.
+
+    Args:
+        x: symmetric or Hermitian positive definite matrices of shape (..., n, n).
+        symmetrize_input: whether to take the mean of ``x`` and its adjoint first, which makes the
+            gradient symmetric; otherwise only the lower triangle is read.
+
+    Returns:
+        An array like ``x``; nan for matrices that are not positive definite.
+
+    Raises:
+        ValueError: matrices that are not square.
+    """
+    if symmetrize_input and aval_of(x).ndim >= 2 and len(set(aval_of(x).shape[-2:])) == 1:
+        x = symmetrized(x)
+    return triangle(cholesky_p.bind(x), True)
+
+
+# --- cholesky_update -----------------------------------------------------------------------
+
+
+def _update_result(factor: Shape, vector: Shape, dtype: Any) -> Outputs:
+    check(
+        factor[0] == factor[1] == vector[0],
+        lambda: (
+            "[cholesky_update] there must be a square matrix and a vector of its size; got "
+            f"{factor} and {vector}. Fix: pass shapes (n, n) and (n,)."
+        ),
+        ValueError,
+    )
+    check(
+        not dtypes.is_complex(dtype),
+        lambda: f"[cholesky_update] matrices must be real; got {dtype}. Fix: use cholesky.",
+    )
+    return [(factor, dtype)]
+
+
+def _update_impl(xp: Any, factor: Any, vector: Any) -> Any:
+    """A plane rotation for each row that turns the vector's element to zero.
+
+    Source: Golub and Van Loan, Matrix Computations, section 6.5.4.
+    """
+    factor, vector = factor.copy(), vector.copy()
+    for k in range(factor.shape[-1]):
+        diagonal, element = factor[..., k, k, None], vector[..., k, None]
+        radius = xp.hypot(diagonal, element)
+        turned = element != 0
+        cosine = xp.where(turned, diagonal / radius, 1)
+        sine = xp.where(turned, element / radius, 0)
+        row = factor[..., k, :].copy()
+        factor[..., k, :] = cosine * row + sine * vector
+        vector = cosine * vector - sine * row
+    return factor
+
+
+def _update_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """The result is the adjoint of the lower factor of ``R^T R + w w^T``."""
+    (factor, vector), (d_factor, d_vector) = primals, map(instantiate, tangents)
+    out = cholesky_update_p.bind(factor, vector)
+    one_side = add(matmul(swap(d_factor), factor), matmul(as_column(d_vector), as_row(vector)))
+    return out, swap(_factor_tangent(swap(out), add(one_side, swap(one_side))))
+
+
+cholesky_update_p = matrix_op(
+    "cholesky_update", (2, 1), _update_result, _update_impl, jvp=_update_jvp
+)
+
+
+def cholesky_update(r_matrix: Any, w_vector: Any) -> Any:
+    """The upper factor of ``R.T @ R + outer(w, w)``, given the upper triangular ``R``.
+
+    Args:
+        r_matrix: real upper triangular matrices of shape (..., n, n).
+        w_vector: vectors of shape (..., n).
+
+    Raises:
+        ValueError: sizes that do not fit.
+    """
+    return cholesky_update_p.bind(r_matrix, w_vector)
+
+
+def symmetric_product(
+    a_matrix: Any, c_matrix: Any, *, alpha: float = 1.0, beta: float = 0.0,
+    symmetrize_output: bool = False,
+) -> Any:  # fmt: skip
+    """``alpha * A @ A.T + beta * C`` for a symmetric matrix ``C``.
+
+    Args:
+        a_matrix: matrices of shape (..., m, n).
+        c_matrix: symmetric matrices of shape (..., m, m).
+        alpha, beta: numbers.
+        symmetrize_output: whether to copy the lower triangle to the upper one.
+
+    Raises:
+        ValueError: sizes that do not fit.
+    """
+    a, c = aval_of(a_matrix), aval_of(c_matrix)
+    check(
+        a.ndim == c.ndim >= 2 and c.shape == (*a.shape[:-1], a.shape[-2]),
+        lambda: (
+            "[symmetric_product] shapes must be (..., m, n) and (..., m, m); got "
+            f"{a} and {c}. Fix: reshape one operand."
+        ),
+        ValueError,
+    )
+    product = matmul(a_matrix, swap(a_matrix))
+    out = add(mul(product, float(alpha)), mul(c_matrix, float(beta)))
+    if not symmetrize_output:
+        return out
+    return add(triangle(out, True), swap(triangle(out, True, -1)))

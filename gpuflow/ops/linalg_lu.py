@@ -1,0 +1,246 @@
+"""The LU decomposition with partial pivoting, and systems solved by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.core.lowering import Library
+from gpuflow.core.rules import zero_tangent
+from gpuflow.ops.elementwise import add
+from gpuflow.ops.indexing import row_gather
+from gpuflow.ops.layout import iota, pad
+from gpuflow.ops.linalg_common import (
+    Outputs,
+    Shape,
+    columns,
+    each_matrix,
+    identity_like,
+    is_diagonal,
+    lapack,
+    matmul,
+    matrix_op,
+    on_host,
+    rows,
+    triangle,
+)
+from gpuflow.ops.linalg_solve import triangular_solve
+from gpuflow.ops.selection import where
+from gpuflow.ops.sorting import sort_key_val
+
+
+def _lu_result(shape: Shape, dtype: Any) -> Outputs:
+    return [(shape, dtype), ((min(shape),), dtypes.int32), ((shape[0],), dtypes.int32)]
+
+
+# Eliminating a column of all matrices of a batch costs NumPy as much as LAPACK's calls for this many
+# matrices, as long as they are small.
+_MATRICES_PER_COLUMN = 6
+_SMALL = 8
+
+
+@on_host
+def _lu_impl(xp: Any, a: Any) -> list[Any]:
+    del xp
+    size, batch = max(a.shape[-2:]), prod(a.shape[:-2])
+    if 0 < size <= _SMALL and batch > _MATRICES_PER_COLUMN * size and np.isfinite(a).all():
+        factors, pivots = _eliminate(a)
+    else:
+        factors, pivots = _by_lapack(a)
+    return [factors, pivots, _permutation_impl(np, pivots, permutation_size=a.shape[-2])]
+
+
+def _by_lapack(a: np.ndarray) -> list[np.ndarray]:
+    outs = _lu_result(a.shape[-2:], a.dtype)[:2]
+    if not a.size:
+        found = [np.zeros((*a.shape[:-2], *shape), dtype) for shape, dtype in outs]
+        found[1][...] = np.arange(min(a.shape[-2:]))
+        return found
+    (getrf,) = lapack(["getrf"], a)
+    # A positive info tells of a zero on the diagonal, with which the factors are right.
+    return each_matrix(lambda own: getrf(own)[:2], [a], [2], outs)
+
+
+def _eliminate(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Gaussian elimination, one column of all matrices at a time."""
+    count, size = prod(a.shape[:-2]), min(a.shape[-2:])
+    work = a.reshape(count, *a.shape[-2:]).copy()
+    pivots, every = np.empty((count, size), np.int32), np.arange(count)
+    for k in range(size):
+        column = work[:, k:, k]
+        # LAPACK's measure of complex numbers, which decides between equal absolute values.
+        measure = np.abs(column.real) + np.abs(column.imag) if a.dtype.kind == "c" else abs(column)
+        chosen = measure.argmax(1) + k
+        pivots[:, k] = chosen
+        row = work[every, chosen]
+        work[every, chosen] = work[:, k]
+        work[:, k] = row
+        pivot = work[:, k, k, None]
+        work[:, k + 1 :, k] /= np.where(pivot == 0, 1, pivot)
+        work[:, k + 1 :, k + 1 :] -= work[:, k + 1 :, k, None] * work[:, k, None, k + 1 :]
+    return work.reshape(a.shape), pivots.reshape(*a.shape[:-2], size)
+
+
+def _lu_tangent(factors: Any, tangent: Any, permutation: Any) -> Any:
+    """How both factors change, in one matrix.
+
+    Source: de Hoog, Anderssen and Lukas, Differentiation of matrix functionals using triangular
+    factorization (2011): L^-1 dA U^-1 holds dL below its diagonal and dU on the other side.
+    """
+    height, width = aval_of(tangent).shape[-2:]
+    size = min(height, width)
+    lower = _extended(triangle(columns(factors, 0, size), True, -1), height, height)
+    lower = where(is_diagonal(aval_of(lower).shape), 1, lower)
+    upper = _extended(triangle(rows(factors, 0, size), False), width, width)
+    if size < width:
+        upper = add(upper, _ones_from(upper, size))
+    moved = permute_rows(tangent, permutation)
+    inner = triangular_solve(lower, moved, left_side=True, lower=True, unit_diagonal=True)
+    inner = triangular_solve(upper, inner)
+    return add(matmul(lower, triangle(inner, True, -1)), matmul(triangle(inner, False), upper))
+
+
+def _extended(x: Any, height: int, width: int) -> Any:
+    """Matrices with zeros below and to the right."""
+    own = aval_of(x).shape
+    edges = [(0, 0, 0)] * (len(own) - 2)
+    return pad(x, 0, [*edges, (0, height - own[-2], 0), (0, width - own[-1], 0)])
+
+
+def _ones_from(x: Any, start: int) -> Any:
+    """Ones on the diagonal from ``start`` on."""
+    eye = rows(identity_like(x), start, aval_of(x).shape[-2])
+    edges = [(0, 0, 0)] * (aval_of(eye).ndim - 2)
+    return pad(eye, 0, [*edges, (start, 0, 0), (0, 0, 0)])
+
+
+def permute_rows(x: Any, permutation: Any) -> Any:
+    """The rows of matrices in another order, with equal batch dimensions."""
+    return row_gather(x, permutation, "promise_in_bounds", aval_of(permutation).ndim - 1)
+
+
+def _lu_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    factors, pivots, permutation = lu_p.bind(primals[0])
+    tangent = _lu_tangent(factors, tangents[0], permutation)
+    outs = [factors, pivots, permutation]
+    return outs, [tangent, zero_tangent(pivots), zero_tangent(permutation)]
+
+
+lu_p = matrix_op(
+    "lu",
+    (2,),
+    _lu_result,
+    _lu_impl,
+    jvp=_lu_jvp,
+    multiple_results=True,
+    lower=Library(flops=lambda ins, outs, params: 2 * ins[0].size * min(ins[0].shape[-2:]) // 3),
+)
+
+
+def lu(x: Any) -> tuple[Any, Any, Any]:
+    """The LU decomposition with partial pivoting.
+
+    Args:
+        x: matrices of shape (..., m, n).
+
+    Returns:
+        Both factors in one array, U above the diagonal and L below it (its diagonal is ones); the
+        pivots i32[..., min(m, n)], row k being exchanged with row ``pivots[k]``; and the
+        permutation i32[..., m] that they amount to: ``x[permutation] == L @ U``.
+    """
+    factors, pivots, permutation = lu_p.bind(x)
+    return factors, pivots, permutation
+
+
+# --- lu_pivots_to_permutation --------------------------------------------------------------
+
+
+def _permutation_result(pivots: Shape, dtype: Any, *, permutation_size: int) -> Outputs:
+    del dtype
+    check(
+        permutation_size >= pivots[0],
+        lambda: (
+            "[lu_pivots_to_permutation] permutation_size must be at least the number of pivots; "
+            f"got {permutation_size} for {pivots[0]} pivots. Fix: pass the number of rows."
+        ),
+        ValueError,
+    )
+    return [((permutation_size,), dtypes.int32)]
+
+
+@on_host
+def _permutation_impl(xp: Any, pivots: Any, *, permutation_size: int) -> Any:
+    del xp
+    batch, count = pivots.shape[:-1], pivots.shape[-1]
+    out = np.empty((prod(batch), permutation_size), np.int32)
+    out[...] = np.arange(permutation_size, dtype=np.int32)
+    chosen, every = pivots.reshape(len(out), count), np.arange(len(out))
+    for k in range(count if len(out) else 0):
+        other = chosen[:, k]
+        out[:, k], out[every, other] = out[every, other], out[:, k].copy()
+    return out.reshape(*batch, permutation_size)
+
+
+lu_pivots_to_permutation_p = matrix_op(
+    "lu_pivots_to_permutation",
+    (1,),
+    _permutation_result,
+    _permutation_impl,
+    integer=True,
+    size_params=frozenset({"permutation_size"}),
+)
+
+
+def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
+    """The permutation that row exchanges amount to.
+
+    Args:
+        pivots: integers of shape (..., k): row i is exchanged with row ``pivots[i]``, in turn.
+        permutation_size: the number of rows, at least k.
+
+    Returns:
+        i32[..., permutation_size].
+
+    Raises:
+        ValueError: too small a ``permutation_size``. TypeError: pivots that are no integers.
+    """
+    return lu_pivots_to_permutation_p.bind(pivots, permutation_size=int(permutation_size))
+
+
+# --- systems -------------------------------------------------------------------------------
+
+
+def lu_solve(factors: Any, permutation: Any, b: Any, transposed: bool = False) -> Any:
+    """Solve ``A X = B``, or with the transposed matrix, given the decomposition of ``A``.
+
+    Args:
+        factors, permutation: as ``lu`` gives them, of shapes (..., n, n) and (..., n).
+        b: right-hand sides of shape (..., n, k), with the same batch dimensions.
+    """
+    if not transposed:
+        x = permute_rows(b, permutation)
+        x = triangular_solve(factors, x, left_side=True, lower=True, unit_diagonal=True)
+        return triangular_solve(factors, x, left_side=True)
+    x = triangular_solve(factors, b, left_side=True, transpose_a=True)
+    x = triangular_solve(
+        factors, x, left_side=True, lower=True, unit_diagonal=True, transpose_a=True
+    )
+    return permute_rows(x, inverse_permutation(permutation))
+
+
+def inverse_permutation(permutation: Any) -> Any:
+    """The permutation that undoes another one, along the last dimension."""
+    aval = aval_of(permutation)
+    return sort_key_val(permutation, iota(np.int32, aval.shape, aval.ndim - 1))[1]
+
+
+def solve_matrices(a: Any, b: Any) -> Any:
+    """``A X = B`` for square matrices of shape (..., n, n) and (..., n, k)."""
+    factors, _, permutation = lu_p.bind(a)
+    return lu_solve(factors, permutation, b)

@@ -1,0 +1,246 @@
+"""The QR decomposition and the Householder reflections of which Q is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.core.lowering import Library
+from gpuflow.core.rules import zero_tangent
+from gpuflow.ops.complex_numbers import complex as complex_number
+from gpuflow.ops.complex_numbers import imag
+from gpuflow.ops.elementwise import add, sub
+from gpuflow.ops.joining import concatenate
+from gpuflow.ops.linalg_common import (
+    Outputs,
+    Shape,
+    adjoint,
+    columns,
+    each_matrix,
+    identity_like,
+    is_diagonal,
+    lapack,
+    matmul,
+    matrix_op,
+    on_host,
+    rows,
+    swap,
+    triangle,
+)
+from gpuflow.ops.linalg_lu import permute_rows, solve_matrices
+from gpuflow.ops.linalg_solve import triangular_solve
+from gpuflow.ops.selection import where
+from gpuflow.ops.zeros import full
+
+# --- geqrf, householder_product ------------------------------------------------------------
+
+
+def _geqrf_result(shape: Shape, dtype: Any) -> Outputs:
+    return [(shape, dtype), ((min(shape),), dtype)]
+
+
+@on_host
+def _geqrf_impl(xp: Any, a: Any) -> list[Any]:
+    del xp
+    if not a.size:
+        return [np.zeros(a.shape, a.dtype), np.zeros((*a.shape[:-2], min(a.shape[-2:])), a.dtype)]
+    reflectors, factors = np.linalg.qr(a, mode="raw")
+    return [reflectors.swapaxes(-1, -2), factors]
+
+
+geqrf_p = matrix_op("geqrf", (2,), _geqrf_result, _geqrf_impl, multiple_results=True)
+
+
+def geqrf(a: Any) -> tuple[Any, Any]:
+    """The QR decomposition in LAPACK's compact form.
+
+    Args:
+        a: matrices of shape (..., m, n).
+
+    Returns:
+        An array like ``a`` with R on and above the diagonal and the Householder vectors below it;
+        and their factors (..., min(m, n)), see ``householder_product``.
+    """
+    reflectors, factors = geqrf_p.bind(a)
+    return reflectors, factors
+
+
+def _householder_result(shape: Shape, factors: Shape, dtype: Any) -> Outputs:
+    check(
+        shape[0] >= shape[1],
+        lambda: (
+            "[householder_product] there must be at least as many rows as columns; got "
+            f"{shape}. Fix: drop columns, a[..., :, :m]."
+        ),
+        ValueError,
+    )
+    check(
+        factors[0] <= shape[1],
+        lambda: (
+            "[householder_product] there must not be more factors than columns; got "
+            f"{factors[0]} for {shape}. Fix: drop factors."
+        ),
+        ValueError,
+    )
+    return [(shape, dtype)]
+
+
+@on_host
+def _householder_impl(xp: Any, a: Any, factors: Any) -> Any:
+    del xp
+    if not a.size or not factors.shape[-1]:
+        return np.broadcast_to(np.eye(*a.shape[-2:], dtype=a.dtype), a.shape)
+    (orgqr,) = lapack(["ungqr" if a.dtype.kind == "c" else "orgqr"], a)
+
+    def product(own: np.ndarray, tau: np.ndarray) -> Sequence[np.ndarray] | None:
+        q, _, info = orgqr(own, tau)
+        return [q] if info == 0 else None
+
+    return each_matrix(product, [a, factors], [2, 1], [(a.shape[-2:], a.dtype)])[0]
+
+
+householder_product_p = matrix_op(
+    "householder_product", (2, 1), _householder_result, _householder_impl
+)
+
+
+def householder_product(a: Any, taus: Any) -> Any:
+    """The first columns of a product of Householder reflections, as ``geqrf`` gives them.
+
+    Args:
+        a: vectors below the diagonal of matrices of shape (..., m, n), m >= n.
+        taus: their factors, of shape (..., k), k <= n.
+
+    Returns:
+        Matrices of shape (..., m, n) with orthonormal columns.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
+    return householder_product_p.bind(a, taus)
+
+
+# --- qr ------------------------------------------------------------------------------------
+
+
+def _qr_result(shape: Shape, dtype: Any, *, pivoting: bool, full_matrices: bool) -> Outputs:
+    m, n = shape
+    inner = m if full_matrices else min(m, n)
+    outs = [((m, inner), dtype), ((inner, n), dtype)]
+    return [*outs, ((n,), dtypes.int32)] if pivoting else outs
+
+
+def _qr_impl(xp: Any, a: Any, *, pivoting: bool, full_matrices: bool) -> list[Any]:
+    if not a.size:
+        outs = _qr_result(a.shape[-2:], a.dtype, pivoting=pivoting, full_matrices=full_matrices)
+        found = [xp.zeros((*a.shape[:-2], *shape), dtype) for shape, dtype in outs]
+        found[0][...] = xp.eye(*outs[0][0], dtype=a.dtype)
+        return found
+    if pivoting:
+        return _pivoted(xp, a, full_matrices=full_matrices)
+    return list(xp.linalg.qr(a, mode="complete" if full_matrices else "reduced"))
+
+
+@on_host
+def _pivoted(xp: Any, a: Any, *, full_matrices: bool) -> list[Any]:
+    del xp
+    m, n = a.shape[-2:]
+    outs = _qr_result((m, n), a.dtype, pivoting=True, full_matrices=full_matrices)
+    inner = outs[0][0][1]
+    geqp3, orgqr = lapack(["geqp3", "ungqr" if a.dtype.kind == "c" else "orgqr"], a)
+
+    def factor(own: np.ndarray) -> Sequence[np.ndarray]:
+        reflectors, order, factors, *_ = geqp3(own)
+        wide = np.zeros((m, inner), own.dtype)
+        wide[:, : min(m, n)] = reflectors[:, : min(m, n)]
+        q = orgqr(wide, factors)[0]
+        return [q, np.triu(reflectors[:inner]), order - 1]
+
+    return each_matrix(factor, [a], [2], outs)
+
+
+def _thin_tangents(q: Any, r: Any, tangent: Any) -> tuple[Any, Any]:
+    """For at least as many rows as columns: Q^H dA R^-1 is dR R^-1 plus something skew.
+
+    Source: Walter and Lehmann, Algorithmic differentiation of linear algebra functions (2010).
+    The diagonal of dR is real, so that of the skew part is the imaginary part.
+    """
+    right = triangular_solve(r, tangent)
+    inner = matmul(adjoint(q), right)
+    below = triangle(inner, True, -1)
+    skew = sub(below, adjoint(below))
+    if dtypes.is_complex(aval_of(inner).dtype):
+        turning = imag(inner)
+        turning = complex_number(full(aval_of(turning).shape, 0, aval_of(turning).dtype), turning)
+        skew = add(skew, where(is_diagonal(aval_of(inner).shape), turning, 0))
+    d_q = add(matmul(q, sub(skew, inner)), right)
+    return d_q, matmul(sub(inner, skew), r)
+
+
+def _further_columns(q: Any, d_q: Any, width: int) -> Any:
+    """How the columns of Q beyond those of A change, as Householder's algorithm chooses them.
+
+    Source: the derivative of the full QR decomposition, arXiv 2409.13374, equations 32 and 33.
+    """
+    height = aval_of(q).shape[-2]
+    thin, others = columns(q, 0, width), columns(q, width, height)
+    top, bottom = rows(thin, 0, width), rows(thin, width, height)
+    shifted = sub(top, identity_like(top))
+    z_adjoint = solve_matrices(adjoint(shifted), adjoint(bottom))
+    z = adjoint(z_adjoint)
+    change = sub(rows(d_q, width, height), matmul(z, rows(d_q, 0, width)))
+    return sub(matmul(d_q, z_adjoint), matmul(add(thin, matmul(others, z)), adjoint(change)))
+
+
+def _qr_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, pivoting: bool, full_matrices: bool
+) -> tuple[list[Any], list[Any]]:
+    (x,), (tangent,) = primals, tangents
+    q, r, *order = qr_p.bind(x, pivoting=pivoting, full_matrices=full_matrices)
+    if pivoting:
+        x, tangent = (swap(permute_rows(swap(v), order[0])) for v in (x, tangent))
+    m, n = aval_of(x).shape[-2:]
+    last = aval_of(x).ndim - 1
+    if m < n:
+        # The square part of A decides on Q, and R = Q^H A.
+        d_q, d_square = _thin_tangents(q, columns(r, 0, m), columns(tangent, 0, m))
+        rest = add(
+            matmul(adjoint(d_q), columns(x, m, n)),
+            matmul(adjoint(q), columns(tangent, m, n)),
+        )
+        d_r = concatenate([d_square, rest], last)
+    else:
+        d_q, d_r = _thin_tangents(columns(q, 0, n), rows(r, 0, n), tangent)
+        if full_matrices and m > n:
+            d_q = concatenate([d_q, _further_columns(q, d_q, n)], last)
+            zeros = full((*aval_of(x).shape[:-2], m - n, n), 0, aval_of(x).dtype)
+            d_r = concatenate([d_r, zeros], last - 1)
+    return [q, r, *order], [d_q, d_r, *[zero_tangent(p) for p in order]]
+
+
+qr_p = matrix_op(
+    "qr",
+    (2,),
+    _qr_result,
+    _qr_impl,
+    jvp=_qr_jvp,
+    multiple_results=True,
+    lower=Library(flops=lambda ins, outs, params: 4 * ins[0].size * min(ins[0].shape[-2:])),
+)
+
+
+def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True) -> tuple[Any, ...]:
+    """``x == Q @ R`` with orthonormal columns of Q and upper triangular R.
+
+    Args:
+        x: matrices of shape (..., m, n).
+        pivoting: whether to order columns so that the diagonal of R falls; then the third result
+            is i32[..., n] with ``x[..., permutation] == Q @ R``.
+        full_matrices: whether Q has m columns, or min(m, n).
+    """
+    return tuple(qr_p.bind(x, pivoting=bool(pivoting), full_matrices=bool(full_matrices)))

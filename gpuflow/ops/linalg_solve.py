@@ -1,0 +1,316 @@
+"""Systems with triangular and tridiagonal matrices; they are linear in the right-hand side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.core.lowering import Library
+from gpuflow.core.rules import AxisData, Zero, is_undefined
+from gpuflow.ops.axes import insert_axis, move_axis, reshape, squeeze
+from gpuflow.ops.elementwise import add, mul, neg
+from gpuflow.ops.joining import concatenate
+from gpuflow.ops.layout import slice_in_dim
+from gpuflow.ops.linalg_common import (
+    Outputs,
+    Shape,
+    as_column,
+    check_square,
+    conjugate,
+    each_matrix,
+    lapack,
+    load_lapack,
+    matmul,
+    matrix_op,
+    on_host,
+    rows,
+    swap,
+    triangle,
+)
+from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.zeros import add_tangents, full, instantiate
+
+# --- triangular_solve ----------------------------------------------------------------------
+
+
+def _triangular_result(
+    a: Shape, b: Shape, dtype: Any, *, left_side: bool, **params: Any
+) -> Outputs:
+    del params
+    check_square("triangular_solve", a)
+    check(
+        a[0] == b[0 if left_side else 1],
+        lambda: (
+            "[triangular_solve] the matrix and the right-hand side must have equal sizes; got "
+            f"{a} and {b} with left_side={left_side}. Fix: transpose b, or change left_side."
+        ),
+        ValueError,
+    )
+    return [(b, dtype)]
+
+
+def _triangular_impl(
+    xp: Any, a: Any, b: Any, *, left_side: bool, lower: bool, transpose_a: bool,
+    conjugate_a: bool, unit_diagonal: bool,
+) -> Any:  # fmt: skip
+    """Always a problem with the matrix on the left: the others are transposed into it."""
+    if conjugate_a:
+        a = a.conj()
+    if transpose_a == left_side:  # op(A) X = B with transposition, or X A = B: A^T X^T = B^T
+        a, lower = a.swapaxes(-1, -2), not lower
+    if not left_side:
+        b = b.swapaxes(-1, -2)
+    if not b.size:
+        out = xp.zeros(b.shape, b.dtype)
+    elif xp is np:
+        out = _solve_left(a, b, lower, unit_diagonal)
+    else:
+        out = _load_cupy_linalg().solve_triangular(
+            a, b, lower=lower, unit_diagonal=unit_diagonal, check_finite=False
+        )
+    return out if left_side else out.swapaxes(-1, -2)
+
+
+def _load_cupy_linalg() -> ModuleType:
+    """CuPy's counterpart of scipy.linalg."""
+    import cupyx.scipy.linalg  # pyright: ignore[reportMissingImports] (optional)
+
+    return cupyx.scipy.linalg
+
+
+def _solve_left(a: np.ndarray, b: np.ndarray, lower: bool, unit_diagonal: bool) -> np.ndarray:
+    # A row of substitution costs NumPy as much as a call of LAPACK for one matrix.
+    if prod(a.shape[:-2]) > a.shape[-1]:
+        return _substitute(a, b, lower, unit_diagonal)
+    (trtrs,) = lapack(["trtrs"], a, b)
+    (trsm,) = load_lapack().get_blas_funcs(("trsm",), (a, b))
+
+    def solve(own: np.ndarray, right: np.ndarray) -> Sequence[np.ndarray]:
+        # trtrs leaves b as it is where the matrix is singular; trsm divides by zero.
+        x, info = trtrs(own, right, lower=lower, unitdiag=unit_diagonal)
+        return [x if info == 0 else trsm(1.0, own, right, lower=lower, diag=unit_diagonal)]
+
+    return each_matrix(solve, [a, b], [2, 2], [(b.shape[-2:], b.dtype)])[0]
+
+
+def _substitute(a: np.ndarray, b: np.ndarray, lower: bool, unit_diagonal: bool) -> np.ndarray:
+    """One row after the other, for all matrices of a batch at once."""
+    size = a.shape[-1]
+    out = np.empty(b.shape, b.dtype)
+    for row in range(size) if lower else range(size - 1, -1, -1):
+        known = slice(0, row) if lower else slice(row + 1, size)
+        value = b[..., row, :]
+        if known.start < known.stop:
+            value = value - np.matmul(a[..., row, None, known], out[..., known, :])[..., 0, :]
+        out[..., row, :] = value if unit_diagonal else value / a[..., row, row, None]
+    return out
+
+
+def _triangular_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
+) -> tuple[Any, Any]:
+    """From op(A) X = B: op(A) dX = dB - op(dA) X; and so on the other side."""
+    (a, b), (a_tangent, b_tangent) = primals, tangents
+    x = triangular_solve_p.bind(a, b, **params)
+    right = b_tangent
+    if type(a_tangent) is not Zero:
+        offset = 0 if not params["unit_diagonal"] else -1 if params["lower"] else 1
+        change = triangle(a_tangent, params["lower"], offset)
+        change = swap(change) if params["transpose_a"] else change
+        change = conjugate(change) if params["conjugate_a"] else change
+        product = matmul(change, x) if params["left_side"] else matmul(x, change)
+        right = add_tangents(right, neg(product))
+    if type(right) is Zero:
+        return x, right
+    return x, triangular_solve_p.bind(a, right, **params)
+
+
+def _triangular_transpose(
+    cotangent: Any, a: Any, b: Any, *, transpose_a: bool, **params: Any
+) -> list[Any]:
+    if is_undefined(a):  # not linear in it
+        return [None, None]
+    if type(cotangent) is Zero:
+        return [None, Zero(b.aval.tangent())]
+    return [None, triangular_solve_p.bind(a, cotangent, transpose_a=not transpose_a, **params)]
+
+
+def _triangular_batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], **params: Any
+) -> tuple[Any, int]:
+    (a, b), (a_dim, b_dim) = operands, dims
+    if a_dim is None and aval_of(a).ndim == 2:
+        # One matrix for all: the mapped right-hand sides are further columns.
+        place = 1 if params["left_side"] else 0
+        moved = move_axis(b, b_dim, place)
+        shape = aval_of(moved).shape
+        if params["left_side"]:
+            flat = reshape(moved, (shape[0], shape[1] * shape[2]))
+        else:
+            flat = reshape(moved, (shape[0] * shape[1], shape[2]))
+        return reshape(triangular_solve_p.bind(a, flat, **params), shape), place
+    moved = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
+    return triangular_solve_p.bind(*moved, **params), 0
+
+
+def _triangular_flops(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> int:
+    del params
+    return in_avals[0].shape[-1] * out_avals[0].size
+
+
+triangular_solve_p = matrix_op(
+    "triangular_solve",
+    (2, 2),
+    _triangular_result,
+    _triangular_impl,
+    jvp=_triangular_jvp,
+    transpose=_triangular_transpose,
+    batch=_triangular_batch,
+    lower=Library(flops=_triangular_flops),
+)
+
+
+def triangular_solve(
+    a: Any, b: Any, *, left_side: bool = False, lower: bool = False, transpose_a: bool = False,
+    conjugate_a: bool = False, unit_diagonal: bool = False,
+) -> Any:  # fmt: skip
+    """Solve ``op(A) X = B``, or ``X op(A) = B``, for a triangular matrix.
+
+    Args:
+        a: matrices of shape (..., m, m); only one triangle is read.
+        b: right-hand sides (..., m, n), or (..., n, m) with the matrix on the right; or vectors
+            (..., m).
+        left_side: whether ``op(A)`` stands on the left of ``X``.
+        lower: whether ``a`` is lower triangular.
+        transpose_a: whether ``op`` transposes.
+        conjugate_a: whether ``op`` conjugates.
+        unit_diagonal: whether the diagonal is taken to be ones, unread.
+
+    Returns:
+        An array like ``b``; inf and nan where the matrix is singular.
+
+    Raises:
+        ValueError: sizes that do not fit. TypeError: dtypes that differ or are no floats.
+    """
+    vector = aval_of(b).ndim == aval_of(a).ndim - 1
+    place = aval_of(b).ndim - (0 if left_side else 1)
+    out = triangular_solve_p.bind(
+        a,
+        insert_axis(b, place) if vector else b,
+        left_side=bool(left_side),
+        lower=bool(lower),
+        transpose_a=bool(transpose_a),
+        conjugate_a=bool(conjugate_a) and dtypes.is_complex(aval_of(a).dtype),
+        unit_diagonal=bool(unit_diagonal),
+    )
+    return squeeze(out, (place,)) if vector else out
+
+
+# --- tridiagonal_solve ---------------------------------------------------------------------
+
+
+def _tridiagonal_result(low: Shape, middle: Shape, high: Shape, b: Shape, dtype: Any) -> Outputs:
+    check(
+        low == middle == high == b[:1],
+        lambda: (
+            "[tridiagonal_solve] the diagonals and the columns of b must have one size; got "
+            f"{low}, {middle}, {high} and {b}. Fix: pad dl in front and du at the end."
+        ),
+    )
+    return [(b, dtype)]
+
+
+@on_host
+def _tridiagonal_impl(xp: Any, low: Any, middle: Any, high: Any, b: Any) -> Any:
+    del xp
+    if not b.size:
+        return np.zeros(b.shape, b.dtype)
+    if b.shape[-2] == 1:
+        return b / middle[..., None]
+    (gtsv,) = lapack(["gtsv"], middle, b)
+
+    def solve(*own: np.ndarray) -> Sequence[np.ndarray] | None:
+        below, diagonal, above, right = own
+        *_, x, info = gtsv(below[1:], diagonal, above[:-1], right)
+        return [x] if info == 0 else None
+
+    return each_matrix(solve, [low, middle, high, b], [1, 1, 1, 2], [(b.shape[-2:], b.dtype)])[0]
+
+
+def _product(low: Any, middle: Any, high: Any, x: Any) -> Any:
+    """The tridiagonal matrix times ``x``."""
+    size = aval_of(x).shape[-2]
+    zero = full((*aval_of(x).shape[:-2], 1, aval_of(x).shape[-1]), 0, aval_of(x).dtype)
+    axis = aval_of(x).ndim - 2
+    above = concatenate([rows(x, 1, size), zero], axis)
+    below = concatenate([zero, rows(x, 0, size - 1)], axis)
+    parts = [mul(as_column(d), v) for d, v in ((low, below), (middle, x), (high, above))]
+    return add(add(parts[0], parts[1]), parts[2])
+
+
+def _tridiagonal_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    x = tridiagonal_solve_p.bind(*primals)
+    right = tangents[3]
+    if any(type(t) is not Zero for t in tangents[:3]):
+        change = _product(*[instantiate(t) for t in tangents[:3]], x)
+        right = add_tangents(right, neg(change))
+    if type(right) is Zero:
+        return x, right
+    return x, tridiagonal_solve_p.bind(*primals[:3], right)
+
+
+def _tridiagonal_transpose(cotangent: Any, low: Any, middle: Any, high: Any, b: Any) -> list[Any]:
+    if any(is_undefined(diagonal) for diagonal in (low, middle, high)):  # not linear in them
+        return [None, None, None, None]
+    if type(cotangent) is Zero:
+        return [None, None, None, Zero(b.aval.tangent())]
+    axis, size = aval_of(middle).ndim - 1, aval_of(middle).shape[-1]
+    zero = full((*aval_of(middle).shape[:-1], min(size, 1)), 0, aval_of(middle).dtype)
+    last = max(size - 1, 0)
+    below = concatenate([zero, slice_in_dim(high, 0, last, axis=axis)], axis)
+    above = concatenate([slice_in_dim(low, min(size, 1), size, axis=axis), zero], axis)
+    return [None, None, None, tridiagonal_solve_p.bind(below, middle, above, cotangent)]
+
+
+tridiagonal_solve_p = matrix_op(
+    "tridiagonal_solve",
+    (1, 1, 1, 2),
+    _tridiagonal_result,
+    _tridiagonal_impl,
+    jvp=_tridiagonal_jvp,
+    transpose=_tridiagonal_transpose,
+)
+
+
+def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: bool = False) -> Any:
+    """Solve ``A X = B`` for a tridiagonal matrix.
+
+    Args:
+        dl: the diagonal below the main one, of shape (..., m): ``dl[i] = A[i, i-1]``.
+        d: the main diagonal, of shape (..., m).
+        du: the diagonal above it, of shape (..., m): ``du[i] = A[i, i+1]``.
+        b: right-hand sides of shape (..., m, n).
+        perturb_singular: must be False: singular matrices give nan.
+
+    Returns:
+        An array like ``b``.
+
+    Raises:
+        TypeError: sizes or dtypes that differ. NotImplementedError: ``perturb_singular``.
+    """
+    check(
+        not perturb_singular,
+        lambda: (
+            "[tridiagonal_solve] perturb_singular must be False; got True. "
+            "Fix: add a small number to the main diagonal."
+        ),
+        NotImplementedError,
+    )
+    return tridiagonal_solve_p.bind(dl, d, du, b)

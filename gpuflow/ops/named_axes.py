@@ -1,0 +1,224 @@
+"""Named axes of collectives: which are in scope, their sizes, and groups of their indices.
+
+A collective over several names treats them as one axis whose index is row-major: the last name
+varies fastest. Under vmap each name is taken away on its own, so sizes stand in the params.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.config import config
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.effects import AxisUse
+from gpuflow.core.primitive import Primitive
+from gpuflow.core.rules import AxisData
+from gpuflow.ops.axes import broadcast_in_dim, move_axis, reshape, squeeze
+from gpuflow.ops.define import define
+from gpuflow.ops.indexing import row_gather
+from gpuflow.ops.layout import slice_in_dim
+
+Names = tuple[Any, ...]
+Groups = tuple[tuple[int, ...], ...]
+
+
+def as_names(axis_name: Any) -> Names:
+    """One name or a sequence of names, as a tuple."""
+    return tuple(axis_name) if isinstance(axis_name, tuple | list) else (axis_name,)
+
+
+def sizes_of(op: str, names: Names) -> tuple[int, ...]:
+    """The sizes of axes in scope.
+
+    Raises:
+        NameError: a name that no enclosing transformation binds.
+        ValueError: a name that is given twice.
+    """
+    bound = dict(config.axis_env)
+    for name in names:
+        if name not in bound:
+            raise unbound(op, name)
+    check(
+        len(set(names)) == len(names),
+        lambda: f"[{op}] axis names must differ; got {names}. Fix: name each axis once.",
+        ValueError,
+    )
+    return tuple(bound[name] for name in names)
+
+
+def unbound(op: str, name: Any) -> NameError:
+    """The error for an axis name that nothing binds."""
+    found = ", ".join(repr(known) for known, _ in config.axis_env) or "no named axes"
+    return NameError(
+        f"[{op}] the axis name {name!r} must be bound; got {found} in scope. "
+        f"Fix: vmap(..., axis_name={name!r})."
+    )
+
+
+def linear_collective(name: str, **fields: Any) -> Primitive:
+    """Make and register a collective of one operand that is linear in it.
+
+    Its params ``axis_name`` and ``sizes`` hold the names and sizes of its axes.
+    """
+
+    def impl(xp: Any, x: Any, *, axis_name: Names, **params: Any) -> Any:
+        # A single device has nobody to communicate with.
+        del xp, x, params
+        raise unbound(name, axis_name[0])
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        return made.bind(primals[0], **params), made.bind(tangents[0], **params)
+
+    def effects(params: dict[str, Any]) -> frozenset[Any]:
+        return frozenset(AxisUse(axis) for axis in params["axis_name"])
+
+    made = define(name, impl=impl, jvp=jvp, effects=effects, **fields)
+    return made
+
+
+def is_over(axis: AxisData, names: Names) -> bool:
+    """Whether a collective over ``names`` communicates along the mapped axis."""
+    return axis.name is not None and axis.name in names
+
+
+def split_names(
+    axis: AxisData, names: Names, sizes: Sequence[int]
+) -> tuple[tuple[Names, tuple[int, ...]], tuple[Names, tuple[int, ...]]]:
+    """Names and sizes of the axes before the mapped one, and of those behind it."""
+    k = names.index(axis.name)
+    return (names[:k], tuple(sizes[:k])), (names[k + 1 :], tuple(sizes[k + 1 :]))
+
+
+# --- groups --------------------------------------------------------------------------------
+
+
+def as_groups(op: str, groups: Any, size: int, even: bool = False) -> Groups | None:
+    """``axis_index_groups`` as tuples.
+
+    Raises:
+        ValueError: groups that do not hold each index once, or (``even``) of different sizes.
+    """
+    if groups is None:
+        return None
+    result = tuple(tuple(int(index) for index in group) for group in groups)
+    check(
+        sorted(index for group in result for index in group) == list(range(size)),
+        lambda: (
+            f"[{op}] axis_index_groups must hold each index of an axis of size {size} once; got "
+            f"{result}. Fix: divide range({size}) into groups."
+        ),
+        ValueError,
+    )
+    check(
+        not even or len({len(group) for group in result}) == 1,
+        lambda: (
+            f"[{op}] axis_index_groups must have one size; got {result}. "
+            "Fix: use groups of equal size."
+        ),
+        ValueError,
+    )
+    return result
+
+
+def one_name_only(op: str, names: Names, groups: Groups | None) -> None:
+    """Refuse groups over several names, one of which is being mapped.
+
+    Raises:
+        NotImplementedError: there are groups and several names.
+    """
+    if groups is not None and len(names) > 1:
+        raise NotImplementedError(
+            f"[{op}] axis_index_groups under vmap need one axis name; got {names}. "
+            "Fix: map one axis, reshaped from both, under one name."
+        )
+
+
+def group_size(size: int, groups: Groups | None) -> int:
+    """How many elements communicate with each other."""
+    return size if groups is None else len(groups[0])
+
+
+def into_groups(x: Any, groups: Groups | None) -> Any:
+    """Split the leading dimension: ``[n, ...]`` becomes ``[groups, members, ...]``."""
+    shape = aval_of(x).shape
+    if groups is None:
+        return reshape(x, (1, *shape))
+    ordered = take_rows(x, [index for group in groups for index in group])
+    return reshape(ordered, (len(groups), len(groups[0]), *shape[1:]))
+
+
+def out_of_groups(x: Any, groups: Groups | None) -> Any:
+    """The inverse of ``into_groups``."""
+    shape = aval_of(x).shape
+    flat = reshape(x, (shape[0] * shape[1], *shape[2:]))
+    if groups is None:
+        return flat
+    return take_rows(flat, np.argsort([index for group in groups for index in group]))
+
+
+# --- rearrangements ------------------------------------------------------------------------
+
+
+def take_rows(x: Any, indices: Any) -> Any:
+    """Rows of ``x`` by known numbers."""
+    wanted = [int(index) for index in indices]
+    if wanted == list(range(aval_of(x).shape[0])):
+        return x
+    return row_gather(x, np.asarray(wanted, np.int32), "clip")
+
+
+def split_dim(x: Any, dim: int, outer: Sequence[int]) -> Any:
+    """Dimension ``dim`` becomes the dimensions ``outer`` and one for what remains."""
+    shape = aval_of(x).shape
+    inner = shape[dim] // prod(outer) if prod(outer) else 0
+    return reshape(x, (*shape[:dim], *outer, inner, *shape[dim + 1 :]))
+
+
+def fold_dims(x: Any, dim: int, count: int) -> Any:
+    """``count`` dimensions from ``dim`` on become one."""
+    shape = aval_of(x).shape
+    folded = prod(shape[dim : dim + count])
+    return reshape(x, (*shape[:dim], folded, *shape[dim + count :]))
+
+
+def repeat_in_front(x: Any, size: int) -> Any:
+    """``x`` repeated along a new leading dimension."""
+    shape = aval_of(x).shape
+    return broadcast_in_dim(x, (size, *shape), range(1, len(shape) + 1))
+
+
+def mapped_in_front(x: Any, dim: int | None, size: int) -> Any:
+    """``x`` with its mapped dimension in front; an unmapped value is repeated."""
+    return repeat_in_front(x, size) if dim is None else move_axis(x, dim, 0)
+
+
+def row(x: Any, number: int) -> Any:
+    """One row of ``x``."""
+    return squeeze(slice_in_dim(x, number, number + 1, axis=0), (0,))
+
+
+def inserted(shape: Sequence[int], position: int, size: int) -> tuple[int, ...]:
+    """``shape`` with one more size."""
+    return (*shape[:position], size, *shape[position:])
+
+
+def without(shape: Sequence[int], position: int) -> tuple[int, ...]:
+    """``shape`` without one of its sizes."""
+    return (*shape[:position], *shape[position + 1 :])
+
+
+def checked_dim(op: str, x: ShapedArray, dim: int) -> None:
+    """Raise ValueError unless ``dim`` is a dimension of ``x``."""
+    check(
+        0 <= dim < x.ndim,
+        lambda: (
+            f"[{op}] the axis must be a dimension of {x}; got {dim}. "
+            f"Fix: use an axis in [0, {x.ndim})."
+        ),
+        ValueError,
+    )

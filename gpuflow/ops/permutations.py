@@ -1,0 +1,215 @@
+"""Collectives that pass values on along named axes: permutations and broadcasts.
+
+Params hold the sizes of the axes; indices over several names are row-major.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import tree
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.rules import AxisData
+from gpuflow.ops.axes import move_axis
+from gpuflow.ops.collectives import index_of, own_choice, psum_p
+from gpuflow.ops.define import unary_transpose
+from gpuflow.ops.exchanges import all_gather_p
+from gpuflow.ops.indexing import row_gather
+from gpuflow.ops.named_axes import (
+    Names,
+    as_names,
+    is_over,
+    linear_collective,
+    mapped_in_front,
+    row,
+    sizes_of,
+)
+from gpuflow.ops.zeros import zeros_of
+
+Sizes = tuple[int, ...]
+Pairs = tuple[tuple[int, int], ...]
+
+# --- ppermute ------------------------------------------------------------------------------
+
+
+def _sources(pairs: Pairs, size: int) -> np.ndarray:
+    """For each index the index that its value comes from; -1: it gets zeros."""
+    sources = np.full(size, -1, np.int32)
+    for source, target in pairs:
+        sources[target] = source
+    return sources
+
+
+def _permute_batch(
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    perm: Pairs,
+    axis_name: Names,
+    sizes: Sizes,
+) -> tuple[Any, int | None]:
+    (x,), (dim,) = operands, dims
+    if not is_over(axis, axis_name):
+        return ppermute_p.bind(x, perm=perm, axis_name=axis_name, sizes=sizes), dim
+    sources = _sources(perm, prod(sizes))
+    if axis_name == (axis.name,):
+        if dim is None and len(perm) == axis.size:
+            return x, None
+        return row_gather(mapped_in_front(x, dim, axis.size), sources, "zero"), 0
+    # Senders may be anywhere on the other axes: gather all, and take what the table says.
+    gathered, _ = all_gather_p.batch(
+        axis, operands, dims, all_gather_dimension=0, axis_name=axis_name, axis_index_groups=None,
+        sizes=sizes, tiled=False,
+    )  # fmt: skip
+    own = axis_name.index(axis.name)
+    table = np.moveaxis(sources.reshape(sizes), own, -1).reshape(-1, axis.size)
+    others = index_of(axis_name[:own] + axis_name[own + 1 :], sizes[:own] + sizes[own + 1 :])
+    return row_gather(gathered, row_gather(table, others, "clip"), "zero"), 0
+
+
+def _permute_transpose(cotangent: Any, x: ShapedArray, *, perm: Pairs, **params: Any) -> Any:
+    del x
+    inverse = tuple((target, source) for source, target in perm)
+    return ppermute_p.bind(cotangent, perm=inverse, **params)
+
+
+def _checked_pairs(perm: Any, size: int) -> Pairs:
+    pairs = tuple((int(source), int(target)) for source, target in perm)
+    ends = ([source for source, _ in pairs], [target for _, target in pairs])
+    check(
+        all(len(set(end)) == len(end) and all(0 <= k < size for k in end) for end in ends),
+        lambda: (
+            f"[ppermute] perm must hold pairs (source, target) of distinct indices below {size}; "
+            f"got {pairs}. Fix: name each source and each target once."
+        ),
+        ValueError,
+    )
+    return pairs
+
+
+def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
+    """Send values along a named axis; who is sent nothing gets zeros.
+
+    Args:
+        x: array of any dtype, or a tree of them.
+        axis_name: a name, or several as one row-major axis.
+        perm: pairs of a source index and a target index.
+
+    Raises:
+        NameError: an axis name that no enclosing transformation binds.
+        ValueError: indices that are repeated or too large.
+    """
+    names = as_names(axis_name)
+    sizes = sizes_of("ppermute", names)
+    pairs = _checked_pairs(perm, prod(sizes))
+
+    def one(leaf: Any) -> Any:
+        return ppermute_p.bind(leaf, perm=pairs, axis_name=names, sizes=sizes)
+
+    return tree.tree_map(one, x)
+
+
+def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
+    """Shuffle values along a named axis: index k gets the value of index ``perm[k]``.
+
+    Raises:
+        NameError: an axis name that no enclosing transformation binds.
+        ValueError: ``perm`` does not hold each index once.
+    """
+    size = prod(sizes_of("pshuffle", as_names(axis_name)))
+    check(
+        sorted(perm) == list(range(size)),
+        lambda: (
+            f"[pshuffle] perm must hold each index below {size} once; got {tuple(perm)}. "
+            "Fix: use ppermute for other patterns."
+        ),
+        ValueError,
+    )
+    return ppermute(x, axis_name, list(zip(perm, range(size), strict=True)))
+
+
+def _same_shape(x: ShapedArray, **params: Any) -> ShapedArray:
+    del params
+    return ShapedArray(x.shape, x.dtype)
+
+
+ppermute_p = linear_collective(
+    "ppermute",
+    shape=_same_shape,
+    transpose=unary_transpose(_permute_transpose),
+    batch=_permute_batch,
+)
+
+# --- pbroadcast ----------------------------------------------------------------------------
+
+
+def _broadcast_batch(
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    source: int,
+    axis_name: Names,
+    sizes: Sizes,
+) -> tuple[Any, int | None]:
+    (x,), (dim,) = operands, dims
+    if not is_over(axis, axis_name):
+        return pbroadcast_p.bind(x, source=source, axis_name=axis_name, sizes=sizes), dim
+    own = axis_name.index(axis.name)
+    place = np.unravel_index(source, sizes)
+    chosen = x if dim is None else row(move_axis(x, dim, 0), int(place[own]))
+    rest, rest_sizes = axis_name[:own] + axis_name[own + 1 :], sizes[:own] + sizes[own + 1 :]
+    if not rest:
+        return chosen, None
+    number = int(np.ravel_multi_index(place[:own] + place[own + 1 :], rest_sizes))
+    return pbroadcast_p.bind(chosen, source=number, axis_name=rest, sizes=rest_sizes), None
+
+
+def _broadcast_transpose(
+    cotangent: Any, x: ShapedArray, *, source: int, axis_name: Names, sizes: Sizes
+) -> Any:
+    total = psum_p.bind(cotangent, axes=axis_name, axis_index_groups=None)
+    return own_choice(axis_name, sizes, source, total, zeros_of(x.tangent()))
+
+
+def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
+    """Every element of a named axis gets the value of one.
+
+    Args:
+        x: array of any dtype, or a tree of them.
+        axis_name: a name, or several as one row-major axis.
+        source: the index whose value is sent.
+
+    Raises:
+        NameError: an axis name that no enclosing transformation binds.
+        ValueError: a source outside of the axis.
+    """
+    names = as_names(axis_name)
+    sizes = sizes_of("pbroadcast", names)
+    check(
+        0 <= source < prod(sizes),
+        lambda: (
+            f"[pbroadcast] source must be an index below {prod(sizes)}; got {source}. "
+            f"Fix: an index of the axis {axis_name!r}."
+        ),
+        ValueError,
+    )
+
+    def one(leaf: Any) -> Any:
+        return pbroadcast_p.bind(leaf, source=int(source), axis_name=names, sizes=sizes)
+
+    return tree.tree_map(one, x)
+
+
+pbroadcast_p = linear_collective(
+    "pbroadcast",
+    shape=_same_shape,
+    transpose=unary_transpose(_broadcast_transpose),
+    batch=_broadcast_batch,
+)
