@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis, safe_zip
 from gpuflow.core.aval import aval_of
+from gpuflow.ops.axes import broadcast_in_dim, reshape
 from gpuflow.ops.joining import concatenate
-from gpuflow.ops.layout import pad, rev, slice_in_dim
-from gpuflow.ops.nary import add_any_p
+from gpuflow.ops.layout import rev, slice_in_dim
 
 Parts = list[Any]
 
@@ -91,15 +89,14 @@ def _prefixes(combine: Callable[[Parts, Parts], Parts], parts: Parts, axes: Sequ
 
 
 def _interleave(even: Any, odd: Any, axis: int) -> Any:
-    """``even[0], odd[0], even[1], odd[1], ...`` along ``axis``."""
-    aval = aval_of(even)
-    count = aval.shape[axis], aval_of(odd).shape[axis]
-    total = sum(count)
-    zero = np.zeros((), aval.dtype)[()]
-
-    def spread(x: Any, size: int, offset: int) -> Any:
-        config = [(0, 0, 0)] * aval.ndim
-        config[axis] = (offset, total - offset - (2 * size - 1), 1)
-        return pad(x, zero, config)
-
-    return add_any_p.bind(spread(even, count[0], 0), spread(odd, count[1], 1))
+    """``even[0], odd[0], even[1], odd[1], ...`` along ``axis``; ``even`` may have one more."""
+    shape = aval_of(odd).shape
+    count, size = shape[axis], aval_of(even).shape[axis]
+    kept = [d for d in range(len(shape) + 1) if d != axis + 1]
+    pairs = (*shape[: axis + 1], 1, *shape[axis + 1 :])
+    sides = [broadcast_in_dim(x, pairs, kept) for x in (slice_in_dim(even, 0, count, 1, axis), odd)]
+    merged = (*shape[:axis], 2 * count, *shape[axis + 1 :])
+    both = reshape(concatenate(sides, axis + 1), merged)
+    if size == count:
+        return both
+    return concatenate([both, slice_in_dim(even, count, size, 1, axis)], axis)

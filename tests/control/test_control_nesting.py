@@ -161,7 +161,8 @@ def _mapped_predicates_reference(x):
 
 
 CASES = [
-    Case("recurrence", _recurrence, _recurrence_reference, (np.float64(0.6), np.array([0.4, -0.7]))),
+    Case("recurrence", _recurrence, _recurrence_reference,
+         (np.float64(0.6), np.array([0.4, -0.7]))),
     Case("backwards", _backwards, _backwards_reference, (VECTOR,)),
     Case("branches", _branches, _branches_reference, (VECTOR,), (1,)),
     Case("scan_of_cond", _scan_of_cond, _scan_of_cond_reference, (np.float64(0.6), VECTOR)),

@@ -1,0 +1,123 @@
+"""What control flow refuses: the class that JAX raises, and a message that says what to write."""
+
+import re
+
+import numpy as np
+import pytest
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow import lax
+
+
+def _refuses(error, pattern, function, *args):
+    with pytest.raises(error, match=pattern) as caught:
+        function(*args)
+    message = str(caught.value)
+    assert re.match(r"\[[a-z_]+\] .*(;|:) got .* Fix: ", message, re.DOTALL), message
+
+
+X = jnp.arange(3.0)
+
+CARRIES = {
+    "shape": (lambda c, x: (jnp.stack([c, c]), None), 0.0, r"carry is f32\[\] at first and f32\[2\]"),
+    "dtype": (lambda c, x: (c.astype(jnp.int32), None), X[0], r"f32\[\] at first and i32\[\]"),
+    "leaf": (
+        lambda c, x: ({"a": c["a"], "b": c["b"] > 0}, None), {"a": X, "b": X},
+        r"carry\['b'\] is f32\[3\] at first and bool\[3\] after the body",
+    ),
+    "structure": (lambda c, x: ((c, c), None), 0.0, r"structure that it gets; got .*\(\*, \*\)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CARRIES)
+def test_carries_that_change(name):
+    step, init, pattern = CARRIES[name]
+    _refuses(TypeError, pattern, lax.scan, step, init, X)
+    _refuses(TypeError, pattern, lax.fori_loop, 0, 3, lambda k, c: step(c, k)[0], init)
+    _refuses(
+        TypeError, pattern, lax.while_loop, lambda v: True, lambda v: step(v, None)[0], init
+    )
+
+
+def test_scan_refusals():
+    _refuses(TypeError, "a pair", lax.scan, lambda c, x: c, 0.0, X)
+    _refuses(TypeError, "a pair", lax.scan, lambda c, x: (c, x, x), 0.0, X)
+    _refuses(ValueError, "leading sizes .* xs\\[1\\]: 2", lax.scan, lambda c, x: (c, None), 0,
+             (X, X[:2]))
+    _refuses(ValueError, "equal the length 4", lax.scan, lambda c, x: (c, None), 0, X, 4)
+    _refuses(ValueError, "length must be given", lax.scan, lambda c, x: (c, None), 0)
+    _refuses(ValueError, "not be negative", lax.scan, lambda c, x: (c, None), 0, None, -1)
+    _refuses(ValueError, "leading axis", lax.scan, lambda c, x: (c, None), 0, (X, 1.0))
+    _refuses(TypeError, "callable", lax.scan, None, 0, X)
+    _refuses(TypeError, "must be arrays", lax.scan, lambda c, x: (c, None), "text", X)
+    _refuses(TypeError, "must be arrays", lax.scan, lambda c, x: (c, None), 0, ["text"])
+    _refuses(TypeError, "must return arrays", lax.scan, lambda c, x: (c, "text"), 0, X)
+    _refuses(ValueError, "unroll", lax.scan, lambda c, x: (c, None), 0, X, None, False, 0)
+    _refuses(
+        TypeError, "Python int",
+        gf.jit(lambda n: lax.scan(lambda c, x: (c, None), 0, None, length=n)), 3,
+    )  # fmt: skip
+
+
+def test_while_refusals():
+    _refuses(TypeError, "bool scalar; got bool\\[3\\]", lax.while_loop, lambda v: v > 0,
+             lambda v: v, X)
+    _refuses(TypeError, "bool scalar; got f32\\[\\]", lax.while_loop, lambda v: v, lambda v: v, 0.5)
+    _refuses(TypeError, "bool scalar", lax.while_loop, lambda v: (v > 0, v > 1), lambda v: v, 0.5)
+    _refuses(TypeError, "callable", lax.while_loop, None, lambda v: v, 0.5)
+    _refuses(ValueError, "max_steps", lambda: lax.while_loop(
+        lambda v: v > 0, lambda v: v, 0.5, max_steps=-1))
+
+
+def test_reverse_mode_of_loops_of_unknown_length():
+    def f(x):
+        return lax.while_loop(lambda v: v[0] < 3, lambda v: (v[0] + 1, v[1] * x), (0, x))[1]
+
+    for g in (gf.grad(f), gf.jit(gf.grad(f)), lambda x: gf.vjp(f, x)[1](1.0)):
+        _refuses(ValueError, "max_steps", g, 2.0)
+    _refuses(
+        ValueError, "Python ints as bounds",
+        gf.grad(lambda x, n: gf.jit(lambda n: lax.fori_loop(0, n, lambda k, c: c * x, x))(n)), 2.0, 3,
+    )  # fmt: skip
+
+
+def test_fori_refusals():
+    _refuses(TypeError, "integer scalar", lax.fori_loop, 0.0, 3, lambda k, c: c, 0)
+    _refuses(TypeError, "integer scalar", lax.fori_loop, 0, X, lambda k, c: c, 0)
+    _refuses(TypeError, "one dtype", lax.fori_loop, np.int8(0), np.int16(3), lambda k, c: c, 0)
+
+
+def test_branch_refusals():
+    f, g = (lambda x: x), (lambda x: jnp.stack([x, x]))
+    differ = r"f32\[2\] from false_fun and f32\[\] from true_fun"
+    _refuses(TypeError, differ, lax.cond, True, f, g, 1.0)
+    _refuses(TypeError, "one structure", lax.cond, True, f, lambda x: (x, x), 1.0)
+    _refuses(TypeError, r"result\['a'\] is", lax.cond, True, lambda x: {"a": x},
+             lambda x: {"a": g(x)}, 1.0)
+    _refuses(TypeError, "must be a scalar; got bool\\[3\\]", lax.cond, X > 0, f, f, 1.0)
+    _refuses(TypeError, "predicate", lax.cond, "yes", f, f, 1.0)
+    _refuses(TypeError, "a function", lax.cond, f, f, f, 1.0)
+    _refuses(TypeError, "callable", lax.cond, True, f, 3.0, 1.0)
+    _refuses(TypeError, "number", lax.cond, 1j, f, f, 1.0)
+    _refuses(TypeError, "arrays", lax.cond, True, f, f, "text")
+    _refuses(ValueError, "at least one", lax.switch, 0, [])
+    _refuses(TypeError, "must be an integer; got f32", lax.switch, 0.5, [f, f], 1.0)
+    _refuses(TypeError, "integer scalar", lax.switch, X, [f, f], 1.0)
+    _refuses(TypeError, "callable", lax.switch, 0, [f, 3], 1.0)
+    _refuses(TypeError, r"branches\[2\]", lax.switch, 0, [f, f, g], 1.0)
+
+
+def test_map_and_associative_scan_refusals():
+    _refuses(ValueError, "length must be given", lax.map, lambda x: x, ())
+    _refuses(ValueError, "batch_size", lambda: lax.map(lambda x: x, X, batch_size=0))
+    _refuses(ValueError, "equal", lax.associative_scan, lambda a, b: a, (X, X[:2]))
+    _refuses(TypeError, "callable", lax.associative_scan, 3, X)
+    _refuses(ValueError, "axis", lambda: lax.associative_scan(jnp.add, X, axis=1))
+
+
+def test_values_that_leave_a_loop_are_leaked():
+    leaked = []
+    lax.scan(lambda c, x: (leaked.append(x), (c, None))[1], 0, X)
+    with pytest.raises(gf.errors.UnexpectedTracerError):
+        jnp.sin(leaked[0])
