@@ -11,6 +11,7 @@ from gpuflow import tree_util as tree_util
 from gpuflow import wiring
 from gpuflow.api import ShapeDtypeStruct as ShapeDtypeStruct
 from gpuflow.api import block_until_ready as block_until_ready
+from gpuflow.api import clear_caches as clear_caches
 from gpuflow.api import default_device as default_device
 from gpuflow.api import device_count as device_count
 from gpuflow.api import device_get as device_get
@@ -18,6 +19,7 @@ from gpuflow.api import device_put as device_put
 from gpuflow.api import devices as devices
 from gpuflow.api import disable_jit as disable_jit
 from gpuflow.api import enable_x64 as enable_x64
+from gpuflow.api import ensure_compile_time_eval as ensure_compile_time_eval
 from gpuflow.api import eval_shape as eval_shape
 from gpuflow.api import jit as jit
 from gpuflow.api import local_devices as local_devices

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpuflow.api_ad import _named
-from gpuflow.base import dtypes, tree
-from gpuflow.base.config import config
-from gpuflow.control.jit_function import JitFunction, argument_names, make_jit
-from gpuflow.core.aval import ShapedArray, aval_of, is_value, register_value_type
+from gpuflow.api_ad import _named, check_callable
+from gpuflow.base import tree
+from gpuflow.base.config import config, extend_axes
+from gpuflow.compiler.pipeline import forget_templates
+from gpuflow.control.jit_function import JitFunction, argument_names, clear_functions
+from gpuflow.control.jit_options import make_options
+from gpuflow.control.programs import forget_programs
+from gpuflow.control.stages import ShapeDtypeStruct as ShapeDtypeStruct
+from gpuflow.control.stages import struct_of
+from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.core.trace import ConcreteTrace, current_trace, thread_state
 from gpuflow.ops.device import device_put as device_put_op
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
@@ -26,12 +31,15 @@ from gpuflow.runtime.device import devices as platform_devices
 
 def jit(
     fun: Callable[..., Any] | None = None,
+    /,
     *,
     static_argnums: int | Sequence[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Iterable[str] | None = None,
     keep_unused: bool = False,
+    device: Device | None = None,
+    backend: str | None = None,
     inline: bool = False,
 ) -> Any:
     """Compile ``fun``: trace it once for each signature, fuse it, run the kernels.
@@ -42,11 +50,13 @@ def jit(
         donate_argnums, donate_argnames: arguments whose memory the outputs may use; they are
             deleted by the call.
         keep_unused: unused arguments are kept in the signature in any case.
+        device: where it runs, unless another transformation calls it; operands are moved there.
+        backend: the platform whose first device that is.
         inline: under another trace, record the function's ops instead of one jit equation.
 
     Returns:
         A function of the same arguments, with ``lower``, ``trace``, ``eval_shape`` and
-        ``clear_cache``.
+        ``clear_cache``. As an attribute of a class it is a method.
 
     Raises:
         TypeError, ValueError: arguments that are neither arrays nor static, or not hashable.
@@ -54,11 +64,32 @@ def jit(
     del keep_unused
 
     def decorate(function: Callable[..., Any]) -> JitFunction:
-        return make_jit(
-            function, static_argnums, static_argnames, donate_argnums, donate_argnames, inline
-        )
+        check_callable(function, "jit")
+        options = make_options(
+            function, static_argnums, static_argnames, donate_argnums, donate_argnames, inline,
+            device, backend,
+        )  # fmt: skip
+        return JitFunction(function, options)
 
     return decorate if fun is None else decorate(fun)
+
+
+def clear_caches() -> None:
+    """Forget all traced and compiled programs; kernels on disk stay."""
+    clear_functions()
+    forget_programs()
+    forget_templates()
+
+
+@contextmanager
+def ensure_compile_time_eval() -> Iterator[None]:
+    """Inside the block ops run at once, even while a function is traced.
+
+    Raises:
+        ConcretizationTypeError: an op gets a traced value.
+    """
+    with current_trace(ConcreteTrace(thread_state.trace)):
+        yield
 
 
 @contextmanager
@@ -66,35 +97,6 @@ def disable_jit(disable: bool = True) -> Iterator[None]:
     """Inside the block, jitted functions run op by op."""
     with config.override("disable_jit", disable):
         yield
-
-
-@dataclass(frozen=True)
-class ShapeDtypeStruct:
-    """The shape and dtype of an array, without its values."""
-
-    shape: tuple[int, ...]
-    dtype: Any
-    weak_type: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(self.shape))
-        if not dtypes.is_extended(self.dtype):
-            object.__setattr__(self, "dtype", np.dtype(self.dtype))
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape))
-
-
-def _struct_aval(struct: ShapeDtypeStruct) -> ShapedArray:
-    return ShapedArray(struct.shape, dtypes.canonicalize(struct.dtype), struct.weak_type)
-
-
-register_value_type(ShapeDtypeStruct, _struct_aval)
 
 
 def _trace(
@@ -127,6 +129,7 @@ def _trace(
 def make_jaxpr(
     fun: Callable[..., Any],
     static_argnums: int | Sequence[int] = (),
+    axis_env: Sequence[tuple[Any, int]] | None = None,
     return_shape: bool = False,
 ) -> Callable[..., Any]:
     """A function that returns the jaxpr of ``fun`` for given arguments.
@@ -134,14 +137,16 @@ def make_jaxpr(
     Args:
         fun: the function to trace.
         static_argnums: arguments that are not traced.
+        axis_env: named axes in scope, as pairs of a name and a size.
         return_shape: also return the tree of output ShapeDtypeStructs.
     """
 
     def make_jaxpr_f(*args: Any, **kwargs: Any) -> Any:
-        jaxpr, out_tree = _trace(fun, static_argnums, args, kwargs)
+        with extend_axes(*(axis_env or ())):
+            jaxpr, out_tree = _trace(fun, static_argnums, args, kwargs)
         if not return_shape:
             return jaxpr
-        structs = [ShapeDtypeStruct(a.shape, a.dtype, a.weak_type) for a in jaxpr.out_avals]
+        structs = [struct_of(a) for a in jaxpr.out_avals]
         return jaxpr, tree.unflatten(out_tree, structs)
 
     return _named(make_jaxpr_f, fun, "make_jaxpr")
@@ -158,7 +163,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         The output tree with ShapeDtypeStruct leaves.
     """
     jaxpr, out_tree = _trace(fun, (), args, kwargs)
-    structs = [ShapeDtypeStruct(a.shape, a.dtype, a.weak_type) for a in jaxpr.out_avals]
+    structs = [struct_of(a) for a in jaxpr.out_avals]
     return tree.unflatten(out_tree, structs)
 
 

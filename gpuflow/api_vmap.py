@@ -167,10 +167,7 @@ def _mapped_size(
         )
     if len(distinct) > 1:
         names = argument_names()
-        found = ", ".join(
-            f"{size} along axis {axis} of {names[k]}: {aval_of(leaves[k])}"
-            for k, size, axis in sizes
-        )
+        found = ", ".join(f"{size} along axis {axis} of {names[k]}" for k, size, axis in sizes)
         raise ValueError(
             f"[vmap] mapped axes of {name} must have one size; got {found}"
             f"{f', axis_size={given}' if given is not None else ''}. "

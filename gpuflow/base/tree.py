@@ -102,7 +102,7 @@ def _mismatch(prefix: TreeDef, full: TreeDef, path: str = "") -> str:
     place = f"at {path}" if path else "at the top"
     if prefix.type is not full.type:
         kind = "a leaf" if full.type is None else f"a {full.type.__name__}"
-        return f": {place} a {prefix.type.__name__} for {kind}"
+        return f": {place} a {getattr(prefix.type, '__name__', 'leaf')} for {kind}"
     if list(prefix.entries()) != list(full.entries()):
         return f": {place} the entries {prefix.entries()} for {full.entries()}"
     for entry, own, other in zip(prefix.entries(), prefix.children(), full.children(), strict=True):

@@ -94,6 +94,11 @@ def _with_condition(form: WhileForm) -> ClosedJaxpr:
     )  # fmt: skip
 
 
+def forget_templates() -> None:
+    """Forget the plans of all programs."""
+    _templates.clear()
+
+
 def _template(program: Jaxpr) -> Template:
     key = template_key(program)
     template = _templates.get(key) if key is not None else None

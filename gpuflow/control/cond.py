@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuflow.base.util import safe_zip
 from gpuflow.control.cond_derivative import linearize_cond
-from gpuflow.control.lanes import Lane, Lanes, extend, lane_counts, lane_shape, over_lanes
+from gpuflow.control.lanes import Lane, Lanes, communicate, extend, lane_counts, lane_shape, over_lanes
 from gpuflow.control.programs import close, execute_alone, join_consts
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
@@ -143,7 +143,11 @@ def _batch(
             x if dim is None else move_axis(x, dim, 0)
             for x, dim in safe_zip([index, *rest], dims)
         ]
-        outs = bind_cond(branches, moved[0], moved[1:], (Lane(axis, mapped), *lanes))
+        all_lanes = (Lane(axis, mapped), *lanes)
+        if communicate(axis, branches):
+            outs = _over_lanes(branches, all_lanes)(*moved)
+        else:
+            outs = bind_cond(branches, moved[0], moved[1:], all_lanes)
         return outs, [0] * len(outs)
     wanted = _any_nonzero([batch_jaxpr(branch, axis, mapped)[1] for branch in branches])
     batched = [batch_jaxpr(branch, axis, mapped, wanted)[0] for branch in branches]

@@ -4,42 +4,32 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from types import MethodType
 from typing import Any
+from weakref import WeakSet
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
 from gpuflow.base.util import safe_zip
+from gpuflow.compiler.program import inline
 from gpuflow.control.jit import close_over, jit_p, operand_avals
-from gpuflow.control.stages import Entry, Lowered
+from gpuflow.control.jit_options import VARIADIC, JitOptions, name_of
+from gpuflow.control.stages import Entry, Lowered, Traced
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
+from gpuflow.core.jaxpr import evaluate
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
+from gpuflow.ops.device import device_put
 from gpuflow.runtime.array import Array, from_numpy
 
-
-def _indices(value: int | Iterable[int] | None) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, int) else tuple(value)
+_functions: WeakSet[JitFunction] = WeakSet()
 
 
-def _names(value: str | Iterable[str] | None) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, str) else tuple(value)
-
-
-@dataclass(frozen=True)
-class JitOptions:
-    """What ``jit`` was asked for."""
-
-    static_argnums: tuple[int, ...] = ()
-    static_argnames: tuple[str, ...] = ()
-    donate_argnums: tuple[int, ...] = ()
-    donate_argnames: tuple[str, ...] = ()
-    inline: bool = False
+def clear_functions() -> None:
+    """Forget the traced signatures of all jitted functions."""
+    for function in list(_functions):
+        function.clear_cache()
 
 
 class JitFunction:
@@ -48,10 +38,11 @@ class JitFunction:
     def __init__(self, function: Callable[..., Any], options: JitOptions) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        self._options = _complete(function, options)
+        self._options = options
         self._has_statics = bool(self._options.static_argnums or self._options.static_argnames)
         self._entries: dict[Any, Entry] = {}
         self._flat_entries: dict[Any, Entry] = {}
+        _functions.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         settings = config.trace_context()
@@ -67,7 +58,7 @@ class JitFunction:
         leaves, entry = self._find(args, kwargs)
         operands = [*entry.consts, *leaves]
         if is_eager:
-            outs = entry.executable(operands)
+            outs = self._run(entry, operands)
         elif self._options.inline:
             outs = entry.jaxpr(*operands)
         else:
@@ -75,7 +66,7 @@ class JitFunction:
         return tree.unflatten(entry.out_tree, outs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else MethodType(self, instance)
 
     def __repr__(self) -> str:
         return f"<jit of {self.name}>"
@@ -83,7 +74,7 @@ class JitFunction:
     @property
     def name(self) -> str:
         """The function's name."""
-        return _name_of(self._function)
+        return name_of(self._function)
 
     def _params(self, entry: Entry) -> dict[str, Any]:
         return {
@@ -93,16 +84,34 @@ class JitFunction:
             "inline": self._options.inline,
         }
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """Trace for arguments or ShapeDtypeStructs, without running anything."""
+    def _run(self, entry: Entry, operands: list[Any]) -> list[Any]:
+        """Run the program where it is wanted; a nan that is not allowed is traced to its op."""
+        device = self._options.device
+        if device is not None:
+            operands = [device_put(operand, device) for operand in operands]
+            with config.override("default_device", device):
+                return entry.executable(operands)
+        try:
+            return entry.executable(operands)
+        except FloatingPointError:
+            if not any(entry.donated):  # donated operands are gone
+                # Op by op, those of inner jits too: this raises with the op's name.
+                evaluate(inline(entry.jaxpr.jaxpr), (), operands)
+            raise
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """Trace for arguments or ShapeDtypeStructs: the program, before it is lowered."""
         entry = self._find(args, kwargs)[1]
         _, dynamic, dynamic_kwargs = self._split_static(args, kwargs)
-        return Lowered(entry, tree.structure((dynamic, dynamic_kwargs)), self.name)
+        return Traced(entry, tree.structure((dynamic, dynamic_kwargs)), self.name)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Trace for arguments or ShapeDtypeStructs, without running anything."""
+        return self.trace(*args, **kwargs).lower()
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """The avals of the outputs for arguments or ShapeDtypeStructs."""
-        entry = self._find(args, kwargs)[1]
-        return tree.unflatten(entry.out_tree, entry.jaxpr.out_avals)
+        """ShapeDtypeStructs of the outputs for arguments or ShapeDtypeStructs."""
+        return self.trace(*args, **kwargs).out_info
 
     def clear_cache(self) -> None:
         """Forget all traced signatures."""
@@ -123,7 +132,8 @@ class JitFunction:
         except TypeError:
             self._check_leaves(dynamic, dynamic_kwargs)
             raise
-        key = (treedef, avals, statics, config.trace_context())
+        settings = config.trace_context()
+        key = (treedef, avals, statics, settings)
         try:
             entry = self._entries.get(key)
         except TypeError as error:
@@ -136,8 +146,11 @@ class JitFunction:
             entry = self._trace(args, kwargs, dynamic, dynamic_kwargs, avals, treedef)
             if not any(isinstance(const, Tracer) for const in entry.consts):
                 self._entries[key] = entry
-                if not kwargs and not statics and all(type(arg) is Array for arg in args):
-                    self._flat_entries[config.trace_context(), *avals] = entry
+                # What has to be moved or checked takes the way through _run.
+                is_plain = not (settings.debug_nans or settings.debug_infs or self._options.device)
+                is_flat = not kwargs and not statics and all(type(arg) is Array for arg in args)
+                if is_plain and is_flat:
+                    self._flat_entries[settings, *avals] = entry
         return leaves, entry
 
     def _split_static(
@@ -241,56 +254,6 @@ def _dynamic_positions(count: int, static: tuple[int, ...]) -> list[int]:
     return positions
 
 
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
-def _complete(function: Callable[..., Any], options: JitOptions) -> JitOptions:
-    """Let argnums and argnames name each other, where the signature is known.
-
-    Raises:
-        ValueError: a number or name that is no parameter.
-    """
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return options
-    kinds = {p.kind for p in parameters}
-    by_keyword = (inspect.Parameter.KEYWORD_ONLY, *_VARIADIC)
-    positional = [p.name for p in parameters if p.kind not in by_keyword]
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, *_VARIADIC)
-    named = [p.name for p in parameters if p.kind not in by_position]
-    count = len(positional)
-    has_more = inspect.Parameter.VAR_POSITIONAL in kinds
-    takes_any_name = inspect.Parameter.VAR_KEYWORD in kinds
-    for k in (*options.static_argnums, *options.donate_argnums):
-        if not has_more and not -count <= k < count:
-            raise ValueError(
-                f"[jit] argnums must name a parameter of {_name_of(function)}; got {k} for "
-                f"{count} positional parameters. Fix: use numbers below {count}."
-            )
-    for name in (*options.static_argnames, *options.donate_argnames):
-        if not takes_any_name and name not in named:
-            raise ValueError(
-                f"[jit] argnames must name a parameter of {_name_of(function)}; got {name!r} for "
-                f"{named}. Fix: use one of these."
-            )
-
-    def both(numbers: tuple[int, ...], names: tuple[str, ...]) -> tuple[Any, Any]:
-        # With *args a negative number counts from the end of each call's arguments.
-        numbers = tuple(k + count if k < 0 and not has_more else k for k in numbers)
-        more = tuple(positional.index(name) for name in names if name in positional)
-        other = tuple(positional[k] for k in numbers if 0 <= k < count and positional[k] in named)
-        return tuple(sorted({*numbers, *more})), tuple(sorted({*names, *other}))
-
-    static = both(options.static_argnums, options.static_argnames)
-    donated = both(options.donate_argnums, options.donate_argnames)
-    return JitOptions(*static, *donated, options.inline)
-
-
-def _name_of(function: Any) -> str:
-    return getattr(function, "__name__", type(function).__name__)
-
-
 def argument_names(
     function: Callable[..., Any],
     dynamic: tuple[Any, ...],
@@ -305,7 +268,7 @@ def argument_names(
     names: list[str] = []
     positions = _dynamic_positions(len(dynamic), static_argnums)
     for position, arg in safe_zip(positions, dynamic):
-        is_named = position < len(parameters) and parameters[position].kind not in _VARIADIC
+        is_named = position < len(parameters) and parameters[position].kind not in VARIADIC
         stem = parameters[position].name if is_named else f"number {position}"
         names += [stem + path for path in tree.paths(arg)]
     for name in sorted(kwargs):
@@ -320,29 +283,3 @@ def _check_outputs(name: str, outs: Sequence[Any], out_tree: tree.TreeDef) -> No
                 f"[jit] outputs of {name} must be arrays, numbers or trees of them; got {out!r} of "
                 f"type {type(out).__name__} in {out_tree}. Fix: return arrays only."
             )
-
-
-def make_jit(
-    function: Callable[..., Any],
-    static_argnums: int | Iterable[int] | None,
-    static_argnames: str | Iterable[str] | None,
-    donate_argnums: int | Iterable[int] | None,
-    donate_argnames: str | Iterable[str] | None,
-    inline: bool,
-) -> JitFunction:
-    """Build a JitFunction from the arguments of ``gpuflow.jit``."""
-    if not callable(function):
-        raise TypeError(
-            f"[jit] the first argument must be a function; got {function!r}. Fix: jit(f)(x)."
-        )
-    return JitFunction(
-        function,
-        JitOptions(
-            _indices(static_argnums),
-            _names(static_argnames),
-            _indices(donate_argnums),
-            _names(donate_argnames),
-            bool(inline),
-        ),
-    )
-

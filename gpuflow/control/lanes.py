@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuflow.base.util import safe_zip
+from gpuflow.core.effects import AxisUse
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.rules import AxisData
 from gpuflow.transforms.batching import batch_jaxpr
@@ -34,6 +35,16 @@ class Lane:
 
 
 Lanes = tuple[Lane, ...]
+
+
+def communicate(axis: AxisData, programs: Sequence[ClosedJaxpr]) -> bool:
+    """Whether programs hold collectives over ``axis``.
+
+    Then what one lane computes reaches lanes that chose another branch or have stopped, so that
+    the vmap must be carried out at once: derivatives of the one-lane programs would miss it.
+    """
+    use = AxisUse(axis.name)
+    return axis.name is not None and any(use in program.effects for program in programs)
 
 
 def lane_shape(lanes: Lanes) -> tuple[int, ...]:

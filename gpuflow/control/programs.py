@@ -41,6 +41,11 @@ class Program:
 _programs: WeakKeyDictionary[Any, dict[Any, Program]] = WeakKeyDictionary()
 
 
+def forget_programs() -> None:
+    """Forget the traced bodies of loops and branches."""
+    _programs.clear()
+
+
 def trace_program(
     op: str,
     function: Callable[..., Any],

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
-from gpuflow.base import tree
+import numpy as np
+
+from gpuflow.base import dtypes, tree
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.plan import KernelStep, Step, bytes_of, nbytes
-from gpuflow.core.aval import aval_of
+from gpuflow.core.aval import ShapedArray, aval_of, register_value_type
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.kir.text import kernel_text
 from gpuflow.runtime.execute import Executable, executable_of
@@ -33,6 +36,67 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class ShapeDtypeStruct:
+    """The shape and dtype of an array, without its values."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    weak_type: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
+        if not dtypes.is_extended(self.dtype):
+            object.__setattr__(self, "dtype", np.dtype(self.dtype))
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+
+def struct_of(aval: ShapedArray) -> ShapeDtypeStruct:
+    """An aval as users see it."""
+    return ShapeDtypeStruct(aval.shape, aval.dtype, aval.weak_type)
+
+
+def _struct_aval(struct: ShapeDtypeStruct) -> ShapedArray:
+    return ShapedArray(struct.shape, dtypes.canonicalize(struct.dtype), struct.weak_type)
+
+
+register_value_type(ShapeDtypeStruct, _struct_aval)
+
+
+class Stage:
+    """What all stages know: the types of arguments and results."""
+
+    def __init__(self, entry: Entry, in_tree: tree.TreeDef, name: str) -> None:
+        self._entry, self.in_tree, self.fun_name = entry, in_tree, name
+
+    @property
+    def out_tree(self) -> tree.TreeDef:
+        return self._entry.out_tree
+
+    @property
+    def in_avals(self) -> Any:
+        """The types of the arguments: a tuple of positional ones, and a dict."""
+        hidden = len(self._entry.consts)
+        return tree.unflatten(self.in_tree, self._entry.jaxpr.in_avals[hidden:])
+
+    @property
+    def out_avals(self) -> Any:
+        """The types of the results, as a tree."""
+        return tree.unflatten(self.out_tree, self._entry.jaxpr.out_avals)
+
+    @property
+    def out_info(self) -> Any:
+        """The results as a tree of ShapeDtypeStructs."""
+        return tree.unflatten(self.out_tree, [struct_of(a) for a in self._entry.jaxpr.out_avals])
+
+
+@dataclass(frozen=True)
 class MemoryAnalysis:
     """Bytes that one call needs.
 
@@ -47,16 +111,12 @@ class MemoryAnalysis:
     temp_size_in_bytes: int
 
 
-class Compiled:
+class Compiled(Stage):
     """A program compiled for one signature."""
 
     def __init__(self, entry: Entry, in_tree: tree.TreeDef, name: str) -> None:
-        self._entry, self.in_tree, self._name = entry, in_tree, name
+        super().__init__(entry, in_tree, name)
         self._executable = entry.executable
-
-    @property
-    def out_tree(self) -> tree.TreeDef:
-        return self._entry.out_tree
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -67,7 +127,7 @@ class Compiled:
         leaves, in_tree = tree.flatten((args, kwargs))
         if in_tree != self.in_tree:
             raise TypeError(
-                f"[compiled] arguments of {self._name} must form the tree that was lowered, "
+                f"[compiled] arguments of {self.fun_name} must form the tree that was lowered, "
                 f"{self.in_tree}; got {in_tree}. Fix: lower again for other arguments."
             )
         hidden = len(self._entry.consts)
@@ -75,8 +135,8 @@ class Compiled:
             got = aval_of(leaf)
             if (got.shape, got.dtype) != (want.shape, want.dtype):
                 raise TypeError(
-                    f"[compiled] arguments of {self._name} must have the lowered types; got {got} "
-                    f"for {want}. Fix: lower again for other shapes, or convert the argument."
+                    f"[compiled] arguments of {self.fun_name} must have the lowered types; got "
+                    f"{got} for {want}. Fix: lower again for other shapes, or convert the argument."
                 )
         return tree.unflatten(self.out_tree, self._executable([*self._entry.consts, *leaves]))
 
@@ -104,15 +164,8 @@ class Compiled:
         )
 
 
-class Lowered:
-    """A program traced for one signature."""
-
-    def __init__(self, entry: Entry, in_tree: tree.TreeDef, name: str) -> None:
-        self._entry, self.in_tree, self._name = entry, in_tree, name
-
-    @property
-    def out_tree(self) -> tree.TreeDef:
-        return self._entry.out_tree
+class Lowered(Stage):
+    """A program traced for one signature, ready to be compiled."""
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
@@ -121,7 +174,7 @@ class Lowered:
 
     def compile(self) -> Compiled:
         """Compile the program."""
-        return Compiled(self._entry, self.in_tree, self._name)
+        return Compiled(self._entry, self.in_tree, self.fun_name)
 
     def as_text(self) -> str:
         """The traced program as text."""
@@ -131,3 +184,15 @@ class Lowered:
         """As ``Compiled.cost_analysis``."""
         return self.compile().cost_analysis()
 
+
+class Traced(Stage):
+    """A program traced for one signature."""
+
+    @property
+    def jaxpr(self) -> ClosedJaxpr:
+        """The traced program; closed-over arrays are its first inputs."""
+        return self._entry.jaxpr
+
+    def lower(self) -> Lowered:
+        """The next stage."""
+        return Lowered(self._entry, self.in_tree, self.fun_name)

@@ -195,7 +195,10 @@ def _batch(
             for x, dim, flag in safe_zip(operands, dims, [*first, *second, *[True] * len(carry)])
         ]
         lane = Lane(axis, (*first, *second, *[True] * len(carry)))
-        outs = _bind(moved, (lane, *lanes), params)
+        if communicate(axis, (condition, body)):
+            outs = _over_lanes({**params, "lanes": (lane, *lanes)})(*moved)
+        else:
+            outs = _bind(moved, (lane, *lanes), params)
         return outs, [0] * len(outs)
     counts = lane_counts(lanes, len(operands))
     moved = [

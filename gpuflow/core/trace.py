@@ -64,6 +64,23 @@ def _no_evaluator(primitive: Any, operands: tuple[Any, ...], params: dict[str, A
 eval_trace = EvalTrace()
 
 
+class ConcreteTrace(Trace):
+    """Evaluates like the outermost trace inside of others, and refuses what is not known there."""
+
+    __slots__ = ()
+
+    def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        for value in operands:
+            if isinstance(value, Tracer):
+                origin = value.describe()
+                raise ConcretizationTypeError(
+                    f"[{primitive.name}] operands inside ensure_compile_time_eval must be known "
+                    f"while tracing; got a traced {value.aval}{', ' + origin if origin else ''}. "
+                    "Fix: compute with it outside of the block."
+                )
+        return eval_trace.process(primitive, operands, params)
+
+
 class _ThreadState(threading.local):
     trace: Trace = eval_trace
 

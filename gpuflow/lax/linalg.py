@@ -6,17 +6,17 @@ from gpuflow.ops.linalg_cholesky import cholesky as cholesky
 from gpuflow.ops.linalg_cholesky import cholesky_update as cholesky_update
 from gpuflow.ops.linalg_cholesky import symmetric_product as symmetric_product
 from gpuflow.ops.linalg_eig import eig as eig
-from gpuflow.ops.linalg_eig import hessenberg as hessenberg
-from gpuflow.ops.linalg_eig import schur as schur
-from gpuflow.ops.linalg_eig import tridiagonal as tridiagonal
 from gpuflow.ops.linalg_eigh import eigh as eigh
-from gpuflow.ops.linalg_eigh import svd as svd
+from gpuflow.ops.linalg_forms import hessenberg as hessenberg
+from gpuflow.ops.linalg_forms import schur as schur
+from gpuflow.ops.linalg_forms import tridiagonal as tridiagonal
 from gpuflow.ops.linalg_lu import lu as lu
 from gpuflow.ops.linalg_lu import lu_pivots_to_permutation as lu_pivots_to_permutation
 from gpuflow.ops.linalg_qr import geqrf as geqrf
 from gpuflow.ops.linalg_qr import householder_product as householder_product
 from gpuflow.ops.linalg_qr import qr as qr
 from gpuflow.ops.linalg_solve import triangular_solve as triangular_solve
-from gpuflow.ops.linalg_solve import tridiagonal_solve as tridiagonal_solve
+from gpuflow.ops.linalg_svd import svd as svd
+from gpuflow.ops.linalg_tridiagonal import tridiagonal_solve as tridiagonal_solve
 
 __getattr__ = _missing_name(__name__, "lax.linalg", _public_names(globals()))

@@ -5,6 +5,8 @@ Semantics are jax.numpy's: immutable arrays, 32-bit defaults, weakly typed Pytho
 
 from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
+from gpuflow.numpy import fft as fft
+from gpuflow.numpy import linalg as linalg
 from gpuflow.numpy.contractions import dot as dot
 from gpuflow.numpy.contractions import inner as inner
 from gpuflow.numpy.contractions import matmul as matmul
@@ -110,6 +112,13 @@ from gpuflow.numpy.logic import nan_to_num as nan_to_num
 from gpuflow.numpy.logic import not_equal as not_equal
 from gpuflow.numpy.logic import right_shift as right_shift
 from gpuflow.numpy.logic import where as where
+from gpuflow.numpy.matrices import cross as cross
+from gpuflow.numpy.matrices import diagonal as diagonal
+from gpuflow.numpy.matrices import kron as kron
+from gpuflow.numpy.matrices import matvec as matvec
+from gpuflow.numpy.matrices import trace as trace
+from gpuflow.numpy.matrices import vander as vander
+from gpuflow.numpy.matrices import vecmat as vecmat
 from gpuflow.numpy.ranges import arange as arange
 from gpuflow.numpy.ranges import diag as diag
 from gpuflow.numpy.ranges import eye as eye

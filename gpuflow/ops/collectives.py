@@ -1,7 +1,8 @@
-"""Collectives that reduce over named axes, and the index along one.
+"""Collectives that reduce over named axes.
 
 Under vmap over an axis of that name they become ordinary reductions. Outside of any axis of that
-name they cannot run; other axes are mapped through them. Moving data is in exchanges.py.
+name they cannot run; other axes are mapped through them. Moving data is in
+gathering.py, exchanges.py and permutations.py.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ from gpuflow.core.trace import Tracer
 from gpuflow.ops.axes import move_axis, reduce_sum
 from gpuflow.ops.comparison import eq
 from gpuflow.ops.convert import convert_element_type
-from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
-from gpuflow.ops.elementwise import add, constant, div, mul
+from gpuflow.ops.define import check_kind, define, linear_jvp, unary_transpose
+from gpuflow.ops.elementwise import constant, div, mul
 from gpuflow.ops.joining import concatenate
-from gpuflow.ops.layout import iota
 from gpuflow.ops.named_axes import (
     Groups,
     Names,
     as_groups,
     as_names,
+    group_size,
     into_groups,
     is_over,
+    is_summable,
     mapped_in_front,
     one_name_only,
     out_of_groups,
@@ -42,7 +44,6 @@ from gpuflow.ops.named_axes import (
     unbound,
 )
 from gpuflow.ops.reductions import reduce_max, reduce_min
-from gpuflow.ops.selection import select
 
 # --- what psum, pmax and pmin share --------------------------------------------------------
 
@@ -127,14 +128,17 @@ def _reduced(op: str, reduce: Callable[..., Any], x: Any, axis_name: Any, groups
 
 
 def _bind(op: str, leaf: Any, names: Names, size: int, groups: Groups | None) -> Any:
-    if op == "psum":
-        if aval_of(leaf).dtype == dtypes.bool_:
-            leaf = convert_element_type(leaf, dtypes.int32)
-        is_even = groups is None or len({len(group) for group in groups}) == 1
-        if is_even and not isinstance(leaf, Tracer):
-            count = size if groups is None else len(groups[0])
-            return leaf * count if isinstance(leaf, int | float | complex) else mul(leaf, count)
-    return _PRIMITIVES[op].bind(leaf, axes=names, axis_index_groups=groups)
+    if op == "psum" and dtypes.is_bool(aval_of(leaf).dtype):
+        leaf = convert_element_type(leaf, dtypes.int32)
+    params = {"axes": names, "axis_index_groups": groups}
+    primitive = _PRIMITIVES[op]
+    primitive.shape(aval_of(leaf), **params)
+    is_even = groups is None or len({len(group) for group in groups}) == 1
+    if op == "psum" and is_even and not isinstance(leaf, Tracer):
+        # A constant is known to be equal everywhere.
+        count = group_size(size, groups)
+        return leaf * count if isinstance(leaf, int | float | complex) else mul(leaf, count)
+    return primitive.bind(leaf, **params)
 
 
 # --- psum ----------------------------------------------------------------------------------
@@ -142,7 +146,7 @@ def _bind(op: str, leaf: Any, names: Names, size: int, groups: Groups | None) ->
 
 def _psum_shape(x: ShapedArray, *, axes: Names, axis_index_groups: Any) -> ShapedArray:
     del axes, axis_index_groups
-    check_kind("psum", x, is_number, "a number (not bool)")
+    check_kind("psum", x, is_summable, "a number (not bool)")
     return ShapedArray(x.shape, x.dtype)
 
 
@@ -231,16 +235,7 @@ pmax_p = _extremum("pmax", reduce_max)
 pmin_p = _extremum("pmin", reduce_min)
 _PRIMITIVES = {"psum": psum_p, "pmax": pmax_p, "pmin": pmin_p}
 
-# --- sizes and indices ---------------------------------------------------------------------
-
-
-def axis_size(axis_name: Any) -> int:
-    """The size of a named axis, or the product of several, as a Python int.
-
-    Raises:
-        NameError: an axis name that no enclosing transformation binds.
-    """
-    return prod(sizes_of("axis_size", as_names(axis_name)))
+# --- pmean ---------------------------------------------------------------------------------
 
 
 def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
@@ -248,56 +243,3 @@ def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     total = psum(x, axis_name, axis_index_groups=axis_index_groups)
     count = psum(1, axis_name, axis_index_groups=axis_index_groups)
     return tree.tree_map(lambda leaf: leaf / count, total)
-
-
-def _index_batch(
-    axis: AxisData, operands: Sequence[Any], dims: Sequence[Any], *, axis_name: Any
-) -> tuple[Any, int | None]:
-    del operands, dims
-    if not is_over(axis, (axis_name,)):
-        return axis_index_p.bind(axis_name=axis_name), None
-    return iota(dtypes.int32, (axis.size,)), 0
-
-
-def _index_impl(xp: Any, *, axis_name: Any) -> Any:
-    del xp
-    raise unbound("axis_index", axis_name)
-
-
-def axis_index(axis_name: Any) -> Any:
-    """The index of this element along a named axis.
-
-    Args:
-        axis_name: a name, or several: then the index is row-major, the last one fastest.
-
-    Returns:
-        An ``i32[]``.
-
-    Raises:
-        NameError: an axis name that no enclosing transformation binds.
-    """
-    names = as_names(axis_name)
-    return index_of(names, sizes_of("axis_index", names))
-
-
-def index_of(names: Names, sizes: Sequence[int]) -> Any:
-    """The row-major index along axes of known sizes."""
-    index: Any = np.int32(0)
-    for number, (name, size) in enumerate(zip(names, sizes, strict=True)):
-        own = axis_index_p.bind(axis_name=name)
-        index = add(mul(index, np.int32(size)), own) if number else own
-    return index
-
-
-axis_index_p = define(
-    "axis_index",
-    shape=lambda *, axis_name: ShapedArray((), dtypes.int32),
-    impl=_index_impl,
-    batch=_index_batch,
-    effects=lambda params: frozenset({AxisUse(params["axis_name"])}),
-)
-
-
-def own_choice(names: Names, sizes: Sequence[int], number: int, x: Any, other: Any) -> Any:
-    """``x`` at one index along the axes, ``other`` elsewhere."""
-    return select(eq(index_of(names, sizes), np.int32(number)), x, other)

@@ -1,6 +1,6 @@
-"""Collectives that deal out dimensions along named axes: gather, scatter, all to all.
+"""all_to_all: exchange a dimension for a named axis.
 
-Their params hold the sizes of the axes, so that no rule has to look them up. A rule for several
+The params hold the sizes of the axes, so that no rule has to look them up. The rule for several
 names takes one away at a time.
 """
 
@@ -15,275 +15,29 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.rules import AxisData
-from gpuflow.ops.axes import insert_axis, move_axis, reduce_sum, reshape, squeeze, transpose
-from gpuflow.ops.define import check_kind, is_number, unary_transpose
+from gpuflow.ops.axes import insert_axis, move_axis, squeeze, transpose
+from gpuflow.ops.define import unary_transpose
 from gpuflow.ops.named_axes import (
     Groups,
     Names,
     as_groups,
     as_names,
+    bind_checked,
     checked_dim,
     fold_dims,
     group_size,
-    inserted,
     into_groups,
     is_over,
     linear_collective,
     mapped_in_front,
     one_name_only,
     out_of_groups,
-    repeat_in_front,
     sizes_of,
     split_dim,
     split_names,
-    without,
 )
 
 Sizes = tuple[int, ...]
-
-
-# --- all_gather ----------------------------------------------------------------------------
-
-
-def _gather_shape(
-    x: ShapedArray,
-    *,
-    all_gather_dimension: int,
-    axis_name: Names,
-    axis_index_groups: Groups | None,
-    sizes: Sizes,
-    tiled: bool,
-) -> ShapedArray:
-    del axis_name
-    dim, count = all_gather_dimension, group_size(prod(sizes), axis_index_groups)
-    if not tiled:
-        return ShapedArray(inserted(x.shape, dim, count), x.dtype)
-    checked_dim("all_gather", x, dim)
-    return ShapedArray(inserted(without(x.shape, dim), dim, x.shape[dim] * count), x.dtype)
-
-
-def _gather_batch(
-    axis: AxisData,
-    operands: Sequence[Any],
-    dims: Sequence[int | None],
-    *,
-    all_gather_dimension: int,
-    axis_name: Names,
-    axis_index_groups: Groups | None,
-    sizes: Sizes,
-    tiled: bool,
-) -> tuple[Any, int | None]:
-    (x,), (dim,), target = operands, dims, all_gather_dimension
-    if not is_over(axis, axis_name):
-        if dim is not None:
-            x, dim, target = move_axis(x, dim, 0), 0, target + 1
-        params = {"axis_index_groups": axis_index_groups, "sizes": sizes, "tiled": tiled}
-        out = all_gather_p.bind(x, all_gather_dimension=target, axis_name=axis_name, **params)
-        return out, dim
-    one_name_only("all_gather", axis_name, axis_index_groups)
-    rows = mapped_in_front(x, dim, axis.size)
-    if axis_index_groups is not None:
-        grouped = into_groups(rows, axis_index_groups)  # [groups, members, ...]
-        # Each member gets its whole group: [groups, members, members, ...].
-        repeated = move_axis(repeat_in_front(grouped, len(axis_index_groups[0])), 0, 1)
-        return _placed(out_of_groups(repeated, axis_index_groups), 1, target + 1, tiled), 0
-    major, minor = split_names(axis, axis_name, sizes)
-    rows = _gather_rows(_gather_rows(rows, *minor, after=1), *major, after=0)
-    gathered = fold_dims(rows, 0, 3)  # [major, own, minor, ...]
-    return _placed(gathered, 0, target, tiled), None
-
-
-def _gather_rows(x: Any, names: Names, sizes: Sizes, after: int) -> Any:
-    """Gather over the other axes into a new dimension, of size 1 if there are none."""
-    if not names:
-        return insert_axis(x, after)
-    return all_gather_p.bind(
-        x, all_gather_dimension=after, axis_name=names, axis_index_groups=None, sizes=sizes,
-        tiled=False,
-    )  # fmt: skip
-
-
-def _placed(x: Any, source: int, target: int, tiled: bool) -> Any:
-    moved = move_axis(x, source, target)
-    return fold_dims(moved, target, 2) if tiled else moved
-
-
-def _gather_transpose(
-    cotangent: Any, x: ShapedArray, *, all_gather_dimension: int, **params: Any
-) -> Any:
-    del x
-    return reduce_scatter_p.bind(cotangent, scatter_dimension=all_gather_dimension, **params)
-
-
-def all_gather(
-    x: Any, axis_name: Any, *, axis_index_groups: Any = None, axis: int = 0, tiled: bool = False
-) -> Any:
-    """Every element of a named axis gets the values of all of them.
-
-    Args:
-        x: array of any dtype, or a tree of them.
-        axis_name: a name, or several: then the values are in row-major order.
-        axis_index_groups: groups of equal size that gather on their own.
-        axis: where the gathered dimension goes.
-        tiled: concatenate along ``axis`` instead of stacking.
-
-    Raises:
-        NameError: an axis name that no enclosing transformation binds.
-        ValueError: groups or an axis that do not fit.
-    """
-    names = as_names(axis_name)
-    sizes = sizes_of("all_gather", names)
-    groups = as_groups("all_gather", axis_index_groups, prod(sizes), even=True)
-
-    def one(leaf: Any) -> Any:
-        rank = aval_of(leaf).ndim + (not tiled)
-        return all_gather_p.bind(
-            leaf,
-            all_gather_dimension=canonicalize_axis(axis, rank, "all_gather"),
-            axis_name=names,
-            axis_index_groups=groups,
-            sizes=sizes,
-            tiled=bool(tiled),
-        )
-
-    return tree.tree_map(one, x) if names else x
-
-
-all_gather_p = linear_collective(
-    "all_gather",
-    shape=_gather_shape,
-    transpose=unary_transpose(_gather_transpose),
-    batch=_gather_batch,
-)
-
-# --- reduce_scatter ------------------------------------------------------------------------
-
-
-def _scatter_shape(
-    x: ShapedArray,
-    *,
-    scatter_dimension: int,
-    axis_name: Names,
-    axis_index_groups: Groups | None,
-    sizes: Sizes,
-    tiled: bool,
-) -> ShapedArray:
-    dim, count = scatter_dimension, group_size(prod(sizes), axis_index_groups)
-    check_kind("psum_scatter", x, is_number, "a number (not bool)")
-    checked_dim("psum_scatter", x, dim)
-    size = x.shape[dim]
-    check(
-        size == count if not tiled else count > 0 and size % count == 0,
-        lambda: (
-            f"[psum_scatter] the size of dimension {dim} must be "
-            f"{'a multiple of ' if tiled else ''}the size {count} of {axis_name}; got {x}. "
-            f"Fix: {'pad it' if tiled else 'use tiled=True for several rows each'}."
-        ),
-        ValueError,
-    )
-    rest = without(x.shape, dim)
-    return ShapedArray(inserted(rest, dim, size // count) if tiled else rest, x.dtype)
-
-
-def _scatter_batch(
-    axis: AxisData,
-    operands: Sequence[Any],
-    dims: Sequence[int | None],
-    *,
-    scatter_dimension: int,
-    axis_name: Names,
-    axis_index_groups: Groups | None,
-    sizes: Sizes,
-    tiled: bool,
-) -> tuple[Any, int | None]:
-    (x,), (dim,), target = operands, dims, scatter_dimension
-    if not is_over(axis, axis_name):
-        if dim is not None:
-            x, dim, target = move_axis(x, dim, 0), 0, target + 1
-        params = {"axis_index_groups": axis_index_groups, "sizes": sizes, "tiled": tiled}
-        out = reduce_scatter_p.bind(x, scatter_dimension=target, axis_name=axis_name, **params)
-        return out, dim
-    one_name_only("psum_scatter", axis_name, axis_index_groups)
-    rows = mapped_in_front(x, dim, axis.size)
-    grouped = into_groups(rows, axis_index_groups)  # [groups, members, ...]
-    totals = reduce_sum(grouped, (1,))
-    if axis_index_groups is not None:
-        parts = split_dim(totals, target + 1, (len(axis_index_groups[0]),))
-        out = out_of_groups(move_axis(parts, target + 1, 1), axis_index_groups)
-        return (out if tiled else squeeze(out, (target + 1,))), 0
-    major, minor = split_names(axis, axis_name, sizes)
-    outer = (prod(major[1]), axis.size, prod(minor[1]))
-    parts = split_dim(reshape(totals, aval_of(totals).shape[1:]), target, outer)
-    # [..., major, own, minor, each, ...]: own becomes the mapped dimension, the others scatter.
-    parts = move_axis(parts, target + 1, 0)
-    parts = _scatter_part(_scatter_part(parts, *minor, target + 2), *major, target + 1)
-    return (parts if tiled else squeeze(parts, (target + 1,))), 0
-
-
-def _scatter_part(x: Any, names: Names, sizes: Sizes, dim: int) -> Any:
-    """Scatter dimension ``dim`` over the other axes; it has size 1 if there are none."""
-    if not names:
-        return squeeze(x, (dim,))
-    return reduce_scatter_p.bind(
-        x, scatter_dimension=dim, axis_name=names, axis_index_groups=None, sizes=sizes, tiled=False
-    )
-
-
-def _scatter_transpose(
-    cotangent: Any, x: ShapedArray, *, scatter_dimension: int, **params: Any
-) -> Any:
-    del x
-    return all_gather_p.bind(cotangent, all_gather_dimension=scatter_dimension, **params)
-
-
-def psum_scatter(
-    x: Any,
-    axis_name: Any,
-    *,
-    scatter_dimension: int = 0,
-    axis_index_groups: Any = None,
-    tiled: bool = False,
-) -> Any:
-    """Sum over a named axis, of which each element gets its own part.
-
-    Args:
-        x: array of numbers, or a tree of them.
-        axis_name: a name, or several: then parts are dealt out in row-major order.
-        scatter_dimension: the dimension that is dealt out; its size is that of the axis.
-        axis_index_groups: groups of equal size that work on their own.
-        tiled: the dimension is kept and divided by the size of the axis.
-
-    Raises:
-        NameError: an axis name that no enclosing transformation binds.
-        ValueError: groups, a dimension or a size that do not fit.
-    """
-    names = as_names(axis_name)
-    sizes = sizes_of("psum_scatter", names)
-    groups = as_groups("psum_scatter", axis_index_groups, prod(sizes), even=True)
-
-    def one(leaf: Any) -> Any:
-        return reduce_scatter_p.bind(
-            leaf,
-            scatter_dimension=canonicalize_axis(
-                scatter_dimension, aval_of(leaf).ndim, "psum_scatter"
-            ),
-            axis_name=names,
-            axis_index_groups=groups,
-            sizes=sizes,
-            tiled=bool(tiled),
-        )
-
-    return tree.tree_map(one, x) if names else x
-
-
-reduce_scatter_p = linear_collective(
-    "reduce_scatter",
-    shape=_scatter_shape,
-    transpose=unary_transpose(_scatter_transpose),
-    batch=_scatter_batch,
-)
-
-# --- all_to_all ----------------------------------------------------------------------------
 
 
 def _swap_shape(
@@ -395,8 +149,8 @@ def all_to_all(
     count = group_size(prod(sizes), groups)
 
     def bind(leaf: Any, split: int, concat: int) -> Any:
-        return all_to_all_p.bind(
-            leaf, split_axis=split, concat_axis=concat, axis_name=names,
+        return bind_checked(
+            all_to_all_p, leaf, split_axis=split, concat_axis=concat, axis_name=names,
             axis_index_groups=groups, sizes=sizes,
         )  # fmt: skip
 

@@ -174,7 +174,7 @@ def _gather_batch(
     return row_gather(x, indices, mode, batch_dims + 1), 0
 
 
-def _bounded(builder: Any, index: Any, size: Any) -> tuple[Any, Any]:
+def bounded(builder: Any, index: Any, size: Any) -> tuple[Any, Any]:
     """The index clipped to [0, size) as int64, and whether it was inside."""
     zero = builder.const("int64", 0)
     last = builder.apply("sub", size, builder.const("int64", 1))
@@ -194,7 +194,7 @@ def _gather_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> 
     builder = context.builder
     b, mode = params["batch_dims"], params["mode"]
     index = context.element(1, range(indices.ndim))
-    row, inside = _bounded(builder, index, context.size(x.shape[b]))
+    row, inside = bounded(builder, index, context.size(x.shape[b]))
     batch = [context.index(d) for d in range(b)]
     rest = [context.index(d) for d in range(indices.ndim, out.ndim)]
     if mode not in ("fill", "zero"):

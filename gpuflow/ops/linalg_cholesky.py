@@ -12,21 +12,25 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.ops.elementwise import add, div, mul
-from gpuflow.ops.linalg_common import (
-    Outputs,
+from gpuflow.ops.linalg_algebra import (
     Shape,
-    adjoint,
     as_column,
     as_row,
+    identity_like,
+    matmul,
+    swap,
+    symmetrized,
+    triangle,
+)
+from gpuflow.ops.linalg_common import (
+    Outputs,
     check_square,
     each_matrix,
-    identity_like,
+    is_large,
     lapack,
-    matmul,
+    load_scipy,
     matrix_op,
     on_host,
-    swap,
-    triangle,
 )
 from gpuflow.ops.linalg_solve import triangular_solve
 from gpuflow.ops.zeros import instantiate
@@ -40,6 +44,8 @@ def _cholesky_result(shape: Shape, dtype: Any) -> Outputs:
 def _cholesky_impl(xp: Any, a: Any) -> Any:
     """Reads the lower triangle."""
     try:
+        if xp is np and a.size and is_large(a):
+            return load_scipy().cholesky(a, lower=True, check_finite=False)
         return xp.linalg.cholesky(a)
     except np.linalg.LinAlgError:
         return _cholesky_with_nan(xp, a)
@@ -87,11 +93,6 @@ cholesky_p = matrix_op(
     jvp=_cholesky_jvp,
     lower=Library(flops=lambda ins, outs, params: ins[0].size * ins[0].shape[-1] // 3),
 )
-
-
-def symmetrized(x: Any) -> Any:
-    """The mean of a matrix and its adjoint."""
-    return mul(add(x, adjoint(x)), 0.5)
 
 
 def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:

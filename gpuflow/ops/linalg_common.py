@@ -1,4 +1,4 @@
-"""What the matrix ops share: how one is defined, calls of LAPACK, and small matrix algebra.
+"""What the matrix ops share: how one is defined, and calls of LAPACK.
 
 Every op acts on the last two dimensions and is batched over the leading ones. Failures (a matrix
 that is not positive definite, an iteration that does not converge, nan inside) give nan for the
@@ -15,41 +15,17 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
-from gpuflow.ops.axes import broadcast_in_dim, insert_axis, reduce_sum, reshape, transpose
-from gpuflow.ops.comparison import eq, ge
-from gpuflow.ops.complex_numbers import conj, part_dtype
-from gpuflow.ops.contractions import dot_general
-from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
-from gpuflow.ops.elementwise import add
-from gpuflow.ops.layout import iota, slice_in_dim
+from gpuflow.ops.linalg_algebra import Shape
 from gpuflow.ops.moving import batch_to_dim
-from gpuflow.ops.selection import where
 
-Shape = tuple[int, ...]
 Outputs = list[tuple[Shape, Any]]
 
 MATRIX_DTYPES = (dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
-
-
-def real_dtype(dtype: Any) -> np.dtype:
-    """The dtype of norms and singular values of matrices of ``dtype``."""
-    return part_dtype(dtype) if dtypes.is_complex(dtype) else dtype
-
-
-def complex_dtype(dtype: Any) -> np.dtype:
-    """The dtype of eigenvalues of general matrices of ``dtype``."""
-    double = dtype in (dtypes.float64, dtypes.complex128)
-    return dtypes.complex128 if double else dtypes.complex64
-
-
-def to_dtype(x: Any, dtype: Any) -> Any:
-    """``x`` in ``dtype``, unchanged where it has it."""
-    return x if aval_of(x).dtype == dtype else convert_element_type(x, dtype)
 
 
 # --- definition ----------------------------------------------------------------------------
@@ -159,8 +135,8 @@ def plain_subset(subset: Any) -> tuple[int, int] | None:
 # --- libraries -----------------------------------------------------------------------------
 
 
-def load_lapack() -> ModuleType:
-    """SciPy's LAPACK: slow to import, so only on first use."""
+def load_scipy() -> ModuleType:
+    """SciPy's matrix routines: slow to import, so only on first use."""
     import scipy.linalg
 
     return scipy.linalg
@@ -168,7 +144,16 @@ def load_lapack() -> ModuleType:
 
 def lapack(names: Sequence[str], *arrays: np.ndarray) -> Any:
     """The LAPACK functions of the dtype of ``arrays``."""
-    return load_lapack().get_lapack_funcs(tuple(names), arrays)
+    return load_scipy().get_lapack_funcs(tuple(names), arrays)
+
+
+# SciPy's LAPACK is up to twice as fast as NumPy's on large matrices; NumPy loops over a batch in C.
+_LARGE = 64
+
+
+def is_large(a: np.ndarray) -> bool:
+    """Whether SciPy's routines beat NumPy's on such matrices."""
+    return min(a.shape[-2:]) >= _LARGE
 
 
 def on_host(impl: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,7 +198,9 @@ def failing_as_nan(
 
     LAPACK's iterations need not end for nan, so such matrices never reach them.
     """
-    finite = np.isfinite(a).all(axis=(-2, -1))
+    # A sum that is finite has finite terms, and is the fastest test.
+    all_finite = bool(np.isfinite(a.sum()))
+    finite = np.True_ if all_finite else np.isfinite(a).all(axis=(-2, -1))
     if not finite.all():
         a = np.where(finite[..., None, None], a, np.eye(*a.shape[-2:], dtype=a.dtype))
     try:
@@ -241,91 +228,3 @@ def _one_by_one(
         for out, own in zip(outs, found, strict=True):
             out[place] = own
     return outs
-
-
-# --- matrix algebra of the rules -----------------------------------------------------------
-
-
-def swap(x: Any) -> Any:
-    """The transposed matrices."""
-    rank = aval_of(x).ndim
-    return transpose(x, (*range(rank - 2), rank - 1, rank - 2))
-
-
-def adjoint(x: Any) -> Any:
-    """The transposed conjugate matrices."""
-    return swap(conjugate(x))
-
-
-def conjugate(x: Any) -> Any:
-    """The conjugate; real arrays stay real."""
-    return conj(x) if dtypes.is_complex(aval_of(x).dtype) else x
-
-
-def matmul(x: Any, y: Any) -> Any:
-    """The products of matrices with equal batch dimensions."""
-    rank = aval_of(x).ndim
-    batch = tuple(range(rank - 2))
-    return dot_general(x, y, (((rank - 1,), (rank - 2,)), (batch, batch)))
-
-
-def triangle(x: Any, lower: bool, offset: int = 0) -> Any:
-    """The elements on one side of diagonal ``offset`` with it; zeros elsewhere."""
-    row, column = _places(aval_of(x).shape)
-    diagonal = add(row, offset) if offset else row
-    return where(ge(diagonal, column) if lower else ge(column, diagonal), x, 0)
-
-
-def _places(shape: Shape) -> tuple[Any, Any]:
-    """The row and the column of each element, with batch dimensions of size 1."""
-    own = (*(1,) * (len(shape) - 2), *shape[-2:])
-    return iota(np.int32, own, len(own) - 2), iota(np.int32, own, len(own) - 1)
-
-
-def is_diagonal(shape: Shape) -> Any:
-    """Where the main diagonals of matrices are: a mask with batch dimensions of size 1."""
-    return eq(*_places(shape))
-
-
-def identity_like(x: Any) -> Any:
-    """Identities of the size of the matrices ``x``, with batch dimensions of size 1."""
-    aval = aval_of(x)
-    return convert_element_type(is_diagonal(aval.shape), aval.dtype)
-
-
-def diagonal_of(x: Any) -> Any:
-    """The main diagonals of square matrices, as vectors."""
-    return reduce_sum(where(is_diagonal(aval_of(x).shape), x, 0), (aval_of(x).ndim - 1,))
-
-
-def as_column(x: Any) -> Any:
-    """Vectors as matrices of one column."""
-    return insert_axis(x, aval_of(x).ndim)
-
-
-def as_row(x: Any) -> Any:
-    """Vectors as matrices of one row."""
-    return insert_axis(x, aval_of(x).ndim - 1)
-
-
-def columns(x: Any, start: int, stop: int) -> Any:
-    """Some columns of matrices."""
-    return slice_in_dim(x, start, stop, axis=aval_of(x).ndim - 1)
-
-
-def rows(x: Any, start: int, stop: int) -> Any:
-    """Some rows of matrices."""
-    return slice_in_dim(x, start, stop, axis=aval_of(x).ndim - 2)
-
-
-def spread(x: Any, batch: Shape, rank: int) -> Any:
-    """``x`` with its last ``rank`` dimensions kept and the others broadcast to ``batch``."""
-    shape = aval_of(x).shape
-    own, inner = shape[: len(shape) - rank], shape[len(shape) - rank :]
-    if own == batch:
-        return x
-    offset = len(batch) - len(own)
-    kept = [d for d, size in enumerate(own) if size != 1]
-    squeezed = reshape(x, (*(own[d] for d in kept), *inner))
-    dims = [*(offset + d for d in kept), *range(len(batch), len(batch) + rank)]
-    return broadcast_in_dim(squeezed, (*batch, *inner), dims)

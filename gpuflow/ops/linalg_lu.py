@@ -16,20 +16,16 @@ from gpuflow.core.rules import zero_tangent
 from gpuflow.ops.elementwise import add
 from gpuflow.ops.indexing import row_gather
 from gpuflow.ops.layout import iota, pad
-from gpuflow.ops.linalg_common import (
-    Outputs,
+from gpuflow.ops.linalg_algebra import (
     Shape,
     columns,
-    each_matrix,
     identity_like,
     is_diagonal,
-    lapack,
     matmul,
-    matrix_op,
-    on_host,
     rows,
     triangle,
 )
+from gpuflow.ops.linalg_common import Outputs, each_matrix, lapack, matrix_op, on_host
 from gpuflow.ops.linalg_solve import triangular_solve
 from gpuflow.ops.selection import where
 from gpuflow.ops.sorting import sort_key_val
@@ -39,8 +35,8 @@ def _lu_result(shape: Shape, dtype: Any) -> Outputs:
     return [(shape, dtype), ((min(shape),), dtypes.int32), ((shape[0],), dtypes.int32)]
 
 
-# Eliminating a column of all matrices of a batch costs NumPy as much as LAPACK's calls for this many
-# matrices, as long as they are small.
+# Eliminating a column of all matrices of a batch costs NumPy as much as calls of LAPACK for this
+# many matrices, as long as they are small.
 _MATRICES_PER_COLUMN = 6
 _SMALL = 8
 
@@ -181,6 +177,12 @@ def _permutation_impl(xp: Any, pivots: Any, *, permutation_size: int) -> Any:
     out = np.empty((prod(batch), permutation_size), np.int32)
     out[...] = np.arange(permutation_size, dtype=np.int32)
     chosen, every = pivots.reshape(len(out), count), np.arange(len(out))
+    if len(out) == 1:
+        order = list(range(permutation_size))
+        for k, other in enumerate(chosen[0].tolist()):
+            order[k], order[other] = order[other], order[k]
+        out[0] = order
+        return out.reshape(*batch, permutation_size)
     for k in range(count if len(out) else 0):
         other = chosen[:, k]
         out[:, k], out[every, other] = out[every, other], out[:, k].copy()

@@ -16,28 +16,32 @@ from gpuflow.ops.complex_numbers import complex as complex_number
 from gpuflow.ops.complex_numbers import imag
 from gpuflow.ops.elementwise import add, sub
 from gpuflow.ops.joining import concatenate
-from gpuflow.ops.linalg_common import (
-    Outputs,
+from gpuflow.ops.linalg_algebra import (
     Shape,
     adjoint,
     columns,
-    each_matrix,
     identity_like,
     is_diagonal,
-    lapack,
     matmul,
-    matrix_op,
-    on_host,
     rows,
     swap,
     triangle,
+)
+
+# --- geqrf, householder_product ------------------------------------------------------------
+from gpuflow.ops.linalg_common import (
+    Outputs,
+    each_matrix,
+    is_large,
+    lapack,
+    load_scipy,
+    matrix_op,
+    on_host,
 )
 from gpuflow.ops.linalg_lu import permute_rows, solve_matrices
 from gpuflow.ops.linalg_solve import triangular_solve
 from gpuflow.ops.selection import where
 from gpuflow.ops.zeros import full
-
-# --- geqrf, householder_product ------------------------------------------------------------
 
 
 def _geqrf_result(shape: Shape, dtype: Any) -> Outputs:
@@ -141,27 +145,20 @@ def _qr_impl(xp: Any, a: Any, *, pivoting: bool, full_matrices: bool) -> list[An
         found = [xp.zeros((*a.shape[:-2], *shape), dtype) for shape, dtype in outs]
         found[0][...] = xp.eye(*outs[0][0], dtype=a.dtype)
         return found
-    if pivoting:
-        return _pivoted(xp, a, full_matrices=full_matrices)
-    return list(xp.linalg.qr(a, mode="complete" if full_matrices else "reduced"))
+    mode = "complete" if full_matrices else "reduced"
+    if xp is not np and not pivoting:
+        return list(xp.linalg.qr(a, mode=mode))
+    if pivoting or is_large(a):
+        return _by_scipy(xp, a, pivoting=pivoting, full_matrices=full_matrices)
+    return list(np.linalg.qr(a, mode=mode))
 
 
 @on_host
-def _pivoted(xp: Any, a: Any, *, full_matrices: bool) -> list[Any]:
+def _by_scipy(xp: Any, a: Any, *, pivoting: bool, full_matrices: bool) -> list[Any]:
     del xp
-    m, n = a.shape[-2:]
-    outs = _qr_result((m, n), a.dtype, pivoting=True, full_matrices=full_matrices)
-    inner = outs[0][0][1]
-    geqp3, orgqr = lapack(["geqp3", "ungqr" if a.dtype.kind == "c" else "orgqr"], a)
-
-    def factor(own: np.ndarray) -> Sequence[np.ndarray]:
-        reflectors, order, factors, *_ = geqp3(own)
-        wide = np.zeros((m, inner), own.dtype)
-        wide[:, : min(m, n)] = reflectors[:, : min(m, n)]
-        q = orgqr(wide, factors)[0]
-        return [q, np.triu(reflectors[:inner]), order - 1]
-
-    return each_matrix(factor, [a], [2], outs)
+    mode = "full" if full_matrices else "economic"
+    found = load_scipy().qr(a, mode=mode, pivoting=pivoting, check_finite=False)
+    return [*found[:2], *[order.astype(np.int32) for order in found[2:]]]
 
 
 def _thin_tangents(q: Any, r: Any, tangent: Any) -> tuple[Any, Any]:

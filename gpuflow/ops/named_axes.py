@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base import dtypes
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
@@ -19,7 +20,7 @@ from gpuflow.core.effects import AxisUse
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.axes import broadcast_in_dim, move_axis, reshape, squeeze
-from gpuflow.ops.define import define
+from gpuflow.ops.define import define, is_number
 from gpuflow.ops.indexing import row_gather
 from gpuflow.ops.layout import slice_in_dim
 
@@ -79,6 +80,17 @@ def linear_collective(name: str, **fields: Any) -> Primitive:
 
     made = define(name, impl=impl, jvp=jvp, effects=effects, **fields)
     return made
+
+
+def bind_checked(primitive: Primitive, x: Any, **params: Any) -> Any:
+    """Bind after the shape rule: under vmap errors are to name the user's call, not the rule's."""
+    primitive.shape(aval_of(x), **params)
+    return primitive.bind(x, **params)
+
+
+def is_summable(dtype: Any) -> bool:
+    """Numbers, but no bools and no keys."""
+    return not dtypes.is_extended(dtype) and is_number(dtype)
 
 
 def is_over(axis: AxisData, names: Names) -> bool:

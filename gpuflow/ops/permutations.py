@@ -16,9 +16,10 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.axes import move_axis
-from gpuflow.ops.collectives import index_of, own_choice, psum_p
+from gpuflow.ops.axis_index import index_of, own_choice
+from gpuflow.ops.collectives import psum_p
 from gpuflow.ops.define import unary_transpose
-from gpuflow.ops.exchanges import all_gather_p
+from gpuflow.ops.gathering import gather_batch
 from gpuflow.ops.indexing import row_gather
 from gpuflow.ops.named_axes import (
     Names,
@@ -63,7 +64,7 @@ def _permute_batch(
             return x, None
         return row_gather(mapped_in_front(x, dim, axis.size), sources, "zero"), 0
     # Senders may be anywhere on the other axes: gather all, and take what the table says.
-    gathered, _ = all_gather_p.batch(
+    gathered, _ = gather_batch(
         axis, operands, dims, all_gather_dimension=0, axis_name=axis_name, axis_index_groups=None,
         sizes=sizes, tiled=False,
     )  # fmt: skip

@@ -20,7 +20,9 @@ def _refuses(error, pattern, function, *args):
 X = jnp.arange(3.0)
 
 CARRIES = {
-    "shape": (lambda c, x: (jnp.stack([c, c]), None), 0.0, r"carry is f32\[\] at first and f32\[2\]"),
+    "shape": (
+        lambda c, x: (jnp.stack([c, c]), None), 0.0, r"carry is f32\[\] at first and f32\[2\]",
+    ),
     "dtype": (lambda c, x: (c.astype(jnp.int32), None), X[0], r"f32\[\] at first and i32\[\]"),
     "leaf": (
         lambda c, x: ({"a": c["a"], "b": c["b"] > 0}, None), {"a": X, "b": X},
@@ -76,10 +78,11 @@ def test_reverse_mode_of_loops_of_unknown_length():
 
     for g in (gf.grad(f), gf.jit(gf.grad(f)), lambda x: gf.vjp(f, x)[1](1.0)):
         _refuses(ValueError, "max_steps", g, 2.0)
-    _refuses(
-        ValueError, "Python ints as bounds",
-        gf.grad(lambda x, n: gf.jit(lambda n: lax.fori_loop(0, n, lambda k, c: c * x, x))(n)), 2.0, 3,
-    )  # fmt: skip
+
+    def power(x, n):
+        return gf.jit(lambda n: lax.fori_loop(0, n, lambda k, c: c * x, x))(n)
+
+    _refuses(ValueError, "Python ints as bounds", gf.grad(power), 2.0, 3)
 
 
 def test_fori_refusals():

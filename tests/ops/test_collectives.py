@@ -1,13 +1,17 @@
 """Collectives under vmap: against a simulation of lanes, derivatives, groups, nesting, errors."""
 
 import itertools
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
+from collective_programs import programs
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.compiler.program import cse, dce
 from gpuflow.core.effects import AxisUse, is_observable
 
 RANDOM = np.random.default_rng(11)
@@ -196,6 +200,10 @@ def test_derivatives_of_extrema(extremum):
         cotangent = RANDOM.normal(size=X.shape)
         whole = gf.vjp(f, x)[1](cotangent)[0]
         np.testing.assert_allclose(np.vdot(cotangent, got), np.vdot(whole, tangent), rtol=1e-9)
+        lanes = _both(
+            lambda v, ct: gf.vjp(lambda u: jnp.sin(OPS[extremum][0](u, "j")) * u, v)[1](ct)[0]
+        )
+        np.testing.assert_allclose(lanes(x, cotangent), whole, rtol=1e-9)
 
 
 def test_ties_share_the_derivative():
@@ -407,24 +415,28 @@ def test_second_derivatives():
     np.testing.assert_allclose(gf.hessian(loss)(x), gf.hessian(plain)(x), rtol=1e-4, atol=1e-5)
 
 
-def test_loops_and_branches_with_collectives():
-    x = np.array([1.0, 2.0, 4.0], "f")
+STORED = json.loads((Path(__file__).parents[1] / "data" / "collective_values.json").read_text())
+PROGRAMS = programs(gf, jnp, lax)
 
-    def scanned(v):
-        return lax.scan(lambda c, _: (c + lax.psum(c, "i"), None), v, None, length=2)[0]
 
-    once = x + x.sum()
-    np.testing.assert_allclose(_mapped(scanned, x), once + once.sum(), **TOLERANCE)
-    shared = _mapped(lambda v: v + lax.fori_loop(0, 3, lambda k, c: lax.psum(c, "i"), 1.0), x)
-    np.testing.assert_allclose(shared, x + 27)
-    for flag, want in ((True, np.full(3, 7.0)), (False, x)):
-        got = _mapped(lambda v, f=flag: lax.cond(f, lambda u: lax.psum(u, "i"), lambda u: u, v), x)
-        np.testing.assert_allclose(got, want)
-    index = _mapped(lambda v: lax.cond(True, lambda: lax.axis_index("i"), lambda: 7), x)
-    np.testing.assert_array_equal(index, [0, 1, 2])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_loops_branches_and_derivatives_as_in_jax(name):
+    got = gf.tree_util.tree_leaves(PROGRAMS[name]())
+    for leaf, want in zip(got, STORED[name], strict=True):
+        np.testing.assert_allclose(leaf, want, **TOLERANCE)
 
 
 # --- what equations say of it ------------------------------------------------------------------
+
+
+def test_passes_treat_collectives_like_any_op():
+    def f(x):
+        lax.psum(x * 2, "i")  # nobody reads it
+        return lax.psum(x, "i") + lax.psum(x, "i")
+
+    jaxpr = gf.make_jaxpr(f, axis_env=[("i", 4)])(1.0).jaxpr
+    names = [eqn.primitive.name for eqn in dce(cse(jaxpr)).eqns]
+    assert len(jaxpr.eqns) == 5 and names == ["psum", "add"]
 
 
 def test_effects_name_the_axis_until_it_is_mapped():

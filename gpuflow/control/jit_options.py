@@ -1,0 +1,126 @@
+"""What ``jit`` was asked for, checked against the function's signature."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpuflow.runtime.device import Device, devices
+
+
+def _indices(value: int | Iterable[int] | None) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def _names(value: str | Iterable[str] | None) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+@dataclass(frozen=True)
+class JitOptions:
+    """What ``jit`` was asked for."""
+
+    static_argnums: tuple[int, ...] = ()
+    static_argnames: tuple[str, ...] = ()
+    donate_argnums: tuple[int, ...] = ()
+    donate_argnames: tuple[str, ...] = ()
+    inline: bool = False
+    device: Device | None = None  # where it runs; None: where its operands are
+
+
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _complete(function: Callable[..., Any], options: JitOptions) -> JitOptions:
+    """Let argnums and argnames name each other, where the signature is known.
+
+    Raises:
+        ValueError: a number or name that is no parameter.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return options
+    kinds = {p.kind for p in parameters}
+    by_keyword = (inspect.Parameter.KEYWORD_ONLY, *VARIADIC)
+    positional = [p.name for p in parameters if p.kind not in by_keyword]
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, *VARIADIC)
+    named = [p.name for p in parameters if p.kind not in by_position]
+    count = len(positional)
+    has_more = inspect.Parameter.VAR_POSITIONAL in kinds
+    takes_any_name = inspect.Parameter.VAR_KEYWORD in kinds
+    for k in (*options.static_argnums, *options.donate_argnums):
+        if not has_more and not -count <= k < count:
+            raise ValueError(
+                f"[jit] argnums must name a parameter of {name_of(function)}; got {k} for "
+                f"{count} positional parameters. Fix: use numbers below {count}."
+            )
+    for name in (*options.static_argnames, *options.donate_argnames):
+        if not takes_any_name and name not in named:
+            raise ValueError(
+                f"[jit] argnames must name a parameter of {name_of(function)}; got {name!r} for "
+                f"{named}. Fix: use one of these."
+            )
+
+    def both(numbers: tuple[int, ...], names: tuple[str, ...]) -> tuple[Any, Any]:
+        # With *args a negative number counts from the end of each call's arguments.
+        numbers = tuple(k + count if k < 0 and not has_more else k for k in numbers)
+        more = tuple(positional.index(name) for name in names if name in positional)
+        other = tuple(positional[k] for k in numbers if 0 <= k < count and positional[k] in named)
+        return tuple(sorted({*numbers, *more})), tuple(sorted({*names, *other}))
+
+    static = both(options.static_argnums, options.static_argnames)
+    donated = both(options.donate_argnums, options.donate_argnames)
+    return replace(
+        options,
+        static_argnums=static[0],
+        static_argnames=static[1],
+        donate_argnums=donated[0],
+        donate_argnames=donated[1],
+    )
+
+
+def name_of(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def make_options(
+    function: Callable[..., Any],
+    static_argnums: int | Iterable[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnums: int | Iterable[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
+    inline: bool = False,
+    device: Device | None = None,
+    backend: str | None = None,
+) -> JitOptions:
+    """The options of ``gpuflow.jit``, completed from the signature.
+
+    Raises:
+        TypeError: ``device`` is no Device.
+        ValueError: a number or name that is no parameter, or both a device and a backend.
+    """
+    if device is not None and backend is not None:
+        raise ValueError(
+            f"[jit] device or backend may be given; got both, {device} and {backend!r}. "
+            "Fix: give the device."
+        )
+    if device is not None and not isinstance(device, Device):
+        raise TypeError(
+            f"[jit] device must be a Device or None; got {device!r}. Fix: gpuflow.devices()[0]."
+        )
+    options = JitOptions(
+        _indices(static_argnums),
+        _names(static_argnames),
+        _indices(donate_argnums),
+        _names(donate_argnames),
+        bool(inline),
+        devices(backend)[0] if backend is not None else device,
+    )
+    return _complete(function, options)

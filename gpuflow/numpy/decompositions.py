@@ -1,0 +1,199 @@
+"""Decompositions of matrices, with NumPy's names and results."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.lax import linalg as lax_linalg
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.promotion import promote_args_inexact
+from gpuflow.ops.linalg_algebra import adjoint, as_row, swap, to_dtype
+from gpuflow.ops.linalg_eigh import eigh_values
+from gpuflow.ops.sorting import take_along
+
+
+class EigResult(NamedTuple):
+    """What ``eig`` gives."""
+
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+class EighResult(NamedTuple):
+    """What ``eigh`` gives."""
+
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+class QRResult(NamedTuple):
+    """What ``qr`` gives."""
+
+    Q: Any
+    R: Any
+
+
+class SVDResult(NamedTuple):
+    """What ``svd`` gives."""
+
+    U: Any
+    S: Any
+    Vh: Any
+
+
+def matrices(name: str, *operands: Any) -> list[Any]:
+    """Operands as arrays of one float or complex dtype."""
+    return [asarray(x) for x in (promote_args_inexact(name, x)[0] for x in operands)]
+
+
+def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Any:
+    """The lower triangular ``L`` with ``L @ L.conj().T == a``, or the upper one.
+
+    Args:
+        a: symmetric or Hermitian positive definite matrices of shape (..., n, n).
+        upper: whether to give the adjoint of ``L``.
+        symmetrize_input: whether to take the mean of ``a`` and its adjoint first.
+
+    Returns:
+        An array like ``a``; nan for matrices that are not positive definite.
+
+    Raises:
+        ValueError: matrices that are not square.
+    """
+    (a,) = matrices("cholesky", a)
+    factor = lax_linalg.cholesky(a, symmetrize_input=symmetrize_input)
+    return adjoint(factor) if upper else factor
+
+
+def svd(
+    a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False,
+    subset_by_index: Any = None,
+) -> Any:  # fmt: skip
+    """The singular value decomposition ``a == U @ diag(S) @ Vh``.
+
+    Args:
+        a: matrices of shape (..., m, n).
+        full_matrices: whether U and Vh are square, or have min(m, n) columns and rows.
+        compute_uv: whether to give more than the singular values.
+        hermitian: whether ``a`` is Hermitian, which is faster.
+        subset_by_index: a range of values to return, (start, stop).
+
+    Returns:
+        (U, S, Vh), or S; the real values fall.
+    """
+    (a,) = matrices("svd", a)
+    if hermitian:
+        return _hermitian_svd(a, compute_uv, subset_by_index)
+    found = lax_linalg.svd(
+        a, full_matrices=full_matrices, compute_uv=compute_uv, subset_by_index=subset_by_index
+    )
+    return SVDResult(*found) if compute_uv else found
+
+
+def _hermitian_svd(a: Any, compute_uv: bool, subset: Any) -> Any:
+    """The absolute eigenvalues; their signs go to the right vectors."""
+    vectors, values = lax_linalg.eigh(a, subset_by_index=subset)
+    sizes, last = lax.abs(values), aval_of(values).ndim - 1
+    if not compute_uv:
+        return lax.rev(lax.sort(sizes), (last,))
+    place = lax.iota(np.int32, aval_of(sizes).shape, last)
+    sizes, place, signs = (
+        lax.rev(x, (last,)) for x in lax.sort((sizes, place, lax.sign(values)), num_keys=1)
+    )
+    columns = lax.broadcast_in_dim(place, aval_of(vectors).shape, (*range(last), last + 1))
+    left = take_along(vectors, columns, last + 1)
+    signed = lax.mul(left, as_row(to_dtype(signs, aval_of(left).dtype)))
+    return SVDResult(left, sizes, adjoint(signed))
+
+
+def svdvals(x: Any, /) -> Any:
+    """The singular values of matrices, falling."""
+    return svd(x, compute_uv=False)
+
+
+def eig(a: Any) -> EigResult:
+    """Eigenvalues and right eigenvectors of general matrices.
+
+    Args:
+        a: matrices of shape (..., n, n).
+
+    Returns:
+        (eigenvalues, eigenvectors), complex, in no particular order; the vectors are columns of
+        length 1. Vectors are differentiable through ``lax.linalg.eig`` only, on request.
+    """
+    (a,) = matrices("eig", a)
+    values, vectors = lax_linalg.eig(a, compute_left_eigenvectors=False)
+    return EigResult(values, vectors)
+
+
+def eigvals(a: Any) -> Any:
+    """The complex eigenvalues of general matrices, in no particular order."""
+    (a,) = matrices("eigvals", a)
+    (values,) = lax_linalg.eig(a, compute_left_eigenvectors=False, compute_right_eigenvectors=False)
+    return values
+
+
+def _is_lower(name: str, side: str | None) -> bool:
+    check(
+        side in (None, "L", "U"),
+        lambda: f"[{name}] UPLO must be None, 'L' or 'U'; got {side!r}. Fix: UPLO='L'.",
+        ValueError,
+    )
+    return side != "U"
+
+
+def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> EighResult:
+    """Eigenvalues and eigenvectors of symmetric or Hermitian matrices.
+
+    Args:
+        a: matrices of shape (..., n, n).
+        UPLO: which triangle is read, ``"L"`` or ``"U"``, where ``symmetrize_input`` is False.
+        symmetrize_input: whether to take the mean of ``a`` and its adjoint first.
+
+    Returns:
+        (eigenvalues, eigenvectors): the real values ascend, the vectors are columns.
+    """
+    (a,) = matrices("eigh", a)
+    vectors, values = lax_linalg.eigh(
+        a, lower=_is_lower("eigh", UPLO), symmetrize_input=symmetrize_input
+    )
+    return EighResult(values, vectors)
+
+
+def eigvalsh(a: Any, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Any:
+    """The real eigenvalues of symmetric or Hermitian matrices, ascending."""
+    (a,) = matrices("eigvalsh", a)
+    lower = _is_lower("eigvalsh", UPLO)
+    return eigh_values(a, lower=lower, symmetrize_input=symmetrize_input)
+
+
+def qr(a: Any, mode: str = "reduced") -> Any:
+    """``a == Q @ R`` with orthonormal columns of Q and upper triangular R.
+
+    Args:
+        a: matrices of shape (..., m, n).
+        mode: ``"reduced"`` (or ``"full"``): Q has min(m, n) columns; ``"complete"``: m; ``"r"``: R
+            alone; ``"raw"``: LAPACK's form, transposed, and its factors.
+
+    Raises:
+        ValueError: another mode.
+    """
+    (a,) = matrices("qr", a)
+    check(
+        mode in ("reduced", "full", "complete", "r", "raw"),
+        lambda: (
+            f"[qr] mode must be 'reduced', 'complete', 'r' or 'raw'; got {mode!r}. "
+            "Fix: mode='reduced'."
+        ),
+        ValueError,
+    )
+    if mode == "raw":
+        reflectors, factors = lax_linalg.geqrf(a)
+        return QRResult(swap(reflectors), factors)
+    q, r = lax_linalg.qr(a, full_matrices=mode == "complete")
+    return r if mode == "r" else QRResult(q, r)

@@ -1,0 +1,152 @@
+"""Least squares and pseudo-inverses, by singular values."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base.errors import check
+from gpuflow.control.custom_rules import custom_jvp
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy import reductions
+from gpuflow.numpy.contractions import matmul
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.decompositions import matrices, svd
+from gpuflow.numpy.promotion import check_arraylike, promote_dtypes_inexact
+from gpuflow.numpy.scalar_types import finfo
+from gpuflow.numpy.shaping import expand_dims, ravel
+from gpuflow.ops.linalg_algebra import (
+    adjoint,
+    real_dtype,
+    spread,
+    swap,
+    to_dtype,
+)
+from gpuflow.ops.selection import where
+
+
+def lstsq(a: Any, b: Any, rcond: Any = None, *, numpy_resid: bool = False) -> tuple[Any, ...]:
+    """The ``x`` of least norm that minimizes the norm of ``a @ x - b``.
+
+    Args:
+        a: a matrix of shape (m, n).
+        b: a vector of m elements, or a matrix of shape (m, k).
+        rcond: singular values below it times the largest one count as 0; by default eps times the
+            larger size.
+        numpy_resid: whether residuals are empty where NumPy leaves them out; not under jit.
+
+    Returns:
+        (x, squared residuals, rank, singular values).
+
+    Raises:
+        ValueError: sizes that do not fit. TypeError: batches.
+    """
+    check_arraylike("lstsq", a, b)
+    a, b = (asarray(x) for x in promote_dtypes_inexact(a, b))
+    check(
+        aval_of(a).ndim == 2 and aval_of(b).ndim in (1, 2),
+        lambda: (
+            f"[lstsq] operands must be a matrix and a vector or matrix; got {aval_of(a)} and "
+            f"{aval_of(b)}. Fix: use vmap for batches."
+        ),
+    )
+    m, n = aval_of(a).shape
+    check(
+        aval_of(b).shape[0] == m,
+        lambda: (
+            f"[lstsq] operands must have equally many rows; got {aval_of(a)} and "
+            f"{aval_of(b)}. Fix: transpose one."
+        ),
+        ValueError,
+    )
+    vector = aval_of(b).ndim == 1
+    right = expand_dims(b, 1) if vector else b
+    x, rank, values = _least_squares(a, right, rcond)
+    if numpy_resid and (int(rank) < n or m <= n):
+        residuals = asarray([], real_dtype(aval_of(a).dtype))
+    else:
+        size = lax.abs(lax.sub(right, matmul(a, x)))
+        residuals = reductions.sum(lax.mul(size, size), 0)
+    return (ravel(x) if vector else x), residuals, rank, values
+
+
+def _least_squares(a: Any, b: Any, rcond: Any) -> tuple[Any, Any, Any]:
+    dtype, part = aval_of(a).dtype, real_dtype(aval_of(a).dtype)
+    (m, n), count = aval_of(a).shape, aval_of(b).shape[1]
+    if m == 0 or n == 0:
+        x = asarray(np.zeros((n, count), dtype))
+        return x, asarray(0), asarray(np.zeros(0, part))
+    eps = float(finfo(part).eps)
+    if rcond is None:
+        bound = asarray(eps * max(m, n), part)
+    else:
+        bound = asarray(rcond, part)
+        bound = where(lax.lt(bound, 0), part.type(eps), bound)
+    u, values, vh = svd(a, full_matrices=False)
+    largest = lax.squeeze(lax.slice_in_dim(values, 0, 1), (0,))
+    used = lax.bitwise_and(lax.gt(values, 0), lax.ge(values, lax.mul(bound, largest)))
+    inverse = where(used, lax.div(part.type(1), where(used, values, 1)), 0)
+    scaled = lax.mul(expand_dims(to_dtype(inverse, dtype), 1), matmul(adjoint(u), b))
+    return matmul(adjoint(vh), scaled), reductions.sum(used), values
+
+
+def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Any:
+    """The pseudo-inverses of matrices.
+
+    Args:
+        a: matrices of shape (..., m, n).
+        rtol: singular values below it times the largest one count as 0; by default ten times eps
+            and the larger size.
+        hermitian: whether ``a`` is Hermitian.
+        rcond: another name of ``rtol``.
+
+    Returns:
+        An array of shape (..., n, m).
+
+    Raises:
+        ValueError: both names at once.
+    """
+    check(
+        rtol is None or rcond is None,
+        lambda: "[pinv] only one of rtol and rcond may be given; got both. Fix: rtol=...",
+        ValueError,
+    )
+    (a,) = matrices("pinv", a)
+    part = real_dtype(aval_of(a).dtype)
+    bound = rcond if rtol is None else rtol
+    if bound is None:
+        bound = 10.0 * max(*aval_of(a).shape[-2:], 1) * float(finfo(part).eps)
+    return _pinv(a, asarray(bound, part), hermitian)
+
+
+@partial(custom_jvp, nondiff_argnums=(2,))
+def _pinv(a: Any, rtol: Any, hermitian: bool) -> Any:
+    if aval_of(a).size == 0:
+        return swap(a)
+    u, values, vh = svd(a, full_matrices=False, hermitian=hermitian)
+    last = aval_of(values).ndim - 1
+    largest = lax.slice_in_dim(values, 0, 1, axis=last)
+    bound = lax.mul(spread(expand_dims(rtol, -1), aval_of(a).shape[:-2], 1), largest)
+    inverse = where(lax.gt(values, bound), lax.div(aval_of(values).dtype.type(1), values), 0)
+    scaled = lax.mul(expand_dims(to_dtype(inverse, aval_of(u).dtype), -1), adjoint(u))
+    return matmul(adjoint(vh), scaled)
+
+
+@_pinv.defjvp
+def _pinv_jvp(hermitian: bool, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """The derivative where the rank does not change.
+
+    Source: Golub and Pereyra, The differentiation of pseudo-inverses and nonlinear least squares
+    problems whose variables separate (1973), equation 4.12.
+    """
+    (a, rtol), d_a = primals, tangents[0]
+    p = _pinv(a, rtol, hermitian)
+    change = adjoint(d_a)
+    first = matmul(p, matmul(adjoint(p), change))
+    second = matmul(change, matmul(adjoint(p), p))
+    outside = lax.sub(first, matmul(matmul(first, a), p))
+    beyond = lax.sub(second, matmul(p, matmul(a, second)))
+    return p, lax.sub(lax.add(outside, beyond), matmul(matmul(p, d_a), p))

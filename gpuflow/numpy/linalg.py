@@ -1,0 +1,106 @@
+"""jnp.linalg: matrix decompositions, solvers, norms and products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuflow.base.errors import check
+from gpuflow.base.names import missing_name as _missing_name
+from gpuflow.base.names import public_names as _public_names
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy import contractions as _contractions
+from gpuflow.numpy import matrices as _matrices
+from gpuflow.numpy.contractions import matmul as matmul
+from gpuflow.numpy.contractions import tensordot as tensordot
+from gpuflow.numpy.creation import astype
+from gpuflow.numpy.decompositions import cholesky as cholesky
+from gpuflow.numpy.decompositions import eig as eig
+from gpuflow.numpy.decompositions import eigh as eigh
+from gpuflow.numpy.decompositions import eigvals as eigvals
+from gpuflow.numpy.decompositions import eigvalsh as eigvalsh
+from gpuflow.numpy.decompositions import qr as qr
+from gpuflow.numpy.decompositions import svd as svd
+from gpuflow.numpy.decompositions import svdvals as svdvals
+from gpuflow.numpy.determinants import det as det
+from gpuflow.numpy.determinants import slogdet as slogdet
+from gpuflow.numpy.least_squares import lstsq as lstsq
+from gpuflow.numpy.least_squares import pinv as pinv
+from gpuflow.numpy.norms import cond as cond
+from gpuflow.numpy.norms import matrix_norm as matrix_norm
+from gpuflow.numpy.norms import matrix_rank as matrix_rank
+from gpuflow.numpy.norms import norm as norm
+from gpuflow.numpy.norms import vector_norm as vector_norm
+from gpuflow.numpy.promotion import check_arraylike
+from gpuflow.numpy.shaping import matrix_transpose as matrix_transpose
+from gpuflow.numpy.solvers import inv as inv
+from gpuflow.numpy.solvers import matrix_power as matrix_power
+from gpuflow.numpy.solvers import multi_dot as multi_dot
+from gpuflow.numpy.solvers import solve as solve
+from gpuflow.numpy.solvers import tensorinv as tensorinv
+from gpuflow.numpy.solvers import tensorsolve as tensorsolve
+
+_HELPERS = ("Any", "aval_of", "astype", "check", "check_arraylike")
+
+
+def diagonal(x: Any, /, *, offset: int = 0) -> Any:
+    """The elements ``x[..., i, i + offset]`` of matrices in the last two axes."""
+    return _matrices.diagonal(x, offset, -2, -1)
+
+
+def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
+    """The sums of diagonals of matrices in the last two axes."""
+    return _matrices.trace(x, offset, -2, -1, dtype)
+
+
+def outer(x1: Any, x2: Any, /) -> Any:
+    """All products of an element of one vector with one of the other.
+
+    Raises:
+        ValueError: operands that are no vectors.
+    """
+    check_arraylike("outer", x1, x2)
+    check(
+        aval_of(x1).ndim == aval_of(x2).ndim == 1,
+        lambda: (
+            f"[outer] operands must be vectors; got {aval_of(x1)} and {aval_of(x2)}. "
+            "Fix: jnp.outer, which flattens."
+        ),
+        ValueError,
+    )
+    return _contractions.outer(x1, x2)
+
+
+def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    """The cross product of vectors of three elements along ``axis``.
+
+    Raises:
+        ValueError: vectors of another size.
+    """
+    check_arraylike("cross", x1, x2)
+    sizes = tuple(aval_of(x).shape[axis] for x in (x1, x2))
+    check(
+        sizes == (3, 3),
+        lambda: f"[cross] vectors must have three elements; got {sizes}. Fix: jnp.cross.",
+        ValueError,
+    )
+    return _matrices.cross(x1, x2, axis=axis)
+
+
+def vecdot(
+    x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:  # fmt: skip
+    """The scalar product along ``axis``; the first operand is conjugated.
+
+    Args:
+        precision: a hint for devices that can trade accuracy for speed.
+        preferred_element_type: dtype of the result.
+    """
+    del precision
+    out = _contractions.vecdot(x1, x2, axis=axis)
+    return out if preferred_element_type is None else astype(out, preferred_element_type)
+
+
+__getattr__ = _missing_name(
+    __name__, "jnp.linalg", [k for k in _public_names(globals()) if k not in _HELPERS]
+)

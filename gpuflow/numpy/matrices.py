@@ -1,0 +1,174 @@
+"""Diagonals and products of vectors and matrices that are no plain contraction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy import reductions
+from gpuflow.numpy.contractions import matmul
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.elementary import conj
+from gpuflow.numpy.joining import stack
+from gpuflow.numpy.promotion import check_arraylike, no_out, promote_dtypes, to_rank
+from gpuflow.numpy.ranges import arange
+from gpuflow.numpy.shaping import expand_dims, moveaxis, reshape, squeeze
+from gpuflow.numpy.ufuncs import multiply, power, subtract
+
+
+def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """The elements ``a[..., i, i + offset]`` of two axes, as a last axis.
+
+    Args:
+        a: array of rank 2 or more.
+        offset: how far above the main diagonal.
+        axis1: the axis of rows. axis2: that of columns.
+
+    Raises:
+        ValueError: fewer than two axes, or one axis twice.
+    """
+    check_arraylike("diagonal", a)
+    rank = aval_of(a).ndim
+    check(
+        rank >= 2,
+        lambda: f"[diagonal] the array must have two axes; got {aval_of(a)}. Fix: jnp.diag.",
+        ValueError,
+    )
+    rows, columns = (canonicalize_axis(axis, rank, "diagonal") for axis in (axis1, axis2))
+    check(
+        rows != columns,
+        lambda: f"[diagonal] the axes must differ; got {axis1} and {axis2}. Fix: axis2=1.",
+        ValueError,
+    )
+    x = moveaxis(a, (rows, columns), (rank - 2, rank - 1))
+    *batch, height, width = aval_of(x).shape
+    start = offset if offset >= 0 else -offset * width
+    room = min(height, width - offset) if offset >= 0 else min(height + offset, width)
+    count = max(0, room)
+    # Along the elements of a matrix in one row, those of a diagonal are evenly spaced.
+    flat = lax.reshape(x, (*batch, height * width))
+    if count == 0:
+        return lax.slice_in_dim(flat, 0, 0, axis=rank - 2)
+    stop = start + (count - 1) * (width + 1) + 1
+    return lax.slice_in_dim(flat, start, stop, width + 1, rank - 2)
+
+
+def trace(
+    a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None
+) -> Any:
+    """The sum of a diagonal; arguments as for ``diagonal``.
+
+    Args:
+        dtype: of the result; by default that of ``a``, widened as for ``sum``.
+    """
+    no_out("trace", out)
+    return reductions.sum(diagonal(a, offset, axis1, axis2), -1, dtype)
+
+
+def cross(
+    a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
+) -> Any:
+    """The cross product of vectors of two or three elements.
+
+    Args:
+        a, b: arrays that broadcast after their vectors were moved to the end.
+        axisa, axisb, axisc: where the vectors of the operands and of the result are.
+        axis: all three at once.
+
+    Returns:
+        Vectors of three elements; of two of two elements, only the third, without an axis.
+
+    Raises:
+        ValueError: vectors of another size.
+    """
+    if axis is not None:
+        axisa = axisb = axisc = axis
+    a, b = _common("cross", moveaxis(a, axisa, -1), moveaxis(b, axisb, -1))
+    sizes = aval_of(a).shape[-1], aval_of(b).shape[-1]
+    check(
+        all(size in (2, 3) for size in sizes),
+        lambda: f"[cross] vectors must have two or three elements; got {sizes}. Fix: axis=...",
+        ValueError,
+    )
+    left, right = ([_element(x, k) for k in range(aval_of(x).shape[-1])] for x in (a, b))
+    third = _turned(left, right, 0, 1)
+    if sizes == (2, 2):
+        return third
+    for parts in (left, right):
+        if len(parts) == 2:
+            parts.append(lax.mul(parts[0], 0))
+    parts = [_turned(left, right, 1, 2), _turned(left, right, 2, 0), third]
+    return moveaxis(stack(parts, -1), -1, axisc)
+
+
+def _common(name: str, a: Any, b: Any) -> list[Any]:
+    """Both operands in their common dtype, as arrays; their shapes need not broadcast."""
+    check_arraylike(name, a, b)
+    return [asarray(x) for x in promote_dtypes(a, b)]
+
+
+def _element(x: Any, place: int) -> Any:
+    axis = aval_of(x).ndim - 1
+    return lax.squeeze(lax.slice_in_dim(x, place, place + 1, axis=axis), (axis,))
+
+
+def _turned(left: list[Any], right: list[Any], i: int, j: int) -> Any:
+    return subtract(multiply(left[i], right[j]), multiply(left[j], right[i]))
+
+
+def kron(a: Any, b: Any) -> Any:
+    """The Kronecker product: every element of ``a`` times all of ``b``."""
+    a, b = _common("kron", a, b)
+    rank = max(aval_of(a).ndim, aval_of(b).ndim)
+    a, b = to_rank(a, rank), to_rank(b, rank)
+    left, right = aval_of(a).shape, aval_of(b).shape
+    own, other = range(0, 2 * len(left), 2), range(1, 2 * len(left) + 1, 2)
+    product = multiply(expand_dims(a, tuple(other)), expand_dims(b, tuple(own)))
+    return reshape(product, tuple(m * n for m, n in zip(left, right)))
+
+
+def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
+    """The matrix whose columns are powers of ``x``.
+
+    Args:
+        x: vector.
+        N: the number of columns; by default the size of ``x``.
+        increasing: whether powers grow from left to right.
+
+    Raises:
+        ValueError: no vector, or a negative ``N``.
+    """
+    check_arraylike("vander", x)
+    aval = aval_of(x)
+    check(
+        aval.ndim == 1,
+        lambda: f"[vander] x must be a vector; got {aval}. Fix: jnp.ravel(x).",
+        ValueError,
+    )
+    count = aval.shape[0] if N is None else int(N)
+    check(count >= 0, lambda: f"[vander] N must not be negative; got {N}. Fix: N=0.", ValueError)
+    powers = arange(count, dtype=np.int32)
+    if not increasing:
+        powers = lax.rev(powers, (0,))
+    dtype = aval.dtype if not dtypes.is_bool(aval.dtype) else dtypes.int32
+    column = lax.convert_element_type(expand_dims(x, 1), dtype)
+    powers = powers if dtypes.is_inexact(dtype) else lax.convert_element_type(powers, dtype)
+    return power(column, expand_dims(powers, 0))
+
+
+def matvec(x1: Any, x2: Any, /) -> Any:
+    """Matrices of shape (..., m, n) times vectors (..., n)."""
+    check_arraylike("matvec", x1, x2)
+    return squeeze(matmul(x1, expand_dims(x2, -1)), -1)
+
+
+def vecmat(x1: Any, x2: Any, /) -> Any:
+    """The conjugates of vectors (..., n) times matrices (..., n, m)."""
+    check_arraylike("vecmat", x1, x2)
+    return squeeze(matmul(expand_dims(conj(x1), -2), x2), -2)

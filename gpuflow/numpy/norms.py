@@ -1,0 +1,207 @@
+"""Norms of vectors and matrices, and what is read off singular values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axes, canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy import reductions
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.decompositions import svd, svdvals
+from gpuflow.numpy.promotion import check_arraylike, promote_args_inexact
+from gpuflow.numpy.scalar_types import finfo
+from gpuflow.numpy.shaping import Axes, expand_dims, moveaxis
+from gpuflow.numpy.solvers import inv
+from gpuflow.numpy.ufuncs import abs as absolute
+from gpuflow.numpy.ufuncs import power
+from gpuflow.ops.linalg_algebra import real_dtype, spread
+
+
+def _euclidean(x: Any, axes: Axes, keepdims: bool) -> Any:
+    if aval_of(x).dtype != real_dtype(aval_of(x).dtype):
+        squares = lax.real(lax.mul(x, lax.conj(x)))
+    else:
+        squares = lax.mul(x, x)
+    return lax.sqrt(reductions.sum(squares, axes, keepdims=keepdims))
+
+
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    """The norm of vectors, of matrices, or of all elements.
+
+    Args:
+        x: array.
+        ord: for one axis any number, also inf and -inf; for two axes ``"fro"``, ``"nuc"``, inf,
+            -inf, 1, -1, 2 or -2; None: the root of the sum of squares.
+        axis: one axis, a pair of axes, or None: all of a vector or matrix.
+        keepdims: keep the axes, with size 1.
+
+    Raises:
+        ValueError: an unknown ``ord``, or more than two axes.
+    """
+    (x,) = promote_args_inexact("norm", x)
+    x = asarray(x)
+    rank = aval_of(x).ndim
+    if axis is None and ord is None:
+        return _euclidean(x, None, keepdims)
+    if isinstance(axis, (tuple, list)):  # rows first: their order tells them apart
+        axes = tuple(canonicalize_axis(d, rank, "norm") for d in axis)
+    else:
+        axes = canonicalize_axes(axis, rank, "norm")
+    if len(axes) == 1:
+        return vector_norm(x, axis=axes, keepdims=keepdims, ord=2 if ord is None else ord)
+    check(
+        len(axes) == 2,
+        lambda: (
+            f"[norm] there must be one axis or two; got axis={axis} for {aval_of(x)}. "
+            "Fix: axis=-1 for vectors, axis=(-2, -1) for matrices."
+        ),
+        ValueError,
+    )
+    if ord is None or ord in ("f", "fro"):
+        return _euclidean(x, axes, keepdims)
+    if ord in ("nuc", 2, -2):
+        values = svdvals(moveaxis(x, axes, (-2, -1)))
+        out = _of_values(values, ord)
+        return expand_dims(out, axes) if keepdims else out
+    check(
+        ord in (1, -1, np.inf, -np.inf),
+        lambda: (
+            f"[norm] ord must be 'fro', 'nuc', inf, -inf, 1, -1, 2 or -2 for matrices; got "
+            f"{ord!r}. Fix: ord='fro'."
+        ),
+        ValueError,
+    )
+    summed, compared = axes if ord in (1, -1) else axes[::-1]
+    sums = reductions.sum(absolute(x), summed, keepdims=True)
+    if ord > 0:
+        out = reductions.max(sums, compared, keepdims=True, initial=0)
+    else:
+        out = reductions.min(sums, compared, keepdims=True)
+    return out if keepdims else lax.squeeze(out, axes)
+
+
+def _of_values(values: Any, ord: Any) -> Any:
+    if ord == "nuc":
+        return reductions.sum(values, -1)
+    if ord == 2:
+        return reductions.max(values, -1, initial=0)
+    return reductions.min(values, -1)
+
+
+def vector_norm(x: Any, /, *, axis: Axes = None, keepdims: bool = False, ord: Any = 2) -> Any:
+    """The norm ``sum(abs(x) ** ord) ** (1 / ord)``, its limits for inf and -inf, or for 0 the
+    number of elements that are not 0.
+
+    Args:
+        x: array.
+        axis: axes of the vector, or None for all.
+        keepdims: keep the axes, with size 1.
+        ord: a number.
+
+    Raises:
+        ValueError: an ``ord`` that is no number.
+    """
+    (x,) = promote_args_inexact("vector_norm", x)
+    x = asarray(x)
+    check(
+        not isinstance(ord, str),
+        lambda: f"[vector_norm] ord must be a number; got {ord!r}. Fix: ord=jnp.inf.",
+        ValueError,
+    )
+    if ord is None or ord == 2:
+        return _euclidean(x, axis, keepdims)
+    if ord == np.inf:
+        return reductions.max(absolute(x), axis, keepdims=keepdims, initial=0)
+    if ord == -np.inf:
+        return reductions.min(absolute(x), axis, keepdims=keepdims)
+    if ord == 0:
+        dtype = real_dtype(aval_of(x).dtype)
+        return reductions.sum(lax.ne(x, 0), axis, dtype, keepdims=keepdims)
+    if ord == 1:
+        return reductions.sum(absolute(x), axis, keepdims=keepdims)
+    powers = power(absolute(x), ord)
+    return power(reductions.sum(powers, axis, keepdims=keepdims), 1 / ord)
+
+
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
+    """``norm`` of the matrices in the last two axes."""
+    return norm(x, ord, (-2, -1), keepdims)
+
+
+def cond(x: Any, p: Any = None) -> Any:
+    """The condition number of matrices: their norm times that of the inverse.
+
+    Args:
+        x: matrices of shape (..., m, n), square unless ``p`` is None, 2 or -2.
+        p: the norm, as for ``norm``; None: 2.
+
+    Raises:
+        ValueError: empty matrices, or not square ones.
+    """
+    (x,) = promote_args_inexact("cond", x)
+    x = asarray(x)
+    shape = aval_of(x).shape
+    check(
+        len(shape) >= 2 and 0 not in shape[-2:],
+        lambda: f"[cond] matrices must not be empty; got {aval_of(x)}. Fix: check the shape.",
+        ValueError,
+    )
+    if p in (None, 2, -2):
+        values = svdvals(x)
+        last = len(shape) - 2
+        count = min(shape[-2:])
+        high = lax.squeeze(lax.slice_in_dim(values, 0, 1, axis=last), (last,))
+        low = lax.squeeze(lax.slice_in_dim(values, count - 1, count, axis=last), (last,))
+        if p != -2:
+            return lax.div(high, low)
+        found = lax.div(low, high)
+    else:
+        check(
+            shape[-2] == shape[-1],
+            lambda: f"[cond] matrices must be square for p={p!r}; got {aval_of(x)}. Fix: p=2.",
+            ValueError,
+        )
+        found = lax.mul(norm(x, p, (-2, -1)), norm(inv(x), p, (-2, -1)))
+    # inf times 0 means that there is no inverse.
+    has_nan = reductions.any(lax.ne(x, x), (-2, -1))
+    no_inverse = lax.bitwise_and(lax.ne(found, found), lax.bitwise_not(has_nan))
+    infinite = lax.broadcast_in_dim(aval_of(found).dtype.type(np.inf), aval_of(found).shape, ())
+    return lax.select(no_inverse, infinite, found)
+
+
+def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any = None) -> Any:
+    """The number of singular values above a bound.
+
+    Args:
+        M: matrices of shape (..., m, n), or a vector or scalar.
+        rtol: the bound, one for each matrix; by default the largest value times eps and the
+            larger size.
+        hermitian: whether ``M`` is Hermitian.
+        tol: another name of ``rtol``.
+
+    Raises:
+        ValueError: both names at once.
+    """
+    check_arraylike("matrix_rank", M)
+    check(
+        rtol is None or tol is None,
+        lambda: "[matrix_rank] only one of rtol and tol may be given; got both. Fix: rtol=...",
+        ValueError,
+    )
+    bound = tol if rtol is None else rtol
+    (x,) = promote_args_inexact("matrix_rank", M)
+    x = asarray(x)
+    if aval_of(x).ndim < 2:
+        return lax.convert_element_type(reductions.any(lax.ne(x, 0)), np.int32)
+    values = svd(x, full_matrices=False, compute_uv=False, hermitian=hermitian)
+    dtype = aval_of(values).dtype
+    if bound is None:
+        eps = float(finfo(dtype).eps) * max(aval_of(x).shape[-2:])
+        bound = lax.mul(reductions.max(values, -1, initial=0), eps)
+    bound = spread(expand_dims(asarray(bound, dtype), -1), aval_of(values).shape[:-1], 1)
+    return reductions.sum(lax.gt(values, bound), -1)

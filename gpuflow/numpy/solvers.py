@@ -1,0 +1,221 @@
+"""Systems of linear equations and inverses; products and powers of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+from operator import index as as_index
+from string import ascii_letters
+from typing import Any
+
+from gpuflow import lax
+from gpuflow.base.errors import check
+from gpuflow.control.custom_rules import custom_jvp
+from gpuflow.core.aval import aval_of
+from gpuflow.lax import linalg as lax_linalg
+from gpuflow.numpy.contractions import matmul
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.decompositions import matrices
+from gpuflow.numpy.einsum import einsum
+from gpuflow.numpy.promotion import check_arraylike, promote_dtypes_inexact
+from gpuflow.numpy.shaping import broadcast_shapes, expand_dims, moveaxis, ravel, reshape
+from gpuflow.ops.linalg_algebra import (
+    identity_like,
+    spread,
+)
+from gpuflow.ops.linalg_lu import lu_solve
+
+
+def check_square(name: str, a: Any) -> None:
+    shape = aval_of(a).shape
+    check(
+        len(shape) >= 2 and shape[-1] == shape[-2],
+        lambda: (
+            f"[{name}] matrices must have shape (..., n, n); got {aval_of(a)}. "
+            "Fix: check the shape."
+        ),
+        ValueError,
+    )
+
+
+# --- systems -------------------------------------------------------------------------------
+
+
+@custom_jvp
+def solve_batched(a: Any, b: Any) -> Any:
+    factors, _, permutation = lax_linalg.lu(a)
+    return _solve_with(factors, permutation, b)
+
+
+@solve_batched.defjvp
+def _solve_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """From A X = B: A dX = dB - dA X, with the factors that are there already."""
+    (a, b), (d_a, d_b) = primals, tangents
+    factors, _, permutation = lax_linalg.lu(a)
+    x = _solve_with(factors, permutation, b)
+    return x, _solve_with(factors, permutation, lax.sub(d_b, matmul(d_a, x)))
+
+
+def _solve_with(factors: Any, permutation: Any, b: Any) -> Any:
+    """One decomposition serves all right-hand sides that go with a matrix."""
+    own, other = aval_of(factors).shape[:-2], aval_of(b).shape[:-2]
+    if not own and other:
+        size, count = aval_of(b).shape[-2:]
+        flat = reshape(moveaxis(b, -2, 0), (size, prod(other) * count))
+        found = reshape(lu_solve(factors, permutation, flat), (size, *other, count))
+        return moveaxis(found, 0, -2)
+    batch = broadcast_shapes(own, other)
+    return lu_solve(spread(factors, batch, 2), spread(permutation, batch, 1), spread(b, batch, 2))
+
+
+def solve(a: Any, b: Any) -> Any:
+    """The solution of ``a @ x == b``.
+
+    Args:
+        a: square matrices of shape (..., n, n).
+        b: a vector of n elements, or matrices of shape (..., n, k); batches broadcast.
+
+    Returns:
+        An array like ``b``; inf or nan for singular matrices.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
+    check_arraylike("solve", a, b)
+    a, b = (asarray(x) for x in promote_dtypes_inexact(a, b))
+    check_square("solve", a)
+    shape = aval_of(b).shape
+    vector = len(shape) == 1
+    check(
+        len(shape) >= 1 and shape[-1 if vector else -2] == aval_of(a).shape[-1],
+        lambda: (
+            f"[solve] b must be a vector, or matrices with as many rows as a; got {aval_of(a)} "
+            f"and {aval_of(b)}. Fix: solve(a, b[..., None])[..., 0] for batches of vectors."
+        ),
+        ValueError,
+    )
+    if not vector:
+        return solve_batched(a, b)
+    return lax.squeeze(solve_batched(a, expand_dims(b, 1)), (aval_of(a).ndim - 1,))
+
+
+def inv(a: Any) -> Any:
+    """The inverses of square matrices of shape (..., n, n)."""
+    (a,) = matrices("inv", a)
+    check_square("inv", a)
+    return solve_batched(a, spread(identity_like(a), aval_of(a).shape[:-2], 2))
+
+
+def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Any:
+    """The ``x`` with ``tensordot(a, x, x.ndim) == b``.
+
+    Args:
+        a: array of shape (*b.shape, *x.shape), as many equations as unknowns.
+        b: array.
+        axes: axes of ``a`` to move to the end first.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
+    check_arraylike("tensorsolve", a, b)
+    if axes is not None:
+        rank = aval_of(a).ndim
+        a = moveaxis(a, tuple(axes), tuple(range(rank - len(axes), rank)))
+    left, right = aval_of(a).shape, aval_of(b).shape
+    unknown = left[len(right) :]
+    check(
+        left[: len(right)] == right and prod(right) == prod(unknown),
+        lambda: (
+            f"[tensorsolve] a must have the shape of b and then as many unknowns; got "
+            f"{aval_of(a)} and {aval_of(b)}. Fix: reorder the axes of a."
+        ),
+        ValueError,
+    )
+    count = prod(right)
+    return reshape(solve(reshape(a, (count, count)), ravel(b)), unknown)
+
+
+def tensorinv(a: Any, ind: int = 2) -> Any:
+    """The inverse of ``a`` as a map from its last axes to its first ``ind`` ones.
+
+    Raises:
+        ValueError: a map that is not square, or ``ind`` below 1.
+    """
+    check_arraylike("tensorinv", a)
+    count, shape = as_index(ind), aval_of(a).shape
+    first, rest = shape[:count], shape[count:]
+    check(
+        count > 0 and prod(first) == prod(rest),
+        lambda: (
+            f"[tensorinv] the first ind axes must hold as many elements as the others; got "
+            f"{aval_of(a)} and ind={ind}. Fix: another ind."
+        ),
+        ValueError,
+    )
+    size = prod(first)
+    return reshape(inv(reshape(a, (size, size))), (*rest, *first))
+
+
+# --- powers and chains ---------------------------------------------------------------------
+
+
+def matrix_power(a: Any, n: int) -> Any:
+    """Square matrices times themselves, ``n`` times; negative powers are those of the inverse.
+
+    Raises:
+        TypeError: matrices that are not square, or ``n`` that is no integer.
+    """
+    check_arraylike("matrix_power", a)
+    a, shape = asarray(a), aval_of(a).shape
+    check(
+        len(shape) >= 2 and shape[-1] == shape[-2],
+        lambda: f"[matrix_power] matrices must be square; got {aval_of(a)}. Fix: a[..., :n, :n].",
+    )
+    check(
+        hasattr(n, "__index__"),
+        lambda: f"[matrix_power] n must be an integer; got {n!r}. Fix: pass a Python int.",
+    )
+    count = as_index(n)
+    if count == 0:
+        return spread(identity_like(a), shape[:-2], 2)
+    base = inv(a) if count < 0 else a
+    found, count = None, abs(count)
+    while True:
+        if count % 2:
+            found = base if found is None else matmul(found, base)
+        count //= 2
+        if not count:
+            return found
+        base = matmul(base, base)
+
+
+def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Any:
+    """The product of two or more matrices, in the cheapest order.
+
+    Args:
+        arrays: matrices; the first and the last may be vectors.
+        precision: a hint for devices that can trade accuracy for speed.
+
+    Raises:
+        ValueError: fewer than two arrays, or shapes that do not fit.
+    """
+    arrays = list(arrays)
+    check_arraylike("multi_dot", *arrays)
+    shapes = [aval_of(x).shape for x in arrays]
+    ends_fit = len(shapes) >= 2 and all(len(shape) in (1, 2) for shape in (shapes[0], shapes[-1]))
+    check(
+        ends_fit
+        and all(len(shape) == 2 for shape in shapes[1:-1])
+        and all(left[-1] == right[0] for left, right in pairwise(shapes)),
+        lambda: (
+            f"[multi_dot] there must be two or more matrices of which inner sizes agree; got "
+            f"shapes {shapes}. Fix: transpose an operand."
+        ),
+        ValueError,
+    )
+    letters = [ascii_letters[k : k + 2] for k in range(len(shapes))]
+    letters[0] = letters[0][2 - len(shapes[0]) :]
+    letters[-1] = letters[-1][: len(shapes[-1])]
+    out = letters[0][:-1] + letters[-1][1:]
+    return einsum(f"{','.join(letters)}->{out}", *arrays, precision=precision)

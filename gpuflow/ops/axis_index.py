@@ -1,0 +1,82 @@
+"""Where an element stands along named axes: their sizes, and its index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.effects import AxisUse
+from gpuflow.core.rules import AxisData
+from gpuflow.ops.comparison import eq
+from gpuflow.ops.define import define
+from gpuflow.ops.elementwise import add, mul
+from gpuflow.ops.layout import iota
+from gpuflow.ops.named_axes import Names, as_names, is_over, sizes_of, unbound
+from gpuflow.ops.selection import select
+
+
+def axis_size(axis_name: Any) -> int:
+    """The size of a named axis, or the product of several, as a Python int.
+
+    Raises:
+        NameError: an axis name that no enclosing transformation binds.
+    """
+    return prod(sizes_of("axis_size", as_names(axis_name)))
+
+
+def _index_batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[Any], *, axis_name: Any
+) -> tuple[Any, int | None]:
+    del operands, dims
+    if not is_over(axis, (axis_name,)):
+        return axis_index_p.bind(axis_name=axis_name), None
+    return iota(dtypes.int32, (axis.size,)), 0
+
+
+def _index_impl(xp: Any, *, axis_name: Any) -> Any:
+    del xp
+    raise unbound("axis_index", axis_name)
+
+
+def axis_index(axis_name: Any) -> Any:
+    """The index of this element along a named axis.
+
+    Args:
+        axis_name: a name, or several: then the index is row-major, the last one fastest.
+
+    Returns:
+        An ``i32[]``.
+
+    Raises:
+        NameError: an axis name that no enclosing transformation binds.
+    """
+    names = as_names(axis_name)
+    return index_of(names, sizes_of("axis_index", names))
+
+
+def index_of(names: Names, sizes: Sequence[int]) -> Any:
+    """The row-major index along axes of known sizes."""
+    index: Any = np.int32(0)
+    for number, (name, size) in enumerate(zip(names, sizes, strict=True)):
+        own = axis_index_p.bind(axis_name=name)
+        index = add(mul(index, np.int32(size)), own) if number else own
+    return index
+
+
+axis_index_p = define(
+    "axis_index",
+    shape=lambda *, axis_name: ShapedArray((), dtypes.int32),
+    impl=_index_impl,
+    batch=_index_batch,
+    effects=lambda params: frozenset({AxisUse(params["axis_name"])}),
+)
+
+
+def own_choice(names: Names, sizes: Sequence[int], number: int, x: Any, other: Any) -> Any:
+    """``x`` at one index along the axes, ``other`` elsewhere."""
+    return select(eq(index_of(names, sizes), np.int32(number)), x, other)

@@ -1,0 +1,325 @@
+"""gather: windows of an array, at places that indices say; and scatter_add, its transpose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Indexed
+from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
+from gpuflow.ops.define import define, is_number
+from gpuflow.ops.elementwise import neg
+from gpuflow.ops.gather_numbers import (
+    Dims,
+    GatherDimensionNumbers,
+    GatherScatterMode,
+    ScatterDimensionNumbers,
+    Windows,
+    check_index_aval,
+    check_windows,
+    flat_places,
+)
+from gpuflow.ops.indexing import bounded, fill_value
+from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.scatter_core import define_scatter, scatter_params, scatter_windows
+from gpuflow.ops.zeros import instantiate, zeros_of
+
+
+def _windows(shape: Dims, numbers: GatherDimensionNumbers, slice_sizes: Dims) -> Windows:
+    batching = zip(
+        numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True
+    )
+    dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    return Windows(shape, slice_sizes, numbers.start_index_map, tuple(batching), dropped)
+
+
+def _shape(
+    x: ShapedArray, indices: ShapedArray, *, dimension_numbers: GatherDimensionNumbers,
+    slice_sizes: Dims, mode: GatherScatterMode, **params: Any,
+) -> ShapedArray:  # fmt: skip
+    del params
+    numbers = dimension_numbers
+    check_index_aval("gather", indices, numbers.start_index_map)
+    check(
+        len(slice_sizes) == x.ndim,
+        lambda: (
+            f"[gather] slice_sizes must have one size for each dimension; got {slice_sizes} for "
+            f"{x}. Fix: give {x.ndim} sizes."
+        ),
+    )
+    windows = _windows(x.shape, numbers, slice_sizes)
+    check_windows("gather", windows, indices)
+    offsets = [slice_sizes[d] for d in windows.kept]
+    rank = indices.ndim - 1 + len(offsets)
+    dims = numbers.offset_dims
+    check(
+        len(dims) == len(offsets)
+        and list(dims) == sorted(set(dims))
+        and all(0 <= d < rank for d in dims),
+        lambda: (
+            f"[gather] offset_dims must be {len(offsets)} increasing dimensions of the result, of "
+            f"rank {rank}; got {dims}. Fix: one for each dimension that windows keep."
+        ),
+    )
+    return ShapedArray(_merge(indices.shape[:-1], offsets, dims), x.dtype, x.weak_type)
+
+
+def _merge(batch: Sequence[int], offsets: Sequence[int], offset_dims: Dims) -> Dims:
+    """Batch and window sizes in the order of the result."""
+    rest, inside = iter(batch), iter(offsets)
+    count = len(batch) + len(offsets)
+    return tuple(next(inside) if d in offset_dims else next(rest) for d in range(count))
+
+
+def _impl(
+    xp: Any, x: Any, indices: Any, *, dimension_numbers: GatherDimensionNumbers,
+    slice_sizes: Dims, mode: GatherScatterMode, fill_value: Any, **params: Any,
+) -> Any:  # fmt: skip
+    del params
+    windows = _windows(x.shape, dimension_numbers, slice_sizes)
+    places, inside, width = flat_places(xp, windows, indices, mode)
+    batch = indices.shape[:-1]
+    kept = [slice_sizes[d] for d in windows.kept]
+    if 0 in (*places.shape, width) or x.size == 0:
+        out = xp.full((*batch, *kept), _filling(fill_value, x.dtype), x.dtype)
+    else:
+        rows = xp.take(x.reshape(-1, width), places.reshape(-1), axis=0)
+        out = rows.reshape((*batch, *kept))
+        if inside is not None and not inside.all():
+            out[~inside] = _filling(fill_value, x.dtype)
+    order = _merge(
+        range(len(batch)), range(len(batch), out.ndim), dimension_numbers.offset_dims
+    )
+    return xp.transpose(out, order)
+
+
+def _filling(value: Any, dtype: Any) -> Any:
+    return fill_value(dtype) if value is None else value
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    x, indices = primals
+    out = gather_p.bind(x, indices, **params)
+    if type(tangents[0]) is Zero:
+        return out, zero_tangent(out)
+    return out, gather_p.bind(tangents[0], indices, **{**params, "fill_value": 0})
+
+
+def _transpose(cotangent: Any, x: Any, indices: Any, **params: Any) -> list[Any]:
+    if not is_undefined(x):
+        return [None, None]
+    if type(cotangent) is Zero:
+        return [Zero(x.aval.tangent()), None]
+    numbers = params["dimension_numbers"]
+    scattered = scatter_add(
+        zeros_of(x.aval.tangent()),
+        indices,
+        cotangent,
+        ScatterDimensionNumbers(*numbers),
+        indices_are_sorted=params["indices_are_sorted"],
+        unique_indices=params["unique_indices"],
+        mode=params["mode"],
+    )
+    return [scattered, None]
+
+
+def _shifted(dims: Sequence[int]) -> Dims:
+    return tuple(d + 1 for d in dims)
+
+
+def _batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], **params: Any
+) -> tuple[Any, int]:
+    x, indices = operands
+    numbers: GatherDimensionNumbers = params["dimension_numbers"]
+    sizes = params["slice_sizes"]
+    if dims[0] is None:
+        indices = batch_to_dim(indices, dims[1], 0, axis.size)
+        moved = numbers._replace(
+            offset_dims=_shifted(numbers.offset_dims),
+            start_indices_batching_dims=_shifted(numbers.start_indices_batching_dims),
+        )
+        return gather_p.bind(x, indices, **{**params, "dimension_numbers": moved}), 0
+    x = batch_to_dim(x, dims[0], 0, axis.size)
+    moved = GatherDimensionNumbers(
+        _shifted(numbers.offset_dims),
+        _shifted(numbers.collapsed_slice_dims),
+        _shifted(numbers.start_index_map),
+        _shifted(numbers.operand_batching_dims),
+        numbers.start_indices_batching_dims,
+    )
+    if dims[1] is None:
+        # The mapped dimension is whole in each window.
+        moved = moved._replace(offset_dims=(0, *moved.offset_dims))
+        params = {**params, "dimension_numbers": moved, "slice_sizes": (axis.size, *sizes)}
+        return gather_p.bind(x, indices, **params), 0
+    indices = batch_to_dim(indices, dims[1], 0, axis.size)
+    moved = moved._replace(
+        operand_batching_dims=(0, *moved.operand_batching_dims),
+        start_indices_batching_dims=(0, *_shifted(numbers.start_indices_batching_dims)),
+    )
+    size = min(axis.size, 1)
+    params = {**params, "dimension_numbers": moved, "slice_sizes": (size, *sizes)}
+    return gather_p.bind(x, indices, **params), 0
+
+
+def _body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
+    x = in_avals[0]
+    builder = context.builder
+    numbers: GatherDimensionNumbers = params["dimension_numbers"]
+    windows = _windows(x.shape, numbers, params["slice_sizes"])
+    batch = [context.index(d) for d in range(out.ndim) if d not in numbers.offset_dims]
+    offsets = dict(zip(windows.kept, numbers.offset_dims, strict=True))
+    batching = dict(windows.batching)
+    filled = params["mode"] is GatherScatterMode.FILL_OR_DROP
+    where, position = None, []
+    for d in range(x.ndim):
+        place = context.index(offsets[d]) if d in offsets else builder.const("int64", 0)
+        if d in batching:
+            place = batch[batching[d]]
+        elif d in windows.mapped:
+            number = builder.const("int64", windows.mapped.index(d))
+            start = context.load(1, [*batch, number])
+            start, inside = bounded(builder, start, context.size(windows.room(d)))
+            place = builder.apply("add", place, start)
+            if filled:
+                where = inside if where is None else builder.apply("and", where, inside)
+        position.append(place)
+    if where is None:
+        return context.load(0, position)
+    value = context.load(0, position, where)
+    filling = _filling(params["fill_value"], x.dtype)
+    return builder.select(where, value, builder.const(value.dtype, filling))
+
+
+gather_p = define(
+    "gather",
+    shape=_shape,
+    impl=_impl,
+    jvp=_jvp,
+    transpose=_transpose,
+    batch=_batch,
+    lower=Indexed(_body),
+)
+
+
+def gather(
+    operand: Any, start_indices: Any, dimension_numbers: GatherDimensionNumbers,
+    slice_sizes: Sequence[int], *, unique_indices: bool = False, indices_are_sorted: bool = False,
+    mode: Any = None, fill_value: Any = None,
+) -> Any:  # fmt: skip
+    """Windows of ``operand`` at the places that ``start_indices`` say.
+
+    Args:
+        operand: array of any dtype.
+        start_indices: integers of shape ``batch + (n,)``: vectors of n numbers.
+        dimension_numbers: see ``GatherDimensionNumbers``.
+        slice_sizes: the size of a window in each dimension of ``operand``.
+        unique_indices: a promise that no element is read twice.
+        indices_are_sorted: a promise that index vectors increase.
+        mode: ``clip``, ``fill`` (the default; also named ``drop``) or ``promise_in_bounds``.
+        fill_value: what windows that do not fit are filled with; None: nan, the least signed or
+            the largest unsigned integer, True.
+
+    Returns:
+        An array of the dtype of ``operand``.
+
+    Raises:
+        TypeError: indices that are not integers, or dimension numbers that do not fit.
+        ValueError: another mode.
+
+    Source: the definition of Gather in the XLA operation semantics.
+    """
+    numbers = GatherDimensionNumbers(*[tuple(map(int, dims)) for dims in dimension_numbers])
+    if fill_value is not None:
+        dtype = aval_of(operand).dtype
+        fill_value = dtype.type(fill_value) if not dtypes.is_extended(dtype) else fill_value
+    return gather_p.bind(
+        operand,
+        start_indices,
+        dimension_numbers=numbers,
+        slice_sizes=tuple(int(np.int64(size)) for size in slice_sizes),
+        mode=GatherScatterMode.from_any(mode),
+        fill_value=fill_value,
+        unique_indices=bool(unique_indices),
+        indices_are_sorted=bool(indices_are_sorted),
+    )
+
+
+# --- scatter_add ---------------------------------------------------------------------------
+
+
+def read_back(x: Any, indices: Any, updates: ShapedArray, params: dict[str, Any]) -> Any:
+    """The windows of ``x`` that a scatter of ``updates`` writes to; 0 for those outside."""
+    numbers = params["dimension_numbers"]
+    return gather(
+        x, indices, GatherDimensionNumbers(*numbers),
+        scatter_windows(aval_of(x).shape, numbers, updates.shape).sizes, mode=params["mode"],
+        fill_value=0, unique_indices=params["unique_indices"],
+        indices_are_sorted=params["indices_are_sorted"],
+    )  # fmt: skip
+
+
+def _add_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    x, indices, updates = primals
+    out = scatter_add_p.bind(x, indices, updates, **params)
+    x_tangent, _, update_tangent = tangents
+    if type(update_tangent) is Zero:
+        return out, x_tangent if type(x_tangent) is not Zero else zero_tangent(out)
+    start = instantiate(x_tangent)
+    return out, scatter_add_p.bind(start, indices, update_tangent, **params)
+
+
+def _add_transpose(
+    cotangent: Any, x: Any, indices: Any, updates: Any, **params: Any
+) -> list[Any]:
+    result: list[Any] = [None, None, None]
+    if is_undefined(x):
+        result[0] = cotangent
+    if is_undefined(updates):
+        result[2] = (
+            Zero(updates.aval.tangent())
+            if type(cotangent) is Zero
+            else read_back(cotangent, indices, updates.aval, params)
+        )
+    return result
+
+
+scatter_add_p = define_scatter("scatter_add", "add", is_number, _add_jvp, _add_transpose)
+
+
+def scatter_add(
+    operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: ScatterDimensionNumbers,
+    *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None,
+) -> Any:  # fmt: skip
+    """``operand`` with updates added at indices; repeated places add up.
+
+    Args:
+        operand: numbers.
+        scatter_indices: integers of shape ``batch + (n,)``.
+        updates: of the dtype of ``operand``; float16 and bfloat16 are added in float32.
+        dimension_numbers: see ``ScatterDimensionNumbers``.
+        indices_are_sorted, unique_indices: promises.
+        mode: ``clip``, ``drop`` (the default: windows that do not fit are left out) or
+            ``promise_in_bounds``.
+
+    Raises:
+        TypeError: dtypes, shapes or dimension numbers that do not fit.
+        ValueError: another mode.
+    """
+    params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)
+    return scatter_add_p.bind(operand, scatter_indices, updates, **params)
+
+
+def scatter_sub(
+    operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: ScatterDimensionNumbers,
+    *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None,
+) -> Any:  # fmt: skip
+    """``operand`` with updates subtracted at indices; arguments as in ``scatter_add``."""
+    params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)
+    return scatter_add_p.bind(operand, scatter_indices, neg(updates), **params)

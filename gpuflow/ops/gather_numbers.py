@@ -1,0 +1,214 @@
+"""Which dimensions of an array a gather or scatter indexes, and where its windows lie.
+
+An index vector (the last dimension of the indices) says where a window of the array starts, in the
+dimensions that ``start_index_map`` names; other dimensions start at 0. Batching dimensions of the
+array and of the indices go together.
+
+Source: the definition of Gather and Scatter in the XLA operation semantics.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray
+
+Dims = tuple[int, ...]
+
+
+class GatherScatterMode(enum.Enum):
+    """What an index outside means: the nearest window, no window, or that it does not occur."""
+
+    CLIP = "clip"
+    FILL_OR_DROP = "fill"
+    PROMISE_IN_BOUNDS = "promise_in_bounds"
+
+    @staticmethod
+    def from_any(value: Any) -> GatherScatterMode:
+        """The mode for a name or None.
+
+        Raises:
+            ValueError: another name.
+        """
+        if isinstance(value, GatherScatterMode):
+            return value
+        if value is None or value in ("fill", "drop"):
+            return GatherScatterMode.FILL_OR_DROP
+        if value in ("clip", "promise_in_bounds"):
+            return GatherScatterMode(value)
+        raise ValueError(
+            "[gather] mode must be 'clip', 'fill', 'drop' or 'promise_in_bounds'; "
+            f"got {value!r}. Fix: mode='clip'."
+        )
+
+
+class GatherDimensionNumbers(NamedTuple):
+    """The dimensions of a gather.
+
+    Attributes:
+        offset_dims: dimensions of the result that run inside a window, increasing.
+        collapsed_slice_dims: dimensions of the array that a window has size 1 in and loses.
+        start_index_map: for each number of an index vector, the dimension it indexes.
+        operand_batching_dims, start_indices_batching_dims: dimensions that go together.
+    """
+
+    offset_dims: Dims
+    collapsed_slice_dims: Dims
+    start_index_map: Dims
+    operand_batching_dims: Dims = ()
+    start_indices_batching_dims: Dims = ()
+
+
+class ScatterDimensionNumbers(NamedTuple):
+    """The dimensions of a scatter.
+
+    Attributes:
+        update_window_dims: dimensions of the updates that run inside a window, increasing.
+        inserted_window_dims: dimensions of the array that a window has size 1 in and lacks.
+        scatter_dims_to_operand_dims: for each number of an index vector, the dimension it indexes.
+        operand_batching_dims, scatter_indices_batching_dims: dimensions that go together.
+    """
+
+    update_window_dims: Dims
+    inserted_window_dims: Dims
+    scatter_dims_to_operand_dims: Dims
+    operand_batching_dims: Dims = ()
+    scatter_indices_batching_dims: Dims = ()
+
+
+@dataclass(frozen=True)
+class Windows:
+    """What gather and scatter have in common.
+
+    Attributes:
+        shape: of the array.
+        sizes: of a window in each dimension of the array.
+        mapped: for each number of an index vector, the dimension it indexes.
+        batching: from a dimension of the array to the one of the indices that it goes with.
+        dropped: dimensions that windows lose.
+    """
+
+    shape: Dims
+    sizes: Dims
+    mapped: Dims
+    batching: tuple[tuple[int, int], ...]
+    dropped: Dims
+
+    @property
+    def kept(self) -> Dims:
+        """Dimensions that windows keep."""
+        return tuple(d for d in range(len(self.shape)) if d not in self.dropped)
+
+    def room(self, dim: int) -> int:
+        """In how many places along ``dim`` a window may start."""
+        return self.shape[dim] - self.sizes[dim] + 1
+
+
+def check_index_aval(op: str, indices: ShapedArray, numbers: Sequence[int]) -> None:
+    """Raise unless indices are integers whose last dimension holds vectors for ``numbers``."""
+    is_index = not dtypes.is_extended(indices.dtype) and dtypes.is_integer(indices.dtype)
+    check(
+        is_index,
+        lambda: f"[{op}] indices must be integers; got {indices}. Fix: x.astype(jnp.int32).",
+    )
+    check(
+        indices.ndim > 0 and indices.shape[-1] == len(numbers),
+        lambda: (
+            f"[{op}] the last dimension of the indices must hold one number for each of the "
+            f"dimensions {tuple(numbers)}; got {indices}. Fix: indices[..., None] for one."
+        ),
+    )
+
+
+def check_windows(op: str, windows: Windows, indices: ShapedArray) -> None:
+    """Raise unless dimensions exist and differ, sizes fit and batching sizes agree."""
+    rank = len(windows.shape)
+    batching = [d for d, _ in windows.batching]
+    for name, dims in (
+        ("indexed", windows.mapped), ("collapsed or inserted", windows.dropped),
+        ("batching", batching),
+    ):  # fmt: skip
+        check(
+            len(set(dims)) == len(dims) and all(0 <= d < rank for d in dims),
+            lambda name=name, dims=dims: (
+                f"[{op}] {name} dimensions must differ and lie in [0, {rank}); got {tuple(dims)}. "
+                "Fix: the dimension numbers."
+            ),
+        )
+    check(
+        not set(batching) & set(windows.mapped),
+        lambda: (
+            f"[{op}] a batching dimension must not be indexed; got {batching} and "
+            f"{windows.mapped}. Fix: the dimension numbers."
+        ),
+    )
+    for d, (size, whole) in enumerate(zip(windows.sizes, windows.shape, strict=True)):
+        check(
+            0 <= size <= whole and (d not in windows.dropped or size <= 1),
+            lambda d=d, size=size, whole=whole: (
+                f"[{op}] a window must fit into the array, and have size 1 where it is collapsed; "
+                f"got size {size} of {whole} in dimension {d}. Fix: the window sizes."
+            ),
+        )
+    for d, other in windows.batching:
+        check(
+            other < indices.ndim - 1 and indices.shape[other] == windows.shape[d],
+            lambda d=d, other=other: (
+                f"[{op}] batching dimensions must have one size; got dimension {d} of shape "
+                f"{windows.shape} and {other} of the indices {indices}. Fix: broadcast one."
+            ),
+        )
+
+
+def flat_places(
+    xp: Any, windows: Windows, indices: Any, mode: GatherScatterMode
+) -> tuple[Any, Any, int]:
+    """Where the rows of all windows lie in the flat array.
+
+    A row is the run of trailing dimensions that windows cover whole.
+
+    Returns:
+        Row numbers, of shape ``batch + window sizes without the row's``; which index vectors are
+        inside, of shape ``batch``, or None when all count; and the size of a row.
+    """
+    shape, sizes = windows.shape, windows.sizes
+    rank = len(shape)
+    fixed = {*windows.mapped, *[d for d, _ in windows.batching]}
+    last = rank
+    while last > 0 and last - 1 not in fixed and sizes[last - 1] == shape[last - 1]:
+        last -= 1
+    batch = indices.shape[:-1]
+    inside = None
+    places = xp.zeros(batch + (1,) * last, np.int64)
+    stride = 1
+    batching = dict(windows.batching)
+    for d in reversed(range(last)):
+        if d in windows.mapped:
+            start = indices[..., windows.mapped.index(d)]
+            top = max(windows.room(d) - 1, 0)
+            if mode is GatherScatterMode.FILL_OR_DROP:
+                good = (start >= 0) & (start <= windows.room(d) - 1)
+                inside = good if inside is None else inside & good
+            if start.dtype.kind == "u":
+                start = xp.minimum(start, np.uint64(top)).astype(np.int64)
+            else:
+                start = xp.clip(start.astype(np.int64), 0, top)
+            places = places + (start * stride).reshape(batch + (1,) * last)
+        elif d in batching:
+            axis = batching[d]
+            own = [-1 if k == axis else 1 for k in range(len(batch) + last)]
+            places = places + (xp.arange(shape[d]) * stride).reshape(own)
+        if sizes[d] != 1:
+            own = [-1 if k == len(batch) + d else 1 for k in range(len(batch) + last)]
+            places = places + (xp.arange(sizes[d]) * stride).reshape(own)
+        stride *= shape[d]
+    full = xp.broadcast_to(places, batch + sizes[:last])
+    return full, inside, prod(shape[last:])

@@ -1,0 +1,129 @@
+"""Small matrix algebra for the rules of matrix ops: products, triangles, diagonals, adjoints.
+
+All functions act on the last two dimensions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.core.aval import aval_of
+from gpuflow.ops.axes import broadcast_in_dim, insert_axis, reduce_sum, reshape, transpose
+from gpuflow.ops.comparison import eq, ge
+from gpuflow.ops.complex_numbers import conj, part_dtype
+from gpuflow.ops.contractions import dot_general
+from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.elementwise import add, mul
+from gpuflow.ops.layout import iota, slice_in_dim
+from gpuflow.ops.selection import where
+
+Shape = tuple[int, ...]
+
+
+def real_dtype(dtype: Any) -> np.dtype:
+    """The dtype of norms and singular values of matrices of ``dtype``."""
+    return part_dtype(dtype) if dtypes.is_complex(dtype) else dtype
+
+
+def complex_dtype(dtype: Any) -> np.dtype:
+    """The dtype of eigenvalues of general matrices of ``dtype``."""
+    double = dtype in (dtypes.float64, dtypes.complex128)
+    return dtypes.complex128 if double else dtypes.complex64
+
+
+def to_dtype(x: Any, dtype: Any) -> Any:
+    """``x`` in ``dtype``, unchanged where it has it."""
+    return x if aval_of(x).dtype == dtype else convert_element_type(x, dtype)
+
+
+def swap(x: Any) -> Any:
+    """The transposed matrices."""
+    rank = aval_of(x).ndim
+    return transpose(x, (*range(rank - 2), rank - 1, rank - 2))
+
+
+def adjoint(x: Any) -> Any:
+    """The transposed conjugate matrices."""
+    return swap(conjugate(x))
+
+
+def symmetrized(x: Any) -> Any:
+    """The mean of a matrix and its adjoint."""
+    return mul(add(x, adjoint(x)), 0.5)
+
+
+def conjugate(x: Any) -> Any:
+    """The conjugate; real arrays stay real."""
+    return conj(x) if dtypes.is_complex(aval_of(x).dtype) else x
+
+
+def matmul(x: Any, y: Any) -> Any:
+    """The products of matrices with equal batch dimensions."""
+    rank = aval_of(x).ndim
+    batch = tuple(range(rank - 2))
+    return dot_general(x, y, (((rank - 1,), (rank - 2,)), (batch, batch)))
+
+
+def triangle(x: Any, lower: bool, offset: int = 0) -> Any:
+    """The elements on one side of diagonal ``offset`` with it; zeros elsewhere."""
+    row, column = _places(aval_of(x).shape)
+    diagonal = add(row, offset) if offset else row
+    return where(ge(diagonal, column) if lower else ge(column, diagonal), x, 0)
+
+
+def _places(shape: Shape) -> tuple[Any, Any]:
+    """The row and the column of each element, with batch dimensions of size 1."""
+    own = (*(1,) * (len(shape) - 2), *shape[-2:])
+    return iota(np.int32, own, len(own) - 2), iota(np.int32, own, len(own) - 1)
+
+
+def is_diagonal(shape: Shape) -> Any:
+    """Where the main diagonals of matrices are: a mask with batch dimensions of size 1."""
+    return eq(*_places(shape))
+
+
+def identity_like(x: Any) -> Any:
+    """Identities of the size of the matrices ``x``, with batch dimensions of size 1."""
+    aval = aval_of(x)
+    return convert_element_type(is_diagonal(aval.shape), aval.dtype)
+
+
+def diagonal_of(x: Any) -> Any:
+    """The main diagonals of square matrices, as vectors."""
+    return reduce_sum(where(is_diagonal(aval_of(x).shape), x, 0), (aval_of(x).ndim - 1,))
+
+
+def as_column(x: Any) -> Any:
+    """Vectors as matrices of one column."""
+    return insert_axis(x, aval_of(x).ndim)
+
+
+def as_row(x: Any) -> Any:
+    """Vectors as matrices of one row."""
+    return insert_axis(x, aval_of(x).ndim - 1)
+
+
+def columns(x: Any, start: int, stop: int) -> Any:
+    """Some columns of matrices."""
+    return slice_in_dim(x, start, stop, axis=aval_of(x).ndim - 1)
+
+
+def rows(x: Any, start: int, stop: int) -> Any:
+    """Some rows of matrices."""
+    return slice_in_dim(x, start, stop, axis=aval_of(x).ndim - 2)
+
+
+def spread(x: Any, batch: Shape, rank: int) -> Any:
+    """``x`` with its last ``rank`` dimensions kept and the others broadcast to ``batch``."""
+    shape = aval_of(x).shape
+    own, inner = shape[: len(shape) - rank], shape[len(shape) - rank :]
+    if own == batch:
+        return x
+    offset = len(batch) - len(own)
+    kept = [d for d, size in enumerate(own) if size != 1]
+    squeezed = reshape(x, (*(own[d] for d in kept), *inner))
+    dims = [*(offset + d for d in kept), *range(len(batch), len(batch) + rank)]
+    return broadcast_in_dim(squeezed, (*batch, *inner), dims)

@@ -1,0 +1,189 @@
+"""The singular value decomposition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.core.lowering import Library
+from gpuflow.ops.comparison import eq
+from gpuflow.ops.elementwise import add, div, mul, sub
+from gpuflow.ops.linalg_algebra import (
+    Shape,
+    adjoint,
+    as_column,
+    as_row,
+    diagonal_of,
+    is_diagonal,
+    matmul,
+    real_dtype,
+    to_dtype,
+)
+from gpuflow.ops.linalg_common import (
+    Outputs,
+    check_subset,
+    is_large,
+    load_scipy,
+    matrix_op,
+    plain_subset,
+)
+from gpuflow.ops.linalg_eigh import Subset, inverse_off_diagonal, library, real_of
+from gpuflow.ops.selection import where
+
+
+def _svd_result(
+    shape: Shape, dtype: Any, *, full_matrices: bool, compute_uv: bool, subset_by_index: Subset
+) -> Outputs:
+    m, n = shape
+    size = count = min(m, n)
+    check_subset("svd", subset_by_index, size)
+    if subset_by_index is not None:
+        check(
+            not full_matrices or subset_by_index == (0, size),
+            lambda: (
+                "[svd] subset_by_index needs full_matrices=False; got "
+                f"{subset_by_index} with full matrices. Fix: full_matrices=False."
+            ),
+            ValueError,
+        )
+        count = subset_by_index[1] - subset_by_index[0]
+    values = ((count,), real_dtype(dtype))
+    if not compute_uv:
+        return [values]
+    left, right = (m, m if full_matrices else count), (n if full_matrices else count, n)
+    return [values, (left, dtype), (right, dtype)]
+
+
+def _svd_impl(
+    xp: Any, a: Any, *, full_matrices: bool, compute_uv: bool, subset_by_index: Subset
+) -> list[Any]:
+    if not a.size:
+        outs = _svd_result(
+            a.shape[-2:], a.dtype, full_matrices=full_matrices, compute_uv=compute_uv,
+            subset_by_index=None,
+        )  # fmt: skip
+        found = [xp.zeros((*a.shape[:-2], *shape), dtype) for shape, dtype in outs]
+        for out, (shape, _) in zip(found[1:], outs[1:]):
+            out[...] = xp.eye(*shape, dtype=a.dtype)
+        return found
+    chosen = slice(*(subset_by_index or (None,)))
+    large = xp is np and is_large(a)
+
+    def decompose(x: Any) -> Any:
+        if large:
+            found = load_scipy().svd(x, full_matrices, compute_uv, check_finite=False)
+        else:
+            found = xp.linalg.svd(x, full_matrices, compute_uv)
+        return found if compute_uv else [found]
+
+    if not compute_uv:
+        (values,) = library(xp, decompose, a)
+        return [values[..., chosen]]
+    left, values, right = library(xp, decompose, a)
+    if subset_by_index is None:
+        return [values, left, right]
+    return [values[..., chosen], left[..., chosen], right[..., chosen, :]]
+
+
+def _svd_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, full_matrices: bool, compute_uv: bool,
+    subset_by_index: Subset,
+) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    """First-order perturbation of a matrix with distinct singular values.
+
+    Source: Giles (2008), 3.2; the part beyond the square from Townsend, Differentiating the
+    singular value decomposition (2016). For complex matrices the free phases are shared so that
+    the imaginary part of the diagonal turns the left vectors.
+    """
+    (a,), (tangent,) = primals, tangents
+    m, n = aval_of(a).shape[-2:]
+    check(
+        not (compute_uv and full_matrices and m != n),
+        lambda: (
+            f"[svd] derivatives of full matrices need square ones; got {aval_of(a)}. "
+            "Fix: full_matrices=False."
+        ),
+        NotImplementedError,
+    )
+    values, left, right = svd_p.bind(
+        a, full_matrices=False, compute_uv=True, subset_by_index=subset_by_index
+    )
+    inner = matmul(matmul(adjoint(left), tangent), adjoint(right))
+    d_values = real_of(diagonal_of(inner))
+    if not compute_uv:
+        return [values], [d_values]
+    d_left, d_right = _vector_tangents(tangent, values, left, adjoint(right), inner)
+    return [values, left, right], [d_values, d_left, adjoint(d_right)]
+
+
+def _vector_tangents(tangent: Any, values: Any, left: Any, right: Any, inner: Any) -> Any:
+    """The tangents of both sets of vectors, as columns."""
+    dtype = aval_of(inner).dtype
+    row, column = as_row(values), as_column(values)
+    # The difference of squares as a product, which loses no digits.
+    gaps = to_dtype(inverse_off_diagonal(mul(add(row, column), sub(row, column))), dtype)
+    by_row = mul(to_dtype(row, dtype), inner)
+    by_column = mul(to_dtype(column, dtype), inner)
+    is_zero = eq(values, 0)
+    inverse = where(is_zero, 0, div(1, where(is_zero, 1, values)))
+    diagonal = is_diagonal(aval_of(inner).shape)
+    phase = mul(mul(sub(inner, adjoint(inner)), 0.5), to_dtype(as_row(inverse), dtype))
+    turn = add(mul(gaps, add(by_row, adjoint(by_row))), where(diagonal, phase, 0))
+    d_left = matmul(left, turn)
+    d_right = matmul(right, mul(gaps, add(by_column, adjoint(by_column))))
+    scale = to_dtype(row, dtype)
+    m, n = aval_of(tangent).shape[-2:]
+    if m > n:
+        d_left = add(d_left, _beyond(matmul(tangent, right), left, scale))
+    if n > m:
+        d_right = add(d_right, _beyond(matmul(adjoint(tangent), left), right, scale))
+    return d_left, d_right
+
+
+def _beyond(change: Any, vectors: Any, scale: Any) -> Any:
+    """The part of ``change`` outside of the space of ``vectors``."""
+    return div(sub(change, matmul(vectors, matmul(adjoint(vectors), change))), scale)
+
+
+svd_p = matrix_op(
+    "svd",
+    (2,),
+    _svd_result,
+    _svd_impl,
+    jvp=_svd_jvp,
+    multiple_results=True,
+    lower=Library(flops=lambda ins, outs, params: 20 * ins[0].size * min(ins[0].shape[-2:])),
+)
+
+
+def svd(
+    x: Any, *, full_matrices: bool = True, compute_uv: bool = True, subset_by_index: Any = None
+) -> Any:
+    """The singular value decomposition ``x == U @ diag(s) @ Vh``.
+
+    Args:
+        x: matrices of shape (..., m, n).
+        full_matrices: whether U and Vh are square, or have min(m, n) columns and rows.
+        compute_uv: whether to give more than the singular values.
+        subset_by_index: a range of values to return, (start, stop).
+
+    Returns:
+        (U, s, Vh), or s; the real values ``s`` fall.
+
+    Raises:
+        ValueError: no such range.
+    """
+    outs = svd_p.bind(
+        x,
+        full_matrices=bool(full_matrices),
+        compute_uv=bool(compute_uv),
+        subset_by_index=plain_subset(subset_by_index),
+    )
+    if not compute_uv:
+        return outs[0]
+    values, left, right = outs
+    return left, values, right

@@ -1,0 +1,195 @@
+"""scatter, scatter_mul, scatter_min, scatter_max: windows replaced, multiplied or compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.primitive import Primitive
+from gpuflow.core.rules import Zero, is_undefined, zero_tangent
+from gpuflow.ops.axes import reshape
+from gpuflow.ops.comparison import eq
+from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.define import any_dtype, is_number, is_ordered
+from gpuflow.ops.elementwise import add, div, mul
+from gpuflow.ops.gather import read_back, scatter_add_p
+from gpuflow.ops.gather_numbers import ScatterDimensionNumbers
+from gpuflow.ops.layout import iota
+from gpuflow.ops.nary import add_any_p
+from gpuflow.ops.scatter_core import define_scatter, scatter_params
+from gpuflow.ops.selection import where
+from gpuflow.ops.zeros import full, instantiate, zeros_of
+
+# --- set -----------------------------------------------------------------------------------
+
+
+def _set_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    """Where places repeat, one update is seen; it is found by scattering the updates' numbers."""
+    x, indices, updates = primals
+    out = scatter_p.bind(x, indices, updates, **params)
+    if all(type(tangents[k]) is Zero for k in (0, 2)):
+        return out, zero_tangent(out)
+    x_tangent, update_tangent = instantiate(tangents[0]), instantiate(tangents[2])
+    if params["unique_indices"]:
+        return out, scatter_p.bind(x_tangent, indices, update_tangent, **params)
+    written, seen = _seen(aval_of(x).shape, indices, aval_of(updates), params)
+    kept = where(eq(written, np.int32(0)), x_tangent, zeros_of(aval_of(x_tangent)))
+    moved = where(seen, update_tangent, zeros_of(aval_of(update_tangent)))
+    return out, scatter_add_p.bind(kept, indices, moved, **params)
+
+
+def _seen(
+    shape: tuple[int, ...], indices: Any, updates: ShapedArray, params: dict[str, Any]
+) -> tuple[Any, Any]:
+    """The number of the update at each element of the array, or 0; and which updates are seen."""
+    numbers = _numbers_of(updates)
+    written = scatter_p.bind(full(shape, 0, np.int32), indices, numbers, **params)
+    return written, eq(read_back(written, indices, updates, params), numbers)
+
+
+def _numbers_of(updates: ShapedArray) -> Any:
+    """1, 2, 3, ... in the shape of the updates."""
+    flat = add(iota(np.int32, (updates.size,), 0), np.int32(1))
+    return reshape(flat, updates.shape)
+
+
+def _set_transpose(cotangent: Any, x: Any, indices: Any, updates: Any, **params: Any) -> list[Any]:
+    if type(cotangent) is Zero:
+        return [Zero(v.aval.tangent()) if is_undefined(v) else None for v in (x, indices, updates)]
+    result: list[Any] = [None, None, None]
+    aval = updates.aval if is_undefined(updates) else aval_of(updates)
+    if is_undefined(x):
+        nothing = zeros_of(aval.update(dtype=aval_of(cotangent).dtype))
+        result[0] = scatter_p.bind(cotangent, indices, nothing, **params)
+    if is_undefined(updates):
+        found = read_back(cotangent, indices, aval, params)
+        if not params["unique_indices"]:
+            seen = _seen(aval_of(cotangent).shape, indices, aval, params)[1]
+            found = where(seen, found, zeros_of(aval_of(found)))
+        result[2] = found
+    return result
+
+
+scatter_p = define_scatter("scatter", "set", any_dtype, _set_jvp, _set_transpose)
+
+# --- mul -----------------------------------------------------------------------------------
+
+
+def _mul_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    x, indices, updates = primals
+    out = scatter_mul_p.bind(x, indices, updates, **params)
+    parts = []
+    if type(tangents[0]) is not Zero:
+        parts.append(scatter_mul_p.bind(tangents[0], indices, updates, **params))
+    if type(tangents[2]) is not Zero:
+        if not params["unique_indices"]:
+            raise NotImplementedError(
+                "[scatter_mul] the derivative needs indices that do not repeat; got "
+                "unique_indices=False. Fix: x.at[i].multiply(y, unique_indices=True)."
+            )
+        start = zeros_of(aval_of(x))
+        parts.append(mul(x, scatter_add_p.bind(start, indices, tangents[2], **params)))
+    if not parts:
+        return out, zero_tangent(out)
+    return out, parts[0] if len(parts) == 1 else add_any_p.bind(*parts)
+
+
+def _mul_transpose(cotangent: Any, x: Any, indices: Any, updates: Any, **params: Any) -> list[Any]:
+    if type(cotangent) is Zero:
+        return [Zero(v.aval.tangent()) if is_undefined(v) else None for v in (x, indices, updates)]
+    if is_undefined(x):
+        return [scatter_mul_p.bind(cotangent, indices, updates, **params), None, None]
+    product = read_back(mul(cotangent, x), indices, updates.aval, params)
+    return [None, None, product]
+
+
+scatter_mul_p = define_scatter(
+    "scatter_mul", "multiply", is_number, _mul_jvp, _mul_transpose
+)
+
+# --- min and max ---------------------------------------------------------------------------
+
+
+def _extreme_jvp(
+    primitive: Primitive, primals: Sequence[Any], tangents: Sequence[Any], **params: Any
+) -> tuple[Any, Any]:
+    """The tangents of all that equal the result, averaged."""
+    x, indices, updates = primals
+    out = primitive.bind(x, indices, updates, **params)
+    if all(type(tangents[k]) is Zero for k in (0, 2)):
+        return out, zero_tangent(out)
+    x_tangent, update_tangent = instantiate(tangents[0]), instantiate(tangents[2])
+    dtype = aval_of(out).dtype
+    own = convert_element_type(eq(out, x), dtype)
+    found = read_back(out, indices, aval_of(updates), params)
+    theirs = convert_element_type(eq(found, updates), dtype)
+    count = scatter_add_p.bind(own, indices, theirs, **params)
+    total = scatter_add_p.bind(
+        mul(own, x_tangent), indices, mul(theirs, update_tangent), **params
+    )
+    return out, div(total, count)
+
+
+def _extreme(name: str, combine: str) -> Primitive:
+    def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+        return _extreme_jvp(primitive, primals, tangents, **params)
+
+    primitive = define_scatter(name, combine, is_ordered, jvp)
+    return primitive
+
+
+scatter_min_p = _extreme("scatter_min", "minimum")
+scatter_max_p = _extreme("scatter_max", "maximum")
+
+# --- what users call -----------------------------------------------------------------------
+
+
+def scatter(
+    operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: ScatterDimensionNumbers,
+    *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None,
+) -> Any:  # fmt: skip
+    """``operand`` with windows replaced at indices; arguments as in ``scatter_add``.
+
+    Where places repeat, the last update is seen.
+    """
+    params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)
+    return scatter_p.bind(operand, scatter_indices, updates, **params)
+
+
+def scatter_mul(
+    operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: ScatterDimensionNumbers,
+    *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None,
+) -> Any:  # fmt: skip
+    """``operand`` with windows multiplied by updates at indices; arguments as in ``scatter_add``.
+
+    Repeated places are multiplied repeatedly.
+    """
+    params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)
+    return scatter_mul_p.bind(operand, scatter_indices, updates, **params)
+
+
+def scatter_min(
+    operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: ScatterDimensionNumbers,
+    *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None,
+) -> Any:  # fmt: skip
+    """The smaller of element and update at indices; arguments as in ``scatter_add``.
+
+    nan wins; derivatives are shared by all that equal the result.
+    """
+    params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)
+    return scatter_min_p.bind(operand, scatter_indices, updates, **params)
+
+
+def scatter_max(
+    operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: ScatterDimensionNumbers,
+    *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None,
+) -> Any:  # fmt: skip
+    """The larger of element and update at indices; arguments as in ``scatter_add``.
+
+    nan wins; derivatives are shared by all that equal the result.
+    """
+    params = scatter_params(dimension_numbers, indices_are_sorted, unique_indices, mode)
+    return scatter_max_p.bind(operand, scatter_indices, updates, **params)

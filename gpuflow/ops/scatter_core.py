@@ -1,0 +1,198 @@
+"""What all scatters share: the shape rule, the meaning, batching."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.lowering import Library
+from gpuflow.core.primitive import Primitive
+from gpuflow.core.rules import AxisData
+from gpuflow.ops.define import define, types_text
+from gpuflow.ops.gather_numbers import (
+    Dims,
+    GatherScatterMode,
+    ScatterDimensionNumbers,
+    Windows,
+    check_index_aval,
+    check_windows,
+    flat_places,
+)
+from gpuflow.ops.moving import batch_to_dim
+
+
+def scatter_windows(shape: Dims, numbers: ScatterDimensionNumbers, updates: Dims) -> Windows:
+    batching = tuple(
+        zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
+    )
+    dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    kept = iter(updates[d] for d in numbers.update_window_dims)
+    sizes = tuple(min(n, 1) if d in dropped else next(kept, 1) for d, n in enumerate(shape))
+    return Windows(shape, sizes, numbers.scatter_dims_to_operand_dims, batching, dropped)
+
+
+def _scatter_dims(rank: int, numbers: ScatterDimensionNumbers) -> Dims:
+    return tuple(d for d in range(rank) if d not in numbers.update_window_dims)
+
+
+def _shape(
+    name: str, accepts: Callable[[Any], bool], x: ShapedArray, indices: ShapedArray,
+    updates: ShapedArray, *, dimension_numbers: ScatterDimensionNumbers, **params: Any,
+) -> ShapedArray:  # fmt: skip
+    del params
+    numbers = dimension_numbers
+    check_index_aval(name, indices, numbers.scatter_dims_to_operand_dims)
+    check(
+        x.dtype == updates.dtype and accepts(x.dtype),
+        lambda: (
+            f"[{name}] array and updates must have one dtype that the operation takes; got "
+            f"{types_text([x, updates])}. Fix: updates.astype(x.dtype)."
+        ),
+    )
+    kept = x.ndim - len(numbers.inserted_window_dims) - len(numbers.operand_batching_dims)
+    dims = numbers.update_window_dims
+    check(
+        len(dims) == kept
+        and list(dims) == sorted(set(dims))
+        and all(0 <= d < updates.ndim for d in dims),
+        lambda: (
+            f"[{name}] update_window_dims must be {kept} increasing dimensions of the updates; "
+            f"got {dims} for {updates}. Fix: one for each dimension that windows have."
+        ),
+    )
+    check_windows(name, scatter_windows(x.shape, numbers, updates.shape), indices)
+    batch = tuple(updates.shape[d] for d in _scatter_dims(updates.ndim, numbers))
+    check(
+        batch == indices.shape[:-1],
+        lambda: (
+            f"[{name}] updates must have the dimensions of the indices besides those of windows; "
+            f"got {updates} and indices {indices}. Fix: jnp.broadcast_to."
+        ),
+    )
+    return x
+
+
+def _impl(combine: str, xp: Any, x: Any, indices: Any, updates: Any, **params: Any) -> Any:
+    out = xp.array(x, copy=True)
+    _write(combine, xp, out, indices, updates, **params)
+    return out
+
+
+def _call(
+    combine: str, xp: Any, outs: Sequence[Any], x: Any, indices: Any, updates: Any, **params: Any
+) -> None:
+    outs[0][...] = x
+    _write(combine, xp, outs[0], indices, updates, **params)
+
+
+def _write(
+    combine: str, xp: Any, out: Any, indices: Any, updates: Any, *,
+    dimension_numbers: ScatterDimensionNumbers, mode: GatherScatterMode, **params: Any,
+) -> None:  # fmt: skip
+    """Combine the updates into ``out``, in their order where places repeat."""
+    del params
+    windows = scatter_windows(out.shape, dimension_numbers, updates.shape)
+    places, inside, width = flat_places(xp, windows, indices, mode)
+    if 0 in (*places.shape, width) or out.size == 0:
+        return
+    order = (
+        *_scatter_dims(updates.ndim, dimension_numbers), *dimension_numbers.update_window_dims
+    )  # fmt: skip
+    rows = xp.transpose(updates, order).reshape(-1, width)
+    target = places
+    if inside is not None and not inside.all():
+        spread = inside.reshape(inside.shape + (1,) * (places.ndim - inside.ndim))
+        kept = xp.broadcast_to(spread, places.shape).reshape(-1)
+        target, rows = places.reshape(-1)[kept], rows[kept]
+    target = target.reshape(-1)
+    flat = out.reshape(-1, width)
+    if combine == "set":
+        flat[target] = rows
+        return
+    is_narrow = dtypes.is_floating(out.dtype) and out.dtype.itemsize <= 2
+    total = flat.astype(np.float32) if is_narrow else flat
+    # NumPy's ufunc.at is fast for flat arrays only.
+    spots = target if width == 1 else (target[:, None] * width + xp.arange(width)).reshape(-1)
+    sums, terms = total.reshape(-1), rows.reshape(-1).astype(total.dtype, copy=False)
+    if combine == "add" and xp is not np and terms.dtype.kind == "c":
+        # CuPy adds atomically, which complex numbers are too wide for.
+        xp.add.at(sums.real, spots, terms.real)
+        xp.add.at(sums.imag, spots, terms.imag)
+    else:
+        getattr(xp, combine).at(sums, spots, terms)
+    if is_narrow:
+        flat[...] = total
+
+
+def _shifted(dims: Sequence[int]) -> Dims:
+    return tuple(d + 1 for d in dims)
+
+
+def batch_scatter(
+    bind: Callable[..., Any], axis: AxisData, operands: Sequence[Any],
+    dims: Sequence[int | None], *, dimension_numbers: ScatterDimensionNumbers, **params: Any,
+) -> tuple[Any, int]:  # fmt: skip
+    """The batch rule of every scatter."""
+    x, indices, updates = operands
+    x = batch_to_dim(x, dims[0], 0, axis.size)
+    updates = batch_to_dim(updates, dims[2], 0, axis.size)
+    numbers = dimension_numbers
+    moved = ScatterDimensionNumbers(
+        _shifted(numbers.update_window_dims),
+        _shifted(numbers.inserted_window_dims),
+        _shifted(numbers.scatter_dims_to_operand_dims),
+        _shifted(numbers.operand_batching_dims),
+        numbers.scatter_indices_batching_dims,
+    )
+    if dims[1] is None:
+        # The mapped dimension is whole in each window.
+        moved = moved._replace(update_window_dims=(0, *moved.update_window_dims))
+    else:
+        indices = batch_to_dim(indices, dims[1], 0, axis.size)
+        moved = moved._replace(
+            operand_batching_dims=(0, *moved.operand_batching_dims),
+            scatter_indices_batching_dims=(0, *_shifted(numbers.scatter_indices_batching_dims)),
+        )
+    return bind(x, indices, updates, dimension_numbers=moved, **params), 0
+
+
+def define_scatter(
+    name: str, combine: str, accepts: Callable[[Any], bool], jvp: Callable[..., Any],
+    transpose: Callable[..., Any] | None = None,
+) -> Primitive:  # fmt: skip
+    """Define a scatter; ``combine`` is "set" or a NumPy function of two arguments."""
+
+    def batch(axis: AxisData, operands: Any, dims: Any, **params: Any) -> Any:
+        return batch_scatter(primitive.bind, axis, operands, dims, **params)
+
+    primitive = define(
+        name,
+        shape=partial(_shape, name, accepts),
+        impl=partial(_impl, combine),
+        jvp=jvp,
+        transpose=transpose,
+        batch=batch,
+        lower=Library(partial(_call, combine)),
+    )
+    return primitive
+
+
+def scatter_params(
+    dimension_numbers: ScatterDimensionNumbers, indices_are_sorted: bool, unique_indices: bool,
+    mode: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """The params of a scatter, from what users write."""
+    return {
+        "dimension_numbers": ScatterDimensionNumbers(
+            *[tuple(map(int, dims)) for dims in dimension_numbers]
+        ),
+        "indices_are_sorted": bool(indices_are_sorted),
+        "unique_indices": bool(unique_indices),
+        "mode": GatherScatterMode.from_any(mode),
+    }

@@ -1,0 +1,184 @@
+"""jit's further options and stages, clear_caches, ensure_compile_time_eval and debug_nans."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow.core.trace import Tracer
+
+X = np.array([1.0, 2.0, 3.0], "f")
+
+
+# --- methods and decorators --------------------------------------------------------------------
+
+
+class Scale:
+    def __init__(self, factor):
+        self.factor = factor
+
+    @gf.jit(static_argnums=0)
+    def apply(self, x):
+        return x * self.factor
+
+    @gf.jit(static_argnames=("self", "power"), inline=True)
+    def raised(self, x, *, power=2):
+        return (x * self.factor) ** power
+
+
+def test_a_method_knows_its_object():
+    double, triple = Scale(2.0), Scale(3.0)
+    np.testing.assert_array_equal(double.apply(X), 2 * X)
+    np.testing.assert_array_equal(triple.apply(X), 3 * X)
+    np.testing.assert_array_equal(Scale.apply(double, X), 2 * X)
+    np.testing.assert_allclose(triple.raised(X, power=3), (3 * X) ** 3, rtol=1e-6)
+    assert double.apply.__self__ is double and double.apply.__name__ == "apply"
+    np.testing.assert_array_equal(gf.vmap(double.apply)(X), 2 * X)
+
+
+def test_options_are_accepted_as_in_jax():
+    f = gf.jit(lambda x, unused: x + 1, keep_unused=True, device=None, backend="cpu")
+    np.testing.assert_array_equal(f(X, 3.0), X + 1)
+    assert gf.jit(keep_unused=True)(lambda x: x)(X).shape == (3,)
+
+
+@pytest.mark.parametrize(
+    "options, error, text",
+    [
+        ({"device": "cpu"}, TypeError, "device must be a Device or None; got 'cpu'"),
+        ({"backend": "tpu"}, RuntimeError, "got 'tpu'"),
+        ({"device": gf.devices()[0], "backend": "cpu"}, ValueError, "got both"),
+    ],
+)
+def test_wrong_places(options, error, text):
+    with pytest.raises(error) as caught:
+        gf.jit(lambda x: x, **options)
+    assert text in str(caught.value) and "Fix: " in str(caught.value)
+
+
+def test_programs_run_on_the_device_that_was_named():
+    """In a process of its own: the number of devices is fixed at its start."""
+    program = """
+import gpuflow as gf, gpuflow.numpy as jnp
+second = gf.devices()[1]
+on_second = gf.jit(lambda x: x + 1, device=second)
+out = on_second(jnp.ones(3))
+assert out.device == second, out.device
+assert on_second(2.0).device == second
+assert gf.jit(lambda: jnp.zeros(2), device=second)().device == second
+assert float(gf.grad(on_second)(1.0)) == 1.0
+assert jnp.ones(3).device == gf.devices()[0]
+"""
+    environment = {"GPUFLOW_CPU_DEVICES": "2", "PATH": "", "PYTHONPATH": ":".join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=120)
+
+
+# --- stages ------------------------------------------------------------------------------------
+
+
+def test_every_stage_knows_the_types():
+    f = gf.jit(lambda t, *, n: {"y": t["x"] * n}, static_argnames="n")
+    traced = f.trace({"x": X}, n=2)
+    lowered = traced.lower()
+    for stage in (traced, lowered, lowered.compile()):
+        assert stage.fun_name == "<lambda>"
+        assert stage.in_avals == (({"x": gf.typeof(X)},), {})
+        assert stage.out_info == {"y": gf.ShapeDtypeStruct((3,), np.float32)}
+        assert stage.out_avals == {"y": gf.typeof(X)}
+    assert str(traced.jaxpr) == str(lowered.jaxpr)
+    np.testing.assert_array_equal(lowered.compile()({"x": X})["y"], 2 * X)
+
+
+def test_eval_shape_gives_structs():
+    got = gf.jit(lambda x: (x.T, 1)).eval_shape(gf.ShapeDtypeStruct((2, 3), np.float32))
+    assert got[0] == gf.ShapeDtypeStruct((3, 2), np.float32)
+    assert got[1] == gf.ShapeDtypeStruct((), np.int32, weak_type=True)
+
+
+# --- caches ------------------------------------------------------------------------------------
+
+
+def test_clear_caches_forgets_all_programs():
+    traces = []
+    functions = [gf.jit(lambda x, k=k: traces.append(k) or x * k) for k in range(2)]
+    for _ in range(2):
+        for f in functions:
+            f(X)
+    assert traces == [0, 1]
+    gf.clear_caches()
+    assert [f._cache_size() for f in functions] == [0, 0]
+    np.testing.assert_array_equal(functions[1](X), X)
+    assert traces == [0, 1, 1]
+
+
+# --- ensure_compile_time_eval --------------------------------------------------------------------
+
+
+def test_ops_in_the_block_run_at_once():
+    @gf.jit
+    def f(x):
+        with gf.ensure_compile_time_eval():
+            y = gf.jit(jnp.sin)(jnp.asarray(3.0))
+            table = gf.vmap(lambda v: v * 2)(jnp.arange(3.0))
+            slope = gf.grad(jnp.sin)(0.0)
+            is_positive = y > 0
+        assert is_positive and float(slope) == 1.0  # known: they decide here
+        return x + table
+
+    np.testing.assert_array_equal(f(X), [1, 4, 7])
+    assert "sin" not in str(f.lower(X).as_text())
+    got = gf.vmap(f)(np.stack([X, X]))
+    np.testing.assert_array_equal(got[1], [1, 4, 7])
+
+
+@pytest.mark.parametrize("transform", [gf.jit, gf.vmap, gf.grad, gf.make_jaxpr])
+def test_traced_values_are_refused_in_the_block(transform):
+    def f(x):
+        with gf.ensure_compile_time_eval():
+            return jnp.sin(x)
+
+    message = r"\[sin\] operands inside ensure_compile_time_eval must be known.*f32\[\].*Fix: "
+    with pytest.raises(gf.errors.ConcretizationTypeError, match=message):
+        transform(f)(X if transform is gf.vmap else 1.0)
+    assert float(f(0.0)) == 0.0
+
+
+# --- debugging ---------------------------------------------------------------------------------
+
+
+def test_a_nan_in_a_program_is_traced_to_its_op():
+    @gf.jit
+    def f(x):
+        return jnp.exp(jnp.log(x - 2) + 1)
+
+    assert np.isnan(f(X)[0])
+    with gf.config.override("debug_nans", True):
+        with pytest.raises(FloatingPointError, match=r"\[log\] results must be finite.*nan in f32"):
+            f(jnp.asarray(X))
+        with pytest.raises(FloatingPointError, match=r"\[log\]"):
+            gf.jit(gf.vmap(f))(X)
+        donating = gf.jit(lambda x: jnp.log(x), donate_argnums=0)
+        with pytest.raises(FloatingPointError, match=r"\[jit\] results must be finite"):
+            donating(jnp.asarray(-X))
+        np.testing.assert_allclose(f(jnp.asarray(X + 2)), np.e * X, rtol=1e-5)
+    assert np.isnan(f(X)[0])
+    with gf.config.override("debug_infs", True), pytest.raises(FloatingPointError, match="div"):
+        gf.jit(lambda x: 1 / x)(np.zeros(2, "f"))
+
+
+def test_disable_jit_under_other_transformations():
+    seen = []
+
+    @gf.jit
+    def f(x):
+        seen.append(isinstance(x, Tracer))
+        return x * 2
+
+    with gf.disable_jit():
+        f(jnp.asarray(X))
+        assert float(gf.grad(f)(3.0)) == 2.0
+        text = str(gf.make_jaxpr(f)(1.0))
+    assert seen == [False, True, True] and "jit" not in text
