@@ -1,11 +1,12 @@
-"""``x.at[index].set(...)`` and its relatives: new arrays with some elements changed.
+"""``x.at[...]``: updates of arrays, which are new arrays.
 
-The values are padded to the array's place and chosen by a mask, so an update is elementwise and
-fuses. Index arrays are supported along one axis for ``add``, and as scalars for all methods.
+Ints, slices and masks become a choice for each element, which fuses with its surroundings; index
+arrays become a scatter. Places outside of the array are dropped.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +14,19 @@ from typing import Any
 import numpy as np
 
 from gpuflow import lax
-from gpuflow.base.errors import check
+from gpuflow.base import dtypes
+from gpuflow.base.errors import NonConcreteBooleanIndexError, check
 from gpuflow.core.aval import aval_of
+from gpuflow.core.trace import Tracer
 from gpuflow.numpy.index_plan import Plan, is_index_array, is_mask, plan_index
 from gpuflow.numpy.indexing import getitem, slice_range, wrap_negative
-from gpuflow.numpy.promotion import check_arraylike, convert, promote_args
+from gpuflow.numpy.promotion import check_arraylike, common_type, convert
+from gpuflow.numpy.scatter_plan import ScatterPlan, scatter_plan
 from gpuflow.numpy.shaping import broadcast_to
 from gpuflow.numpy.ufuncs import power
 from gpuflow.ops.selection import where as select_where
+
+Scatter = Callable[..., Any]
 
 
 class At:
@@ -36,77 +42,277 @@ class At:
         return f"At({self.array!r})"
 
 
+@dataclass(frozen=True)
+class Promises:
+    """What every update may be told.
+
+    Attributes:
+        indices_are_sorted: index vectors increase.
+        unique_indices: no element is updated twice.
+        mode: ``"drop"`` (or ``"fill"``, None): places outside are left out; ``"clip"``: the nearest
+            place; ``"promise_in_bounds"``: they do not occur.
+        wrap_negative_indices: whether negative numbers count from the end.
+    """
+
+    indices_are_sorted: bool = False
+    unique_indices: bool = False
+    mode: Any = None
+    wrap_negative_indices: bool = True
+
+    @property
+    def drops(self) -> bool:
+        return lax.GatherScatterMode.from_any(self.mode) is lax.GatherScatterMode.FILL_OR_DROP
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return {
+            "indices_are_sorted": self.indices_are_sorted,
+            "unique_indices": self.unique_indices,
+            "mode": self.mode,
+        }
+
+
 @dataclass(frozen=True, eq=False)
 class IndexedUpdate:
-    """``x.at[index]``: every method returns a new array."""
+    """``x.at[index]``: every method returns a new array of the shape and dtype of ``x``.
+
+    Values are converted to that dtype and broadcast to the shape of ``x[index]``. See ``Promises``
+    for the keyword arguments.
+    """
 
     array: Any
     index: Any
 
-    def set(self, values: Any) -> Any:
-        """The array with ``values`` at the index."""
-        return _update("set", self, values, lambda old, new: new)
+    def set(
+        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
+        mode: Any = None, wrap_negative_indices: bool = True,
+    ) -> Any:  # fmt: skip
+        """The array with ``values`` at the index; where places repeat, the last one is seen."""
+        how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return _update("set", self, values, lambda old, new: new, lax.scatter, how)
 
-    def add(self, values: Any) -> Any:
-        """The array with ``values`` added at the index; repeated positions add up."""
-        place = _single_index_array(self)
-        if place is not None:
-            return _scatter_add(self, values, *place)
-        return _update("add", self, values, lax.add)
+    def add(
+        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
+        mode: Any = None, wrap_negative_indices: bool = True,
+    ) -> Any:  # fmt: skip
+        """The array with ``values`` added at the index; repeated places add up."""
+        how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return _update("add", self, values, lax.add, lax.scatter_add, how)
 
-    def subtract(self, values: Any) -> Any:
-        """The array with ``values`` subtracted at the index."""
-        return self.add(lax.neg(values) if hasattr(values, "aval") else -values)
+    def subtract(
+        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
+        mode: Any = None, wrap_negative_indices: bool = True,
+    ) -> Any:  # fmt: skip
+        """The array with ``values`` subtracted at the index; repeated places add up."""
+        how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return _update("subtract", self, values, lax.sub, lax.scatter_sub, how)
 
-    def multiply(self, values: Any) -> Any:
-        """The array with the elements at the index multiplied by ``values``."""
-        return _update("multiply", self, values, lax.mul)
+    def multiply(
+        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
+        mode: Any = None, wrap_negative_indices: bool = True,
+    ) -> Any:  # fmt: skip
+        """The array with the elements at the index multiplied by ``values``, repeatedly so."""
+        how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return _update("multiply", self, values, lax.mul, lax.scatter_mul, how)
 
     mul = multiply
 
-    def divide(self, values: Any) -> Any:
-        """The array with the elements at the index divided by ``values``."""
-        return _update("divide", self, values, lax.div)
+    def divide(
+        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
+        mode: Any = None, wrap_negative_indices: bool = True,
+    ) -> Any:  # fmt: skip
+        """The array with the elements at the index divided by ``values``, repeatedly so."""
+        how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return _update("divide", self, values, lax.div, _by_product(lax.div), how)
 
-    def power(self, values: Any) -> Any:
-        """The array with the elements at the index raised to ``values``."""
-        return _update("power", self, values, power)
+    def power(
+        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
+        mode: Any = None, wrap_negative_indices: bool = True,
+    ) -> Any:  # fmt: skip
+        """The array with the elements at the index raised to ``values``, repeatedly so."""
+        how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return _update("power", self, values, power, _by_product(power), how)
 
-    def min(self, values: Any) -> Any:
+    def min(
+        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
+        mode: Any = None, wrap_negative_indices: bool = True,
+    ) -> Any:  # fmt: skip
         """The array with the smaller of element and value at the index."""
-        return _update("min", self, values, lax.min)
+        how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return _update("min", self, values, lax.min, lax.scatter_min, how)
 
-    def max(self, values: Any) -> Any:
+    def max(
+        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
+        mode: Any = None, wrap_negative_indices: bool = True,
+    ) -> Any:  # fmt: skip
         """The array with the larger of element and value at the index."""
-        return _update("max", self, values, lax.max)
+        how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return _update("max", self, values, lax.max, lax.scatter_max, how)
 
-    def apply(self, function: Callable[[Any], Any]) -> Any:
-        """The array with ``function`` applied to the elements at the index."""
-        return _update("apply", self, 0, lambda old, new: function(old))
+    def apply(
+        self, func: Callable[[Any], Any], *, indices_are_sorted: bool = False,
+        unique_indices: bool = False, mode: Any = None, wrap_negative_indices: bool = True,
+    ) -> Any:  # fmt: skip
+        """The array with ``func`` applied to the elements at the index, repeatedly so.
 
-    def get(self) -> Any:
-        """The elements at the index, as ``x[index]``."""
-        return getitem(self.array, self.index)
+        Reverse-mode derivatives need ``unique_indices`` where an index array is traced.
+        """
+        how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return _update("apply", self, 0, lambda old, new: func(old), _repeated(func), how)
+
+    def get(
+        self, *, indices_are_sorted: bool = False, unique_indices: bool = False,
+        mode: Any = None, fill_value: Any = None, wrap_negative_indices: bool = True,
+    ) -> Any:  # fmt: skip
+        """The elements at the index.
+
+        Args:
+            mode: None, ``"clip"``: places outside give the nearest element; ``"fill"`` (or
+                ``"drop"``): they give ``fill_value``; ``"promise_in_bounds"``: they do not occur.
+            fill_value: None: nan, the least signed or the largest unsigned integer, True.
+        """
+        if mode is None and wrap_negative_indices:
+            return getitem(self.array, self.index)
+        how = Promises(indices_are_sorted, unique_indices, mode or "clip", wrap_negative_indices)
+        return _get(self, how, fill_value)
 
 
-def _update(name: str, target: IndexedUpdate, values: Any, combine: Callable[..., Any]) -> Any:
+def _get(target: IndexedUpdate, how: Promises, fill_value: Any) -> Any:
+    x = target.array
+    shape = aval_of(x).shape
+    place = scatter_plan(plan_index(target.index, shape), shape, how.wrap_negative_indices)
+    numbers = lax.GatherDimensionNumbers(place.offsets, place.indexed, place.indexed)
+    sizes = [shape[d] if d in place.windows else min(shape[d], 1) for d in range(len(shape))]
+    out = lax.gather(x, place.indices, numbers, sizes, fill_value=fill_value, **how.params)
+    kept = [k for k in range(len(place.full_shape)) if k not in place.new_axes]
+    return lax.broadcast_in_dim(out, place.full_shape, kept)
+
+
+def _update(
+    name: str, target: IndexedUpdate, values: Any, combine: Callable[..., Any], scatter: Scatter,
+    how: Promises,
+) -> Any:  # fmt: skip
     x = target.array
     check_arraylike(f"at.{name}", values)
     aval = aval_of(x)
-    if is_mask(target.index) and not aval_of(values).ndim:
-        return _update_mask(name, target, convert(values, aval.dtype), combine)
+    _warn_of_loss(name, aval, values)
+    values = convert(values, aval.dtype)
+    drops = how.drops
+    if is_mask(target.index) and _is_free_of_count(target, values):
+        return _update_mask(name, target, values, combine)
     plan = plan_index(target.index, aval.shape)
-    _check_supported(name, plan)
-    placed = _placed(plan, aval, _in_index_shape(target, plan, convert(values, aval.dtype)))
-    mask = _mask(plan, aval.shape)
-    changed = combine(x, placed) if mask is None else select_where(mask, combine(x, placed), x)
-    return broadcast_to(convert(changed, aval.dtype), aval.shape)
+    is_static = not any(is_index_array(e) and aval_of(e).ndim for e in plan.axes)
+    if is_static and drops and how.wrap_negative_indices:
+        placed = _placed(plan, aval, _in_index_shape(target, plan, values))
+        mask = _mask(plan, aval.shape)
+        changed = combine(x, placed) if mask is None else select_where(mask, combine(x, placed), x)
+        return broadcast_to(convert(changed, aval.dtype), aval.shape)
+    place = scatter_plan(plan, aval.shape, how.wrap_negative_indices)
+    updates = _in_scatter_shape(name, place, values)
+    numbers = lax.ScatterDimensionNumbers(place.offsets, place.indexed, place.indexed)
+    return convert(scatter(x, place.indices, updates, numbers, **how.params), aval.dtype)
+
+
+def _warn_of_loss(name: str, aval: Any, values: Any) -> None:
+    """As in JAX: values of a wider dtype are converted, with a warning."""
+    if dtypes.is_extended(aval.dtype):
+        return
+    given = aval_of(values)
+    wide = common_type([aval, given])[0]
+    if wide != aval.dtype and not (given.weak_type and wide == given.dtype == aval.dtype):
+        warnings.warn(
+            f"[at.{name}] values should have a dtype that fits into the array's; got {given} for "
+            f"{aval}, and digits may be lost. Fix: values.astype({aval.dtype.name!r}).",
+            FutureWarning,
+            stacklevel=4,
+        )
+
+
+def _in_scatter_shape(name: str, place: ScatterPlan, values: Any) -> Any:
+    """The values in the shape of ``x[index]``, without new axes."""
+    own = aval_of(values).shape
+    extra = len(own) - len(place.full_shape)
+    if extra > 0 and own[:extra] == (1,) * extra:
+        values = lax.squeeze(values, tuple(range(extra)))
+        own = own[extra:]
+    fits = len(own) <= len(place.full_shape) and all(
+        n in (1, m) for n, m in zip(reversed(own), reversed(place.full_shape), strict=False)
+    )
+    check(
+        fits,
+        lambda: (
+            f"[at.{name}] values must broadcast to the shape of x[index], {place.full_shape}; got "
+            f"{aval_of(values)}. Fix: reshape the values."
+        ),
+        ValueError,
+    )
+    return lax.squeeze(broadcast_to(values, place.full_shape), place.new_axes)
+
+
+def _by_product(combine: Callable[..., Any]) -> Scatter:
+    """An operation that composes by products: dividing twice is dividing by the product."""
+
+    def scatter(x: Any, indices: Any, updates: Any, numbers: Any, **params: Any) -> Any:
+        aval = aval_of(x)
+        ones = lax.broadcast_in_dim(convert(1, aval.dtype), aval.shape, ())
+        return combine(x, lax.scatter_mul(ones, indices, updates, numbers, **params))
+
+    return scatter
+
+
+def _repeated(function: Callable[[Any], Any]) -> Scatter:
+    """Apply a function as often as the index names an element."""
+
+    def scatter(x: Any, indices: Any, updates: Any, numbers: Any, **params: Any) -> Any:
+        aval = aval_of(x)
+        zeros = lax.broadcast_in_dim(np.int32(0), aval.shape, ())
+        ones = lax.broadcast_in_dim(np.int32(1), aval_of(updates).shape, ())
+        counts = lax.scatter_add(zeros, indices, ones, numbers, **params)
+
+        def once_more(k: Any, value: Any) -> Any:
+            changed = convert(function(value), aval.dtype)
+            return select_where(lax.lt(k, counts), changed, value)
+
+        if params["unique_indices"]:
+            return once_more(np.int32(0), x)
+        most = lax.reduce_max(counts, tuple(range(aval.ndim)))
+        if not isinstance(most, Tracer):
+            for k in range(int(most)):
+                x = once_more(np.int32(k), x)
+            return x
+        return lax.fori_loop(np.int32(0), most, once_more, x)
+
+    return scatter
+
+
+# --- masks ---------------------------------------------------------------------------------
+
+
+def _is_free_of_count(target: IndexedUpdate, values: Any) -> bool:
+    """Whether the values fit however many elements the mask holds.
+
+    Raises:
+        NonConcreteBooleanIndexError: they do not, and the mask is not known.
+    """
+    rank = aval_of(target.index).ndim
+    trailing = aval_of(target.array).ndim - rank
+    own = aval_of(values).shape
+    lead = own[: max(len(own) - trailing, 0)]
+    if all(size == 1 for size in lead):
+        return True
+    mask = target.index
+    if isinstance(mask, Tracer) and mask.concrete() is None:
+        raise NonConcreteBooleanIndexError(
+            f"[at] with a traced mask the values must not depend on how many elements it holds; "
+            f"got {aval_of(values)} for a mask {aval_of(mask)}. Fix: jnp.where(mask, values, x)."
+        )
+    return False
 
 
 def _update_mask(
-    name: str, target: IndexedUpdate, value: Any, combine: Callable[..., Any]
+    name: str, target: IndexedUpdate, values: Any, combine: Callable[..., Any]
 ) -> Any:
-    """One value where a mask over the leading axes holds; the mask may be traced."""
+    """The same values wherever a mask over the leading axes holds; the mask may be traced."""
     x, mask = target.array, target.index
     shape, own = aval_of(x).shape, aval_of(mask).shape
     check(
@@ -117,17 +323,16 @@ def _update_mask(
         ),
         IndexError,
     )
-    mask = lax.broadcast_in_dim(mask, own + (1,) * (len(shape) - len(own)), range(len(own)))
-    return convert(select_where(mask, combine(x, value), x), aval_of(x).dtype)
+    trailing = len(shape) - len(own)
+    lead = max(aval_of(values).ndim - trailing, 0)
+    values = lax.squeeze(values, tuple(range(lead)))
+    if aval_of(values).ndim:
+        values = broadcast_to(values, shape)
+    mask = lax.broadcast_in_dim(mask, own + (1,) * trailing, range(len(own)))
+    return convert(select_where(mask, combine(x, values), x), aval_of(x).dtype)
 
 
-def _check_supported(name: str, plan: Plan) -> None:
-    arrays = [entry for entry in plan.axes if is_index_array(entry) and aval_of(entry).ndim]
-    if arrays:
-        raise NotImplementedError(
-            f"[at] .{name} supports ints, slices and scalar index arrays; got an index array "
-            f"{aval_of(arrays[0])}. Fix: jnp.where with a mask; .add takes one index array."
-        )
+# --- ints and slices -----------------------------------------------------------------------
 
 
 def _in_index_shape(target: IndexedUpdate, plan: Plan, values: Any) -> Any:
@@ -201,35 +406,3 @@ def _axis_mask(entry: Any, size: int, d: int, rank: int) -> Any:
         offset = lax.rem(lax.sub(positions, np.int32(start)), np.int32(step))
         mask = lax.bitwise_and(mask, lax.eq(offset, np.int32(0)))
     return mask
-
-
-def _single_index_array(target: IndexedUpdate) -> tuple[int, Any] | None:
-    """The axis and array of an index with one index array and otherwise whole axes."""
-    shape = aval_of(target.array).shape
-    plan = plan_index(target.index, shape)
-    arrays = [d for d, e in enumerate(plan.axes) if is_index_array(e) and aval_of(e).ndim]
-    others = [e for d, e in enumerate(plan.axes) if d not in arrays]
-    whole = all(isinstance(e, slice) and e == slice(None) for e in others)
-    if len(arrays) != 1 or not whole or plan.new_axes:
-        return None
-    return arrays[0], plan.axes[arrays[0]]
-
-
-def _scatter_add(target: IndexedUpdate, values: Any, axis: int, indices: Any) -> Any:
-    x = target.array
-    check_arraylike("at.add", values)
-    shape = aval_of(x).shape
-    order = [axis, *[d for d in range(len(shape)) if d != axis]]
-    front = lax.transpose(x, order)
-    rows_shape = (*aval_of(indices).shape, *[shape[d] for d in order[1:]])
-    count = aval_of(indices).ndim
-    wanted = (*shape[:axis], *aval_of(indices).shape, *shape[axis + 1 :])
-    values = broadcast_to(convert(values, aval_of(x).dtype), wanted)
-    lead = list(range(axis, axis + count))
-    rows = lax.transpose(values, [*lead, *[d for d in range(len(wanted)) if d not in lead]])
-    assert aval_of(rows).shape == rows_shape
-    added = lax.row_scatter_add(
-        rows, wrap_negative(indices, shape[axis]), aval_of(front).shape, "zero"
-    )
-    total = lax.add(*promote_args("at.add", front, added))
-    return lax.transpose(total, [order.index(d) for d in range(len(shape))])
