@@ -1,5 +1,6 @@
 """gpuflow: a GPU-first array framework with JAX's names. See docs/architecture.md."""
 
+from gpuflow import ad_checkpoint as ad_checkpoint
 from gpuflow import debug as debug
 from gpuflow import errors as errors
 from gpuflow import lax as lax
@@ -40,8 +41,11 @@ from gpuflow.base.config import config as config
 from gpuflow.base.dtypes import float0 as float0
 from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
+from gpuflow.control.checkpoint import checkpoint as checkpoint
+from gpuflow.control.checkpoint import checkpoint as remat  # noqa: F401
 from gpuflow.control.custom_rules import custom_jvp as custom_jvp
 from gpuflow.control.custom_vjp import custom_vjp as custom_vjp
+from gpuflow.control.remat_policies import checkpoint_policies as checkpoint_policies
 from gpuflow.runtime.array import Array as Array
 from gpuflow.runtime.device import Device as Device
 from gpuflow.runtime.device import default_backend as default_backend

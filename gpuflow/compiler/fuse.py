@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpuflow.base.util import safe_zip
 from gpuflow.compiler.group_graph import GroupGraph
 from gpuflow.compiler.program import uses
 from gpuflow.compiler.space import Iteration, Program, Space, analyse, is_fusible, iteration_of
 from gpuflow.core import views as view_rules
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Elementwise, Indexed, Layout
+from gpuflow.core.lowering import Barrier, Elementwise, Indexed, Layout
 from gpuflow.core.views import View
 
 
@@ -33,6 +34,13 @@ def describe_program(jaxpr: Jaxpr) -> Program:
     aliases: dict[Var, tuple[Var, View]] = {}
     fusible_outputs: set[Var] = set()
     for eqn in jaxpr.eqns:
+        if isinstance(eqn.primitive.lower, Barrier):
+            for atom, var in safe_zip(eqn.inputs, eqn.outputs):
+                assert type(atom) is not Literal, "a barrier's simplify rule drops literals"
+                own = (atom, view_rules.contiguous(atom.aval.shape))
+                aliases[var] = aliases.get(atom, own)
+            iterations.append(None)
+            continue
         view = _alias(eqn, aliases, fusible_outputs)
         if view is not None:
             aliases[eqn.outputs[0]] = view
@@ -185,7 +193,7 @@ def fuse(program: Program) -> list[Group]:
 
 def _is_alias(program: Program, members: tuple[int, ...]) -> bool:
     outputs = program.jaxpr.eqns[members[0]].outputs
-    return len(members) == 1 and len(outputs) == 1 and outputs[0] in program.views
+    return len(members) == 1 and bool(outputs) and all(var in program.views for var in outputs)
 
 
 def _edges(program: Program) -> list[tuple[int, int]]:

@@ -14,17 +14,28 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Inline
+from gpuflow.core.primitive import Primitive
 
 # --- inlining ------------------------------------------------------------------------------
 
 
-def inline(jaxpr: Jaxpr) -> Jaxpr:
-    """Replace every equation that is its inner program by that program."""
-    if not any(isinstance(eqn.primitive.lower, Inline) for eqn in jaxpr.eqns):
+def is_inline(primitive: Primitive) -> bool:
+    """Whether an equation of ``primitive`` is its inner program."""
+    return isinstance(primitive.lower, Inline)
+
+
+def inline(jaxpr: Jaxpr, opened: Callable[[Primitive], bool] = is_inline) -> Jaxpr:
+    """Replace every equation that is its inner program by that program.
+
+    Args:
+        jaxpr: the program.
+        opened: the primitives that are replaced, if not all of them.
+    """
+    if not any(opened(eqn.primitive) for eqn in jaxpr.eqns):
         return jaxpr
     eqns: list[Eqn] = []
     env: dict[Var, Atom] = {}
-    _inline_into(eqns, jaxpr, env)
+    _inline_into(eqns, jaxpr, env, opened)
     outvars = tuple(_resolve(env, atom) for atom in jaxpr.outvars)
     return jaxpr.replace(eqns=tuple(eqns), outvars=outvars)
 
@@ -32,7 +43,7 @@ def inline(jaxpr: Jaxpr) -> Jaxpr:
 def renamed(jaxpr: Jaxpr, env: dict[Var, Atom]) -> tuple[list[Eqn], list[Atom]]:
     """The equations of ``jaxpr`` with fresh outputs, for inputs in ``env``; and its outputs."""
     eqns: list[Eqn] = []
-    _inline_into(eqns, jaxpr, env)
+    _inline_into(eqns, jaxpr, env, is_inline)
     return eqns, [_resolve(env, atom) for atom in jaxpr.outvars]
 
 
@@ -40,13 +51,14 @@ def _resolve(env: dict[Var, Atom], atom: Atom) -> Atom:
     return atom if type(atom) is Literal else env.get(atom, atom)
 
 
-def _inline_into(eqns: list[Eqn], jaxpr: Jaxpr, env: dict[Var, Atom]) -> None:
+def _inline_into(
+    eqns: list[Eqn], jaxpr: Jaxpr, env: dict[Var, Atom], opened: Callable[[Primitive], bool]
+) -> None:
     for eqn in jaxpr.eqns:
         inputs = tuple(_resolve(env, atom) for atom in eqn.inputs)
-        rule = eqn.primitive.lower
-        if isinstance(rule, Inline):
-            inner = rule.jaxpr(eqn.params)
-            results = _inline_call(eqns, inner, inputs)
+        if opened(eqn.primitive):
+            inner = eqn.primitive.lower.jaxpr(eqn.params)
+            results = _inline_call(eqns, inner, inputs, opened)
             env.update(zip(eqn.outputs, results, strict=True))
             continue
         outputs = []
@@ -57,11 +69,14 @@ def _inline_into(eqns: list[Eqn], jaxpr: Jaxpr, env: dict[Var, Atom]) -> None:
         eqns.append(eqn.replace(inputs=inputs, outputs=tuple(outputs)))
 
 
-def _inline_call(eqns: list[Eqn], inner: ClosedJaxpr, inputs: Sequence[Atom]) -> list[Atom]:
+def _inline_call(
+    eqns: list[Eqn], inner: ClosedJaxpr, inputs: Sequence[Atom],
+    opened: Callable[[Primitive], bool],
+) -> list[Atom]:  # fmt: skip
     env: dict[Var, Atom] = dict(zip(inner.jaxpr.invars, inputs, strict=True))
     for var, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
         env[var] = Literal(value, var.aval)
-    _inline_into(eqns, inner.jaxpr, env)
+    _inline_into(eqns, inner.jaxpr, env, opened)
     return [_resolve(env, atom) for atom in inner.jaxpr.outvars]
 
 
@@ -132,6 +147,10 @@ class Definitions:
         if type(atom) is Literal:
             return False
         return len(self._reads.get(atom, ())) == 1 and atom not in self._outputs
+
+    def is_read(self, atom: Var) -> bool:
+        """Whether an equation reads ``atom``, or it is an output of the program."""
+        return bool(self._reads.get(atom)) or atom in self._outputs
 
     def add(self, eqns: Sequence[Eqn], replaced: Sequence[Var], by: Sequence[Atom]) -> None:
         """Count what new equations read; ``by`` stands for the outputs ``replaced``."""

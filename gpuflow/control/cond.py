@@ -14,7 +14,15 @@ import numpy as np
 
 from gpuflow.base.util import safe_zip
 from gpuflow.control.cond_derivative import linearize_cond
-from gpuflow.control.lanes import Lane, Lanes, communicate, extend, lane_counts, lane_shape, over_lanes
+from gpuflow.control.lanes import (
+    Lane,
+    Lanes,
+    communicate,
+    extend,
+    lane_counts,
+    lane_shape,
+    over_lanes,
+)
 from gpuflow.control.programs import close, execute_alone, join_consts
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
@@ -144,7 +152,7 @@ def _batch(
             for x, dim in safe_zip([index, *rest], dims)
         ]
         all_lanes = (Lane(axis, mapped), *lanes)
-        if communicate(axis, branches):
+        if communicate(branches):
             outs = _over_lanes(branches, all_lanes)(*moved)
         else:
             outs = bind_cond(branches, moved[0], moved[1:], all_lanes)

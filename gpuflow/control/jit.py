@@ -89,7 +89,7 @@ def _transpose(
     del params
     undefined = tuple(is_undefined(operand) for operand in operands)
     nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
-    backward, out_nonzeros = _backward_jaxpr(jaxpr, undefined, nonzeros)
+    backward, out_nonzeros = backward_jaxpr(jaxpr, undefined, nonzeros)
     known = [operand for operand in operands if not is_undefined(operand)]
     given = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
     made = iter(_bind(backward, f"transpose({name})", [*known, *given]))
@@ -103,7 +103,7 @@ def _transpose(
     return results
 
 
-def _backward_jaxpr(
+def backward_jaxpr(
     jaxpr: ClosedJaxpr, undefined: tuple[bool, ...], nonzeros: tuple[bool, ...]
 ) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
     """``(*known operands, *nonzero cotangents) -> nonzero operand cotangents``."""

@@ -37,14 +37,13 @@ class Lane:
 Lanes = tuple[Lane, ...]
 
 
-def communicate(axis: AxisData, programs: Sequence[ClosedJaxpr]) -> bool:
-    """Whether programs hold collectives over ``axis``.
+def communicate(programs: Sequence[ClosedJaxpr]) -> bool:
+    """Whether programs hold collectives.
 
     Then what one lane computes reaches lanes that chose another branch or have stopped, so that
     the vmap must be carried out at once: derivatives of the one-lane programs would miss it.
     """
-    use = AxisUse(axis.name)
-    return axis.name is not None and any(use in program.effects for program in programs)
+    return any(isinstance(effect, AxisUse) for program in programs for effect in program.effects)
 
 
 def lane_shape(lanes: Lanes) -> tuple[int, ...]:

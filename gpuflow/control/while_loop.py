@@ -11,7 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base.util import safe_zip
-from gpuflow.control.lanes import Lane, Lanes, extend, lane_counts, lane_shape, over_lanes
+from gpuflow.control.lanes import (
+    Lane,
+    Lanes,
+    communicate,
+    extend,
+    lane_counts,
+    lane_shape,
+    over_lanes,
+)
 from gpuflow.control.programs import close, execute_alone, with_inputs
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Var
@@ -195,7 +203,7 @@ def _batch(
             for x, dim, flag in safe_zip(operands, dims, [*first, *second, *[True] * len(carry)])
         ]
         lane = Lane(axis, (*first, *second, *[True] * len(carry)))
-        if communicate(axis, (condition, body)):
+        if communicate((condition, body)):
             outs = _over_lanes({**params, "lanes": (lane, *lanes)})(*moved)
         else:
             outs = _bind(moved, (lane, *lanes), params)

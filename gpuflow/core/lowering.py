@@ -108,6 +108,14 @@ class Inline:
 
 
 @dataclass(frozen=True)
+class Barrier:
+    """Each output is its operand, where it lies: no step runs, and nothing is copied.
+
+    Whatever reads an output runs after all operands were computed, and no pass looks through.
+    """
+
+
+@dataclass(frozen=True)
 class HostCall:
     """A call of Python on the host, in a step of its own; ``impl`` makes it."""
 

@@ -21,6 +21,7 @@ from gpuflow.ops.axes import squeeze as squeeze
 from gpuflow.ops.axes import transpose as transpose
 from gpuflow.ops.axis_index import axis_index as axis_index
 from gpuflow.ops.axis_index import axis_size as axis_size
+from gpuflow.ops.barrier import optimization_barrier as optimization_barrier
 from gpuflow.ops.bitcast import bitcast_convert_type as bitcast_convert_type
 from gpuflow.ops.collectives import pmax as pmax
 from gpuflow.ops.collectives import pmean as pmean
@@ -71,14 +72,14 @@ from gpuflow.ops.exchanges import all_to_all as all_to_all
 from gpuflow.ops.exchanges import pswapaxes as pswapaxes
 from gpuflow.ops.fft import FftType as FftType
 from gpuflow.ops.fft import fft as fft
-from gpuflow.ops.gathering import all_gather as all_gather
-from gpuflow.ops.gathering import psum_scatter as psum_scatter
 from gpuflow.ops.gather import gather as gather
 from gpuflow.ops.gather import scatter_add as scatter_add
 from gpuflow.ops.gather import scatter_sub as scatter_sub
 from gpuflow.ops.gather_numbers import GatherDimensionNumbers as GatherDimensionNumbers
 from gpuflow.ops.gather_numbers import GatherScatterMode as GatherScatterMode
 from gpuflow.ops.gather_numbers import ScatterDimensionNumbers as ScatterDimensionNumbers
+from gpuflow.ops.gathering import all_gather as all_gather
+from gpuflow.ops.gathering import psum_scatter as psum_scatter
 from gpuflow.ops.indexing import row_gather as row_gather
 from gpuflow.ops.indexing import row_scatter_add as row_scatter_add
 from gpuflow.ops.joining import concatenate as concatenate

@@ -98,7 +98,8 @@ def _adjugate_times(a: Any, b: Any) -> tuple[Any, Any]:
 
     adj(A) B = det(A) A^-1 B. With A = P L U only the last diagonal element of U is then 0. The
     determinant over it is the product of the others, so the last row of the solution is that
-    product times the right-hand side; the other rows follow from it.
+    product times the right-hand side; the other rows follow from it. Where another element is 0
+    too, the product is taken to be 0, as in JAX.
     """
     size, dtype = aval_of(a).shape[-1], aval_of(a).dtype
     if size == 0:
@@ -122,7 +123,8 @@ def _adjugate_times(a: Any, b: Any) -> tuple[Any, Any]:
     place = lax.iota(np.int32, (*(1,) * last, *shape[-2:]), last)
     is_corner = lax.bitwise_and(is_diagonal(shape), lax.eq(place, size - 1))
     upper = where(is_corner, corner, factors)
-    x = permute_rows(b, permutation)
+    # Masked on both sides of the solves, for derivatives and for their transposes.
+    x = permute_rows(where(too_singular, 0, b), permutation)
     x = lax_linalg.triangular_solve(factors, x, left_side=True, lower=True, unit_diagonal=True)
     top = lax.mul(rows(x, 0, size - 1), column)
     x = lax.concatenate([top, rows(x, size - 1, size)], last)

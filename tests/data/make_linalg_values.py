@@ -17,7 +17,7 @@ OPERANDS = {
     "c": "a + 1j * jnp.array([[0.25, 1.0, -0.5], [1.5, -0.75, 2.0], [0.5, -1.0, 1.25]])",
     "tall": "jnp.array([[1.0, 2.0], [-0.5, 1.5], [2.5, -1.0], [0.25, 0.75]])",
     "tallc": "tall + 1j * tall[::-1] * jnp.array([1.0, -0.5])",
-    "singular": "jnp.array([[1., 2., 3., 1.], [2., 4., 6., 3.], [1., 0., 1., 2.], [0., 1., 1., 5.]])",
+    "singular": "jnp.array([[1., 2, 3, 1], [2, 4, 6, 3], [1, 0, 1, 2], [0, 1, 1, 5]])",
     "four": "singular + jnp.eye(4)",
     "zeros": "jnp.zeros((3, 3))",
     "weights": "jnp.cos(jnp.arange(16.0))",
@@ -104,4 +104,4 @@ if __name__ == "__main__":
         space[name] = eval(text, space)
     values = {text: described(eval(text, space)) for text in EXPRESSIONS}
     stored = {"operands": OPERANDS, "values": values}
-    (FOLDER / "linalg_values.json").write_text(json.dumps(stored, indent=1) + "\n")
+    (FOLDER / "linalg_values.json").write_text(json.dumps(stored, indent=0) + "\n")

@@ -8,6 +8,7 @@ import numpy as np
 X = np.array([1.0, 2.0, 4.0], "f")
 COUNTS = np.array([1, 3, 2], "i")
 STEPS = np.arange(3, dtype="f")
+WEIGHTS = np.array([1.0, 10.0, 100.0], "f")
 
 
 def programs(jax, jnp, lax):
@@ -42,6 +43,13 @@ def programs(jax, jnp, lax):
     def squares(v):
         return lax.cond(v > 1.5, lambda u: total(u * u), lambda u: u, v)
 
+    def both_names(v, u):
+        def sums(a, b):
+            return lax.cond(a > 1.5, lambda t: lax.psum(t * b, ("i", "j")), lambda t: t, a)
+
+        return jax.vmap(sums, axis_name="j")(v, u)
+
+    pairs = np.stack([X, X[::-1]])
     cases = [total, lambda u: lax.pmax(u, "i"), lambda u: u]
     return {
         "cond": lambda: mapped(branch)(X),
@@ -57,6 +65,8 @@ def programs(jax, jnp, lax):
         "grad of scan": lambda: mapped(jax.grad(wave))(X),
         "grad through vmap of scan": lambda: jax.grad(lambda x: jnp.sum(mapped(wave)(x)))(X),
         "grad of cond": lambda: mapped(jax.grad(squares))(X),
+        "jvp of while": lambda: jax.jvp(lambda x: mapped(counted)(x, COUNTS)[1], (X,), (WEIGHTS,)),
+        "cond over two names": lambda: mapped(both_names)(pairs, pairs * 3),
         "switch": lambda: mapped(lambda v, k: lax.switch(k, cases, v))(X, np.arange(3)),
         "map": lambda: mapped(lambda v: lax.map(lambda t: total(t * v), STEPS))(X),
         "jacfwd": lambda: mapped(jax.jacfwd(lambda u: total(u) * u))(X),

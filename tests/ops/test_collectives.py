@@ -426,6 +426,45 @@ def test_loops_branches_and_derivatives_as_in_jax(name):
         np.testing.assert_allclose(leaf, want, **TOLERANCE)
 
 
+def _by_name(flag, inside, x):
+    return lax.cond(flag, inside, lambda u: u, x)
+
+
+BRANCHES = {
+    "psum": lambda v: _by_name(v > 1.5, lambda u: lax.psum(u * u, "i"), v),
+    "gather": lambda v: _by_name(v > 1.5, lambda u: jnp.sum(lax.all_gather(u, "i") ** 3) * u, v),
+    "while": lambda v: lax.while_loop(
+        lambda c: c < 20, lambda c: c * 1.5 + lax.psum(c, "i") * 0.125, v
+    ),
+    "two names": lambda v: lax.psum(
+        gf.vmap(
+            lambda a: _by_name(a > 1.5, lambda u: lax.psum(u * v, ("i", "j")), a), axis_name="j"
+        )(jnp.array([1.0, 2.0]) * v), "i"
+    )[1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_derivatives_reach_lanes_that_took_another_branch(name):
+    """A lane outside of the branch is still an operand of its collectives.
+
+    (JAX stops gradients into lanes that did not take a branch, and so loses these.) Once the
+    one-lane branches were transposed, which also counted cotangents of lanes outside the branch.
+    """
+    weights = np.array([1.0, 10.0, 100.0])
+    with gf.enable_x64():
+        x, tangent = np.array([1.0, 2.0, 4.0]), np.array([0.5, -1.0, 0.25])
+
+        def loss(z):
+            return jnp.sum(weights * gf.vmap(BRANCHES[name], axis_name="i")(z))
+
+        step = 1e-5
+        want = (float(loss(x + step * tangent)) - float(loss(x - step * tangent))) / (2 * step)
+        np.testing.assert_allclose(gf.jvp(loss, (x,), (tangent,))[1], want, rtol=1e-7)
+        if name != "while":
+            np.testing.assert_allclose(np.vdot(gf.grad(loss)(x), tangent), want, rtol=1e-7)
+
+
 # --- what equations say of it ------------------------------------------------------------------
 
 

@@ -1,0 +1,220 @@
+"""checkpoint as users call it, and what it stores, as text."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.base.config import config
+from gpuflow.base.errors import check
+from gpuflow.base.util import safe_zip
+from gpuflow.control.jit import jit_p
+from gpuflow.control.jit_function import argument_names
+from gpuflow.control.programs import trace_program
+from gpuflow.control.remat import bind_remat, remat_p
+from gpuflow.core.aval import aval_of, is_value
+from gpuflow.core.jaxpr import Atom, Jaxpr, Literal
+from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.ops.naming import name_p
+from gpuflow.transforms.linearize import linearize_flat
+
+
+def checkpoint(
+    fun: Callable[..., Any],
+    *,
+    prevent_cse: bool | Sequence[bool] = True,
+    policy: Callable[..., bool] | None = None,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Iterable[str] = (),
+    concrete: bool = False,
+) -> Callable[..., Any]:
+    """``fun``, whose derivative computes intermediate values again instead of storing them.
+
+    Args:
+        fun: a function of arrays or trees.
+        prevent_cse: whether the compiler must keep the two computations apart; False suits bodies
+            of ``lax.scan``, which are apart anyway.
+        policy: which values may be stored nevertheless; see ``checkpoint_policies``.
+        static_argnums, static_argnames: arguments that ``fun`` gets as they are, untraced.
+        concrete: must be False.
+
+    Returns:
+        A function of the same arguments with the same results. It is traced once for each
+        signature.
+
+    Raises:
+        NotImplementedError: ``concrete``.
+        TypeError: ``fun`` or ``policy`` is not callable; from the call, an argument is no array.
+        ValueError: from the call, ``static_argnums`` names no argument.
+
+    Source:
+        Chen, Xu, Zhang and Guestrin 2016, "Training deep nets with sublinear memory cost".
+    """
+    check(
+        not concrete,
+        lambda: "[checkpoint] functions are always traced; got concrete=True. Fix: static_argnums "
+        "for the arguments that Python must see.",
+        NotImplementedError,
+    )
+    for what, value in (("fun", fun), ("policy", policy)):
+        check(
+            callable(value) or (value is None and what == "policy"),
+            lambda what=what, value=value: (
+                f"[checkpoint] {what} must be callable; got {value!r}. Fix: pass a function."
+            ),
+        )
+    numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    keep_apart = prevent_cse if isinstance(prevent_cse, bool) else any(prevent_cse)
+    return _named(_Checkpoint(fun, keep_apart, _hashable(policy), numbers, names), fun)
+
+
+def _named(call: _Checkpoint, fun: Callable[..., Any]) -> Callable[..., Any]:
+    """``call`` as a plain function, so that it can be a method."""
+
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    with_names = functools.update_wrapper if hasattr(fun, "__name__") else _without_names
+    return with_names(checkpointed, fun)
+
+
+def _without_names(wrapper: Callable[..., Any], fun: Callable[..., Any]) -> Callable[..., Any]:
+    del fun
+    return wrapper
+
+
+def _hashable(policy: Any) -> Any:
+    try:
+        hash(policy)
+    except TypeError:
+        return functools.partial(policy)
+    return policy
+
+
+class _Checkpoint:
+    """The call of a checkpointed function; for each set of static arguments one function."""
+
+    def __init__(
+        self, fun: Callable[..., Any], prevent_cse: bool, policy: Any, numbers: tuple[int, ...],
+        names: tuple[str, ...],
+    ) -> None:  # fmt: skip
+        self.fun, self.numbers, self.names = fun, numbers, names
+        self.params = {"policy": policy, "prevent_cse": prevent_cse}
+        self._functions: dict[Any, Callable[..., Any]] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if config.trace_context().disable_jit:
+            return self.fun(*args, **kwargs)
+        static = self._static_positions(len(args))
+        dynamic = tuple(arg for k, arg in enumerate(args) if k not in static)
+        named = {key: value for key, value in kwargs.items() if key not in self.names}
+        leaves, in_tree = tree.flatten((dynamic, named))
+        self._check_leaves(leaves, dynamic, named, static)
+        function = self._function(args, kwargs, static)
+        avals = [aval_of(leaf) for leaf in leaves]
+        program = trace_program("checkpoint", function, in_tree, avals)
+        outs = bind_remat(program.jaxpr, [*program.consts, *leaves], **self.params)
+        return tree.unflatten(program.out_tree, outs)
+
+    def _static_positions(self, count: int) -> frozenset[int]:
+        for number in self.numbers:
+            check(
+                -count <= number < count,
+                lambda number=number: (
+                    f"[checkpoint] static_argnums must name arguments by position; got {number} "
+                    f"for a call with {count}. Fix: pass the argument by position."
+                ),
+                ValueError,
+            )
+        return frozenset(number % count for number in self.numbers)
+
+    def _function(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], static: frozenset[int]
+    ) -> Callable[..., Any]:
+        """``fun`` of ``(dynamic arguments, dynamic keyword arguments)``."""
+        fixed = {k: args[k] for k in static}
+        fixed_names = {key: value for key, value in kwargs.items() if key in self.names}
+        key = (
+            len(args), tuple((k, type(v), v) for k, v in sorted(fixed.items())),
+            tuple((k, type(v), v) for k, v in sorted(fixed_names.items())),
+        )  # fmt: skip
+
+        def function(dynamic: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            rest = iter(dynamic)
+            full = [fixed[k] if k in fixed else next(rest) for k in range(len(args))]
+            return self.fun(*full, **named, **fixed_names)
+
+        try:
+            return self._functions.setdefault(key, function)
+        except TypeError:  # a static argument that cannot be hashed: traced anew for each call
+            return function
+
+    def _check_leaves(
+        self, leaves: Sequence[Any], dynamic: tuple[Any, ...], named: dict[str, Any],
+        static: frozenset[int],
+    ) -> None:  # fmt: skip
+        if all(is_value(leaf) for leaf in leaves):
+            return
+        names = argument_names(self.fun, dynamic, named, tuple(static))
+        for name, leaf in safe_zip(names, leaves):
+            check(
+                is_value(leaf),
+                lambda name=name, leaf=leaf: (
+                    "[checkpoint] arguments must be arrays, numbers or trees of them; got "
+                    f"{leaf!r} of type {type(leaf).__name__} as {name}. Fix: mark it static with "
+                    "static_argnums or static_argnames."
+                ),
+            )
+
+
+# --- what is stored ------------------------------------------------------------------------
+
+
+def saved_residuals(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
+    """A line for each array that reverse mode of ``fun`` would store at these arguments."""
+    leaves, in_tree = tree.flatten((args, kwargs))
+    avals = [aval_of(leaf) for leaf in leaves]
+    nonzeros = [aval.tangent().dtype == aval.dtype for aval in avals]
+
+    def flat(*values: Any) -> list[Any]:
+        own_args, own_kwargs = tree.unflatten(in_tree, values)
+        return tree.leaves(fun(*own_args, **own_kwargs))
+
+    def evaluation(*values: Any) -> list[Any]:
+        return linearize_flat(flat, values, nonzeros)[2]
+
+    names = argument_names(fun, args, kwargs)
+    program, _ = trace_to_jaxpr(evaluation, avals, names)
+    kept = dict.fromkeys(atom for atom in program.outvars)
+    return [f"{atom.aval} {_origin(program, atom)}" for atom in kept]
+
+
+def _origin(program: Jaxpr, atom: Atom) -> str:
+    if type(atom) is Literal:
+        return "from a literal"
+    if atom in program.invars:
+        names = dict(safe_zip(program.invars, program.argument_names or [""] * len(program.invars)))
+        return f"from the argument {names[atom]}".rstrip()
+    if atom in program.constvars:
+        return "from a constant"
+    eqn = next(eqn for eqn in program.eqns if atom in eqn.outputs)
+    if eqn.primitive in (jit_p, remat_p):
+        inner = eqn.params["jaxpr"].jaxpr
+        own = inner.outvars[eqn.outputs.index(atom)]
+        if own in inner.invars:
+            return _origin(program, eqn.inputs[inner.invars.index(own)])
+        return _origin(inner, own)
+    place = f" from {eqn.source}" if eqn.source else ""
+    if eqn.primitive is name_p:
+        return f"named {eqn.params['name']!r}{place}"
+    return f"output of {eqn.primitive.name}{place}"
+
+
+def print_saved_residuals(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Print what reverse mode of ``fun`` would store at these arguments, one array a line."""
+    for line in saved_residuals(fun, *args, **kwargs):
+        print(line)

@@ -1,0 +1,264 @@
+"""remat_p, the equation of checkpoint: what its derivative needs is computed again.
+
+The equation holds a program without constants. Linearized, it stores its operands and what the
+policy lets it store; the map of tangents is again such an equation, which first computes the
+other residuals. Transposed as a whole, the map computes them when the cotangents are there: a
+barrier over all its inputs keeps the compiler from merging that with the first computation, and
+from starting it earlier, so that the residuals take no memory in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpuflow.base.util import safe_zip
+from gpuflow.compiler.program import dce, inline
+from gpuflow.control.jit import backward_jaxpr, jit_p
+from gpuflow.control.programs import close, execute_alone, with_inputs
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.effects import is_observable
+from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import Inline
+from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.rules import AxisData, Zero, is_undefined
+from gpuflow.ops.axes import move_axis
+from gpuflow.ops.barrier import optimization_barrier_p
+from gpuflow.transforms.batching import batch_jaxpr
+from gpuflow.transforms.jvp import jvp_jaxpr
+from gpuflow.transforms.linearize import linearize_jaxpr
+
+
+def bind_remat(
+    jaxpr: ClosedJaxpr, operands: Sequence[Any], *, policy: Any, prevent_cse: bool,
+    differentiated: bool = False,
+) -> list[Any]:  # fmt: skip
+    """Bind a program; its constants become leading operands.
+
+    Args:
+        policy: which residuals may be stored; None: none.
+        prevent_cse: whether what is computed again must stay apart.
+        differentiated: whether the program computes again what was computed before.
+    """
+    jaxpr, closed = close(jaxpr)
+    return remat_p.bind(
+        *closed, *operands, jaxpr=jaxpr, policy=policy, prevent_cse=prevent_cse,
+        differentiated=differentiated,
+    )  # fmt: skip
+
+
+def _shape(*avals: ShapedArray, jaxpr: ClosedJaxpr, **params: Any) -> list[ShapedArray]:
+    del params
+    for given, wanted in safe_zip(avals, jaxpr.in_avals):
+        if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
+            raise TypeError(
+                f"[checkpoint] operands must match the traced types; got {given} for {wanted}. "
+                "Fix: the rule that bound this equation; programs cannot cause it."
+            )
+    return jaxpr.out_avals
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, **params: Any
+) -> tuple[list[Any], list[Any]]:
+    nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
+    derivative, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros, False)
+    given = [tangent for tangent in tangents if type(tangent) is not Zero]
+    results = bind_remat(derivative, [*primals, *given], **params)
+    count = len(jaxpr.out_avals)
+    made = iter(results[count:])
+    return results[:count], [
+        next(made) if nonzero else Zero(aval.tangent())
+        for nonzero, aval in safe_zip(out_nonzeros, jaxpr.out_avals)
+    ]
+
+
+def _batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr,
+    **params: Any,
+) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+    mapped, out_batched = batch_jaxpr(jaxpr, axis, tuple(dim is not None for dim in dims))
+    moved = [x if dim is None else move_axis(x, dim, 0) for x, dim in safe_zip(operands, dims)]
+    outs = bind_remat(mapped, moved, **params)
+    return outs, [0 if flag else None for flag in out_batched]
+
+
+# --- linearization -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Split:
+    """A program split into evaluation and a map of tangents that computes residuals again.
+
+    Attributes:
+        known: ``(*closed, *operands) -> (*outs, *saved)``.
+        closed: constants of ``known``.
+        linear: ``(*saved, *operands read again, *nonzero tangents) -> nonzero out tangents``.
+        operands: positions of those operands, in the inputs of ``known``.
+        out_nonzeros: which outputs have a tangent.
+    """
+
+    known: ClosedJaxpr
+    closed: list[Any]
+    linear: ClosedJaxpr
+    operands: tuple[int, ...]
+    out_nonzeros: tuple[bool, ...]
+
+
+def _linearize(
+    nonzeros: tuple[bool, ...], *primals: Any, jaxpr: ClosedJaxpr, policy: Any, prevent_cse: bool,
+    differentiated: bool,
+) -> tuple[Any, ...]:  # fmt: skip
+    split = split_program(jaxpr, nonzeros, policy)
+    operands = [*split.closed, *primals]
+    params: dict[str, Any] = {"policy": policy, "prevent_cse": prevent_cse}
+    results = bind_remat(split.known, operands, differentiated=differentiated, **params)
+    count = len(jaxpr.out_avals)
+    residuals = [*results[count:], *[operands[k] for k in split.operands]]
+
+    def tangent_function(values: Sequence[Any], *tangents: Any) -> list[Any]:
+        return bind_remat(split.linear, [*values, *tangents], differentiated=True, **params)
+
+    return results[:count], split.out_nonzeros, residuals, tangent_function
+
+
+def split_program(jaxpr: ClosedJaxpr, nonzeros: tuple[bool, ...], policy: Any) -> Split:
+    """Split a program for tangents of some inputs, under a policy."""
+    key = ("remat", nonzeros, policy)
+    return jaxpr.jaxpr.memo(key, lambda: _make_split(jaxpr, nonzeros, policy))
+
+
+def _is_opened(primitive: Primitive) -> bool:
+    """Policies look into jitted functions; rules that users wrote stay as they are."""
+    return primitive is jit_p or primitive is remat_p
+
+
+def _make_split(jaxpr: ClosedJaxpr, nonzeros: tuple[bool, ...], policy: Any) -> Split:
+    evaluation, linear, out_nonzeros, count = linearize_jaxpr(jaxpr, nonzeros)
+    evaluation, closed = close(evaluation)
+    program = inline(evaluation.jaxpr, _is_opened)
+    residuals = program.outvars[len(program.outvars) - count :]
+    saved, again, operands = _choose(program, residuals, policy)
+    outs = program.outvars[: len(program.outvars) - count]
+    known = dce(with_inputs(ClosedJaxpr(program), program.invars, [*outs, *saved]).jaxpr)
+    # The map of tangents reads what was saved, or what the equations before it compute again.
+    env: dict[Atom, Atom] = dict(safe_zip(linear.invars[:count], residuals))
+    eqns = [
+        *again,
+        *[eqn.replace(inputs=tuple(_read(env, atom) for atom in eqn.inputs)) for eqn in linear.eqns],
+    ]
+    program_of_tangents = Jaxpr(
+        (),
+        (*saved, *[program.invars[k] for k in operands], *linear.invars[count:]),
+        tuple(_read(env, atom) for atom in linear.outvars),
+        tuple(eqns),
+        frozenset().union(*[eqn.effects for eqn in eqns]),
+    )
+    return Split(ClosedJaxpr(known), closed, ClosedJaxpr(program_of_tangents), operands, out_nonzeros)
+
+
+def _read(env: dict[Atom, Atom], atom: Atom) -> Atom:
+    return atom if type(atom) is Literal else env.get(atom, atom)
+
+
+def _choose(
+    program: Jaxpr, residuals: Sequence[Atom], policy: Any
+) -> tuple[list[Var], list[Eqn], tuple[int, ...]]:
+    """What is saved, the equations that are computed again, and the inputs that they read."""
+    producer = {var: k for k, eqn in enumerate(program.eqns) for var in eqn.outputs}
+    positions = {var: k for k, var in enumerate(program.invars)}
+    may_save = [_may_save(policy, eqn) for eqn in program.eqns]
+    saved: dict[Var, None] = {}
+    again: set[int] = set()
+    operands: set[int] = set()
+    wanted = list(reversed(residuals))
+    for k, eqn in enumerate(program.eqns):
+        if is_observable(eqn.effects) and not may_save[k]:
+            again.add(k)
+            wanted += eqn.inputs
+    while wanted:
+        atom = wanted.pop()
+        if type(atom) is Literal:
+            continue
+        if atom in positions:
+            operands.add(positions[atom])
+        elif may_save[producer[atom]]:
+            saved[atom] = None
+        elif producer[atom] not in again or atom in residuals:
+            again.add(producer[atom])
+            wanted += program.eqns[producer[atom]].inputs
+    eqns = [program.eqns[k] for k in sorted(again)]
+    return list(saved), eqns, tuple(sorted(operands))
+
+
+def _may_save(policy: Any, eqn: Eqn) -> bool:
+    avals = [atom.aval for atom in eqn.inputs]
+    return policy is not None and bool(policy(eqn.primitive, *avals, **eqn.params))
+
+
+# --- transposition and lowering ------------------------------------------------------------
+
+
+def _transpose(
+    cotangents: Sequence[Any], *operands: Any, jaxpr: ClosedJaxpr, differentiated: bool,
+    **params: Any,
+) -> list[Any]:  # fmt: skip
+    undefined = tuple(is_undefined(operand) for operand in operands)
+    nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
+    backward, out_nonzeros = backward_jaxpr(jaxpr, undefined, nonzeros)
+    known = [operand for operand in operands if not is_undefined(operand)]
+    given = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
+    made = iter(
+        bind_remat(backward, [*known, *given], differentiated=differentiated, **params)
+    )
+    nonzero = iter(out_nonzeros)
+    results: list[Any] = []
+    for operand in operands:
+        if not is_undefined(operand):
+            results.append(None)
+        else:
+            results.append(next(made) if next(nonzero) else Zero(operand.aval.tangent()))
+    return results
+
+
+def _lowered(params: dict[str, Any]) -> ClosedJaxpr:
+    """The program; one that computes again starts with a barrier over what it reads."""
+    jaxpr: ClosedJaxpr = params["jaxpr"]
+    if not (params["differentiated"] and params["prevent_cse"]):
+        return jaxpr
+    return jaxpr.jaxpr.memo("behind a barrier", lambda: _behind_barrier(jaxpr.jaxpr))
+
+
+def _behind_barrier(jaxpr: Jaxpr) -> ClosedJaxpr:
+    program = dce(jaxpr)
+    read = {atom for eqn in program.eqns for atom in eqn.inputs if type(atom) is not Literal}
+    held = [var for var in program.invars if var in read]
+    if not held:
+        return ClosedJaxpr(program)
+    fresh = {var: Var(var.aval) for var in held}
+    barrier = Eqn(optimization_barrier_p, tuple(fresh.values()), tuple(held), {})
+    return ClosedJaxpr(
+        program.replace(
+            invars=tuple(fresh.get(var, var) for var in program.invars),
+            eqns=(barrier, *program.eqns), argument_names=(),
+        )
+    )  # fmt: skip
+
+
+remat_p = register(
+    Primitive(
+        "remat",
+        shape=_shape,
+        execute=execute_alone(lambda: remat_p),
+        jvp=_jvp,
+        linearize=_linearize,
+        transpose=_transpose,
+        batch=_batch,
+        lower=Inline(_lowered),
+        multiple_results=True,
+        effects=lambda params: params["jaxpr"].effects,
+        subjaxprs=lambda params: [params["jaxpr"]],
+    )
+)
+

@@ -1,0 +1,143 @@
+"""Policies of checkpoint: which values are stored for the backward pass, and which computed again.
+
+A policy is ``(primitive, *operand avals, **params) -> bool``: whether the outputs of such an
+equation may be stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from gpuflow.ops.contractions import dot_general_p
+from gpuflow.ops.naming import name_p
+
+Policy = Callable[..., bool]
+
+
+def everything_saveable(primitive: Any, *avals: Any, **params: Any) -> bool:
+    """Store everything, as without checkpoint."""
+    del primitive, avals, params
+    return True
+
+
+def nothing_saveable(primitive: Any, *avals: Any, **params: Any) -> bool:
+    """Compute everything again from the arguments, as without a policy."""
+    del primitive, avals, params
+    return False
+
+
+def dots_saveable(primitive: Any, *avals: Any, **params: Any) -> bool:
+    """Store the results of matrix products."""
+    del avals, params
+    return primitive is dot_general_p
+
+
+def dots_with_no_batch_dims_saveable(primitive: Any, *avals: Any, **params: Any) -> bool:
+    """Store the results of matrix products without batch dimensions."""
+    del avals
+    if primitive is not dot_general_p:
+        return False
+    _, (lhs_batch, rhs_batch) = params["dimension_numbers"]
+    return not lhs_batch and not rhs_batch
+
+
+def save_only_these_names(*names_which_can_be_saved: str) -> Policy:
+    """Store values that ``checkpoint_name`` gave one of these names, and nothing else."""
+    names = frozenset(names_which_can_be_saved)
+    return lambda primitive, *avals, **params: primitive is name_p and params["name"] in names
+
+
+def save_any_names_but_these(*names_not_to_save: str) -> Policy:
+    """Store values that ``checkpoint_name`` gave a name, but none of these."""
+    names = frozenset(names_not_to_save)
+    return lambda primitive, *avals, **params: primitive is name_p and params["name"] not in names
+
+
+def save_anything_except_these_names(*names_not_to_save: str) -> Policy:
+    """Store every value but those that ``checkpoint_name`` gave one of these names.
+
+    What such a value was made of may be stored in its place.
+    """
+    names = frozenset(names_not_to_save)
+    return lambda primitive, *avals, **params: primitive is not name_p or (
+        params["name"] not in names
+    )
+
+
+def save_from_both_policies(policy_1: Policy, policy_2: Policy) -> Policy:
+    """Store what either policy stores.
+
+    Raises:
+        ValueError: from the call, where a policy does not answer with a bool.
+    """
+
+    def policy(primitive: Any, *avals: Any, **params: Any) -> bool:
+        answers = [own(primitive, *avals, **params) for own in (policy_1, policy_2)]
+        for answer in answers:
+            if not isinstance(answer, bool):
+                raise ValueError(
+                    f"[save_from_both_policies] policies must answer with a bool; got {answer!r} "
+                    f"for {primitive}. Fix: return True or False."
+                )
+        return any(answers)
+
+    return policy
+
+
+def save_and_offload_only_these_names(
+    *,
+    names_which_can_be_saved: Any,
+    names_which_can_be_offloaded: Any,
+    offload_src: str,
+    offload_dst: str,
+) -> Policy:
+    """Store named values on the device, or elsewhere; elsewhere is not possible here.
+
+    Raises:
+        ValueError: a name is in both lists.
+        NotImplementedError: there are names to offload: arrays have one memory.
+    """
+    both = set(names_which_can_be_saved) & set(names_which_can_be_offloaded)
+    if both:
+        raise ValueError(
+            "[save_and_offload_only_these_names] a name must be in one list; got "
+            f"{sorted(both)} in both. Fix: drop it from one."
+        )
+    if names_which_can_be_offloaded:
+        raise NotImplementedError(
+            "[save_and_offload_only_these_names] arrays lie in the memory of their device; got "
+            f"names to move from {offload_src} to {offload_dst}. Fix: save_only_these_names, "
+            "without the names to offload."
+        )
+    return save_only_these_names(*names_which_can_be_saved)
+
+
+def offload_dot_with_no_batch_dims(offload_src: str, offload_dst: str) -> Policy:
+    """Store matrix products elsewhere; that is not possible here.
+
+    Raises:
+        NotImplementedError: always: arrays have one memory.
+    """
+    raise NotImplementedError(
+        "[offload_dot_with_no_batch_dims] arrays lie in the memory of their device; got a policy "
+        f"that moves them from {offload_src} to {offload_dst}. Fix: "
+        "dots_with_no_batch_dims_saveable."
+    )
+
+
+checkpoint_policies = SimpleNamespace(
+    everything_saveable=everything_saveable,
+    nothing_saveable=nothing_saveable,
+    dots_saveable=dots_saveable,
+    checkpoint_dots=dots_saveable,
+    dots_with_no_batch_dims_saveable=dots_with_no_batch_dims_saveable,
+    checkpoint_dots_with_no_batch_dims=dots_with_no_batch_dims_saveable,
+    offload_dot_with_no_batch_dims=offload_dot_with_no_batch_dims,
+    save_anything_except_these_names=save_anything_except_these_names,
+    save_any_names_but_these=save_any_names_but_these,
+    save_only_these_names=save_only_these_names,
+    save_from_both_policies=save_from_both_policies,
+    save_and_offload_only_these_names=save_and_offload_only_these_names,
+)

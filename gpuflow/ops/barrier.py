@@ -1,0 +1,104 @@
+"""optimization_barrier: values that nothing may be computed from before all of them are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.base.errors import check
+from gpuflow.base.util import safe_zip
+from gpuflow.core.aval import ShapedArray, is_value
+from gpuflow.core.jaxpr import Atom, Eqn, Literal
+from gpuflow.core.lowering import Barrier
+from gpuflow.core.rules import AxisData, Zero
+from gpuflow.ops.define import define
+
+
+def optimization_barrier(operand: Any) -> Any:
+    """The leaves of ``operand``, as values that the compiler knows nothing about.
+
+    What is computed from a result is never merged with what is computed from the operand, and it
+    is not computed before all leaves are there.
+
+    Args:
+        operand: a tree of arrays.
+
+    Returns:
+        The same tree. Nothing is copied in a compiled program.
+
+    Raises:
+        TypeError: a leaf is no array.
+    """
+    leaves, treedef = tree.flatten(operand)
+    for path, leaf in safe_zip(tree.paths(operand), leaves):
+        check(
+            is_value(leaf),
+            lambda path=path, leaf=leaf: (
+                f"[optimization_barrier] operands must be arrays or trees of them; got {leaf!r} of "
+                f"type {type(leaf).__name__} as operand{path}. Fix: jnp.asarray."
+            ),
+        )
+    return tree.unflatten(treedef, optimization_barrier_p.bind(*leaves))
+
+
+def _shape(*avals: ShapedArray) -> list[ShapedArray]:
+    return list(avals)
+
+
+def _impl(xp: Any, *arrays: Any) -> list[Any]:
+    del xp
+    return list(arrays)
+
+
+def _among(values: Sequence[Any]) -> list[Any]:
+    """A barrier over tangents or cotangents that are not zero."""
+    given = [value for value in values if type(value) is not Zero]
+    made = iter(optimization_barrier_p.bind(*given))
+    return [value if type(value) is Zero else next(made) for value in values]
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    return optimization_barrier_p.bind(*primals), _among(tangents)
+
+
+def _transpose(cotangents: Sequence[Any], *operands: Any) -> list[Any]:
+    del operands
+    return _among(cotangents)
+
+
+def _batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None]
+) -> tuple[list[Any], list[int | None]]:
+    del axis
+    return optimization_barrier_p.bind(*operands), list(dims)
+
+
+def _simplify(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
+    """Literals pass, and results that nobody reads keep nothing waiting."""
+    kept = [
+        k
+        for k, (atom, var) in enumerate(safe_zip(eqn.inputs, eqn.outputs))
+        if type(atom) is not Literal and definition.is_read(var)
+    ]
+    if len(kept) == len(eqn.inputs):
+        return None
+    results = list(eqn.inputs)
+    if kept:
+        made = build.apply(optimization_barrier_p, *[eqn.inputs[k] for k in kept])
+        for k, out in safe_zip(kept, made):
+            results[k] = out
+    return results
+
+
+optimization_barrier_p = define(
+    "optimization_barrier",
+    multiple_results=True,
+    shape=_shape,
+    impl=_impl,
+    jvp=_jvp,
+    transpose=_transpose,
+    batch=_batch,
+    lower=Barrier(),
+    simplify=_simplify,
+)
