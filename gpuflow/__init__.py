@@ -3,6 +3,8 @@
 from gpuflow import ad_checkpoint as ad_checkpoint
 from gpuflow import debug as debug
 from gpuflow import errors as errors
+from gpuflow import experimental as experimental
+from gpuflow import flatten_util as flatten_util
 from gpuflow import lax as lax
 from gpuflow import nn as nn
 from gpuflow import numpy as numpy
@@ -41,6 +43,7 @@ from gpuflow.base.config import config as config
 from gpuflow.base.dtypes import float0 as float0
 from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
+from gpuflow.callbacks import pure_callback as pure_callback
 from gpuflow.control.checkpoint import checkpoint as checkpoint
 from gpuflow.control.checkpoint import checkpoint as remat  # noqa: F401
 from gpuflow.control.custom_rules import custom_jvp as custom_jvp

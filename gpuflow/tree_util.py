@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-import optree
-
 from gpuflow.base import tree as base_tree
+from gpuflow.base import tree_keys
 from gpuflow.base.errors import check
 from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.tree_keys import DictKey as DictKey
+from gpuflow.base.tree_keys import FlattenedIndexKey as FlattenedIndexKey
+from gpuflow.base.tree_keys import GetAttrKey as GetAttrKey
+from gpuflow.base.tree_keys import KeyEntry as KeyEntry
+from gpuflow.base.tree_keys import KeyPath as KeyPath
+from gpuflow.base.tree_keys import SequenceKey as SequenceKey
+from gpuflow.base.tree_keys import keystr as keystr
 
 PyTreeDef = base_tree.TreeDef
 IsLeaf = Callable[[Any], bool] | None
@@ -19,7 +26,15 @@ _Node = TypeVar("_Node")
 tree_flatten = base_tree.flatten
 tree_leaves = base_tree.leaves
 tree_structure = base_tree.structure
-all_leaves = base_tree.all_leaves
+tree_leaves_with_path = tree_keys.leaves_with_path
+
+
+def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
+    """Whether no item is a container."""
+    items = list(iterable)
+    if is_leaf is None:
+        return base_tree.all_leaves(items)
+    return all(is_leaf(item) or base_tree.all_leaves([item]) for item in items)
 
 
 def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
@@ -30,8 +45,29 @@ def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = Non
         tree: the tree that gives the structure.
         rest: trees that have at least that structure.
         is_leaf: what else counts as a leaf.
+
+    Raises:
+        ValueError: the trees differ in structure; the message says where.
     """
-    return base_tree.tree_map(f, tree, *rest, is_leaf=is_leaf)
+    try:
+        return base_tree.tree_map(f, tree, *rest, is_leaf=is_leaf)
+    except ValueError:
+        _explain_mismatch("tree_map", tree, rest, is_leaf)
+        raise  # it came from f
+
+
+def _explain_mismatch(op: str, tree: Any, rest: tuple[Any, ...], is_leaf: IsLeaf) -> None:
+    """Raise ValueError if ``tree`` is not a prefix of each of the others."""
+    treedef = base_tree.structure(tree, is_leaf)
+    for number, other in enumerate(rest, 1):
+        try:
+            treedef.flatten_up_to(other)
+        except ValueError as error:
+            where = tree_keys.difference(tree, other) or str(error)
+            raise ValueError(
+                f"[{op}] trees must have one structure; got {treedef} and, as tree {number}, "
+                f"{base_tree.structure(other)}: {where}. Fix: make them of the same containers."
+            ) from None
 
 
 def tree_unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
@@ -88,10 +124,110 @@ def _filled(outer: PyTreeDef, inner: PyTreeDef) -> Any:
     return outer.unflatten([one] * outer.num_leaves)
 
 
+def tree_reduce_associative(
+    operation: Callable[[Any, Any], Any], tree: Any, *, identity: Any = _NOTHING,
+    is_leaf: IsLeaf = None,
+) -> Any:  # fmt: skip
+    """Combine leaves by an associative operation, pair by pair: a balanced tree of calls.
+
+    Raises:
+        TypeError: there are no leaves and no ``identity``.
+    """
+    values = base_tree.leaves(tree, is_leaf)
+    if not values:
+        check(
+            identity is not _NOTHING,
+            lambda: (
+                "[tree_reduce_associative] a tree without leaves needs an identity; got none. "
+                "Fix: identity=0, for a sum."
+            ),
+        )
+        return identity
+    while len(values) > 1:
+        pairs = [operation(a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
+        values = [*pairs, *values[2 * len(pairs) :]]
+    return values[0]
+
+
+def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
+    """``full_tree`` with each leaf replaced by the leaf of ``prefix_tree`` that stands above it.
+
+    Raises:
+        ValueError: ``prefix_tree`` is not a tree prefix.
+    """
+
+    def spread(item: Any, subtree: Any) -> Any:
+        return base_tree.tree_map(lambda _: item, subtree)
+
+    return tree_map(spread, prefix_tree, full_tree, is_leaf=is_leaf)
+
+
+# --- structures ----------------------------------------------------------------------------
+
+
+def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
+    """The structures of a node's children."""
+    return base_tree.children(treedef)
+
+
+def treedef_is_leaf(treedef: PyTreeDef) -> bool:
+    """Whether the structure has one node or none inside: a leaf, None, or an empty container."""
+    return treedef.num_nodes == 1
+
+
+def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
+    """The structure of a tuple of trees."""
+    return base_tree.structure(tuple(tree_keys.skeleton(treedef) for treedef in treedefs))
+
+
+def is_tree_node(typ: type) -> bool:
+    """Whether values of a type are nodes."""
+    return typ is type(None) or base_tree.is_node_type(typ)
+
+
+def flatten_one_level(tree: Any) -> tuple[list[Any], Any]:
+    """The children of a node, and what else it is made of.
+
+    Raises:
+        ValueError: ``tree`` is a leaf.
+    """
+    pairs, aux = tree_keys.one_level(tree)
+    return [child for _, child in pairs], aux
+
+
+def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
+    """The children of a node as pairs (key, child), and what else it is made of.
+
+    Raises:
+        ValueError: ``tree`` is a leaf.
+    """
+    return tree_keys.one_level(tree)
+
+
+class _Registry:
+    """The one registry of node types, with the methods that libraries call."""
+
+    def flatten_one_level(self, tree: Any) -> tuple[list[Any], Any] | None:
+        """As ``flatten_one_level``; None for a leaf."""
+        return None if tree_keys.is_leaf_type(tree) else flatten_one_level(tree)
+
+    def flatten(self, tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDef]:
+        """As ``tree_flatten``."""
+        return base_tree.flatten(tree, is_leaf)
+
+
+default_registry = _Registry()
+
+# --- registration --------------------------------------------------------------------------
+
+WithKeys = Callable[[Any], tuple[Iterable[tuple[Any, Any]], Any]]
+
+
 def register_pytree_node(
     nodetype: type[_Node],
     flatten_func: Callable[[_Node], tuple[Iterable[Any], Any]],
     unflatten_func: Callable[[Any, Any], _Node],
+    flatten_with_keys_func: WithKeys | None = None,
 ) -> None:
     """Make a class a pytree node.
 
@@ -99,16 +235,53 @@ def register_pytree_node(
         nodetype: the class.
         flatten_func: ``node -> (children, aux)``; ``aux`` is hashable and comparable.
         unflatten_func: ``(aux, children) -> node``.
+        flatten_with_keys_func: ``node -> (pairs (key, child), aux)``, for key paths.
 
     Raises:
         ValueError: the class is registered already.
     """
     base_tree.register_node(nodetype, flatten_func, unflatten_func)
+    if flatten_with_keys_func is not None:
+        tree_keys.register_keys(nodetype, flatten_with_keys_func)
+
+
+def register_pytree_with_keys(
+    nodetype: type[_Node],
+    flatten_with_keys: WithKeys,
+    unflatten_func: Callable[[Any, Any], _Node],
+    flatten_func: Callable[[_Node], tuple[Iterable[Any], Any]] | None = None,
+) -> None:
+    """Make a class a pytree node whose children have names.
+
+    Args:
+        nodetype: the class.
+        flatten_with_keys: ``node -> (pairs (key, child), aux)``.
+        unflatten_func: ``(aux, children) -> node``.
+        flatten_func: ``node -> (children, aux)``, where that is faster.
+
+    Raises:
+        ValueError: the class is registered already.
+    """
+
+    def flatten(node: _Node) -> tuple[list[Any], Any]:
+        pairs, aux = flatten_with_keys(node)
+        return [child for _, child in pairs], aux
+
+    register_pytree_node(nodetype, flatten_func or flatten, unflatten_func, flatten_with_keys)
 
 
 def register_pytree_node_class(cls: Any) -> Any:
     """Make a class with ``tree_flatten`` and the class method ``tree_unflatten`` a node."""
     register_pytree_node(cls, lambda node: node.tree_flatten(), cls.tree_unflatten)
+    return cls
+
+
+def register_pytree_with_keys_class(cls: Any) -> Any:
+    """Make a class with ``tree_flatten_with_keys`` and ``tree_unflatten`` a node."""
+    plain = (lambda node: node.tree_flatten()) if hasattr(cls, "tree_flatten") else None
+    register_pytree_with_keys(
+        cls, lambda node: node.tree_flatten_with_keys(), cls.tree_unflatten, plain
+    )
     return cls
 
 
@@ -118,10 +291,17 @@ def register_static(cls: type[_Node]) -> type[_Node]:
     return cls
 
 
+def static(**arguments: Any) -> Any:
+    """A field of a dataclass that is part of the structure; arguments of ``dataclasses.field``."""
+    metadata = {**(arguments.pop("metadata", None) or {}), "static": True}
+    return dataclasses.field(metadata=metadata, **arguments)
+
+
 def register_dataclass(
     nodetype: type[_Node],
     data_fields: Iterable[str] | None = None,
     meta_fields: Iterable[str] | None = None,
+    drop_fields: Iterable[str] = (),
 ) -> type[_Node]:
     """Make a dataclass a pytree node.
 
@@ -130,6 +310,11 @@ def register_dataclass(
         data_fields: fields that hold trees; by default those not marked as static in their
             metadata, ``dataclasses.field(metadata={"static": True})``.
         meta_fields: fields that are part of the structure.
+        drop_fields: fields that are neither; they get their defaults again.
+
+    Raises:
+        TypeError: only one of data and meta fields is given, or the class is no dataclass.
+        ValueError: the fields given are not those of the dataclass.
     """
     fields = getattr(nodetype, "__dataclass_fields__", {})
     if data_fields is None or meta_fields is None:
@@ -143,7 +328,20 @@ def register_dataclass(
         static = [name for name, field in fields.items() if field.metadata.get("static")]
         data_fields = [name for name, field in fields.items() if field.init and name not in static]
         meta_fields = static
+        dropped = set(drop_fields)
+        data_fields = [name for name in data_fields if name not in dropped]
+        meta_fields = [name for name in meta_fields if name not in dropped]
     data, meta = tuple(data_fields), tuple(meta_fields)
+    own = {name for name, field in fields.items() if field.init}
+    given = {*data, *meta, *drop_fields}
+    check(
+        not fields or own == given,
+        lambda: (
+            f"[register_dataclass] the fields given must be those of {nodetype.__name__}; got "
+            f"{sorted(given)} for {sorted(own)}. Fix: name each field once."
+        ),
+        ValueError,
+    )
 
     def flatten(node: _Node) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         return tuple(getattr(node, n) for n in data), tuple(getattr(node, n) for n in meta)
@@ -151,7 +349,11 @@ def register_dataclass(
     def unflatten(aux: Any, children: Any) -> _Node:
         return nodetype(**dict(zip(data, children)), **dict(zip(meta, aux)))
 
-    register_pytree_node(nodetype, flatten, unflatten)
+    def flatten_with_keys(node: _Node) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+        children, aux = flatten(node)
+        return [(GetAttrKey(name), x) for name, x in zip(data, children, strict=True)], aux
+
+    register_pytree_node(nodetype, flatten, unflatten, flatten_with_keys)
     return nodetype
 
 
@@ -174,32 +376,26 @@ register_pytree_node(Partial, _flatten_partial, _unflatten_partial)
 # --- paths ---------------------------------------------------------------------------------
 
 
-def tree_flatten_with_path(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDef]:
+def tree_flatten_with_path(
+    tree: Any, is_leaf: IsLeaf = None
+) -> tuple[list[tuple[KeyPath, Any]], PyTreeDef]:
     """The leaves as pairs (path, leaf), and the structure; a path is a tuple of keys."""
-    paths, leaves, treedef = optree.tree_flatten_with_path(
-        tree, is_leaf=is_leaf, namespace=base_tree.NAMESPACE
-    )
-    return list(zip(paths, leaves, strict=True)), treedef
-
-
-def tree_leaves_with_path(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
-    """The leaves as pairs (path, leaf)."""
-    return tree_flatten_with_path(tree, is_leaf)[0]
+    return tree_keys.leaves_with_path(tree, is_leaf), base_tree.structure(tree, is_leaf)
 
 
 def tree_map_with_path(
     f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None
 ) -> Any:
-    """``tree_map`` of a function that gets the path first."""
+    """``tree_map`` of a function that gets the path first.
+
+    Raises:
+        ValueError: the trees differ in structure; the message says where.
+    """
+    _explain_mismatch("tree_map_with_path", tree, rest, is_leaf)
     pairs, treedef = tree_flatten_with_path(tree, is_leaf)
     others = [treedef.flatten_up_to(other) for other in rest]
     made = [f(path, leaf, *row) for (path, leaf), *row in zip(pairs, *others, strict=True)]
     return base_tree.unflatten(treedef, made)
-
-
-def keystr(keys: Iterable[Any]) -> str:
-    """A path as text, such as ``['w'][0]``."""
-    return "".join(f"[{key!r}]" for key in keys)
 
 
 __getattr__ = missing_name(

@@ -115,3 +115,132 @@ def test_paths():
 def test_all_leaves():
     assert tree_util.all_leaves([1, "a"])
     assert not tree_util.all_leaves([1, (2,)])
+
+
+# --- keys, structures, registration --------------------------------------------------------
+
+
+def test_key_paths_are_those_of_jax():
+    pairs, _ = tree_util.tree_flatten_with_path({"b": [1, (2, None)], "a": Point(3, 4)})
+    paths = [path for path, _ in pairs]
+    key, index, name = tree_util.DictKey, tree_util.SequenceKey, tree_util.GetAttrKey
+    assert paths == [
+        (key("a"), name("x")), (key("a"), name("y")), (key("b"), index(0)),
+        (key("b"), index(1), index(0)),
+    ]  # fmt: skip
+    assert [tree_util.keystr(path) for path in paths] == [
+        "['a'].x", "['a'].y", "['b'][0]", "['b'][1][0]",
+    ]  # fmt: skip
+    assert tree_util.keystr(paths[3], simple=True, separator="/") == "b/1/0"
+    assert str(tree_util.FlattenedIndexKey(2)) == "[<flat index 2>]"
+    assert repr(key("a")) == "DictKey(key='a')"
+    assert tree_util.tree_leaves_with_path(3) == [((), 3)]
+    assert tree_util.tree_leaves_with_path([[1]], is_leaf=lambda x: x == [1]) == [
+        ((index(0),), [1])
+    ]
+
+
+def test_registration_with_keys():
+    class Named:
+        def __init__(self, left, right):
+            self.left, self.right = left, right
+
+    tree_util.register_pytree_with_keys(
+        Named,
+        lambda n: (((tree_util.GetAttrKey("left"), n.left), ("second", n.right)), None),
+        lambda _, children: Named(*children),
+    )
+    assert [p for p, _ in tree_util.tree_leaves_with_path([Named(1, 2)])] == [
+        (tree_util.SequenceKey(0), tree_util.GetAttrKey("left")),
+        (tree_util.SequenceKey(0), "second"),
+    ]
+    assert tree.map(lambda x: -x, Named(1, 2)).right == -2
+
+    @tree_util.register_pytree_with_keys_class
+    class Keyed:
+        def __init__(self, value):
+            self.value = value
+
+        def tree_flatten_with_keys(self):
+            return (("value", self.value),), "aux"
+
+        @classmethod
+        def tree_unflatten(cls, aux, children):
+            assert aux == "aux"
+            return cls(*children)
+
+    assert tree_util.tree_map_with_path(lambda p, x: (p, x), Keyed(5)).value == (("value",), 5)
+    with pytest.raises(ValueError):
+        tree_util.register_pytree_with_keys_class(Keyed)
+
+
+def test_dataclasses_with_static_and_dropped_fields():
+    @tree_util.register_dataclass
+    @dataclass
+    class Layer:
+        weight: object
+        name: str = tree.static(default="layer")
+
+    assert tree.leaves(Layer(1, "a")) == [1]
+    assert tree.structure(Layer(1, "a")) != tree.structure(Layer(1, "b"))
+    assert tree_util.tree_leaves_with_path(Layer(1))[0][0] == (tree_util.GetAttrKey("weight"),)
+
+    @dataclass
+    class Cache:
+        data: object
+        memory: object = None
+
+    tree_util.register_dataclass(Cache, ["data"], [], drop_fields=["memory"])
+    assert tree.map(lambda x: x + 1, Cache(1, "large")) == Cache(2, None)
+
+    @dataclass
+    class Wrong:
+        a: int
+        b: int
+
+    with pytest.raises(ValueError, match="fields given must be"):
+        tree_util.register_dataclass(Wrong, ["a"], [])
+
+
+def test_structures():
+    a, b = tree.structure([1, 2]), tree.structure({"k": None})
+    assert tree_util.treedef_tuple([a, b]) == tree.structure(([1, 2], {"k": None}))
+    assert tree_util.treedef_children(tree.structure((1, [2]))) == [
+        tree.structure(0), tree.structure([0]),
+    ]  # fmt: skip
+    assert tree_util.treedef_is_leaf(tree.structure(3))
+    assert not tree_util.treedef_is_leaf(a)
+    assert tree_util.is_tree_node(dict) and tree_util.is_tree_node(Point)
+    assert not tree_util.is_tree_node(int)
+    assert tree_util.flatten_one_level({"b": 2, "a": [1]}) == ([[1], 2], ("a", "b"))
+    assert tree_util.flatten_one_level(None) == ([], None)
+    assert tree_util.flatten_one_level_with_keys([7])[0] == [(tree_util.SequenceKey(0), 7)]
+    assert tree_util.default_registry.flatten_one_level(3) is None
+    with pytest.raises(ValueError, match="flatten_one_level"):
+        tree_util.flatten_one_level(3)
+    assert tree_util.all_leaves([1, "a"]) and not tree_util.all_leaves([1, [2]])
+
+
+def test_broadcast_and_balanced_reduction():
+    assert tree.broadcast((1, 2), ([3, 4], 5)) == ([1, 1], 2)
+    with pytest.raises(ValueError, match="one structure"):
+        tree.broadcast((1, 2), [3])
+    calls = []
+    total = tree.reduce_associative(lambda a, b: (calls.append((a, b)), a + b)[1], list(range(5)))
+    assert total == 10 and calls[0] == (0, 1) and len(calls) == 4
+    assert tree.reduce_associative(max, (), identity=-1) == -1
+    with pytest.raises(TypeError, match="identity"):
+        tree.reduce_associative(max, ())
+
+
+def test_mismatches_name_the_place():
+    with pytest.raises(ValueError, match=r"at \['a'\]\[1\] a leaf and a dict|with keys"):
+        tree.map(lambda x, y: x, {"a": [1, {"b": 2}]}, {"a": [1, {"c": 2}]})
+    with pytest.raises(ZeroDivisionError):
+        tree.map(lambda x: 1 / x, [0])
+
+    def fail(x):
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        tree.map(fail, [0])

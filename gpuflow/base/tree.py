@@ -54,12 +54,23 @@ def children(treedef: TreeDef) -> list[TreeDef]:
     return treedef.children()
 
 
+def is_node_type(cls: type) -> bool:
+    """Whether values of ``cls`` are containers."""
+    found = optree.register_pytree_node.get(cls, namespace=NAMESPACE)  # type: ignore[attr-defined]
+    return found is not None or optree.is_namedtuple_class(cls)
+
+
 def register_node(
     cls: type,
     flatten_function: Callable[[Any], tuple[Iterable[Any], Any]],
     unflatten_function: Callable[[Any, Any], Any],
 ) -> None:
     """Make ``cls`` a pytree node: ``flatten -> (children, aux)``, ``unflatten(aux, children)``."""
+    if is_node_type(cls):
+        raise ValueError(
+            f"[tree] a class must be registered once; got {cls.__name__} again. "
+            "Fix: drop one registration."
+        )
     optree.register_pytree_node(cls, flatten_function, unflatten_function, namespace=NAMESPACE)
 
 

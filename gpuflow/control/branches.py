@@ -11,7 +11,7 @@ from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
-from gpuflow.control.carries import same_type
+from gpuflow.control.carries import same_type, tree_difference
 from gpuflow.control.cond import bind_cond
 from gpuflow.control.programs import Program, join_consts, trace_program
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
@@ -177,7 +177,9 @@ def _check_results(op: str, programs: Sequence[Program], names: Sequence[str]) -
         if program.out_tree != first.out_tree:
             raise TypeError(
                 f"[{op}] branches must return one structure; got {first.out_tree} from {names[0]} "
-                f"and {program.out_tree} from {name}. Fix: return the same containers and keys."
+                f"and {program.out_tree} from {name}: they differ "
+                f"{tree_difference(first.out_tree, program.out_tree)}. "
+                "Fix: return the same containers and keys."
             )
         paths = tree.paths(tree.unflatten(first.out_tree, range(len(first.jaxpr.out_avals))))
         differing = [

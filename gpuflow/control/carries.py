@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpuflow.base import tree
+from gpuflow.base import tree, tree_keys
 from gpuflow.base.util import safe_zip
 from gpuflow.control.programs import Program
 from gpuflow.core.aval import ShapedArray, aval_of
@@ -63,8 +63,8 @@ def check_carry(
     if in_tree != out_tree:
         raise TypeError(
             f"[{op}] the body must return a carry of the structure that it gets; got {out_tree} "
-            f"for {in_tree}. Fix: return a tree with the same containers and keys as the initial "
-            "carry."
+            f"for {in_tree}: they differ {tree_difference(in_tree, out_tree)}. Fix: return a tree "
+            "with the same containers and keys as the initial carry."
         )
     paths = tree.paths(tree.unflatten(in_tree, range(len(in_avals))))
     differing = [
@@ -78,3 +78,8 @@ def check_carry(
             f"{'; '.join(differing)}. Fix: convert the initial carry or the result, for example "
             "with x.astype(...) or jnp.broadcast_to."
         )
+
+
+def tree_difference(first: tree.TreeDef, second: tree.TreeDef) -> str:
+    """Where two structures first differ, in words."""
+    return tree_keys.difference(tree_keys.skeleton(first), tree_keys.skeleton(second))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.util import safe_zip
-from gpuflow.control.cond_derivative import linearize_cond
+from gpuflow.control.cond_derivative import linearize_cond, partial_cond
 from gpuflow.control.lanes import (
     Lane,
     Lanes,
@@ -205,6 +205,7 @@ def _define(name: str, lower: Any, execute: Callable[..., Any]) -> Primitive:
             execute=execute,
             jvp=_jvp,
             linearize=partial(linearize_cond, bind_cond),
+            partial_eval=partial(partial_cond, bind_cond),
             transpose=_transpose,
             batch=_batch,
             lower=lower,

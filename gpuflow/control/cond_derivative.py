@@ -12,6 +12,7 @@ from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr, Literal, evaluate
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.zeros import zeros_of
 from gpuflow.transforms.linearize import linearize_jaxpr
+from gpuflow.transforms.partial_eval import partial_jaxpr
 
 
 def linearize_cond(
@@ -43,6 +44,52 @@ def linearize_cond(
         return bind(linears, values[0], [*values[1:], *tangents], extend(lanes, chosen))
 
     return results[:num_outs], wanted, residuals, tangent_function
+
+
+def partial_cond(
+    bind: Callable[..., list[Any]], unknowns: tuple[bool, ...], index: Any, *operands: Any,
+    branches: tuple[ClosedJaxpr, ...], lanes: Lanes = (),
+) -> tuple[Any, ...]:  # fmt: skip
+    """The partial_eval rule: a cond computes what is known, another the rest."""
+    flags = tuple(unknowns[1:])
+    if unknowns[0]:
+        return _all_unknown(bind, flags, operands, branches, lanes)
+    out_flags = [partial_jaxpr(branch, flags)[2] for branch in branches]
+    wanted = tuple(any(column) for column in zip(*out_flags, strict=True))
+    splits = [partial_jaxpr(branch, flags, wanted) for branch in branches]
+    places = [k for k, flag in enumerate(flags) if not flag]
+    slots = _Slots([(known, count) for known, _, _, count in splits], len(places))
+    evaluations = [
+        slots.evaluation(number, known, count)
+        for number, (known, _, _, count) in enumerate(splits)
+    ]
+    own = [operands[k] for k in places]
+    results = bind(evaluations, index, own, extend(lanes, places))
+    num_outs = len(wanted) - sum(wanted)
+    rest = [slots.linear(number, unknown) for number, (_, unknown, _, _) in enumerate(splits)]
+    again = [places[k] for k in slots.operands]
+    chosen = [*again, *[-1] * len(slots.avals), *[k for k, flag in enumerate(flags) if flag]]
+    residuals = [index, *[operands[k] for k in again], *results[num_outs:]]
+
+    def unknown_function(values: Sequence[Any], *given: Any) -> list[Any]:
+        return bind(rest, values[0], [*values[1:], *given], extend(lanes, chosen))
+
+    return results[:num_outs], wanted, residuals, unknown_function
+
+
+def _all_unknown(
+    bind: Callable[..., list[Any]], flags: Sequence[bool], operands: Sequence[Any],
+    branches: tuple[ClosedJaxpr, ...], lanes: Lanes,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Which branch runs is unknown, and with it every output."""
+
+    def unknown_function(values: Sequence[Any], index: Any, *given: Any) -> list[Any]:
+        known, unknown = iter(values), iter(given)
+        full = [next(unknown if flag else known) for flag in flags]
+        return bind(branches, index, full, lanes)
+
+    known = [x for x, flag in safe_zip(operands, flags) if not flag]
+    return [], (True,) * len(branches[0].out_avals), known, unknown_function
 
 
 class _Slots:

@@ -144,18 +144,17 @@ def _make_split(jaxpr: ClosedJaxpr, nonzeros: tuple[bool, ...], policy: Any) -> 
     known = dce(with_inputs(ClosedJaxpr(program), program.invars, [*outs, *saved]).jaxpr)
     # The map of tangents reads what was saved, or what the equations before it compute again.
     env: dict[Atom, Atom] = dict(safe_zip(linear.invars[:count], residuals))
-    eqns = [
-        *again,
-        *[eqn.replace(inputs=tuple(_read(env, atom) for atom in eqn.inputs)) for eqn in linear.eqns],
-    ]
-    program_of_tangents = Jaxpr(
+    eqns = list(again)
+    for eqn in linear.eqns:
+        eqns.append(eqn.replace(inputs=tuple(_read(env, atom) for atom in eqn.inputs)))
+    tangents = Jaxpr(
         (),
         (*saved, *[program.invars[k] for k in operands], *linear.invars[count:]),
         tuple(_read(env, atom) for atom in linear.outvars),
         tuple(eqns),
         frozenset().union(*[eqn.effects for eqn in eqns]),
     )
-    return Split(ClosedJaxpr(known), closed, ClosedJaxpr(program_of_tangents), operands, out_nonzeros)
+    return Split(ClosedJaxpr(known), closed, ClosedJaxpr(tangents), operands, out_nonzeros)
 
 
 def _read(env: dict[Atom, Atom], atom: Atom) -> Atom:
@@ -185,7 +184,7 @@ def _choose(
             operands.add(positions[atom])
         elif may_save[producer[atom]]:
             saved[atom] = None
-        elif producer[atom] not in again or atom in residuals:
+        elif producer[atom] not in again:
             again.add(producer[atom])
             wanted += program.eqns[producer[atom]].inputs
     eqns = [program.eqns[k] for k in sorted(again)]

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuflow.base.util import safe_zip
 from gpuflow.control.programs import close, execute_alone, with_inputs
-from gpuflow.control.scan_derivative import linearize_scan, transpose_scan
+from gpuflow.control.scan_derivative import linearize_scan, partial_scan, transpose_scan
 from gpuflow.control.scan_simplify import simplify_scan
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
@@ -158,6 +158,7 @@ scan_p = register(
         execute=execute_alone(lambda: scan_p),
         jvp=_jvp,
         linearize=partial(linearize_scan, bind_scan),
+        partial_eval=partial(partial_scan, bind_scan),
         transpose=partial(transpose_scan, bind_scan),
         batch=_batch,
         lower=Loop(_form),

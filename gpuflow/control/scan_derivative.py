@@ -17,6 +17,7 @@ from gpuflow.core.rules import UndefinedPrimal, Zero, is_undefined
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.zeros import add_tangents, instantiate, zeros_of
 from gpuflow.transforms.linearize import linearize_jaxpr
+from gpuflow.transforms.partial_eval import partial_jaxpr
 from gpuflow.transforms.transpose import backward_pass
 
 BindScan = Callable[..., list[Any]]
@@ -57,6 +58,46 @@ def linearize_scan(
         return bind(body, [*values[:count], *own[0]], own[1], [*values[count:], *own[2]], **params)
 
     return results[:num_outs], out_nonzeros, [*fixed, *stacks], tangent_function
+
+
+def partial_scan(
+    bind: BindScan, unknowns: Sequence[bool], *operands: Any, jaxpr: ClosedJaxpr,
+    num_consts: int, num_carry: int, **params: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The partial_eval rule: one scan over what is known, another over the rest."""
+    split = num_consts + num_carry
+    flags = list(unknowns)
+    while True:
+        wanted = (*flags[num_consts:split], *[False] * (len(jaxpr.out_avals) - num_carry))
+        known, unknown, out_unknowns, _ = partial_jaxpr(jaxpr, tuple(flags), wanted)
+        if list(out_unknowns[:num_carry]) == flags[num_consts:split]:
+            break
+        flags[num_consts:split] = out_unknowns[:num_carry]
+    known, closed = close(known)
+    parts = slice(0, num_consts), slice(num_consts, split), slice(split, None)
+    own, init, xs = [
+        [x for x, flag in safe_zip(operands[part], flags[part]) if not flag] for part in parts
+    ]
+    consts = [*closed, *own]
+    num_outs = len(out_unknowns) - sum(out_unknowns)
+    residuals = _Residuals(known.jaxpr, num_outs, len(consts), len(init))
+    results = bind(residuals.evaluation, consts, init, xs, **params)
+    fixed, stacks = residuals.values(consts, xs, results[num_outs:])
+    body = _linear_body(unknown, residuals.is_stacked, flags, num_consts, num_carry)
+    # Carries that become unknown in the loop start with known values.
+    started = [k for k, flag in enumerate(unknowns) if flags[k] and not flag]
+
+    def unknown_function(values: Sequence[Any], *given: Any) -> list[Any]:
+        made = iter(given)
+        full = [next(made) if flag else None for flag in unknowns]
+        for k, value in safe_zip(started, values[len(values) - len(started) :]):
+            full[k] = value
+        ours = [[x for x, flag in safe_zip(full[part], flags[part]) if flag] for part in parts]
+        first, last = values[: len(fixed)], values[len(fixed) : len(fixed) + len(stacks)]
+        return bind(body, [*first, *ours[0]], ours[1], [*last, *ours[2]], **params)
+
+    stored = [*fixed, *stacks, *[operands[k] for k in started]]
+    return results[:num_outs], out_unknowns, stored, unknown_function
 
 
 class _Residuals:

@@ -35,6 +35,7 @@ from gpuflow.ops.selection import select_n
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.batching import batch_jaxpr
 from gpuflow.transforms.jvp import jvp_jaxpr
+from gpuflow.transforms.partial_eval import partial_jaxpr
 
 
 def bind_while(
@@ -170,6 +171,47 @@ def _linearize(
     return outs, out_nonzeros, list(primals), tangent_function
 
 
+def _partial_eval(
+    unknowns: tuple[bool, ...], *operands: Any, lanes: Lanes = (), **params: Any
+) -> tuple[Any, ...]:
+    """A loop over the carries that are known, and the whole loop again for the others."""
+    first, second, carry = _split(unknowns, params)
+    while True:
+        body, _, outs, _ = partial_jaxpr(params["body"], (*second, *carry), tuple(carry))
+        if list(outs) == carry:
+            break
+        carry = list(outs)
+    condition, _, (is_unknown,), _ = partial_jaxpr(params["condition"], (*first, *carry))
+    if is_unknown:
+        carry = [True] * len(carry)
+    known: list[Any] = []
+    if not all(carry):
+        kept = [k for k, flag in enumerate((*first, *second, *carry)) if not flag]
+        places = len(first), len(first) + len(second)
+        parts = [
+            [operands[k] for k in kept if start <= k < end]
+            for start, end in ((0, places[0]), places, (places[1], len(operands)))
+        ]
+        count = len(carry) - sum(carry)
+        programs = [_first_outputs(condition, 1), _first_outputs(body, count)]
+        known = bind_while(*programs, *parts, extend(lanes, kept))
+
+    def unknown_function(values: Sequence[Any], *given: Any) -> list[Any]:
+        ours, theirs = iter(values), iter(given)
+        full = [next(theirs if flag else ours) for flag in unknowns]
+        results = _bind(full, lanes, params)
+        return [out for out, flag in safe_zip(results, carry) if flag]
+
+    residuals = [x for x, flag in safe_zip(operands, unknowns) if not flag]
+    return known, tuple(carry), residuals, unknown_function
+
+
+def _first_outputs(jaxpr: ClosedJaxpr, count: int) -> ClosedJaxpr:
+    inner = jaxpr.jaxpr
+    key = ("first outputs", count)
+    return inner.memo(key, lambda: with_inputs(jaxpr, inner.invars, inner.outvars[:count]))
+
+
 def _bind(operands: Sequence[Any], lanes: Lanes, params: dict[str, Any]) -> list[Any]:
     parts = _split(operands, params)
     return bind_while(params["condition"], params["body"], *parts, lanes)
@@ -283,6 +325,7 @@ def _define(name: str, lower: Any, execute: Callable[..., Any]) -> Primitive:
             execute=execute,
             jvp=_jvp,
             linearize=_linearize,
+            partial_eval=_partial_eval,
             transpose=_transpose,
             batch=_batch,
             lower=lower,

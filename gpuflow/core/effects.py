@@ -43,3 +43,5 @@ def is_observable(effects: Iterable[Effect]) -> bool:
 
 DEBUG = Effect("debug")
 ORDERED_DEBUG = Effect("debug", ordered=True)
+IO = Effect("io")
+ORDERED_IO = Effect("io", ordered=True)

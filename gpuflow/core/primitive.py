@@ -36,6 +36,9 @@ class Primitive:
         subjaxprs: ``params -> list of ClosedJaxpr`` that the op holds.
         linearize: ``(nonzeros, *primals, **params) -> (outs, out_nonzeros, residuals, tangent_fn)``
             with ``tangent_fn(residuals, *nonzero_tangents)``; default: jvp and partial evaluation.
+        partial_eval: ``(unknowns, *operands, **params) -> (known outs, out_unknowns, residuals,
+            unknown_fn)`` with None for unknown operands and ``unknown_fn(residuals, *unknown
+            operands) -> unknown outs``; default: with an unknown operand nothing is known.
         execute: ``(operands, params) -> outs`` on concrete Arrays, for primitives that hold
             programs; they have no impl.
         close: ``(operands, params) -> (operands, params)`` for params with Python functions: their
@@ -58,6 +61,7 @@ class Primitive:
     effects: Callable[[dict[str, Any]], frozenset[Any]] = no_effects
     subjaxprs: Callable[[dict[str, Any]], list[Any]] | None = None
     linearize: Callable[..., Any] | None = None
+    partial_eval: Callable[..., Any] | None = None
     execute: Callable[..., Any] | None = None
     close: Callable[..., Any] | None = None
     device: Callable[[dict[str, Any]], Any] | None = None

@@ -263,7 +263,7 @@ def _frequencies(name: str, start: int, stop: int, n: Any, d: Any, dtype: Any) -
 
 def _check_count(name: str, n: Any, d: Any) -> int:
     check(
-        not isinstance(n, (list, tuple)) and not isinstance(d, (list, tuple)),
+        hasattr(n, "__index__") and not isinstance(d, (list, tuple)),
         lambda: f"[{name}] n must be an int and d a number; got {n!r} and {d!r}. Fix: {name}(8).",
         ValueError,
     )

@@ -162,7 +162,7 @@ def cond(x: Any, p: Any = None) -> Any:
         found = lax.div(low, high)
     else:
         check(
-            shape[-2] == shape[-1],
+            len(set(shape[-2:])) == 1,
             lambda: f"[cond] matrices must be square for p={p!r}; got {aval_of(x)}. Fix: p=2.",
             ValueError,
         )

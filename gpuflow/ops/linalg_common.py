@@ -199,19 +199,23 @@ def failing_as_nan(
     LAPACK's iterations need not end for nan, so such matrices never reach them.
     """
     # A sum that is finite has finite terms, and is the fastest test.
-    all_finite = bool(np.isfinite(a.sum()))
-    finite = np.True_ if all_finite else np.isfinite(a).all(axis=(-2, -1))
-    if not finite.all():
-        a = np.where(finite[..., None, None], a, np.eye(*a.shape[-2:], dtype=a.dtype))
+    if np.isfinite(a.sum()):
+        return _all_or_each(function, a)
+    finite = np.asarray(np.isfinite(a).all(axis=(-2, -1)))
+    harmless = np.where(finite[..., None, None], a, np.eye(*a.shape[-2:], dtype=a.dtype))
+    return [
+        np.where(finite.reshape(finite.shape + (1,) * (out.ndim - finite.ndim)), out, np.nan)
+        for out in _all_or_each(function, harmless)
+    ]
+
+
+def _all_or_each(
+    function: Callable[[np.ndarray], Sequence[np.ndarray]], a: np.ndarray
+) -> list[np.ndarray]:
     try:
-        outs = [np.asarray(out) for out in function(a)]
+        return [np.asarray(out) for out in function(a)]
     except np.linalg.LinAlgError:
-        outs = _one_by_one(function, a)
-    if not finite.all():
-        for number, out in enumerate(outs):
-            own = finite.reshape(finite.shape + (1,) * (out.ndim - finite.ndim))
-            outs[number] = np.where(own, out, out.dtype.type(np.nan))
-    return outs
+        return _one_by_one(function, a)
 
 
 def _one_by_one(

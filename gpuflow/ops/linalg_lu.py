@@ -63,7 +63,7 @@ def _by_lapack(a: np.ndarray) -> list[np.ndarray]:
     return each_matrix(lambda own: getrf(own)[:2], [a], [2], outs)
 
 
-def _eliminate(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _eliminate(a: Any) -> tuple[Any, Any]:
     """Gaussian elimination, one column of all matrices at a time."""
     count, size = prod(a.shape[:-2]), min(a.shape[-2:])
     work = a.reshape(count, *a.shape[-2:]).copy()

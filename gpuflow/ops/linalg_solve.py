@@ -144,6 +144,7 @@ def _triangular_batch(
     if a_dim is None and aval_of(a).ndim == 2:
         # One matrix for all: the mapped right-hand sides are further columns.
         place = 1 if params["left_side"] else 0
+        assert b_dim is not None
         moved = move_axis(b, b_dim, place)
         shape = aval_of(moved).shape
         if params["left_side"]:

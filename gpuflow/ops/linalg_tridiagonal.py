@@ -67,7 +67,8 @@ def _tridiagonal_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[A
     x = tridiagonal_solve_p.bind(*primals)
     right = tangents[3]
     if any(type(t) is not Zero for t in tangents[:3]):
-        change = _product(*[instantiate(t) for t in tangents[:3]], x)
+        low, middle, high = (instantiate(t) for t in tangents[:3])
+        change = _product(low, middle, high, x)
         right = add_tangents(right, neg(change))
     if type(right) is Zero:
         return x, right

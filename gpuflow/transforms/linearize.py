@@ -14,43 +14,18 @@ from typing import Any
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr
-from gpuflow.core.lowering import Inline
 from gpuflow.core.rules import Zero, zero_tangent
 from gpuflow.core.staging import StagedTracer, StagingTrace, trace_to_jaxpr
 from gpuflow.core.trace import Trace, current_trace, thread_state
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.jvp import DualTracer, TangentTrace, jvp_rule
+from gpuflow.transforms.partial_eval import PartialTrace
 
 
 class LinearizeTracer(DualTracer):
     """A primal of the parent trace with a recorded tangent."""
 
     __slots__ = ()
-
-
-class PartialTrace(Trace):
-    """Records what depends on recorded tangents; evaluates the rest under the parent."""
-
-    __slots__ = ("recording",)
-    parent: Trace
-
-    def __init__(self, parent: Trace, recording: StagingTrace) -> None:
-        super().__init__(parent)
-        self.recording = recording
-
-    def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
-        recording = self.recording
-        for value in operands:
-            if type(value) is StagedTracer and value._trace is recording:
-                if isinstance(primitive.lower, Inline):
-                    # A user's rule called a jitted function on primals and tangents together:
-                    # only what depends on tangents may be recorded.
-                    with current_trace(self):
-                        return list(primitive.lower.jaxpr(params)(*operands))
-                with current_trace(recording):
-                    return recording.process(primitive, operands, params)
-        with current_trace(self.parent):
-            return self.parent.process(primitive, operands, params)
 
 
 class LinearizeTrace(TangentTrace):
@@ -76,9 +51,20 @@ class LinearizeTrace(TangentTrace):
         else:
             with current_trace(self.partial):
                 outs, out_tangents = jvp_rule(primitive)(primals, tangents, **params)
+            self._check_known(primitive, outs if primitive.multiple_results else [outs])
         if not primitive.multiple_results:
             return self.join(outs, out_tangents)
         return [self.join(out, tangent) for out, tangent in safe_zip(outs, out_tangents)]
+
+    def _check_known(self, primitive: Any, outs: Sequence[Any]) -> None:
+        for out in outs:
+            if self.recording.owns(out):
+                raise ValueError(
+                    f"[{primitive.name}] a jvp rule must compute its outputs from primals alone, "
+                    f"for reverse mode and linearize; got an output {aval_of(out)} that was "
+                    "computed together with tangents. Fix: compute it apart from them, with ops "
+                    "of the primals."
+                )
 
     def _by_rule(
         self, primitive: Any, primals: list[Any], tangents: list[Any], params: dict[str, Any]

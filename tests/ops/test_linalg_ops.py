@@ -226,6 +226,19 @@ def test_eigh_reads_one_triangle():
         close(values, np.linalg.eigvalsh(h))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_eigenvalues_by_the_public_function(dtype, monkeypatch):
+    a = matrix((5, 3, 3), dtype)
+
+    def values():
+        found = linalg.eig(a, compute_left_eigenvectors=False, compute_right_eigenvectors=False)
+        return np.asarray(found[0])
+
+    first = values()
+    monkeypatch.setattr("gpuflow.ops.linalg_eig._LOOP", None)
+    close(values(), first, dtype)
+
+
 # --- derivatives and vmap ------------------------------------------------------------------
 
 FUNCTIONS = {

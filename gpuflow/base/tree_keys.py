@@ -1,0 +1,173 @@
+"""Key paths: where in a pytree a leaf stands."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import optree
+
+from gpuflow.base.tree import NAMESPACE, TreeDef
+
+
+@dataclass(frozen=True)
+class SequenceKey:
+    """A position in a list, tuple or deque."""
+
+    idx: int
+
+    def __str__(self) -> str:
+        return f"[{self.idx!r}]"
+
+
+@dataclass(frozen=True)
+class DictKey:
+    """A key of a dict."""
+
+    key: Any
+
+    def __str__(self) -> str:
+        return f"[{self.key!r}]"
+
+
+@dataclass(frozen=True)
+class GetAttrKey:
+    """The name of an attribute: of a named tuple, a dataclass."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f".{self.name}"
+
+
+@dataclass(frozen=True)
+class FlattenedIndexKey:
+    """A position among the children of a node that names none."""
+
+    key: int
+
+    def __str__(self) -> str:
+        return f"[<flat index {self.key}>]"
+
+
+KeyEntry = Any
+KeyPath = tuple[KeyEntry, ...]
+
+_with_keys: dict[type, Callable[[Any], tuple[Iterable[tuple[KeyEntry, Any]], Any]]] = {}
+
+
+def register_keys(
+    cls: type, flatten_with_keys: Callable[[Any], tuple[Iterable[tuple[KeyEntry, Any]], Any]]
+) -> None:
+    """Say how children of ``cls`` are named: ``node -> ((key, child) pairs, aux)``."""
+    _with_keys[cls] = flatten_with_keys
+
+
+def one_level(tree: Any) -> tuple[list[tuple[KeyEntry, Any]], Any]:
+    """The children of a node, each with its key, and what else the node is made of.
+
+    Raises:
+        ValueError: ``tree`` is a leaf.
+    """
+    if tree is None:
+        return [], None
+    found = _with_keys.get(type(tree))
+    if found is not None:
+        pairs, aux = found(tree)
+        return list(pairs), aux
+    try:
+        children, aux, entries, _ = optree.tree_flatten_one_level(tree, namespace=NAMESPACE)
+    except ValueError:
+        raise ValueError(
+            f"[flatten_one_level] the value must be a node; got a leaf of type "
+            f"{type(tree).__name__}. Fix: check with all_leaves([x]), or register the type."
+        ) from None
+    keys: list[KeyEntry]
+    if isinstance(tree, dict):
+        keys, aux = [DictKey(entry) for entry in entries], tuple(entries)
+    elif hasattr(tree, "_fields"):
+        keys, aux = [GetAttrKey(name) for name in tree._fields], type(tree)
+    elif isinstance(tree, (list, tuple, deque)):
+        keys, aux = [SequenceKey(k) for k in range(len(children))], None
+    else:
+        keys = [FlattenedIndexKey(k) for k in range(len(children))]
+    return list(zip(keys, children, strict=True)), aux
+
+
+def leaves_with_path(
+    tree: Any, is_leaf: Callable[[Any], bool] | None = None
+) -> list[tuple[KeyPath, Any]]:
+    """The leaves as pairs (path, leaf), in order."""
+    found: list[tuple[KeyPath, Any]] = []
+
+    def visit(item: Any, path: KeyPath) -> None:
+        if (is_leaf is not None and is_leaf(item)) or is_leaf_type(item):
+            found.append((path, item))
+            return
+        for key, child in one_level(item)[0]:
+            visit(child, (*path, key))
+
+    visit(tree, ())
+    return found
+
+
+def is_leaf_type(item: Any) -> bool:
+    """Whether ``item`` is no node."""
+    return item is not None and optree.tree_is_leaf(item, namespace=NAMESPACE)
+
+
+def keystr(keys: Iterable[KeyEntry], *, simple: bool = False, separator: str = "") -> str:
+    """A path as text.
+
+    Args:
+        keys: a path.
+        simple: only the names, as in ``a0x``, in place of ``['a'][0].x``.
+        separator: what stands between keys, as in ``a/0/x``.
+    """
+    if not simple:
+        return separator.join(str(key) for key in keys)
+    return separator.join(_simple(key) for key in keys)
+
+
+def _simple(key: KeyEntry) -> str:
+    for name in ("idx", "key", "name"):
+        if hasattr(key, name):
+            return str(getattr(key, name))
+    return str(key)
+
+
+def difference(expected: Any, given: Any) -> str:
+    """Where two trees first differ in structure, in words; empty if they do not."""
+    return _difference(expected, given, ())
+
+
+def _difference(a: Any, b: Any, path: KeyPath) -> str:
+    place = f"at {keystr(path)}" if path else "at the top"
+    leaf_a, leaf_b = is_leaf_type(a), is_leaf_type(b)
+    if leaf_a and leaf_b:
+        return ""
+    kinds = [
+        "a leaf" if flag else f"a {type(item).__name__}"
+        for item, flag in ((a, leaf_a), (b, leaf_b))
+    ]
+    if leaf_a or leaf_b or type(a) is not type(b):
+        return f"{place} {kinds[0]} and {kinds[1]}"
+    (own, aux_a), (other, aux_b) = one_level(a), one_level(b)
+    keys_a, keys_b = [key for key, _ in own], [key for key, _ in other]
+    if keys_a != keys_b:
+        names = [", ".join(_simple(key) for key in keys) or "none" for keys in (keys_a, keys_b)]
+        return f"{place} {kinds[0]} with keys {names[0]} and with keys {names[1]}"
+    if aux_a != aux_b:
+        return f"{place} {kinds[0]} with {aux_a!r} and with {aux_b!r}"
+    for (key, left), (_, right) in zip(own, other, strict=True):
+        found = _difference(left, right, (*path, key))
+        if found:
+            return found
+    return ""
+
+
+def skeleton(treedef: TreeDef) -> Any:
+    """A tree of structure ``treedef`` whose leaves are 0."""
+    return optree.tree_unflatten(treedef, [0] * treedef.num_leaves)

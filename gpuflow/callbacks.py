@@ -1,0 +1,130 @@
+"""Python functions on the host with results: pure_callback and io_callback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpuflow.base import dtypes, tree
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray
+from gpuflow.ops import callbacks as ops
+
+
+def pure_callback(
+    callback: Callable[..., Any],
+    result_shape_dtypes: Any,
+    *args: Any,
+    sharding: Any = None,
+    vmap_method: str | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Call a Python function without side effects on the host, also from compiled programs.
+
+    It may be called any number of times, or never if nobody reads its results.
+
+    Args:
+        callback: gets ``args`` and ``kwargs`` with read-only NumPy arrays as leaves.
+        result_shape_dtypes: a tree of ShapeDtypeStructs (or arrays) like the result.
+        args, kwargs: trees of arrays.
+        sharding: accepted as in JAX; there is one host.
+        vmap_method: what vmap does: ``"sequential"`` calls once for each element;
+            ``"expand_dims"`` and ``"broadcast_all"`` call once with a leading axis everywhere, of
+            size 1 or repeated for what is not mapped; ``"legacy_vectorized"`` leaves those as
+            they are; None refuses.
+
+    Returns:
+        A tree like ``result_shape_dtypes``.
+
+    Raises:
+        ValueError: another ``vmap_method``, results of other types, or differentiation.
+        NotImplementedError: vmap without a method.
+    """
+    del sharding
+    check(
+        vmap_method in ops.VMAP_METHODS,
+        lambda: (
+            f"[pure_callback] vmap_method must be one of {ops.VMAP_METHODS}; got {vmap_method!r}. "
+            "Fix: vmap_method='sequential'."
+        ),
+        ValueError,
+    )
+    call = _flat("pure_callback", callback, result_shape_dtypes, args, kwargs)
+    outs = ops.pure_callback(call.flat, call.avals, *call.leaves, vmap_method=vmap_method)
+    return tree.unflatten(call.out_tree, outs)
+
+
+def io_callback(
+    callback: Callable[..., Any],
+    result_shape_dtypes: Any,
+    *args: Any,
+    sharding: Any = None,
+    ordered: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Call a Python function with side effects on the host, also from compiled programs.
+
+    It is called once each time the program gets here, even if nobody reads its results.
+
+    Args:
+        callback: gets ``args`` and ``kwargs`` with read-only NumPy arrays as leaves.
+        result_shape_dtypes: a tree of ShapeDtypeStructs (or arrays) like the result; None for none.
+        args, kwargs: trees of arrays.
+        sharding: accepted as in JAX; there is one host.
+        ordered: whether calls happen in program order; such a call cannot be mapped by vmap.
+
+    Returns:
+        A tree like ``result_shape_dtypes``.
+
+    Raises:
+        ValueError: results of other types, differentiation, or vmap of an ordered call.
+    """
+    del sharding
+    call = _flat("io_callback", callback, result_shape_dtypes, args, kwargs)
+    outs = ops.io_callback(call.flat, call.avals, *call.leaves, ordered=ordered)
+    return tree.unflatten(call.out_tree, outs)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A callback on flat arrays, its operands, and the types and structure of its result."""
+
+    flat: Callable[..., list[Any]]
+    leaves: list[Any]
+    avals: list[ShapedArray]
+    out_tree: tree.TreeDef
+
+
+def _flat(name: str, callback: Any, declared: Any, args: Any, kwargs: Any) -> _Call:
+    check(
+        callable(callback),
+        lambda: f"[{name}] the first argument must be a function; got {callback!r}. Fix: def f.",
+    )
+    structs, out_tree = tree.flatten(declared)
+    avals = []
+    for struct in structs:
+        check(
+            hasattr(struct, "shape") and hasattr(struct, "dtype"),
+            lambda struct=struct: (
+                f"[{name}] result_shape_dtypes must be a tree of ShapeDtypeStructs; got "
+                f"{struct!r}. Fix: ShapeDtypeStruct((3,), jnp.float32)."
+            ),
+        )
+        avals.append(ShapedArray(tuple(struct.shape), dtypes.canonicalize(struct.dtype)))
+    leaves, in_tree = tree.flatten((args, kwargs))
+
+    def flat(*values: Any) -> list[Any]:
+        own_args, own_kwargs = tree.unflatten(in_tree, values)
+        results, found = tree.flatten(callback(*own_args, **own_kwargs))
+        check(
+            found == out_tree,
+            lambda: (
+                f"[{name}] the callback must return what result_shape_dtypes declares; got "
+                f"{found} for {out_tree}. Fix: return the same tree."
+            ),
+            ValueError,
+        )
+        return results
+
+    return _Call(flat, leaves, avals, out_tree)

@@ -1,0 +1,3 @@
+"""What JAX keeps under jax.experimental."""
+
+from gpuflow.callbacks import io_callback as io_callback

@@ -1,0 +1,67 @@
+"""Pytrees of arrays as one vector, under the names of jax.flatten_util."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import tree as base_tree
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.promotion import check_arraylike, common_type, convert
+from gpuflow.numpy.shaping import ravel
+from gpuflow.ops.zeros import full
+
+
+def ravel_pytree(pytree: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """The leaves of a tree as one vector.
+
+    Args:
+        pytree: a tree of arrays; they are promoted to their common dtype.
+
+    Returns:
+        The vector, and a function from such a vector back to a tree of the same structure, shapes
+        and dtypes. A tree without leaves has an empty float32 vector.
+
+    Raises:
+        TypeError: a leaf that is not an array; or the vector given back has another dtype.
+        ValueError: the vector given back has another length.
+    """
+    leaves, treedef = base_tree.flatten(pytree)
+    check_arraylike("ravel_pytree", *leaves)
+    avals = [aval_of(leaf) for leaf in leaves]
+    if not leaves:
+        dtype, flat = np.dtype(np.float32), full((0,), 0, np.float32)
+    else:
+        dtype = common_type(avals)[0] if len({aval.dtype for aval in avals}) > 1 else avals[0].dtype
+        flat = lax.concatenate([ravel(convert(leaf, dtype)) for leaf in leaves], 0)
+    ends = np.cumsum([0, *[aval.size for aval in avals]])
+
+    def unravel(vector: Any) -> Any:
+        given = aval_of(vector)
+        check(
+            given.shape == (int(ends[-1]),),
+            lambda: (
+                f"[ravel_pytree] the vector must have the length of the tree; got {given} for "
+                f"{int(ends[-1])} elements. Fix: pass a vector like the one ravel_pytree gave."
+            ),
+            ValueError,
+        )
+        check(
+            given.dtype == dtype,
+            lambda: (
+                f"[ravel_pytree] the vector must have the dtype of the tree, {dtype}; got {given}. "
+                f"Fix: x.astype({dtype.name!r})."
+            ),
+        )
+        parts = [
+            lax.reshape(lax.slice(vector, (int(start),), (int(stop),)), aval.shape)
+            for start, stop, aval in zip(ends[:-1], ends[1:], avals, strict=True)
+        ]
+        made = [convert(part, aval.dtype) for part, aval in zip(parts, avals, strict=True)]
+        return base_tree.unflatten(treedef, made)
+
+    return flat, unravel

@@ -1,0 +1,114 @@
+"""Partial evaluation: what depends on unknown values is recorded, the rest is computed.
+
+Linearization runs jvp rules this way, with tangents as the unknowns. An op with known and unknown
+operands is recorded as a whole, unless it holds programs: those are taken apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuflow.base.util import safe_zip
+from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr
+from gpuflow.core.lowering import Inline
+from gpuflow.core.staging import StagingTrace, hoist_consts, trace_to_jaxpr
+from gpuflow.core.trace import Trace, current_trace, thread_state
+
+
+class PartialTrace(Trace):
+    """Records what depends on recorded values; evaluates the rest under the parent."""
+
+    __slots__ = ("recording",)
+    parent: Trace
+
+    def __init__(self, parent: Trace, recording: StagingTrace) -> None:
+        super().__init__(parent)
+        self.recording = recording
+
+    def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        recording = self.recording
+        if not any(recording.owns(value) for value in operands):
+            with current_trace(self.parent):
+                return self.parent.process(primitive, operands, params)
+        if primitive.partial_eval is not None:
+            return self._by_rule(primitive, operands, params)
+        if isinstance(primitive.lower, Inline):
+            # A user's rule called a jitted function on primals and tangents together: only what
+            # depends on tangents may be recorded.
+            with current_trace(self):
+                return list(primitive.lower.jaxpr(params)(*operands))
+        with current_trace(recording):
+            return recording.process(primitive, operands, params)
+
+    def _by_rule(
+        self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]
+    ) -> list[Any]:
+        unknowns = tuple(self.recording.owns(value) for value in operands)
+        known = [None if flag else value for value, flag in safe_zip(operands, unknowns)]
+        with current_trace(self.parent):
+            outs, out_unknowns, residuals, unknown_function = primitive.partial_eval(
+                unknowns, *known, **params
+            )
+        given = [value for value, flag in safe_zip(operands, unknowns) if flag]
+        with current_trace(self.recording):
+            recorded = iter(unknown_function(residuals, *given))
+        computed = iter(outs)
+        return [next(recorded if flag else computed) for flag in out_unknowns]
+
+
+def partial_jaxpr(
+    jaxpr: ClosedJaxpr, unknowns: tuple[bool, ...], unknown_outs: tuple[bool, ...] | None = None
+) -> tuple[ClosedJaxpr, Jaxpr, tuple[bool, ...], int]:
+    """Split a program by which of its inputs are known.
+
+    Args:
+        jaxpr: the program.
+        unknowns: which inputs are unknown.
+        unknown_outs: outputs that count as unknown in any case.
+
+    Returns:
+        ``(*known inputs) -> (*known outs, *residuals)``; the jaxpr ``(*residuals, *unknown inputs)
+        -> unknown outs``; which outputs are unknown; and the number of residuals.
+    """
+    key = ("partial", unknowns, unknown_outs)
+    return jaxpr.jaxpr.memo(key, lambda: _make_partial(jaxpr, unknowns, unknown_outs))
+
+
+def _make_partial(
+    jaxpr: ClosedJaxpr, unknowns: tuple[bool, ...], unknown_outs: tuple[bool, ...] | None
+) -> tuple[ClosedJaxpr, Jaxpr, tuple[bool, ...], int]:
+    wanted = unknown_outs or (False,) * len(jaxpr.out_avals)
+    parts: list[Any] = []
+
+    def evaluation(*values: Any) -> Sequence[Any]:
+        outs, unknown, residuals, flags = _partial_flat(jaxpr, unknowns, values, wanted)
+        parts.extend((unknown, flags, len(residuals)))
+        return [*outs, *residuals]
+
+    avals = [aval for aval, flag in safe_zip(jaxpr.in_avals, unknowns) if not flag]
+    known, consts = trace_to_jaxpr(evaluation, avals)
+    unknown, flags, count = parts
+    return ClosedJaxpr(known, tuple(consts)), hoist_consts(unknown), flags, count
+
+
+def _partial_flat(
+    jaxpr: ClosedJaxpr, unknowns: Sequence[bool], values: Sequence[Any], wanted: Sequence[bool]
+) -> tuple[list[Any], Jaxpr, list[Any], tuple[bool, ...]]:
+    recording = StagingTrace(thread_state.trace, "a partly evaluated function")
+    trace = PartialTrace(thread_state.trace, recording)
+    rest = iter(values)
+    arguments, operands = [], []
+    for aval, flag in safe_zip(jaxpr.in_avals, unknowns):
+        operands.append(recording.new_argument(aval) if flag else next(rest))
+        if flag:
+            arguments.append(operands[-1])
+    try:
+        with current_trace(trace):
+            outs = jaxpr(*operands)
+        flags = tuple(recording.owns(out) or flag for out, flag in safe_zip(outs, wanted))
+        kept = [out for out, flag in safe_zip(outs, flags) if flag]
+        unknown, residuals = recording.finish(arguments, kept)
+    finally:
+        trace.finished = recording.finished = True
+    return [out for out, flag in safe_zip(outs, flags) if not flag], unknown, residuals, flags
