@@ -11,10 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base import tree
+from gpuflow.base.util import safe_zip
 from gpuflow.control.jit import close_over
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.rules import AxisData, Zero
 from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.transforms.batching import batch_flat
 
 Flat = Callable[..., Sequence[Any]]
 
@@ -78,6 +81,83 @@ def parameter_names(function: Callable[..., Any]) -> list[str]:
     except (TypeError, ValueError):
         return []
     return [parameter.name for parameter in parameters if parameter.kind in kinds]
+
+
+def positions_of(op: str, function: Callable[..., Any], names: Sequence[str]) -> list[int]:
+    """The positions of arguments that are given by name.
+
+    Raises:
+        ValueError: the function has no such argument.
+    """
+    known = list(inspect.signature(function).parameters) if names else []
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"[{op}] nondiff_argnames must be arguments of the function, {known}; got "
+                f"{name!r}. Fix: use one of its names."
+            )
+    return [known.index(name) for name in names]
+
+
+class SymbolicZero:
+    """A tangent or cotangent that is known to be zero, as rules with ``symbolic_zeros`` see it."""
+
+    def __init__(self, aval: ShapedArray) -> None:
+        self.aval = aval
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.aval.ndim
+
+    @property
+    def size(self) -> int:
+        return self.aval.size
+
+    @staticmethod
+    def from_primal_value(value: Any) -> SymbolicZero:
+        """The zero tangent of ``value``."""
+        return zero_from_primal(value)
+
+    def __repr__(self) -> str:
+        return f"SymbolicZero({self.aval})"
+
+
+def zero_from_primal(value: Any) -> SymbolicZero:
+    """The zero tangent of ``value``."""
+    return SymbolicZero(aval_of(value).tangent())
+
+
+def as_symbolic(value: Any) -> Any:
+    """A zero as users see it; other values as they are."""
+    return SymbolicZero(value.aval) if type(value) is Zero else value
+
+
+def batch_with_zeros(
+    function: Callable[..., Sequence[Any]], axis: AxisData, operands: Sequence[Any],
+    dims: Sequence[int | None],
+) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+    """``batch_flat`` for operands of which some are ``Zero``."""
+    zeros: dict[int, Zero] = {}
+    for k, (value, dim) in enumerate(safe_zip(operands, dims)):
+        if type(value) is Zero:
+            shape = value.aval.shape
+            inner = shape if dim is None else (*shape[:dim], *shape[dim + 1 :])
+            zeros[k] = Zero(value.aval.update(shape=inner))
+    places = [k for k in range(len(operands)) if k not in zeros]
+
+    def filled(*values: Any) -> Sequence[Any]:
+        full: dict[int, Any] = {**zeros, **dict(safe_zip(places, values))}
+        return function(*[full[k] for k in range(len(operands))])
+
+    return batch_flat(filled, axis, [operands[k] for k in places], [dims[k] for k in places])
 
 
 def call_shape(*avals: ShapedArray, call_jaxpr: Any, **params: Any) -> list[ShapedArray]:

@@ -15,11 +15,15 @@ from gpuflow.base.util import safe_zip
 from gpuflow.control.custom_calls import (
     Flat,
     FlatCall,
+    SymbolicZero,
+    as_symbolic,
+    batch_with_zeros,
     bind_arguments,
     call_effects,
     call_execute,
     call_shape,
     close_call,
+    positions_of,
 )
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Inline
@@ -31,7 +35,7 @@ from gpuflow.transforms.batching import batch_flat
 
 
 def _custom_jvp_jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, jvp: Flat, num_consts: int, **params: Any
+    primals: Sequence[Any], tangents: Sequence[Any], *, jvp: Any, num_consts: int, **params: Any
 ) -> tuple[list[Any], list[Any]]:
     del params
     for tangent in tangents[:num_consts]:
@@ -40,7 +44,9 @@ def _custom_jvp_jvp(
                 "[custom_jvp] the function must not close over values that are differentiated; "
                 f"got a tangent for a closed-over {aval_of(tangent)}. Fix: pass it as an argument."
             )
-    given = [instantiate(tangent) for tangent in tangents[num_consts:]]
+    given = list(tangents[num_consts:])
+    if not jvp.symbolic_zeros:
+        given = [instantiate(tangent) for tangent in given]
     results = list(jvp(*primals[num_consts:], *given))
     count = len(results) // 2
     outs, out_tangents = results[:count], results[count:]
@@ -60,7 +66,7 @@ def _custom_jvp_batch(
     dims: Sequence[int | None],
     *,
     call_jaxpr: Flat,
-    jvp: Flat,
+    jvp: Any,
     name: str,
     num_consts: int,
 ) -> tuple[list[Any], list[int | None]]:
@@ -71,16 +77,28 @@ def _custom_jvp_batch(
         out_dims.append(dims_out)
         return outs
 
-    def mapped_rule(*values: Any) -> list[Any]:
-        own = list(dims[num_consts:])
-        results, dims_out = batch_flat(jvp, axis, values, own + own)
-        out_dims.append(dims_out[: len(results) // 2])
-        return _align_tangents(results, dims_out, axis)
-
     outs = custom_jvp_p.bind(
-        *operands, call_jaxpr=mapped_call, jvp=mapped_rule, name=name, num_consts=num_consts
-    )
+        *operands, call_jaxpr=mapped_call, name=name, num_consts=num_consts,
+        jvp=_MappedRule(jvp, axis, list(dims[num_consts:]), out_dims),
+    )  # fmt: skip
     return outs, out_dims[-1]
+
+
+class _MappedRule:
+    """A flat jvp rule over a mapped axis; it notes where its outputs have the axis."""
+
+    def __init__(
+        self, rule: Any, axis: AxisData, dims: list[int | None], out_dims: list[list[int | None]]
+    ) -> None:
+        self.rule, self.axis, self.dims, self.out_dims = rule, axis, dims, out_dims
+        self.symbolic_zeros = rule.symbolic_zeros
+        self.__name__ = rule.__name__
+
+    def __call__(self, *values: Any) -> list[Any]:
+        dims = [*self.dims, *self.dims]
+        results, dims_out = batch_with_zeros(self.rule, self.axis, values, dims)
+        self.out_dims.append(dims_out[: len(results) // 2])
+        return _align_tangents(results, dims_out, self.axis)
 
 
 def _align_tangents(
@@ -123,6 +141,7 @@ class custom_jvp:
     Args:
         fun: the function.
         nondiff_argnums: positions of arguments that are not arrays to differentiate.
+        nondiff_argnames: names of more such arguments.
 
     Example:
         >>> @gpuflow.custom_jvp
@@ -131,15 +150,30 @@ class custom_jvp:
         ... def f_jvp(primals, tangents): return f(*primals), jnp.cos(primals[0]) * tangents[0]
     """
 
-    def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        nondiff_argnums: Sequence[int] = (),
+        nondiff_argnames: Sequence[str] = (),
+    ) -> None:
         functools.update_wrapper(self, fun)
         self.fun = fun
-        self.nondiff_argnums = tuple(nondiff_argnums)
+        self.name = getattr(fun, "__name__", type(fun).__name__)
+        named = positions_of("custom_jvp", fun, nondiff_argnames)
+        self.nondiff_argnums = (*nondiff_argnums, *named)
         self.jvp: Callable[..., Any] | None = None
+        self.symbolic_zeros = False
 
-    def defjvp(self, jvp: Callable[..., Any]) -> Callable[..., Any]:
-        """Set the rule ``(*nondiff, primals, tangents) -> (out, out_tangent)``."""
+    def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
+        """Set the rule ``(*nondiff, primals, tangents) -> (out, out_tangent)``.
+
+        Args:
+            jvp: the rule.
+            symbolic_zeros: tangents that are zero arrive as ``custom_derivatives.SymbolicZero``
+                instead of arrays.
+        """
         self.jvp = jvp
+        self.symbolic_zeros = symbolic_zeros
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
@@ -164,17 +198,24 @@ class custom_jvp:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.jvp is None:
             raise AttributeError(
-                f"[custom_jvp] {self.fun.__name__} must have a rule before it is called; got none. "
-                f"Fix: @{self.fun.__name__}.defjvp."
+                f"[custom_jvp] {self.name} must have a rule before it is called; got none. "
+                f"Fix: @{self.name}.defjvp."
             )
         args = bind_arguments(self.fun, args, kwargs)
-        fixed = {k: args[k] for k in self.nondiff_argnums}
+        count = len(args)
+        for number in self.nondiff_argnums:
+            if not -count <= number < count:
+                raise ValueError(
+                    f"[custom_jvp] nondiff_argnums must name arguments of {self.name}; got "
+                    f"{number} for a call with {count}. Fix: pass the argument by position."
+                )
+        fixed = {k: args[k] for k in sorted({number % count for number in self.nondiff_argnums})}
         dynamic = tuple(arg for k, arg in enumerate(args) if k not in fixed)
         leaves, treedef = tree.flatten(dynamic)
         call = FlatCall(self.fun, fixed, len(args), treedef)
-        rule = _flat_jvp_rule(self.jvp, tuple(fixed.values()), treedef, self.fun.__name__)
+        rule = _FlatJvpRule(self, tuple(fixed.values()), treedef)
         outs = custom_jvp_p.bind(
-            *leaves, call_jaxpr=call, jvp=rule, name=self.fun.__name__, num_consts=0
+            *leaves, call_jaxpr=call, jvp=rule, name=self.name, num_consts=0
         )
         out_tree = rule.out_tree[-1] if call.out_tree is None else call.out_tree
         return tree.unflatten(out_tree, outs)
@@ -188,16 +229,18 @@ class _FlatJvpRule:
     """A user's jvp rule on flat operands: ``(*primals, *tangents) -> (*outs, *tangents)``."""
 
     def __init__(
-        self, rule: Callable[..., Any], fixed: tuple[Any, ...], treedef: tree.TreeDef, name: str
+        self, function: custom_jvp, fixed: tuple[Any, ...], treedef: tree.TreeDef
     ) -> None:
-        self.rule, self.fixed, self.treedef, self.name = rule, fixed, treedef, name
+        assert function.jvp is not None
+        self.rule, self.fixed, self.treedef = function.jvp, fixed, treedef
+        self.name, self.symbolic_zeros = function.name, function.symbolic_zeros
         self.out_tree: list[tree.TreeDef] = []
-        self.__name__ = f"{name}_jvp"
+        self.__name__ = f"{self.name}_jvp"
 
     def __call__(self, *operands: Any) -> list[Any]:
         count = len(operands) // 2
         primals = tree.unflatten(self.treedef, operands[:count])
-        tangents = tree.unflatten(self.treedef, operands[count:])
+        tangents = tree.unflatten(self.treedef, [as_symbolic(x) for x in operands[count:]])
         result = self.rule(*self.fixed, primals, tangents)
         if not (isinstance(result, tuple | list) and len(result) == 2):
             raise TypeError(
@@ -206,6 +249,9 @@ class _FlatJvpRule:
             )
         outs, out_tree = tree.flatten(result[0])
         out_tangents, tangent_tree = tree.flatten(result[1])
+        out_tangents = [
+            instantiate(Zero(x.aval)) if isinstance(x, SymbolicZero) else x for x in out_tangents
+        ]
         if out_tree != tangent_tree:
             raise TypeError(
                 f"[custom_jvp] the rule of {self.name} must return equal trees; got output "
@@ -226,11 +272,3 @@ def _check_tangent(name: str, out: ShapedArray, tangent: ShapedArray) -> None:
             f"[custom_jvp] the rule of {name} must return tangents of type {want}; got {tangent}. "
             f"Fix: convert the tangent, for example with .astype({want.dtype})."
         )
-
-
-def _flat_jvp_rule(
-    rule: Callable[..., Any], fixed: tuple[Any, ...], treedef: tree.TreeDef, name: str
-) -> _FlatJvpRule:
-    return _FlatJvpRule(rule, fixed, treedef, name)
-
-

@@ -6,7 +6,6 @@ The equations are in custom_vjp_call.py.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,14 @@ from typing import Any
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import UnexpectedTracerError
 from gpuflow.base.util import safe_zip
-from gpuflow.control.custom_calls import FlatCall, bind_arguments, parameter_names
+from gpuflow.control.custom_calls import (
+    FlatCall,
+    SymbolicZero,
+    as_symbolic,
+    bind_arguments,
+    parameter_names,
+    positions_of,
+)
 from gpuflow.control.custom_vjp_call import custom_vjp_p
 from gpuflow.core.aval import HasAval, ShapedArray, aval_of, is_value
 from gpuflow.core.trace import Tracer
@@ -44,6 +50,7 @@ class _Rules:
     """One call of a custom_vjp function: its rules, and what its arguments are."""
 
     name: str
+    symbolic_zeros: bool
     fwd: Callable[..., Any]
     bwd: Callable[..., Any]
     call: FlatCall
@@ -51,8 +58,23 @@ class _Rules:
     argument_names: list[str]
 
 
+@dataclass
+class CustomVJPPrimal:
+    """What fwd gets for a leaf with ``symbolic_zeros``: its value, and whether it has a tangent."""
+
+    value: Any
+    perturbed: bool
+
+
+def custom_vjp_primal_tree_values(arguments: Any) -> Any:
+    """The tree with the value in place of each ``CustomVJPPrimal``."""
+    return tree.tree_map(
+        lambda leaf: leaf.value if isinstance(leaf, CustomVJPPrimal) else leaf, arguments
+    )
+
+
 class _Forward:
-    """A user's fwd on flat operands: ``(*primals) -> (*outs, *residuals)``."""
+    """A user's fwd on flat operands: ``(perturbed, *primals) -> (*outs, *residuals)``."""
 
     def __init__(self, rules: _Rules) -> None:
         self.rules = rules
@@ -61,8 +83,11 @@ class _Forward:
         self.out_count = 0
         self.__name__ = getattr(rules.fwd, "__name__", "fwd")
 
-    def __call__(self, *primals: Any) -> list[Any]:
+    def __call__(self, perturbed: tuple[bool, ...], *primals: Any) -> list[Any]:
         rules = self.rules
+        if rules.symbolic_zeros:
+            pairs = safe_zip(primals, perturbed)
+            primals = tuple(CustomVJPPrimal(value, flag) for value, flag in pairs)
         with _closures_named(rules.name):
             pair = rules.fwd(*rules.call.arguments(primals))
         if not (isinstance(pair, tuple | list) and len(pair) == 2):
@@ -106,13 +131,15 @@ class _Backward:
 
     def __init__(self, rules: _Rules, forward: _Forward) -> None:
         self.rules, self.forward = rules, forward
+        self.symbolic_zeros = rules.symbolic_zeros
         self.__name__ = getattr(rules.bwd, "__name__", "bwd")
 
     def __call__(self, *operands: Any) -> list[Any]:
         rules, forward = self.rules, self.forward
         count = len(operands) - forward.out_count
         residuals = tree.unflatten(forward.residual_tree, operands[:count])
-        cotangents = tree.unflatten(forward.out_tree, operands[count:])
+        given = [as_symbolic(cotangent) for cotangent in operands[count:]]
+        cotangents = tree.unflatten(forward.out_tree, given)
         with _closures_named(rules.name):
             results = rules.bwd(*rules.call.fixed.values(), residuals, cotangents)
         names = rules.argument_names
@@ -148,7 +175,7 @@ class _Backward:
     def _typed(self, place: tuple[str, Any, int], aval: ShapedArray, cotangent: Any) -> Any:
         """The cotangent of one leaf, which is ``place``: an argument, its tree, and a number."""
         want = aval.tangent()
-        if cotangent is None or want.dtype == dtypes.float0:
+        if cotangent is None or isinstance(cotangent, SymbolicZero) or want.dtype == dtypes.float0:
             return None
         found = aval_of(cotangent) if is_value(cotangent) else None
         if found is not None and found.shape == want.shape:
@@ -209,10 +236,14 @@ class custom_vjp:
         functools.update_wrapper(self, fun)
         self.fun = fun
         self.name = getattr(fun, "__name__", type(fun).__name__)
-        self.nondiff_argnums = (*nondiff_argnums, *_positions(fun, nondiff_argnames))
+        self.nondiff_argnums = (
+            *nondiff_argnums,
+            *positions_of("custom_vjp", fun, nondiff_argnames),
+        )
         self.parameter_names = parameter_names(fun)
         self.fwd: Callable[..., Any] | None = None
         self.bwd: Callable[..., Any] | None = None
+        self.symbolic_zeros = False
 
     def defvjp(
         self,
@@ -227,19 +258,13 @@ class custom_vjp:
             fwd: ``(*args) -> (out, residuals)``, with the arguments of the function.
             bwd: ``(*nondiff, residuals, cotangent) -> cotangents``, a tuple with one tree for each
                 other argument; None, there or inside, is zero.
-            symbolic_zeros: must be False.
+            symbolic_zeros: fwd gets a ``custom_derivatives.CustomVJPPrimal`` for each leaf, with
+                ``value`` and ``perturbed``, and bwd a ``SymbolicZero`` for a cotangent that is
+                zero.
             optimize_remat: a hint that changes no result; it has no effect.
-
-        Raises:
-            NotImplementedError: ``symbolic_zeros``.
         """
         del optimize_remat
-        if symbolic_zeros:
-            raise NotImplementedError(
-                f"[custom_vjp] rules get arrays; got symbolic_zeros=True for {self.name}. Fix: "
-                "leave it out: cotangents that are zero arrive as arrays of zeros."
-            )
-        self.fwd, self.bwd = fwd, bwd
+        self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -256,8 +281,11 @@ class custom_vjp:
         call = FlatCall(self.fun, fixed, len(args), treedef)
         names = [self._argument_name(k) for k in range(len(args)) if k not in fixed]
         avals = [aval_of(leaf) for leaf in leaves]
-        forward = _Forward(_Rules(self.name, self.fwd, self.bwd, call, avals, names))
-        backward = _Backward(forward.rules, forward)
+        rules = _Rules(
+            self.name, self.symbolic_zeros, self.fwd, self.bwd, call, avals, names
+        )
+        forward = _Forward(rules)
+        backward = _Backward(rules, forward)
         with _closures_named(self.name):
             outs = custom_vjp_p.bind(
                 *leaves, call_jaxpr=call, fwd=forward, bwd=backward, name=self.name, num_consts=0
@@ -286,15 +314,3 @@ class custom_vjp:
                     "nondiff_argnums, and return None as its cotangent."
                 )
         return fixed
-
-
-def _positions(function: Callable[..., Any], names: Sequence[str]) -> list[int]:
-    """The positions of arguments by name."""
-    known = list(inspect.signature(function).parameters) if names else []
-    for name in names:
-        if name not in known:
-            raise ValueError(
-                f"[custom_vjp] nondiff_argnames must be arguments of the function, {known}; got "
-                f"{name!r}. Fix: use one of its names."
-            )
-    return [known.index(name) for name in names]

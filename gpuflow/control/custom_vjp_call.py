@@ -4,18 +4,27 @@ The jvp rule of a call runs the user's ``fwd`` and binds ``custom_vjp_linear`` o
 equation has no value: it can only be transposed, which runs ``bwd``. Linearization records it,
 while forward mode, which wants its value, ends in an error.
 
-Rules are flat here: ``fwd(*primals) -> (*outs, *residuals)``, with ``fwd.out_count`` known once it
-has run, and ``bwd(*residuals, *cotangents) -> cotangents``, None for zero.
+Rules are flat here: ``fwd(perturbed, *primals) -> (*outs, *residuals)``, with ``fwd.out_count``
+known once it has run and with a flag for each primal that has a tangent; and
+``bwd(*residuals, *cotangents) -> cotangents``, None for zero. Cotangents that are zero arrive as
+``Zero`` if ``bwd.symbolic_zeros``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from gpuflow.base import dtypes
 from gpuflow.base.util import safe_zip
-from gpuflow.control.custom_calls import Flat, call_effects, call_execute, call_shape, close_call
+from gpuflow.control.custom_calls import (
+    batch_with_zeros,
+    call_effects,
+    call_execute,
+    call_shape,
+    close_call,
+)
 from gpuflow.control.jit import close_over
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
@@ -24,7 +33,7 @@ from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.axes import reduce_sum
 from gpuflow.ops.moving import batch_to_dim
-from gpuflow.ops.zeros import instantiate, zeros_of
+from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.batching import batch_flat, batch_jaxpr
 
 # --- the call ------------------------------------------------------------------------------
@@ -35,7 +44,7 @@ def _call_jvp(
     tangents: Sequence[Any],
     *,
     fwd: Any,
-    bwd: Flat,
+    bwd: Any,
     name: str,
     num_consts: int,
     **params: Any,
@@ -49,7 +58,8 @@ def _call_jvp(
                 "return its cotangent from bwd."
             )
     tangents = tangents[num_consts:]
-    results = list(fwd(*primals[num_consts:]))
+    perturbed = tuple(type(tangent) is not Zero for tangent in tangents)
+    results = list(fwd(perturbed, *primals[num_consts:]))
     outs, residuals = results[: fwd.out_count], results[fwd.out_count :]
     out_avals = tuple(aval_of(out).tangent() for out in outs)
     made = iter(
@@ -73,7 +83,7 @@ def _call_batch(
     *,
     call_jaxpr: ClosedJaxpr,
     fwd: Any,
-    bwd: Flat,
+    bwd: Any,
     name: str,
     num_consts: int,
 ) -> tuple[list[Any], list[int | None]]:
@@ -113,8 +123,9 @@ class _MappedForward:
     def out_count(self) -> int:
         return self.forward.out_count
 
-    def __call__(self, *primals: Any) -> list[Any]:
-        results, dims = batch_flat(self.forward, self.axis, primals, self.dims)
+    def __call__(self, perturbed: tuple[bool, ...], *primals: Any) -> list[Any]:
+        forward = partial(self.forward, perturbed)
+        results, dims = batch_flat(forward, self.axis, primals, self.dims)
         count = self.out_count
         self.residual_dims = dims[count:]
         outs = [
@@ -133,19 +144,20 @@ class _MappedBackward:
 
     def __init__(
         self,
-        backward: Flat,
+        backward: Any,
         axis: AxisData,
         residual_dims: Callable[[], Sequence[int | None]],
         in_dims: Sequence[int | None],
     ) -> None:
         self.backward, self.axis, self.in_dims = backward, axis, in_dims
         self.residual_dims = residual_dims
+        self.symbolic_zeros = backward.symbolic_zeros
         self.__name__ = getattr(backward, "__name__", "bwd")
 
     def __call__(self, *operands: Any) -> list[Any]:
         residual_dims = list(self.residual_dims())
         dims = residual_dims + [0] * (len(operands) - len(residual_dims))
-        results, out_dims = batch_flat(self.backward, self.axis, operands, dims)
+        results, out_dims = batch_with_zeros(self.backward, self.axis, operands, dims)
         return [
             None if result is None else self._placed(result, dim, target)
             for result, dim, target in safe_zip(results, out_dims, self.in_dims)
@@ -209,7 +221,7 @@ def _linear_jvp(
 def _linear_transpose(
     cotangents: Sequence[Any],
     *operands: Any,
-    bwd: Flat,
+    bwd: Any,
     in_zeros: tuple[bool, ...],
     num_residuals: int,
     out_avals: tuple[ShapedArray, ...],
@@ -218,7 +230,9 @@ def _linear_transpose(
     del params
     residuals, tangents = operands[:num_residuals], operands[num_residuals:]
     made = iter(cotangents)
-    given = [zeros_of(aval) if _is_float0(aval) else instantiate(next(made)) for aval in out_avals]
+    given = [Zero(aval) if _is_float0(aval) else next(made) for aval in out_avals]
+    if not bwd.symbolic_zeros:
+        given = [instantiate(cotangent) for cotangent in given]
     results = bwd(*residuals, *given)
     wanted = [result for result, zero in safe_zip(results, in_zeros) if not zero]
     return [
@@ -239,7 +253,7 @@ def _linear_batch(
     operands: Sequence[Any],
     dims: Sequence[int | None],
     *,
-    bwd: Flat,
+    bwd: Any,
     in_zeros: tuple[bool, ...],
     num_residuals: int,
     out_avals: tuple[ShapedArray, ...],

@@ -11,6 +11,8 @@ from gpuflow.control.branches import cond as cond
 from gpuflow.control.branches import switch as switch
 from gpuflow.control.fori import fori_loop as fori_loop
 from gpuflow.control.fori import while_loop as while_loop
+from gpuflow.control.implicit import custom_linear_solve as custom_linear_solve
+from gpuflow.control.implicit import custom_root as custom_root
 from gpuflow.control.loops import map as map
 from gpuflow.control.loops import scan as scan
 from gpuflow.lax import linalg as linalg

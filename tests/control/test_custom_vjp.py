@@ -433,11 +433,6 @@ def test_rules_are_required():
         f(1.0)
 
 
-def test_symbolic_zeros_are_refused():
-    with pytest.raises(NotImplementedError, match=r"\[custom_vjp\].*symbolic_zeros=True for sin"):
-        gf.custom_vjp(jnp.sin).defvjp(None, None, symbolic_zeros=True)
-
-
 def pair(p, q):
     return p["a"] * q
 

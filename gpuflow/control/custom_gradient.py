@@ -1,0 +1,79 @@
+"""custom_gradient: a function that returns its result together with its reverse-mode rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.base.errors import check
+from gpuflow.control.custom_vjp import custom_vjp
+from gpuflow.control.programs import Program, trace_program
+from gpuflow.core.aval import aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr
+
+
+@dataclass(frozen=True)
+class _Residuals:
+    """A traced rule: what it closes over are leaves, the program is structure."""
+
+    consts: tuple[Any, ...]
+    jaxpr: ClosedJaxpr
+    out_tree: tree.TreeDef
+
+
+tree.register_node(
+    _Residuals,
+    lambda node: (node.consts, (node.jaxpr, node.out_tree)),
+    lambda aux, children: _Residuals(tuple(children), *aux),
+)
+
+
+def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the first thing that ``fun`` returns, with the second as its gradient.
+
+    Args:
+        fun: ``(*args) -> (out, rule)`` with ``rule(cotangent of out) -> cotangents``: a tuple with
+            one for each argument, or a single one. The rule may close over ``args``.
+
+    Returns:
+        A function of the same arguments, as of ``custom_vjp``.
+
+    Raises:
+        TypeError: from the call, ``fun`` returns no pair.
+    """
+    name = getattr(fun, "__name__", type(fun).__name__)
+
+    def split(args: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
+        pair = fun(*args)
+        check(
+            isinstance(pair, tuple | list) and len(pair) == 2 and callable(pair[1]),
+            lambda: (
+                f"[custom_gradient] {name} must return a pair (out, rule); got "
+                f"{type(pair).__name__}. Fix: return out, lambda g: ..."
+            ),
+        )
+        return pair
+
+    def function(*args: Any) -> Any:
+        return split(args)[0]
+
+    def forward(*args: Any) -> tuple[Any, _Residuals]:
+        out, rule = split(args)
+        leaves, one = tree.flatten((out,))
+        avals = [aval_of(leaf).tangent() for leaf in leaves]
+        program: Program = trace_program("custom_gradient", rule, one, avals, "rule")
+        return out, _Residuals(program.consts, program.jaxpr, program.out_tree)
+
+    def backward(residuals: _Residuals, cotangent: Any) -> tuple[Any, ...]:
+        outs = residuals.jaxpr(*residuals.consts, *tree.leaves(cotangent))
+        result = tree.unflatten(residuals.out_tree, outs)
+        is_one = not tree.children(residuals.out_tree) and len(outs) == 1
+        return (result,) if is_one else tuple(result)
+
+    function.__name__ = name
+    function.__doc__ = fun.__doc__
+    wrapped = custom_vjp(function)
+    wrapped.defvjp(forward, backward)
+    return wrapped

@@ -1,0 +1,253 @@
+"""custom_vmap: what vmap of a function does, written by users."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.base.errors import check
+from gpuflow.base.util import safe_zip
+from gpuflow.control.custom_calls import bind_arguments
+from gpuflow.control.loops import map as map_elements
+from gpuflow.control.programs import close, execute_alone, trace_program
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.lowering import Inline
+from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.rules import AxisData, Zero
+from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.zeros import instantiate
+from gpuflow.transforms.jvp import jvp_flat, jvp_jaxpr
+
+# Rules are flat here: ``(axis size, is mapped of each operand, *operands) -> (outs, is mapped of
+# each)``, with mapped dimensions in front.
+FlatRule = Callable[..., tuple[list[Any], list[bool]]]
+
+
+def _shape(*avals: ShapedArray, call: ClosedJaxpr, **params: Any) -> list[ShapedArray]:
+    del avals, params
+    return call.out_avals
+
+
+def _batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, call: ClosedJaxpr,
+    rule: FlatRule, num_consts: int, name: str,
+) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+    del call
+    for value, dim in safe_zip(operands[:num_consts], dims[:num_consts]):
+        check(
+            dim is None,
+            lambda value=value: (
+                f"[custom_vmap] {name} must not close over mapped values; got a closed-over "
+                f"{aval_of(value)} that vmap maps. Fix: pass it as an argument."
+            ),
+            ValueError,
+        )
+    moved = [
+        x if dim is None else batch_to_dim(x, dim, 0, axis.size)
+        for x, dim in safe_zip(operands[num_consts:], dims[num_consts:])
+    ]
+    flags = tuple(dim is not None for dim in dims[num_consts:])
+    outs, out_flags = rule(axis.size, flags, *moved)
+    return outs, [0 if flag else None for flag in out_flags]
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, call: ClosedJaxpr, rule: FlatRule,
+    num_consts: int, name: str,
+) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
+    check(
+        not any(nonzeros[:num_consts]),
+        lambda: (
+            f"[custom_vmap] {name} must not close over values that are differentiated; got one. "
+            "Fix: pass it as an argument."
+        ),
+    )
+    derivative, out_nonzeros = jvp_jaxpr(call, nonzeros, False)
+    derivative, closed = close(derivative)
+    given = [tangent for tangent in tangents if type(tangent) is not Zero]
+    results = custom_vmap_p.bind(
+        *closed, *primals, *given, call=derivative, num_consts=len(closed) + num_consts,
+        rule=_DerivativeRule(rule, nonzeros[num_consts:], out_nonzeros), name=f"jvp({name})",
+    )  # fmt: skip
+    count = len(call.out_avals)
+    made = iter(results[count:])
+    return results[:count], [
+        next(made) if flag else Zero(aval.tangent())
+        for aval, flag in safe_zip(call.out_avals, out_nonzeros)
+    ]
+
+
+class _DerivativeRule:
+    """The flat rule of a derivative: the derivative of the rule.
+
+    A primal and its tangent are mapped together, so that one rule serves both.
+    """
+
+    def __init__(
+        self, rule: FlatRule, nonzeros: tuple[bool, ...], out_nonzeros: tuple[bool, ...]
+    ) -> None:
+        self.rule, self.nonzeros, self.out_nonzeros = rule, nonzeros, out_nonzeros
+
+    def __call__(
+        self, size: int, flags: Sequence[bool], *operands: Any
+    ) -> tuple[list[Any], list[bool]]:
+        count = len(self.nonzeros)
+        places = [k for k, flag in enumerate(self.nonzeros) if flag]
+        together = list(flags[:count])
+        for k, flag in safe_zip(places, flags[count:]):
+            together[k] = together[k] or flag
+        wanted = [*together, *[together[k] for k in places]]
+        full = [
+            batch_to_dim(x, None, 0, size) if want and not flag else x
+            for x, flag, want in safe_zip(operands, flags, wanted)
+        ]
+        primals = full[:count]
+        tangents: list[Any] = [Zero(aval_of(x).tangent()) for x in primals]
+        for k, tangent in safe_zip(places, full[count:]):
+            tangents[k] = tangent
+        out_flags: list[bool] = []
+
+        def call(*values: Any) -> list[Any]:
+            outs, out_flags[:] = self.rule(size, tuple(together), *values)
+            return outs
+
+        outs, out_tangents = jvp_flat(call, primals, tangents)
+        kept = [k for k, flag in enumerate(self.out_nonzeros) if flag]
+        made = [instantiate(out_tangents[k]) for k in kept]
+        return [*outs, *made], [*out_flags, *[out_flags[k] for k in kept]]
+
+
+class _UserRule:
+    """A user's rule on flat operands."""
+
+    def __init__(
+        self, rule: Callable[..., Any], in_tree: tree.TreeDef, out_tree: tree.TreeDef, name: str
+    ) -> None:
+        self.rule, self.in_tree, self.out_tree, self.name = rule, in_tree, out_tree, name
+
+    def __call__(
+        self, size: int, flags: Sequence[bool], *operands: Any
+    ) -> tuple[list[Any], list[bool]]:
+        args = tree.unflatten(self.in_tree, operands)
+        in_batched = list(tree.unflatten(self.in_tree, flags))
+        result = self.rule(size, in_batched, *args)
+        check(
+            isinstance(result, tuple | list) and len(result) == 2,
+            lambda: (
+                f"[custom_vmap] the rule of {self.name} must return a pair (out, out_batched); "
+                f"got {type(result).__name__}. Fix: return out, True."
+            ),
+            ValueError,
+        )
+        outs, out_tree = tree.flatten(result[0])
+        out_flags, flags_tree = tree.flatten(result[1])
+        check(
+            out_tree == flags_tree,
+            lambda: (
+                f"[custom_vmap] the rule of {self.name} must return one bool for each output; got "
+                f"outputs {out_tree} and out_batched {flags_tree}. Fix: return equal trees."
+            ),
+            ValueError,
+        )
+        check(
+            out_tree == self.out_tree,
+            lambda: (
+                f"[custom_vmap] the rule of {self.name} must return the tree of the function's "
+                f"output, {self.out_tree}; got {out_tree}. Fix: return the same containers."
+            ),
+            ValueError,
+        )
+        return outs, [bool(flag) for flag in out_flags]
+
+
+custom_vmap_p = register(
+    Primitive(
+        "custom_vmap_call",
+        shape=_shape,
+        execute=execute_alone(lambda: custom_vmap_p),
+        jvp=_jvp,
+        batch=_batch,
+        lower=Inline(lambda params: params["call"]),
+        multiple_results=True,
+        effects=lambda params: params["call"].effects,
+        subjaxprs=lambda params: [params["call"]],
+    )
+)
+
+
+class custom_vmap:
+    """A function with its own rule for vmap.
+
+    Forward mode differentiates the rule. Reverse mode takes the function apart, so that a vmap
+    around it does not meet the rule; use custom_vjp outside of custom_vmap for both.
+
+    Args:
+        fun: a function of arrays or trees.
+
+    Example:
+        >>> @gpuflow.custom_batching.custom_vmap
+        ... def f(x, y): return x + y
+        >>> @f.def_vmap
+        ... def f_vmap(axis_size, in_batched, xs, ys): return xs * ys, True
+    """
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fun)
+        self.fun = fun
+        self.name = getattr(fun, "__name__", type(fun).__name__)
+        self.vmap_rule: Callable[..., Any] | None = None
+
+    def def_vmap(self, vmap_rule: Callable[..., Any]) -> Callable[..., Any]:
+        """Set the rule ``(axis_size, in_batched, *args) -> (out, out_batched)``.
+
+        Args:
+            vmap_rule: ``in_batched`` has a tree of bools for each argument; mapped leaves have the
+                axis in front. ``out_batched`` is a tree of bools like ``out``.
+        """
+        self.vmap_rule = vmap_rule
+        return vmap_rule
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.vmap_rule is None:
+            raise AttributeError(
+                f"[custom_vmap] {self.name} must have a rule before it is called; got none. "
+                f"Fix: @{self.name}.def_vmap."
+            )
+        args = bind_arguments(self.fun, args, kwargs)
+        leaves, in_tree = tree.flatten(args)
+        avals = [aval_of(leaf) for leaf in leaves]
+        program = trace_program("custom_vmap", self.fun, in_tree, avals, self.name)
+        rule = _UserRule(self.vmap_rule, in_tree, program.out_tree, self.name)
+        outs = custom_vmap_p.bind(
+            *program.consts, *leaves, call=program.jaxpr, rule=rule,
+            num_consts=len(program.consts), name=self.name,
+        )  # fmt: skip
+        return tree.unflatten(program.out_tree, outs)
+
+
+def sequential_vmap(f: Callable[..., Any]) -> custom_vmap:
+    """``f``, which vmap calls for one element after the other, in a loop."""
+    mapped = custom_vmap(f)
+
+    def rule(axis_size: int, in_batched: list[Any], *args: Any) -> tuple[Any, Any]:
+        del axis_size
+        leaves, in_tree = tree.flatten(args)
+        flags = tree.leaves(in_batched)
+
+        def element(own: list[Any]) -> Any:
+            rest = iter(own)
+            full = [next(rest) if flag else x for x, flag in safe_zip(leaves, flags)]
+            return mapped(*tree.unflatten(in_tree, full))
+
+        out = map_elements(element, [x for x, flag in safe_zip(leaves, flags) if flag])
+        return out, tree.tree_map(lambda _: True, out)
+
+    mapped.def_vmap(rule)
+    return mapped

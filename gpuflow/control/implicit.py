@@ -1,0 +1,229 @@
+"""custom_root and custom_linear_solve: solvers with derivatives from what their results solve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.base.errors import check
+from gpuflow.base.util import safe_zip
+from gpuflow.control.custom_rules import custom_jvp
+from gpuflow.control.linear_solve import Solve, bind_solve
+from gpuflow.control.linear_transpose import transpose_program
+from gpuflow.control.programs import Program, trace_program
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import evaluate
+from gpuflow.core.rules import Zero
+from gpuflow.ops.elementwise import neg
+from gpuflow.ops.zeros import instantiate, zeros_of
+from gpuflow.transforms.jvp import jvp_flat
+from gpuflow.transforms.linearize import linearize_flat
+
+Function = Callable[..., Any]
+
+
+def _check_tree(
+    op: str, what: str, of: str, got: tree.TreeDef, want: tree.TreeDef, has_aux: bool
+) -> None:
+    if has_aux:
+        children = tree.children(got)
+        check(
+            got.type is tuple and len(children) == 2,
+            lambda: (
+                f"[{op}] with has_aux {what} must return a pair (x, aux); got {got}. "
+                "Fix: return x, aux."
+            ),
+        )
+        got = children[0]
+    check(
+        got == want,
+        lambda: (
+            f"[{op}] {what} must return the tree of {of}, {want}; got {got}. Fix: return the same "
+            "containers and keys."
+        ),
+    )
+
+
+def _check_shapes(
+    op: str, what: str, of: str, got: Sequence[ShapedArray], want: Sequence[ShapedArray]
+) -> None:
+    for own, aval in safe_zip(got, want):
+        check(
+            own.shape == aval.shape,
+            lambda own=own, aval=aval: (
+                f"[{op}] {what} must return the shapes of {of}, {aval}; got {own}. "
+                "Fix: return one value for each."
+            ),
+            ValueError,
+        )
+
+
+# --- linear equations ----------------------------------------------------------------------
+
+
+def custom_linear_solve(
+    matvec: Function,
+    b: Any,
+    solve: Function,
+    transpose_solve: Function | None = None,
+    symmetric: bool = False,
+    has_aux: bool = False,
+) -> Any:
+    """``solve(matvec, b)``, differentiated as the ``x`` with ``matvec(x) = b``.
+
+    Args:
+        matvec: a linear function of the tree of ``b``. It is differentiated, the solver is not.
+        b: the right-hand side, a tree of arrays.
+        solve: ``(matvec, b) -> x``.
+        transpose_solve: ``(vecmat, b) -> x`` for the transposed equation; reverse mode needs it.
+        symmetric: ``matvec`` is its own transpose, and ``solve`` solves both.
+        has_aux: solvers return ``(x, aux)``; aux has no derivative.
+
+    Returns:
+        ``x``, or ``(x, aux)``.
+
+    Raises:
+        TypeError: trees that differ; in reverse mode, there is no ``transpose_solve``.
+        ValueError: shapes that differ.
+    """
+    op = "custom_linear_solve"
+    if transpose_solve is None and symmetric:
+        transpose_solve = solve
+    leaves, b_tree = tree.flatten(b)
+    avals = [aval_of(leaf) for leaf in leaves]
+
+    def traced(function: Function, what: str, aux: bool) -> Program:
+        program = trace_program(op, function, tree.structure((b,)), avals, what)
+        _check_tree(op, what, "b", program.out_tree, b_tree, aux)
+        _check_shapes(op, what, "b", program.jaxpr.out_avals[: len(avals)], avals)
+        return program
+
+    forward = traced(lambda x: matvec(x), "matvec", False)
+    solver = traced(lambda x: solve(matvec, x), "solve", has_aux)
+    backward: Program | None = None
+    transposed: Program | None = None
+    if transpose_solve is not None:
+
+        def vecmat(x: Any) -> Any:
+            if symmetric:
+                return matvec(x)
+            return tree.unflatten(b_tree, transpose_program(forward, avals, tree.leaves(x)))
+
+        backward = forward if symmetric else traced(vecmat, "vecmat", False)
+        transposed = traced(
+            lambda x: transpose_solve(vecmat, x), "transpose_solve", has_aux
+        )
+    programs = (forward, backward, solver, transposed)
+    outs = bind_solve(
+        Solve(*[program and program.jaxpr for program in programs]),
+        Solve(*[program.consts if program else () for program in programs]),
+        leaves,
+    )
+    return tree.unflatten(solver.out_tree, outs)
+
+
+# --- roots ---------------------------------------------------------------------------------
+
+
+def custom_root(
+    f: Function,
+    initial_guess: Any,
+    solve: Function,
+    tangent_solve: Function,
+    has_aux: bool = False,
+) -> Any:
+    """``solve(f, initial_guess)``, differentiated as the ``x`` with ``f(x) = 0``.
+
+    Derivatives are with respect to what ``f`` closes over; those of the guess are zero.
+
+    Args:
+        f: a function of one tree of arrays, to one like it.
+        initial_guess: where to start.
+        solve: ``(f, initial_guess) -> x``.
+        tangent_solve: ``(g, y) -> x`` with ``g(x) = y`` for the linear function ``g``, the
+            derivative of ``f`` at the root; for a scalar ``lambda g, y: y / g(1.0)``.
+        has_aux: ``solve`` returns ``(x, aux)``; aux has no derivative.
+
+    Returns:
+        ``x``, or ``(x, aux)``.
+
+    Raises:
+        TypeError: trees that differ.
+        ValueError: shapes that differ.
+    """
+    op = "custom_root"
+    leaves, guess_tree = tree.flatten(initial_guess)
+    avals = [aval_of(leaf) for leaf in leaves]
+    one = tree.structure((initial_guess,))
+
+    def traced(function: Function, what: str, count: int = 1, aux: bool = False) -> Program:
+        in_tree = tree.structure((initial_guess,) * count)
+        program = trace_program(op, function, in_tree, avals * count, what)
+        _check_tree(op, what, "initial_guess", program.out_tree, guess_tree, aux)
+        own = program.jaxpr.out_avals[: len(avals)]
+        _check_shapes(op, what, "initial_guess", own, avals)
+        return program
+
+    def linearize_and_solve(x: Any, y: Any) -> Any:
+        values = tree.leaves(x)
+        flat = partial(_flat, f, one)
+        _, linear, residuals, _ = linearize_flat(flat, values)
+
+        def g(tangent: Any) -> Any:
+            return tree.unflatten(guess_tree, evaluate(linear, residuals, tree.leaves(tangent)))
+
+        return tangent_solve(g, y)
+
+    programs = (
+        traced(lambda x: f(x), "f"),
+        traced(lambda x: solve(f, x), "solve", aux=has_aux),
+        traced(linearize_and_solve, "tangent_solve", 2),
+    )
+    counts = tuple(len(program.consts) for program in programs)
+    jaxprs = tuple(program.jaxpr for program in programs)
+    operands = [value for program in programs for value in program.consts]
+    outs = _root(counts, jaxprs, *operands, *leaves)
+    return tree.unflatten(programs[1].out_tree, outs)
+
+
+def _flat(function: Function, in_tree: tree.TreeDef, *leaves: Any) -> list[Any]:
+    return tree.leaves(function(*tree.unflatten(in_tree, leaves)))
+
+
+def _parts(values: Sequence[Any], counts: tuple[int, ...]) -> list[list[Any]]:
+    """What f, solve and tangent_solve close over, and the guess."""
+    parts, start = [], 0
+    for count in counts:
+        parts.append(list(values[start : start + count]))
+        start += count
+    return [*parts, list(values[start:])]
+
+
+def _solve_root(counts: Any, jaxprs: Any, *values: Any) -> list[Any]:
+    _, for_solve, _, guess = _parts(values, counts)
+    return jaxprs[1](*for_solve, *guess)
+
+
+_root = custom_jvp(_solve_root, nondiff_argnums=(0, 1))
+
+
+@_root.defjvp
+def _root_jvp(counts: Any, jaxprs: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """``df/dx x' = -df/dp p'``, by the implicit function theorem."""
+    outs = list(_root(counts, jaxprs, *primals))
+    f, _, tangent_solve = jaxprs
+    for_f, _, for_tangent_solve, guess = _parts(primals, counts)
+    f_tangents = _parts(tangents, counts)[0]
+    x, aux = outs[: len(guess)], outs[len(guess) :]
+    zeros = [Zero(aval_of(value).tangent()) for value in x]
+    typed = [
+        Zero(aval_of(p).tangent()) if aval_of(t).dtype != aval_of(p).dtype else t
+        for p, t in safe_zip(for_f, f_tangents)
+    ]
+    _, right = jvp_flat(f, [*for_f, *x], [*typed, *zeros])
+    right = [instantiate(value) for value in right]
+    solved = tangent_solve(*for_tangent_solve, *x, *right)
+    aux_tangents = [zeros_of(aval_of(value).tangent()) for value in aux]
+    return outs, [*[neg(value) for value in solved], *aux_tangents]

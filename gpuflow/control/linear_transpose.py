@@ -1,0 +1,157 @@
+"""linear_transpose, and functions with what they close over as arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base import dtypes, tree
+from gpuflow.base.errors import check
+from gpuflow.base.util import safe_zip
+from gpuflow.control.carries import same_type
+from gpuflow.control.programs import Program, trace_program
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import evaluate
+from gpuflow.core.rules import UndefinedPrimal, Zero
+from gpuflow.core.trace import Tracer
+from gpuflow.ops.zeros import zeros_of
+from gpuflow.transforms.transpose import backward_pass
+
+
+def linear_transpose(
+    fun: Callable[..., Any], *primals: Any, reduce_axes: Sequence[Any] = ()
+) -> Callable[..., Any]:
+    """The transpose of a function that is linear.
+
+    Args:
+        fun: a function of arrays or trees, linear in them together; constants that it adds do not
+            count.
+        primals: arguments, or ShapeDtypeStructs of their types.
+        reduce_axes: must be empty.
+
+    Returns:
+        A function from a cotangent of the tree of the output to a tuple of cotangents, one for
+        each argument.
+
+    Raises:
+        NotImplementedError: ``reduce_axes``, or from the call: an op of ``fun`` is not linear.
+        TypeError: floats and integers are mixed; from the call, a cotangent does not match.
+    """
+    refuse_reduce_axes("linear_transpose", reduce_axes)
+    leaves, in_tree = tree.flatten(primals)
+    avals = [aval_of(leaf) for leaf in leaves]
+    program = trace_program("linear_transpose", lambda *args: fun(*args), in_tree, avals)
+    out_avals = program.jaxpr.out_avals
+    _check_dtypes(avals, out_avals)
+
+    def transposed(cotangent: Any) -> tuple[Any, ...]:
+        given, given_tree = tree.flatten(cotangent)
+        check(
+            given_tree == program.out_tree,
+            lambda: (
+                "[linear_transpose] the cotangent must form the tree of the output, "
+                f"{program.out_tree}; got {given_tree}. Fix: give one cotangent for each output."
+            ),
+        )
+        for want, value in safe_zip(out_avals, given):
+            check(
+                same_type(aval_of(value), want),
+                lambda want=want, value=value: (
+                    f"[linear_transpose] cotangents must have the types of the outputs, {want}; "
+                    f"got {aval_of(value)}. Fix: convert it, or make it with this shape."
+                ),
+            )
+        return tree.unflatten(in_tree, transpose_program(program, avals, given))
+
+    return transposed
+
+
+def refuse_reduce_axes(op: str, reduce_axes: Any) -> None:
+    """Refuse what JAX has deprecated.
+
+    Raises:
+        NotImplementedError: there are any.
+    """
+    check(
+        not reduce_axes,
+        lambda: f"[{op}] reduce_axes must be empty; got {reduce_axes!r}. Fix: lax.psum the result.",
+        NotImplementedError,
+    )
+
+
+def transpose_program(
+    program: Program, avals: Sequence[ShapedArray], cotangents: Sequence[Any]
+) -> list[Any]:
+    """Cotangents of the arguments of a traced linear function."""
+    unknown = [UndefinedPrimal(aval) for aval in avals]
+    operands = [*program.consts, *unknown]
+    results = backward_pass(program.jaxpr.jaxpr, (), operands, cotangents)[len(program.consts) :]
+    return [
+        zeros_of(aval) if type(result) is Zero else result
+        for aval, result in safe_zip(avals, results)
+    ]
+
+
+def _check_dtypes(in_avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray]) -> None:
+    kinds = [aval.dtype for aval in (*in_avals, *out_avals)]
+    plain = [dtype for dtype in kinds if not dtypes.is_extended(dtype)]
+    is_one_kind = len(plain) == len(kinds) and (
+        all(dtypes.is_inexact(dtype) for dtype in kinds)
+        or all(dtypes.is_integer(dtype) for dtype in kinds)
+    )
+    check(
+        is_one_kind,
+        lambda: (
+            "[linear_transpose] inputs and outputs must be all floats or complex, or all integers; "
+            f"got {', '.join(map(str, in_avals))} -> {', '.join(map(str, out_avals))}. "
+            "Fix: close over the others."
+        ),
+    )
+
+
+# --- closures ------------------------------------------------------------------------------
+
+
+def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Any, list[Any]]:
+    """``fun`` with the values that it closes over, and that may have a derivative, as arguments.
+
+    Args:
+        fun: a function of arrays or trees.
+        example_args: arguments of the types of later calls.
+
+    Returns:
+        A function ``(*args, *values)``, and the values: floats that are traced now. Other
+        closed-over values stay where they are.
+
+    Raises:
+        TypeError: from the call, arguments of another tree.
+    """
+    leaves, in_tree = tree.flatten(example_args)
+    avals = [aval_of(leaf) for leaf in leaves]
+    program = trace_program("closure_convert", lambda *args: fun(*args), in_tree, avals)
+    moved = [_may_be_differentiated(value) for value in program.consts]
+    hoisted = [value for value, flag in safe_zip(program.consts, moved) if flag]
+
+    def converted(*args_and_values: Any) -> Any:
+        count = len(args_and_values) - len(hoisted)
+        given, given_tree = tree.flatten(tuple(args_and_values[:count]))
+        check(
+            given_tree == in_tree,
+            lambda: (
+                "[closure_convert] arguments must form the tree of the example arguments, "
+                f"{in_tree}; got {given_tree}. Fix: pass them first, and the values behind them."
+            ),
+        )
+        values = iter(args_and_values[count:])
+        consts = [
+            next(values) if flag else own for own, flag in safe_zip(program.consts, moved)
+        ]
+        outs = evaluate(program.jaxpr.jaxpr, (), [*consts, *given])
+        return tree.unflatten(program.out_tree, outs)
+
+    return converted, hoisted
+
+
+def _may_be_differentiated(value: Any) -> bool:
+    dtype = aval_of(value).dtype
+    return isinstance(value, Tracer) and not dtypes.is_extended(dtype) and dtypes.is_inexact(dtype)

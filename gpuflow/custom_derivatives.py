@@ -1,0 +1,12 @@
+"""What belongs to ``custom_jvp`` and ``custom_vjp``."""
+
+from gpuflow.control.custom_calls import SymbolicZero as SymbolicZero
+from gpuflow.control.custom_calls import zero_from_primal as zero_from_primal
+from gpuflow.control.custom_gradient import custom_gradient as custom_gradient
+from gpuflow.control.custom_rules import custom_jvp as custom_jvp
+from gpuflow.control.custom_vjp import CustomVJPPrimal as CustomVJPPrimal
+from gpuflow.control.custom_vjp import custom_vjp as custom_vjp
+from gpuflow.control.custom_vjp import (
+    custom_vjp_primal_tree_values as custom_vjp_primal_tree_values,
+)
+from gpuflow.control.linear_transpose import closure_convert as closure_convert

@@ -1,0 +1,364 @@
+"""The basic samplers: bits, uniform and normal numbers, and what one formula makes of them."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.api import jit
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of, is_value
+from gpuflow.numpy.promotion import (
+    broadcast_shapes,
+    convert,
+    user_dtype,
+)
+from gpuflow.numpy.shaping import as_shape
+from gpuflow.ops import random as random_ops
+from gpuflow.ops.selection import where as select_where
+from gpuflow.random.keys import typed_key
+
+Shape = int | Sequence[int]
+
+# Samples of so many numbers are compiled when they are drawn eagerly: a kernel takes a build once,
+# op by op each operation writes the whole sample.
+LARGE = 1 << 16
+
+
+# --- bits and uniform numbers --------------------------------------------------------------
+
+
+def float_dtype(name: str, dtype: Any) -> Any:
+    found = user_dtype(float if dtype is None else dtype, name)
+    check(
+        dtypes.is_floating(found),
+        lambda: f"[{name}] dtype must be a float dtype; got {found}. Fix: dtype=jnp.float32.",
+        ValueError,
+    )
+    return found
+
+
+def bits(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Uniform random bits as unsigned integers.
+
+    Raises:
+        ValueError: a dtype that is no unsigned integer dtype.
+    """
+    typed, _ = typed_key("bits", key)
+    found = user_dtype(np.uint32 if dtype is None else dtype, "bits")
+    check(
+        found.kind == "u",
+        lambda: f"[bits] dtype must be an unsigned integer; got {found}. Fix: jnp.uint32.",
+        ValueError,
+    )
+    return random_ops.random_bits(typed, 8 * found.itemsize, as_shape("bits", shape))
+
+
+def uniform(
+    key: Any, shape: Shape = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0
+) -> Any:
+    """Uniform random floats in [minval, maxval).
+
+    Args:
+        key: a key.
+        shape: sizes of the result.
+        dtype: a float dtype, by default float32.
+        minval, maxval: numbers or arrays that broadcast to ``shape``.
+
+    Raises:
+        ValueError: a dtype that is no float, or bounds that do not fit the shape.
+    """
+    typed, _ = typed_key("uniform", key)
+    found, sizes = float_dtype("uniform", dtype), as_shape("uniform", shape)
+    return uniform_of(typed, sizes, found, minval, maxval)
+
+
+def compiled_if_large(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """Let ``draw(typed key, shape, dtype, *parameters)`` make large samples with one kernel."""
+    compiled = jit(draw, static_argnums=(1, 2))
+
+    @functools.wraps(draw)
+    def choose(typed: Any, shape: tuple[int, ...], dtype: Any, *parameters: Any) -> Any:
+        chosen = compiled if math.prod(shape) >= LARGE else draw
+        return chosen(typed, shape, dtype, *parameters)
+
+    return choose
+
+
+@compiled_if_large
+def uniform_of(typed: Any, shape: tuple[int, ...], dtype: Any, minval: Any, maxval: Any) -> Any:
+    """``uniform`` for a typed key."""
+    low, high = (convert(v, dtype) for v in (minval, maxval))
+    check_parameters("uniform", shape, low, high)
+    low, high = (to_shape(v, shape) for v in (low, high))
+    limits = ml_dtypes.finfo(dtype)
+    # Random mantissa bits under the exponent of 1 make floats in [1, 2).
+    width = 8 if limits.nmant < 8 else limits.bits
+    words = random_ops.random_bits(typed, width, shape)
+    unsigned = np.dtype(f"u{limits.bits // 8}")
+    words = convert(words, unsigned)
+    mantissa = lax.shift_right_logical(words, unsigned.type(width - limits.nmant))
+    one = np.array(1, dtype)
+    pattern = lax.bitwise_or(mantissa, one.view(unsigned)[()])
+    unit = lax.sub(lax.bitcast_convert_type(pattern, dtype), one[()])
+    return lax.max(low, lax.add(lax.mul(unit, lax.sub(high, low)), low))
+
+
+def check_parameters(name: str, shape: tuple[int, ...], *values: Any) -> None:
+    given = [aval_of(v).shape for v in values]
+    check(
+        broadcast_shapes(shape, *given, name=name) == shape,
+        lambda: (
+            f"[{name}] parameters must broadcast to the shape; got {given} for shape {shape}. "
+            "Fix: choose a larger shape."
+        ),
+        ValueError,
+    )
+
+
+def to_shape(x: Any, shape: tuple[int, ...]) -> Any:
+    own = aval_of(x).shape
+    return x if not own else jnp.broadcast_to(x, shape)
+
+
+# --- samplers ------------------------------------------------------------------------------
+
+
+def normal(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Random numbers of the standard normal distribution; complex ones have variance 1.
+
+    Source: the inverse of the distribution function, ``sqrt(2) * erf_inv(u)``.
+    """
+    typed, _ = typed_key("normal", key)
+    found, sizes = user_dtype(float if dtype is None else dtype, "normal"), as_shape("", shape)
+    if dtypes.is_complex(found):
+        part = np.zeros(0, found).real.dtype
+        keys = random_ops.random_split(typed, (2,))
+        real, imag = (normal_of(keys[k], sizes, part) for k in (0, 1))
+        return lax.div(lax.complex(real, imag), np.sqrt(2).astype(found))
+    return normal_of(typed, sizes, float_dtype("normal", found))
+
+
+@compiled_if_large
+def normal_of(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """``normal`` for a typed key and a real dtype."""
+    low = np.nextafter(np.array(-1, dtype), np.array(0, dtype), dtype=dtype)[()]
+    u = uniform_of(typed, shape, dtype, low, np.array(1, dtype)[()])
+    return lax.mul(np.array(np.sqrt(2), dtype)[()], lax.erf_inv(u))
+
+
+def truncated_normal(
+    key: Any, lower: Any, upper: Any, shape: Shape | None = None, dtype: Any = None
+) -> Any:
+    """Standard normal numbers inside the open interval (lower, upper)."""
+    typed, _ = typed_key("truncated_normal", key)
+    found = float_dtype("truncated_normal", dtype)
+    low, high = (convert(v, found) for v in (lower, upper))
+    own = broadcast_shapes(aval_of(low).shape, aval_of(high).shape)
+    sizes = own if shape is None else as_shape("truncated_normal", shape)
+    return _truncated(typed, sizes, found, low, high)
+
+
+@compiled_if_large
+def _truncated(typed: Any, shape: tuple[int, ...], dtype: Any, low: Any, high: Any) -> Any:
+    root = np.array(np.sqrt(2), dtype)[()]
+    a, b = (lax.erf(lax.div(v, root)) for v in (low, high))
+    out = lax.mul(root, lax.erf_inv(uniform_of(typed, shape, dtype, a, b)))
+    # Rounding may reach the bounds; the neighbors inside are as far as it may go.
+    return jnp.clip(out, _next_after(low, np.inf), _next_after(high, -np.inf))
+
+
+def _next_after(x: Any, towards: float) -> Any:
+    """The neighbor of ``x`` in the direction of an infinity; it is a constant to derivatives."""
+    dtype = aval_of(x).dtype
+    if not hasattr(x, "aval"):
+        return np.nextafter(np.array(x, dtype), np.array(towards, dtype), dtype=dtype)[()]
+    x = lax.stop_gradient(x)
+    signed = np.dtype(f"i{dtype.itemsize}")
+    pattern = lax.bitcast_convert_type(x, signed)
+    # Patterns of positive floats grow with the float, those of negative ones shrink.
+    grows = lax.gt(x, convert(0, dtype)) if towards > 0 else lax.lt(x, convert(0, dtype))
+    step = select_where(grows, signed.type(1), signed.type(-1))
+    moved = lax.bitcast_convert_type(lax.add(pattern, step), dtype)
+    smallest = np.nextafter(np.array(0, dtype), np.array(towards, dtype), dtype=dtype)[()]
+    moved = select_where(lax.eq(x, convert(0, dtype)), smallest, moved)
+    stays = lax.bitwise_or(lax.ne(x, x), lax.eq(x, convert(towards, dtype)))
+    return select_where(stays, x, moved)
+
+
+def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None) -> Any:
+    """True with probability ``p``.
+
+    Raises:
+        TypeError: ``p`` is no float.
+    """
+    typed, _ = typed_key("bernoulli", key)
+    check(
+        is_value(p) and dtypes.is_floating(aval_of(p).dtype),
+        lambda: f"[bernoulli] p must be a float; got {p!r}. Fix: p=0.5.",
+    )
+    sizes = aval_of(p).shape if shape is None else as_shape("bernoulli", shape)
+    check_parameters("bernoulli", sizes, p)
+    drawn = uniform_of(typed, sizes, aval_of(p).dtype, 0.0, 1.0)
+    return lax.lt(drawn, to_shape(convert(p, aval_of(p).dtype), sizes))
+
+
+def rademacher(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """-1 or 1, each with probability one half."""
+    found = user_dtype(int if dtype is None else dtype, "rademacher")
+    signs = convert(bernoulli(key, 0.5, as_shape("rademacher", shape)), found)
+    return lax.sub(lax.mul(convert(2, found), signs), convert(1, found))
+
+
+def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = None) -> Any:
+    """Uniform random integers in [minval, maxval).
+
+    Args:
+        key: a key.
+        shape: sizes of the result.
+        minval, maxval: integers or arrays of them that broadcast to ``shape``.
+        dtype: an integer dtype, by default int32.
+    """
+    typed, _ = typed_key("randint", key)
+    found, sizes = user_dtype(int if dtype is None else dtype, "randint"), as_shape("", shape)
+    check(
+        dtypes.is_integer(found),
+        lambda: f"[randint] dtype must be an integer dtype; got {found}. Fix: jnp.int32.",
+    )
+    limits = np.iinfo(found)
+    work = found if limits.bits >= 32 else np.dtype(np.int32)
+    low, high = (_integer(v) for v in (minval, maxval))
+    if limits.bits < 32:
+        low = jnp.clip(convert(low, work), int(limits.min), int(limits.max))
+        high = jnp.clip(convert(high, work), int(limits.min), int(limits.max) + 1)
+    check_parameters("randint", sizes, low, high)
+    return convert(_randint(typed, sizes, low, high, work), found)
+
+
+def _integer(value: Any) -> Any:
+    array = jnp.asarray(value)
+    found = dtypes.is_integer(aval_of(array).dtype)
+    return array if found else convert(array, dtypes.default_int())
+
+
+def _clip_to(value: Any, dtype: Any) -> Any:
+    """An integer array limited to what ``dtype`` holds, in that dtype."""
+    own, other = np.iinfo(aval_of(value).dtype), np.iinfo(dtype)
+    low, high = max(own.min, other.min), min(own.max, other.max)
+    limited = lax.clamp(own.dtype.type(low), value, own.dtype.type(high))
+    return convert(limited, dtype)
+
+
+def _randint(typed: Any, shape: tuple[int, ...], minval: Any, maxval: Any, dtype: Any) -> Any:
+    """Twice as many bits as needed, modulo the span: the bias is negligible."""
+    top = _clip_to(jnp.asarray(np.array(np.iinfo(dtype).max, dtype)), aval_of(maxval).dtype)
+    beyond = lax.gt(maxval, top)
+    low, high = (to_shape(_clip_to(v, dtype), shape) for v in (minval, maxval))
+    beyond = to_shape(beyond, shape)
+    width = 8 * dtype.itemsize
+    keys = random_ops.random_split(typed, (2,))
+    upper, lower = (random_ops.random_bits(keys[k], width, shape) for k in (0, 1))
+    unsigned = np.dtype(f"u{dtype.itemsize}")
+    one = unsigned.type(1)
+    span = convert(lax.sub(high, low), unsigned)
+    span = select_where(lax.le(high, low), one, span)
+    # A maximum beyond the dtype makes the span one larger; where it wraps to 0, rem by 0 is
+    # the identity, as it should be.
+    wider = lax.bitwise_and(beyond, lax.gt(high, low))
+    span = select_where(wider, lax.add(span, one), span)
+    factor = lax.rem(unsigned.type(2 ** (width // 2)), span)
+    factor = lax.rem(lax.mul(factor, factor), span)
+    offset = lax.add(lax.mul(lax.rem(upper, span), factor), lax.rem(lower, span))
+    return lax.add(low, convert(lax.rem(offset, span), dtype))
+
+
+def exponential(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Random numbers of the exponential distribution with mean 1."""
+    return _drawn("exponential", _exponential, key, shape, dtype)
+
+
+def gumbel(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Random numbers of the standard Gumbel distribution."""
+    return _drawn("gumbel", _gumbel, key, shape, dtype)
+
+
+def laplace(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Random numbers of the standard Laplace distribution."""
+    return _drawn("laplace", _laplace, key, shape, dtype)
+
+
+def logistic(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Random numbers of the standard logistic distribution."""
+    return _drawn("logistic", _logistic, key, shape, dtype)
+
+
+def cauchy(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Random numbers of the standard Cauchy distribution."""
+    return _drawn("cauchy", _cauchy, key, shape, dtype)
+
+
+def _drawn(name: str, draw: Callable[..., Any], key: Any, shape: Shape, dtype: Any) -> Any:
+    typed, _ = typed_key(name, key)
+    return draw(typed, as_shape(name, shape), float_dtype(name, dtype))
+
+
+@compiled_if_large
+def _exponential(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    return lax.neg(lax.log1p(lax.neg(uniform_of(typed, shape, dtype, 0.0, 1.0))))
+
+
+@compiled_if_large
+def _gumbel(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    u = uniform_of(typed, shape, dtype, ml_dtypes.finfo(dtype).tiny, 1.0)
+    return lax.neg(lax.log(lax.neg(lax.log(u))))
+
+
+@compiled_if_large
+def _laplace(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    low = -1.0 + float(ml_dtypes.finfo(dtype).epsneg)
+    u = uniform_of(typed, shape, dtype, low, 1.0)
+    return lax.mul(lax.sign(u), lax.log1p(lax.neg(lax.abs(u))))
+
+
+@compiled_if_large
+def _logistic(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    u = uniform_of(typed, shape, dtype, ml_dtypes.finfo(dtype).tiny, 1.0)
+    return lax.sub(lax.log(u), lax.log1p(lax.neg(u)))
+
+
+@compiled_if_large
+def _cauchy(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    u = uniform_of(typed, shape, dtype, ml_dtypes.finfo(dtype).eps, 1.0)
+    return lax.tan(lax.mul(convert(np.pi, dtype), lax.sub(u, convert(0.5, dtype))))
+
+
+def categorical(key: Any, logits: Any, axis: int = -1, shape: Shape | None = None) -> Any:
+    """Positions along ``axis``, with probabilities ``softmax(logits)``.
+
+    Args:
+        key: a key.
+        logits: float array.
+        axis: the axis of the categories.
+        shape: sizes of the result; must end in those of ``logits`` without ``axis``.
+
+    Source: the Gumbel-max trick, ``argmax(logits + gumbel)``.
+    """
+    logits = jnp.asarray(logits)
+    own = aval_of(logits).shape
+    place = axis - len(own) if axis >= 0 else axis
+    batch = tuple(size for d, size in enumerate(own) if d != place + len(own))
+    sizes = batch if shape is None else as_shape("categorical", shape)
+    check_parameters("categorical", sizes, np.zeros(batch, np.bool_))
+    prefix = sizes[: len(sizes) - len(batch)]
+    full = list(sizes[len(prefix) :])
+    full.insert(place + len(own), own[place])
+    noise = gumbel(key, (*prefix, *full), aval_of(logits).dtype)
+    return jnp.argmax(jnp.add(noise, jnp.expand_dims(logits, tuple(range(len(prefix))))), place)

@@ -1,0 +1,226 @@
+"""Continuous distributions that one formula makes of uniform and normal numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.promotion import broadcast_shapes, check_arraylike, convert
+from gpuflow.numpy.shaping import as_shape
+from gpuflow.ops import random as random_ops
+from gpuflow.random.base import (
+    Shape,
+    check_parameters,
+    exponential,
+    float_dtype,
+    normal,
+    rademacher,
+    to_shape,
+    uniform,
+    uniform_of,
+)
+from gpuflow.random.keys import typed_key
+
+
+def drawn_shape(name: str, shape: Shape | None, *parameters: Any) -> tuple[int, ...]:
+    """The shape of a sample: as asked for, or that of the parameters.
+
+    Raises:
+        ValueError: parameters do not broadcast to it.
+    """
+    check_arraylike(name, *parameters)
+    if shape is None:
+        return broadcast_shapes(*[aval_of(p).shape for p in parameters], name=name)
+    sizes = as_shape(name, shape)
+    check_parameters(name, sizes, *parameters)
+    return sizes
+
+
+def pareto(key: Any, b: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Random numbers of the Pareto distribution, with density ``b x**(-b - 1)`` on [1, inf)."""
+    found = float_dtype("pareto", dtype)
+    sizes = drawn_shape("pareto", shape, b)
+    return lax.exp(jnp.divide(exponential(key, sizes, found), convert(b, found)))
+
+
+def lognormal(key: Any, sigma: Any = 1.0, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """``exp(sigma * normal)``."""
+    found = float_dtype("lognormal", dtype)
+    sizes = drawn_shape("lognormal", shape, sigma)
+    return lax.exp(jnp.multiply(normal(key, sizes, found), convert(sigma, found)))
+
+
+def rayleigh(key: Any, scale: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Random numbers of the Rayleigh distribution, with density ``x exp(-x**2 / 2)`` at scale 1."""
+    found = float_dtype("rayleigh", dtype)
+    sizes = drawn_shape("rayleigh", shape, scale)
+    twice = lax.mul(lax.log(uniform(key, sizes, found)), convert(-2, found))
+    return lax.mul(to_shape(convert(scale, found), sizes), lax.sqrt(twice))
+
+
+def triangular(
+    key: Any, left: Any, mode: Any, right: Any, shape: Shape | None = None, dtype: Any = None
+) -> Any:
+    """Random numbers of the triangular distribution on [left, right] with its peak at ``mode``."""
+    found = float_dtype("triangular", dtype)
+    sizes = drawn_shape("triangular", shape, left, mode, right)
+    left, mode, right = (jnp.broadcast_to(convert(v, found), sizes) for v in (left, mode, right))
+    u = uniform(key, sizes, found)
+    width = right - left
+    low = left + lax.sqrt(u * width * (mode - left))
+    high = right - lax.sqrt((1 - u) * width * (right - mode))
+    return jnp.where(u < (mode - left) / width, low, high)
+
+
+def wald(key: Any, mean: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Random numbers of the Wald (inverse Gaussian) distribution with scale 1.
+
+    Source: J. Michael, W. Schucany, R. Haas, Generating random variates using transformations with
+    multiple roots, 1976.
+    """
+    found = float_dtype("wald", dtype)
+    sizes = drawn_shape("wald", shape, mean)
+    keys = random_ops.random_split(typed_key("wald", key)[0], (2,))
+    mean = jnp.broadcast_to(convert(mean, found), sizes)
+    y = normal(keys[0], sizes, found) ** 2
+    u = uniform(keys[1], sizes, found)
+    root = lax.sqrt(4 * mean * y + mean**2 * y**2)
+    small = mean + mean**2 * y / 2 - mean / 2 * root
+    return jnp.where(u <= mean / (mean + small), small, mean**2 / small)
+
+
+def weibull_min(
+    key: Any, scale: Any, concentration: Any, shape: Shape | None = None, dtype: Any = None
+) -> Any:
+    """Random numbers of the Weibull distribution."""
+    found = float_dtype("weibull_min", dtype)
+    sizes = drawn_shape("weibull_min", shape, scale, concentration)
+    scale, concentration = convert(scale, found), convert(concentration, found)
+    u = uniform(key, sizes, found)
+    return jnp.power(-jnp.log1p(-u), 1.0 / concentration) * scale
+
+
+def maxwell(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Random numbers of the Maxwell distribution with scale 1: lengths of normal 3-vectors."""
+    found = float_dtype("maxwell", dtype)
+    return jnp.linalg.norm(normal(key, (*as_shape("maxwell", shape), 3), found), axis=-1)
+
+
+def double_sided_maxwell(
+    key: Any, loc: Any, scale: Any, shape: Shape = (), dtype: Any = None
+) -> Any:
+    """``loc + scale * s`` with ``s`` of the Maxwell distribution, mirrored at 0.
+
+    As in JAX the result has the shape asked for followed by that of the parameters.
+    """
+    found = float_dtype("double_sided_maxwell", dtype)
+    check_arraylike("double_sided_maxwell", loc, scale)
+    own = broadcast_shapes(aval_of(loc).shape, aval_of(scale).shape)
+    sizes = (*(as_shape("double_sided_maxwell", shape) or own), *own)
+    keys = random_ops.random_split(typed_key("double_sided_maxwell", key)[0], (2,))
+    signs = rademacher(keys[1], sizes, found)
+    sample = signs * maxwell(keys[0], sizes, found)
+    return sample * convert(scale, found) + convert(loc, found)
+
+
+def geometric(key: Any, p: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """How many trials of probability ``p`` it takes until one succeeds: integers from 1."""
+    found = np.dtype(np.int32) if dtype is None else np.dtype(dtype)
+    sizes = drawn_shape("geometric", shape, p)
+    p = jnp.asarray(p)
+    p = p if jnp.issubdtype(p.dtype, jnp.floating) else p.astype(jnp.float32)
+    u = uniform_of(typed_key("geometric", key)[0], sizes, p.dtype, 0.0, 1.0)
+    u = jnp.where(u == 0, 1, u)
+    count = lax.floor(jnp.divide(lax.log(u), jnp.log1p(-p))) + 1
+    return convert(count, found)
+
+
+def multivariate_normal(
+    key: Any, mean: Any, cov: Any, shape: Shape | None = None, dtype: Any = None,
+    method: str = "cholesky",
+) -> Any:  # fmt: skip
+    """Random vectors of a normal distribution.
+
+    Args:
+        key: a key.
+        mean: float[..., n].
+        cov: float[..., n, n], symmetric and positive semidefinite.
+        shape: batch sizes of the result; None: those of the parameters.
+        dtype: a float dtype.
+        method: how ``cov`` is factored: ``cholesky``, ``eigh`` or ``svd``.
+
+    Returns:
+        An array of shape ``shape + (n,)``.
+
+    Raises:
+        ValueError: shapes or a method that do not fit.
+    """
+    found = float_dtype("multivariate_normal", dtype)
+    mean, cov = convert(jnp.asarray(mean), found), convert(jnp.asarray(cov), found)
+    check(
+        method in ("cholesky", "eigh", "svd"),
+        lambda: (
+            "[multivariate_normal] method must be 'cholesky', 'eigh' or 'svd'; got "
+            f"{method!r}. Fix: method='cholesky'."
+        ),
+        ValueError,
+    )
+    check(
+        mean.ndim >= 1 and cov.ndim >= 2 and cov.shape[-2:] == (mean.shape[-1],) * 2,
+        lambda: (
+            "[multivariate_normal] mean must be [..., n] and cov [..., n, n]; got "
+            f"{aval_of(mean)} and {aval_of(cov)}. Fix: jnp.atleast_1d, jnp.diag."
+        ),
+        ValueError,
+    )
+    batch = [mean.shape[:-1], cov.shape[:-2]]
+    if shape is None:
+        sizes = broadcast_shapes(*batch, name="multivariate_normal")
+    else:
+        sizes = as_shape("multivariate_normal", shape)
+        check_parameters("multivariate_normal", sizes, *[np.zeros(b, np.bool_) for b in batch])
+    if method == "svd":
+        u, values, _ = jnp.linalg.svd(cov)
+        factor = u * jnp.sqrt(values[..., None, :])
+    elif method == "eigh":
+        values, vectors = jnp.linalg.eigh(cov)
+        factor = vectors * jnp.sqrt(values[..., None, :])
+    else:
+        factor = jnp.linalg.cholesky(cov)
+    noise = normal(key, (*sizes, mean.shape[-1]), found)
+    return mean + jnp.einsum("...ij,...j->...i", factor, noise)
+
+
+def orthogonal(
+    key: Any, n: int, shape: Shape = (), dtype: Any = None, m: int | None = None
+) -> Any:
+    """Uniformly distributed orthogonal matrices, or with ``m`` columns: orthonormal ones.
+
+    Returns:
+        An array of shape ``shape + (n, n)``, or ``shape + (n, m)``.
+
+    Raises:
+        TypeError: ``n`` or ``m`` is not an int.
+
+    Source: F. Mezzadri, How to generate random matrices from the classical compact groups, 2007.
+    """
+    for name, value in (("n", n), ("m", n if m is None else m)):
+        check(
+            hasattr(value, "__index__"),
+            lambda name=name, value=value: (
+                f"[orthogonal] {name} must be an int; got {value!r}. Fix: a static argument."
+            ),
+        )
+    found = float if dtype is None else dtype
+    columns = n if m is None else m
+    sizes = as_shape("orthogonal", shape)
+    z = normal(key, (*sizes, max(n, columns), min(n, columns)), found)
+    q, r = jnp.linalg.qr(z)
+    signs = jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))
+    x = q * jnp.expand_dims(signs, -2)
+    return jnp.matrix_transpose(x) if n < columns else x

@@ -1,0 +1,293 @@
+"""Counts: the Poisson, binomial and multinomial distributions."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.api import jit
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.promotion import broadcast_shapes, convert, promote_dtypes_inexact, user_dtype
+from gpuflow.numpy.shaping import as_shape
+from gpuflow.ops import random as random_ops
+from gpuflow.random.base import Shape, float_dtype, uniform_of
+from gpuflow.random.continuous import drawn_shape
+from gpuflow.random.keys import typed_key
+
+# Below this mean, waiting times are added up; above it, rejection takes less draws.
+SMALL_MEAN = 10
+
+
+# --- Poisson -------------------------------------------------------------------------------
+
+
+def _by_waiting(key: Any, mean: Any, dtype: Any, most: Any) -> Any:
+    """How many waiting times fit into ``mean``.
+
+    Source: D. Knuth, The Art of Computer Programming, volume 2, section 3.4.1.
+    """
+    shape = aval_of(mean).shape
+
+    def goes_on(state: Any) -> Any:
+        count, _, _, waited = state
+        return jnp.any(waited > -mean) & (count < most)
+
+    def wait(state: Any) -> Any:
+        count, found, key, waited = state
+        keys = random_ops.random_split(key, (2,))
+        found = jnp.where(waited > -mean, found + 1, found)
+        u = uniform_of(keys[1], shape, np.dtype(np.float32), 0.0, 1.0)
+        return count + 1, found, keys[0], waited + jnp.log(u)
+
+    start = np.zeros((), dtype), jnp.zeros(shape, dtype), key, jnp.zeros(shape, np.float32)
+    return lax.while_loop(goes_on, wait, start)[1] - 1
+
+
+def _by_rejection(key: Any, mean: Any, dtype: Any, most: Any) -> Any:
+    """Transformed rejection with squeeze, for large means.
+
+    Source: W. Hormann, The transformed rejection method for generating Poisson random variables,
+    1993: algorithm PTRS.
+    """
+    shape, own = aval_of(mean).shape, aval_of(mean).dtype
+    log_mean = lax.log(mean)
+    b = 0.931 + 2.53 * lax.sqrt(mean)
+    a = -0.059 + 0.02483 * b
+    inverse = 1.1239 + 1.1328 / (b - 3.4)
+    quick = 0.9277 - 3.6224 / (b - 2)
+
+    def goes_on(state: Any) -> Any:
+        count, _, accepted, _ = state
+        return jnp.any(~accepted) & (count < most)
+
+    def draw(state: Any) -> Any:
+        count, found, accepted, key = state
+        keys = random_ops.random_split(key, (3,))
+        u = uniform_of(keys[1], shape, own, 0.0, 1.0) - 0.5
+        v = uniform_of(keys[2], shape, own, 0.0, 1.0)
+        room = 0.5 - jnp.abs(u)
+        k = lax.floor((2 * a / room + b) * u + mean + 0.43)
+        height = lax.log(v * inverse / (a / (room * room) + b))
+        bound = -mean + k * log_mean - lax.lgamma(k + 1)
+        inside = (room >= 0.07) & (v <= quick)
+        outside = (k < 0) | ((room < 0.013) & (v > room))
+        taken = inside | (~outside & (height <= bound))
+        return count + 1, jnp.where(taken, k, found), accepted | taken, keys[0]
+
+    start = (
+        np.zeros((), dtype), jnp.full(shape, -1, own), jnp.zeros(shape, bool), key
+    )  # fmt: skip
+    return lax.while_loop(goes_on, draw, start)[1].astype(dtype)
+
+
+@partial(jit, static_argnums=(2,))
+def _poisson(key: Any, mean: Any, dtype: Any) -> Any:
+    waits = jnp.isnan(mean) | (mean < SMALL_MEAN)
+    most = np.asarray(np.iinfo(dtype).max, dtype)[()]
+    small = _by_waiting(key, jnp.where(waits, mean, 0.0), dtype, most)
+    large = _by_rejection(key, jnp.where(waits, 1e5, mean), dtype, most)
+    return jnp.where(mean == 0, np.zeros((), dtype), jnp.where(waits, small, large))
+
+
+def poisson(key: Any, lam: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Random integers of the Poisson distribution with mean ``lam``.
+
+    Args:
+        key: a key.
+        lam: numbers >= 0.
+        shape: sizes of the result; None: those of ``lam``.
+        dtype: an integer dtype, by default int32.
+
+    Raises:
+        ValueError: a dtype that is no integer, or ``lam`` that does not fit the shape.
+    """
+    typed, _ = typed_key("poisson", key)
+    found = user_dtype(int if dtype is None else dtype, "poisson")
+    check(
+        dtypes.is_integer(found),
+        lambda: f"[poisson] dtype must be an integer dtype; got {found}. Fix: dtype=jnp.int32.",
+        ValueError,
+    )
+    sizes = drawn_shape("poisson", shape, lam)
+    if math.prod(sizes) == 0:
+        return jnp.zeros(sizes, found)
+    mean = jnp.broadcast_to(convert(jnp.asarray(lam), np.float32), sizes)
+    return _poisson(typed, mean, found)
+
+
+# --- binomial ------------------------------------------------------------------------------
+
+
+def _stirling_tail(k: Any) -> Any:
+    """``log(k!)`` without the main terms of Stirling's formula."""
+    exact = [
+        math.lgamma(n + 1) - ((n + 0.5) * math.log(n + 1) - (n + 1) + 0.5 * math.log(2 * math.pi))
+        for n in range(10)
+    ]
+    table = jnp.asarray(np.asarray(exact, aval_of(k).dtype))
+    small = jnp.clip(k, 0.0, 9.0)
+    plus = k + 1
+    series = (1 / 12 - (1 / 360 - 1 / 1260 / (plus * plus)) / (plus * plus)) / plus
+    return jnp.where(k <= 9, table[jnp.floor(small).astype(np.int32)], series)
+
+
+def _by_gaps(key: Any, count: Any, p: Any, most: Any) -> Any:
+    """How many gaps between successes fit into ``count`` trials.
+
+    Source: L. Devroye, Non-Uniform Random Variate Generation, 1986, section X.4.
+    """
+    shape, dtype = aval_of(p).shape, aval_of(p).dtype
+    scale = jnp.log1p(-p)
+
+    def goes_on(state: Any) -> Any:
+        step, _, total, _ = state
+        return jnp.any(total <= count) & (step < most)
+
+    def wait(state: Any) -> Any:
+        step, found, total, key = state
+        keys = random_ops.random_split(key, (2,))
+        found = jnp.where(total <= count, found + 1, found)
+        u = uniform_of(keys[0], shape, dtype, 0.0, 1.0)
+        return step + 1, found, total + jnp.ceil(jnp.log(u) / scale), keys[1]
+
+    zeros = jnp.zeros(shape, dtype)
+    return lax.while_loop(goes_on, wait, (np.zeros((), np.int32), zeros, zeros, key))[1] - 1
+
+
+def _by_transformed_rejection(key: Any, count: Any, p: Any, most: Any) -> Any:
+    """Transformed rejection with squeeze, for ``count * p`` of at least 10 and ``p <= 0.5``.
+
+    Source: W. Hormann, The generation of binomial random variates, 1993: algorithm BTRS.
+    """
+    shape, dtype = aval_of(p).shape, aval_of(p).dtype
+    deviation = jnp.sqrt(count * p * (1 - p))
+    b = 1.15 + 2.53 * deviation
+    a = -0.0873 + 0.0248 * b + 0.01 * p
+    center = count * p + 0.5
+    quick = 0.92 - 4.2 / b
+    odds = p / (1 - p)
+    alpha = (2.83 + 5.1 / b) * deviation
+    mode = jnp.floor((count + 1) * p)
+
+    def goes_on(state: Any) -> Any:
+        step, _, accepted, _ = state
+        return jnp.any(~accepted) & (step < most)
+
+    def draw(state: Any) -> Any:
+        step, found, accepted, key = state
+        keys = random_ops.random_split(key, (3,))
+        u = uniform_of(keys[1], shape, dtype, 0.0, 1.0) - 0.5
+        v = uniform_of(keys[2], shape, dtype, 0.0, 1.0)
+        room = 0.5 - jnp.abs(u)
+        inside = (room >= 0.07) & (v <= quick)
+        k = jnp.floor((2 * a / room + b) * u + center)
+        outside = (k < 0) | (k > count)
+        height = jnp.log(v * alpha / (a / (room * room) + b))
+        bound = (
+            (mode + 0.5) * jnp.log((mode + 1) / (odds * (count - mode + 1)))
+            + (count + 1) * jnp.log((count - mode + 1) / (count - k + 1))
+            + (k + 0.5) * jnp.log(odds * (count - k + 1) / (k + 1))
+            + _stirling_tail(mode)
+            + _stirling_tail(count - mode)
+            - _stirling_tail(k)
+            - _stirling_tail(count - k)
+        )
+        taken = inside | (~outside & (height <= bound))
+        return step + 1, jnp.where(taken, k, found), accepted | taken, keys[0]
+
+    start = (
+        np.zeros((), np.int32), jnp.full(shape, -1, dtype), jnp.zeros(shape, bool), key
+    )  # fmt: skip
+    return lax.while_loop(goes_on, draw, start)[1]
+
+
+@partial(jit, static_argnums=(3,))
+def _binomial(key: Any, count: Any, p: Any, dtype: Any) -> Any:
+    is_small = p < 0.5
+    q = jnp.where(is_small, p, 1.0 - p)
+    bad_count = jnp.isnan(count) | (count < 0)
+    bad_p = jnp.isnan(q) | (q < 0)
+    q = jnp.where(bad_p, 0.01, q)
+    waits = bad_count | (count * q <= 10.0)
+    count = jnp.floor(count)
+    most = np.int32(np.iinfo(np.int32).max)
+    small = _by_gaps(key, jnp.where(waits, count, 0.0), q, most)
+    large = _by_transformed_rejection(
+        key, jnp.where(waits, 1e4, count), jnp.where(waits, 0.5, q), most
+    )
+    drawn = jnp.where(waits, small, large).astype(dtype)
+    invalid = bad_count | bad_p
+    drawn = jnp.where(invalid, np.asarray(np.nan, dtype), drawn)
+    endless = jnp.isinf(count)
+    drawn = jnp.where(endless & ~invalid, np.asarray(np.inf, dtype), drawn)
+    keeps = is_small | bad_count | jnp.isnan(p) | endless
+    return jnp.where(keeps, drawn, count.astype(dtype) - drawn)
+
+
+def binomial(
+    key: Any, n: Any, p: Any, shape: Shape | None = None, dtype: Any = None
+) -> Any:
+    """How many of ``n`` trials of probability ``p`` succeed, as floats.
+
+    Args:
+        key: a key.
+        n: numbers of trials; those below 0 give nan.
+        p: probabilities; those outside of [0, 1] give nan.
+        shape: sizes of the result; None: those of the parameters.
+        dtype: a float dtype.
+
+    Raises:
+        ValueError: a dtype that is no float, or parameters that do not fit the shape.
+    """
+    typed, _ = typed_key("binomial", key)
+    found = float_dtype("binomial", dtype)
+    sizes = drawn_shape("binomial", shape, n, p)
+    if math.prod(sizes) == 0:
+        return jnp.zeros(sizes, found)
+    (p,) = promote_dtypes_inexact(p)
+    own = aval_of(p).dtype
+    count = jnp.broadcast_to(convert(jnp.asarray(n), own), sizes)
+    return _binomial(typed, count, jnp.broadcast_to(convert(p, own), sizes), found)
+
+
+def multinomial(
+    key: Any, n: Any, p: Any, *, shape: Shape | None = None, dtype: Any = None,
+    unroll: int | bool = 1,
+) -> Any:  # fmt: skip
+    """How many of ``n`` trials have each of several outcomes, as floats.
+
+    Args:
+        key: a key.
+        n: numbers of trials.
+        p: the probability of each outcome, float[..., k].
+        shape: the shape of the result, which ends in k; None: that of ``p``.
+        dtype: a float dtype.
+        unroll: accepted as in JAX.
+
+    Returns:
+        Counts that sum to ``n`` along the last axis.
+    """
+    found = float_dtype("multinomial", dtype)
+    n, p = promote_dtypes_inexact(n, p)
+    sizes = aval_of(p).shape if shape is None else as_shape("multinomial", shape)
+    broadcast_shapes(sizes, aval_of(p).shape, name="multinomial")
+    rows = jnp.moveaxis(jnp.broadcast_to(p, sizes), -1, 0)
+    left = lax.cumsum(rows, 0, reverse=True)
+    ratios = rows / jnp.where(left == 0, 1, left)
+    keys = random_ops.random_split(typed_key("multinomial", key)[0], (rows.shape[0],))
+
+    def step(remainder: Any, item: Any) -> tuple[Any, Any]:
+        ratio, own = item
+        count = binomial(own, remainder, jnp.clip(ratio, 0, 1), dtype=remainder.dtype)
+        return remainder - count, count
+
+    start = jnp.broadcast_to(n, sizes[:-1])
+    counts = lax.scan(step, start, (ratios, keys), unroll=unroll)[1]
+    return convert(jnp.moveaxis(counts, 0, -1), found)

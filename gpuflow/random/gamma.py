@@ -1,0 +1,234 @@
+"""The gamma distribution and what is made of it."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.api import jit
+from gpuflow.api_vmap import vmap
+from gpuflow.base.errors import check
+from gpuflow.control.custom_rules import custom_jvp
+from gpuflow.core.aval import aval_of
+from gpuflow.nn import softmax
+from gpuflow.numpy.promotion import convert
+from gpuflow.numpy.shaping import as_shape
+from gpuflow.ops import random as random_ops
+from gpuflow.random.base import (
+    Shape,
+    check_parameters,
+    exponential,
+    float_dtype,
+    normal,
+    normal_of,
+    rademacher,
+    uniform_of,
+)
+from gpuflow.random.continuous import drawn_shape
+from gpuflow.random.keys import typed_key
+
+
+def _one(key: Any, alpha: Any, in_logarithms: bool) -> Any:
+    """One number of the gamma distribution, by squeezed rejection.
+
+    Source: G. Marsaglia, W. Tsang, A simple method for generating gamma variables, 2000. Below 1
+    the shape is raised by 1 and the result multiplied by ``u ** (1 / alpha)``.
+    """
+    dtype = aval_of(alpha).dtype
+    zero, one = (np.asarray(v, dtype)[()] for v in (0, 1))
+    is_raised = lax.lt(alpha, one)
+    raised = jnp.where(is_raised, alpha + 1, alpha)
+    d = raised - np.asarray(1 / 3, dtype)
+    c = np.asarray(1 / 3, dtype) / lax.sqrt(d)
+
+    def is_rejected(state: Any) -> Any:
+        _, square, cube, u = state
+        far = u >= 1 - np.asarray(0.0331, dtype) * square * square
+        return far & (lax.log(u) >= square * 0.5 + d * (1 - cube + lax.log(cube)))
+
+    def draw_positive(state: Any) -> Any:
+        keys = random_ops.random_split(state[0], (2,))
+        x = normal_of(keys[1], (), dtype)
+        return keys[0], x, 1 + x * c
+
+    def draw(state: Any) -> Any:
+        keys = random_ops.random_split(state[0], (3,))
+        _, x, v = lax.while_loop(
+            lambda own: own[2] <= 0, draw_positive, (keys[1], zero, np.asarray(-1, dtype)[()])
+        )
+        return keys[0], x * x, v * v * v, uniform_of(keys[2], (), dtype, zero, one)
+
+    keys = random_ops.random_split(key, (2,))
+    start = keys[0], zero, one, np.asarray(2, dtype)[()]
+    cube = lax.while_loop(is_rejected, draw, start)[2]
+    left = 1 - uniform_of(keys[1], (), dtype, zero, one)
+    if not in_logarithms:
+        return d * cube * jnp.where(is_raised, lax.pow(left, 1 / alpha), one)
+    logarithm = lax.neg(exponential(keys[1], (), dtype))
+    keeps = ~is_raised | (logarithm == 0)
+    return lax.log(d) + lax.log(cube) + jnp.where(keeps, zero, logarithm * (1 / alpha))
+
+
+@partial(custom_jvp, nondiff_argnums=(2,))
+def _gamma(key: Any, alpha: Any, in_logarithms: bool) -> Any:
+    """One number for each element of ``alpha``, each from a key of its own."""
+    shape = aval_of(alpha).shape
+    keys = random_ops.random_split(key, (math.prod(shape),))
+    draw = vmap(lambda key, a: _one(key, a, in_logarithms))
+    return jnp.reshape(draw(keys, jnp.reshape(alpha, -1)), shape)
+
+
+@_gamma.defjvp
+def _gamma_jvp(in_logarithms: bool, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """The derivative at a fixed value of the distribution function.
+
+    Source: M. Figurnov, S. Mohamed, A. Mnih, Implicit reparameterization gradients, 2018.
+    """
+    key, alpha = primals
+    sample = _gamma(key, alpha, in_logarithms)
+    if not in_logarithms:
+        return sample, tangents[1] * lax.random_gamma_grad(alpha, sample)
+    value = lax.exp(sample)
+    tiny = np.asarray(ml_dtypes.finfo(aval_of(sample).dtype).tiny, aval_of(sample).dtype)[()]
+    value = jnp.where(value == 0, tiny, value)
+    return sample, tangents[1] * lax.random_gamma_grad(alpha, value) / value
+
+
+@partial(jit, static_argnums=(2,))
+def _compiled_gamma(key: Any, alpha: Any, in_logarithms: bool) -> Any:
+    return _gamma(key, alpha, in_logarithms)
+
+
+def _draw(name: str, key: Any, a: Any, shape: Any, dtype: Any, in_logarithms: bool) -> Any:
+    typed, _ = typed_key(name, key)
+    found = float_dtype(name, dtype)
+    sizes = drawn_shape(name, shape, a)
+    if math.prod(sizes) == 0:
+        return jnp.zeros(sizes, found)
+    alpha = jnp.broadcast_to(convert(jnp.asarray(a), found), sizes)
+    return _compiled_gamma(typed, alpha, in_logarithms)
+
+
+def gamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Random numbers of the gamma distribution with scale 1; differentiable in ``a``.
+
+    Args:
+        key: a key.
+        a: positive numbers, the shape parameter.
+        shape: sizes of the result; None: those of ``a``.
+        dtype: a float dtype.
+
+    Raises:
+        ValueError: a dtype that is no float, or ``a`` that does not fit the shape.
+    """
+    return _draw("gamma", key, a, shape, dtype, False)
+
+
+def loggamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Logarithms of ``gamma``: precise where ``a`` is small and the numbers would underflow."""
+    return _draw("loggamma", key, a, shape, dtype, True)
+
+
+def _two_keys(name: str, key: Any) -> Any:
+    return random_ops.random_split(typed_key(name, key)[0], (2,))
+
+
+def beta(key: Any, a: Any, b: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Random numbers of the beta distribution, in [0, 1]."""
+    found = float_dtype("beta", dtype)
+    sizes = drawn_shape("beta", shape, a, b)
+    keys = _two_keys("beta", key)
+    first, second = loggamma(keys[0], a, sizes, found), loggamma(keys[1], b, sizes, found)
+    largest = lax.max(first, second)
+    x, y = lax.exp(first - largest), lax.exp(second - largest)
+    return x / (x + y)
+
+
+def dirichlet(key: Any, alpha: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Random probabilities of the Dirichlet distribution.
+
+    Args:
+        key: a key.
+        alpha: positive numbers, float[..., n].
+        shape: batch sizes of the result; None: those of ``alpha``.
+        dtype: a float dtype.
+
+    Returns:
+        An array of shape ``shape + (n,)`` that sums to 1 along its last axis.
+
+    Raises:
+        ValueError: ``alpha`` is a scalar, or does not fit the shape.
+    """
+    found = float_dtype("dirichlet", dtype)
+    alpha = jnp.asarray(alpha)
+    check(
+        alpha.ndim >= 1,
+        lambda: (
+            f"[dirichlet] alpha must have an axis; got {aval_of(alpha)}. "
+            "Fix: one number for each probability."
+        ),
+        ValueError,
+    )
+    batch = alpha.shape[:-1] if shape is None else as_shape("dirichlet", shape)
+    check_parameters("dirichlet", batch, np.zeros(alpha.shape[:-1], np.bool_))
+    return softmax(loggamma(key, alpha, (*batch, alpha.shape[-1]), found), -1)
+
+
+def chisquare(key: Any, df: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Random numbers of the chi-square distribution with ``df`` degrees of freedom."""
+    found = float_dtype("chisquare", dtype)
+    half = convert(jnp.asarray(df), found) / 2
+    return lax.exp(loggamma(key, half, shape, found)) * 2
+
+
+def f(
+    key: Any, dfnum: Any, dfden: Any, shape: Shape | None = None, dtype: Any = None
+) -> Any:
+    """Random numbers of the F distribution with ``dfnum`` and ``dfden`` degrees of freedom."""
+    found = float_dtype("f", dtype)
+    sizes = drawn_shape("f", shape, dfnum, dfden)
+    keys = _two_keys("f", key)
+    dfnum, dfden = convert(jnp.asarray(dfnum), found), convert(jnp.asarray(dfden), found)
+    above = chisquare(keys[1], dfnum, sizes, found) / dfnum
+    below = chisquare(keys[0], dfden, sizes, found) / dfden
+    return above / below
+
+
+def t(key: Any, df: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+    """Random numbers of Student's t distribution with ``df`` degrees of freedom."""
+    found = float_dtype("t", dtype)
+    sizes = drawn_shape("t", shape, df)
+    keys = _two_keys("t", key)
+    half = convert(jnp.asarray(df), found) / 2
+    noise = normal(keys[0], sizes, found)
+    return noise * jnp.sqrt(half / gamma(keys[1], half, sizes, found))
+
+
+def generalized_normal(key: Any, p: Any, shape: Shape = (), dtype: Any = None) -> Any:
+    """Random numbers with density proportional to ``exp(-abs(x) ** p)``."""
+    found = float_dtype("generalized_normal", dtype)
+    sizes = as_shape("generalized_normal", shape)
+    keys = _two_keys("generalized_normal", key)
+    power = 1 / convert(jnp.asarray(p), found)
+    sample = gamma(keys[0], power, sizes, found)
+    return rademacher(keys[1], sizes, found) * sample**power
+
+
+def ball(key: Any, d: int, p: Any = 2, shape: Shape = (), dtype: Any = None) -> Any:
+    """Uniformly distributed points in the unit ball of the p-norm, float[shape..., d].
+
+    Source: F. Barthe, O. Guedon, S. Mendelson, A. Naor, A probabilistic approach to the geometry of
+    the l_p^n-ball, 2005.
+    """
+    found = float_dtype("ball", dtype)
+    sizes = as_shape("ball", shape)
+    keys = _two_keys("ball", key)
+    g = generalized_normal(keys[0], p, (*sizes, d), found)
+    total = jnp.sum(jnp.abs(g) ** p, -1) + exponential(keys[1], sizes, found)
+    return g / (total ** (1 / p))[..., None]

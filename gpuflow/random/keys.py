@@ -1,0 +1,107 @@
+"""Keys: made from a seed, split, folded with numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of, is_value
+from gpuflow.numpy.promotion import convert
+from gpuflow.numpy.shaping import as_shape
+from gpuflow.ops import keys as key_ops
+from gpuflow.ops import random as random_ops
+
+
+def _seeded(name: str, seed: Any, impl: str | None) -> Any:
+    if isinstance(seed, np.integer):
+        seed = int(seed)
+    check(
+        is_value(seed) and aval_of(seed).shape == (),
+        lambda: (
+            f"[{name}] the seed must be one integer; got {seed!r}. "
+            "Fix: use gpuflow.vmap for several seeds."
+        ),
+    )
+    return key_ops.random_seed(seed, impl or "threefry2x32")
+
+
+def key(seed: Any, *, impl: str | None = None) -> Any:
+    """A typed key from an integer seed."""
+    return _seeded("key", seed, impl)
+
+
+def PRNGKey(seed: Any, *, impl: str | None = None) -> Any:
+    """A raw key, u32[2], from an integer seed."""
+    return key_ops.random_unwrap(_seeded("PRNGKey", seed, impl))
+
+
+def typed_key(name: str, key: Any) -> tuple[Any, bool]:
+    """The typed form of one key, and whether it was raw."""
+    check(
+        is_value(key),
+        lambda: f"[{name}] the key must be an array; got {key!r}. Fix: random.key(0).",
+    )
+    raw = not key_ops.is_key(aval_of(key).dtype)
+    typed = key_ops.random_wrap(key) if raw else key
+    check(
+        aval_of(typed).ndim == 0,
+        lambda: (
+            f"[{name}] the key must be a single one; got an array of keys of shape "
+            f"{aval_of(typed).shape}. Fix: use gpuflow.vmap, or index it."
+        ),
+        ValueError,
+    )
+    return typed, raw
+
+
+def split(key: Any, num: int | Sequence[int] = 2) -> Any:
+    """New keys from one: an array of ``num`` keys.
+
+    Args:
+        key: a key, which must not be used again.
+        num: how many, or a shape.
+    """
+    typed, raw = typed_key("split", key)
+    keys = random_ops.random_split(typed, as_shape("split", num))
+    return key_ops.random_unwrap(keys) if raw else keys
+
+
+def fold_in(key: Any, data: Any) -> Any:
+    """A key that also depends on an integer, such as a step number.
+
+    Raises:
+        TypeError: ``data`` is not one number.
+    """
+    typed, raw = typed_key("fold_in", key)
+    check(
+        is_value(data) and aval_of(data).shape == (),
+        lambda: f"[fold_in] data must be one integer; got {data!r}. Fix: use gpuflow.vmap.",
+    )
+    word = data if type(data) is int else convert(data, dtypes.uint32)
+    folded = key_ops.random_fold_in(typed, word)
+    return key_ops.random_unwrap(folded) if raw else folded
+
+
+def key_data(keys: Any) -> Any:
+    """The uint32 numbers inside keys, u32[..., 2]."""
+    return key_ops.random_unwrap(keys) if key_ops.is_key(aval_of(keys).dtype) else keys
+
+
+def wrap_key_data(key_bits_array: Any, *, impl: str | None = None) -> Any:
+    """Typed keys from their uint32 numbers."""
+    return key_ops.random_wrap(key_bits_array, impl or "threefry2x32")
+
+
+def key_impl(keys: Any) -> str:
+    """The name of the generator of a key."""
+    found = aval_of(keys).dtype
+    return found.implementation if key_ops.is_key(found) else "threefry2x32"
+
+
+def clone(key: Any) -> Any:
+    """The key again, for a reuse that is meant."""
+    return key

@@ -1,0 +1,139 @@
+"""Permutations and choices."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of, is_value
+from gpuflow.numpy.promotion import convert, promote_dtypes_inexact
+from gpuflow.numpy.shaping import as_shape
+from gpuflow.ops import random as random_ops
+from gpuflow.random.base import Shape, gumbel, randint, uniform
+from gpuflow.random.keys import typed_key
+
+
+def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> Any:
+    """The elements of ``x``, or the integers below it, in random order.
+
+    Args:
+        key: a key.
+        x: array, or one integer.
+        axis: the axis along which slices change places.
+        independent: shuffle each vector along ``axis`` by itself.
+
+    Raises:
+        TypeError: one number that is no integer.
+        ValueError: no such axis.
+    """
+    typed, _ = typed_key("permutation", key)
+    x = x if is_value(x) else jnp.asarray(x)
+    rank = aval_of(x).ndim
+    place = canonicalize_axis(axis, rank or 1, "permutation")
+    if rank == 0:
+        check(
+            dtypes.is_integer(aval_of(x).dtype),
+            lambda: (
+                f"[permutation] a single x must be an integer; got {aval_of(x)}. "
+                "Fix: pass an array, or an int."
+            ),
+        )
+        return _shuffle(typed, jnp.arange(int(x)), 0)
+    if independent or rank == 1:
+        return _shuffle(typed, x, place)
+    order = _shuffle(typed, jnp.arange(aval_of(x).shape[place]), 0)
+    return jnp.take(x, order, place)
+
+
+def _shuffle(typed: Any, x: Any, axis: int) -> Any:
+    """Sorted by random 32-bit keys, in enough rounds that equal keys do not matter.
+
+    Source: TensorFlow's random_ops.cc, as in JAX.
+    """
+    shape = aval_of(x).shape
+    rounds = math.ceil(3 * math.log(max(1, math.prod(shape))) / math.log(2**32 - 1))
+    for _ in range(rounds):
+        keys = random_ops.random_split(typed, (2,))
+        typed = keys[0]
+        x = lax.sort_key_val(random_ops.random_bits(keys[1], 32, shape), x, axis)[1]
+    return x
+
+
+def choice(
+    key: Any, a: Any, shape: Shape = (), replace: bool = True, p: Any = None, axis: int = 0
+) -> Any:
+    """Random elements of ``a``, or integers below it.
+
+    Args:
+        key: a key.
+        a: array, or one integer.
+        shape: how many, and in which shape they take the place of ``axis``.
+        replace: whether an element may be chosen again.
+        p: the probability of each element, f32[count]; None: all are equally likely.
+        axis: the axis along which to choose.
+
+    Raises:
+        ValueError: nothing to choose from, more than there is without replacement, or
+            probabilities of another shape.
+
+    Source: without replacement and with ``p``, Gumbel top-k (Vieira 2014).
+    """
+    typed, _ = typed_key("choice", key)
+    array, sizes = jnp.asarray(a), as_shape("choice", shape)
+    rank = aval_of(array).ndim
+    if rank:
+        axis = canonicalize_axis(axis, rank, "choice")
+    count = aval_of(array).shape[axis] if rank else int(a)
+    draws = math.prod(sizes)
+    if draws == 0:
+        return jnp.zeros(sizes, aval_of(array).dtype)
+    check(
+        count > 0,
+        lambda: "[choice] there must be something to choose from; got an empty axis. Fix: axis=.",
+        ValueError,
+    )
+    check(
+        replace or draws <= count,
+        lambda: (
+            f"[choice] without replacement at most {count} elements can be chosen; got shape "
+            f"{sizes}. Fix: replace=True, or a smaller shape."
+        ),
+        ValueError,
+    )
+    if p is None and not replace:
+        shuffled = permutation(typed, array if rank else count, axis if rank else 0)
+        chosen = lax.slice_in_dim(shuffled, 0, draws, 1, axis if rank else 0)
+    else:
+        chosen = _positions(typed, sizes, draws, count, replace, p)
+        chosen = jnp.take(array, chosen, axis) if rank else chosen
+    own = aval_of(array).shape
+    return jnp.reshape(chosen, (*own[:axis], *sizes, *own[axis + 1 :]) if rank else sizes)
+
+
+def _positions(
+    typed: Any, shape: tuple[int, ...], draws: int, count: int, replace: bool, p: Any
+) -> Any:
+    """Random positions below ``count``, of any shape of ``draws`` elements."""
+    if p is None:
+        return randint(typed, shape, 0, count)
+    (weights,) = promote_dtypes_inexact(jnp.asarray(p))
+    check(
+        aval_of(weights).shape == (count,),
+        lambda: (
+            f"[choice] p must have one probability for each of {count} elements; got "
+            f"{aval_of(weights)}. Fix: pass an array of shape ({count},)."
+        ),
+        ValueError,
+    )
+    dtype = aval_of(weights).dtype
+    if replace:
+        below = jnp.cumsum(weights)
+        place = lax.mul(below[-1], lax.sub(convert(1, dtype), uniform(typed, shape, dtype)))
+        return jnp.searchsorted(below, place)
+    noisy = lax.add(gumbel(typed, (count,), dtype), lax.log(weights))
+    return convert(lax.top_k(noisy, draws)[1], dtypes.default_int())

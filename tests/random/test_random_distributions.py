@@ -1,0 +1,141 @@
+"""Every distribution against what JAX draws: integers exactly, floats to 1e-5."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+import gpuflow as gf
+
+FILE = Path(__file__).parent.parent / "data" / "random_distributions.json"
+ROWS = json.loads(FILE.read_text(encoding="utf-8"))
+
+
+def _arrays(args):
+    return [np.asarray(x, np.float32) if isinstance(x, list) else x for x in args]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[2]}-{row[1]}-{row[0]}")
+def test_values(row):
+    layout, number, name, args, kwargs, dtype, shape, values = row
+    with gf.config.override("threefry_partitionable", layout):
+        out = getattr(gf.random, name)(gf.random.key(number), *_arrays(args), **kwargs)
+    got = np.asarray(out)
+    assert (str(got.dtype), list(got.shape)) == (dtype, shape)
+    want = np.array([np.nan if v is None else v for v in values])
+    flat = np.concatenate([got.real.ravel(), got.imag.ravel()]) if got.dtype.kind == "c" else got
+    if got.dtype.kind in "iub":
+        np.testing.assert_array_equal(flat.ravel(), want)
+    else:
+        np.testing.assert_allclose(flat.ravel(), want, rtol=1e-5, atol=1e-6)
+
+
+# --- statistics ----------------------------------------------------------------------------
+
+COUNT = 20_000
+KS = {
+    "gamma": ((2.5,), stats.gamma(2.5)), "beta": ((0.5, 2.0), stats.beta(0.5, 2)),
+    "chisquare": ((3.0,), stats.chi2(3)), "f": ((3.0, 7.0), stats.f(3, 7)),
+    "t": ((4.0,), stats.t(4)), "pareto": ((3.0,), stats.pareto(3)),
+    "rayleigh": ((2.0,), stats.rayleigh(scale=2)), "maxwell": ((), stats.maxwell()),
+    "weibull_min": ((2.0, 1.5), stats.weibull_min(1.5, scale=2)),
+    "wald": ((2.0,), stats.invgauss(2.0)), "lognormal": ((0.7,), stats.lognorm(0.7)),
+    "triangular": ((0.0, 0.25, 1.0), stats.triang(0.25)),
+    "generalized_normal": ((1.5,), stats.gennorm(1.5)), "normal": ((), stats.norm()),
+    "exponential": ((), stats.expon()), "laplace": ((), stats.laplace()),
+    "cauchy": ((), stats.cauchy()), "logistic": ((), stats.logistic()),
+    "gumbel": ((), stats.gumbel_r()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KS)
+def test_distribution_functions(name):
+    """Kolmogorov and Smirnov's statistic is below 1.95 / sqrt(n) with probability 0.999."""
+    args, law = KS[name]
+    sample = np.asarray(getattr(gf.random, name)(gf.random.key(1), *args, shape=(COUNT,)))
+    assert stats.kstest(sample, law.cdf).statistic < 1.95 / COUNT**0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "mean", "variance"),
+    [
+        ("poisson", (4.0,), 4, 4), ("poisson", (60.0,), 60, 60), ("geometric", (0.2,), 5, 20),
+        ("binomial", (12.0, 0.3), 3.6, 2.52), ("binomial", (400.0, 0.7), 280, 84),
+    ],
+)  # fmt: skip
+def test_moments_of_counts(name, args, mean, variance):
+    sample = np.asarray(getattr(gf.random, name)(gf.random.key(2), *args, shape=(COUNT,)), float)
+    assert abs(sample.mean() - mean) < 5 * (variance / COUNT) ** 0.5
+    # The fourth moment of these is below 30 variances squared.
+    assert abs(sample.var() - variance) < 5 * variance * (30 / COUNT) ** 0.5
+    assert (sample == np.floor(sample)).all()
+
+
+def test_large_samples_are_the_same_as_parts_of_programs():
+    """Eagerly drawn large samples are compiled; small ones are not."""
+    key = gf.random.key(3)
+    for name in ("normal", "exponential", "uniform"):
+        large = getattr(gf.random, name)(key, (1 << 16,))
+        traced = gf.jit(lambda k, name=name: getattr(gf.random, name)(k, (1 << 16,)))(key)
+        np.testing.assert_array_equal(large, traced)
+
+
+# --- transformations -----------------------------------------------------------------------
+
+
+def test_samplers_under_jit_and_vmap():
+    keys = gf.random.split(gf.random.key(4), 3)
+    rates = np.array([0.5, 3.0, 40.0], np.float32)
+    for draw in (gf.random.gamma, gf.random.poisson, lambda k, a: gf.random.beta(k, a, 1.0)):
+        want = [draw(key, rate) for key, rate in zip(keys, rates, strict=True)]
+        np.testing.assert_allclose(gf.vmap(draw)(keys, rates), np.stack(want), rtol=1e-6)
+        np.testing.assert_allclose(gf.jit(gf.vmap(draw))(keys, rates), np.stack(want), rtol=1e-6)
+
+
+def test_gamma_is_differentiable_in_its_parameter():
+    """At a fixed value of the distribution function, by differences of its inverse."""
+    alphas = np.array([0.3, 1.0, 4.0, 30.0], np.float32)
+    key = gf.random.key(5)
+    sample = np.asarray(gf.random.gamma(key, alphas), float)
+    quantile = special.gammainc(alphas.astype(float), sample)
+    step = 1e-4
+    high, low = (special.gammaincinv(alphas + s, quantile) for s in (step, -step))
+    slopes = gf.grad(lambda a: gf.random.gamma(key, a).sum())(alphas)
+    np.testing.assert_allclose(slopes, (high - low) / (2 * step), rtol=2e-3)
+    logs = gf.grad(lambda a: gf.random.loggamma(key, a).sum())(alphas)
+    np.testing.assert_allclose(logs, (high - low) / (2 * step) / sample, rtol=2e-3)
+
+
+def test_edges():
+    key = gf.random.key(6)
+    assert gf.random.gamma(key, np.zeros((0, 3), np.float32)).shape == (0, 3)
+    assert gf.random.poisson(key, 0.0) == 0
+    assert gf.random.poisson(key, np.float32(2), (0,)).shape == (0,)
+    assert np.isnan(gf.random.binomial(key, 5.0, np.nan))
+    assert gf.random.multinomial(key, 7.0, np.array([0.2, 0.8])).sum() == 7
+    q = gf.random.orthogonal(key, 4, (2,))
+    np.testing.assert_allclose(q @ q.mT, np.tile(np.eye(4), (2, 1, 1)), atol=1e-5)
+    points = gf.random.ball(key, 3, shape=(50,))
+    assert (np.linalg.norm(points, axis=1) <= 1).all()
+    np.testing.assert_allclose(gf.random.dirichlet(key, np.ones(4), (3,)).sum(-1), 1, rtol=1e-5)
+
+
+def test_refusals():
+    key = gf.random.key(7)
+    cases = [
+        (ValueError, "float dtype", lambda: gf.random.gamma(key, 1.0, dtype=np.int32)),
+        (ValueError, "integer dtype", lambda: gf.random.poisson(key, 1.0, dtype=np.float32)),
+        (ValueError, "broadcast", lambda: gf.random.gamma(key, np.ones(3), (2,))),
+        (ValueError, "must have an axis", lambda: gf.random.dirichlet(key, 1.0)),
+        (ValueError, "method", lambda: gf.random.multivariate_normal(
+            key, np.zeros(2), np.eye(2), method="lu")),
+        (ValueError, "cov", lambda: gf.random.multivariate_normal(key, np.zeros(3), np.eye(2))),
+        (ValueError, "single one", lambda: gf.random.gamma(gf.random.split(key), 1.0)),
+        (TypeError, "int", lambda: gf.random.orthogonal(key, 2.5)),
+    ]  # fmt: skip
+    for error, pattern, call in cases:
+        with pytest.raises(error, match=pattern) as caught:
+            call()
+        assert "Fix:" in str(caught.value)
