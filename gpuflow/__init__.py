@@ -40,6 +40,7 @@ from gpuflow.api_jacobian import hessian as hessian
 from gpuflow.api_jacobian import jacfwd as jacfwd
 from gpuflow.api_jacobian import jacobian as jacobian
 from gpuflow.api_jacobian import jacrev as jacrev
+from gpuflow.api_passes import fwd_and_bwd as fwd_and_bwd
 from gpuflow.api_vmap import vmap as vmap
 from gpuflow.base.config import config as config
 from gpuflow.base.dtypes import float0 as float0

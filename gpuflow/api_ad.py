@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuflow.base import dtypes, tree
 from gpuflow.base.util import safe_zip
+from gpuflow.control.linear_transpose import refuse_reduce_axes
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import Jaxpr, evaluate
 from gpuflow.core.rules import UndefinedPrimal, Zero
@@ -60,22 +61,48 @@ def _without_tangent(value: Any) -> Any:
 
 
 def _check_tangents(
-    primals: Sequence[Any],
+    avals: Sequence[ShapedArray],
     tangents: Sequence[Any],
     what: str,
+    treedef: tree.TreeDef,
     dtype_error: type[Exception] = ValueError,
 ) -> None:
+    """Refuse tangents that do not match; ``treedef`` is the tree of both, to name their leaves."""
     kind = "cotangents" if what == "vjp" else "tangents"
-    for primal, tangent in safe_zip(primals, tangents):
-        want, got = aval_of(primal).tangent(), aval_of(tangent)
+    for number, (aval, tangent) in enumerate(safe_zip(avals, tangents)):
+        _check_value(tangent, number, treedef, what, kind)
+        want, got = aval.tangent(), aval_of(tangent)
         # Python floats are weak and take any float dtype.
         yields = got.weak_type and got.dtype.kind == "f" and dtypes.is_floating(want.dtype)
         if got.shape != want.shape or (got.dtype != want.dtype and not yields):
             raise (ValueError if got.shape != want.shape else dtype_error)(
                 f"[{what}] {kind} must have the tangent type of their values, {want} for "
-                f"{aval_of(primal)}; got {got}. Fix: make the {kind[:-1]} with dtype "
+                f"{aval}; got {got}{_at(number, treedef)}. Fix: make the "
+                f"{kind[:-1]} with dtype "
                 f"{_dtype_text(want.dtype)} and shape {want.shape}."
             )
+
+
+def _at(number: int, treedef: tree.TreeDef) -> str:
+    """Where leaf ``number`` lies, unless it is the whole tree."""
+    path = tree.paths(tree.unflatten(treedef, range(treedef.num_leaves)))[number]
+    return f" at {path}" if path else ""
+
+
+def _check_value(value: Any, number: int, treedef: tree.TreeDef, what: str, name: str) -> None:
+    if not is_value(value):
+        raise TypeError(
+            f"[{what}] {name} must be arrays, numbers or trees of them; got {value!r} of type "
+            f"{type(value).__name__}{_at(number, treedef)}. Fix: jnp.asarray, or close over it."
+        )
+
+
+def _flatten_primals(fun: Any, primals: Any, what: str) -> tuple[list[Any], tree.TreeDef]:
+    check_callable(fun, what)
+    leaves, in_tree = tree.flatten(tuple(primals))
+    for number, leaf in enumerate(leaves):
+        _check_value(leaf, number, in_tree, what, "arguments")
+    return leaves, in_tree
 
 
 def _dtype_text(dtype: Any) -> str:
@@ -114,15 +141,16 @@ def jvp(
             "[jvp] primals and tangents must be tuples or lists of arguments; got "
             f"{type(primals).__name__} and {type(tangents).__name__}. Fix: jvp(f, (x,), (t,))."
         )
-    leaves, in_tree = tree.flatten(tuple(primals))
+    leaves, in_tree = _flatten_primals(fun, primals, "jvp")
     tangent_leaves, tangent_tree = tree.flatten(tuple(tangents))
     if in_tree != tangent_tree:
         raise TypeError(
             f"[jvp] primals and tangents must be equal trees; got {in_tree} and {tangent_tree}. "
             "Fix: give one tangent for each primal."
         )
-    _check_tangents(leaves, tangent_leaves, "jvp", TypeError)
-    typed = [_typed(t, aval_of(x).tangent()) for x, t in safe_zip(leaves, tangent_leaves)]
+    avals = [aval_of(leaf) for leaf in leaves]
+    _check_tangents(avals, tangent_leaves, "jvp", in_tree, TypeError)
+    typed = [_typed(t, aval.tangent()) for aval, t in safe_zip(avals, tangent_leaves)]
     flat = FlatFunction(fun, in_tree, has_aux)
     outs, out_tangents = jvp_flat(flat, leaves, typed)
     result = (
@@ -150,9 +178,10 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     Raises:
         TypeError, ValueError: from ``f_jvp``, for tangents that do not match the primals.
     """
-    leaves, in_tree = tree.flatten(primals)
+    leaves, in_tree = _flatten_primals(fun, primals, "linearize")
     flat = FlatFunction(fun, in_tree, has_aux)
     nonzeros = [_is_inexact(leaf) for leaf in leaves]
+    avals = [aval_of(leaf) for leaf in leaves]
     outs, jaxpr, residuals, _ = linearize_flat(flat, leaves, nonzeros)
 
     def f_jvp(*tangents: Any) -> Any:
@@ -162,10 +191,10 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
                 f"[linearize] tangents must form the tree of the primals, {in_tree}; "
                 f"got {tangent_tree}. Fix: give one tangent for each primal."
             )
-        _check_tangents(leaves, tangent_leaves, "linearize")
+        _check_tangents(avals, tangent_leaves, "linearize", in_tree)
         given = [
-            _typed(t, aval_of(x).tangent())
-            for x, t, nonzero in safe_zip(leaves, tangent_leaves, nonzeros)
+            _typed(t, aval.tangent())
+            for aval, t, nonzero in safe_zip(avals, tangent_leaves, nonzeros)
             if nonzero
         ]
         return tree.unflatten(flat.out_tree, evaluate(jaxpr, residuals, given))
@@ -178,11 +207,10 @@ class _Pullback:
     """The reverse pass of one linearization: from output to input cotangents."""
 
     def __init__(
-        self, jaxpr: Jaxpr, residuals: list[Any], primals: list[Any], nonzeros: list[bool]
-    ) -> None:
-        self.jaxpr, self.residuals = jaxpr, residuals
-        self.avals = [aval_of(primal) for primal in primals]
-        self.nonzeros = nonzeros
+        self, jaxpr: Jaxpr, residuals: list[Any], avals: tuple[ShapedArray, ...],
+        nonzeros: tuple[bool, ...],
+    ) -> None:  # fmt: skip
+        self.jaxpr, self.residuals, self.avals, self.nonzeros = jaxpr, residuals, avals, nonzeros
 
     def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
         unknown = [UndefinedPrimal(var.aval) for var in self.jaxpr.invars]
@@ -196,42 +224,74 @@ class _Pullback:
 def _pullback(flat: FlatFunction, leaves: list[Any]) -> tuple[list[Any], _Pullback]:
     nonzeros = [_is_inexact(leaf) for leaf in leaves]
     outs, jaxpr, residuals, _ = linearize_flat(flat, leaves, nonzeros)
-    return outs, _Pullback(jaxpr, residuals, leaves, nonzeros)
+    avals = tuple(aval_of(leaf) for leaf in leaves)
+    return outs, _Pullback(jaxpr, residuals, avals, tuple(nonzeros))
 
 
-def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+def vjp(
+    fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()
+) -> Any:
     """Evaluate ``fun`` and return its transposed derivative at ``primals``.
 
     Args:
         fun: a function of arrays or trees.
         primals: its arguments.
         has_aux: ``fun`` returns ``(out, aux)`` and aux is not differentiated.
+        reduce_axes: must be empty.
 
     Returns:
         ``(out, f_vjp)`` with ``f_vjp(cotangent) -> tuple of cotangents``, one for each primal
-        (float0 zeros for integers); aux after them with ``has_aux``.
+        (float0 zeros for integers); aux after them with ``has_aux``. ``f_vjp`` is a pytree of the
+        stored values, so that it can pass through jitted functions.
 
     Raises:
         TypeError, ValueError: from ``f_vjp``, for cotangents that do not match the output.
     """
-    leaves, in_tree = tree.flatten(primals)
+    refuse_reduce_axes("vjp", reduce_axes)
+    leaves, in_tree = _flatten_primals(fun, primals, "vjp")
     flat = FlatFunction(fun, in_tree, has_aux)
     outs, pullback = _pullback(flat, leaves)
-    out_tree = flat.out_tree
+    out_avals = tuple(aval_of(out) for out in outs)
+    f_vjp = VJP(pullback, out_avals, in_tree, flat.out_tree)
+    result = (tree.unflatten(flat.out_tree, outs), f_vjp)
+    return (*result, flat.aux) if has_aux else result
 
-    def f_vjp(cotangent: Any) -> tuple[Any, ...]:
+
+class VJP:
+    """The transposed derivative that ``vjp`` returns: a function, and a pytree of residuals."""
+
+    def __init__(
+        self, pullback: _Pullback, out_avals: tuple[ShapedArray, ...], in_tree: tree.TreeDef,
+        out_tree: tree.TreeDef,
+    ) -> None:  # fmt: skip
+        self.pullback, self.out_avals = pullback, out_avals
+        self.in_tree, self.out_tree = in_tree, out_tree
+
+    def __call__(self, cotangent: Any) -> tuple[Any, ...]:
         given, given_tree = tree.flatten(cotangent)
-        if given_tree != out_tree:
+        if given_tree != self.out_tree:
             raise ValueError(
-                f"[vjp] the cotangent must form the tree of the output, {out_tree}; "
+                f"[vjp] the cotangent must form the tree of the output, {self.out_tree}; "
                 f"got {given_tree}. Fix: give one cotangent for each output."
             )
-        _check_tangents(outs, given, "vjp")
-        typed = [_typed(ct, aval_of(out).tangent()) for ct, out in safe_zip(given, outs)]
-        return tree.unflatten(in_tree, pullback(typed))
+        _check_tangents(self.out_avals, given, "vjp", self.out_tree)
+        typed = [_typed(ct, aval.tangent()) for ct, aval in safe_zip(given, self.out_avals)]
+        return tree.unflatten(self.in_tree, self.pullback(typed))
 
-    result = (tree.unflatten(out_tree, outs), f_vjp)
-    return (*result, flat.aux) if has_aux else result
+    def flattened(self) -> tuple[Any, Any]:
+        """Residuals, and the rest."""
+        own = self.pullback
+        fixed = (own.jaxpr, own.avals, own.nonzeros, self.out_avals, self.in_tree, self.out_tree)
+        return own.residuals, fixed
+
+    @staticmethod
+    def restored(fixed: Any, residuals: Any) -> VJP:
+        """From the two parts of ``flattened``."""
+        jaxpr, avals, nonzeros, *rest = fixed
+        return VJP(_Pullback(jaxpr, list(residuals), avals, nonzeros), *rest)
+
+
+tree.register_node(VJP, VJP.flattened, VJP.restored)
 
 
 # --- grad ----------------------------------------------------------------------------------
@@ -240,12 +300,12 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 def _argnums(argnums: int | Sequence[int], count: int, what: str) -> tuple[int, ...]:
     numbers = tuple(argnums) if isinstance(argnums, Sequence) else (argnums,)
     for number in numbers:
-        if not isinstance(number, int) or not -count <= number < count:
+        if not hasattr(number, "__index__") or not -count <= number < count:
             raise TypeError(
                 f"[{what}] argnums must name positional arguments; got {argnums} for a call with "
                 f"{count}. Fix: pass the argument by position, or change argnums."
             )
-    return tuple(number % count for number in numbers)
+    return tuple(number.__index__() % count for number in numbers)
 
 
 def _check_grad_input(leaf: Any, what: str, holomorphic: bool, allow_int: bool) -> None:
@@ -290,7 +350,8 @@ def choose_arguments(
         return fun(*full_args, **kwargs)
 
     leaves, in_tree = tree.flatten(tuple(args[number] for number in numbers))
-    for leaf in leaves:
+    for number, leaf in enumerate(leaves):
+        _check_value(leaf, number, in_tree, what, "arguments")
         _check_grad_input(leaf, what, *kinds)
     return FlatFunction(partial_fun, in_tree, has_aux), leaves, in_tree
 
@@ -318,6 +379,7 @@ def value_and_grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
 ) -> Callable[..., Any]:
     """A function that returns the value and the gradient of ``fun``.
 
@@ -327,6 +389,7 @@ def value_and_grad(
         has_aux: ``fun`` returns ``(value, aux)``; so does the result, as ``((value, aux), grad)``.
         holomorphic: ``fun`` is holomorphic; inputs and output are complex.
         allow_int: integer inputs get float0 gradients.
+        reduce_axes: must be empty.
 
     Returns:
         A function ``(*args, **kwargs) -> (value, grad)``; grad has the trees of the arguments.
@@ -335,6 +398,7 @@ def value_and_grad(
         TypeError: from the call, for inputs or outputs of the wrong kind.
     """
     check_callable(fun, "grad")
+    refuse_reduce_axes("grad", reduce_axes)
     name = getattr(fun, "__name__", "the function")
 
     def value_and_grad_f(*args: Any, **kwargs: Any) -> Any:
@@ -346,7 +410,7 @@ def value_and_grad(
         one = ones_of(aval_of(outs[0]))
         grads = tree.unflatten(in_tree, pullback([one]))
         value = tree.unflatten(flat.out_tree, outs)
-        result = grads[0] if isinstance(argnums, int) else grads
+        result = grads if isinstance(argnums, Sequence) else grads[0]
         return ((value, flat.aux), result) if has_aux else (value, result)
 
     return _named(value_and_grad_f, fun, "value_and_grad")
@@ -358,9 +422,10 @@ def grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
 ) -> Callable[..., Any]:
     """The gradient of ``fun``; see ``value_and_grad``. With ``has_aux`` returns (grad, aux)."""
-    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
+    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, reduce_axes)
 
     def grad_f(*args: Any, **kwargs: Any) -> Any:
         value, gradient = both(*args, **kwargs)

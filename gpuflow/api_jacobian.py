@@ -145,7 +145,7 @@ def _rotate(value: Any, count: int) -> Any:
 
 def _input_tree(in_tree: tree.TreeDef, parts: list[Any], argnums: Any) -> Any:
     grads = tree.unflatten(in_tree, parts)
-    return grads[0] if isinstance(argnums, int) else grads
+    return grads if isinstance(argnums, Sequence) else grads[0]
 
 
 def jacrev(

@@ -13,6 +13,8 @@ from gpuflow.base.util import canonicalize_axis, safe_zip
 from gpuflow.control.jit_function import argument_names
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.rules import AxisData
+from gpuflow.ops.axes import squeeze
+from gpuflow.ops.layout import slice_in_dim
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.transforms.batching import batch_flat
 
@@ -68,10 +70,15 @@ def vmap(
             out_trees.append(out_tree)
             return outs
 
-        outs, dims = batch_flat(flat, AxisData(axis_name, size, mesh_names), leaves, axes)
+        uniform: list[bool] = []
+        axis = AxisData(axis_name, size, mesh_names)
+        outs, dims = batch_flat(flat, axis, leaves, axes, uniform)
         out_tree = out_trees[-1]
         result = tree.unflatten(out_tree, outs)
         targets = tree.broadcast_prefix(out_axes, result, "vmap out_axes")
+        for k, target in enumerate(targets):
+            if target is None and dims[k] is not None and uniform[k] and size > 0:
+                outs[k], dims[k] = _first_element(outs[k], dims[k]), None
         placed = [
             _place(out, dim, target, size, lambda k=k: _output_name(result, k, name))
             for k, (out, dim, target) in enumerate(safe_zip(outs, dims, targets))
@@ -179,6 +186,10 @@ def _mapped_size(
 def _output_name(result: Any, number: int, name: str) -> str:
     path = tree.paths(result)[number]
     return f"{name} at {path}" if path else name
+
+
+def _first_element(out: Any, dim: int) -> Any:
+    return squeeze(slice_in_dim(out, 0, 1, axis=dim), (dim,))
 
 
 def _place(

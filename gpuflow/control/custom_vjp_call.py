@@ -30,7 +30,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.lowering import HostCall, Inline
 from gpuflow.core.primitive import Primitive, register
-from gpuflow.core.rules import AxisData, Zero, is_undefined
+from gpuflow.core.rules import AxisData, Uniform, Zero, is_undefined
 from gpuflow.ops.axes import reduce_sum
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.zeros import instantiate
@@ -86,12 +86,13 @@ def _call_batch(
     bwd: Any,
     name: str,
     num_consts: int,
-) -> tuple[list[Any], list[int | None]]:
+) -> tuple[list[Any], list[int | Uniform]]:
     batched = tuple(dim is not None for dim in dims)
     # Every output is mapped: bwd may give each element its own weight, so a cotangent that was
     # summed over the axis before bwd would give another gradient than a loop does.
     all_mapped = (True,) * len(call_jaxpr.out_avals)
     mapped, _ = batch_jaxpr(call_jaxpr, axis, batched, all_mapped)
+    _, differs = batch_jaxpr(call_jaxpr, axis, batched)
     hidden, closed = close_over(mapped.jaxpr, mapped.consts, name)
     moved = [
         x if dim is None else batch_to_dim(x, dim, 0, axis.size)
@@ -108,7 +109,7 @@ def _call_batch(
         name=name,
         num_consts=num_consts + len(hidden),
     )
-    return outs, [0] * len(outs)
+    return outs, [0 if flag else Uniform(0) for flag in differs]
 
 
 class _MappedForward:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.aval import ShapedArray, aval_of, register_value_type
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,31 @@ class UndefinedPrimal:
     aval: ShapedArray
 
 
+class UnknownOperandError(TypeError):
+    """A transpose rule needs the value of an operand that it transposes with respect to."""
+
+
+def _refuse_unknown(value: UndefinedPrimal) -> ShapedArray:
+    raise UnknownOperandError(f"[transpose] the value must be known; got {value}.")
+
+
+# A rule that computes with an unknown ends here, and the reverse pass says which op is not linear.
+register_value_type(UndefinedPrimal, _refuse_unknown)
+
+
 def is_undefined(value: Any) -> bool:
     """Whether ``value`` is an operand to transpose with respect to."""
     return type(value) is UndefinedPrimal
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """In place of a mapped dimension of an output: its elements along ``dim`` are all equal.
+
+    They are mapped for their derivatives alone, which may differ.
+    """
+
+    dim: int
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,11 @@ def special(name: str) -> Callable[[Array], Array]:
     return evaluate
 
 
+def log_gamma(x: Array) -> Array:
+    """The logarithm of the absolute gamma function; infinite at both infinities, as in C."""
+    return np.where(np.isinf(x), np.array(np.inf, x.dtype), special("gammaln")(x))
+
+
 def maximum(x: Array, y: Array) -> Array:
     """Maximum that propagates nan and orders -0.0 below 0.0."""
     result = np.maximum(x, y)

@@ -120,6 +120,17 @@ from gpuflow.ops.special import erf as erf
 from gpuflow.ops.special import erf_inv as erf_inv
 from gpuflow.ops.special import erfc as erfc
 from gpuflow.ops.special import logistic as logistic
+from gpuflow.ops.special_bessel import bessel_i0e as bessel_i0e
+from gpuflow.ops.special_bessel import bessel_i1e as bessel_i1e
+from gpuflow.ops.special_gamma import betainc as betainc
+from gpuflow.ops.special_gamma import digamma as digamma
+from gpuflow.ops.special_gamma import igamma as igamma
+from gpuflow.ops.special_gamma import igamma_grad_a as igamma_grad_a
+from gpuflow.ops.special_gamma import igammac as igammac
+from gpuflow.ops.special_gamma import lgamma as lgamma
+from gpuflow.ops.special_gamma import polygamma as polygamma
+from gpuflow.ops.special_gamma import random_gamma_grad as random_gamma_grad
+from gpuflow.ops.special_gamma import zeta as zeta
 from gpuflow.ops.transcendental import acos as acos
 from gpuflow.ops.transcendental import acosh as acosh
 from gpuflow.ops.transcendental import asin as asin

@@ -13,9 +13,9 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Elementwise
+from gpuflow.core.lowering import Elementwise, Library
 from gpuflow.core.primitive import Primitive
-from gpuflow.core.rules import AxisData, Zero, is_undefined
+from gpuflow.core.rules import AxisData, UnknownOperandError, Zero, is_undefined
 from gpuflow.ops.axes import broadcast_in_dim, move_axis, reduce_sum, reshape
 from gpuflow.ops.define import check_kind, check_same_dtype, define, is_number, types_text
 from gpuflow.ops.moving import batch_to_dim
@@ -192,8 +192,10 @@ def linear_in(
     def transpose(cotangent: Any, *operands: Any, **params: Any) -> list[Any]:
         results = []
         for part, operand in zip(parts, operands, strict=True):
-            if not is_undefined(operand) or part is None:
+            if not is_undefined(operand):
                 results.append(None)
+            elif part is None:
+                raise UnknownOperandError
             elif type(cotangent) is Zero:
                 results.append(Zero(operand.aval.tangent()))
             else:
@@ -210,7 +212,7 @@ def elementwise(
     impl: Callable[..., Any],
     accepts: Callable[[Any], bool],
     what: str,
-    body: str | Callable[..., Any],
+    body: str | Callable[..., Any] | None,
     arity: int = 1,
     derivatives: Sequence[Callable[..., Any] | None] | None = None,
     transpose: Sequence[Callable[..., Any] | None] | None = None,
@@ -226,7 +228,7 @@ def elementwise(
     Args:
         impl: ``(xp, *arrays) -> array``; may return a wider dtype, which is narrowed again.
         accepts: dtypes it takes; ``what`` describes them in errors.
-        body: a function of kir.scalar, or a body for ``Elementwise``.
+        body: a function of kir.scalar, or a body for ``Elementwise``; None: a library computes it.
         derivatives: one function per operand, see ``nary_jvp``; None: no derivative.
         transpose: one function per operand where the op is linear, see ``linear_in``.
         result: operand dtype -> output dtype, where they differ.
@@ -247,7 +249,7 @@ def elementwise(
         jvp=zero_jvp(own) if derivatives is None else nary_jvp(own, derivatives),
         transpose=None if transpose is None else linear_in(transpose),
         batch=batch_elementwise(lambda *operands: primitive.bind(*operands)),
-        lower=Elementwise(body, cheap),
+        lower=Library() if body is None else Elementwise(body, cheap),
         simplify=simplify,
         domain=domain if domain is not None else ((-10.0, 10.0),) * arity,
         tolerance=tolerance,

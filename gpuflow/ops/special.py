@@ -16,7 +16,7 @@ from gpuflow.ops.powers import square
 from gpuflow.ops.transcendental import exp
 
 
-def _load_special(xp: Any) -> ModuleType:
+def load_special(xp: Any) -> ModuleType:
     """The special functions for arrays of ``xp``: slow to import, so only on first use."""
     if xp is np:
         import scipy.special
@@ -27,8 +27,8 @@ def _load_special(xp: Any) -> ModuleType:
     return cupyx.scipy.special
 
 
-def _from_library(name: str) -> Callable[..., Any]:
-    return widened(lambda xp, x: getattr(_load_special(xp), name)(x))
+def from_library(name: str) -> Callable[..., Any]:
+    return widened(lambda xp, *xs: getattr(load_special(xp), name)(*xs))
 
 
 def _by_python(function: Callable[[float], float]) -> Callable[[Any], Any]:
@@ -57,20 +57,20 @@ def _gauss(x: Any) -> Any:
 
 
 erf_p = elementwise(
-    "erf", impl=_from_library("erf"), accepts=dtypes.is_floating, what="a real float", body="erf",
+    "erf", impl=from_library("erf"), accepts=dtypes.is_floating, what="a real float", body="erf",
     derivatives=(lambda t, out, x: mul(mul(t, _gauss(x)), _TWO_BY_ROOT_PI),),
     domain=((-3.0, 3.0),), reference=_by_python(math.erf),
 )  # fmt: skip
 
 erfc_p = elementwise(
-    "erfc", impl=_from_library("erfc"), accepts=dtypes.is_floating, what="a real float",
+    "erfc", impl=from_library("erfc"), accepts=dtypes.is_floating, what="a real float",
     body="erfc",
     derivatives=(lambda t, out, x: mul(mul(t, _gauss(x)), -_TWO_BY_ROOT_PI),),
     domain=((-3.0, 3.0),), reference=_by_python(math.erfc),
 )  # fmt: skip
 
 erf_inv_p = elementwise(
-    "erf_inv", impl=_from_library("erfinv"), accepts=dtypes.is_floating, what="a real float",
+    "erf_inv", impl=from_library("erfinv"), accepts=dtypes.is_floating, what="a real float",
     body="erf_inv",
     derivatives=(lambda t, out, x: mul(mul(t, exp(square(out))), 1.0 / _TWO_BY_ROOT_PI),),
     domain=((-0.9, 0.9),), reference=_by_python(_erf_inv_reference),

@@ -12,7 +12,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.effects import AxisUse
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.primitive import no_effects
-from gpuflow.core.rules import AxisData
+from gpuflow.core.rules import AxisData, Uniform
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.core.trace import Trace, Tracer, current_trace, thread_state
 from gpuflow.ops.moving import batch_to_dim
@@ -21,12 +21,13 @@ from gpuflow.ops.moving import batch_to_dim
 class BatchTracer(Tracer):
     """A value with a mapped dimension that the program does not see."""
 
-    __slots__ = ("dim", "value")
+    __slots__ = ("dim", "is_uniform", "value")
 
-    def __init__(self, trace: BatchTrace, value: Any, dim: int) -> None:
+    def __init__(self, trace: BatchTrace, value: Any, dim: int, is_uniform: bool = False) -> None:
         self._trace = trace
         self.value = value
         self.dim = dim
+        self.is_uniform = is_uniform
         full = aval_of(value)
         shape = full.shape[:dim] + full.shape[dim + 1 :]
         self.aval = ShapedArray(shape, full.dtype, full.weak_type)
@@ -53,8 +54,14 @@ class BatchTrace(Trace):
             return value.value, value.dim
         return value, None
 
-    def join(self, value: Any, dim: int | None) -> Any:
+    def is_uniform(self, value: Any) -> bool:
+        """Whether the elements of a mapped value are known to be equal."""
+        return type(value) is BatchTracer and value._trace is self and value.is_uniform
+
+    def join(self, value: Any, dim: int | Uniform | None) -> Any:
         """A tracer, or the value itself when it is not mapped."""
+        if type(dim) is Uniform:
+            return BatchTracer(self, value, dim.dim, True)
         return value if dim is None else BatchTracer(self, value, dim)
 
     def _is_used(self, primitive: Any, params: dict[str, Any]) -> bool:
@@ -88,8 +95,12 @@ def batch_flat(
     axis: AxisData,
     operands: Sequence[Any],
     dims: Sequence[int | None],
+    uniform: list[bool] | None = None,
 ) -> tuple[list[Any], list[int | None]]:
-    """Outputs of a mapped flat function, each with its mapped dimension or None."""
+    """Outputs of a mapped flat function, each with its mapped dimension or None.
+
+    Which outputs are the same for all elements though they are mapped is added to ``uniform``.
+    """
     trace = BatchTrace(thread_state.trace, axis)
     mapped = [trace.join(value, dim) for value, dim in safe_zip(operands, dims)]
     scope = nullcontext() if axis.name is None else extend_axes((axis.name, axis.size))
@@ -97,6 +108,8 @@ def batch_flat(
         with current_trace(trace), scope:
             outs = function(*mapped)
         pairs = [trace.split(out) for out in outs]
+        if uniform is not None:
+            uniform += [trace.is_uniform(out) for out in outs]
     finally:
         trace.finished = True
     return [value for value, _ in pairs], [dim for _, dim in pairs]

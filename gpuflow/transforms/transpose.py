@@ -9,7 +9,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
-from gpuflow.core.rules import UndefinedPrimal, Zero, is_undefined
+from gpuflow.core.rules import UndefinedPrimal, UnknownOperandError, Zero, is_undefined
 from gpuflow.ops.zeros import add_tangents
 
 
@@ -77,7 +77,19 @@ def _transpose_eqn(eqn: Eqn, known: dict[Var, Any], pending: dict[Var, Any]) -> 
         for atom in eqn.inputs
     ]
     given = cotangents if eqn.primitive.multiple_results else cotangents[0]
-    results = eqn.primitive.transpose(given, *operands, **eqn.params)
+    try:
+        results = eqn.primitive.transpose(given, *operands, **eqn.params)
+    except UnknownOperandError as error:
+        place = f", used at {eqn.source}" if eqn.source else ""
+        types = ", ".join(
+            f"{'unknown ' if is_undefined(x) else ''}{atom.aval}"
+            for x, atom in safe_zip(operands, eqn.inputs)
+        )
+        raise TypeError(
+            f"[{eqn.primitive.name}] transposition needs an op that is linear in its unknown "
+            f"operands together; got {types}{place}. Fix: transpose a linear function, or use "
+            "grad, vjp or jacrev."
+        ) from error
     for atom, operand, result in safe_zip(eqn.inputs, operands, results):
         if is_undefined(operand):
             _check_cotangent(eqn, operand, result)

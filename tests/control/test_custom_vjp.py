@@ -505,3 +505,19 @@ def test_bad_arguments():
         gf.custom_vjp(lambda x: x, nondiff_argnames=("n",))
     with pytest.raises(TypeError, match="arguments must fit the function"):
         f(1.0, q=2)
+
+
+def test_outputs_that_are_not_mapped_may_have_no_axis():
+    # Outputs of a mapped call are mapped for the sake of bwd, also those that do not differ.
+    f = gf.custom_vjp(lambda x, y: (x, y * 2))
+    f.defvjp(lambda x, y: ((x, y * 2), None), lambda _, g: (g[0], g[1] * 2))
+    mapped = gf.vmap(f, in_axes=(0, None), out_axes=(0, None))
+    x = jnp.arange(3.0)
+    out, shared = gf.jit(mapped)(x, 1.0)
+    np.testing.assert_array_equal(out, x)
+    assert shared.shape == () and shared.item() == 2.0
+    assert gf.grad(lambda y: mapped(x, y)[1])(1.0).item() == 2.0
+    every = gf.vmap(f, in_axes=(0, None))
+    assert gf.grad(lambda y: jnp.sum(every(x, y)[1]))(1.0).item() == 6.0
+    with pytest.raises(ValueError, match="out_axes of None needs an output that is not mapped"):
+        gf.vmap(f, in_axes=(0, None), out_axes=None)(x, 1.0)

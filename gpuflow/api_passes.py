@@ -1,0 +1,46 @@
+"""The two passes of reverse mode as two functions, each compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.api import jit
+from gpuflow.api_ad import _argnums, check_callable, vjp
+from gpuflow.base.util import safe_zip
+
+
+def fwd_and_bwd(
+    fun: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool = False,
+    jitted: bool = True,
+) -> tuple[Callable[..., Any], Callable[..., Any]]:  # fmt: skip
+    """The forward and the backward pass of ``fun`` as two functions.
+
+    Args:
+        fun: a function of arrays or trees.
+        argnums: which positional arguments to differentiate; a tuple gives a tuple of cotangents.
+        has_aux: ``fun`` returns ``(out, aux)`` and aux is not differentiated.
+        jitted: whether both are compiled.
+
+    Returns:
+        ``fwd(*args, **kwargs) -> (out, residuals)``, with aux after them with ``has_aux``; and
+        ``bwd(residuals, cotangent) -> cotangents``.
+    """
+    check_callable(fun, "fwd_and_bwd")
+
+    def fwd(*args: Any, **kwargs: Any) -> Any:
+        numbers = _argnums(argnums, len(args), "fwd_and_bwd")
+
+        def chosen(*values: Any) -> Any:
+            full = list(args)
+            for number, value in safe_zip(numbers, values):
+                full[number] = value
+            return fun(*full, **kwargs)
+
+        return vjp(chosen, *[args[number] for number in numbers], has_aux=has_aux)
+
+    def bwd(residuals: Any, cotangent: Any) -> Any:
+        cotangents = residuals(cotangent)
+        return cotangents if isinstance(argnums, Sequence) else cotangents[0]
+
+    return (jit(fwd), jit(bwd)) if jitted else (fwd, bwd)

@@ -1,0 +1,56 @@
+"""Modified Bessel functions of the first kind, scaled by exp(-abs(x)): orders 0 and 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.core.aval import aval_of
+from gpuflow.ops.comparison import eq
+from gpuflow.ops.complex_numbers import sign
+from gpuflow.ops.elementwise import add, div, mul, sub
+from gpuflow.ops.nary import elementwise
+from gpuflow.ops.selection import where
+from gpuflow.ops.special import from_library, load_special
+
+
+def _first_derivative(t: Any, out: Any, x: Any) -> Any:
+    """Abramowitz and Stegun, 9.6.27, with the derivative of the scale."""
+    return mul(t, sub(bessel_i1e(x), mul(sign(x), out)))
+
+
+def _second_derivative(t: Any, out: Any, x: Any) -> Any:
+    """``i0e - i1e (sign(x) + 1/x)``, which is one half at 0."""
+    zero, half = (np.asarray(v, aval_of(x).dtype)[()] for v in (0, 0.5))
+    at_zero = eq(x, zero)
+    safe = where(at_zero, half, x)
+    slope = sub(bessel_i0e(safe), mul(out, add(sign(safe), div(_one(x), safe))))
+    return mul(t, where(at_zero, half, slope))
+
+
+def _one(x: Any) -> Any:
+    return np.asarray(1, aval_of(x).dtype)[()]
+
+
+bessel_i0e_p = elementwise(
+    "bessel_i0e", impl=from_library("i0e"), accepts=dtypes.is_floating, what="a real float",
+    body=None, derivatives=(_first_derivative,),
+    domain=((-6.0, 6.0),), reference=lambda x: load_special(np).i0e(x), tolerance=40,
+)  # fmt: skip
+bessel_i1e_p = elementwise(
+    "bessel_i1e", impl=from_library("i1e"), accepts=dtypes.is_floating, what="a real float",
+    body=None, derivatives=(_second_derivative,),
+    domain=((-6.0, 6.0),), reference=lambda x: load_special(np).i1e(x), tolerance=40,
+)  # fmt: skip
+
+
+def bessel_i0e(x: Any) -> Any:
+    """Elementwise ``exp(-abs(x)) I0(x)``."""
+    return bessel_i0e_p.bind(x)
+
+
+def bessel_i1e(x: Any) -> Any:
+    """Elementwise ``exp(-abs(x)) I1(x)``."""
+    return bessel_i1e_p.bind(x)

@@ -1,0 +1,255 @@
+"""The gamma function and its relatives: lgamma, digamma, polygamma, zeta, igamma, betainc.
+
+lgamma is computed in kernels; the others are calls of SciPy (CuPy) on whole arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.core.aval import aval_of
+from gpuflow.ops.elementwise import add, mul, neg, sub
+from gpuflow.ops.nary import elementwise, match_scalars, widened
+from gpuflow.ops.special import from_library, load_special
+from gpuflow.ops.transcendental import exp, log, log1p
+
+_FLOAT = {"accepts": dtypes.is_floating, "what": "a real float"}
+
+
+def _reference(name: str) -> Any:
+    return lambda *xs: getattr(load_special(np), name)(*xs)
+
+
+def _no_derivative(name: str, operand: str) -> Any:
+    """Refuse instead of giving zeros: the derivative exists, but no formula for it is here."""
+
+    def refuse(*args: Any) -> Any:
+        del args
+        raise ValueError(
+            f"[{name}] derivatives by {operand} are not available; got a tangent for it. "
+            f"Fix: lax.stop_gradient({operand}), or custom_jvp."
+        )
+
+    return refuse
+
+
+# --- one operand ---------------------------------------------------------------------------
+
+def _lgamma_impl(xp: Any, x: Any) -> Any:
+    return xp.where(xp.isinf(x), np.inf, load_special(xp).gammaln(x))
+
+
+lgamma_p = elementwise(
+    "lgamma", impl=widened(_lgamma_impl), **_FLOAT, body="lgamma",
+    derivatives=(lambda t, out, x: mul(t, digamma(x)),),
+    domain=((0.2, 8.0),), reference=lambda x: _lgamma_impl(np, x),
+    # The result passes through 0 at 1 and 2: an error of one unit in the last place of the terms.
+    tolerance=40,
+)  # fmt: skip
+
+digamma_p = elementwise(
+    "digamma", impl=from_library("digamma"), **_FLOAT, body=None,
+    derivatives=(lambda t, out, x: mul(t, polygamma(_like(1, x), x)),),
+    domain=((0.2, 8.0),), reference=_reference("digamma"), tolerance=40,
+)  # fmt: skip
+
+
+def _like(value: float, x: Any) -> Any:
+    return np.asarray(value, aval_of(x).dtype)[()]
+
+
+# --- several operands ----------------------------------------------------------------------
+
+
+def _polygamma_impl(xp: Any, m: Any, x: Any) -> Any:
+    """``(-1)**(m + 1) m! zeta(m + 1, x)``; Abramowitz and Stegun, 6.4.10."""
+    library = load_special(xp)
+    sign = xp.where(m % 2 == 1, 1, -1).astype(x.dtype)
+    higher = sign * xp.exp(library.gammaln(m + 1)) * library.zeta(m + 1, x)
+    out = xp.where(m == 0, library.digamma(x), higher)
+    return xp.where((m < 0) | (m != xp.floor(m)), np.nan, out)
+
+
+polygamma_p = elementwise(
+    "polygamma", impl=widened(_polygamma_impl), **_FLOAT, body=None, arity=2,
+    derivatives=(
+        _no_derivative("polygamma", "m"),
+        lambda t, out, m, x: mul(t, polygamma(add(m, 1), x)),
+    ),
+    domain=((1.0, 1.0), (0.4, 6.0)), tolerance=100,
+)  # fmt: skip
+
+zeta_p = elementwise(
+    "zeta", impl=from_library("zeta"), **_FLOAT, body=None, arity=2,
+    derivatives=(
+        _no_derivative("zeta", "x"),
+        lambda t, out, x, q: mul(mul(t, neg(x)), zeta(add(x, 1), q)),
+    ),
+    domain=((1.3, 5.0), (0.4, 6.0)), reference=_reference("zeta"), tolerance=40,
+)  # fmt: skip
+
+
+def _gamma_density(a: Any, x: Any) -> Any:
+    """``x**(a - 1) exp(-x) / Gamma(a)``."""
+    return exp(sub(sub(mul(sub(a, 1), log(x)), x), lgamma(a)))
+
+
+igamma_p = elementwise(
+    "igamma", impl=from_library("gammainc"), **_FLOAT, body=None, arity=2,
+    derivatives=(
+        lambda t, out, a, x: mul(t, igamma_grad_a(a, x)),
+        lambda t, out, a, x: mul(t, _gamma_density(a, x)),
+    ),
+    domain=((0.5, 5.0), (0.3, 6.0)), reference=_reference("gammainc"), tolerance=40,
+)  # fmt: skip
+
+igammac_p = elementwise(
+    "igammac", impl=from_library("gammaincc"), **_FLOAT, body=None, arity=2,
+    derivatives=(
+        lambda t, out, a, x: neg(mul(t, igamma_grad_a(a, x))),
+        lambda t, out, a, x: neg(mul(t, _gamma_density(a, x))),
+    ),
+    domain=((0.5, 5.0), (0.3, 6.0)), reference=_reference("gammaincc"), tolerance=40,
+)  # fmt: skip
+
+# Weights of the difference quotient with an error of the fourth order.
+_STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
+
+
+def _log_slope(xp: Any, name: str, a: Any, x: Any) -> Any:
+    """The derivative by ``a`` of the logarithm of an incomplete gamma function."""
+    function = getattr(load_special(xp), name)
+    step = 1e-3 * a
+    total = sum(weight * xp.log(function(a + k * step, x)) for k, weight in _STENCIL)
+    return total / step
+
+
+def _slope_by_a(xp: Any, a: Any, x: Any) -> tuple[Any, Any]:
+    """The derivative of igamma by ``a`` as a product: a value, and a slope of its logarithm.
+
+    Differences of the logarithm of the smaller one of igamma and igammac keep their relative
+    precision in both tails; in float64 the product is good to about 1e-9.
+    """
+    library = load_special(xp)
+    low, high = library.gammainc(a, x), library.gammaincc(a, x)
+    lower = low <= high
+    value = xp.where(lower, low, -high)
+    slope = xp.where(
+        lower, _log_slope(xp, "gammainc", a, x), _log_slope(xp, "gammaincc", a, x)
+    )
+    return value, slope
+
+
+def _igamma_grad_impl(xp: Any, a: Any, x: Any) -> Any:
+    a, x = (v.astype(np.float64) for v in xp.broadcast_arrays(a, x))
+    value, slope = _slope_by_a(xp, a, x)
+    out = xp.where(value == 0, 0.0, value * slope)
+    return xp.where((a <= 0) | (x < 0) | xp.isnan(a + x), np.nan, out)
+
+
+igamma_grad_a_p = elementwise(
+    "igamma_grad_a", impl=_igamma_grad_impl, **_FLOAT, body=None, arity=2,
+    derivatives=(
+        _no_derivative("igamma_grad_a", "a"),
+        lambda t, out, a, x: mul(t, mul(_gamma_density(a, x), sub(log(x), digamma(a)))),
+    ),
+    domain=((0.5, 5.0), (0.3, 6.0)),
+)  # fmt: skip
+
+
+def _random_gamma_grad_impl(xp: Any, a: Any, x: Any) -> Any:
+    """``- d igamma / da`` over the density: how a sample moves at a fixed distribution value."""
+    a, x = (v.astype(np.float64) for v in xp.broadcast_arrays(a, x))
+    library = load_special(xp)
+    value, slope = _slope_by_a(xp, a, x)
+    log_density = (a - 1) * xp.log(x) - x - library.gammaln(a)
+    out = -value * xp.exp(-log_density) * slope
+    # Far below the median igamma is x**a / Gamma(a + 1).
+    near = -(x / a) * (xp.log(x) - library.digamma(a + 1))
+    out = xp.where(xp.isfinite(out) & (value != 0), out, near)
+    out = xp.where(x == 0, 0.0, out)
+    return xp.where((a <= 0) | (x < 0) | xp.isnan(a + x), np.nan, out)
+
+
+random_gamma_grad_p = elementwise(
+    "random_gamma_grad", impl=_random_gamma_grad_impl, **_FLOAT, body=None, arity=2,
+    derivatives=tuple(_no_derivative("random_gamma_grad", operand) for operand in "ax"),
+    domain=((0.5, 5.0), (0.3, 6.0)),
+)  # fmt: skip
+
+
+def _beta_density(a: Any, b: Any, x: Any) -> Any:
+    """``x**(a - 1) (1 - x)**(b - 1) / B(a, b)``."""
+    log_beta = sub(add(lgamma(a), lgamma(b)), lgamma(add(a, b)))
+    powers = add(mul(sub(a, 1), log(x)), mul(sub(b, 1), log1p(neg(x))))
+    return exp(sub(powers, log_beta))
+
+
+def _betainc_impl(xp: Any, *operands: Any) -> Any:
+    """In float64: the library's own float32 loop is good to five digits only."""
+    return load_special(xp).betainc(*[x.astype(np.float64) for x in operands])
+
+
+betainc_p = elementwise(
+    "regularized_incomplete_beta", impl=_betainc_impl, **_FLOAT, body=None, arity=3,
+    derivatives=(
+        _no_derivative("betainc", "a"),
+        _no_derivative("betainc", "b"),
+        lambda t, out, a, b, x: mul(t, _beta_density(a, b, x)),
+    ),
+    domain=((0.5, 4.0), (0.5, 4.0), (0.1, 0.9)), reference=_reference("betainc"), tolerance=40,
+)  # fmt: skip
+
+# --- what users call -----------------------------------------------------------------------
+
+
+def lgamma(x: Any) -> Any:
+    """Elementwise logarithm of the absolute gamma function."""
+    return lgamma_p.bind(x)
+
+
+def digamma(x: Any) -> Any:
+    """Elementwise derivative of ``lgamma``."""
+    return digamma_p.bind(x)
+
+
+def polygamma(m: Any, x: Any) -> Any:
+    """Elementwise m-th derivative of ``digamma``; ``m`` holds whole numbers >= 0."""
+    return polygamma_p.bind(*match_scalars(m, x))
+
+
+def zeta(x: Any, q: Any) -> Any:
+    """Elementwise Hurwitz zeta function: the sum of ``(q + k)**-x`` over k >= 0."""
+    return zeta_p.bind(*match_scalars(x, q))
+
+
+def igamma(a: Any, x: Any) -> Any:
+    """Elementwise regularized lower incomplete gamma function; differentiable in both."""
+    return igamma_p.bind(*match_scalars(a, x))
+
+
+def igammac(a: Any, x: Any) -> Any:
+    """Elementwise ``1 - igamma(a, x)``, precise in the upper tail."""
+    return igammac_p.bind(*match_scalars(a, x))
+
+
+def igamma_grad_a(a: Any, x: Any) -> Any:
+    """Elementwise derivative of ``igamma`` by ``a``, good to about 1e-9."""
+    return igamma_grad_a_p.bind(*match_scalars(a, x))
+
+
+def random_gamma_grad(a: Any, x: Any) -> Any:
+    """Elementwise derivative by ``a`` of a sample ``x`` of the gamma distribution.
+
+    Source: M. Figurnov, S. Mohamed, A. Mnih, Implicit reparameterization gradients, 2018.
+    """
+    return random_gamma_grad_p.bind(*match_scalars(a, x))
+
+
+def betainc(a: Any, b: Any, x: Any) -> Any:
+    """Elementwise regularized incomplete beta function; differentiable in ``x``."""
+    return betainc_p.bind(a, b, x)
+
