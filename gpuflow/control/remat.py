@@ -28,6 +28,7 @@ from gpuflow.ops.barrier import optimization_barrier_p
 from gpuflow.transforms.batching import batch_jaxpr
 from gpuflow.transforms.jvp import jvp_jaxpr
 from gpuflow.transforms.linearize import linearize_jaxpr
+from gpuflow.transforms.partial_eval import partial_jaxpr
 
 
 def bind_remat(
@@ -142,19 +143,26 @@ def _make_split(jaxpr: ClosedJaxpr, nonzeros: tuple[bool, ...], policy: Any) -> 
     saved, again, operands = _choose(program, residuals, policy)
     outs = program.outvars[: len(program.outvars) - count]
     known = dce(with_inputs(ClosedJaxpr(program), program.invars, [*outs, *saved]).jaxpr)
-    # The map of tangents reads what was saved, or what the equations before it compute again.
-    env: dict[Atom, Atom] = dict(safe_zip(linear.invars[:count], residuals))
-    eqns = list(again)
-    for eqn in linear.eqns:
-        eqns.append(eqn.replace(inputs=tuple(_read(env, atom) for atom in eqn.inputs)))
-    tangents = Jaxpr(
-        (),
-        (*saved, *[program.invars[k] for k in operands], *linear.invars[count:]),
-        tuple(_read(env, atom) for atom in linear.outvars),
-        tuple(eqns),
-        frozenset().union(*[eqn.effects for eqn in eqns]),
-    )
-    return Split(ClosedJaxpr(known), closed, ClosedJaxpr(tangents), operands, out_nonzeros)
+    inputs = [*saved, *[program.invars[k] for k in operands]]
+    tangents = _composed(inputs, again, residuals, linear)
+    return Split(ClosedJaxpr(known), closed, tangents, operands, out_nonzeros)
+
+
+def _composed(
+    inputs: Sequence[Var], eqns: Sequence[Eqn], residuals: Sequence[Atom], rest: Jaxpr
+) -> ClosedJaxpr:
+    """``(*inputs, *others) -> rest(*residuals, *others)``, where ``eqns`` compute residuals."""
+    count = len(residuals)
+    env: dict[Atom, Atom] = dict(safe_zip(rest.invars[:count], residuals))
+    full = list(eqns)
+    for eqn in rest.eqns:
+        full.append(eqn.replace(inputs=tuple(_read(env, atom) for atom in eqn.inputs)))
+    return ClosedJaxpr(
+        Jaxpr(
+            (), (*inputs, *rest.invars[count:]), tuple(_read(env, atom) for atom in rest.outvars),
+            tuple(full), frozenset().union(*[eqn.effects for eqn in full]),
+        )
+    )  # fmt: skip
 
 
 def _read(env: dict[Atom, Atom], atom: Atom) -> Atom:
@@ -194,6 +202,39 @@ def _choose(
 def _may_save(policy: Any, eqn: Eqn) -> bool:
     avals = [atom.aval for atom in eqn.inputs]
     return policy is not None and bool(policy(eqn.primitive, *avals, **eqn.params))
+
+
+def _partial_eval(
+    unknowns: tuple[bool, ...], *operands: Any, jaxpr: ClosedJaxpr, differentiated: bool,
+    **params: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """What is known is computed, and again by the program that computes the rest."""
+    known, closed, rest, out_unknowns = _parts(jaxpr, unknowns)
+    given = [*closed, *[x for x, flag in safe_zip(operands, unknowns) if not flag]]
+
+    def unknown_function(values: Sequence[Any], *theirs: Any) -> list[Any]:
+        return bind_remat(rest, [*values, *theirs], differentiated=True, **params)
+
+    outs = bind_remat(known, given, differentiated=differentiated, **params)
+    return outs, out_unknowns, given, unknown_function
+
+
+def _parts(
+    jaxpr: ClosedJaxpr, unknowns: tuple[bool, ...]
+) -> tuple[ClosedJaxpr, list[Any], ClosedJaxpr, tuple[bool, ...]]:
+    """``(*closed, *known inputs) -> known outs``, the closed values, ``(*closed, *known inputs,
+    *unknown inputs) -> unknown outs``, and which outputs are unknown."""
+
+    def make() -> tuple[ClosedJaxpr, list[Any], ClosedJaxpr, tuple[bool, ...]]:
+        known, rest, flags, _ = partial_jaxpr(jaxpr, unknowns)
+        known, closed = close(known)
+        inner = known.jaxpr
+        split = len(flags) - sum(flags)
+        first = dce(with_inputs(known, inner.invars, inner.outvars[:split]).jaxpr)
+        again = _composed(inner.invars, inner.eqns, inner.outvars[split:], rest)
+        return ClosedJaxpr(first), closed, ClosedJaxpr(dce(again.jaxpr)), flags
+
+    return jaxpr.jaxpr.memo(("remat parts", unknowns), make)
 
 
 # --- transposition and lowering ------------------------------------------------------------
@@ -252,6 +293,7 @@ remat_p = register(
         execute=execute_alone(lambda: remat_p),
         jvp=_jvp,
         linearize=_linearize,
+        partial_eval=_partial_eval,
         transpose=_transpose,
         batch=_batch,
         lower=Inline(_lowered),

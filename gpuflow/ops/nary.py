@@ -15,7 +15,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise, Library
 from gpuflow.core.primitive import Primitive
-from gpuflow.core.rules import AxisData, UnknownOperandError, Zero, is_undefined
+from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.axes import broadcast_in_dim, move_axis, reduce_sum, reshape
 from gpuflow.ops.define import check_kind, check_same_dtype, define, is_number, types_text
 from gpuflow.ops.moving import batch_to_dim
@@ -192,10 +192,8 @@ def linear_in(
     def transpose(cotangent: Any, *operands: Any, **params: Any) -> list[Any]:
         results = []
         for part, operand in zip(parts, operands, strict=True):
-            if not is_undefined(operand):
+            if not is_undefined(operand) or part is None:
                 results.append(None)
-            elif part is None:
-                raise UnknownOperandError
             elif type(cotangent) is Zero:
                 results.append(Zero(operand.aval.tangent()))
             else:

@@ -48,6 +48,7 @@ from gpuflow.random.keys import clone as clone
 from gpuflow.random.keys import fold_in as fold_in
 from gpuflow.random.keys import key as key
 from gpuflow.random.keys import key_data as key_data
+from gpuflow.random.keys import key_dtype as key_dtype
 from gpuflow.random.keys import key_impl as key_impl
 from gpuflow.random.keys import split as split
 from gpuflow.random.keys import wrap_key_data as wrap_key_data

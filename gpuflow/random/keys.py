@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.core.aval import aval_of, is_value
+from gpuflow.core.aval import KEY_DTYPES, KeyDType, aval_of, is_value
 from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops import keys as key_ops
@@ -100,6 +100,24 @@ def key_impl(keys: Any) -> str:
     """The name of the generator of a key."""
     found = aval_of(keys).dtype
     return found.implementation if key_ops.is_key(found) else "threefry2x32"
+
+
+def key_dtype(impl: str | None = None) -> KeyDType:
+    """The dtype of the keys of a generator.
+
+    Raises:
+        ValueError: there is no such generator.
+    """
+    name = impl or "threefry2x32"
+    check(
+        name in KEY_DTYPES,
+        lambda: (
+            f"[key_dtype] the key implementation must be one of {tuple(KEY_DTYPES)}; "
+            f"got {impl!r}. Fix: impl='threefry2x32'."
+        ),
+        ValueError,
+    )
+    return KEY_DTYPES[name]
 
 
 def clone(key: Any) -> Any:

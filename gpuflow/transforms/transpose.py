@@ -80,20 +80,26 @@ def _transpose_eqn(eqn: Eqn, known: dict[Var, Any], pending: dict[Var, Any]) -> 
     try:
         results = eqn.primitive.transpose(given, *operands, **eqn.params)
     except UnknownOperandError as error:
-        place = f", used at {eqn.source}" if eqn.source else ""
-        types = ", ".join(
-            f"{'unknown ' if is_undefined(x) else ''}{atom.aval}"
-            for x, atom in safe_zip(operands, eqn.inputs)
-        )
-        raise TypeError(
-            f"[{eqn.primitive.name}] transposition needs an op that is linear in its unknown "
-            f"operands together; got {types}{place}. Fix: transpose a linear function, or use "
-            "grad, vjp or jacrev."
-        ) from error
+        raise _not_linear(eqn, operands) from error
     for atom, operand, result in safe_zip(eqn.inputs, operands, results):
         if is_undefined(operand):
+            if result is None and operand.aval.tangent().dtype != dtypes.float0:
+                raise _not_linear(eqn, operands)
             _check_cotangent(eqn, operand, result)
             _accumulate(pending, known, atom, result)
+
+
+def _not_linear(eqn: Eqn, operands: Sequence[Any]) -> TypeError:
+    place = f", used at {eqn.source}" if eqn.source else ""
+    types = ", ".join(
+        f"{'unknown ' if is_undefined(x) else ''}{atom.aval}"
+        for x, atom in safe_zip(operands, eqn.inputs)
+    )
+    return TypeError(
+        f"[{eqn.primitive.name}] transposition needs an op that is linear in its unknown operands "
+        f"together; got {types}{place}. Fix: transpose a linear function, or use grad, vjp or "
+        "jacrev."
+    )
 
 
 def _check_cotangent(eqn: Eqn, operand: UndefinedPrimal, cotangent: Any) -> None:

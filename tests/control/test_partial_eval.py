@@ -8,6 +8,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.core.jaxpr import evaluate
 from gpuflow.core.staging import trace_closed
+from gpuflow.transforms.linearize import linearize_flat
 from gpuflow.transforms.partial_eval import partial_jaxpr
 
 
@@ -157,3 +158,13 @@ def test_a_branch_that_tangents_choose_is_refused():
 
     with pytest.raises(ValueError, match="computed together with tangents"):
         gf.grad(f)(2.0)
+
+
+def test_checkpoints_inside_of_rules_compute_again():
+    g = by_rule(checkpointed)
+    jaxpr = gf.make_jaxpr(gf.grad(g))(0.3).jaxpr
+    flags = [e.params["differentiated"] for e in jaxpr.eqns if e.primitive.name == "remat"]
+    assert flags.count(True) == 1
+    stored = linearize_flat(lambda x: [g(x)], [0.3])[2]
+    # The weights of the scan, and nothing else of which there is one for each iteration.
+    assert sum(np.shape(value) == (3,) for value in stored) == 1

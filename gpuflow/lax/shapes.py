@@ -1,0 +1,342 @@
+"""Functions of gpuflow.lax that are short forms of others: shapes, windows, products."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.ops import dynamic, layout
+from gpuflow.ops.axes import broadcast_in_dim, reshape, squeeze
+from gpuflow.ops.contractions import dot_general
+from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.elementwise import div
+from gpuflow.ops.gather import gather
+from gpuflow.ops.gather_numbers import GatherDimensionNumbers
+from gpuflow.ops.joining import concatenate
+from gpuflow.ops.zeros import full as full_of
+from gpuflow.runtime.array import Array, from_numpy
+
+
+class Precision(enum.Enum):
+    """How exactly products of matrices are made. float32 is float32 with every one of them."""
+
+    DEFAULT = 0
+    HIGH = 1
+    HIGHEST = 2
+
+
+# --- filled arrays -------------------------------------------------------------------------
+
+
+def full(shape: Sequence[int], fill_value: Any, dtype: Any = None) -> Any:
+    """An array of ``shape`` filled with a scalar.
+
+    Raises:
+        TypeError: ``fill_value`` is not a scalar.
+    """
+    aval = aval_of(fill_value)
+    check(
+        not aval.shape,
+        lambda: f"[full] the value must be a scalar; got {aval}. Fix: jnp.full, which broadcasts.",
+    )
+    wanted = dtypes.canonicalize(aval.dtype if dtype is None else dtype)
+    value = convert_element_type(fill_value, wanted, dtype is None and aval.weak_type)
+    return broadcast_in_dim(value, tuple(shape), ())
+
+
+def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> Any:
+    """An array of the shape and dtype of ``x``, filled with a scalar."""
+    aval = aval_of(x)
+    sizes = aval.shape if shape is None else tuple(shape)
+    return full(sizes, fill_value, aval.dtype if dtype is None else dtype)
+
+
+def zeros_like_array(x: Any) -> Any:
+    """Zeros of the shape and dtype of ``x``."""
+    return full_like(x, 0)
+
+
+def asarray(x: Any) -> Any:
+    """``x`` as an array."""
+    if isinstance(x, Array) or hasattr(x, "aval"):
+        return x
+    aval = aval_of(x)
+    return from_numpy(np.asarray(x, aval.dtype), aval)
+
+
+def dtype(x: Any) -> Any:
+    """The dtype that ``x`` has as an array."""
+    return aval_of(x).dtype
+
+
+# --- shapes --------------------------------------------------------------------------------
+
+
+def broadcast(operand: Any, sizes: Sequence[int]) -> Any:
+    """``operand`` repeated along new leading dimensions of ``sizes``."""
+    shape = (*sizes, *aval_of(operand).shape)
+    return broadcast_in_dim(operand, shape, range(len(tuple(sizes)), len(shape)))
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The common shape of shapes that NumPy would broadcast.
+
+    Raises:
+        ValueError: they do not fit.
+    """
+    try:
+        return tuple(np.broadcast_shapes(*[tuple(shape) for shape in shapes]))
+    except ValueError:
+        raise ValueError(
+            f"[broadcast_shapes] sizes, aligned at the end, must be equal or 1; got {shapes}. "
+            "Fix: reshape one operand."
+        ) from None
+
+
+def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
+    """``array`` with new dimensions of size 1; ``dimensions`` are those of the result."""
+    rank = aval_of(array).ndim + len(tuple(dimensions))
+    new = {canonicalize_axis(d, rank, "expand_dims") for d in dimensions}
+    sizes = iter(aval_of(array).shape)
+    shape = [1 if d in new else next(sizes) for d in range(rank)]
+    return broadcast_in_dim(array, shape, [d for d in range(rank) if d not in new])
+
+
+def collapse(
+    operand: Any, start_dimension: int, stop_dimension: int | None = None
+) -> Any:
+    """``operand`` with a range of dimensions joined into one."""
+    shape = aval_of(operand).shape
+    start, stop, _ = slice(start_dimension, stop_dimension).indices(len(shape))
+    joined = int(np.prod(shape[start:stop], dtype=np.int64))
+    return reshape(operand, (*shape[:start], joined, *shape[stop:]))
+
+
+def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
+    """Consecutive parts of ``operand`` along ``axis``.
+
+    Raises:
+        ValueError: sizes that do not sum to that of the axis.
+    """
+    place = canonicalize_axis(axis, aval_of(operand).ndim, "split")
+    whole = aval_of(operand).shape[place]
+    check(
+        sum(sizes) == whole and all(size >= 0 for size in sizes),
+        lambda: (
+            f"[split] sizes must sum to that of the axis; got {tuple(sizes)} for {whole}. "
+            "Fix: change a size."
+        ),
+        ValueError,
+    )
+    ends = np.cumsum([0, *sizes])
+    return [
+        layout.slice_in_dim(operand, int(a), int(b), 1, place)
+        for a, b in pairwise(ends)
+    ]
+
+
+def stack(operands: Sequence[Any], axis: int = 0) -> Any:
+    """Arrays of one shape along a new dimension."""
+    rank = aval_of(operands[0]).ndim + 1
+    place = canonicalize_axis(axis, rank, "stack")
+    return concatenate([expand_dims(x, (place,)) for x in operands], place)
+
+
+def unstack(operand: Any, axis: int = 0) -> list[Any]:
+    """The elements along a dimension, which they lose."""
+    place = canonicalize_axis(axis, aval_of(operand).ndim, "unstack")
+    count = aval_of(operand).shape[place]
+    return [index_in_dim(operand, k, place, keepdims=False) for k in range(count)]
+
+
+def tile(operand: Any, reps: Sequence[int]) -> Any:
+    """``operand`` repeated ``reps[d]`` times along each dimension d."""
+    shape = aval_of(operand).shape
+    check(
+        len(tuple(reps)) == len(shape) and all(n >= 0 for n in reps),
+        lambda: (
+            f"[tile] there must be one number >= 0 for each dimension; got {tuple(reps)} for "
+            f"{aval_of(operand)}. Fix: jnp.tile, which adds dimensions."
+        ),
+        ValueError,
+    )
+    wide = [size for pair in zip(reps, shape, strict=True) for size in pair]
+    repeated = broadcast_in_dim(operand, wide, range(1, 2 * len(shape), 2))
+    return reshape(repeated, [n * size for n, size in zip(reps, shape, strict=True)])
+
+
+def reciprocal(x: Any) -> Any:
+    """Elementwise ``1 / x``."""
+    return div(1, x)
+
+
+# --- windows -------------------------------------------------------------------------------
+
+
+def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Any:
+    """One element along ``axis``, at a Python int that may count from the end.
+
+    Raises:
+        IndexError: the index is outside.
+    """
+    place = canonicalize_axis(axis, aval_of(operand).ndim, "index_in_dim")
+    size = aval_of(operand).shape[place]
+    check(
+        -size <= index < size,
+        lambda: (
+            f"[index_in_dim] the index must lie in [{-size}, {size}); got {index}. "
+            "Fix: check the size of the axis."
+        ),
+        IndexError,
+    )
+    start = index % size
+    out = layout.slice_in_dim(operand, start, start + 1, 1, place)
+    return out if keepdims else squeeze(out, (place,))
+
+
+def _starts(start_indices: Any, rank: int) -> list[Any]:
+    """Starts as a list of scalars; an array of them is taken apart."""
+    if isinstance(start_indices, (list, tuple)):
+        return list(start_indices)
+    return [index_in_dim(start_indices, k, 0, keepdims=False) for k in range(rank)]
+
+
+def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int]) -> Any:
+    """A window of known sizes at a place known at run time; it is moved to lie inside.
+
+    Args:
+        operand: array of any dtype and rank r.
+        start_indices: r integer scalars, or an array of them; negative ones count from the end.
+        slice_sizes: r sizes.
+
+    Raises:
+        TypeError: starts that are not integers.
+        ValueError: numbers of starts or sizes that do not fit.
+    """
+    starts = _starts(start_indices, aval_of(operand).ndim)
+    return dynamic.dynamic_slice(operand, _wrapped(starts, operand), slice_sizes)
+
+
+def dynamic_update_slice(operand: Any, update: Any, start_indices: Any) -> Any:
+    """``operand`` with a window replaced, at a place known at run time; see ``dynamic_slice``."""
+    starts = _starts(start_indices, aval_of(operand).ndim)
+    return dynamic.dynamic_update_slice(operand, update, _wrapped(starts, operand))
+
+
+def _wrapped(starts: Sequence[Any], operand: Any) -> list[Any]:
+    shape = aval_of(operand).shape
+    if len(starts) != len(shape):
+        return list(starts)  # refused further down
+    return [_from_the_end(start, size) for start, size in zip(starts, shape, strict=True)]
+
+
+def _from_the_end(start: Any, size: int) -> Any:
+    aval = aval_of(start)
+    if dtypes.is_extended(aval.dtype) or aval.dtype.kind != "i":
+        return start
+    if isinstance(start, int):
+        return start + size if start < 0 else start
+    return asarray(start) + (asarray(start) < 0) * np.asarray(size, aval.dtype)
+
+
+def dynamic_slice_in_dim(operand: Any, start_index: Any, slice_size: int, axis: int = 0) -> Any:
+    """``dynamic_slice`` along one axis; the others are whole."""
+    place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_slice_in_dim")
+    sizes = list(aval_of(operand).shape)
+    sizes[place] = slice_size
+    return dynamic_slice(operand, _only(operand, place, start_index), sizes)
+
+
+def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool = True) -> Any:
+    """One element along ``axis``, at a place known at run time."""
+    place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_index_in_dim")
+    out = dynamic_slice_in_dim(operand, index, 1, place)
+    return out if keepdims else squeeze(out, (place,))
+
+
+def dynamic_update_slice_in_dim(operand: Any, update: Any, start_index: Any, axis: int) -> Any:
+    """``dynamic_update_slice`` along one axis."""
+    place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_update_slice_in_dim")
+    return dynamic_update_slice(operand, update, _only(operand, place, start_index))
+
+
+def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int) -> Any:
+    """One element along ``axis`` replaced; ``update`` may lack that axis."""
+    place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_update_index_in_dim")
+    if aval_of(update).ndim != aval_of(operand).ndim:
+        update = expand_dims(update, (place,))
+    return dynamic_update_slice_in_dim(operand, update, index, place)
+
+
+def _only(operand: Any, place: int, start: Any) -> list[Any]:
+    zero = 0 if isinstance(start, int) else np.zeros((), aval_of(start).dtype)[()]
+    return [start if d == place else zero for d in range(aval_of(operand).ndim)]
+
+
+def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
+    """Elements of ``src`` at index vectors along ``axes``, which are replaced by one in front."""
+    aval = aval_of(src)
+    columns = [expand_dims(index, (aval_of(index).ndim,)) for index in idxs]
+    indices = concatenate(columns, aval_of(columns[0]).ndim - 1)
+    places = tuple(canonicalize_axis(axis, aval.ndim, "index_take") for axis in axes)
+    sizes = [1 if d in places else size for d, size in enumerate(aval.shape)]
+    kept = aval.ndim - len(places)
+    lead = aval_of(indices).ndim - 1
+    numbers = GatherDimensionNumbers(tuple(range(lead, lead + kept)), tuple(sorted(places)), places)
+    return gather(src, indices, numbers, sizes, mode="clip")
+
+
+# --- products ------------------------------------------------------------------------------
+
+
+def dot(
+    lhs: Any, rhs: Any, *, dimension_numbers: Any = None, precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:  # fmt: skip
+    """The product of two vectors or matrices; with dimension numbers, ``dot_general``.
+
+    Raises:
+        TypeError: operands that are not vectors or matrices.
+    """
+    ranks = aval_of(lhs).ndim, aval_of(rhs).ndim
+    if dimension_numbers is None:
+        check(
+            all(1 <= rank <= 2 for rank in ranks),
+            lambda: (
+                f"[dot] operands must be vectors or matrices; got {aval_of(lhs)} and "
+                f"{aval_of(rhs)}. Fix: jnp.matmul, or dimension_numbers."
+            ),
+        )
+        dimension_numbers = (((ranks[0] - 1,), (0,)), ((), ()))
+    return dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
+
+
+def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
+    """Products of matrices; leading dimensions go together.
+
+    Raises:
+        TypeError: ranks that differ or are below 2.
+    """
+    rank = aval_of(lhs).ndim
+    check(
+        rank >= 2 and aval_of(rhs).ndim == rank,
+        lambda: (
+            f"[batch_matmul] operands must have one rank of at least 2; got {aval_of(lhs)} and "
+            f"{aval_of(rhs)}. Fix: jnp.matmul."
+        ),
+    )
+    batch = tuple(range(rank - 2))
+    return dot_general(lhs, rhs, (((rank - 1,), (rank - 2,)), (batch, batch)), precision)
+
+
+def empty(shape: Sequence[int], dtype: Any) -> Any:
+    """An array of ``shape``; it is filled with zeros."""
+    return full_of(tuple(shape), 0, dtype)

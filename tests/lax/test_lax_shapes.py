@@ -1,0 +1,119 @@
+"""The short forms of gpuflow.lax, and ops on bits, against NumPy."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow import lax
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def test_filled_arrays():
+    assert lax.full((2, 0), 1).shape == (2, 0)
+    assert lax.full((2,), 3).weak_type and lax.full((2,), 3, np.int8).dtype == np.int8
+    np.testing.assert_array_equal(lax.full_like(X, 7), np.full_like(X, 7))
+    assert lax.full_like(X, 1, dtype=np.int32, shape=(2,)).shape == (2,)
+    assert lax.asarray(3).dtype == np.int32 and lax.dtype(2.0) == np.float32
+    with pytest.raises(TypeError, match="scalar"):
+        lax.full((2,), X)
+
+
+def test_shapes():
+    np.testing.assert_array_equal(lax.broadcast(X, (2,)), np.stack([X, X]))
+    assert lax.broadcast_shapes((3, 1), (4,), ()) == (3, 4)
+    assert lax.expand_dims(X, (0, -1)).shape == (1, 3, 4, 1)
+    assert lax.collapse(jnp.ones((2, 3, 4)), 1).shape == (2, 12)
+    assert lax.collapse(jnp.ones((2, 3, 4)), 0, 2).shape == (6, 4)
+    for got, want in zip(lax.split(X, (1, 0, 3), 1), np.split(X, [1, 1], 1), strict=True):
+        np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(lax.tile(X, (2, 3)), np.tile(X, (2, 3)))
+    np.testing.assert_array_equal(lax.stack([X, X + 1], 1), np.stack([X, X + 1], 1))
+    np.testing.assert_array_equal(lax.unstack(X, 1)[2], X[:, 2])
+    for call in (
+        lambda: lax.split(X, (1, 1)), lambda: lax.tile(X, (2,)),
+        lambda: lax.broadcast_shapes((2,), (3,)),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="Fix:"):
+            call()
+
+
+@pytest.mark.parametrize("start", [0, 1, 2, 5, -1, -9])
+def test_windows_at_run_time(start):
+    place = min(max(start + 3 if start < 0 else start, 0), 1)
+    for given in (start, jnp.int32(start)):
+        for call in (lambda f: f, gf.jit):
+            got = call(lambda s: lax.dynamic_slice(X, (s, 1), (2, 2)))(given)
+            np.testing.assert_array_equal(got, X[place : place + 2, 1:3])
+            got = call(lambda s: lax.dynamic_update_slice(X, np.zeros((2, 2), np.float32), (s, 1)))(
+                given
+            )
+            want = X.copy()
+            want[place : place + 2, 1:3] = 0
+            np.testing.assert_array_equal(got, want)
+
+
+def test_windows_along_one_axis():
+    assert lax.dynamic_slice(X, jnp.array([1, 2]), (1, 2)).tolist() == [[6, 7]]
+    np.testing.assert_array_equal(lax.dynamic_slice_in_dim(X, 1, 2, 1), X[:, 1:3])
+    np.testing.assert_array_equal(lax.dynamic_index_in_dim(X, -1, 1, False), X[:, 3])
+    np.testing.assert_array_equal(lax.index_in_dim(X, -1, 0), X[2:])
+    got = lax.dynamic_update_index_in_dim(X, np.zeros(3, np.float32), jnp.int32(2), 1)
+    np.testing.assert_array_equal(got[:, 2], 0)
+    np.testing.assert_array_equal(lax.index_take(X, (np.array([0, 3]),), (1,)), X[:, [0, 3]].T)
+    with pytest.raises(IndexError, match="index_in_dim"):
+        lax.index_in_dim(X, 3)
+
+
+def test_products():
+    np.testing.assert_allclose(lax.dot(X, X.T, precision=lax.Precision.HIGHEST), X @ X.T)
+    np.testing.assert_allclose(lax.dot(X[0], X[1]), X[0] @ X[1])
+    np.testing.assert_allclose(
+        lax.batch_matmul(jnp.ones((2, 3, 4)), jnp.ones((2, 4, 5))), np.full((2, 3, 5), 4)
+    )
+    with pytest.raises(TypeError, match="vectors or matrices"):
+        lax.dot(jnp.ones((2, 2, 2)), X)
+    with pytest.raises(TypeError, match="one rank"):
+        lax.batch_matmul(X, jnp.ones((2, 2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("bits", "dtype"),
+    [((8, 7), ml_dtypes.bfloat16), ((5, 10), np.float16)],
+)
+def test_reduce_precision_is_rounding_to_the_format(bits, dtype):
+    generator = np.random.default_rng(0)
+    x = (generator.normal(size=4000) * 10.0 ** generator.uniform(-4, 4, 4000)).astype(np.float32)
+    x = np.concatenate([x, np.array([0, -0.0, np.inf, -np.inf, np.nan, 65519, 65520, 1e38])])
+    x = x.astype(np.float32)
+    want = x.astype(dtype).astype(np.float32)
+    # Subnormal numbers of the format become 0.
+    want = np.where(np.abs(want) < float(ml_dtypes.finfo(dtype).tiny), np.copysign(0, x), want)
+    for call in (lax.reduce_precision, gf.jit(lax.reduce_precision, static_argnums=(1, 2))):
+        np.testing.assert_array_equal(call(x, *bits), want)
+    with pytest.raises(ValueError, match="exponent bit"):
+        lax.reduce_precision(x, 0, 3)
+    with pytest.raises(TypeError, match="real float"):
+        lax.reduce_precision(np.arange(3), 5, 10)
+
+
+def test_transformations_of_reduce_precision():
+    x = np.linspace(-3, 3, 7, dtype=np.float32)
+    rounded = gf.vmap(lambda v: lax.reduce_precision(v, 8, 3), in_axes=0)(x)
+    np.testing.assert_array_equal(rounded, lax.reduce_precision(x, 8, 3))
+    out, tangent = gf.jvp(lambda v: lax.reduce_precision(v, 8, 3), (x,), (x,))
+    np.testing.assert_array_equal(out, tangent)
+    slope = gf.grad(lambda v: jnp.sum(lax.reduce_precision(v, 8, 3) * 1.0625))(x)
+    np.testing.assert_array_equal(slope, np.full_like(x, 1.0))
+
+
+def test_bits_of_integers():
+    x = np.array([0, 1, 7, -1, 127, -128], np.int8)
+    assert lax.population_count(x).tolist() == [0, 1, 3, 8, 7, 1]
+    assert lax.clz(x).tolist() == [8, 7, 5, 0, 1, 0]
+    assert lax.clz(np.uint32(1)) == 31
+    assert lax.nextafter(np.float32(1), np.float32(2)) == np.nextafter(np.float32(1), 2)
+    with pytest.raises(TypeError, match="integer"):
+        lax.clz(1.0)
