@@ -19,6 +19,7 @@ from gpuflow.ops.zeros import instantiate, ones_of
 from gpuflow.transforms.jvp import TangentTrace, jvp_flat
 from gpuflow.transforms.linearize import linearize_flat
 from gpuflow.transforms.transpose import backward_pass
+from gpuflow.tree_util import Partial
 
 
 class FlatFunction:
@@ -174,6 +175,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
 
     Returns:
         ``(out, f_jvp)`` with ``f_jvp(*tangents) -> out_tangent``; aux after them with ``has_aux``.
+        ``f_jvp`` is a pytree of the stored values.
 
     Raises:
         TypeError, ValueError: from ``f_jvp``, for tangents that do not match the primals.
@@ -184,7 +186,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     avals = [aval_of(leaf) for leaf in leaves]
     outs, jaxpr, residuals, _ = linearize_flat(flat, leaves, nonzeros)
 
-    def f_jvp(*tangents: Any) -> Any:
+    def f_jvp(residuals: Sequence[Any], *tangents: Any) -> Any:
         tangent_leaves, tangent_tree = tree.flatten(tangents)
         if tangent_tree != in_tree:
             raise TypeError(
@@ -199,7 +201,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
         ]
         return tree.unflatten(flat.out_tree, evaluate(jaxpr, residuals, given))
 
-    result = (tree.unflatten(flat.out_tree, outs), f_jvp)
+    result = (tree.unflatten(flat.out_tree, outs), Partial(f_jvp, residuals))
     return (*result, flat.aux) if has_aux else result
 
 

@@ -77,8 +77,9 @@ def vmap(
         result = tree.unflatten(out_tree, outs)
         targets = tree.broadcast_prefix(out_axes, result, "vmap out_axes")
         for k, target in enumerate(targets):
-            if target is None and dims[k] is not None and uniform[k] and size > 0:
-                outs[k], dims[k] = _first_element(outs[k], dims[k]), None
+            dim = dims[k]
+            if target is None and dim is not None and uniform[k] and size > 0:
+                outs[k], dims[k] = _first_element(outs[k], dim), None
         placed = [
             _place(out, dim, target, size, lambda k=k: _output_name(result, k, name))
             for k, (out, dim, target) in enumerate(safe_zip(outs, dims, targets))

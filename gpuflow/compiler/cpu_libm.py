@@ -41,7 +41,6 @@ FUNCTIONS = {
     "cbrt": ("cbrt", 1),
     "erf": ("erf", 1),
     "erfc": ("erfc", 1),
-    "lgamma": ("lgamma", 1),
     "atan2": ("atan2", 2),
     "pow": ("pow", 2),
     "hypot": ("hypot", 2),

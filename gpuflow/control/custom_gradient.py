@@ -54,7 +54,7 @@ def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
                 f"{type(pair).__name__}. Fix: return out, lambda g: ..."
             ),
         )
-        return pair
+        return pair[0], pair[1]
 
     def function(*args: Any) -> Any:
         return split(args)[0]

@@ -177,7 +177,16 @@ class custom_jvp:
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
-        """Set one rule ``(tangent, out, *primals) -> out_tangent`` per argument; None is zero."""
+        """Set one rule ``(tangent, out, *primals) -> out_tangent`` per argument; None is zero.
+
+        Raises:
+            TypeError: there are arguments without derivative, of which these rules know nothing.
+        """
+        if self.nondiff_argnums:
+            raise TypeError(
+                f"[custom_jvp] defjvps needs a function of differentiable arguments only; got "
+                f"nondiff_argnums {self.nondiff_argnums} of {self.name}. Fix: defjvp."
+            )
 
         def jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
             out = self(*primals)

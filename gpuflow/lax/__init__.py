@@ -83,6 +83,14 @@ from gpuflow.ops.contractions import dot_general as dot_general
 from gpuflow.ops.convert import convert_element_type as convert_element_type
 from gpuflow.ops.convert import copy as copy
 from gpuflow.ops.convert import stop_gradient as stop_gradient
+from gpuflow.ops.convolutions import ConvDimensionNumbers as ConvDimensionNumbers
+from gpuflow.ops.convolutions import conv as conv
+from gpuflow.ops.convolutions import conv_dimension_numbers as conv_dimension_numbers
+from gpuflow.ops.convolutions import conv_general_dilated as conv_general_dilated
+from gpuflow.ops.convolutions import conv_general_dilated_patches as conv_general_dilated_patches
+from gpuflow.ops.convolutions import conv_transpose as conv_transpose
+from gpuflow.ops.convolutions import conv_with_general_padding as conv_with_general_padding
+from gpuflow.ops.convolutions import padtype_to_pads as padtype_to_pads
 from gpuflow.ops.cumulative import cumlogsumexp as cumlogsumexp
 from gpuflow.ops.cumulative import cummax as cummax
 from gpuflow.ops.cumulative import cummin as cummin

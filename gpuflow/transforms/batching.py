@@ -60,7 +60,7 @@ class BatchTrace(Trace):
 
     def join(self, value: Any, dim: int | Uniform | None) -> Any:
         """A tracer, or the value itself when it is not mapped."""
-        if type(dim) is Uniform:
+        if isinstance(dim, Uniform):
             return BatchTracer(self, value, dim.dim, True)
         return value if dim is None else BatchTracer(self, value, dim)
 

@@ -180,3 +180,9 @@ def test_bad_arguments():
         f(1.0)
     with pytest.raises(TypeError, match="arguments must fit the function"):
         f(1.0, q=2)
+
+
+def test_defjvps_knows_no_arguments_without_derivative():
+    f = gf.custom_jvp(lambda x, n: x * n, nondiff_argnums=(1,))
+    with pytest.raises(TypeError, match=r"\[custom_jvp\] defjvps needs.*nondiff_argnums \(1,\)"):
+        f.defjvps(lambda t, out, x: t)

@@ -56,7 +56,7 @@ def test_forward_mode_differentiates_the_rule():
     def element(x):
         return gf.jvp(f, (x, 2.0), (x, 1.0))
 
-    (out, x), (tangent, x_tangent) = gf.vmap(element)(X)
+    (out, _x), (tangent, x_tangent) = gf.vmap(element)(X)
     np.testing.assert_array_equal(out, X * 2)
     np.testing.assert_array_equal(tangent, X * 2 + X)
     np.testing.assert_array_equal(x_tangent, X)

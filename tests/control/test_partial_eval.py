@@ -142,7 +142,7 @@ def test_a_rule_that_mixes_tangents_into_its_output_is_refused():
         return both[0], both[1]
 
     assert gf.jvp(f, (2.0,), (3.0,))[1].item() == 3.0
-    with pytest.raises(ValueError, match=r"\[custom_jvp_call\] a jvp rule must compute its outputs"):
+    with pytest.raises(ValueError, match=r"\[custom_jvp_call\] a jvp rule must compute"):
         gf.grad(f)(2.0)
 
 

@@ -144,6 +144,11 @@ def test_python_scalars_take_the_other_dtype():
     assert got.dtype == np.float16 and np.array_equal(np.asarray(got), 2 * x)
 
 
+def _library_call(operands, outs, params):
+    avals = [[ShapedArray(x.shape, x.dtype) for x in arrays] for arrays in (operands, outs)]
+    return dot_general_p.lower.prepare(*avals, params)
+
+
 def test_library_call_takes_views_without_copies(monkeypatch):
     """A transposed operand reaches matmul as a view; the result is written in place."""
     seen = []
@@ -162,13 +167,15 @@ def test_library_call_takes_views_without_copies(monkeypatch):
     out = np.empty((4, 5), np.float32)
     params = {"precision": None, "preferred_element_type": None}
     numbers = (((0,), (1,)), ((), ()))
-    dot_general_p.lower.call(Recorder(), [out], lhs, rhs, dimension_numbers=numbers, **params)
+    _library_call([lhs, rhs], [out], {"dimension_numbers": numbers, **params})(
+        Recorder(), [out], lhs, rhs
+    )
     np.testing.assert_allclose(out, lhs.T @ rhs.T, rtol=1e-6)
     batched = random_array(GENERATOR, (2, 3, 4), "float32")
     outs = np.empty((2, 4, 4), np.float32)
     numbers = (((1,), (1,)), ((0,), (0,)))
-    dot_general_p.lower.call(
-        Recorder(), [outs], batched, batched, dimension_numbers=numbers, **params
+    _library_call([batched, batched], [outs], {"dimension_numbers": numbers, **params})(
+        Recorder(), [outs], batched, batched
     )
     np.testing.assert_allclose(outs, batched.transpose(0, 2, 1) @ batched, rtol=1e-5)
     for (left, right, target), operands in zip(seen, ((lhs, rhs), (batched, batched))):

@@ -27,6 +27,12 @@ def test_f_vjp_passes_through_jit():
     assert leaves and gf.tree.unflatten(treedef, leaves)(y)[0].shape == (2, 2)
 
 
+def test_f_jvp_passes_through_jit():
+    _, f_jvp = gf.linearize(f, X, X)
+    got = gf.jit(lambda push, t: push(t, t))(f_jvp, X)
+    np.testing.assert_allclose(got, f_jvp(X, X), rtol=1e-6)
+
+
 @pytest.mark.parametrize("jitted", [True, False])
 def test_fwd_and_bwd(jitted):
     fwd, bwd = gf.fwd_and_bwd(f, argnums=(0, 1), jitted=jitted)
@@ -67,7 +73,7 @@ def test_argnums_take_every_kind_of_integer():
 
 
 def test_wrong_leaves_are_named():
-    out, f_vjp = gf.vjp(lambda x: {"a": x, "b": [x, 2 * x]}, 1.0)
+    _out, f_vjp = gf.vjp(lambda x: {"a": x, "b": [x, 2 * x]}, 1.0)
     with pytest.raises(ValueError, match=r"got f32\[2\] at \['b'\]\[1\]"):
         f_vjp({"a": 1.0, "b": [1.0, jnp.ones(2)]})
     with pytest.raises(TypeError, match=r"\[vjp\] cotangents must be arrays.*'text'.*\['b'\]\[1\]"):

@@ -1,0 +1,354 @@
+"""Convolutions as users write them: dimension numbers, padding by name, batch groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.ops.axes import reshape, transpose
+from gpuflow.ops.convolution import Dims, Pads, conv_p, dilated
+from gpuflow.ops.layout import rev
+
+
+class ConvDimensionNumbers(NamedTuple):
+    """Where the dimensions of the operands are: (batch, channels, *space) of ``lhs_spec`` and
+    ``out_spec``, (outputs, inputs, *space) of ``rhs_spec``."""
+
+    lhs_spec: Dims
+    rhs_spec: Dims
+    out_spec: Dims
+
+
+def conv_dimension_numbers(
+    lhs_shape: Sequence[int], rhs_shape: Sequence[int], dimension_numbers: Any
+) -> ConvDimensionNumbers:
+    """Dimension numbers from three strings such as ``("NHWC", "HWIO", "NHWC")``.
+
+    Args:
+        lhs_shape, rhs_shape: of the operands, of one rank.
+        dimension_numbers: three strings, ConvDimensionNumbers, or None for ``NC...``, ``OI...``.
+
+    Raises:
+        TypeError: ranks differ, or something else was given.
+        ValueError: strings without the letters, or with other lengths.
+    """
+    rank = len(tuple(lhs_shape))
+    check(
+        rank >= 2 and len(tuple(rhs_shape)) == rank,
+        lambda: (
+            "[conv] operands must have one rank of at least 2; got shapes "
+            f"{tuple(lhs_shape)} and {tuple(rhs_shape)}. Fix: add dimensions of size 1."
+        ),
+    )
+    if isinstance(dimension_numbers, ConvDimensionNumbers):
+        return dimension_numbers
+    if dimension_numbers is None:
+        order = tuple(range(rank))
+        return ConvDimensionNumbers(order, order, order)
+    is_triple = isinstance(dimension_numbers, (tuple, list)) and len(dimension_numbers) == 3
+    check(
+        is_triple,
+        lambda: (
+            "[conv] dimension_numbers must be three strings, ConvDimensionNumbers or None; got "
+            f"{dimension_numbers!r}. Fix: ('NHWC', 'HWIO', 'NHWC')."
+        ),
+    )
+    lhs, rhs, out = (str(spec) for spec in dimension_numbers)
+    space = [letter for letter in rhs if letter not in "OI"]
+    specs = []
+    for spec, letters in ((lhs, "NC"), (rhs, "OI"), (out, "NC")):
+        check(
+            len(spec) == rank and sorted(spec) == sorted([*letters, *space]),
+            lambda spec=spec, letters=letters: (
+                f"[conv] a dimension string must have {rank} different letters, {letters[0]}, "
+                f"{letters[1]} and those of space; got {spec!r} in {dimension_numbers!r}. "
+                "Fix: ('NHWC', 'HWIO', 'NHWC')."
+            ),
+            ValueError,
+        )
+        specs.append(tuple(spec.index(letter) for letter in (*letters, *space)))
+    return ConvDimensionNumbers(*specs)
+
+
+def padtype_to_pads(
+    in_shape: Sequence[int], window_shape: Sequence[int], window_strides: Sequence[int],
+    padding: Any,
+) -> list[tuple[int, int]]:  # fmt: skip
+    """The margins that ``"SAME"``, ``"SAME_LOWER"`` or ``"VALID"`` mean; sizes include holes.
+
+    Raises:
+        ValueError: another name.
+    """
+    name = str(padding).upper()
+    check(
+        name in ("SAME", "SAME_LOWER", "VALID"),
+        lambda: (
+            "[padding] a name must be 'SAME', 'SAME_LOWER' or 'VALID'; got "
+            f"{padding!r}. Fix: pairs (low, high) for each dimension of space."
+        ),
+        ValueError,
+    )
+    if name == "VALID":
+        return [(0, 0)] * len(tuple(in_shape))
+    pads = []
+    for size, window, stride in zip(in_shape, window_shape, window_strides, strict=True):
+        total = max((-(-size // stride) - 1) * stride + window - size, 0)
+        less, more = total // 2, total - total // 2
+        pads.append((less, more) if name == "SAME" else (more, less))
+    return pads
+
+
+def explicit_pads(
+    padding: Any, sizes: Sequence[int], windows: Sequence[int], strides: Sequence[int]
+) -> Pads:
+    """Margins from a name or from pairs."""
+    if isinstance(padding, str):
+        return tuple(padtype_to_pads(sizes, windows, strides, padding))
+    pads = tuple((int(low), int(high)) for low, high in padding)
+    check(
+        len(pads) == len(tuple(sizes)),
+        lambda: (
+            f"[padding] there must be one pair for each dimension; got {pads} for "
+            f"{len(tuple(sizes))}. Fix: (0, 0) where there is none."
+        ),
+        ValueError,
+    )
+    return pads
+
+
+def _per_dimension(name: str, values: Any, count: int) -> Dims:
+    result = (1,) * count if values is None else tuple(int(v) for v in values)
+    check(
+        len(result) == count and all(v >= 1 for v in result),
+        lambda: (
+            f"[conv_general_dilated] {name} must be {count} numbers of at least 1; got {values}. "
+            "Fix: one for each dimension of space."
+        ),
+        ValueError,
+    )
+    return result
+
+
+def conv_general_dilated(
+    lhs: Any, rhs: Any, window_strides: Sequence[int], padding: Any,
+    lhs_dilation: Sequence[int] | None = None, rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None, feature_group_count: int = 1, batch_group_count: int = 1,
+    precision: Any = None, preferred_element_type: Any = None,
+) -> Any:  # fmt: skip
+    """The convolution of machine learning: a kernel slides over an input and is not mirrored.
+
+    Args:
+        lhs: the input: batch, channels and space, in the order of ``dimension_numbers``.
+        rhs: the kernel: outputs, inputs and space.
+        window_strides: the step of the kernel in each dimension of space.
+        padding: ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"``, or pairs (low, high), which may be
+            negative.
+        lhs_dilation: distance of elements of the input, with zeros between (transposed
+            convolution).
+        rhs_dilation: distance of elements of the kernel.
+        dimension_numbers: see ``conv_dimension_numbers``.
+        feature_group_count: in how many groups channels are convolved apart.
+        batch_group_count: in how many groups examples meet groups of outputs.
+        precision: accepted as in JAX: float32 is float32.
+        preferred_element_type: dtype of the result.
+
+    Raises:
+        TypeError: dtypes or ranks that differ.
+        ValueError: numbers of channels, groups, strides or margins that do not fit.
+
+    Source: the definition of Conv in the XLA operation semantics.
+    """
+    del precision
+    numbers = conv_dimension_numbers(aval_of(lhs).shape, aval_of(rhs).shape, dimension_numbers)
+    lhs, rhs = transpose(lhs, numbers.lhs_spec), transpose(rhs, numbers.rhs_spec)
+    count = aval_of(lhs).ndim - 2
+    strides = _per_dimension("window_strides", window_strides, count)
+    holes = _per_dimension("lhs_dilation", lhs_dilation, count)
+    kernel_holes = _per_dimension("rhs_dilation", rhs_dilation, count)
+    check(
+        feature_group_count >= 1
+        and batch_group_count >= 1
+        and min(feature_group_count, batch_group_count) == 1,
+        lambda: (
+            "[conv_general_dilated] group counts must be at least 1, and one of them 1; got "
+            f"{feature_group_count} and {batch_group_count}. Fix: use one kind of groups."
+        ),
+        ValueError,
+    )
+    if isinstance(padding, str):
+        check(
+            all(d == 1 for d in holes),
+            lambda: (
+                "[conv_general_dilated] padding by name is not defined with lhs_dilation; got "
+                f"{padding!r} and {holes}. Fix: pairs, or lax.conv_transpose."
+            ),
+            ValueError,
+        )
+    sizes = [dilated(n, d) for n, d in zip(aval_of(lhs).shape[2:], holes, strict=True)]
+    windows = [dilated(n, d) for n, d in zip(aval_of(rhs).shape[2:], kernel_holes, strict=True)]
+    pads = explicit_pads(padding, sizes, windows, strides)
+    if batch_group_count > 1:
+        lhs = _batch_groups_as_channels(lhs, rhs, batch_group_count)
+    preferred = preferred_element_type
+    out = conv_p.bind(
+        lhs, rhs, window_strides=strides, padding=pads, lhs_dilation=holes,
+        rhs_dilation=kernel_holes, groups=max(feature_group_count, batch_group_count),
+        preferred_element_type=None if preferred is None else dtypes.canonicalize(preferred),
+    )  # fmt: skip
+    inverse = [0] * len(numbers.out_spec)
+    for k, d in enumerate(numbers.out_spec):
+        inverse[d] = k
+    return transpose(out, inverse)
+
+
+def _batch_groups_as_channels(lhs: Any, rhs: Any, groups: int) -> Any:
+    shape = aval_of(lhs).shape
+    check(
+        shape[0] % groups == 0 and aval_of(rhs).shape[0] % groups == 0,
+        lambda: (
+            "[conv_general_dilated] batch_group_count must divide batch and output channels; got "
+            f"{groups} for {shape[0]} and {aval_of(rhs).shape[0]}. Fix: another count."
+        ),
+        ValueError,
+    )
+    grouped = reshape(lhs, (groups, shape[0] // groups, *shape[1:]))
+    swapped = transpose(grouped, (1, 0, *range(2, 1 + len(shape))))
+    return reshape(swapped, (shape[0] // groups, groups * shape[1], *shape[2:]))
+
+
+def conv(
+    lhs: Any, rhs: Any, window_strides: Sequence[int], padding: str, precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:  # fmt: skip
+    """``conv_general_dilated`` with batch and channels, or outputs and inputs, in front."""
+    return conv_general_dilated(
+        lhs, rhs, window_strides, padding, precision=precision,
+        preferred_element_type=preferred_element_type,
+    )  # fmt: skip
+
+
+def conv_with_general_padding(
+    lhs: Any, rhs: Any, window_strides: Sequence[int], padding: Any,
+    lhs_dilation: Sequence[int] | None, rhs_dilation: Sequence[int] | None, precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:  # fmt: skip
+    """``conv`` with margins and holes."""
+    return conv_general_dilated(
+        lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, precision=precision,
+        preferred_element_type=preferred_element_type,
+    )  # fmt: skip
+
+
+def conv_transpose(
+    lhs: Any, rhs: Any, strides: Sequence[int], padding: Any,
+    rhs_dilation: Sequence[int] | None = None, dimension_numbers: Any = None,
+    transpose_kernel: bool = False, precision: Any = None, preferred_element_type: Any = None,
+    use_consistent_padding: bool = False,
+) -> Any:  # fmt: skip
+    """The gradient of a convolution by its input, as a layer: it enlarges by ``strides``.
+
+    Args:
+        lhs, rhs: input and kernel; by default ``NHC`` and ``HIO`` with as many letters of space.
+        strides: how far elements of the input are apart.
+        padding: ``"SAME"``, ``"VALID"``, or the margins of the dilated input.
+        rhs_dilation: distance of elements of the kernel.
+        dimension_numbers: see ``conv_dimension_numbers``.
+        transpose_kernel: mirror the kernel and exchange its inputs and outputs, which makes it
+            the gradient of the convolution with that kernel.
+        precision, preferred_element_type: as in ``conv_general_dilated``.
+        use_consistent_padding: explicit margins mean those of the convolution whose gradient it
+            is.
+
+    Raises:
+        TypeError, ValueError: as in ``conv_general_dilated``.
+    """
+    rank = aval_of(lhs).ndim
+    if dimension_numbers is None:
+        letters = "".join(chr(ord("a") + k) for k in range(rank - 2))
+        dimension_numbers = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
+    numbers = conv_dimension_numbers(aval_of(lhs).shape, aval_of(rhs).shape, dimension_numbers)
+    kernel_sizes = [aval_of(rhs).shape[d] for d in numbers.rhs_spec[2:]]
+    holes = tuple(rhs_dilation) if rhs_dilation is not None else (1,) * (rank - 2)
+    windows = [dilated(k, d) for k, d in zip(kernel_sizes, holes, strict=True)]
+    if isinstance(padding, str) or use_consistent_padding:
+        given = [padding] * (rank - 2) if isinstance(padding, str) else list(padding)
+        pads = [
+            _transposed_pads(window, stride, pad)
+            for window, stride, pad in zip(windows, strides, given, strict=True)
+        ]
+    else:
+        pads = list(padding)
+    if transpose_kernel:
+        rhs = rev(rhs, numbers.rhs_spec[2:])
+        order = list(range(rank))
+        a, b = numbers.rhs_spec[:2]
+        order[a], order[b] = b, a
+        rhs = transpose(rhs, order)
+    return conv_general_dilated(
+        lhs, rhs, (1,) * (rank - 2), pads, tuple(strides), holes, numbers, precision=precision,
+        preferred_element_type=preferred_element_type,
+    )  # fmt: skip
+
+
+def _transposed_pads(window: int, stride: int, padding: Any) -> tuple[int, int]:
+    if padding == "SAME":
+        total = window + stride - 2
+        before = window - 1 if stride > window - 1 else -(-total // 2)
+    elif padding == "VALID":
+        total = window + stride - 2 + max(window - stride, 0)
+        before = window - 1
+    else:
+        check(
+            not isinstance(padding, str),
+            lambda: (
+                f"[conv_transpose] padding must be 'SAME', 'VALID' or pairs; got {padding!r}. "
+                "Fix: padding='SAME'."
+            ),
+            ValueError,
+        )
+        low, high = padding
+        return window - 1 - low, window - 1 - high
+    return before, total - before
+
+
+def conv_general_dilated_patches(
+    lhs: Any, filter_shape: Sequence[int], window_strides: Sequence[int], padding: Any,
+    lhs_dilation: Sequence[int] | None = None, rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None, precision: Any = None, preferred_element_type: Any = None,
+) -> Any:  # fmt: skip
+    """The elements under the kernel at each of its places, as channels: (channels, *kernel).
+
+    Args:
+        lhs: the input.
+        filter_shape: the kernel's sizes in space.
+        window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers: as in
+            ``conv_general_dilated``; the kernel's layout is that of the numbers.
+        precision, preferred_element_type: as there.
+    """
+    window = tuple(filter_shape)
+    rank = aval_of(lhs).ndim
+    probe = (1,) * rank
+    numbers = conv_dimension_numbers(aval_of(lhs).shape, probe, dimension_numbers)
+    channels = aval_of(lhs).shape[numbers.lhs_spec[1]]
+    size = prod(window)
+    kernel = _one_hot_kernels(size, window, channels, aval_of(lhs).dtype)
+    inverse = [0] * rank
+    for k, d in enumerate(numbers.rhs_spec):
+        inverse[d] = k
+    return conv_general_dilated(
+        lhs, transpose(kernel, inverse), window_strides, padding, lhs_dilation, rhs_dilation,
+        numbers, feature_group_count=channels, precision=precision,
+        preferred_element_type=preferred_element_type,
+    )  # fmt: skip
+
+
+def _one_hot_kernels(size: int, window: Dims, channels: int, dtype: Any) -> Any:
+    """For each channel a kernel that picks out each element, f[channels * size, 1, *window]."""
+    one = np.eye(size, dtype=np.float32).reshape(size, 1, *window)
+    return np.tile(one, (channels, 1, *(1,) * len(window))).astype(dtype)
