@@ -15,6 +15,8 @@ from gpuflow.control.implicit import custom_linear_solve as custom_linear_solve
 from gpuflow.control.implicit import custom_root as custom_root
 from gpuflow.control.loops import map as map
 from gpuflow.control.loops import scan as scan
+from gpuflow.control.reducing import reduce as reduce
+from gpuflow.control.reducing import reduce_window as reduce_window
 from gpuflow.lax import linalg as linalg
 from gpuflow.lax.shapes import Precision as Precision
 from gpuflow.lax.shapes import asarray as asarray

@@ -20,6 +20,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
 from gpuflow.ops.axes import move_axis, reshape, transpose
+from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.define import check_same_dtype, define, is_number, types_text
 from gpuflow.ops.layout import rev
 from gpuflow.ops.nary import add_any_p
@@ -204,12 +205,14 @@ def _transpose(ct: Any, lhs: Any, rhs: Any, **params: Any) -> list[Any]:
     result: list[Any] = [None, None]
     for k, operand in enumerate((lhs, rhs)):
         if is_undefined(operand):
+            aval = operand.aval
             if type(ct) is Zero:
-                result[k] = Zero(operand.aval.tangent())
-            elif k == 0:
-                result[k] = _transpose_lhs(ct, lhs.aval, rhs, params)
-            else:
-                result[k] = _transpose_rhs(ct, lhs, rhs.aval, params)
+                result[k] = Zero(aval.tangent())
+                continue
+            # A wider result has a wider cotangent.
+            own = convert_element_type(ct, aval.dtype)
+            rule = _transpose_rhs if k else _transpose_lhs
+            result[k] = rule(own, lhs, aval, params) if k else rule(own, aval, rhs, params)
     return result
 
 

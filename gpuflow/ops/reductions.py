@@ -45,13 +45,13 @@ def _reduction_shape(
 # --- reduce_max, reduce_min ----------------------------------------------------------------
 
 
-def _lowest(dtype: Any) -> Any:
+def lowest(dtype: Any) -> Any:
     """The neutral element of max."""
     dtype = np.dtype(dtype)
     return -np.inf if dtypes.is_inexact(dtype) else int(np.iinfo(dtype).min)
 
 
-def _highest(dtype: Any) -> Any:
+def highest(dtype: Any) -> Any:
     """The neutral element of min."""
     dtype = np.dtype(dtype)
     return np.inf if dtypes.is_inexact(dtype) else int(np.iinfo(dtype).max)
@@ -59,13 +59,13 @@ def _highest(dtype: Any) -> Any:
 
 def _max_impl(xp: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
     if not x.size:
-        return _of_nothing(xp, x, axes, _lowest)
+        return _of_nothing(xp, x, axes, lowest)
     return _signed_zeros(xp, x, axes, xp.max(x, axis=axes), 0.0, -0.0)
 
 
 def _min_impl(xp: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
     if not x.size:
-        return _of_nothing(xp, x, axes, _highest)
+        return _of_nothing(xp, x, axes, highest)
     return _signed_zeros(xp, x, axes, xp.min(x, axis=axes), -0.0, 0.0)
 
 
@@ -144,7 +144,7 @@ reduce_max_p = define(
     impl=_max_impl,
     jvp=_chooser_jvp(reduce_max),
     batch=reduction_batch(reduce_max),
-    lower=Reduction("max", _lowest),
+    lower=Reduction("max", lowest),
 )
 
 reduce_min_p = define(
@@ -153,7 +153,7 @@ reduce_min_p = define(
     impl=_min_impl,
     jvp=_chooser_jvp(reduce_min),
     batch=reduction_batch(reduce_min),
-    lower=Reduction("min", _highest),
+    lower=Reduction("min", highest),
 )
 
 

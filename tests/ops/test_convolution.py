@@ -175,6 +175,9 @@ def test_dtypes(dtype):
     wide = lax.conv(lhs, rhs, (1,), "VALID", preferred_element_type=jnp.float32)
     if dtype in ("bfloat16", "float16"):
         assert wide.dtype == np.float32
+        slope = gf.grad(lambda w: lax.conv(
+            lhs, w, (1,), "VALID", preferred_element_type=jnp.float32).sum())(rhs)  # fmt: skip
+        assert slope.dtype == rhs.dtype and slope[0, 0, 0] == 3
 
 
 def test_empty():

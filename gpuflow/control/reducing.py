@@ -1,0 +1,277 @@
+"""reduce and reduce_window with any computation.
+
+Sums, products, extremes and logical combinations are ops of their own. Another computation is
+traced for scalars, mapped over arrays, and applied to halves (or to the elements of each window).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import tree
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axes, safe_zip
+from gpuflow.control.programs import Program, trace_program
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import Literal
+from gpuflow.core.rules import AxisData
+from gpuflow.ops.axes import broadcast_in_dim, move_axis, reduce_sum, reshape
+from gpuflow.ops.comparison import and_p, or_p, xor_p
+from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.convolution import dilated, window_count
+from gpuflow.ops.convolutions import explicit_pads
+from gpuflow.ops.elementwise import add_p, max_p, min_p, mul_p
+from gpuflow.ops.joining import concatenate
+from gpuflow.ops.layout import pad, slice_, slice_in_dim
+from gpuflow.ops.reductions import (
+    reduce_and,
+    reduce_max,
+    reduce_min,
+    reduce_or,
+    reduce_prod,
+    reduce_xor,
+)
+from gpuflow.ops.windows import reduce_window_max_p, reduce_window_min_p, reduce_window_sum_p
+from gpuflow.transforms.batching import batch_jaxpr
+
+# The op that reduces by a primitive of two operands.
+REDUCTIONS: dict[Any, Callable[..., Any]] = {
+    add_p: reduce_sum, mul_p: reduce_prod, max_p: reduce_max, min_p: reduce_min,
+    and_p: reduce_and, or_p: reduce_or, xor_p: reduce_xor,
+}  # fmt: skip
+WINDOW_REDUCTIONS: dict[Any, Any] = {
+    add_p: reduce_window_sum_p, max_p: reduce_window_max_p, min_p: reduce_window_min_p,
+}  # fmt: skip
+
+
+def _traced(
+    op: str, computation: Callable[..., Any], operands: Sequence[Any], init: Sequence[Any],
+    treedef: tree.TreeDef,
+) -> Program:  # fmt: skip
+    """The computation of two trees of scalars.
+
+    Raises:
+        TypeError: operands and initial values differ in dtype, or the result in type.
+    """
+    avals = []
+    for x, start in safe_zip(operands, init):
+        own = aval_of(x)
+        check(
+            not aval_of(start).shape,
+            lambda start=start: (
+                f"[{op}] initial values must be scalars; got {aval_of(start)}. Fix: one number."
+            ),
+        )
+        avals.append(ShapedArray((), own.dtype))
+    pair = tree.structure(
+        (tree.unflatten(treedef, range(len(avals))), tree.unflatten(treedef, range(len(avals))))
+    )
+    program = trace_program(op, computation, pair, [*avals, *avals], "computation")
+    outs = program.jaxpr.out_avals
+    check(
+        [(a.shape, a.dtype) for a in outs] == [(a.shape, a.dtype) for a in avals],
+        lambda: (
+            f"[{op}] the computation must return scalars of the operands' dtypes; got "
+            f"{', '.join(map(str, outs))} for {', '.join(map(str, avals))}. Fix: x.astype(...)."
+        ),
+    )
+    return program
+
+
+def _known_primitive(program: Program) -> Any:
+    """The primitive that the computation is, if it is one of two operands; else None."""
+    jaxpr = program.jaxpr.jaxpr
+    while len(jaxpr.eqns) == 1 and jaxpr.eqns[0].primitive.subjaxprs is not None:
+        (eqn,) = jaxpr.eqns
+        inner = eqn.primitive.subjaxprs(eqn.params)[0].jaxpr
+        if tuple(eqn.inputs) != jaxpr.invars or tuple(eqn.outputs) != jaxpr.outvars:
+            return None
+        jaxpr = inner
+    if program.consts or len(jaxpr.eqns) != 1 or len(jaxpr.invars) != 2:
+        return None
+    (eqn,) = jaxpr.eqns
+    operands = [atom for atom in eqn.inputs if type(atom) is not Literal]
+    is_whole = set(operands) == set(jaxpr.invars) and tuple(eqn.outputs) == jaxpr.outvars
+    return eqn.primitive if is_whole and len(eqn.inputs) == 2 else None
+
+
+def _combine(program: Program, first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
+    """The computation for each pair of elements of arrays of one shape."""
+    shape = aval_of(first[0]).shape
+    size = aval_of(first[0]).size
+    flat = [reshape(x, (size,)) for x in (*first, *second)]
+    count = len(program.jaxpr.out_avals)
+    flags = (*[False] * len(program.consts), *[True] * len(flat))
+    mapped, _ = batch_jaxpr(program.jaxpr, AxisData(None, size), flags, (True,) * count)
+    return [reshape(x, shape) for x in mapped(*program.consts, *flat)]
+
+
+def _filled(start: Any, shape: Sequence[int], like: Any) -> Any:
+    value = convert_element_type(start, aval_of(like).dtype)
+    return broadcast_in_dim(value, tuple(shape), ())
+
+
+def reduce(
+    operands: Any, init_values: Any, computation: Callable[[Any, Any], Any],
+    dimensions: Sequence[int], out_sharding: Any = None,
+) -> Any:  # fmt: skip
+    """Combine all elements along dimensions by an associative, commutative computation.
+
+    Args:
+        operands: a tree of arrays of one shape.
+        init_values: a tree of scalars; they are combined in once, and are best neutral.
+        computation: ``(a, b) -> c`` on trees of scalars.
+        dimensions: which dimensions are combined.
+        out_sharding: accepted as in JAX.
+
+    Returns:
+        A tree of arrays without those dimensions.
+
+    Raises:
+        TypeError: trees, shapes or dtypes that do not fit.
+        ValueError: no such dimension.
+    """
+    del out_sharding
+    leaves, treedef = tree.flatten(operands)
+    init, init_tree = tree.flatten(init_values)
+    check(
+        treedef == init_tree and bool(leaves),
+        lambda: (
+            f"[reduce] operands and initial values must have one structure; got {treedef} and "
+            f"{init_tree}. Fix: one initial value for each operand."
+        ),
+    )
+    shape = aval_of(leaves[0]).shape
+    check(
+        all(aval_of(x).shape == shape for x in leaves),
+        lambda: (
+            f"[reduce] operands must have one shape; got {[str(aval_of(x)) for x in leaves]}. "
+            "Fix: jnp.broadcast_to."
+        ),
+    )
+    axes = canonicalize_axes(tuple(dimensions), len(shape), "reduce")
+    program = _traced("reduce", computation, leaves, init, treedef)
+    kept = tuple(n for d, n in enumerate(shape) if d not in axes)
+    known = REDUCTIONS.get(_known_primitive(program))
+    if known is not None:
+        outs = [known(leaves[0], axes)]
+    else:
+        outs = _by_halves(program, leaves, axes, kept)
+    starts = [_filled(value, kept, x) for value, x in safe_zip(init, leaves)]
+    results = starts if outs is None else _combine(program, starts, outs)
+    return tree.unflatten(treedef, results)
+
+
+def _by_halves(
+    program: Program, leaves: Sequence[Any], axes: Sequence[int], kept: tuple[int, ...]
+) -> list[Any] | None:
+    """Combine halves until one element is left; None for no elements."""
+    parts = []
+    for x in leaves:
+        for position, axis in enumerate(axes):
+            x = move_axis(x, axis, position)
+        parts.append(x if 0 in kept else reshape(x, (_count(x, kept), *kept)))
+    if 0 in kept:
+        return None
+    count = aval_of(parts[0]).shape[0]
+    if count == 0:
+        return None
+    while count > 1:
+        half = count // 2
+        first = [slice_in_dim(x, 0, half) for x in parts]
+        second = [slice_in_dim(x, half, 2 * half) for x in parts]
+        rest = [slice_in_dim(x, 2 * half, count) for x in parts]
+        merged = _combine(program, first, second)
+        odd = count % 2
+        parts = [concatenate([a, b], 0) if odd else a for a, b in safe_zip(merged, rest)]
+        count = half + odd
+    return [reshape(x, kept) for x in parts]
+
+
+def _count(x: Any, kept: tuple[int, ...]) -> int:
+    return aval_of(x).size // max(int(np.prod(kept, dtype=np.int64)), 1)
+
+
+# --- windows -------------------------------------------------------------------------------
+
+
+def reduce_window(
+    operand: Any, init_value: Any, computation: Callable[[Any, Any], Any],
+    window_dimensions: Sequence[int], window_strides: Sequence[int] | None = None,
+    padding: Any = "VALID", base_dilation: Sequence[int] | None = None,
+    window_dilation: Sequence[int] | None = None,
+) -> Any:  # fmt: skip
+    """Combine the elements in each place of a sliding window.
+
+    Args:
+        operand: an array, or a tree of arrays of one shape.
+        init_value: a scalar for each; what margins and holes hold, best the neutral element.
+        computation: ``(a, b) -> c`` on (trees of) scalars.
+        window_dimensions: the window's sizes, one for each dimension.
+        window_strides: its steps; None: 1.
+        padding: ``"VALID"``, ``"SAME"``, ``"SAME_LOWER"``, or pairs (low, high).
+        base_dilation, window_dilation: distances of elements of operand and window; None: 1.
+
+    Returns:
+        An array, or a tree of arrays, with one element for each place of the window.
+
+    Raises:
+        TypeError: dtypes that do not fit.
+        ValueError: sizes, strides or margins that do not fit.
+
+    Source: the definition of ReduceWindow in the XLA operation semantics.
+    """
+    leaves, treedef = tree.flatten(operand)
+    init = tree.leaves(init_value)
+    program = _traced("reduce_window", computation, leaves, init, treedef)
+    shape = aval_of(leaves[0]).shape
+    ones = (1,) * len(shape)
+    window = tuple(int(n) for n in window_dimensions)
+    strides = ones if window_strides is None else tuple(int(n) for n in window_strides)
+    holes = ones if base_dilation is None else tuple(int(n) for n in base_dilation)
+    gaps = ones if window_dilation is None else tuple(int(n) for n in window_dilation)
+    check(
+        all(len(v) == len(shape) for v in (window, strides, holes, gaps))
+        and all(n >= 1 for v in (window, strides, holes, gaps) for n in v),
+        lambda: (
+            "[reduce_window] window sizes, strides and dilations must be given for each dimension "
+            f"and be at least 1; got {window}, {strides}, {holes}, {gaps} for shape {shape}. "
+            "Fix: 1 where nothing slides."
+        ),
+        ValueError,
+    )
+    sizes = [dilated(n, d) for n, d in zip(shape, holes, strict=True)]
+    windows = [dilated(n, d) for n, d in zip(window, gaps, strict=True)]
+    pads = explicit_pads(padding, sizes, windows, strides)
+    known = WINDOW_REDUCTIONS.get(_known_primitive(program))
+    if known is not None:
+        made = known.bind(
+            leaves[0], window_dimensions=window, window_strides=strides, padding=pads,
+            base_dilation=holes, window_dilation=gaps,
+        )  # fmt: skip
+        start = _filled(init[0], aval_of(made).shape, made)
+        return tree.unflatten(treedef, _combine(program, [start], [made]))
+    counts = [
+        window_count(n, w, stride, pair)
+        for n, w, stride, pair in zip(sizes, windows, strides, pads, strict=True)
+    ]
+    config = [(low, high, d - 1) for (low, high), d in zip(pads, holes, strict=True)]
+    wide = [
+        pad(x, convert_element_type(value, aval_of(x).dtype), config)
+        for x, value in safe_zip(leaves, init)
+    ]
+    total = [_filled(value, counts, x) for value, x in safe_zip(init, leaves)]
+    if 0 in counts:
+        return tree.unflatten(treedef, total)
+    for offset in product(*map(range, window)):
+        starts = [k * d for k, d in zip(offset, gaps, strict=True)]
+        limits = [
+            a + (n - 1) * s + 1 for a, n, s in zip(starts, counts, strides, strict=True)
+        ]
+        part = [slice_(x, starts, limits, strides) for x in wide]
+        total = _combine(program, total, part)
+    return tree.unflatten(treedef, total)

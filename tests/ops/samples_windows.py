@@ -1,0 +1,31 @@
+"""How the sweep calls window reductions."""
+
+from sweep import Sample
+
+
+def _params(window, strides, pads, base=None, gaps=None, **more):
+    ones = (1,) * len(window)
+    return {
+        "window_dimensions": window, "window_strides": strides, "padding": pads,
+        "base_dilation": base or ones, "window_dilation": gaps or ones, **more,
+    }  # fmt: skip
+
+
+_CASES = [
+    (((6,),), ((3,), (2,), ((1, 0),))),
+    (((2, 4, 5),), ((1, 2, 3), (1, 2, 1), ((0, 0), (0, 1), (1, 1)))),
+    (((5,),), ((2,), (1,), ((2, -1),), (3,), (2,))),
+]
+_SAMPLES = [Sample(shapes, _params(*arguments)) for shapes, arguments in _CASES]
+
+SAMPLES = {
+    "reduce_window_sum": _SAMPLES,
+    # Some windows of the last case are empty: their extreme is infinite.
+    "reduce_window_max": _SAMPLES[:2],
+    "reduce_window_min": _SAMPLES[:2],
+    "window_place": [
+        Sample(shapes, _params(*arguments, least=least, batch_dims=0))
+        for shapes, arguments in _CASES[:2]
+        for least in (False, True)
+    ],
+}
