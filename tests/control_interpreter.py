@@ -1,4 +1,4 @@
-"""Programs run op by op, loops and branches as Python loops and ifs: what the compiled ones mean."""
+"""Programs run op by op, with Python loops and ifs for loops and branches: what they mean."""
 
 import numpy as np
 
