@@ -194,21 +194,46 @@ def _next_after(x: Any, towards: float) -> Any:
     return select_where(stays, x, moved)
 
 
-def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None) -> Any:
+def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "low") -> Any:
     """True with probability ``p``.
+
+    Args:
+        key: a key.
+        p: probabilities.
+        shape: sizes of the result; None: those of ``p``.
+        mode: ``"high"`` takes twice as many bits, for probabilities below 1e-6.
 
     Raises:
         TypeError: ``p`` is no float.
+        ValueError: another mode.
     """
     typed, _ = typed_key("bernoulli", key)
     check(
         is_value(p) and dtypes.is_floating(aval_of(p).dtype),
         lambda: f"[bernoulli] p must be a float; got {p!r}. Fix: p=0.5.",
     )
+    _check_mode("bernoulli", mode, ("low", "high"))
     sizes = aval_of(p).shape if shape is None else as_shape("bernoulli", shape)
     check_parameters("bernoulli", sizes, p)
-    drawn = uniform_of(typed, sizes, aval_of(p).dtype, 0.0, 1.0)
-    return lax.lt(drawn, to_shape(convert(p, aval_of(p).dtype), sizes))
+    dtype = aval_of(p).dtype
+    p = to_shape(convert(p, dtype), sizes)
+    if mode == "low":
+        return lax.lt(uniform_of(typed, sizes, dtype, 0.0, 1.0), p)
+    both = uniform_of(typed, (2, *sizes), dtype, 0.0, 1.0)
+    return lax.lt(both[1] * _resolution(dtype), lax.sub(p, both[0]))
+
+
+def _resolution(dtype: Any) -> Any:
+    """The distance of neighboring uniform numbers."""
+    return np.asarray(2.0 ** -ml_dtypes.finfo(dtype).nmant, dtype)[()]
+
+
+def _check_mode(name: str, mode: str, modes: tuple[str, ...]) -> None:
+    check(
+        mode in modes,
+        lambda: f"[{name}] mode must be one of {modes}; got {mode!r}. Fix: mode='low'.",
+        ValueError,
+    )
 
 
 def rademacher(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
@@ -285,9 +310,22 @@ def exponential(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     return _drawn("exponential", _exponential, key, shape, dtype)
 
 
-def gumbel(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
-    """Random numbers of the standard Gumbel distribution."""
-    return _drawn("gumbel", _gumbel, key, shape, dtype)
+def gumbel(
+    key: Any, shape: Shape = (), dtype: Any = None, mode: str | None = None
+) -> Any:
+    """Random numbers of the standard Gumbel distribution.
+
+    Args:
+        key: a key.
+        shape: sizes of the result.
+        dtype: a float dtype.
+        mode: ``"high"`` takes twice as many bits, for rare large numbers; None: ``"low"``.
+
+    Raises:
+        ValueError: another mode, or a dtype that is no float.
+    """
+    _check_mode("gumbel", mode or "low", ("low", "high"))
+    return _drawn("gumbel", _fine_gumbel if mode == "high" else _gumbel, key, shape, dtype)
 
 
 def laplace(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
@@ -322,6 +360,17 @@ def _gumbel(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 @compiled_if_large
+def _fine_gumbel(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """The bits below the resolution of a small uniform number come from a second one."""
+    both = uniform_of(typed, (2, *shape), dtype, 0.0, 1.0)
+    high, low = both[0], both[1]
+    tiny = np.asarray(ml_dtypes.finfo(dtype).tiny, dtype)[()]
+    finer = lax.add(lax.add(high, lax.mul(_resolution(dtype), low)), tiny)
+    u = jnp.where(high >= convert(0.5, dtype), high, finer)
+    return lax.neg(lax.log(lax.neg(lax.log1p(lax.neg(u)))))
+
+
+@compiled_if_large
 def _laplace(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     low = -1.0 + float(ml_dtypes.finfo(dtype).epsneg)
     u = uniform_of(typed, shape, dtype, low, 1.0)
@@ -340,7 +389,10 @@ def _cauchy(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return lax.tan(lax.mul(convert(np.pi, dtype), lax.sub(u, convert(0.5, dtype))))
 
 
-def categorical(key: Any, logits: Any, axis: int = -1, shape: Shape | None = None) -> Any:
+def categorical(
+    key: Any, logits: Any, axis: int = -1, shape: Shape | None = None, replace: bool = True,
+    mode: str | None = None,
+) -> Any:  # fmt: skip
     """Positions along ``axis``, with probabilities ``softmax(logits)``.
 
     Args:
@@ -348,8 +400,13 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Shape | None = Non
         logits: float array.
         axis: the axis of the categories.
         shape: sizes of the result; must end in those of ``logits`` without ``axis``.
+        replace: whether a category may be drawn again; if not, the draws are the leading axes.
+        mode: as in ``gumbel``.
 
-    Source: the Gumbel-max trick, ``argmax(logits + gumbel)``.
+    Raises:
+        ValueError: a shape that does not fit, or more draws without replacement than categories.
+
+    Source: the Gumbel-max trick, ``argmax(logits + gumbel)``; without replacement the largest ones.
     """
     logits = jnp.asarray(logits)
     own = aval_of(logits).shape
@@ -358,7 +415,26 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Shape | None = Non
     sizes = batch if shape is None else as_shape("categorical", shape)
     check_parameters("categorical", sizes, np.zeros(batch, np.bool_))
     prefix = sizes[: len(sizes) - len(batch)]
+    if not replace:
+        return _without_replacement(key, logits, place, prefix, sizes, mode)
     full = list(sizes[len(prefix) :])
     full.insert(place + len(own), own[place])
-    noise = gumbel(key, (*prefix, *full), aval_of(logits).dtype)
+    noise = gumbel(key, (*prefix, *full), aval_of(logits).dtype, mode)
     return jnp.argmax(jnp.add(noise, jnp.expand_dims(logits, tuple(range(len(prefix))))), place)
+
+
+def _without_replacement(
+    key: Any, logits: Any, place: int, prefix: tuple[int, ...], sizes: tuple[int, ...], mode: Any
+) -> Any:
+    count, categories = math.prod(prefix), aval_of(logits).shape[place]
+    check(
+        count <= categories,
+        lambda: (
+            "[categorical] without replacement there must be a category for each draw; got "
+            f"{count} draws and {categories} categories. Fix: replace=True, or a smaller shape."
+        ),
+        ValueError,
+    )
+    noise = gumbel(key, aval_of(logits).shape, aval_of(logits).dtype, mode)
+    chosen = lax.top_k(jnp.moveaxis(jnp.add(logits, noise), place, -1), count)[1]
+    return jnp.reshape(jnp.moveaxis(chosen, -1, 0), sizes)

@@ -35,6 +35,9 @@ DRAWS = [
     ("poisson", ([0.0, 0.5, 3.0, 9.9, 30.0, 1000.0],), {}), ("poisson", (4.0,), {"shape": (6,)}),
     ("binomial", ([0.0, 5.0, 40.0, 1000.0], [0.3, 0.5, 0.7, 0.4]), {}),
     ("binomial", (-1.0, 0.5), {"shape": (2,)}),
+    ("bernoulli", (0.3,), {"shape": (9,), "mode": "high"}),
+    ("gumbel", (), {"shape": (5,), "mode": "high"}),
+    ("categorical", ([0.1, 2.0, -1.0, 0.5],), {"shape": (3,), "replace": False}),
     ("multinomial", (20.0, [0.2, 0.5, 0.3]), {}), ("orthogonal", (3,), {}),
 ]  # fmt: skip
 
