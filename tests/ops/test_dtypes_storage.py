@@ -1,0 +1,82 @@
+"""Dtypes that are for storage: 8-bit floats and 4-bit integers, eager and compiled."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow import lax
+
+FLOATS = [
+    ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3b11fnuz,
+    ml_dtypes.float8_e5m2fnuz, ml_dtypes.float8_e4m3fnuz,
+]  # fmt: skip
+INTEGERS = [(ml_dtypes.int4, -8, 7), (ml_dtypes.uint4, 0, 15)]
+MODES = [lambda f: f, gf.jit]
+X = np.array([0.0, -0.0, 1.5, -3.0, 0.07, 100.0, 300.0, 1e9, np.inf, np.nan], np.float32)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("mode", MODES, ids=["eager", "jit"])
+def test_narrow_floats(dtype, mode):
+    got = mode(lambda x: lax.convert_element_type(x, dtype))(X)
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(got).astype(float), X.astype(dtype).astype(float))
+    back = mode(lambda x: lax.convert_element_type(x, jnp.float32))(got)
+    np.testing.assert_array_equal(back, X.astype(dtype).astype(np.float32))
+
+
+@pytest.mark.parametrize(("dtype", "low", "high"), INTEGERS)
+@pytest.mark.parametrize("mode", MODES, ids=["eager", "jit"])
+def test_narrow_integers_saturate(dtype, low, high, mode):
+    got = mode(lambda x: lax.convert_element_type(x, dtype))(X)
+    want = np.clip(np.nan_to_num(np.trunc(X), nan=0.0), low, high)
+    np.testing.assert_array_equal(np.asarray(got).astype(float), want)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *[row[0] for row in INTEGERS]])
+@pytest.mark.parametrize("mode", MODES, ids=["eager", "jit"])
+def test_layout(dtype, mode):
+    x = np.arange(6).reshape(2, 3).astype(dtype)
+
+    def f(x):
+        return x.T, x[::-1], x.reshape(3, 2), jnp.concatenate([x, x]), x[:, 1], x[jnp.array([1])]
+
+    for got, want in zip(
+        mode(f)(x),
+        (x.T, x[::-1], x.reshape(3, 2), np.concatenate([x, x]), x[:, 1], x[np.array([1])]),
+        strict=True,
+    ):
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(np.asarray(got).astype(float), want.astype(float))
+
+
+@pytest.mark.parametrize("source", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("target", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
+def test_casts_to_integers_saturate(source, target):
+    with gf.enable_x64():
+        bounds = np.iinfo(target)
+        x = jnp.asarray(
+            [0.0, -0.9, 1.9, -1.9, 127.6, -129.0, 4e4, -4e4, 3e38, -3e38, np.inf, -np.inf, np.nan]
+        ).astype(source)
+        exact = np.asarray(x).astype(np.float64)
+        want = []
+        for value in exact:
+            if np.isnan(value):
+                want.append(0)
+            elif np.isinf(value):
+                want.append(bounds.max if value > 0 else bounds.min)
+            else:
+                want.append(min(max(int(value), bounds.min), bounds.max))
+        for mode in MODES:
+            got = mode(lambda x: x.astype(target))(x)
+            assert np.asarray(got).tolist() == want
+
+
+def test_the_x64_switch():
+    assert jnp.asarray(np.float64(1)).dtype == np.float32
+    with gf.enable_x64():
+        assert jnp.asarray(np.float64(1)).dtype == np.float64
+        assert gf.jit(lambda x: x + 1)(jnp.arange(3)).dtype == np.int64
+    assert gf.jit(lambda x: x + 1)(jnp.arange(3)).dtype == np.int32
