@@ -98,7 +98,7 @@ CASES = [
     (lambda: jnp.arrange, AttributeError, r"'arrange'. Fix: use jnp\.arange"),
     (lambda: jnp.qqqqq, AttributeError, "one of Array, abs"),
     (lambda: nn.rellu, AttributeError, r"nn\.relu"),
-    (lambda: lax.conv, AttributeError, "lax"),
+    (lambda: lax.convv, AttributeError, "lax"),
     (lambda: nn.qqqqq, AttributeError, "one of celu, elu, gelu"),
     (lambda: gpuflow.value_and_gard, AttributeError, r"Fix: use gpuflow\.value_and_grad"),
     (lambda: gpuflow.qqqqq, AttributeError, "one of Array, Device.*, jit, .*numpy, "),
