@@ -279,6 +279,7 @@ def _outputs(
             copies.append(CopyStep(_operand(program, atom), target))
             outputs.append(target)
         else:
+            assert isinstance(atom, Var)  # literals are fixed
             taken.add(atom)
             outputs.append(atom)
     return tuple(outputs), copies

@@ -17,7 +17,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes, safe_zip
 from gpuflow.control.programs import Program, trace_program
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.jaxpr import Literal
+from gpuflow.core.jaxpr import Literal, subjaxprs
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.axes import broadcast_in_dim, move_axis, reduce_sum, reshape
 from gpuflow.ops.comparison import and_p, or_p, xor_p
@@ -85,9 +85,9 @@ def _traced(
 def _known_primitive(program: Program) -> Any:
     """The primitive that the computation is, if it is one of two operands; else None."""
     jaxpr = program.jaxpr.jaxpr
-    while len(jaxpr.eqns) == 1 and jaxpr.eqns[0].primitive.subjaxprs is not None:
+    while len(jaxpr.eqns) == 1 and subjaxprs(jaxpr.eqns[0]):
         (eqn,) = jaxpr.eqns
-        inner = eqn.primitive.subjaxprs(eqn.params)[0].jaxpr
+        inner = subjaxprs(eqn)[0].jaxpr
         if tuple(eqn.inputs) != jaxpr.invars or tuple(eqn.outputs) != jaxpr.outvars:
             return None
         jaxpr = inner

@@ -179,16 +179,15 @@ def transpose_scan(
     undefined = [is_undefined(operand) for operand in operands]
     linear = _linear_carries(jaxpr.jaxpr, undefined, num_consts, num_carry)
     if not all(linear):
-        jaxpr, operands, cotangents = _without_known_carries(
+        body, values, kept = _without_known_carries(
             bind, jaxpr, operands, cotangents, linear, num_consts, num_carry, reverse, params
         )
-        num_carry = sum(linear)
-        undefined = [is_undefined(operand) for operand in operands]
+        count = sum(linear)
         reordered = transpose_scan(
-            bind, cotangents, *operands, jaxpr=jaxpr, num_consts=num_consts, num_carry=num_carry,
+            bind, kept, *values, jaxpr=body, num_consts=num_consts, num_carry=count,
             reverse=reverse, **params,
         )  # fmt: skip
-        return _with_known_carries(reordered, linear, num_consts, num_carry)
+        return _with_known_carries(reordered, linear, num_consts, count)
     flags = tuple(type(cotangent) is not Zero for cotangent in cotangents[num_carry:])
     body = _backward_body(jaxpr, tuple(undefined), flags, num_consts, num_carry)
     known = [None if flag else x for x, flag in safe_zip(operands, undefined)]

@@ -175,8 +175,8 @@ def find_sums(parts: Parts) -> list[Sum]:
         if readers.get(carry) != 1 or readers.get(out) != 1 or carry not in added.inputs:
             continue
         term = added.inputs[1 - added.inputs.index(carry)]
-        found = None if type(term) is Literal else _product(term, producers, readers)
-        if found is not None and _is_worthwhile(found, parts):
+        found = _product(term, producers, readers) if isinstance(term, Var) else None
+        if found is not None and isinstance(term, Var) and _is_worthwhile(found, parts):
             sums.append(Sum(carry, tuple(found), term, _factors(found)))
     return sums
 

@@ -93,8 +93,8 @@ def _hoistable(body: Jaxpr, num_consts: int) -> tuple[list[Eqn], list[Var]]:
 
     def read(atom: Atom) -> None:
         """The body reads ``atom``: cross it, or stay inside and read its operands."""
-        eqn = None if type(atom) is Literal else producers.get(atom)
-        if eqn is None:
+        eqn = producers.get(atom) if isinstance(atom, Var) else None
+        if eqn is None or not isinstance(atom, Var):
             return
         if _is_cheap(eqn):
             for operand in eqn.inputs:

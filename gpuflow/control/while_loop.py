@@ -82,10 +82,12 @@ def _shape(
     return [aval.update(shape=(*own, *aval.shape)) for aval in body.out_avals]
 
 
-def _split(values: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], ...]:
+def _split(
+    values: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], list[Any], list[Any]]:
     first, second = params["num_condition_consts"], params["num_body_consts"]
-    parts = slice(0, first), slice(first, first + second), slice(first + second, None)
-    return tuple(list(values[part]) for part in parts)
+    split = first + second
+    return list(values[:first]), list(values[first:split]), list(values[split:])
 
 
 def _derivative(

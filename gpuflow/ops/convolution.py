@@ -225,6 +225,7 @@ def _batch(
     lhs, rhs = operands
     count, groups = axis.size, params["groups"]
     if dims[1] is None:
+        assert dims[0] is not None
         lhs = move_axis(lhs, dims[0], 0)
         shape = aval_of(lhs).shape
         out = conv_p.bind(reshape(lhs, (count * shape[1], *shape[2:])), rhs, **params)

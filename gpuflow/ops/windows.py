@@ -92,6 +92,7 @@ def _impl(
             offsets = [k * dilation if e == d else 0 for e in range(x.ndim)]
             part = out[_slices(sizes, offsets, steps)]
             total = part if total is None else getattr(xp, combine)(total, part)
+        assert total is not None  # windows have at least one element
         out = total
     return xp.ascontiguousarray(out).reshape(counts).astype(x.dtype, copy=False)
 
@@ -170,14 +171,14 @@ def _place_impl(
     filling = (highest if least else lowest)(x.dtype)
     values = padded(xp, x, 0, padding, base_dilation, filling)
     places = padded(xp, numbers, 0, padding, base_dilation, -1)
-    best, found = None, None
+    first = _slices(counts, [0] * x.ndim, window_strides)
+    best, found = values[first].copy(), places[first].copy()
     for offset in itertools.product(*map(range, window_dimensions)):
+        if not any(offset):
+            continue
         at = [k * d for k, d in zip(offset, window_dilation, strict=True)]
         slices = _slices(counts, at, window_strides)
         value, place = values[slices], places[slices]
-        if best is None:
-            best, found = value.copy(), place.copy()
-            continue
         better = value < best if least else value > best
         better = (better & (place >= 0)) | ((found < 0) & (place >= 0))
         if dtypes.is_floating(x.dtype):
