@@ -9,6 +9,9 @@ from setuptools import find_packages, setup
 setup(
     packages=[*find_packages(include=["gpuflow", "gpuflow.*"]), "gpuflow.kernels"],
     package_dir={"gpuflow.kernels": "kernels"},
-    package_data={"gpuflow": ["py.typed"], "gpuflow.kernels": ["*.cu", "*.cuh"]},
+    package_data={
+        "gpuflow": ["py.typed", "compiler/native/*.ll"],
+        "gpuflow.kernels": ["*.cu", "*.cuh"],
+    },
     include_package_data=False,
 )

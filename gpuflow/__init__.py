@@ -58,7 +58,7 @@ from gpuflow.control.remat_policies import checkpoint_policies as checkpoint_pol
 from gpuflow.runtime.array import Array as Array
 from gpuflow.runtime.device import Device as Device
 from gpuflow.runtime.device import default_backend as default_backend
-from gpuflow.runtime.driver_cpu import cache_stats as cache_stats
+from gpuflow.runtime.kernels import cache_stats as cache_stats
 from gpuflow.timing import timeit as timeit
 from gpuflow.version import __version__ as __version__
 

@@ -11,7 +11,7 @@ import itertools
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType
@@ -149,28 +149,48 @@ class _Linker:
         """In a forked child: the thread that held the lock is gone."""
         self._lock = threading.Lock()
 
-    def link(self, built: Object) -> tuple[Any, int]:
-        """The library that owns the code and the address of the entry."""
+    def link(
+        self, code: bytes, symbols: Sequence[str], imports: Mapping[str, int]
+    ) -> tuple[Any, dict[str, int]]:
+        """The library that owns the code, and the addresses of its symbols."""
         with self._lock:
             if self._engine is None:
-                self._engine = _create_engine()
-            builder = llvm.JITLibraryBuilder().add_object_img(built.code)
-            builder.export_symbol(built.entry).add_current_process()
-            for symbol in built.imports:
-                address = cpu_libm.resolve(symbol)
-                if address is not None:
-                    builder.import_symbol(symbol, address)
+                self._engine = llvm.create_lljit_compiler(host_machine())
+            builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+            for symbol in symbols:
+                builder.export_symbol(symbol)
+            for symbol, address in imports.items():
+                builder.import_symbol(symbol, address)
             library = builder.link(self._engine, f"gpuflow_{next(self._numbers)}")
-            return library, library[built.entry]
+            return library, {symbol: library[symbol] for symbol in symbols}
 
 
-def _create_engine() -> Any:
+def host_machine() -> Any:
+    """LLVM's description of this processor, to emit or link code for it."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(
+    return llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), jit=True
     )
-    return llvm.create_lljit_compiler(machine)
+
+
+def link_symbols(
+    code: bytes, symbols: Sequence[str], imports: Mapping[str, int]
+) -> tuple[Any, dict[str, int]]:
+    """Link an object file into this process.
+
+    Args:
+        code: the object file.
+        symbols: its functions that are wanted.
+        imports: addresses of functions that it calls; others are looked up in the process.
+
+    Returns:
+        What owns the code, and the functions' addresses, which are valid while it lives.
+
+    Raises:
+        RuntimeError: a symbol is missing.
+    """
+    return _linker.link(code, symbols, imports)
 
 
 _linker = _Linker()
@@ -190,7 +210,10 @@ def load_cpu(built: Object) -> LoadedKernel:
     Raises:
         RuntimeError: a symbol is missing.
     """
-    library, address = _linker.link(built)
+    found = {symbol: cpu_libm.resolve(symbol) for symbol in built.imports}
+    imports = {symbol: address for symbol, address in found.items() if address is not None}
+    library, addresses = link_symbols(built.code, (built.entry,), imports)
+    address = addresses[built.entry]
     call: Any = _PROTOTYPE(address)
     # Whoever holds only the function must own the code as well.
     call.keepalive = library

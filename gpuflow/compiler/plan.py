@@ -20,7 +20,7 @@ from gpuflow.compiler.space import Program, Space
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Branch, HostCall, Layout, Library, Loop, ScanForm
-from gpuflow.core.views import View
+from gpuflow.core.views import View, contiguous
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
 
@@ -46,6 +46,11 @@ class KernelStep:
     eqns: tuple[Eqn, ...]
     kind: str = "kernel"
 
+    @property
+    def name(self) -> str:
+        """What the step does, in a word."""
+        return self.kernel.name
+
 
 @dataclass(frozen=True)
 class CallStep:
@@ -55,6 +60,11 @@ class CallStep:
     operands: tuple[Operand, ...]
     kind: str = "library"
 
+    @property
+    def name(self) -> str:
+        """What the step does, in a word."""
+        return self.eqn.primitive.name
+
 
 @dataclass(frozen=True)
 class CopyStep:
@@ -63,6 +73,11 @@ class CopyStep:
     source: Operand
     target: Var
     kind: str = "copy"
+
+    @property
+    def name(self) -> str:
+        """What the step does, in a word."""
+        return "copy"
 
 
 @dataclass(frozen=True)
@@ -79,7 +94,7 @@ class ProgramStep:
 
     Attributes:
         eqn: the equation; its ``lower`` says how the programs are run.
-        operands: as for a library call.
+        operands: as for a library call; row-major.
         programs: the compiled programs.
         workspace: a buffer for what the programs need while they run.
     """
@@ -89,6 +104,11 @@ class ProgramStep:
     programs: tuple[Inner, ...]
     workspace: Var
     kind: str = "program"
+
+    @property
+    def name(self) -> str:
+        """What the step does, in a word."""
+        return self.eqn.primitive.name
 
 
 Step = KernelStep | CallStep | CopyStep | ProgramStep
@@ -201,7 +221,7 @@ def bind(
     free, taken = set(donated), {}
     for number, group in enumerate(template.groups):
         if group.space is None:
-            steps.append(_call_step(program, jaxpr.eqns[group.members[0]], programs))
+            steps += _call_steps(program, jaxpr.eqns[group.members[0]], programs)
         else:
             space = _with_sizes(program, group.space)
             in_place = choose_in_place(program, space, number, last, free)
@@ -230,13 +250,19 @@ def _operand(program: Program, atom: Atom) -> Operand:
     return Operand(*program.place(atom), atom.aval)
 
 
-def _call_step(program: Program, eqn: Eqn, programs: Programs) -> CallStep | ProgramStep:
-    operands = tuple(_operand(program, atom) for atom in eqn.inputs)
-    if isinstance(eqn.primitive.lower, (Loop, Branch)):
-        workspace = Var(ShapedArray((workspace_bytes(eqn, programs[eqn]),), np.uint8))
-        return ProgramStep(eqn, operands, programs[eqn], workspace)
-    kind = "host" if isinstance(eqn.primitive.lower, HostCall) else "library"
-    return CallStep(eqn, operands, kind)
+def _call_steps(program: Program, eqn: Eqn, programs: Programs) -> list[Step]:
+    operands = [_operand(program, atom) for atom in eqn.inputs]
+    if not isinstance(eqn.primitive.lower, (Loop, Branch)):
+        kind = "host" if isinstance(eqn.primitive.lower, HostCall) else "library"
+        return [CallStep(eqn, tuple(operands), kind)]
+    copies: list[Step] = []
+    for k, operand in enumerate(operands):
+        if operand.view is not None and not operand.view.is_contiguous:
+            row_major = Var(operand.aval)
+            copies.append(CopyStep(operand, row_major))
+            operands[k] = Operand(row_major, contiguous(operand.aval.shape), operand.aval)
+    workspace = Var(ShapedArray((workspace_bytes(eqn, programs[eqn]),), np.uint8))
+    return [*copies, ProgramStep(eqn, tuple(operands), programs[eqn], workspace)]
 
 
 def carried_avals(eqn: Eqn) -> list[ShapedArray]:
@@ -252,6 +278,23 @@ def carried_avals(eqn: Eqn) -> list[ShapedArray]:
 def rounded_bytes(aval: ShapedArray) -> int:
     """Bytes of an array in an arena, where addresses are aligned."""
     return -(-max(aval.size * storage_dtype(aval.dtype).itemsize, 1) // ALIGNMENT) * ALIGNMENT
+
+
+def carried_places(step: ProgramStep, start: int) -> tuple[tuple[int, int], list[int]]:
+    """What lies in a step's workspace: where its programs' memory is, and its second carries.
+
+    Args:
+        start: where the workspace is in the arena.
+
+    Returns:
+        (offset, bytes) of the programs' memory and the offsets of the carries.
+    """
+    count = max(inner.plan.arena_bytes for inner in step.programs)
+    at, offsets = start + -(-count // ALIGNMENT) * ALIGNMENT, []
+    for aval in carried_avals(step.eqn):
+        offsets.append(at)
+        at += rounded_bytes(aval)
+    return (start, count), offsets
 
 
 def workspace_bytes(eqn: Eqn, programs: Sequence[Inner]) -> int:

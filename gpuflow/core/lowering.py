@@ -73,6 +73,25 @@ class Indexed:
     linear: bool = False
 
 
+Dims = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Product:
+    """Which dimensions of two operands make a stack of matrix products.
+
+    The result is row-major with dimensions batch, rows, columns. Sums are made in the operands'
+    dtype, which is the result's.
+
+    Attributes:
+        left: the left operand's dimensions: batch, rows, depth.
+        right: the right operand's dimensions: batch, depth, columns.
+    """
+
+    left: tuple[Dims, Dims, Dims]
+    right: tuple[Dims, Dims, Dims]
+
+
 @dataclass(frozen=True)
 class Library:
     """A call of ``impl`` on whole arrays (GEMM, FFT, sort, ...).
@@ -83,6 +102,8 @@ class Library:
         prepare: ``(in_avals, out_avals, params) -> (xp, out_arrays, *arrays) -> None``, in place of
             ``call``: what follows from the types is done once.
         flops: ``(in_avals, out_avals, params) -> int``.
+        product: ``(in_avals, out_avals, params) -> Product``, or None: the call as products of
+            matrices, for platforms with a GEMM of their own.
         transposed: ``(eqn, permutation, build) -> atom``, the output with permuted dimensions made
             directly, or None where it cannot.
         summed: ``(eqn, axes, build) -> atom``, the output summed over axes made directly, or None
@@ -92,6 +113,7 @@ class Library:
     call: Callable[..., None] | None = None
     prepare: Callable[..., Callable[..., None]] | None = None
     flops: Callable[..., int] | None = None
+    product: Callable[..., Product | None] | None = None
     transposed: Callable[..., Any] | None = None
     summed: Callable[..., Any] | None = None
 

@@ -19,12 +19,13 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Library
+from gpuflow.core.lowering import Library, Product
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
 from gpuflow.ops.axes import transpose
 from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.define import define, types_text
 from gpuflow.ops.nary import add_any_p, match_scalars
+from gpuflow.ops.precision import algorithm_dtypes, canonical_precision
 
 Dims = tuple[int, ...]
 DimensionNumbers = tuple[tuple[Dims, Dims], tuple[Dims, Dims]]
@@ -49,7 +50,7 @@ def _rank_of(dtype: np.dtype) -> tuple[Any, ...]:
     return dtypes.is_complex(dtype), range_, digits, _width(dtype), dtype.kind != "u"
 
 
-def _operand_dtype(lhs: ShapedArray, rhs: ShapedArray) -> np.dtype:
+def operand_dtype(lhs: ShapedArray, rhs: ShapedArray) -> np.dtype:
     """The dtype of the product of two operands.
 
     Source: XLA shape_inference.cc, HigherPrecisionType.
@@ -74,7 +75,7 @@ def _operand_dtype(lhs: ShapedArray, rhs: ShapedArray) -> np.dtype:
     return lhs.dtype if left > right else rhs.dtype
 
 
-def _accumulator(common: np.dtype, result: np.dtype) -> np.dtype:
+def accumulator(common: np.dtype, result: np.dtype) -> np.dtype:
     """The dtype in which products are added: at least float32 for floats."""
     kinds = (dtypes.is_integer, dtypes.is_floating, dtypes.is_complex)
 
@@ -124,7 +125,7 @@ def _dot_shape(
     preferred_element_type: Any,
 ) -> ShapedArray:
     del precision
-    common = _operand_dtype(lhs, rhs)
+    common = operand_dtype(lhs, rhs)
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
     _check_side("lhs", lhs, lhs_contract, lhs_batch)
     _check_side("rhs", rhs, rhs_contract, rhs_batch)
@@ -196,7 +197,7 @@ def _plan(
         (left, right),
         ((*batch, rows, depth), (*batch, depth, columns)),
         (*batch, rows, columns),
-        _accumulator(_operand_dtype(lhs, rhs), out.dtype),
+        accumulator(operand_dtype(lhs, rhs), out.dtype),
         out,
     )
 
@@ -230,6 +231,22 @@ def _prepare_dot(
             target[...] = xp.matmul(left, right)
 
     return multiply
+
+
+def _dot_product(
+    in_avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray], params: dict[str, Any]
+) -> Product | None:
+    lhs, rhs = in_avals
+    dtype = out_avals[0].dtype
+    if lhs.dtype != dtype or rhs.dtype != dtype or accumulator(dtype, dtype) != dtype:
+        return None
+    (left, right), (left_batch, right_batch) = params["dimension_numbers"]
+    pairs = sorted(zip(left, right))
+    left, right = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
+    return Product(
+        (left_batch, _free(lhs.ndim, left, left_batch), left),
+        (right_batch, right, _free(rhs.ndim, right, right_batch)),
+    )
 
 
 def _dot_impl(xp: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
@@ -398,7 +415,8 @@ def dot_general(
         lhs: array of numbers or bools.
         rhs: array; of mixed dtypes the wider one wins.
         dimension_numbers: ``((lhs contracting, rhs contracting), (lhs batch, rhs batch))``.
-        precision: a hint for devices that can trade accuracy for speed.
+        precision: a hint for devices that can trade accuracy for speed, or an algorithm with
+            dtypes of its own: see ``Precision``, ``DotAlgorithmPreset`` and ``DotAlgorithm``.
         preferred_element_type: dtype of the result; None: that of the operands.
 
     Returns:
@@ -407,19 +425,38 @@ def dot_general(
 
     Raises:
         TypeError: dimensions, sizes or dtypes that do not fit.
+        ValueError: another precision, or an algorithm that no product here follows.
     """
     (left, right), (left_batch, right_batch) = dimension_numbers
 
     def plain(dims: Sequence[int]) -> Dims:
         return tuple(as_index(d) for d in dims)
 
+    lhs, rhs = match_scalars(lhs, rhs)
     preferred = preferred_element_type
-    return dot_general_p.bind(
-        *match_scalars(lhs, rhs),
+    preferred = None if preferred is None else dtypes.canonicalize(preferred)
+    how, result = canonical_precision(precision), None
+    if how is not None:
+        lhs, rhs, preferred, result = as_algorithm_says(how, lhs, rhs, preferred)
+    out = dot_general_p.bind(
+        lhs,
+        rhs,
         dimension_numbers=((plain(left), plain(right)), (plain(left_batch), plain(right_batch))),
-        precision=precision,
-        preferred_element_type=None if preferred is None else dtypes.canonicalize(preferred),
+        precision=how,
+        preferred_element_type=preferred,
     )
+    return out if result is None else convert_element_type(out, result)
+
+
+def as_algorithm_says(how: Any, lhs: Any, rhs: Any, preferred: Any) -> tuple[Any, Any, Any, Any]:
+    """Operands and preferred dtype as an algorithm wants them; the dtype of the result, or None."""
+    avals = aval_of(lhs), aval_of(rhs)
+    found = algorithm_dtypes(how, avals[0].dtype, avals[1].dtype)
+    if found is None:
+        return lhs, rhs, preferred, None
+    result = operand_dtype(*avals) if preferred is None else preferred
+    lhs, rhs = (convert_element_type(x, d) for x, d in zip((lhs, rhs), found))
+    return lhs, rhs, result if found[2] is None else found[2], result
 
 
 dot_general_p = define(
@@ -430,6 +467,10 @@ dot_general_p = define(
     transpose=_dot_transpose,
     batch=_dot_batch,
     lower=Library(
-        prepare=_prepare_dot, flops=_dot_flops, transposed=_dot_transposed, summed=_dot_summed
+        prepare=_prepare_dot,
+        flops=_dot_flops,
+        product=_dot_product,
+        transposed=_dot_transposed,
+        summed=_dot_summed,
     ),
 )

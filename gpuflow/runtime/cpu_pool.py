@@ -1,106 +1,85 @@
-"""Worker threads for large kernels: each takes chunks of the split axis until none are left."""
+"""Worker threads for large kernels, and the native runtime that they live in.
+
+Workers are Python threads that run native code without the GIL and come back when the process
+ends; ``compiler/native/pool.ll`` says how they share work. Where the system has no POSIX
+semaphores, there are none, and the calling thread does all of the work.
+"""
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
+import sys
 import threading
-import time
-from collections.abc import Callable
+from functools import cache
 
 from gpuflow.base.config import config
+from gpuflow.compiler.cpu_native import NativeRuntime, load_native
+from gpuflow.runtime.kernels import kernel_cache
 
-Call = Callable[[int, int, int], None]
-_CANCEL_SECONDS = 1e-3  # between two looks at a cancelled job
-
-
-class _Job:
-    """One launch: chunks are claimed one at a time, so that a late worker finds nothing to do."""
-
-    __slots__ = ("address", "call", "chunk", "extent", "finished", "lock", "next", "running")
-
-    def __init__(self, call: Call, address: int, extent: int, chunk: int) -> None:
-        self.call, self.address, self.extent, self.chunk = call, address, extent, chunk
-        self.next = 0
-        self.running = 0
-        self.lock = threading.Lock()
-        self.finished = threading.Event()
-
-    def work(self) -> None:
-        """Run chunks until all are claimed; the last to finish reports."""
-        while True:
-            with self.lock:
-                start = self.next
-                if start >= self.extent:
-                    if self.running == 0:
-                        self.finished.set()
-                    return
-                self.next = start + self.chunk
-                self.running += 1
-            try:
-                self.call(self.address, start, min(start + self.chunk, self.extent))
-            finally:
-                with self.lock:
-                    self.running -= 1
-
-    def cancel(self) -> None:
-        """Start no more chunks, and wait for those that run: they write to the caller's memory."""
-        with self.lock:
-            self.next = self.extent
-        while True:
-            with self.lock:
-                if self.running == 0:
-                    return
-            time.sleep(_CANCEL_SECONDS)
+SPINS = 4000  # looks at the ticket before a worker sleeps: some 20 to 50 us
+_JOIN_SECONDS = 1.0
+_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
 class ThreadPool:
-    """Threads that wait for jobs. Started at first use; gone after a fork, and started again."""
+    """Threads that wait for jobs. Started by the first plan; a fork's child starts its own.
 
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
+    Args:
+        runtime: whose pool they serve.
+        threads: how many work on a job, the caller included.
+    """
+
+    def __init__(self, runtime: NativeRuntime, threads: int) -> None:
+        self.runtime = runtime
+        self.threads = threads if sys.platform == "linux" else 1
         self._workers: list[threading.Thread] = []
-        self._job: _Job | None = None
-        self._wake = threading.Semaphore(0)
-        self._busy = threading.Lock()
+        self._lock = threading.Lock()
+        self._reset()
 
-    def run(self, call: Call, address: int, extent: int, chunk: int) -> None:
-        """Run ``call(address, lo, hi)`` over ``0..extent`` in chunks, and wait for the end."""
-        if self.threads == 1 or extent <= chunk or not self._busy.acquire(blocking=False):
-            call(address, 0, extent)
+    def _reset(self) -> None:
+        ctypes.CFUNCTYPE(None)(self.runtime.addresses["gf_pool_reset"])()
+
+    def start(self) -> None:
+        """Start the workers, if they do not run yet."""
+        if len(self._workers) == self.threads - 1:
             return
-        try:
-            self._start()
-            job = self._job = _Job(call, address, extent, chunk)
-            for _ in self._workers:
-                self._wake.release()
-            try:
-                job.work()
-                job.finished.wait()
-            except BaseException:  # Ctrl-C, which may come at any line
-                job.cancel()
-                raise
-        finally:
-            self._job = None
-            self._busy.release()
+        run = _KERNEL(self.runtime.addresses["gf_worker"])
+        with self._lock:
+            while len(self._workers) < self.threads - 1:
+                worker = threading.Thread(
+                    target=run, args=(None, SPINS, 0), name="gpuflow-worker", daemon=True
+                )
+                self._workers.append(worker)
+                worker.start()
 
-    def _start(self) -> None:
-        while len(self._workers) < self.threads - 1:
-            worker = threading.Thread(target=self._loop, name="gpuflow-worker", daemon=True)
-            self._workers.append(worker)
-            worker.start()
-
-    def _loop(self) -> None:
-        while True:
-            self._wake.acquire()
-            job = self._job
-            if job is not None:
-                job.work()
+    def stop(self) -> None:
+        """Let the workers return: their code goes away with the process."""
+        with self._lock:
+            stop = ctypes.CFUNCTYPE(None, ctypes.c_int64)(self.runtime.addresses["gf_stop"])
+            stop(len(self._workers))
+            for worker in self._workers:
+                worker.join(_JOIN_SECONDS)
 
     def forget_workers(self) -> None:
-        """In a forked child: the threads are gone."""
-        self.__init__(self.threads)
+        """In a forked child: the threads are gone, and whatever they held."""
+        self._lock = threading.Lock()
+        self._workers = []
+        self._reset()
+
+    def run(self, function: int, words: int, extent: int, chunk: int) -> None:
+        """Run ``function(words, lo, hi)`` over ``0..extent`` in chunks, and wait for the end."""
+        dispatch = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 2)
+        self.start()
+        dispatch(self.runtime.addresses["gf_dispatch"])(function, words, extent, chunk)
 
 
-pool = ThreadPool(config.environment.num_threads)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=pool.forget_workers)
+@cache
+def pool() -> ThreadPool:
+    """The process's pool, of GPUFLOW_NUM_THREADS threads."""
+    made = ThreadPool(load_native(kernel_cache()), config.environment.num_threads)
+    atexit.register(made.stop)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=made.forget_workers)
+    return made

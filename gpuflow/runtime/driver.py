@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from gpuflow.core.aval import ShapedArray
@@ -28,16 +27,12 @@ class Driver(Protocol):
     def load(self, kernel: Kernel) -> Any:
         """A kernel ready to launch: from memory, from the cache or built."""
 
-    def launcher(self, loaded: Any, words: Any, extent: int, points: int) -> Callable[[], None]:
-        """A function that runs a kernel over ``extent`` indices of its split axis.
-
-        ``words`` is the address of its argument block, which is filled in before each call;
-        launches run in order.
-        """
+    def chunk(self, extent: int, points: int) -> int:
+        """Of a launch over ``extent`` indices and ``points`` points, what one worker takes."""
         ...
 
-    def gemm(self, out: Any, a: Any, b: Any) -> None:
-        """``out = a @ b`` for stacks of matrices; transposed views are read in place."""
+    def product(self, product: Any, left: Any, right: Any, dtype: Any) -> Any:
+        """How to multiply stacks of matrices that lie as two views say; None: through NumPy."""
 
     def new_stream(self) -> Any:
         """A queue of work that runs beside other queues."""

@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base.config import config
-from gpuflow.compiler.cache import CacheStats, KernelCache
 from gpuflow.compiler.cpu import compile_cpu
 from gpuflow.compiler.cpu_build import LoadedKernel
+from gpuflow.compiler.cpu_native import NativeRuntime
 from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.core.lowering import Product
+from gpuflow.core.views import View
 from gpuflow.kir.nodes import Kernel
+from gpuflow.runtime.blas import BLAS_LETTERS, private_blas
 from gpuflow.runtime.cpu_pool import pool
+from gpuflow.runtime.kernels import kernel_cache
 from gpuflow.runtime.memory import allocate
+from gpuflow.runtime.products import ProductCall, product_call
 
 # A launch with fewer points than this runs on the calling thread: waking a worker costs more.
-SMALLEST_PARALLEL = 1 << 17
+SMALLEST_PARALLEL = 1 << 15
 CHUNKS_PER_THREAD = 4
-
-
-@cache
-def kernel_cache() -> KernelCache:
-    """The process's kernel cache, in the configured folder."""
-    return KernelCache(config.environment.cache_folder)
-
-
-def _forget_locks() -> None:
-    if kernel_cache.cache_info().currsize:
-        kernel_cache().forget_locks()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_locks)
-
-
-def cache_stats() -> CacheStats:
-    """Kernels built and loaded in this process, and the seconds that builds took."""
-    return kernel_cache().stats
 
 
 class CpuDriver:
@@ -61,21 +44,38 @@ class CpuDriver:
     def load(self, kernel: Kernel) -> LoadedKernel:
         return compile_cpu(kernel, kernel_cache(), config.environment.check)
 
-    def launcher(
-        self, loaded: LoadedKernel, words: int, extent: int, points: int
-    ) -> Callable[[], None]:
-        if points < SMALLEST_PARALLEL:
-            return partial(loaded.call, words, 0, extent)
-        return partial(pool.run, loaded.call, words, extent, self.chunk(extent))
+    @property
+    def runtime(self) -> NativeRuntime:
+        """What runs native programs; its workers are awake."""
+        workers = pool()
+        workers.start()
+        return workers.runtime
 
-    def chunk(self, extent: int) -> int:
+    def function(self, name: str) -> int:
+        """The address of a function of the native runtime."""
+        return pool().runtime.addresses[name]
+
+    def chunk(self, extent: int, points: int) -> int:
         """Indices of the split axis that one thread takes at a time."""
-        parts = pool.threads * CHUNKS_PER_THREAD
+        if points < SMALLEST_PARALLEL or pool().threads == 1:
+            return max(extent, 1)
+        parts = pool().threads * CHUNKS_PER_THREAD
         chunk = -(-extent // parts)
         return chunk if chunk < 1024 else -(-chunk // 1024) * 1024
 
-    def gemm(self, out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
-        np.matmul(a, b, out=out)
+    def product(
+        self, product: Product, left: View, right: View, dtype: np.dtype
+    ) -> ProductCall | None:
+        """How to call GEMM for a product of views, or None where it cannot read them."""
+        if dtype.name not in BLAS_LETTERS or private_blas() is None:
+            return None
+        return product_call(product, left, right, dtype, pool().threads)
+
+    def product_functions(self, dtype: np.dtype) -> tuple[int, int]:
+        """The addresses of the product of stacks of matrices and of the GEMM that it calls."""
+        blas = private_blas()
+        assert blas is not None  # product() says so first
+        return self.function(f"gf_product_{BLAS_LETTERS[dtype.name]}"), blas.gemm[dtype.name]
 
     def new_stream(self) -> None:
         return None

@@ -1,7 +1,7 @@
 """Driver programs: a bound plan as straight-line Python.
 
-The driver allocates outputs, fills addresses into argument blocks, launches kernels and calls
-libraries; addresses of temporaries are written into the blocks once, when it is printed.
+The driver allocates outputs and runs what it can as native programs, which launch kernels and make
+products without Python between them; libraries and host functions are called from Python.
 """
 
 from __future__ import annotations
@@ -12,59 +12,47 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.compiler.lower import KernelCall
-from gpuflow.compiler.plan import (
-    ALIGNMENT,
-    CallStep,
-    CopyStep,
-    KernelStep,
-    Operand,
-    Plan,
-    ProgramStep,
-    carried_avals,
-    rounded_bytes,
-    writes_of,
-)
+from gpuflow.compiler.plan import CallStep, Operand, Plan, ProgramStep, carried_places
 from gpuflow.core.aval import aval_of, storage_dtype
 from gpuflow.core.jaxpr import Literal, Var
 from gpuflow.core.lowering import Library
 from gpuflow.runtime.array import as_numpy
-from gpuflow.runtime.driver import Driver
-from gpuflow.runtime.inner_programs import contiguous, runner
-from gpuflow.runtime.memory import SMALLEST_POOLED, Arena, address, address_text, allocate
+from gpuflow.runtime.driver_cpu import CpuDriver
+from gpuflow.runtime.inner_programs import runner
+from gpuflow.runtime.memory import SMALLEST_POOLED, Arena, address, allocate
+from gpuflow.runtime.native_code import Code, Place, callable_program, fixed
+from gpuflow.runtime.native_steps import native_step
 from gpuflow.runtime.program_text import DriverText
 
 
 def build_driver(
-    plan: Plan, memory: Arena, driver: Driver
+    plan: Plan, memory: Arena, driver: CpuDriver
 ) -> Callable[[list[np.ndarray]], list[Any]]:
     """Print and load the driver of a plan, for one arena of one device."""
     text = DriverText()
-    places = _Places(plan, memory, text)
+    places = _Places(plan, memory, driver, text)
     for step in plan.steps:
-        if isinstance(step, KernelStep):
-            _kernel_step(step, places, text, driver)
-        elif isinstance(step, CopyStep):
-            target, source = places.array(step.target), places.operand(step.source)
-            text.line(f"copyto({target}, {source})")
-        elif isinstance(step, ProgramStep):
+        emit = native_step(step, driver)
+        if emit is not None:
+            emit(places.code, places)
+            places.comments.append(step.name)
+            continue
+        places.finish_native()
+        assert isinstance(step, (CallStep, ProgramStep))  # kernels and copies are native
+        if isinstance(step, ProgramStep):
             _program_step(step, places, text, driver)
         else:
             _call_step(step, places, text)
+    places.finish_native()
     outs = "" if plan.given else ", ".join(_output(out, places, text) for out in plan.outputs)
-    return text.finish(f"[{outs}]", _NAMES)
-
-
-_NAMES = {
-    "copyto": np.copyto, "empty": np.empty, "allocate": allocate, "contiguous": contiguous,
-}  # fmt: skip
+    return text.finish(f"[{outs}]", {"empty": np.empty, "allocate": allocate})
 
 
 class _Places:
-    """Where buffers are: names of arrays and of addresses in the driver's text."""
+    """Where buffers are: names of arrays in the driver's text, registers of native programs."""
 
-    def __init__(self, plan: Plan, memory: Arena, text: DriverText) -> None:
-        self.plan, self.memory, self.text = plan, memory, text
+    def __init__(self, plan: Plan, memory: Arena, driver: CpuDriver, text: DriverText) -> None:
+        self.plan, self.memory, self.driver, self.text = plan, memory, driver, text
         self.inputs = {var: k for k, var in enumerate(plan.jaxpr.invars)}
         for out, var in plan.in_place.items():
             self.inputs[out] = self.inputs[var]
@@ -72,7 +60,12 @@ class _Places:
             self.inputs[out] = len(self.inputs)
         self.owned = set(plan.owned)
         self.names: dict[Var, str] = {}
-        self.addresses: dict[Var, str] = {}
+        self._start_native()
+
+    def _start_native(self) -> None:
+        self.code = Code()
+        self.registers: dict[str, int] = {}
+        self.comments: list[str] = []
 
     def array(self, var: Var) -> str:
         """The name of the array of a buffer."""
@@ -98,22 +91,21 @@ class _Places:
         dtype = storage_dtype(var.aval.dtype)
         return self.memory.array(self.plan.offsets[var], var.aval.shape, dtype)
 
-    def fixed_address(self, var: Var) -> int | None:
-        """The address of a temporary, which no call changes."""
-        if var in self.inputs or var in self.owned:
-            return None
-        return address(self.memory.memory) + self.plan.offsets[var]
+    def place(self, var: Var) -> Place:
+        """Where the native program under construction finds a buffer."""
+        if var not in self.inputs and var not in self.owned:
+            return fixed(address(self.memory.memory) + self.plan.offsets[var])
+        return self.registers.setdefault(self.array(var), len(self.registers)), 0
 
-    def address(self, var: Var) -> str:
-        """The name of the address of an input or output."""
-        if var not in self.addresses:
-            array = self.array(var)
-            name = self.text.fresh("at")
-            found, names = address_text(array)
-            self.text.namespace.update(names)
-            self.text.line(f"{name} = {found}")
-            self.addresses[var] = name
-        return self.addresses[var]
+    def finish_native(self) -> None:
+        """Print the call of the native program under construction, and start another."""
+        if self.code.words:
+            names = list(self.registers)
+            function, kept = callable_program(self.code, len(names), self.driver.runtime)
+            self.text.keep(kept)
+            call = self.text.constant("run", function)
+            self.text.line(f"{call}({', '.join(names)})  # {', '.join(self.comments)}")
+        self._start_native()
 
     def operand(self, operand: Operand) -> str:
         """The text of a library operand: an array, a strided view of one, or a literal."""
@@ -137,55 +129,6 @@ class _Places:
         return f"{make}({view.shape}, {kind}, {array}, {offset}, {strides})"
 
 
-def _kernel_step(
-    step: KernelStep, places: _Places, text: DriverText, driver: Driver
-) -> None:
-    if all(call.points == 0 and not _always_runs(step) for call in step.calls):
-        for var in writes_of(step):
-            places.array(var)
-        return
-    loaded = driver.load(step.kernel)
-    blocks = [_argument_block(call, places, text) for call in step.calls]
-    extents = [call.extent for call in step.calls]
-    words = blocks[0] if len(blocks) == 1 else _segment_table(blocks, extents, text)
-    points = sum(call.points for call in step.calls)
-    launch = text.constant("launch", driver.launcher(loaded, words, sum(extents), points))
-    text.line(f"{launch}()  # {step.kernel.name}")
-
-
-def _always_runs(step: KernelStep) -> bool:
-    """Reductions store their initial values even where there is nothing to reduce."""
-    return step.kernel.kind != "map"
-
-
-def _argument_block(call: KernelCall, places: _Places, text: DriverText) -> int:
-    """Prepare a block of words; returns its address. Lines that fill in addresses are printed."""
-    block = np.zeros(max(len(call.words), 1), np.int64)
-    view = text.constant("words", block.data)
-    text.keep(block)
-    for k, word in enumerate(call.words):
-        if word.buffer is None:
-            block[k] = word.value
-            continue
-        fixed = places.fixed_address(word.buffer)
-        if fixed is not None:
-            block[k] = fixed + word.value
-        else:
-            offset = f" + {word.value}" if word.value else ""
-            text.line(f"{view}[{k}] = {places.address(word.buffer)}{offset}")
-    return address(block)
-
-
-def _segment_table(blocks: list[int], extents: list[int], text: DriverText) -> int:
-    table, start = [len(blocks)], 0
-    for block, extent in zip(blocks, extents, strict=True):
-        table += [start, block]
-        start += extent
-    array = np.array([*table, start], np.int64)
-    text.keep(array)
-    return address(array)
-
-
 def _call_step(step: CallStep, places: _Places, text: DriverText) -> None:
     operands = [places.operand(operand) for operand in step.operands]
     outs = [places.array(var) for var in step.eqn.outputs]
@@ -193,26 +136,22 @@ def _call_step(step: CallStep, places: _Places, text: DriverText) -> None:
     text.line(f"{function}([{', '.join(outs)}], {', '.join(operands)})")
 
 
-def _program_step(step: ProgramStep, places: _Places, text: DriverText, driver: Driver) -> None:
-    start = places.plan.offsets[step.workspace]
-    count = max(inner.plan.arena_bytes for inner in step.programs)
-    arena = places.memory.part(start, count)
-    bodies = [build_driver(inner.plan, arena, driver) for inner in step.programs]
-    spare, start = [], start + -(-count // ALIGNMENT) * ALIGNMENT
-    for aval in carried_avals(step.eqn):
-        spare.append(places.memory.array(start, aval.shape, storage_dtype(aval.dtype)))
-        start += rounded_bytes(aval)
+def _program_step(step: ProgramStep, places: _Places, text: DriverText, driver: CpuDriver) -> None:
+    """A loop or branch that calls Python, driven from Python."""
+    arena, offsets = carried_places(step, places.plan.offsets[step.workspace])
+    memory = places.memory.part(*arena)
+    bodies = [build_driver(inner.plan, memory, driver) for inner in step.programs]
+    spare = [
+        places.memory.array(offset, var.aval.shape, storage_dtype(var.aval.dtype))
+        for offset, var in zip(offsets, step.eqn.outputs, strict=False)
+    ]
     values = [
         [as_numpy(value, aval_of(value)) for value in inner.values] for inner in step.programs
     ]
     run = text.constant("run", runner(step.eqn, bodies, values, spare))
-    operands = []
-    for operand in step.operands:
-        name = places.operand(operand)
-        is_whole = operand.view is None or operand.view.is_contiguous
-        operands.append(name if is_whole else f"contiguous({name})")
+    operands = ", ".join(places.operand(operand) for operand in step.operands)
     outs = ", ".join(places.array(var) for var in step.eqn.outputs)
-    text.line(f"{run}([{outs}], [{', '.join(operands)}])  # {step.eqn.primitive.name}")
+    text.line(f"{run}([{outs}], [{operands}])  # {step.name}")
 
 
 def _library_call(step: CallStep) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""How a plan's step runs compiled programs: loops and branches.
+"""Loops and branches that call Python, driven from Python; others are native programs.
 
 Programs write into arrays that they are given, behind their inputs: elements of stacked results,
 and two sets of carries in turn, of which one is the step's output.
@@ -17,11 +17,6 @@ from gpuflow.core.lowering import Branch, ScanForm, WhileForm
 Arrays = list[np.ndarray]
 Body = Callable[[Arrays], Any]
 Runner = Callable[[Arrays, Arrays], None]
-
-
-def contiguous(array: np.ndarray) -> np.ndarray:
-    """``array`` in row-major order, copied where it is not."""
-    return array if array.flags.c_contiguous else array.copy(order="C")
 
 
 def runner(

@@ -42,11 +42,9 @@ def address(array: np.ndarray) -> int:
     return array.ctypes.data
 
 
-def address_text(array: str) -> tuple[str, dict[str, Any]]:
-    """The text of ``address(array)`` for a driver program, and the names that it uses."""
-    if _OFFSET:
-        return f"address_at(id({array}) + {_OFFSET}).value", {"address_at": _word.from_address}
-    return f"address({array})", {"address": address}
+def has_known_layout() -> bool:
+    """Whether ndarray objects are laid out as the native runtime expects."""
+    return _OFFSET == 16
 
 
 def aligned_bytes(count: int) -> np.ndarray:
@@ -180,7 +178,12 @@ class Arenas:
         """Give back an arena."""
         self._idle.append(arena)
 
+    def forget(self) -> None:
+        """In a forked child: a program may have been running, and workers have to be started."""
+        self._idle.clear()
+
 
 arenas = Arenas()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.forget_lock)
+    os.register_at_fork(after_in_child=arenas.forget)

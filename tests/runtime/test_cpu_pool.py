@@ -1,52 +1,158 @@
-"""The thread pool runs every chunk once, also when it is interrupted or forked."""
+"""The thread pool runs every chunk once, whoever calls it, and also in a fork's child."""
 
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import textwrap
 import threading
-import time
 
+import numpy as np
 import pytest
 
+from gpuflow.compiler.cache import KernelCache
+from gpuflow.compiler.cpu_native import load_native
 from gpuflow.runtime.cpu_pool import ThreadPool
+from gpuflow.runtime.memory import address
+
+JOB = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("native")
+
+
+@pytest.fixture
+def make_pool(folder):
+    made = []
+
+    def make(threads):
+        # A cache of its own gives a runtime with a pool of its own.
+        pool = ThreadPool(load_native(KernelCache(folder)), threads)
+        made.append(pool)
+        return pool
+
+    yield make
+    for pool in made:
+        pool.stop()
+
+
+def run(pool, call, extent, chunk):
+    job = JOB(call)
+    pool.run(ctypes.cast(job, ctypes.c_void_p).value, 0, extent, chunk)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize(("extent", "chunk"), [(0, 5), (1, 5), (5, 5), (100, 7), (64, 1)])
-def test_every_index_runs_once(threads, extent, chunk):
-    pool = ThreadPool(threads)
-    seen = []
-    for _ in range(5):
-        pool.run(lambda address, lo, hi: seen.extend(range(lo, hi)), 0, extent, chunk)
-    assert sorted(seen) == sorted(list(range(extent)) * 5)
+@pytest.mark.parametrize(("extent", "chunk"), [(1, 5), (5, 5), (100, 7), (64, 1), (3000, 1)])
+def test_every_index_runs_once(make_pool, threads, extent, chunk):
+    pool, seen = make_pool(threads), []
+    for _ in range(3):
+        run(pool, lambda words, lo, hi: seen.extend(range(lo, hi)), extent, chunk)
+    assert sorted(seen) == sorted(list(range(extent)) * 3)
 
 
-def test_a_call_inside_a_call_runs_inline():
-    pool = ThreadPool(2)
-    seen = []
+def test_a_call_inside_a_call_runs_inline(make_pool):
+    pool, seen = make_pool(2), []
 
-    def inner(address, lo, hi):
+    def inner(words, lo, hi):
         seen.append((lo, hi))
 
-    pool.run(lambda address, lo, hi: pool.run(inner, 0, 10, 1), 0, 2, 1)
+    run(pool, lambda words, lo, hi: run(pool, inner, 10, 1), 2, 1)
     assert seen == [(0, 10)] * 2
 
 
-def test_an_interrupt_waits_for_running_chunks():
-    """After Ctrl-C the workers went on writing to memory that others had been given."""
-    pool = ThreadPool(2)
-    main, started, finished = threading.get_ident(), threading.Event(), []
+def test_callers_in_several_threads_all_get_their_work_done(make_pool):
+    pool, count = make_pool(3), 200
+    sums = [0] * 4
 
-    def call(address, lo, hi):
-        if threading.get_ident() == main:
-            started.wait(10)
-            raise KeyboardInterrupt
-        started.set()
-        time.sleep(0.1)
-        finished.append(lo)
+    def work(number):
+        for _ in range(count):
+            parts = []
+            run(pool, lambda words, lo, hi, parts=parts: parts.append(hi - lo), 50, 3)
+            sums[number] += sum(parts)
 
-    with pytest.raises(KeyboardInterrupt):
-        pool.run(call, 0, 100, 1)
-    before = list(finished)
-    time.sleep(0.3)
-    assert before and finished == before
-    seen = []
-    pool.run(lambda address, lo, hi: seen.append(lo), 0, 4, 1)
-    assert sorted(seen) == [0, 1, 2, 3]
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sums == [count * 50] * 4
+
+
+def test_many_short_jobs_write_everything_before_they_return(make_pool):
+    """A late worker must not take a chunk of the next job, nor finish after the caller went on."""
+    pool = make_pool(4)
+    copy = pool.runtime.addresses["gf_copy"]
+    rng = np.random.default_rng(0)
+    source, target = rng.integers(0, 255, 4096, np.uint8), np.empty(4096, np.uint8)
+    words = np.array([address(target), address(source)], np.int64)
+    for turn in range(5000):
+        target[:] = 0
+        source[turn % 4096] ^= 1
+        pool.run(copy, address(words), 4096, 1 + turn % 97 * 16)
+        assert np.array_equal(source, target)
+
+
+def test_it_works_alone_after_the_workers_have_gone(make_pool):
+    pool, seen = make_pool(3), []
+    run(pool, lambda words, lo, hi: None, 10, 1)
+    pool.stop()
+    assert not any(worker.is_alive() for worker in pool._workers)
+    run(pool, lambda words, lo, hi: seen.extend(range(lo, hi)), 10, 1)
+    assert sorted(seen) == list(range(10))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_starts_workers_of_its_own():
+    text = """
+        import os, sys
+        import gpuflow as gf, gpuflow.numpy as jnp
+        f = gf.jit(lambda x: jnp.sin(x) + 1)
+        x = jnp.zeros(1 << 20)
+        f(x).block_until_ready()
+        child = os.fork()
+        good = bool((f(x) == 1).all())
+        if child == 0:
+            import threading
+            named = [t for t in threading.enumerate() if t.name == "gpuflow-worker"]
+            os._exit(0 if good and all(t.is_alive() for t in named) and named else 1)
+        assert good and os.waitpid(child, 0)[1] == 0
+    """
+    environment = {**os.environ, "GPUFLOW_NUM_THREADS": "2"}
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)], check=True, env=environment, timeout=120
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@pytest.mark.parametrize("form", ["while", "scan"])
+def test_an_interrupt_ends_a_loop_that_never_would(form):
+    loops = {
+        "while": "lax.while_loop(lambda s: s >= 0, lambda s: (s + 1) % 7, x)",
+        "scan": "lax.scan(lambda s, _: (s * 0.5 + 1, None), x, None, length=1 << 40)[0]",
+    }
+    text = f"""
+        import sys
+        import gpuflow as gf
+        from gpuflow import lax
+        f = gf.jit(lambda x: {loops[form]})
+        gf.jit(lambda x: x + 1)(1.0)
+        print("ready", flush=True)
+        try:
+            f(1.0)
+        except KeyboardInterrupt:
+            assert float(gf.jit(lambda x: x + 1)(1.0)) == 2
+            sys.exit(0)
+        sys.exit(1)
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(text)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        try:
+            process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0

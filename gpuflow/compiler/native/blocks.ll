@@ -1,0 +1,15 @@
+; Functions that native programs run beside compiled kernels: function(words, lo, hi).
+
+; Words: target, source. Indices are bytes.
+define void @gf_copy(ptr %words, i64 %low, i64 %high) {
+  %target = load ptr, ptr %words
+  %source.at = getelementptr i64, ptr %words, i64 1
+  %source = load ptr, ptr %source.at
+  %to = getelementptr i8, ptr %target, i64 %low
+  %from = getelementptr i8, ptr %source, i64 %low
+  %count = sub i64 %high, %low
+  call void @llvm.memmove.p0.p0.i64(ptr %to, ptr %from, i64 %count, i1 false)
+  ret void
+}
+
+declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)

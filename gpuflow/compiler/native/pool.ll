@@ -1,0 +1,207 @@
+; The thread pool: workers claim chunks of a job by compare-and-swap, so that the caller never waits
+; for a worker that sleeps. One job runs at a time; a caller that finds the pool busy works alone.
+;
+; Words of @pool, each group on cache lines of its own:
+;    0  ticket: sequence number << 32 | number of chunks << 16 | next chunk to claim
+;   16  chunks that are done
+;   32  function  33  its argument  34  extent  35  indices per chunk
+;   48  workers that sleep, or are about to  49  stop: workers return
+;   56  busy: a job runs
+;   64  semaphore on which workers sleep
+
+@pool = internal global [128 x i64] zeroinitializer, align 128
+
+declare i32 @sem_init(ptr, i32, i32)
+declare i32 @sem_post(ptr)
+declare i32 @sem_wait(ptr)
+declare i32 @sched_yield()
+
+; Start with no job and no worker; also in a forked child, whose workers are gone.
+define void @gf_pool_reset() {
+  call void @llvm.memset.p0.i64(ptr align 128 @pool, i8 0, i64 1024, i1 false)
+  %semaphore = getelementptr i64, ptr @pool, i64 64
+  call i32 @sem_init(ptr %semaphore, i32 0, i32 0)
+  ret void
+}
+
+; Run chunks of the job with this sequence number until none are left.
+define internal void @work(i64 %sequence) {
+entry:
+  %done = getelementptr i64, ptr @pool, i64 16
+  br label %look
+look:
+  %ticket = load atomic i64, ptr @pool seq_cst, align 8
+  %current = lshr i64 %ticket, 32
+  %same = icmp eq i64 %current, %sequence
+  br i1 %same, label %compare, label %end
+compare:
+  %next = and i64 %ticket, 65535
+  %high = lshr i64 %ticket, 16
+  %count = and i64 %high, 65535
+  %left = icmp ult i64 %next, %count
+  br i1 %left, label %claim, label %end
+claim:
+  ; The ticket names the job: a late worker cannot claim a chunk of the next one.
+  %after = add i64 %ticket, 1
+  %pair = cmpxchg ptr @pool, i64 %ticket, i64 %after seq_cst seq_cst
+  %claimed = extractvalue { i64, i1 } %pair, 1
+  br i1 %claimed, label %run, label %look
+run:
+  %function.at = getelementptr i64, ptr @pool, i64 32
+  %argument.at = getelementptr i64, ptr @pool, i64 33
+  %extent.at = getelementptr i64, ptr @pool, i64 34
+  %chunk.at = getelementptr i64, ptr @pool, i64 35
+  %function = load ptr, ptr %function.at
+  %argument = load ptr, ptr %argument.at
+  %extent = load i64, ptr %extent.at
+  %chunk = load i64, ptr %chunk.at
+  %low = mul i64 %next, %chunk
+  %full = add i64 %low, %chunk
+  %high.end = call i64 @llvm.smin.i64(i64 %full, i64 %extent)
+  call void %function(ptr %argument, i64 %low, i64 %high.end)
+  %ignored = atomicrmw add ptr %done, i64 1 release
+  br label %look
+end:
+  ret void
+}
+
+; function(argument, lo, hi) over 0..extent, in chunks on several threads; returns when all is done.
+define void @gf_dispatch(ptr %function, ptr %argument, i64 %extent, i64 %chunk) {
+entry:
+  %busy = getelementptr i64, ptr @pool, i64 56
+  %pair = cmpxchg ptr %busy, i64 0, i64 1 acquire monotonic
+  %free = extractvalue { i64, i1 } %pair, 1
+  br i1 %free, label %publish, label %alone
+alone:
+  call void %function(ptr %argument, i64 0, i64 %extent)
+  ret void
+publish:
+  %function.at = getelementptr i64, ptr @pool, i64 32
+  %argument.at = getelementptr i64, ptr @pool, i64 33
+  %extent.at = getelementptr i64, ptr @pool, i64 34
+  %chunk.at = getelementptr i64, ptr @pool, i64 35
+  store ptr %function, ptr %function.at
+  store ptr %argument, ptr %argument.at
+  store i64 %extent, ptr %extent.at
+  store i64 %chunk, ptr %chunk.at
+  %done = getelementptr i64, ptr @pool, i64 16
+  store atomic i64 0, ptr %done monotonic, align 8
+  %less = add i64 %chunk, -1
+  %more = add i64 %extent, %less
+  %count = sdiv i64 %more, %chunk
+  %old = load atomic i64, ptr @pool monotonic, align 8
+  %old.sequence = lshr i64 %old, 32
+  %sequence.wide = add i64 %old.sequence, 1
+  %sequence = and i64 %sequence.wide, 4294967295
+  %sequence.high = shl i64 %sequence, 32
+  %count.high = shl i64 %count, 16
+  %ticket = or i64 %sequence.high, %count.high
+  store atomic i64 %ticket, ptr @pool seq_cst, align 8
+  %sleepers.at = getelementptr i64, ptr @pool, i64 48
+  %sleepers = load atomic i64, ptr %sleepers.at seq_cst, align 8
+  %others = add i64 %count, -1
+  %wanted = call i64 @llvm.smin.i64(i64 %sleepers, i64 %others)
+  %semaphore = getelementptr i64, ptr @pool, i64 64
+  br label %wake
+wake:
+  %woken = phi i64 [ 0, %publish ], [ %woken.next, %post ]
+  %enough = icmp sge i64 %woken, %wanted
+  br i1 %enough, label %help, label %post
+post:
+  call i32 @sem_post(ptr %semaphore)
+  %woken.next = add i64 %woken, 1
+  br label %wake
+help:
+  call void @work(i64 %sequence)
+  br label %wait
+wait:
+  %turns = phi i64 [ 0, %help ], [ %turns.next, %again ]
+  %finished = load atomic i64, ptr %done acquire, align 8
+  %all = icmp eq i64 %finished, %count
+  br i1 %all, label %end, label %spin
+spin:
+  call void @pause()
+  %turns.next = add i64 %turns, 1
+  %long = icmp sgt i64 %turns, 20000
+  br i1 %long, label %yield, label %again
+yield:
+  call i32 @sched_yield()
+  br label %again
+again:
+  br label %wait
+end:
+  store atomic i64 0, ptr %busy release, align 8
+  ret void
+}
+
+; The life of a worker: look for a new ticket for a while, then sleep. Returns after gf_stop.
+define void @gf_worker(ptr %unused, i64 %spins, i64 %unused.too) {
+entry:
+  %sleepers = getelementptr i64, ptr @pool, i64 48
+  %stop.at = getelementptr i64, ptr @pool, i64 49
+  %semaphore = getelementptr i64, ptr @pool, i64 64
+  %begin = load atomic i64, ptr @pool seq_cst, align 8
+  %begin.sequence = lshr i64 %begin, 32
+  br label %look
+look:
+  %last = phi i64 [ %begin.sequence, %entry ], [ %last, %again ], [ %last, %awake ], [ %sequence, %job ]
+  %turns = phi i64 [ 0, %entry ], [ %turns.next, %again ], [ 0, %awake ], [ 0, %job ]
+  %stop = load atomic i64, ptr %stop.at seq_cst, align 8
+  %stopped = icmp ne i64 %stop, 0
+  br i1 %stopped, label %end, label %compare
+compare:
+  %ticket = load atomic i64, ptr @pool seq_cst, align 8
+  %sequence = lshr i64 %ticket, 32
+  %new = icmp ne i64 %sequence, %last
+  br i1 %new, label %job, label %idle
+job:
+  call void @work(i64 %sequence)
+  br label %look
+idle:
+  call void @pause()
+  %turns.next = add i64 %turns, 1
+  %tired = icmp sgt i64 %turns, %spins
+  br i1 %tired, label %sleep, label %again
+again:
+  br label %look
+sleep:
+  %ignored = atomicrmw add ptr %sleepers, i64 1 seq_cst
+  %recheck = load atomic i64, ptr @pool seq_cst, align 8
+  %recheck.sequence = lshr i64 %recheck, 32
+  %still = icmp eq i64 %recheck.sequence, %last
+  %stop.now = load atomic i64, ptr %stop.at seq_cst, align 8
+  %going = icmp eq i64 %stop.now, 0
+  %may = and i1 %still, %going
+  br i1 %may, label %down, label %awake
+down:
+  call i32 @sem_wait(ptr %semaphore)
+  br label %awake
+awake:
+  %ignored.too = atomicrmw sub ptr %sleepers, i64 1 seq_cst
+  br label %look
+end:
+  ret void
+}
+
+; Make workers return.
+define void @gf_stop(i64 %workers) {
+entry:
+  %stop.at = getelementptr i64, ptr @pool, i64 49
+  store atomic i64 1, ptr %stop.at seq_cst, align 8
+  %semaphore = getelementptr i64, ptr @pool, i64 64
+  br label %look
+look:
+  %k = phi i64 [ 0, %entry ], [ %next, %post ]
+  %more = icmp slt i64 %k, %workers
+  br i1 %more, label %post, label %end
+post:
+  call i32 @sem_post(ptr %semaphore)
+  %next = add i64 %k, 1
+  br label %look
+end:
+  ret void
+}
+
+declare i64 @llvm.smin.i64(i64, i64)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)

@@ -1,0 +1,213 @@
+"""Writing native programs: instructions that the native runtime follows without Python.
+
+``compiler/native/execute.ll`` defines the instructions; this module is the other side of it. A
+program works on registers, which hold addresses of arrays; a Place names memory by a register and
+an offset in bytes, or by an address that no call changes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpuflow.compiler.cpu_native import NativeRuntime
+from gpuflow.runtime.memory import address, has_known_layout
+
+_END, _SET, _RUN, _SCAN, _WHILE, _BRANCH = range(6)
+_FASTCALL = 0x80  # METH_FASTCALL: (self, arguments, their number)
+_HEAVY = 1 << 17  # points; an iteration with more lasts long enough to look for signals after it
+_LIGHT_TURNS = 1023
+
+Place = tuple[int, int]
+
+
+def fixed(at: int) -> Place:
+    """The place of an address."""
+    return -1, at
+
+
+class Code:
+    """A program under construction.
+
+    Attributes:
+        points: about how many elements it computes, to judge its time.
+    """
+
+    def __init__(self) -> None:
+        self.words: list[int] = []
+        self.points = 0
+        self.kept: list[Any] = []
+
+    def set(self, target: int, place: Place) -> None:
+        """Write the address of ``place`` to the word at ``target``."""
+        self.words += [_SET, target, *place]
+
+    def run(self, function: int, words: int, extent: int, chunk: int, points: int) -> None:
+        """Call ``function(words, lo, hi)`` over ``0..extent``, ``chunk`` at a time."""
+        self.words += [_RUN, function, words, extent, chunk]
+        self.points += points
+
+    def keep(self, *values: Any) -> None:
+        """Keep what instructions point to alive as long as the program."""
+        self.kept += values
+
+    def array(self, words: Sequence[int]) -> np.ndarray:
+        """Words in memory that lives as long as the program."""
+        made = np.array(words, np.int64)
+        self.kept.append(made)
+        return made
+
+    def scan(self, length: int, reverse: bool, body: Code, table: Sequence[Turns]) -> None:
+        """Run ``body`` ``length`` times; ``table`` gives its registers."""
+        words = [length, int(reverse), *self._body(body, table), _mask(body)]
+        self._nested(_SCAN, words, body.points * length)
+
+    def while_loop(
+        self, condition: Program, body: Code, table: Sequence[Turns], flag: Place,
+        copies: Sequence[Copy],
+    ) -> None:  # fmt: skip
+        """Run ``body`` as long as ``flag``, which ``condition`` sets first, is not 0."""
+        rows = [w for copy in copies for w in (*copy.target, *copy.first, *copy.even, copy.count)]
+        words = [
+            *self._program(condition), *self._body(body, table), *flag,
+            len(copies), address(self.array(rows)), _mask(body),
+        ]  # fmt: skip
+        self._nested(_WHILE, words, _HEAVY)
+
+    def branch(self, number: Place, programs: Sequence[Program]) -> None:
+        """Run one of ``programs``: the int32 at ``number``, which is brought into range."""
+        rows = [word for program in programs for word in self._program(program)]
+        words = [*number, len(programs) - 1, address(self.array(rows))]
+        self._nested(_BRANCH, words, max(program.code.points for program in programs))
+
+    def _nested(self, operation: int, words: Sequence[int], points: int) -> None:
+        self.words += [operation, address(self.array(words))]
+        self.points += points
+
+    def _body(self, body: Code, table: Sequence[Turns]) -> tuple[int, int, int, int]:
+        rows = [word for row in table for word in row.words()]
+        registers = self.array([0] * len(table))
+        return body.finish(self), address(registers), len(table), address(self.array(rows))
+
+    def _program(self, program: Program) -> tuple[int, int, int, int]:
+        rows = [word for place in program.registers for word in place]
+        registers = self.array([0] * len(program.registers))
+        code = program.code.finish(self)
+        return code, address(registers), len(program.registers), address(self.array(rows))
+
+    def finish(self, owner: Code) -> int:
+        """The address of the finished program, which lives as long as ``owner``."""
+        if owner is not self:
+            owner.kept.append(self)
+        return address(self.array([*self.words, _END]))
+
+
+def _mask(body: Code) -> int:
+    return 0 if body.points > _HEAVY else _LIGHT_TURNS
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program inside another one, and where its registers point."""
+
+    code: Code
+    registers: tuple[Place, ...]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """A register of a loop's body: its place in the first, in odd and in even later iterations.
+
+    ``stride`` is how many bytes it moves with each element.
+    """
+
+    first: Place
+    odd: Place
+    even: Place
+    stride: int = 0
+
+    def words(self) -> tuple[int, ...]:
+        """The row of the loop's table."""
+        return (*self.first, *self.odd, *self.even, self.stride)
+
+
+def always(place: Place, stride: int = 0) -> Turns:
+    """A register that does not alternate."""
+    return Turns(place, place, place, stride)
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A carry of a while loop, which after no or an even number of turns is not in its output."""
+
+    target: Place
+    first: Place
+    even: Place
+    count: int
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("method", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+@dataclass
+class _Call:
+    """What a callable program needs while it lives."""
+
+    code: Code
+    block: np.ndarray
+    registers: np.ndarray
+    definition: Any = field(default=None)
+
+
+# Below this many points a call is too short to give other threads the GIL.
+_SHORT = 1 << 15
+
+
+def callable_program(
+    code: Code, registers: int, runtime: NativeRuntime
+) -> tuple[Callable[..., None], Any]:
+    """A finished program as a Python function of the arrays that its registers stand for.
+
+    Args:
+        code: the program.
+        registers: how many arrays it takes.
+        runtime: runs it.
+
+    Returns:
+        The function, which trusts its arguments, and what has to be kept alive with it.
+    """
+    places = np.zeros(max(registers, 1), np.int64)
+    start = code.finish(code)
+    block = np.array([start, address(places), int(code.points > _SHORT)], np.int64)
+    call = _Call(code, block, places)
+    if not has_known_layout():
+        return _plain_call(start, places, runtime), call
+    call.definition = _MethodDef(b"program", runtime.addresses["gf_call"], _FASTCALL, None)
+    create = ctypes.pythonapi.PyCFunction_NewEx
+    create.restype = ctypes.py_object
+    create.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    return create(ctypes.addressof(call.definition), block, None), call
+
+
+def _plain_call(start: int, places: np.ndarray, runtime: NativeRuntime) -> Callable[..., None]:
+    """The same through ctypes, where the layout of NumPy's arrays is not the known one."""
+    prototype = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 3)
+    execute = prototype(runtime.addresses["gf_execute"])
+    state = np.zeros(2, np.int64)
+
+    def call(*arrays: np.ndarray) -> None:
+        for k, array in enumerate(arrays):
+            places[k] = address(array)
+        execute(start, address(places), address(state))
+
+    return call

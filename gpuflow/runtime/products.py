@@ -1,0 +1,152 @@
+"""Products of matrices on the CPU: how one call becomes blocks that threads take.
+
+An index of ``gf_product`` (compiler/native/product.ll) is one block of rows or columns of one
+product of the stack. Operands are views: transposition is a flag, and batch dimensions are strides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from gpuflow.core.lowering import Product
+from gpuflow.core.views import View
+
+Dims = tuple[int, ...]
+Axis = tuple[int, int]  # size and stride, in elements
+
+_PLAIN, _TRANSPOSED = 111, 112  # CBLAS's numbers
+# A block shorter than this is called for less than the pool costs.
+_SMALLEST_FLOPS = 1 << 21
+_BLOCK_MULTIPLE = 16  # rows or columns: OpenBLAS's kernels compute so many at a time
+A_WORD, B_WORD, C_WORD = 6, 8, 10  # where the addresses stand among the words
+
+
+@dataclass(frozen=True)
+class ProductCall:
+    """The argument block of a product, and how many indices there are and go together.
+
+    Attributes:
+        words: the block, with 0 for the function and the offsets in bytes for the addresses.
+        extent, chunk: of the launch.
+        points: the work, in elements of a cheap kernel that take as long.
+    """
+
+    words: tuple[int, ...]
+    extent: int
+    chunk: int
+    points: int
+
+
+def _collapsed(view: View, dims: Dims, levels: int) -> list[Axis] | None:
+    """Dimensions as at most ``levels`` axes, outermost first; None where there are more."""
+    axes: list[Axis] = []
+    for d in dims:
+        size, stride = view.shape[d], view.strides[d]
+        if view.broadcast and view.broadcast[d]:
+            stride = 0
+        if size == 1:
+            continue
+        if axes and axes[-1][1] == size * stride:
+            axes[-1] = (axes[-1][0] * size, stride)
+        else:
+            axes.append((size, stride))
+    return axes if len(axes) <= levels else None
+
+
+def _batch(left: View, right: View, product: Product) -> list[tuple[int, int, int]] | None:
+    """At most two batch axes as (size, left stride, right stride), outermost first."""
+    axes: list[tuple[int, int, int]] = []
+    for a, b in zip(product.left[0], product.right[0], strict=True):
+        size = left.shape[a]
+        if size == 1:
+            continue
+        strides = [
+            0 if view.broadcast and view.broadcast[d] else view.strides[d]
+            for view, d in ((left, a), (right, b))
+        ]
+        one, other = strides
+        if axes and axes[-1][1] == size * one and axes[-1][2] == size * other:
+            axes[-1] = (axes[-1][0] * size, one, other)
+        else:
+            axes.append((size, one, other))
+    return axes if len(axes) <= 2 else None
+
+
+def _leading(rows: list[Axis], columns: list[Axis]) -> tuple[int, int] | None:
+    """CBLAS's flag and leading dimension of a row-major matrix; None where it has no unit stride.
+
+    Strides of single rows and columns do not matter.
+    """
+    row_size, row_stride = rows[0] if rows else (1, 0)
+    size, stride = columns[0] if columns else (1, 0)
+    if (size == 1 or stride == 1) and (row_size == 1 or row_stride >= size):
+        return _PLAIN, max(row_stride if row_size > 1 else size, 1)
+    if (row_size == 1 or row_stride == 1) and (size == 1 or stride >= row_size):
+        return _TRANSPOSED, max(stride if size > 1 else row_size, 1)
+    return None
+
+
+def product_call(
+    product: Product, left: View, right: View, dtype: np.dtype, threads: int
+) -> ProductCall | None:
+    """The call for two operands in memory.
+
+    Args:
+        product: which dimensions are which.
+        left, right: where the operands lie.
+        dtype: of operands and result.
+        threads: how many share the work.
+
+    Returns:
+        The call, or None where BLAS cannot read the operands in place, or there is nothing to do.
+    """
+    sides = ((left, product.left), (right, product.right))
+    matrices = [[_collapsed(view, dims, 1) for dims in own[1:]] for view, own in sides]
+    batch = _batch(left, right, product)
+    (rows, depth), (depth_too, columns) = matrices
+    if batch is None or rows is None or depth is None or depth_too is None or columns is None:
+        return None
+    of_left, of_right = _leading(rows, depth), _leading(depth_too, columns)
+    m, n, k = (prod(size for size, _ in axes) for axes in (rows, columns, depth))
+    count = prod(size for size, _, _ in batch)
+    if of_left is None or of_right is None or 0 in (m, n, k, count):
+        return None
+    (flag_a, leading_a), (flag_b, leading_b) = of_left, of_right
+    itemsize = dtype.itemsize
+    outer, inner = ([(1, 0, 0)] * 2 + batch)[-2:]
+    columns_split, blocks, block = _blocks(m, n, k, count, threads)
+    words = (
+        0, flag_a, flag_b, m, n, k,
+        left.offset * itemsize, leading_a, right.offset * itemsize, leading_b, 0, n,
+        blocks, block, int(columns_split), inner[0],
+        outer[1] * itemsize, inner[1] * itemsize,
+        outer[2] * itemsize, inner[2] * itemsize,
+        inner[0] * m * n * itemsize, m * n * itemsize,
+        (leading_a if flag_a == _PLAIN else 1) * itemsize,
+        (1 if flag_b == _PLAIN else leading_b) * itemsize,
+        (1 if columns_split else n) * itemsize,
+    )  # fmt: skip
+    extent, flops = count * blocks, 2 * m * n * k * count
+    return ProductCall(words, extent, _chunk(extent, flops, threads), flops // 16)
+
+
+def _blocks(m: int, n: int, k: int, count: int, threads: int) -> tuple[bool, int, int]:
+    """Whether columns are split rather than rows, into how many blocks, and their size."""
+    columns_split = n > m
+    size = max(m, n)
+    if count >= threads or 2 * m * n * k * count < _SMALLEST_FLOPS:
+        return columns_split, 1, size
+    wanted = -(-threads // count)
+    block = -(-size // wanted)
+    block = -(-block // _BLOCK_MULTIPLE) * _BLOCK_MULTIPLE
+    return columns_split, -(-size // block), block
+
+
+def _chunk(extent: int, flops: int, threads: int) -> int:
+    if flops < _SMALLEST_FLOPS:
+        return extent
+    return -(-extent // (threads * 4)) if extent > threads else 1
+
