@@ -14,7 +14,7 @@ from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import Jaxpr, evaluate
 from gpuflow.core.rules import UndefinedPrimal, Zero
 from gpuflow.core.trace import Tracer, check_not_leaked, thread_state
-from gpuflow.ops.convert import convert
+from gpuflow.ops.convert import convert, convert_element_type
 from gpuflow.ops.zeros import instantiate, ones_of
 from gpuflow.transforms.jvp import TangentTrace, jvp_flat
 from gpuflow.transforms.linearize import linearize_flat
@@ -33,7 +33,7 @@ class FlatFunction:
     def __call__(self, *leaves: Any) -> list[Any]:
         out = self.function(*tree.unflatten(self.in_tree, leaves))
         if self.has_aux:
-            if not (isinstance(out, tuple) and len(out) == 2):
+            if not (isinstance(out, tuple | list) and len(out) == 2):
                 raise TypeError(
                     "[has_aux] the function must return a pair (out, aux); "
                     f"got {type(out).__name__}. Fix: return out, aux."
@@ -75,6 +75,8 @@ def _check_tangents(
         want, got = aval.tangent(), aval_of(tangent)
         # Python floats are weak and take any float dtype.
         yields = got.weak_type and got.dtype.kind == "f" and dtypes.is_floating(want.dtype)
+        # Integer outputs have no cotangents: integers in their place are ignored.
+        yields |= what == "vjp" and want.dtype == dtypes.float0 and got.dtype == aval.dtype
         if got.shape != want.shape or (got.dtype != want.dtype and not yields):
             raise (ValueError if got.shape != want.shape else dtype_error)(
                 f"[{what}] {kind} must have the tangent type of their values, {want} for "
@@ -137,9 +139,9 @@ def jvp(
         TypeError: trees or dtypes that differ.
         ValueError: shapes that differ.
     """
-    if not isinstance(primals, tuple | list) or not isinstance(tangents, tuple | list):
+    if not isinstance(primals, tuple | list) or type(primals) is not type(tangents):
         raise TypeError(
-            "[jvp] primals and tangents must be tuples or lists of arguments; got "
+            "[jvp] primals and tangents must be two tuples or two lists of arguments; got "
             f"{type(primals).__name__} and {type(tangents).__name__}. Fix: jvp(f, (x,), (t,))."
         )
     leaves, in_tree = _flatten_primals(fun, primals, "jvp")
@@ -156,9 +158,15 @@ def jvp(
     outs, out_tangents = jvp_flat(flat, leaves, typed)
     result = (
         tree.unflatten(flat.out_tree, outs),
-        tree.unflatten(flat.out_tree, [instantiate(tangent) for tangent in out_tangents]),
+        tree.unflatten(flat.out_tree, [_as_array(tangent) for tangent in out_tangents]),
     )
     return (*result, flat.aux) if has_aux else result
+
+
+def _as_array(tangent: Any) -> Any:
+    """A tangent as an array, also where it is a Python number that was passed on."""
+    value = instantiate(tangent)
+    return convert_element_type(value, aval_of(value).dtype, aval_of(value).weak_type)
 
 
 def _is_inexact(value: Any) -> bool:
@@ -218,9 +226,17 @@ class _Pullback:
         unknown = [UndefinedPrimal(var.aval) for var in self.jaxpr.invars]
         made = iter(backward_pass(self.jaxpr, self.residuals, unknown, cotangents))
         return [
-            instantiate(next(made) if nonzero else Zero(aval.tangent()))
+            _as_weak_as(aval, instantiate(next(made) if nonzero else Zero(aval.tangent())))
             for aval, nonzero in safe_zip(self.avals, self.nonzeros)
         ]
+
+
+def _as_weak_as(primal: ShapedArray, cotangent: Any) -> Any:
+    """A cotangent that yields in promotion where its primal does."""
+    aval = aval_of(cotangent)
+    if aval.dtype == dtypes.float0 or aval.weak_type == primal.weak_type:
+        return cotangent
+    return convert_element_type(cotangent, aval.dtype, primal.weak_type)
 
 
 def _pullback(flat: FlatFunction, leaves: list[Any]) -> tuple[list[Any], _Pullback]:
@@ -301,9 +317,13 @@ tree.register_node(VJP, VJP.flattened, VJP.restored)
 
 def _argnums(argnums: int | Sequence[int], count: int, what: str) -> tuple[int, ...]:
     numbers = tuple(argnums) if isinstance(argnums, Sequence) else (argnums,)
+    if not numbers:
+        raise ValueError(f"[{what}] argnums must name an argument; got none. Fix: argnums=0.")
     for number in numbers:
-        if not hasattr(number, "__index__") or not -count <= number < count:
-            raise TypeError(
+        is_index = hasattr(number, "__index__")
+        if not is_index or not -count <= number < count:
+            # JAX's classes: a TypeError where a larger call would do.
+            raise (ValueError if is_index and number < 0 else TypeError)(
                 f"[{what}] argnums must name positional arguments; got {argnums} for a call with "
                 f"{count}. Fix: pass the argument by position, or change argnums."
             )
@@ -358,9 +378,10 @@ def choose_arguments(
     return FlatFunction(partial_fun, in_tree, has_aux), leaves, in_tree
 
 
-def _check_scalar_output(outs: list[Any], what: str, holomorphic: bool) -> None:
-    if len(outs) != 1 or aval_of(outs[0]).shape != ():
+def _check_scalar_output(flat: FlatFunction, outs: list[Any], what: str, holomorphic: bool) -> None:
+    if not flat.out_tree.is_leaf() or aval_of(outs[0]).shape != ():
         types = ", ".join(str(aval_of(out)) for out in outs) or "nothing"
+        types += "" if flat.out_tree.is_leaf() else f" in {flat.out_tree}"
         raise TypeError(
             f"[{what}] the function must return one scalar; got {types}. "
             "Fix: sum or average the output, or use vjp or jacrev."
@@ -408,7 +429,7 @@ def value_and_grad(
         kinds = (holomorphic, allow_int)
         flat, leaves, in_tree = choose_arguments(fun, args, kwargs, argnums, has_aux, what, kinds)
         outs, pullback = _pullback(flat, leaves)
-        _check_scalar_output(outs, what, holomorphic)
+        _check_scalar_output(flat, outs, what, holomorphic)
         one = ones_of(aval_of(outs[0]))
         grads = tree.unflatten(in_tree, pullback([one]))
         value = tree.unflatten(flat.out_tree, outs)

@@ -16,13 +16,13 @@ from gpuflow.api_ad import (
 from gpuflow.base import dtypes, tree
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.rules import AxisData
+from gpuflow.core.rules import AxisData, Zero
 from gpuflow.ops.axes import move_axis, reshape
 from gpuflow.ops.comparison import eq
-from gpuflow.ops.convert import convert
+from gpuflow.ops.convert import convert, convert_element_type
 from gpuflow.ops.layout import iota, slice_in_dim
 from gpuflow.ops.moving import batch_to_dim
-from gpuflow.ops.zeros import instantiate
+from gpuflow.ops.zeros import instantiate, zeros_of
 from gpuflow.transforms.batching import batch_flat
 from gpuflow.transforms.jvp import jvp_flat
 
@@ -61,6 +61,19 @@ def _without_derivative(cotangent: Any, avals: Sequence[ShapedArray]) -> list[An
     return [np.zeros((*aval.shape, *shape), dtypes.float0) for aval in avals]
 
 
+def _like(example: ShapedArray, pieces: Sequence[Any]) -> list[Any]:
+    """Parts of a Jacobian with the dtype and the weak type of the leaf that they belong to."""
+    return [convert_element_type(x, example.dtype, example.weak_type) for x in pieces]
+
+
+def _tangent_array(tangent: Any, out: Any) -> Any:
+    """An output's tangent; that of an integer is 0."""
+    is_integer = aval_of(tangent).dtype == dtypes.float0 if type(tangent) is not Zero else (
+        tangent.aval.dtype == dtypes.float0
+    )
+    return zeros_of(aval_of(out)) if is_integer else instantiate(tangent)
+
+
 def _check_outputs(outs: Sequence[Any], what: str, holomorphic: bool) -> None:
     for out in outs:
         aval = aval_of(out)
@@ -90,7 +103,7 @@ def jacfwd(
     """The Jacobian of ``fun`` by forward mode: one pass for all inputs together.
 
     Args:
-        fun: a function of arrays or trees, with floating-point outputs.
+        fun: a function of arrays or trees. Integer outputs have Jacobians of zeros.
         argnums: which positional arguments to differentiate; a tuple gives a tuple.
         has_aux: ``fun`` returns ``(out, aux)``; so does the result, as ``(jacobian, aux)``.
         holomorphic: ``fun`` is holomorphic; inputs and outputs are complex.
@@ -119,17 +132,18 @@ def jacfwd(
         def push(*tangents: Any) -> list[Any]:
             values, out_tangents = jvp_flat(flat, leaves, tangents)
             outs[:] = values
-            return [instantiate(tangent) for tangent in out_tangents]
+            return [_tangent_array(t, out) for t, out in safe_zip(out_tangents, values)]
 
         columns, dims = batch_flat(push, AxisData(None, total), basis, [0] * len(basis))
-        _check_outputs(columns, what, holomorphic)
+        if holomorphic:
+            _check_outputs(columns, what, holomorphic)
         rows = []
-        for column, dim in safe_zip(columns, dims):
+        for column, dim, out in safe_zip(columns, dims, outs):
             moved = batch_to_dim(column, dim, 0, total)
             parts = []
             for piece, aval in safe_zip(_split_leading(moved, avals), avals):
                 parts.append(_rotate(piece, aval.ndim))
-            rows.append(_input_tree(in_tree, parts, argnums))
+            rows.append(_input_tree(in_tree, _like(aval_of(out), parts), argnums))
         result = tree.unflatten(flat.out_tree, rows)
         return (result, flat.aux) if has_aux else result
 
@@ -187,8 +201,8 @@ def jacrev(
         by_input = [
             _without_derivative(ct, out_avals)
             if aval_of(ct).dtype == dtypes.float0
-            else _split_leading(batch_to_dim(ct, dim, 0, total), out_avals)
-            for ct, dim in safe_zip(cotangents, dims)
+            else _like(aval_of(leaf), _split_leading(batch_to_dim(ct, dim, 0, total), out_avals))
+            for ct, dim, leaf in safe_zip(cotangents, dims, leaves)
         ]
         rows = [
             _input_tree(in_tree, [pieces[k] for pieces in by_input], argnums)

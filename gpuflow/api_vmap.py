@@ -113,7 +113,7 @@ def _check_names(axis_name: Any, axis_size: Any, name: str) -> None:
     if axis_size is None:
         return
     if not hasattr(axis_size, "__index__") or isinstance(axis_size, bool) or axis_size < 0:
-        raise TypeError(
+        raise ValueError(
             f"[vmap] axis_size must be an int of at least 0; got {axis_size!r} for {name}. "
             "Fix: pass the size of the mapped axis."
         )

@@ -6,7 +6,6 @@ framework in turn. Checks concern gpuflow alone.
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import sys
 import time
@@ -18,66 +17,37 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from models import (
+    BATCH_SIZE,
+    LAYER_SIZES,
+    device_tree,
+    layernorm,
+    mlp_batch,
+    mlp_loss,
+    mlp_params,
+)
+from optimizers import adam, adam_state, training_step
 from workload import Check, CheckGroup, Workload
 
-LAYER_SIZES = (784, 512, 512, 10)
-BATCH_SIZE = 128
 ELEMENTS = 4 * 1024 * 1024
-LEARNING_RATE = 1e-3
 
 # --- the training step -------------------------------------------------------------------------
 
 
 def network_state(jax: Any, jnp: Any, sizes: tuple[int, ...]) -> dict[str, Any]:
-    """Parameters of a perceptron and Adam's moments, from NumPy's generator: equal everywhere."""
-    generator = np.random.default_rng(0)
-    params = []
-    for fan_in, fan_out in itertools.pairwise(sizes):
-        weights = generator.standard_normal((fan_in, fan_out), dtype=np.float32) / fan_in**0.5
-        params.append({"w": jnp.asarray(weights), "b": jnp.zeros(fan_out)})
-    zeros = jax.tree_util.tree_map(jnp.zeros_like, params)
-    also_zeros = jax.tree_util.tree_map(jnp.zeros_like, params)
-    one, also_one = jnp.asarray(np.float32(1)), jnp.asarray(np.float32(1))
-    return {"params": params, "m": zeros, "v": also_zeros, "left": one, "left2": also_one}
+    """Parameters of a perceptron and Adam's moments, equal everywhere."""
+    return device_tree(jax, jnp, adam_state(mlp_params(sizes)))
 
 
 def network_batch(jnp: Any, count: int) -> tuple[Any, Any]:
     """Images f32[count, 784] and one-hot labels f32[count, 10]."""
-    generator = np.random.default_rng(count)
-    images = generator.random((count, LAYER_SIZES[0]), dtype=np.float32)
-    labels = np.eye(10, dtype=np.float32)[generator.integers(0, 10, count)]
+    images, labels = mlp_batch(count)
     return jnp.asarray(images), jnp.asarray(labels)
-
-
-def adam(jax: Any, jnp: Any, state: dict[str, Any], grads: Any) -> dict[str, Any]:
-    """One Adam update of all parameters (Kingma and Ba 2015, algorithm 1)."""
-    tree_map = jax.tree_util.tree_map
-    m = tree_map(lambda m, g: 0.9 * m + 0.1 * g, state["m"], grads)
-    v = tree_map(lambda v, g: 0.999 * v + 0.001 * g * g, state["v"], grads)
-    left, left2 = state["left"] * 0.9, state["left2"] * 0.999
-
-    def update(p: Any, m: Any, v: Any) -> Any:
-        return p - LEARNING_RATE * (m / (1 - left)) / (jnp.sqrt(v / (1 - left2)) + 1e-8)
-
-    params = tree_map(update, state["params"], m, v)
-    return {"params": params, "m": m, "v": v, "left": left, "left2": left2}
 
 
 def train_step(jax: Any, jnp: Any) -> Callable[..., Any]:
     """The step (state, images, labels) -> (state, loss), not yet compiled."""
-
-    def loss_function(params: Any, images: Any, labels: Any) -> Any:
-        hidden = images
-        for layer in params[:-1]:
-            hidden = jax.nn.relu(hidden @ layer["w"] + layer["b"])
-        scores = hidden @ params[-1]["w"] + params[-1]["b"]
-        return -jnp.mean(jnp.sum(jax.nn.log_softmax(scores) * labels, axis=-1))
-
-    def step(state: Any, images: Any, labels: Any) -> Any:
-        loss, grads = jax.value_and_grad(loss_function)(state["params"], images, labels)
-        return adam(jax, jnp, state, grads), loss
-
-    return step
+    return training_step(jax, jnp, mlp_loss, adam)
 
 
 def make_train_step(donate: bool) -> Callable[[Any, Any], Callable[[], Any]]:
@@ -120,12 +90,6 @@ WORKLOADS = [
 def plan_steps(jax: Any, function: Callable[..., Any], *args: Any) -> list[Any]:
     """The steps of the plan: kernels, library calls, copies, callbacks."""
     return list(jax.jit(function).lower(*args).compile().steps)
-
-
-def layernorm(jnp: Any, x: Any, scale: Any, offset: Any) -> Any:
-    centered = x - jnp.mean(x, axis=-1, keepdims=True)
-    variance = jnp.mean(centered * centered, axis=-1, keepdims=True)
-    return centered / jnp.sqrt(variance + 1e-5) * scale + offset
 
 
 def standardize(jnp: Any, x: Any) -> Any:

@@ -50,6 +50,9 @@ def load_framework(name: str) -> tuple[Any, Any]:
     """The framework's (jax-like module, numpy-like module)."""
     if name == "numpy":
         return plain_numpy()
+    if name == "torch":
+        module = importlib.import_module(name)
+        return module, module
     return importlib.import_module(name), importlib.import_module(f"{name}.numpy")
 
 
@@ -66,7 +69,7 @@ def describe(name: str, module: Any) -> dict[str, str]:
 
 
 class Server:
-    """Holds the loaded framework and the workloads that were prepared so far."""
+    """Holds the loaded framework and the workload that was prepared last."""
 
     def __init__(self, framework: str, bench_file: Path) -> None:
         self.framework = framework
@@ -74,11 +77,12 @@ class Server:
         self.timing = load_file(TIMING_FILE, "benchmark_timing")
         self.bench = load_file(bench_file, "benchmark_file")
         self.workloads = {item.name: item for item in self.bench.WORKLOADS}
+        self.processes = {item.name: item for item in getattr(self.bench, "PROCESS_WORKLOADS", [])}
         self.groups = {item.name: item for item in getattr(self.bench, "CHECKS", [])}
         self.prepared: dict[str, Callable[[], Any]] = {}
 
     def answer(self, request: dict[str, Any]) -> Any:
-        """Carries out one request: `hello`, `prepare`, `run` or `check`."""
+        """Carries out one request: `hello`, `prepare`, `run`, `measure` or `check`."""
         kind = request["kind"]
         if kind == "hello":
             return describe(self.framework, self.jax)
@@ -86,20 +90,31 @@ class Server:
             return self.prepare(request["name"])
         if kind == "run":
             return self.run(request["name"])
+        if kind == "measure":
+            return self.processes[request["name"]].measure(self.jax, self.jnp)
         if kind == "check":
             checks = self.groups[request["name"]].measure(self.jax, self.jnp)
             return [dataclasses.asdict(check) for check in checks]
         raise ValueError(f"unknown request {kind!r}")
 
     def prepare(self, name: str) -> float:
-        """Builds the workload and warms it up; returns the seconds until the first result."""
+        """Builds the workload, checks its result and warms it up.
+
+        Returns the seconds until the first result.
+        """
+        workload = self.workloads[name]
         start = time.perf_counter()
-        function = self.workloads[name].make(self.jax, self.jnp)
-        self.timing.block_until_ready(function())
+        make = workload.makers.get(self.framework, workload.make)
+        function = make(self.jax, self.jnp)
+        result = self.timing.block_until_ready(function())
         first = time.perf_counter() - start
+        if workload.check is not None:
+            workload.check(result)
+        del result
         for _ in range(WARM_UP_CALLS):
             self.timing.block_until_ready(function())
-        self.prepared[name] = function
+        # The workloads before it, and their arrays, are not needed again.
+        self.prepared = {name: function}
         return first
 
     def run(self, name: str) -> float:

@@ -4,7 +4,8 @@ usage: python perf/compare.py perf/bench_slice.py [--jax-python PATH] [--rounds 
 
 Rounds are interleaved, so that a change of the machine's speed meets all frameworks alike, and
 every framework is started several times, since some settle into a faster or slower mode per
-process. A row whose rival did not run is marked FAILED. OPENBLAS_CORETYPE is removed for everyone.
+process. Rows about the start of a process get a fresh one for each sample. A row whose rival did
+not run, or gave a wrong result, is marked FAILED. OPENBLAS_CORETYPE is removed for everyone.
 """
 
 from __future__ import annotations
@@ -14,20 +15,21 @@ import datetime
 import importlib.util
 import json
 import os
-import platform
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from child import load_file
+from report import OURS, Row, check_verdict, report
+from workload import ProcessWorkload
 
 FOLDER = Path(__file__).resolve().parent
-OURS = "gpuflow"
+# Idle threads of OpenBLAS and OpenMP spin for up to 0.1 s; the next process must not meet them.
+PAUSE_SECONDS = 0.12
 
 
 class ChildError(Exception):
@@ -37,9 +39,18 @@ class ChildError(Exception):
 class Child:
     """A framework's process; `ask` sends one request and waits for the answer."""
 
-    def __init__(self, framework: str, python: str, bench_file: Path, cache_folder: str) -> None:
+    def __init__(
+        self,
+        framework: str,
+        python: str,
+        bench_file: Path,
+        cache_folder: str,
+        further: Mapping[str, str] | None = None,
+    ) -> None:
         environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"}
         environment["GPUFLOW_CACHE_DIR"] = cache_folder
+        for name, value in (further or {}).items():
+            environment[name] = value.replace("{cache}", cache_folder)
         if framework == OURS:
             # The tree that this script belongs to is measured, not another installed one.
             paths = [str(FOLDER.parent), environment.get("PYTHONPATH", "")]
@@ -103,36 +114,6 @@ class Child:
         self.errors.close()
 
 
-@dataclass
-class Row:
-    """All rounds of one workload: seconds per call for each framework, or why there are none."""
-
-    name: str
-    target: float | None
-    samples: dict[str, list[float]] = field(default_factory=dict)
-    failures: dict[str, str] = field(default_factory=dict)
-
-    def median(self, framework: str) -> float | None:
-        samples = self.samples.get(framework)
-        return statistics.median(samples) if samples and framework not in self.failures else None
-
-    def ratios(self, rival: str) -> list[float]:
-        """gpuflow's time over the rival's, round by round."""
-        if self.median(OURS) is None or self.median(rival) is None:
-            return []
-        pairs = zip(self.samples[OURS], self.samples[rival], strict=True)
-        return [ours / theirs for ours, theirs in pairs]
-
-    def verdict(self, rival: str) -> str:
-        """PASS, MISS, FAILED with the reason, or nothing where there is no target."""
-        for framework in (OURS, rival):
-            if framework in self.failures:
-                return f"FAILED {framework}: {self.failures[framework]}"
-        if self.target is None:
-            return ""
-        return "PASS" if statistics.median(self.ratios(rival)) <= self.target else "MISS"
-
-
 def measure_rows(
     workloads: Sequence[Any],
     pythons: dict[str, str],
@@ -141,7 +122,7 @@ def measure_rows(
     restarts: int,
 ) -> tuple[list[Row], dict[str, dict[str, str]]]:
     """Runs all workloads; returns the rows and what each framework said of its versions."""
-    rows = [Row(item.name, item.target) for item in workloads]
+    rows = [Row(item.name, item.target, rivals=item.rivals) for item in workloads]
     versions: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory() as cache:
         for _ in range(restarts):
@@ -166,7 +147,7 @@ def measure_row(row: Row, children: dict[str, Child], rounds: int) -> None:
     """Adds `rounds` interleaved rounds; the first failure of a framework settles its cell."""
 
     def ask(child: Child, kind: str) -> float | None:
-        if child.framework in row.failures:
+        if child.framework in row.failures or not row.takes(child.framework):
             return None
         try:
             return child.ask(kind, row.name)
@@ -183,6 +164,51 @@ def measure_row(row: Row, children: dict[str, Child], rounds: int) -> None:
             seconds = ask(child, "run")
             if seconds is not None:
                 row.samples.setdefault(child.framework, []).append(seconds)
+                time.sleep(PAUSE_SECONDS)
+
+
+def measure_processes(
+    workloads: Sequence[ProcessWorkload], pythons: dict[str, str], bench_file: Path
+) -> list[Row]:
+    """Runs the workloads that need fresh processes, the frameworks in turn."""
+    rows = []
+    for item in workloads:
+        row = Row(item.name, item.target, rivals=item.rivals, unit=item.unit)
+        rows.append(row)
+        with tempfile.TemporaryDirectory() as filled:
+            # Round 0 fills the cache folders and does not count.
+            for number in range(0 if item.warm else 1, item.samples + 1):
+                for name in list(pythons)[:: 1 if number % 2 == 0 else -1]:
+                    if not row.takes(name) or name in row.failures:
+                        continue
+                    try:
+                        value = measure_process(item, name, pythons[name], bench_file, filled)
+                    except ChildError as error:
+                        row.failures[name] = str(error)
+                        continue
+                    if number > 0:
+                        row.samples.setdefault(name, []).append(value)
+    return rows
+
+
+def measure_process(
+    item: ProcessWorkload, framework: str, python: str, bench_file: Path, filled: str
+) -> float:
+    """One sample, from a process of its own.
+
+    Raises:
+        ChildError: the process died, or answered with an error.
+    """
+    with tempfile.TemporaryDirectory() as empty:
+        cache = os.path.join(filled, framework) if item.warm else empty
+        start = time.perf_counter()
+        child = Child(framework, python, bench_file, cache, item.environment)
+        try:
+            value = child.ask("measure", item.name)
+            elapsed = time.perf_counter() - start
+        finally:
+            child.close()
+    return elapsed if item.from_start else value
 
 
 def measure_checks(groups: Sequence[Any], python: str, bench_file: Path) -> list[dict[str, Any]]:
@@ -204,101 +230,14 @@ def measure_checks(groups: Sequence[Any], python: str, bench_file: Path) -> list
     return found
 
 
-def check_verdict(check: dict[str, Any]) -> str:
-    if "failure" in check:
-        return f"FAILED {check['failure']}"
-    return "PASS" if check["measured"] <= check["target"] else "MISS"
-
-
-def processor() -> str:
-    """Processor name and number of usable cores."""
-    name = platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                name = line.partition(":")[2].strip()
-                break
-    except OSError:
-        pass
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores"
-
-
-def commit() -> str:
-    """The commit of the measured tree, marked where files differ from it."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(FOLDER.parent), *arguments]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        return result.stdout.strip() if result.returncode == 0 else ""
-
-    head = git("rev-parse", "--short=12", "HEAD") or "no commit"
-    return head + (" with local changes" if git("status", "--porcelain") else "")
-
-
-def report(
-    name: str,
-    rows: Sequence[Row],
-    checks: Sequence[dict[str, Any]],
-    versions: dict[str, dict[str, str]],
-    rivals: Sequence[str],
-    today: str,
-) -> str:
-    """The result file, in Markdown."""
-    lines = [f"# {name}, {today}", "", f"- processor: {processor()}", f"- commit: {commit()}"]
-    for framework, facts in versions.items():
-        rest = ", ".join(f"{k} {v}" for k, v in facts.items() if k in ("python", "numpy"))
-        lines.append(f"- {framework} {facts['version']}" + (f" ({rest})" if rest else ""))
-    lines += ["- OPENBLAS_CORETYPE unset for every framework", ""]
-    for rival in rivals if rows else ():
-        lines += [
-            f"| workload | gpuflow | {rival} | ratio (spread) | at most | verdict |",
-            "| --- | --- | --- | --- | --- | --- |",
-        ]
-        lines += [row_line(row, rival) for row in rows]
-        lines.append("")
-    if checks:
-        lines += ["| property | measured | at most | verdict |", "| --- | --- | --- | --- |"]
-        lines += [check_line(check) for check in checks]
-        lines.append("")
-    return "\n".join(lines)
-
-
-def row_line(row: Row, rival: str) -> str:
-    ratios = row.ratios(rival)
-    ratio = "-"
-    if ratios:
-        ratio = f"{statistics.median(ratios):.3g} ({min(ratios):.3g} to {max(ratios):.3g})"
-    target = "-" if row.target is None else f"{row.target:g}"
-    cells = [row.name, cell(row, OURS), cell(row, rival), ratio, target, row.verdict(rival)]
-    return "| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |"
-
-
-def cell(row: Row, framework: str) -> str:
-    median = row.median(framework)
-    if median is None:
-        return "FAILED"
-    spread = max(row.samples[framework]) - min(row.samples[framework])
-    return f"{1e3 * median:.4g} ms ± {1e3 * spread / 2:.2g}"
-
-
-def check_line(check: dict[str, Any]) -> str:
-    if "failure" in check:
-        cells = [check["name"], "-", "-", check_verdict(check)]
-    else:
-        unit = f" {check['unit']}" if check["unit"] else ""
-        note = f" ({check['note']})" if check["note"] else ""
-        measured = f"{check['measured']:.4g}{unit}{note}"
-        cells = [check["name"], measured, f"{check['target']:g}{unit}", check_verdict(check)]
-    return "| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |"
-
-
 def rival_pythons(options: argparse.Namespace) -> dict[str, str]:
     """Which interpreter runs which framework; gpuflow first."""
     pythons = {OURS: sys.executable}
     for rival in options.rivals.split(","):
         if rival == "jax":
             pythons[rival] = options.jax_python or sys.executable
+        elif rival == "torch":
+            pythons[rival] = options.torch_python or sys.executable
         elif rival:
             pythons[rival] = sys.executable
     if pythons.get("jax") == sys.executable and importlib.util.find_spec("jax") is None:
@@ -310,7 +249,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Times workloads side by side.")
     parser.add_argument("bench_file", type=Path, help="defines WORKLOADS and perhaps CHECKS")
     parser.add_argument("--jax-python", help="interpreter that has JAX (default: this one)")
-    parser.add_argument("--rivals", default="jax", help="comma-separated: jax, numpy")
+    parser.add_argument("--torch-python", help="interpreter that has PyTorch (default: this one)")
+    parser.add_argument("--rivals", default="jax", help="comma-separated: jax, numpy, torch")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds per process")
     parser.add_argument("--restarts", type=int, default=3, help="processes per framework")
     parser.add_argument("--only", default="", help="rows whose name contains this")
@@ -319,12 +259,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     bench = load_file(options.bench_file, "benchmark_file")
     workloads = [item for item in bench.WORKLOADS if options.only in item.name]
+    processes = [
+        item for item in getattr(bench, "PROCESS_WORKLOADS", []) if options.only in item.name
+    ]
     groups = [item for item in getattr(bench, "CHECKS", []) if options.only in item.name]
     pythons = rival_pythons(options)
     rivals = [name for name in pythons if name != OURS]
     rows, versions = measure_rows(
         workloads, pythons, options.bench_file, options.rounds, options.restarts
     )
+    rows += measure_processes(processes, pythons, options.bench_file)
     checks = measure_checks(groups, pythons[OURS], options.bench_file)
 
     name = options.bench_file.stem
@@ -336,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         options.results.mkdir(parents=True, exist_ok=True)
         (options.results / f"{name.removeprefix('bench_')}-{today}.md").write_text(text + "\n")
-    verdicts = [row.verdict(rival) for row in rows for rival in rivals]
+    verdicts = [row.verdict(rival) for row in rows for rival in rivals if row.takes(rival)]
     verdicts += [check_verdict(check) for check in checks]
     return 1 if any(verdict.startswith(("MISS", "FAILED")) for verdict in verdicts) else 0
 

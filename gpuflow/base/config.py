@@ -203,3 +203,20 @@ def extend_axes(*axes: tuple[Any, int]) -> Iterator[None]:
     outer = [(name, size) for name, size in config.axis_env if name not in names]
     with config.override("axis_env", (*outer, *axes)):
         yield
+
+
+_environment_lock = threading.Lock()
+
+
+@contextmanager
+def library_environment(**values: str | None) -> Iterator[None]:
+    """Environment variables while a library loads that reads them then; None: not set."""
+    with _environment_lock:
+        saved = {name: os.environ.pop(name, None) for name in values}
+        os.environ.update({name: value for name, value in values.items() if value is not None})
+        try:
+            yield
+        finally:
+            for name in values:
+                os.environ.pop(name, None)
+            os.environ.update({k: v for k, v in saved.items() if v is not None})

@@ -37,6 +37,13 @@ FLOAT8 = tuple(
     )
 )  # fmt: skip
 INT4 = tuple(np.dtype(getattr(ml_dtypes, name)) for name in ("int4", "uint4"))
+_UNSUPPORTED = {
+    np.dtype(getattr(ml_dtypes, name))
+    for name in (
+        "int1", "uint1", "int2", "uint2", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn",
+    )
+    if hasattr(ml_dtypes, name)
+}  # fmt: skip
 _CUSTOM_FLOATS = {bfloat16, *FLOAT8}
 _SHORT_PREFIX = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
 
@@ -86,12 +93,21 @@ _PYTHON = {bool: bool_, int: int64, float: float64, complex: complex128}
 
 
 def canonicalize(dtype: Any) -> Any:
-    """``dtype`` as a native np.dtype, narrowed to 32 bits unless x64 is enabled."""
+    """``dtype`` as a native np.dtype, narrowed to 32 bits unless x64 is enabled.
+
+    Raises:
+        TypeError: a dtype of ml_dtypes that no op takes.
+    """
     if is_extended(dtype):
         return dtype
     if dtype in _PYTHON:
         dtype = _PYTHON[dtype]
     dtype = np.dtype(dtype)
+    if dtype.kind == "V" and dtype in _UNSUPPORTED:
+        raise TypeError(
+            f"[dtype] arrays cannot hold {dtype.name}. "
+            "Fix: use jnp.int4, jnp.int8 or jnp.float8_e4m3fn."
+        )
     if not dtype.isnative:
         dtype = dtype.newbyteorder("=")
     if config.trace_context().enable_x64:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuflow.compiler.space import Key, Program, Space
+from gpuflow.compiler.space import Key, Program, Space, operands_in_memory
 from gpuflow.core import views
 from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Literal, Var
-from gpuflow.core.lowering import Indexed
+from gpuflow.core.lowering import Update
 from gpuflow.kir.interpret import scalar_to_word
 from gpuflow.kir.nodes import Mode, Operand
 
@@ -99,21 +99,33 @@ def read_access(program: Program, space: Space, reader: int, operand: int) -> Ac
 def memory_reads(program: Program, space: Space) -> Iterator[tuple[int, Access]]:
     """Each array that an equation of the group reads from memory at its own index.
 
-    ``Indexed`` ops choose elements for themselves and are left out.
+    Operands of which ops choose elements for themselves are left out.
     """
     inside = frozenset(space.members)
     for e in space.members:
         eqn = program.jaxpr.eqns[e]
-        if isinstance(eqn.primitive.lower, Indexed):
-            continue
-        for k, atom in enumerate(eqn.inputs):
+        for k in range(operands_in_memory(eqn), len(eqn.inputs)):
+            atom = eqn.inputs[k]
             if type(atom) is not Literal and program.producer.get(atom) not in inside:
                 yield e, read_access(program, space, e, k)
 
 
 def write_access(program: Program, space: Space, var: Var) -> Access:
-    """The access of a stored output: its own buffer, row-major."""
-    keys = space.axes_of_output(program, program.producer[var])
+    """The access of a stored output: its own buffer, row-major. Updates choose their elements."""
+    position = program.producer[var]
+    if isinstance(program.jaxpr.eqns[position].primitive.lower, Update):
+        return Access(program.place(var)[0], 0, (), storage_name(var.aval.dtype), Mode.INOUT)
+    keys = space.axes_of_output(program, position)
     strides = views.contiguous(var.aval.shape).strides
     pairs = [(k, s) for k, s in zip(keys, strides, strict=True) if k not in space.units]
     return Access(var, 0, tuple(sorted(pairs)), storage_name(var.aval.dtype), Mode.OUT)
+
+
+def window_access(program: Program, space: Space, position: int) -> Access:
+    """Where an element of an update's window lies in the array, from the window's place on."""
+    eqn = program.jaxpr.eqns[position]
+    keys = space.axes_of_output(program, position)[eqn.inputs[1].aval.ndim :]
+    strides = views.contiguous(eqn.outputs[0].aval.shape).strides
+    dims = eqn.primitive.lower.window(eqn.params)
+    pairs = [(k, strides[d]) for k, d in zip(keys, dims, strict=True) if k not in space.units]
+    return Access(None, 0, tuple(sorted(pairs)), "int64", Mode.INDEX)

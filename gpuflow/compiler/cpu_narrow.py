@@ -56,6 +56,8 @@ class Format:
 FORMATS = {
     "float16": Format(5, 10, 15, "ieee"),
     "float8_e5m2": Format(5, 2, 15, "ieee"),
+    "float8_e4m3": Format(4, 3, 7, "ieee"),
+    "float8_e3m4": Format(3, 4, 3, "ieee"),
     "float8_e4m3fn": Format(4, 3, 7, "fn"),
     "float8_e4m3b11fnuz": Format(4, 3, 11, "fnuz"),
     "float8_e4m3fnuz": Format(4, 3, 8, "fnuz"),

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuflow.compiler.access import read_access, write_access
-from gpuflow.compiler.space import Kind, Program, Space
+from gpuflow.compiler.space import Kind, Program, Space, operands_in_memory
 from gpuflow.core.jaxpr import Literal, Var
-from gpuflow.core.lowering import Indexed
 
 
 @dataclass(frozen=True)
@@ -43,28 +42,33 @@ def last_readers(program: Program, groups: Sequence[Sequence[int]]) -> dict[Var,
 
 
 def choose_in_place(
-    program: Program, space: Space, number: int, last: Mapping[Var, int], free: set[Var]
+    program: Program,
+    space: Space,
+    number: int,
+    last: Mapping[Var, int],
+    free: dict[Var, Var | None],
 ) -> InPlace:
     """Which outputs of group ``number`` take which of the ``free`` donated inputs.
 
-    Chosen inputs are removed from ``free``.
+    Chosen inputs are removed from ``free``, which tells for each the one output that may take it,
+    or None for any.
     """
     if space.kind is not Kind.MAP or not free:
         return InPlace()
     chosen: dict[Var, Var] = {}
     read: set[Var] = set()
     for out in space.escaping:
-        if out not in program.outputs:
+        if out not in program.outputs or out in program.views:
             continue
         for var in sorted(free, key=program.jaxpr.invars.index):
             same = (var.aval.shape, var.aval.dtype) == (out.aval.shape, out.aval.dtype)
-            if not same or last.get(var, -1) > number:
+            if not same or last.get(var, -1) > number or free[var] not in (None, out):
                 continue
             is_read = last.get(var, -1) == number
             if is_read and not _reads_where_it_writes(program, space, var, out):
                 continue
             chosen[out] = var
-            free.discard(var)
+            del free[var]
             if is_read:
                 read.add(var)
             break
@@ -78,7 +82,7 @@ def _reads_where_it_writes(program: Program, space: Space, var: Var, out: Var) -
         for k, atom in enumerate(eqn.inputs):
             if type(atom) is Literal or program.place(atom)[0] is not var:
                 continue
-            if isinstance(eqn.primitive.lower, Indexed):
+            if k < operands_in_memory(eqn):
                 return False
             access = read_access(program, space, e, k)
             if access.offset or access.strides != wanted.strides:

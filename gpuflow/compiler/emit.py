@@ -20,12 +20,13 @@ from gpuflow.compiler.access import (
     Accesses,
     memory_reads,
     read_access,
+    window_access,
     write_access,
 )
 from gpuflow.compiler.space import Key, Program, Space
 from gpuflow.core.aval import ShapedArray, storage_dtype, storage_name
 from gpuflow.core.jaxpr import Eqn, Literal, Var
-from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction
+from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction, Update
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.nodes import Block, Mode, Value
 from gpuflow.kir.scalar import compute_dtype
@@ -183,10 +184,32 @@ class Emitter:
         return {self.space.classes[position, d] for d in iteration.reduced}
 
     def _store(self, var: Var) -> None:
+        position = self.program.producer[var]
         access = write_access(self.program, self.space, var)
+        if isinstance(self.program.jaxpr.eqns[position].primitive.lower, Update):
+            self._store_update(position, access)
+            return
         name = self.operands.array(access)
         self.builder.declare(self.operands.table[name])
         self.builder.store(name, self._variable(var))
+
+    def _store_update(self, position: int, access: Access) -> None:
+        """Combine the current element of a window with the array's."""
+        eqn, builder = self.program.jaxpr.eqns[position], self.builder
+        name = self.operands.array(access)
+        builder.declare(self.operands.table[name])
+        offset = self._operand(position, 1)
+        within = window_access(self.program, self.space, position)
+        if within.strides:
+            offset = builder.apply("add", offset, self._load(within))
+        inside = eqn.inputs[2]
+        is_certain = type(inside) is Literal and bool(inside.value)
+        where = None if is_certain else self._operand(position, 2)
+        value = self._operand(position, 3)
+        combine = eqn.primitive.lower.combine(eqn.params)
+        if combine is not None:
+            value = builder.apply(combine, builder.load(name, offset, where), value)
+        builder.store(name, value, offset, where)
 
     # --- values ----------------------------------------------------------------------------
 

@@ -12,10 +12,19 @@ from dataclasses import dataclass
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.group_graph import GroupGraph
 from gpuflow.compiler.program import uses
-from gpuflow.compiler.space import Iteration, Program, Space, analyse, is_fusible, iteration_of
+from gpuflow.compiler.space import (
+    Iteration,
+    Program,
+    Space,
+    analyse,
+    is_fusible,
+    iteration_of,
+    operands_in_memory,
+)
+from gpuflow.compiler.updates import Given, UpdateRule
 from gpuflow.core import views as view_rules
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Barrier, Elementwise, Indexed, Layout
+from gpuflow.core.lowering import Barrier, Elementwise, Indexed, Layout, Update
 from gpuflow.core.views import View
 
 
@@ -27,31 +36,53 @@ class Group:
     space: Space | None
 
 
-def describe_program(jaxpr: Jaxpr) -> Program:
-    """Iterations, producers, readers and aliases of a program."""
+def describe_program(jaxpr: Jaxpr, given: Given) -> Program:
+    """Iterations, producers, readers and aliases of a program.
+
+    Args:
+        jaxpr: the program.
+        given: inputs whose memory was given away, see ``UpdateRule``.
+    """
     producer = {var: k for k, eqn in enumerate(jaxpr.eqns) for var in eqn.outputs}
     iterations: list[Iteration | None] = []
     aliases: dict[Var, tuple[Var, View]] = {}
     fusible_outputs: set[Var] = set()
-    for eqn in jaxpr.eqns:
+    readers = uses(jaxpr)
+    rule = UpdateRule(jaxpr, readers, given)
+    before: dict[int, tuple[int, ...]] = {}
+    for position, eqn in enumerate(jaxpr.eqns):
         if isinstance(eqn.primitive.lower, Barrier):
             for atom, var in safe_zip(eqn.inputs, eqn.outputs):
                 assert type(atom) is not Literal, "a barrier's simplify rule drops literals"
-                own = (atom, view_rules.contiguous(atom.aval.shape))
-                aliases[var] = aliases.get(atom, own)
+                aliases[var] = aliases.get(atom, _whole(atom))
+                rule.add_alias(var, atom)
             iterations.append(None)
             continue
         view = _alias(eqn, aliases, fusible_outputs)
         if view is not None:
             aliases[eqn.outputs[0]] = view
+            rule.add_alias(eqn.outputs[0], eqn.inputs[0])
             iterations.append(None)
             continue
         iteration = iteration_of(eqn)
         iterations.append(iteration)
-        if iteration is not None:
+        if iteration is None:
+            continue
+        if not isinstance(eqn.primitive.lower, Update):
             fusible_outputs.update(eqn.outputs)
+            continue
+        earlier = rule.earlier_readers(position)
+        if earlier is not None:
+            before[position] = earlier
+            operand = eqn.inputs[0]
+            assert type(operand) is Var  # earlier_readers says so
+            aliases[eqn.outputs[0]] = aliases.get(operand, _whole(operand))
     outputs = frozenset(atom for atom in jaxpr.outvars if type(atom) is not Literal)
-    return Program(jaxpr, tuple(iterations), producer, uses(jaxpr), outputs, aliases)
+    return Program(jaxpr, tuple(iterations), producer, readers, outputs, aliases, before)
+
+
+def _whole(var: Var) -> tuple[Var, View]:
+    return var, view_rules.contiguous(var.aval.shape)
 
 
 def _alias(
@@ -141,6 +172,9 @@ class _Grouping:
                 if source is not None:
                     self.graph.add_edge(source, reader)
         self._keep_effects_in_order()
+        for update, earlier in program.before.items():
+            for reader in earlier:
+                self.graph.add_edge(reader, update)
         self.spaces: dict[int, Space | None] = {}
         for k in range(count):
             if program.iterations[k] is not None:
@@ -192,6 +226,8 @@ def fuse(program: Program) -> list[Group]:
 
 
 def _is_alias(program: Program, members: tuple[int, ...]) -> bool:
+    if program.iterations[members[0]] is not None:
+        return False  # an update is another name of its operand, and has work to do
     outputs = program.jaxpr.eqns[members[0]].outputs
     return len(members) == 1 and bool(outputs) and all(var in program.views for var in outputs)
 
@@ -202,7 +238,7 @@ def _edges(program: Program) -> list[tuple[int, int]]:
     for reader, eqn in enumerate(program.jaxpr.eqns):
         if program.iterations[reader] is None or _reads_memory(eqn):
             continue
-        for atom in eqn.inputs:
+        for atom in eqn.inputs[operands_in_memory(eqn) :]:
             source = None if type(atom) is Literal else program.producer.get(atom)
             if source is None or program.iterations[source] is None:
                 continue

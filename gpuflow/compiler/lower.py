@@ -34,7 +34,8 @@ class KernelCall:
         extent: of the axis that a launch splits; 1 if there is none.
         points: how many points all axes have together.
         reads, writes: the buffers; an output in place counts under its own name.
-        overwrites: donated inputs whose memory outputs take.
+        overwrites: buffers with older values: donated inputs whose memory outputs take, and
+            arrays that are updated.
     """
 
     kernel: Kernel
@@ -70,9 +71,13 @@ def lower_group(program: Program, space: Space, in_place: InPlace) -> KernelCall
     )
     return replace(
         _call(kernel, operands, axes, space),
-        writes=space.escaping,
-        overwrites=tuple(in_place.buffer_of.values()),
+        writes=tuple(program.place(var)[0] for var in space.escaping),
+        overwrites=(*in_place.buffer_of.values(), *_updated(program, space)),
     )
+
+
+def _updated(program: Program, space: Space) -> list[Var]:
+    return [program.place(var)[0] for var in space.escaping if var in program.views]
 
 
 def _operand(name: str, access: Access, axes: Sequence[tuple[Key, ...]]) -> Operand:
@@ -135,4 +140,6 @@ def segmented(kernel: Kernel) -> Kernel:
 
 def can_be_segmented(kernel: Kernel) -> bool:
     """Whether equal calls of the kernel can be one call: it maps over one axis."""
-    return kernel.kind == "map" and len(kernel.axes) == 1 and kernel.axes[0].exact is None
+    (axis,) = kernel.axes if len(kernel.axes) == 1 else (None,)
+    is_free = axis is not None and axis.exact is None and axis.role is Role.PARALLEL
+    return kernel.kind == "map" and is_free

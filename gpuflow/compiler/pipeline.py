@@ -18,6 +18,7 @@ from gpuflow.compiler.program import (
     renamed,
     simplify,
 )
+from gpuflow.compiler.updates import Given
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, check_jaxpr
 from gpuflow.core.lowering import Branch, Loop, ScanForm, WhileForm
 
@@ -34,14 +35,16 @@ _MOST_TEMPLATES = 1024
 
 
 def compile_plan(
-    jaxpr: ClosedJaxpr, donated: Sequence[int] = (), into_given: bool = False
+    jaxpr: ClosedJaxpr, donated: Sequence[int] = (), carried: tuple[int, int] | None = None
 ) -> tuple[Plan, list[Any]]:
     """The bound plan of a program, and values of inputs that were added behind its own.
 
     Args:
         jaxpr: the program.
         donated: positions of inputs whose memory outputs may take.
-        into_given: outputs are written into arrays that a call passes behind the inputs.
+        carried: the program runs inside another plan: its outputs are written into arrays that a
+            call passes behind the inputs. Of a loop's body, the position of the first carry among
+            the inputs, and how many there are; the first outputs may take their memory.
     """
     program, values = hoist_array_literals(inline(jaxpr.jaxpr))
     _report("inline", program)
@@ -49,8 +52,13 @@ def compile_plan(
         program = rewrite(program)
         _report(name, program)
     programs = {eqn: compile_inner(eqn) for eqn in program.eqns if _has_programs(eqn)}
-    overwritten = [program.invars[k] for k in donated]
-    return bind(_template(program), program, programs, overwritten, into_given), values
+    given: dict[Var, Var | None] = {program.invars[k]: None for k in donated}
+    if carried is not None:
+        first, count = carried
+        pairs = zip(program.invars[first : first + count], program.outvars, strict=False)
+        given = {var: out for var, out in pairs if type(out) is Var and out not in program.invars}
+    template = _template(program, given)
+    return bind(template, program, programs, given, carried is not None), values
 
 
 def _has_programs(eqn: Eqn) -> bool:
@@ -60,14 +68,25 @@ def _has_programs(eqn: Eqn) -> bool:
 def compile_inner(eqn: Eqn) -> tuple[Inner, ...]:
     """The plans of the programs that a loop or branch runs."""
     rule = eqn.primitive.lower
-    programs = programs_of(rule.form(eqn.params)) if isinstance(rule, Loop) else rule.branches(
-        eqn.params
-    )
+    if isinstance(rule, Branch):
+        programs, carries = rule.branches(eqn.params), (0, 0)
+    else:
+        form = rule.form(eqn.params)
+        programs, carries = programs_of(form), _carries(form)
     compiled = []
     for program in programs:
-        plan, values = compile_plan(program, into_given=True)
+        is_body = program is programs[-1]
+        plan, values = compile_plan(program, carried=carries if is_body else (0, 0))
         compiled.append(Inner(plan, tuple(values)))
     return tuple(compiled)
+
+
+def _carries(form: ScanForm | WhileForm) -> tuple[int, int]:
+    """The first carry among the inputs of a loop's body, and how many there are."""
+    if isinstance(form, ScanForm):
+        return form.num_consts, form.num_carry
+    first = form.num_condition_consts + form.num_body_consts
+    return first, len(form.body.out_avals)
 
 
 def programs_of(form: ScanForm | WhileForm) -> tuple[ClosedJaxpr, ...]:
@@ -99,11 +118,11 @@ def forget_templates() -> None:
     _templates.clear()
 
 
-def _template(program: Jaxpr) -> Template:
-    key = template_key(program)
+def _template(program: Jaxpr, given: Given) -> Template:
+    key = template_key(program, given)
     template = _templates.get(key) if key is not None else None
     if template is None:
-        template = make_template(program)
+        template = make_template(program, given)
         if key is not None:
             if len(_templates) >= _MOST_TEMPLATES:
                 _templates.clear()

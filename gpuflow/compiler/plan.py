@@ -17,9 +17,10 @@ from gpuflow.compiler.emit import is_written_in
 from gpuflow.compiler.fuse import Group, describe_program, fuse
 from gpuflow.compiler.lower import KernelCall, can_be_segmented, lower_group, segmented
 from gpuflow.compiler.space import Program, Space
+from gpuflow.compiler.updates import Given
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Branch, HostCall, Layout, Library, Loop, ScanForm
+from gpuflow.core.lowering import Branch, HostCall, Layout, Library, Loop, ScanForm, Update
 from gpuflow.core.views import View, contiguous
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
@@ -152,12 +153,12 @@ def nbytes(var: Var) -> int:
     return var.aval.size * storage_dtype(var.aval.dtype).itemsize
 
 
-def make_template(jaxpr: Jaxpr) -> Template:
+def make_template(jaxpr: Jaxpr, given: Given) -> Template:
     """Group the equations of a program."""
-    return Template(tuple(fuse(describe_program(jaxpr))))
+    return Template(tuple(fuse(describe_program(jaxpr, given))))
 
 
-def template_key(jaxpr: Jaxpr) -> Any:
+def template_key(jaxpr: Jaxpr, given: Given) -> Any:
     """The program with its sizes erased: equal keys have equal templates.
 
     Sizes become numbers of first appearance (1 stays 1), literals keep only what kernels write in
@@ -184,6 +185,7 @@ def template_key(jaxpr: Jaxpr) -> Any:
         outs = tuple((code(v), v.aval.dtype, dims(v.aval)) for v in eqn.outputs)
         parts.append((eqn.primitive, tuple(code(a) for a in eqn.inputs), outs, params, _links(eqn)))
     parts.append(tuple(code(atom) for atom in jaxpr.outvars))
+    parts.append(tuple((code(var), out and code(out)) for var, out in given.items()))
     key = tuple(parts)
     try:
         hash(key)
@@ -205,25 +207,28 @@ def _links(eqn: Eqn) -> tuple[tuple[int, int], ...] | None:
 
 
 def bind(
-    template: Template, jaxpr: Jaxpr, programs: Programs, donated: Sequence[Var] = (),
-    into_given: bool = False,
+    template: Template, jaxpr: Jaxpr, programs: Programs, given: Given, into_given: bool = False
 ) -> Plan:  # fmt: skip
     """Lower a template for the sizes of ``jaxpr``.
 
     Args:
         programs: the compiled programs of loops and branches.
-        donated: inputs that may be overwritten.
+        given: inputs that may be overwritten; each with the one output that may take its memory,
+            or None for any.
         into_given: outputs are written into arrays that a call passes.
     """
-    program = describe_program(jaxpr)
+    program = describe_program(jaxpr, given)
     steps: list[Step] = []
     last = last_readers(program, [group.members for group in template.groups])
-    free, taken = set(donated), {}
+    updated = {program.place(jaxpr.eqns[e].outputs[0])[0] for e in program.before}
+    free = {var: out for var, out in given.items() if var not in updated}
+    taken = _updated_inputs(program)
     for number, group in enumerate(template.groups):
         if group.space is None:
             steps += _call_steps(program, jaxpr.eqns[group.members[0]], programs)
         else:
             space = _with_sizes(program, group.space)
+            steps += _copied_operands(program, space)
             in_place = choose_in_place(program, space, number, last, free)
             taken.update(in_place.buffer_of)
             call = lower_group(program, space, in_place)
@@ -232,6 +237,27 @@ def bind(
     steps = _merge_equal_maps(steps)
     outputs, copies = _outputs(program, into_given)
     return _with_memory(jaxpr, (*steps, *copies), outputs, taken, into_given)
+
+
+def _updated_inputs(program: Program) -> dict[Var, Var]:
+    """Outputs that are donated inputs, updated."""
+    inputs = set(program.jaxpr.invars)
+    taken: dict[Var, Var] = {}
+    for position in program.before:
+        var = program.jaxpr.eqns[position].outputs[0]
+        if var in program.outputs and program.place(var)[0] in inputs:
+            taken[var] = program.place(var)[0]
+    return taken
+
+
+def _copied_operands(program: Program, space: Space) -> list[CopyStep]:
+    """Copies of what updates of a group may not overwrite, in buffers of their own."""
+    copies = []
+    for e in space.members:
+        eqn = program.jaxpr.eqns[e]
+        if isinstance(eqn.primitive.lower, Update) and e not in program.before:
+            copies.append(CopyStep(_operand(program, eqn.inputs[0]), eqn.outputs[0]))
+    return copies
 
 
 def _with_sizes(program: Program, space: Space) -> Space:
@@ -265,14 +291,24 @@ def _call_steps(program: Program, eqn: Eqn, programs: Programs) -> list[Step]:
     return [*copies, ProgramStep(eqn, tuple(operands), programs[eqn], workspace)]
 
 
-def carried_avals(eqn: Eqn) -> list[ShapedArray]:
-    """What a loop carries from one iteration to the next, and needs twice."""
+def carry_count(eqn: Eqn) -> int:
+    """How many of a step's first outputs a loop carries from one iteration to the next."""
     rule = eqn.primitive.lower
     if not isinstance(rule, Loop):
-        return []
+        return 0
     form = rule.form(eqn.params)
-    outs = form.body.out_avals
-    return outs[: form.num_carry] if isinstance(form, ScanForm) else outs
+    return form.num_carry if isinstance(form, ScanForm) else len(eqn.outputs)
+
+
+def kept_carries(eqn: Eqn, programs: Sequence[Inner]) -> list[bool]:
+    """For each carry of a loop whether iterations work on one array; others need two, in turn."""
+    plan = programs[-1].plan
+    return [out in plan.in_place for out in plan.outputs[: carry_count(eqn)]]
+
+
+def _alternating(eqn: Eqn, programs: Sequence[Inner]) -> list[ShapedArray]:
+    kept = kept_carries(eqn, programs)
+    return [var.aval for var, keeps in zip(eqn.outputs, kept, strict=False) if not keeps]
 
 
 def rounded_bytes(aval: ShapedArray) -> int:
@@ -287,11 +323,11 @@ def carried_places(step: ProgramStep, start: int) -> tuple[tuple[int, int], list
         start: where the workspace is in the arena.
 
     Returns:
-        (offset, bytes) of the programs' memory and the offsets of the carries.
+        (offset, bytes) of the programs' memory, and the offsets of the carries that alternate.
     """
     count = max(inner.plan.arena_bytes for inner in step.programs)
     at, offsets = start + -(-count // ALIGNMENT) * ALIGNMENT, []
-    for aval in carried_avals(step.eqn):
+    for aval in _alternating(step.eqn, step.programs):
         offsets.append(at)
         at += rounded_bytes(aval)
     return (start, count), offsets
@@ -301,7 +337,7 @@ def workspace_bytes(eqn: Eqn, programs: Sequence[Inner]) -> int:
     """Memory for the temporaries of a step's programs, of which one runs at a time, and carries."""
     arena = max(inner.plan.arena_bytes for inner in programs)
     own = -(-arena // ALIGNMENT) * ALIGNMENT
-    return own + sum(rounded_bytes(aval) for aval in carried_avals(eqn))
+    return own + sum(rounded_bytes(aval) for aval in _alternating(eqn, programs))
 
 
 def _outputs(
@@ -310,6 +346,8 @@ def _outputs(
     """Where each output comes from; aliases and repeated outputs are copied."""
     jaxpr = program.jaxpr
     positions = {var: k for k, var in enumerate(jaxpr.invars)}
+    updated = [jaxpr.eqns[e].outputs[0] for e in program.before]
+    updates = {var: program.place(var)[0] for var in updated}
     outputs: list[int | Var | Literal] = []
     copies: list[CopyStep] = []
     taken: set[Var] = set()
@@ -317,6 +355,12 @@ def _outputs(
         fixed = type(atom) is Literal or atom in positions
         if fixed and not into_given:
             outputs.append(atom if type(atom) is Literal else positions[atom])
+            continue
+        if atom in updates and updates[atom] not in taken:
+            # The array that was updated is the output, under its own or the input's name.
+            buffer = updates[atom]
+            taken.add(buffer)
+            outputs.append(atom if buffer in positions else buffer)
         elif fixed or atom in program.views or atom in taken:
             target = Var(atom.aval)
             copies.append(CopyStep(_operand(program, atom), target))

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from gpuflow.compiler.access import Access, memory_reads, write_access
+from gpuflow.compiler.access import Access, memory_reads, window_access, write_access
 from gpuflow.compiler.space import Key, Kind, Program, Space
 from gpuflow.core import views
-from gpuflow.core.lowering import Indexed
+from gpuflow.core.lowering import Indexed, Update
 from gpuflow.kir.nodes import Axis, Mode, Role
 
 LONGEST_EXACT = 16
@@ -31,8 +31,11 @@ def _all_accesses(program: Program, space: Space) -> list[Access]:
     result = [write_access(program, space, var) for var in space.escaping]
     result += [access for _, access in memory_reads(program, space)]
     for e in space.members:
-        if isinstance(program.jaxpr.eqns[e].primitive.lower, Indexed):
+        rule = program.jaxpr.eqns[e].primitive.lower
+        if isinstance(rule, Indexed):
             result += _index_patterns(program, space, e)
+        elif isinstance(rule, Update):
+            result.append(window_access(program, space, e))
     return result
 
 
@@ -66,6 +69,8 @@ def _collapse(space: Space, accesses: Sequence[Access]) -> list[tuple[Key, ...]]
 def _joins(space: Space, tables: Sequence[Mapping[Key, int]], outer: Key, inner: Key) -> bool:
     if (outer in space.reduced) != (inner in space.reduced):
         return False
+    if (outer in space.serial) != (inner in space.serial):
+        return False
     step = max(space.sizes[inner], 1)
     for table in tables:
         if (outer in table) != (inner in table):
@@ -77,9 +82,11 @@ def _joins(space: Space, tables: Sequence[Mapping[Key, int]], outer: Key, inner:
 
 def _kernel_axes(space: Space, axes: Sequence[tuple[Key, ...]]) -> tuple[Axis, ...]:
     inner_role = {Kind.ROW: Role.ROW}.get(space.kind, Role.REDUCE)
+    point_role = Role.VECTOR if space.serial else Role.PARALLEL
     result = []
     for number, keys in enumerate(axes):
-        role = inner_role if keys[0] in space.reduced else Role.PARALLEL
+        role = inner_role if keys[0] in space.reduced else point_role
+        role = Role.SERIAL if keys[0] in space.serial else role
         size = prod(space.sizes[key] for key in keys)
         is_inner = number == len(axes) - 1 and number > 0
         exact = size if is_inner and 0 < size <= LONGEST_EXACT else None

@@ -8,7 +8,7 @@ Sizes are never compared, only ranks and structure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -17,8 +17,9 @@ from typing import Any
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction
+from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction, Update
 from gpuflow.core.views import View, contiguous
+from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES
 
 Key = tuple[int, int]  # (equation, iteration dimension)
 
@@ -52,7 +53,7 @@ class Iteration:
 def is_fusible(eqn: Eqn) -> bool:
     """Whether a generated kernel can hold ``eqn``."""
     rule = eqn.primitive.lower
-    if not isinstance(rule, Elementwise | Reduction | Layout | Indexed):
+    if not isinstance(rule, Elementwise | Reduction | Layout | Indexed | Update):
         return False
     atoms = (*eqn.inputs, *eqn.outputs)
     if not eqn.outputs or eqn.effects or not all(_is_supported(a.aval.dtype) for a in atoms):
@@ -82,7 +83,22 @@ def iteration_of(eqn: Eqn) -> Iteration | None:
         links = rule.links(eqn.inputs[0].aval, out, **eqn.params)
         assert links is not None  # or it would not be fusible
         return Iteration(out.shape, every, (tuple(links),))
+    if isinstance(rule, Update):
+        # It goes through the windows, not through the array that it changes.
+        windows = eqn.inputs[3].aval
+        dims = tuple(range(windows.ndim))
+        own = tuple((d, d) for d in dims)
+        reads = ((), *[own[: eqn.inputs[k].aval.ndim] for k in (1, 2)], own)
+        return Iteration(windows.shape, dims, reads)
     return Iteration(out.shape, every, ((),) * len(eqn.inputs))
+
+
+def operands_in_memory(eqn: Eqn) -> int:
+    """How many leading operands an equation needs in memory, whoever computes them."""
+    rule = eqn.primitive.lower
+    if isinstance(rule, Indexed):
+        return len(eqn.inputs)
+    return 1 if isinstance(rule, Update) else 0
 
 
 def _elementwise_links(operand: ShapedArray, out: ShapedArray) -> tuple[tuple[int, int], ...]:
@@ -94,10 +110,10 @@ def _elementwise_links(operand: ShapedArray, out: ShapedArray) -> tuple[tuple[in
 
 @cache
 def _is_supported(dtype: Any) -> bool:
+    """Whether kernels store it: not complex numbers, 4-bit integers and float8_e8m0fnu."""
     if dtype == dtypes.float0:
         return False
-    stored = storage_dtype(dtype)
-    return not dtypes.is_complex(stored) and stored not in dtypes.INT4
+    return storage_dtype(dtype).name in (*COMPUTE_DTYPES, *NARROW_DTYPES)
 
 
 @dataclass(frozen=True)
@@ -110,6 +126,7 @@ class Program:
     readers: dict[Var, list[int]]
     outputs: frozenset[Var]
     views: dict[Var, tuple[Var, View]]  # aliases: variable -> (buffer variable, view)
+    before: Mapping[int, tuple[int, ...]]  # updates in place: what reads the operand before
 
     def escaping(self, positions: Sequence[int]) -> tuple[Var, ...]:
         """The outputs of a group of equations that are read outside of it."""
@@ -140,6 +157,7 @@ class Space:
     reduced: frozenset[Key] = frozenset()
     dependent: frozenset[int] = frozenset()  # equations that use a reduction of the group
     escaping: tuple[Var, ...] = field(default=())
+    serial: frozenset[Key] = frozenset()  # axes that are visited in order
 
     def axes_of_output(self, program: Program, position: int) -> list[Key]:
         """For each output dimension of an equation its axis (a unit axis is not in ``order``)."""
@@ -221,15 +239,19 @@ def _unify(program: Program, members: Sequence[int]) -> tuple[_Unifier, list[Key
     for e in members:
         eqn, iteration = program.jaxpr.eqns[e], program.iterations[e]
         assert iteration is not None
-        if isinstance(eqn.primitive.lower, Indexed) and eqn.inputs:
+        if isinstance(eqn.primitive.lower, Indexed | Update) and eqn.inputs:
             real += [(e, d) for d in range(len(iteration.sizes))]
-        for atom, links in zip(eqn.inputs, iteration.reads, strict=True):
+        in_memory = operands_in_memory(eqn)
+        for number, (atom, links) in enumerate(zip(eqn.inputs, iteration.reads, strict=True)):
             if type(atom) is Literal:
                 continue
             source = program.producer.get(atom)
             if source in inside:
-                if isinstance(eqn.primitive.lower, Indexed):
-                    return None  # it chooses elements, so they must lie in memory
+                assert source is not None
+                if number < in_memory or isinstance(
+                    program.jaxpr.eqns[source].primitive.lower, Update
+                ):
+                    return None
                 producer = program.iterations[source]
                 assert producer is not None
                 for dim, axis in links:
@@ -258,6 +280,8 @@ def _classify(program: Program, space: Space) -> bool:
     if len(_external_arrays(program, space)) + len(space.escaping) > MOST_OPERANDS:
         return False
     reductions = [e for e in space.members if _reduced_axes(program, space, e)]
+    if reductions and any(_is_update(program, e) for e in space.members):
+        return False
     if not reductions:
         return _classify_map(program, space, domain, largest)
     red = _reduced_axes(program, space, reductions[0])
@@ -294,11 +318,31 @@ def _classify_map(
 ) -> bool:
     if any(_output_domain(program, space, var) != domain for var in space.escaping):
         return False
+    updates = [e for e in space.members if _is_update(program, e)]
+    if updates and not _classify_update(program, space, updates[0]):
+        return False
     # Loops follow the first stored array, so that stores are contiguous.
     first = program.producer[space.escaping[0]] if space.escaping else largest
     keys = space.axes_of_output(program, first)
     space.kind = Kind.MAP
     space.order = tuple(key for key in keys if key not in space.units)
+    return True
+
+
+def _is_update(program: Program, position: int) -> bool:
+    return isinstance(program.jaxpr.eqns[position].primitive.lower, Update)
+
+
+def _classify_update(program: Program, space: Space, position: int) -> bool:
+    """An update stands alone: nothing else is stored, and nothing reads what it overwrites."""
+    eqn = program.jaxpr.eqns[position]
+    if space.escaping != eqn.outputs:
+        return False
+    if set(program.before.get(position, ())) & set(space.members):
+        return False
+    if eqn.primitive.lower.repeats(eqn.params):
+        keys = [space.classes[position, d] for d in range(eqn.inputs[1].aval.ndim)]
+        space.serial = frozenset(key for key in keys if key not in space.units)
     return True
 
 

@@ -185,7 +185,7 @@ def _check_results(op: str, programs: Sequence[Program], names: Sequence[str]) -
         differing = [
             f"result{path} is {a} from {names[0]} and {b} from {name}"
             for path, a, b in safe_zip(paths, first.jaxpr.out_avals, program.jaxpr.out_avals)
-            if not same_type(*_promoted(a, b))
+            if not same_type(a, b)
         ]
         if differing:
             raise TypeError(
@@ -194,17 +194,8 @@ def _check_results(op: str, programs: Sequence[Program], names: Sequence[str]) -
             )
 
 
-def _promoted(a: ShapedArray, b: ShapedArray) -> tuple[ShapedArray, ShapedArray]:
-    """Python numbers yield to the dtype of the other branch."""
-    if a.weak_type and not b.weak_type:
-        return a.update(dtype=b.dtype), b
-    if b.weak_type and not a.weak_type:
-        return a, b.update(dtype=a.dtype)
-    return a, b
-
-
 def _with_one_type(jaxprs: Sequence[ClosedJaxpr]) -> list[ClosedJaxpr]:
-    """Branches whose results that came from Python numbers have the dtype of the others'."""
+    """Branches whose results yield in promotion where all of them do."""
     wanted = []
     for avals in zip(*[jaxpr.out_avals for jaxpr in jaxprs], strict=True):
         strong = [aval for aval in avals if not aval.weak_type]
@@ -213,7 +204,7 @@ def _with_one_type(jaxprs: Sequence[ClosedJaxpr]) -> list[ClosedJaxpr]:
 
 
 def _converted(jaxpr: ClosedJaxpr, wanted: Sequence[ShapedArray]) -> ClosedJaxpr:
-    if all(same_type(a, b) for a, b in safe_zip(jaxpr.out_avals, wanted)):
+    if jaxpr.out_avals == wanted:
         return jaxpr
 
     def convert(*operands: Any) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpuflow.base import tree, tree_keys
+from gpuflow.base import dtypes, tree, tree_keys
 from gpuflow.base.util import safe_zip
 from gpuflow.control.programs import Program
 from gpuflow.core.aval import ShapedArray, aval_of
@@ -21,7 +21,7 @@ def carry_types(
     init: Sequence[Any],
     trace: Callable[[list[ShapedArray]], tuple[Program, list[ShapedArray]]],
 ) -> tuple[Program, list[Any]]:
-    """Trace a body for carries; Python numbers take the dtype that the body gives them.
+    """Trace a body for carries; Python numbers take a dtype that holds what the body makes.
 
     Args:
         init: leaves of the initial carry.
@@ -33,15 +33,9 @@ def carry_types(
     avals = [aval_of(value) for value in init]
     program, outs = trace(avals)
     if len(outs) == len(avals):
-        weak = [
-            a.weak_type and not b.weak_type and a.shape == b.shape
-            for a, b in safe_zip(avals, outs)
-        ]
-        if any(weak):
-            avals = [
-                a.update(dtype=b.dtype, weak_type=False) if flag else a
-                for a, b, flag in safe_zip(avals, outs, weak)
-            ]
+        promoted = [_promoted(a, b) for a, b in safe_zip(avals, outs)]
+        if promoted != avals:
+            avals = promoted
             program, outs = trace(avals)
     values = [
         x if same_type(aval_of(x), aval) and aval_of(x).weak_type == aval.weak_type
@@ -49,6 +43,15 @@ def carry_types(
         for x, aval in safe_zip(init, avals)
     ]  # fmt: skip
     return program, values
+
+
+def _promoted(given: ShapedArray, made: ShapedArray) -> ShapedArray:
+    """The type of a carry that starts as ``given``, after a look at what the body makes of it."""
+    can_change = given.weak_type and given.shape == made.shape and given.dtype != made.dtype
+    if not can_change or dtypes.is_extended(made.dtype):
+        return given
+    dtype, _ = dtypes.promote((given.dtype, True), (made.dtype, made.weak_type))
+    return given.update(dtype=dtype, weak_type=False)
 
 
 def check_carry(

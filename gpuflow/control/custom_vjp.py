@@ -182,14 +182,15 @@ class _Backward:
             if found.dtype == want.dtype:
                 is_array = isinstance(cotangent, HasAval)
                 return cotangent if is_array else convert(cotangent, want.dtype)
-            # Python numbers take the dtype that is wanted, but no real one holds a complex one.
-            if found.weak_type and (found.dtype.kind != "c" or want.dtype.kind == "c"):
+            # Numbers take the dtype that is wanted, but no real one holds a complex one.
+            is_number = not dtypes.is_extended(found.dtype)
+            if is_number and (found.dtype.kind != "c" or want.dtype.kind == "c"):
                 return convert(cotangent, want.dtype)
-            mend = f"convert it with .astype({want.dtype})"
+            mend = f"convert it with .real or .astype({want.dtype})"
         else:
             mend = "sum over the axes that were broadcast, or return None for zero"
         name, argument, number = place
-        raise ValueError(
+        raise (TypeError if found is None else ValueError)(
             f"[custom_vjp] bwd of {self.rules.name} must return a cotangent of type {want} for "
             f"{name}{tree.paths(argument)[number]}; got "
             f"{repr(cotangent) if found is None else found}. Fix: {mend}."

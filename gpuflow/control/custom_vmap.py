@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
 from gpuflow.control.custom_calls import bind_arguments
+from gpuflow.control.custom_vmap_derivative import (
+    CotangentRule,
+    DerivativeRule,
+    FlatRule,
+    TangentRule,
+    tangent_program,
+)
+from gpuflow.control.jit import backward_jaxpr
 from gpuflow.control.loops import map as map_elements
 from gpuflow.control.programs import close, execute_alone, trace_program
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.jaxpr import ClosedJaxpr, evaluate
 from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
-from gpuflow.core.rules import AxisData, Zero
+from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.moving import batch_to_dim
-from gpuflow.ops.zeros import instantiate
-from gpuflow.transforms.jvp import jvp_flat, jvp_jaxpr
-
-# Rules are flat here: ``(axis size, is mapped of each operand, *operands) -> (outs, is mapped of
-# each)``, with mapped dimensions in front.
-FlatRule = Callable[..., tuple[list[Any], list[bool]]]
+from gpuflow.transforms.jvp import jvp_jaxpr
+from gpuflow.transforms.linearize import linearize_jaxpr
 
 
 def _shape(*avals: ShapedArray, call: ClosedJaxpr, **params: Any) -> list[ShapedArray]:
@@ -71,7 +76,7 @@ def _jvp(
     given = [tangent for tangent in tangents if type(tangent) is not Zero]
     results = custom_vmap_p.bind(
         *closed, *primals, *given, call=derivative, num_consts=len(closed) + num_consts,
-        rule=_DerivativeRule(rule, nonzeros[num_consts:], out_nonzeros), name=f"jvp({name})",
+        rule=DerivativeRule(rule, nonzeros[num_consts:], out_nonzeros), name=f"jvp({name})",
     )  # fmt: skip
     count = len(call.out_avals)
     made = iter(results[count:])
@@ -81,44 +86,56 @@ def _jvp(
     ]
 
 
-class _DerivativeRule:
-    """The flat rule of a derivative: the derivative of the rule.
+def _linearize(
+    nonzeros: tuple[bool, ...], *primals: Any, call: ClosedJaxpr, rule: FlatRule, num_consts: int,
+    name: str,
+) -> tuple[Any, ...]:  # fmt: skip
+    if any(nonzeros[:num_consts]):
+        # The rule knows nothing of closed-over values: the function is taken apart.
+        known, linear, out_nonzeros, count = linearize_jaxpr(call, nonzeros)
+        results = known(*primals)
+        split = len(results) - count
+        return results[:split], out_nonzeros, results[split:], partial(evaluate, linear, ())
 
-    A primal and its tangent are mapped together, so that one rule serves both.
-    """
+    outs = custom_vmap_p.bind(*primals, call=call, rule=rule, num_consts=num_consts, name=name)
+    map_of_tangents, out_nonzeros = tangent_program(call, nonzeros)
+    map_of_tangents, closed = close(map_of_tangents)
+    tangent_rule = TangentRule(rule, nonzeros[num_consts:], out_nonzeros)
 
-    def __init__(
-        self, rule: FlatRule, nonzeros: tuple[bool, ...], out_nonzeros: tuple[bool, ...]
-    ) -> None:
-        self.rule, self.nonzeros, self.out_nonzeros = rule, nonzeros, out_nonzeros
+    def tangent_function(residuals: Sequence[Any], *tangents: Any) -> list[Any]:
+        return custom_vmap_p.bind(
+            *residuals, *tangents, call=map_of_tangents, num_consts=len(closed) + num_consts,
+            rule=tangent_rule, name=f"linear({name})",
+        )  # fmt: skip
 
-    def __call__(
-        self, size: int, flags: Sequence[bool], *operands: Any
-    ) -> tuple[list[Any], list[bool]]:
-        count = len(self.nonzeros)
-        places = [k for k, flag in enumerate(self.nonzeros) if flag]
-        together = list(flags[:count])
-        for k, flag in safe_zip(places, flags[count:]):
-            together[k] = together[k] or flag
-        wanted = [*together, *[together[k] for k in places]]
-        full = [
-            batch_to_dim(x, None, 0, size) if want and not flag else x
-            for x, flag, want in safe_zip(operands, flags, wanted)
-        ]
-        primals = full[:count]
-        tangents: list[Any] = [Zero(aval_of(x).tangent()) for x in primals]
-        for k, tangent in safe_zip(places, full[count:]):
-            tangents[k] = tangent
-        out_flags: list[bool] = []
+    return outs, out_nonzeros, [*closed, *primals], tangent_function
 
-        def call(*values: Any) -> list[Any]:
-            outs, out_flags[:] = self.rule(size, tuple(together), *values)
-            return outs
 
-        outs, out_tangents = jvp_flat(call, primals, tangents)
-        kept = [k for k, flag in enumerate(self.out_nonzeros) if flag]
-        made = [instantiate(out_tangents[k]) for k in kept]
-        return [*outs, *made], [*out_flags, *[out_flags[k] for k in kept]]
+def _transpose(
+    cotangents: Sequence[Any], *operands: Any, call: ClosedJaxpr, rule: FlatRule, num_consts: int,
+    name: str,
+) -> list[Any]:  # fmt: skip
+    undefined = tuple(is_undefined(operand) for operand in operands)
+    nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
+    backward, out_nonzeros = backward_jaxpr(call, undefined, nonzeros)
+    backward, closed = close(backward)
+    known = [operand for operand in operands if not is_undefined(operand)]
+    given = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
+    made = iter(
+        custom_vmap_p.bind(
+            *closed, *known, *given, call=backward, num_consts=len(closed) + num_consts,
+            rule=CotangentRule(rule, undefined[num_consts:], nonzeros, out_nonzeros, call),
+            name=f"transpose({name})",
+        )  # fmt: skip
+    )
+    nonzero = iter(out_nonzeros)
+    results: list[Any] = []
+    for operand in operands:
+        if not is_undefined(operand):
+            results.append(None)
+        else:
+            results.append(next(made) if next(nonzero) else Zero(operand.aval.tangent()))
+    return results
 
 
 class _UserRule:
@@ -170,6 +187,8 @@ custom_vmap_p = register(
         shape=_shape,
         execute=execute_alone(lambda: custom_vmap_p),
         jvp=_jvp,
+        linearize=_linearize,
+        transpose=_transpose,
         batch=_batch,
         lower=Inline(lambda params: params["call"]),
         multiple_results=True,
@@ -182,8 +201,9 @@ custom_vmap_p = register(
 class custom_vmap:
     """A function with its own rule for vmap.
 
-    Forward mode differentiates the rule. Reverse mode takes the function apart, so that a vmap
-    around it does not meet the rule; use custom_vjp outside of custom_vmap for both.
+    Derivatives of the function are derivatives of the rule under a vmap around them, in forward and
+    in reverse mode: ``vmap(grad(f))`` is the gradient of the rule's outputs summed over the axis.
+    The linear map of reverse mode computes the function again, from its operands.
 
     Args:
         fun: a function of arrays or trees.

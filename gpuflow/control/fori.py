@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config
-from gpuflow.base.errors import check
+from gpuflow.base.errors import ConcretizationTypeError, check
 from gpuflow.control.branches import cond
 from gpuflow.control.carries import carry_types, check_carry
 from gpuflow.control.loops import check_arrays, scan_as
@@ -51,7 +51,11 @@ def while_loop(
         ValueError,
     )
     if config.trace_context().disable_jit:
-        return _while_in_python(cond_fun, body_fun, init_val, max_steps)
+        known, init_val, done = _while_in_python(cond_fun, body_fun, init_val, max_steps)
+        if known:
+            return init_val
+        leaves = tree.leaves(init_val)
+        max_steps = None if max_steps is None else max_steps - done
     args_tree = tree.structure((init_val,))
 
     def trace(avals: list[ShapedArray]) -> tuple[Program, list[ShapedArray]]:
@@ -97,12 +101,26 @@ def _bounded(condition: Program, body: Program, init: list[Any], max_steps: int)
     return scan_as("while_loop", step, step, init, None, max_steps, False, 1)[0]
 
 
-def _while_in_python(cond_fun: Any, body_fun: Any, value: Any, max_steps: int | None) -> Any:
+def _while_in_python(
+    cond_fun: Any, body_fun: Any, value: Any, max_steps: int | None
+) -> tuple[bool, Any, int]:
+    """disable_jit: iterations run in Python as long as the condition is a known value.
+
+    Returns:
+        Whether the loop came to its end, the value then, and the number of iterations. The
+        condition of a mapped loop has many values, so that such a loop runs as a whole.
+    """
     done = 0
-    while (max_steps is None or done < max_steps) and bool(cond_fun(value)):
+    while max_steps is None or done < max_steps:
+        try:
+            going = bool(cond_fun(value))
+        except ConcretizationTypeError:
+            return False, value, done
+        if not going:
+            break
         value = body_fun(value)
         done += 1
-    return value
+    return True, value, done
 
 
 def fori_loop(

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
-from gpuflow.base.errors import check
+from gpuflow.base.errors import ConcretizationTypeError, check
 from gpuflow.base.util import safe_zip
 from gpuflow.control.carries import carry_types, check_carry
 from gpuflow.control.programs import Program, trace_program
@@ -71,11 +71,7 @@ def scan_as(
     length: int | None, reverse: bool, unroll: int | bool,
 ) -> tuple[Any, Any]:  # fmt: skip
     """``scan`` for ``op``; ``identity`` is the user's function that ``f`` was made of."""
-    check(
-        isinstance(unroll, bool) or (isinstance(unroll, int) and unroll >= 1),
-        lambda: f"[{op}] unroll must be at least 1, or a bool; got {unroll!r}. Fix: unroll=1.",
-        ValueError,
-    )
+    unroll = _unroll(op, unroll)
     x_leaves = tree.leaves(xs)
     init_leaves, init_tree = tree.flatten(init)
     check_arrays(op, x_leaves, "xs")
@@ -101,7 +97,7 @@ def scan_as(
     check_carry(op, init_tree, [aval_of(x) for x in values], carry_tree, carry_avals)
     outs = bind_scan(
         program.jaxpr, program.consts, values, x_leaves, length=length, reverse=bool(reverse),
-        unroll=length if unroll is True else max(int(unroll), 1),
+        unroll=max(length if unroll is True else min(unroll, length), 1),
     )  # fmt: skip
     count = len(values)
     return tree.unflatten(init_tree, outs[:count]), tree.unflatten(y_tree, outs[count:])
@@ -109,12 +105,28 @@ def scan_as(
 
 def _pair(op: str, out_tree: tree.TreeDef) -> tuple[tree.TreeDef, tree.TreeDef]:
     children = tree.children(out_tree)
-    if out_tree.type is not tuple or len(children) != 2:
+    if out_tree.type not in (tuple, list) or len(children) != 2:
         raise TypeError(
             f"[{op}] f must return a pair (carry, y); got {out_tree}. Fix: return carry, y, where "
             "y may be None."
         )
     return children[0], children[1]
+
+
+def _unroll(op: str, unroll: Any) -> int | bool:
+    if isinstance(unroll, bool):
+        return unroll
+    check(
+        hasattr(unroll, "__index__"),
+        lambda: f"[{op}] unroll must be an int or a bool; got {unroll!r}. Fix: unroll=1.",
+    )
+    number = unroll.__index__()
+    check(
+        number >= 1,
+        lambda: f"[{op}] unroll must be at least 1; got {number}. Fix: unroll=1.",
+        ValueError,
+    )
+    return number
 
 
 def _scan_length(op: str, xs: Any, leaves: list[Any], length: Any) -> int:
@@ -136,6 +148,7 @@ def _scan_length(op: str, xs: Any, leaves: list[Any], length: Any) -> int:
                 f"[{op}] length must be a Python int; got {length!r}. Fix: a static argument "
                 "(static_argnums), or lax.while_loop."
             ),
+            ConcretizationTypeError if isinstance(length, Tracer) else TypeError,
         )
         length = length.__index__()
         check(
@@ -191,7 +204,7 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     Args:
         f: a function of one tree of arrays.
         xs: a tree of arrays with one leading size.
-        batch_size: apply ``vmap(f)`` to so many elements at a time.
+        batch_size: apply ``vmap(f)`` to so many elements at a time; None or 0: to one.
 
     Returns:
         The results, stacked along a new leading axis.
@@ -203,7 +216,7 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     def one_by_one(items: Any) -> Any:
         return scan_as("map", lambda _, x: ((), f(x)), f, (), items, None, False, 1)[1]
 
-    if batch_size is None:
+    if not batch_size:
         return one_by_one(xs)
     length = _scan_length("map", xs, tree.leaves(xs), None)
     check(

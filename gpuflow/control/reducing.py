@@ -16,9 +16,9 @@ from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes, safe_zip
 from gpuflow.control.programs import Program, trace_program
+from gpuflow.control.scalar_programs import map_scalars
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Literal, subjaxprs
-from gpuflow.core.rules import AxisData
 from gpuflow.ops.axes import broadcast_in_dim, move_axis, reduce_sum, reshape
 from gpuflow.ops.comparison import and_p, or_p, xor_p
 from gpuflow.ops.convert import convert_element_type
@@ -36,7 +36,6 @@ from gpuflow.ops.reductions import (
     reduce_xor,
 )
 from gpuflow.ops.windows import reduce_window_max_p, reduce_window_min_p, reduce_window_sum_p
-from gpuflow.transforms.batching import batch_jaxpr
 
 # The op that reduces by a primitive of two operands.
 REDUCTIONS: dict[Any, Callable[..., Any]] = {
@@ -101,13 +100,7 @@ def _known_primitive(program: Program) -> Any:
 
 def _combine(program: Program, first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
     """The computation for each pair of elements of arrays of one shape."""
-    shape = aval_of(first[0]).shape
-    size = aval_of(first[0]).size
-    flat = [reshape(x, (size,)) for x in (*first, *second)]
-    count = len(program.jaxpr.out_avals)
-    flags = (*[False] * len(program.consts), *[True] * len(flat))
-    mapped, _ = batch_jaxpr(program.jaxpr, AxisData(None, size), flags, (True,) * count)
-    return [reshape(x, shape) for x in mapped(*program.consts, *flat)]
+    return map_scalars(program, [*first, *second])
 
 
 def _filled(start: Any, shape: Sequence[int], like: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -55,6 +55,15 @@ class ShapeDtypeStruct:
     @property
     def size(self) -> int:
         return prod(self.shape)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError(f"[len] a scalar has no length; got {self}. Fix: use .ndim or .size.")
+        return self.shape[0]
+
+    def update(self, **changes: Any) -> ShapeDtypeStruct:
+        """A copy with some fields changed."""
+        return replace(self, **changes)
 
 
 def struct_of(aval: ShapedArray) -> ShapeDtypeStruct:

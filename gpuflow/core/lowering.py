@@ -73,6 +73,24 @@ class Indexed:
     linear: bool = False
 
 
+@dataclass(frozen=True)
+class Update:
+    """Elements of the first operand combined with others, in its own memory where that is free.
+
+    The operands are the array; places (int64), the row-major elements at which windows start;
+    inside (bool), which windows count; and the windows, of shape (*places' shape, *window).
+
+    Attributes:
+        combine: ``params -> name``, a function of kir.scalar, or None: elements are replaced.
+        window: ``params -> dims``, the array's dimensions along which windows extend.
+        repeats: ``params -> bool``: elements may be updated more than once, and are in order.
+    """
+
+    combine: Callable[[dict[str, Any]], str | None]
+    window: Callable[[dict[str, Any]], tuple[int, ...]]
+    repeats: Callable[[dict[str, Any]], bool]
+
+
 Dims = tuple[int, ...]
 
 

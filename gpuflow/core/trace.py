@@ -165,6 +165,11 @@ class Tracer(HasAval):
         raise self._refusal(ConcretizationTypeError, "complex", mend)
 
     def __index__(self) -> int:
+        if self.aval.shape or not dtypes.is_integer(self.aval.dtype):
+            raise TypeError(
+                f"[index] only integer scalars can be indices; got a traced {self.aval}. "
+                "Fix: x.astype(int) for an index of arrays, or a static argument."
+            )
         mend = "pass it as a static argument (static_argnums), or use the size of an array."
         return self._need_concrete(TracerIntegerConversionError, "index", mend).__index__()
 

@@ -38,6 +38,8 @@ FLOAT8_DTYPES = (
     "float8_e4m3b11fnuz",
     "float8_e4m3fnuz",
     "float8_e5m2fnuz",
+    "float8_e3m4",
+    "float8_e4m3",
 )
 NARROW_DTYPES = ("float16", "bfloat16", *FLOAT8_DTYPES)
 

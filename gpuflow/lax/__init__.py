@@ -4,8 +4,6 @@ Operands must have one dtype (Python numbers take that of the other operand) and
 scalars. gpuflow.numpy is the friendly surface over these.
 """
 
-from gpuflow.base.names import missing_name as _missing_name
-from gpuflow.base.names import public_names as _public_names
 from gpuflow.control.associative import associative_scan as associative_scan
 from gpuflow.control.branches import cond as cond
 from gpuflow.control.branches import switch as switch
@@ -15,10 +13,14 @@ from gpuflow.control.implicit import custom_linear_solve as custom_linear_solve
 from gpuflow.control.implicit import custom_root as custom_root
 from gpuflow.control.loops import map as map
 from gpuflow.control.loops import scan as scan
+from gpuflow.control.platform_dependent import composite as composite
+from gpuflow.control.platform_dependent import platform_dependent as platform_dependent
 from gpuflow.control.reducing import reduce as reduce
 from gpuflow.control.reducing import reduce_window as reduce_window
+from gpuflow.control.scatter_apply import scatter_apply as scatter_apply
+from gpuflow.control.select_and_scatter import select_and_scatter as select_and_scatter
 from gpuflow.lax import linalg as linalg
-from gpuflow.lax.shapes import Precision as Precision
+from gpuflow.lax.primitives import primitive_names as _primitive_names
 from gpuflow.lax.shapes import asarray as asarray
 from gpuflow.lax.shapes import batch_matmul as batch_matmul
 from gpuflow.lax.shapes import broadcast as broadcast
@@ -44,6 +46,16 @@ from gpuflow.lax.shapes import stack as stack
 from gpuflow.lax.shapes import tile as tile
 from gpuflow.lax.shapes import unstack as unstack
 from gpuflow.lax.shapes import zeros_like_array as zeros_like_array
+from gpuflow.lax.sizes import broadcast_like as broadcast_like
+from gpuflow.lax.sizes import broadcast_to_rank as broadcast_to_rank
+from gpuflow.lax.sizes import conv_general_permutations as conv_general_permutations
+from gpuflow.lax.sizes import conv_general_shape_tuple as conv_general_shape_tuple
+from gpuflow.lax.sizes import conv_shape_tuple as conv_shape_tuple
+from gpuflow.lax.sizes import conv_transpose_shape_tuple as conv_transpose_shape_tuple
+from gpuflow.lax.sizes import reduce_window_shape_tuple as reduce_window_shape_tuple
+from gpuflow.lax.sizes import shape_as_value as shape_as_value
+from gpuflow.ops.approximate_top_k import approx_max_k as approx_max_k
+from gpuflow.ops.approximate_top_k import approx_min_k as approx_min_k
 from gpuflow.ops.axes import broadcast_in_dim as broadcast_in_dim
 from gpuflow.ops.axes import reduce_sum as reduce_sum
 from gpuflow.ops.axes import reshape as reshape
@@ -54,6 +66,7 @@ from gpuflow.ops.axis_index import axis_size as axis_size
 from gpuflow.ops.barrier import optimization_barrier as optimization_barrier
 from gpuflow.ops.bitcast import bitcast_convert_type as bitcast_convert_type
 from gpuflow.ops.bits import clz as clz
+from gpuflow.ops.bits import mulhi as mulhi
 from gpuflow.ops.bits import nextafter as nextafter
 from gpuflow.ops.bits import population_count as population_count
 from gpuflow.ops.bits import reduce_precision as reduce_precision
@@ -85,7 +98,13 @@ from gpuflow.ops.contractions import dot_general as dot_general
 from gpuflow.ops.convert import convert_element_type as convert_element_type
 from gpuflow.ops.convert import copy as copy
 from gpuflow.ops.convert import stop_gradient as stop_gradient
+from gpuflow.ops.convolution_local import (
+    conv_general_dilated_local as conv_general_dilated_local,
+)
 from gpuflow.ops.convolutions import ConvDimensionNumbers as ConvDimensionNumbers
+from gpuflow.ops.convolutions import (
+    ConvGeneralDilatedDimensionNumbers as ConvGeneralDilatedDimensionNumbers,
+)
 from gpuflow.ops.convolutions import conv as conv
 from gpuflow.ops.convolutions import conv_dimension_numbers as conv_dimension_numbers
 from gpuflow.ops.convolutions import conv_general_dilated as conv_general_dilated
@@ -138,6 +157,16 @@ from gpuflow.ops.powers import integer_pow as integer_pow
 from gpuflow.ops.powers import rsqrt as rsqrt
 from gpuflow.ops.powers import sqrt as sqrt
 from gpuflow.ops.powers import square as square
+from gpuflow.ops.precision import DotAlgorithm as DotAlgorithm
+from gpuflow.ops.precision import DotAlgorithmPreset as DotAlgorithmPreset
+from gpuflow.ops.precision import DotDimensionNumbers as DotDimensionNumbers
+from gpuflow.ops.precision import Precision as Precision
+from gpuflow.ops.precision import PrecisionLike as PrecisionLike
+from gpuflow.ops.ragged_contractions import (
+    RaggedDotDimensionNumbers as RaggedDotDimensionNumbers,
+)
+from gpuflow.ops.ragged_contractions import ragged_dot as ragged_dot
+from gpuflow.ops.ragged_contractions import ragged_dot_general as ragged_dot_general
 from gpuflow.ops.reductions import argmax as argmax
 from gpuflow.ops.reductions import argmin as argmin
 from gpuflow.ops.reductions import reduce_and as reduce_and
@@ -146,6 +175,9 @@ from gpuflow.ops.reductions import reduce_min as reduce_min
 from gpuflow.ops.reductions import reduce_or as reduce_or
 from gpuflow.ops.reductions import reduce_prod as reduce_prod
 from gpuflow.ops.reductions import reduce_xor as reduce_xor
+from gpuflow.ops.rng_bit_generator import RandomAlgorithm as RandomAlgorithm
+from gpuflow.ops.rng_bit_generator import rng_bit_generator as rng_bit_generator
+from gpuflow.ops.rng_uniform import rng_uniform as rng_uniform
 from gpuflow.ops.scatter import scatter as scatter
 from gpuflow.ops.scatter import scatter_max as scatter_max
 from gpuflow.ops.scatter import scatter_min as scatter_min
@@ -171,6 +203,9 @@ from gpuflow.ops.special_gamma import lgamma as lgamma
 from gpuflow.ops.special_gamma import polygamma as polygamma
 from gpuflow.ops.special_gamma import random_gamma_grad as random_gamma_grad
 from gpuflow.ops.special_gamma import zeta as zeta
+from gpuflow.ops.tokens import after_all as after_all
+from gpuflow.ops.tokens import create_token as create_token
+from gpuflow.ops.tokens import dce_sink as dce_sink
 from gpuflow.ops.transcendental import acos as acos
 from gpuflow.ops.transcendental import acosh as acosh
 from gpuflow.ops.transcendental import asin as asin
@@ -190,8 +225,11 @@ from gpuflow.ops.transcendental import sin as sin
 from gpuflow.ops.transcendental import sinh as sinh
 from gpuflow.ops.transcendental import tan as tan
 from gpuflow.ops.transcendental import tanh as tanh
+from gpuflow.ops.window_selection import select_and_gather_add as select_and_gather_add
+from gpuflow.ops.window_selection import select_and_scatter_add as select_and_scatter_add
 
 slice = slice_
+stage = asarray
 broadcasted_iota = iota
 
-__getattr__ = _missing_name(__name__, "lax", _public_names(globals()))
+__getattr__, __dir__ = _primitive_names(__name__, "lax", globals())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -23,15 +22,6 @@ from gpuflow.ops.gather_numbers import GatherDimensionNumbers
 from gpuflow.ops.joining import concatenate
 from gpuflow.ops.zeros import full as full_of
 from gpuflow.runtime.array import Array, from_numpy
-
-
-class Precision(enum.Enum):
-    """How exactly products of matrices are made. float32 is float32 with every one of them."""
-
-    DEFAULT = 0
-    HIGH = 1
-    HIGHEST = 2
-
 
 # --- filled arrays -------------------------------------------------------------------------
 

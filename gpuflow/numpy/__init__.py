@@ -150,8 +150,14 @@ from gpuflow.numpy.scalar_types import csingle as csingle
 from gpuflow.numpy.scalar_types import double as double
 from gpuflow.numpy.scalar_types import dtype as dtype
 from gpuflow.numpy.scalar_types import finfo as finfo
+from gpuflow.numpy.scalar_types import float8_e3m4 as float8_e3m4
+from gpuflow.numpy.scalar_types import float8_e4m3 as float8_e4m3
+from gpuflow.numpy.scalar_types import float8_e4m3b11fnuz as float8_e4m3b11fnuz
 from gpuflow.numpy.scalar_types import float8_e4m3fn as float8_e4m3fn
+from gpuflow.numpy.scalar_types import float8_e4m3fnuz as float8_e4m3fnuz
 from gpuflow.numpy.scalar_types import float8_e5m2 as float8_e5m2
+from gpuflow.numpy.scalar_types import float8_e5m2fnuz as float8_e5m2fnuz
+from gpuflow.numpy.scalar_types import float8_e8m0fnu as float8_e8m0fnu
 from gpuflow.numpy.scalar_types import float16 as float16
 from gpuflow.numpy.scalar_types import float32 as float32
 from gpuflow.numpy.scalar_types import float64 as float64

@@ -13,6 +13,8 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import NonConcreteBooleanIndexError, check
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.trace import Tracer
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.promotion import convert
 
 
 @dataclass(frozen=True)
@@ -22,19 +24,67 @@ class Plan:
     Attributes:
         axes: for each axis of the array a slice, a static int or an index array.
         new_axes: positions of None, counted in the entries without them.
+        ellipsis: the position of the ellipsis, counted in the same way; also an empty one parts
+            index arrays.
     """
 
     axes: tuple[Any, ...]
     new_axes: tuple[int, ...]
+    ellipsis: int | None = None
 
     @property
     def has_arrays(self) -> bool:
         return any(is_index_array(entry) for entry in self.axes)
 
+    def anchor(self, advanced: Sequence[int]) -> int | None:
+        """Where the axes of the index arrays at ``advanced`` go; None: apart, so in front."""
+        first, last = advanced[0], advanced[-1]
+        parts = self.new_axes if self.ellipsis is None else (*self.new_axes, self.ellipsis)
+        apart = last - first + 1 != len(advanced) or any(first < p <= last for p in parts)
+        return None if apart else first
+
 
 def is_index_array(entry: Any) -> bool:
     """Whether an entry of a plan is an array of positions."""
     return not isinstance(entry, (slice, int))
+
+
+def without_bools(index: Any, rank: int) -> tuple[Any, list[int]]:
+    """An index with its scalar bools as index arrays, of one element for True and none for False.
+
+    Returns:
+        The index, and where the array needs axes of size 1 for them.
+    """
+    entries = index if isinstance(index, tuple) else (index,)
+    if not any(_is_bool(entry) for entry in entries):
+        return index, []
+    changed = [np.zeros(int(bool(e)), np.int32) if _is_bool(e) else e for e in entries]
+    used = sum(_axes_used(entry) for entry in entries)
+    places: list[int] = []
+    axis = 0
+    for entry in entries:
+        if _is_bool(entry):
+            places.append(axis)
+            axis += 1
+        else:
+            axis += rank - used if entry is Ellipsis else _axes_used(entry)
+    return tuple(changed), places
+
+
+def _is_bool(entry: Any) -> bool:
+    """Whether an entry is a single bool with a known value."""
+    if isinstance(entry, (bool, np.bool_)):
+        return True
+    if not (is_mask(entry) and aval_of(entry).ndim == 0):
+        return False
+    return not isinstance(entry, Tracer) or entry.concrete() is not None
+
+
+def _axes_used(entry: Any) -> int:
+    """How many axes of the array an entry stands for; none for an ellipsis."""
+    if is_mask(entry):
+        return aval_of(entry).ndim
+    return int(not (entry is None or entry is Ellipsis or _is_bool(entry)))
 
 
 def plan_index(index: Any, shape: tuple[int, ...]) -> Plan:
@@ -44,7 +94,7 @@ def plan_index(index: Any, shape: tuple[int, ...]) -> Plan:
         IndexError: too many indices, or several ellipses.
         TypeError: what cannot be an index.
     """
-    entries = list(index) if isinstance(index, tuple) else [index]
+    entries = [_from_list(e) for e in index] if isinstance(index, tuple) else [index]
     _check_masks(entries, shape)
     entries = [item for entry in entries for item in normal_entry(entry)]
     used = sum(entry is not None and entry is not Ellipsis for entry in entries)
@@ -72,7 +122,16 @@ def plan_index(index: Any, shape: tuple[int, ...]) -> Plan:
             new_axes.append(len(axes))
         else:
             axes.append(entry)
-    return Plan(tuple(axes), tuple(new_axes))
+    before = sum(entry is not None for entry in entries[:place])
+    return Plan(tuple(axes), tuple(new_axes), before if dots else None)
+
+
+def _from_list(entry: Any) -> Any:
+    """An entry that is a sequence as an array; without elements it holds integers."""
+    if not isinstance(entry, (list, tuple)):
+        return entry
+    made = asarray(entry)
+    return made if aval_of(made).size else convert(made, np.dtype(np.int32))
 
 
 def is_mask(entry: Any) -> bool:
@@ -83,10 +142,7 @@ def is_mask(entry: Any) -> bool:
 
 def _check_masks(entries: Sequence[Any], shape: tuple[int, ...]) -> None:
     """Raise IndexError for a mask whose shape is not that of the axes it stands for."""
-    widths = [
-        aval_of(entry).ndim if is_mask(entry) else int(entry is not None and entry is not Ellipsis)
-        for entry in entries
-    ]
+    widths = [_axes_used(entry) for entry in entries]
     axis = 0
     for entry, width in zip(entries, widths, strict=True):
         if is_mask(entry) and aval_of(entry).shape != shape[axis : axis + width]:
@@ -103,15 +159,11 @@ def normal_entry(entry: Any) -> list[Any]:
         return [entry]
     if isinstance(entry, slice):
         return [slice(*(_bound(v) for v in (entry.start, entry.stop, entry.step)))]
-    if isinstance(entry, (bool, np.bool_)):
-        raise TypeError(
-            f"[index] a bool must be the only index; got {entry}. Fix: x[None], or x[mask]."
-        )
     if isinstance(entry, (int, np.integer)):
         return [int(entry)]
     if isinstance(entry, (list, tuple)):
         raise TypeError(
-            f"[index] sequences cannot be indices; got {entry!r}. "
+            f"[index] a sequence cannot be the whole index; got {entry!r}. "
             "Fix: x[jnp.array([0, 1])], or x[0, 1] for two axes."
         )
     if not is_value(entry):

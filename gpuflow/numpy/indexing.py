@@ -18,7 +18,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
-from gpuflow.numpy.index_plan import Plan, is_index_array, plan_index
+from gpuflow.numpy.index_plan import Plan, is_index_array, plan_index, without_bools
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
     convert,
@@ -29,9 +29,8 @@ from gpuflow.ops.selection import where as select_where
 
 def getitem(x: Any, index: Any) -> Any:
     """``x[index]``; index arrays outside of an axis take the nearest row."""
-    if isinstance(index, (bool, np.bool_)):
-        wide = getitem(x, None)
-        return wide if index else getitem(wide, slice(0))
+    index, bool_axes = without_bools(index, aval_of(x).ndim)
+    x = lax.expand_dims(x, bool_axes) if bool_axes else x
     plan = plan_index(index, aval_of(x).shape)
     out, places = _static_part(x, plan)
     if plan.has_arrays:
@@ -137,10 +136,7 @@ def _gather(x: Any, plan: Plan, int_axes: Sequence[int]) -> Any:
 
 def _destination(plan: Plan, advanced: Sequence[int], rank: int) -> tuple[int, ...]:
     """Where the axes of the index arrays go: in place where adjacent, otherwise in front."""
-    first, last = advanced[0], advanced[-1]
-    adjacent = last - first + 1 == len(advanced)
-    adjacent = adjacent and not any(first < place <= last for place in plan.new_axes)
-    start = first if adjacent else 0
+    start = plan.anchor(advanced) or 0
     return tuple(range(start, start + rank))
 
 
@@ -166,14 +162,12 @@ def _new_axes_after_gather(x: Any, plan: Plan) -> Any:
     if not plan.new_axes:
         return x
     advanced = [d for d, e in enumerate(plan.axes) if not isinstance(e, slice)]
-    first, last = advanced[0], advanced[-1]
-    between = any(first < place <= last for place in plan.new_axes)
-    together = last - first + 1 == len(advanced) and not between
+    first = plan.anchor(advanced)
     slices = [d for d, e in enumerate(plan.axes) if isinstance(e, slice)]
     added = aval_of(x).ndim - len(slices)
     # Each output axis: (place among the entries, is it new, how many).
     order: list[tuple[float, bool]] = [(float(d), False) for d in slices]
-    anchor = float(first) if together else -1.0
+    anchor = -1.0 if first is None else float(first)
     order += [(anchor + k / (added + 1), False) for k in range(added)]
     order += [(place - 0.5, True) for place in plan.new_axes]
     order.sort()

@@ -51,6 +51,12 @@ complex64, complex128 = ScalarType(np.complex64), ScalarType(np.complex128)
 int4, uint4 = ScalarType(ml_dtypes.int4), ScalarType(ml_dtypes.uint4)
 float8_e4m3fn = ScalarType(ml_dtypes.float8_e4m3fn)
 float8_e5m2 = ScalarType(ml_dtypes.float8_e5m2)
+float8_e3m4 = ScalarType(ml_dtypes.float8_e3m4)
+float8_e4m3 = ScalarType(ml_dtypes.float8_e4m3)
+float8_e4m3b11fnuz = ScalarType(ml_dtypes.float8_e4m3b11fnuz)
+float8_e4m3fnuz = ScalarType(ml_dtypes.float8_e4m3fnuz)
+float8_e5m2fnuz = ScalarType(ml_dtypes.float8_e5m2fnuz)
+float8_e8m0fnu = ScalarType(ml_dtypes.float8_e8m0fnu)
 single, double, csingle, cdouble = float32, float64, complex64, complex128
 dtype = np.dtype
 

@@ -47,7 +47,7 @@ def scatter_plan(plan: Plan, shape: tuple[int, ...], wrap: bool = True) -> Scatt
     """Take an index apart for an array of ``shape``.
 
     Args:
-        wrap: whether negative numbers in index arrays count from the end.
+        wrap: whether negative ints and numbers in index arrays count from the end.
     """
     arrays = [d for d, entry in enumerate(plan.axes) if is_index_array(entry)]
     # With index arrays, ints are index arrays too.
@@ -75,7 +75,7 @@ def scatter_plan(plan: Plan, shape: tuple[int, ...], wrap: bool = True) -> Scatt
             numbers = convert(entries[d], dtype)
         else:
             places = []
-            numbers = np.asarray(entry + shape[d] if entry < 0 else entry, dtype)
+            numbers = np.asarray(entry + shape[d] if wrap and entry < 0 else entry, dtype)
         columns.append(_column(numbers, places, batch_shape))
     if columns:
         indices = lax.concatenate(columns, len(batch_shape))
@@ -102,9 +102,8 @@ def _layout(plan: Plan, advanced: list[int], rank: int) -> tuple[list[Item], lis
     for d, entry in enumerate(plan.axes):
         if isinstance(entry, slice):
             entries.append((d, False, ("axis", d)))
-    adjacent = bool(advanced) and advanced[-1] - advanced[0] + 1 == len(advanced)
-    adjacent = adjacent and not any(advanced[0] < p <= advanced[-1] for p in plan.new_axes)
-    anchor = advanced[0] if adjacent else -1
+    first = plan.anchor(advanced) if advanced else None
+    anchor = -1 if first is None else first
     order: list[tuple[float, Item]] = [(d, item) for d, _, item in entries]
     order += [(anchor + k / (rank + 1), item) for k, item in enumerate(arrays)]
     order += [(place - 0.5, ("new", k)) for k, place in enumerate(plan.new_axes)]

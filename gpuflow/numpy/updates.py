@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,19 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import NonConcreteBooleanIndexError, check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
-from gpuflow.numpy.index_plan import Plan, is_index_array, is_mask, plan_index
+from gpuflow.numpy.creation import ones_like
+from gpuflow.numpy.index_plan import (
+    Plan,
+    is_index_array,
+    is_mask,
+    plan_index,
+    without_bools,
+)
 from gpuflow.numpy.indexing import getitem, slice_range, wrap_negative
 from gpuflow.numpy.promotion import check_arraylike, common_type, convert
-from gpuflow.numpy.scatter_plan import ScatterPlan, scatter_plan
+from gpuflow.numpy.scatter_plan import scatter_plan
 from gpuflow.numpy.shaping import broadcast_to
-from gpuflow.numpy.ufuncs import power
+from gpuflow.numpy.ufuncs import power, true_divide
 from gpuflow.ops.selection import where as select_where
 
 Scatter = Callable[..., Any]
@@ -121,8 +128,15 @@ class IndexedUpdate:
         self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
         mode: Any = None, wrap_negative_indices: bool = True,
     ) -> Any:  # fmt: skip
-        """The array with the elements at the index divided by ``values``, repeatedly so."""
+        """The array with the elements at the index divided by ``values``, repeatedly so.
+
+        Of integers the result holds floats.
+        """
         how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        if not dtypes.is_inexact(aval_of(self.array).dtype):
+            ones = IndexedUpdate(ones_like(self.array), self.index)
+            divisors = _update("divide", ones, values, lax.mul, lax.scatter_mul, how)
+            return true_divide(self.array, divisors)
         return _update("divide", self, values, lax.div, _by_product(lax.div), how)
 
     def power(
@@ -179,8 +193,10 @@ class IndexedUpdate:
 
 def _get(target: IndexedUpdate, how: Promises, fill_value: Any) -> Any:
     x = target.array
+    index, bool_axes = without_bools(target.index, aval_of(x).ndim)
+    x = lax.expand_dims(x, bool_axes) if bool_axes else x
     shape = aval_of(x).shape
-    place = scatter_plan(plan_index(target.index, shape), shape, how.wrap_negative_indices)
+    place = scatter_plan(plan_index(index, shape), shape, how.wrap_negative_indices)
     numbers = lax.GatherDimensionNumbers(place.offsets, place.indexed, place.indexed)
     sizes = [shape[d] if d in place.windows else min(shape[d], 1) for d in range(len(shape))]
     out = lax.gather(x, place.indices, numbers, sizes, fill_value=fill_value, **how.params)
@@ -194,6 +210,10 @@ def _update(
 ) -> Any:  # fmt: skip
     x = target.array
     check_arraylike(f"at.{name}", values)
+    index, bool_axes = without_bools(target.index, aval_of(x).ndim)
+    if bool_axes:
+        wide = IndexedUpdate(lax.expand_dims(x, bool_axes), index)
+        return lax.squeeze(_update(name, wide, values, combine, scatter, how), bool_axes)
     aval = aval_of(x)
     _warn_of_loss(name, aval, values)
     values = convert(values, aval.dtype)
@@ -201,14 +221,16 @@ def _update(
     if is_mask(target.index) and _is_free_of_count(target, values):
         return _update_mask(name, target, values, combine)
     plan = plan_index(target.index, aval.shape)
-    is_static = not any(is_index_array(e) and aval_of(e).ndim for e in plan.axes)
+    is_static = not any(is_index_array(e) for e in plan.axes)
     if is_static and drops and how.wrap_negative_indices:
-        placed = _placed(plan, aval, _in_index_shape(target, plan, values))
+        placed = _placed(plan, aval, _in_array_rank(name, aval, plan, values))
         mask = _mask(plan, aval.shape)
         changed = combine(x, placed) if mask is None else select_where(mask, combine(x, placed), x)
         return broadcast_to(convert(changed, aval.dtype), aval.shape)
+    if not any(is_index_array(e) and aval_of(e).ndim for e in plan.axes):
+        how = replace(how, unique_indices=True)  # one window
     place = scatter_plan(plan, aval.shape, how.wrap_negative_indices)
-    updates = _in_scatter_shape(name, place, values)
+    updates = _in_shape_of_index(name, values, place.full_shape, place.new_axes)
     numbers = lax.ScatterDimensionNumbers(place.offsets, place.indexed, place.indexed)
     return convert(scatter(x, place.indices, updates, numbers, **how.params), aval.dtype)
 
@@ -228,25 +250,23 @@ def _warn_of_loss(name: str, aval: Any, values: Any) -> None:
         )
 
 
-def _in_scatter_shape(name: str, place: ScatterPlan, values: Any) -> Any:
-    """The values in the shape of ``x[index]``, without new axes."""
+def _in_shape_of_index(
+    name: str, values: Any, full_shape: tuple[int, ...], new_axes: tuple[int, ...]
+) -> Any:
+    """The values in the shape of ``x[index]``, without its new axes."""
     own = aval_of(values).shape
-    extra = len(own) - len(place.full_shape)
-    if extra > 0 and own[:extra] == (1,) * extra:
-        values = lax.squeeze(values, tuple(range(extra)))
-        own = own[extra:]
-    fits = len(own) <= len(place.full_shape) and all(
-        n in (1, m) for n, m in zip(reversed(own), reversed(place.full_shape), strict=False)
+    fits = len(own) <= len(full_shape) and all(
+        n in (1, m) for n, m in zip(reversed(own), reversed(full_shape), strict=False)
     )
     check(
         fits,
         lambda: (
-            f"[at.{name}] values must broadcast to the shape of x[index], {place.full_shape}; got "
+            f"[at.{name}] values must broadcast to the shape of x[index], {full_shape}; got "
             f"{aval_of(values)}. Fix: reshape the values."
         ),
         ValueError,
     )
-    return lax.squeeze(broadcast_to(values, place.full_shape), place.new_axes)
+    return lax.squeeze(broadcast_to(values, full_shape), new_axes)
 
 
 def _by_product(combine: Callable[..., Any]) -> Scatter:
@@ -264,23 +284,12 @@ def _repeated(function: Callable[[Any], Any]) -> Scatter:
     """Apply a function as often as the index names an element."""
 
     def scatter(x: Any, indices: Any, updates: Any, numbers: Any, **params: Any) -> Any:
-        aval = aval_of(x)
-        zeros = lax.broadcast_in_dim(np.int32(0), aval.shape, ())
-        ones = lax.broadcast_in_dim(np.int32(1), aval_of(updates).shape, ())
-        counts = lax.scatter_add(zeros, indices, ones, numbers, **params)
+        dtype, shape = aval_of(x).dtype, aval_of(updates).shape
 
-        def once_more(k: Any, value: Any) -> Any:
-            changed = convert(function(value), aval.dtype)
-            return select_where(lax.lt(k, counts), changed, value)
+        def converted(value: Any) -> Any:
+            return convert(function(value), dtype)
 
-        if params["unique_indices"]:
-            return once_more(np.int32(0), x)
-        most = lax.reduce_max(counts, tuple(range(aval.ndim)))
-        if not isinstance(most, Tracer):
-            for k in range(int(most)):
-                x = once_more(np.int32(k), x)
-            return x
-        return lax.fori_loop(np.int32(0), most, once_more, x)
+        return lax.scatter_apply(x, indices, converted, numbers, update_shape=shape, **params)
 
     return scatter
 
@@ -298,7 +307,7 @@ def _is_free_of_count(target: IndexedUpdate, values: Any) -> bool:
     trailing = aval_of(target.array).ndim - rank
     own = aval_of(values).shape
     lead = own[: max(len(own) - trailing, 0)]
-    if all(size == 1 for size in lead):
+    if lead in ((), (1,)):
         return True
     mask = target.index
     if isinstance(mask, Tracer) and mask.concrete() is None:
@@ -335,29 +344,32 @@ def _update_mask(
 # --- ints and slices -----------------------------------------------------------------------
 
 
-def _in_index_shape(target: IndexedUpdate, plan: Plan, values: Any) -> Any:
+def _in_array_rank(name: str, aval: Any, plan: Plan, values: Any) -> Any:
     """The values, one axis for each axis of the array: size 1 where it has a single index."""
-    shape, kept = [], []
-    for d, (entry, size) in enumerate(zip(plan.axes, aval_of(target.array).shape, strict=True)):
-        if isinstance(entry, slice):
-            start, limit, step = slice_range(entry, size)
-            shape.append(len(range(start, limit, abs(step))))
-            kept.append(d)
-    own = aval_of(values).shape
-    extra = len(own) - len(shape)
-    new_axes = len(plan.new_axes)
-    if extra > 0 and own[:extra] == (1,) * extra and new_axes >= extra:
-        values = lax.squeeze(values, tuple(range(extra)))
-    values = broadcast_to(values, shape) if aval_of(values).ndim else values
     if not aval_of(values).ndim:
         return values
-    full = [1] * aval_of(target.array).ndim
+    kept = [d for d, entry in enumerate(plan.axes) if isinstance(entry, slice)]
+    shape = [len(range(*plan.axes[d].indices(aval.shape[d]))) for d in kept]
+    full_shape, new_axes = _with_new_axes(plan, kept, shape)
+    values = _in_shape_of_index(name, values, full_shape, new_axes)
+    full = [1] * aval.ndim
     for d, size in zip(kept, shape, strict=True):
         full[d] = size
     flipped = [
         k for k, d in enumerate(kept) if plan.axes[d].step is not None and plan.axes[d].step < 0
     ]
     return lax.broadcast_in_dim(lax.rev(values, flipped), full, kept)
+
+
+def _with_new_axes(
+    plan: Plan, kept: list[int], shape: list[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape of ``x[index]`` where only slices keep their axes, and where its new axes are."""
+    full, new_axes = list(shape), []
+    for count, place in enumerate(plan.new_axes):
+        new_axes.append(sum(d < place for d in kept) + count)
+        full.insert(new_axes[-1], 1)
+    return tuple(full), tuple(new_axes)
 
 
 def _placed(plan: Plan, aval: Any, values: Any) -> Any:

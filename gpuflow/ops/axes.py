@@ -17,6 +17,7 @@ from gpuflow.base.errors import check
 from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Layout, Library, Reduction
+from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
 
@@ -194,6 +195,14 @@ def reduction_batch(apply: Any) -> Any:
     return batch
 
 
+def bind_reduction(primitive: Primitive, x: Any, axes: Sequence[int]) -> Any:
+    """Reduce over ``axes``; without any, only the operand is checked."""
+    if len(axes):
+        return primitive.bind(x, axes=tuple(axes))
+    primitive.shape(aval_of(x), axes=())
+    return x
+
+
 def reduce_sum(x: Any, axes: Sequence[int]) -> Any:
     """Sum over ``axes``.
 
@@ -204,7 +213,7 @@ def reduce_sum(x: Any, axes: Sequence[int]) -> Any:
     Returns:
         An array without those dimensions, of the dtype of ``x``. The empty sum is 0.
     """
-    return reduce_sum_p.bind(x, axes=tuple(axes)) if len(axes) else x
+    return bind_reduction(reduce_sum_p, x, axes)
 
 
 def _sum_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:

@@ -32,6 +32,82 @@ nextafter_p = elementwise(
 )  # fmt: skip
 
 
+# --- mulhi ---------------------------------------------------------------------------------
+
+
+def _mulhi_impl(xp: Any, x: Any, y: Any) -> Any:
+    width = 8 * x.dtype.itemsize
+    if width < 64:
+        wide = np.dtype(f"{x.dtype.kind}8")
+        return ((x.astype(wide) * y.astype(wide)) >> wide.type(width)).astype(x.dtype)
+    high = _high_word(x.view(np.uint64), y.view(np.uint64))
+    if x.dtype.kind == "u":
+        return high
+    # A negative number counts 2**64 more as an unsigned one.
+    zero = np.int64(0)
+    return high.view(np.int64) - xp.where(x < 0, y, zero) - xp.where(y < 0, x, zero)
+
+
+def _high_word(x: Any, y: Any) -> Any:
+    """The upper 64 bits of a product of uint64, from 32-bit halves."""
+    half, mask = np.uint64(32), np.uint64(2**32 - 1)
+    x_high, x_low, y_high, y_low = x >> half, x & mask, y >> half, y & mask
+    middle = x_high * y_low + (x_low * y_low >> half)
+    crossed = x_low * y_high + (middle & mask)
+    return x_high * y_high + (middle >> half) + (crossed >> half)
+
+
+def _mulhi_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    del in_avals, params
+    dtype = out_aval.dtype
+    x, y = values
+    if dtype.itemsize < 8:
+        wide = "int64" if dtype.kind == "i" else "uint64"
+        product = builder.apply("mul", builder.cast(x, wide), builder.cast(y, wide))
+        shift = builder.const(wide, 8 * dtype.itemsize)
+        shifted = "shift_right_arithmetic" if dtype.kind == "i" else "shift_right_logical"
+        return builder.cast(builder.apply(shifted, product, shift), dtype.name)
+    unsigned = [builder.cast(v, "uint64") for v in values]
+    high = _high_word_body(builder, *unsigned)
+    if dtype.kind == "u":
+        return high
+    high, zero = builder.cast(high, "int64"), builder.const("int64", 0)
+    for sign, other in ((x, y), (y, x)):
+        excess = builder.select(builder.apply("lt", sign, zero), other, zero)
+        high = builder.apply("sub", high, excess)
+    return high
+
+
+def _high_word_body(builder: Any, x: Any, y: Any) -> Any:
+    """``_high_word`` in a kernel."""
+    half, mask = builder.const("uint64", 32), builder.const("uint64", 2**32 - 1)
+
+    def upper(v: Any) -> Any:
+        return builder.apply("shift_right_logical", v, half)
+
+    def lower(v: Any) -> Any:
+        return builder.apply("and", v, mask)
+
+    def sum_of_product(a: Any, b: Any, c: Any) -> Any:
+        return builder.apply("add", builder.apply("mul", a, b), c)
+
+    carry = upper(builder.apply("mul", lower(x), lower(y)))
+    middle = sum_of_product(upper(x), lower(y), carry)
+    crossed = sum_of_product(lower(x), upper(y), lower(middle))
+    return builder.apply("add", sum_of_product(upper(x), upper(y), upper(middle)), upper(crossed))
+
+
+mulhi_p = elementwise(
+    "mulhi", impl=_mulhi_impl, accepts=dtypes.is_integer, what="an integer", arity=2,
+    body=_mulhi_body,
+)  # fmt: skip
+
+
+def mulhi(x: Any, y: Any) -> Any:
+    """Elementwise upper half of the product: of 2 n bits for integers of n."""
+    return mulhi_p.bind(*match_scalars(x, y))
+
+
 def population_count(x: Any) -> Any:
     """Elementwise number of bits that are 1, of the two's complement for negative integers."""
     return population_count_p.bind(x)

@@ -138,7 +138,7 @@ def conj(x: Any) -> Any:
 
 
 def _has_abs(dtype: Any) -> bool:
-    return dtypes.is_inexact(dtype) or dtype.kind == "i"
+    return is_number(dtype) and dtype.kind != "u" and dtype.name != "uint4"
 
 
 def _abs_jvp(t: Any, out: Any, x: Any) -> Any:

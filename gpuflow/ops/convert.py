@@ -17,6 +17,9 @@ from gpuflow.kir.scalar import NARROW_DTYPES, compute_dtype
 from gpuflow.ops.define import define, linear_jvp, unary_transpose
 from gpuflow.ops.nary import zero_jvp
 
+# What NumPy says of dtypes that another library registered.
+_USER_DEFINED = 2
+
 
 def batch_in_place(apply: Callable[..., Any]) -> Callable[..., tuple[Any, int]]:
     """The batch rule of an op of one operand that does not see axes."""
@@ -52,6 +55,9 @@ def _convert_impl(xp: Any, x: Any, *, new_dtype: Any, weak_type: bool) -> Any:
         return x != 0
     if dtypes.is_integer(new_dtype) and dtypes.is_floating(x.dtype):
         return _float_to_integer(xp, x, new_dtype)
+    if x.dtype.isbuiltin == new_dtype.isbuiltin == _USER_DEFINED:
+        # NumPy has no casts between two dtypes of ml_dtypes.
+        x = x.astype(np.int8 if dtypes.is_integer(x.dtype) else np.float32)
     return x.astype(new_dtype)
 
 

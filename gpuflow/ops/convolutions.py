@@ -14,6 +14,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.ops.axes import reshape, transpose
 from gpuflow.ops.convolution import Dims, Pads, conv_p, dilated
 from gpuflow.ops.layout import rev
+from gpuflow.ops.precision import canonical_precision
 
 
 class ConvDimensionNumbers(NamedTuple):
@@ -23,6 +24,10 @@ class ConvDimensionNumbers(NamedTuple):
     lhs_spec: Dims
     rhs_spec: Dims
     out_spec: Dims
+
+
+# What conv_general_dilated takes as dimension numbers.
+ConvGeneralDilatedDimensionNumbers = None | ConvDimensionNumbers | tuple[str, str, str]
 
 
 def conv_dimension_numbers(
@@ -160,11 +165,20 @@ def conv_general_dilated(
 
     Raises:
         TypeError: dtypes or ranks that differ.
-        ValueError: numbers of channels, groups, strides or margins that do not fit.
+        ValueError: numbers of channels, groups, strides or margins that do not fit, or another
+            precision.
 
     Source: the definition of Conv in the XLA operation semantics.
     """
-    del precision
+    how = None if precision is None else canonical_precision(precision)
+    check(
+        how is None or (isinstance(how, tuple) and len(how) == 2),
+        lambda: (
+            "[conv_general_dilated] precision must be a lax.Precision, a pair of them, or a name; "
+            f"got {precision!r}. Fix: precision='highest', for algorithms are for lax.dot."
+        ),
+        ValueError,
+    )
     numbers = conv_dimension_numbers(aval_of(lhs).shape, aval_of(rhs).shape, dimension_numbers)
     lhs, rhs = transpose(lhs, numbers.lhs_spec), transpose(rhs, numbers.rhs_spec)
     count = aval_of(lhs).ndim - 2
@@ -279,7 +293,7 @@ def conv_transpose(
     if isinstance(padding, str) or use_consistent_padding:
         given = [padding] * (rank - 2) if isinstance(padding, str) else list(padding)
         pads = [
-            _transposed_pads(window, stride, pad)
+            conv_transpose_pads(window, stride, pad)
             for window, stride, pad in zip(windows, strides, given, strict=True)
         ]
     else:
@@ -296,7 +310,8 @@ def conv_transpose(
     )  # fmt: skip
 
 
-def _transposed_pads(window: int, stride: int, padding: Any) -> tuple[int, int]:
+def conv_transpose_pads(window: int, stride: int, padding: Any) -> tuple[int, int]:
+    """The margins of the dilated input of a transposed convolution along one dimension."""
     if padding == "SAME":
         total = window + stride - 2
         before = window - 1 if stride > window - 1 else -(-total // 2)

@@ -17,6 +17,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
@@ -24,6 +25,8 @@ from gpuflow.ops.axes import insert_axis, move_axis
 from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.nary import unbroadcast
+from gpuflow.ops.updating import Component, can_be_updated, counted
+from gpuflow.ops.updating import update as build_update
 from gpuflow.ops.zeros import full, instantiate, zeros_of
 
 Sizes = tuple[int, ...]
@@ -317,6 +320,29 @@ def _update_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> 
     return over if inside is None else builder.select(inside, over, under)
 
 
+def _update_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """The update in the array's own memory."""
+    del definition
+    x, window, *starts = eqn.inputs
+    b, shape = eqn.params["batch_dims"], eqn.outputs[0].aval.shape
+    if not can_be_updated(x.aval.dtype, "set") or x.aval.shape != shape:
+        return None
+    if 0 in window.aval.shape or window.aval.shape[:b] != shape[:b]:
+        return None
+    if any(start.aval.ndim and start.aval.shape != shape[:b] for start in starts):
+        return None
+    strides = row_major_strides(shape)
+    components = [
+        Component(start, shape[d] - window.aval.shape[d], strides[d])
+        for d, start in enumerate(starts, b)
+    ]
+    components += [
+        Component(counted(build, shape[:b], d), shape[d] - 1, strides[d]) for d in range(b)
+    ]
+    dims = tuple(range(b, len(shape)))
+    return [build_update(build, x, components, window, dims, "set", checked=False, repeats=False)]
+
+
 def dynamic_update_slice(
     x: Any, update: Any, start_indices: Sequence[Any], batch_dims: int = 0
 ) -> Any:
@@ -346,4 +372,5 @@ dynamic_update_slice_p = define(
     transpose=_update_transpose,
     batch=_update_batch,
     lower=Indexed(_update_body),
+    simplify=_update_simplify,
 )

@@ -29,6 +29,11 @@ from gpuflow.ops.linalg_algebra import (
     swap,
     to_dtype,
 )
+from gpuflow.ops.linalg_algorithms import (
+    EIG_IMPLEMENTATIONS,
+    EigImplementation,
+    check_algorithm,
+)
 from gpuflow.ops.linalg_common import (
     Outputs,
     check_square,
@@ -174,7 +179,7 @@ eig_p = matrix_op(
 
 def eig(
     x: Any, *, compute_left_eigenvectors: bool = True, compute_right_eigenvectors: bool = True,
-    enable_eigvec_derivs: bool = False,
+    enable_eigvec_derivs: bool = False, implementation: EigImplementation | None = None,
 ) -> list[Any]:  # fmt: skip
     """Eigenvalues and eigenvectors of general matrices.
 
@@ -184,15 +189,17 @@ def eig(
         compute_right_eigenvectors: whether to give v with ``A v = w v``.
         enable_eigvec_derivs: whether vectors may be differentiated; that is right only where all
             eigenvalues differ and no vector has two largest components.
+        implementation: an ``EigImplementation`` of the CPU.
 
     Returns:
         The complex values (..., n) in no particular order, then left and right vectors (..., n, n)
         in columns, of length 1 and with a real largest component.
 
     Raises:
-        ValueError: matrices that are not square.
+        ValueError: matrices that are not square, or another implementation.
         NotImplementedError: derivatives of vectors without ``enable_eigvec_derivs``.
     """
+    check_algorithm("eig", "implementation", implementation, EIG_IMPLEMENTATIONS, ValueError)
     return list(
         eig_p.bind(
             x,

@@ -24,6 +24,11 @@ from gpuflow.ops.linalg_algebra import (
     symmetrized,
     to_dtype,
 )
+from gpuflow.ops.linalg_algorithms import (
+    EIGH_IMPLEMENTATIONS,
+    EighImplementation,
+    check_algorithm,
+)
 from gpuflow.ops.linalg_common import (
     Outputs,
     check_square,
@@ -145,7 +150,7 @@ eigh_p = matrix_op(
 
 def eigh(
     x: Any, *, lower: bool = True, symmetrize_input: bool = True, sort_eigenvalues: bool = True,
-    subset_by_index: Any = None,
+    subset_by_index: Any = None, implementation: EighImplementation | None = None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Eigenvectors and eigenvalues of symmetric or Hermitian matrices.
 
@@ -155,13 +160,16 @@ def eigh(
         symmetrize_input: whether to take the mean of ``x`` and its adjoint first.
         sort_eigenvalues: must the values ascend; they always do.
         subset_by_index: a range of values to return, (start, stop); without derivatives.
+        implementation: an ``EighImplementation`` of LAPACK.
 
     Returns:
         (vectors, values), the vectors in the columns of (..., n, n), the real values ascending.
 
     Raises:
         ValueError: matrices that are not square, or no such range.
+        NotImplementedError: another implementation.
     """
+    check_algorithm("eigh", "implementation", implementation, EIGH_IMPLEMENTATIONS)
     if symmetrize_input and aval_of(x).ndim >= 2 and len(set(aval_of(x).shape[-2:])) == 1:
         x = symmetrized(x)
     vectors, values = eigh_p.bind(

@@ -23,6 +23,7 @@ from gpuflow.ops.linalg_algebra import (
     real_dtype,
     to_dtype,
 )
+from gpuflow.ops.linalg_algorithms import SVD_ALGORITHMS, SvdAlgorithm, check_algorithm
 from gpuflow.ops.linalg_common import (
     Outputs,
     check_subset,
@@ -161,8 +162,9 @@ svd_p = matrix_op(
 
 
 def svd(
-    x: Any, *, full_matrices: bool = True, compute_uv: bool = True, subset_by_index: Any = None
-) -> Any:
+    x: Any, *, full_matrices: bool = True, compute_uv: bool = True, subset_by_index: Any = None,
+    algorithm: SvdAlgorithm | None = None,
+) -> Any:  # fmt: skip
     """The singular value decomposition ``x == U @ diag(s) @ Vh``.
 
     Args:
@@ -170,13 +172,16 @@ def svd(
         full_matrices: whether U and Vh are square, or have min(m, n) columns and rows.
         compute_uv: whether to give more than the singular values.
         subset_by_index: a range of values to return, (start, stop).
+        algorithm: a ``SvdAlgorithm`` of LAPACK; all give the same.
 
     Returns:
         (U, s, Vh), or s; the real values ``s`` fall.
 
     Raises:
         ValueError: no such range.
+        NotImplementedError: another algorithm.
     """
+    check_algorithm("svd", "algorithm", algorithm, SVD_ALGORITHMS)
     outs = svd_p.bind(
         x,
         full_matrices=bool(full_matrices),

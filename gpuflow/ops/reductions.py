@@ -16,6 +16,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library, Reduction
 from gpuflow.core.rules import Zero
 from gpuflow.ops.axes import (
+    bind_reduction,
     check_axes,
     reduce_sum,
     reduced_shape,
@@ -120,7 +121,7 @@ def reduce_max(x: Any, axes: Sequence[int]) -> Any:
     """
     if dtypes.is_bool(aval_of(x).dtype):
         return reduce_or(x, axes)
-    return reduce_max_p.bind(x, axes=tuple(axes)) if len(axes) else x
+    return bind_reduction(reduce_max_p, x, axes)
 
 
 def reduce_min(x: Any, axes: Sequence[int]) -> Any:
@@ -135,7 +136,7 @@ def reduce_min(x: Any, axes: Sequence[int]) -> Any:
     """
     if dtypes.is_bool(aval_of(x).dtype):
         return reduce_and(x, axes)
-    return reduce_min_p.bind(x, axes=tuple(axes)) if len(axes) else x
+    return bind_reduction(reduce_min_p, x, axes)
 
 
 reduce_max_p = define(
@@ -229,7 +230,7 @@ def reduce_prod(x: Any, axes: Sequence[int]) -> Any:
     Returns:
         An array without those dimensions. The empty product is 1.
     """
-    return reduce_prod_p.bind(x, axes=tuple(axes)) if len(axes) else x
+    return bind_reduction(reduce_prod_p, x, axes)
 
 
 reduce_prod_p = define(
@@ -280,17 +281,17 @@ reduce_xor_p = _bits_reduction("reduce_xor", "bitwise_xor", "xor", _no_bits)
 
 def reduce_and(x: Any, axes: Sequence[int]) -> Any:
     """And over ``axes``, of the bits of integers or of bools; of nothing: all ones."""
-    return reduce_and_p.bind(x, axes=tuple(axes)) if len(axes) else x
+    return bind_reduction(reduce_and_p, x, axes)
 
 
 def reduce_or(x: Any, axes: Sequence[int]) -> Any:
     """Or over ``axes``, of the bits of integers or of bools; of nothing: 0."""
-    return reduce_or_p.bind(x, axes=tuple(axes)) if len(axes) else x
+    return bind_reduction(reduce_or_p, x, axes)
 
 
 def reduce_xor(x: Any, axes: Sequence[int]) -> Any:
     """Exclusive or over ``axes``, of the bits of integers or of bools; of nothing: 0."""
-    return reduce_xor_p.bind(x, axes=tuple(axes)) if len(axes) else x
+    return bind_reduction(reduce_xor_p, x, axes)
 
 
 # --- argmax, argmin ------------------------------------------------------------------------

@@ -10,10 +10,13 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray
+from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
+from gpuflow.ops.axes import squeeze_p, transpose_p
 from gpuflow.ops.define import define, types_text
 from gpuflow.ops.gather_numbers import (
     Dims,
@@ -24,7 +27,9 @@ from gpuflow.ops.gather_numbers import (
     check_windows,
     flat_places,
 )
+from gpuflow.ops.layout import slice_p
 from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.updating import Component, can_be_updated, counted, update
 
 
 def scatter_windows(shape: Dims, numbers: ScatterDimensionNumbers, updates: Dims) -> Windows:
@@ -162,6 +167,51 @@ def batch_scatter(
     return bind(x, indices, updates, dimension_numbers=moved, **params), 0
 
 
+def _simplify(combine: str, eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """The scatter as an update of the array's own memory."""
+    del definition
+    x, indices, updates = eqn.inputs
+    numbers, mode = eqn.params["dimension_numbers"], eqn.params["mode"]
+    if 0 in (*x.aval.shape, *updates.aval.shape) or not can_be_updated(x.aval.dtype, combine):
+        return None
+    if type(indices) is Literal or indices.aval.dtype in dtypes.INT4:
+        return None
+    windows = scatter_windows(x.aval.shape, numbers, updates.aval.shape)
+    strides = row_major_strides(x.aval.shape)
+    batch = indices.aval.shape[:-1]
+    components = [
+        Component(_column(build, indices, k), windows.room(d) - 1, strides[d])
+        for k, d in enumerate(windows.mapped)
+    ]
+    components += [
+        Component(counted(build, batch, axis), windows.shape[d] - 1, strides[d])
+        for d, axis in windows.batching
+    ]
+    if batch and not components:
+        return None  # all windows lie at the start
+    order = (
+        *_scatter_dims(updates.aval.ndim, numbers), *numbers.update_window_dims
+    )  # fmt: skip
+    if order != tuple(range(len(order))):
+        updates = build.apply(transpose_p, updates, permutation=order)
+    out = update(
+        build, x, components, updates, windows.kept, combine,
+        checked=mode is GatherScatterMode.FILL_OR_DROP, repeats=not eqn.params["unique_indices"],
+    )  # fmt: skip
+    return [out]
+
+
+def _column(build: Any, indices: Any, number: int) -> Any:
+    """Component ``number`` of all index vectors."""
+    shape = indices.aval.shape
+    if shape[-1] != 1:
+        start, limit = (*[0] * (len(shape) - 1), number), (*shape[:-1], number + 1)
+        indices = build.apply(
+            slice_p, indices, start_indices=start, limit_indices=limit, strides=None
+        )
+    return build.apply(squeeze_p, indices, dimensions=(len(shape) - 1,))
+
+
 def define_scatter(
     name: str, combine: str, accepts: Callable[[Any], bool], jvp: Callable[..., Any],
     transpose: Callable[..., Any] | None = None,
@@ -179,6 +229,7 @@ def define_scatter(
         transpose=transpose,
         batch=batch,
         lower=Library(partial(_call, combine)),
+        simplify=partial(_simplify, combine),
     )
     return primitive
 

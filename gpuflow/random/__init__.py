@@ -9,10 +9,8 @@ from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
 from gpuflow.random.base import bernoulli as bernoulli
 from gpuflow.random.base import bits as bits
-from gpuflow.random.base import categorical as categorical
 from gpuflow.random.base import cauchy as cauchy
 from gpuflow.random.base import exponential as exponential
-from gpuflow.random.base import gumbel as gumbel
 from gpuflow.random.base import laplace as laplace
 from gpuflow.random.base import logistic as logistic
 from gpuflow.random.base import normal as normal
@@ -43,6 +41,8 @@ from gpuflow.random.gamma import gamma as gamma
 from gpuflow.random.gamma import generalized_normal as generalized_normal
 from gpuflow.random.gamma import loggamma as loggamma
 from gpuflow.random.gamma import t as t
+from gpuflow.random.gumbel import categorical as categorical
+from gpuflow.random.gumbel import gumbel as gumbel
 from gpuflow.random.keys import PRNGKey as PRNGKey
 from gpuflow.random.keys import clone as clone
 from gpuflow.random.keys import fold_in as fold_in

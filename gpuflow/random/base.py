@@ -212,7 +212,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "l
         is_value(p) and dtypes.is_floating(aval_of(p).dtype),
         lambda: f"[bernoulli] p must be a float; got {p!r}. Fix: p=0.5.",
     )
-    _check_mode("bernoulli", mode, ("low", "high"))
+    check_mode("bernoulli", mode, ("low", "high"))
     sizes = aval_of(p).shape if shape is None else as_shape("bernoulli", shape)
     check_parameters("bernoulli", sizes, p)
     dtype = aval_of(p).dtype
@@ -220,15 +220,15 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "l
     if mode == "low":
         return lax.lt(uniform_of(typed, sizes, dtype, 0.0, 1.0), p)
     both = uniform_of(typed, (2, *sizes), dtype, 0.0, 1.0)
-    return lax.lt(both[1] * _resolution(dtype), lax.sub(p, both[0]))
+    return lax.lt(both[1] * resolution(dtype), lax.sub(p, both[0]))
 
 
-def _resolution(dtype: Any) -> Any:
+def resolution(dtype: Any) -> Any:
     """The distance of neighboring uniform numbers."""
     return np.asarray(2.0 ** -ml_dtypes.finfo(dtype).nmant, dtype)[()]
 
 
-def _check_mode(name: str, mode: str, modes: tuple[str, ...]) -> None:
+def check_mode(name: str, mode: str, modes: tuple[str, ...]) -> None:
     check(
         mode in modes,
         lambda: f"[{name}] mode must be one of {modes}; got {mode!r}. Fix: mode='low'.",
@@ -307,43 +307,25 @@ def _randint(typed: Any, shape: tuple[int, ...], minval: Any, maxval: Any, dtype
 
 def exponential(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Random numbers of the exponential distribution with mean 1."""
-    return _drawn("exponential", _exponential, key, shape, dtype)
-
-
-def gumbel(
-    key: Any, shape: Shape = (), dtype: Any = None, mode: str | None = None
-) -> Any:
-    """Random numbers of the standard Gumbel distribution.
-
-    Args:
-        key: a key.
-        shape: sizes of the result.
-        dtype: a float dtype.
-        mode: ``"high"`` takes twice as many bits, for rare large numbers; None: ``"low"``.
-
-    Raises:
-        ValueError: another mode, or a dtype that is no float.
-    """
-    _check_mode("gumbel", mode or "low", ("low", "high"))
-    return _drawn("gumbel", _fine_gumbel if mode == "high" else _gumbel, key, shape, dtype)
+    return drawn("exponential", _exponential, key, shape, dtype)
 
 
 def laplace(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Random numbers of the standard Laplace distribution."""
-    return _drawn("laplace", _laplace, key, shape, dtype)
+    return drawn("laplace", _laplace, key, shape, dtype)
 
 
 def logistic(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Random numbers of the standard logistic distribution."""
-    return _drawn("logistic", _logistic, key, shape, dtype)
+    return drawn("logistic", _logistic, key, shape, dtype)
 
 
 def cauchy(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Random numbers of the standard Cauchy distribution."""
-    return _drawn("cauchy", _cauchy, key, shape, dtype)
+    return drawn("cauchy", _cauchy, key, shape, dtype)
 
 
-def _drawn(name: str, draw: Callable[..., Any], key: Any, shape: Shape, dtype: Any) -> Any:
+def drawn(name: str, draw: Callable[..., Any], key: Any, shape: Shape, dtype: Any) -> Any:
     typed, _ = typed_key(name, key)
     return draw(typed, as_shape(name, shape), float_dtype(name, dtype))
 
@@ -351,23 +333,6 @@ def _drawn(name: str, draw: Callable[..., Any], key: Any, shape: Shape, dtype: A
 @compiled_if_large
 def _exponential(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return lax.neg(lax.log1p(lax.neg(uniform_of(typed, shape, dtype, 0.0, 1.0))))
-
-
-@compiled_if_large
-def _gumbel(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    u = uniform_of(typed, shape, dtype, ml_dtypes.finfo(dtype).tiny, 1.0)
-    return lax.neg(lax.log(lax.neg(lax.log(u))))
-
-
-@compiled_if_large
-def _fine_gumbel(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """The bits below the resolution of a small uniform number come from a second one."""
-    both = uniform_of(typed, (2, *shape), dtype, 0.0, 1.0)
-    high, low = both[0], both[1]
-    tiny = np.asarray(ml_dtypes.finfo(dtype).tiny, dtype)[()]
-    finer = lax.add(lax.add(high, lax.mul(_resolution(dtype), low)), tiny)
-    u = jnp.where(high >= convert(0.5, dtype), high, finer)
-    return lax.neg(lax.log(lax.neg(lax.log1p(lax.neg(u)))))
 
 
 @compiled_if_large
@@ -387,54 +352,3 @@ def _logistic(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 def _cauchy(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     u = uniform_of(typed, shape, dtype, ml_dtypes.finfo(dtype).eps, 1.0)
     return lax.tan(lax.mul(convert(np.pi, dtype), lax.sub(u, convert(0.5, dtype))))
-
-
-def categorical(
-    key: Any, logits: Any, axis: int = -1, shape: Shape | None = None, replace: bool = True,
-    mode: str | None = None,
-) -> Any:  # fmt: skip
-    """Positions along ``axis``, with probabilities ``softmax(logits)``.
-
-    Args:
-        key: a key.
-        logits: float array.
-        axis: the axis of the categories.
-        shape: sizes of the result; must end in those of ``logits`` without ``axis``.
-        replace: whether a category may be drawn again; if not, the draws are the leading axes.
-        mode: as in ``gumbel``.
-
-    Raises:
-        ValueError: a shape that does not fit, or more draws without replacement than categories.
-
-    Source: the Gumbel-max trick, ``argmax(logits + gumbel)``; without replacement the largest ones.
-    """
-    logits = jnp.asarray(logits)
-    own = aval_of(logits).shape
-    place = axis - len(own) if axis >= 0 else axis
-    batch = tuple(size for d, size in enumerate(own) if d != place + len(own))
-    sizes = batch if shape is None else as_shape("categorical", shape)
-    check_parameters("categorical", sizes, np.zeros(batch, np.bool_))
-    prefix = sizes[: len(sizes) - len(batch)]
-    if not replace:
-        return _without_replacement(key, logits, place, prefix, sizes, mode)
-    full = list(sizes[len(prefix) :])
-    full.insert(place + len(own), own[place])
-    noise = gumbel(key, (*prefix, *full), aval_of(logits).dtype, mode)
-    return jnp.argmax(jnp.add(noise, jnp.expand_dims(logits, tuple(range(len(prefix))))), place)
-
-
-def _without_replacement(
-    key: Any, logits: Any, place: int, prefix: tuple[int, ...], sizes: tuple[int, ...], mode: Any
-) -> Any:
-    count, categories = math.prod(prefix), aval_of(logits).shape[place]
-    check(
-        count <= categories,
-        lambda: (
-            "[categorical] without replacement there must be a category for each draw; got "
-            f"{count} draws and {categories} categories. Fix: replace=True, or a smaller shape."
-        ),
-        ValueError,
-    )
-    noise = gumbel(key, aval_of(logits).shape, aval_of(logits).dtype, mode)
-    chosen = lax.top_k(jnp.moveaxis(jnp.add(logits, noise), place, -1), count)[1]
-    return jnp.reshape(jnp.moveaxis(chosen, -1, 0), sizes)

@@ -14,7 +14,8 @@ from gpuflow.core.aval import aval_of, is_value
 from gpuflow.numpy.promotion import convert, promote_dtypes_inexact
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops import random as random_ops
-from gpuflow.random.base import Shape, gumbel, randint, uniform
+from gpuflow.random.base import Shape, randint, uniform
+from gpuflow.random.gumbel import gumbel
 from gpuflow.random.keys import typed_key
 
 

@@ -11,7 +11,6 @@ import ctypes
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,13 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.base.config import config
+from gpuflow.base.config import config, library_environment
 
 _PATTERN = "libscipy_openblas64_*"
 BLAS_LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
-# Read when the library loads: its number of threads, and the processor that it believes in.
-_THREADS, _PROCESSOR = "OPENBLAS_NUM_THREADS", "OPENBLAS_CORETYPE"
-_environment = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -110,11 +106,6 @@ def _kept_copy(original: Path) -> Path | None:
 
 
 def _open(path: Path) -> Any:
-    with _environment:
-        saved = {name: os.environ.pop(name, None) for name in (_THREADS, _PROCESSOR)}
-        os.environ[_THREADS] = "1"
-        try:
-            return ctypes.CDLL(str(path))
-        finally:
-            del os.environ[_THREADS]
-            os.environ.update({k: v for k, v in saved.items() if v is not None})
+    # Read when it loads: its number of threads, and the processor that it believes in.
+    with library_environment(OPENBLAS_NUM_THREADS="1", OPENBLAS_CORETYPE=None):
+        return ctypes.CDLL(str(path))

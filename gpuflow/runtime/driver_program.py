@@ -12,7 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.compiler.plan import CallStep, Operand, Plan, ProgramStep, carried_places
+from gpuflow.compiler.plan import (
+    CallStep,
+    Operand,
+    Plan,
+    ProgramStep,
+    carried_places,
+    kept_carries,
+)
 from gpuflow.core.aval import aval_of, storage_dtype
 from gpuflow.core.jaxpr import Literal, Var
 from gpuflow.core.lowering import Library
@@ -141,14 +148,16 @@ def _program_step(step: ProgramStep, places: _Places, text: DriverText, driver: 
     arena, offsets = carried_places(step, places.plan.offsets[step.workspace])
     memory = places.memory.part(*arena)
     bodies = [build_driver(inner.plan, memory, driver) for inner in step.programs]
+    kept = kept_carries(step.eqn, step.programs)
+    moving = [var for var, keeps in zip(step.eqn.outputs, kept, strict=False) if not keeps]
     spare = [
         places.memory.array(offset, var.aval.shape, storage_dtype(var.aval.dtype))
-        for offset, var in zip(offsets, step.eqn.outputs, strict=False)
+        for offset, var in zip(offsets, moving, strict=True)
     ]
     values = [
         [as_numpy(value, aval_of(value)) for value in inner.values] for inner in step.programs
     ]
-    run = text.constant("run", runner(step.eqn, bodies, values, spare))
+    run = text.constant("run", runner(step.eqn, bodies, values, kept, spare))
     operands = ", ".join(places.operand(operand) for operand in step.operands)
     outs = ", ".join(places.array(var) for var in step.eqn.outputs)
     text.line(f"{run}([{outs}], [{operands}])  # {step.name}")

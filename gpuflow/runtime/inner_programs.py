@@ -20,7 +20,7 @@ Runner = Callable[[Arrays, Arrays], None]
 
 
 def runner(
-    eqn: Eqn, bodies: Sequence[Body], values: Sequence[Arrays], spare: Arrays
+    eqn: Eqn, bodies: Sequence[Body], values: Sequence[Arrays], kept: Sequence[bool], spare: Arrays
 ) -> Runner:
     """A function of output and operand arrays.
 
@@ -28,15 +28,36 @@ def runner(
         eqn: the loop or branch.
         bodies: drivers of its programs.
         values: arrays that each program takes behind its own inputs.
-        spare: a second set of carries.
+        kept: for each carry whether iterations work on one array.
+        spare: a second array for each carry that alternates.
     """
     rule = eqn.primitive.lower
     if isinstance(rule, Branch):
         return _branch_runner(bodies, values)
     form = rule.form(eqn.params)
     if isinstance(form, ScanForm):
-        return _scan_runner(form, bodies[0], values[0], spare)
-    return _while_runner(form, bodies, values, spare)
+        return _scan_runner(form, bodies[0], values[0], kept, spare)
+    return _while_runner(form, bodies, values, kept, spare)
+
+
+def _started(carry: Arrays, outs: Arrays, kept: Sequence[bool]) -> Arrays:
+    """The carries of the first iteration; those that are kept start in the outputs."""
+    result = []
+    for value, out, keeps in zip(carry, outs, kept, strict=True):
+        if keeps:
+            np.copyto(out, value)
+        result.append(out if keeps else value)
+    return result
+
+
+def _seconds(outs: Arrays, kept: Sequence[bool], spare: Arrays) -> Arrays:
+    """The second array of each carry: the same one where it is kept."""
+    free = iter(spare)
+    return [out if keeps else next(free) for out, keeps in zip(outs, kept, strict=True)]
+
+
+def _moving(arrays: Arrays, kept: Sequence[bool]) -> Arrays:
+    return [array for array, keeps in zip(arrays, kept, strict=True) if not keeps]
 
 
 def _branch_runner(bodies: Sequence[Body], values: Sequence[Arrays]) -> Runner:
@@ -49,7 +70,9 @@ def _branch_runner(bodies: Sequence[Body], values: Sequence[Arrays]) -> Runner:
     return run
 
 
-def _scan_runner(form: ScanForm, body: Body, values: Arrays, spare: Arrays) -> Runner:
+def _scan_runner(
+    form: ScanForm, body: Body, values: Arrays, kept: Sequence[bool], spare: Arrays
+) -> Runner:
     num_consts, split = form.num_consts, form.num_consts + form.num_carry
     length = form.length
     order = range(length - 1, -1, -1) if form.reverse else range(length)
@@ -59,13 +82,15 @@ def _scan_runner(form: ScanForm, body: Body, values: Arrays, spare: Arrays) -> R
         final, ys = outs[: form.num_carry], outs[form.num_carry :]
         if length == 0:
             _copy(carry, final)
+            return
+        carry, second = _started(carry, final, kept), _seconds(final, kept, spare)
         # The last iteration writes into the outputs.
-        target, other = (final, spare) if length % 2 else (spare, final)
+        target, other = (final, second) if length % 2 else (second, final)
         for k in order:
             body(
                 [
                     *consts, *carry, *[x[k, ...] for x in xs], *values,
-                    *target, *[y[k, ...] for y in ys],
+                    *_moving(target, kept), *[y[k, ...] for y in ys],
                 ]
             )
             carry = target
@@ -75,23 +100,24 @@ def _scan_runner(form: ScanForm, body: Body, values: Arrays, spare: Arrays) -> R
 
 
 def _while_runner(
-    form: WhileForm, bodies: Sequence[Body], values: Sequence[Arrays], spare: Arrays
-) -> Runner:
+    form: WhileForm, bodies: Sequence[Body], values: Sequence[Arrays], kept: Sequence[bool],
+    spare: Arrays,
+) -> Runner:  # fmt: skip
     first = form.num_condition_consts
     split = first + form.num_body_consts
     condition, body = bodies
 
     def run(outs: Arrays, operands: Arrays) -> None:
-        consts, carry = operands[:split], operands[split:]
+        consts, carry = operands[:split], _started(operands[split:], outs, kept)
         going = np.empty((), np.bool_)
         condition([*operands[:first], *carry, *values[0], going])
-        target, other = outs, spare
+        target, other = outs, _seconds(outs, kept, spare)
         while going.item():
-            body([*consts, *carry, *values[1], *target, going])
+            body([*consts, *carry, *values[1], *_moving(target, kept), going])
             carry = target
             target, other = other, target
         if carry is not outs:
-            _copy(carry, outs)
+            _copy(_moving(carry, kept), _moving(outs, kept))
 
     return run
 

@@ -7,6 +7,7 @@ is native if everything in it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -23,12 +24,14 @@ from gpuflow.compiler.plan import (
     ProgramStep,
     Step,
     carried_places,
+    kept_carries,
 )
 from gpuflow.core.aval import aval_of, storage_dtype
 from gpuflow.core.jaxpr import Var
 from gpuflow.core.lowering import Branch, Library, ScanForm, WhileForm
 from gpuflow.core.views import View
 from gpuflow.core.views import contiguous as whole_view
+from gpuflow.kir.nodes import Role
 from gpuflow.runtime.array import as_numpy
 from gpuflow.runtime.driver_cpu import CpuDriver
 from gpuflow.runtime.memory import Arena, address
@@ -56,6 +59,8 @@ class InnerPlaces:
     def __init__(self, plan: Plan, memory: Arena) -> None:
         self.plan, self.memory = plan, memory
         self.registers = {var: k for k, var in enumerate((*plan.jaxpr.invars, *plan.given))}
+        for out, var in plan.in_place.items():
+            self.registers[out] = self.registers[var]
 
     def place(self, var: Var) -> Place:
         """The place of a buffer."""
@@ -85,7 +90,9 @@ def _kernel(step: KernelStep, driver: CpuDriver, code: Code, places: Places) -> 
     extents = [call.extent for call in step.calls]
     words = blocks[0] if len(blocks) == 1 else _segment_table(blocks, extents, code)
     extent, points = sum(extents), sum(call.points for call in step.calls)
-    code.run(loaded.address, words, extent, driver.chunk(extent, points), points)
+    in_order = any(axis.role is Role.SERIAL for axis in step.kernel.axes)
+    chunk = max(extent, 1) if in_order else driver.chunk(extent, points)
+    code.run(loaded.address, words, extent, chunk, points)
 
 
 def _argument_block(call: KernelCall, code: Code, places: Places) -> int:
@@ -228,12 +235,37 @@ def _program(
         )
         return
     start = address(places.memory.memory)
-    spares = [fixed(start + offset) for offset in spare]
+    free = (fixed(start + offset) for offset in spare)
     form = rule.form(step.eqn.params)
+    first = _first_carry(form)
+    carries = []
+    kept = kept_carries(step.eqn, step.programs)
+    for k, (keeps, out, var) in enumerate(zip(kept, outs, step.eqn.outputs, strict=False), first):
+        if keeps:
+            _copy_bytes(operands[k], out, var, driver, code)
+            operands[k] = out
+        carries.append(_Carry(operands[k], out, out if keeps else next(free), var, keeps))
     if isinstance(form, ScanForm):
-        _scan(form, step, driver, programs[0], operands, values[0], outs, spares, code)
+        _scan(form, step, driver, programs[0], operands, values[0], outs, carries, code)
     else:
-        _while(form, step, programs, operands, values, outs, spares, code)
+        _while(form, programs, operands, values, carries, code)
+
+
+@dataclass(frozen=True)
+class _Carry:
+    """Where a carry starts, where it ends, and the second array; the same one where it is kept."""
+
+    start: Place
+    out: Place
+    spare: Place
+    var: Var
+    keeps: bool
+
+
+def _first_carry(form: ScanForm | WhileForm) -> int:
+    if isinstance(form, ScanForm):
+        return form.num_consts
+    return form.num_condition_consts + form.num_body_consts
 
 
 def _body(inner: Inner, emits: Sequence[Emit], memory: Arena) -> Code:
@@ -251,24 +283,28 @@ def _values(inner: Inner, code: Code) -> list[Place]:
 
 def _scan(
     form: ScanForm, step: ProgramStep, driver: CpuDriver, body: Code, operands: Sequence[Place],
-    values: Sequence[Place], outs: Sequence[Place], spares: Sequence[Place], code: Code,
+    values: Sequence[Place], outs: Sequence[Place], carries: Sequence[_Carry], code: Code,
 ) -> None:  # fmt: skip
-    split = form.num_consts + form.num_carry
-    carry, final = operands[form.num_consts : split], outs[: form.num_carry]
     if form.length == 0:
-        for source, target, var in zip(carry, final, step.eqn.outputs, strict=False):
-            _copy_bytes(source, target, var, driver, code)
+        for carry in carries:
+            _copy_bytes(carry.start, carry.out, carry.var, driver, code)
         return
+    split = form.num_consts + form.num_carry
     # The last iteration writes into the outputs.
-    one, two = (final, spares) if form.length % 2 else (spares, final)
+    ends_first = form.length % 2 == 1
+    turns = [(c.out, c.spare) if ends_first else (c.spare, c.out) for c in carries]
     table = [always(place) for place in operands[: form.num_consts]]
-    table += [Turns(c, a, b) for c, a, b in zip(carry, one, two, strict=True)]
+    table += [Turns(c.start, one, two) for c, (one, two) in zip(carries, turns, strict=True)]
     table += [
         always(place, _element_bytes(operand.aval.shape, operand.aval.dtype))
         for place, operand in zip(operands[split:], step.operands[split:], strict=True)
     ]
     table += [always(place) for place in values]
-    table += [Turns(a, b, a) for a, b in zip(one, two, strict=True)]
+    table += [
+        Turns(one, two, one)
+        for c, (one, two) in zip(carries, turns, strict=True)
+        if not c.keeps
+    ]
     stacked = step.eqn.outputs[form.num_carry :]
     table += [
         always(place, _element_bytes(var.aval.shape, var.aval.dtype))
@@ -280,6 +316,8 @@ def _scan(
 def _copy_bytes(
     source: Place, target: Place, var: Var, driver: CpuDriver, code: Code
 ) -> None:
+    if source == target:
+        return
     block = code.array([0, 0])
     for k, place in enumerate((target, source)):
         _fill(block, k, place, 0, code)
@@ -288,25 +326,22 @@ def _copy_bytes(
 
 
 def _while(
-    form: WhileForm, step: ProgramStep, programs: Sequence[Code], operands: Sequence[Place],
-    values: Sequence[Sequence[Place]], outs: Sequence[Place], spares: Sequence[Place], code: Code,
+    form: WhileForm, programs: Sequence[Code], operands: Sequence[Place],
+    values: Sequence[Sequence[Place]], carries: Sequence[_Carry], code: Code,
 ) -> None:  # fmt: skip
     condition, body = programs
-    first = form.num_condition_consts
-    split = first + form.num_body_consts
-    carry = operands[split:]
+    first, split = form.num_condition_consts, _first_carry(form)
     flag_memory = code.array([0])
     flag = fixed(address(flag_memory))
-    check = Program(condition, (*operands[:first], *carry, *values[0], flag))
+    starts = [carry.start for carry in carries]
+    check = Program(condition, (*operands[:first], *starts, *values[0], flag))
+    moving = [carry for carry in carries if not carry.keeps]
     table = [always(place) for place in operands[:split]]
-    table += [Turns(c, a, b) for c, a, b in zip(carry, outs, spares, strict=True)]
+    table += [Turns(c.start, c.out, c.spare) for c in carries]
     table += [always(place) for place in values[1]]
-    table += [Turns(a, b, a) for a, b in zip(outs, spares, strict=True)]
+    table += [Turns(c.out, c.spare, c.out) for c in moving]
     table.append(always(flag))
-    copies = [
-        Copy(out, start, spare, _total_bytes(var))
-        for out, start, spare, var in zip(outs, carry, spares, step.eqn.outputs, strict=True)
-    ]
+    copies = [Copy(c.out, c.start, c.spare, _total_bytes(c.var)) for c in moving]
     code.while_loop(check, body, table, flag, copies)
 
 

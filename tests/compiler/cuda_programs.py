@@ -206,4 +206,20 @@ NARROW = {
     ),
 }
 
-PROGRAMS = {**ROWS, **TRAINING, **RANDOM, **LAYOUT, **NARROW}
+# --- updates -------------------------------------------------------------------------------
+
+_PLACES = np.array([3, -1, 3, 8, 77, 0], np.int32)
+UPDATES = {
+    "rows added, some again": Program(
+        lambda x, i, v: x.at[i].add(v), (_normal(9, 20), _PLACES, _normal(6, 20, seed=1))
+    ),
+    "elements set, some again": Program(
+        lambda x, i, v: (x * 2).at[i].set(v), (_normal(9), _PLACES, _normal(6, seed=1))
+    ),
+    "a slice set": Program(
+        lambda x, u, i: gf.lax.dynamic_update_slice(x * 2, u, (i, i)),
+        (_normal(9, 20), _normal(4, 5, seed=1), np.int32(3)),
+    ),
+}
+
+PROGRAMS = {**ROWS, **TRAINING, **RANDOM, **LAYOUT, **NARROW, **UPDATES}

@@ -265,7 +265,7 @@ def test_groups_partition_the_program_in_dependency_order():
         return jnp.sum(y, 0), y.T @ x, x[0] * 2
 
     closed = gf.jit(function).lower(X, X.T @ X).jaxpr
-    program = describe_program(dce(cse(inline(closed.jaxpr))))
+    program = describe_program(dce(cse(inline(closed.jaxpr))), {})
     groups = fuse(program)
     members = [e for group in groups for e in group.members]
     assert len(members) == len(set(members))

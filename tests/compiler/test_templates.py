@@ -126,7 +126,9 @@ def test_sizes_share_texts_and_templates(fresh_templates, monkeypatch):
     """One template serves all sizes that do not coincide with a layer's or with 1."""
     made = []
     make = pipeline.make_template
-    monkeypatch.setattr(pipeline, "make_template", lambda jaxpr: made.append(1) or make(jaxpr))
+    monkeypatch.setattr(
+        pipeline, "make_template", lambda jaxpr, given: made.append(1) or make(jaxpr, given)
+    )
     step, state = gf.jit(train_step), initial_state()
     first = kernel_texts(step, state, 17)
     assert len(made) == 1
@@ -157,7 +159,7 @@ def test_results_are_right_at_each_size(size):
 
 def key_of(function, *shapes):
     avals = [gf.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
-    return plan.template_key(gf.jit(function).lower(*avals).jaxpr.jaxpr)
+    return plan.template_key(gf.jit(function).lower(*avals).jaxpr.jaxpr, {})
 
 
 def test_key_forgets_sizes_but_not_which_of_them_are_equal():

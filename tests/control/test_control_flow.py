@@ -359,3 +359,20 @@ def test_loops_run_in_python_without_jit():
         np.testing.assert_array_equal(
             lax.scan(lambda c, x: (c, x), 0, jnp.arange(3), reverse=True)[1], np.arange(3)
         )
+
+
+def test_mapped_while_loops_without_jit():
+    """A mapped condition has many values: what is left of the loop runs as a whole."""
+
+    def steps(start):
+        return lax.while_loop(lambda v: v[0] < 5, lambda v: (v[0] + start, v[1] + 1), (0, 0))[1]
+
+    def bounded(start):
+        condition, body = (lambda v: v[0] < 5), (lambda v: (v[0] + start, v[1] + 1))
+        return lax.while_loop(condition, body, (0, 0), max_steps=3)[1]
+
+    with gf.disable_jit():
+        np.testing.assert_array_equal(gf.vmap(steps)(jnp.array([1, 2, 5])), [5, 3, 1])
+        np.testing.assert_array_equal(gf.vmap(bounded)(jnp.array([1, 2, 5])), [3, 3, 1])
+        counted = gf.vmap(lambda n: lax.fori_loop(0, n, lambda k, c: c + k, 0))
+        np.testing.assert_array_equal(counted(jnp.array([0, 3, 4])), [0, 3, 6])

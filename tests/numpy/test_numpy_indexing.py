@@ -20,6 +20,10 @@ INDICES = [
     (slice(0, 0), A), A.astype(np.uint8), (A.astype(np.int8), K % 3),
     X[:, 0, 0] > 0, (S, np.array([True, False, True])), X > 0.5, (X[:, :, 0] > 0, 1),
     (np.array([True, False, True, False]), S, np.array([1, 3])), np.zeros(4, bool),
+    (S, 2, ..., np.array([-1])), (A, ..., K % 3, K), (0, [1, 2]),
+    ([0, 2], S, [True, False] * 2 + [False]),
+    (0, []), ((0, 1), ...), True, (True, 0), (S, True), (..., True), (True, A), (A, True, K % 3),
+    (True, True, A), np.array(True), (A, S, True),
 ]  # fmt: skip
 UPDATES = {
     "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide,
@@ -170,13 +174,60 @@ def test_keys():
     np.testing.assert_array_equal(gf.random.key_data(moved)[0], gf.random.key_data(keys)[3])
 
 
+NEW_AXES = [
+    (None, 0), (0, None), (S, None, 1), (0, ..., None), (None, S, None, slice(0, 2), None),
+    (slice(None, None, -1), None, slice(0, 2)), (..., None, 0),
+    (-1, slice(7), None, slice(4, 0, -2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("index", NEW_AXES, ids=_name)
+def test_values_with_the_new_axes_of_the_index(index):
+    """Static updates compared values with x[index] without its new axes, and raised."""
+    shape = X[index].shape
+    for own in (shape, tuple(1 if k % 2 else n for k, n in enumerate(shape)), shape[1:]):
+        values = np.random.default_rng(1).normal(size=own).astype(np.float32)
+        want = X.copy()
+        want[index] = values
+        np.testing.assert_array_equal(jnp.asarray(X).at[index].set(values), want)
+        np.testing.assert_array_equal(gf.jit(lambda x, v: x.at[index].set(v))(X, values), want)
+
+
+@pytest.mark.parametrize("index", [0, slice(0, 2), A, X[:, 0, 0] > 0, X > 0], ids=_name)
+def test_values_have_no_more_axes_than_the_index(index):
+    """As in JAX; the scatter and the masks took any number of leading sizes of 1."""
+    values = np.ones((1, *X[index].shape), np.float32)
+    with pytest.raises(ValueError, match="must broadcast to the shape of x"):
+        jnp.asarray(X).at[index].set(values)
+
+
+def test_negative_ints_are_outside_where_they_do_not_wrap():
+    """Static ints counted from the end all the same."""
+    x = jnp.asarray(X)
+    how = {"wrap_negative_indices": False}
+    np.testing.assert_array_equal(x.at[-1].set(0, **how), X)
+    np.testing.assert_array_equal(x.at[-1].get(**how), X[0])
+    np.testing.assert_array_equal(x.at[-1].get(mode="fill", fill_value=3, **how), 3 + 0 * X[0])
+    np.testing.assert_array_equal(x.at[-1].add(1, mode="clip", **how)[0], X[0] + 1)
+
+
+def test_dividing_integers_gives_floats():
+    """As in JAX: x.at[i].divide is x / y, and y is 1 elsewhere."""
+    x = jnp.array([7, 9, 5])
+    for index in (0, np.array([0, 0]), slice(0, 2), np.array([True, False, True])):
+        want = x / jnp.ones(3).at[index].multiply(2)
+        out = x.at[index].divide(2)
+        assert out.dtype == np.float32
+        np.testing.assert_array_equal(out, want)
+
+
 def test_refusals():
     x = jnp.asarray(X)
     cases = [
         (IndexError, "at most one index", lambda: x[0, 0, 0, 0]),
         (IndexError, "ellipsis", lambda: x[..., 0, ...]),
-        (TypeError, "sequences", lambda: x[[0, 1]]),
-        (TypeError, "sequences", lambda: x.at[[0, 1]].set(0)),
+        (TypeError, "a sequence", lambda: x[[0, 1]]),
+        (TypeError, "a sequence", lambda: x.at[[0, 1]].set(0)),
         (TypeError, "integers or bools", lambda: x[jnp.array([0.5])]),
         (TypeError, "must be ints", lambda: x["a"]),
         (TypeError, "integers or bools", lambda: x[1.5]),

@@ -2,6 +2,8 @@
 
 from sweep import Sample
 
+from gpuflow.ops.comparison import ge_p, le_p
+
 
 def _params(window, strides, pads, base=None, gaps=None, **more):
     ones = (1,) * len(window)
@@ -23,9 +25,14 @@ SAMPLES = {
     # Some windows of the last case are empty: their extreme is infinite.
     "reduce_window_max": _SAMPLES[:2],
     "reduce_window_min": _SAMPLES[:2],
-    "window_place": [
-        Sample(shapes, _params(*arguments, least=least, batch_dims=0))
+    "select_and_gather_add": [
+        Sample((*shapes, *shapes), _params(*arguments, select_prim=select_prim))
         for shapes, arguments in _CASES[:2]
-        for least in (False, True)
+        for select_prim in (ge_p, le_p)
+    ],
+    "select_and_scatter_add": [
+        Sample((counts, *shapes), _params(*arguments, select_prim=select_prim))
+        for (shapes, arguments), counts in zip(_CASES[:2], [(3,), (2, 2, 5)])
+        for select_prim in (ge_p, le_p)
     ],
 }

@@ -10,7 +10,8 @@ from gpuflow import lax
 
 FLOATS = [
     ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3b11fnuz,
-    ml_dtypes.float8_e5m2fnuz, ml_dtypes.float8_e4m3fnuz,
+    ml_dtypes.float8_e5m2fnuz, ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e3m4,
+    ml_dtypes.float8_e4m3, ml_dtypes.float8_e8m0fnu,
 ]  # fmt: skip
 INTEGERS = [(ml_dtypes.int4, -8, 7), (ml_dtypes.uint4, 0, 15)]
 MODES = [lambda f: f, gf.jit]
@@ -33,6 +34,53 @@ def test_narrow_integers_saturate(dtype, low, high, mode):
     got = mode(lambda x: lax.convert_element_type(x, dtype))(X)
     want = np.clip(np.nan_to_num(np.trunc(X), nan=0.0), low, high)
     np.testing.assert_array_equal(np.asarray(got).astype(float), want)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=["eager", "jit"])
+def test_between_storage_dtypes(mode):
+    """NumPy has no casts between them: int4 to uint4 raised."""
+    dtypes = [*FLOATS, ml_dtypes.int4, ml_dtypes.uint4]
+    x = np.array([1, 2, 4], np.float32)
+    for source in dtypes:
+        for target in dtypes:
+            out = mode(lambda x, t=target: lax.convert_element_type(x, t))(x.astype(source))
+            assert out.dtype == target
+            np.testing.assert_array_equal(np.asarray(out).astype(np.float32), x)
+    signed = mode(lambda x: x.astype(jnp.uint4))(jnp.array([-8, -1, 7], jnp.int4))
+    np.testing.assert_array_equal(np.asarray(signed).astype(int), [8, 15, 7])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("mode", MODES, ids=["eager", "jit"])
+def test_arithmetic_rounds_to_the_dtype(dtype, mode):
+    """The newest formats had no kernels, and failed when the compiled function first ran."""
+    x, y = (np.array(v, np.float32).astype(dtype) for v in ([1, 2, 4, 0.5], [2, 1, 2, 4]))
+    sums, products, largest, added = mode(
+        lambda x, y: (x + y, x * y, lax.max(x, y), lax.reduce_sum(x, (0,)))
+    )(x, y)
+    wide_x, wide_y = x.astype(np.float32), y.astype(np.float32)
+    for got, want in (
+        (sums, wide_x + wide_y), (products, wide_x * wide_y),
+        (largest, np.maximum(wide_x, wide_y)), (added, wide_x.sum()),
+    ):  # fmt: skip
+        assert got.dtype == dtype
+        wanted = np.asarray(want).astype(dtype).astype(np.float32)
+        np.testing.assert_array_equal(np.asarray(got).astype(np.float32), wanted)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.int2, ml_dtypes.uint2, ml_dtypes.float4_e2m1fn])
+@pytest.mark.parametrize("mode", MODES, ids=["eager", "jit"])
+def test_other_storage_dtypes_are_refused(dtype, mode):
+    """Casting to int2 was accepted, and what followed failed when it ran."""
+    for make in (
+        lambda x: lax.convert_element_type(x, dtype), lambda x: x.astype(dtype),
+        lambda x: jnp.zeros(3, dtype), lambda x: lax.iota(dtype, 3),
+        lambda x: lax.bitcast_convert_type(x, dtype),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=np.dtype(dtype).name):
+            mode(make)(jnp.ones(4, jnp.int8))
+    with pytest.raises(TypeError, match=r"\[aval\] arrays must hold"):
+        mode(jnp.asarray)(np.zeros(3, dtype))
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *[row[0] for row in INTEGERS]])

@@ -135,7 +135,7 @@ def test_refusals():
         (ValueError, "cov", lambda: gf.random.multivariate_normal(key, np.zeros(3), np.eye(2))),
         (ValueError, "single one", lambda: gf.random.gamma(gf.random.split(key), 1.0)),
         (TypeError, "int", lambda: gf.random.orthogonal(key, 2.5)),
-        (ValueError, "mode", lambda: gf.random.gumbel(key, mode="highest")),
+        (ValueError, "mode", lambda: gf.random.gumbel(key, mode="finest")),
         (ValueError, "mode", lambda: gf.random.bernoulli(key, mode="highest")),
         (ValueError, "category for each draw", lambda: gf.random.categorical(
             key, np.zeros(2, np.float32), shape=(3,), replace=False)),

@@ -1,0 +1,78 @@
+"""Which updates happen in the memory of their operand.
+
+An update may overwrite its operand if nobody needs the old values afterwards: the operand was
+computed by this program, or its memory was given away; it is no output; and whatever else reads it
+comes before. Otherwise the update gets a buffer of its own, into which the operand is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import Update
+
+Given = Mapping[Var, Var | None]
+
+
+class UpdateRule:
+    """Decides about the updates of a program, in its order.
+
+    Args:
+        jaxpr: the program.
+        readers: for each variable the positions of equations that read it.
+        given: inputs whose memory was given away; each with the one output that may take it, or
+            None for any output.
+    """
+
+    def __init__(self, jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], given: Given) -> None:
+        self.jaxpr, self.readers, self.given = jaxpr, readers, given
+        self.outputs = frozenset(atom for atom in jaxpr.outvars if type(atom) is not Literal)
+        self.inputs = frozenset(jaxpr.invars)
+        self.names: dict[Var, list[Var]] = {}
+
+    def add_alias(self, alias: Var, var: Var) -> None:
+        """Note that ``alias`` is ``var`` or a part of it under another name."""
+        self.names.setdefault(var, []).append(alias)
+
+    def earlier_readers(self, position: int) -> tuple[int, ...] | None:
+        """What reads the operand besides, all before the update; None if it must be copied."""
+        eqn = self.jaxpr.eqns[position]
+        operand = eqn.inputs[0]
+        if type(operand) is Literal or not self._is_free(operand, eqn):
+            return None
+        every = self._all_names(operand)
+        if any(var in self.outputs for var in every):
+            return None
+        found = [reader for var in every for reader in self.readers.get(var, ())]
+        if found.count(position) != 1 or any(reader > position for reader in found):
+            return None
+        return tuple(dict.fromkeys(reader for reader in found if reader != position))
+
+    def _is_free(self, operand: Var, eqn: Eqn) -> bool:
+        if any(operand in aliases for aliases in self.names.values()):
+            return False
+        if operand not in self.inputs:
+            return True
+        if operand not in self.given:
+            return False
+        end = self._end_of_chain(eqn.outputs[0])
+        return end is not None and self.given[operand] in (None, end)
+
+    def _end_of_chain(self, var: Var) -> Var | None:
+        """The output that ``var`` becomes by updates alone, of which each reads the one before."""
+        while var not in self.outputs:
+            readers = self.readers.get(var, ())
+            if len(readers) != 1:
+                return None
+            eqn = self.jaxpr.eqns[readers[0]]
+            if not isinstance(eqn.primitive.lower, Update) or eqn.inputs[0] is not var:
+                return None
+            var = eqn.outputs[0]
+        return var
+
+    def _all_names(self, var: Var) -> list[Var]:
+        found = [var]
+        for name in found:
+            found += self.names.get(name, ())
+        return found

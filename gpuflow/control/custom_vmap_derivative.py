@@ -1,0 +1,172 @@
+"""Rules of custom_vmap for derivatives of a function: derivatives of the function's own rule.
+
+Rules are flat here: ``(axis size, is mapped of each operand, *operands) -> (outs, is mapped of
+each)``, with mapped dimensions in front. A primal is mapped together with its tangent or
+cotangent, so that one rule serves both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base.util import safe_zip
+from gpuflow.core.aval import aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr, evaluate
+from gpuflow.core.rules import UndefinedPrimal, Zero
+from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.zeros import instantiate
+from gpuflow.transforms.jvp import jvp_flat
+from gpuflow.transforms.linearize import linearize_flat, linearize_jaxpr
+from gpuflow.transforms.transpose import backward_pass
+
+FlatRule = Callable[..., tuple[list[Any], list[bool]]]
+
+
+def tangent_program(
+    call: ClosedJaxpr, nonzeros: tuple[bool, ...]
+) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+    """``(*operands, *nonzero tangents) -> nonzero out tangents``, and which outputs have one."""
+
+    def make() -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+        known, linear, out_nonzeros, count = linearize_jaxpr(call, nonzeros)
+
+        def run(*values: Any) -> list[Any]:
+            primals, tangents = values[: len(nonzeros)], values[len(nonzeros) :]
+            results = known(*primals)
+            return evaluate(linear, (), [*results[len(results) - count :], *tangents])
+
+        tangents = [aval.tangent() for aval, flag in safe_zip(call.in_avals, nonzeros) if flag]
+        jaxpr, consts = trace_to_jaxpr(run, [*call.in_avals, *tangents])
+        return ClosedJaxpr(jaxpr, tuple(consts)), out_nonzeros
+
+    return call.jaxpr.memo(("custom_vmap tangents", nonzeros), make)
+
+
+class _TangentRule:
+    """What the rules of both forward derivatives share: primals mapped with their tangents."""
+
+    def __init__(
+        self, rule: FlatRule, nonzeros: tuple[bool, ...], out_nonzeros: tuple[bool, ...]
+    ) -> None:
+        self.rule, self.nonzeros, self.out_nonzeros = rule, nonzeros, out_nonzeros
+
+    def _prepare(
+        self, size: int, flags: Sequence[bool], operands: Sequence[Any]
+    ) -> tuple[Callable[..., list[Any]], list[bool], list[Any], list[Any]]:
+        """The rule as a function of primals; its out flags once called; primals and tangents."""
+        count = len(self.nonzeros)
+        places = [k for k, flag in enumerate(self.nonzeros) if flag]
+        together = list(flags[:count])
+        for k, flag in safe_zip(places, flags[count:]):
+            together[k] = together[k] or flag
+        wanted = [*together, *[together[k] for k in places]]
+        full = [
+            batch_to_dim(x, None, 0, size) if want and not flag else x
+            for x, flag, want in safe_zip(operands, flags, wanted)
+        ]
+        out_flags: list[bool] = []
+
+        def call(*values: Any) -> list[Any]:
+            outs, out_flags[:] = self.rule(size, tuple(together), *values)
+            return outs
+
+        return call, out_flags, full[:count], full[count:]
+
+
+class DerivativeRule(_TangentRule):
+    """``(*primals, *nonzero tangents) -> (*outs, *nonzero out tangents)``."""
+
+    def __call__(
+        self, size: int, flags: Sequence[bool], *operands: Any
+    ) -> tuple[list[Any], list[bool]]:
+        call, out_flags, primals, given = self._prepare(size, flags, operands)
+        rest = iter(given)
+        tangents = [
+            next(rest) if flag else Zero(aval_of(x).tangent())
+            for x, flag in safe_zip(primals, self.nonzeros)
+        ]
+        outs, out_tangents = jvp_flat(call, primals, tangents)
+        kept = [k for k, flag in enumerate(self.out_nonzeros) if flag]
+        made = [instantiate(out_tangents[k]) for k in kept]
+        return [*outs, *made], [*out_flags, *[out_flags[k] for k in kept]]
+
+
+class TangentRule(_TangentRule):
+    """``(*primals, *nonzero tangents) -> nonzero out tangents``, which reverse mode transposes."""
+
+    def __call__(
+        self, size: int, flags: Sequence[bool], *operands: Any
+    ) -> tuple[list[Any], list[bool]]:
+        call, out_flags, primals, tangents = self._prepare(size, flags, operands)
+        _, linear, residuals, _ = linearize_flat(call, primals, self.nonzeros)
+        made = evaluate(linear, residuals, tangents)
+        kept = [k for k, flag in enumerate(self.out_nonzeros) if flag]
+        return [made[k] for k in kept], [out_flags[k] for k in kept]
+
+
+class CotangentRule:
+    """``(*known operands, *nonzero cotangents) -> nonzero operand cotangents``.
+
+    Args:
+        rule: of the function that is transposed.
+        undefined: for each of its operands, whether it is transposed with respect to it.
+        nonzeros: which outputs have a cotangent.
+        out_nonzeros: which of the undefined operands get one.
+        call: the program of the function, for the types of its outputs and operands.
+    """
+
+    def __init__(
+        self, rule: FlatRule, undefined: tuple[bool, ...], nonzeros: tuple[bool, ...],
+        out_nonzeros: tuple[bool, ...], call: ClosedJaxpr,
+    ) -> None:  # fmt: skip
+        self.rule, self.undefined, self.nonzeros = rule, undefined, nonzeros
+        self.out_nonzeros, self.call = out_nonzeros, call
+
+    def __call__(
+        self, size: int, flags: Sequence[bool], *operands: Any
+    ) -> tuple[list[Any], list[bool]]:
+        count = len(self.undefined) - sum(self.undefined)
+        known = iter(safe_zip(operands[:count], flags[:count]))
+        in_avals = self.call.in_avals[len(self.call.in_avals) - len(self.undefined) :]
+        inputs: list[Any] = []
+        in_flags: list[bool] = []
+        for aval, is_unknown in safe_zip(in_avals, self.undefined):
+            lanes = UndefinedPrimal(aval.update(shape=(size, *aval.shape)))
+            value, flag = (lanes, True) if is_unknown else next(known)
+            inputs.append(value)
+            in_flags.append(flag)
+
+        def call(*values: Any) -> list[Any]:
+            outs, out_flags = self.rule(size, tuple(in_flags), *values)
+            return [
+                batch_to_dim(out, 0 if flag else None, 0, size)
+                for out, flag in safe_zip(outs, out_flags)
+            ]
+
+        avals = [
+            x.aval if is_unknown else aval_of(x)
+            for x, is_unknown in safe_zip(inputs, self.undefined)
+        ]
+        jaxpr, consts = trace_to_jaxpr(call, avals)
+        results = backward_pass(jaxpr, consts, inputs, self._cotangents(size, operands, flags))
+        made = [x for x, is_unknown in safe_zip(results, self.undefined) if is_unknown]
+        kept = [instantiate(x) for x, flag in safe_zip(made, self.out_nonzeros) if flag]
+        return kept, [True] * len(kept)
+
+    def _cotangents(
+        self, size: int, operands: Sequence[Any], flags: Sequence[bool]
+    ) -> list[Any]:
+        """Cotangents of all outputs, each mapped."""
+        count = len(self.undefined) - sum(self.undefined)
+        given = iter(safe_zip(operands[count:], flags[count:]))
+        cotangents: list[Any] = []
+        for aval, nonzero in safe_zip(self.call.out_avals, self.nonzeros):
+            if nonzero:
+                value, flag = next(given)
+                cotangents.append(batch_to_dim(value, 0 if flag else None, 0, size))
+            else:
+                tangent = aval.tangent()
+                cotangents.append(Zero(tangent.update(shape=(size, *tangent.shape))))
+        return cotangents

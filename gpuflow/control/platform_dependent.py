@@ -1,0 +1,90 @@
+"""Functions with another body on another platform, or under another name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.base.errors import UnexpectedTracerError, check
+from gpuflow.core.trace import Tracer
+from gpuflow.runtime.device import default_device
+
+
+def platform_dependent(
+    *args: Any, default: Callable[..., Any] | None = None, **per_platform: Callable[..., Any]
+) -> Any:
+    """Call the function for the platform of the default device, which is chosen when traced.
+
+    Args:
+        args: what the function is called with.
+        default: for platforms that are not named.
+        per_platform: functions by the names of platforms, such as ``cpu=`` and ``cuda=``.
+
+    Raises:
+        TypeError: a branch that is not callable.
+        ValueError: the name ``gpu``, which is no platform.
+        NotImplementedError: no branch for the platform.
+    """
+    branches = dict(per_platform) if default is None else {**per_platform, "default": default}
+    for name, branch in branches.items():
+        check(
+            callable(branch),
+            lambda name=name, branch=branch: (
+                f"[platform_dependent] branches must be callable; got {name}={branch!r}. "
+                "Fix: pass a function."
+            ),
+        )
+    check(
+        "gpu" not in branches,
+        lambda: (
+            "[platform_dependent] keywords must be platforms; got 'gpu'. Fix: cuda=, or default=."
+        ),
+        ValueError,
+    )
+    platform = default_device().platform
+    chosen = branches.get(platform, default)
+    if chosen is None:
+        raise NotImplementedError(
+            f"[platform_dependent] there must be a branch for the platform {platform!r}; got "
+            f"{', '.join(branches) or 'none'}. Fix: {platform}=, or default=."
+        )
+    return chosen(*args)
+
+
+def composite(decomposition: Callable[..., Any], name: str, version: int = 0) -> Callable[..., Any]:
+    """A function that a compiler may know by name; here it always is its decomposition.
+
+    Args:
+        decomposition: what the function means; its keyword arguments are attributes.
+        name: such as ``"my.softmax"``.
+        version: a number that changes with the meaning.
+
+    Raises:
+        TypeError: a decomposition that is not callable, or a name that is no string.
+    """
+    del version
+    check(
+        callable(decomposition) and isinstance(name, str),
+        lambda: (
+            "[composite] there must be a function and a name; got "
+            f"{decomposition!r} and {name!r}. Fix: lax.composite(f, name='my.f')."
+        ),
+    )
+
+    @functools.wraps(decomposition)
+    def call(*args: Any, **attributes: Any) -> Any:
+        traced = [
+            key
+            for key, value in attributes.items()
+            if any(isinstance(leaf, Tracer) for leaf in tree.leaves(value))
+        ]
+        if traced:
+            raise UnexpectedTracerError(
+                f"[composite] attributes of {name} must be known when traced; got tracers for "
+                f"{', '.join(traced)}. Fix: pass them as positional arguments."
+            )
+        return decomposition(*args, **attributes)
+
+    return call

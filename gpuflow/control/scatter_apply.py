@@ -1,0 +1,70 @@
+"""scatter_apply: a function applied to elements as often as index vectors name them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.errors import check
+from gpuflow.control.fori import fori_loop
+from gpuflow.control.scalar_programs import map_scalars, trace_scalars
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.trace import Tracer
+from gpuflow.ops.comparison import lt
+from gpuflow.ops.gather import scatter_add
+from gpuflow.ops.gather_numbers import ScatterDimensionNumbers
+from gpuflow.ops.reductions import reduce_max
+from gpuflow.ops.selection import where
+from gpuflow.ops.zeros import full
+
+
+def scatter_apply(
+    operand: Any, scatter_indices: Any, func: Callable[[Any], Any],
+    dimension_numbers: ScatterDimensionNumbers, *, update_shape: Sequence[int] = (),
+    indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None,
+) -> Any:  # fmt: skip
+    """``operand`` with a function applied to its elements at indices.
+
+    Args:
+        operand: array.
+        scatter_indices: integers of shape ``batch + (n,)``.
+        func: a function of a scalar of the dtype of ``operand``; where places repeat, it is
+            applied repeatedly.
+        dimension_numbers: see ``ScatterDimensionNumbers``.
+        update_shape: the shape that updates would have in ``scatter``.
+        indices_are_sorted, unique_indices, mode: as in ``scatter_add``. Reverse-mode derivatives
+            need ``unique_indices`` where the indices are traced.
+
+    Raises:
+        TypeError: shapes or dimension numbers that do not fit, or another dtype than that of
+            ``operand`` from ``func``.
+    """
+    aval = aval_of(operand)
+    program = trace_scalars("scatter_apply", func, [aval.dtype], "func")
+    outs = program.jaxpr.out_avals
+    check(
+        [(out.shape, out.dtype) for out in outs] == [((), aval.dtype)],
+        lambda: (
+            f"[scatter_apply] func must return a scalar of the operand's dtype; got "
+            f"{', '.join(map(str, outs))} for {ShapedArray((), aval.dtype)}. Fix: x.astype(...)."
+        ),
+    )
+    counts = scatter_add(
+        full(aval.shape, 0, np.int32), scatter_indices, full(tuple(update_shape), 1, np.int32),
+        dimension_numbers, indices_are_sorted=indices_are_sorted, unique_indices=unique_indices,
+        mode=mode,
+    )  # fmt: skip
+
+    def once_more(number: Any, x: Any) -> Any:
+        return where(lt(number, counts), map_scalars(program, [x])[0], x)
+
+    if unique_indices:
+        return once_more(np.int32(0), operand)
+    most = reduce_max(counts, range(aval.ndim))
+    if isinstance(most, Tracer):
+        return fori_loop(np.int32(0), most, once_more, operand)
+    for number in range(int(most)):
+        operand = once_more(np.int32(number), operand)
+    return operand

@@ -1,0 +1,129 @@
+"""select_and_scatter: values combined into the element of each window that a function selects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.control.programs import Program
+from gpuflow.control.scalar_programs import map_scalars, trace_scalars
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.ops.axes import broadcast_in_dim
+from gpuflow.ops.comparison import bitwise_and, bitwise_not, bitwise_or, eq
+from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.define import check_same_dtype, types_text
+from gpuflow.ops.layout import pad, slice_
+from gpuflow.ops.selection import where
+from gpuflow.ops.window_core import window_counts
+from gpuflow.ops.zeros import full
+
+
+def select_and_scatter(
+    operand: Any, select: Callable[[Any, Any], Any], window_dimensions: Sequence[int],
+    window_strides: Sequence[int], padding: Sequence[Sequence[int]], source: Any, init_value: Any,
+    scatter: Callable[[Any, Any], Any],
+) -> Any:  # fmt: skip
+    """Combine one value for each window into the element of the window that is selected.
+
+    Args:
+        operand: array, in which elements are selected.
+        select: ``(a, b) -> bool`` on scalars: whether ``a``, which was selected so far, stays.
+        window_dimensions, window_strides, padding: as in ``reduce_window``. Margins are never
+            selected.
+        source: one value for each place of the window, of the dtype of ``operand``.
+        init_value: a scalar; what elements hold before, and those that no window selects.
+        scatter: ``(a, b) -> c`` on scalars, associative and commutative: the new value of an
+            element that holds ``a`` and is given ``b``.
+
+    Returns:
+        An array like ``operand``.
+
+    Raises:
+        TypeError: dtypes or shapes that do not fit.
+        ValueError: windows that do not fit.
+
+    Source: the definition of SelectAndScatter in the XLA operation semantics.
+    """
+    name = "select_and_scatter"
+    aval, own = aval_of(operand), aval_of(source)
+    check_same_dtype(name, [aval, own])
+    window, strides = tuple(map(int, window_dimensions)), tuple(map(int, window_strides))
+    pads = tuple((int(low), int(high)) for low, high in padding)
+    ones = (1,) * aval.ndim
+    counts = window_counts(name, aval, window, strides, pads, ones, ones)
+    check(
+        own.shape == counts,
+        lambda: (
+            f"[{name}] the source must have one element for each place of the window, {counts}; "
+            f"got {types_text([own, aval])}. Fix: the result of reduce_window has them."
+        ),
+    )
+    selecting = _traced(name, select, aval.dtype, dtypes.bool_, "select")
+    combining = _traced(name, scatter, aval.dtype, aval.dtype, "scatter")
+    config = [(low, high, 0) for low, high in pads]
+    wide = pad(operand, full((), 0, aval.dtype), config)
+    real = pad(full(aval.shape, True, dtypes.bool_), full((), False, dtypes.bool_), config)
+    views = [_View(offset, counts, strides) for offset in product(*map(range, window))]
+    chosen = _selected(selecting, views, wide, real)
+    shape = aval_of(wide).shape
+    start = convert_element_type(init_value, aval.dtype)
+    total = broadcast_in_dim(start, shape, ())
+    # Windows at one offset are about different elements, so that each is combined with one value.
+    for number, view in enumerate(views):
+        hit = view.spread(bitwise_and(eq(chosen, number), view.of_array(real)), shape)
+        (changed,) = map_scalars(combining, [total, view.spread(source, shape)])
+        total = where(hit, changed, total)
+    return pad(total, start, [(-low, -high, 0) for low, high in pads])
+
+
+def _traced(op: str, function: Callable[..., Any], dtype: Any, result: Any, name: str) -> Program:
+    program = trace_scalars(op, function, [dtype, dtype], name)
+    outs = program.jaxpr.out_avals
+    check(
+        [(out.shape, out.dtype) for out in outs] == [((), result)],
+        lambda: (
+            f"[{op}] {name} must return {ShapedArray((), result)}; got "
+            f"{', '.join(map(str, outs))}. Fix: x.astype(...)."
+        ),
+    )
+    return program
+
+
+@dataclass(frozen=True)
+class _View:
+    """The elements that all windows have at one offset: a strided slice of the padded array."""
+
+    starts: tuple[int, ...]
+    counts: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def limits(self) -> list[int]:
+        triples = zip(self.starts, self.counts, self.strides, strict=True)
+        return [start + (n - 1) * s + 1 if n else start for start, n, s in triples]
+
+    def of_array(self, x: Any) -> Any:
+        """The elements of ``x``."""
+        return slice_(x, self.starts, self.limits(), self.strides)
+
+    def spread(self, x: Any, shape: Sequence[int]) -> Any:
+        """An array of ``shape`` with ``x`` in these elements, and zeros."""
+        places = zip(self.starts, self.limits(), self.strides, shape, strict=True)
+        config = [(start, n - limit, s - 1) for start, limit, s, n in places]
+        return pad(x, full((), 0, aval_of(x).dtype), config)
+
+
+def _selected(program: Program, views: Sequence[_View], wide: Any, real: Any) -> Any:
+    """The number of the view whose element each window selects."""
+    best, found = views[0].of_array(wide), views[0].of_array(real)
+    chosen = full(aval_of(best).shape, 0, "int32")
+    for number, view in enumerate(views[1:], 1):
+        value, is_real = view.of_array(wide), view.of_array(real)
+        (stays,) = map_scalars(program, [best, value])
+        better = bitwise_and(is_real, bitwise_or(bitwise_not(found), bitwise_not(stays)))
+        best, chosen = where(better, value, best), where(better, number, chosen)
+        found = bitwise_or(found, is_real)
+    return chosen

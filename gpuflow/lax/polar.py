@@ -1,0 +1,160 @@
+"""qdwh: the polar decomposition by Halley's iteration with weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gpuflow.base.errors import check
+from gpuflow.control.fori import while_loop
+from gpuflow.core.aval import aval_of
+from gpuflow.ops.axes import reduce_sum
+from gpuflow.ops.comparison import bitwise_and, bitwise_not, eq, gt, lt
+from gpuflow.ops.complex_numbers import abs as absolute
+from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.elementwise import add, mul, sub
+from gpuflow.ops.joining import concatenate
+from gpuflow.ops.layout import iota
+from gpuflow.ops.linalg_algebra import (
+    adjoint,
+    identity_like,
+    matmul,
+    real_dtype,
+    rows,
+    to_dtype,
+)
+from gpuflow.ops.linalg_cholesky import cholesky
+from gpuflow.ops.linalg_qr import qr
+from gpuflow.ops.linalg_solve import triangular_solve
+from gpuflow.ops.powers import rsqrt, sqrt
+from gpuflow.ops.reductions import reduce_max
+from gpuflow.ops.selection import where
+
+# Above this weight the Cholesky decomposition would lose too many digits.
+_CHOLESKY_LIMIT = 100.0
+
+
+def _weights(eps: float, most: int) -> list[tuple[float, float, float]]:
+    """(a, b, c) of each iteration x <- x (a + b x^2) / (1 + c x^2), from the bounds of x."""
+    low, found = eps, []
+    while low + 5.0 * eps < 1 and len(found) < most:
+        square = low * low
+        d = (4 * (1 / square - 1) / square) ** (1 / 3)
+        root = (1.0 + d) ** 0.5
+        a = root + (2 - d + 2 * (2 - square) / (square * root)) ** 0.5
+        b = (a - 1) ** 2 / 4
+        c = a + b - 1
+        low = low * (a + b * square) / (1 + c * square)
+        found.append((a, b, c))
+    return found
+
+
+def _identity(x: Any) -> Any:
+    """The unit matrix with as many columns as ``x``."""
+    return identity_like(matmul(adjoint(x), x))
+
+
+def _by_qr(x: Any, a: float, b: float, c: float) -> Any:
+    height = aval_of(x).shape[0]
+    stacked = concatenate([mul(x, np.asarray(c**0.5, aval_of(x).dtype)), _identity(x)], 0)
+    q, _ = qr(stacked, full_matrices=False)
+    product = matmul(rows(q, 0, height), adjoint(rows(q, height, aval_of(q).shape[0])))
+    return _combined(x, product, b / c, (a - b / c) / c**0.5)
+
+
+def _by_cholesky(x: Any, a: float, b: float, c: float) -> Any:
+    gram = add(mul(matmul(adjoint(x), x), np.asarray(c, aval_of(x).dtype)), _identity(x))
+    factor = cholesky(gram, symmetrize_input=False)
+    solved = triangular_solve(factor, adjoint(x), left_side=True, lower=True)
+    solved = triangular_solve(
+        factor, solved, left_side=True, lower=True, transpose_a=True, conjugate_a=True
+    )
+    return _combined(x, adjoint(solved), b / c, a - b / c)
+
+
+def _combined(x: Any, y: Any, of_x: float, of_y: float) -> Any:
+    dtype = aval_of(x).dtype
+    return add(mul(x, np.asarray(of_x, dtype)), mul(y, np.asarray(of_y, dtype)))
+
+
+def _distance(x: Any, y: Any) -> Any:
+    difference = absolute(sub(x, y))
+    return sqrt(reduce_sum(mul(difference, difference), (0, 1)))
+
+
+def _scaled(x: Any) -> Any:
+    """``x`` over an upper bound of its largest singular value."""
+    sizes = absolute(x)
+    by_column = reduce_max(reduce_sum(sizes, (0,)), (0,))
+    by_row = reduce_max(reduce_sum(sizes, (1,)), (0,))
+    inverse = mul(rsqrt(by_column), rsqrt(by_row))
+    return mul(x, to_dtype(where(eq(by_column, 0), 1, inverse), aval_of(x).dtype))
+
+
+def qdwh(
+    x: Any, *, is_hermitian: bool = False, max_iterations: int | None = None,
+    eps: float | None = None, dynamic_shape: tuple[Any, Any] | None = None,
+) -> tuple[Any, Any, Any, Any]:  # fmt: skip
+    """The polar decomposition ``x == u @ h``: orthonormal columns times a Hermitian matrix.
+
+    Args:
+        x: a matrix of full rank, (m, n) with m >= n.
+        is_hermitian: accepted as in JAX.
+        max_iterations: None: 10.
+        eps: the precision aimed at; None: that of the dtype.
+        dynamic_shape: (rows, columns) that count; others are taken for zero.
+
+    Returns:
+        u, h, the number of iterations, and whether they converged.
+
+    Raises:
+        TypeError: no matrix. ValueError: fewer rows than columns.
+
+    Source: Nakatsukasa, Bai and Gygi, Optimizing Halley's iteration for computing the matrix polar
+    decomposition, SIAM J. Matrix Anal. Appl. 31 (2010), 2700.
+    """
+    del is_hermitian
+    aval = aval_of(x)
+    check(
+        aval.ndim == 2,
+        lambda: f"[qdwh] the operand must be one matrix; got {aval}. Fix: vmap for stacks.",
+    )
+    check(
+        aval.shape[0] >= aval.shape[1],
+        lambda: f"[qdwh] there must not be fewer rows than columns; got {aval}. Fix: x.T.",
+        ValueError,
+    )
+    most = 10 if max_iterations is None else int(max_iterations)
+    precision = float(ml_dtypes.finfo(aval.dtype).eps) if eps is None else float(eps)
+    limit = np.asarray(np.cbrt(5.0 * precision), real_dtype(aval.dtype))
+    if dynamic_shape is not None:
+        for d, size in enumerate(dynamic_shape):
+            inside = lt(iota(np.int32, aval.shape, d), convert_element_type(size, np.int32))
+            x = where(inside, x, 0)
+    u = _scaled(x)
+    moves: Any = np.True_
+    weights = _weights(precision, most)
+    for a, b, c in weights:
+        before = u
+        if c > _CHOLESKY_LIMIT:
+            u = _by_qr(u, a, b, c)
+        else:
+            u = _by_cholesky(u, a, b, c)
+            moves = gt(_distance(u, before), limit)
+
+    def goes_on(state: tuple[Any, Any, Any]) -> Any:
+        return bitwise_and(state[2], lt(state[0], np.int32(most)))
+
+    def step(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        count, old, _ = state
+        new = _by_cholesky(old, 3.0, 1.0, 3.0)
+        return add(count, np.int32(1)), new, gt(_distance(new, old), limit)
+
+    count, u, moves = while_loop(goes_on, step, (np.int32(len(weights)), u, moves))
+    # A step of Newton and Schulz, which squares the error.
+    u = _combined(u, matmul(u, matmul(adjoint(u), u)), 1.5, -0.5)
+    h = matmul(adjoint(u), x)
+    h = mul(add(h, adjoint(h)), np.asarray(0.5, aval.dtype))
+    return u, h, count, bitwise_not(moves)

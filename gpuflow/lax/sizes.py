@@ -1,0 +1,180 @@
+"""Shapes as data: those that convolutions and window reductions give, and arrays of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.lax.shapes import asarray, broadcast
+from gpuflow.ops.axes import broadcast_in_dim
+from gpuflow.ops.convolution import dilated, window_count
+from gpuflow.ops.convolutions import conv_transpose_pads, padtype_to_pads
+
+Shape = tuple[int, ...]
+Padding = str | Sequence[tuple[int, int]]
+
+
+def broadcast_to_rank(x: Any, rank: int) -> Any:
+    """``x`` with leading dimensions of size 1, so that it has ``rank`` dimensions.
+
+    Raises:
+        ValueError: it has more.
+    """
+    missing = rank - aval_of(x).ndim
+    check(
+        missing >= 0,
+        lambda: (
+            f"[broadcast_to_rank] rank must not be smaller than that of the array; got {rank} for "
+            f"{aval_of(x)}. Fix: lax.squeeze, or lax.reshape."
+        ),
+        ValueError,
+    )
+    return broadcast(x, (1,) * missing) if missing else asarray(x)
+
+
+def broadcast_like(arr: Any, like_arr: Any) -> Any:
+    """``arr`` broadcast to the shape of another array, as NumPy does."""
+    shape, rank = aval_of(like_arr).shape, aval_of(arr).ndim
+    return broadcast_in_dim(arr, shape, range(len(shape) - rank, len(shape)))
+
+
+def shape_as_value(shape: Sequence[int]) -> Any:
+    """A shape as a vector of int32; int64 where a size needs it."""
+    wide = any(size > np.iinfo(np.int32).max for size in shape)
+    return np.asarray(tuple(shape), np.int64 if wide else np.int32)
+
+
+# --- windows -------------------------------------------------------------------------------
+
+
+def reduce_window_shape_tuple(
+    operand_shape: Sequence[int], window_dimensions: Sequence[int],
+    window_strides: Sequence[int], padding: Sequence[tuple[int, int]],
+    base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None,
+) -> Shape:  # fmt: skip
+    """The shape of ``reduce_window``; the arguments are as there, with padding as pairs."""
+    sizes = _with_holes(operand_shape, base_dilation)
+    windows = _with_holes(window_dimensions, window_dilation)
+    return tuple(
+        window_count(n, w, stride, pads)
+        for n, w, stride, pads in zip(sizes, windows, window_strides, padding, strict=True)
+    )
+
+
+def _with_holes(sizes: Sequence[int], dilation: Sequence[int] | None) -> Sequence[int]:
+    if dilation is None:
+        return sizes
+    check(
+        all(d >= 1 for d in dilation),
+        lambda: (
+            f"[reduce_window] dilations must be at least 1; got {tuple(dilation)}. "
+            "Fix: 1 where elements are next to each other."
+        ),
+    )
+    return [dilated(n, d) for n, d in zip(sizes, dilation, strict=True)]
+
+
+# --- convolutions --------------------------------------------------------------------------
+
+
+def conv_shape_tuple(
+    lhs_shape: Sequence[int], rhs_shape: Sequence[int], strides: Sequence[int], pads: Padding,
+    batch_group_count: int = 1,
+) -> Shape:  # fmt: skip
+    """The shape of a convolution of (batch, channels, *space) with (outputs, inputs, *space).
+
+    Raises:
+        TypeError: another number of margins than of dimensions of space.
+        ValueError: negative margins that exceed a dimension.
+    """
+    space, window = tuple(lhs_shape[2:]), tuple(rhs_shape[2:])
+    pairs = padtype_to_pads(space, window, strides, pads) if isinstance(pads, str) else pads
+    check(
+        len(pairs) == len(space),
+        lambda: (
+            f"[conv_shape_tuple] there must be {len(space)} pairs of margins; got {pads}. "
+            "Fix: (0, 0) where there is none."
+        ),
+    )
+    check(
+        all(n + sum(pair) >= 0 for n, pair in zip(space, pairs, strict=True)),
+        lambda: (
+            "[conv_shape_tuple] negative margins must not exceed a dimension; got "
+            f"{pads} for {space}. Fix: smaller margins."
+        ),
+        ValueError,
+    )
+    counts = [
+        window_count(n, w, stride, pair)
+        for n, w, stride, pair in zip(space, window, strides, pairs, strict=True)
+    ]
+    return (int(lhs_shape[0]) // batch_group_count, int(rhs_shape[0]), *map(int, counts))
+
+
+def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[Shape, Shape, Shape]:
+    """From strings such as ``("NHWC", "HWIO", "NHWC")`` to where each dimension is.
+
+    Returns:
+        For the input (N, C, *space), the kernel (O, I, *space) and the result, the positions of
+        those letters; dimensions of space are in the order of the kernel's.
+
+    Raises:
+        TypeError: a string without its letters, with one twice, or with others than the kernel's.
+    """
+    kernel = dimension_numbers[1]
+    space = [letter for letter in kernel if letter not in "OI"]
+    found = []
+    for spec, letters in zip(dimension_numbers, ("NC", "OI", "NC"), strict=True):
+        check(
+            sorted(spec) == sorted([*letters, *space]) and len(set(spec)) == len(spec),
+            lambda spec=spec, letters=letters: (
+                "[conv_general_permutations] a dimension string must have different letters, "
+                f"{letters[0]}, {letters[1]} and those of space {space}; got {spec!r} in "
+                f"{tuple(dimension_numbers)}. Fix: ('NHWC', 'HWIO', 'NHWC')."
+            ),
+        )
+        found.append(tuple(spec.index(letter) for letter in (*letters, *space)))
+    return found[0], found[1], found[2]
+
+
+def conv_general_shape_tuple(
+    lhs_shape: Sequence[int], rhs_shape: Sequence[int], window_strides: Sequence[int],
+    padding: Padding, dimension_numbers: Sequence[str],
+) -> Shape:  # fmt: skip
+    """The shape of a convolution with dimension numbers as strings."""
+    lhs, rhs, out = conv_general_permutations(dimension_numbers)
+    shape = conv_shape_tuple(
+        [lhs_shape[d] for d in lhs], [rhs_shape[d] for d in rhs], window_strides, padding
+    )
+    return _in_order(shape, out)
+
+
+def conv_transpose_shape_tuple(
+    lhs_shape: Sequence[int], rhs_shape: Sequence[int], window_strides: Sequence[int],
+    padding: Padding, dimension_numbers: Sequence[str],
+) -> Shape:  # fmt: skip
+    """The shape of a transposed convolution with dimension numbers as strings."""
+    lhs, rhs, out = conv_general_permutations(dimension_numbers)
+    space, window = [lhs_shape[d] for d in lhs[2:]], [rhs_shape[d] for d in rhs[2:]]
+    pairs = (
+        [conv_transpose_pads(w, s, padding) for w, s in zip(window, window_strides, strict=True)]
+        if isinstance(padding, str)
+        else padding
+    )
+    sizes = [
+        (n - 1) * stride - w + 2 + sum(pair)
+        for n, w, stride, pair in zip(space, window, window_strides, pairs, strict=True)
+    ]
+    return _in_order((lhs_shape[lhs[0]], rhs_shape[rhs[0]], *sizes), out)
+
+
+def _in_order(shape: Sequence[int], places: Shape) -> Shape:
+    """The sizes with ``shape[k]`` at ``places[k]``."""
+    ordered = [0] * len(places)
+    for size, place in zip(shape, places, strict=True):
+        ordered[place] = int(size)
+    return tuple(ordered)

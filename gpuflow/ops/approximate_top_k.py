@@ -1,0 +1,73 @@
+"""approx_max_k and approx_min_k: here they are exact, so that their recall is 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.ops.elementwise import neg
+from gpuflow.ops.sorting import top_k
+
+
+def approx_max_k(
+    operand: Any, k: int, reduction_dimension: int = -1, recall_target: float = 0.95,
+    reduction_input_size_override: int = -1, aggregate_to_topk: bool = True,
+) -> tuple[Any, Any]:  # fmt: skip
+    """The ``k`` largest elements along a dimension, and their positions; all of them are found.
+
+    Args:
+        operand: floats.
+        k: how many, at least 1 and at most the size of the dimension.
+        reduction_dimension: along which to look.
+        recall_target, reduction_input_size_override: accepted as in JAX, for approximations.
+        aggregate_to_topk: accepted as in JAX; without it there may be more than ``k`` results,
+            unsorted. Here there are ``k``, sorted.
+
+    Returns:
+        Values in descending order and their i32 positions; derivatives are those of ``top_k``.
+
+    Raises:
+        TypeError: a scalar.
+        ValueError: operands that are not floats, or a ``k`` that does not fit.
+    """
+    del recall_target, reduction_input_size_override, aggregate_to_topk
+    place = _checked("approx_max_k", operand, k, reduction_dimension)
+    return top_k(operand, k, axis=place)
+
+
+def approx_min_k(
+    operand: Any, k: int, reduction_dimension: int = -1, recall_target: float = 0.95,
+    reduction_input_size_override: int = -1, aggregate_to_topk: bool = True,
+) -> tuple[Any, Any]:  # fmt: skip
+    """The ``k`` smallest elements along a dimension, ascending; otherwise as ``approx_max_k``."""
+    del recall_target, reduction_input_size_override, aggregate_to_topk
+    place = _checked("approx_min_k", operand, k, reduction_dimension)
+    values, positions = top_k(neg(operand), k, axis=place)
+    return neg(values), positions
+
+
+def _checked(name: str, operand: Any, k: int, dimension: int) -> int:
+    """The dimension, counted from 0."""
+    aval = aval_of(operand)
+    check(
+        aval.ndim > 0,
+        lambda: f"[{name}] the operand must have a dimension; got {aval}. Fix: x[None].",
+    )
+    check(
+        dtypes.is_floating(aval.dtype),
+        lambda: f"[{name}] the operand must be floats; got {aval}. Fix: x.astype('float32').",
+        ValueError,
+    )
+    place = canonicalize_axis(dimension, aval.ndim, name)
+    check(
+        0 < k <= aval.shape[place],
+        lambda: (
+            f"[{name}] k must lie in [1, {aval.shape[place]}], the size of dimension {place}; got "
+            f"{k} for {aval}. Fix: choose another k."
+        ),
+        ValueError,
+    )
+    return place

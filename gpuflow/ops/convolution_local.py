@@ -1,0 +1,66 @@
+"""Locally connected layers: convolutions with a kernel of their own at each place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.ops.axes import transpose
+from gpuflow.ops.contractions import dot_general
+from gpuflow.ops.convolutions import conv_dimension_numbers, conv_general_dilated_patches
+from gpuflow.ops.define import types_text
+
+
+def conv_general_dilated_local(
+    lhs: Any, rhs: Any, window_strides: Sequence[int], padding: Any, filter_shape: Sequence[int],
+    lhs_dilation: Sequence[int] | None = None, rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None, precision: Any = None,
+) -> Any:  # fmt: skip
+    """A convolution whose kernel differs from place to place of the result.
+
+    Args:
+        lhs: the input: batch, channels and space.
+        rhs: the kernels: outputs, the elements under a kernel in the order (channels, *kernel), and
+            the space of the result, in the order of ``dimension_numbers``.
+        window_strides, padding, lhs_dilation, rhs_dilation: as in ``conv_general_dilated``.
+        filter_shape: the kernel's sizes in space.
+        dimension_numbers: see ``conv_dimension_numbers``.
+        precision: as in ``dot_general``.
+
+    Raises:
+        TypeError: dtypes or ranks that differ.
+        ValueError: sizes, strides or margins that do not fit.
+    """
+    patches = conv_general_dilated_patches(
+        lhs, filter_shape, window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers
+    )
+    probe = (1, 1, *filter_shape)
+    numbers = conv_dimension_numbers(aval_of(lhs).shape, probe, dimension_numbers)
+    patches = transpose(patches, numbers.out_spec)
+    rank = aval_of(patches).ndim
+    check(
+        aval_of(rhs).ndim == rank,
+        lambda: (
+            "[conv_general_dilated_local] operands must have one rank; got "
+            f"{types_text([aval_of(lhs), aval_of(rhs)])}. Fix: a kernel for each place."
+        ),
+    )
+    kernels = transpose(rhs, numbers.rhs_spec)
+    own, given = aval_of(patches).shape, aval_of(kernels).shape
+    check(
+        own[1:] == given[1:],
+        lambda: (
+            "[conv_general_dilated_local] the kernels must have channels times kernel elements as "
+            f"inputs, and the space of the result, {own[1:]}; got {given[1:]}. Fix: rhs, or "
+            "filter_shape."
+        ),
+    )
+    space = tuple(range(2, rank))
+    product = dot_general(patches, kernels, (((1,), (1,)), (space, space)), precision)
+    # The product has space first, then batch and outputs.
+    order = [0] * rank
+    for place, source in zip(numbers.out_spec, (rank - 2, rank - 1, *range(rank - 2)), strict=True):
+        order[place] = source
+    return transpose(product, order)

@@ -1,0 +1,55 @@
+"""Names of algorithms for decompositions. LAPACK's are used; those it lacks are refused."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+from gpuflow.base.errors import check
+
+
+class SvdAlgorithm(enum.Enum):
+    """How singular values are computed; ``JACOBI`` and ``POLAR`` are refused."""
+
+    DEFAULT = "default"
+    QR = "QR"
+    JACOBI = "Jacobi"
+    POLAR = "polar"
+    DIVIDE_AND_CONQUER = "divide_and_conquer"
+
+
+class EighImplementation(enum.Enum):
+    """How eigenvalues of symmetric matrices are computed; all but ``QR`` are refused."""
+
+    QR = "qr"
+    JACOBI = "jacobi"
+    QDWH = "qdwh"
+
+
+class EigImplementation(enum.Enum):
+    """Which library computes eigenvalues of general matrices; all but ``LAPACK`` are refused."""
+
+    CUSOLVER = "cusolver"
+    MAGMA = "magma"
+    LAPACK = "lapack"
+
+
+SVD_ALGORITHMS = (SvdAlgorithm.DEFAULT, SvdAlgorithm.QR, SvdAlgorithm.DIVIDE_AND_CONQUER)
+EIGH_IMPLEMENTATIONS = (EighImplementation.QR,)
+EIG_IMPLEMENTATIONS = (EigImplementation.LAPACK,)
+
+
+def check_algorithm(
+    name: str, argument: str, chosen: Any, known: Sequence[enum.Enum],
+    error: type[Exception] = NotImplementedError,
+) -> None:  # fmt: skip
+    """Raise unless ``chosen`` is None or among ``known``: what LAPACK has."""
+    check(
+        chosen is None or chosen in known,
+        lambda: (
+            f"[{name}] {argument} must be None or one of {', '.join(map(str, known))}; got "
+            f"{chosen}. Fix: {argument}=None."
+        ),
+        error,
+    )

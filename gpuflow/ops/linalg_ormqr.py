@@ -1,0 +1,114 @@
+"""ormqr: products with the Q of a QR decomposition that is never made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.core.lowering import Library
+from gpuflow.core.rules import Zero, is_undefined, zero_tangent
+from gpuflow.ops.complex_numbers import conj
+from gpuflow.ops.linalg_algebra import Shape
+from gpuflow.ops.linalg_common import Outputs, each_matrix, lapack, matrix_op, on_host
+
+
+def _result(a: Shape, taus: Shape, c: Shape, dtype: Any, *, left: bool, transpose: bool) -> Outputs:
+    del transpose
+    check(
+        c[0 if left else 1] == a[0],
+        lambda: (
+            f"[ormqr] c must have as many {'rows' if left else 'columns'} as the reflectors have "
+            f"rows; got {a} and c of shape {c} with left={left}. Fix: transpose c, or left."
+        ),
+        ValueError,
+    )
+    check(
+        taus[0] <= min(a),
+        lambda: (
+            f"[ormqr] there must not be more factors than reflectors; got {taus[0]} for {a}. "
+            "Fix: drop factors."
+        ),
+        ValueError,
+    )
+    return [(c, dtype)]
+
+
+@on_host
+def _impl(xp: Any, a: Any, taus: Any, c: Any, *, left: bool, transpose: bool) -> Any:
+    del xp
+    if not c.size or not taus.shape[-1]:
+        return c.copy()
+    is_complex = a.dtype.kind == "c"
+    (ormqr,) = lapack(["unmqr" if is_complex else "ormqr"], a)
+    side, flag = "L" if left else "R", ("C" if is_complex else "T") if transpose else "N"
+    # Blocks of 64 columns are what LAPACK takes at most.
+    room = 64 * max(c.shape[-2:])
+
+    def product(own: np.ndarray, tau: np.ndarray, other: np.ndarray) -> Sequence[Any] | None:
+        out, _, info = ormqr(side, flag, own[:, : len(tau)], tau, other, room)
+        return [out] if info == 0 else None
+
+    return each_matrix(product, [a, taus, c], [2, 1, 2], [(c.shape[-2:], c.dtype)])[0]
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    out = ormqr_p.bind(*primals, **params)
+    check(
+        type(tangents[0]) is Zero and type(tangents[1]) is Zero,
+        lambda: (
+            "[ormqr] reflectors and factors are a packed form without a derivative; got "
+            "tangents for them. Fix: Q of lax.linalg.qr, which has one."
+        ),
+        NotImplementedError,
+    )
+    if type(tangents[2]) is Zero:
+        return out, zero_tangent(out)
+    return out, ormqr_p.bind(primals[0], primals[1], tangents[2], **params)
+
+
+def _transpose(ct: Any, a: Any, taus: Any, c: Any, *, left: bool, transpose: bool) -> list[Any]:
+    """The transposed Q is the conjugate of its adjoint."""
+    if not is_undefined(c):
+        return [None, None, None]
+    if type(ct) is Zero:
+        return [None, None, Zero(c.aval.tangent())]
+    moved = ormqr_p.bind(a, taus, _conj(ct), left=left, transpose=not transpose)
+    return [None, None, _conj(moved)]
+
+
+def _conj(x: Any) -> Any:
+    return conj(x) if dtypes.is_complex(aval_of(x).dtype) else x
+
+
+ormqr_p = matrix_op(
+    "ormqr",
+    (2, 1, 2),
+    _result,
+    _impl,
+    jvp=_jvp,
+    transpose=_transpose,
+    lower=Library(flops=lambda ins, outs, params: 4 * ins[2].size * ins[1].shape[-1]),
+)
+
+
+def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = False) -> Any:
+    """The product of Q, as ``geqrf`` gives it, with a matrix.
+
+    Args:
+        a, taus: reflectors (..., m, n) and their factors (..., k), of ``geqrf``.
+        c: matrices (..., rows, columns); m rows with ``left``, else m columns.
+        left: Q from the left, or from the right.
+        transpose: the adjoint of Q in its place.
+
+    Returns:
+        An array like ``c``. It has derivatives by ``c``.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
+    return ormqr_p.bind(a, taus, c, left=bool(left), transpose=bool(transpose))

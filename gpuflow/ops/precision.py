@@ -1,0 +1,211 @@
+"""How exactly products of matrices are made: hints, and algorithms with their dtypes."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.config import config
+from gpuflow.base.errors import check
+
+
+class Precision(enum.Enum):
+    """A hint for devices that can trade accuracy for speed; float32 is float32 with each of them.
+
+    ``"default"``, ``"fastest"`` and ``"bfloat16"`` name the first, ``"high"``, ``"tensorfloat32"``
+    and ``"bfloat16_3x"`` the second, ``"highest"`` and ``"float32"`` the third.
+    """
+
+    DEFAULT = 0
+    HIGH = 1
+    HIGHEST = 2
+
+    @classmethod
+    def _missing_(cls, value: object) -> Precision | None:
+        return _NAMES.get(value)
+
+    def __repr__(self) -> str:
+        return f"Precision.{self.name}"
+
+    __str__ = __repr__
+
+
+_NAMES: dict[Any, Precision] = {
+    "default": Precision.DEFAULT, "fastest": Precision.DEFAULT, "bfloat16": Precision.DEFAULT,
+    "high": Precision.HIGH, "tensorfloat32": Precision.HIGH, "bfloat16_3x": Precision.HIGH,
+    "highest": Precision.HIGHEST, "float32": Precision.HIGHEST,
+}  # fmt: skip
+
+
+class DotAlgorithm(NamedTuple):
+    """The dtypes in which a product is made.
+
+    Attributes:
+        lhs_precision_type, rhs_precision_type: what the operands are rounded to.
+        accumulation_type: in what products are added; they may be added in a wider one.
+        lhs_component_count, rhs_component_count, num_primitive_operations: of algorithms that
+            split operands; only 1 is taken.
+        allow_imprecise_accumulation: a permission, of which no use is made.
+    """
+
+    lhs_precision_type: Any
+    rhs_precision_type: Any
+    accumulation_type: Any
+    lhs_component_count: int = 1
+    rhs_component_count: int = 1
+    num_primitive_operations: int = 1
+    allow_imprecise_accumulation: bool = False
+
+
+class DotAlgorithmPreset(enum.Enum):
+    """Known algorithms: the dtypes of both operands and the one in which products are added.
+
+    ``_X3``, ``_X6`` and ``_X9`` stand for so many products that emulate float32; here they are
+    products of float32. tensorfloat32 is refused: no product here rounds to it. float8 presets
+    take float8 operands only; those with a last ``ANY`` add in ``preferred_element_type``.
+    """
+
+    DEFAULT = enum.auto()
+    ANY_F8_ANY_F8_F32 = enum.auto()
+    ANY_F8_ANY_F8_F32_FAST_ACCUM = enum.auto()
+    ANY_F8_ANY_F8_ANY = enum.auto()
+    ANY_F8_ANY_F8_ANY_FAST_ACCUM = enum.auto()
+    F16_F16_F16 = enum.auto()
+    F16_F16_F32 = enum.auto()
+    BF16_BF16_BF16 = enum.auto()
+    BF16_BF16_F32 = enum.auto()
+    BF16_BF16_F32_X3 = enum.auto()
+    BF16_BF16_F32_X6 = enum.auto()
+    BF16_BF16_F32_X9 = enum.auto()
+    TF32_TF32_F32 = enum.auto()
+    TF32_TF32_F32_X3 = enum.auto()
+    F32_F32_F32 = enum.auto()
+    F64_F64_F64 = enum.auto()
+
+    def __repr__(self) -> str:
+        return f"DotAlgorithmPreset.{self.name}"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_FORMATS: dict[str, Any] = {
+    "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F32": np.dtype(np.float32), "F64": np.dtype(np.float64),
+}  # fmt: skip
+
+PrecisionLike = (
+    None | str | Precision | tuple[str, str] | tuple[Precision, Precision] | DotAlgorithm
+    | DotAlgorithmPreset
+)  # fmt: skip
+CanonicalPrecision = None | tuple[Precision, Precision] | DotAlgorithm | DotAlgorithmPreset
+DotDimensionNumbers = tuple[
+    tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]
+]
+
+
+def canonical_precision(precision: Any) -> CanonicalPrecision:
+    """One form of all that users may write for ``precision``; None: the setting, or None.
+
+    Raises:
+        ValueError: something else.
+    """
+    if precision is None:
+        precision = config.trace_context().default_matmul_precision
+        if precision is None:
+            return None
+    if isinstance(precision, (DotAlgorithm, DotAlgorithmPreset)):
+        return precision
+    if isinstance(precision, str) and precision in DotAlgorithmPreset.__members__:
+        return DotAlgorithmPreset[precision]
+    pair = precision if isinstance(precision, (tuple, list)) else (precision, precision)
+    found = [_NAMES.get(p) if isinstance(p, str) else p for p in pair]
+    if len(found) == 2 and isinstance(found[0], Precision) and isinstance(found[1], Precision):
+        return found[0], found[1]
+    raise ValueError(
+        f"[precision] precision must be one of {', '.join(map(repr, _NAMES))}, a lax.Precision, a "
+        "pair of them, a lax.DotAlgorithm, a lax.DotAlgorithmPreset or its name, or None; got "
+        f"{precision!r}. Fix: precision='highest'."
+    )
+
+
+def algorithm_dtypes(
+    precision: CanonicalPrecision, lhs: Any, rhs: Any
+) -> tuple[Any, Any, Any] | None:
+    """What operands become, and in what their products are added, where an algorithm is asked for.
+
+    Args:
+        precision: of ``canonical_precision``.
+        lhs, rhs: the dtypes of the operands.
+
+    Returns:
+        Three dtypes, the last of which is None where the result's counts; or None: no algorithm.
+
+    Raises:
+        ValueError: an algorithm that no product here follows.
+    """
+    if precision is DotAlgorithmPreset.DEFAULT:
+        return None
+    if isinstance(precision, DotAlgorithm):
+        return _of_algorithm(precision)
+    if not isinstance(precision, DotAlgorithmPreset):
+        return None
+    check(
+        dtypes.is_floating(lhs) and dtypes.is_floating(rhs),
+        lambda: (
+            f"[dot_general] {precision} needs real float operands; got {lhs} and {rhs}. "
+            "Fix: precision=None."
+        ),
+        ValueError,
+    )
+    if precision.name.startswith("ANY_F8"):
+        return _of_float8(precision, lhs, rhs)
+    parts = precision.name.split("_")
+    if len(parts) == 4:
+        parts = ["F32"] * 3
+    return _known(precision, [_FORMATS.get(part) for part in parts])
+
+
+def _known(algorithm: Any, found: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """The three dtypes of an algorithm, checked."""
+    check(
+        all(dtype is not None and dtypes.canonicalize(dtype) == dtype for dtype in found),
+        lambda: (
+            "[dot_general] an algorithm must have dtypes in which products are made here: float16, "
+            f"bfloat16, float32, and float64 with enable_x64; got {algorithm}. "
+            "Fix: precision='F32_F32_F32'."
+        ),
+        ValueError,
+    )
+    return found[0], found[1], found[2]
+
+
+def _of_float8(preset: DotAlgorithmPreset, lhs: Any, rhs: Any) -> tuple[Any, Any, Any]:
+    check(
+        lhs.itemsize == rhs.itemsize == 1,
+        lambda: (
+            f"[dot_general] {preset} needs float8 operands; got {lhs} and {rhs}. "
+            "Fix: x.astype(jnp.float8_e4m3fn), or precision=None."
+        ),
+        ValueError,
+    )
+    adds_as_asked = preset.name.startswith("ANY_F8_ANY_F8_ANY")
+    return lhs, rhs, None if adds_as_asked else _FORMATS["F32"]
+
+
+def _of_algorithm(algorithm: DotAlgorithm) -> tuple[Any, Any, Any]:
+    check(
+        algorithm[3:6] == (1, 1, 1),
+        lambda: (
+            "[dot_general] a DotAlgorithm must have one component and one operation; got "
+            f"{algorithm}. Fix: lax.DotAlgorithmPreset.BF16_BF16_F32_X3, or one of its kind."
+        ),
+        ValueError,
+    )
+    found = [np.dtype(dtype) for dtype in algorithm[:3]]
+    return _known(algorithm, [d if d in _FORMATS.values() else None for d in found])

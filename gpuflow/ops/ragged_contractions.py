@@ -1,0 +1,281 @@
+"""ragged_dot and ragged_dot_general: products of rows in groups, with dimensions in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.ops.axes import broadcast_in_dim, reduce_sum, reshape, transpose
+from gpuflow.ops.contractions import as_algorithm_says, dot_general
+from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.elementwise import mul
+from gpuflow.ops.precision import DotDimensionNumbers, canonical_precision
+from gpuflow.ops.ragged_products import ragged_dot_p, ragged_outer_p
+
+Dims = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RaggedDotDimensionNumbers:
+    """The dimensions of a ragged product.
+
+    Attributes:
+        dot_dimension_numbers: as in ``dot_general``.
+        lhs_ragged_dimensions: the one dimension of lhs that is cut into groups.
+        rhs_group_dimensions: the one dimension of rhs that goes over groups, where the ragged one
+            is neither contracting nor batch; else none.
+    """
+
+    dot_dimension_numbers: DotDimensionNumbers
+    lhs_ragged_dimensions: Sequence[int]
+    rhs_group_dimensions: Sequence[int]
+
+    def __post_init__(self) -> None:
+        pairs = tuple(tuple(map(tuple, pair)) for pair in self.dot_dimension_numbers)
+        object.__setattr__(self, "dot_dimension_numbers", pairs)
+        object.__setattr__(self, "lhs_ragged_dimensions", tuple(self.lhs_ragged_dimensions))
+        object.__setattr__(self, "rhs_group_dimensions", tuple(self.rhs_group_dimensions))
+
+
+def ragged_dot(
+    lhs: Any, rhs: Any, group_sizes: Any, precision: Any = None, preferred_element_type: Any = None,
+    group_offset: Any = None,
+) -> Any:  # fmt: skip
+    """The product of each group of rows with a matrix of its own.
+
+    Args:
+        lhs: f[m, k]; its first ``group_sizes[0]`` rows are group 0, and so on.
+        rhs: f[g, k, n].
+        group_sizes: i[g].
+        precision, preferred_element_type: as in ``dot_general``.
+        group_offset: only None.
+
+    Returns:
+        f[m, n]; 0 in rows beyond all groups.
+
+    Raises:
+        TypeError: shapes or dtypes that do not fit.
+
+    Cost: as one product f[m, k] @ f[k, n], on the host as many calls as there are groups.
+    """
+    numbers = RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
+    return ragged_dot_general(
+        lhs, rhs, group_sizes, numbers, precision, preferred_element_type, group_offset
+    )
+
+
+def ragged_dot_general(
+    lhs: Any, rhs: Any, group_sizes: Any, ragged_dot_dimension_numbers: RaggedDotDimensionNumbers,
+    precision: Any = None, preferred_element_type: Any = None, group_offset: Any = None,
+) -> Any:  # fmt: skip
+    """``dot_general`` where one dimension of lhs is cut into groups.
+
+    Args:
+        lhs, rhs: arrays.
+        group_sizes: i[..., g], or i[g]; the leading dimensions are the batch dimensions of lhs, and
+            the free (or contracting) ones before the ragged one.
+        ragged_dot_dimension_numbers: see ``RaggedDotDimensionNumbers``. If the ragged dimension is
+
+            free: each group meets its own element of the group dimension of rhs
+            contracting: each group is summed apart; they are the first dimension of the result
+            batch: groups make no difference
+
+        precision, preferred_element_type: as in ``dot_general``.
+        group_offset: only None.
+
+    Raises:
+        TypeError: shapes, dtypes or dimension numbers that do not fit.
+        NotImplementedError: a group offset.
+    """
+    check(
+        group_offset is None,
+        lambda: (
+            f"[ragged_dot] group_offset must be None; got {group_offset!r}. "
+            "Fix: pass the groups from the offset on."
+        ),
+        NotImplementedError,
+    )
+    numbers = ragged_dot_dimension_numbers
+    dims = _Dims.of(aval_of(lhs).ndim, aval_of(rhs).ndim, numbers)
+    dims.check_sizes(aval_of(lhs).shape, aval_of(rhs).shape, aval_of(group_sizes).shape)
+    if dims.kind == "batch":
+        return dot_general(
+            lhs, rhs, numbers.dot_dimension_numbers, precision, preferred_element_type
+        )
+    preferred = preferred_element_type
+    preferred = None if preferred is None else dtypes.canonicalize(preferred)
+    how = canonical_precision(precision)
+    lhs, rhs, preferred, result = as_algorithm_says(how, lhs, rhs, preferred)
+    if aval_of(group_sizes).dtype.itemsize < 4:
+        # Sizes are multiplied, and must not overflow.
+        group_sizes = convert_element_type(group_sizes, np.int32)
+    apply = _by_row if dims.kind == "free" else _by_group
+    out = apply(dims, lhs, rhs, group_sizes, preferred)
+    return out if result is None else convert_element_type(out, result)
+
+
+@dataclass(frozen=True)
+class _Dims:
+    """The dimensions of both operands by their role.
+
+    Attributes:
+        kind: of the ragged dimension: ``"free"``, ``"contracting"`` or ``"batch"``.
+        ragged: where it stands among those of its kind.
+        batch, contract: for each operand.
+        free: for each operand, without the group dimension of rhs.
+        group: the group dimension of rhs, or none.
+    """
+
+    kind: str
+    ragged: int
+    batch: tuple[Dims, Dims]
+    contract: tuple[Dims, Dims]
+    free: tuple[Dims, Dims]
+    group: Dims
+
+    @staticmethod
+    def of(lhs_rank: int, rhs_rank: int, numbers: RaggedDotDimensionNumbers) -> _Dims:
+        """Sort dimensions.
+
+        Raises:
+            TypeError: not one ragged dimension, or a group dimension where there must be none.
+        """
+        contract, batch = numbers.dot_dimension_numbers
+        group = tuple(numbers.rhs_group_dimensions)
+        left = tuple(d for d in range(lhs_rank) if d not in (*contract[0], *batch[0]))
+        right = tuple(d for d in range(rhs_rank) if d not in (*contract[1], *batch[1], *group))
+        roles = {"free": left, "contracting": contract[0], "batch": batch[0]}
+        found = [
+            (kind, tuple(dims).index(d))
+            for d in numbers.lhs_ragged_dimensions
+            for kind, dims in roles.items()
+            if d in dims
+        ]
+        check(
+            len(found) == len(numbers.lhs_ragged_dimensions) == 1,
+            lambda: (
+                "[ragged_dot_general] there must be one ragged dimension of lhs; got "
+                f"{numbers.lhs_ragged_dimensions} for rank {lhs_rank}. Fix: one that exists."
+            ),
+        )
+        ((kind, place),) = found
+        wanted = 1 if kind == "free" else 0
+        taken = (*contract[1], *batch[1])
+        check(
+            len(group) == wanted and all(0 <= d < rhs_rank and d not in taken for d in group),
+            lambda: (
+                f"[ragged_dot_general] rhs must have {wanted} group dimensions beside contracting "
+                f"and batch ones where the ragged dimension is {kind}; got {group} for rank "
+                f"{rhs_rank}. Fix: rhs_group_dimensions."
+            ),
+        )
+        batch, contract = ((tuple(pair[0]), tuple(pair[1])) for pair in (batch, contract))
+        return _Dims(kind, place, batch, contract, (left, right), group)
+
+    def prefix(self) -> Dims:
+        """The dimensions of lhs that the groups may depend on."""
+        if self.kind == "batch":
+            return self.batch[0][: self.ragged]
+        own = self.free[0] if self.kind == "free" else self.contract[0]
+        return (*self.batch[0], *own[: self.ragged])
+
+    def check_sizes(self, lhs: Dims, rhs: Dims, sizes: Dims) -> None:
+        """Raise TypeError unless the shapes fit."""
+        wanted = tuple(lhs[d] for d in self.prefix())
+        lead, count = sizes[:-1], sizes[len(sizes) - 1] if sizes else -1
+        check(
+            count >= 0 and lead in ((), wanted),
+            lambda: (
+                f"[ragged_dot_general] group_sizes must have shape (g,) or {(*wanted, 'g')}; got "
+                f"{sizes}. Fix: one size for each group."
+            ),
+        )
+        check(
+            all(rhs[d] == count for d in self.group),
+            lambda: (
+                "[ragged_dot_general] the group dimension of rhs must have one element for each "
+                f"group; got {rhs} along {self.group} for {count} groups. Fix: one matrix each."
+            ),
+        )
+        for what, (left, right) in (("contracting", self.contract), ("batch", self.batch)):
+            check(
+                [lhs[d] for d in left] == [rhs[d] for d in right],
+                lambda what=what, left=left, right=right: (
+                    f"[ragged_dot_general] {what} dimensions must have equal sizes; got {lhs} along"
+                    f" {left} and {rhs} along {right}. Fix: transpose or reshape one operand."
+                ),
+            )
+
+
+def _ordered(x: Any, groups: Sequence[Dims]) -> Any:
+    """``x`` with each group of its dimensions as one dimension, in this order."""
+    shape = aval_of(x).shape
+    sizes = [prod(shape[d] for d in dims) for dims in groups]
+    return reshape(transpose(x, [d for dims in groups for d in dims]), sizes)
+
+
+def _spread_sizes(sizes: Any, lead: tuple[int, int], rows: int) -> Any:
+    """Group sizes for each element of ``lead``, (batch, prefix); each has ``rows`` rows."""
+    count = aval_of(sizes).shape[-1]
+    total = lead[0] * lead[1]
+    if aval_of(sizes).ndim == 1:
+        sizes = broadcast_in_dim(sizes, (total, count), (1,))
+    else:
+        sizes = reshape(sizes, (total, count))
+    return mul(sizes, np.asarray(rows, aval_of(sizes).dtype)[()])
+
+
+def _split(dims: Dims, place: int, shared: bool) -> tuple[Dims, Dims]:
+    """Dimensions that groups depend on, and the others with the ragged one first."""
+    if shared:
+        return (), (dims[place], *dims[:place], *dims[place + 1 :])
+    return dims[:place], dims[place:]
+
+
+def _by_row(dims: _Dims, lhs: Any, rhs: Any, sizes: Any, preferred: Any) -> Any:
+    """The ragged dimension is one of the rows."""
+    left, right = aval_of(lhs).shape, aval_of(rhs).shape
+    before, rows = _split(dims.free[0], dims.ragged, aval_of(sizes).ndim == 1)
+    lead = prod(left[d] for d in dims.batch[0]), prod(left[d] for d in before)
+    sizes = _spread_sizes(sizes, lead, prod(left[d] for d in rows[1:]))
+    stack = _ordered(lhs, [(*dims.batch[0], *before), rows, dims.contract[0]])
+    matrices = _ordered(rhs, [dims.batch[1], dims.group, dims.contract[1], dims.free[1]])
+    inner = aval_of(matrices).shape[1:]
+    matrices = broadcast_in_dim(matrices, (*lead, *inner), (0, 2, 3, 4))
+    matrices = reshape(matrices, (lead[0] * lead[1], *inner))
+    out = ragged_dot_p.bind(stack, matrices, sizes, preferred_element_type=preferred)
+    order = (*dims.batch[0], *before, *rows)
+    out = reshape(out, (*(left[d] for d in order), *(right[d] for d in dims.free[1])))
+    wanted = (*dims.batch[0], *dims.free[0])
+    kept = range(len(order), aval_of(out).ndim)
+    return transpose(out, (*(order.index(d) for d in wanted), *kept))
+
+
+def _by_group(dims: _Dims, lhs: Any, rhs: Any, sizes: Any, preferred: Any) -> Any:
+    """The ragged dimension is summed over, in each group apart."""
+    left, right = aval_of(lhs).shape, aval_of(rhs).shape
+    shared = aval_of(sizes).ndim == 1
+    before, rows = _split(dims.contract[0], dims.ragged, shared)
+    partner = dict(zip(*dims.contract, strict=True))
+    lead = prod(left[d] for d in dims.batch[0]), prod(left[d] for d in before)
+    sizes = _spread_sizes(sizes, lead, prod(left[d] for d in rows[1:]))
+    stacks = []
+    for x, batch, own, free in (
+        (lhs, dims.batch[0], {d: d for d in partner}, dims.free[0]),
+        (rhs, dims.batch[1], partner, dims.free[1]),
+    ):
+        lead_dims = (*batch, *(own[d] for d in before))
+        stacks.append(_ordered(x, [lead_dims, tuple(own[d] for d in rows), free]))
+    out = ragged_outer_p.bind(*stacks, sizes, preferred_element_type=preferred)
+    out = reduce_sum(reshape(out, (*lead, *aval_of(out).shape[1:])), (1,))
+    count = aval_of(sizes).shape[1]
+    batch = [left[d] for d in dims.batch[0]]
+    free = [*(left[d] for d in dims.free[0]), *(right[d] for d in dims.free[1])]
+    return reshape(transpose(out, (1, 0, 2, 3)), (count, *batch, *free))

@@ -1,0 +1,224 @@
+"""Products of matrices in groups of rows, in one layout: batch, groups, rows, columns.
+
+Rows belong to groups one after the other: the first ``sizes[0]`` to group 0, and so on. Rows beyond
+all groups count for none. Both ops are bilinear, and each is the other's derivative:
+
+    ragged_dot      out[b, i, :] = lhs[b, i, :] @ rhs[b, group of i]
+    ragged_outer    out[b, g] = sum of lhs[b, i, :]^T rhs[b, i, :] over the rows i of group g
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Library
+from gpuflow.core.primitive import Primitive
+from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
+from gpuflow.ops.axes import move_axis, reshape, transpose
+from gpuflow.ops.contractions import accumulator, operand_dtype
+from gpuflow.ops.define import define, types_text
+from gpuflow.ops.elementwise import mul
+from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.nary import add_any_p
+
+
+def _check(name: str, lhs: ShapedArray, rhs: ShapedArray, sizes: ShapedArray, fits: bool) -> None:
+    check(
+        dtypes.is_integer(sizes.dtype),
+        lambda: (
+            f"[{name}] group sizes must be integers; got {sizes}. Fix: sizes.astype(jnp.int32)."
+        ),
+    )
+    check(
+        fits,
+        lambda: (
+            f"[{name}] operands must be stacks of matrices with group sizes i[batch, groups] that "
+            f"fit; got {types_text([lhs, rhs, sizes])}. Fix: lax.ragged_dot_general, which makes "
+            "them."
+        ),
+    )
+
+
+def _out(lhs: ShapedArray, rhs: ShapedArray, shape: tuple[int, ...], preferred: Any) -> ShapedArray:
+    return ShapedArray(shape, operand_dtype(lhs, rhs) if preferred is None else preferred)
+
+
+def _groups(xp: Any, sizes: Any, rows: int) -> list[tuple[int, int, int, int]]:
+    """(batch, group, first row, last row) of each group that has rows."""
+    host = sizes if xp is np else xp.asnumpy(sizes)
+    ends = np.clip(np.cumsum(host.astype(np.int64), axis=1), 0, rows)
+    starts = np.concatenate([np.zeros_like(ends[:, :1]), ends[:, :-1]], axis=1)
+    return [
+        (*place, int(starts[place]), int(ends[place]))
+        for place in np.ndindex(*ends.shape)
+        if starts[place] < ends[place]
+    ]
+
+
+def _dot_shape(
+    lhs: ShapedArray, rhs: ShapedArray, sizes: ShapedArray, *, preferred_element_type: Any
+) -> ShapedArray:
+    fits = (lhs.ndim, rhs.ndim, sizes.ndim) == (3, 4, 2) and (
+        lhs.shape[0] == rhs.shape[0]
+        and rhs.shape[:2] == sizes.shape
+        and lhs.shape[2] == rhs.shape[2]
+    )
+    _check("ragged_dot", lhs, rhs, sizes, fits)
+    return _out(lhs, rhs, (*lhs.shape[:2], rhs.shape[3]), preferred_element_type)
+
+
+def _outer_shape(
+    lhs: ShapedArray, rhs: ShapedArray, sizes: ShapedArray, *, preferred_element_type: Any
+) -> ShapedArray:
+    fits = (lhs.ndim, rhs.ndim, sizes.ndim) == (3, 3, 2) and (
+        lhs.shape[:2] == rhs.shape[:2] and lhs.shape[0] == sizes.shape[0]
+    )
+    _check("ragged_outer", lhs, rhs, sizes, fits)
+    shape = (*sizes.shape, lhs.shape[2], rhs.shape[2])
+    return _out(lhs, rhs, shape, preferred_element_type)
+
+
+def _dot_impl(xp: Any, lhs: Any, rhs: Any, sizes: Any, *, preferred_element_type: Any) -> Any:
+    avals = [ShapedArray(x.shape, x.dtype) for x in (lhs, rhs, sizes)]
+    out = _dot_shape(*avals, preferred_element_type=preferred_element_type)
+    wide = accumulator(operand_dtype(*avals[:2]), out.dtype)
+    left, right = lhs.astype(wide, copy=False), rhs.astype(wide, copy=False)
+    result = xp.zeros(out.shape, wide)
+    for place, group, start, stop in _groups(xp, sizes, lhs.shape[1]):
+        xp.matmul(left[place, start:stop], right[place, group], out=result[place, start:stop])
+    return result.astype(out.dtype, copy=False)
+
+
+def _outer_impl(xp: Any, lhs: Any, rhs: Any, sizes: Any, *, preferred_element_type: Any) -> Any:
+    avals = [ShapedArray(x.shape, x.dtype) for x in (lhs, rhs, sizes)]
+    out = _outer_shape(*avals, preferred_element_type=preferred_element_type)
+    wide = accumulator(operand_dtype(*avals[:2]), out.dtype)
+    left, right = lhs.astype(wide, copy=False), rhs.astype(wide, copy=False)
+    result = xp.zeros(out.shape, wide)
+    for place, group, start, stop in _groups(xp, sizes, lhs.shape[1]):
+        rows = slice(start, stop)
+        xp.matmul(left[place, rows].T, right[place, rows], out=result[place, group])
+    return result.astype(out.dtype, copy=False)
+
+
+# --- derivatives ---------------------------------------------------------------------------
+
+
+def _swap(x: Any) -> Any:
+    rank = aval_of(x).ndim
+    return transpose(x, (*range(rank - 2), rank - 1, rank - 2))
+
+
+def _jvp(
+    get: Callable[[], Primitive], primals: Sequence[Any], tangents: Sequence[Any], **params: Any
+) -> tuple[Any, Any]:
+    lhs, rhs, sizes = primals
+    out = get().bind(*primals, **params)
+    parts = []
+    if type(tangents[0]) is not Zero:
+        parts.append(get().bind(tangents[0], rhs, sizes, **params))
+    if type(tangents[1]) is not Zero:
+        parts.append(get().bind(lhs, tangents[1], sizes, **params))
+    if not parts:
+        return out, zero_tangent(out)
+    return out, parts[0] if len(parts) == 1 else add_any_p.bind(*parts)
+
+
+def _transpose(
+    rules: Sequence[Callable[..., Any]], ct: Any, lhs: Any, rhs: Any, sizes: Any,
+    *, preferred_element_type: Any,
+) -> list[Any]:  # fmt: skip
+    """``rules[k](ct, other operand, sizes, dtype)`` for the operand that is not known."""
+    del preferred_element_type
+    number = 0 if is_undefined(lhs) else 1
+    unknown, known = (lhs, rhs) if number == 0 else (rhs, lhs)
+    result: list[Any] = [None, None, None]
+    if is_undefined(unknown):
+        result[number] = (
+            Zero(unknown.aval.tangent())
+            if type(ct) is Zero
+            else rules[number](ct, known, sizes, unknown.aval.dtype)
+        )
+    return result
+
+
+def _dot(lhs: Any, rhs: Any, sizes: Any, dtype: Any) -> Any:
+    return ragged_dot_p.bind(lhs, rhs, sizes, preferred_element_type=dtype)
+
+
+def _outer(lhs: Any, rhs: Any, sizes: Any, dtype: Any) -> Any:
+    return ragged_outer_p.bind(lhs, rhs, sizes, preferred_element_type=dtype)
+
+
+_DOT_RULES = (
+    lambda ct, rhs, sizes, dtype: _dot(ct, _swap(rhs), sizes, dtype),
+    lambda ct, lhs, sizes, dtype: _outer(lhs, ct, sizes, dtype),
+)
+_OUTER_RULES = (
+    lambda ct, rhs, sizes, dtype: _dot(rhs, _swap(ct), sizes, dtype),
+    lambda ct, lhs, sizes, dtype: _dot(lhs, ct, sizes, dtype),
+)
+
+
+# --- batching ------------------------------------------------------------------------------
+
+
+def _merged(x: Any, dim: int | None, size: int) -> Any:
+    """The mapped dimension as part of the batch dimension."""
+    x = batch_to_dim(x, dim, 0, size)
+    shape = aval_of(x).shape
+    return reshape(x, (shape[0] * shape[1], *shape[2:]))
+
+
+def _batch(
+    get: Callable[[], Primitive], axis: AxisData, operands: Sequence[Any],
+    dims: Sequence[int | None], **params: Any,
+) -> tuple[Any, int]:  # fmt: skip
+    pairs = zip(operands, dims, strict=True)
+    out = get().bind(*[_merged(x, dim, axis.size) for x, dim in pairs], **params)
+    shape = aval_of(out).shape
+    return reshape(out, (axis.size, shape[0] // max(axis.size, 1), *shape[1:])), 0
+
+
+def _dot_batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], **params: Any
+) -> tuple[Any, int]:
+    if dims[1] is not None or dims[2] is not None:
+        return _batch(lambda: ragged_dot_p, axis, operands, dims, **params)
+    # Only rows are mapped: there are more of them in each group.
+    lhs, rhs, sizes = operands
+    assert dims[0] is not None
+    lhs = move_axis(lhs, dims[0], 2)
+    batch, rows, count, depth = aval_of(lhs).shape
+    sizes = mul(sizes, np.asarray(count, aval_of(sizes).dtype)[()])
+    out = ragged_dot_p.bind(reshape(lhs, (batch, rows * count, depth)), rhs, sizes, **params)
+    return reshape(out, (batch, rows, count, aval_of(out).shape[2])), 2
+
+
+ragged_dot_p = define(
+    "ragged_dot",
+    shape=_dot_shape,
+    impl=_dot_impl,
+    jvp=partial(_jvp, lambda: ragged_dot_p),
+    transpose=partial(_transpose, _DOT_RULES),
+    batch=_dot_batch,
+    lower=Library(flops=lambda ins, outs, params: 2 * ins[0].size * outs[0].shape[2]),
+    tolerance=16,
+)
+ragged_outer_p = define(
+    "ragged_outer",
+    shape=_outer_shape,
+    impl=_outer_impl,
+    jvp=partial(_jvp, lambda: ragged_outer_p),
+    transpose=partial(_transpose, _OUTER_RULES),
+    batch=partial(_batch, lambda: ragged_outer_p),
+    lower=Library(flops=lambda ins, outs, params: 2 * ins[0].size * outs[0].shape[3]),
+    tolerance=16,
+)

@@ -1,0 +1,198 @@
+"""rng_bit_generator: random bits from a raw state, in XLA's layouts.
+
+A state is (key, counter), each of 64 bits, as u32[4] or u64[2]; each call advances the counter.
+
+Source: Salmon, Moraes, Dror and Shaw (2011), Parallel random numbers: as easy as 1, 2, 3; how
+counters are made and words are placed is that of XLA's RngBitGenerator.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from math import prod
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Library
+from gpuflow.core.rules import AxisData, zero_tangent
+from gpuflow.ops.axes import move_axis
+from gpuflow.ops.define import define
+from gpuflow.ops.threefry import HALF, hash_words
+
+Shape = tuple[int, ...]
+
+
+class RandomAlgorithm(enum.IntEnum):
+    """How a counter becomes random bits; the default is Philox, as on JAX's CPU and GPU."""
+
+    RNG_DEFAULT = 0
+    RNG_THREE_FRY = 1
+    RNG_PHILOX = 2
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _shape(
+    key: ShapedArray, *, shape: Shape, dtype: Any, algorithm: RandomAlgorithm
+) -> list[ShapedArray]:
+    del algorithm
+    check(
+        (key.dtype, key.shape[-1:]) in ((dtypes.uint32, (4,)), (dtypes.uint64, (2,))),
+        lambda: (
+            f"[rng_bit_generator] the state must be u32[4] or u64[2]; got {key}. "
+            "Fix: jnp.array([0, 1, 0, 0], 'uint32'), or gpuflow.random, which has typed keys."
+        ),
+    )
+    check(
+        dtype.kind == "u",
+        lambda: (
+            "[rng_bit_generator] dtype must be uint8, uint16, uint32 or uint64; got "
+            f"{dtype}. Fix: dtype='uint32'."
+        ),
+    )
+    check(
+        all(size >= 0 for size in shape),
+        lambda: (
+            f"[rng_bit_generator] sizes must not be negative; got {shape}. Fix: use sizes >= 0."
+        ),
+        ValueError,
+    )
+    return [key, ShapedArray((*key.shape[:-1], *shape), dtype)]
+
+
+def _impl(xp: Any, key: Any, *, shape: Shape, dtype: Any, algorithm: RandomAlgorithm) -> list[Any]:
+    lead = key.shape[:-1]
+    states = xp.ascontiguousarray(key).view(np.uint64).reshape(-1, 2)
+    keys, starts = states[:, :1], states[:, 1:]
+    draw = _threefry if algorithm is RandomAlgorithm.RNG_THREE_FRY else _philox
+    width = 64 if dtype.itemsize == 8 else 32
+    bits, used = draw(xp, keys, starts, shape, width)
+    advanced = xp.concatenate([keys, starts + np.uint64(used)], axis=1)
+    state = advanced.view(key.dtype).reshape(key.shape)
+    return [state, bits.reshape((*lead, *shape)).astype(dtype, copy=False)]
+
+
+def _counters(xp: Any, starts: Any, count: int) -> Any:
+    """u64[states, count]: the counters from each start on."""
+    return starts + xp.arange(count, dtype=np.uint64)
+
+
+def _words(x: Any) -> tuple[Any, Any]:
+    return x.astype(np.uint32), (x >> HALF).astype(np.uint32)
+
+
+def _joined(low: Any, high: Any) -> Any:
+    return low.astype(np.uint64) | (high.astype(np.uint64) << HALF)
+
+
+def _threefry(xp: Any, keys: Any, starts: Any, shape: Shape, width: int) -> tuple[Any, int]:
+    """Both words of a hash are neighbors in one dimension: the first even one, or the largest."""
+    if width == 64:
+        count = prod(shape)
+        return _joined(*hash_words(xp, *_words(keys), *_words(_counters(xp, starts, count)))), count
+    place = next((d for d, n in enumerate(shape) if n % 2 == 0), None)
+    if place is None and shape:
+        place = shape.index(max(shape))
+    sizes, place = (shape, place) if place is not None else ((1,), 0)
+    rows = keys.shape[0]
+    half = (*sizes[:place], -(-sizes[place] // 2), *sizes[place + 1 :])
+    count = prod(half)
+    pair = hash_words(xp, *_words(keys), *_words(_counters(xp, starts, count)))
+    grid = xp.stack([word.reshape(rows, *half) for word in pair], axis=place + 2)
+    grid = grid.reshape(rows, *half[:place], 2 * half[place], *half[place + 1 :])
+    return grid[(slice(None),) * (place + 1) + (slice(sizes[place]),)], count
+
+
+_PHILOX_FACTORS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_PHILOX_STEPS = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
+
+
+def _philox(xp: Any, keys: Any, starts: Any, shape: Shape, width: int) -> tuple[Any, int]:
+    """Philox-4x32 with 10 rounds; the upper half of the 128-bit counter starts as the key."""
+    size = prod(shape)
+    count = -(-size * (width // 32) // 4)
+    low = _counters(xp, starts, count)
+    one = (low < starts).astype(np.uint64)  # the carry
+    x = [*_words(low), *_words(keys + one)]
+    k0, k1 = _words(keys)
+    for _ in range(10):
+        first = x[0].astype(np.uint64) * _PHILOX_FACTORS[0]
+        second = x[2].astype(np.uint64) * _PHILOX_FACTORS[1]
+        (low0, high0), (low1, high1) = _words(first), _words(second)
+        x = [high1 ^ x[1] ^ k0, low1, high0 ^ x[3] ^ k1, low0]
+        k0, k1 = k0 + _PHILOX_STEPS[0], k1 + _PHILOX_STEPS[1]
+    parts = x if width == 32 else [_joined(x[0], x[1]), _joined(x[2], x[3])]
+    return xp.stack(parts, axis=2).reshape(keys.shape[0], -1)[:, :size], count
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    del tangents
+    outs = rng_bit_generator_p.bind(*primals, **params)
+    return outs, [zero_tangent(out) for out in outs]
+
+
+def _batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int], **params: Any
+) -> tuple[list[Any], list[int]]:
+    del axis
+    return list(rng_bit_generator_p.bind(move_axis(operands[0], dims[0], 0), **params)), [0, 0]
+
+
+rng_bit_generator_p = define(
+    "rng_bit_generator",
+    multiple_results=True,
+    shape=_shape,
+    impl=_impl,
+    jvp=_jvp,
+    batch=_batch,
+    lower=Library(),
+    size_params=frozenset({"shape"}),
+)
+
+
+def rng_bit_generator(
+    key: Any, shape: Sequence[int], dtype: Any = np.uint32,
+    algorithm: RandomAlgorithm = RandomAlgorithm.RNG_DEFAULT,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Uniform random bits from a raw state, bit for bit those of JAX.
+
+    Under vmap each state gives what it gives alone (in JAX the first one counts for all).
+
+    Args:
+        key: u32[4] or u64[2]: a key and a counter of 64 bits each, the lower word first.
+        shape: sizes of the result.
+        dtype: an unsigned integer dtype.
+        algorithm: a ``RandomAlgorithm``.
+
+    Returns:
+        The state with its counter advanced, and the bits.
+
+    Raises:
+        TypeError: another state or dtype.
+        ValueError: a negative size, or another algorithm.
+    """
+    state = aval_of(key)
+    check(
+        state.ndim == 1,
+        lambda: f"[rng_bit_generator] the state must be u32[4] or u64[2]; got {state}. Fix: vmap.",
+    )
+    check(
+        algorithm in list(RandomAlgorithm),
+        lambda: (
+            f"[rng_bit_generator] algorithm must be a lax.RandomAlgorithm; got {algorithm!r}. "
+            "Fix: lax.RandomAlgorithm.RNG_THREE_FRY."
+        ),
+        ValueError,
+    )
+    found = dtypes.canonicalize(dtype)
+    state_out, bits = rng_bit_generator_p.bind(
+        key, shape=tuple(map(as_index, shape)), dtype=found, algorithm=RandomAlgorithm(algorithm)
+    )
+    return state_out, bits

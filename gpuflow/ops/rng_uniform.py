@@ -1,0 +1,120 @@
+"""rng_uniform: uniform random numbers that nobody can draw again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.effects import RANDOM
+from gpuflow.core.lowering import HostCall
+from gpuflow.core.rules import AxisData, Zero, zero_tangent
+from gpuflow.ops.axes import broadcast_in_dim
+from gpuflow.ops.define import define, is_number, types_text
+from gpuflow.ops.elementwise import add, div, mul, sub
+from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.nary import match_scalars
+from gpuflow.ops.zeros import instantiate
+
+
+def _shape(a: ShapedArray, b: ShapedArray, *, shape: tuple[int, ...]) -> ShapedArray:
+    check(
+        a.shape == b.shape and a.dtype == b.dtype,
+        lambda: (
+            f"[rng_uniform] bounds must be scalars of one dtype; got {types_text([a, b])}. "
+            "Fix: random.uniform, whose bounds broadcast."
+        ),
+        ValueError,
+    )
+    check(
+        is_number(a.dtype) and not dtypes.is_complex(a.dtype),
+        lambda: f"[rng_uniform] bounds must be real numbers; got {a}. Fix: x.astype('float32').",
+    )
+    check(
+        all(size >= 0 for size in shape),
+        lambda: f"[rng_uniform] sizes must not be negative; got {shape}. Fix: use sizes >= 0.",
+        ValueError,
+    )
+    return ShapedArray((*a.shape, *shape), a.dtype, a.weak_type and b.weak_type)
+
+
+def _impl(xp: Any, a: Any, b: Any, *, shape: tuple[int, ...]) -> Any:
+    generator = xp.random.default_rng()
+    a, b = (x.reshape(x.shape + (1,) * len(shape)) for x in (a, b))
+    sizes = (*a.shape[: a.ndim - len(shape)], *shape)
+    if not dtypes.is_floating(a.dtype):
+        # A float64 share of a range of 64-bit integers would miss most of them.
+        words = generator.integers(0, 2**64, sizes, dtype=np.uint64)
+        span = xp.maximum(b.astype(np.uint64) - a.astype(np.uint64), np.uint64(1))
+        return (a.astype(np.uint64) + words % span).astype(a.dtype)
+    wide = a.dtype if a.dtype.itemsize >= 4 else np.dtype(np.float32)
+    low, high = a.astype(wide), b.astype(wide)
+    drawn = (low + generator.random(sizes, dtype=wide) * (high - low)).astype(a.dtype)
+    # Rounding may reach the upper bound.
+    return xp.where(drawn < b, drawn, a)
+
+
+def _spread(x: Any, out: ShapedArray) -> Any:
+    return broadcast_in_dim(x, out.shape, range(aval_of(x).ndim))
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, shape: tuple[int, ...]
+) -> tuple[Any, Any]:
+    """The numbers move with the bounds: each is a share of the range."""
+    out = rng_uniform_p.bind(*primals, shape=shape)
+    if all(type(tangent) is Zero for tangent in tangents):
+        return out, zero_tangent(out)
+    aval = aval_of(out)
+    start, end = (_spread(x, aval) for x in primals)
+    low, high = (_spread(instantiate(tangent), aval) for tangent in tangents)
+    share = div(sub(out, start), sub(end, start))
+    return out, add(low, mul(share, sub(high, low)))
+
+
+def _batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, shape: tuple[int, ...]
+) -> tuple[Any, int]:
+    bounds = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
+    return rng_uniform_p.bind(*bounds, shape=shape), 0
+
+
+# The effect keeps two draws apart that would be equal expressions.
+rng_uniform_p = define(
+    "rng_uniform",
+    shape=_shape,
+    impl=_impl,
+    jvp=_jvp,
+    batch=_batch,
+    effects=lambda params: frozenset({RANDOM}),
+    lower=HostCall(),
+    size_params=frozenset({"shape"}),
+)
+
+
+def rng_uniform(a: Any, b: Any, shape: Sequence[int]) -> Any:
+    """Uniform random numbers in [a, b), other ones each time; ``random.uniform`` has a seed.
+
+    Args:
+        a, b: scalars of one dtype of real numbers; with b <= a the result is undefined.
+        shape: sizes of the result.
+
+    Raises:
+        TypeError: bounds that are not real numbers.
+        ValueError: bounds that are not scalars of one dtype, or a negative size.
+    """
+    a, b = match_scalars(a, b)
+    check(
+        not aval_of(a).shape,
+        lambda: (
+            f"[rng_uniform] bounds must be scalars of one dtype; got "
+            f"{types_text([aval_of(a), aval_of(b)])}. Fix: random.uniform, whose bounds broadcast."
+        ),
+        ValueError,
+    )
+    return rng_uniform_p.bind(a, b, shape=tuple(map(as_index, shape)))

@@ -1,0 +1,208 @@
+"""Updates of an array's own memory: what compiled scatters and dynamic_update_slices become.
+
+The compiler makes these two ops from others (``simplify``), after all transformations: the places
+of windows in the flat array, and the update itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.util import row_major_strides
+from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.core.jaxpr import Atom, Literal
+from gpuflow.core.lowering import Elementwise, Update
+from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES
+from gpuflow.ops.define import define
+from gpuflow.ops.layout import iota_p
+from gpuflow.ops.nary import broadcast_shape
+
+_INDEX = ShapedArray((), np.dtype(np.int64))
+_TRUE = ShapedArray((), np.dtype(np.bool_))
+_FUNCTIONS = {
+    "add": "add", "multiply": "mul", "minimum": "min", "maximum": "max",
+}  # fmt: skip
+
+
+# --- places --------------------------------------------------------------------------------
+
+
+def _places_shape(*avals: ShapedArray, checked: bool) -> list[ShapedArray]:
+    del checked
+    shape = broadcast_shape("window_places", avals)
+    return [ShapedArray(shape, _INDEX.dtype), ShapedArray(shape, _TRUE.dtype)]
+
+
+def _clipped(xp: Any, start: Any, last: Any) -> Any:
+    if start.dtype.kind == "u":
+        return xp.minimum(start, last.astype(start.dtype)).astype(np.int64)
+    return xp.clip(start.astype(np.int64), 0, last)
+
+
+def _places_impl(xp: Any, *arrays: Any, checked: bool) -> list[Any]:
+    place, inside = np.int64(0), np.bool_(True)
+    for start, last, stride in zip(*[iter(arrays)] * 3, strict=True):
+        if checked:
+            inside = inside & (start >= 0) & (start.astype(np.int64) <= last)
+        place = place + _clipped(xp, start, last) * stride
+    shape = np.broadcast_shapes(*[array.shape for array in arrays])
+    return [
+        xp.array(xp.broadcast_to(place, shape)),
+        xp.array(xp.broadcast_to(inside, shape)),
+    ]
+
+
+def _places_body(builder: Any, values: Any, in_avals: Any, out: Any, params: Any) -> Any:
+    del in_avals, out
+    zero = builder.const("int64", 0)
+    place, inside = zero, builder.const("bool", True)
+    for start, last, stride in zip(*[iter(values)] * 3, strict=True):
+        bound = last
+        if start.dtype == "uint64":
+            bound = builder.cast(last, "uint64")
+        else:
+            start = builder.cast(start, "int64")
+        if params["checked"]:
+            good = builder.apply("le", start, bound)
+            if start.dtype == "int64":
+                good = builder.apply("and", good, builder.apply("ge", start, zero))
+            inside = builder.apply("and", inside, good)
+        least = builder.cast(builder.apply("min", start, bound), "int64")
+        least = builder.apply("max", least, zero)
+        place = builder.apply("add", place, builder.apply("mul", least, stride))
+    return place, inside
+
+
+# Operands in threes: starts, the last one that is inside, and elements between neighbours.
+window_places_p = define(
+    "window_places",
+    shape=_places_shape,
+    impl=_places_impl,
+    lower=Elementwise(_places_body),
+    multiple_results=True,
+)
+
+
+# --- updates -------------------------------------------------------------------------------
+
+
+def _update_shape(
+    x: ShapedArray, places: ShapedArray, inside: ShapedArray, windows: ShapedArray, **params: Any
+) -> ShapedArray:
+    del inside, params
+    assert windows.shape[: places.ndim] == places.shape and windows.dtype == x.dtype
+    return ShapedArray(x.shape, x.dtype)
+
+
+def _update_impl(
+    xp: Any, x: Any, places: Any, inside: Any, windows: Any, *,
+    window_dims: tuple[int, ...], combine: str, repeats: bool,
+) -> Any:  # fmt: skip
+    del repeats
+    out = xp.array(x, copy=True)
+    strides = row_major_strides(x.shape)
+    rank = places.ndim
+    spots = places.reshape(places.shape + (1,) * len(window_dims))
+    for k, d in enumerate(window_dims):
+        own = [1] * windows.ndim
+        own[rank + k] = -1
+        spots = spots + (xp.arange(windows.shape[rank + k]) * strides[d]).reshape(own)
+    good = inside.reshape(inside.shape + (1,) * (windows.ndim - inside.ndim))
+    good = xp.broadcast_to(good, windows.shape).reshape(-1)
+    spots = xp.broadcast_to(spots, windows.shape).reshape(-1)[good]
+    flat, values = out.reshape(-1), windows.reshape(-1)[good]
+    if combine == "set":
+        flat[spots] = values
+    else:
+        getattr(xp, combine).at(flat, spots, values)
+    return out
+
+
+def _repeats(params: dict[str, Any]) -> bool:
+    return params["repeats"]
+
+
+def _function(params: dict[str, Any]) -> str | None:
+    return _FUNCTIONS.get(params["combine"])
+
+
+def _window(params: dict[str, Any]) -> tuple[int, ...]:
+    return params["window_dims"]
+
+
+update_windows_p = define(
+    "update_windows",
+    shape=_update_shape,
+    impl=_update_impl,
+    lower=Update(_function, _window, _repeats),
+)
+
+
+# --- for the ops that become updates --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Component:
+    """Where windows start along one dimension.
+
+    Attributes:
+        start: their indices, of the places' shape or a scalar.
+        last: the largest index at which a window fits.
+        stride: elements between neighbours.
+    """
+
+    start: Atom
+    last: int
+    stride: int
+
+
+def can_be_updated(dtype: Any, combine: str) -> bool:
+    """Whether kernels hold elements of ``dtype``; sums of 16-bit floats are made elsewhere."""
+    stored = storage_dtype(dtype)
+    if stored.name not in (*COMPUTE_DTYPES, *NARROW_DTYPES):
+        return False
+    return combine == "set" or dtypes.is_integer(stored) or stored.itemsize > 2
+
+
+def counted(build: Any, shape: tuple[int, ...], dimension: int) -> Atom:
+    """Each element's position along a dimension."""
+    return build.apply(iota_p, dtype=_INDEX.dtype, shape=shape, dimension=dimension)
+
+
+def update(
+    build: Any, x: Atom, components: Sequence[Component], windows: Atom,
+    window_dims: tuple[int, ...], combine: str, *, checked: bool, repeats: bool,
+) -> Any:  # fmt: skip
+    """The equations of an update.
+
+    Args:
+        build: makes them.
+        x: the array.
+        components: where windows start; a dimension without one starts at 0.
+        windows: of shape (*places' shape, *window).
+        window_dims: the dimensions of ``x`` along which windows extend.
+        combine: "set", or the NumPy function that combines elements.
+        checked: windows that do not fit are left out; else they are moved inside.
+        repeats: elements may be updated more than once, and are in the order of the windows.
+
+    Returns:
+        The variable of the result.
+    """
+    operands: list[Atom] = []
+    for part in components:
+        last = build.literal(part.last, _INDEX)
+        operands += [part.start, last, build.literal(part.stride, _INDEX)]
+    place: Atom = build.literal(0, _INDEX)
+    inside: Atom = Literal(np.bool_(True), _TRUE)
+    if operands:
+        place, found = build.apply(window_places_p, *operands, checked=checked)
+        inside = found if checked else inside
+    return build.apply(
+        update_windows_p, x, place, inside, windows,
+        window_dims=window_dims, combine=combine, repeats=repeats,
+    )  # fmt: skip

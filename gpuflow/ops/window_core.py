@@ -1,0 +1,67 @@
+"""What all ops on sliding windows share: shapes, slices, one more dimension that does not slide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray
+from gpuflow.ops.convolution import Dims, Pads, dilated, window_count
+from gpuflow.ops.define import is_ordered
+
+
+def window_counts(
+    name: str, x: ShapedArray, window_dimensions: Dims, window_strides: Dims, padding: Pads,
+    base_dilation: Dims, window_dilation: Dims,
+) -> Dims:  # fmt: skip
+    """In how many places the window fits, in each dimension.
+
+    Raises:
+        ValueError: sizes, strides, margins or dilations that do not fit ``x``.
+    """
+    parts = (window_dimensions, window_strides, padding, base_dilation, window_dilation)
+    check(
+        all(len(part) == x.ndim for part in parts)
+        and all(n >= 1 for part in (*parts[:2], *parts[3:]) for n in part),
+        lambda: (
+            f"[{name}] window sizes, strides, margins and dilations must be given for each "
+            f"dimension and be at least 1; got {parts} for {x}. Fix: 1 where nothing slides."
+        ),
+        ValueError,
+    )
+    return tuple(
+        window_count(dilated(n, db), dilated(w, dw), stride, pads)
+        for n, w, stride, pads, db, dw in zip(x.shape, *parts, strict=True)
+    )
+
+
+def window_slices(counts: Dims, offsets: Sequence[int], strides: Dims) -> tuple[slice, ...]:
+    """Where the elements lie that the windows have at ``offsets``."""
+    return tuple(
+        slice(offset, offset + (count - 1) * stride + 1, stride) if count else slice(0, 0)
+        for count, offset, stride in zip(counts, offsets, strides, strict=True)
+    )
+
+
+# What one dimension in which nothing slides adds to each param of an op on windows.
+_STILL = {
+    "window_dimensions": 1, "window_strides": 1, "padding": (0, 0), "base_dilation": 1,
+    "window_dilation": 1,
+}  # fmt: skip
+
+
+def with_leading(params: dict[str, Any]) -> dict[str, Any]:
+    """The params with a leading dimension in which nothing slides."""
+    changed = {
+        name: (still, *params[name])
+        for name, still in _STILL.items()
+        if params.get(name) is not None
+    }
+    return {**params, **changed}
+
+
+def has_bounds(dtype: Any) -> bool:
+    """Whether there is a smallest and a largest number to fill margins with."""
+    return is_ordered(dtype) and not dtypes.is_bool(dtype)

@@ -1,0 +1,250 @@
+"""Values read or written where the extreme of each window stands: derivatives of window extremes.
+
+``select_and_gather_add`` reads the tangent at the extreme of each window; its transpose
+``select_and_scatter_add`` adds the cotangent of each window there.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.lowering import Library
+from gpuflow.core.primitive import Primitive
+from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
+from gpuflow.ops.comparison import ge_p, le_p
+from gpuflow.ops.convolution import Dims, Pads, padded
+from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
+from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.reductions import highest, lowest
+from gpuflow.ops.window_core import has_bounds, window_counts, window_slices, with_leading
+
+
+def _counts(
+    name: str, x: ShapedArray, select_prim: Primitive, window_dimensions: Dims,
+    window_strides: Dims, padding: Pads, base_dilation: Dims | None, window_dilation: Dims | None,
+) -> Dims:  # fmt: skip
+    check(
+        select_prim in (ge_p, le_p),
+        lambda: (
+            f"[{name}] select_prim must be lax.ge_p or lax.le_p; got {select_prim!r}. "
+            "Fix: lax.ge_p for the largest element of each window."
+        ),
+    )
+    ones = (1,) * x.ndim
+    return window_counts(
+        name, x, window_dimensions, window_strides, padding, base_dilation or ones,
+        window_dilation or ones,
+    )  # fmt: skip
+
+
+def _places(
+    xp: Any, x: Any, *, select_prim: Primitive, window_dimensions: Dims, window_strides: Dims,
+    padding: Pads, base_dilation: Dims | None = None, window_dilation: Dims | None = None,
+) -> Any:  # fmt: skip
+    """Where in the flat array the first extreme of each window stands; -1 in an empty window.
+
+    A nan is an extreme; margins and holes are none.
+    """
+    least = select_prim is le_p
+    ones = (1,) * x.ndim
+    holes, gaps = base_dilation or ones, window_dilation or ones
+    aval = ShapedArray(x.shape, x.dtype)
+    counts = window_counts(
+        "select_and_gather_add", aval, window_dimensions, window_strides, padding, holes, gaps
+    )
+    narrow = x.size <= np.iinfo(np.int32).max
+    numbers = xp.arange(x.size, dtype=np.int32 if narrow else np.int64).reshape(x.shape)
+    values = padded(xp, x, 0, padding, holes, (highest if least else lowest)(x.dtype))
+    places = padded(xp, numbers, 0, padding, holes, -1)
+    first = window_slices(counts, [0] * x.ndim, window_strides)
+    best, found = values[first].copy(), places[first].copy()
+    for offset in itertools.product(*map(range, window_dimensions)):
+        if not any(offset):
+            continue
+        at = [k * d for k, d in zip(offset, gaps, strict=True)]
+        slices = window_slices(counts, at, window_strides)
+        value, place = values[slices], places[slices]
+        better = value < best if least else value > best
+        better = (better & (place >= 0)) | ((found < 0) & (place >= 0))
+        if dtypes.is_floating(x.dtype):
+            better = (better & ~xp.isnan(best)) | (xp.isnan(value) & ~xp.isnan(best))
+        best, found = xp.where(better, value, best), xp.where(better, place, found)
+    return found
+
+
+def _batch(
+    get: Callable[[], Primitive], axis: AxisData, operands: Sequence[Any],
+    dims: Sequence[int | None], **params: Any,
+) -> tuple[Any, int]:  # fmt: skip
+    moved = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
+    return get().bind(*moved, **with_leading(params)), 0
+
+
+def _jvp(
+    get: Callable[[], Primitive], primals: Sequence[Any], tangents: Sequence[Any], **params: Any
+) -> tuple[Any, Any]:
+    """Linear in the first operand; which element is chosen does not change with the second."""
+    out = get().bind(*primals, **params)
+    if type(tangents[0]) is Zero:
+        return out, zero_tangent(out)
+    return out, get().bind(tangents[0], primals[1], **params)
+
+
+def _transpose(
+    adjoint: Callable[[], Primitive], ct: Any, first: Any, operand: Any, **params: Any
+) -> list[Any]:
+    if not is_undefined(first):
+        return [None, None]
+    if type(ct) is Zero:
+        return [Zero(first.aval.tangent()), None]
+    return [adjoint().bind(ct, operand, **params), None]
+
+
+# --- select_and_gather_add -----------------------------------------------------------------
+
+
+def _gather_shape(tangents: ShapedArray, operand: ShapedArray, **params: Any) -> ShapedArray:
+    name = "select_and_gather_add"
+    check_kind(name, operand, has_bounds, "a real number")
+    check_same_dtype(name, [tangents, operand])
+    check(
+        tangents.shape == operand.shape,
+        lambda: (
+            f"[{name}] tangents and operand must have one shape; got "
+            f"{types_text([tangents, operand])}. Fix: tangents for each element of the operand."
+        ),
+    )
+    whole = {"base_dilation": None, "window_dilation": None, **params}
+    return ShapedArray(_counts(name, operand, **whole), tangents.dtype)
+
+
+def _gather_impl(xp: Any, tangents: Any, operand: Any, **params: Any) -> Any:
+    places = _places(xp, operand, **params)
+    if not operand.size:
+        return xp.zeros(places.shape, tangents.dtype)
+    read = tangents.reshape(-1)[places]  # -1 reads the last element, which is not used
+    return xp.where(places >= 0, read, xp.zeros((), tangents.dtype))
+
+
+select_and_gather_add_p = define(
+    "select_and_gather_add",
+    shape=_gather_shape,
+    impl=_gather_impl,
+    jvp=partial(_jvp, lambda: select_and_gather_add_p),
+    transpose=partial(_transpose, lambda: select_and_scatter_add_p),
+    batch=partial(_batch, lambda: select_and_gather_add_p),
+    lower=Library(),
+)
+
+
+def select_and_gather_add(
+    tangents: Any, operand: Any, select_prim: Primitive, window_dimensions: Sequence[int],
+    window_strides: Sequence[int], padding: Sequence[Sequence[int]],
+    base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None,
+) -> Any:  # fmt: skip
+    """The tangent at the extreme element of each window.
+
+    Args:
+        tangents: array of the shape and dtype of ``operand``.
+        operand: array of real numbers, in which the first extreme of each window is looked for.
+        select_prim: ``lax.ge_p`` for the largest element, ``lax.le_p`` for the smallest.
+        window_dimensions, window_strides, padding, base_dilation, window_dilation: as in
+            ``reduce_window``.
+
+    Returns:
+        One number for each place of the window; 0 where a window covers margins only.
+
+    Raises:
+        TypeError, ValueError: shapes, dtypes or windows that do not fit.
+    """
+    return select_and_gather_add_p.bind(
+        tangents, operand, select_prim=select_prim, base_dilation=_dims(base_dilation),
+        window_dilation=_dims(window_dilation),
+        **_params(window_dimensions, window_strides, padding),
+    )  # fmt: skip
+
+
+def _dims(sizes: Sequence[int] | None) -> Dims | None:
+    return None if sizes is None else tuple(map(int, sizes))
+
+
+def _params(
+    window_dimensions: Sequence[int], window_strides: Sequence[int],
+    padding: Sequence[Sequence[int]],
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "window_dimensions": _dims(window_dimensions),
+        "window_strides": _dims(window_strides),
+        "padding": tuple((int(low), int(high)) for low, high in padding),
+    }
+
+
+# --- select_and_scatter_add ----------------------------------------------------------------
+
+
+def _scatter_shape(source: ShapedArray, operand: ShapedArray, **params: Any) -> ShapedArray:
+    name = "select_and_scatter_add"
+    check_kind(name, operand, has_bounds, "a real number")
+    check_same_dtype(name, [source, operand])
+    whole = {"base_dilation": None, "window_dilation": None, **params}
+    counts = _counts(name, operand, **whole)
+    check(
+        source.shape == counts,
+        lambda: (
+            f"[{name}] the source must have one element for each place of the window, {counts}; "
+            f"got {types_text([source, operand])}. Fix: the result of reduce_window has them."
+        ),
+    )
+    return ShapedArray(operand.shape, source.dtype)
+
+
+def _scatter_impl(xp: Any, source: Any, operand: Any, **params: Any) -> Any:
+    places = _places(xp, operand, **params).reshape(-1)
+    narrow = dtypes.is_floating(source.dtype) and source.dtype.itemsize <= 2
+    wide = np.dtype(np.float32) if narrow else source.dtype
+    total = xp.zeros(prod(operand.shape), wide)
+    inside = places >= 0
+    xp.add.at(total, places[inside], source.reshape(-1)[inside].astype(wide, copy=False))
+    return total.astype(source.dtype, copy=False).reshape(operand.shape)
+
+
+select_and_scatter_add_p = define(
+    "select_and_scatter_add",
+    shape=_scatter_shape,
+    impl=_scatter_impl,
+    jvp=partial(_jvp, lambda: select_and_scatter_add_p),
+    transpose=partial(_transpose, lambda: select_and_gather_add_p),
+    batch=partial(_batch, lambda: select_and_scatter_add_p),
+    lower=Library(),
+    tolerance=16,
+)
+
+
+def select_and_scatter_add(
+    source: Any, operand: Any, select_prim: Primitive, window_dimensions: Sequence[int],
+    window_strides: Sequence[int], padding: Sequence[Sequence[int]],
+) -> Any:  # fmt: skip
+    """The sum, for each element, of the source of all windows whose extreme it is.
+
+    Args:
+        source: one number for each place of the window, of the dtype of ``operand``.
+        operand, select_prim: as in ``select_and_gather_add``, of which it is the transpose.
+        window_dimensions, window_strides, padding: as in ``reduce_window``.
+
+    Returns:
+        An array of the shape of ``operand``.
+
+    Raises:
+        TypeError, ValueError: shapes, dtypes or windows that do not fit.
+    """
+    params = _params(window_dimensions, window_strides, padding)
+    return select_and_scatter_add_p.bind(source, operand, select_prim=select_prim, **params)

@@ -1,0 +1,146 @@
+"""Gumbel numbers, and categories drawn by the largest of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.promotion import convert
+from gpuflow.numpy.shaping import as_shape
+from gpuflow.ops import random as random_ops
+from gpuflow.ops.selection import where as select_where
+from gpuflow.random.base import (
+    Shape,
+    check_mode,
+    check_parameters,
+    compiled_if_large,
+    drawn,
+    float_dtype,
+    resolution,
+    uniform_of,
+)
+
+
+def gumbel(key: Any, shape: Shape = (), dtype: Any = None, mode: str | None = None) -> Any:
+    """Random numbers of the standard Gumbel distribution.
+
+    Args:
+        key: a key.
+        shape: sizes of the result.
+        dtype: a float dtype.
+        mode: ``"high"`` takes twice as many bits, for rare large numbers; ``"highest"`` makes full
+            use of them in float32, and is like ``"high"`` in other dtypes; None: ``"low"``.
+
+    Raises:
+        ValueError: another mode, or a dtype that is no float.
+    """
+    check_mode("gumbel", mode or "low", ("low", "high", "highest"))
+    is_finest = mode == "highest" and float_dtype("gumbel", dtype) == dtypes.float32
+    draw = _finest_gumbel if is_finest else _gumbel if mode in (None, "low") else _fine_gumbel
+    return drawn("gumbel", draw, key, shape, dtype)
+
+
+@compiled_if_large
+def _gumbel(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    u = uniform_of(typed, shape, dtype, ml_dtypes.finfo(dtype).tiny, 1.0)
+    return lax.neg(lax.log(lax.neg(lax.log(u))))
+
+
+@compiled_if_large
+def _fine_gumbel(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """The bits below the resolution of a small uniform number come from a second one."""
+    both = uniform_of(typed, (2, *shape), dtype, 0.0, 1.0)
+    high, low = both[0], both[1]
+    tiny = np.asarray(ml_dtypes.finfo(dtype).tiny, dtype)[()]
+    finer = lax.add(lax.add(high, lax.mul(resolution(dtype), low)), tiny)
+    u = jnp.where(high >= convert(0.5, dtype), high, finer)
+    return lax.neg(lax.log(lax.neg(lax.log1p(lax.neg(u)))))
+
+
+@compiled_if_large
+def _finest_gumbel(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """64 bits are a uniform number u; the smaller of u and 1 - u becomes a float, in full."""
+    words = random_ops.random_bits(typed, 32, (2, *shape))
+    high, low = words[0], words[1]
+    # 1 - u is the two's complement, whose carry reaches the upper word where the lower is 0.
+    one, zero = np.uint32(1), np.uint32(0)
+    carry = select_where(lax.eq(low, zero), one, zero)
+    is_small = lax.lt(high, np.uint32(2**31))
+    high = select_where(is_small, high, lax.add(lax.bitwise_not(high), carry))
+    low = select_where(is_small, low, lax.add(lax.bitwise_not(low), one))
+    x = _float_of_words(high, low)
+    logarithm = select_where(is_small, lax.log1p(lax.neg(x)), lax.log(x))
+    return lax.neg(lax.log(lax.neg(logarithm)))
+
+
+def _float_of_words(high: Any, low: Any) -> Any:
+    """The float32 of a 64-bit fraction in (0, 1), of which 24 bits from the first 1 on count."""
+    empty = lax.clz(high)
+    has_none = lax.eq(empty, np.uint32(32))
+    beyond = lax.clz(low)
+    rest = lax.shift_right_logical(low, lax.sub(np.uint32(32), empty))
+    rest = select_where(has_none, lax.shift_left(low, beyond), rest)
+    digits = lax.bitwise_or(lax.shift_left(high, empty), rest)
+    mantissa = lax.bitwise_and(lax.shift_right_logical(digits, np.uint32(8)), np.uint32(2**23 - 1))
+    leading = select_where(has_none, lax.add(np.uint32(32), beyond), empty)
+    exponent = lax.shift_left(lax.sub(np.uint32(126), leading), np.uint32(23))
+    return lax.bitcast_convert_type(lax.bitwise_or(exponent, mantissa), np.float32)
+
+
+def categorical(
+    key: Any, logits: Any, axis: int = -1, shape: Shape | None = None, replace: bool = True,
+    mode: str | None = None,
+) -> Any:  # fmt: skip
+    """Positions along ``axis``, with probabilities ``softmax(logits)``.
+
+    Args:
+        key: a key.
+        logits: float array.
+        axis: the axis of the categories.
+        shape: sizes of the result; must end in those of ``logits`` without ``axis``.
+        replace: whether a category may be drawn again; if not, the draws are the leading axes.
+        mode: as in ``gumbel``.
+
+    Raises:
+        ValueError: a shape that does not fit, or more draws without replacement than categories.
+
+    Source: the Gumbel-max trick, ``argmax(logits + gumbel)``; without replacement the largest ones.
+    """
+    logits = jnp.asarray(logits)
+    own = aval_of(logits).shape
+    place = axis - len(own) if axis >= 0 else axis
+    batch = tuple(size for d, size in enumerate(own) if d != place + len(own))
+    sizes = batch if shape is None else as_shape("categorical", shape)
+    check_parameters("categorical", sizes, np.zeros(batch, np.bool_))
+    prefix = sizes[: len(sizes) - len(batch)]
+    if not replace:
+        return _without_replacement(key, logits, place, prefix, sizes, mode)
+    full = list(sizes[len(prefix) :])
+    full.insert(place + len(own), own[place])
+    noise = gumbel(key, (*prefix, *full), aval_of(logits).dtype, mode)
+    return jnp.argmax(jnp.add(noise, jnp.expand_dims(logits, tuple(range(len(prefix))))), place)
+
+
+def _without_replacement(
+    key: Any, logits: Any, place: int, prefix: tuple[int, ...], sizes: tuple[int, ...], mode: Any
+) -> Any:
+    count, categories = math.prod(prefix), aval_of(logits).shape[place]
+    check(
+        count <= categories,
+        lambda: (
+            "[categorical] without replacement there must be a category for each draw; got "
+            f"{count} draws and {categories} categories. Fix: replace=True, or a smaller shape."
+        ),
+        ValueError,
+    )
+    noise = gumbel(key, aval_of(logits).shape, aval_of(logits).dtype, mode)
+    chosen = lax.top_k(jnp.moveaxis(jnp.add(logits, noise), place, -1), count)[1]
+    return jnp.reshape(jnp.moveaxis(chosen, -1, 0), sizes)

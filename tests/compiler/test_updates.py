@@ -1,0 +1,326 @@
+"""Updates happen in the array's own memory where nobody needs the old values, and only there."""
+
+import numpy as np
+import pytest
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.compiler import pipeline
+
+N = 40
+
+
+def steps_of(function, *args):
+    plan = plan_of(function, *args)
+    return [step.kind for step in plan.steps]
+
+
+def plan_of(function, *args, donated=()):
+    jaxpr = gf.jit(function).lower(*args).jaxpr
+    return pipeline.compile_plan(jaxpr, donated)[0]
+
+
+def inner_plan(plan):
+    (step,) = [step for step in plan.steps if step.kind == "program"]
+    return step.programs[-1].plan
+
+
+ARRAY = np.arange(N, dtype=np.float32)
+INDICES = np.array([3, -1, 3, 39, 77, 0, -40, -41])
+VALUES = np.linspace(1, 2, len(INDICES)).astype(np.float32)
+
+
+def places(indices, size):
+    wrapped = [int(i) + size if i < 0 else int(i) for i in indices]
+    return [(k, i) for k, i in enumerate(wrapped) if 0 <= i < size]
+
+
+def expected(x, indices, values, combine):
+    out = np.array(x)
+    for k, i in places(indices, len(x)):
+        out[i] = combine(out[i], values[k])
+    return out
+
+
+# --- what is in place ----------------------------------------------------------------------
+
+
+def test_an_input_is_copied_once():
+    assert steps_of(lambda x, i, v: x.at[i].set(v), ARRAY, INDICES, VALUES) == ["copy", "kernel"]
+
+
+def test_a_computed_array_is_updated_where_it_lies():
+    kinds = steps_of(lambda x, i, v: (x * 2).at[i].add(v), ARRAY, INDICES, VALUES)
+    assert kinds == ["kernel", "kernel"]
+
+
+def test_updates_in_a_row_need_one_copy():
+    def function(x, i, v):
+        return x.at[i].set(v).at[i + 1].add(v).at[0].mul(2)
+
+    assert steps_of(function, ARRAY, INDICES, VALUES).count("copy") == 1
+
+
+def test_an_array_that_is_read_before_needs_no_copy():
+    def function(x, i):
+        y = x * 2
+        return y.at[i].set(y[0] + y.sum())
+
+    kinds = steps_of(function, ARRAY, 3)
+    assert "copy" not in kinds
+    made = gf.jit(function)(ARRAY, 3)
+    wanted = ARRAY * 2
+    wanted[3] = wanted[0] + wanted.sum()
+    np.testing.assert_allclose(made, wanted, rtol=1e-6)
+
+
+def test_an_array_that_is_read_after_is_copied():
+    def function(x, i):
+        y = x * 2
+        z = y.at[i].set(-1.0)
+        return z, jnp.cumsum(y) + z
+
+    made = gf.jit(function)(ARRAY, 3)
+    wanted = ARRAY * 2
+    changed = wanted.copy()
+    changed[3] = -1
+    np.testing.assert_array_equal(made[0], changed)
+    np.testing.assert_allclose(made[1], np.cumsum(wanted) + changed, rtol=1e-6)
+
+
+def test_an_array_that_is_an_output_too_is_copied():
+    old, new = gf.jit(lambda x: ((y := x + 1), y.at[2].set(0.0)))(ARRAY)
+    np.testing.assert_array_equal(old, ARRAY + 1)
+    assert new[2] == 0 and new[3] == ARRAY[3] + 1
+
+
+def test_views_of_the_old_array_keep_their_values():
+    def function(x):
+        y = jnp.sort(x)  # a library's result, so that what follows are views of it
+        rows = y.reshape(4, 10)
+        z = y.at[7].set(100.0)
+        return rows.T, z, rows[0]
+
+    made = gf.jit(function)(ARRAY)
+    np.testing.assert_array_equal(made[0], ARRAY.reshape(4, 10).T)
+    assert made[1][7] == 100 and made[2][7] == 7
+
+
+def test_two_updates_of_one_array_do_not_meet():
+    def function(x):
+        y = x * 1.5
+        return y.at[1].set(0.0), y.at[2].set(0.0)
+
+    one, two = gf.jit(function)(ARRAY)
+    assert one[1] == 0 and one[2] == 3 and two[1] == 1.5 and two[2] == 0
+
+
+def test_a_donated_array_is_updated_without_a_copy():
+    plan = plan_of(lambda x, i, v: x.at[i].add(v), ARRAY, INDICES, VALUES, donated=(0,))
+    assert [step.kind for step in plan.steps] == ["kernel"] and len(plan.in_place) == 1
+    function = gf.jit(lambda x, i, v: x.at[i].add(v), donate_argnums=0)
+    x = jnp.asarray(ARRAY)
+    wanted = expected(ARRAY, INDICES, VALUES, np.add)
+    np.testing.assert_allclose(function(x, INDICES, VALUES), wanted, rtol=1e-6)
+    assert x.is_deleted()
+
+
+def test_a_donated_array_that_somebody_else_sees_is_left_alone():
+    x = jnp.asarray(ARRAY)
+    seen = np.asarray(x)
+    gf.jit(lambda x: x.at[0].set(-5.0), donate_argnums=0)(x)
+    assert seen[0] == 0
+
+
+def test_a_constant_is_filled_where_it_is_updated():
+    kinds = steps_of(lambda u, i: lax.dynamic_update_slice(jnp.zeros(N), u, (i,)), VALUES, 3)
+    assert kinds == ["kernel", "kernel"]
+
+
+# --- loops ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jit", [True, False])
+def test_a_loop_updates_its_carry_in_place(jit):
+    def function(x):
+        return lax.fori_loop(0, N, lambda i, x: x.at[i].set(x[i - 1] + i), x)
+
+    plan = inner_plan(plan_of(function, ARRAY))
+    assert len(plan.in_place) == 1 and not any(step.kind == "copy" for step in plan.steps)
+    wanted = ARRAY.copy()
+    for i in range(N):
+        wanted[i] = wanted[i - 1] + i
+    np.testing.assert_allclose((gf.jit(function) if jit else function)(ARRAY), wanted, rtol=1e-6)
+
+
+def test_a_loop_leaves_its_operand_alone():
+    x = jnp.asarray(ARRAY)
+    gf.jit(lambda x: lax.fori_loop(0, 3, lambda i, x: x.at[i].set(-1.0), x))(x)
+    np.testing.assert_array_equal(x, ARRAY)
+
+
+def test_carries_that_change_places_are_not_in_place():
+    def function(a, b):
+        return lax.fori_loop(0, 3, lambda i, s: (s[1].at[i].set(-1.0), s[0] * 2), (a, b))
+
+    a, b = ARRAY.copy(), ARRAY[::-1].copy()
+    made = gf.jit(function)(a, b)
+    for i in range(3):
+        new = b.copy()
+        new[i] = -1
+        a, b = new, a * 2
+    np.testing.assert_array_equal(made[0], a)
+    np.testing.assert_array_equal(made[1], b)
+
+
+def test_a_carry_that_is_stacked_as_well_keeps_its_old_values():
+    def function(x):
+        return lax.scan(lambda c, i: (c.at[i].set(9.0), c), x, jnp.arange(4))
+
+    last, stacked = gf.jit(function)(ARRAY)
+    wanted, rows = ARRAY.copy(), []
+    for i in range(4):
+        rows.append(wanted.copy())
+        wanted[i] = 9
+    np.testing.assert_array_equal(last, wanted)
+    np.testing.assert_array_equal(stacked, rows)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 5])
+def test_while_loops_mix_kept_and_alternating_carries(length):
+    def function(x, y):
+        def body(s):
+            i, x, y = s
+            return i + 1, x.at[i].add(y[i]), y[::-1] * 2
+
+        return lax.while_loop(lambda s: s[0] < length, body, (0, x, y))
+
+    made = gf.jit(function)(ARRAY, ARRAY + 1)
+    x, y = ARRAY.copy(), ARRAY + 1
+    for i in range(length):
+        x[i] += y[i]
+        y = y[::-1] * 2
+    assert made[0] == length
+    np.testing.assert_array_equal(made[1], x)
+    np.testing.assert_array_equal(made[2], y)
+
+
+def test_a_loop_that_calls_python_updates_in_place_as_well():
+    def function(x):
+        def body(i, x):
+            row = jnp.sort(x)[:3]  # a library call: the loop is driven from Python
+            return x.at[i].set(row.sum())
+
+        return lax.fori_loop(0, 5, body, x)
+
+    wanted = ARRAY.copy()
+    for i in range(5):
+        wanted[i] = np.sort(wanted)[:3].sum()
+    np.testing.assert_allclose(gf.jit(function)(ARRAY), wanted, rtol=1e-6)
+
+
+def test_loops_in_loops():
+    def function(x):
+        def outer(i, x):
+            return lax.fori_loop(0, 10, lambda j, x: x.at[i, j].set(i * 10.0 + j), x)
+
+        return lax.fori_loop(0, 4, outer, x)
+
+    made = gf.jit(function)(np.zeros((4, 10), np.float32))
+    np.testing.assert_array_equal(made, np.arange(40).reshape(4, 10))
+
+
+# --- values --------------------------------------------------------------------------------
+
+COMBINE = {
+    "set": lambda old, new: new, "add": np.add, "multiply": np.multiply,
+    "min": np.minimum, "max": np.maximum,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bfloat16", "int16"])
+@pytest.mark.parametrize("method", COMBINE)
+def test_repeated_places_in_order(method, dtype):
+    x = jnp.asarray(ARRAY % 7).astype(dtype)
+    v = jnp.asarray(np.arange(len(INDICES)) % 5).astype(dtype)
+    made = gf.jit(lambda x, i, v: getattr(x.at[i], method)(v))(x, INDICES, v)
+    wanted = expected(np.asarray(x), INDICES, np.asarray(v), COMBINE[method])
+    np.testing.assert_array_equal(np.asarray(made), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32"])
+@pytest.mark.parametrize("mode", ["clip", "drop", "promise_in_bounds"])
+def test_index_dtypes_and_modes(dtype, mode):
+    highest = min(np.iinfo(dtype).max, 2**31 - 1)  # larger ones wrap, as in JAX
+    indices = np.array([0, 5, 5, 39 if mode == "promise_in_bounds" else highest], dtype)
+    values = np.arange(1, 5, dtype=np.float32)
+    made = gf.jit(lambda x, i, v: x.at[i].add(v, mode=mode))(ARRAY, indices, values)
+    wanted = ARRAY.copy()
+    for i, v in zip(indices, values, strict=True):
+        if mode == "drop" and i >= N:
+            continue
+        wanted[min(int(i), N - 1)] += v
+    np.testing.assert_array_equal(made, wanted)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_windows(seed):
+    """Against the op by itself, which NumPy computes in another way."""
+    rng = np.random.default_rng(seed)
+    rank = int(rng.integers(1, 4))
+    shape = tuple(int(n) for n in rng.integers(1, 6, rank))
+    mapped = tuple(int(d) for d in rng.permutation(rank)[: rng.integers(0, rank + 1)])
+    inserted = tuple(sorted(d for d in mapped if rng.random() < 0.5))
+    batch = tuple(int(n) for n in rng.integers(1, 4, rng.integers(0, 3)))
+    window = [int(rng.integers(1, shape[d] + 1)) for d in range(rank) if d not in inserted]
+    spots = sorted(rng.permutation(len(batch) + len(window))[: len(window)].tolist())
+    sizes, rest = iter(window), iter(batch)
+    updates_shape = [next(sizes) if k in spots else next(rest)
+                     for k in range(len(batch) + len(window))]  # fmt: skip
+    numbers = lax.ScatterDimensionNumbers(tuple(spots), inserted, mapped)
+    x = rng.integers(0, 9, shape).astype(np.int32)
+    indices = rng.integers(-2, 6, (*batch, len(mapped))).astype(np.int32)
+    updates = rng.integers(1, 9, updates_shape).astype(np.int32)
+    for scatter in (lax.scatter, lax.scatter_add, lax.scatter_max):
+        for mode in ("clip", "fill"):
+            def function(x, i, u, scatter=scatter, mode=mode):
+                return scatter(x, i, u, numbers, mode=mode)
+
+            alone = function(jnp.asarray(x), indices, updates)
+            np.testing.assert_array_equal(gf.jit(function)(x, indices, updates), alone)
+
+
+@pytest.mark.parametrize("batched", [(True, True, True), (True, True, False), (False, True, True)])
+def test_mapped_dynamic_update_slices(batched):
+    rng = np.random.default_rng(0)
+    x, u = rng.standard_normal((3, 6, 5)), rng.standard_normal((3, 2, 3))
+    starts = np.array([0, 9, 3])
+    operands = [a if m else a[0] for a, m in zip((x, u, starts), batched, strict=True)]
+    axes = tuple(0 if m else None for m in batched)
+
+    def one(x, u, i):
+        return lax.dynamic_update_slice(x, u, (i, i - 1))
+
+    made = gf.jit(gf.vmap(one, in_axes=axes))(*operands)
+    for k in range(3):
+        mine = [a[k] if m else a for a, m in zip(operands, batched, strict=True)]
+        np.testing.assert_array_equal(made[k], one(*mine))
+
+
+def test_empty_windows_and_arrays():
+    assert gf.jit(lambda x: x.at[np.zeros(0, int)].set(1.0))(ARRAY).shape == (N,)
+    empty = gf.jit(lambda x, i: x.at[i].set(1.0))(np.zeros(0, np.float32), INDICES)
+    assert empty.shape == (0,)
+
+
+def test_gradients_of_updates_agree_with_eager_ones():
+    def loss(x, v):
+        y = jnp.tanh(x).at[INDICES].set(v, mode="drop").at[2:9].add(v[0])
+        y = lax.dynamic_update_slice(y, v[:3] * 2, (v.argmax(),))
+        return (y * jnp.arange(N)).sum()
+
+    eager = gf.grad(loss, (0, 1))(jnp.asarray(ARRAY), jnp.asarray(VALUES))
+    compiled = gf.jit(gf.grad(loss, (0, 1)))(ARRAY, VALUES)
+    for one, other in zip(eager, compiled, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)

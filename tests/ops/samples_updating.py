@@ -1,0 +1,7 @@
+"""Ops that only the compiler makes, from others."""
+
+SAMPLES: dict = {}
+TESTED_ELSEWHERE = {
+    "window_places": "tests/compiler/test_updates.py",
+    "update_windows": "tests/compiler/test_updates.py",
+}
