@@ -298,7 +298,7 @@ DERIVATIVES = [
     (lambda: gf.jacfwd(lambda x: x)(1), TypeError, r"\[jacfwd", "i32"),
     (lambda: gf.jacfwd(jnp.real)(1j), TypeError, r"\[jacfwd", "c64"),
     (lambda: gf.jacrev(lambda x: x * 1j)(1.0), TypeError, r"\[jacrev", "c64"),
-    (lambda: gf.jvp(lambda x: x, 1.0, 1.0), TypeError, r"\[jvp\]", "tuples or lists", "float"),
+    (lambda: gf.jvp(lambda x: x, 1.0, 1.0), TypeError, r"\[jvp\]", "two tuples or two", "float"),
     (lambda: gf.jvp(lambda x: x, ((1.0,),), (1.0,)), TypeError, r"\[jvp\]", "equal trees"),
     (lambda: gf.jvp(lambda x: x, (1.0,), (1.0, 2.0)), TypeError, r"\[jvp\]", "equal trees"),
     (lambda: gf.jvp(lambda x: x, (1.0,), (X,)), ValueError, r"\[jvp\]", r"f32\[\]", r"f32\[3\]"),

@@ -53,31 +53,31 @@ def test_stored_programs_are_read_back(program):
 # --- elementwise, reductions, layout -------------------------------------------------------
 
 
-@fuzz(60)
+@fuzz(40)
 @given(programs())
 def test_jit_agrees_with_eager(program):
     check_jit(program)
 
 
-@fuzz(15)
+@fuzz(8)
 @given(programs(most_steps=8))
 def test_donation_changes_nothing(program):
     check_donation(program)
 
 
-@fuzz(15)
+@fuzz(8)
 @given(programs(most_steps=8), FLAGS, st.integers(1, 3))
 def test_vmap_agrees_with_a_loop(program, flags, size):
     check_vmap(program, (True, *flags)[: len(program.inputs)], size)
 
 
-@fuzz(15)
+@fuzz(10)
 @given(programs(most_steps=8, dtypes=REAL))
 def test_gradient_under_jit_agrees_with_eager(program):
     check_grad(program)
 
 
-@fuzz(6)
+@fuzz(5)
 @given(programs(most_steps=8, large=True))
 def test_large_programs_agree_with_eager(program):
     check_jit(program)
@@ -92,7 +92,7 @@ def test_forward_and_reverse_derivatives_agree(program):
 # --- indexing, sorting, control flow -------------------------------------------------------
 
 
-@fuzz(25)
+@fuzz(14)
 @given(control_programs(most_steps=9, depth=0))
 def test_indexing_agrees_with_numpy(program):
     check_reference(program)
@@ -116,25 +116,25 @@ def test_control_flow_without_jit_means_the_same(program):
     check_disabled(program)
 
 
-@fuzz(6)
+@fuzz(4)
 @given(control_programs(most_steps=3))
 def test_donation_to_control_flow_changes_nothing(program):
     check_donation(program)
 
 
-@fuzz(8)
+@fuzz(5)
 @given(control_programs(most_steps=3), FLAGS, st.integers(1, 3))
 def test_vmap_of_control_flow_agrees_with_a_loop(program, flags, size):
     check_vmap(program, (True, *flags)[: len(program.inputs)], size)
 
 
-@fuzz(5)
+@fuzz(4)
 @given(control_programs(most_steps=3, dtypes=REAL, reverse=True))
 def test_gradients_of_control_flow_agree(program):
     check_grad(program)
 
 
-@fuzz(8)
+@fuzz(4)
 @given(control_programs(most_steps=3, dtypes=REAL, reverse=True, forward=True))
 def test_derivatives_of_control_flow_agree(program):
     check_derivatives(replace(program, nested=(0, 0)), plain=False)
@@ -146,7 +146,7 @@ SMOOTH = {
 }  # fmt: skip
 
 
-@fuzz(6)
+@fuzz(5)
 @given(control_programs(**SMOOTH))
 def test_derivatives_of_smooth_programs_are_differences(program):
     with gf.enable_x64():

@@ -210,6 +210,7 @@ def promote(*types: tuple[Any, bool]) -> tuple[Any, bool]:
 
     Raises:
         TypePromotionError: no implicit common dtype, or a mixture under strict promotion.
+        TypeError: random keys among other types.
     """
     if len(types) == 1:
         return types[0]
@@ -217,7 +218,7 @@ def promote(*types: tuple[Any, bool]) -> tuple[Any, bool]:
     if all(other == first for other in types[1:]):
         return first
     if any(is_extended(dtype) for dtype, _ in types):
-        raise TypePromotionError(
+        raise TypeError(
             f"[promote] random keys do not promote; got {[dtype.name for dtype, _ in types]}. "
             "Fix: use key_data(key) for the integers inside."
         )

@@ -12,8 +12,10 @@ from gpuflow.compiler import (
     cpu_functions,
     cpu_intrinsics,
     cpu_libm,
+    cpu_names,
     cpu_narrow,
     cpu_printer,
+    cpu_text,
     printer,
 )
 from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest, version_of
@@ -39,7 +41,9 @@ _EMITTERS = (
     cpu_functions,
     cpu_emit,
     cpu_libm,
+    cpu_names,
     cpu_narrow,
+    cpu_text,
     cpu_build,
 )
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from gpuflow.compiler.cpu_intrinsics import COLUMN_BLOCK
+from gpuflow.compiler.cpu_names import COLUMN_BLOCK
 from gpuflow.compiler.cpu_printer import CpuPrinter
 from gpuflow.compiler.printer import combine_functions
 from gpuflow.kir.nodes import (

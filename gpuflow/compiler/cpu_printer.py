@@ -24,7 +24,7 @@ class CpuPrinter(NumbaPrinter):
     """The hooks of the CPU target."""
 
     target = "cpu"
-    comment = "A gpuflow kernel for the CPU; compiler/cpu_intrinsics.py defines the names."
+    comment = "A gpuflow kernel for the CPU; compiler/cpu_names.py defines the names."
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)

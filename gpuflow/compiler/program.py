@@ -121,7 +121,8 @@ class Replacement:
         out = primitive.shape(*[atom.aval for atom in inputs], **params)
         avals: Sequence[ShapedArray] = out if primitive.multiple_results else (out,)
         outputs = tuple(Var(aval) for aval in avals)
-        self.eqns.append(Eqn(primitive, inputs, outputs, params, self._source))
+        effects = primitive.effects(params)
+        self.eqns.append(Eqn(primitive, inputs, outputs, params, self._source, effects))
         return outputs if primitive.multiple_results else outputs[0]
 
     def literal(self, value: Any, aval: ShapedArray) -> Literal:

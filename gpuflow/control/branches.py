@@ -14,9 +14,7 @@ from gpuflow.base.util import safe_zip
 from gpuflow.control.carries import same_type, tree_difference
 from gpuflow.control.cond import bind_cond
 from gpuflow.control.programs import Program, join_consts, trace_program
-from gpuflow.core.aval import ShapedArray, aval_of, is_value
-from gpuflow.core.jaxpr import ClosedJaxpr
-from gpuflow.core.staging import trace_closed
+from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.comparison import ne
 from gpuflow.ops.convert import convert_element_type
@@ -165,8 +163,8 @@ def _choose(
         for function, name in safe_zip(functions, names)
     ]
     _check_results(op, programs, names)
-    jaxprs = _with_one_type([program.jaxpr for program in programs])
-    joined, consts = join_consts(jaxprs, [program.consts for program in programs])
+    jaxprs, own = [p.jaxpr for p in programs], [p.consts for p in programs]
+    joined, consts = join_consts(jaxprs, own)
     outs = bind_cond(joined, number, [*consts, *leaves])
     return tree.unflatten(programs[0].out_tree, outs)
 
@@ -192,24 +190,3 @@ def _check_results(op: str, programs: Sequence[Program], names: Sequence[str]) -
                 f"[{op}] branches must return one type for each result; got "
                 f"{'; '.join(differing)}. Fix: x.astype(...) or jnp.broadcast_to in one branch."
             )
-
-
-def _with_one_type(jaxprs: Sequence[ClosedJaxpr]) -> list[ClosedJaxpr]:
-    """Branches whose results yield in promotion where all of them do."""
-    wanted = []
-    for avals in zip(*[jaxpr.out_avals for jaxpr in jaxprs], strict=True):
-        strong = [aval for aval in avals if not aval.weak_type]
-        wanted.append(strong[0] if strong else avals[0])
-    return [_converted(jaxpr, wanted) for jaxpr in jaxprs]
-
-
-def _converted(jaxpr: ClosedJaxpr, wanted: Sequence[ShapedArray]) -> ClosedJaxpr:
-    if jaxpr.out_avals == wanted:
-        return jaxpr
-
-    def convert(*operands: Any) -> list[Any]:
-        outs = jaxpr(*operands)
-        return [convert_element_type(x, aval.dtype) for x, aval in safe_zip(outs, wanted)]
-
-    key = ("converted", tuple(wanted))
-    return jaxpr.jaxpr.memo(key, lambda: trace_closed(convert, jaxpr.in_avals))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from gpuflow.base import tree
@@ -64,20 +63,17 @@ def _jvp(
     num_consts: int, name: str,
 ) -> tuple[list[Any], list[Any]]:  # fmt: skip
     nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
-    check(
-        not any(nonzeros[:num_consts]),
-        lambda: (
-            f"[custom_vmap] {name} must not close over values that are differentiated; got one. "
-            "Fix: pass it as an argument."
-        ),
-    )
     derivative, out_nonzeros = jvp_jaxpr(call, nonzeros, False)
-    derivative, closed = close(derivative)
     given = [tangent for tangent in tangents if type(tangent) is not Zero]
-    results = custom_vmap_p.bind(
-        *closed, *primals, *given, call=derivative, num_consts=len(closed) + num_consts,
-        rule=DerivativeRule(rule, nonzeros[num_consts:], out_nonzeros), name=f"jvp({name})",
-    )  # fmt: skip
+    if any(nonzeros[:num_consts]):
+        # The rule knows nothing of closed-over values: the function is taken apart.
+        results = derivative(*primals, *given)
+    else:
+        derivative, closed = close(derivative)
+        results = custom_vmap_p.bind(
+            *closed, *primals, *given, call=derivative, num_consts=len(closed) + num_consts,
+            rule=DerivativeRule(rule, nonzeros[num_consts:], out_nonzeros), name=f"jvp({name})",
+        )  # fmt: skip
     count = len(call.out_avals)
     made = iter(results[count:])
     return results[:count], [
@@ -91,11 +87,15 @@ def _linearize(
     name: str,
 ) -> tuple[Any, ...]:  # fmt: skip
     if any(nonzeros[:num_consts]):
-        # The rule knows nothing of closed-over values: the function is taken apart.
+        # As above.
         known, linear, out_nonzeros, count = linearize_jaxpr(call, nonzeros)
         results = known(*primals)
         split = len(results) - count
-        return results[:split], out_nonzeros, results[split:], partial(evaluate, linear, ())
+
+        def taken_apart(residuals: Sequence[Any], *tangents: Any) -> list[Any]:
+            return evaluate(linear, (), [*residuals, *tangents])
+
+        return results[:split], out_nonzeros, results[split:], taken_apart
 
     outs = custom_vmap_p.bind(*primals, call=call, rule=rule, num_consts=num_consts, name=name)
     map_of_tangents, out_nonzeros = tangent_program(call, nonzeros)
@@ -121,14 +121,12 @@ def _transpose(
     backward, closed = close(backward)
     known = [operand for operand in operands if not is_undefined(operand)]
     given = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
-    made = iter(
-        custom_vmap_p.bind(
-            *closed, *known, *given, call=backward, num_consts=len(closed) + num_consts,
-            rule=CotangentRule(rule, undefined[num_consts:], nonzeros, out_nonzeros, call),
-            name=f"transpose({name})",
-        )  # fmt: skip
-    )
-    nonzero = iter(out_nonzeros)
+    backward_rule = CotangentRule(rule, undefined[num_consts:], nonzeros, out_nonzeros, call)
+    cotangents_in = custom_vmap_p.bind(
+        *closed, *known, *given, call=backward, num_consts=len(closed) + num_consts,
+        rule=backward_rule, name=f"transpose({name})",
+    )  # fmt: skip
+    made, nonzero = iter(cotangents_in), iter(out_nonzeros)
     results: list[Any] = []
     for operand in operands:
         if not is_undefined(operand):

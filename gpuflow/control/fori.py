@@ -156,7 +156,8 @@ def fori_loop(
             lambda: "[fori_loop] unroll needs Python ints as bounds; got traced ones. Fix: None.",
             ValueError,
         )
-        first, last = convert_element_type(lower, dtype), convert_element_type(upper, dtype)
+        weak = aval_of(lower).weak_type and aval_of(upper).weak_type
+        first, last = [convert_element_type(bound, dtype, weak) for bound in (lower, upper)]
         return _dynamic_fori(first, last, body_fun, init_val)
     start, stop = static
     count = max(stop - start, 0)
@@ -164,7 +165,10 @@ def fori_loop(
         for k in range(start, stop):
             init_val = body_fun(np.asarray(k, dtype), init_val)
         return init_val
-    numbers = iota(dtype, (count,), 0) + np.asarray(start, dtype)
+    # Numbers of known bounds are Python ints: they take the dtype of what they meet.
+    number = dtypes.canonicalize(int)
+    counted = iota(number, (count,), 0) + np.asarray(start, number)
+    numbers = convert_element_type(counted, number, weak_type=True)
 
     def step(carry: Any, k: Any) -> tuple[Any, None]:
         return body_fun(k, carry), None

@@ -53,7 +53,8 @@ def scan(
         xs: a tree of arrays with one leading size; None: ``x`` is None.
         length: the number of iterations; needed without ``xs``.
         reverse: start at the last element; ys keep the order of xs.
-        unroll: accepted as in JAX; it has no effect on results.
+        unroll: how many iterations an iteration of the compiled loop does; True: all, without a
+            loop. Results are the same.
 
     Returns:
         The last carry, and the ys stacked along a new leading axis.
@@ -117,13 +118,14 @@ def _unroll(op: str, unroll: Any) -> int | bool:
     if isinstance(unroll, bool):
         return unroll
     check(
-        hasattr(unroll, "__index__"),
+        hasattr(unroll, "__index__") and not isinstance(unroll, Tracer),
         lambda: f"[{op}] unroll must be an int or a bool; got {unroll!r}. Fix: unroll=1.",
+        ConcretizationTypeError if isinstance(unroll, Tracer) else TypeError,
     )
     number = unroll.__index__()
     check(
-        number >= 1,
-        lambda: f"[{op}] unroll must be at least 1; got {number}. Fix: unroll=1.",
+        number >= 0,
+        lambda: f"[{op}] unroll must not be negative; got {number}. Fix: unroll=1.",
         ValueError,
     )
     return number
@@ -210,7 +212,7 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
         The results, stacked along a new leading axis.
 
     Raises:
-        ValueError: ``xs`` has no arrays, leading sizes differ, or ``batch_size`` is below 1.
+        ValueError: ``xs`` has no arrays, leading sizes differ, or ``batch_size`` is negative.
     """
 
     def one_by_one(items: Any) -> Any:
@@ -221,7 +223,7 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     length = _scan_length("map", xs, tree.leaves(xs), None)
     check(
         batch_size >= 1,
-        lambda: f"[map] batch_size must be at least 1; got {batch_size}. Fix: batch_size=1.",
+        lambda: f"[map] batch_size must not be negative; got {batch_size}. Fix: batch_size=1.",
         ValueError,
     )
     chunks, rest = divmod(length, batch_size)

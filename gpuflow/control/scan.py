@@ -15,8 +15,9 @@ from gpuflow.base.util import safe_zip
 from gpuflow.control.programs import close, execute_alone, with_inputs
 from gpuflow.control.scan_derivative import linearize_scan, partial_scan, transpose_scan
 from gpuflow.control.scan_simplify import simplify_scan
+from gpuflow.control.scan_unroll import unroll_scan
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn
 from gpuflow.core.lowering import Loop, ScanForm
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero
@@ -151,6 +152,12 @@ def _form(params: dict[str, Any]) -> ScanForm:
     )  # fmt: skip
 
 
+def _simplify(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
+    """What need not be in the body leaves it; then several iterations become one."""
+    made = simplify_scan(eqn, definition, build)
+    return unroll_scan(bind_scan, eqn, build) if made is None else made
+
+
 scan_p = register(
     Primitive(
         "scan",
@@ -162,7 +169,7 @@ scan_p = register(
         transpose=partial(transpose_scan, bind_scan),
         batch=_batch,
         lower=Loop(_form),
-        simplify=simplify_scan,
+        simplify=_simplify,
         multiple_results=True,
         effects=lambda params: params["jaxpr"].effects,
         subjaxprs=lambda params: [params["jaxpr"]],

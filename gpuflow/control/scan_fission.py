@@ -54,7 +54,8 @@ def copy_into(build: Any, eqn: Eqn, outer: dict[Var, Atom]) -> None:
     outer.update(zip(eqn.outputs, made, strict=True))
 
 
-def _copy_program(build: Any, program: ClosedJaxpr, operands: Sequence[Atom]) -> list[Atom]:
+def copy_program(build: Any, program: ClosedJaxpr, operands: Sequence[Atom]) -> list[Atom]:
+    """Repeat a program's equations outside; its outputs for ``operands``."""
     inner = program.jaxpr
     outer: dict[Var, Atom] = dict(safe_zip(inner.invars, operands))
     for eqn in inner.eqns:
@@ -131,7 +132,7 @@ def _over_iterations(
             lambda *values: [reduce_sum(out, (0,)) for out in batched(*values)], batched.in_avals
         )
     assert not batched.jaxpr.constvars  # rules of library and layout ops make no arrays
-    return _copy_program(
+    return copy_program(
         build, batched, operands or [*parts.consts.values(), *parts.xs.values()]
     )
 

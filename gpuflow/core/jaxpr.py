@@ -329,8 +329,9 @@ def _eqn_lines(eqn: Eqn, names: _Names, source_info: bool) -> list[str]:
 
 def _shown_params(eqn: Eqn) -> dict[str, Any]:
     """The params without a shape that the output's type shows already."""
-    stated = bool(eqn.inputs) and eqn.params.get("shape") == eqn.outputs[0].aval.shape
-    if not stated:
+    if not (eqn.inputs and eqn.outputs):
+        return eqn.params
+    if eqn.params.get("shape") != eqn.outputs[0].aval.shape:
         return eqn.params
     return {key: value for key, value in eqn.params.items() if key != "shape" and value != ()}
 

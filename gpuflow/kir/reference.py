@@ -32,11 +32,6 @@ def special(name: str) -> Callable[[Array], Array]:
     return evaluate
 
 
-def log_gamma(x: Array) -> Array:
-    """The logarithm of the absolute gamma function; infinite at both infinities, as in C."""
-    return np.where(np.isinf(x), np.array(np.inf, x.dtype), special("gammaln")(x))
-
-
 def maximum(x: Array, y: Array) -> Array:
     """Maximum that propagates nan and orders -0.0 below 0.0."""
     result = np.maximum(x, y)
@@ -137,6 +132,11 @@ def _halves(x: Array) -> tuple[Array, Array]:
 def lgamma(x: Array) -> Array:
     """Logarithm of the absolute value of the gamma function; inf at its poles and at -inf."""
     return np.where(np.isinf(x), np.abs(x), special("gammaln")(x))
+
+
+def erf_inv(x: Array) -> Array:
+    """The inverse of erf. scipy.special.erfinv loses the sign of zero."""
+    return np.where(x == 0, x, special("erfinv")(x))
 
 
 def digamma(x: Array) -> Array:

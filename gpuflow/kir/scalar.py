@@ -174,8 +174,7 @@ _TRANSCENDENTAL = {
     **_family(_same, FLOAT, 1, asinh=np.arcsinh, acosh=np.arccosh, atanh=np.arctanh),
     **_family(_same, FLOAT, 2, atan2=np.arctan2, pow=np.power, hypot=np.hypot),
     **_family(_same, FLOAT, 1, erf=reference.special("erf"), erfc=reference.special("erfc")),
-    **_family(_same, FLOAT, 1, erf_inv=reference.special("erfinv")),
-    **_family(_same, FLOAT, 1, lgamma=reference.log_gamma),
+    **_family(_same, FLOAT, 1, erf_inv=reference.erf_inv),
     **_family(_same, FLOAT, 1, lgamma=reference.lgamma, digamma=reference.digamma),
     **_family(_same, FLOAT, 1, logistic=reference.logistic),
 }

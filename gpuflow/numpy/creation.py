@@ -83,7 +83,9 @@ def _make(value: Any, wanted: Any) -> Any:
         lambda: "[array] the data must be numbers; got None. Fix: use jnp.nan, or leave it out.",
     )
     host = np.asarray(value)
-    aval = ShapedArray(host.shape, aval_of(host).dtype if wanted is None else wanted)
+    # Of the value itself where it has a dtype: masked arrays are refused by their class.
+    own = aval_of(value if isinstance(value, np.ndarray) else host).dtype
+    aval = ShapedArray(host.shape, own if wanted is None else wanted)
     return from_numpy(_host_convert(host, aval.dtype), aval)
 
 

@@ -34,13 +34,20 @@ def check_same_dtype(name: str, avals: Sequence[ShapedArray]) -> None:
             )
 
 
-def check_kind(name: str, aval: ShapedArray, accepted: Callable[[Any], bool], what: str) -> None:
-    """Raise TypeError unless the operand's dtype is of the accepted kind."""
+def check_kind(
+    name: str,
+    aval: ShapedArray,
+    accepted: Callable[[Any], bool],
+    what: str,
+    error: type[Exception] = TypeError,
+) -> None:
+    """Raise ``error`` unless the operand's dtype is of the accepted kind."""
     check(
         accepted(aval.dtype),
         lambda: (
             f"[{name}] the operand must be {what}; got {aval}. Fix: convert with x.astype(...)."
         ),
+        error,
     )
 
 

@@ -54,7 +54,7 @@ def _is_whole(dtype: Any) -> bool:
 
 def _fft_shape(x: ShapedArray, *, fft_type: FftType, fft_lengths: Lengths) -> ShapedArray:
     if fft_type is FftType.RFFT:
-        check_kind("fft", x, _WHOLE.__contains__, "float32 or float64 for RFFT")
+        check_kind("fft", x, _WHOLE.__contains__, "float32 or float64 for RFFT", ValueError)
     else:
         check_kind("fft", x, _is_whole, f"complex64 or complex128 for {fft_type.name}")
     count = len(fft_lengths)

@@ -268,14 +268,7 @@ sort_p = define(
 
 
 def _top_k_shape(x: ShapedArray, *, k: int, axis: int) -> list[ShapedArray]:
-    check(
-        is_ordered(x.dtype),
-        lambda: (
-            f"[top_k] the operand must be an integer, a real float or bool; got {x}. "
-            "Fix: choose by jnp.abs(x) or x.real."
-        ),
-        ValueError,
-    )
+    check_kind("top_k", x, is_ordered, "an integer, a real float or bool", ValueError)
     check(
         0 <= axis < x.ndim,
         lambda: (

@@ -69,8 +69,17 @@ erfc_p = elementwise(
     domain=((-3.0, 3.0),), reference=_by_python(math.erfc),
 )  # fmt: skip
 
+
+_library_erf_inv = from_library("erfinv")
+
+
+def _erf_inv_impl(xp: Any, x: Any) -> Any:
+    # SciPy's loses the sign of zero.
+    return xp.where(x == 0, x, _library_erf_inv(xp, x))
+
+
 erf_inv_p = elementwise(
-    "erf_inv", impl=from_library("erfinv"), accepts=dtypes.is_floating, what="a real float",
+    "erf_inv", impl=_erf_inv_impl, accepts=dtypes.is_floating, what="a real float",
     body="erf_inv",
     derivatives=(lambda t, out, x: mul(mul(t, exp(square(out))), 1.0 / _TWO_BY_ROOT_PI),),
     domain=((-0.9, 0.9),), reference=_by_python(_erf_inv_reference),

@@ -95,13 +95,15 @@ def wald(key: Any, mean: Any, shape: Shape | None = None, dtype: Any = None) -> 
 
 
 def weibull_min(
-    key: Any, scale: Any, concentration: Any, shape: Shape | None = None, dtype: Any = None
+    key: Any, scale: Any, concentration: Any, shape: Shape = (), dtype: Any = None
 ) -> Any:
-    """Random numbers of the Weibull distribution."""
+    """Random numbers of the Weibull distribution.
+
+    As in JAX numbers are drawn for ``shape`` alone: parameters of more elements share them.
+    """
     found = float_dtype("weibull_min", dtype)
-    sizes = drawn_shape("weibull_min", shape, scale, concentration)
     scale, concentration = convert(scale, found), convert(concentration, found)
-    u = uniform(key, sizes, found)
+    u = uniform(key, as_shape("weibull_min", shape), found)
     return jnp.power(-jnp.log1p(-u), 1.0 / concentration) * scale
 
 

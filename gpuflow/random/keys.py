@@ -87,8 +87,19 @@ def fold_in(key: Any, data: Any) -> Any:
 
 
 def key_data(keys: Any) -> Any:
-    """The uint32 numbers inside keys, u32[..., 2]."""
-    return key_ops.random_unwrap(keys) if key_ops.is_key(aval_of(keys).dtype) else keys
+    """The uint32 numbers inside keys, u32[..., 2]; raw keys are returned as they are.
+
+    Raises:
+        TypeError: ``keys`` are no keys.
+    """
+    aval = aval_of(keys)
+    if key_ops.is_key(aval.dtype):
+        return key_ops.random_unwrap(keys)
+    check(
+        aval.dtype == dtypes.uint32 and aval.shape[-1:] == (2,),
+        lambda: f"[key_data] the argument must be keys; got {aval}. Fix: random.key(0).",
+    )
+    return keys
 
 
 def wrap_key_data(key_bits_array: Any, *, impl: str | None = None) -> Any:

@@ -98,6 +98,10 @@ class Array(HasAval, metaclass=_ArrayClass):
         )
 
     def _scalar(self, what: str) -> Any:
+        if dtypes.is_extended(self.aval.dtype):
+            raise TypeError(
+                f"[{what}] random keys are no numbers; got {self.aval}. Fix: random.key_data(key)."
+            )
         if self.aval.size != 1 or (self.aval.shape and what != "item" and what != "bool"):
             raise TypeError(
                 f"[{what}] only arrays of one element convert to a Python number; got {self.aval}. "
@@ -138,6 +142,8 @@ class Array(HasAval, metaclass=_ArrayClass):
 
     def item(self, *position: int) -> Any:
         """One element as a Python number."""
+        if dtypes.is_extended(self.aval.dtype):
+            return self._scalar("item")
         return self.data.item(*position)
 
     def tolist(self) -> Any:
@@ -163,7 +169,8 @@ class Array(HasAval, metaclass=_ArrayClass):
         if self._data is None:
             return f"Array({self.aval}, deleted)"
         if dtypes.is_extended(self.aval.dtype):
-            return f"Array({self.aval.shape}, dtype={self.aval.dtype}) overlaying {self.data!r}"
+            words = self.data.view(np.uint32).reshape(*self.aval.shape, -1)
+            return f"Array({self.aval.shape}, dtype={self.aval.dtype}) overlaying:\n{words}"
         weak = ", weak_type=True" if self.aval.weak_type else ""
         body = np.array2string(self.data, separator=", ", prefix="Array(")
         if self.aval.size == 0 and self.aval.ndim != 1:

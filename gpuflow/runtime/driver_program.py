@@ -63,8 +63,8 @@ class _Places:
         self.inputs = {var: k for k, var in enumerate(plan.jaxpr.invars)}
         for out, var in plan.in_place.items():
             self.inputs[out] = self.inputs[var]
-        for out in plan.given:
-            self.inputs[out] = len(self.inputs)
+        for k, out in enumerate(plan.given, len(plan.jaxpr.invars)):
+            self.inputs[out] = k
         self.owned = set(plan.owned)
         self.names: dict[Var, str] = {}
         self._start_native()

@@ -55,7 +55,7 @@ def test_scan_refusals():
     _refuses(TypeError, "must be arrays", lax.scan, lambda c, x: (c, None), "text", X)
     _refuses(TypeError, "must be arrays", lax.scan, lambda c, x: (c, None), 0, ["text"])
     _refuses(TypeError, "must return arrays", lax.scan, lambda c, x: (c, "text"), 0, X)
-    _refuses(ValueError, "unroll", lax.scan, lambda c, x: (c, None), 0, X, None, False, 0)
+    _refuses(ValueError, "unroll", lax.scan, lambda c, x: (c, None), 0, X, None, False, -1)
     _refuses(
         TypeError, "Python int",
         gf.jit(lambda n: lax.scan(lambda c, x: (c, None), 0, None, length=n)), 3,
@@ -113,7 +113,7 @@ def test_branch_refusals():
 
 def test_map_and_associative_scan_refusals():
     _refuses(ValueError, "length must be given", lax.map, lambda x: x, ())
-    _refuses(ValueError, "batch_size", lambda: lax.map(lambda x: x, X, batch_size=0))
+    _refuses(ValueError, "batch_size", lambda: lax.map(lambda x: x, X, batch_size=-1))
     _refuses(ValueError, "equal", lax.associative_scan, lambda a, b: a, (X, X[:2]))
     _refuses(TypeError, "callable", lax.associative_scan, 3, X)
     _refuses(ValueError, "axis", lambda: lax.associative_scan(jnp.add, X, axis=1))

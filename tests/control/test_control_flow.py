@@ -242,9 +242,13 @@ def test_fori_loop_numbers():
     assert _both(lambda: lax.fori_loop(-2, 1, lambda k, c: c + k, 0)) == -3
     assert lax.fori_loop(5, 2, lambda k, c: c + k, 8) == 8
     kinds = []
-    lax.fori_loop(0, 3, lambda k, c: (kinds.append(k.dtype), c)[1], 0)
-    lax.fori_loop(np.uint8(0), np.uint8(3), lambda k, c: (kinds.append(k.dtype), c)[1], 0)
-    assert kinds == [np.int32, np.uint8]
+    note = gf.jit(lambda n, m: lax.fori_loop(n, m, lambda k, c: (kinds.append(k.dtype), c)[1], 0))
+    note(np.uint8(0), np.uint8(3))
+    assert kinds == [np.uint8]
+    # Known bounds are Python ints, whatever their dtype.
+    lax.fori_loop(0, 3, lambda k, c: (kinds.append(k.aval), c)[1], 0)
+    lax.fori_loop(np.uint8(0), np.uint8(3), lambda k, c: (kinds.append(k.aval), c)[1], 0)
+    assert all(aval.dtype == np.int32 and aval.weak_type for aval in kinds[1:])
 
 
 # --- branches ------------------------------------------------------------------------------
@@ -281,9 +285,11 @@ def test_branches_return_their_operands():
     np.testing.assert_array_equal(f(True, x, y)[0], x)
 
 
-def test_python_numbers_yield_to_the_other_branch():
-    out = lax.cond(True, lambda: 1, lambda: jnp.float32(2))
+def test_python_floats_yield_to_the_other_branch():
+    out = lax.cond(True, lambda: 1.0, lambda: jnp.float32(2))
     assert out.dtype == np.float32 and out == 1
+    with pytest.raises(TypeError, match=r"f32\[\] from false_fun and i32\[\] from true_fun"):
+        lax.cond(True, lambda: 1, lambda: jnp.float32(2))
 
 
 def test_the_older_form_of_cond():

@@ -366,6 +366,9 @@ ERRORS = {
     "reduce_max": (lambda: reductions.reduce_max(f32(1), (1,)), ValueError, "distinct dim"),
     "reduce_prod": (lambda: reductions.reduce_prod(np.array([True]), (0,)), TypeError, "number"),
     "reduce_and": (lambda: reductions.reduce_and(f32(1), (0,)), TypeError, "integer or bool"),
+    # Without axes nothing is reduced, and nothing was checked.
+    "reduce_and-no axes": (lambda: reductions.reduce_and(f32(1), ()), TypeError, "integer or bool"),
+    "reduce_sum-no axes": (lambda: reductions.reduce_sum(np.True_, ()), TypeError, "number"),
     "convert_element_type": (
         lambda: convert.convert_element_type_p.shape(
             KEYS, new_dtype=np.dtype("float32"), weak_type=False

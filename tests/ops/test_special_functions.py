@@ -47,6 +47,9 @@ def test_special_values():
         got = np.asarray(call(x))
         assert np.isposinf(got[:6]).all() and np.isnan(got[6])
         np.testing.assert_allclose(got[7], 92.1034, rtol=1e-4)
+    for call in (lax.erf_inv, gf.jit(lax.erf_inv)):
+        # The eager one lost the sign of zero.
+        assert np.signbit(np.asarray(call(np.array([0.0, -0.0], np.float32)))).tolist() == [0, 1]
     assert np.isposinf(lax.igammac(jnp.float32(2), jnp.float32(0)) - 1 + np.inf)
     assert lax.igamma(2.0, np.inf) == 1 and lax.igamma(2.0, 0.0) == 0
     assert np.isnan(lax.igamma(-1.0, 1.0)) and np.isnan(lax.polygamma(0.5, 1.0))

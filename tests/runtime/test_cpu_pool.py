@@ -134,9 +134,12 @@ def test_an_interrupt_ends_a_loop_that_never_would(form):
         "scan": "lax.scan(lambda s, _: (s * 0.5 + 1, None), x, None, length=1 << 40)[0]",
     }
     text = f"""
+        import signal
         import sys
         import gpuflow as gf
         from gpuflow import lax
+        # Whoever started the tests in the background made them ignore it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         f = gf.jit(lambda x: {loops[form]})
         gf.jit(lambda x: x + 1)(1.0)
         print("ready", flush=True)
@@ -155,4 +158,7 @@ def test_an_interrupt_ends_a_loop_that_never_would(form):
             process.wait(2.0)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        try:
+            assert process.wait(60) == 0
+        finally:
+            process.kill()

@@ -68,7 +68,8 @@ def test_argnums_take_every_kind_of_integer():
         assert gf.jacrev(g, argnums=argnums)(2.0, 3.0).item() == 2.0
     assert [v.item() for v in gf.grad(g, argnums=[1, -2])(2.0, 3.0)] == [2.0, 3.0]
     for wrong in (2, -3, 0.0, (0, 5)):
-        with pytest.raises(TypeError, match=r"argnums must name positional arguments"):
+        error = ValueError if wrong == -3 else TypeError
+        with pytest.raises(error, match=r"argnums must name positional arguments"):
             gf.grad(g, argnums=wrong)(2.0, 3.0)
 
 

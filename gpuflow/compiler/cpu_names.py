@@ -1,0 +1,227 @@
+"""The names that a kernel's text uses on the CPU target: what each takes, gives and emits.
+
+A name emits its LLVM instructions where it is called. The text uses these (dtypes are compute
+dtypes, storages are storage dtypes):
+
+    <fn>_<dtype>(...)            a function of kir.scalar
+    cast_<dtype>_<dtype>(x)      a Cast
+    select_<dtype>(p, a, b)      a Select
+    accumulate_add_<dtype>       a sum that may be reordered
+    use_wide_registers()         a mark for the whole function
+    word_pointer(words, k)       word k of an argument block, or word_<storage>
+    column_<dtype>()             COLUMN_BLOCK accumulators on the stack
+    load_<dtype>(p, i), store_<dtype>(p, i, x)
+    reader(storage, scope, scopes), writer(storage, scope, scopes)
+
+The last two make the load and the store of one operand. Operands in different scopes do not
+overlap; all read-only ones share scope 0. LLVM then needs no overlap checks at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import llvmlite.ir as ir
+
+from gpuflow.compiler import cpu_narrow
+from gpuflow.compiler.cpu_emit import Lane, cast, llvm_type
+from gpuflow.compiler.cpu_functions import emit_function
+from gpuflow.kir.scalar import COMPUTE_DTYPES, FUNCTIONS, compute_dtype
+
+COLUMN_BLOCK = 1024
+POINTER = "pointer"
+
+Emit = Callable[..., Any]
+Scopes = tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Named:
+    """A name that kernels call.
+
+    Attributes:
+        parameters: compute dtypes, or "pointer".
+        results: the same; more than one makes a tuple.
+        emit: ``(builder, *LLVM values) -> value, tuple of values or None``.
+    """
+
+    parameters: tuple[str, ...]
+    results: tuple[str, ...]
+    emit: Emit
+
+
+@cache
+def named(name: str) -> Named | None:
+    """What a name of the list above means; None for others."""
+    start, _, last = name.rpartition("_")
+    if name == "use_wide_registers":
+        return Named((), (), _emit_wide_registers)
+    if name.startswith("word_"):
+        return _word(name.removeprefix("word_"))
+    if start == "load" and last in COMPUTE_DTYPES:
+        return _reader(last, None)
+    if start == "store" and last in COMPUTE_DTYPES:
+        return _writer(last, None)
+    if start == "column" and last in COMPUTE_DTYPES:
+        return _column(last)
+    if start == "select" and last in COMPUTE_DTYPES:
+        return _select(last)
+    if start.startswith("cast_"):
+        return _cast(start.removeprefix("cast_"), last)
+    if start.startswith("accumulate_"):
+        return _accumulate(start.removeprefix("accumulate_"), last)
+    if start in FUNCTIONS and last in COMPUTE_DTYPES:
+        return _function(start, last)
+    return None
+
+
+@cache
+def reader(storage: str, scope: int, scopes: int) -> Named:
+    """The load of an operand."""
+    return _reader(storage, (scope, scopes))
+
+
+@cache
+def writer(storage: str, scope: int, scopes: int) -> Named:
+    """The store of an operand."""
+    return _writer(storage, (scope, scopes))
+
+
+def _function(fn: str, dtype: str) -> Named:
+    arity = FUNCTIONS[fn].arity
+    results = tuple(FUNCTIONS[fn].results((dtype,) * arity))
+
+    def emit(builder: Any, *values: Any) -> Any:
+        outs = emit_function(fn, *(Lane(builder, value, dtype) for value in values))
+        return outs[0].value if len(outs) == 1 else tuple(out.value for out in outs)
+
+    return Named((dtype,) * arity, results, emit)
+
+
+def _cast(source: str, dtype: str) -> Named:
+    def emit(builder: Any, value: Any) -> Any:
+        return cast(Lane(builder, value, source), dtype).value
+
+    return Named((source,), (dtype,), emit)
+
+
+def _select(dtype: str) -> Named:
+    def emit(builder: Any, predicate: Any, on_true: Any, on_false: Any) -> Any:
+        return builder.select(predicate, on_true, on_false)
+
+    return Named(("bool", dtype, dtype), (dtype,), emit)
+
+
+def _accumulate(fn: str, dtype: str) -> Named:
+    def emit(builder: Any, running: Any, new: Any) -> Any:
+        operation = {"add": builder.fadd, "mul": builder.fmul}[fn]
+        return operation(running, new, flags=("reassoc", "contract"))
+
+    return Named((dtype, dtype), (dtype,), emit)
+
+
+def _word(storage: str) -> Named:
+    """Words are 8 bytes, and a scalar lies in the low ones."""
+    if storage == POINTER:
+        return Named((POINTER, "int64"), (POINTER,), _emit_word_pointer)
+    emit = partial(_emit_word_scalar, storage)
+    return Named((POINTER, "int64"), (compute_dtype(storage),), emit)
+
+
+def _column(dtype: str) -> Named:
+    def emit(builder: Any) -> Any:
+        kind = ir.ArrayType(_stored_type(dtype), COLUMN_BLOCK)
+        with builder.goto_entry_block():
+            place = builder.alloca(kind)
+            place.align = 64
+        return builder.bitcast(place, ir.IntType(8).as_pointer())
+
+    return Named((), (POINTER,), emit)
+
+
+def _reader(storage: str, scopes: Scopes) -> Named:
+    def emit(builder: Any, pointer: Any, offset: Any) -> Any:
+        place = _element(builder, pointer, offset, storage)
+        loaded = builder.load(place)
+        _set_scope(builder.module, loaded, scopes)
+        return _widened(builder, loaded, storage).value
+
+    return Named((POINTER, "int64"), (compute_dtype(storage),), emit)
+
+
+def _writer(storage: str, scopes: Scopes) -> Named:
+    def emit(builder: Any, pointer: Any, offset: Any, value: Any) -> None:
+        place = _element(builder, pointer, offset, storage)
+        stored = builder.store(_narrowed(builder, value, storage), place)
+        _set_scope(builder.module, stored, scopes)
+
+    return Named((POINTER, "int64", compute_dtype(storage)), (), emit)
+
+
+def _emit_wide_registers(builder: Any) -> None:
+    """Let LLVM use the widest vector registers: it would avoid 512 bits on some processors, on
+    which these loops run up to 1.4 times as fast with them.
+    """
+    # llvmlite refuses attributes that it does not know; a plain set accepts them.
+    set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+
+
+def _stored_type(storage: str) -> ir.Type:
+    if cpu_narrow.is_narrow(storage):
+        return llvm_type(cpu_narrow.code_dtype(storage))
+    return ir.IntType(8) if storage == "bool" else llvm_type(storage)
+
+
+def _element(builder: Any, pointer: Any, offset: Any, storage: str) -> Any:
+    typed = builder.bitcast(pointer, _stored_type(storage).as_pointer())
+    return builder.gep(typed, [offset])
+
+
+def _widened(builder: Any, stored: Any, storage: str) -> Lane:
+    if cpu_narrow.is_narrow(storage):
+        code = Lane(builder, stored, cpu_narrow.code_dtype(storage))
+        return cpu_narrow.widen(code, storage)
+    if storage == "bool":
+        return Lane(builder, stored, "uint8").differs(0)
+    return Lane(builder, stored, storage)
+
+
+def _narrowed(builder: Any, value: Any, storage: str) -> Any:
+    if cpu_narrow.is_narrow(storage):
+        return cpu_narrow.narrow(Lane(builder, value, "float32"), storage).value
+    if storage == "bool":
+        return cast(Lane(builder, value, "bool"), "uint8").value
+    return value
+
+
+def _emit_word_pointer(builder: Any, words: Any, index: Any) -> Any:
+    pointer = ir.IntType(8).as_pointer()
+    return builder.load(builder.gep(builder.bitcast(words, pointer.as_pointer()), [index]))
+
+
+def _emit_word_scalar(storage: str, builder: Any, words: Any, index: Any) -> Any:
+    word = ir.IntType(64)
+    slot = builder.gep(builder.bitcast(words, word.as_pointer()), [index])
+    kind = _stored_type(storage)
+    bits = builder.load(slot)
+    width = {"float": 32, "double": 64}.get(str(kind), getattr(kind, "width", 64))
+    if width < 64:
+        bits = builder.trunc(bits, ir.IntType(width))
+    stored = builder.bitcast(bits, kind) if isinstance(kind, ir.FloatType | ir.DoubleType) else bits
+    return _widened(builder, stored, storage).value
+
+
+def _set_scope(module: ir.Module, instruction: Any, scopes: tuple[int, int] | None) -> None:
+    """Say which scope an access is in, and that it overlaps no access of the others."""
+    if scopes is None:
+        return
+    own, count = scopes
+    domain = module.add_metadata(["gpuflow operands"])
+    every = [module.add_metadata([f"gpuflow scope {k}", domain]) for k in range(count)]
+    others = [scope for k, scope in enumerate(every) if k != own]
+    instruction.set_metadata("alias.scope", module.add_metadata([every[own]]))
+    if others:
+        instruction.set_metadata("noalias", module.add_metadata(others))

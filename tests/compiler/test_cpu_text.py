@@ -1,0 +1,147 @@
+"""The direct compiler of kernel text: it knows all that is printed, and agrees with Numba."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+from cpu_harness import argument_words
+from cuda_programs import PROGRAMS
+from cuda_zoo import zoo
+from plan_on_cuda import plan_of
+
+from gpuflow.compiler import cpu_build
+from gpuflow.compiler.cpu import print_cpu
+from gpuflow.compiler.cpu_build import build_cpu, build_with_numba, load_cpu
+from gpuflow.compiler.cpu_text import Unsupported, module_of
+from gpuflow.compiler.plan import KernelStep
+from gpuflow.compiler.printer import Source
+
+
+def kernel_sources():
+    """The text of every kernel of the zoo and of some plans, each once."""
+    kernels = list(zoo().values())
+    for program in PROGRAMS.values():
+        steps = plan_of(program.function, program.args, program.donate).steps
+        kernels += [step.kernel for step in steps if isinstance(step, KernelStep)]
+    return list({source.text: source for source in map(print_cpu, kernels)}.values())
+
+
+def test_all_that_is_printed_is_known():
+    sources = kernel_sources()
+    assert len(sources) > 70
+    for source in sources:
+        assert str(module_of(source)).count("define") == 1
+
+
+def both(kernel, arrays, extents, strides=None, total=1):
+    """What the two compilers' kernels write."""
+    source = print_cpu(kernel)
+    results = []
+    for built in (build_cpu(source), build_with_numba(source)):
+        copies = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in arrays.items()}
+        words = argument_words(kernel, copies, extents, strides or {})
+        load_cpu(built).call(words.ctypes.data, 0, total)
+        results.append(copies)
+    return results
+
+
+RANDOM = np.random.default_rng(0)
+ROWS = RANDOM.standard_normal((7, 133)).astype(np.float32)
+ROWS[2, 5], ROWS[3, 0], ROWS[4, 1] = np.nan, np.inf, -np.inf
+STRIDES = {("x", "i0"): 133, ("o", "i0"): 133, ("largest", "i0"): 1, ("place", "i0"): 1}
+BATCH = ROWS[:6, :132].reshape(2, 3, 132).copy()
+CASES = {
+    "map": ({name: ROWS[0] for name in "xy"} | {"o": ROWS[1] * 0}, {"i0": 133}, None, 133),
+    "row": ({"x": ROWS, "o": np.zeros_like(ROWS)}, {"i0": 7, "i1": 133}, STRIDES, 7),
+    "row_tuple": (
+        {"x": ROWS, "position": 0, "largest": np.zeros(7, np.float32),
+         "place": np.zeros(7, np.int32)},
+        {"i0": 7, "i1": 133}, {**STRIDES, ("position", "i1"): 1}, 7,
+    ),
+    "column": (
+        {"x": ROWS, "o": np.zeros(133, np.float32)}, {"row": 7, "column": 133},
+        {("x", "row"): 133}, 133,
+    ),
+    "column_between": (
+        {"x": BATCH, "scale": np.float32(0.5), "mean": np.zeros(3, np.float32),
+         "o": np.zeros_like(BATCH)},
+        {"channel": 3, "image": 2, "pixel": 132},
+        {("x", "channel"): 132, ("x", "image"): 396, ("o", "channel"): 132,
+         ("o", "image"): 396, ("mean", "channel"): 1}, 3,
+    ),
+    "full": (
+        {"x": ROWS[0], "scale": np.float32(2), "norm": np.zeros((), np.float32),
+         "largest": np.zeros((), np.float32), "square": ROWS[0] * 0}, {"i0": 133}, None, 1,
+    ),
+    "loop": (
+        {"x": np.arange(1, 100), "o": np.zeros(99, np.int32)}, {"i0": 99}, None, 99,
+    ),
+    "no_axes": (
+        {"x": np.full((), 2, np.float32), "y": np.float32(3), "o": np.zeros((), np.float32)},
+        {}, None, 1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_compilers_give_the_same_numbers(name):
+    kernel = zoo()[name]
+    arrays, extents, strides, total = CASES[name]
+    direct, by_numba = both(kernel, arrays, extents, strides, total)
+    for key in arrays:
+        # Products and sums may be contracted here and not there.
+        np.testing.assert_allclose(direct[key], by_numba[key], rtol=2e-6, atol=1e-7)
+
+
+def text_of(body):
+    return Source(f"def kernel(words, lo, hi):\n{textwrap.indent(body, '    ')}", "kernel", "cpu")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "x = [1, 2]", "x = 'text'", "x = lo < hi < 3", "x = lo + np.float32(1)", "lo = 3",
+        "x = lo / hi", "x = lo\nx = np.float32(lo)", "x = unknown(lo)", "x = missing",
+        "for k in range(0, lo, 2):\n    pass", "for k in words:\n    pass",
+        "while lo < hi:\n    pass", "return lo", "x, y = lo, hi", "x = np.int32(np.float32(2))",
+        "x = np.float16(2)", "if lo:\n    pass", "x = ~np.float32(1)", "x = not lo",
+        "x = np.float32(1) & np.float32(2)", "x = lo % hi", "x: int = lo", "with lo:\n    pass",
+    ],
+)  # fmt: skip
+def test_other_texts_are_refused(body):
+    with pytest.raises(Unsupported):
+        module_of(text_of(body))
+
+
+def test_numba_compiles_what_is_refused(monkeypatch):
+    def refuse(source):
+        raise Unsupported(source.entry)
+
+    monkeypatch.setattr(cpu_build, "module_of", refuse)
+    arrays, extents, strides, total = CASES["row"]
+    kernel = zoo()["row"]
+    built = build_cpu(print_cpu(kernel))
+    words = argument_words(kernel, arrays, extents, strides)
+    load_cpu(built).call(words.ctypes.data, 0, total)
+    wide = np.exp(ROWS[0].astype(np.float64) - ROWS[0].max())
+    np.testing.assert_allclose(arrays["o"][0], wide / wide.sum(), rtol=4e-6)
+
+
+def test_a_build_imports_no_numba(tmp_path):
+    """Numba takes half a second to load: the first call of a program would feel it."""
+    program = """
+        import sys
+        import gpuflow as gf
+        import gpuflow.numpy as jnp
+        x = jnp.arange(1000.0)
+        gf.jit(lambda x: gf.nn.softmax(jnp.sin(x)).reshape(10, 100).sum(0))(x)
+        assert "numba" not in sys.modules, "numba"
+    """
+    environment = {**os.environ, "GPUFLOW_CACHE_DIR": str(tmp_path)}
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], env=environment, check=True, timeout=120
+    )
+    assert list(tmp_path.rglob("*")), "nothing was built"
