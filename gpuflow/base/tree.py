@@ -5,6 +5,7 @@ Source: optree's own semantics with ``none_is_leaf=False``, in the namespace "gp
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -56,8 +57,17 @@ def children(treedef: TreeDef) -> list[TreeDef]:
 
 def is_node_type(cls: type) -> bool:
     """Whether values of ``cls`` are containers."""
-    found = optree.register_pytree_node.get(cls, namespace=NAMESPACE)  # type: ignore[attr-defined]
-    return found is not None or optree.is_namedtuple_class(cls)
+    return _entry(cls) is not None or optree.is_namedtuple_class(cls)
+
+
+def is_namedtuple_type(cls: type) -> bool:
+    """Whether ``cls`` is a namedtuple that nobody registered with functions of its own."""
+    found = _entry(cls)
+    return found is not None and found.kind is optree.PyTreeKind.NAMEDTUPLE
+
+
+def _entry(cls: type) -> Any:
+    return optree.register_pytree_node.get(cls, namespace=NAMESPACE)  # type: ignore[attr-defined]
 
 
 def register_node(
@@ -66,12 +76,15 @@ def register_node(
     unflatten_function: Callable[[Any, Any], Any],
 ) -> None:
     """Make ``cls`` a pytree node: ``flatten -> (children, aux)``, ``unflatten(aux, children)``."""
-    if is_node_type(cls):
+    if is_node_type(cls) and not is_namedtuple_type(cls):
         raise ValueError(
             f"[tree] a class must be registered once; got {cls.__name__} again. "
             "Fix: drop one registration."
         )
-    optree.register_pytree_node(cls, flatten_function, unflatten_function, namespace=NAMESPACE)
+    with warnings.catch_warnings():
+        # optree warns of namedtuples, which may have functions of their own.
+        warnings.simplefilter("ignore", UserWarning)
+        optree.register_pytree_node(cls, flatten_function, unflatten_function, namespace=NAMESPACE)
 
 
 def _is_none(item: Any) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 from weakref import WeakSet
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
+from gpuflow.base.tree_text import Read, reader
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.program import inline
 from gpuflow.control.jit import close_over, jit_p, operand_avals
@@ -22,8 +24,26 @@ from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
 from gpuflow.ops.device import device_put
 from gpuflow.runtime.array import Array, from_numpy
+from gpuflow.runtime.device import default_device
 
 _functions: WeakSet[JitFunction] = WeakSet()
+# Functions that are called with more structures than this find them by flattening.
+_MOST_FORMS = 4
+
+
+@dataclass(frozen=True)
+class Form:
+    """A structure of arguments and what was traced for it.
+
+    Attributes:
+        treedef: of ``(args, kwargs)``.
+        read: takes the arguments apart; None if they have another structure.
+        entries: by the settings and the types of the leaves.
+    """
+
+    treedef: tree.TreeDef
+    read: Read
+    entries: dict[tuple[Any, ...], Entry]
 
 
 def clear_functions() -> None:
@@ -41,20 +61,29 @@ class JitFunction:
         self._options = options
         self._has_statics = bool(self._options.static_argnums or self._options.static_argnames)
         self._entries: dict[Any, Entry] = {}
-        self._flat_entries: dict[Any, Entry] = {}
+        self._forms: list[Form] = []
         _functions.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         settings = config.trace_context()
+        is_eager = thread_state.trace is eval_trace
+        if is_eager:
+            # The common case: arrays in a tree that was seen before.
+            for form in self._forms:
+                leaves = form.read((args, kwargs))
+                if leaves is None:
+                    continue
+                try:
+                    entry = form.entries[settings, *[leaf.aval for leaf in leaves]]
+                    if entry.consts:
+                        leaves = [*entry.consts, *leaves]
+                    arrays = [leaf._data for leaf in leaves]
+                except (KeyError, AttributeError):
+                    break  # new types, other values than Arrays, or deleted ones
+                device = leaves[-1].device if leaves else default_device()
+                return entry.build(entry.executable.run(arrays, leaves, device))
         if settings.disable_jit:
             return self._function(*args, **kwargs)
-        is_eager = thread_state.trace is eval_trace
-        if is_eager and not kwargs and not self._has_statics:
-            # The common case, arrays as arguments, needs no flattening.
-            entry = self._flat_entries.get((settings, *[type(x) is Array and x.aval for x in args]))
-            if entry is not None:
-                outs = entry.executable([*entry.consts, *args])
-                return tree.unflatten(entry.out_tree, outs)
         leaves, entry = self._find(args, kwargs)
         operands = [*entry.consts, *leaves]
         if is_eager:
@@ -116,7 +145,7 @@ class JitFunction:
     def clear_cache(self) -> None:
         """Forget all traced signatures."""
         self._entries.clear()
-        self._flat_entries.clear()
+        self._forms.clear()
 
     def _cache_size(self) -> int:
         return len(self._entries)
@@ -148,10 +177,19 @@ class JitFunction:
                 self._entries[key] = entry
                 # What has to be moved or checked takes the way through _run.
                 is_plain = not (settings.debug_nans or settings.debug_infs or self._options.device)
-                is_flat = not kwargs and not statics and all(type(arg) is Array for arg in args)
-                if is_plain and is_flat:
-                    self._flat_entries[settings, *avals] = entry
+                if is_plain and not self._has_statics:
+                    self._remember(treedef, (settings, *avals), entry)
         return leaves, entry
+
+    def _remember(self, treedef: tree.TreeDef, key: tuple[Any, ...], entry: Entry) -> None:
+        """Let calls with Arrays of these types find the entry without flattening."""
+        for form in self._forms:
+            if form.treedef == treedef:
+                form.entries[key] = entry
+                return
+        read = reader(treedef)
+        if read is not None and len(self._forms) < _MOST_FORMS:
+            self._forms.append(Form(treedef, read, {key: entry}))
 
     def _split_static(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

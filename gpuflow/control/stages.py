@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes, tree
+from gpuflow.base.tree_text import Build, builder
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.plan import KernelStep, Step, bytes_of, nbytes
 from gpuflow.core.aval import ShapedArray, aval_of, register_value_type
@@ -26,6 +27,14 @@ class Entry:
     out_tree: tree.TreeDef
     donated: tuple[bool, ...]
     _executable: Executable | None = None
+    _build: Build | None = None
+
+    @property
+    def build(self) -> Build:
+        """Makes the tree of results from a list of its leaves."""
+        if self._build is None:
+            self._build = builder(self.out_tree)
+        return self._build
 
     @property
     def executable(self) -> Executable:

@@ -179,6 +179,8 @@ def aval_of(value: Any) -> ShapedArray:
     Raises:
         TypeError: ``value`` is not an array or a number.
     """
+    if isinstance(value, HasAval):
+        return value.aval
     rule = _aval_rules.get(type(value))
     if rule is None:
         rule = _inherited_rule(type(value))

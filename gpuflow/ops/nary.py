@@ -25,6 +25,8 @@ _PYTHON_SCALARS = (bool, int, float, complex)
 
 def match_scalars(x: Any, y: Any) -> tuple[Any, Any]:
     """Give a Python scalar the dtype of the other operand."""
+    if type(x) is type(y):
+        return x, y  # the common case
     if type(x) in _PYTHON_SCALARS:
         if type(y) in _PYTHON_SCALARS:
             kind = max(type(x), type(y), key=_PYTHON_SCALARS.index)
@@ -237,8 +239,8 @@ def elementwise(
 
     def run(xp: Any, *arrays: Any) -> Any:
         out = impl(xp, *arrays)
-        wanted = result(arrays[0].dtype) if result is not None else arrays[0].dtype
-        return out if out.dtype == wanted else out.astype(wanted)
+        wanted = arrays[0].dtype if result is None else result(arrays[0].dtype)
+        return out if out.dtype is wanted or out.dtype == wanted else out.astype(wanted)
 
     primitive = define(
         name,

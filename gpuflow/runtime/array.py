@@ -29,7 +29,8 @@ class Array(HasAval, metaclass=_ArrayClass):
 
     Args:
         data: a C-contiguous NumPy array of the aval's shape and storage dtype that nobody else
-            writes to; None once the array was deleted.
+            writes to. Its slot is empty once the array was deleted, so that whoever takes it
+            need not ask.
         aval: its shape, dtype and weak type.
         device: where it lives.
     """
@@ -37,7 +38,7 @@ class Array(HasAval, metaclass=_ArrayClass):
     __slots__ = ("__weakref__", "_data", "aval", "device")
     __array_priority__ = 100
 
-    def __init__(self, data: np.ndarray | None, aval: ShapedArray, device: Device) -> None:
+    def __init__(self, data: np.ndarray, aval: ShapedArray, device: Device) -> None:
         self._data = data
         self.aval = aval
         self.device = device
@@ -49,9 +50,10 @@ class Array(HasAval, metaclass=_ArrayClass):
         Raises:
             DeletedArrayError: the array was donated or deleted.
         """
-        if self._data is None:
+        try:
+            return self._data
+        except AttributeError:
             raise_deleted(self)
-        return self._data
 
     @property
     def nbytes(self) -> int:
@@ -67,17 +69,18 @@ class Array(HasAval, metaclass=_ArrayClass):
 
     def block_until_ready(self) -> Array:
         """Wait until the values are computed, and return the array."""
-        if self._data is None:
+        if self.is_deleted():
             raise_deleted(self)
         return self
 
     def is_deleted(self) -> bool:
         """Whether the array was donated or deleted."""
-        return self._data is None
+        return not hasattr(self, "_data")
 
     def delete(self) -> None:
         """Free the memory now; later use raises."""
-        self._data = None
+        if hasattr(self, "_data"):
+            del self._data
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if dtypes.is_extended(self.aval.dtype):
@@ -166,7 +169,7 @@ class Array(HasAval, metaclass=_ArrayClass):
         return str(self)
 
     def __repr__(self) -> str:
-        if self._data is None:
+        if self.is_deleted():
             return f"Array({self.aval}, deleted)"
         if dtypes.is_extended(self.aval.dtype):
             words = self.data.view(np.uint32).reshape(*self.aval.shape, -1)

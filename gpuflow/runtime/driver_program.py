@@ -6,9 +6,8 @@ products without Python between them; libraries and host functions are called fr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -20,10 +19,10 @@ from gpuflow.compiler.plan import (
     carried_places,
     kept_carries,
 )
-from gpuflow.core.aval import aval_of, storage_dtype
+from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
 from gpuflow.core.jaxpr import Literal, Var
 from gpuflow.core.lowering import Library
-from gpuflow.runtime.array import as_numpy
+from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.driver_cpu import CpuDriver
 from gpuflow.runtime.inner_programs import runner
 from gpuflow.runtime.memory import SMALLEST_POOLED, Arena, address, allocate
@@ -33,9 +32,20 @@ from gpuflow.runtime.program_text import DriverText
 
 
 def build_driver(
-    plan: Plan, memory: Arena, driver: CpuDriver
-) -> Callable[[list[np.ndarray]], list[Any]]:
-    """Print and load the driver of a plan, for one arena of one device."""
+    plan: Plan, memory: Arena, driver: CpuDriver, out_avals: Sequence[ShapedArray] = ()
+) -> Callable[..., list[Array]]:
+    """Print and load the driver of a plan, for one arena of one device.
+
+    Args:
+        plan: the plan.
+        memory: where its temporaries are.
+        driver: the device.
+        out_avals: types of the outputs; none for a program inside another, which writes where it
+            is told and returns nothing.
+
+    Returns:
+        ``function(operands, device)``: operands as NumPy arrays, outputs as Arrays.
+    """
     text = DriverText()
     places = _Places(plan, memory, driver, text)
     for step in plan.steps:
@@ -51,8 +61,12 @@ def build_driver(
         else:
             _call_step(step, places, text)
     places.finish_native()
-    outs = "" if plan.given else ", ".join(_output(out, places, text) for out in plan.outputs)
-    return text.finish(f"[{outs}]", {"empty": np.empty, "allocate": allocate})
+    outs = [_output(out, places, text) for out in plan.outputs] if out_avals else []
+    results = [
+        _result(name, aval, text) for name, aval in zip(outs, out_avals, strict=True)
+    ]
+    names = {"empty": np.empty, "allocate": allocate, "new": object.__new__, "Array": Array}
+    return text.finish(f"[{', '.join(results)}]", names)
 
 
 class _Places:
@@ -198,8 +212,19 @@ def _library_call(step: CallStep) -> Callable[..., None]:
 
 def _output(out: int | Var | Literal, places: _Places, text: DriverText) -> str:
     if isinstance(out, int):
-        return str(out)
+        return f"operands[{out}]"
     if isinstance(out, Literal):
         value = np.asarray(out.value, storage_dtype(out.aval.dtype))
         return f"{text.constant('literal', value)}.copy()"
     return places.array(out)
+
+
+def _result(name: str, aval: ShapedArray, text: DriverText) -> str:
+    """An output's array as an Array, made without a call of its ``__init__``."""
+    result = text.fresh("result")
+    kind = text.constant("aval", aval)
+    text.line(f"{result} = new(Array)")
+    text.line(f"{result}._data = {name}")
+    text.line(f"{result}.aval = {kind}")
+    text.line(f"{result}.device = device")
+    return result

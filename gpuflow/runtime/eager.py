@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextvars import Context
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,12 +11,31 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.config import Settings, config
 from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
+from gpuflow.core.lowering import Elementwise
 from gpuflow.core.trace import Tracer, check_not_leaked
-from gpuflow.runtime.array import Array, as_numpy, raise_deleted
+from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import Device, default_device
 
-_out_avals: dict[Any, Any] = {}
-_MAX_SHAPES = 16384
+_MAX_CALLS = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is known of an op on operands of certain types.
+
+    Attributes:
+        outs: what the shape rule gave.
+        is_plain: one op of NumPy on each element, which runs nobody else's code.
+    """
+
+    outs: Any
+    is_plain: bool
+
+
+_calls: dict[Any, Call] = {}
+# Contexts in which NumPy warns of nothing. To enter one costs a tenth of ``np.errstate``; it
+# serves one call at a time.
+_quiet: list[Context] = []
 
 
 def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
@@ -22,25 +43,28 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
     if primitive.execute is not None:
         _refuse_tracers(primitive, operands)
         return primitive.execute(operands, params)
-    arrays, avals, device = [], [], None
-    for value in operands:
-        if type(value) is Array:
-            if value._data is None:
-                raise_deleted(value)
-            arrays.append(value._data)
-            avals.append(value.aval)
-            device = value.device
-        else:
-            _refuse_tracers(primitive, (value,))
-            aval = aval_of(value)
-            arrays.append(as_numpy(value, aval))
-            avals.append(aval)
+    device = None
+    try:
+        arrays = [value._data for value in operands]
+        avals = [value.aval for value in operands]
+        if operands:
+            device = operands[-1].device
+    except AttributeError:
+        arrays, avals, device = _converted(primitive, operands)
     if primitive.device is not None:
         device = primitive.device(params) or device
     device = device or default_device()
-    outs = out_avals(primitive, tuple(avals), params)
-    with np.errstate(all="ignore"):
-        results = primitive.impl(np, *arrays, **params)
+    call = known_call(primitive, tuple(avals), params)
+    outs = call.outs
+    if call.is_plain:
+        context = _quiet.pop() if _quiet else _quiet_context()
+        try:
+            results = context.run(primitive.impl, np, *arrays, **params)
+        finally:
+            _quiet.append(context)
+    else:
+        with np.errstate(all="ignore"):
+            results = primitive.impl(np, *arrays, **params)
     if not primitive.multiple_results:
         return _wrap(primitive, results, outs, device, arrays)
     return [
@@ -49,18 +73,46 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
     ]
 
 
-def out_avals(primitive: Any, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Any:
-    """The shape rule, remembered for hashable params."""
+def _converted(
+    primitive: Any, operands: tuple[Any, ...]
+) -> tuple[list[np.ndarray], list[ShapedArray], Device | None]:
+    """Data, types and device of operands of which some are no Arrays, or deleted ones."""
+    arrays, avals, device = [], [], None
+    for value in operands:
+        aval = aval_of(value)
+        if type(value) is Array:
+            arrays.append(value.data)
+            device = value.device
+        else:
+            _refuse_tracers(primitive, (value,))
+            arrays.append(as_numpy(value, aval))
+        avals.append(aval)
+    return arrays, avals, device
+
+
+def _quiet_context() -> Context:
+    context = Context()
+    context.run(np.seterr, all="ignore")
+    return context
+
+
+def known_call(primitive: Any, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Call:
+    """The shape rule's answer, remembered for hashable params."""
+    key = (primitive, avals, tuple(params.items()) if params else ())
     try:
-        key = (primitive, avals, tuple(params.items()))
-        found = _out_avals.get(key)
+        found = _calls.get(key)
     except TypeError:
-        return primitive.shape(*avals, **params)
+        return _new_call(primitive, avals, params)
     if found is None:
-        if len(_out_avals) > _MAX_SHAPES:
-            _out_avals.clear()
-        found = _out_avals[key] = primitive.shape(*avals, **params)
+        if len(_calls) > _MAX_CALLS:
+            _calls.clear()
+        found = _calls[key] = _new_call(primitive, avals, params)
     return found
+
+
+def _new_call(primitive: Any, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Call:
+    outs = primitive.shape(*avals, **params)
+    return Call(outs, isinstance(primitive.lower, Elementwise))
 
 
 def _refuse_tracers(primitive: Any, operands: tuple[Any, ...]) -> None:
@@ -72,9 +124,13 @@ def _refuse_tracers(primitive: Any, operands: tuple[Any, ...]) -> None:
 def _wrap(
     primitive: Any, result: Any, aval: ShapedArray, device: Device, operands: list[np.ndarray]
 ) -> Array:
-    dtype = storage_dtype(aval.dtype)
-    data = np.asarray(result)
-    shared = data.base is not None or any(data is operand for operand in operands)
+    data = result if type(result) is np.ndarray else np.asarray(result)
+    shared = data.base is not None
+    for operand in operands:
+        shared = shared or data is operand
+    dtype = aval.dtype
+    if data.dtype is not dtype:
+        dtype = storage_dtype(dtype)
     if shared or data.dtype != dtype or not data.flags.c_contiguous:
         # Results own their memory, so that donation can never reach another array's buffer.
         data = np.array(data, dtype=dtype, order="C", copy=True)

@@ -20,7 +20,7 @@ from gpuflow.compiler.plan import Step, bytes_of, calls_python, flops_of
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.trace import Tracer, check_not_leaked
-from gpuflow.runtime.array import Array, as_numpy, raise_deleted
+from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import Device, default_device
 from gpuflow.runtime.driver_cpu import cpu_driver
 from gpuflow.runtime.driver_program import build_driver
@@ -70,10 +70,8 @@ class Executable:
         self._drivers: dict[Arena, tuple[int, Callable[..., list[Any]]]] = {}
         settings = config.trace_context()  # a part of jit's key: programs of others differ
         self._checked = settings if settings.debug_nans or settings.debug_infs else None
-        self._wrap = [
-            None if isinstance(out, int) else aval
-            for out, aval in zip(self.plan.outputs, jaxpr.out_avals, strict=True)
-        ]
+        self._out_avals = jaxpr.out_avals
+        self._forwarded = [out for out in self.plan.outputs if isinstance(out, int)]
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -84,14 +82,27 @@ class Executable:
         arrays, device = [], None
         for value, aval in zip(operands, self.in_avals, strict=True):
             if type(value) is Array:
-                if value._data is None:
-                    raise_deleted(value)
-                arrays.append(value._data)
+                arrays.append(value.data)
                 device = value.device
             else:
                 if isinstance(value, Tracer):
                     check_not_leaked(value, "jit")
                 arrays.append(as_numpy(value, aval))
+        for k in self._forwarded:
+            if type(operands[k]) is not Array:
+                arrays[k] = arrays[k].copy()
+        return self.run(arrays, operands, device or default_device())
+
+    def run(
+        self, arrays: list[np.ndarray], operands: Sequence[Any], device: Device
+    ) -> list[Array]:
+        """Run the program on data that is there.
+
+        Args:
+            arrays: the data of each operand, in a list that nobody else uses.
+            operands: the operands themselves, to delete what is donated.
+            device: where the outputs are.
+        """
         if self.donated:
             self._check_donated(operands)
             for k in self._overwritten:
@@ -103,16 +114,16 @@ class Executable:
             driver = self._driver(memory)
             if self._calls_python:
                 with np.errstate(all="ignore"):
-                    made = driver(arrays)
+                    results = driver(arrays, device)
             else:
-                made = driver(arrays)
+                results = driver(arrays, device)
         except BaseException:
             self._delete_donated(operands)  # a host function raised: they may be overwritten
             raise
         finally:
             arenas.release(memory)
-        results = self._results(made, operands, device or default_device())
-        self._delete_donated(operands)
+        if self.donated:
+            self._delete_donated(operands)
         if self._checked is not None:
             for array in results:
                 check_finite("jit", array.data, array.aval, self._checked)
@@ -122,23 +133,6 @@ class Executable:
         for k in self.donated:
             if type(operands[k]) is Array:
                 operands[k].delete()
-
-    def _results(self, made: list[Any], operands: Sequence[Any], device: Device) -> list[Any]:
-        results = []
-        for item, aval in zip(made, self._wrap, strict=True):
-            if aval is not None:
-                results.append(Array(item, aval, device))
-                continue
-            value = operands[item]
-            if type(value) is Array and item not in self.donated:
-                # An array of its own: donating or deleting the result leaves the operand alone.
-                results.append(Array(value.data, value.aval, value.device))
-            else:
-                own = self.in_avals[item]
-                data = as_numpy(value, own)
-                fresh = data if type(value) is Array else np.array(data, copy=True)
-                results.append(Array(fresh, own, device))
-        return results
 
     def _check_donated(self, operands: Sequence[Any]) -> None:
         if len({id(value) for value in operands}) == len(operands):
@@ -159,7 +153,7 @@ class Executable:
         generation, driver = self._drivers.get(memory, (-1, None))
         if driver is None or generation != memory.generation:
             memory.reserve(self.plan.arena_bytes)
-            driver = build_driver(self.plan, memory, cpu_driver())
+            driver = build_driver(self.plan, memory, cpu_driver(), self._out_avals)
             self._drivers[memory] = (memory.generation, driver)
         return driver
 

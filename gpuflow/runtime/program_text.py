@@ -42,9 +42,9 @@ class DriverText:
         self.lines.append(text)
 
     def finish(self, result: str, names: dict[str, Any]) -> Callable[..., Any]:
-        """Compile the driver, a function of the operand arrays."""
+        """Compile the driver, a function of the operand arrays and the device of its outputs."""
         body = "\n".join("    " + line for line in [*self.lines, f"return {result}"])
-        source = f"def driver(operands):\n{body}\n"
+        source = f"def driver(operands, device=None):\n{body}\n"
         namespace = {**names, **self.namespace, "__kept__": self._kept}
         exec(compile(source, "<gpuflow driver>", "exec"), namespace)
         function = namespace["driver"]
