@@ -26,6 +26,7 @@ from gpuflow.api import disable_jit as disable_jit
 from gpuflow.api import enable_x64 as enable_x64
 from gpuflow.api import ensure_compile_time_eval as ensure_compile_time_eval
 from gpuflow.api import eval_shape as eval_shape
+from gpuflow.api import explain as explain
 from gpuflow.api import jit as jit
 from gpuflow.api import local_devices as local_devices
 from gpuflow.api import make_jaxpr as make_jaxpr

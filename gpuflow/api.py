@@ -152,6 +152,21 @@ def make_jaxpr(
     return _named(make_jaxpr_f, fun, "make_jaxpr")
 
 
+def explain(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Print how ``fun(*args, **kwargs)`` runs as a compiled program, without running it.
+
+    For each step: the kernel or library call, its equations with their source lines, what it reads
+    and writes, floating-point operations and bytes, the file with the generated source, and why
+    its results are stored instead of being used in the same kernel.
+
+    Args:
+        fun: a function, jitted or not.
+        args, kwargs: arrays or ShapeDtypeStructs, in trees.
+    """
+    jitted = fun if isinstance(fun, JitFunction) else jit(fun)
+    print(jitted.lower(*args, **kwargs).compile().explain())
+
+
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The shapes and dtypes of ``fun(*args, **kwargs)``, without computing anything.
 

@@ -74,6 +74,7 @@ class Environment:
     cpu_devices: int = 1
     num_threads: int = 1
     cache_folder: Path = Path()
+    cache_limit: int = 1 << 30
     debug: int = 0
     dump: str = ""
     check: bool = False
@@ -90,6 +91,7 @@ def read_environment() -> Environment:
         cpu_devices=_integer("GPUFLOW_CPU_DEVICES", 1, 1),
         num_threads=_integer("GPUFLOW_NUM_THREADS", _cpu_count(), 1),
         cache_folder=Path(folder) if folder else _default_cache_folder(),
+        cache_limit=_integer("GPUFLOW_CACHE_LIMIT", 1 << 30, 0),
         debug=_integer("GPUFLOW_DEBUG", 0, 0),
         dump=os.environ.get("GPUFLOW_DUMP", ""),
         check=_flag("GPUFLOW_CHECK", False),

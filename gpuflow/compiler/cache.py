@@ -28,6 +28,9 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from gpuflow.base.errors import CacheWarning
+from gpuflow.compiler.cache_size import trim
+
+_WRITES_BETWEEN_LOOKS = 256  # at the folder's size; a process looks after its first write
 
 Loaded = TypeVar("Loaded")
 
@@ -115,10 +118,13 @@ class KernelCache:
 
     Args:
         folder: Where the files go; made when the first kernel is stored. None: nothing is stored.
+        limit: Bytes above which entries that lay unused longest are deleted; 0: none.
     """
 
-    def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+    def __init__(self, folder: str | os.PathLike[str] | None, limit: int = 0) -> None:
         self.folder = Path(folder) if folder is not None else None
+        self.limit = limit
+        self._written = 0
         self.stats = CacheStats()
         self._lock = threading.Lock()
         self._warned = False
@@ -207,6 +213,8 @@ class KernelCache:
         try:
             return self._parse(key, json.loads(text))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            if not description.exists():
+                return None  # another process has just deleted the entry
             self._warn(f"holds a damaged kernel {key[:12]} ({type(error).__name__}: {error})")
             return None
 
@@ -248,6 +256,9 @@ class KernelCache:
                 path = self.path(key, suffix)
                 assert path is not None
                 _replace_file(path, content)
+            if self.limit and self._written % _WRITES_BETWEEN_LOOKS == 0:
+                trim(self.folder, self.limit)
+            self._written += 1
         except OSError as error:
             self._warn(f"cannot be written ({error})")
 

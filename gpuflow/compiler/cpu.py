@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from functools import cache as cached
+from pathlib import Path
 
 from gpuflow.base.config import config
 from gpuflow.compiler import (
     cpu_build,
+    cpu_coefficients,
     cpu_column,
     cpu_emit,
     cpu_functions,
     cpu_intrinsics,
     cpu_libm,
+    cpu_llvm,
     cpu_names,
     cpu_narrow,
+    cpu_narrow_rows,
+    cpu_polynomials,
     cpu_printer,
+    cpu_rows,
     cpu_text,
+    cpu_tiles,
     printer,
 )
 from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest, version_of
 from gpuflow.compiler.cpu_build import LoadedKernel, Object, build_cpu, host_identity, load_cpu
 from gpuflow.compiler.cpu_column import ColumnPrinter
+from gpuflow.compiler.cpu_narrow_rows import NarrowRowPrinter, is_narrow
 from gpuflow.compiler.cpu_printer import CpuPrinter
+from gpuflow.compiler.cpu_rows import keep_row_values
+from gpuflow.compiler.cpu_tiles import TilePrinter
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.printer import Source
 from gpuflow.kir import nodes, scalar, walk
-from gpuflow.kir.nodes import Kernel
+from gpuflow.kir.nodes import Kernel, Mode
 from gpuflow.kir.text import kernel_text
 from gpuflow.kir.verify import verify
 
@@ -36,14 +46,20 @@ _EMITTERS = (
     walk,
     printer,
     cpu_printer,
+    cpu_rows,
     cpu_column,
     cpu_intrinsics,
     cpu_functions,
     cpu_emit,
     cpu_libm,
+    cpu_llvm,
     cpu_names,
     cpu_narrow,
+    cpu_narrow_rows,
+    cpu_polynomials,
+    cpu_coefficients,
     cpu_text,
+    cpu_tiles,
     cpu_build,
 )
 
@@ -57,8 +73,15 @@ def print_cpu(kernel: Kernel) -> Source:
     Returns:
         The module's text; its function is ``Source.entry``.
     """
-    chosen = ColumnPrinter if kernel.kind == "column" else CpuPrinter
-    return chosen(kernel).source()
+    if kernel.kind == "column":
+        return ColumnPrinter(kernel).source()
+    if kernel.kind == cpu_tiles.KIND:
+        return TilePrinter(kernel).source()
+    kept = keep_row_values(kernel)
+    if is_narrow(kernel):
+        fresh = frozenset(o.name for o in kernel.operands if o.mode is Mode.OUT)
+        return NarrowRowPrinter(kept, fresh).source()
+    return CpuPrinter(kept).source()
 
 
 @cached
@@ -85,8 +108,17 @@ def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> Load
     """
     if check:
         verify(kernel)
-    key = cache_key(kernel_text(kernel), cache_parts())
+    key = _key(kernel)
     return cache.once(key, lambda: _load(kernel, key, cache))
+
+
+def source_path(kernel: Kernel, cache: KernelCache) -> Path | None:
+    """The file in which a built kernel's source lies; None if the cache keeps no files."""
+    return cache.path(_key(kernel), "py")
+
+
+def _key(kernel: Kernel) -> str:
+    return cache_key(kernel_text(kernel), cache_parts())
 
 
 def _load(kernel: Kernel, key: str, cache: KernelCache) -> LoadedKernel:

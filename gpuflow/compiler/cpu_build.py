@@ -22,6 +22,7 @@ import llvmlite.ir as ir
 
 from gpuflow.compiler import cpu_libm
 from gpuflow.compiler.cpu_intrinsics import Intrinsics
+from gpuflow.compiler.cpu_llvm import host_machine, imports, object_code, optimized
 from gpuflow.compiler.cpu_text import Unsupported, module_of
 from gpuflow.compiler.printer import Source
 
@@ -90,8 +91,8 @@ def build_cpu(source: Source) -> Object:
     except Unsupported:
         return build_with_numba(source)
     machine = host_machine()
-    optimized = _optimized(module, machine)
-    return Object(machine.emit_object(optimized), source.entry, _imports(optimized))
+    built = _optimized(module, machine)
+    return Object(object_code(built, machine), source.entry, imports(built))
 
 
 def build_with_numba(source: Source) -> Object:
@@ -99,7 +100,7 @@ def build_with_numba(source: Source) -> Object:
     toolkit = _load_numba()
     with toolkit.compiler_lock:
         library, entry = _compile(toolkit, source)
-        return Object(library._get_compiled_object(), entry, _imports(library._final_module))
+        return Object(library._get_compiled_object(), entry, imports(library._final_module))
 
 
 def assembly(source: Source) -> str:
@@ -110,15 +111,7 @@ def assembly(source: Source) -> str:
 
 def _optimized(module: ir.Module, machine: Any) -> Any:
     """The module as LLVM sees it, after its passes."""
-    module.triple = machine.triple
-    module.data_layout = str(machine.target_data)
-    parsed = llvm.parse_assembly(str(module))
-    parsed.verify()
-    options = llvm.PipelineTuningOptions(speed_level=3)
-    options.loop_vectorization = True
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(parsed, builder)
-    return parsed
+    return optimized(str(module), machine, finish=cpu_libm.inline_variants)
 
 
 def _compile(toolkit: _Toolkit, source: Source) -> tuple[Any, str]:
@@ -155,12 +148,6 @@ def _register_functions() -> None:
             llvm.add_symbol(symbol, address)
 
 
-def _imports(module: Any) -> tuple[str, ...]:
-    """Declared functions that a linker may have to find; LLVM's intrinsics are not."""
-    declared = (f.name for f in module.functions if f.is_declaration)
-    return tuple(sorted(name for name in declared if not name.startswith("llvm.")))
-
-
 class _Linker:
     """llvmlite's LLJIT, made at first use: one for the process, used under a lock."""
 
@@ -187,15 +174,6 @@ class _Linker:
                 builder.import_symbol(symbol, address)
             library = builder.link(self._engine, f"gpuflow_{next(self._numbers)}")
             return library, {symbol: library[symbol] for symbol in symbols}
-
-
-def host_machine() -> Any:
-    """LLVM's description of this processor, to emit or link code for it."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), jit=True
-    )
 
 
 def link_symbols(

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from gpuflow.compiler.cpu_names import COLUMN_BLOCK
-from gpuflow.compiler.cpu_printer import CpuPrinter
+from gpuflow.compiler.cpu_printer import ORDERED, CpuPrinter, is_ordered, ordered_step
 from gpuflow.compiler.printer import combine_functions
 from gpuflow.kir.nodes import (
     Axis,
@@ -105,12 +105,16 @@ def _needed(items: Sequence[Statement], results: Iterable[Value] = ()) -> set[Va
 class ColumnPrinter(CpuPrinter):
     """A CpuPrinter that interchanges the loop over the columns of a column kernel."""
 
+    block_columns = COLUMN_BLOCK  # columns at a time, at most the size of an array on the stack
+
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
         # Of the open column loop: values on the stack with the names of their arrays, and
         # constants and scalars, which every part that uses them writes again.
         self._arrays: dict[Value, str] = {}
         self._constants: dict[Value, Const | Load] = {}
+        # Of the Reduce that is printed: maxima and minima that run as ordered integers.
+        self._ordered: dict[Value, str] = {}
 
     def loop(self, s: For) -> None:
         if s.axis is None or not self._can_interchange(s.axis, s.body):
@@ -159,11 +163,11 @@ class ColumnPrinter(CpuPrinter):
     def _column_blocks(self, axis: Axis) -> Iterator[None]:
         """A loop over blocks of columns, ``<axis>_start`` to ``<axis>_end``."""
         first, last = self.span(axis)
-        name, bits = axis.name, COLUMN_BLOCK.bit_length() - 1
-        blocks = f"({last} - {first} + {COLUMN_BLOCK - 1}) >> {bits}"
+        name, bits = axis.name, self.block_columns.bit_length() - 1
+        blocks = f"({last} - {first} + {self.block_columns - 1}) >> {bits}"
         with self.indented(f"for {name}_block in range({blocks}):"):
             self.emit(f"{name}_start = {first} + ({name}_block << {bits})")
-            self.emit(f"{name}_end = min_int64({name}_start + {COLUMN_BLOCK}, {last})")
+            self.emit(f"{name}_end = min_int64({name}_start + {self.block_columns}, {last})")
             yield
 
     def _part(self, axis: Axis, part: Part) -> None:
@@ -217,22 +221,33 @@ class ColumnPrinter(CpuPrinter):
         """Rows outside, columns inside; float sums in blocks of rows with float64 totals."""
         functions = combine_functions(s) or ("",) * len(s.outs)
         sums = self.float_sums(s, functions)
+        self._ordered = {o: fn for fn, o in self.pairs(s, functions) if is_ordered(fn, o)}
         for out in sums:
             self.emit(f"{self._total(out)} = column_float64()")
         with self._each_column(axis, (), s.init):
             for out, init in zip(s.outs, s.init, strict=True):
+                if out in self._ordered:
+                    key = f"order_{self._ordered[out]}_{out.dtype}({self.value(init)})"
+                    self._write(axis, self._arrays[out], ORDERED[out.dtype], key)
+                    continue
                 self._write(axis, self._arrays[out], out.dtype, self.value(init))
                 if out in sums:
                     wide = f"np.float64({self.value(init)})"
                     self._write(axis, self._total(out), "float64", wide)
-        if not sums:
+        if sums:
+            self._row_blocks(axis, s, s.axes, sums)
+        else:
             self._rows(axis, s, s.axes)
+        if not sums and not self._ordered:
             return
-        self._row_blocks(axis, s, s.axes, sums)
         with self._each_column(axis, ()):
             for out in sums:
                 total = self._read(axis, self._total(out), "float64")
                 self._write(axis, self._arrays[out], out.dtype, f"np.{out.dtype}({total})")
+            for out, fn in self._ordered.items():
+                key = self._read(axis, self._arrays[out], ORDERED[out.dtype])
+                result = f"unorder_{fn}_{out.dtype}({key})"
+                self._write(axis, self._arrays[out], out.dtype, result)
 
     def _total(self, out: Value) -> str:
         return f"{self.value(out)}_total_column"
@@ -268,10 +283,29 @@ class ColumnPrinter(CpuPrinter):
             return
         with self._each_column(axis, s.body.body, s.body.results):
             for out in s.outs:
-                running = self._read(axis, self._arrays[out], out.dtype)
-                self.emit(f"{self.value(out)} = {running}")
+                dtype = ORDERED[out.dtype] if out in self._ordered else out.dtype
+                running = self._read(axis, self._arrays[out], dtype)
+                self.emit(f"{self._running(out)} = {running}")
             self.block(s.body)
-            outs = [self.value(out) for out in s.outs]
-            self.combine(s, outs, [self.value(v) for v in s.body.results])
+            self._combine_row(s)
             for out in s.outs:
-                self._write(axis, self._arrays[out], out.dtype, self.value(out))
+                dtype = ORDERED[out.dtype] if out in self._ordered else out.dtype
+                self._write(axis, self._arrays[out], dtype, self._running(out))
+
+    def _running(self, out: Value) -> str:
+        return f"{self.value(out)}_order" if out in self._ordered else self.value(out)
+
+    def _combine_row(self, s: Reduce) -> None:
+        outs = [self.value(out) for out in s.outs]
+        news = [self.value(v) for v in s.body.results]
+        if not self._ordered:
+            self.combine(s, outs, news)
+            return
+        functions = combine_functions(s)
+        assert functions is not None  # or nothing would be ordered
+        for (fn, out), new in zip(self.pairs(s, functions), news, strict=True):
+            if out in self._ordered:
+                self.emit(ordered_step(fn, out.dtype, self._running(out), new))
+            else:
+                combined = self.call(fn, [self.value(out), new], out.dtype)
+                self.emit(f"{self.value(out)} = {combined}")

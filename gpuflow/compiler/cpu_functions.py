@@ -1,7 +1,8 @@
 """The scalar functions of KernelIR on the CPU, as LLVM instructions.
 
-``emit_function`` is the entry. Functions of the C library are called under a name of ours, with a
-list of vector variants (``cpu_libm``); everything else is a formula on Lanes.
+``emit_function`` is the entry. The most used functions are polynomials (``cpu_polynomials``). Other
+functions of the C library are called under a name of ours, with a list of vector variants
+(``cpu_libm``); everything else is a formula on Lanes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from gpuflow.compiler import cpu_libm, cpu_narrow
+from gpuflow.compiler import cpu_libm, cpu_narrow, cpu_polynomials
 from gpuflow.compiler.cpu_emit import (
     Lane,
     bits,
@@ -123,13 +124,6 @@ def _rsqrt(x: Lane) -> Lane:
     return 1 / x.intrinsic("sqrt")
 
 
-def _logistic(x: Lane) -> Lane:
-    """exp(-|x|) cannot overflow, and keeps the small results of large negative x."""
-    small = cpu_libm.call("exp", -_abs(x))
-    quotient = 1 / (1 + small)
-    return select(x < 0, small * quotient, quotient)
-
-
 # Source: Giles (2010), Approximating the erfinv function, GPU Computing Gems; single precision.
 _ERF_INV_CENTER_32 = (
     2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
@@ -170,7 +164,7 @@ _ERF_INV_TAIL_64 = (
 
 
 def _erf_inv(x: Lane) -> Lane:
-    w = -cpu_libm.call("log", (1 - x) * (1 + x))
+    w = -cpu_polynomials.log((1 - x) * (1 + x))
     root = w.intrinsic("sqrt")
     if x.dtype == "float32":
         tail = polynomial(root - 3, _ERF_INV_TAIL_32)
@@ -203,7 +197,7 @@ def _digamma(x: Lane) -> Lane:
         argument = select(small, argument + 1, argument)
     inverse = 1 / argument
     series = polynomial(inverse * inverse, _DIGAMMA_SERIES)
-    positive = cpu_libm.call("log", argument) - 0.5 * inverse - series - correction
+    positive = cpu_polynomials.log(argument) - 0.5 * inverse - series - correction
     # tan has period 1 in x, and x minus its nearest integer is exact.
     fraction = wide - wide.intrinsic("rint")
     mirrored = positive - math.pi / cpu_libm.call("tan", math.pi * fraction)
@@ -242,7 +236,6 @@ _FORMULAS: dict[str, Callable[..., Lane | tuple[Lane, ...]]] = {
     "clz": _clz,
     "is_finite": _is_finite,
     "rsqrt": _rsqrt,
-    "logistic": _logistic,
     "erf_inv": _erf_inv,
     "digamma": _digamma,
     "threefry2x32": _threefry2x32,
@@ -264,6 +257,9 @@ def emit_function(fn: str, *arguments: Lane) -> tuple[Lane, ...]:
     """
     if fn in _INTRINSICS:
         return (arguments[0].intrinsic(_INTRINSICS[fn], *arguments[1:]),)
+    inline = cpu_polynomials.FUNCTIONS.get((fn, arguments[0].dtype))
+    if inline is not None:
+        return (inline(*arguments),)
     if fn in _FORMULAS:
         found = _FORMULAS[fn](*arguments)
         return found if isinstance(found, tuple) else (found,)

@@ -13,10 +13,12 @@ from __future__ import annotations
 import ctypes
 import platform
 from functools import cache
+from typing import Any
 
+import llvmlite.binding as llvm
 import llvmlite.ir as ir
 
-from gpuflow.compiler.cpu_emit import Lane
+from gpuflow.compiler.cpu_emit import Instruction, Lane
 
 # Functions of kir.scalar (and fmod): the C name and the number of arguments.
 FUNCTIONS = {
@@ -91,11 +93,20 @@ def resolve(symbol: str) -> int | None:
 
 
 @cache
+def _widths(is_double: bool) -> tuple[tuple[str, int], ...]:
+    """The letters of this processor's vector variants, with their numbers of lanes."""
+    widths = _VARIANTS.get(platform.machine(), ())
+    # The others have stand-ins in glibc for processors without their registers.
+    if not llvm.get_host_cpu_features().get("avx512f"):
+        widths = tuple((letter, register) for letter, register in widths if register < 512)
+    return tuple((letter, register // (64 if is_double else 32)) for letter, register in widths)
+
+
+@cache
 def vector_variants(function: str, arguments: int, is_double: bool) -> tuple[tuple[str, int], ...]:
     """The vector variants of a C function that this process has, as (symbol, lanes)."""
     found = []
-    for letter, register_bits in _VARIANTS.get(platform.machine(), ()):
-        lanes = register_bits // (64 if is_double else 32)
+    for letter, lanes in _widths(is_double):
         symbol = f"_ZGV{letter}N{lanes}{'v' * arguments}_{function}"
         if resolve(symbol) is not None:
             found.append((symbol, lanes))
@@ -130,23 +141,133 @@ def call(fn: str, *arguments: Lane) -> Lane:
     return first.like(first.builder.call(function, [a.value for a in arguments]))
 
 
+def call_beyond(bound: float, fn: str, x: Lane, near: Lane) -> Lane:
+    """A function of one argument where ``|x| > bound``, else ``near``; it rarely has to be called.
+
+    A loop with a branch is not vectorised. So the branch is in a function of ours, whose vector
+    variants branch on whether any lane needs the call. Those variants are inlined after
+    vectorisation, by ``inline_variants``.
+
+    Args:
+        bound: the greatest argument for which ``near`` holds; nan counts as near.
+        fn: a name of ``FUNCTIONS``.
+        x: the argument.
+        near: the result elsewhere.
+
+    Returns:
+        The result.
+    """
+    module = x.builder.module
+    is_double = x.dtype == "float64"
+    symbol = FUNCTIONS[fn][0] + ("" if is_double else "f")
+    name = f"{_PREFIX}{symbol}_beyond"
+    if name not in module.globals:
+        kind = ir.DoubleType() if is_double else ir.FloatType()
+        _define_beyond(module, name, symbol, kind, bound)
+    return x.like(x.builder.call(module.globals[name], [x.value, near.value]))
+
+
+def _define_beyond(module: ir.Module, name: str, symbol: str, kind: ir.Type, bound: float) -> None:
+    """The function of ``call_beyond`` and its vector variants."""
+    is_double = isinstance(kind, ir.DoubleType)
+    scalar = _declare(module, symbol, 1, is_double)
+    variants = []
+    # One variant for each number of lanes.
+    letters = {lanes: letter for letter, lanes in reversed(_widths(is_double))}
+    for lanes, letter in letters.items():
+        vector = ir.VectorType(kind, lanes)
+        variant = _pure_function(module, f"_ZGV{letter}N{lanes}vv_{name}", vector, 2)
+        variant.attributes.add("alwaysinline")
+        library = module.globals.get(f"_ZGV{letter}N{lanes}v_{symbol}")
+        _emit_beyond(variant, library or scalar, bound, lanes)
+        variants.append(variant)
+    function = _pure_function(module, name, kind, 2)
+    # Inlined before vectorisation it would be a branch in the loop.
+    function.attributes.add("noinline")
+    _emit_beyond(function, scalar, bound, 1)
+    _set_variants(function, variants)
+    _keep_declared(module, [function, *variants])
+
+
+def _emit_beyond(function: ir.Function, called: ir.Function, bound: float, lanes: int) -> None:
+    function.linkage = "internal"
+    x, near = function.args
+    entry, rare, done = (function.append_basic_block(name) for name in ("entry", "rare", "done"))
+    builder = ir.IRBuilder(entry)
+    limit = ir.Constant(x.type, bound if lanes == 1 else [bound] * lanes)
+    beyond = builder.fcmp_ordered(">", builder.call(_absolute(function.module, x.type), [x]), limit)
+    word = ir.IntType(lanes)
+    any_beyond = builder.icmp_unsigned("!=", builder.bitcast(beyond, word), ir.Constant(word, 0))
+    builder.cbranch(any_beyond, rare, done).set_weights([1, 1 << 20])
+    builder = ir.IRBuilder(rare)
+    result = builder.select(beyond, _called(builder, called, x, lanes), near)
+    builder.branch(done)
+    builder = ir.IRBuilder(done)
+    chosen = builder.phi(x.type)
+    chosen.add_incoming(near, entry)
+    chosen.add_incoming(result, rare)
+    builder.ret(chosen)
+
+
+def _called(builder: ir.IRBuilder, called: ir.Function, x: Instruction, lanes: int) -> Instruction:
+    """A call with a vector; lane by lane where the function is the scalar one."""
+    if called.args[0].type == x.type:
+        return builder.call(called, [x])
+    result = x
+    for lane in range(lanes):
+        place = ir.Constant(ir.IntType(32), lane)
+        one = builder.call(called, [builder.extract_element(x, place)])
+        result = builder.insert_element(result, one, place)
+    return result
+
+
+def _absolute(module: ir.Module, kind: Any) -> ir.Function:
+    """llvm.fabs; llvmlite does not know the names of intrinsics on vectors."""
+    element, lanes = kind, ""
+    if isinstance(kind, ir.VectorType):
+        element, lanes = kind.element, f"v{kind.count}"
+    name = f"llvm.fabs.{lanes}f{64 if isinstance(element, ir.DoubleType) else 32}"
+    found = module.globals.get(name)
+    return found or ir.Function(module, ir.FunctionType(kind, [kind]), name)
+
+
+def inline_variants(module: Any, builder: Any) -> None:
+    """Inline the vector variants that are defined in an optimised module.
+
+    Args:
+        module: a ``llvmlite.binding.ModuleRef``.
+        builder: the pass builder that optimised it.
+    """
+    if not any(f"{_PREFIX}" in f.name and not f.is_declaration for f in module.functions):
+        return
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_always_inliner_pass()
+    passes.add_simplify_cfg_pass()
+    passes.run(module, builder)
+
+
 def _declare(module: ir.Module, symbol: str, arity: int, is_double: bool) -> ir.Function:
     own_name = _PREFIX + symbol
     if own_name in module.globals:
         return module.globals[own_name]
     kind = ir.DoubleType() if is_double else ir.FloatType()
     function = _pure_function(module, own_name, kind, arity)
-    variants = vector_variants(symbol, arity, is_double)
+    variants = [
+        _pure_function(module, v, ir.VectorType(kind, lanes), arity)
+        for v, lanes in vector_variants(symbol, arity, is_double)
+    ]
     if variants:
-        # A variant's name in the list repeats our scalar name, then the symbol in parentheses.
-        mapping = ",".join(f"{v.rsplit('_', 1)[0]}_{own_name}({v})" for v, _ in variants)
-        # llvmlite refuses attributes that it does not know; a plain set accepts them.
-        set.add(function.attributes, f'"vector-function-abi-variant"="{mapping}"')
-        vectors = [
-            _pure_function(module, v, ir.VectorType(kind, lanes), arity) for v, lanes in variants
-        ]
-        _keep_declared(module, vectors)
+        _set_variants(function, variants)
+        _keep_declared(module, variants)
     return function
+
+
+def _set_variants(function: ir.Function, variants: list[ir.Function]) -> None:
+    # A variant's name in the list repeats the scalar name, then the symbol in parentheses.
+    pairs = [(variant.name.split("_", 2)[1], variant.name) for variant in variants]
+    mapping = ",".join(f"_{shape}_{function.name}({name})" for shape, name in pairs)
+    # llvmlite refuses attributes that it does not know; a plain set accepts them.
+    set.add(function.attributes, f'"vector-function-abi-variant"="{mapping}"')
 
 
 def _pure_function(module: ir.Module, name: str, kind: ir.Type, arity: int) -> ir.Function:

@@ -7,9 +7,12 @@ dtypes, storages are storage dtypes):
     cast_<dtype>_<dtype>(x)      a Cast
     select_<dtype>(p, a, b)      a Select
     accumulate_add_<dtype>       a sum that may be reordered
+    order_<fn>_<dtype>(x)        an integer that orders floats for fn, max or min, and nan last
+    unorder_<fn>_<dtype>(k)      the float of such an integer
     use_wide_registers()         a mark for the whole function
     word_pointer(words, k)       word k of an argument block, or word_<storage>
     column_<dtype>()             COLUMN_BLOCK accumulators on the stack
+    tile_<dtype>()               TILE * TILE elements on the stack
     load_<dtype>(p, i), store_<dtype>(p, i, x)
     reader(storage, scope, scopes), writer(storage, scope, scopes)
 
@@ -32,6 +35,7 @@ from gpuflow.compiler.cpu_functions import emit_function
 from gpuflow.kir.scalar import COMPUTE_DTYPES, FUNCTIONS, compute_dtype
 
 COLUMN_BLOCK = 1024
+TILE = 64
 POINTER = "pointer"
 
 Emit = Callable[..., Any]
@@ -66,13 +70,17 @@ def named(name: str) -> Named | None:
     if start == "store" and last in COMPUTE_DTYPES:
         return _writer(last, None)
     if start == "column" and last in COMPUTE_DTYPES:
-        return _column(last)
+        return _on_stack(last, COLUMN_BLOCK)
+    if start == "tile" and last in COMPUTE_DTYPES:
+        return _on_stack(last, TILE * TILE)
     if start == "select" and last in COMPUTE_DTYPES:
         return _select(last)
     if start.startswith("cast_"):
         return _cast(start.removeprefix("cast_"), last)
     if start.startswith("accumulate_"):
         return _accumulate(start.removeprefix("accumulate_"), last)
+    if start in _ORDERS and last in _ORDERED_BITS:
+        return _order(start, last)
     if start in FUNCTIONS and last in COMPUTE_DTYPES:
         return _function(start, last)
     return None
@@ -123,6 +131,39 @@ def _accumulate(fn: str, dtype: str) -> Named:
     return Named((dtype, dtype), (dtype,), emit)
 
 
+# Of a float in an integer of its width: the bits, and those of the mantissa.
+_ORDERED_BITS = {"float32": (32, 23), "float64": (64, 52)}
+_ORDERS = ("order_max", "order_min", "unorder_max", "unorder_min")
+
+
+def _order(name: str, dtype: str) -> Named:
+    """The float's bits as an integer that grows with it, turned until nan is at the far end.
+
+    The maximum of such integers is that of the floats, nan and -0.0 included, for one instruction
+    where ``llvm.maximum`` takes six that wait for each other.
+    """
+    bits, mantissa = _ORDERED_BITS[dtype]
+    kind = ir.IntType(bits)
+    # As integers, nan with a sign bit come before -inf: move them behind nan without, for max.
+    turn = (1 << mantissa) - 1
+    turn = ir.Constant(kind, -turn if name.endswith("max") else turn)
+
+    def flip(builder: Any, value: Any) -> Any:
+        """Reverse the order of negative floats; the inverse of itself."""
+        sign = builder.ashr(value, ir.Constant(kind, bits - 1))
+        return builder.xor(value, builder.and_(sign, ir.Constant(kind, (1 << (bits - 1)) - 1)))
+
+    def order(builder: Any, value: Any) -> Any:
+        return builder.add(flip(builder, builder.bitcast(value, kind)), turn)
+
+    def unorder(builder: Any, value: Any) -> Any:
+        return builder.bitcast(flip(builder, builder.sub(value, turn)), llvm_type(dtype))
+
+    if name.startswith("un"):
+        return Named((f"int{bits}",), (dtype,), unorder)
+    return Named((dtype,), (f"int{bits}",), order)
+
+
 def _word(storage: str) -> Named:
     """Words are 8 bytes, and a scalar lies in the low ones."""
     if storage == POINTER:
@@ -131,9 +172,9 @@ def _word(storage: str) -> Named:
     return Named((POINTER, "int64"), (compute_dtype(storage),), emit)
 
 
-def _column(dtype: str) -> Named:
+def _on_stack(dtype: str, count: int) -> Named:
     def emit(builder: Any) -> Any:
-        kind = ir.ArrayType(_stored_type(dtype), COLUMN_BLOCK)
+        kind = ir.ArrayType(_stored_type(dtype), count)
         with builder.goto_entry_block():
             place = builder.alloca(kind)
             place.align = 64

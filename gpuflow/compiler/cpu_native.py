@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding as llvm
-
 from gpuflow.compiler.cache import Entry, KernelCache, cache_key, version_of
-from gpuflow.compiler.cpu_build import host_identity, host_machine, link_symbols
+from gpuflow.compiler.cpu_build import host_identity, link_symbols
+from gpuflow.compiler.cpu_llvm import host_machine, object_code, optimized
 
 _FOLDER = Path(__file__).parent / "native"
 _FILES = ("pool.ll", "execute.ll", "blocks.ll")
@@ -27,6 +26,8 @@ _PRODUCTS = {
     "c": ("ptr", "@complex_one_c", "@complex_zero_c"),
     "z": ("ptr", "@complex_one_z", "@complex_zero_z"),
 }
+# For each letter that convolutions know: its type, bytes, and elements of a vector.
+_CONVOLUTIONS = {"s": ("float", 4, 16), "d": ("double", 8, 8)}
 _ITEM_BYTES = (1, 2, 4, 8, 16)
 _PAUSES = {"x86_64": "llvm.x86.sse2.pause", "AMD64": "llvm.x86.sse2.pause"}
 _SYMBOLS = (
@@ -75,6 +76,25 @@ def native_text() -> str:
     return "\n".join(parts)
 
 
+def convolution_text(letter: str) -> str:
+    """The text of a module for convolutions of one type, built when the first one is met."""
+    declarations = (
+        "declare i64 @llvm.smin.i64(i64, i64)", "declare i64 @llvm.smax.i64(i64, i64)",
+        "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
+        "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
+    )  # fmt: skip
+    kind, count, lanes = _CONVOLUTIONS[letter]
+    iota = ", ".join(f"i32 {k}" for k in range(lanes))
+    values = {
+        "TYPE": letter, "ELEMENT": kind, "BYTES": str(count), "LANES": str(lanes),
+        "IOTA": f"<{iota}>", "SUFFIX": f"v{lanes}f{8 * count}",
+    }  # fmt: skip
+    text = (_FOLDER / "convolution.ll").read_text()
+    for name, value in values.items():
+        text = text.replace(name, value)
+    return "\n".join([_pause(), *declarations, text, "!0 = !{}"])
+
+
 def _pause() -> str:
     """What a waiting thread does between two looks, as a function."""
     instruction = _PAUSES.get(platform.machine())
@@ -93,18 +113,29 @@ def load_native(cache: KernelCache) -> NativeRuntime:
     Returns:
         The addresses of its functions.
     """
-    text = native_text()
+    return _loaded(cache, native_text(), _SYMBOLS, _PYTHON)
+
+
+def load_convolutions(cache: KernelCache, letter: str) -> NativeRuntime:
+    """The module for convolutions of the type with BLAS's ``letter``; see ``load_native``."""
+    symbols = tuple(f"gf_{name}_{letter}" for name in ("convolution", "sum_parts", "zero"))
+    return _loaded(cache, convolution_text(letter), symbols, ())
+
+
+def _loaded(
+    cache: KernelCache, text: str, symbols: tuple[str, ...], imports: tuple[str, ...]
+) -> NativeRuntime:
     key = cache_key(text, ("native", version_of("llvmlite"), host_identity()))
 
     def build() -> Entry:
-        return Entry(_compile(text), "o", text, "native", _PYTHON)
+        return Entry(_compile(text), "o", text, "native", imports)
 
     def load() -> NativeRuntime:
         entry = cache.get(key, build)
         try:
-            library, addresses = _link(entry)
+            library, addresses = _link(entry, symbols)
         except RuntimeError as error:
-            library, addresses = _link(cache.replace(key, build, error))
+            library, addresses = _link(cache.replace(key, build, error), symbols)
         return NativeRuntime(addresses, library)
 
     return cache.once(key, load)
@@ -112,16 +143,12 @@ def load_native(cache: KernelCache) -> NativeRuntime:
 
 def _compile(text: str) -> bytes:
     machine = host_machine()
-    module = llvm.parse_assembly(text)
-    module.verify()
-    builder = llvm.create_pass_builder(machine, llvm.PipelineTuningOptions(speed_level=2))
-    builder.getModulePassManager().run(module, builder)
-    return machine.emit_object(module)
+    return object_code(optimized(text, machine, level=2), machine)
 
 
-def _link(entry: Entry) -> tuple[Any, dict[str, int]]:
+def _link(entry: Entry, symbols: tuple[str, ...]) -> tuple[Any, dict[str, int]]:
     imports = {}
     for name in entry.imports:
         symbol = getattr(ctypes.pythonapi, name)
         imports[name] = ctypes.cast(symbol, ctypes.c_void_p).value or 0
-    return link_symbols(entry.code, _SYMBOLS, imports)
+    return link_symbols(entry.code, symbols, imports)

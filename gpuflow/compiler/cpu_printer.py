@@ -18,6 +18,21 @@ from gpuflow.kir.nodes import Argument, Axis, Kernel, Mode, Operand, Reduce, Val
 
 SUM_BLOCK_BITS = 12
 SUM_BLOCK = 1 << SUM_BLOCK_BITS
+SHORT_ROWS = "short_row"  # the kind of a row kernel whose rows are a few vectors long
+
+
+# The integers as which floats are ordered.
+ORDERED = {"float32": "int32", "float64": "int64"}
+
+
+def is_ordered(fn: str, out: Value) -> bool:
+    """Whether a value is reduced as an integer that orders floats."""
+    return fn in ("max", "min") and out.dtype in ORDERED
+
+
+def ordered_step(fn: str, dtype: str, running: str, value: str) -> str:
+    """The line that combines a float with such an integer."""
+    return f"{running} = {fn}_{ORDERED[dtype]}({running}, order_{fn}_{dtype}({value}))"
 
 
 class CpuPrinter(NumbaPrinter):
@@ -99,20 +114,50 @@ class CpuPrinter(NumbaPrinter):
     def split_loop(self, axis: Axis) -> str:
         return f"for {axis.name} in range({', '.join(self.span(axis))}):"
 
+    def inner_loop(self, axis: Axis) -> str:
+        if self.kernel.kind == SHORT_ROWS and axis is self.kernel.axes[-1]:
+            return f"for {axis.name} in range(0, {self.names.extent(axis)}, 1):"
+        return super().inner_loop(axis)
+
     def reduce(self, s: Reduce) -> None:
         functions = combine_functions(s)
-        if functions is None or not any(
-            fn in ("add", "mul") and out.dtype in FLOATS
-            for fn, out in zip(functions, s.outs, strict=True)
-        ):
+        if functions is None:
             self.serial_reduce(s)
             return
-        self._blocked_reduce(s, functions)
+        running = self.open_running(s, functions)
+        if any(fn in ("add", "mul") and o.dtype in FLOATS for fn, o in self.pairs(s, functions)):
+            self._blocked_reduce(s, functions)
+        else:
+            self.over_axes(s.axes, s.body, lambda: self._accumulate(s, functions))
+        self.close_running(running)
+
+    def pairs(self, s: Reduce, functions: Sequence[str]) -> list[tuple[str, Value]]:
+        """The function and the result of each value of a Reduce."""
+        return list(zip(functions, s.outs, strict=True))
+
+    def open_running(self, s: Reduce, functions: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """Assign the initial values. Maxima and minima of floats run as ordered integers.
+
+        Returns:
+            The variables of those: (name of the running integer, function and dtype).
+        """
+        outs = [self.value(o) for o in s.outs]
+        self.assign(outs, [self.value(v) for v in s.init])
+        ordered = {}
+        for fn, out in self.pairs(s, functions):
+            if is_ordered(fn, out):
+                name, kind = f"{self.value(out)}_order", f"{fn}_{out.dtype}"
+                ordered[self.value(out)] = (name, kind)
+                self.emit(f"{name} = order_{kind}({self.value(out)})")
+        return ordered
+
+    def close_running(self, ordered: dict[str, tuple[str, str]]) -> None:
+        """Turn the integers back into floats."""
+        for out, (name, kind) in ordered.items():
+            self.emit(f"{out} = unorder_{kind}({name})")
 
     def _blocked_reduce(self, s: Reduce, functions: tuple[str, ...]) -> None:
         """Sums in blocks along the last axis; other values are combined as they are."""
-        outs = [self.value(o) for o in s.outs]
-        self.assign(outs, [self.value(v) for v in s.init])
         sums = {self.value(out): out.dtype for out in self.float_sums(s, functions)}
         for running in sums:
             self.emit(f"{running}_total = np.float64({running})")
@@ -148,7 +193,8 @@ class CpuPrinter(NumbaPrinter):
             with self.axis_loop(axis.name, s.body):
                 self._blocks(s, axes[1:], open_block, close_block, accumulate)
             return
-        if axis.exact is not None and axis.exact <= SUM_BLOCK:
+        is_short = self.kernel.kind == SHORT_ROWS
+        if is_short or (axis.exact is not None and axis.exact <= SUM_BLOCK):
             open_block()
             with self.axis_loop(axis.name, s.body):
                 self.block(s.body)
@@ -181,6 +227,8 @@ class CpuPrinter(NumbaPrinter):
             running, value = self.value(out), self.value(new)
             if fn in ("add", "mul") and out.dtype in FLOATS:
                 self.emit(f"{running} = accumulate_{fn}_{out.dtype}({running}, {value})")
+            elif is_ordered(fn, out):
+                self.emit(ordered_step(fn, out.dtype, f"{running}_order", value))
             else:
                 combined = self.call(fn, [running, value], out.dtype)
                 self.emit(f"{running} = {combined}")

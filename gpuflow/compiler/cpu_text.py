@@ -146,9 +146,11 @@ class _Function:
         self.builder.store(value.value, place)
 
     def loop(self, name: str, span: ast.Call, body: Sequence[ast.stmt]) -> None:
-        if not isinstance(span.func, ast.Name) or span.func.id != "range" or len(span.args) > 2:
+        if not isinstance(span.func, ast.Name) or span.func.id != "range":
             raise Unsupported(ast.unparse(span))
-        *first, last = [self.typed(argument, "int64") for argument in span.args]
+        if len(span.args) == 3 and _number(span.args[2]) != 1:
+            raise Unsupported(ast.unparse(span))
+        *first, last = [self.typed(argument, "int64") for argument in span.args[:2]]
         begin = first[0].value if first else ir.Constant(_WORD, 0)
         builder, function = self.builder, self.builder.function
         before = builder.block
@@ -168,7 +170,9 @@ class _Function:
         self.exits.pop()
         following = builder.add(counter, ir.Constant(_WORD, 1), flags=("nsw",))
         counter.add_incoming(following, builder.block)
-        builder.branch(head)
+        back = builder.branch(head)
+        if len(span.args) == 3:
+            back.set_metadata("llvm.loop", _one_vector_at_a_time(builder.module))
         builder.position_at_end(after)
         del self.fixed[name]
         if hidden is not None:
@@ -295,6 +299,18 @@ class _Function:
             Lane(self.builder, value, dtype)
             for value, dtype in zip(results, meaning.results, strict=True)
         )
+
+
+def _one_vector_at_a_time(module: ir.Module) -> Any:
+    """The mark of a loop that is too short to work on several vectors at once.
+
+    The text writes the step of such a loop's range: 1.
+    """
+    hint = ["llvm.loop.interleave.count", ir.Constant(ir.IntType(32), 1)]
+    parts = [module.add_metadata([str(len(module.metadata))]), module.add_metadata(hint)]
+    mark = module.add_metadata(parts)
+    mark.operands = (mark, *parts[1:])  # LLVM wants a node that names itself
+    return mark
 
 
 def _number(node: ast.expr) -> float | int | None:

@@ -22,11 +22,10 @@ from gpuflow.kir.nodes import (
     If,
     Mode,
     Reduce,
-    Statement,
     Store,
     While,
 )
-from gpuflow.kir.walk import owned_blocks, statements, uses_of
+from gpuflow.kir.walk import all_uses, statements
 
 
 class GroupPrinter(CudaPrinter):
@@ -241,16 +240,6 @@ def _may_share(together: Sequence[Reduce], s: Reduce) -> bool:
     """Whether a reduction runs over the same axes as others and uses none of their results."""
     found = {value.number for other in together for value in other.outs}
     return set(s.axes) == set(together[0].axes) and not all_uses(s) & found
-
-
-def all_uses(statement: Statement) -> set[int]:
-    """The numbers of all values that a statement and the blocks in it use."""
-    found = {value.number for value in uses_of(statement)}
-    for block in owned_blocks(statement):
-        found |= {value.number for value in block.results}
-        for inner in block.body:
-            found |= all_uses(inner)
-    return found
 
 
 def _renumbered(text: str) -> str:

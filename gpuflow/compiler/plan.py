@@ -128,7 +128,6 @@ class Plan:
     """A program bound to sizes.
 
     Attributes:
-        jaxpr: the program after all passes.
         steps: in execution order.
         outputs: for each output an input position, a buffer variable, or a Literal.
         offsets: of temporaries in the arena, in bytes.
@@ -136,9 +135,12 @@ class Plan:
         owned: variables whose buffers are allocated for each call.
         in_place: outputs that take the memory of donated inputs.
         given: outputs that are written into arrays passed behind the inputs.
+        program: what fusion knew of the program.
+        groups: the positions of the equations that it put into one step.
     """
 
-    jaxpr: Jaxpr
+    program: Program
+    groups: tuple[tuple[int, ...], ...]
     steps: tuple[Step, ...]
     outputs: tuple[int | Var | Literal, ...]
     offsets: dict[Var, int]
@@ -146,6 +148,11 @@ class Plan:
     owned: tuple[Var, ...]
     in_place: dict[Var, Var]
     given: tuple[Var, ...] = ()
+
+    @property
+    def jaxpr(self) -> Jaxpr:
+        """The program after all passes."""
+        return self.program.jaxpr
 
 
 def nbytes(var: Var) -> int:
@@ -236,7 +243,8 @@ def bind(
             steps.append(KernelStep(call.kernel, (call,), eqns))
     steps = _merge_equal_maps(steps)
     outputs, copies = _outputs(program, into_given)
-    return _with_memory(jaxpr, (*steps, *copies), outputs, taken, into_given)
+    groups = tuple(group.members for group in template.groups)
+    return _with_memory(program, groups, (*steps, *copies), outputs, taken, into_given)
 
 
 def _updated_inputs(program: Program) -> dict[Var, Var]:
@@ -278,6 +286,8 @@ def _operand(program: Program, atom: Atom) -> Operand:
 
 def _call_steps(program: Program, eqn: Eqn, programs: Programs) -> list[Step]:
     operands = [_operand(program, atom) for atom in eqn.inputs]
+    if _is_row_major_copy(eqn):
+        return [CopyStep(operands[0], eqn.outputs[0])]
     if not isinstance(eqn.primitive.lower, (Loop, Branch)):
         kind = "host" if isinstance(eqn.primitive.lower, HostCall) else "library"
         return [CallStep(eqn, tuple(operands), kind)]
@@ -289,6 +299,16 @@ def _call_steps(program: Program, eqn: Eqn, programs: Programs) -> list[Step]:
             operands[k] = Operand(row_major, contiguous(operand.aval.shape), operand.aval)
     workspace = Var(ShapedArray((workspace_bytes(eqn, programs[eqn]),), np.uint8))
     return [*copies, ProgramStep(eqn, tuple(operands), programs[eqn], workspace)]
+
+
+def _is_row_major_copy(eqn: Eqn) -> bool:
+    """Whether the output is the operand's elements in row-major order."""
+    rule = eqn.primitive.lower
+    if not isinstance(rule, Layout) or type(eqn.inputs[0]) is Literal:
+        return False
+    operand, out = eqn.inputs[0].aval, eqn.outputs[0].aval
+    view = rule.view(contiguous(operand.shape), out, **eqn.params)
+    return view is not None and view == contiguous(out.shape)
 
 
 def carry_count(eqn: Eqn) -> int:
@@ -444,7 +464,8 @@ def _as_segmented(step: Step) -> Step:
 
 
 def _with_memory(
-    jaxpr: Jaxpr,
+    program: Program,
+    groups: tuple[tuple[int, ...], ...],
     steps: Sequence[Step],
     outputs: tuple[int | Var | Literal, ...],
     in_place: dict[Var, Var],
@@ -453,7 +474,7 @@ def _with_memory(
     made = dict.fromkeys(out for out in outputs if isinstance(out, Var))
     owned = tuple(out for out in made if out not in in_place)
     lifetimes: dict[Var, list[int]] = {}
-    fixed = {*made, *jaxpr.invars}
+    fixed = {*made, *program.jaxpr.invars}
     for position, step in enumerate(steps):
         for var in (*reads_of(step), *writes_of(step)):
             if var not in fixed:
@@ -461,7 +482,7 @@ def _with_memory(
     offsets, total = _place(lifetimes)
     given = owned if into_given else ()
     owned = () if into_given else owned
-    return Plan(jaxpr, tuple(steps), outputs, offsets, total, owned, in_place, given)
+    return Plan(program, groups, tuple(steps), outputs, offsets, total, owned, in_place, given)
 
 
 def _place(lifetimes: dict[Var, list[int]]) -> tuple[dict[Var, int], int]:

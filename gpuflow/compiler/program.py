@@ -248,11 +248,17 @@ def _expression_key(eqn: Eqn) -> Any:
 
 
 def dce(jaxpr: Jaxpr) -> Jaxpr:
-    """Drop equations without observable effects whose outputs nobody reads."""
+    """Drop equations without observable effects whose outputs nobody reads.
+
+    Loops and branches lose the results that nobody reads, by their primitive's ``prune``.
+    """
     live = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
     kept: list[Eqn] = []
     for eqn in reversed(jaxpr.eqns):
-        if is_observable(eqn.effects) or any(var in live for var in eqn.outputs):
+        used = [var in live for var in eqn.outputs]
+        if is_observable(eqn.effects) or any(used):
+            if eqn.primitive.prune is not None:
+                eqn = eqn.primitive.prune(eqn, used)
             kept.append(eqn)
             live.update(atom for atom in eqn.inputs if type(atom) is not Literal)
     return jaxpr.replace(eqns=tuple(reversed(kept)))

@@ -203,14 +203,27 @@ MOST_MEMBERS = 400
 MOST_OPERANDS = 96
 
 
+class NotOneKernelError(Exception):
+    """No single kernel can compute a group; the message says why, as "it ..."."""
+
+
 def analyse(program: Program, members: Sequence[int]) -> Space | None:
     """The space of a group of equations, or None if no single kernel can compute it."""
+    try:
+        return space_of(program, members)
+    except NotOneKernelError:
+        return None
+
+
+def space_of(program: Program, members: Sequence[int]) -> Space:
+    """The space of a group of equations.
+
+    Raises:
+        NotOneKernelError: no single kernel can compute it.
+    """
     if len(members) > MOST_MEMBERS:
-        return None
-    unified = _unify(program, members)
-    if unified is None:
-        return None
-    unifier, real = unified
+        raise NotOneKernelError(f"it would have more than {MOST_MEMBERS} equations")
+    unifier, real = _unify(program, members)
     classes = {key: unifier.find(key) for key in unifier.parent}
     sizes = {root: unifier.size[root] for root in set(classes.values())}
     real_roots = {unifier.find(key) for key in real}
@@ -222,10 +235,11 @@ def analyse(program: Program, members: Sequence[int]) -> Space | None:
         keys = (classes[e, d] for d in range(len(iteration.sizes)))
         domains[e] = frozenset(key for key in keys if key not in units)
     space = Space(tuple(members), classes, sizes, units, domains)
-    return space if _classify(program, space) else None
+    _classify(program, space)
+    return space
 
 
-def _unify(program: Program, members: Sequence[int]) -> tuple[_Unifier, list[Key]] | None:
+def _unify(program: Program, members: Sequence[int]) -> tuple[_Unifier, list[Key]]:
     unifier = _Unifier()
     inside = set(members)
     for e in members:
@@ -248,15 +262,19 @@ def _unify(program: Program, members: Sequence[int]) -> tuple[_Unifier, list[Key
             source = program.producer.get(atom)
             if source in inside:
                 assert source is not None
-                if number < in_memory or isinstance(
-                    program.jaxpr.eqns[source].primitive.lower, Update
-                ):
-                    return None
+                if number < in_memory:
+                    raise NotOneKernelError(
+                        f"{eqn.primitive.name} chooses elements of it, so that it must be complete"
+                    )
+                if isinstance(program.jaxpr.eqns[source].primitive.lower, Update):
+                    raise NotOneKernelError("the update must be complete before it is read")
                 producer = program.iterations[source]
                 assert producer is not None
                 for dim, axis in links:
                     if not unifier.union((e, axis), (source, producer.out[dim])):
-                        return None
+                        raise NotOneKernelError(
+                            f"{eqn.primitive.name} would read an array along two axes at once"
+                        )
                 continue
             view = program.views.get(atom)
             for dim, axis in links:
@@ -270,24 +288,25 @@ def _unify(program: Program, members: Sequence[int]) -> tuple[_Unifier, list[Key
     return unifier, real
 
 
-def _classify(program: Program, space: Space) -> bool:
-    """Fill in kind, order and the rest; False if there is no kind for the group."""
+def _classify(program: Program, space: Space) -> None:
+    """Fill in kind, order and the rest."""
     largest = max(space.members, key=lambda e: (len(space.domains[e]), -e))
     domain = space.domains[largest]
     if any(not own <= domain for own in space.domains.values()):
-        return False
+        raise NotOneKernelError("it would loop over axes that are not those of one array")
     space.escaping = program.escaping(space.members)
     if len(_external_arrays(program, space)) + len(space.escaping) > MOST_OPERANDS:
-        return False
+        raise NotOneKernelError(f"it would have more than {MOST_OPERANDS} arrays")
     reductions = [e for e in space.members if _reduced_axes(program, space, e)]
     if reductions and any(_is_update(program, e) for e in space.members):
-        return False
+        raise NotOneKernelError("it would reduce and update in place")
     if not reductions:
-        return _classify_map(program, space, domain, largest)
+        _classify_map(program, space, domain, largest)
+        return
     red = _reduced_axes(program, space, reductions[0])
     if any(_reduced_axes(program, space, e) != red for e in reductions):
-        return False
-    return _classify_reduction(program, space, domain, red, reductions)
+        raise NotOneKernelError("it would reduce different axes")
+    _classify_reduction(program, space, domain, red, reductions)
 
 
 def _external_arrays(program: Program, space: Space) -> set[Var]:
@@ -313,37 +332,33 @@ def _output_domain(program: Program, space: Space, var: Var) -> frozenset[Key]:
     return frozenset(key for key in keys if key not in space.units)
 
 
-def _classify_map(
-    program: Program, space: Space, domain: frozenset[Key], largest: int
-) -> bool:
+def _classify_map(program: Program, space: Space, domain: frozenset[Key], largest: int) -> None:
     if any(_output_domain(program, space, var) != domain for var in space.escaping):
-        return False
-    updates = [e for e in space.members if _is_update(program, e)]
-    if updates and not _classify_update(program, space, updates[0]):
-        return False
+        raise NotOneKernelError("it would store arrays of different axes")
+    for e in space.members:
+        if _is_update(program, e):
+            _classify_update(program, space, e)
     # Loops follow the first stored array, so that stores are contiguous.
     first = program.producer[space.escaping[0]] if space.escaping else largest
     keys = space.axes_of_output(program, first)
     space.kind = Kind.MAP
     space.order = tuple(key for key in keys if key not in space.units)
-    return True
 
 
 def _is_update(program: Program, position: int) -> bool:
     return isinstance(program.jaxpr.eqns[position].primitive.lower, Update)
 
 
-def _classify_update(program: Program, space: Space, position: int) -> bool:
+def _classify_update(program: Program, space: Space, position: int) -> None:
     """An update stands alone: nothing else is stored, and nothing reads what it overwrites."""
     eqn = program.jaxpr.eqns[position]
     if space.escaping != eqn.outputs:
-        return False
+        raise NotOneKernelError("it would update in place and store something else")
     if set(program.before.get(position, ())) & set(space.members):
-        return False
+        raise NotOneKernelError("it would read what it overwrites")
     if eqn.primitive.lower.repeats(eqn.params):
         keys = [space.classes[position, d] for d in range(eqn.inputs[1].aval.ndim)]
         space.serial = frozenset(key for key in keys if key not in space.units)
-    return True
 
 
 def _classify_reduction(
@@ -352,14 +367,14 @@ def _classify_reduction(
     domain: frozenset[Key],
     red: frozenset[Key],
     reductions: list[int],
-) -> bool:
+) -> None:
     iteration = program.iterations[reductions[0]]
     assert iteration is not None
     lead = reductions[0]
     own = [space.classes[lead, d] for d in range(len(iteration.sizes))]
     own = [key for key in own if key not in space.units]
     if frozenset(own) != domain:
-        return False
+        raise NotOneKernelError("it would loop over more axes than the reduction has")
     kept = [key for key in own if key in domain - red]
     is_minor = own == [*kept, *(key for key in own if key in red)]
     dependent = _dependents(program, space, set(reductions))
@@ -369,21 +384,20 @@ def _classify_reduction(
     domains = [_output_domain(program, space, var) for var in space.escaping]
     stores_full = any(d == domain for d in domains)
     if any(d not in (domain, keep) for d in domains):
-        return False
+        raise NotOneKernelError("it would store arrays of different axes")
+    if not is_minor and (consumed or stores_full):
+        raise NotOneKernelError("only a reduction of the last axes can go over its operand again")
     if red == domain:
         if consumed or stores_full:
-            return False
+            raise NotOneKernelError("a reduction of all elements cannot go over them again")
         space.kind = Kind.FULL
     elif is_minor:
         space.kind = Kind.ROW
     else:
-        if consumed or stores_full:
-            return False
         space.kind = Kind.COLUMN
     space.order = tuple(own)
     space.reduced = red
     space.dependent = frozenset(dependent)
-    return True
 
 
 def _dependents(program: Program, space: Space, sources: set[int]) -> set[int]:

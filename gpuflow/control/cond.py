@@ -24,6 +24,7 @@ from gpuflow.control.lanes import (
     over_lanes,
 )
 from gpuflow.control.programs import close, execute_alone, join_consts
+from gpuflow.control.pruning import prune_cond
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.lowering import Branch, Inline
@@ -197,7 +198,9 @@ def _effects(params: dict[str, Any]) -> frozenset[Any]:
     return frozenset().union(*[branch.effects for branch in params["branches"]])
 
 
-def _define(name: str, lower: Any, execute: Callable[..., Any]) -> Primitive:
+def _define(
+    name: str, lower: Any, execute: Callable[..., Any], prune: Callable[..., Any] | None = None
+) -> Primitive:
     return register(
         Primitive(
             name,
@@ -209,6 +212,7 @@ def _define(name: str, lower: Any, execute: Callable[..., Any]) -> Primitive:
             transpose=_transpose,
             batch=_batch,
             lower=lower,
+            prune=prune,
             multiple_results=True,
             effects=_effects,
             subjaxprs=lambda params: list(params["branches"]),
@@ -220,6 +224,7 @@ cond_p = _define(
     "cond",
     Branch(lambda params: params["branches"]),
     execute_alone(lambda: cond_p),
+    prune_cond,
 )
 lane_cond_p = _define(
     "lane_cond",

@@ -19,6 +19,7 @@ from gpuflow.control.programs import Program, trace_program
 from gpuflow.control.scalar_programs import map_scalars
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Literal, subjaxprs
+from gpuflow.core.trace import Tracer
 from gpuflow.ops.axes import broadcast_in_dim, move_axis, reduce_sum, reshape
 from gpuflow.ops.comparison import and_p, or_p, xor_p
 from gpuflow.ops.convert import convert_element_type
@@ -28,6 +29,8 @@ from gpuflow.ops.elementwise import add_p, max_p, min_p, mul_p
 from gpuflow.ops.joining import concatenate
 from gpuflow.ops.layout import pad, slice_, slice_in_dim
 from gpuflow.ops.reductions import (
+    highest,
+    lowest,
     reduce_and,
     reduce_max,
     reduce_min,
@@ -45,6 +48,15 @@ REDUCTIONS: dict[Any, Callable[..., Any]] = {
 WINDOW_REDUCTIONS: dict[Any, Any] = {
     add_p: reduce_window_sum_p, max_p: reduce_window_max_p, min_p: reduce_window_min_p,
 }  # fmt: skip
+# What changes nothing, for a dtype.
+NEUTRAL: dict[Any, Callable[[Any], Any]] = {
+    reduce_window_sum_p: lambda dtype: 0, reduce_window_max_p: lowest, reduce_window_min_p: highest,
+}  # fmt: skip
+
+
+def _is_neutral(value: Any, neutral: Any) -> bool:
+    """Whether a value that is known while tracing is this number."""
+    return not isinstance(value, Tracer) and bool(np.asarray(value) == neutral)
 
 
 def _traced(
@@ -246,6 +258,8 @@ def reduce_window(
             leaves[0], window_dimensions=window, window_strides=strides, padding=pads,
             base_dilation=holes, window_dilation=gaps,
         )  # fmt: skip
+        if _is_neutral(init[0], NEUTRAL[known](aval_of(made).dtype)):
+            return tree.unflatten(treedef, [made])
         start = _filled(init[0], aval_of(made).shape, made)
         return tree.unflatten(treedef, _combine(program, [start], [made]))
     counts = [

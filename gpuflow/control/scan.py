@@ -13,6 +13,7 @@ from typing import Any
 
 from gpuflow.base.util import safe_zip
 from gpuflow.control.programs import close, execute_alone, with_inputs
+from gpuflow.control.pruning import prune_scan
 from gpuflow.control.scan_derivative import linearize_scan, partial_scan, transpose_scan
 from gpuflow.control.scan_simplify import simplify_scan
 from gpuflow.control.scan_unroll import unroll_scan
@@ -170,6 +171,7 @@ scan_p = register(
         batch=_batch,
         lower=Loop(_form),
         simplify=_simplify,
+        prune=prune_scan,
         multiple_results=True,
         effects=lambda params: params["jaxpr"].effects,
         subjaxprs=lambda params: [params["jaxpr"]],

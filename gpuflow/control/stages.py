@@ -168,6 +168,10 @@ class Compiled(Stage):
                 parts.append(f"{step.kind} {bytes_of(step)} bytes")
         return "\n\n".join(parts)
 
+    def explain(self) -> str:
+        """The plan for people; see ``gpuflow.explain``."""
+        return self._executable.explain(self.fun_name)
+
     def cost_analysis(self) -> dict[str, float]:
         """``flops`` and ``bytes accessed`` of one call."""
         return self._executable.cost_analysis()

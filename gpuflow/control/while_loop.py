@@ -21,6 +21,7 @@ from gpuflow.control.lanes import (
     over_lanes,
 )
 from gpuflow.control.programs import close, execute_alone, with_inputs
+from gpuflow.control.pruning import prune_while
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Var
 from gpuflow.core.lowering import Inline, Loop, WhileForm
@@ -319,7 +320,9 @@ def _form(params: dict[str, Any]) -> WhileForm:
     )  # fmt: skip
 
 
-def _define(name: str, lower: Any, execute: Callable[..., Any]) -> Primitive:
+def _define(
+    name: str, lower: Any, execute: Callable[..., Any], prune: Callable[..., Any] | None = None
+) -> Primitive:
     return register(
         Primitive(
             name,
@@ -331,6 +334,7 @@ def _define(name: str, lower: Any, execute: Callable[..., Any]) -> Primitive:
             transpose=_transpose,
             batch=_batch,
             lower=lower,
+            prune=prune,
             multiple_results=True,
             effects=lambda params: params["condition"].effects | params["body"].effects,
             subjaxprs=lambda params: [params["condition"], params["body"]],
@@ -338,5 +342,5 @@ def _define(name: str, lower: Any, execute: Callable[..., Any]) -> Primitive:
     )
 
 
-while_p = _define("while", Loop(_form), execute_alone(lambda: while_p))
+while_p = _define("while", Loop(_form), execute_alone(lambda: while_p), prune_while)
 lane_while_p = _define("lane_while", Inline(_over_lanes), execute_alone(lambda: lane_while_p))

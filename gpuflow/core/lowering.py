@@ -110,6 +110,33 @@ class Product:
     right: tuple[Dims, Dims, Dims]
 
 
+Roles = tuple[Dims, Dims, Dims, Dims]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Which dimensions of two operands make a stack of convolutions, and how the right one slides.
+
+    Each place of the result's space sums ``left[place * stride + tap * right dilation - low]``
+    times ``right[tap]`` over taps and depth; the left operand has zeros in holes and margins.
+
+    Attributes:
+        left, right: the operand's dimensions: batch, free, depth, space.
+        out: the result's: batch, free in left, free in right, space. It is row-major.
+        strides: how far the right operand moves, in each dimension of space.
+        padding: (low, high) zeros around the left operand; negative ones cut.
+        left_dilation, right_dilation: how far elements are apart.
+    """
+
+    left: Roles
+    right: Roles
+    out: Roles
+    strides: Dims
+    padding: tuple[tuple[int, int], ...]
+    left_dilation: Dims
+    right_dilation: Dims
+
+
 @dataclass(frozen=True)
 class Library:
     """A call of ``impl`` on whole arrays (GEMM, FFT, sort, ...).
@@ -122,6 +149,8 @@ class Library:
         flops: ``(in_avals, out_avals, params) -> int``.
         product: ``(in_avals, out_avals, params) -> Product``, or None: the call as products of
             matrices, for platforms with a GEMM of their own.
+        convolution: ``(in_avals, out_avals, params) -> Convolution``, or None: the same for
+            platforms with convolutions of their own.
         transposed: ``(eqn, permutation, build) -> atom``, the output with permuted dimensions made
             directly, or None where it cannot.
         summed: ``(eqn, axes, build) -> atom``, the output summed over axes made directly, or None
@@ -132,6 +161,7 @@ class Library:
     prepare: Callable[..., Callable[..., None]] | None = None
     flops: Callable[..., int] | None = None
     product: Callable[..., Product | None] | None = None
+    convolution: Callable[..., Convolution | None] | None = None
     transposed: Callable[..., Any] | None = None
     summed: Callable[..., Any] | None = None
 

@@ -46,6 +46,7 @@ class Primitive:
         device: ``params -> Device | None`` of the outputs, for ops that move arrays; by default
             outputs are where the operands are.
         simplify: ``(eqn, definition, build) -> outputs``, or None; see compiler/program.py.
+        prune: ``(eqn, used) -> eqn`` without outputs that are not used; see compiler/program.py.
         size_params: names of params that hold sizes only; a plan template ignores them.
         domain, tolerance, reference: for the op sweep in the tests.
     """
@@ -66,6 +67,7 @@ class Primitive:
     close: Callable[..., Any] | None = None
     device: Callable[[dict[str, Any]], Any] | None = None
     simplify: Callable[..., Any] | None = None
+    prune: Callable[..., Any] | None = None
     size_params: frozenset[str] = frozenset()
     domain: Any = None
     tolerance: float | None = None

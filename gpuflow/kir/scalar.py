@@ -179,6 +179,9 @@ _TRANSCENDENTAL = {
     **_family(_same, FLOAT, 1, logistic=reference.logistic),
 }
 
+# What takes a series of instructions to compute, and those that divide.
+EXPENSIVE = frozenset({*_TRANSCENDENTAL, "div", "rem"})
+
 _LOGICAL = {
     **_family(_compare, ANY, 2, eq=np.equal, ne=np.not_equal, lt=np.less),
     **_family(_compare, ANY, 2, le=np.less_equal, gt=np.greater, ge=np.greater_equal),

@@ -59,3 +59,13 @@ def uses_of(statement: nodes.Statement) -> tuple[Value, ...]:
         case nodes.If():
             return (statement.predicate,)
     return statement.init
+
+
+def all_uses(statement: nodes.Statement) -> set[int]:
+    """The numbers of all values that a statement and the blocks in it use."""
+    found = {value.number for value in uses_of(statement)}
+    for block in owned_blocks(statement):
+        found |= {value.number for value in block.results}
+        for inner in block.body:
+            found |= all_uses(inner)
+    return found

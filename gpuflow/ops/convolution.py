@@ -1,32 +1,51 @@
-"""Convolution in one layout: batch, channels, space; outputs, inputs, space for the kernel.
+"""Convolution with any layout: a product of two operands some of whose dimensions slide.
 
-``conv_p`` knows nothing of other layouts or of batch groups: convolutions.py brings both into this
-form. With G groups, group g of the output channels sees group g of the input channels:
+It is a dot_general with dimensions of space besides. In its numbers, each operand has dimensions of
+batch (which go together), free ones (which the result has), depth (summed over) and space:
 
-    out[n, (g, o), s] = sum of lhs[n, (g, c), s stride + k dilation - pad] rhs[(g, o), c, k]
+    out[b, m, n, s] = sum of lhs[b, m, c, s stride + k dilation - pad] rhs[b, n, c, k] over c and k
+
+so that groups are a batch dimension, and derivatives are convolutions of the same arrays in other
+roles. convolutions.py brings JAX's dimension numbers and groups into this form.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Library
+from gpuflow.core.lowering import Convolution, Library
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
-from gpuflow.ops.axes import move_axis, reshape, transpose
-from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.convert import convert_element_type, convert_element_type_p
 from gpuflow.ops.define import check_same_dtype, define, is_number, types_text
 from gpuflow.ops.layout import rev
 from gpuflow.ops.nary import add_any_p
 
 Dims = tuple[int, ...]
 Pads = tuple[tuple[int, int], ...]
+
+
+class Roles(NamedTuple):
+    """The dimensions of one array by role; those of the result are batch, lhs free, rhs free."""
+
+    batch: Dims
+    free: Dims
+    depth: Dims
+    space: Dims
+
+
+class ConvDims(NamedTuple):
+    """What the dimensions of operands and result are; ``out.depth`` holds those free in rhs."""
+
+    lhs: Roles
+    rhs: Roles
+    out: Roles
 
 
 def dilated(size: int, dilation: int) -> int:
@@ -40,34 +59,46 @@ def window_count(size: int, window: int, stride: int, pads: tuple[int, int]) -> 
     return 0 if room < 0 else room // stride + 1
 
 
+def _sizes(aval: ShapedArray, dims: Dims) -> Dims:
+    return tuple(aval.shape[d] for d in dims)
+
+
 def _shape(
-    lhs: ShapedArray, rhs: ShapedArray, *, window_strides: Dims, padding: Pads, lhs_dilation: Dims,
-    rhs_dilation: Dims, groups: int, preferred_element_type: Any,
+    lhs: ShapedArray, rhs: ShapedArray, *, dimension_numbers: ConvDims, window_strides: Dims,
+    padding: Pads, lhs_dilation: Dims, rhs_dilation: Dims, preferred_element_type: Any,
 ) -> ShapedArray:  # fmt: skip
     check_same_dtype("conv_general_dilated", [lhs, rhs])
     check(
         is_number(lhs.dtype),
         lambda: f"[conv_general_dilated] operands must be numbers; got {lhs}. Fix: astype.",
     )
+    left, right, out = dimension_numbers
     check(
-        lhs.shape[1] == groups * rhs.shape[1] and rhs.shape[0] % groups == 0,
+        all(
+            _sizes(lhs, getattr(left, role)) == _sizes(rhs, getattr(right, role))
+            for role in ("batch", "depth")
+        ),
         lambda: (
-            "[conv_general_dilated] input channels must be groups times those of the kernel, and "
-            f"output channels a multiple of the groups; got {types_text([lhs, rhs])} as (batch, "
-            f"channels, space) and (outputs, inputs, space) with {groups} groups. "
-            "Fix: dimension_numbers, or feature_group_count."
+            "[conv_general_dilated] dimensions of batch and depth must have equal sizes; got "
+            f"{types_text([lhs, rhs])} with {left} and {right}. Fix: the operands."
         ),
         ValueError,
     )
-    sizes = [
-        window_count(dilated(n, dl), dilated(k, dr), stride, pads)
-        for n, k, stride, pads, dl, dr in zip(
-            lhs.shape[2:], rhs.shape[2:], window_strides, padding, lhs_dilation, rhs_dilation,
-            strict=True,
-        )
-    ]  # fmt: skip
+    sizes = [0] * sum(map(len, out))
+    parts = (
+        (out.batch, _sizes(lhs, left.batch)), (out.free, _sizes(lhs, left.free)),
+        (out.depth, _sizes(rhs, right.free)),
+    )  # fmt: skip
+    for places, values in parts:
+        for d, size in zip(places, values, strict=True):
+            sizes[d] = size
+    for d, n, k, stride, pads, dl, dr in zip(
+        out.space, _sizes(lhs, left.space), _sizes(rhs, right.space), window_strides, padding,
+        lhs_dilation, rhs_dilation, strict=True,
+    ):  # fmt: skip
+        sizes[d] = window_count(dilated(n, dl), dilated(k, dr), stride, pads)
     dtype = lhs.dtype if preferred_element_type is None else preferred_element_type
-    return ShapedArray((lhs.shape[0], rhs.shape[0], *sizes), dtype)
+    return ShapedArray(tuple(sizes), dtype)
 
 
 def padded(xp: Any, x: Any, first: int, pads: Pads, dilation: Dims, filling: Any) -> Any:
@@ -110,30 +141,81 @@ def _accumulator(dtype: Any) -> Any:
 
 
 def _impl(
-    xp: Any, lhs: Any, rhs: Any, *, window_strides: Dims, padding: Pads, lhs_dilation: Dims,
-    rhs_dilation: Dims, groups: int, preferred_element_type: Any,
+    xp: Any, lhs: Any, rhs: Any, *, dimension_numbers: ConvDims, window_strides: Dims,
+    padding: Pads, lhs_dilation: Dims, rhs_dilation: Dims, preferred_element_type: Any,
 ) -> Any:  # fmt: skip
-    """Products of the kernel with the matrix of all windows, one for each example and group."""
-    out = _shape(
+    """Products of the kernel with the matrix of all windows."""
+    aval = _shape(
         ShapedArray(lhs.shape, lhs.dtype), ShapedArray(rhs.shape, rhs.dtype),
-        window_strides=window_strides, padding=padding, lhs_dilation=lhs_dilation,
-        rhs_dilation=rhs_dilation, groups=groups, preferred_element_type=preferred_element_type,
+        dimension_numbers=dimension_numbers, window_strides=window_strides, padding=padding,
+        lhs_dilation=lhs_dilation, rhs_dilation=rhs_dilation,
+        preferred_element_type=preferred_element_type,
     )  # fmt: skip
-    wide = np.result_type(_accumulator(lhs.dtype), _accumulator(out.dtype))
-    depth = prod(rhs.shape[1:])
-    if out.size == 0 or depth == 0:
-        return xp.zeros(out.shape, out.dtype)
-    counts, window = out.shape[2:], rhs.shape[2:]
-    x = padded(xp, lhs.astype(wide, copy=False), 2, padding, lhs_dilation, 0)
-    views = windows_of(xp, x, 2, window, window_strides, rhs_dilation, counts)
-    matrix = views.reshape(lhs.shape[0], groups, depth, prod(counts))
-    kernel = rhs.astype(wide, copy=False).reshape(groups, rhs.shape[0] // groups, depth)
-    return xp.matmul(kernel, matrix).reshape(out.shape).astype(out.dtype, copy=False)
+    left, right, out = dimension_numbers
+    wide = np.result_type(_accumulator(lhs.dtype), _accumulator(aval.dtype))
+    terms = prod(rhs.shape[d] for d in (*right.depth, *right.space))
+    if aval.size == 0 or terms == 0:
+        return xp.zeros(aval.shape, aval.dtype)
+    counts, window = _sizes(aval, out.space), _sizes(rhs, right.space)
+    batch, rows = _sizes(lhs, left.batch), _sizes(lhs, left.free)
+    columns = _sizes(rhs, right.free)
+    lead = (prod(batch), prod(rows), prod(_sizes(lhs, left.depth)))
+    x = xp.transpose(lhs.astype(wide, copy=False), sum(left, ()))
+    x = x.reshape(*lead, *_sizes(lhs, left.space))
+    x = padded(xp, x, 3, padding, lhs_dilation, 0)
+    matrix = windows_of(xp, x, 3, window, window_strides, rhs_dilation, counts)
+    matrix = matrix.reshape(*lead[:2], terms, prod(counts))
+    kernel = xp.transpose(rhs.astype(wide, copy=False), sum(right, ()))
+    kernel = kernel.reshape(prod(batch), 1, prod(columns), terms)
+    product = xp.matmul(kernel, matrix).reshape(*batch, *rows, *columns, *counts)
+    order = np.argsort(sum(out, ()))
+    return xp.ascontiguousarray(xp.transpose(product, order)).astype(aval.dtype, copy=False)
 
 
 def _flops(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> int:
-    del params
-    return 2 * out_avals[0].size * prod(in_avals[1].shape[1:])
+    right = params["dimension_numbers"].rhs
+    terms = prod(in_avals[1].shape[d] for d in (*right.depth, *right.space))
+    return (8 if dtypes.is_complex(out_avals[0].dtype) else 2) * out_avals[0].size * terms
+
+
+def _convolution(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> Convolution | None:
+    """The call for platforms with a convolution of their own: one dtype throughout."""
+    if in_avals[0].dtype != out_avals[0].dtype:
+        return None
+    lhs, rhs, out = (tuple(roles) for roles in params["dimension_numbers"])
+    return Convolution(
+        lhs, rhs, out, params["window_strides"], params["padding"], params["lhs_dilation"],
+        params["rhs_dilation"],
+    )  # fmt: skip
+
+
+def _simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """Floats of several types, or narrow ones, are converted around a convolution of one type."""
+    del definition
+    dtype, out = eqn.inputs[0].aval.dtype, eqn.outputs[0].aval.dtype
+    if not dtypes.is_floating(dtype) or not dtypes.is_floating(out):
+        return None
+    wide = np.result_type(_accumulator(dtype), _accumulator(out))
+    if dtype == out == wide:
+        return None
+
+    def converted(x: Any, to: Any) -> Any:
+        if x.aval.dtype == to:
+            return x
+        return build.apply(convert_element_type_p, x, new_dtype=to, weak_type=False)
+
+    operands = [converted(x, wide) for x in eqn.inputs]
+    made = build.apply(conv_p, *operands, **{**eqn.params, "preferred_element_type": None})
+    return [converted(made, out)]
+
+
+def _transposed(eqn: Any, permutation: Dims, build: Any) -> Any:
+    """The output with permuted dimensions is the same convolution with another ``out``."""
+    place = {d: k for k, d in enumerate(permutation)}
+    lhs, rhs, out = eqn.params["dimension_numbers"]
+    moved = Roles(*(tuple(place[d] for d in role) for role in out))
+    params = {**eqn.params, "dimension_numbers": ConvDims(lhs, rhs, moved)}
+    return build.apply(conv_p, *eqn.inputs, **params)
 
 
 # --- derivatives ---------------------------------------------------------------------------
@@ -154,51 +236,46 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tupl
 
 def _transpose_lhs(ct: Any, lhs: ShapedArray, rhs: Any, params: dict[str, Any]) -> Any:
     """The cotangent slides over the mirrored kernel; strides become holes and holes strides."""
-    groups, strides = params["groups"], params["window_strides"]
-    shape = aval_of(rhs).shape
-    space = shape[2:]
-    per_group = shape[0] // groups
-    grouped = reshape(rhs, (groups, per_group, shape[1], *space))
-    swapped = transpose(grouped, (0, 2, 1, *range(3, 3 + len(space))))
-    kernel = reshape(swapped, (groups * shape[1], per_group, *space))
-    kernel = rev(kernel, tuple(range(2, 2 + len(space))))
+    left, right, out = params["dimension_numbers"]
+    aval, strides = aval_of(rhs), params["window_strides"]
     pads = []
-    for n, k, dl, dr, (low, _), stride, out in zip(
-        lhs.shape[2:], space, params["lhs_dilation"], params["rhs_dilation"], params["padding"],
-        strides, aval_of(ct).shape[2:], strict=True,
+    for n, k, dl, dr, (low, _), stride, count in zip(
+        _sizes(lhs, left.space), _sizes(aval, right.space), params["lhs_dilation"],
+        params["rhs_dilation"], params["padding"], strides, _sizes(aval_of(ct), out.space),
+        strict=True,
     ):  # fmt: skip
         before = dilated(k, dr) - low - 1
-        pads.append((before, dilated(n, dl) + dilated(k, dr) - 1 - dilated(out, stride) - before))
+        pads.append((before, dilated(n, dl) + dilated(k, dr) - 1 - dilated(count, stride) - before))
+    dims = ConvDims(out, Roles(right.batch, right.depth, right.free, right.space), left)
     return conv_p.bind(
-        ct, kernel, window_strides=params["lhs_dilation"], padding=tuple(pads),
-        lhs_dilation=strides, rhs_dilation=params["rhs_dilation"], groups=groups,
+        ct, rev(rhs, right.space), dimension_numbers=dims, window_strides=params["lhs_dilation"],
+        padding=tuple(pads), lhs_dilation=strides, rhs_dilation=params["rhs_dilation"],
         preferred_element_type=lhs.dtype,
     )  # fmt: skip
 
 
 def _transpose_rhs(ct: Any, lhs: Any, rhs: ShapedArray, params: dict[str, Any]) -> Any:
-    """The cotangent is the kernel that slides over the input; examples are its channels."""
-    groups, strides = params["groups"], params["window_strides"]
-    shape = aval_of(lhs).shape
-    space = tuple(range(3, 1 + len(shape)))
-    per_group = shape[1] // groups
-    grouped = reshape(lhs, (shape[0], groups, per_group, *shape[2:]))
-    swapped = transpose(grouped, (2, 1, 0, *space))
-    inputs = reshape(swapped, (per_group, groups * shape[0], *shape[2:]))
-    outputs = transpose(ct, (1, 0, *range(2, len(shape))))
+    """The cotangent is the kernel that slides over the input, and their free dimensions depth."""
+    left, right, out = params["dimension_numbers"]
+    aval, strides = aval_of(lhs), params["window_strides"]
     pads = []
-    for n, k, dl, dr, (low, _), stride, out in zip(
-        shape[2:], rhs.shape[2:], params["lhs_dilation"], params["rhs_dilation"],
-        params["padding"], strides, aval_of(ct).shape[2:], strict=True,
+    for n, k, dl, dr, (low, _), stride, count in zip(
+        _sizes(aval, left.space), _sizes(rhs, right.space), params["lhs_dilation"],
+        params["rhs_dilation"], params["padding"], strides, _sizes(aval_of(ct), out.space),
+        strict=True,
     ):  # fmt: skip
-        high = dilated(out, stride) - dilated(n, dl) + dilated(k, dr) - low - 1
+        high = dilated(count, stride) - dilated(n, dl) + dilated(k, dr) - low - 1
         pads.append((low, high))
-    kernel = conv_p.bind(
-        inputs, outputs, window_strides=params["rhs_dilation"], padding=tuple(pads),
-        lhs_dilation=params["lhs_dilation"], rhs_dilation=strides, groups=groups,
+    dims = ConvDims(
+        Roles(left.batch, left.depth, left.free, left.space),
+        Roles(out.batch, out.depth, out.free, out.space),
+        Roles(right.batch, right.depth, right.free, right.space),
+    )
+    return conv_p.bind(
+        lhs, ct, dimension_numbers=dims, window_strides=params["rhs_dilation"], padding=tuple(pads),
+        lhs_dilation=params["lhs_dilation"], rhs_dilation=strides,
         preferred_element_type=rhs.dtype,
     )  # fmt: skip
-    return transpose(kernel, (1, 0, *range(2, len(shape))))
 
 
 def _transpose(ct: Any, lhs: Any, rhs: Any, **params: Any) -> list[Any]:
@@ -219,40 +296,27 @@ def _transpose(ct: Any, lhs: Any, rhs: Any, **params: Any) -> list[Any]:
 # --- batching ------------------------------------------------------------------------------
 
 
+def _with(roles: Roles, dim: int, name: str) -> Roles:
+    """The roles of an array that has one more dimension, at ``dim``, with this role."""
+    moved = Roles(*(tuple(d + (d >= dim) for d in role) for role in roles))
+    return moved._replace(**{name: (dim, *getattr(moved, name))})
+
+
 def _batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], **params: Any
 ) -> tuple[Any, int]:
-    lhs, rhs = operands
-    count, groups = axis.size, params["groups"]
-    if dims[1] is None:
-        assert dims[0] is not None
-        lhs = move_axis(lhs, dims[0], 0)
-        shape = aval_of(lhs).shape
-        out = conv_p.bind(reshape(lhs, (count * shape[1], *shape[2:])), rhs, **params)
-        return reshape(out, (count, shape[1], *aval_of(out).shape[1:])), 0
-    rhs = move_axis(rhs, dims[1], 0)
-    shape = aval_of(rhs).shape
-    space = tuple(range(4, 1 + len(shape)))
-    per_group = shape[1] // groups
-    if dims[0] is None:
-        # Each group has the outputs of all kernels.
-        grouped = reshape(rhs, (count, groups, per_group, *shape[2:]))
-        swapped = transpose(grouped, (1, 0, 2, *range(3, 1 + len(shape))))
-        out = conv_p.bind(
-            lhs, reshape(swapped, (groups * count * per_group, *shape[2:])), **params
-        )
-        sizes = aval_of(out).shape
-        split = reshape(out, (sizes[0], groups, count, per_group, *sizes[2:]))
-        moved = transpose(split, (2, 0, 1, 3, *space))
-        return reshape(moved, (count, sizes[0], shape[1], *sizes[2:])), 0
-    # Every element of the axis is a group of its own.
-    lhs = move_axis(lhs, dims[0], 1)
-    own = aval_of(lhs).shape
-    lhs = reshape(lhs, (own[0], count * own[2], *own[3:]))
-    rhs = reshape(rhs, (count * shape[1], *shape[2:]))
-    out = conv_p.bind(lhs, rhs, **{**params, "groups": groups * count})
-    sizes = aval_of(out).shape
-    return reshape(out, (sizes[0], count, shape[1], *sizes[2:])), 1
+    """A mapped dimension is a free one of its operand, or one of batch where both have it."""
+    del axis
+    lhs, rhs, out = params["dimension_numbers"]
+    first, second = dims
+    if first is not None and second is not None:
+        numbers = (_with(lhs, first, "batch"), _with(rhs, second, "batch"), _with(out, 0, "batch"))
+    elif first is not None:
+        numbers = (_with(lhs, first, "free"), rhs, _with(out, 0, "free"))
+    else:
+        assert second is not None
+        numbers = (lhs, _with(rhs, second, "free"), _with(out, 0, "depth"))
+    return conv_p.bind(*operands, **{**params, "dimension_numbers": ConvDims(*numbers)}), 0
 
 
 conv_p = define(
@@ -262,6 +326,7 @@ conv_p = define(
     jvp=_jvp,
     transpose=_transpose,
     batch=_batch,
-    lower=Library(flops=_flops),
+    simplify=_simplify,
+    lower=Library(flops=_flops, convolution=_convolution, transposed=_transposed),
     tolerance=64,
 )

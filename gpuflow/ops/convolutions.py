@@ -10,9 +10,10 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.core.aval import aval_of
+from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.ops.axes import reshape, transpose
-from gpuflow.ops.convolution import Dims, Pads, conv_p, dilated
+from gpuflow.ops.convolution import ConvDims, Dims, Pads, Roles, conv_p, dilated
+from gpuflow.ops.define import types_text
 from gpuflow.ops.layout import rev
 from gpuflow.ops.precision import canonical_precision
 
@@ -180,8 +181,9 @@ def conv_general_dilated(
         ValueError,
     )
     numbers = conv_dimension_numbers(aval_of(lhs).shape, aval_of(rhs).shape, dimension_numbers)
-    lhs, rhs = transpose(lhs, numbers.lhs_spec), transpose(rhs, numbers.rhs_spec)
     count = aval_of(lhs).ndim - 2
+    space = [aval_of(lhs).shape[d] for d in numbers.lhs_spec[2:]]
+    kernel = [aval_of(rhs).shape[d] for d in numbers.rhs_spec[2:]]
     strides = _per_dimension("window_strides", window_strides, count)
     holes = _per_dimension("lhs_dilation", lhs_dilation, count)
     kernel_holes = _per_dimension("rhs_dilation", rhs_dilation, count)
@@ -204,36 +206,98 @@ def conv_general_dilated(
             ),
             ValueError,
         )
-    sizes = [dilated(n, d) for n, d in zip(aval_of(lhs).shape[2:], holes, strict=True)]
-    windows = [dilated(n, d) for n, d in zip(aval_of(rhs).shape[2:], kernel_holes, strict=True)]
+    sizes = [dilated(n, d) for n, d in zip(space, holes, strict=True)]
+    windows = [dilated(n, d) for n, d in zip(kernel, kernel_holes, strict=True)]
     pads = explicit_pads(padding, sizes, windows, strides)
-    if batch_group_count > 1:
-        lhs = _batch_groups_as_channels(lhs, rhs, batch_group_count)
-    preferred = preferred_element_type
+    _check_groups(aval_of(lhs), aval_of(rhs), numbers, feature_group_count, batch_group_count)
+    preferred = _accumulated_in(aval_of(lhs).dtype, preferred_element_type)
+    groups = max(feature_group_count, batch_group_count)
+    dims, out_spec = _plain_dims(numbers), numbers.out_spec
+    if groups > 1:
+        # The dimension that the groups divide is split, in the result the outputs'.
+        split = numbers.lhs_spec[0 if batch_group_count > 1 else 1]
+        lhs, rhs = _split(lhs, split, groups), _split(rhs, numbers.rhs_spec[0], groups)
+        dims = ConvDims(
+            _grouped(dims.lhs, split), _grouped(dims.rhs, numbers.rhs_spec[0]),
+            _grouped(dims.out, out_spec[1]),
+        )  # fmt: skip
     out = conv_p.bind(
-        lhs, rhs, window_strides=strides, padding=pads, lhs_dilation=holes,
-        rhs_dilation=kernel_holes, groups=max(feature_group_count, batch_group_count),
-        preferred_element_type=None if preferred is None else dtypes.canonicalize(preferred),
+        lhs, rhs, dimension_numbers=dims, window_strides=strides, padding=pads,
+        lhs_dilation=holes, rhs_dilation=kernel_holes, preferred_element_type=preferred,
     )  # fmt: skip
-    inverse = [0] * len(numbers.out_spec)
-    for k, d in enumerate(numbers.out_spec):
-        inverse[d] = k
-    return transpose(out, inverse)
+    if groups == 1:
+        return out
+    sizes, d = aval_of(out).shape, out_spec[1]
+    return reshape(out, (*sizes[:d], sizes[d] * sizes[d + 1], *sizes[d + 2 :]))
 
 
-def _batch_groups_as_channels(lhs: Any, rhs: Any, groups: int) -> Any:
-    shape = aval_of(lhs).shape
+def _plain_dims(numbers: ConvDimensionNumbers) -> ConvDims:
+    """The roles that dimension numbers say, without groups."""
+    (batch, channels, *space), (outputs, inputs, *kernel), (out_batch, out_channels, *places) = (
+        numbers
+    )
+    return ConvDims(
+        Roles((), (batch,), (channels,), tuple(space)),
+        Roles((), (outputs,), (inputs,), tuple(kernel)),
+        Roles((), (out_batch,), (out_channels,), tuple(places)),
+    )
+
+
+def _grouped(roles: Roles, split: int) -> Roles:
+    """The roles after dimension ``split`` became two, of which the first is the groups."""
+    moved = (tuple(d + (d >= split) for d in role) for role in roles)
+    return Roles(*moved)._replace(batch=(split,))
+
+
+def _split(x: Any, dim: int, groups: int) -> Any:
+    shape = aval_of(x).shape
+    return reshape(x, (*shape[:dim], groups, shape[dim] // groups, *shape[dim + 1 :]))
+
+
+def _check_groups(
+    lhs: ShapedArray, rhs: ShapedArray, numbers: ConvDimensionNumbers, groups: int, batches: int
+) -> None:
+    (batch, channels), (outputs, inputs) = (
+        [aval.shape[d] for d in spec[:2]]
+        for aval, spec in ((lhs, numbers.lhs_spec), (rhs, numbers.rhs_spec))
+    )
     check(
-        shape[0] % groups == 0 and aval_of(rhs).shape[0] % groups == 0,
+        channels == groups * inputs and outputs % groups == 0,
         lambda: (
-            "[conv_general_dilated] batch_group_count must divide batch and output channels; got "
-            f"{groups} for {shape[0]} and {aval_of(rhs).shape[0]}. Fix: another count."
+            "[conv_general_dilated] input channels must be groups times those of the kernel, and "
+            f"output channels a multiple of the groups; got {types_text([lhs, rhs])}, that is "
+            f"{channels} channels and {inputs} inputs, {outputs} outputs of the kernel, with "
+            f"{groups} groups. Fix: dimension_numbers, or feature_group_count."
         ),
         ValueError,
     )
-    grouped = reshape(lhs, (groups, shape[0] // groups, *shape[1:]))
-    swapped = transpose(grouped, (1, 0, *range(2, 1 + len(shape))))
-    return reshape(swapped, (shape[0] // groups, groups * shape[1], *shape[2:]))
+    check(
+        batch % batches == 0 and outputs % batches == 0,
+        lambda: (
+            "[conv_general_dilated] batch_group_count must divide batch and output channels; got "
+            f"{batches} for {batch} and {outputs}. Fix: another count."
+        ),
+        ValueError,
+    )
+
+
+def _accumulated_in(dtype: Any, preferred: Any) -> Any:
+    """``preferred_element_type`` as a dtype, checked against that of the operands."""
+    if preferred is None:
+        return None
+    wanted = dtypes.canonicalize(preferred)
+    check(
+        dtypes.is_complex(wanted) == dtypes.is_complex(dtype)
+        and (not dtypes.is_floating(dtype) or dtypes.is_floating(wanted))
+        and (dtype.kind != "i" or wanted.kind != "u")
+        and wanted.itemsize >= dtype.itemsize,
+        lambda: (
+            "[conv_general_dilated] preferred_element_type must be of the operands' kind (or float "
+            f"for integers) and not narrower; got {dtypes.short_name(wanted)} for "
+            f"{dtypes.short_name(dtype)}. Fix: convert the result with x.astype(...)."
+        ),
+    )
+    return wanted
 
 
 def conv(

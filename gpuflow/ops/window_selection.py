@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
@@ -17,86 +16,21 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray
-from gpuflow.core.lowering import Library
+from gpuflow.core.lowering import Indexed, Library
 from gpuflow.core.primitive import Primitive
-from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
-from gpuflow.ops.comparison import ge_p, le_p
-from gpuflow.ops.convolution import Dims, Pads, padded
+from gpuflow.core.rules import Zero, is_undefined
+from gpuflow.ops.convolution import Dims
 from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
-from gpuflow.ops.moving import batch_to_dim
-from gpuflow.ops.reductions import highest, lowest
-from gpuflow.ops.window_core import has_bounds, window_counts, window_slices, with_leading
-
-
-def _counts(
-    name: str, x: ShapedArray, select_prim: Primitive, window_dimensions: Dims,
-    window_strides: Dims, padding: Pads, base_dilation: Dims | None, window_dilation: Dims | None,
-) -> Dims:  # fmt: skip
-    check(
-        select_prim in (ge_p, le_p),
-        lambda: (
-            f"[{name}] select_prim must be lax.ge_p or lax.le_p; got {select_prim!r}. "
-            "Fix: lax.ge_p for the largest element of each window."
-        ),
-    )
-    ones = (1,) * x.ndim
-    return window_counts(
-        name, x, window_dimensions, window_strides, padding, base_dilation or ones,
-        window_dilation or ones,
-    )  # fmt: skip
-
-
-def _places(
-    xp: Any, x: Any, *, select_prim: Primitive, window_dimensions: Dims, window_strides: Dims,
-    padding: Pads, base_dilation: Dims | None = None, window_dilation: Dims | None = None,
-) -> Any:  # fmt: skip
-    """Where in the flat array the first extreme of each window stands; -1 in an empty window.
-
-    A nan is an extreme; margins and holes are none.
-    """
-    least = select_prim is le_p
-    ones = (1,) * x.ndim
-    holes, gaps = base_dilation or ones, window_dilation or ones
-    aval = ShapedArray(x.shape, x.dtype)
-    counts = window_counts(
-        "select_and_gather_add", aval, window_dimensions, window_strides, padding, holes, gaps
-    )
-    narrow = x.size <= np.iinfo(np.int32).max
-    numbers = xp.arange(x.size, dtype=np.int32 if narrow else np.int64).reshape(x.shape)
-    values = padded(xp, x, 0, padding, holes, (highest if least else lowest)(x.dtype))
-    places = padded(xp, numbers, 0, padding, holes, -1)
-    first = window_slices(counts, [0] * x.ndim, window_strides)
-    best, found = values[first].copy(), places[first].copy()
-    for offset in itertools.product(*map(range, window_dimensions)):
-        if not any(offset):
-            continue
-        at = [k * d for k, d in zip(offset, gaps, strict=True)]
-        slices = window_slices(counts, at, window_strides)
-        value, place = values[slices], places[slices]
-        better = value < best if least else value > best
-        better = (better & (place >= 0)) | ((found < 0) & (place >= 0))
-        if dtypes.is_floating(x.dtype):
-            better = (better & ~xp.isnan(best)) | (xp.isnan(value) & ~xp.isnan(best))
-        best, found = xp.where(better, value, best), xp.where(better, place, found)
-    return found
-
-
-def _batch(
-    get: Callable[[], Primitive], axis: AxisData, operands: Sequence[Any],
-    dims: Sequence[int | None], **params: Any,
-) -> tuple[Any, int]:  # fmt: skip
-    moved = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
-    return get().bind(*moved, **with_leading(params)), 0
-
-
-def _jvp(
-    get: Callable[[], Primitive], primals: Sequence[Any], tangents: Sequence[Any], **params: Any
-) -> tuple[Any, Any]:
-    """Linear in the first operand; which element is chosen does not change with the second."""
-    out = get().bind(*primals, **params)
-    if type(tangents[0]) is Zero:
-        return out, zero_tangent(out)
-    return out, get().bind(tangents[0], primals[1], **params)
+from gpuflow.ops.window_core import has_bounds
+from gpuflow.ops.window_extremes import (
+    batch_in_front,
+    extreme_places,
+    jvp_of_linear,
+    selection_counts,
+    window_extreme_p,
+    window_spread_p,
+)
+from gpuflow.ops.window_kernels import gathered
 
 
 def _transpose(
@@ -124,11 +58,11 @@ def _gather_shape(tangents: ShapedArray, operand: ShapedArray, **params: Any) ->
         ),
     )
     whole = {"base_dilation": None, "window_dilation": None, **params}
-    return ShapedArray(_counts(name, operand, **whole), tangents.dtype)
+    return ShapedArray(selection_counts(name, operand, **whole), tangents.dtype)
 
 
 def _gather_impl(xp: Any, tangents: Any, operand: Any, **params: Any) -> Any:
-    places = _places(xp, operand, **params)
+    places = extreme_places(xp, operand, **params)
     if not operand.size:
         return xp.zeros(places.shape, tangents.dtype)
     read = tangents.reshape(-1)[places]  # -1 reads the last element, which is not used
@@ -139,10 +73,10 @@ select_and_gather_add_p = define(
     "select_and_gather_add",
     shape=_gather_shape,
     impl=_gather_impl,
-    jvp=partial(_jvp, lambda: select_and_gather_add_p),
+    jvp=partial(jvp_of_linear, lambda: select_and_gather_add_p),
     transpose=partial(_transpose, lambda: select_and_scatter_add_p),
-    batch=partial(_batch, lambda: select_and_gather_add_p),
-    lower=Library(),
+    batch=partial(batch_in_front, lambda: select_and_gather_add_p),
+    lower=Indexed(gathered),
 )
 
 
@@ -196,7 +130,7 @@ def _scatter_shape(source: ShapedArray, operand: ShapedArray, **params: Any) -> 
     check_kind(name, operand, has_bounds, "a real number")
     check_same_dtype(name, [source, operand])
     whole = {"base_dilation": None, "window_dilation": None, **params}
-    counts = _counts(name, operand, **whole)
+    counts = selection_counts(name, operand, **whole)
     check(
         source.shape == counts,
         lambda: (
@@ -208,7 +142,7 @@ def _scatter_shape(source: ShapedArray, operand: ShapedArray, **params: Any) -> 
 
 
 def _scatter_impl(xp: Any, source: Any, operand: Any, **params: Any) -> Any:
-    places = _places(xp, operand, **params).reshape(-1)
+    places = extreme_places(xp, operand, **params).reshape(-1)
     narrow = dtypes.is_floating(source.dtype) and source.dtype.itemsize <= 2
     wide = np.dtype(np.float32) if narrow else source.dtype
     total = xp.zeros(prod(operand.shape), wide)
@@ -217,13 +151,23 @@ def _scatter_impl(xp: Any, source: Any, operand: Any, **params: Any) -> Any:
     return total.astype(source.dtype, copy=False).reshape(operand.shape)
 
 
+def _scatter_simplify(eqn: Any, definition: Any, build: Any) -> list[Any]:
+    """First where the extremes stand, then who adds what: each element looks at few windows."""
+    del definition
+    source, operand = eqn.inputs
+    taps = build.apply(window_extreme_p, operand, **eqn.params)
+    params = {name: value for name, value in eqn.params.items() if name != "select_prim"}
+    return [build.apply(window_spread_p, source, taps, shape=operand.aval.shape, **params)]
+
+
 select_and_scatter_add_p = define(
     "select_and_scatter_add",
     shape=_scatter_shape,
     impl=_scatter_impl,
-    jvp=partial(_jvp, lambda: select_and_scatter_add_p),
+    simplify=_scatter_simplify,
+    jvp=partial(jvp_of_linear, lambda: select_and_scatter_add_p),
     transpose=partial(_transpose, lambda: select_and_gather_add_p),
-    batch=partial(_batch, lambda: select_and_scatter_add_p),
+    batch=partial(batch_in_front, lambda: select_and_scatter_add_p),
     lower=Library(),
     tolerance=16,
 )

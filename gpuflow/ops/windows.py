@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Library
+from gpuflow.core.lowering import Indexed
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
 from gpuflow.ops.axes import move_axis
@@ -23,6 +23,7 @@ from gpuflow.ops.convolution import Dims, Pads, dilated, padded
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
 from gpuflow.ops.reductions import highest, lowest
 from gpuflow.ops.window_core import has_bounds, window_counts, window_slices, with_leading
+from gpuflow.ops.window_kernels import reduction
 from gpuflow.ops.window_selection import select_and_gather_add_p
 
 
@@ -97,7 +98,7 @@ reduce_window_sum_p = define(
     jvp=linear_jvp(lambda x, **params: reduce_window_sum_p.bind(x, **params)),
     transpose=unary_transpose(_sum_transpose),
     batch=partial(_batch, lambda: reduce_window_sum_p),
-    lower=Library(),
+    lower=Indexed(reduction("add", lambda dtype: 0)),
     tolerance=16,
 )
 
@@ -106,7 +107,7 @@ reduce_window_sum_p = define(
 
 
 def _extreme(
-    name: str, combine: str, neutral: Callable[[Any], Any], select_prim: Primitive
+    name: str, combine: str, function: str, neutral: Callable[[Any], Any], select_prim: Primitive
 ) -> Primitive:
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
         (x,), (tangent,) = primals, tangents
@@ -121,10 +122,10 @@ def _extreme(
         impl=partial(_impl, combine, neutral),
         jvp=jvp,
         batch=partial(_batch, lambda: primitive),
-        lower=Library(),
+        lower=Indexed(reduction(function, neutral)),
     )
     return primitive
 
 
-reduce_window_max_p = _extreme("reduce_window_max", "maximum", lowest, ge_p)
-reduce_window_min_p = _extreme("reduce_window_min", "minimum", highest, le_p)
+reduce_window_max_p = _extreme("reduce_window_max", "maximum", "max", lowest, ge_p)
+reduce_window_min_p = _extreme("reduce_window_min", "minimum", "min", highest, le_p)

@@ -14,9 +14,12 @@ import sys
 import threading
 from functools import cache
 
+import numpy as np
+
 from gpuflow.base.config import config
 from gpuflow.compiler.cpu_native import NativeRuntime, load_native
 from gpuflow.runtime.kernels import kernel_cache
+from gpuflow.runtime.memory import address, aligned_bytes
 
 SPINS = 4000  # looks at the ticket before a worker sleeps: some 20 to 50 us
 _JOIN_SECONDS = 1.0
@@ -36,6 +39,7 @@ class ThreadPool:
         self.threads = threads if sys.platform == "linux" else 1
         self._workers: list[threading.Thread] = []
         self._lock = threading.Lock()
+        self._slots: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -66,7 +70,26 @@ class ThreadPool:
         """In a forked child: the threads are gone, and whatever they held."""
         self._lock = threading.Lock()
         self._workers = []
+        for marks, _ in self._slots.values():
+            marks[:] = 0
         self._reset()
+
+    def slots(self, count: int) -> tuple[int, int, int, int]:
+        """Memory that a thread may take for as long as it runs a chunk, one slot for each thread.
+
+        Args:
+            count: bytes of a slot.
+
+        Returns:
+            The address of the marks of taken slots, 64 bytes apart; that of the memory; the number
+            of slots; and ``count``.
+        """
+        with self._lock:
+            if count not in self._slots:
+                marks = np.zeros(self.threads * 8, np.int64)
+                self._slots[count] = marks, aligned_bytes(self.threads * count)
+        marks, memory = self._slots[count]
+        return address(marks), address(memory), self.threads, count
 
     def run(self, function: int, words: int, extent: int, chunk: int) -> None:
         """Run ``function(words, lo, hi)`` over ``0..extent`` in chunks, and wait for the end."""

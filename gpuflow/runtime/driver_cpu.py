@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuflow.base.config import config
 from gpuflow.compiler.cpu import compile_cpu
 from gpuflow.compiler.cpu_build import LoadedKernel
-from gpuflow.compiler.cpu_native import NativeRuntime
+from gpuflow.compiler.cpu_native import NativeRuntime, load_convolutions
 from gpuflow.core.aval import ShapedArray, storage_dtype
-from gpuflow.core.lowering import Product
+from gpuflow.core.lowering import Convolution, Product
 from gpuflow.core.views import View
 from gpuflow.kir.nodes import Kernel
 from gpuflow.runtime.blas import BLAS_LETTERS, private_blas
+from gpuflow.runtime.convolutions import ConvolutionCall, convolution_call
 from gpuflow.runtime.cpu_pool import pool
 from gpuflow.runtime.kernels import kernel_cache
 from gpuflow.runtime.memory import allocate
@@ -24,6 +28,18 @@ from gpuflow.runtime.products import ProductCall, product_call
 # A launch with fewer points than this runs on the calling thread: waking a worker costs more.
 SMALLEST_PARALLEL = 1 << 15
 CHUNKS_PER_THREAD = 4
+CONVOLUTION_DTYPES = ("float32", "float64")
+
+Dims = tuple[int, ...]
+
+
+class ConvolutionFunctions(NamedTuple):
+    """Addresses of what a convolution calls."""
+
+    convolution: int
+    sum_parts: int
+    zero: int
+    gemm: int
 
 
 class CpuDriver:
@@ -44,6 +60,16 @@ class CpuDriver:
     def load(self, kernel: Kernel) -> LoadedKernel:
         return compile_cpu(kernel, kernel_cache(), config.environment.check)
 
+    def prepare(self, kernels: Sequence[Kernel]) -> None:
+        """Load several kernels; those that are new are built on all cores at once."""
+        threads = min(len(kernels), config.environment.num_threads)
+        if threads < 2:
+            return
+        with ThreadPoolExecutor(threads, "gpuflow-build") as executor:
+            runtime = executor.submit(lambda: pool().runtime)
+            for result in [runtime, *[executor.submit(self.load, kernel) for kernel in kernels]]:
+                result.result()
+
     @property
     def runtime(self) -> NativeRuntime:
         """What runs native programs; its workers are awake."""
@@ -61,7 +87,9 @@ class CpuDriver:
             return max(extent, 1)
         parts = pool().threads * CHUNKS_PER_THREAD
         chunk = -(-extent // parts)
-        return chunk if chunk < 1024 else -(-chunk // 1024) * 1024
+        # Whole vectors: which elements are left over for scalar code must not depend on threads.
+        lanes = 1024 if chunk >= 1024 else 64 if points <= 64 * extent else 1
+        return -(-chunk // lanes) * lanes
 
     def product(
         self, product: Product, left: View, right: View, dtype: np.dtype
@@ -76,6 +104,28 @@ class CpuDriver:
         blas = private_blas()
         assert blas is not None  # product() says so first
         return self.function(f"gf_product_{BLAS_LETTERS[dtype.name]}"), blas.gemm[dtype.name]
+
+    def convolution(
+        self, convolution: Convolution, left: View, right: View, out: Dims, dtype: np.dtype
+    ) -> tuple[list[ConvolutionCall], bool] | None:
+        """How to compute a convolution of views natively, or None where it is not known."""
+        if dtype.name not in CONVOLUTION_DTYPES or private_blas() is None:
+            return None
+        return convolution_call(convolution, left, right, out, dtype, pool().threads)
+
+    def convolution_functions(self, dtype: np.dtype) -> ConvolutionFunctions:
+        """The addresses of what a convolution calls."""
+        blas, letter = private_blas(), BLAS_LETTERS[dtype.name]
+        assert blas is not None  # convolution() says so first
+        found = _convolution_addresses(letter)
+        return ConvolutionFunctions(
+            found[f"gf_convolution_{letter}"], found[f"gf_sum_parts_{letter}"],
+            found[f"gf_zero_{letter}"], blas.gemm[dtype.name],
+        )  # fmt: skip
+
+    def slots(self, count: int) -> tuple[int, int, int, int]:
+        """Memory for each thread: addresses of marks and memory, number of slots, their bytes."""
+        return pool().slots(count)
 
     def new_stream(self) -> None:
         return None
@@ -94,6 +144,11 @@ class CpuDriver:
             f"[{name}] collectives need several devices; got one CPU device. "
             "Fix: use vmap with axis_name on one device."
         )
+
+
+@cache
+def _convolution_addresses(letter: str) -> Mapping[str, int]:
+    return load_convolutions(kernel_cache(), letter).addresses
 
 
 @cache

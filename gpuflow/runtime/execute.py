@@ -9,14 +9,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
+from gpuflow.compiler.cpu import source_path
+from gpuflow.compiler.explain import explain_plan
 from gpuflow.compiler.pipeline import compile_plan
-from gpuflow.compiler.plan import Step, bytes_of, calls_python, flops_of
+from gpuflow.compiler.plan import KernelStep, Step, bytes_of, calls_python, flops_of
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.trace import Tracer, check_not_leaked
@@ -25,7 +28,9 @@ from gpuflow.runtime.device import Device, default_device
 from gpuflow.runtime.driver_cpu import cpu_driver
 from gpuflow.runtime.driver_program import build_driver
 from gpuflow.runtime.eager import check_finite
+from gpuflow.runtime.kernels import kernel_cache
 from gpuflow.runtime.memory import SMALLEST_POOLED, Arena, allocate, arenas
+from gpuflow.runtime.native_steps import all_kernels, kernels_of
 
 
 def _references(data: np.ndarray) -> tuple[int, int]:
@@ -153,9 +158,22 @@ class Executable:
         generation, driver = self._drivers.get(memory, (-1, None))
         if driver is None or generation != memory.generation:
             memory.reserve(self.plan.arena_bytes)
+            cpu_driver().prepare(all_kernels(self.plan))
             driver = build_driver(self.plan, memory, cpu_driver(), self._out_avals)
             self._drivers[memory] = (memory.generation, driver)
         return driver
+
+    def explain(self, name: str) -> str:
+        """What the program called ``name`` does, step by step; its kernels are built."""
+
+        def sources_of(step: KernelStep) -> list[Path]:
+            paths = []
+            for kernel in kernels_of(step):
+                cpu_driver().load(kernel)
+                paths.append(source_path(kernel, kernel_cache()))
+            return [path for path in paths if path is not None]
+
+        return explain_plan(self.plan, name, sources_of)
 
     def cost_analysis(self) -> dict[str, float]:
         """FLOPs and bytes of one call, from the plan."""

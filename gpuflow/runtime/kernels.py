@@ -12,7 +12,7 @@ from gpuflow.compiler.cache import CacheStats, KernelCache
 @cache
 def kernel_cache() -> KernelCache:
     """The process's kernel cache, in the configured folder."""
-    return KernelCache(config.environment.cache_folder)
+    return KernelCache(config.environment.cache_folder, config.environment.cache_limit)
 
 
 def _forget_locks() -> None:

@@ -7,13 +7,16 @@ is native if everything in it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Protocol
 
 import numpy as np
 
+from gpuflow.compiler.launches import launches
 from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.orders import transposing_copy
 from gpuflow.compiler.plan import (
     CallStep,
     CopyStep,
@@ -28,13 +31,23 @@ from gpuflow.compiler.plan import (
 )
 from gpuflow.core.aval import aval_of, storage_dtype
 from gpuflow.core.jaxpr import Var
-from gpuflow.core.lowering import Branch, Library, ScanForm, WhileForm
+from gpuflow.core.lowering import Branch, Convolution, Library, ScanForm, WhileForm
 from gpuflow.core.views import View
 from gpuflow.core.views import contiguous as whole_view
-from gpuflow.kir.nodes import Role
+from gpuflow.kir.nodes import Kernel, Role
 from gpuflow.runtime.array import as_numpy
-from gpuflow.runtime.driver_cpu import CpuDriver
-from gpuflow.runtime.memory import Arena, address
+from gpuflow.runtime.convolutions import (
+    LHS_WORD,
+    OUT_WORD,
+    RHS_WORD,
+    SLOT_BYTES,
+    SLOT_WORDS,
+    STEP_TABLE_WORD,
+    TABLE_WORD,
+    ConvolutionCall,
+)
+from gpuflow.runtime.driver_cpu import ConvolutionFunctions, CpuDriver
+from gpuflow.runtime.memory import Arena, address, aligned_bytes
 from gpuflow.runtime.native_code import Code, Copy, Place, Program, Turns, always, fixed
 from gpuflow.runtime.products import A_WORD, B_WORD, C_WORD, ProductCall
 
@@ -84,13 +97,50 @@ def _kernel(step: KernelStep, driver: CpuDriver, code: Code, places: Places) -> 
     # Reductions store their initial values even where there is nothing to reduce.
     if step.kernel.kind == "map" and all(call.points == 0 for call in step.calls):
         return
-    loaded = driver.load(step.kernel)
+    if len(step.calls) > 1:
+        _launch(step.kernel, step.calls, driver, code, places)
+        return
+    for call in launches(step.calls[0], partial(_scratch, code)):
+        _launch(call.kernel, (call,), driver, code, places)
+
+
+def kernels_of(step: KernelStep) -> list[Kernel]:
+    """The kernels that a step launches."""
+    if len(step.calls) > 1:
+        return [step.kernel]
+    return [call.kernel for call in launches(step.calls[0], lambda count: 0)]
+
+
+def all_kernels(plan: Plan) -> list[Kernel]:
+    """The kernels of a plan and of the programs inside it."""
+    found: list[Kernel] = []
+    for step in plan.steps:
+        if isinstance(step, KernelStep):
+            found += kernels_of(step)
+        elif isinstance(step, ProgramStep):
+            for inner in step.programs:
+                found += all_kernels(inner.plan)
+    return found
+
+
+def _scratch(code: Code, count: int) -> int:
+    """The address of bytes that live as long as the program."""
+    memory = aligned_bytes(count)
+    code.keep(memory)
+    return address(memory)
+
+
+def _launch(
+    kernel: Kernel, calls: Sequence[KernelCall], driver: CpuDriver, code: Code, places: Places
+) -> None:
+    """One launch; several calls go through a table of their argument blocks."""
+    loaded = driver.load(kernel)
     code.keep(loaded)
-    blocks = [_argument_block(call, code, places) for call in step.calls]
-    extents = [call.extent for call in step.calls]
+    blocks = [_argument_block(call, code, places) for call in calls]
+    extents = [call.extent for call in calls]
     words = blocks[0] if len(blocks) == 1 else _segment_table(blocks, extents, code)
-    extent, points = sum(extents), sum(call.points for call in step.calls)
-    in_order = any(axis.role is Role.SERIAL for axis in step.kernel.axes)
+    extent, points = sum(extents), sum(call.points for call in calls)
+    in_order = any(axis.role is Role.SERIAL for axis in kernel.axes)
     chunk = max(extent, 1) if in_order else driver.chunk(extent, points)
     code.run(loaded.address, words, extent, chunk, points)
 
@@ -140,20 +190,44 @@ def _copy(step: CopyStep, driver: CpuDriver, code: Code, places: Places) -> None
     if aval.size == 0:
         return
     source, target = _operand_place(step.source, code, places), places.place(step.target)
-    itemsize, view = storage_dtype(aval.dtype).itemsize, step.source.view
-    if view is None or view.is_contiguous:
-        name, rest, extent = "gf_copy", [], aval.size * itemsize
+    view = step.source.view or whole_view(aval.shape)
+    _copy_view(view, storage_dtype(aval.dtype).itemsize, source, target, driver, code)
+
+
+def _copy_view(
+    view: View, itemsize: int, source: Place, target: Place, driver: CpuDriver, code: Code
+) -> None:
+    """Copy the elements of a view, whose first one lies at ``source``, in row-major order."""
+    size = prod(view.shape)
+    if view.is_contiguous:
+        name, rest, extent = "gf_copy", [], size * itemsize
     else:
         axes = _moving_axes(view)
-        *outer, (size, stride) = axes
-        rest = [len(outer), size, stride * itemsize]
+        tiled = transposing_copy(axes, itemsize)
+        if tiled is not None:
+            _copy_tiles(tiled, source, target, driver, code)
+            return
+        *outer, (row, stride) = axes
+        rest = [len(outer), row, stride * itemsize]
         rest += [word for n, step_ in outer for word in (n, step_ * itemsize)]
-        name, extent = f"gf_strided_{itemsize}", aval.size // size
+        name, extent = f"gf_strided_{itemsize}", size // row
     block = code.array([0, 0, *rest])
     for k, place in enumerate((target, source)):
         _fill(block, k, place, 0, code)
-    chunk = driver.chunk(extent, aval.size)
-    code.run(driver.function(name), address(block), extent, chunk, aval.size)
+    chunk = driver.chunk(extent, size)
+    code.run(driver.function(name), address(block), extent, chunk, size)
+
+
+def _copy_tiles(
+    call: KernelCall, source: Place, target: Place, driver: CpuDriver, code: Code
+) -> None:
+    block = code.array([word.value for word in call.words])
+    for k, place in enumerate((source, target)):
+        _fill(block, k, place, 0, code)
+    loaded = driver.load(call.kernel)
+    code.keep(loaded)
+    chunk = driver.chunk(call.extent, call.points)
+    code.run(loaded.address, address(block), call.extent, chunk, call.points)
 
 
 def _moving_axes(view: View) -> list[tuple[int, int]]:
@@ -176,17 +250,25 @@ def _moving_axes(view: View) -> list[tuple[int, int]]:
 
 def _call_step(step: CallStep, driver: CpuDriver) -> Emit | None:
     rule = step.eqn.primitive.lower
-    if not isinstance(rule, Library) or rule.product is None:
+    if not isinstance(rule, Library):
+        return None
+    form = rule.convolution or rule.product
+    if form is None:
         return None
     avals = [operand.aval for operand in step.operands]
-    product = rule.product(avals, [var.aval for var in step.eqn.outputs], step.eqn.params)
-    if product is None:
+    record = form(avals, [var.aval for var in step.eqn.outputs], step.eqn.params)
+    if record is None:
         return None
     left, right = (
         whole_view(operand.aval.shape) if operand.view is None else operand.view
         for operand in step.operands
     )
-    call = driver.product(product, left, right, step.eqn.outputs[0].aval.dtype)
+    out = step.eqn.outputs[0].aval
+    if isinstance(record, Convolution):
+        left, right = replace(left, offset=0), replace(right, offset=0)
+        made = driver.convolution(record, left, right, out.shape, out.dtype)
+        return None if made is None else partial(_convolution, step, made, driver)
+    call = driver.product(record, left, right, out.dtype)
     return None if call is None else partial(_product, step, call, driver)
 
 
@@ -201,6 +283,66 @@ def _product(
     for k, place in ((A_WORD, left), (B_WORD, right), (C_WORD, out)):
         _fill(block, k, place, 0, code)
     code.run(function, address(block), call.extent, call.chunk, call.points)
+
+
+def _convolution(
+    step: CallStep, made: tuple[list[ConvolutionCall], bool], driver: CpuDriver, code: Code,
+    places: Places,
+) -> None:  # fmt: skip
+    (out,), (calls, has_zeros) = step.eqn.outputs, made
+    functions = driver.convolution_functions(out.aval.dtype)
+    target = places.place(out)
+    if has_zeros:
+        block, count = code.array([0]), _total_bytes(out)
+        _fill(block, 0, target, 0, code)
+        code.run(functions.zero, address(block), count, driver.chunk(count, count), count)
+    operands = [_operand_place(operand, code, places) for operand in step.operands]
+    for call in calls:
+        _convolution_call(call, operands, target, out.aval.dtype, functions, driver, code)
+
+
+def _convolution_call(
+    call: ConvolutionCall, operands: Sequence[Place], target: Place, dtype: np.dtype,
+    functions: ConvolutionFunctions, driver: CpuDriver, code: Code,
+) -> None:  # fmt: skip
+    block = code.array(call.words)
+    block[0] = functions.gemm
+    block[SLOT_WORDS[0] : SLOT_WORDS[-1] + 1] = driver.slots(SLOT_BYTES)
+    block[TABLE_WORD] = address(code.array(call.table))
+    block[STEP_TABLE_WORD] = address(code.array(call.step_table))
+    left, right = operands
+    if call.copied_lhs is not None:
+        left = _own_copy(call.copied_lhs, left, dtype, driver, code)
+    if call.copied is not None:
+        right = _own_copy(call.copied, right, dtype, driver, code)
+    sums = _own_memory(call.partial, dtype, code) if call.partial else target
+    for k, place in ((LHS_WORD, left), (RHS_WORD, right), (OUT_WORD, sums)):
+        _fill(block, k, place, call.words[k], code)
+    code.run(functions.convolution, address(block), call.extent, call.chunk, call.points)
+    if call.partial:
+        block = code.array([0, 0, *call.summed])
+        _fill(block, 0, target, call.offset, code)
+        _fill(block, 1, sums, 0, code)
+        chunk = driver.chunk(call.rows, call.partial)
+        code.run(functions.sum_parts, address(block), call.rows, chunk, call.partial)
+
+
+def _own_copy(
+    view: View, start: Place, dtype: np.dtype, driver: CpuDriver, code: Code
+) -> Place:
+    """A row-major copy of a view of what begins at ``start``."""
+    register, offset = start
+    target = _own_memory(prod(view.shape), dtype, code)
+    source = register, offset + view.offset * dtype.itemsize
+    _copy_view(view, dtype.itemsize, source, target, driver, code)
+    return target
+
+
+def _own_memory(count: int, dtype: np.dtype, code: Code) -> Place:
+    """Memory that lives as long as the program."""
+    made = np.empty(count, dtype)
+    code.keep(made)
+    return fixed(address(made))
 
 
 # --- loops and branches ----------------------------------------------------------------------

@@ -11,8 +11,13 @@ from typing import Any
 
 import numpy as np
 
+import gpuflow as gf
 from gpuflow.compiler.cache import KernelCache
 from gpuflow.compiler.cpu import compile_cpu
+from gpuflow.compiler.launches import launches
+from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.pipeline import compile_plan
+from gpuflow.compiler.plan import KernelStep
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.interpret import run, scalar_to_word, storage_dtype
 from gpuflow.kir.nodes import Axis, Kernel, Mode, Operand, Role, Stride, arguments
@@ -162,3 +167,25 @@ def random_array(shape: Any, dtype: str, seed: int = 0) -> np.ndarray:
         low = 0 if dtype.startswith("uint") else -50
         return generator.integers(low, 50, shape).astype(dtype)
     return generator.standard_normal(shape).astype(storage_dtype(dtype))
+
+
+def call_of(function: Any, *shapes: Any, dtype: Any = np.float32) -> KernelCall:
+    """The one kernel call of a function's plan."""
+    avals = [gf.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+    plan, _ = compile_plan(gf.make_jaxpr(function)(*avals))
+    (step,) = plan.steps
+    assert isinstance(step, KernelStep)
+    (call,) = step.calls
+    return call
+
+
+def calls_of(
+    function: Any, *shapes: Any, dtype: Any = np.float32
+) -> tuple[KernelCall, ...]:
+    """What is launched for a function; scratch memory lies at address 0."""
+    return launches(call_of(function, *shapes, dtype=dtype), lambda count: 0)
+
+
+def normals(*shape: int, seed: int = 0) -> np.ndarray:
+    """Normal numbers in float32."""
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)

@@ -1,5 +1,6 @@
 """How the sweep calls window reductions."""
 
+import numpy as np
 from sweep import Sample
 
 from gpuflow.ops.comparison import ge_p, le_p
@@ -18,6 +19,13 @@ _CASES = [
     (((2, 4, 5),), ((1, 2, 3), (1, 2, 1), ((0, 0), (0, 1), (1, 1)))),
     (((5,),), ((2,), (1,), ((2, -1),), (3,), (2,))),
 ]
+
+
+def _taps(shape):
+    """Numbers of taps, some of which no window has."""
+    return np.random.default_rng(0).integers(-1, 5, shape).astype(np.int32)
+
+
 _SAMPLES = [Sample(shapes, _params(*arguments)) for shapes, arguments in _CASES]
 
 SAMPLES = {
@@ -34,5 +42,18 @@ SAMPLES = {
         Sample((counts, *shapes), _params(*arguments, select_prim=select_prim))
         for (shapes, arguments), counts in zip(_CASES[:2], [(3,), (2, 2, 5)])
         for select_prim in (ge_p, le_p)
+    ],
+    "window_extreme": [
+        Sample(shapes, _params(*arguments, select_prim=select_prim))
+        for shapes, arguments in _CASES[:2]
+        for select_prim in (ge_p, le_p)
+    ],
+    "window_spread": [
+        # Only the compiler binds it, after derivatives: it has no transpose rule.
+        Sample(
+            (counts, counts), _params(*arguments, shape=shape), fixed={1: _taps(counts)},
+            derivative=False,
+        )  # fmt: skip
+        for ((shape,), arguments), counts in zip(_CASES[:2], [(3,), (2, 2, 5)])
     ],
 }

@@ -1,0 +1,67 @@
+"""Keeps the folder of a kernel cache below a size: what lay unused longest goes first."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# Another process may be writing the rest of an entry, or about to read it.
+_YOUNGEST_SECONDS = 60.0
+_FULL, _EMPTIED = 1.0, 0.8  # parts of the limit at which files are deleted, and until which
+
+
+@dataclass
+class _Stored:
+    """The files of one entry.
+
+    Attributes:
+        used: when one of them was read or written last, as far as the file system says; many
+            note a reading once a day.
+    """
+
+    size: int = 0
+    used: float = 0.0
+    paths: list[str] = field(default_factory=list)
+
+
+def trim(folder: Path, limit: int) -> None:
+    """Delete the entries unused longest if the folder holds more than ``limit`` bytes.
+
+    Files that others delete at the same time are no error.
+
+    Args:
+        folder: of a ``KernelCache``.
+        limit: in bytes.
+    """
+    entries: dict[str, _Stored] = {}
+    for file in _files(folder):
+        try:
+            status = file.stat()
+        except FileNotFoundError:
+            continue
+        entry = entries.setdefault(file.name.split(".")[0] or file.name, _Stored())
+        entry.size += status.st_size
+        entry.used = max(entry.used, status.st_atime, status.st_mtime)
+        entry.paths.append(file.path)
+    total = sum(entry.size for entry in entries.values())
+    if total <= limit * _FULL:
+        return
+    newest = time.time() - _YOUNGEST_SECONDS
+    for entry in sorted(entries.values(), key=lambda entry: entry.used):
+        if total <= limit * _EMPTIED or entry.used > newest:
+            return
+        # The description first: without it nobody looks for the rest.
+        for path in sorted(entry.paths, key=lambda path: not path.endswith(".json")):
+            Path(path).unlink(missing_ok=True)
+        total -= entry.size
+
+
+def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as parts:
+        for part in parts:
+            if part.is_dir(follow_symlinks=False) and len(part.name) == 2:
+                with os.scandir(part.path) as files:
+                    yield from files

@@ -1,0 +1,110 @@
+"""The numbers of ``cpu_polynomials``: formats of floats, reduction constants and coefficients.
+
+The coefficients minimise the greatest relative error: a weighted least-squares fit at 120
+Chebyshev nodes in 45 digits, repeated 25 times with the weights multiplied by the errors. Then each
+is rounded to the dtype, from the lowest power on, and the others are fitted again. The highest
+power comes first, as ``cpu_emit.polynomial`` takes them.
+
+Sources: Lawson (1961), Contributions to the theory of linear least maximum approximation;
+Brisebarre and Chevillard (2007), Efficient polynomial L-infinity approximations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Format:
+    """A float dtype.
+
+    Attributes:
+        word: the unsigned integer of the same width.
+        mantissa: stored bits of the mantissa.
+        bias: of the exponent.
+        ln2: log(2) in two parts; the first has so few bits that its product with any exponent is
+            exact.
+        smallest: the logarithm of half the smallest subnormal number, rounded down.
+        tiny: the logarithm of the smallest normal number.
+        largest: the greatest number whose exponential is finite.
+        root_half: the bits of sqrt(1/2).
+    """
+
+    word: str
+    mantissa: int
+    bias: int
+    ln2: tuple[float, float]
+    smallest: float
+    tiny: float
+    largest: float
+    root_half: int
+
+    @property
+    def magic(self) -> float:
+        """What rounds to an integer when it is added; the integer lies in the lowest bits."""
+        return 1.5 * 2.0**self.mantissa
+
+
+FORMATS = {
+    "float32": Format(
+        "uint32", 23, 127, (0.693145751953125, 1.428606765330187e-06), -104.0,
+        -87.33654022216797, 88.72283172607422, 0x3F3504F3,
+    ),
+    "float64": Format(
+        "uint64", 52, 1023, (0.6931471805592082, 7.371002565167799e-13), -746.0,
+        -708.3964185322641, 709.782712893384, 0x3FE6A09E667F3BCD,
+    ),
+}  # fmt: skip
+
+# (exp(r) - 1 - r) / r^2 on |r| <= log(2) / 2, followed by the 1 and the 1 of the other terms.
+EXP = {
+    "float32": (0.0013820138, 0.008368686, 0.041668274, 0.16666521, 0.49999994, 1.0, 1.0),
+    "float64": (
+        2.497816669799771e-08, 2.7625201167972175e-07, 2.755764155727928e-06,
+        2.48015086443617e-05, 0.00019841269465409528, 0.0013888888926829102,
+        0.008333333333500444, 0.04166666666660387, 0.16666666666666433, 0.5, 1.0, 1.0,
+    ),
+}  # fmt: skip
+# 2^r on |r| <= 1/2.
+EXP2 = (0.00015329279, 0.001339097, 0.009618499, 0.055503596, 0.24022648, 0.6931472, 1.0)
+# (expm1(r) - r) / r^2 on |r| <= log(2) / 2.
+EXPM1 = (0.00019763404, 0.0013932341, 0.008333544, 0.041666493, 0.16666666, 0.5)
+# (log(1 + f) - f) / f^2 on sqrt(1/2) <= 1 + f <= sqrt(2).
+LOG = (
+    0.08700279, -0.14266889, 0.14914517, -0.16577655, 0.199631, -0.25001335, 0.3333391, -0.5,
+)  # fmt: skip
+# (log2(1 + f) - f) / f there.
+LOG2 = (
+    0.123508096, -0.20693934, 0.21644203, -0.23902088, 0.2878446, -0.36069933, 0.480913,
+    -0.7213474, 0.442695,
+)  # fmt: skip
+# log2(1 + f) / f there, good to 2^-33.
+LOG2_LONG = (
+    -0.08633733475179428, 0.15485152067753136, -0.1569832633915871, 0.15900279727300565,
+    -0.17904697558251292, 0.20609615604611464, -0.24050416810190356, 0.28854064674832747,
+    -0.3606728007380663, 0.48089832069363286, -0.7213475252118215, 1.4426950409394128,
+)  # fmt: skip
+# (log((1 + s) / (1 - s)) - 2 s) / s^3 as a polynomial in s^2, for s = f / (2 + f).
+LOG_64 = (
+    0.14795214199014253, 0.15314124832522005, 0.1818356139659572, 0.22222198629950965,
+    0.28571428741831556, 0.39999999999417196, 0.6666666666666734,
+)  # fmt: skip
+# (tanh(a) / a - 1) / a^2 as a polynomial in a^2, for a <= 0.55.
+TANH = (0.016437104, -0.052671693, 0.13320726, -0.33332947)
+# (sin(r) / r - 1) / r^2 as a polynomial in r^2, for |r| <= pi / 2.
+SIN = (2.605784e-06, -0.00019809666, 0.008333068, -0.1666666)
+# erf(a) / a - 1 as a polynomial in a^2, for a <= 0.9; log2(erfc(a)) for 0.9 <= a <= 4.
+ERF = (-0.00060809095, 0.0050098943, -0.026777273, 0.11282085, -0.37612516, 0.12837915)
+ERFC = (
+    0.0002859882, -0.004422705, 0.03219448, -0.150205, -0.9189616, -1.6270678, -0.00024006968,
+)  # fmt: skip
+
+# pi in parts whose products with an integer below 2^15 (and a half) are exact, for a processor
+# without fused multiply-add; and in three full parts. All are positive, so that -0.0 stays -0.0.
+PI_EXACT = (
+    3.140625, 0.000965118408203125, 2.5331974029541016e-06, 1.979060471057892e-09,
+    5.126688136514179e-12,
+)  # fmt: skip
+PI_FUSED = (3.141592502593994, 1.5099578831723193e-07, 1.078060505991553e-14)
+# From here on, sin and cos are libm's.
+FAR = 1e5

@@ -1,0 +1,174 @@
+"""Row kernels on the CPU: what one loop over a row computes at length, a later one reads again.
+
+KernelIR evaluates the values of a row anew in every loop over it, which suits a GPU. Here exp or
+tanh cost more than memory that is in the cache: the last reduction writes such a value into the
+output's row, and the final loop, which stores that row, reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpuflow.compiler.cpu_printer import SHORT_ROWS
+from gpuflow.kir.nodes import (
+    Apply,
+    Block,
+    Cast,
+    Const,
+    For,
+    Kernel,
+    Load,
+    Mode,
+    Reduce,
+    Role,
+    Select,
+    Statement,
+    Store,
+    Stride,
+    Value,
+)
+from gpuflow.kir.scalar import EXPENSIVE
+from gpuflow.kir.walk import all_uses, results_of
+
+
+def keep_row_values(kernel: Kernel) -> Kernel:
+    """The kernel with its last reduction keeping what the final loop over the row needs.
+
+    Args:
+        kernel: any kernel.
+
+    Returns:
+        The same kernel where there is nothing to keep. Operands keep their places; one that is
+        written may be read as well.
+    """
+    if kernel.kind not in ("row", SHORT_ROWS):
+        return kernel
+    roles = {axis.name: axis.role for axis in kernel.axes}
+    nest: list[Block] = [kernel.body]
+    while nest[-1].body and _is_parallel(nest[-1].body[-1], roles):
+        nest.append(nest[-1].body[-1].body)
+    found = _kept(kernel, nest[-1].body)
+    if found is None:
+        return kernel
+    body, operand = found
+    block = replace(nest[-1], body=body)
+    for outer in reversed(nest[:-1]):
+        loop = replace(outer.body[-1], body=block)
+        block = replace(outer, body=(*outer.body[:-1], loop))
+    operands = tuple(
+        replace(o, mode=Mode.INOUT) if o.name == operand else o for o in kernel.operands
+    )
+    return replace(kernel, body=block, operands=operands)
+
+
+def _is_parallel(statement: Statement, roles: dict[str, Role]) -> bool:
+    return (
+        isinstance(statement, For)
+        and statement.axis is not None
+        and roles[statement.axis] is Role.PARALLEL
+    )
+
+
+def _kept(kernel: Kernel, items: tuple[Statement, ...]) -> tuple[tuple[Statement, ...], str] | None:
+    """The statements of a row with one value kept, and the operand that holds it meanwhile."""
+    last = items[-1] if items else None
+    if not isinstance(last, For) or last.axis is None:
+        return None
+    places = [k for k, s in enumerate(items) if isinstance(s, Reduce) and s.axes == (last.axis,)]
+    if not places:
+        return None
+    reduce = items[places[-1]]
+    assert isinstance(reduce, Reduce)
+    pair = _shared(reduce.body, last.body)
+    if pair is None:
+        return None
+    here, there = pair
+    operand = _row_for(kernel, last, there)
+    if operand is None:
+        return None
+    body = reduce.body
+    reduce = replace(reduce, body=replace(body, body=(*body.body, Store(operand, here))))
+    loop = replace(last, body=_reading(last.body, there, operand))
+    return (*items[: places[-1]], reduce, *items[places[-1] + 1 : -1], loop), operand
+
+
+def _row_for(kernel: Kernel, loop: For, value: Value) -> str | None:
+    """A contiguous row of the value's dtype that the loop writes, and nothing else uses."""
+    place = [axis.name for axis in kernel.axes].index(loop.axis or "")
+    stored = {s.operand for s in loop.body.body if isinstance(s, Store) and s.offset is None}
+    for operand in kernel.operands:
+        is_row = operand.strides[place : place + 1] == (Stride.UNIT,)
+        fits = operand.mode is Mode.OUT and operand.dtype == value.dtype
+        if operand.name in stored and is_row and fits:
+            return operand.name
+    return None
+
+
+def _shared(early: Block, late: Block) -> tuple[Value, Value] | None:
+    """The last value of ``late`` that ``early`` computes as well, at some expense."""
+    found: dict[Any, Value] = {}
+    keys = _Keys(early.body)
+    for statement in early.body:
+        for value in results_of(statement):
+            found[keys.of(value.number)] = value
+    keys = _Keys(late.body)
+    for statement in reversed(late.body):
+        for value in results_of(statement):
+            key = keys.of(value.number)
+            if key in found and keys.is_expensive(value.number):
+                return found[key], value
+    return None
+
+
+class _Keys:
+    """Says which values of two blocks are the same expression."""
+
+    def __init__(self, items: Sequence[Statement]) -> None:
+        self._keys: dict[int, Any] = {}
+        self._expensive: set[int] = set()
+        for statement in items:
+            parts = self._parts(statement)
+            is_expensive = isinstance(statement, Apply) and statement.fn in EXPENSIVE
+            inherits = bool(all_uses(statement) & self._expensive)
+            for place, value in enumerate(results_of(statement)):
+                self._keys[value.number] = (*parts, place)
+                if inherits or is_expensive:
+                    self._expensive.add(value.number)
+
+    def of(self, number: int) -> Any:
+        """The key of a value; values from outside stand for themselves."""
+        return self._keys.get(number, number)
+
+    def is_expensive(self, number: int) -> bool:
+        """Whether the value, or one that it is made of, takes long to compute."""
+        return number in self._expensive
+
+    def _parts(self, statement: Statement) -> tuple[Any, ...]:
+        match statement:
+            case Const(out, value):
+                return ("const", out.dtype, str(value))
+            case Load(out, operand, None, None):
+                return ("load", operand, out.dtype)
+            case Apply(_, fn, args):
+                return (fn, *[self.of(a.number) for a in args])
+            case Select(_, predicate, on_true, on_false):
+                values = (predicate, on_true, on_false)
+                return ("select", *[self.of(v.number) for v in values])
+            case Cast(out, arg):
+                return ("cast", out.dtype, self.of(arg.number))
+        return ("other", id(statement))
+
+
+def _reading(block: Block, value: Value, operand: str) -> Block:
+    """The block with the value loaded, before the row is overwritten, and nothing left over."""
+    items = [Load(value, operand), *(s for s in block.body if value not in results_of(s))]
+    used: set[int] = set()
+    kept = []
+    for statement in reversed(items):
+        is_read = any(v.number in used for v in results_of(statement))
+        if is_read or isinstance(statement, Store | For):
+            kept.append(statement)
+            used |= all_uses(statement)
+    return replace(block, body=tuple(reversed(kept)))

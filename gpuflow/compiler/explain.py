@@ -1,0 +1,192 @@
+"""What a plan does, for people: its steps, what is in each, and why they are not fewer.
+
+A buffer is stored where one step ends and another begins. The reason comes from the rules that
+fusion itself applies, asked once more about both sides together.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gpuflow.compiler.plan import (
+    CallStep,
+    CopyStep,
+    KernelStep,
+    Plan,
+    ProgramStep,
+    Step,
+    bytes_of,
+    flops_of,
+    nbytes,
+    reads_of,
+    writes_of,
+)
+from gpuflow.compiler.space import NotOneKernelError, space_of
+from gpuflow.core.jaxpr import Eqn, Var, format_eqns
+
+SourcesOf = Callable[[KernelStep], Sequence[Path]]
+
+_KINDS = {
+    "kernel": ("kernel", "kernels"),
+    "library": ("library call", "library calls"),
+    "host": ("host call", "host calls"),
+    "copy": ("copy", "copies"),
+    "program": ("loop or branch", "loops or branches"),
+}
+
+
+def explain_plan(plan: Plan, name: str, sources_of: SourcesOf) -> str:
+    """The plan of a program as text.
+
+    Args:
+        plan: the plan.
+        name: of the program.
+        sources_of: the files with the generated source of a kernel step.
+    """
+    counts = Counter(step.kind for step in plan.steps)
+    parts = [f"{counts[kind]} {names[counts[kind] != 1]}" for kind, names in _KINDS.items()
+             if counts[kind]]  # fmt: skip
+    flops = sum(flops_of(step) for step in plan.steps)
+    moved = sum(bytes_of(step) for step in plan.steps)
+    head = (
+        f"{name}: {', '.join(parts) or 'nothing to compute'}; {_scaled(flops, 'FLOP')}, "
+        f"{_scaled(moved, 'B')} moved, {_scaled(plan.arena_bytes, 'B')} of temporaries"
+    )
+    view = _View(plan, sources_of)
+    return "\n\n".join([head, *[view.step(number) for number in range(len(plan.steps))]])
+
+
+def _scaled(number: int, unit: str) -> str:
+    value, prefixes = float(number), ["", "k", "M", "G", "T"]
+    while value >= 1000 and len(prefixes) > 1:
+        value /= 1000
+        prefixes.pop(0)
+    return f"{value:.3g} {prefixes[0]}{unit}"
+
+
+class _View:
+    """A plan with what its text needs: who writes and reads each buffer, names, equations."""
+
+    def __init__(self, plan: Plan, sources_of: SourcesOf) -> None:
+        self.plan, self.sources_of = plan, sources_of
+        self.lines, self.name_of = format_eqns(plan.jaxpr)
+        self.position_of = {eqn: k for k, eqn in enumerate(plan.jaxpr.eqns)}
+        self.group_of = {e: group for group in plan.groups for e in group}
+        self.results = {out for out in plan.outputs if isinstance(out, Var)}
+        self.readers: dict[Var, list[int]] = {}
+        for number, step in enumerate(plan.steps):
+            for var in dict.fromkeys(reads_of(step)):
+                self.readers.setdefault(var, []).append(number)
+
+    def step(self, number: int) -> str:
+        """The paragraph of a step."""
+        step = self.plan.steps[number]
+        lines = [f"{number + 1}. {self._title(step)}"]
+        for word, variables in (("reads", reads_of(step)), ("writes", writes_of(step))):
+            listed = ", ".join(self._typed(var) for var in dict.fromkeys(variables))
+            lines += _wrapped(f"   {word:<8}", listed or "nothing")
+        costs = (_scaled(flops_of(step), "FLOP"), _scaled(bytes_of(step), "B"))
+        lines.append(f"   costs   {', '.join(costs)}")
+        if isinstance(step, KernelStep):
+            lines += [f"   source  {path}" for path in self.sources_of(step)]
+        lines += [
+            textwrap.indent(self.lines[self.position_of[eqn]], " " * 6) for eqn in _eqns_of(step)
+        ]
+        lines += self._stores(number)
+        if isinstance(step, ProgramStep):
+            for k, inner in enumerate(step.programs):
+                text = explain_plan(inner.plan, f"program {k + 1}", self.sources_of)
+                lines += ["", textwrap.indent(text, " " * 6)]
+        return "\n".join(lines)
+
+    def _title(self, step: Step) -> str:
+        if not isinstance(step, KernelStep):
+            return f"{_KINDS[step.kind][0]}: {step.name}"
+        kernel = step.kernel
+        again = f", for {len(step.calls)} sets of arrays" if len(step.calls) > 1 else ""
+        return f"{kernel.kind} kernel {kernel.name}{again}"
+
+    def _typed(self, var: Var) -> str:
+        return f"{self.name_of(var)}:{var.aval} ({_scaled(nbytes(var), 'B')})"
+
+    def _stores(self, number: int) -> list[str]:
+        """Why each buffer that a step writes lies in memory."""
+        step = self.plan.steps[number]
+        lines: list[str] = []
+        for var in dict.fromkeys(writes_of(step)):
+            reasons: dict[str, list[int]] = {}
+            for reader in self.readers.get(var, ()):
+                if reader > number:
+                    reasons.setdefault(self._why_apart(var, number, reader), []).append(reader)
+            texts = [f"{_numbered(steps)}: {reason}" for reason, steps in reasons.items()]
+            if var in self.results:
+                texts.insert(0, "a result of the program")
+            if isinstance(step, ProgramStep) and var is step.workspace:
+                texts.append("temporaries of its programs")
+            for text in texts or ["nobody: the step cannot leave it out"]:
+                lines += _wrapped("   stores  ", f"{self.name_of(var)} for {text}")
+        return lines
+
+    def _why_apart(self, var: Var, number: int, reader: int) -> str:
+        first, second = self.plan.steps[number], self.plan.steps[reader]
+        for step in (second, first):
+            if isinstance(step, CallStep):
+                return f"{step.name} is a {_KINDS[step.kind][0]}"
+            if isinstance(step, ProgramStep):
+                return f"{step.name} runs programs of its own"
+            if isinstance(step, CopyStep):
+                return "a result or an update needs a copy"
+        assert isinstance(second, KernelStep)
+        assert isinstance(first, KernelStep)
+        mine = self._group(first, lambda eqn: var in eqn.outputs)
+        theirs = self._group(second, lambda eqn: self._reads(eqn, var))
+        try:
+            space_of(self.plan.program, sorted({*mine, *theirs}))
+        except NotOneKernelError as reason:
+            return f"as one kernel {reason}"
+        between = self._between(number, reader)
+        if between is not None:
+            return f"step {between + 1} comes between them"
+        return "each was joined with others first"
+
+    def _group(self, step: KernelStep, wanted: Callable[[Eqn], bool]) -> tuple[int, ...]:
+        """The group of the step with such an equation; a step for several sets has several."""
+        eqn = next(filter(wanted, step.eqns), step.eqns[0])
+        return self.group_of[self.position_of[eqn]]
+
+    def _reads(self, eqn: Eqn, var: Var) -> bool:
+        place = self.plan.program.place
+        return any(isinstance(atom, Var) and place(atom)[0] is var for atom in eqn.inputs)
+
+    def _between(self, first: int, last: int) -> int | None:
+        """A step that needs the first one's results and that the last one needs."""
+        made = {*writes_of(self.plan.steps[first])}
+        needed = {*reads_of(self.plan.steps[last])}
+        for number in range(last - 1, first, -1):
+            step = self.plan.steps[number]
+            if needed.intersection(writes_of(step)):
+                needed.update(reads_of(step))
+                if made.intersection(reads_of(step)):
+                    return number
+        return None
+
+
+def _eqns_of(step: Step) -> Sequence[Eqn]:
+    if isinstance(step, KernelStep):
+        return step.eqns
+    return (step.eqn,) if isinstance(step, CallStep | ProgramStep) else ()
+
+
+def _numbered(steps: Sequence[int]) -> str:
+    listed = ", ".join(str(number + 1) for number in steps)
+    return f"step{'s' if len(steps) > 1 else ''} {listed}"
+
+
+def _wrapped(lead: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text, 100, initial_indent=lead, subsequent_indent=" " * len(lead),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip

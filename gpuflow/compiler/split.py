@@ -1,0 +1,215 @@
+"""Long reductions in two launches: parts of the reduced axis, and their combination.
+
+A launch splits the first PARALLEL axis, of which a full reduction has none, and a reduction to a
+few columns too little. Such a kernel becomes two, which any printer prints like others:
+
+    parts     the same kernel with one more PARALLEL axis: part k reduces its share of the first
+              reduced axis and stores the result in scratch memory
+    combine   reduces the parts, in order, and does what followed the reductions
+
+``launches`` says which calls are split, and how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from gpuflow.kir.nodes import (
+    Axis,
+    Block,
+    For,
+    Kernel,
+    Load,
+    Mode,
+    Operand,
+    Reduce,
+    Role,
+    Statement,
+    Store,
+    Stride,
+    Value,
+)
+from gpuflow.kir.walk import all_uses, results_of, statements
+
+PART = "part"  # the axis of the parts
+
+
+@dataclass(frozen=True)
+class SplitKernels:
+    """The two kernels of a reduction.
+
+    Attributes:
+        parts, combine: the kernels.
+        rows: the reduced axis that is split.
+        kept: the axes that are not reduced.
+        scratch: the operands of both kernels that hold the parts' results, one for each value.
+    """
+
+    parts: Kernel
+    combine: Kernel
+    rows: str
+    kept: tuple[str, ...]
+    scratch: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class _Stages:
+    before: tuple[Statement, ...]
+    reduces: tuple[Reduce, ...]
+    after: tuple[Statement, ...]
+
+
+def split_kernel(kernel: Kernel) -> SplitKernels | None:
+    """The two kernels of a reduction, or None if a loop needs its result again."""
+    stages = _stages(_innermost(kernel.body))
+    if stages is None:
+        return None
+    reduced = {axis for reduce in stages.reduces for axis in reduce.axes}
+    rows = next(axis for axis in kernel.axes if axis.name in reduced)
+    if rows.exact is not None:
+        return None
+    kept = tuple(axis for axis in kernel.axes if axis.name not in reduced)
+    outs = [out for reduce in stages.reduces for out in reduce.outs]
+    scratch = tuple(Operand(f"{PART}{k}", out.dtype, Mode.OUT) for k, out in enumerate(outs))
+    return SplitKernels(
+        _parts_kernel(kernel, stages, scratch, kept),
+        _combine_kernel(kernel, stages, scratch, kept),
+        rows.name,
+        tuple(axis.name for axis in kept),
+        scratch,
+    )
+
+
+def is_one_pass(kernel: Kernel) -> bool:
+    """Whether no loop over the reduced axes needs the result of another one."""
+    return _stages(_innermost(kernel.body)) is not None
+
+
+def _innermost(block: Block) -> Block:
+    """The body of the loops over kept axes."""
+    last = block.body[-1] if block.body else None
+    is_loop = isinstance(last, For) and last.axis is not None
+    return _innermost(last.body) if is_loop else block
+
+
+def _stages(block: Block) -> _Stages | None:
+    before: list[Statement] = []
+    reduces: list[Reduce] = []
+    after: list[Statement] = []
+    late: set[int] = set()
+    for statement in block.body:
+        is_late = bool(all_uses(statement) & late)
+        if isinstance(statement, For) or (is_late and isinstance(statement, Reduce)):
+            return None
+        if isinstance(statement, Reduce):
+            reduces.append(statement)
+        elif is_late or isinstance(statement, Store):
+            after.append(statement)
+        else:
+            before.append(statement)
+            continue
+        late |= {value.number for value in results_of(statement)}
+    return _Stages(tuple(before), tuple(reduces), tuple(after)) if reduces else None
+
+
+def _parts_kernel(
+    kernel: Kernel, stages: _Stages, scratch: Sequence[Operand], kept: Sequence[Axis]
+) -> Kernel:
+    outs = [out for reduce in stages.reduces for out in reduce.outs]
+    stores = [Store(part.name, out) for part, out in zip(scratch, outs, strict=True)]
+    body = _rebuilt(kernel.body, [*stages.before, *stages.reduces, *stores])
+    body = Block(body=(For(PART, body),))
+    axes = (Axis(PART, Role.PARALLEL), *map(_without_size, kernel.axes, [kept] * len(kernel.axes)))
+    varying = {axis.name for axis in kernel.axes} - {axis.name for axis in kept}
+    rows = next(k for k, axis in enumerate(kernel.axes) if axis.name in varying)
+    operands = []
+    for operand in _used(kernel.operands, body):
+        strides = _padded(operand, len(kernel.axes))
+        first = Stride.ZERO if strides[rows] is Stride.ZERO else Stride.ANY
+        mode = Mode.IN if operand.mode is Mode.INOUT else operand.mode
+        operands.append(replace(operand, mode=mode, strides=(first, *strides)))
+    operands += _scratch_operands(scratch, axes, kept, Mode.OUT)
+    kind = "column" if kernel.kind == "column" else "row"
+    return Kernel(
+        f"{kernel.name}_parts", axes, tuple(operands), body, index_bits=kernel.index_bits, kind=kind
+    )
+
+
+def _combine_kernel(
+    kernel: Kernel, stages: _Stages, scratch: Sequence[Operand], kept: Sequence[Axis]
+) -> Kernel:
+    number = 1 + max(value.number for s in statements(kernel.body) for value in _defined(s))
+    names = iter(scratch)
+    reduces = []
+    for reduce in stages.reduces:
+        values = [Value(number + k, out.dtype) for k, out in enumerate(reduce.outs)]
+        number += len(values)
+        loads = tuple(Load(value, next(names).name) for value in values)
+        body = Block(body=loads, results=tuple(values))
+        reduces.append(replace(reduce, axes=(PART,), body=body))
+    body = _rebuilt(kernel.body, [*stages.before, *reduces, *stages.after])
+    axes = (Axis(PART, Role.REDUCE), *(replace(axis, exact=None) for axis in kept))
+    places = [kernel.axes.index(axis) for axis in kept]
+    operands = []
+    for operand in _used(kernel.operands, body):
+        strides = _padded(operand, len(kernel.axes))
+        chosen = (Stride.ZERO, *(strides[place] for place in places))
+        operands.append(replace(operand, strides=chosen))
+    operands += _scratch_operands(scratch, axes, kept, Mode.IN)
+    kind = "column" if kept else "full"
+    return Kernel(
+        f"{kernel.name}_combine", axes, tuple(operands), body, index_bits=kernel.index_bits,
+        kind=kind,
+    )  # fmt: skip
+
+
+def _defined(statement: Statement) -> tuple[Value, ...]:
+    """The values that a statement and its blocks' parameters define."""
+    if isinstance(statement, Reduce):
+        return (*statement.outs, *statement.combine.params, *statement.body.params)
+    return results_of(statement)
+
+
+def _rebuilt(block: Block, innermost: Sequence[Statement]) -> Block:
+    """The loops over kept axes around other statements, without what these do not need."""
+    last = block.body[-1]
+    if isinstance(last, For) and last.axis is not None:
+        loop = replace(last, body=_rebuilt(last.body, innermost))
+        return Block(body=_needed([*block.body[:-1], loop]))
+    return Block(body=_needed(innermost))
+
+
+def _needed(items: Sequence[Statement]) -> tuple[Statement, ...]:
+    used: set[int] = set()
+    kept = []
+    for statement in reversed(items):
+        is_read = any(value.number in used for value in results_of(statement))
+        if is_read or isinstance(statement, Store | For):
+            kept.append(statement)
+            used |= all_uses(statement)
+    return tuple(reversed(kept))
+
+
+def _used(operands: Iterable[Operand], body: Block) -> list[Operand]:
+    names = {s.operand for s in statements(body) if isinstance(s, Load | Store)}
+    return [operand for operand in operands if operand.name in names]
+
+
+def _padded(operand: Operand, count: int) -> tuple[Stride, ...]:
+    return (*operand.strides, *[Stride.ZERO] * (count - len(operand.strides)))
+
+
+def _without_size(axis: Axis, kept: Sequence[Axis]) -> Axis:
+    """Kept axes may be run with groups of rows, and so at another extent."""
+    return replace(axis, exact=None) if axis in kept else axis
+
+
+def _scratch_operands(
+    scratch: Sequence[Operand], axes: Sequence[Axis], kept: Sequence[Axis], mode: Mode
+) -> list[Operand]:
+    names = {PART, *(axis.name for axis in kept)}
+    strides = [Stride.ANY if axis.name in names else Stride.ZERO for axis in axes]
+    if axes[-1].name in names:
+        strides[-1] = Stride.UNIT
+    return [replace(part, mode=mode, strides=tuple(strides)) for part in scratch]

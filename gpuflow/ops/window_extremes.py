@@ -1,0 +1,199 @@
+"""Where the extremes of windows stand, and who adds to them: the halves of a gradient.
+
+``window_extreme`` numbers the tap of each window at which its first extreme stands, and
+``window_spread`` adds the source of each window to the element under that tap. The compiler makes
+this pair of ``select_and_scatter_add``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.lowering import Indexed
+from gpuflow.core.primitive import Primitive
+from gpuflow.core.rules import AxisData, Zero, zero_tangent
+from gpuflow.ops.comparison import ge_p, le_p
+from gpuflow.ops.convolution import Dims, Pads, padded
+from gpuflow.ops.define import check_kind, define, types_text
+from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.reductions import highest, lowest
+from gpuflow.ops.window_core import has_bounds, window_counts, window_slices, with_leading
+from gpuflow.ops.window_kernels import numbered, spread
+
+
+def selection_counts(
+    name: str, x: ShapedArray, select_prim: Primitive, window_dimensions: Dims,
+    window_strides: Dims, padding: Pads, base_dilation: Dims | None, window_dilation: Dims | None,
+) -> Dims:  # fmt: skip
+    """In how many places the window fits, in each dimension; see ``window_counts``.
+
+    Raises:
+        TypeError: another comparison than ``ge_p`` and ``le_p``.
+    """
+    check(
+        select_prim in (ge_p, le_p),
+        lambda: (
+            f"[{name}] select_prim must be lax.ge_p or lax.le_p; got {select_prim!r}. "
+            "Fix: lax.ge_p for the largest element of each window."
+        ),
+    )
+    ones = (1,) * x.ndim
+    return window_counts(
+        name, x, window_dimensions, window_strides, padding, base_dilation or ones,
+        window_dilation or ones,
+    )  # fmt: skip
+
+
+def extreme_places(
+    xp: Any, x: Any, *, select_prim: Primitive, window_dimensions: Dims, window_strides: Dims,
+    padding: Pads, base_dilation: Dims | None = None, window_dilation: Dims | None = None,
+    as_taps: bool = False,
+) -> Any:  # fmt: skip
+    """Where in the flat array the first extreme of each window stands; -1 in an empty window.
+
+    A nan is an extreme; margins and holes are none. With ``as_taps`` it is said by the number of
+    the window's tap.
+    """
+    least = select_prim is le_p
+    ones = (1,) * x.ndim
+    holes, gaps = base_dilation or ones, window_dilation or ones
+    aval = ShapedArray(x.shape, x.dtype)
+    counts = window_counts(
+        "select_and_gather_add", aval, window_dimensions, window_strides, padding, holes, gaps
+    )
+    narrow = x.size <= np.iinfo(np.int32).max
+    numbers = xp.arange(x.size, dtype=np.int32 if narrow else np.int64).reshape(x.shape)
+    values = padded(xp, x, 0, padding, holes, (highest if least else lowest)(x.dtype))
+    places = padded(xp, numbers, 0, padding, holes, -1)
+    first = window_slices(counts, [0] * x.ndim, window_strides)
+    best, found = values[first].copy(), places[first].copy()
+    if as_taps:
+        found = xp.minimum(found, 0)
+    for tap, offset in enumerate(itertools.product(*map(range, window_dimensions))):
+        if tap == 0:
+            continue
+        at = [k * d for k, d in zip(offset, gaps, strict=True)]
+        slices = window_slices(counts, at, window_strides)
+        value, place = values[slices], places[slices]
+        better = value < best if least else value > best
+        better = (better & (place >= 0)) | ((found < 0) & (place >= 0))
+        if dtypes.is_floating(x.dtype):
+            better = (better & ~xp.isnan(best)) | (xp.isnan(value) & ~xp.isnan(best))
+        best = xp.where(better, value, best)
+        found = xp.where(better, tap if as_taps else place, found)
+    return found
+
+
+def batch_in_front(
+    get: Callable[[], Primitive], axis: AxisData, operands: Sequence[Any],
+    dims: Sequence[int | None], **params: Any,
+) -> tuple[Any, int]:  # fmt: skip
+    """The batch rule of an op whose operands all get a leading dimension that does not slide."""
+    moved = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
+    return get().bind(*moved, **with_leading(params)), 0
+
+
+def jvp_of_linear(
+    get: Callable[[], Primitive], primals: Sequence[Any], tangents: Sequence[Any], **params: Any
+) -> tuple[Any, Any]:
+    """Linear in the first operand; which element is chosen does not change with the second."""
+    out = get().bind(*primals, **params)
+    if type(tangents[0]) is Zero:
+        return out, zero_tangent(out)
+    return out, get().bind(tangents[0], primals[1], **params)
+
+
+# --- the pair ------------------------------------------------------------------------------
+
+
+def _extreme_shape(x: ShapedArray, **params: Any) -> ShapedArray:
+    check_kind("window_extreme", x, has_bounds, "a real number")
+    whole = {"base_dilation": None, "window_dilation": None, **params}
+    return ShapedArray(selection_counts("window_extreme", x, **whole), np.int32)
+
+
+def _extreme_impl(xp: Any, x: Any, **params: Any) -> Any:
+    return extreme_places(xp, x, as_taps=True, **params).astype(np.int32)
+
+
+def _extreme_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
+) -> tuple[Any, Any]:
+    del tangents
+    out = window_extreme_p.bind(*primals, **params)
+    return out, zero_tangent(out)
+
+
+window_extreme_p = define(
+    "window_extreme",
+    shape=_extreme_shape,
+    impl=_extreme_impl,
+    jvp=_extreme_jvp,
+    batch=partial(batch_in_front, lambda: window_extreme_p),
+    lower=Indexed(numbered),
+)
+
+
+def _spread_shape(
+    source: ShapedArray, taps: ShapedArray, *, shape: Dims, **params: Any
+) -> ShapedArray:
+    del params
+    check_kind("window_spread", source, has_bounds, "a real number")
+    check(
+        source.shape == taps.shape,
+        lambda: (
+            "[window_spread] there must be one tap for each element of the source; got "
+            f"{types_text([source, taps])}. Fix: the result of window_extreme."
+        ),
+        ValueError,
+    )
+    return ShapedArray(shape, source.dtype)
+
+
+def _spread_impl(
+    xp: Any, source: Any, taps: Any, *, shape: Dims, window_dimensions: Dims, window_strides: Dims,
+    padding: Pads, base_dilation: Dims | None = None, window_dilation: Dims | None = None,
+) -> Any:  # fmt: skip
+    ones = (1,) * len(shape)
+    holes, gaps = base_dilation or ones, window_dilation or ones
+    total = xp.zeros(shape, source.dtype)
+    for tap, offset in enumerate(itertools.product(*map(range, window_dimensions))):
+        windows, elements = [], []
+        for n, count, k, stride, (low, _), hole, gap in zip(
+            shape, source.shape, offset, window_strides, padding, holes, gaps, strict=True
+        ):
+            at = xp.arange(count) * stride + k * gap - low
+            is_there = (at >= 0) & (at % hole == 0) & (at < n * hole)
+            windows.append(xp.flatnonzero(is_there))
+            elements.append(at[is_there] // hole)
+        pick = xp.ix_(*windows)
+        total[xp.ix_(*elements)] += xp.where(taps[pick] == tap, source[pick], 0)
+    return total
+
+
+def _spread_batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, shape: Dims,
+    **params: Any,
+) -> tuple[Any, int]:  # fmt: skip
+    moved = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
+    return window_spread_p.bind(*moved, shape=(axis.size, *shape), **with_leading(params)), 0
+
+
+window_spread_p = define(
+    "window_spread",
+    shape=_spread_shape,
+    impl=_spread_impl,
+    jvp=partial(jvp_of_linear, lambda: window_spread_p),
+    batch=_spread_batch,
+    lower=Indexed(spread),
+    size_params=frozenset({"shape"}),
+    tolerance=16,
+)

@@ -1,0 +1,320 @@
+"""Kernels of the ops on sliding windows: what one element of the result is.
+
+Small windows are written out tap by tap, larger ones are loops. A window's taps are visited in
+row-major order, since the first of equal extremes counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import prod
+from typing import Any
+
+from gpuflow.base import dtypes
+from gpuflow.core.aval import storage_name
+from gpuflow.kir.nodes import Value
+from gpuflow.kir.scalar import compute_dtype
+from gpuflow.ops.comparison import le_p
+
+LONGEST_UNROLLED = 32  # taps
+Tap = Sequence[int | Value]
+Carry = tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class _Slide:
+    """How windows lie in one dimension."""
+
+    window: int
+    stride: int
+    low: int
+    high: int
+    hole: int
+    gap: int
+
+    @property
+    def is_still(self) -> bool:
+        """Whether each element is a window of its own."""
+        own = (self.window, self.stride, self.low, self.high, self.hole, self.gap)
+        return own == (1, 1, 0, 0, 1, 1)
+
+    @property
+    def span(self) -> int:
+        """The extent of a window with its holes."""
+        return (self.window - 1) * self.gap + 1
+
+
+def _slides(params: dict[str, Any]) -> list[_Slide]:
+    window = params["window_dimensions"]
+    ones = (1,) * len(window)
+    rows = zip(
+        window, params["window_strides"], params["padding"], params.get("base_dilation") or ones,
+        params.get("window_dilation") or ones, strict=True,
+    )  # fmt: skip
+    return [_Slide(w, stride, low, high, hole, gap) for w, stride, (low, high), hole, gap in rows]
+
+
+class _Arithmetic:
+    """int64 arithmetic and conditions in a kernel."""
+
+    def __init__(self, builder: Any) -> None:
+        self.builder = builder
+
+    def number(self, value: int | Value) -> Value:
+        """A number as a value."""
+        return value if isinstance(value, Value) else self.builder.const("int64", value)
+
+    def add(self, a: Value, b: int | Value) -> Value:
+        """``a + b``."""
+        return a if b == 0 else self.builder.apply("add", a, self.number(b))
+
+    def mul(self, a: int | Value, b: int) -> int | Value:
+        """``a * b``."""
+        if not isinstance(a, Value):
+            return a * b
+        return a if b == 1 else self.builder.apply("mul", a, self.number(b))
+
+    def compare(self, name: str, a: Value, b: int | Value) -> Value:
+        """A comparison."""
+        return self.builder.apply(name, a, self.number(b))
+
+    def every(self, conditions: Sequence[Value]) -> Value | None:
+        """Whether all hold; None if there are none."""
+        if not conditions:
+            return None
+        return reduce(lambda a, b: self.builder.apply("and", a, b), conditions)
+
+    def divide(self, a: Value, by: int) -> Value:
+        """``a / by``, truncated."""
+        return a if by == 1 else self.builder.apply("div", a, self.number(by))
+
+
+def _starts(context: Any, slides: Sequence[_Slide]) -> list[Value]:
+    """The position of the first tap of the window at the output's index."""
+    math = _Arithmetic(context.builder)
+    return [
+        math.add(math.number(math.mul(context.index(d), slide.stride)), -slide.low)
+        for d, slide in enumerate(slides)
+    ]
+
+
+def _element(
+    context: Any, slides: Sequence[_Slide], shape: Sequence[int], starts: Sequence[Value], tap: Tap
+) -> tuple[list[Value], list[Value]]:
+    """The element under a tap, and what must hold for there to be one."""
+    math = _Arithmetic(context.builder)
+    indices, conditions = [], []
+    for d, (slide, start, k) in enumerate(zip(slides, starts, tap, strict=True)):
+        place = math.add(start, math.mul(k, slide.gap))
+        if slide.low > 0:
+            conditions.append(math.compare("ge", place, 0))
+        if slide.hole > 1:
+            rest = context.builder.apply("rem", place, math.number(slide.hole))
+            conditions.append(math.compare("eq", rest, 0))
+            place = math.divide(place, slide.hole)
+        if slide.high > 0:
+            conditions.append(math.compare("lt", place, context.size(shape[d])))
+        indices.append(place)
+    return indices, conditions
+
+
+def _over_taps(
+    builder: Any, window: Sequence[int], carry: Carry, body: Callable[[Tap, Carry], Carry]
+) -> Carry:
+    """``carry = body(tap, carry)`` for each tap."""
+
+    def level(d: int, tap: Tap, carry: Carry) -> Carry:
+        if d == len(window):
+            return tuple(body(tap, carry))
+        if prod(window[d:]) <= LONGEST_UNROLLED or window[d] == 1:
+            for k in range(window[d]):
+                carry = level(d + 1, (*tap, k), carry)
+            return carry
+        count = builder.const("int64", window[d])
+        return builder.for_count(count, carry, lambda k, *own: level(d + 1, (*tap, k), own))
+
+    return level(0, (), carry)
+
+
+# --- reductions ----------------------------------------------------------------------------
+
+
+def reduction(combine: str, neutral: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The body of an op that combines all elements of each window.
+
+    Args:
+        combine: a function of kir.scalar.
+        neutral: ``dtype -> neutral element``, which stands in margins and holes.
+    """
+
+    def body(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Value:
+        del out
+        (x,), builder, slides = in_avals, context.builder, _slides(params)
+        start = _constant(builder, x.dtype, neutral(x.dtype))
+        starts = _starts(context, slides)
+
+        def one(tap: Tap, carry: Carry) -> Carry:
+            indices, conditions = _element(context, slides, x.shape, starts, tap)
+            inside = _Arithmetic(builder).every(conditions)
+            value = context.load(0, indices, inside)
+            if inside is not None:
+                value = builder.select(inside, value, start)
+            return (builder.apply(combine, carry[0], value),)
+
+        return _over_taps(builder, params["window_dimensions"], (start,), one)[0]
+
+    return body
+
+
+def _constant(builder: Any, dtype: Any, value: Any) -> Value:
+    number = float(value) if dtypes.is_floating(dtype) else int(value)
+    return builder.const(compute_dtype(storage_name(dtype)), number)
+
+
+# --- extremes ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Order:
+    """Which of two elements is the extreme; a nan is one."""
+
+    builder: Any
+    least: bool
+    has_nan: bool
+
+    def is_nan(self, a: Value) -> Value:
+        """Whether it is not a number."""
+        return self.builder.apply("ne", a, a)
+
+    def beats(self, a: Value, b: Value) -> Value:
+        """Whether ``a`` is chosen although ``b`` comes first."""
+        builder = self.builder
+        better = builder.apply("lt" if self.least else "gt", a, b)
+        if not self.has_nan:
+            return better
+        other = builder.apply("not", self.is_nan(b))
+        fresh = builder.apply("and", self.is_nan(a), other)
+        return builder.apply("or", builder.apply("and", better, other), fresh)
+
+
+def gathered(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Value:
+    """The body of select_and_gather_add: the tangent at the extreme of each window."""
+    del out
+    (tangents, x), builder, slides = in_avals, context.builder, _slides(params)
+    order = _order(builder, x, params)
+    starts = _starts(context, slides)
+    zero = _constant(builder, tangents.dtype, 0)
+    none = builder.const("bool", False)
+
+    def one(tap: Tap, carry: Carry) -> Carry:
+        best, found, tangent = carry
+        indices, conditions = _element(context, slides, x.shape, starts, tap)
+        inside = _Arithmetic(builder).every(conditions)
+        value = context.load(1, indices, inside)
+        better = builder.apply("or", order.beats(value, best), builder.apply("not", found))
+        if inside is not None:
+            better = builder.apply("and", better, inside)
+        own = context.load(0, indices, inside)
+        return (
+            builder.select(better, value, best), builder.apply("or", found, better),
+            builder.select(better, own, tangent),
+        )  # fmt: skip
+
+    start = (_constant(builder, x.dtype, 0), none, zero)
+    return _over_taps(builder, params["window_dimensions"], start, one)[2]
+
+
+def _order(builder: Any, x: Any, params: dict[str, Any]) -> _Order:
+    return _Order(builder, params["select_prim"] is le_p, dtypes.is_floating(x.dtype))
+
+
+def numbered(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Value:
+    """The body of window_extreme: the number of the tap at the first extreme; -1: there is none."""
+    del out
+    (x,), builder, slides = in_avals, context.builder, _slides(params)
+    math, order = _Arithmetic(builder), _order(builder, x, params)
+    starts = _starts(context, slides)
+    none = builder.const("int32", -1)
+
+    def one(tap: Tap, carry: Carry) -> Carry:
+        best, found = carry
+        indices, conditions = _element(context, slides, x.shape, starts, tap)
+        inside = math.every(conditions)
+        value = context.load(0, indices, inside)
+        first = builder.apply("lt", found, builder.const("int32", 0))
+        better = builder.apply("or", order.beats(value, best), first)
+        if inside is not None:
+            better = builder.apply("and", better, inside)
+        number = builder.cast(_linear(math, tap, params["window_dimensions"]), "int32")
+        return builder.select(better, value, best), builder.select(better, number, found)
+
+    start = (_constant(builder, x.dtype, 0), none)
+    return _over_taps(builder, params["window_dimensions"], start, one)[1]
+
+
+def spread(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Value:
+    """The body of window_spread: an element adds the sources of windows whose tap it is."""
+    (source, _), builder, slides = in_avals, context.builder, _slides(params)
+    math = _Arithmetic(builder)
+    zero = _constant(builder, source.dtype, 0)
+    places = [
+        math.add(math.number(math.mul(context.index(d), slide.hole)), slide.low)
+        for d, slide in enumerate(slides)
+    ]
+    lasts = [math.divide(place, slide.stride) for place, slide in zip(places, slides, strict=True)]
+
+    def one(back: Tap, carry: Carry) -> Carry:
+        """The window that lies ``back`` windows before the last one that starts at or before."""
+        windows, own, conditions = [], [], []
+        for d, (slide, place, last, c) in enumerate(zip(slides, places, lasts, back, strict=True)):
+            window = builder.apply("sub", last, math.number(c))
+            distance = builder.apply("sub", place, math.number(math.mul(window, slide.stride)))
+            windows.append(window)
+            own.append(math.divide(distance, slide.gap))
+            if not slide.is_still:
+                size = context.size(source.shape[d])
+                conditions += _covers(math, slide, window, distance, c, size)
+        covered = math.every(conditions)
+        tap = builder.cast(_linear(math, own, params["window_dimensions"]), "int32")
+        hit = builder.apply("eq", context.load(1, windows, covered), tap)
+        if covered is not None:
+            hit = builder.apply("and", hit, covered)
+        added = builder.select(hit, context.load(0, windows, covered), zero)
+        return (builder.apply("add", carry[0], added),)
+
+    backs = [-(-slide.span // slide.stride) for slide in slides]
+    return _over_taps(builder, backs, (zero,), one)[0]
+
+
+def _covers(
+    math: _Arithmetic, slide: _Slide, window: Value, distance: Value, back: int | Value, size: Value
+) -> list[Value]:
+    """What must hold for a window to exist and to have a tap at this distance from its start."""
+    conditions = [math.compare("lt", window, size)]
+    known = not isinstance(back, Value)
+    if not known or back > 0 or slide.low < 0:
+        conditions.append(math.compare("ge", window, 0))
+    if slide.low < 0:
+        conditions.append(math.compare("ge", distance, 0))
+    if not known or (back + 1) * slide.stride > slide.span:
+        conditions.append(math.compare("lt", distance, slide.span))
+    if slide.gap > 1:
+        rest = math.builder.apply("rem", distance, math.number(slide.gap))
+        conditions.append(math.compare("eq", rest, 0))
+    return conditions
+
+
+def _linear(math: _Arithmetic, tap: Tap, window: Sequence[int]) -> Value:
+    """The number of a tap in row-major order."""
+    total: int | Value = 0
+    for k, size in zip(tap, window, strict=True):
+        if size == 1:
+            continue
+        scaled = math.mul(total, size)
+        if isinstance(scaled, Value):
+            total = math.add(scaled, k)
+        else:
+            total = math.add(k, scaled) if isinstance(k, Value) else k + scaled
+    return math.number(total)

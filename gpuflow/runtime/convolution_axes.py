@@ -1,0 +1,204 @@
+"""Convolutions as axes: few of them, sliding ones apart, and without holes in the left operand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import gcd, prod
+
+from gpuflow.base.util import row_major_strides
+from gpuflow.core.lowering import Convolution
+from gpuflow.core.views import View
+
+Dims = tuple[int, ...]
+Axis = tuple[int, int, int, int]  # size and strides in lhs, rhs and out, in elements
+Axes = list[Axis]
+
+MOST_SPACE = 3
+_FEWEST_TAPS = 128  # summed at a time; else places are summed apart, if they are few
+_MOST_APART = 8
+
+
+@dataclass(frozen=True)
+class Slide:
+    """One dimension of space: sizes of lhs, taps and places, strides of each, and how they meet."""
+
+    size: int
+    taps: int
+    places: int
+    lhs: int
+    rhs: int
+    out: int
+    stride: int
+    pad: int
+    hole: int
+    gap: int  # between taps; negative: they are mirrored
+
+    def position(self, place: int, tap: int) -> int:
+        """In lhs with its holes."""
+        return place * self.stride + tap * self.gap - self.pad
+
+
+_STILL = Slide(1, 1, 1, 0, 0, 0, 1, 0, 1, 1)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The convolution in axes that are as few as strides allow."""
+
+    outer: Axes
+    depth: Axes
+    rows: Axes
+    columns: Axes
+    slides: list[Slide]
+    lhs_offset: int
+    rhs_offset: int
+    out_offset: int = 0
+
+
+# --- from views ---------------------------------------------------------------------------
+
+
+def _stride(view: View, d: int) -> int:
+    return 0 if view.broadcast and view.broadcast[d] else view.strides[d]
+
+
+def _collapsed(axes: Axes) -> Axes:
+    """Without axes of size 1; neighbours that all arrays walk through as one are one."""
+    result: Axes = []
+    for size, lhs, rhs, to in axes:
+        if size == 1:
+            continue
+        if result and result[-1][1:] == (size * lhs, size * rhs, size * to):
+            result[-1] = (result[-1][0] * size, lhs, rhs, to)
+        else:
+            result.append((size, lhs, rhs, to))
+    return result
+
+
+def as_problem(
+    convolution: Convolution, left: View, right: View, out: Dims
+) -> Problem | None:
+    """The axes of a convolution of views; None if too many dimensions slide."""
+    strides = row_major_strides(out)
+    batch, free, depth, space = convolution.left
+    batch2, free2, depth2, space2 = convolution.right
+    out_batch, out_rows, out_columns, out_space = convolution.out
+
+    def axes(*dims: Sequence[int | None]) -> Axes:
+        found = []
+        for lhs, rhs, to in zip(*dims, strict=True):
+            size = left.shape[lhs] if to is None else out[to]
+            found.append((
+                size, 0 if lhs is None else _stride(left, lhs),
+                0 if rhs is None else _stride(right, rhs), 0 if to is None else strides[to],
+            ))  # fmt: skip
+        return _collapsed(found)
+
+    nothing = [None] * max(len(left.shape), len(right.shape), len(out))
+    slides = []
+    for k, (s, s2, to) in enumerate(zip(space, space2, out_space, strict=True)):
+        slide = Slide(
+            left.shape[s], right.shape[s2], out[to], _stride(left, s), _stride(right, s2),
+            strides[to], convolution.strides[k], convolution.padding[k][0],
+            convolution.left_dilation[k], convolution.right_dilation[k],
+        )  # fmt: skip
+        if (slide.size, slide.taps, slide.places) != (1, 1, 1) or slide.pad:
+            slides.append(slide)
+    if len(slides) > MOST_SPACE:
+        return None
+    slides = [_STILL] * (MOST_SPACE - len(slides)) + slides
+    return Problem(
+        axes(batch, batch2, out_batch),
+        axes(depth, depth2, nothing[: len(depth)]),
+        axes(free, nothing[: len(free)], out_rows),
+        axes(nothing[: len(free2)], free2, out_columns),
+        slides, left.offset, right.offset,
+    )  # fmt: skip
+
+
+def dense_stride(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
+    """The stride of dimensions as one axis; 0 if it has one element, None if they are several."""
+    found = None
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        if size == 1:
+            continue
+        if found is None:
+            found, length = stride, size
+        elif stride != found * length:
+            return None
+        else:
+            length *= size
+    return 0 if found is None else found
+
+
+# --- parts ---------------------------------------------------------------------------------
+
+
+def places_apart(problem: Problem, elements: int) -> list[Problem]:
+    """One problem for each place along an outer dimension, where few taps of all places fit."""
+    width = prod(slide.places for slide in problem.slides) * max(
+        (axis[0] for axis in problem.rows), default=1
+    )
+    few = range(2, _MOST_APART + 1)
+    d = next((d for d, slide in enumerate(problem.slides[:-1]) if slide.places in few), None)
+    if d is None or width * _FEWEST_TAPS <= elements:
+        return [problem]
+    slide = problem.slides[d]
+    parts = []
+    for place in range(slide.places):
+        slides = list(problem.slides)
+        slides[d] = replace(slide, places=1, pad=slide.pad - place * slide.stride)
+        offset = problem.out_offset + place * slide.out
+        parts += places_apart(replace(problem, slides=slides, out_offset=offset), elements)
+    return parts
+
+
+def with_taps_reversed(problem: Problem) -> Problem:
+    """Where rhs has negative strides, taps are counted from the other end."""
+    slides, offset = [], problem.rhs_offset
+    for slide in problem.slides:
+        if slide.rhs < 0:
+            last = slide.taps - 1
+            offset += last * slide.rhs
+            pad = slide.pad - last * slide.gap
+            slide = replace(slide, rhs=-slide.rhs, pad=pad, gap=-slide.gap)
+        slides.append(slide)
+    return replace(problem, slides=slides, rhs_offset=offset)
+
+
+def phases(problem: Problem) -> list[Problem]:
+    """Where lhs has holes, problems without holes: places that meet the same taps are one."""
+    options = [_phases_of(slide) for slide in problem.slides]
+    return [
+        replace(
+            problem, slides=[slide for slide, _, _ in choice],
+            rhs_offset=problem.rhs_offset + sum(rhs for _, rhs, _ in choice),
+            out_offset=sum(out for _, _, out in choice),
+        )
+        for choice in product(*options)
+    ]
+
+
+def _phases_of(slide: Slide) -> list[tuple[Slide, int, int]]:
+    """The phases of one dimension with the offsets of their first tap and place."""
+    hole = slide.hole
+    if hole == 1:
+        return [(slide, 0, 0)]
+    places, taps = hole // gcd(hole, slide.stride), hole // gcd(hole, abs(slide.gap))
+    found = []
+    for r in range(min(places, slide.places)):
+        starts = [i for i in range(min(taps, slide.taps)) if not slide.position(r, i) % hole]
+        if not starts:
+            continue  # only holes are met here
+        (i,) = starts
+        found.append((
+            replace(
+                slide, taps=-(-(slide.taps - i) // taps), places=-(-(slide.places - r) // places),
+                rhs=slide.rhs * taps, out=slide.out * places, stride=slide.stride * places // hole,
+                pad=-slide.position(r, i) // hole, gap=slide.gap * taps // hole, hole=1,
+            ),
+            i * slide.rhs, r * slide.out,
+        ))  # fmt: skip
+    return found

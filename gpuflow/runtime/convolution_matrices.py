@@ -1,0 +1,254 @@
+"""The matrices of a convolution's products: how they lie, and blocks that fit into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from gpuflow.base.util import row_major_strides
+from gpuflow.core.views import View
+from gpuflow.runtime.convolution_axes import Axes, Axis, Dims, Problem, Slide, dense_stride
+
+IN_PLACE, ROWS, COLUMNS = range(3)  # how a packed matrix lies
+_FEWEST_COLUMNS = 64  # of a product, where there is a choice
+_LONGEST_ROWS = 384  # summed at a time, where that makes room for more rows
+
+
+# --- the packed matrix ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the matrix P of (u, i) and j lies."""
+
+    kind: int
+    leading: int = 0
+    j: int = 0
+    joined: bool = False
+    u_is_row: bool = True
+
+    def plain(self, form: int) -> bool:
+        """Whether P is stored as it stands on the left of a product: sums run along its rows."""
+        return self.u_is_row == bool(form)
+
+
+def packed_layout(
+    slides: Sequence[Slide], i_sizes: Dims, j_sizes: Dims, u: Axis, form: int, columns: bool
+) -> Layout:
+    """In place where there is one i and nothing is added; else as rows or columns."""
+    still = all(
+        slide.pad == 0 and slide.hole == 1 and slide.size >= (n - 1) * steps_of(slide, form)[1] + 1
+        for slide, n in zip(slides, j_sizes, strict=True)
+    )
+    if prod(i_sizes) == 1 and still:
+        along = [slide.lhs * steps_of(slide, form)[1] for slide in slides]
+        j, count = dense_stride(j_sizes, along), prod(j_sizes)
+        if j is not None and (j == 1 or count == 1) and (u[0] == 1 or u[1] >= count):
+            return Layout(IN_PLACE, max(u[1], count), j)
+        if j is not None and (u[0] == 1 or u[1] == 1) and (j >= u[0] or count == 1):
+            return Layout(IN_PLACE, max(j, u[0]), j, u_is_row=False)
+    if not columns:
+        return Layout(ROWS)
+    last = slides[-1]
+    joined = steps_of(last, form)[0] == 1 and last.hole == 1 and last.lhs == u[0]
+    return Layout(COLUMNS, joined=joined, u_is_row=False)
+
+
+def steps_of(slide: Slide, form: int) -> tuple[int, int]:
+    """How far positions are apart for neighbouring i, and for neighbouring j."""
+    return (slide.stride, slide.gap) if form else (slide.gap, slide.stride)
+
+
+# --- blocks --------------------------------------------------------------------------------
+
+
+def blocks_of(
+    form: int, kind: int, i_sizes: Dims, j_sizes: Dims, u: int, elements: int, wanted: int,
+    steps: int, most_parts: int,
+) -> tuple[int, Dims] | None:  # fmt: skip
+    """The blocks of u and of each dimension of j whose packed matrix fits into ``elements``.
+
+    Args:
+        form, kind, i_sizes, j_sizes, u: of the packed matrix.
+        elements: what fits into memory.
+        wanted: into how many blocks the work should fall, where they do not become too small.
+        steps: how many sums there are beside the packed matrix.
+        most_parts: into how many parts the whole sum may fall.
+
+    Returns:
+        The blocks, or None where nothing fits.
+    """
+    i, j = prod(i_sizes), prod(j_sizes)
+    if kind == IN_PLACE:
+        elements = 1 << 62  # nothing is packed
+    if form:
+        # First the sum is split, by steps and then j; then the result, by u.
+        parts = min(wanted, most_parts)
+        pieces = min(-(-parts // steps), max(j // _LONGEST_ROWS, 1))
+        wanted = -(-wanted // min(parts, steps * pieces))
+        u_block = u
+        if kind != COLUMNS:
+            fitting = elements // (i * min(j, max(elements // (i * u), _LONGEST_ROWS)))
+            split = max(-(-u // wanted), -(-_FEWEST_COLUMNS // i))
+            u_block = max(min(u, fitting, split), 1)
+            u_block = -(-u // -(-u // u_block))
+        most = min(elements // (i * u_block), -(-j // pieces))
+    else:
+        u_block = u
+        if kind != COLUMNS:
+            u_block = max(min(u, elements // (i * min(j, 2 * _FEWEST_COLUMNS))), 1)
+            u_block = -(-u // -(-u // u_block))
+        split = max(-(-j // wanted), _FEWEST_COLUMNS)
+        most = min(elements // (i * u_block), split)
+    if most < 1:
+        return None
+    return u_block, _box(j_sizes, most)
+
+
+def _box(sizes: Dims, most: int) -> Dims:
+    """A block of at most ``most`` neighbours: whole inner dimensions, part of one, 1 outside."""
+    block = [1] * len(sizes)
+    for d in reversed(range(len(sizes))):
+        block[d] = max(min(sizes[d], most), 1)
+        if block[d] < sizes[d]:
+            break
+        most //= sizes[d]
+    return tuple(block)
+
+
+# --- operands ------------------------------------------------------------------------------
+
+
+def row_major_lhs(problem: Problem, axes: Axes) -> tuple[View, Problem, Axes]:
+    """A copy of lhs with space innermost: the view of it, the problem and its axes with that."""
+    kept = [(n, lhs) for n, lhs, _, _ in axes if lhs]
+    shape = (*(n for n, _ in kept), *(slide.size for slide in problem.slides))
+    strides = (*(lhs for _, lhs in kept), *(slide.lhs for slide in problem.slides))
+    dense = iter(row_major_strides(shape))
+    moved = [(n, next(dense) if lhs else 0, rhs, to) for n, lhs, rhs, to in axes]
+    slides = [replace(slide, lhs=next(dense)) for slide in problem.slides]
+    view = View(shape, strides, problem.lhs_offset)
+    return view, replace(problem, slides=slides, lhs_offset=0), moved
+
+
+@dataclass(frozen=True)
+class Rhs:
+    """Where rhs lies: as a matrix of o and what is summed."""
+
+    offset: int
+    lhs_offset: int
+    leading: int
+    plain: bool  # o is its rows
+    u: int
+    j: int
+    outer: Axes
+    steps: Axes
+    copied: View | None
+
+
+def rhs_matrix(
+    problem: Problem, right: View, form: int, kind: int, i_sizes: Dims, j_sizes: Dims,
+    u: Axis, o: Axis, outer: Axes, steps: Axes,
+) -> Rhs:  # fmt: skip
+    """In place where BLAS can read it, else as a copy."""
+    strides = [slide.rhs for slide in problem.slides]
+    if form:
+        sizes, along = list(j_sizes), strides
+    elif kind == COLUMNS:
+        sizes, along = [*i_sizes, u[0]], [*strides, u[2]]
+    else:
+        sizes, along = [u[0], *i_sizes], [u[2], *strides]
+    depth, total = dense_stride(sizes, along), prod(sizes)
+    if depth is not None:
+        found = None
+        if (depth == 1 or total == 1) and (o[2] >= total or o[0] == 1):
+            found = max(o[2], total), True
+        elif (o[2] == 1 or o[0] == 1) and depth >= o[0]:
+            found = depth, False
+        if found is not None:
+            u_stride, j_stride = (0, depth) if form else (u[2], 0)
+            return Rhs(
+                problem.rhs_offset, problem.lhs_offset, *found, u_stride, j_stride, outer, steps,
+                None,
+            )  # fmt: skip
+    # A copy in the order (outer, steps, o, what is summed); repeated axes are copied once.
+    kept = [(n, rs) for n, _, rs, _ in (*outer, *steps) if rs]
+    shape = (*(n for n, _ in kept), o[0], *sizes)
+    view = View(shape, (*(rs for _, rs in kept), o[2], *along), problem.rhs_offset)
+    dense = iter(row_major_strides(shape)[: len(kept)])
+    moved = [(n, ls, next(dense) if rs else 0, os) for n, ls, rs, os in (*outer, *steps)]
+    u_stride = 0 if form else (1 if kind == COLUMNS else prod(i_sizes))
+    return Rhs(
+        0, problem.lhs_offset, total, True, u_stride, 1 if form else 0, moved[: len(outer)],
+        moved[len(outer) :], view,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the result lies: as a matrix of o and x, in the output or in an array of sums."""
+
+    leading: int
+    rhs_first: bool
+    u: int
+    j: int
+    part: int
+    outer: Axes
+    partial: int
+    summed: tuple[int, ...] = ()
+    rows: int = 0
+
+
+def target_matrix(
+    slides: Sequence[Slide], form: int, kind: int, parts: int, u: Axis,
+    o: Axis, outer: Axes, i_sizes: Dims, j_sizes: Dims,
+) -> Target:  # fmt: skip
+    """The output where BLAS can write it and sums have one part, else an array of sums."""
+    strides = [slide.out for slide in slides]
+    if not form:
+        sizes, along = list(j_sizes), strides
+    elif kind == COLUMNS:
+        sizes, along = [*i_sizes, u[0]], [*strides, u[3]]
+    else:
+        sizes, along = [u[0], *i_sizes], [u[3], *strides]
+    x, total = dense_stride(sizes, along), prod(sizes)
+    if x is not None and parts == 1:
+        found = None
+        if (x == 1 or total == 1) and (o[3] >= total or o[0] == 1):
+            found = max(o[3], total), True
+        elif (o[3] == 1 or o[0] == 1) and x >= o[0]:
+            found = x, False
+        if found is not None:
+            places = (u[3], 0) if form else (0, x if total > 1 else 0)
+            return Target(*found, *places, 0, outer, 0)
+    # Sums in the order (outer, o, x), which are then brought to where the output has them.
+    shape = (*(axis[0] for axis in outer), o[0], *sizes)
+    dense = row_major_strides(shape)
+    moved = [(n, ls, rs, own) for (n, ls, rs, _), own in zip(outer, dense, strict=False)]
+    own_u = 1 if kind == COLUMNS else prod(i_sizes)
+    targets = (*(axis[3] for axis in outer), o[3], *along)
+    return Target(
+        total, True, own_u if form else 0, 0 if form else 1, prod(shape), moved,
+        parts * prod(shape), *_sum_words(parts, shape, dense, targets),
+    )  # fmt: skip
+
+
+def _sum_words(
+    parts: int, shape: Dims, dense: Dims, targets: Dims
+) -> tuple[tuple[int, ...], int]:
+    """The words of gf_sum_parts behind the addresses, and how many rows it has."""
+    axes = sorted(
+        (-to, n, own) for n, own, to in zip(shape, dense, targets, strict=True) if n > 1
+    )
+    rows: list[tuple[int, int, int]] = []
+    for to, n, own in axes:
+        to = -to
+        before = rows[-1] if len(rows) > 1 else None  # the first one is for the threads
+        if before and before[1:] == (own * n, to * n):
+            rows[-1] = (before[0] * n, own, to)
+        else:
+            rows.append((n, own, to))
+    n, own, to = rows.pop() if rows else (1, 1, 1)
+    table = (word for row in rows for word in row)
+    return (parts, prod(shape), len(rows), n, own, to, *table), prod(shape) // n

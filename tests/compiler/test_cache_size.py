@@ -1,0 +1,96 @@
+"""The folder of the kernel cache stays below its limit."""
+
+import os
+import time
+import warnings
+
+import pytest
+
+from gpuflow.base.config import read_environment
+from gpuflow.compiler.cache import Entry, KernelCache
+from gpuflow.compiler.cache_size import trim
+
+
+def key_of(number):
+    return f"{number:02x}" + "0" * 60 + f"{number:02x}"
+
+
+def store(cache, number, age=1000.0, size=10_000):
+    """An entry that was used ``age`` seconds ago."""
+    key = key_of(number)
+    cache.get(key, lambda: Entry(bytes(size), "o", "source", "entry"))
+    then = time.time() - age
+    for suffix in ("o", "py", "json"):
+        os.utime(cache.path(key, suffix), (then, then))
+
+
+def present(cache):
+    return {number for number in range(256) if cache.path(key_of(number), "json").exists()}
+
+
+def test_what_lay_unused_longest_goes_first(tmp_path):
+    cache = KernelCache(tmp_path)
+    for number in range(10):
+        store(cache, number, age=10_000 - 100 * number)
+    trim(tmp_path, 1 << 20)
+    assert present(cache) == set(range(10))
+    os.utime(cache.path(key_of(0), "o"))  # read a moment ago
+    trim(tmp_path, 60_000)
+    assert present(cache) == {0, 7, 8, 9}
+    for folder in tmp_path.iterdir():
+        assert not {path.name.split(".")[0] for path in folder.iterdir()} & set(
+            map(key_of, range(1, 7))
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cache.get(key_of(3), lambda: Entry(b"again", "o", "", "entry")).code == b"again"
+
+
+def test_entries_in_use_stay(tmp_path):
+    cache = KernelCache(tmp_path)
+    for number in range(5):
+        store(cache, number, age=0)
+    trim(tmp_path, 1)
+    assert present(cache) == set(range(5))
+
+
+def test_leftovers_of_dead_processes_go(tmp_path):
+    store(KernelCache(tmp_path), 1, age=0)
+    left = tmp_path / "01" / ".new-abc"
+    left.write_bytes(bytes(1000))
+    os.utime(left, (0, 0))
+    (tmp_path / "notes.txt").write_text("not ours")
+    trim(tmp_path, 10)
+    assert not left.exists() and (tmp_path / "notes.txt").exists()
+
+
+def test_a_cache_with_a_limit_trims_itself(tmp_path):
+    unlimited = KernelCache(tmp_path)
+    for number in range(10):
+        store(unlimited, number, age=10_000 - 100 * number)
+    limited = KernelCache(tmp_path, limit=50_000)
+    store(limited, 100)
+    assert present(limited) < {6, 7, 8, 9, 100} | {5} and 100 in present(limited)
+
+
+def test_an_entry_that_another_process_deletes_is_built_again_in_silence(tmp_path, monkeypatch):
+    cache = KernelCache(tmp_path)
+    store(cache, 1)
+    parse = cache._parse
+
+    def delete_first(key, record):
+        for suffix in ("json", "o", "py"):
+            cache.path(key, suffix).unlink()
+        return parse(key, record)
+
+    monkeypatch.setattr(cache, "_parse", delete_first)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cache.get(key_of(1), lambda: Entry(b"again", "o", "", "entry")).code == b"again"
+
+
+@pytest.mark.parametrize("text", ["-1", "much"])
+def test_the_limit_is_checked(text, monkeypatch):
+    monkeypatch.setenv("GPUFLOW_CACHE_LIMIT", text)
+    with pytest.raises(ValueError, match="GPUFLOW_CACHE_LIMIT must be an integer"):
+        read_environment()

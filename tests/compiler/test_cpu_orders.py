@@ -1,0 +1,107 @@
+"""Transposed operands on the CPU: maps in tiles, and reductions with their loops exchanged."""
+
+import numpy as np
+import pytest
+from cpu_harness import call_of, calls_of, normals
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow.compiler.cpu_names import TILE
+from gpuflow.compiler.cpu_tiles import KIND, can_be_tiled
+from gpuflow.compiler.orders import transposing_copy
+from gpuflow.compiler.split import is_one_pass
+from gpuflow.kir.verify import verify
+
+# Around a tile, around a band of them, and primes.
+SIZES = [(16, 300), (300, 16), (63, 64), (64, 65), (65, 129), (255, 257), (256, 256), (521, 67)]
+
+
+def test_which_maps_are_tiled():
+    def kind(function, *shapes):
+        (call,) = calls_of(function, *shapes)
+        return call.kernel.kind
+
+    assert kind(lambda x: x.T + 1, (300, 300)) == KIND
+    assert kind(lambda x, y: x + y.T, (300, 200), (200, 300)) == KIND
+    assert kind(lambda x: jnp.swapaxes(x, 1, 2) * 2, (5, 40, 50)) == KIND
+    assert kind(lambda x: x + 1, (300, 300)) == "map"
+    assert kind(lambda x: x.T + 1, (30, 30)) == "map"  # it is in the cache as a whole
+    assert kind(lambda x: x.T + 1, (4, 5000)) == "map"
+    assert kind(lambda x: x[:, ::2] + 1, (300, 300)) == "map"
+
+
+def test_kernels_that_cannot_be_tiled():
+    assert not can_be_tiled(call_of(lambda x: x + 1, (300, 300)).kernel)
+    assert not can_be_tiled(call_of(lambda x: x.sum(0), (300, 300)).kernel)
+
+
+@pytest.mark.parametrize("shape", SIZES)
+def test_sums_with_a_transposed_array(shape):
+    x, y = normals(*shape), normals(*shape[::-1], seed=1)
+    found = gf.jit(lambda x, y: x + y.T)(x, y)
+    np.testing.assert_array_equal(found, x + y.T)
+    column, row = normals(shape[0], 1), normals(shape[1])
+    found = gf.jit(lambda y, a, b: y.T * a - b)(y, column, row)
+    # One multiplication and subtraction, which may be contracted.
+    np.testing.assert_allclose(found, y.T * column - row, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("axes", [(0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+def test_permutations(axes):
+    x = normals(33, 70, 41)
+    want = x.transpose(axes)
+    np.testing.assert_array_equal(gf.jit(lambda x: x.transpose(axes))(x), want)
+    np.testing.assert_array_equal(gf.jit(lambda x: -x.transpose(axes))(x), -want)
+
+
+VIEWS = [lambda x: x[::-1].T, lambda x: x[:, ::-1].T, lambda x: x[3:, 7:].T]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_views_of_transposed_arrays(view):
+    x = normals(200, 150)
+    np.testing.assert_array_equal(gf.jit(view)(x), view(x))
+    np.testing.assert_array_equal(gf.jit(lambda x: view(x) * 2)(x), view(x) * 2)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int16", "bfloat16", "float64", "complex64"])
+def test_dtypes(dtype):
+    with gf.enable_x64(True):
+        x = jnp.asarray((normals(130, 90) * 10).astype(np.int32)).astype(dtype)
+        found = gf.jit(lambda x: (x.T, x.T + x.T[:, :1]))(x)
+        np.testing.assert_array_equal(found[0], np.asarray(x).T)
+        np.testing.assert_array_equal(found[1], np.asarray(x.T) + np.asarray(x.T[:, :1]))
+
+
+def test_copies_that_tiles_are_for():
+    assert transposing_copy([(300, 1), (300, 300)], 4).kernel.kind == KIND
+    assert transposing_copy([(5, 90000), (300, 1), (300, 300)], 8).points == 5 * 90000
+    verify(transposing_copy([(300, 1), (300, 300)], 4).kernel)
+    assert transposing_copy([(300, 600), (300, 2)], 4) is None  # every second element
+    assert transposing_copy([(300, 1), (300, 300)], 16) is None
+    assert transposing_copy([(90000, 3)], 4) is None
+    assert transposing_copy([(10, 1), (10, 10)], 4) is None
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shape", [(7, 5), (TILE, TILE), (300, 3), (3, 300), (1031, 517)])
+def test_reductions_of_transposed_arrays(shape, axis):
+    x = normals(*shape) + 1
+    total, top = gf.jit(lambda x: (x.T.sum(axis), x.T.max(axis)))(x)
+    np.testing.assert_allclose(total, x.T.astype(np.float64).sum(axis), rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(top, x.T.max(axis))
+
+
+def test_which_loops_are_exchanged():
+    def kinds(function, *shapes):
+        return [call.kernel.kind for call in calls_of(function, *shapes)]
+
+    assert kinds(lambda x: x.T.sum(1), (70, 80)) == ["column"]
+    assert kinds(lambda x: x.T.sum(0), (70, 80)) == ["row"]
+    assert kinds(lambda x: x.sum(1), (70, 80)) == ["row"]
+    assert kinds(lambda x: x.sum(0), (70, 80)) == ["column"]
+    # A loop that needs the sum has to be in the row.
+    kernel = call_of(lambda x: x / x.sum(1, keepdims=True), (70, 80)).kernel
+    assert not is_one_pass(kernel)
+    for function in (lambda x: x.T.sum(1), lambda x: x.T.sum(0)):
+        verify(calls_of(function, (70, 80))[0].kernel)

@@ -1,0 +1,169 @@
+"""Row kernels on the CPU: values that are kept in the output's row, and short rows."""
+
+import numpy as np
+import pytest
+from cpu_harness import call_of, normals
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow.compiler.cpu import print_cpu
+from gpuflow.compiler.cpu_narrow_rows import is_narrow
+from gpuflow.compiler.cpu_rows import keep_row_values
+from gpuflow.kir.nodes import Apply, Mode
+from gpuflow.kir.walk import statements
+
+
+def softmax(x):
+    e = jnp.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def log_softmax(x):
+    y = x - x.max(-1, keepdims=True)
+    return y - jnp.log(jnp.exp(y).sum(-1, keepdims=True))
+
+
+def logsumexp(x):
+    top = x.max(-1, keepdims=True)
+    return jnp.log(jnp.exp(x - top).sum(-1)) + top[..., 0]
+
+
+def cross_entropy(x):
+    chosen = jnp.arange(x.shape[-1]) == 1
+    return -(jnp.where(chosen, log_softmax(x), 0.0)).sum(-1)
+
+
+def standardize(x):
+    centered = x - x.mean(-1, keepdims=True)
+    return centered / jnp.sqrt((centered * centered).mean(-1, keepdims=True) + 1e-6)
+
+
+def exp_and_softmax(x):
+    e = jnp.exp(x - x.max(-1, keepdims=True))
+    return e, e / e.sum(-1, keepdims=True)
+
+
+def two_stores(x):
+    """The row that keeps exp is stored before exp is used for the other one."""
+    e = jnp.exp(x - x.max(-1, keepdims=True))
+    total = e.sum(-1, keepdims=True)
+    return x + total, e / total
+
+
+ROWS = [softmax, log_softmax, logsumexp, cross_entropy, standardize, exp_and_softmax, two_stores]
+
+
+def count(kernel, fn):
+    return sum(isinstance(s, Apply) and s.fn == fn for s in statements(kernel.body))
+
+
+# --- kept values ------------------------------------------------------------------------------
+
+
+def test_softmax_evaluates_exp_once():
+    kernel = call_of(softmax, (100, 300)).kernel
+    kept = keep_row_values(kernel)
+    assert count(kernel, "exp") == 2
+    assert count(kept, "exp") == 1
+    (out,) = [o for o in kept.operands if o.mode is Mode.INOUT]
+    assert [o.name for o in kept.operands] == [o.name for o in kernel.operands]
+    assert out.name.startswith("o")
+
+
+@pytest.mark.parametrize(
+    "function, dtype",
+    [
+        (log_softmax, np.float32),  # the final loop has no use for exp
+        (logsumexp, np.float32),  # there is no final loop
+        (softmax, np.float16),  # the output's row would round the value
+        (lambda x: x + 1, np.float32),
+    ],
+)
+def test_kernels_that_keep_nothing(function, dtype):
+    kernel = call_of(function, (100, 300), dtype=dtype).kernel
+    assert keep_row_values(kernel) == kernel
+
+
+# --- short rows -------------------------------------------------------------------------------
+
+
+def test_which_rows_are_narrow():
+    assert is_narrow(call_of(softmax, (100, 10)).kernel)
+    assert not is_narrow(call_of(softmax, (100, 17)).kernel)
+    # Sums alone are faster in their own order.
+    assert not is_narrow(call_of(lambda x: x.mean(1), (100, 10)).kernel)
+    assert "_tile" in print_cpu(call_of(softmax, (100, 10)).kernel).text
+
+
+# --- results ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1, 3, 8, 10, 16, 17, 64, 65, 4097])
+@pytest.mark.parametrize("function", ROWS, ids=lambda f: f.__name__)
+def test_rows_of_every_width(function, width):
+    for rows in (1, 2, 63, 64, 65, 200):
+        x = normals(rows, width, seed=rows) * 3
+        found, want = gf.jit(function)(x), function(x.astype(np.float64))
+        pairs = [found, want] if isinstance(found, tuple) else [[found], [want]]
+        for a, b in zip(*pairs, strict=True):
+            # Values up to 10 with a few roundings each.
+            np.testing.assert_allclose(a, b, rtol=2e-5, atol=5e-6)
+
+
+@pytest.mark.parametrize("width", [10, 100])
+@pytest.mark.parametrize(
+    "view", [lambda x: x[:, ::-1], lambda x: x[::2, 1::3], lambda x: x.swapaxes(0, 1), lambda x: x]
+)
+def test_rows_of_views(view, width):
+    x = normals(width, 70) if view(np.zeros((2, 3))).shape == (3, 2) else normals(70, width)
+    found = gf.jit(lambda x: softmax(view(x)))(x)
+    np.testing.assert_allclose(found, softmax(view(x.astype(np.float64))), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("width", [5, 50])
+def test_dtypes_of_rows(dtype, width):
+    with gf.enable_x64(True):
+        x = jnp.asarray(normals(131, width)).astype(dtype)
+        found = np.asarray(gf.jit(softmax)(x)).astype(np.float64)
+        want = softmax(np.asarray(x).astype(np.float64))
+    # Half a unit in the last place of numbers up to 1, for each of about four roundings.
+    precision = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 5e-7, "float64": 1e-14}[dtype]
+    np.testing.assert_allclose(found, want, rtol=precision, atol=precision)
+
+
+@pytest.mark.parametrize("width", [10, 100])
+def test_special_values_stay_in_their_rows(width):
+    x = normals(130, width)
+    x[3, 1], x[64, 2], x[65] = np.nan, np.inf, -np.inf
+    found = np.asarray(gf.jit(softmax)(x))
+    with np.errstate(invalid="ignore"):
+        want = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+        want /= want.sum(1, keepdims=True)
+    np.testing.assert_allclose(found, want, rtol=1e-5)
+    assert np.isnan(found).any(1).sum() == 3
+
+
+@pytest.mark.parametrize("width", [10, 100])
+def test_donated_rows(width):
+    x = normals(300, width)
+    want = softmax(x.astype(np.float64))
+    found = gf.jit(softmax, donate_argnums=0)(jnp.asarray(x))
+    np.testing.assert_allclose(found, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("width", [10, 100])
+def test_rows_with_broadcast_operands(width):
+    """An operand for each row, one for each column, and gradients."""
+    x, scale, shift = normals(5, 33, width), normals(width, seed=1), normals(33, 1, seed=2)
+
+    def function(x, scale, shift):
+        return softmax(x * scale + shift) * scale
+
+    wide = [v.astype(np.float64) for v in (x, scale, shift)]
+    found = gf.jit(function)(x, scale, shift)
+    np.testing.assert_allclose(found, function(*wide), rtol=1e-5, atol=1e-6)
+    gradient = gf.jit(gf.grad(lambda x: (softmax(x) * scale).sum()))(x)
+    p = softmax(wide[0])
+    want = p * (wide[1] - (p * wide[1]).sum(-1, keepdims=True))
+    np.testing.assert_allclose(gradient, want, rtol=1e-4, atol=1e-6)
