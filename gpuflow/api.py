@@ -200,6 +200,16 @@ def device_count(backend: str | None = None) -> int:
     return len(devices(backend))
 
 
+def local_device_count(backend: str | None = None) -> int:
+    """The number of devices of this process."""
+    return len(local_devices(backend))
+
+
+def process_count() -> int:
+    """The number of processes that work together; 1 in a single process."""
+    return 1
+
+
 def process_index() -> int:
     """The number of this process; 0 in a single process."""
     return 0
@@ -242,16 +252,25 @@ def device_put(x: Any, device: Device | None = None) -> Any:
 
 
 def device_get(x: Any) -> Any:
-    """The leaves of ``x`` as NumPy arrays."""
-    return tree.tree_map(np.asarray, x)
+    """The leaves of ``x`` as NumPy arrays; numbers and other Python objects stay as they are."""
+    return tree.tree_map(lambda leaf: np.asarray(leaf) if hasattr(leaf, "__array__") else leaf, x)
 
 
 def block_until_ready(x: Any) -> Any:
     """Wait until every Array in ``x`` is computed, and return ``x``."""
+    if type(x) is Array:
+        return x.block_until_ready()
     for leaf in tree.leaves(x):
         if isinstance(leaf, Array):
             leaf.block_until_ready()
     return x
+
+
+def effects_barrier() -> None:
+    """Wait until the callbacks of all programs that were called have happened.
+
+    Programs call back from the thread that called them, before they return: nothing is left.
+    """
 
 
 def typeof(x: Any) -> ShapedArray:

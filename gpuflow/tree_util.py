@@ -26,7 +26,6 @@ _Node = TypeVar("_Node")
 tree_flatten = base_tree.flatten
 tree_leaves = base_tree.leaves
 tree_structure = base_tree.structure
-tree_leaves_with_path = tree_keys.leaves_with_path
 
 
 def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
@@ -52,13 +51,12 @@ def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = Non
     try:
         return base_tree.tree_map(f, tree, *rest, is_leaf=is_leaf)
     except ValueError:
-        _explain_mismatch("tree_map", tree, rest, is_leaf)
+        _explain_mismatch("tree_map", tree, rest, base_tree.structure(tree, is_leaf))
         raise  # it came from f
 
 
-def _explain_mismatch(op: str, tree: Any, rest: tuple[Any, ...], is_leaf: IsLeaf) -> None:
-    """Raise ValueError if ``tree`` is not a prefix of each of the others."""
-    treedef = base_tree.structure(tree, is_leaf)
+def _explain_mismatch(op: str, tree: Any, rest: tuple[Any, ...], treedef: PyTreeDef) -> None:
+    """Raise ValueError if ``tree``, of structure ``treedef``, is no prefix of each other one."""
     for number, other in enumerate(rest, 1):
         try:
             treedef.flatten_up_to(other)
@@ -332,6 +330,14 @@ def register_dataclass(
         data_fields = [name for name in data_fields if name not in dropped]
         meta_fields = [name for name in meta_fields if name not in dropped]
     data, meta = tuple(data_fields), tuple(meta_fields)
+    check(
+        not {*data} & {*meta},
+        lambda: (
+            f"[register_dataclass] a field of {nodetype.__name__} is data or meta; got "
+            f"{sorted({*data} & {*meta})} as both. Fix: name each field once."
+        ),
+        ValueError,
+    )
     own = {name for name, field in fields.items() if field.init}
     given = {*data, *meta, *drop_fields}
     check(
@@ -377,22 +383,50 @@ register_pytree_node(Partial, _flatten_partial, _unflatten_partial)
 
 
 def tree_flatten_with_path(
-    tree: Any, is_leaf: IsLeaf = None
+    tree: Any, is_leaf: Callable[..., Any] | None = None, is_leaf_takes_path: bool = False
 ) -> tuple[list[tuple[KeyPath, Any]], PyTreeDef]:
-    """The leaves as pairs (path, leaf), and the structure; a path is a tuple of keys."""
-    return tree_keys.leaves_with_path(tree, is_leaf), base_tree.structure(tree, is_leaf)
+    """The leaves as pairs (path, leaf), and the structure; a path is a tuple of keys.
+
+    Args:
+        tree: a tree.
+        is_leaf: whether a node is a leaf.
+        is_leaf_takes_path: ``is_leaf`` is called with the path and the node, not the node alone.
+    """
+    if is_leaf is None or not is_leaf_takes_path:
+        return tree_keys.leaves_with_path(tree, is_leaf), base_tree.structure(tree, is_leaf)
+    # Both walks ask about the same nodes in the same order, so the second repeats the answers.
+    answers: list[bool] = []
+
+    def asked(path: KeyPath, node: Any) -> bool:
+        answers.append(bool(is_leaf(path, node)))
+        return answers[-1]
+
+    pairs = tree_keys.leaves_with_path(tree, asked, takes_path=True)
+    repeated = iter(answers)
+    return pairs, base_tree.structure(tree, lambda node: next(repeated))
+
+
+def tree_leaves_with_path(
+    tree: Any, is_leaf: Callable[..., Any] | None = None, is_leaf_takes_path: bool = False
+) -> list[tuple[KeyPath, Any]]:
+    """The leaves as pairs (path, leaf), in order; arguments as of ``tree_flatten_with_path``."""
+    return tree_keys.leaves_with_path(tree, is_leaf, is_leaf_takes_path)
 
 
 def tree_map_with_path(
-    f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None
+    f: Callable[..., Any],
+    tree: Any,
+    *rest: Any,
+    is_leaf: Callable[..., Any] | None = None,
+    is_leaf_takes_path: bool = False,
 ) -> Any:
     """``tree_map`` of a function that gets the path first.
 
     Raises:
         ValueError: the trees differ in structure; the message says where.
     """
-    _explain_mismatch("tree_map_with_path", tree, rest, is_leaf)
-    pairs, treedef = tree_flatten_with_path(tree, is_leaf)
+    pairs, treedef = tree_flatten_with_path(tree, is_leaf, is_leaf_takes_path)
+    _explain_mismatch("tree_map_with_path", tree, rest, treedef)
     others = [treedef.flatten_up_to(other) for other in rest]
     made = [f(path, leaf, *row) for (path, leaf), *row in zip(pairs, *others, strict=True)]
     return base_tree.unflatten(treedef, made)

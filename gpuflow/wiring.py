@@ -10,7 +10,7 @@ from gpuflow.runtime.eager import evaluate
 
 def install() -> None:
     """Plug in the eager evaluator, and the operators and methods of Array and Tracer."""
-    eval_trace.evaluate = evaluate
+    eval_trace.process = evaluate
     for cls in (Array, Tracer):
         for name, function in METHODS.items():
             setattr(cls, name, function)

@@ -244,3 +244,36 @@ def test_mismatches_name_the_place():
 
     with pytest.raises(ValueError, match="mine"):
         tree.map(fail, [0])
+
+
+def test_is_leaf_may_ask_for_the_path():
+    nested = {"a": (1, 2), "b": {"c": (3, None, [4, 5])}, "n": None}
+
+    def stops(path, node):
+        return len(path) == 2
+
+    pairs, treedef = tree_util.tree_flatten_with_path(nested, stops, is_leaf_takes_path=True)
+    found = [(tree_util.keystr(path), leaf) for path, leaf in pairs]
+    assert found == [("['a'][0]", 1), ("['a'][1]", 2), ("['b']['c']", (3, None, [4, 5]))]
+    assert treedef.num_leaves == 3
+    assert tree_util.tree_unflatten(treedef, [leaf for _, leaf in pairs]) == nested
+    assert tree.leaves_with_path(nested, lambda path, node: True, True) == [((), nested)]
+    other = {"a": (5, 6), "b": {"c": 7}, "n": None}
+    got = tree.map_with_path(
+        lambda path, x, y: (len(path), y), nested, other, is_leaf=stops, is_leaf_takes_path=True
+    )
+    assert got == {"a": ((2, 5), (2, 6)), "b": {"c": (2, 7)}, "n": None}
+    got = tree.map_with_path(
+        lambda path, x: x is None, {"a": None, "b": (None, 2)},
+        is_leaf=lambda path, node: node is None, is_leaf_takes_path=True,
+    )  # fmt: skip
+    assert got == {"a": True, "b": (True, False)}
+
+
+def test_a_field_is_not_both_data_and_meta():
+    @dataclass
+    class Point:
+        x: float
+
+    with pytest.raises(ValueError, match=r"data or meta; got \['x'\] as both.*Fix:"):
+        tree_util.register_dataclass(Point, ["x"], ["x"])

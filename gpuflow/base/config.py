@@ -137,9 +137,16 @@ class _Local(threading.local):
 
 
 class Config:
-    """The settings in force: a process-wide object and a thread-local override of it."""
+    """The settings in force: a process-wide object and a thread-local override of it.
+
+    Attributes:
+        environment: what the process was started with.
+        may_check: whether any setting of this process ever asked for checks of values, so that
+            each op need not look at the settings.
+    """
 
     def __init__(self) -> None:
+        self.may_check = False
         self.environment = read_environment()
         self._local = _Local()
         self._process = _intern(Settings(enable_x64=_flag("GPUFLOW_ENABLE_X64", False)))
@@ -189,7 +196,9 @@ class Config:
                 f"[config] {name} must be one of {choices}; got {value!r}. "
                 f"Fix: config.update({name!r}, {choices[0]!r})."
             )
-        return _intern(replace(settings, **{name: value}))
+        changed = _intern(replace(settings, **{name: value}))
+        self.may_check = self.may_check or changed.debug_nans or changed.debug_infs
+        return changed
 
 
 config = Config()

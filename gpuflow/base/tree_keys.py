@@ -97,13 +97,18 @@ def one_level(tree: Any) -> tuple[list[tuple[KeyEntry, Any]], Any]:
 
 
 def leaves_with_path(
-    tree: Any, is_leaf: Callable[[Any], bool] | None = None
+    tree: Any, is_leaf: Callable[..., Any] | None = None, takes_path: bool = False
 ) -> list[tuple[KeyPath, Any]]:
-    """The leaves as pairs (path, leaf), in order."""
+    """The leaves as pairs (path, leaf), in order; ``is_leaf`` gets the node, or path and node."""
     found: list[tuple[KeyPath, Any]] = []
 
+    def stops(item: Any, path: KeyPath) -> bool:
+        if is_leaf is None:
+            return False
+        return bool(is_leaf(path, item) if takes_path else is_leaf(item))
+
     def visit(item: Any, path: KeyPath) -> None:
-        if (is_leaf is not None and is_leaf(item)) or is_leaf_type(item):
+        if stops(item, path) or is_leaf_type(item):
             found.append((path, item))
             return
         for key, child in one_level(item)[0]:

@@ -148,6 +148,11 @@ class KernelCache:
                     slot.ready = True
         return slot.value
 
+    def has(self, key: str) -> bool:
+        """Whether ``once`` has a result for ``key``."""
+        slot = self._slots.get(key)
+        return slot is not None and slot.ready
+
     def get(self, key: str, build: Callable[[], Entry]) -> Entry:
         """The entry of ``key`` from the folder, or a new one from ``build``, which is stored.
 

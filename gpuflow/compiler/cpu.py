@@ -28,14 +28,14 @@ from gpuflow.compiler import (
 from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest, version_of
 from gpuflow.compiler.cpu_build import LoadedKernel, Object, build_cpu, host_identity, load_cpu
 from gpuflow.compiler.cpu_column import ColumnPrinter
-from gpuflow.compiler.cpu_narrow_rows import NarrowRowPrinter, is_narrow
-from gpuflow.compiler.cpu_printer import CpuPrinter
+from gpuflow.compiler.cpu_narrow_rows import NarrowRowPrinter
+from gpuflow.compiler.cpu_printer import NARROW_ROWS, CpuPrinter
 from gpuflow.compiler.cpu_rows import keep_row_values
 from gpuflow.compiler.cpu_tiles import TilePrinter
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.printer import Source
 from gpuflow.kir import nodes, scalar, walk
-from gpuflow.kir.nodes import Kernel, Mode
+from gpuflow.kir.nodes import Kernel, Mode, remembered
 from gpuflow.kir.text import kernel_text
 from gpuflow.kir.verify import verify
 
@@ -78,7 +78,7 @@ def print_cpu(kernel: Kernel) -> Source:
     if kernel.kind == cpu_tiles.KIND:
         return TilePrinter(kernel).source()
     kept = keep_row_values(kernel)
-    if is_narrow(kernel):
+    if kernel.kind == NARROW_ROWS:
         fresh = frozenset(o.name for o in kernel.operands if o.mode is Mode.OUT)
         return NarrowRowPrinter(kept, fresh).source()
     return CpuPrinter(kept).source()
@@ -112,13 +112,19 @@ def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> Load
     return cache.once(key, lambda: _load(kernel, key, cache))
 
 
+def is_loaded(kernel: Kernel, cache: KernelCache) -> bool:
+    """Whether the kernel is in memory."""
+    return cache.has(_key(kernel))
+
+
 def source_path(kernel: Kernel, cache: KernelCache) -> Path | None:
     """The file in which a built kernel's source lies; None if the cache keeps no files."""
     return cache.path(_key(kernel), "py")
 
 
 def _key(kernel: Kernel) -> str:
-    return cache_key(kernel_text(kernel), cache_parts())
+    parts = cache_parts()
+    return remembered(kernel, parts, lambda: cache_key(kernel_text(kernel), parts))
 
 
 def _load(kernel: Kernel, key: str, cache: KernelCache) -> LoadedKernel:

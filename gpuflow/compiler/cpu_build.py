@@ -49,11 +49,13 @@ class LoadedKernel:
         call: the same through ctypes, ``call(address_of_words, lo, hi)``; releases the GIL.
             It owns the code.
         keepalive: owns the code; the address is valid while this or ``call`` lives.
+        size: of the object code in bytes.
     """
 
     address: int
     call: Callable[[int, int, int], None]
     keepalive: Any = field(repr=False)
+    size: int
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ def load_cpu(built: Object) -> LoadedKernel:
     call: Any = _PROTOTYPE(address)
     # Whoever holds only the function must own the code as well.
     call.keepalive = library
-    return LoadedKernel(address, call, library)
+    return LoadedKernel(address, call, library, len(built.code))
 
 
 @cache

@@ -187,6 +187,8 @@ def _reader(storage: str, scopes: Scopes) -> Named:
     def emit(builder: Any, pointer: Any, offset: Any) -> Any:
         place = _element(builder, pointer, offset, storage)
         loaded = builder.load(place)
+        # Memory holds numbers. What LLVM does about others keeps loops from being vectorised.
+        loaded.set_metadata("noundef", builder.module.add_metadata([]))
         _set_scope(builder.module, loaded, scopes)
         return _widened(builder, loaded, storage).value
 

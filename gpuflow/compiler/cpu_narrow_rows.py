@@ -12,6 +12,8 @@ from contextlib import contextmanager
 
 from gpuflow.compiler.cpu_column import ColumnPrinter
 from gpuflow.compiler.cpu_names import COLUMN_BLOCK
+from gpuflow.compiler.cpu_printer import is_ordered
+from gpuflow.compiler.printer import combine_functions
 from gpuflow.kir.nodes import (
     Apply,
     Axis,
@@ -48,8 +50,16 @@ def is_narrow(kernel: Kernel) -> bool:
         if (isinstance(s, Reduce) and s.axes == (last.name,))
         or (isinstance(s, For) and s.axis == last.name)
     ]
-    inside = [s for loop in loops for s in statements(loop.body)]
-    return any(isinstance(s, Apply) and s.fn in EXPENSIVE for s in inside)
+    return any(_is_worth_it(loop) for loop in loops)
+
+
+def _is_worth_it(loop: Reduce | For) -> bool:
+    """Whether a loop over a row takes longer than to turn the row; additions alone do not."""
+    if isinstance(loop, Reduce):
+        pairs = zip(combine_functions(loop) or (), loop.outs, strict=False)
+        if any(is_ordered(fn, out) for fn, out in pairs):
+            return True
+    return any(isinstance(s, Apply) and s.fn in EXPENSIVE for s in statements(loop.body))
 
 
 class NarrowRowPrinter(ColumnPrinter):

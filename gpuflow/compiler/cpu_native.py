@@ -1,14 +1,14 @@
 """The native runtime of the CPU: thread pool, native programs and products, as object code.
 
-Its text is LLVM IR, in ``native/*.ll``. It is compiled by llvmlite alone, in 50 ms, and kept in the
-kernel cache like a kernel.
+Its text is LLVM IR, in ``native/*.ll``. It is compiled by llvmlite alone, each part when it is
+first needed, and kept in the kernel cache like a kernel.
 """
 
 from __future__ import annotations
 
 import ctypes
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,27 +18,40 @@ from gpuflow.compiler.cpu_build import host_identity, link_symbols
 from gpuflow.compiler.cpu_llvm import host_machine, object_code, optimized
 
 _FOLDER = Path(__file__).parent / "native"
-_FILES = ("pool.ll", "execute.ll", "blocks.ll")
+_CORE = ("pool.ll", "execute.ll", "blocks.ll")
+_CORE_SYMBOLS = (
+    "gf_pool_reset", "gf_dispatch", "gf_worker", "gf_stop", "gf_execute", "gf_call", "gf_copy",
+)  # fmt: skip
 # How BLAS takes alpha and beta for each letter: complex ones by address.
 _PRODUCTS = {
     "s": ("float", "1.0", "0.0"),
     "d": ("double", "1.0", "0.0"),
-    "c": ("ptr", "@complex_one_c", "@complex_zero_c"),
-    "z": ("ptr", "@complex_one_z", "@complex_zero_z"),
+    "c": ("ptr", "@one", "@zero"),
+    "z": ("ptr", "@one", "@zero"),
 }
+_COMPLEX_PARTS = {"c": "float", "z": "double"}
 # For each letter that convolutions know: its type, bytes, and elements of a vector.
 _CONVOLUTIONS = {"s": ("float", 4, 16), "d": ("double", 8, 8)}
-_ITEM_BYTES = (1, 2, 4, 8, 16)
 _PAUSES = {"x86_64": "llvm.x86.sse2.pause", "AMD64": "llvm.x86.sse2.pause"}
-_SYMBOLS = (
-    "gf_pool_reset", "gf_dispatch", "gf_worker", "gf_stop", "gf_execute", "gf_call", "gf_copy",
-    *(f"gf_product_{letter}" for letter in _PRODUCTS),
-    *(f"gf_strided_{count}" for count in _ITEM_BYTES),
-)  # fmt: skip
 _PYTHON = (
     "PyErr_CheckSignals", "PyEval_SaveThread", "PyEval_RestoreThread", "Py_IncRef",
     "_Py_NoneStruct",
 )  # fmt: skip
+_INTRINSICS = (
+    "declare i64 @llvm.smin.i64(i64, i64)", "declare i64 @llvm.smax.i64(i64, i64)",
+    "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
+    "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
+    "declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Module:
+    """The text of a part of the runtime, its functions, and those of Python that it calls."""
+
+    text: str
+    symbols: tuple[str, ...]
+    imports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,45 +67,67 @@ class NativeRuntime:
     keepalive: Any
 
 
-def native_text() -> str:
-    """The module's text for this processor's architecture."""
-    parts = [_pause()]
-    parts += [(_FOLDER / name).read_text() for name in _FILES]
-    for letter, kind in (("c", "float"), ("z", "double")):
-        for name, value in (("one", "1.0"), ("zero", "0.0")):
-            parts.append(
-                f"@complex_{name}_{letter} = internal constant "
-                f"[2 x {kind}] [{kind} {value}, {kind} 0.0]"
-            )
-    product = (_FOLDER / "product.ll").read_text()
-    for letter, (scalar, one, zero) in _PRODUCTS.items():
-        text = product.replace("TYPE", letter).replace("SCALAR ONE", f"{scalar} {one}")
-        parts.append(text.replace("SCALAR ZERO", f"{scalar} {zero}"))
-    strided = (_FOLDER / "strided.ll").read_text()
-    parts += [
-        strided.replace("BYTES", str(count)).replace("BITS", str(8 * count))
-        for count in _ITEM_BYTES
-    ]
-    return "\n".join(parts)
+def core_module() -> Module:
+    """The pool and what runs native programs; every process needs it."""
+    return Module(_text(*_CORE), _CORE_SYMBOLS, _PYTHON)
 
 
-def convolution_text(letter: str) -> str:
-    """The text of a module for convolutions of one type, built when the first one is met."""
-    declarations = (
-        "declare i64 @llvm.smin.i64(i64, i64)", "declare i64 @llvm.smax.i64(i64, i64)",
-        "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
-        "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
-    )  # fmt: skip
+def product_module(letter: str) -> Module:
+    """Products of stacks of matrices of the type with BLAS's ``letter``."""
+    scalar, one, zero = _PRODUCTS[letter]
+    constants = []
+    if letter in _COMPLEX_PARTS:
+        kind = _COMPLEX_PARTS[letter]
+        constants = [
+            f"@{name} = internal constant [2 x {kind}] [{kind} {value}, {kind} 0.0]"
+            for name, value in (("one", "1.0"), ("zero", "0.0"))
+        ]
+    values = {"TYPE": letter, "SCALAR ONE": f"{scalar} {one}", "SCALAR ZERO": f"{scalar} {zero}"}
+    text = "\n".join([*constants, _text("product.ll", values=values)])
+    return Module(text, (f"gf_product_{letter}",))
+
+
+def strided_module(count: str) -> Module:
+    """Copies of strided views with elements of ``count`` bytes."""
+    values = {"BYTES": count, "BITS": str(8 * int(count))}
+    return Module(_text("strided.ll", values=values), (f"gf_strided_{count}",))
+
+
+def convolution_module(letter: str) -> Module:
+    """Convolutions of the type with BLAS's ``letter``."""
     kind, count, lanes = _CONVOLUTIONS[letter]
     iota = ", ".join(f"i32 {k}" for k in range(lanes))
     values = {
         "TYPE": letter, "ELEMENT": kind, "BYTES": str(count), "LANES": str(lanes),
         "IOTA": f"<{iota}>", "SUFFIX": f"v{lanes}f{8 * count}",
     }  # fmt: skip
-    text = (_FOLDER / "convolution.ll").read_text()
-    for name, value in values.items():
+    symbols = tuple(f"gf_{name}_{letter}" for name in ("convolution", "sum_parts", "zero"))
+    return Module(_text("convolution.ll", values=values) + "\n!0 = !{}", symbols)
+
+
+_MODULES: dict[str, Callable[[str], Module]] = {
+    "product": product_module,
+    "strided": strided_module,
+    "convolution": convolution_module,
+    "sum_parts": convolution_module,
+    "zero": convolution_module,
+}
+
+
+def module_with(symbol: str) -> Module:
+    """The module of a function: of the core, or ``gf_<kind>_<letter or bytes>``."""
+    if symbol in _CORE_SYMBOLS:
+        return core_module()
+    kind, _, variant = symbol.removeprefix("gf_").rpartition("_")
+    return _MODULES[kind](variant)
+
+
+def _text(*names: str, values: Mapping[str, str] | None = None) -> str:
+    parts = [(_FOLDER / name).read_text() for name in names]
+    text = "\n".join([_pause(), *_INTRINSICS, *parts])
+    for name, value in (values or {}).items():
         text = text.replace(name, value)
-    return "\n".join([_pause(), *declarations, text, "!0 = !{}"])
+    return text
 
 
 def _pause() -> str:
@@ -104,38 +139,27 @@ def _pause() -> str:
     return f"declare void @{instruction}()\n{body}"
 
 
-def load_native(cache: KernelCache) -> NativeRuntime:
-    """The runtime, from the cache or built.
+def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
+    """A part of the runtime, from the cache or built.
 
     Args:
-        cache: keeps the object code; the runtime itself is one for each cache.
+        module: which part.
+        cache: keeps the object code; the code in memory is one for each cache.
 
     Returns:
         The addresses of its functions.
     """
-    return _loaded(cache, native_text(), _SYMBOLS, _PYTHON)
-
-
-def load_convolutions(cache: KernelCache, letter: str) -> NativeRuntime:
-    """The module for convolutions of the type with BLAS's ``letter``; see ``load_native``."""
-    symbols = tuple(f"gf_{name}_{letter}" for name in ("convolution", "sum_parts", "zero"))
-    return _loaded(cache, convolution_text(letter), symbols, ())
-
-
-def _loaded(
-    cache: KernelCache, text: str, symbols: tuple[str, ...], imports: tuple[str, ...]
-) -> NativeRuntime:
-    key = cache_key(text, ("native", version_of("llvmlite"), host_identity()))
+    key = cache_key(module.text, ("native", version_of("llvmlite"), host_identity()))
 
     def build() -> Entry:
-        return Entry(_compile(text), "o", text, "native", imports)
+        return Entry(_compile(module.text), "o", module.text, "native", module.imports)
 
     def load() -> NativeRuntime:
         entry = cache.get(key, build)
         try:
-            library, addresses = _link(entry, symbols)
+            library, addresses = _link(entry, module.symbols)
         except RuntimeError as error:
-            library, addresses = _link(cache.replace(key, build, error), symbols)
+            library, addresses = _link(cache.replace(key, build, error), module.symbols)
         return NativeRuntime(addresses, library)
 
     return cache.once(key, load)

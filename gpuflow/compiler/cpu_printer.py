@@ -18,6 +18,7 @@ from gpuflow.kir.nodes import Argument, Axis, Kernel, Mode, Operand, Reduce, Val
 
 SUM_BLOCK_BITS = 12
 SUM_BLOCK = 1 << SUM_BLOCK_BITS
+NARROW_ROWS = "narrow_row"  # the kind of a row kernel whose rows are turned, see NarrowRowPrinter
 SHORT_ROWS = "short_row"  # the kind of a row kernel whose rows are a few vectors long
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpuflow.compiler.cpu_printer import SHORT_ROWS
+from gpuflow.compiler.cpu_printer import NARROW_ROWS, SHORT_ROWS
 from gpuflow.kir.nodes import (
     Apply,
     Block,
@@ -43,32 +43,30 @@ def keep_row_values(kernel: Kernel) -> Kernel:
         The same kernel where there is nothing to keep. Operands keep their places; one that is
         written may be read as well.
     """
-    if kernel.kind not in ("row", SHORT_ROWS):
+    if kernel.kind not in ("row", NARROW_ROWS, SHORT_ROWS):
         return kernel
-    roles = {axis.name: axis.role for axis in kernel.axes}
-    nest: list[Block] = [kernel.body]
-    while nest[-1].body and _is_parallel(nest[-1].body[-1], roles):
-        nest.append(nest[-1].body[-1].body)
-    found = _kept(kernel, nest[-1].body)
+    parallel = {axis.name for axis in kernel.axes if axis.role is Role.PARALLEL}
+    found = _in_nest(kernel, kernel.body, parallel)
     if found is None:
         return kernel
     body, operand = found
-    block = replace(nest[-1], body=body)
-    for outer in reversed(nest[:-1]):
-        loop = replace(outer.body[-1], body=block)
-        block = replace(outer, body=(*outer.body[:-1], loop))
     operands = tuple(
         replace(o, mode=Mode.INOUT) if o.name == operand else o for o in kernel.operands
     )
-    return replace(kernel, body=block, operands=operands)
+    return replace(kernel, body=body, operands=operands)
 
 
-def _is_parallel(statement: Statement, roles: dict[str, Role]) -> bool:
-    return (
-        isinstance(statement, For)
-        and statement.axis is not None
-        and roles[statement.axis] is Role.PARALLEL
-    )
+def _in_nest(kernel: Kernel, block: Block, parallel: set[str]) -> tuple[Block, str] | None:
+    """A block of the nest of loops over rows with what is inside them changed."""
+    last = block.body[-1] if block.body else None
+    if isinstance(last, For) and last.axis in parallel:
+        found = _in_nest(kernel, last.body, parallel)
+        if found is None:
+            return None
+        loop = replace(last, body=found[0])
+        return replace(block, body=(*block.body[:-1], loop)), found[1]
+    kept = _kept(kernel, block.body)
+    return None if kept is None else (replace(block, body=kept[0]), kept[1])
 
 
 def _kept(kernel: Kernel, items: tuple[Statement, ...]) -> tuple[tuple[Statement, ...], str] | None:

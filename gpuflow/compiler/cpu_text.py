@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import ast
 import math
+import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,7 +57,7 @@ def module_of(source: Source) -> ir.Module:
     Raises:
         Unsupported: Numba has to compile it.
     """
-    tree = ast.parse(source.text)
+    tree = _parse(source.text)
     module = ir.Module(source.entry)
     names: dict[str, Named] = {}
     for node in tree.body:
@@ -69,6 +71,38 @@ def module_of(source: Source) -> ir.Module:
             case _:
                 raise Unsupported(ast.unparse(node))
     return module
+
+
+def _parse(text: str) -> ast.Module:
+    """The syntax tree.
+
+    CPython 3.11 counts the depth of trees in one place for all threads, and raises SystemError when
+    another one parses at the same time (python/cpython issue 106905).
+    """
+    for _ in range(_MOST_TRIES):
+        try:
+            with _parser.lock:
+                return ast.parse(text)
+        except SystemError:
+            continue
+    raise Unsupported("the interpreter does not parse it now")
+
+
+class _Parser:
+    """Keeps threads of this package from parsing at once."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Make a new lock; in a forked child, the thread that held the old one is gone."""
+        self.lock = threading.Lock()
+
+
+_MOST_TRIES = 20
+_parser = _Parser()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_parser.renew)
 
 
 def _accessor(call: ast.Call) -> Named:

@@ -12,7 +12,19 @@ from contextlib import ExitStack, contextmanager
 
 from gpuflow.compiler.cpu_names import TILE
 from gpuflow.compiler.cpu_printer import CpuPrinter
-from gpuflow.kir.nodes import Axis, Block, For, Kernel, Load, Mode, Operand, Role, Store, Stride
+from gpuflow.kir.nodes import (
+    Axis,
+    Block,
+    For,
+    Kernel,
+    Load,
+    Mode,
+    Operand,
+    Role,
+    Store,
+    Stride,
+    remembered,
+)
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.kir.walk import statements
 
@@ -35,6 +47,10 @@ def across_operands(kernel: Kernel) -> tuple[Operand, ...]:
 
 def can_be_tiled(kernel: Kernel) -> bool:
     """Whether a map is a nest of loops with all of its work in the innermost two."""
+    return remembered(kernel, "can be tiled", lambda: _can_be_tiled(kernel))
+
+
+def _can_be_tiled(kernel: Kernel) -> bool:
     if kernel.kind != "map" or len(kernel.axes) < 2 or kernel.segmented:
         return False
     if any(axis.role is not Role.PARALLEL for axis in kernel.axes):

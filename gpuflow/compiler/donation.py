@@ -1,12 +1,13 @@
-"""Donation: outputs of maps that may take the memory of donated inputs.
+"""In place: results of maps that take the memory of donated inputs, or of what they read last.
 
-An output takes an input's buffer if both have one type and nothing reads the input later. If the
-map itself reads it, then only at the index it writes, so that one operand serves for both.
+An output takes a donated input's buffer if both have one type and nothing reads the input later. If
+the map itself reads it, then only at the index it writes, so that one operand serves for both. A
+temporary takes the buffer of a temporary that the map reads, under the same conditions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuflow.compiler.access import read_access, write_access
@@ -16,11 +17,11 @@ from gpuflow.core.jaxpr import Literal, Var
 
 @dataclass(frozen=True)
 class InPlace:
-    """Outputs of one kernel that take donated buffers.
+    """Results of one kernel that take the buffers of older values.
 
     Attributes:
-        buffer_of: by output, the donated input.
-        read: inputs that the kernel reads as well.
+        buffer_of: by result, the donated input or temporary.
+        read: those that the kernel reads as well.
     """
 
     buffer_of: Mapping[Var, Var] = field(default_factory=dict)
@@ -53,7 +54,7 @@ def choose_in_place(
     Chosen inputs are removed from ``free``, which tells for each the one output that may take it,
     or None for any.
     """
-    if space.kind is not Kind.MAP or not free:
+    if space.kind is not Kind.MAP:
         return InPlace()
     chosen: dict[Var, Var] = {}
     read: set[Var] = set()
@@ -72,7 +73,32 @@ def choose_in_place(
             if is_read:
                 read.add(var)
             break
+    for out, var in _dead_temporaries(program, space, number, last):
+        if out not in chosen and var not in read:
+            chosen[out] = var
+            read.add(var)
     return InPlace(chosen, frozenset(read))
+
+
+def _dead_temporaries(
+    program: Program, space: Space, number: int, last: Mapping[Var, int]
+) -> Iterator[tuple[Var, Var]]:
+    """Pairs of a temporary that the group makes, and one that it is the last to read."""
+    members, inputs = frozenset(space.members), frozenset(program.jaxpr.invars)
+    read = [
+        program.place(atom)[0]
+        for e in space.members
+        for atom in program.jaxpr.eqns[e].inputs
+        if type(atom) is not Literal and program.producer.get(atom) not in members
+    ]
+    dead = [var for var in dict.fromkeys(read) if var not in inputs and last[var] == number]
+    for out in space.escaping:
+        if out in program.outputs or out in program.views:
+            continue
+        for var in dead:
+            same = (var.aval.shape, var.aval.dtype) == (out.aval.shape, out.aval.dtype)
+            if same and _reads_where_it_writes(program, space, var, out):
+                yield out, var
 
 
 def _reads_where_it_writes(program: Program, space: Space, var: Var, out: Var) -> bool:

@@ -23,7 +23,7 @@ from gpuflow.compiler.access import (
     window_access,
     write_access,
 )
-from gpuflow.compiler.space import Key, Program, Space
+from gpuflow.compiler.space import Key, Kind, Program, Space
 from gpuflow.core.aval import ShapedArray, storage_dtype, storage_name
 from gpuflow.core.jaxpr import Eqn, Literal, Var
 from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction, Update
@@ -129,17 +129,20 @@ class Emitter:
 
     def _emit_rows(self) -> None:
         space = self.space
+        full = [var for var in space.escaping if self._needs_row_loop(var)]
+        outer = [var for var in space.escaping if var not in full]
         for e in space.members:
             eqn = self.program.jaxpr.eqns[e]
             if isinstance(eqn.primitive.lower, Reduction) and self.reduced_axes:
-                self._emit_reduction(e, eqn)
+                if self._known(eqn.outputs[0]) is None:
+                    beside = [] if space.kind is Kind.ROW else full
+                    self._emit_reductions(self._together(e), beside)
+                    full = [] if beside else full
             elif not space.domains[e] & space.reduced and self.reduced_axes:
                 self._values(e)
         self._load_in_place()
-        full = [var for var in space.escaping if self._needs_row_loop(var)]
-        for var in space.escaping:
-            if var not in full:
-                self._store(var)
+        for var in outer:
+            self._store(var)
         if full:
             with ExitStack() as loops:
                 for axis in self.reduced_axes:
@@ -153,30 +156,67 @@ class Emitter:
         keys = self.space.axes_of_output(self.program, self.program.producer[var])
         return any(key in self.space.reduced for key in keys)
 
-    def _emit_reduction(self, position: int, eqn: Eqn) -> None:
-        rule = eqn.primitive.lower
-        aval = eqn.inputs[0].aval
-        dtype = compute_dtype(storage_name(aval.dtype))
-        init = self.builder.const(dtype, rule.init(storage_dtype(aval.dtype)))
+    def _together(self, position: int) -> list[int]:
+        """Reductions that one loop can do: over the same axes, and none needs another's result."""
+        names = self._reduced_names(position)
+        if not names:
+            return [position]
+        stages = self._stages()
+        later = [
+            e
+            for e in self.space.members
+            if e >= position and isinstance(self.program.jaxpr.eqns[e].primitive.lower, Reduction)
+        ]
+        wanted = (stages[position], names)
+        return [e for e in later if (stages[e], self._reduced_names(e)) == wanted]
 
-        def body() -> Value:
+    def _stages(self) -> dict[int, int]:
+        """For each member how many reductions come before it, one after the other."""
+        stages: dict[int, int] = {}
+        for e in self.space.members:
+            stages[e] = 0
+            for atom in self.program.jaxpr.eqns[e].inputs:
+                source = None if type(atom) is Literal else self.program.producer.get(atom)
+                if source in stages and source is not None:
+                    rule = self.program.jaxpr.eqns[source].primitive.lower
+                    stages[e] = max(stages[e], stages[source] + isinstance(rule, Reduction))
+        return stages
+
+    def _emit_reductions(self, positions: Sequence[int], beside: Sequence[Var] = ()) -> None:
+        """One loop for several reductions, which also stores ``beside`` at its points."""
+        axes = self._reduced_names(positions[0])
+        outs = [self.program.jaxpr.eqns[e].outputs[0] for e in positions]
+        if not axes:
+            self.memo[-1][outs[0]] = self._operand(positions[0], 0)
+            return
+        rules = [self.program.jaxpr.eqns[e].primitive.lower for e in positions]
+        inits = []
+        for e, rule in zip(positions, rules, strict=True):
+            dtype = self.program.jaxpr.eqns[e].inputs[0].aval.dtype
+            init = rule.init(storage_dtype(dtype))
+            inits.append(self.builder.const(compute_dtype(storage_name(dtype)), init))
+
+        def body() -> list[Value]:
             self.memo.append({})
-            value = self._operand(position, 0)
+            values = [self._operand(e, 0) for e in positions]
+            for var in beside:
+                self._store(var)
             self.memo.pop()
-            return value
+            return values
 
-        axes = tuple(
-            dict.fromkeys(
-                self.axis_of[key]
-                for key in self.space.order
-                if key in self._reduced_keys(position)
-            )
-        )
-        if axes:
-            result = self.builder.reduce(axes, init, rule.combine, body)
-        else:
-            result = self._operand(position, 0)
-        self.memo[-1][eqn.outputs[0]] = result
+        def combine(*sides: Value) -> list[Value]:
+            running, new = sides[: len(rules)], sides[len(rules) :]
+            return [
+                self.builder.apply(rule.combine, a, b)
+                for rule, a, b in zip(rules, running, new, strict=True)
+            ]
+
+        results = self.builder.reduce(axes, inits, combine, body)
+        self.memo[-1].update(zip(outs, results, strict=True))
+
+    def _reduced_names(self, position: int) -> tuple[str, ...]:
+        keys = self._reduced_keys(position)
+        return tuple(dict.fromkeys(self.axis_of[key] for key in self.space.order if key in keys))
 
     def _reduced_keys(self, position: int) -> set[Key]:
         iteration = self.program.iterations[position]
@@ -250,7 +290,7 @@ class Emitter:
         rule = eqn.primitive.lower
         out = eqn.outputs[0].aval
         if isinstance(rule, Reduction):
-            self._emit_reduction(position, eqn)
+            self._emit_reductions([position])
             return
         if isinstance(rule, Indexed):
             context = IndexContext(self, position)

@@ -74,7 +74,6 @@ class _View:
         self.plan, self.sources_of = plan, sources_of
         self.lines, self.name_of = format_eqns(plan.jaxpr)
         self.position_of = {eqn: k for k, eqn in enumerate(plan.jaxpr.eqns)}
-        self.group_of = {e: group for group in plan.groups for e in group}
         self.results = {out for out in plan.outputs if isinstance(out, Var)}
         self.readers: dict[Var, list[int]] = {}
         for number, step in enumerate(plan.steps):
@@ -154,8 +153,10 @@ class _View:
 
     def _group(self, step: KernelStep, wanted: Callable[[Eqn], bool]) -> tuple[int, ...]:
         """The group of the step with such an equation; a step for several sets has several."""
-        eqn = next(filter(wanted, step.eqns), step.eqns[0])
-        return self.group_of[self.position_of[eqn]]
+        position = self.position_of[next(filter(wanted, step.eqns), step.eqns[0])]
+        own = {self.position_of[eqn] for eqn in step.eqns}
+        groups = (group for group in self.plan.groups if own.issuperset(group))
+        return next(group for group in groups if position in group)
 
     def _reads(self, eqn: Eqn, var: Var) -> bool:
         place = self.plan.program.place

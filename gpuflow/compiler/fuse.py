@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.group_graph import GroupGraph
 from gpuflow.compiler.program import uses
+from gpuflow.compiler.recompute import compute_again
 from gpuflow.compiler.space import (
     Iteration,
     Program,
@@ -218,10 +219,16 @@ def fuse(program: Program) -> list[Group]:
         grouping.try_merge(first, second)
     for first, second in (*_siblings(program, grouping), *_scalar_pairs(grouping)):
         grouping.try_merge(first, second)
-    return [
+    groups = [
         Group(grouping.members[k], grouping.spaces.get(k))
         for k in grouping.graph.order()
         if not _is_alias(program, grouping.members[k])
+    ]
+    spaces = compute_again(program, [group.space for group in groups])
+    return [
+        group if space is group.space or space is None else Group(space.members, space)
+        for group, space in zip(groups, spaces, strict=True)
+        if space is None or space.escaping
     ]
 
 
@@ -233,7 +240,11 @@ def _is_alias(program: Program, members: tuple[int, ...]) -> bool:
 
 
 def _edges(program: Program) -> list[tuple[int, int]]:
-    """Fusible producer-consumer edges, the largest ranks first."""
+    """Fusible producer-consumer edges, the largest ranks first.
+
+    Edges to reductions of outer axes come last: a column reduction can do what feeds it anyway,
+    but rows that it takes apart cannot be put together again.
+    """
     edges = []
     for reader, eqn in enumerate(program.jaxpr.eqns):
         if program.iterations[reader] is None or _reads_memory(eqn):
@@ -242,9 +253,17 @@ def _edges(program: Program) -> list[tuple[int, int]]:
             source = None if type(atom) is Literal else program.producer.get(atom)
             if source is None or program.iterations[source] is None:
                 continue
-            weight = (-atom.aval.ndim, -atom.aval.dtype.itemsize, reader, source)
+            size = (-atom.aval.ndim, -atom.aval.dtype.itemsize)
+            weight = (_reduces_outer_axes(program.iterations[reader]), *size, reader, source)
             edges.append((weight, (source, reader)))
     return [edge for _, edge in sorted(edges)]
+
+
+def _reduces_outer_axes(iteration: Iteration | None) -> bool:
+    if iteration is None or not iteration.reduced:
+        return False
+    kept = set(range(len(iteration.sizes))) - set(iteration.reduced)
+    return bool(kept) and max(kept) > min(iteration.reduced)
 
 
 def _reads_memory(eqn: Eqn) -> bool:

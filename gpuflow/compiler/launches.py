@@ -7,11 +7,12 @@ part of another length. Transposed operands are for ``orders``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from gpuflow.compiler.cpu_printer import SHORT_ROWS
+from gpuflow.compiler.cpu_narrow_rows import is_narrow
+from gpuflow.compiler.cpu_printer import NARROW_ROWS, SHORT_ROWS
 from gpuflow.compiler.lower import KernelCall, Word
 from gpuflow.compiler.orders import (
     Values,
@@ -19,13 +20,18 @@ from gpuflow.compiler.orders import (
     in_tiles,
     sizes_of,
     stride_of,
+    strides_of,
     values_of,
 )
 from gpuflow.compiler.split import PART, SplitKernels, split_kernel
+from gpuflow.compiler.target import Allocate
+from gpuflow.core.jaxpr import Var
 from gpuflow.kir.interpret import storage_dtype
-from gpuflow.kir.nodes import Argument, Role, arguments
+from gpuflow.kir.nodes import Argument, Role, arguments, remembered
 
 LONGEST_SHORT_ROW = 128  # elements: two turns of a loop over four vectors
+# Points; with fewer, turning narrow rows saves less than it costs to build so large a kernel.
+SMALLEST_TURNED = 1 << 13
 SMALLEST_SPLIT = 1 << 16  # points; fewer take about as long as a second launch and waking a thread
 MOST_PARTS = 64
 SMALLEST_PART = 1 << 14  # points
@@ -53,18 +59,18 @@ class Cut:
     left: int
 
 
-def launches(call: KernelCall, allocate: Callable[[int], int]) -> tuple[KernelCall, ...]:
+def launches(call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
     """The calls that do the work of one: itself, or those of its two kernels.
 
     Args:
         call: of any kernel.
-        allocate: gives the address of so many bytes of scratch memory.
+        allocate: gives a buffer of so many bytes.
     """
     if call.kernel.kind == "map":
         return (in_tiles(call),)
     call = in_memory_order(call)
-    split = split_kernel(call.kernel) if call.points >= SMALLEST_SPLIT else None
     sizes = sizes_of(call)
+    split = split_kernel(call.kernel) if call.points >= SMALLEST_SPLIT else None
     if split is None:
         return (_with_short_rows(call, sizes),)
     values = values_of(call)
@@ -75,13 +81,19 @@ def launches(call: KernelCall, allocate: Callable[[int], int]) -> tuple[KernelCa
 
 
 def _with_short_rows(call: KernelCall, sizes: Mapping[str, int]) -> KernelCall:
-    """The call of a kernel for rows of a few vectors, if that is what it has."""
+    """The call of a kernel for rows of a few elements or vectors, if that is what it has."""
     kernel = call.kernel
     last = kernel.axes[-1] if kernel.axes else None
-    if kernel.kind != "row" or last is None or last.exact is not None:
+    if kernel.kind != "row" or last is None:
         return call
+    if last.exact is not None:
+        is_turned = call.points >= SMALLEST_TURNED and is_narrow(kernel)
+        return replace(call, kernel=replace(kernel, kind=NARROW_ROWS)) if is_turned else call
     is_row = last.role is Role.ROW and sizes[last.name] < LONGEST_SHORT_ROW
-    return replace(call, kernel=replace(kernel, kind=SHORT_ROWS)) if is_row else call
+    if not is_row:
+        return call
+    short = remembered(kernel, SHORT_ROWS, lambda: replace(kernel, kind=SHORT_ROWS))
+    return replace(call, kernel=short)
 
 
 def _cut(
@@ -135,7 +147,7 @@ def _calls(
     cut: Cut,
     sizes: Mapping[str, int],
     values: Values,
-    allocate: Callable[[int], int],
+    allocate: Allocate,
 ) -> tuple[KernelCall, ...]:
     kept = prod(sizes[axis] for axis in split.kept)
     results = cut.parts * cut.group + (cut.left > 0)
@@ -164,6 +176,34 @@ def _calls(
     return tuple(calls if cut.left else (calls[0], calls[2]))
 
 
+def _slots(split: SplitKernels) -> list[tuple[str, Argument, int | Argument, int]]:
+    """For each word of a part how it follows from the whole call's.
+
+    A kind, the argument, how far apart rows are, and the bytes of an element: words are the "same"
+    as in the whole call, or an "extent", or for "scratch" memory, or say how far rows go "down",
+    or are addresses, "moved" to the part's first row.
+    """
+    kernel, slots = split.parts, []
+    scratch = {part.name for part in split.scratch}
+    itemsize = {o.name: storage_dtype(o.dtype).itemsize for o in kernel.operands if o.dtype}
+    distances = strides_of(kernel)
+    for argument in arguments(kernel):
+        down, step = distances.get((argument.operand, split.rows), 0), 1
+        if argument.kind == "extent":
+            kind = "extent"
+        elif argument.operand in scratch:
+            kind = "scratch"
+        elif argument.kind == "scalar":
+            kind = "same"
+        elif argument.kind == "stride":
+            kind = "down" if argument.axis in (PART, split.rows) else "same"
+        else:
+            kind = "moved"
+            step = 1 if argument.kind == "base" else itemsize[argument.operand]
+        slots.append((kind, argument, down, step))
+    return slots
+
+
 @dataclass(frozen=True)
 class _Words:
     """Writes the argument blocks of both kernels."""
@@ -171,41 +211,34 @@ class _Words:
     split: SplitKernels
     sizes: Mapping[str, int]
     values: Values
-    places: Mapping[str, int]
+    places: Mapping[str, Var | None]
 
     def parts(
         self, count: int, rows: int, group: int, first_row: int, first_result: int
     ) -> tuple[Word, ...]:
         """``count`` parts of ``rows`` grouped rows, from a row and a place in the scratch on."""
-        split, kernel = self.split, self.split.parts
+        split, values = self.split, self.values
         extents = {**self.sizes, PART: count, split.rows: rows}
         if group > 1:
             extents[split.kept[0]] *= group
-        operands = {operand.name: operand for operand in kernel.operands}
         inner = self._strides(group)
         words = []
-        for argument in arguments(kernel):
-            operand = operands.get(argument.operand)
-            if argument.kind == "extent":
+        for kind, argument, down, step in remembered(split.parts, "slots", lambda: _slots(split)):
+            if kind == "same":
+                words.append(values[argument])
+                continue
+            if kind == "extent":
                 words.append(Word(None, extents[argument.axis]))
-            elif argument.operand in self.places:
+                continue
+            if kind == "scratch":
                 words.append(self._scratch(argument, inner, first_result))
-            elif argument.kind == "scalar":
-                words.append(self.values[argument])
+                continue
+            distance = (values[down].value if isinstance(down, Argument) else down) * group
+            if kind == "down":
+                words.append(Word(None, distance * (rows if argument.axis == PART else 1)))
             else:
-                assert operand is not None
-                down = stride_of(operand, split.rows, kernel, self.values) * group
-                if argument.kind == "stride" and argument.axis == PART:
-                    words.append(Word(None, down * rows))
-                elif argument.kind == "stride" and argument.axis == split.rows:
-                    words.append(Word(None, down))
-                elif argument.kind == "stride":
-                    words.append(self.values[argument])
-                else:
-                    word = self.values[argument]
-                    step = storage_dtype(operand.dtype).itemsize
-                    step = 1 if argument.kind == "base" else step
-                    words.append(Word(word.buffer, word.value + first_row * down * step))
+                word = values[argument]
+                words.append(Word(word.buffer, word.value + first_row * distance * step))
         return tuple(words)
 
     def combine(self, results: int) -> tuple[Word, ...]:
@@ -232,6 +265,7 @@ class _Words:
     def _scratch(self, argument: Argument, strides: Mapping[str, int], first: int) -> Word:
         if argument.kind == "stride":
             return Word(None, strides[argument.axis])
+        if first == 0:
+            return Word(self.places[argument.operand], 0)
         dtype = next(p.dtype for p in self.split.scratch if p.name == argument.operand)
-        at = self.places[argument.operand] + first * storage_dtype(dtype).itemsize
-        return Word(None, at)
+        return Word(self.places[argument.operand], first * storage_dtype(dtype).itemsize)

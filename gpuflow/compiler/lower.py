@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import NamedTuple
 
 from gpuflow.compiler.access import Access, Accesses
 from gpuflow.compiler.donation import InPlace
 from gpuflow.compiler.emit import Emitter
-from gpuflow.compiler.schedule import schedule
+from gpuflow.compiler.schedule import Axes, schedule
 from gpuflow.compiler.space import Key, Program, Space
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.jaxpr import Var
-from gpuflow.kir.nodes import Kernel, Mode, Operand, Role, Stride, arguments
+from gpuflow.kir.nodes import Kernel, Mode, Operand, Role, Stride, arguments, remembered
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """One word of an argument block: the address of a buffer's element, or a number."""
 
     buffer: Var | None
@@ -47,8 +47,18 @@ class KernelCall:
     overwrites: tuple[Var, ...] = ()
 
 
+Lowered = tuple[KernelCall, Accesses, Axes]
+
+
 def lower_group(program: Program, space: Space, in_place: InPlace) -> KernelCall:
     """The kernel of a group, and its arguments for the program's sizes."""
+    return lower_with_accesses(program, space, in_place)[0]
+
+
+def lower_with_accesses(
+    program: Program, space: Space, in_place: InPlace
+) -> Lowered:
+    """The same, with the kernel's operands and the keys of its axes."""
     axes, kernel_axes = schedule(program, space)
     axis_of = {key: axis.name for keys, axis in zip(axes, kernel_axes, strict=True) for key in keys}
     operands = Accesses(
@@ -69,11 +79,12 @@ def lower_group(program: Program, space: Space, in_place: InPlace) -> KernelCall
         body,
         kind=space.kind.value,
     )
-    return replace(
+    call = replace(
         _call(kernel, operands, axes, space),
         writes=tuple(program.place(var)[0] for var in space.escaping),
         overwrites=(*in_place.buffer_of.values(), *_updated(program, space)),
     )
+    return call, operands, axes
 
 
 def _updated(program: Program, space: Space) -> list[Var]:
@@ -135,7 +146,8 @@ def _reads(kernel: Kernel, operands: Accesses) -> tuple[Var, ...]:
 
 def segmented(kernel: Kernel) -> Kernel:
     """The variant of a one-axis kernel that runs over a table of argument blocks."""
-    return replace(kernel, segmented=True, name=f"{kernel.name}_segments")
+    name = f"{kernel.name}_segments"
+    return remembered(kernel, "segments", lambda: replace(kernel, segmented=True, name=name))
 
 
 def can_be_segmented(kernel: Kernel) -> bool:

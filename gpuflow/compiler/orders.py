@@ -26,6 +26,7 @@ from gpuflow.kir.nodes import (
     Stride,
     Value,
     arguments,
+    remembered,
 )
 
 SMALLEST_TILED = 1 << 12  # points
@@ -41,24 +42,42 @@ def values_of(call: KernelCall) -> dict[Argument, Word]:
 
 def sizes_of(call: KernelCall) -> dict[str, int]:
     """The extents of a call's axes."""
-    values = values_of(call)
+    places = remembered(call.kernel, "extents", lambda: _extents(call.kernel))
     return {
-        axis.name: values[Argument("extent", axis=axis.name)].value
-        if axis.exact is None
-        else axis.exact
-        for axis in call.kernel.axes
+        axis: call.words[place].value if exact is None else exact
+        for axis, exact, place in places
     }
+
+
+def _extents(kernel: Kernel) -> list[tuple[str, int | None, int]]:
+    """For each axis its exact size, or None and the place of its extent among the words."""
+    place_of = {argument: place for place, argument in enumerate(arguments(kernel))}
+    return [
+        (axis.name, axis.exact, place_of.get(Argument("extent", axis=axis.name), -1))
+        for axis in kernel.axes
+    ]
 
 
 def stride_of(operand: Operand, axis: str, kernel: Kernel, values: Values) -> int:
     """How far apart neighbours along an axis lie; 0 where the operand does not change."""
-    place = [a.name for a in kernel.axes].index(axis)
-    match operand.strides[place : place + 1]:
-        case () | (Stride.ZERO,):
-            return 0
-        case (Stride.UNIT,):
-            return 1
-    return values[Argument("stride", operand.name, axis)].value
+    found = strides_of(kernel)[operand.name, axis]
+    return values[found].value if isinstance(found, Argument) else found
+
+
+def strides_of(kernel: Kernel) -> dict[tuple[str, str], int | Argument]:
+    """For each operand and axis the stride, or which argument it is."""
+    return remembered(kernel, "strides", lambda: _strides(kernel))
+
+
+def _strides(kernel: Kernel) -> dict[tuple[str, str], int | Argument]:
+    table: dict[tuple[str, str], int | Argument] = {}
+    for operand in kernel.operands:
+        for place, axis in enumerate(kernel.axes):
+            kind = operand.strides[place] if place < len(operand.strides) else Stride.ZERO
+            known = {Stride.ZERO: 0, Stride.UNIT: 1}.get(kind)
+            own = Argument("stride", operand.name, axis.name)
+            table[operand.name, axis.name] = own if known is None else known
+    return table
 
 
 def in_tiles(call: KernelCall) -> KernelCall:
@@ -74,7 +93,10 @@ def in_tiles(call: KernelCall) -> KernelCall:
         and abs(stride_of(operand, along, call.kernel, values)) >= SHORTEST_TILED
         for operand in across_operands(call.kernel)
     )
-    return replace(call, kernel=replace(call.kernel, kind=KIND)) if is_across else call
+    if not is_across:
+        return call
+    tiled = remembered(call.kernel, KIND, lambda: replace(call.kernel, kind=KIND))
+    return replace(call, kernel=tiled)
 
 
 def transposing_copy(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCall | None:
@@ -120,31 +142,50 @@ def in_memory_order(call: KernelCall) -> KernelCall:
 
     The sum over rows of a transposed array is the sum over columns of the array itself.
     """
-    kernel, values = call.kernel, values_of(call)
-    if len(kernel.axes) < 2 or not is_one_pass(kernel):
+    kernel = call.kernel
+    if not remembered(kernel, "may turn", lambda: _may_turn(kernel)):
         return call
-    *outer, first, last = kernel.axes
-    if any(axis.role is not Role.PARALLEL for axis in outer) or first.role is last.role:
+    values = values_of(call)
+    if not _lies_across(kernel, values):
         return call
-    if Role.PARALLEL not in (first.role, last.role) or not _lies_across(kernel, values):
-        return call
+    *_, first, last = kernel.axes
     for operand in kernel.operands:
         for axis in (first, last):
             step = Word(None, stride_of(operand, axis.name, kernel, values))
             values[Argument("stride", operand.name, axis.name)] = step
     if last.exact is not None:
         values[Argument("extent", axis=last.name)] = Word(None, last.exact)
-    to_row = last.role is Role.PARALLEL
+    is_unit = tuple(
+        values[Argument("stride", operand.name, first.name)].value == 1
+        for operand in kernel.operands
+    )
+    turned = remembered(kernel, ("turned", is_unit), lambda: _turned_kernel(kernel, is_unit))
+    return replace(call, kernel=turned, words=tuple(values[word] for word in arguments(turned)))
+
+
+def _may_turn(kernel: Kernel) -> bool:
+    """Whether the last two loops of a kernel can be exchanged."""
+    if len(kernel.axes) < 2 or not is_one_pass(kernel):
+        return False
+    *outer, first, last = kernel.axes
+    if any(axis.role is not Role.PARALLEL for axis in outer) or first.role is last.role:
+        return False
+    return Role.PARALLEL in (first.role, last.role)
+
+
+def _turned_kernel(kernel: Kernel, is_unit: Sequence[bool]) -> Kernel:
+    """The kernel with its last two loops exchanged; which operands are then innermost."""
+    *outer, first, last = kernel.axes
     first = first if first.role is Role.PARALLEL else replace(first, role=Role.ROW)
+    to_row = last.role is Role.PARALLEL
     last = replace(last, exact=None)
-    last = last if last.role is Role.PARALLEL else replace(last, role=Role.REDUCE)
-    turned = replace(
+    last = last if to_row else replace(last, role=Role.REDUCE)
+    return replace(
         kernel,
         axes=(*outer, last, first),
-        operands=tuple(_turned(operand, values, first.name) for operand in kernel.operands),
+        operands=tuple(map(_turned, kernel.operands, is_unit)),
         kind="row" if to_row else "column",
     )
-    return replace(call, kernel=turned, words=tuple(values[word] for word in arguments(turned)))
 
 
 def _lies_across(kernel: Kernel, values: Values) -> bool:
@@ -163,12 +204,11 @@ def _lies_across(kernel: Kernel, values: Values) -> bool:
     )
 
 
-def _turned(operand: Operand, values: Values, across: str) -> Operand:
+def _turned(operand: Operand, is_unit: bool) -> Operand:
     """The operand with its last two axes exchanged."""
     if len(operand.strides) < 2:
         return operand
     *outer, first, second = operand.strides
     outermost = Stride.ANY if second is Stride.UNIT else second
-    is_unit = values[Argument("stride", operand.name, across)].value == 1
     innermost = Stride.UNIT if is_unit else first
     return replace(operand, strides=(*outer, outermost, innermost))

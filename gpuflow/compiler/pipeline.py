@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuflow.base.config import config
+from gpuflow.compiler.bind import bind
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.fuse import clone_cheap
-from gpuflow.compiler.plan import Inner, Plan, Template, bind, make_template, template_key
+from gpuflow.compiler.plan import Inner, Plan
 from gpuflow.compiler.program import (
     Pass,
     cse,
@@ -18,6 +19,9 @@ from gpuflow.compiler.program import (
     renamed,
     simplify,
 )
+from gpuflow.compiler.recipes import Symbols
+from gpuflow.compiler.target import PLAIN_TARGET, Target
+from gpuflow.compiler.templates import Template, erase_sizes, make_template
 from gpuflow.compiler.updates import Given
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, check_jaxpr
 from gpuflow.core.lowering import Branch, Loop, ScanForm, WhileForm
@@ -35,8 +39,9 @@ _MOST_TEMPLATES = 1024
 
 
 def compile_plan(
-    jaxpr: ClosedJaxpr, donated: Sequence[int] = (), carried: tuple[int, int] | None = None
-) -> tuple[Plan, list[Any]]:
+    jaxpr: ClosedJaxpr, donated: Sequence[int] = (), carried: tuple[int, int] | None = None,
+    target: Target = PLAIN_TARGET,
+) -> tuple[Plan, list[Any]]:  # fmt: skip
     """The bound plan of a program, and values of inputs that were added behind its own.
 
     Args:
@@ -45,27 +50,29 @@ def compile_plan(
         carried: the program runs inside another plan: its outputs are written into arrays that a
             call passes behind the inputs. Of a loop's body, the position of the first carry among
             the inputs, and how many there are; the first outputs may take their memory.
+        target: the platform.
     """
     program, values = hoist_array_literals(inline(jaxpr.jaxpr))
     _report("inline", program)
     for name, rewrite in PASSES:
         program = rewrite(program)
         _report(name, program)
-    programs = {eqn: compile_inner(eqn) for eqn in program.eqns if _has_programs(eqn)}
+    programs = {eqn: compile_inner(eqn, target) for eqn in program.eqns if _has_programs(eqn)}
     given: dict[Var, Var | None] = {program.invars[k]: None for k in donated}
     if carried is not None:
         first, count = carried
         pairs = zip(program.invars[first : first + count], program.outvars, strict=False)
         given = {var: out for var, out in pairs if type(out) is Var and out not in program.invars}
-    template = _template(program, given)
-    return bind(template, program, programs, given, carried is not None), values
+    template, symbols = _template(program, given)
+    plan = bind(template, program, programs, given, carried is not None, target, symbols)
+    return plan, values
 
 
 def _has_programs(eqn: Eqn) -> bool:
     return isinstance(eqn.primitive.lower, (Loop, Branch))
 
 
-def compile_inner(eqn: Eqn) -> tuple[Inner, ...]:
+def compile_inner(eqn: Eqn, target: Target) -> tuple[Inner, ...]:
     """The plans of the programs that a loop or branch runs."""
     rule = eqn.primitive.lower
     if isinstance(rule, Branch):
@@ -76,7 +83,7 @@ def compile_inner(eqn: Eqn) -> tuple[Inner, ...]:
     compiled = []
     for program in programs:
         is_body = program is programs[-1]
-        plan, values = compile_plan(program, carried=carries if is_body else (0, 0))
+        plan, values = compile_plan(program, (), carries if is_body else (0, 0), target)
         compiled.append(Inner(plan, tuple(values)))
     return tuple(compiled)
 
@@ -118,8 +125,8 @@ def forget_templates() -> None:
     _templates.clear()
 
 
-def _template(program: Jaxpr, given: Given) -> Template:
-    key = template_key(program, given)
+def _template(program: Jaxpr, given: Given) -> tuple[Template, Symbols | None]:
+    key, symbols = erase_sizes(program, given)
     template = _templates.get(key) if key is not None else None
     if template is None:
         template = make_template(program, given)
@@ -127,7 +134,7 @@ def _template(program: Jaxpr, given: Given) -> Template:
             if len(_templates) >= _MOST_TEMPLATES:
                 _templates.clear()
             _templates[key] = template
-    return template
+    return template, None if key is None else symbols
 
 
 def _report(name: str, program: Jaxpr) -> None:

@@ -82,6 +82,12 @@ def _inline_call(
 
 def hoist_array_literals(jaxpr: Jaxpr) -> tuple[Jaxpr, list[Any]]:
     """Make array constants of inlined programs trailing inputs; returns their values too."""
+    if not any(
+        type(atom) is Literal and _is_array(atom)
+        for atoms in (*(eqn.inputs for eqn in jaxpr.eqns), jaxpr.outvars)
+        for atom in atoms
+    ):
+        return jaxpr, []
     values: list[Any] = []
     variables: dict[int, Var] = {}
 
@@ -95,8 +101,6 @@ def hoist_array_literals(jaxpr: Jaxpr) -> tuple[Jaxpr, list[Any]]:
 
     eqns = tuple(eqn.replace(inputs=tuple(map(convert, eqn.inputs))) for eqn in jaxpr.eqns)
     outvars = tuple(map(convert, jaxpr.outvars))
-    if not values:
-        return jaxpr, []
     invars = (*jaxpr.invars, *variables.values())
     names = jaxpr.argument_names + ("",) * len(values)
     return jaxpr.replace(eqns=eqns, outvars=outvars, invars=invars, argument_names=names), values

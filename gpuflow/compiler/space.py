@@ -128,12 +128,20 @@ class Program:
     views: dict[Var, tuple[Var, View]]  # aliases: variable -> (buffer variable, view)
     before: Mapping[int, tuple[int, ...]]  # updates in place: what reads the operand before
 
-    def escaping(self, positions: Sequence[int]) -> tuple[Var, ...]:
-        """The outputs of a group of equations that are read outside of it."""
+    def escaping(
+        self, positions: Sequence[int], unstored: frozenset[int] = frozenset()
+    ) -> tuple[Var, ...]:
+        """The outputs of a group of equations that are read outside of it.
+
+        Args:
+            positions: the group.
+            unstored: equations whose outputs whoever reads them computes for itself.
+        """
         members = frozenset(positions)
         return tuple(
             var
             for e in positions
+            if e not in unstored
             for var in self.jaxpr.eqns[e].outputs
             if var in self.outputs or any(r not in members for r in self.readers.get(var, ()))
         )
@@ -158,6 +166,7 @@ class Space:
     dependent: frozenset[int] = frozenset()  # equations that use a reduction of the group
     escaping: tuple[Var, ...] = field(default=())
     serial: frozenset[Key] = frozenset()  # axes that are visited in order
+    unstored: frozenset[int] = frozenset()  # equations whose outputs stay inside, see recompute.py
 
     def axes_of_output(self, program: Program, position: int) -> list[Key]:
         """For each output dimension of an equation its axis (a unit axis is not in ``order``)."""
@@ -215,8 +224,14 @@ def analyse(program: Program, members: Sequence[int]) -> Space | None:
         return None
 
 
-def space_of(program: Program, members: Sequence[int]) -> Space:
+def space_of(
+    program: Program, members: Sequence[int], unstored: frozenset[int] = frozenset()
+) -> Space:
     """The space of a group of equations.
+
+    Args:
+        program, members: the group.
+        unstored: equations whose outputs whoever reads them computes for itself.
 
     Raises:
         NotOneKernelError: no single kernel can compute it.
@@ -234,7 +249,7 @@ def space_of(program: Program, members: Sequence[int]) -> Space:
         assert iteration is not None
         keys = (classes[e, d] for d in range(len(iteration.sizes)))
         domains[e] = frozenset(key for key in keys if key not in units)
-    space = Space(tuple(members), classes, sizes, units, domains)
+    space = Space(tuple(members), classes, sizes, units, domains, unstored=unstored)
     _classify(program, space)
     return space
 
@@ -294,7 +309,7 @@ def _classify(program: Program, space: Space) -> None:
     domain = space.domains[largest]
     if any(not own <= domain for own in space.domains.values()):
         raise NotOneKernelError("it would loop over axes that are not those of one array")
-    space.escaping = program.escaping(space.members)
+    space.escaping = program.escaping(space.members, space.unstored)
     if len(_external_arrays(program, space)) + len(space.escaping) > MOST_OPERANDS:
         raise NotOneKernelError(f"it would have more than {MOST_OPERANDS} arrays")
     reductions = [e for e in space.members if _reduced_axes(program, space, e)]
@@ -382,13 +397,12 @@ def _classify_reduction(
     consumed = any(e in dependent for e in full_rank)
     keep = domain - red
     domains = [_output_domain(program, space, var) for var in space.escaping]
-    stores_full = any(d == domain for d in domains)
     if any(d not in (domain, keep) for d in domains):
         raise NotOneKernelError("it would store arrays of different axes")
-    if not is_minor and (consumed or stores_full):
+    if consumed and not is_minor:
         raise NotOneKernelError("only a reduction of the last axes can go over its operand again")
     if red == domain:
-        if consumed or stores_full:
+        if consumed:
             raise NotOneKernelError("a reduction of all elements cannot go over them again")
         space.kind = Kind.FULL
     elif is_minor:

@@ -29,6 +29,7 @@ from gpuflow.kir.nodes import (
     Store,
     Stride,
     Value,
+    remembered,
 )
 from gpuflow.kir.walk import all_uses, results_of, statements
 
@@ -62,6 +63,10 @@ class _Stages:
 
 def split_kernel(kernel: Kernel) -> SplitKernels | None:
     """The two kernels of a reduction, or None if a loop needs its result again."""
+    return remembered(kernel, "split", lambda: _split_kernel(kernel))
+
+
+def _split_kernel(kernel: Kernel) -> SplitKernels | None:
     stages = _stages(_innermost(kernel.body))
     if stages is None:
         return None
@@ -83,14 +88,17 @@ def split_kernel(kernel: Kernel) -> SplitKernels | None:
 
 def is_one_pass(kernel: Kernel) -> bool:
     """Whether no loop over the reduced axes needs the result of another one."""
-    return _stages(_innermost(kernel.body)) is not None
+    return remembered(
+        kernel, "one pass", lambda: _stages(_innermost(kernel.body)) is not None
+    )
 
 
 def _innermost(block: Block) -> Block:
     """The body of the loops over kept axes."""
     last = block.body[-1] if block.body else None
-    is_loop = isinstance(last, For) and last.axis is not None
-    return _innermost(last.body) if is_loop else block
+    if isinstance(last, For) and last.axis is not None:
+        return _innermost(last.body)
+    return block
 
 
 def _stages(block: Block) -> _Stages | None:
@@ -120,7 +128,9 @@ def _parts_kernel(
     stores = [Store(part.name, out) for part, out in zip(scratch, outs, strict=True)]
     body = _rebuilt(kernel.body, [*stages.before, *stages.reduces, *stores])
     body = Block(body=(For(PART, body),))
-    axes = (Axis(PART, Role.PARALLEL), *map(_without_size, kernel.axes, [kept] * len(kernel.axes)))
+    # Kept axes may be run with groups of rows, and so at another extent.
+    own = [replace(axis, exact=None) if axis in kept else axis for axis in kernel.axes]
+    axes = (Axis(PART, Role.PARALLEL), *own)
     varying = {axis.name for axis in kernel.axes} - {axis.name for axis in kept}
     rows = next(k for k, axis in enumerate(kernel.axes) if axis.name in varying)
     operands = []
@@ -198,11 +208,6 @@ def _used(operands: Iterable[Operand], body: Block) -> list[Operand]:
 
 def _padded(operand: Operand, count: int) -> tuple[Stride, ...]:
     return (*operand.strides, *[Stride.ZERO] * (count - len(operand.strides)))
-
-
-def _without_size(axis: Axis, kept: Sequence[Axis]) -> Axis:
-    """Kept axes may be run with groups of rows, and so at another extent."""
-    return replace(axis, exact=None) if axis in kept else axis
 
 
 def _scratch_operands(

@@ -41,7 +41,7 @@ def _complete(function: Callable[..., Any], options: JitOptions) -> JitOptions:
     """Let argnums and argnames name each other, where the signature is known.
 
     Raises:
-        ValueError: a number or name that is no parameter.
+        ValueError: a number or name that is no parameter, or is both static and donated.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -77,6 +77,12 @@ def _complete(function: Callable[..., Any], options: JitOptions) -> JitOptions:
 
     static = both(options.static_argnums, options.static_argnames)
     donated = both(options.donate_argnums, options.donate_argnames)
+    shared = sorted({*static[0]} & {*donated[0]}) or sorted({*static[1]} & {*donated[1]})
+    if shared:
+        raise ValueError(
+            f"[jit] an argument of {name_of(function)} must not be both static and donated; got "
+            f"{shared} as both. Fix: donate arrays only."
+        )
     return replace(
         options,
         static_argnums=static[0],

@@ -225,8 +225,8 @@ def reduce_window(
         An array, or a tree of arrays, with one element for each place of the window.
 
     Raises:
-        TypeError: dtypes that do not fit.
-        ValueError: sizes, strides or margins that do not fit.
+        TypeError: dtypes, sizes or strides that do not fit.
+        ValueError: margins that do not fit.
 
     Source: the definition of ReduceWindow in the XLA operation semantics.
     """
@@ -247,7 +247,6 @@ def reduce_window(
             f"and be at least 1; got {window}, {strides}, {holes}, {gaps} for shape {shape}. "
             "Fix: 1 where nothing slides."
         ),
-        ValueError,
     )
     sizes = [dilated(n, d) for n, d in zip(shape, holes, strict=True)]
     windows = [dilated(n, d) for n, d in zip(window, gaps, strict=True)]

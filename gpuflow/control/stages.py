@@ -11,7 +11,7 @@ import numpy as np
 from gpuflow.base import dtypes, tree
 from gpuflow.base.tree_text import Build, builder
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.plan import KernelStep, Step, bytes_of, nbytes
+from gpuflow.compiler.plan import KernelStep, Step, aliased_outputs, bytes_of, nbytes
 from gpuflow.core.aval import ShapedArray, aval_of, register_value_type
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.kir.text import kernel_text
@@ -57,6 +57,10 @@ class ShapeDtypeStruct:
         if not dtypes.is_extended(self.dtype):
             object.__setattr__(self, "dtype", np.dtype(self.dtype))
 
+    def __repr__(self) -> str:
+        weak = ", weak_type=True" if self.weak_type else ""
+        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype}{weak})"
+
     @property
     def ndim(self) -> int:
         return len(self.shape)
@@ -87,6 +91,15 @@ def _struct_aval(struct: ShapeDtypeStruct) -> ShapedArray:
 register_value_type(ShapeDtypeStruct, _struct_aval)
 
 
+@dataclass(frozen=True)
+class ArgInfo:
+    """An argument of a traced function, and whether its memory may be used for results."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    donated: bool
+
+
 class Stage:
     """What all stages know: the types of arguments and results."""
 
@@ -104,6 +117,14 @@ class Stage:
         return tree.unflatten(self.in_tree, self._entry.jaxpr.in_avals[hidden:])
 
     @property
+    def args_info(self) -> Any:
+        """The arguments as a tree like ``in_avals``, each with ``donated``."""
+        own = self._entry.jaxpr.in_avals[len(self._entry.consts) :]
+        donated = self._entry.donated[len(self._entry.donated) - len(own) :]
+        infos = [ArgInfo(a.shape, a.dtype, flag) for a, flag in safe_zip(own, donated)]
+        return tree.unflatten(self.in_tree, infos)
+
+    @property
     def out_avals(self) -> Any:
         """The types of the results, as a tree."""
         return tree.unflatten(self.out_tree, self._entry.jaxpr.out_avals)
@@ -116,17 +137,34 @@ class Stage:
 
 @dataclass(frozen=True)
 class MemoryAnalysis:
-    """Bytes that one call needs.
+    """Bytes that one call needs, in JAX's terms.
+
+    Libraries and host functions may allocate besides. Each thread of the process keeps memory for
+    packed matrices, whatever runs.
 
     Attributes:
-        argument_size_in_bytes: of the operands.
+        argument_size_in_bytes: of the operands, those closed over included.
         output_size_in_bytes: of the outputs.
-        temp_size_in_bytes: of the arena for temporaries.
+        alias_size_in_bytes: of the outputs that lie in the memory of operands.
+        temp_size_in_bytes: of the arena for temporaries, which plans share.
+        generated_code_size_in_bytes: of the kernels' object code.
     """
 
     argument_size_in_bytes: int
     output_size_in_bytes: int
+    alias_size_in_bytes: int
     temp_size_in_bytes: int
+    generated_code_size_in_bytes: int
+
+    @property
+    def peak_memory_in_bytes(self) -> int:
+        """Operands, outputs and temporaries together; what is in the same memory counts once."""
+        return (
+            self.argument_size_in_bytes
+            + self.output_size_in_bytes
+            - self.alias_size_in_bytes
+            + self.temp_size_in_bytes
+        )
 
 
 class Compiled(Stage):
@@ -177,12 +215,14 @@ class Compiled(Stage):
         return self._executable.cost_analysis()
 
     def memory_analysis(self) -> MemoryAnalysis:
-        """Bytes of operands, outputs and temporaries."""
+        """Bytes of operands, outputs and temporaries; the kernels are built."""
         plan = self._executable.plan
         return MemoryAnalysis(
             sum(nbytes(var) for var in plan.jaxpr.invars),
-            sum(nbytes(var) for var in plan.owned),
+            sum(nbytes(atom) for atom in plan.jaxpr.outvars),
+            sum(nbytes(atom) for atom in aliased_outputs(plan)),
             plan.arena_bytes,
+            self._executable.code_bytes(),
         )
 
 

@@ -43,17 +43,16 @@ class Trace:
 
 
 class EvalTrace(Trace):
-    """The outermost trace: every bind is carried out on concrete arrays."""
+    """The outermost trace: every bind is carried out on concrete arrays.
 
-    __slots__ = ("evaluate",)
+    Its ``process`` is the evaluator itself, which ``gpuflow.wiring`` plugs in.
+    """
+
+    __slots__ = ("process",)
 
     def __init__(self) -> None:
         super().__init__(None)
-        # Plugged by gpuflow.wiring: (primitive, operands, params) -> outs.
-        self.evaluate: Callable[..., Any] = _no_evaluator
-
-    def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
-        return self.evaluate(primitive, operands, params)
+        self.process: Callable[..., Any] = _no_evaluator
 
 
 def _no_evaluator(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gpuflow.base.util import row_major_strides
 
@@ -32,7 +33,12 @@ class View:
 
 def contiguous(shape: Sequence[int]) -> View:
     """The view of a whole row-major buffer."""
-    return View(tuple(shape), row_major_strides(shape), 0, (False,) * len(shape))
+    return _contiguous(tuple(shape))
+
+
+@lru_cache(4096)
+def _contiguous(shape: tuple[int, ...]) -> View:
+    return View(shape, row_major_strides(shape), 0, (False,) * len(shape))
 
 
 def transpose(view: View, permutation: Sequence[int]) -> View:

@@ -20,8 +20,12 @@ a run-time stride on each axis unless its stride class says 0 or 1. See docs/ker
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, NamedTuple, TypeVar
+
+Made = TypeVar("Made")
 
 
 class Role(Enum):
@@ -221,8 +225,15 @@ class Kernel:
     kind: str = field(default="map")
 
 
-@dataclass(frozen=True)
-class Argument:
+def remembered(kernel: Kernel, key: Any, make: Callable[[], Made]) -> Made:
+    """What follows from a kernel alone, made once for each ``key`` and kept with the kernel."""
+    kept = kernel.__dict__.setdefault("_remembered", {})
+    if key not in kept:
+        kept[key] = make()
+    return kept[key]
+
+
+class Argument(NamedTuple):
     """One 8-byte word of a kernel's argument block.
 
     kind is "pointer" (operand), "base" (INDEX operand), "scalar" (operand), "extent" (axis) or
@@ -236,6 +247,10 @@ class Argument:
 
 def arguments(kernel: Kernel) -> tuple[Argument, ...]:
     """The argument block of ``kernel``, word by word: the one contract of printers and binding."""
+    return remembered(kernel, "arguments", lambda: _arguments(kernel))
+
+
+def _arguments(kernel: Kernel) -> tuple[Argument, ...]:
     words = []
     kinds = {Mode.INDEX: "base", Mode.SCALAR: "scalar"}
     for operand in kernel.operands:

@@ -24,7 +24,8 @@ class Context:
     axes: tuple[str, ...] = ()  # axes of the loops and reductions around it
     vector: tuple[str, ...] = ()  # those of them that are VECTOR loops
     parallel_only: bool = True  # all owners are loops over PARALLEL axes
-    pure: bool = False  # inside a reduction or a condition: no stores
+    pure: bool = False  # inside a condition: no stores
+    reducing: bool = False  # inside a reduction: no loops over axes
     closed: bool = False  # a combine block: no loads
 
 
@@ -96,7 +97,7 @@ def _check_load(statement: nodes.Load, state: State, context: Context) -> None:
 def _check_store(statement: nodes.Store, state: State, context: Context) -> None:
     kernel = state.kernel
     require(not context.closed, kernel, statement, "a combine block must not load or store")
-    require(not context.pure, kernel, statement, "a reduction or a condition must not store")
+    require(not context.pure, kernel, statement, "a condition must not store")
     operand = _check_access(statement, state)
     writable = operand.mode in (Mode.OUT, Mode.INOUT)
     require(writable, kernel, statement, "a stored operand must be OUT or INOUT")
@@ -187,7 +188,8 @@ def _check_axis_loop(statement: nodes.For, axis: str, state: State, context: Con
     bare = not (statement.init or statement.outs or body.params or body.results)
     rule = "a For over an axis must have no count, carries or results"
     require(bare and statement.count is None, kernel, statement, rule)
-    require(not context.pure, kernel, statement, "a reduction must not loop to store")
+    require(not context.pure, kernel, statement, "a condition must not loop to store")
+    require(not context.reducing, kernel, statement, "a reduction must not loop over an axis")
     _require_axis_order(axis, context.axes, context.axes, state, statement)
     parallel = kernel.axes[state.axis_position(axis)].role is Role.PARALLEL
     rule = "a PARALLEL loop must stand directly in the body or in PARALLEL loops"

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 from gpuflow.kir import nodes
 from gpuflow.kir.builder import simple_combine
-from gpuflow.kir.nodes import Block, Kernel, Mode, Operand, Value
+from gpuflow.kir.nodes import Block, Kernel, Mode, Operand, Value, remembered
 
 _SHORT_KINDS = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "bool": "bool"}
 
@@ -42,6 +42,10 @@ def kernel_text(kernel: Kernel) -> str:
     Returns:
         Lines as in the head of this module, ending in a newline.
     """
+    return remembered(kernel, "text", lambda: _kernel_text(kernel))
+
+
+def _kernel_text(kernel: Kernel) -> str:
     operands = ", ".join(_operand(operand, kernel) for operand in kernel.operands)
     segmented = " segmented" if kernel.segmented else ""
     head = f"kernel {kernel.name}({operands}) kind={kernel.kind} index={kernel.index_bits}"

@@ -155,7 +155,7 @@ def _owned_contexts(
     inner = replace(context, parallel_only=False)
     match statement:
         case nodes.Reduce():
-            body = replace(inner, axes=context.axes + statement.axes, pure=True)
+            body = replace(inner, axes=context.axes + statement.axes, reducing=True)
             return [(statement.body, body), (statement.combine, replace(inner, closed=True))]
         case nodes.While():
             return [(statement.cond, replace(inner, pure=True)), (statement.body, inner)]
@@ -163,6 +163,8 @@ def _owned_contexts(
             role = state.kernel.axes[state.axis_position(axis)].role
             vector = context.vector + ((axis,) if role is Role.VECTOR else ())
             parallel = context.parallel_only and role is Role.PARALLEL
-            body = Context((*context.axes, axis), vector, parallel, context.pure)
+            body = replace(
+                context, axes=(*context.axes, axis), vector=vector, parallel_only=parallel
+            )
             return [(statement.body, body)]
     return [(block, inner) for block in owned_blocks(statement)]

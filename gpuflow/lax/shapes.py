@@ -95,6 +95,14 @@ def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
     """``array`` with new dimensions of size 1; ``dimensions`` are those of the result."""
     rank = aval_of(array).ndim + len(tuple(dimensions))
     new = {canonicalize_axis(d, rank, "expand_dims") for d in dimensions}
+    check(
+        len(new) == len(tuple(dimensions)),
+        lambda: (
+            f"[expand_dims] dimensions must differ; got {tuple(dimensions)}. "
+            "Fix: drop the repeats."
+        ),
+        ValueError,
+    )
     sizes = iter(aval_of(array).shape)
     shape = [1 if d in new else next(sizes) for d in range(rank)]
     return broadcast_in_dim(array, shape, [d for d in range(rank) if d not in new])

@@ -69,11 +69,14 @@ def _make(value: Any, wanted: Any) -> Any:
         return value if wanted is None else convert(value, wanted)
     if type(value) in PYTHON_SCALARS:
         aval = aval_of(value)
-        if type(value) is int:
-            check_fits(value, aval.dtype if wanted is None else wanted)
         if wanted is not None:
+            _check_held(value, wanted)
             aval = ShapedArray((), wanted)
-        return from_numpy(_host_convert(np.asarray(value), aval.dtype), aval)
+        elif type(value) is int:
+            check_fits(value, aval.dtype)
+        # NumPy has no dtype for larger ints; floats have room for them.
+        host = np.asarray(float(value) if type(value) is int and abs(value) >= 2**63 else value)
+        return from_numpy(_host_convert(host, aval.dtype), aval)
     if hasattr(value, "__jax_array__"):
         return _make(value.__jax_array__(), wanted)
     if isinstance(value, (list, tuple)):
@@ -87,6 +90,18 @@ def _make(value: Any, wanted: Any) -> Any:
     own = aval_of(value if isinstance(value, np.ndarray) else host).dtype
     aval = ShapedArray(host.shape, own if wanted is None else wanted)
     return from_numpy(_host_convert(host, aval.dtype), aval)
+
+
+def _check_held(value: Any, dtype: Any) -> None:
+    """Raise OverflowError for a number of Python's outside of the integer ``dtype``."""
+    if dtype.kind not in "iu" or type(value) is complex or not np.isfinite(value):
+        return
+    bounds = np.iinfo(dtype)
+    if not bounds.min <= int(value) <= bounds.max:
+        raise OverflowError(
+            f"[array] Python numbers must fit {dtype}; got {value}. "
+            "Fix: a wider dtype, or np.asarray(x), which wraps."
+        )
 
 
 def _host_convert(host: np.ndarray, dtype: Any) -> np.ndarray:
@@ -111,11 +126,12 @@ def _from_sequence(value: Any, wanted: Any) -> Any:
             ),
         )
     host = np.array(value)
+    fits = check_fits if wanted is None else _check_held
     if wanted is None:
         wanted = dtypes.canonicalize(host.dtype)
-    if host.dtype.kind in "iu" and host.size and dtypes.is_integer(wanted):
-        for extreme in (int(host.min()), int(host.max())):
-            check_fits(extreme, wanted)
+    if host.dtype.kind in "iuf" and host.size and wanted.kind in "iu":
+        for extreme in (host.min(), host.max()):
+            fits(extreme.item(), wanted)
     return from_numpy(_host_convert(host, wanted), ShapedArray(host.shape, wanted))
 
 

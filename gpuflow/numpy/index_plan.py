@@ -158,7 +158,7 @@ def normal_entry(entry: Any) -> list[Any]:
     if entry is None or entry is Ellipsis:
         return [entry]
     if isinstance(entry, slice):
-        return [slice(*(_bound(v) for v in (entry.start, entry.stop, entry.step)))]
+        return [slice(*(_bound(v, entry) for v in (entry.start, entry.stop, entry.step)))]
     if isinstance(entry, (int, np.integer)):
         return [int(entry)]
     if isinstance(entry, (list, tuple)):
@@ -180,7 +180,16 @@ def normal_entry(entry: Any) -> list[Any]:
     return _mask_positions(entry) if dtypes.is_bool(dtype) else [entry]
 
 
-def _bound(value: Any) -> int | None:
+def _bound(value: Any, entry: slice) -> int | None:
+    """A bound of a slice; IndexError if it is known only while the program runs."""
+    check(
+        not isinstance(value, Tracer) or value.concrete() is not None,
+        lambda: (
+            f"[index] the bounds of a slice must be known while tracing; got a traced "
+            f"{aval_of(value)} in {entry}. Fix: lax.dynamic_slice_in_dim(x, start, size)."
+        ),
+        IndexError,
+    )
     return None if value is None else as_index(value)
 
 

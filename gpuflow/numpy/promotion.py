@@ -204,6 +204,9 @@ def user_dtype(dtype: Any, name: str) -> Any:
 
     Raises:
         TypeError: what is no dtype.
+
+    Warns:
+        UserWarning: a dtype of NumPy's that is narrowed; Python's ``float`` means the default.
     """
     if dtypes.is_extended(dtype):
         return dtype
@@ -217,7 +220,18 @@ def user_dtype(dtype: Any, name: str) -> Any:
         raise TypeError(
             f"[{name}] dtype must be a dtype of numbers; got {found}. Fix: jnp.float32."
         )
+    if found.itemsize <= 8 and not (isinstance(dtype, type) and dtype in PYTHON_SCALARS):
+        _warn_if_narrowed(np.dtype(dtype), found, name)
     return found
+
+
+def _warn_if_narrowed(asked: Any, found: Any, name: str) -> None:
+    if asked.itemsize > found.itemsize:
+        warnings.warn(
+            f"[{name}] 64-bit dtypes must be enabled; got {asked}, which becomes {found}. "
+            "Fix: config.update('enable_x64', True), or ask for the narrower dtype.",
+            stacklevel=4,
+        )
 
 
 def like(value: Any, x: Any) -> Any:

@@ -53,7 +53,7 @@ def _named(ufunc: Ufunc, name: str, doc: str) -> Ufunc:
 
 
 def _is_bool(x: Any) -> bool:
-    return aval_of(x).dtype == dtypes.bool_
+    return aval_of(x).dtype is dtypes.bool_  # np.dtype objects of built-in types are one each
 
 
 def _or_on_bools(op: Ufunc, on_bools: Ufunc) -> Ufunc:

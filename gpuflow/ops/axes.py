@@ -33,7 +33,6 @@ def _sizes(op: str, shape: Sequence[Any]) -> tuple[int, ...]:
     check(
         all(size >= 0 for size in sizes),
         lambda: f"[{op}] sizes must not be negative; got {tuple(sizes)}. Fix: use sizes >= 0.",
-        ValueError,
     )
     return tuple(sizes)
 
@@ -52,7 +51,6 @@ def _broadcast_shape(
             f"[broadcast_in_dim] broadcast_dimensions must be {x.ndim} increasing dimensions of "
             f"shape {shape}; got {dims} for {x}. Fix: give one output dimension for each input one."
         ),
-        ValueError,
     )
     check(
         all(x.shape[k] in (1, shape[d]) for k, d in enumerate(dims)),
@@ -60,7 +58,6 @@ def _broadcast_shape(
             f"[broadcast_in_dim] operand sizes must be 1 or equal the output's; got {x} for shape "
             f"{shape} with dimensions {dims}. Fix: choose a shape that {x} broadcasts to."
         ),
-        ValueError,
     )
     return ShapedArray(shape, x.dtype, x.weak_type)
 
@@ -124,7 +121,7 @@ def broadcast_in_dim(
         An array of ``shape`` with the dtype of ``x``.
 
     Raises:
-        ValueError: dimensions or sizes that do not fit.
+        TypeError: dimensions or sizes that do not fit.
     """
     shape = _sizes("broadcast_in_dim", shape)
     dims = tuple(broadcast_dimensions)
@@ -153,15 +150,17 @@ def reduced_shape(x: ShapedArray, axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for d, size in enumerate(x.shape) if d not in axes)
 
 
-def check_axes(name: str, x: ShapedArray, axes: tuple[int, ...]) -> None:
-    """Raise ValueError unless ``axes`` are distinct dimensions of ``x``."""
+def check_axes(
+    name: str, x: ShapedArray, axes: tuple[int, ...], error: type[Exception] = ValueError
+) -> None:
+    """Raise ``error`` unless ``axes`` are distinct dimensions of ``x``."""
     check(
         len(set(axes)) == len(axes) and all(0 <= d < x.ndim for d in axes),
         lambda: (
             f"[{name}] axes must be distinct dimensions of {x}; got {axes}. "
             f"Fix: use axes in [0, {x.ndim})."
         ),
-        ValueError,
+        error,
     )
 
 
@@ -216,8 +215,25 @@ def reduce_sum(x: Any, axes: Sequence[int]) -> Any:
     return bind_reduction(reduce_sum_p, x, axes)
 
 
+def of_one_element(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """A reduction of dimensions of size 1 drops them, where a layout op has made them.
+
+    Others may be batches of one, which are to run what all batches run.
+    """
+    shape, axes = eqn.inputs[0].aval.shape, tuple(eqn.params["axes"])
+    source = definition(eqn.inputs[0])
+    if any(shape[d] != 1 for d in axes) or source is None:
+        return None
+    if not isinstance(source.primitive.lower, Layout):
+        return None
+    return [build.apply(squeeze_p, eqn.inputs[0], dimensions=axes)]
+
+
 def _sum_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     """Let a library sum what it writes: a product sums over batch dimensions by contraction."""
+    alone = of_one_element(eqn, definition, build)
+    if alone is not None:
+        return alone
     source = definition(eqn.inputs[0])
     if source is None or not definition.is_read_once(eqn.inputs[0]):
         return None
@@ -267,13 +283,23 @@ def _reshape_batch(
     return reshape(x, (axis.size, *new_sizes)), 0
 
 
-def reshape(x: Any, new_sizes: Sequence[int]) -> Any:
+def reshape(
+    x: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None
+) -> Any:
     """The elements of ``x`` in row-major order with another shape.
 
+    Args:
+        x: the array.
+        new_sizes: the sizes of the result.
+        dimensions: the order in which the dimensions of ``x`` are read; by default their own.
+
     Raises:
+        TypeError: a size that is negative or no integer, or ``dimensions`` is no permutation.
         ValueError: the number of elements differs.
     """
     sizes = _sizes("reshape", new_sizes)
+    if dimensions is not None:
+        x = transpose(x, dimensions)
     if aval_of(x).shape == sizes and hasattr(x, "aval"):
         return x
     return reshape_p.bind(x, new_sizes=sizes)
@@ -355,7 +381,6 @@ def _transpose_shape(x: ShapedArray, *, permutation: tuple[int, ...]) -> ShapedA
             f"[transpose] permutation must hold each dimension of {x} once; got {permutation}. "
             f"Fix: permute (0, ..., {x.ndim - 1})."
         ),
-        ValueError,
     )
     return ShapedArray(tuple(x.shape[d] for d in permutation), x.dtype, x.weak_type)
 
@@ -396,9 +421,13 @@ def _transpose_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | No
 
 
 def transpose(x: Any, permutation: Sequence[int]) -> Any:
-    """Permute the dimensions: dimension k of the result is ``permutation[k]`` of ``x``."""
+    """Permute the dimensions: dimension k of the result is ``permutation[k]`` of ``x``.
+
+    Raises:
+        TypeError: ``permutation`` does not hold each dimension once.
+    """
     permutation = tuple(permutation)
-    if permutation == tuple(range(len(permutation))) and hasattr(x, "aval"):
+    if permutation == tuple(range(aval_of(x).ndim)) and hasattr(x, "aval"):
         return x
     return transpose_p.bind(x, permutation=permutation)
 

@@ -61,14 +61,13 @@ def _check_window(
             f"[{name}] there must be one start and one size for each dimension of {x}; got "
             f"{len(starts)} starts and sizes {sizes}. Fix: give {rank} of each."
         ),
-        ValueError,
+        ValueError if len(starts) != rank else TypeError,
     )
     for start in starts:
         check_kind(name, start, _is_index, "integer starts")
         check(
             start.ndim == batch_dims,
             lambda: f"[{name}] starts must be scalars; got {types_text(starts)}. Fix: start[0].",
-            ValueError,
         )
     check(
         all(0 <= size <= have for size, have in zip(sizes, x.shape[batch_dims:])),
@@ -76,7 +75,6 @@ def _check_window(
             f"[{name}] the window must fit into the array; got sizes {sizes} for {x}. "
             "Fix: use sizes up to the array's."
         ),
-        ValueError,
     )
 
 
@@ -222,8 +220,8 @@ def dynamic_slice(
         An array of shape ``slice_sizes``.
 
     Raises:
-        TypeError: starts that are not integers.
-        ValueError: numbers of starts or sizes that do not fit.
+        TypeError: starts that are no integer scalars, or a window that does not fit.
+        ValueError: another number of starts than dimensions.
     """
     sizes = tuple(as_index(size) for size in slice_sizes)
     return dynamic_slice_p.bind(x, *start_indices, slice_sizes=sizes, batch_dims=batch_dims)
@@ -358,8 +356,8 @@ def dynamic_update_slice(
         An array like ``x``.
 
     Raises:
-        TypeError: dtypes that differ, starts that are not integers.
-        ValueError: an update that does not fit, or another number of starts.
+        TypeError: dtypes that differ, starts that are not integers, an update that does not fit.
+        ValueError: another number of starts than dimensions.
     """
     return dynamic_update_slice_p.bind(x, update, *start_indices, batch_dims=batch_dims)
 

@@ -29,7 +29,6 @@ def _concatenate_shape(*pieces: ShapedArray, dimension: int) -> ShapedArray:
             f"[concatenate] dimension must lie in [0, {rank}); got {dimension} for "
             f"{types_text(pieces)}. Fix: choose an existing dimension, or reshape scalars to (1,)."
         ),
-        ValueError,
     )
 
     def others(aval: ShapedArray) -> tuple[int, ...]:
@@ -117,8 +116,8 @@ def concatenate(pieces: Sequence[Any], dimension: int) -> Any:
         An array of that dtype.
 
     Raises:
-        ValueError: no arrays, or a dimension that they do not have.
-        TypeError: dtypes or shapes that do not agree.
+        ValueError: no arrays.
+        TypeError: dtypes or shapes that do not agree, or a dimension that they do not have.
     """
     if len(pieces) == 1 and hasattr(pieces[0], "aval"):
         return pieces[0]

@@ -54,7 +54,7 @@ def _slice_shape(
             f"[slice] start, limit and strides must have one entry for each dimension of {x}; got "
             f"{start_indices}, {limit_indices} and {strides}. Fix: give {x.ndim} of each."
         ),
-        ValueError,
+        TypeError if len(steps) != x.ndim else ValueError,
     )
     bounds = zip(start_indices, limit_indices, x.shape)
     check(
@@ -63,7 +63,6 @@ def _slice_shape(
             f"[slice] bounds must satisfy 0 <= start <= limit <= size; got start {start_indices} "
             f"and limit {limit_indices} for {x}. Fix: clip the bounds to the shape."
         ),
-        ValueError,
     )
     check(
         all(step > 0 for step in steps),
@@ -71,7 +70,6 @@ def _slice_shape(
             f"[slice] strides must be positive; got {strides} for {x}. "
             "Fix: slice with positive strides, then reverse with rev."
         ),
-        ValueError,
     )
     sizes = zip(start_indices, limit_indices, steps)
     shape = tuple(-(-(limit - start) // step) for start, limit, step in sizes)
@@ -150,7 +148,8 @@ def slice_(
         An array with the dtype of ``x``.
 
     Raises:
-        ValueError: bounds outside of ``x``, or strides that are not positive.
+        TypeError: bounds outside of ``x``, or strides that are not positive.
+        ValueError: not one start and one limit for each dimension.
     """
     starts = tuple(int(start) for start in start_indices)
     limits = tuple(int(limit) for limit in limit_indices)
@@ -383,7 +382,7 @@ pad_p = define(
 
 
 def _rev_shape(x: ShapedArray, *, dimensions: tuple[int, ...]) -> ShapedArray:
-    check_axes("rev", x, dimensions)
+    check_axes("rev", x, dimensions, TypeError)
     return ShapedArray(x.shape, x.dtype, x.weak_type)
 
 
@@ -409,7 +408,7 @@ def rev(x: Any, dimensions: Sequence[int]) -> Any:
     """Reverse the order of elements along ``dimensions``.
 
     Raises:
-        ValueError: dimensions that ``x`` does not have, or repeats.
+        TypeError: dimensions that ``x`` does not have, or repeats.
     """
     return rev_p.bind(x, dimensions=tuple(dimensions)) if len(dimensions) else x
 
@@ -437,10 +436,14 @@ def _iota_shape(*, dtype: Any, shape: tuple[int, ...], dimension: int) -> Shaped
         ),
     )
     check(
-        all(size >= 0 for size in shape) and 0 <= dimension < len(shape),
+        all(size >= 0 for size in shape),
+        lambda: f"[iota] sizes must not be negative; got {shape}. Fix: use sizes >= 0.",
+    )
+    check(
+        0 <= dimension < len(shape),
         lambda: (
-            "[iota] sizes must not be negative and dimension must exist; got shape "
-            f"{shape} and dimension {dimension}. Fix: use a dimension in [0, {len(shape)})."
+            f"[iota] the dimension must exist; got shape {shape} and dimension {dimension}. "
+            f"Fix: use a dimension in [0, {len(shape)})."
         ),
         ValueError,
     )
@@ -474,8 +477,8 @@ def iota(dtype: Any, shape: Sequence[int] | int, dimension: int = 0) -> Any:
         An array of ``shape`` and ``dtype``.
 
     Raises:
-        TypeError: a dtype that is no number.
-        ValueError: a dimension that ``shape`` does not have, or a negative size.
+        TypeError: a dtype that is no number, or a negative size.
+        ValueError: a dimension that ``shape`` does not have.
     """
     sizes = (shape,) if isinstance(shape, int) else shape
     return iota_p.bind(

@@ -18,6 +18,7 @@ from gpuflow.core.rules import Zero
 from gpuflow.ops.axes import (
     bind_reduction,
     check_axes,
+    of_one_element,
     reduce_sum,
     reduced_shape,
     reduction_batch,
@@ -146,6 +147,7 @@ reduce_max_p = define(
     jvp=_chooser_jvp(reduce_max),
     batch=reduction_batch(reduce_max),
     lower=Reduction("max", lowest),
+    simplify=of_one_element,
 )
 
 reduce_min_p = define(
@@ -155,6 +157,7 @@ reduce_min_p = define(
     jvp=_chooser_jvp(reduce_min),
     batch=reduction_batch(reduce_min),
     lower=Reduction("min", highest),
+    simplify=of_one_element,
 )
 
 
@@ -240,6 +243,7 @@ reduce_prod_p = define(
     jvp=_prod_jvp,
     batch=reduction_batch(reduce_prod),
     lower=Reduction("mul", lambda dtype: 1),
+    simplify=of_one_element,
 )
 
 
@@ -259,6 +263,7 @@ def _bits_reduction(name: str, ufunc: str, combine: str, neutral: Callable[[Any]
         jvp=zero_jvp(lambda: primitive),
         batch=reduction_batch(lambda x, axes: primitive.bind(x, axes=axes)),
         lower=Reduction(combine, neutral),
+        simplify=of_one_element,
     )
     return primitive
 

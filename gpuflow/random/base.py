@@ -47,13 +47,13 @@ def float_dtype(name: str, dtype: Any) -> Any:
 
 
 def bits(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
-    """Uniform random bits as unsigned integers.
+    """Uniform random bits as unsigned integers, by default of the width of the default integer.
 
     Raises:
         ValueError: a dtype that is no unsigned integer dtype.
     """
     typed, _ = typed_key("bits", key)
-    found = user_dtype(np.uint32 if dtype is None else dtype, "bits")
+    found = dtypes.canonicalize(np.uint64) if dtype is None else user_dtype(dtype, "bits")
     check(
         found.kind == "u",
         lambda: f"[bits] dtype must be an unsigned integer; got {found}. Fix: jnp.uint32.",

@@ -8,9 +8,10 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
-from gpuflow.numpy.promotion import broadcast_shapes, check_arraylike, convert
+from gpuflow.numpy.promotion import broadcast_shapes, check_arraylike, convert, user_dtype
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops import random as random_ops
 from gpuflow.random.base import (
@@ -131,8 +132,17 @@ def double_sided_maxwell(
 
 
 def geometric(key: Any, p: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
-    """How many trials of probability ``p`` it takes until one succeeds: integers from 1."""
-    found = np.dtype(np.int32) if dtype is None else np.dtype(dtype)
+    """How many trials of probability ``p`` it takes until one succeeds: integers from 1.
+
+    Raises:
+        ValueError: a dtype that is no integer dtype.
+    """
+    found = user_dtype(int if dtype is None else dtype, "geometric")
+    check(
+        dtypes.is_integer(found),
+        lambda: f"[geometric] dtype must be an integer dtype; got {found}. Fix: jnp.int32.",
+        ValueError,
+    )
     sizes = drawn_shape("geometric", shape, p)
     p = jnp.asarray(p)
     p = p if jnp.issubdtype(p.dtype, jnp.floating) else p.astype(jnp.float32)

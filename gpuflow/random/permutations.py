@@ -66,8 +66,9 @@ def _shuffle(typed: Any, x: Any, axis: int) -> Any:
 
 
 def choice(
-    key: Any, a: Any, shape: Shape = (), replace: bool = True, p: Any = None, axis: int = 0
-) -> Any:
+    key: Any, a: Any, shape: Shape = (), replace: bool = True, p: Any = None, axis: int = 0,
+    mode: str | None = None,
+) -> Any:  # fmt: skip
     """Random elements of ``a``, or integers below it.
 
     Args:
@@ -77,6 +78,7 @@ def choice(
         replace: whether an element may be chosen again.
         p: the probability of each element, f32[count]; None: all are equally likely.
         axis: the axis along which to choose.
+        mode: how the draws without replacement and with ``p`` are made, as of ``gumbel``.
 
     Raises:
         ValueError: nothing to choose from, more than there is without replacement, or
@@ -110,15 +112,16 @@ def choice(
         shuffled = permutation(typed, array if rank else count, axis if rank else 0)
         chosen = lax.slice_in_dim(shuffled, 0, draws, 1, axis if rank else 0)
     else:
-        chosen = _positions(typed, sizes, draws, count, replace, p)
+        chosen = _positions(typed, sizes, draws, count, replace, p, mode)
         chosen = jnp.take(array, chosen, axis) if rank else chosen
     own = aval_of(array).shape
     return jnp.reshape(chosen, (*own[:axis], *sizes, *own[axis + 1 :]) if rank else sizes)
 
 
 def _positions(
-    typed: Any, shape: tuple[int, ...], draws: int, count: int, replace: bool, p: Any
-) -> Any:
+    typed: Any, shape: tuple[int, ...], draws: int, count: int, replace: bool, p: Any,
+    mode: str | None,
+) -> Any:  # fmt: skip
     """Random positions below ``count``, of any shape of ``draws`` elements."""
     if p is None:
         return randint(typed, shape, 0, count)
@@ -136,5 +139,5 @@ def _positions(
         below = jnp.cumsum(weights)
         place = lax.mul(below[-1], lax.sub(convert(1, dtype), uniform(typed, shape, dtype)))
         return jnp.searchsorted(below, place)
-    noisy = lax.add(gumbel(typed, (count,), dtype), lax.log(weights))
+    noisy = lax.add(gumbel(typed, (count,), dtype, mode), lax.log(weights))
     return convert(lax.top_k(noisy, draws)[1], dtypes.default_int())

@@ -172,7 +172,7 @@ class Array(HasAval, metaclass=_ArrayClass):
         if self.is_deleted():
             return f"Array({self.aval}, deleted)"
         if dtypes.is_extended(self.aval.dtype):
-            words = self.data.view(np.uint32).reshape(*self.aval.shape, -1)
+            words = self.data.reshape(-1).view(np.uint32).reshape(*self.aval.shape, 2)
             return f"Array({self.aval.shape}, dtype={self.aval.dtype}) overlaying:\n{words}"
         weak = ", weak_type=True" if self.aval.weak_type else ""
         body = np.array2string(self.data, separator=", ", prefix="Array(")

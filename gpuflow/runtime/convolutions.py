@@ -46,6 +46,7 @@ _TASKS = 16  # into how many the work is split, if it is large
 _SHORTEST_COPY = 8  # elements of u that are worth a copy of their own
 _FEWEST_READS = 4  # of an element that make it worth to copy lhs with space innermost
 _MOST_PARTIAL_BYTES = 1 << 24
+_ALIGNMENT = 64
 LHS_WORD, RHS_WORD, OUT_WORD = 5, 6, 7  # where the addresses stand among the words
 SLOT_WORDS = (1, 2, 3, 4)
 TABLE_WORD, STEP_TABLE_WORD = 12, 15
@@ -81,6 +82,16 @@ class ConvolutionCall:
     rows: int
     offset: int
     copied_lhs: View | None
+
+
+def workspace_places(call: ConvolutionCall, itemsize: int) -> tuple[list[int], int]:
+    """Where the copies of lhs and of rhs and the partial sums lie, and the bytes of all three."""
+    counts = [0 if view is None else prod(view.shape) for view in (call.copied_lhs, call.copied)]
+    offsets, at = [], 0
+    for count in (*counts, call.partial):
+        offsets.append(at)
+        at += -(-count * itemsize // _ALIGNMENT) * _ALIGNMENT
+    return offsets, at
 
 
 def convolution_call(

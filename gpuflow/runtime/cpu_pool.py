@@ -17,7 +17,7 @@ from functools import cache
 import numpy as np
 
 from gpuflow.base.config import config
-from gpuflow.compiler.cpu_native import NativeRuntime, load_native
+from gpuflow.compiler.cpu_native import NativeRuntime, core_module, load_native
 from gpuflow.runtime.kernels import kernel_cache
 from gpuflow.runtime.memory import address, aligned_bytes
 
@@ -101,7 +101,7 @@ class ThreadPool:
 @cache
 def pool() -> ThreadPool:
     """The process's pool, of GPUFLOW_NUM_THREADS threads."""
-    made = ThreadPool(load_native(kernel_cache()), config.environment.num_threads)
+    made = ThreadPool(load_native(core_module(), kernel_cache()), config.environment.num_threads)
     atexit.register(made.stop)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=made.forget_workers)

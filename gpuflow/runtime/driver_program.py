@@ -99,10 +99,12 @@ class _Places:
             dtype = storage_dtype(var.aval.dtype)
             count = var.aval.size * dtype.itemsize
             kind = self.text.constant("dtype", dtype)
+            shape = self.text.constant("shape", var.aval.shape)
             if count < SMALLEST_POOLED:
-                self.text.line(f"{name} = empty({var.aval.shape}, {kind})")
+                self.text.line(f"{name} = empty({shape}, {kind})")
             else:
-                self.text.line(f"{name} = allocate({var.aval.shape}, {kind}, {count})")
+                size = self.text.constant("bytes", count)
+                self.text.line(f"{name} = allocate({shape}, {kind}, {size})")
         else:
             name = self.text.constant("temporary", self._temporary(var))
         self.names[var] = name

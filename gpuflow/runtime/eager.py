@@ -139,9 +139,8 @@ def _wrap(
             f"[{primitive.name}] impl must give shape {aval.shape}; got {data.shape}: "
             "impl and shape rule disagree."
         )
-    settings = config.trace_context()
-    if settings.debug_nans or settings.debug_infs:
-        check_finite(primitive.name, data, aval, settings)
+    if config.may_check:
+        check_finite(primitive.name, data, aval, config.trace_context())
     return Array(data, aval, device)
 
 

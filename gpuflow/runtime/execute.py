@@ -67,7 +67,7 @@ class Executable:
     def __init__(self, jaxpr: ClosedJaxpr, donated: tuple[bool, ...]) -> None:
         self.in_avals = tuple(jaxpr.in_avals)
         self.donated = tuple(k for k, flag in enumerate(donated) if flag)
-        self.plan, self._constants = compile_plan(jaxpr, self.donated)
+        self.plan, self._constants = compile_plan(jaxpr, self.donated, target=cpu_driver())
         self._calls_python = calls_python(self.plan)
         overwritten = set(self.plan.in_place.values())
         self._overwritten = [k for k in self.donated if self.plan.jaxpr.invars[k] in overwritten]
@@ -162,6 +162,13 @@ class Executable:
             driver = build_driver(self.plan, memory, cpu_driver(), self._out_avals)
             self._drivers[memory] = (memory.generation, driver)
         return driver
+
+    def code_bytes(self) -> int:
+        """Bytes of the object code of all kernels, which are built."""
+        kernels = all_kernels(self.plan)
+        cpu_driver().prepare(kernels)
+        loaded = {id(made): made for made in map(cpu_driver().load, kernels)}
+        return sum(made.size for made in loaded.values())
 
     def explain(self, name: str) -> str:
         """What the program called ``name`` does, step by step; its kernels are built."""

@@ -18,6 +18,7 @@ import numpy as np
 SMALLEST_POOLED = 1 << 16
 MOST_POOLED_BYTES = 1 << 30
 ALIGNMENT = 64
+_PAGE = 4096
 
 _word = ctypes.c_size_t
 
@@ -121,11 +122,18 @@ def allocate(shape: tuple[int, ...], dtype: np.dtype, count: int) -> np.ndarray:
     """An uninitialised C-contiguous array; ``count`` is its size in bytes."""
     if count < SMALLEST_POOLED:
         return np.empty(shape, dtype)
-    rounded = -(-count // 4096) * 4096
+    rounded = -(-count // _PAGE) * _PAGE
     memory = _pool.acquire(rounded)
     block = _block_class(rounded).from_buffer(memory)
     block.memory = memory
     return np.ndarray(shape, dtype, buffer=block)
+
+
+def allocated_bytes(count: int) -> int:
+    """What ``allocate`` takes from the system for ``count`` bytes, if it has no free block."""
+    if count < SMALLEST_POOLED:
+        return max(count, 1)
+    return -(-count // _PAGE) * _PAGE + ALIGNMENT
 
 
 def free_cached_memory() -> None:

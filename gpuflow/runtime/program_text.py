@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 from gpuflow.compiler.debugging import show
+
+
+@lru_cache(1024)
+def _code(source: str) -> CodeType:
+    """A driver's code. Sizes are constants of drivers, so that those of one program share it."""
+    return compile(source, "<gpuflow driver>", "exec")
 
 
 class DriverText:
@@ -46,7 +54,7 @@ class DriverText:
         body = "\n".join("    " + line for line in [*self.lines, f"return {result}"])
         source = f"def driver(operands, device=None):\n{body}\n"
         namespace = {**names, **self.namespace, "__kept__": self._kept}
-        exec(compile(source, "<gpuflow driver>", "exec"), namespace)
+        exec(_code(source), namespace)
         function = namespace["driver"]
         show(5, "driver", lambda: source)
         return function

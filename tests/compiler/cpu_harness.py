@@ -183,7 +183,7 @@ def calls_of(
     function: Any, *shapes: Any, dtype: Any = np.float32
 ) -> tuple[KernelCall, ...]:
     """What is launched for a function; scratch memory lies at address 0."""
-    return launches(call_of(function, *shapes, dtype=dtype), lambda count: 0)
+    return launches(call_of(function, *shapes, dtype=dtype), lambda count: None)
 
 
 def normals(*shape: int, seed: int = 0) -> np.ndarray:

@@ -2,13 +2,17 @@
 
 import numpy as np
 import pytest
-from cpu_harness import call_of, normals
+from cpu_harness import call_of, calls_of, normals
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.cpu import print_cpu
 from gpuflow.compiler.cpu_narrow_rows import is_narrow
+from gpuflow.compiler.cpu_printer import SHORT_ROWS
 from gpuflow.compiler.cpu_rows import keep_row_values
+from gpuflow.compiler.cpu_text import Unsupported, module_of
+from gpuflow.compiler.launches import SMALLEST_TURNED
+from gpuflow.compiler.printer import Source
 from gpuflow.kir.nodes import Apply, Mode
 from gpuflow.kir.walk import statements
 
@@ -90,18 +94,46 @@ def test_kernels_that_keep_nothing(function, dtype):
 def test_which_rows_are_narrow():
     assert is_narrow(call_of(softmax, (100, 10)).kernel)
     assert not is_narrow(call_of(softmax, (100, 17)).kernel)
+    assert is_narrow(call_of(lambda x: x.max(1), (100, 10)).kernel)
     # Sums alone are faster in their own order.
     assert not is_narrow(call_of(lambda x: x.mean(1), (100, 10)).kernel)
-    assert "_tile" in print_cpu(call_of(softmax, (100, 10)).kernel).text
+
+    def text(rows):
+        (call,) = calls_of(softmax, (rows, 10))
+        return print_cpu(call.kernel).text
+
+    assert "_tile" in text(1000) and "_tile" not in text(100)
+
+
+def test_which_rows_are_a_few_vectors():
+    def kind(width):
+        (call,) = calls_of(softmax, (200, width))
+        return call.kernel.kind
+
+    assert [kind(n) for n in (16, 17, 127, 128)] == ["row", SHORT_ROWS, SHORT_ROWS, "row"]
+    (call,) = calls_of(softmax, (200, 50))
+    assert "range(0, n_i1, 1)" in print_cpu(call.kernel).text
+    assert "interleave.count" in str(module_of(print_cpu(call.kernel)))
+
+
+def test_other_steps_are_not_compiled():
+    text = "def kernel_f(words, lo, hi):\n    for i in range(0, hi, 2):\n        pass\n"
+    with pytest.raises(Unsupported, match="range"):
+        module_of(Source(text, "kernel_f", "cpu"))
 
 
 # --- results ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [1, 3, 8, 10, 16, 17, 64, 65, 4097])
+def many(rows, width):
+    """A number of rows at which narrow ones are turned."""
+    return rows + SMALLEST_TURNED // width if width <= 16 else rows
+
+
+@pytest.mark.parametrize("width", [1, 3, 8, 10, 16, 17, 32, 65, 127, 128, 4097])
 @pytest.mark.parametrize("function", ROWS, ids=lambda f: f.__name__)
 def test_rows_of_every_width(function, width):
-    for rows in (1, 2, 63, 64, 65, 200):
+    for rows in (1, 2, 63, 64, 65, 200, *[many(n, width) for n in (1, 2, 63, 64, 65)]):
         x = normals(rows, width, seed=rows) * 3
         found, want = gf.jit(function)(x), function(x.astype(np.float64))
         pairs = [found, want] if isinstance(found, tuple) else [[found], [want]]
@@ -115,7 +147,8 @@ def test_rows_of_every_width(function, width):
     "view", [lambda x: x[:, ::-1], lambda x: x[::2, 1::3], lambda x: x.swapaxes(0, 1), lambda x: x]
 )
 def test_rows_of_views(view, width):
-    x = normals(width, 70) if view(np.zeros((2, 3))).shape == (3, 2) else normals(70, width)
+    rows = 3 * many(70, width)
+    x = normals(width, rows) if view(np.zeros((2, 3))).shape == (3, 2) else normals(rows, width)
     found = gf.jit(lambda x: softmax(view(x)))(x)
     np.testing.assert_allclose(found, softmax(view(x.astype(np.float64))), rtol=1e-5)
 
@@ -124,7 +157,7 @@ def test_rows_of_views(view, width):
 @pytest.mark.parametrize("width", [5, 50])
 def test_dtypes_of_rows(dtype, width):
     with gf.enable_x64(True):
-        x = jnp.asarray(normals(131, width)).astype(dtype)
+        x = jnp.asarray(normals(many(131, width), width)).astype(dtype)
         found = np.asarray(gf.jit(softmax)(x)).astype(np.float64)
         want = softmax(np.asarray(x).astype(np.float64))
     # Half a unit in the last place of numbers up to 1, for each of about four roundings.
@@ -134,7 +167,7 @@ def test_dtypes_of_rows(dtype, width):
 
 @pytest.mark.parametrize("width", [10, 100])
 def test_special_values_stay_in_their_rows(width):
-    x = normals(130, width)
+    x = normals(many(130, width), width)
     x[3, 1], x[64, 2], x[65] = np.nan, np.inf, -np.inf
     found = np.asarray(gf.jit(softmax)(x))
     with np.errstate(invalid="ignore"):
@@ -146,7 +179,7 @@ def test_special_values_stay_in_their_rows(width):
 
 @pytest.mark.parametrize("width", [10, 100])
 def test_donated_rows(width):
-    x = normals(300, width)
+    x = normals(many(300, width), width)
     want = softmax(x.astype(np.float64))
     found = gf.jit(softmax, donate_argnums=0)(jnp.asarray(x))
     np.testing.assert_allclose(found, want, rtol=1e-5)
@@ -155,7 +188,9 @@ def test_donated_rows(width):
 @pytest.mark.parametrize("width", [10, 100])
 def test_rows_with_broadcast_operands(width):
     """An operand for each row, one for each column, and gradients."""
-    x, scale, shift = normals(5, 33, width), normals(width, seed=1), normals(33, 1, seed=2)
+    rows = many(33, width)
+    x, scale = normals(5, rows, width), normals(width, seed=1)
+    shift = normals(rows, 1, seed=2)
 
     def function(x, scale, shift):
         return softmax(x * scale + shift) * scale

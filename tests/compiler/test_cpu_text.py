@@ -1,9 +1,11 @@
 """The direct compiler of kernel text: it knows all that is printed, and agrees with Numba."""
 
+import ast
 import os
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -145,3 +147,24 @@ def test_a_build_imports_no_numba(tmp_path):
         [sys.executable, "-c", textwrap.dedent(program)], env=environment, check=True, timeout=120
     )
     assert list(tmp_path.rglob("*")), "nothing was built"
+
+
+def test_threads_may_parse_at_once():
+    """CPython 3.11 raises SystemError now and then; others of the process may parse as well."""
+    sources = kernel_sources()[:12]
+
+    def work(k):
+        ast.parse(sources[k % len(sources)].text) if k % 3 == 0 else None
+        return str(module_of(sources[k % len(sources)]))
+
+    with ThreadPoolExecutor(8) as executor:
+        found = list(executor.map(lambda k: _without_system_errors(work, k), range(200)))
+    assert all(text == found[k % len(sources)] for k, text in enumerate(found))
+
+
+def _without_system_errors(work, k):
+    while True:
+        try:
+            return work(k)
+        except SystemError as error:
+            assert "recursion depth" in str(error)  # of the foreign parse above

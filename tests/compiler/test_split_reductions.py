@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_small_arrays_are_one_launch():
-    for shape in [(0,), (1,), (1000,), (SMALLEST_SPLIT - 1,)]:
+    for shape in [(0,), (2,), (1000,), (SMALLEST_SPLIT - 1,)]:
         assert len(calls_of(jnp.sum, shape)) == 1
     assert len(calls_of(lambda x: x.sum(0), (100, 100))) == 1
 

@@ -8,7 +8,7 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler import pipeline, plan
+from gpuflow.compiler import pipeline, templates
 from gpuflow.compiler.plan import KernelStep
 from gpuflow.kir.text import kernel_text
 
@@ -159,7 +159,7 @@ def test_results_are_right_at_each_size(size):
 
 def key_of(function, *shapes):
     avals = [gf.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
-    return plan.template_key(gf.jit(function).lower(*avals).jaxpr.jaxpr, {})
+    return templates.template_key(gf.jit(function).lower(*avals).jaxpr.jaxpr, {})
 
 
 def test_key_forgets_sizes_but_not_which_of_them_are_equal():

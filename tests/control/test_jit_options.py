@@ -182,3 +182,28 @@ def test_disable_jit_under_other_transformations():
         assert float(gf.grad(f)(3.0)) == 2.0
         text = str(gf.make_jaxpr(f)(1.0))
     assert seen == [False, True, True] and "jit" not in text
+
+
+# --- what is asked for twice, and what stages know of arguments ---------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"static_argnums": 0, "donate_argnames": "x"}, {"static_argnames": "x", "donate_argnums": 0}],
+)
+def test_an_argument_is_not_both_static_and_donated(options):
+    with pytest.raises(ValueError, match=r"both static and donated; got \[0\].*Fix:"):
+        gf.jit(lambda x: x, **options)
+
+
+def test_stages_know_the_arguments():
+    lowered = gf.jit(lambda x, y: x + y, donate_argnums=0).lower(X, y=1.0)
+    (x,), named = lowered.args_info
+    assert (x.shape, x.dtype, x.donated) == ((3,), np.float32, True)
+    assert named["y"].shape == () and not named["y"].donated
+
+
+def test_structs_print_as_they_are_written():
+    assert repr(gf.ShapeDtypeStruct((3,), "f")) == "ShapeDtypeStruct(shape=(3,), dtype=float32)"
+    weak = gf.ShapeDtypeStruct((), "f", weak_type=True)
+    assert repr(weak).endswith("dtype=float32, weak_type=True)")

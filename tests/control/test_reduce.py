@@ -177,8 +177,8 @@ def test_refusals():
         (TypeError, "must return scalars", lambda: lax.reduce(X, 0.0, lambda a, b: a > b, (0,))),
         (TypeError, "must be scalars", lambda: lax.reduce(X, X[0], jnp.add, (0,))),
         (ValueError, "axis", lambda: lax.reduce(X, 0.0, jnp.add, (3,))),
-        (ValueError, "each dimension", lambda: lax.reduce_window(X, 0.0, jnp.add, (2,))),
-        (ValueError, "at least 1", lambda: lax.reduce_window(X, 0.0, jnp.add, (2, 0, 1))),
+        (TypeError, "each dimension", lambda: lax.reduce_window(X, 0.0, jnp.add, (2,))),
+        (TypeError, "at least 1", lambda: lax.reduce_window(X, 0.0, jnp.add, (2, 0, 1))),
         (ValueError, "a name must be", lambda: lax.reduce_window(
             X, 0.0, jnp.add, (2, 2, 1), padding="FULL")),
     ]  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -29,11 +31,19 @@ CASES = [
     (lambda: i() + 2**40, OverflowError, "must fit int32.*enable_x64"),
     (lambda: jnp.array(2**40), OverflowError, "must fit int32"),
     (lambda: jnp.array([2**40]), OverflowError, "must fit int32"),
+    (lambda: jnp.array(300, jnp.int8), OverflowError, r"\[array\].*must fit int8; got 300"),
+    (lambda: jnp.array([1, -1], jnp.uint8), OverflowError, "must fit uint8; got -1"),
+    (lambda: jnp.array([300.0], jnp.int8), OverflowError, "must fit int8; got 300"),
+    (lambda: jnp.uint32(-1), OverflowError, "must fit uint32; got -1"),
+    (lambda: jnp.transpose(x(), (0,)), TypeError, "each dimension of .* once"),
+    (lambda: lax.expand_dims(x(), (0, 0)), ValueError, "dimensions must differ"),
+    (lambda: gpuflow.jit(lambda n: X[0] + jnp.asarray(X)[n:])(1), IndexError,
+     r"\[index\] the bounds of a slice must be known.*dynamic_slice_in_dim"),
     (lambda: jnp.array([1, None]), TypeError, "must be numbers; got None"),
     (lambda: jnp.array("text"), TypeError, "numbers"),
     (lambda: jnp.zeros(3, "text"), TypeError, "dtype"),
     (lambda: jnp.zeros(3.5), TypeError, "shape must be an int"),
-    (lambda: jnp.zeros((2, -1)), ValueError, "negative"),
+    (lambda: jnp.zeros((2, -1)), TypeError, "negative"),
     (lambda: jnp.array([True]) - True, TypeError, r"\[sub\]"),
     (lambda: -jnp.array([True]), TypeError, r"\[neg\]"),
     (lambda: ~x(), TypeError, r"\[not\]"),
@@ -120,3 +130,24 @@ def test_mask_of_unknown_values_is_refused_under_jit():
 
 def test_hasattr_of_dunder_names_is_plain():
     assert not hasattr(jnp, "__wrapped__")
+
+
+def test_dtypes_that_are_narrowed_are_told_of():
+    makers = [
+        lambda: jnp.zeros(2, jnp.float64), lambda: jnp.zeros(2, "int64"),
+        lambda: jnp.arange(3, dtype=np.int64), lambda: jnp.array([1], np.float64),
+        lambda: x().astype(np.float64),
+    ]  # fmt: skip
+    for make in makers:
+        with pytest.warns(UserWarning, match=r"must be enabled; got (float|int)64.*Fix:"):
+            assert make().dtype.itemsize == 4
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jnp.ones(2, float), jnp.zeros(2, complex), jnp.asarray(np.ones(2)), jnp.zeros(2, "f")
+        with gpuflow.enable_x64(True):
+            assert jnp.zeros(2, np.float64).dtype == np.float64
+
+
+def test_large_ints_become_floats():
+    got = [float(jnp.asarray(2**n, jnp.float32)) for n in (40, 63, 70)]
+    assert got == [2.0**40, 2.0**63, 2.0**70]

@@ -50,10 +50,7 @@ SAMPLES = {
     ],
     "window_spread": [
         # Only the compiler binds it, after derivatives: it has no transpose rule.
-        Sample(
-            (counts, counts), _params(*arguments, shape=shape), fixed={1: _taps(counts)},
-            derivative=False,
-        )  # fmt: skip
-        for ((shape,), arguments), counts in zip(_CASES[:2], [(3,), (2, 2, 5)])
+        Sample((n, n), _params(*arguments, shape=shape), fixed={1: _taps(n)}, derivative=False)
+        for ((shape,), arguments), n in zip(_CASES[:2], [(3,), (2, 2, 5)])
     ],
 }

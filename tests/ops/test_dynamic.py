@@ -110,11 +110,11 @@ def test_unsigned_starts():
 
 ERRORS = [
     (lambda: dynamic_slice(X, (0,), (1,)), ValueError, r"one start and one size .* f32\[5,7\]"),
-    (lambda: dynamic_slice(X, (0, 0), (6, 1)), ValueError, r"the window must fit .*\(6, 1\)"),
+    (lambda: dynamic_slice(X, (0, 0), (6, 1)), TypeError, r"the window must fit .*\(6, 1\)"),
     (lambda: dynamic_slice(X, (0.5, 0), (1, 1)), TypeError, r"integer starts; got f32"),
-    (lambda: dynamic_slice(X[0], (np.zeros(2, int),), (1,)), ValueError, r"starts must be scal"),
+    (lambda: dynamic_slice(X[0], (np.zeros(2, int),), (1,)), TypeError, r"starts must be scal"),
     (lambda: dynamic_update_slice(X, X > 0, (0, 0)), TypeError, r"one dtype; got f32.*bool"),
-    (lambda: dynamic_update_slice(X[:3], X, (0, 0)), ValueError, r"must fit .*f32\[3,7\]"),
+    (lambda: dynamic_update_slice(X[:3], X, (0, 0)), TypeError, r"must fit .*f32\[3,7\]"),
     (
         lambda: dynamic_slice(X, (np.zeros(3, int),), (1,), 1),
         ValueError,

@@ -8,7 +8,7 @@ from rule_checks import check_derivatives, check_vmap, random_array, run_body
 import gpuflow as gf
 from gpuflow.core import views
 from gpuflow.core.aval import KEY_DTYPES, ShapedArray
-from gpuflow.ops import joining, keys, layout
+from gpuflow.ops import axes, joining, keys, layout
 
 DTYPES = ["float32", "float16", ml_dtypes.bfloat16, "complex64", "int32", "uint8", "bool"]
 GENERATOR = np.random.default_rng(0)
@@ -210,26 +210,42 @@ def test_keys_move_like_any_element():
 
 ERRORS = [
     (lambda: layout.slice_(X, (0,), (1,)), ValueError, r"\[slice\] .* one entry .* f32\[5,7\]"),
-    (lambda: layout.slice_(X, (0, 0), (6, 7)), ValueError, r"0 <= start <= limit <= size; got"),
-    (lambda: layout.slice_(X, (3, 0), (2, 7)), ValueError, r"0 <= start <= limit <= size; got"),
-    (lambda: layout.slice_(X, (0, 0), (1, 1), (0, 1)), ValueError, r"strides must be positive"),
+    (lambda: layout.slice_(X, (0, 0), (6, 7)), TypeError, r"0 <= start <= limit <= size; got"),
+    (lambda: layout.slice_(X, (3, 0), (2, 7)), TypeError, r"0 <= start <= limit <= size; got"),
+    (lambda: layout.slice_(X, (0, 0), (1, 1), (0, 1)), TypeError, r"strides must be positive"),
+    (lambda: layout.slice_(X, (0, 0), (1, 1), (1,)), TypeError, r"must have one entry"),
     (lambda: layout.pad(X, 0, ((0, 0, 0),)), ValueError, r"\[pad\] padding_config must have one"),
     (lambda: layout.pad(X, 0, ((0, 0), (0, 0))), ValueError, r"must hold triples"),
     (lambda: layout.pad(X, 0, ((0, 0, -1),) * 2), ValueError, r"interior padding must not be neg"),
     (lambda: layout.pad(X, 0, ((-3, -3, 0),) * 2), ValueError, r"gives \(-1, 1\)"),
     (lambda: layout.pad(X, X, ((0, 0, 0),) * 2), ValueError, r"must be a scalar; got f32\[5,7\]"),
     (lambda: layout.pad(X, np.int32(0), ((0, 0, 0),) * 2), TypeError, r"one dtype; got f32.*i32"),
-    (lambda: layout.rev(X, (0, 0)), ValueError, r"\[rev\] axes must be distinct"),
-    (lambda: layout.rev(X, (2,)), ValueError, r"\[rev\] axes must be distinct"),
+    (lambda: layout.rev(X, (0, 0)), TypeError, r"\[rev\] axes must be distinct"),
+    (lambda: layout.rev(X, (2,)), TypeError, r"\[rev\] axes must be distinct"),
     (lambda: layout.iota(bool, (3,)), TypeError, r"\[iota\] the dtype must be a number; got bool"),
-    (lambda: layout.iota(int, (3,), 1), ValueError, r"dimension must exist; got shape \(3,\)"),
-    (lambda: layout.iota(int, (-3,)), ValueError, r"sizes must not be negative"),
+    (lambda: layout.iota(int, (3,), 1), ValueError, r"the dimension must exist; got shape \(3,\)"),
+    (lambda: layout.iota(int, (-3,)), TypeError, r"sizes must not be negative"),
     (lambda: joining.concatenate([], 0), ValueError, r"\[concatenate\] at least one array"),
-    (lambda: joining.concatenate([X, X], 2), ValueError, r"dimension must lie in \[0, 2\); got 2"),
+    (lambda: joining.concatenate([X, X], 2), TypeError, r"dimension must lie in \[0, 2\); got 2"),
     (lambda: joining.concatenate([X, X[:, 1:]], 0), TypeError, r"shapes must agree .*f32\[5,6\]"),
     (lambda: joining.concatenate([X, X[0]], 0), TypeError, r"shapes must agree except"),
     (lambda: joining.concatenate([X, X > 0], 0), TypeError, r"one dtype; got f32.*bool"),
+    # A short permutation that counts upwards was once taken for the identity.
+    (lambda: axes.transpose(gf.numpy.asarray(X), (0,)), TypeError, r"each dimension of f32\[5,7\]"),
+    (lambda: axes.transpose(X, (0, 0)), TypeError, r"each dimension of f32\[5,7\] once; got"),
+    (lambda: axes.reshape(X, (7, 5), (0,)), TypeError, r"\[transpose\] permutation must hold"),
+    (lambda: axes.reshape(X, (-5, -7)), TypeError, r"\[reshape\] sizes must not be negative"),
+    (lambda: axes.broadcast_in_dim(X, (5, -1), (0, 1)), TypeError, r"must not be negative"),
+    (lambda: axes.broadcast_in_dim(X, (5, 7), (0,)), TypeError, r"2 increasing dimensions"),
+    (lambda: axes.broadcast_in_dim(X, (5, 8), (0, 1)), TypeError, r"operand sizes must be 1 or"),
 ]
+
+
+def test_reshape_reads_dimensions_in_the_order_asked_for():
+    got = axes.reshape(X, (35,), (1, 0))
+    assert np.array_equal(np.asarray(got), X.T.reshape(35))
+    gradient = gf.grad(lambda x: (axes.reshape(x, (35,), (1, 0)) * X.reshape(35)).sum())(X)
+    assert np.array_equal(np.asarray(gradient), X.reshape(7, 5).T)
 
 
 @pytest.mark.parametrize("number", range(len(ERRORS)))

@@ -157,3 +157,11 @@ def test_device_put_and_get():
     got = gf.device_get(put)
     assert type(got["a"]) is np.ndarray and got["a"].dtype == np.float32
     assert gf.block_until_ready(put) is put
+
+
+def test_keys_show_the_words_inside():
+    key = gf.random.key(7)
+    assert repr(key) == "Array((), dtype=key<fry>) overlaying:\n[0 7]"
+    text = repr(gf.random.split(key, 2))
+    assert text.startswith("Array((2,), dtype=key<fry>) overlaying:\n[[") and str(key)
+    assert repr(gf.random.split(key, 2)[:0]) == "Array((0,), dtype=key<fry>) overlaying:\n[]"

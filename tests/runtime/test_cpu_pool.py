@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gpuflow.compiler.cache import KernelCache
-from gpuflow.compiler.cpu_native import load_native
+from gpuflow.compiler.cpu_native import core_module, load_native
 from gpuflow.runtime.cpu_pool import ThreadPool
 from gpuflow.runtime.memory import address
 
@@ -30,7 +30,7 @@ def make_pool(folder):
 
     def make(threads):
         # A cache of its own gives a runtime with a pool of its own.
-        pool = ThreadPool(load_native(KernelCache(folder)), threads)
+        pool = ThreadPool(load_native(core_module(), KernelCache(folder)), threads)
         made.append(pool)
         return pool
 

@@ -11,5 +11,3 @@ define void @gf_copy(ptr %words, i64 %low, i64 %high) {
   call void @llvm.memmove.p0.p0.i64(ptr %to, ptr %from, i64 %count, i1 false)
   ret void
 }
-
-declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)

@@ -384,4 +384,3 @@ failed:
 }
 
 @_Py_NoneStruct = external global i8
-declare i64 @llvm.smax.i64(i64, i64)

@@ -201,7 +201,3 @@ post:
 end:
   ret void
 }
-
-declare i64 @llvm.smin.i64(i64, i64)
-declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)

@@ -1,0 +1,79 @@
+"""Settings as context managers: each changes one setting of this thread inside a block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpuflow.base.config import config
+
+
+@contextmanager
+def debug_nans(enable: bool = True) -> Iterator[None]:
+    """Inside the block, an op whose result holds NaN raises FloatingPointError."""
+    with config.override("debug_nans", enable):
+        yield
+
+
+@contextmanager
+def debug_infs(enable: bool = True) -> Iterator[None]:
+    """Inside the block, an op whose result holds an infinity raises FloatingPointError."""
+    with config.override("debug_infs", enable):
+        yield
+
+
+@contextmanager
+def numpy_rank_promotion(mode: str) -> Iterator[None]:
+    """Inside the block, operands of different rank are allowed, warned of or refused.
+
+    Args:
+        mode: ``"allow"``, ``"warn"`` or ``"raise"``.
+
+    Raises:
+        ValueError: another mode.
+    """
+    with config.override("numpy_rank_promotion", mode):
+        yield
+
+
+@contextmanager
+def numpy_dtype_promotion(mode: str) -> Iterator[None]:
+    """Inside the block, operands of different dtypes are converted or refused.
+
+    Args:
+        mode: ``"standard"``, or ``"strict"``: only Python numbers are converted.
+
+    Raises:
+        ValueError: another mode.
+    """
+    with config.override("numpy_dtype_promotion", mode):
+        yield
+
+
+@contextmanager
+def default_matmul_precision(precision: str | None) -> Iterator[None]:
+    """Inside the block, products and convolutions have this precision unless they name one.
+
+    Args:
+        precision: what ``precision=`` of ``lax.dot_general`` takes, such as ``"highest"``.
+    """
+    with config.override("default_matmul_precision", precision):
+        yield
+
+
+@contextmanager
+def default_prng_impl(name: str) -> Iterator[None]:
+    """Inside the block, keys are made for this generator unless they name one.
+
+    Raises:
+        ValueError: a generator that does not exist.
+    """
+    with config.override("default_prng_impl", name):
+        yield
+
+
+@contextmanager
+def threefry_partitionable(enable: bool = True) -> Iterator[None]:
+    """Inside the block, random bits have the layout that can be computed in parts, or the old."""
+    with config.override("threefry_partitionable", enable):
+        yield

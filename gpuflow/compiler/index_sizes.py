@@ -1,0 +1,114 @@
+"""The numbers that an ``Indexed`` op passes to its kernel, without emitting the kernel.
+
+The op's body runs against a context that only notes what it is asked for. Bodies ask for the same
+things in the same order whatever the sizes are; the trace tells if one does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from gpuflow.core.aval import storage_name
+from gpuflow.core.jaxpr import Jaxpr, Literal, Var
+from gpuflow.core.views import View, contiguous
+from gpuflow.kir.builder import Builder
+from gpuflow.kir.nodes import Value
+from gpuflow.kir.scalar import FUNCTIONS, compute_dtype
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a body asked for: a trace without sizes, and the sizes in the order of their slots."""
+
+    trace: tuple[Any, ...]
+    sizes: tuple[int, ...]
+
+
+def ask_sizes(jaxpr: Jaxpr, position: int, views: Mapping[Var, tuple[Var, View]]) -> Asked:
+    """Run the body of an ``Indexed`` op for what it asks."""
+    context = _Recorder(jaxpr, position, views)
+    eqn = jaxpr.eqns[position]
+    avals = [atom.aval for atom in eqn.inputs]
+    eqn.primitive.lower.body(context, avals, eqn.outputs[0].aval, eqn.params)
+    return Asked(tuple(context.trace), tuple(context.sizes))
+
+
+@lru_cache(4096)
+def _results(fn: str, dtypes: tuple[str, ...]) -> tuple[Value, ...]:
+    return tuple(Value(0, dtype) for dtype in FUNCTIONS[fn].results(dtypes))
+
+
+class _Types(Builder):
+    """Gives values of the right dtypes, and writes no statements for them."""
+
+    def const(self, dtype: str, value: bool | int | float) -> Value:
+        """A value of the dtype."""
+        return Value(0, dtype)
+
+    def apply(self, fn: str, *args: Value) -> Any:
+        """Values of the function's results."""
+        outs = _results(fn, tuple(arg.dtype for arg in args))
+        return outs[0] if len(outs) == 1 else outs
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        """A value of the dtype."""
+        return Value(0, dtype)
+
+    def select(self, predicate: Value, on_true: Value, on_false: Value) -> Value:
+        """One of the two."""
+        return on_true
+
+
+class _Recorder:
+    """In place of ``emit.IndexContext``; its values are numbers that mean nothing."""
+
+    def __init__(
+        self, jaxpr: Jaxpr, position: int, views: Mapping[Var, tuple[Var, View]]
+    ) -> None:
+        self._eqn, self._views = jaxpr.eqns[position], views
+        self.builder = _Types({})
+        self.trace: list[Any] = []
+        self.sizes: list[int] = []
+
+    def _number(self, dtype: str) -> Value:
+        return Value(0, compute_dtype(dtype))
+
+    def index(self, dim: int) -> Value:
+        """The output index along ``dim``."""
+        self.trace.append(("index", dim))
+        return self._number("int64")
+
+    def linear_index(self, first_dim: int = 0) -> Value:
+        """The row-major index over output dimensions ``first_dim`` and later."""
+        self.trace.append(("linear", first_dim))
+        return self._number("int64")
+
+    def size(self, number: int) -> Value:
+        """A size, passed at run time."""
+        self.trace.append(("size",))
+        self.sizes.append(int(number))
+        return self._number("int64")
+
+    def load(
+        self, operand: int, indices: Sequence[Value], where: Value | None = None
+    ) -> Value:
+        """The operand's element at ``indices``, one for each of its dimensions."""
+        atom = self._eqn.inputs[operand]
+        if type(atom) is not Literal:
+            strides = self._view(atom).strides[: len(indices)]
+            self.trace.append(("load", operand, tuple(stride == 1 for stride in strides)))
+            self.sizes += [stride for stride in strides if stride != 1]
+        return self._number(storage_name(atom.aval.dtype))
+
+    def element(self, operand: int, dims: Sequence[int]) -> Value:
+        """The operand's element at the output's index; its dimension k is output ``dims[k]``."""
+        atom = self._eqn.inputs[operand]
+        if type(atom) is not Literal:
+            self.trace.append(("element", operand, tuple(dims)))
+        return self._number(storage_name(atom.aval.dtype))
+
+    def _view(self, atom: Var) -> View:
+        return self._views[atom][1] if atom in self._views else contiguous(atom.aval.shape)

@@ -1,0 +1,39 @@
+"""What a plan asks of the platform that will run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.plan import CallStep
+from gpuflow.core.jaxpr import Var
+
+Allocate = Callable[[int], Var | None]
+
+
+class Target(Protocol):
+    """How one platform runs steps, as far as memory and launches of a plan depend on it."""
+
+    def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
+        """The calls that do the work of one; ``allocate`` gives a buffer of so many bytes."""
+        ...
+
+    def workspace_bytes(self, step: CallStep) -> int:
+        """Memory that a library call needs besides its operands and outputs."""
+        ...
+
+
+class PlainTarget:
+    """Runs every kernel as it is, and nothing needs memory besides."""
+
+    def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
+        """The call itself."""
+        return (call,)
+
+    def workspace_bytes(self, step: CallStep) -> int:
+        """None."""
+        return 0
+
+
+PLAIN_TARGET = PlainTarget()

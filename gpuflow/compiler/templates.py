@@ -1,0 +1,143 @@
+"""Templates: what plans of one program have in common, whatever its sizes, and their keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuflow.compiler.emit import is_written_in
+from gpuflow.compiler.fuse import Group, describe_program, fuse
+from gpuflow.compiler.recipes import Recipe, Sources, Symbols
+from gpuflow.compiler.space import Program
+from gpuflow.compiler.updates import Given
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import Barrier, Branch, Layout, Loop, Update
+from gpuflow.core.views import View, contiguous
+
+
+@dataclass(frozen=True)
+class Template:
+    """The size-free part of a plan.
+
+    Attributes:
+        groups: of equation positions, in order.
+        aliases: positions of equations whose outputs are other names of what lies in memory.
+        before: see ``Program``.
+        updates: numbers of the groups that update arrays.
+        sources: of the recipes' words.
+        recipes: of each group, one for each class of sizes that was met.
+    """
+
+    groups: tuple[Group, ...]
+    aliases: tuple[int, ...]
+    before: dict[int, tuple[int, ...]]
+    updates: frozenset[int]
+    sources: Sources = field(default_factory=Sources)
+    recipes: dict[int, list[Recipe]] = field(default_factory=dict)
+
+    def describe(self, jaxpr: Jaxpr) -> Program | None:
+        """What binding has to know of a program, if every group has its recipe.
+
+        None if an alias of the template cannot be one for these sizes.
+        """
+        views: dict[Var, tuple[Var, View]] = {}
+        for position in self.aliases:
+            eqn = jaxpr.eqns[position]
+            rule = eqn.primitive.lower
+            pairs = zip(eqn.inputs, eqn.outputs, strict=isinstance(rule, Barrier))
+            for atom, var in pairs:
+                assert type(atom) is Var  # or it would be no alias
+                buffer, view = views.get(atom) or (atom, contiguous(atom.aval.shape))
+                if isinstance(rule, Layout):
+                    view = rule.view(view, var.aval, **eqn.params)
+                    if view is None:
+                        return None
+                views[var] = buffer, view
+        outputs = frozenset(atom for atom in jaxpr.outvars if type(atom) is not Literal)
+        return Program(jaxpr, (), {}, {}, outputs, views, self.before)
+
+
+def make_template(jaxpr: Jaxpr, given: Given) -> Template:
+    """Group the equations of a program."""
+    program = describe_program(jaxpr, given)
+    groups = tuple(fuse(program))
+    updates = frozenset(
+        number
+        for number, group in enumerate(groups)
+        if any(isinstance(jaxpr.eqns[e].primitive.lower, Update) for e in group.members)
+    )
+    return Template(groups, alias_positions(program), dict(program.before), updates)
+
+
+def alias_positions(program: Program) -> tuple[int, ...]:
+    """The equations whose outputs are other names of what lies in memory, in order."""
+    positions = {program.producer[var] for var in program.views}
+    return tuple(sorted(positions))
+
+
+def template_key(jaxpr: Jaxpr, given: Given) -> Any:
+    """The program with its sizes erased: equal keys have equal templates.
+
+    Sizes become numbers of first appearance (1 stays 1), literals keep only what kernels write in
+    their text. None where a parameter is not hashable.
+    """
+    return erase_sizes(jaxpr, given)[0]
+
+
+def erase_sizes(jaxpr: Jaxpr, given: Given) -> tuple[Any, Symbols]:
+    """The key of a program, see ``template_key``, and what it leaves out."""
+    symbols: dict[int, int] = {}
+    numbers: dict[Var, int] = {}
+    types: dict[ShapedArray, Any] = {}
+
+    def typed(var: Var) -> Any:
+        found = types.get(var.aval)
+        if found is None:
+            shape = var.aval.shape
+            dims = ["1" if n == 1 else symbols.setdefault(n, len(symbols)) for n in shape]
+            found = types[var.aval] = (var.aval.dtype, *dims)
+        return found
+
+    def code(atom: Atom) -> Any:
+        if type(atom) is Literal:
+            fixed = atom.aval.ndim == 0 and is_written_in(atom.value)
+            return ("literal", atom.aval.dtype, str(atom.value) if fixed else None)
+        return numbers.setdefault(atom, len(numbers))
+
+    parts: list[Any] = [tuple([(code(v), typed(v)) for v in jaxpr.invars])]
+    for eqn in jaxpr.eqns:
+        outs = tuple([(code(v), typed(v)) for v in eqn.outputs])
+        ins = tuple([code(a) for a in eqn.inputs])
+        parts.append((eqn.primitive, ins, outs, _params(eqn), _links(eqn)))
+    parts.append(tuple(code(atom) for atom in jaxpr.outvars))
+    parts.append(tuple((code(var), out and code(out)) for var, out in given.items()))
+    erased = Symbols(tuple(symbols), tuple(numbers))
+    key = tuple(parts)
+    try:
+        hash(key)
+    except TypeError:
+        return None, erased
+    return key, erased
+
+
+def _params(eqn: Eqn) -> Any:
+    """What fusion may know of an equation besides: params that are no sizes.
+
+    The programs of loops and branches have templates of their own.
+    """
+    if isinstance(eqn.primitive.lower, (Loop, Branch)):
+        return eqn.effects
+    if not eqn.params:
+        return ()
+    sizes = eqn.primitive.size_params
+    return tuple([(k, v) for k, v in sorted(eqn.params.items()) if k not in sizes])
+
+
+def _links(eqn: Eqn) -> tuple[tuple[int, int], ...] | None:
+    """Which dimensions a layout op keeps: a slice of a whole dimension keeps it."""
+    rule = eqn.primitive.lower
+    if not isinstance(rule, Layout):
+        return None
+    links = rule.links(eqn.inputs[0].aval, eqn.outputs[0].aval, **eqn.params)
+    return None if links is None else tuple(links)

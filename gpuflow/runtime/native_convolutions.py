@@ -1,0 +1,86 @@
+"""Convolutions as instructions of native programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gpuflow.compiler.plan import CallStep
+from gpuflow.core.views import View
+from gpuflow.runtime.convolutions import (
+    LHS_WORD,
+    OUT_WORD,
+    RHS_WORD,
+    SLOT_BYTES,
+    SLOT_WORDS,
+    STEP_TABLE_WORD,
+    TABLE_WORD,
+    ConvolutionCall,
+    workspace_places,
+)
+from gpuflow.runtime.driver_cpu import ConvolutionFunctions, CpuDriver
+from gpuflow.runtime.memory import address
+from gpuflow.runtime.native_code import Code, Place
+from gpuflow.runtime.native_copies import Places, copy_view, fill, operand_place, total_bytes
+
+
+def emit_convolution(
+    step: CallStep, made: tuple[list[ConvolutionCall], bool], driver: CpuDriver, code: Code,
+    places: Places,
+) -> None:  # fmt: skip
+    (out,), (calls, has_zeros) = step.eqn.outputs, made
+    functions = driver.convolution_functions(out.aval.dtype)
+    target = places.place(out)
+    if has_zeros:
+        block, count = code.array([0]), total_bytes(out)
+        fill(block, 0, target, 0, code)
+        code.run(functions.zero, address(block), count, driver.chunk(count, count), count)
+    operands = [operand_place(operand, code, places) for operand in step.operands]
+
+    def memory(offset: int) -> Place:
+        """A place in the workspace, which the calls use in turn."""
+        assert step.workspace is not None  # the plan has asked what the calls need
+        register, start = places.place(step.workspace)
+        return register, start + offset
+
+    for call in calls:
+        _convolution_call(call, operands, target, memory, out.aval.dtype, functions, driver, code)
+
+
+def _convolution_call(
+    call: ConvolutionCall, operands: Sequence[Place], target: Place,
+    memory: Callable[[int], Place], dtype: np.dtype, functions: ConvolutionFunctions,
+    driver: CpuDriver, code: Code,
+) -> None:  # fmt: skip
+    block = code.array(call.words)
+    block[0] = functions.gemm
+    block[SLOT_WORDS[0] : SLOT_WORDS[-1] + 1] = driver.slots(SLOT_BYTES)
+    block[TABLE_WORD] = address(code.array(call.table))
+    block[STEP_TABLE_WORD] = address(code.array(call.step_table))
+    left, right = operands
+    offsets, _ = workspace_places(call, dtype.itemsize)
+    if call.copied_lhs is not None:
+        left = _copied(call.copied_lhs, left, memory(offsets[0]), dtype, driver, code)
+    if call.copied is not None:
+        right = _copied(call.copied, right, memory(offsets[1]), dtype, driver, code)
+    sums = memory(offsets[2]) if call.partial else target
+    for k, place in ((LHS_WORD, left), (RHS_WORD, right), (OUT_WORD, sums)):
+        fill(block, k, place, call.words[k], code)
+    code.run(functions.convolution, address(block), call.extent, call.chunk, call.points)
+    if call.partial:
+        block = code.array([0, 0, *call.summed])
+        fill(block, 0, target, call.offset, code)
+        fill(block, 1, sums, 0, code)
+        chunk = driver.chunk(call.rows, call.partial)
+        code.run(functions.sum_parts, address(block), call.rows, chunk, call.partial)
+
+
+def _copied(
+    view: View, start: Place, target: Place, dtype: np.dtype, driver: CpuDriver, code: Code
+) -> Place:
+    """The place of a row-major copy of a view of what begins at ``start``."""
+    register, offset = start
+    source = register, offset + view.offset * dtype.itemsize
+    copy_view(view, dtype.itemsize, source, target, driver, code)
+    return target
