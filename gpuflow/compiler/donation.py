@@ -92,8 +92,10 @@ def _dead_temporaries(
         if type(atom) is not Literal and program.producer.get(atom) not in members
     ]
     dead = [var for var in dict.fromkeys(read) if var not in inputs and last[var] == number]
+    # An output may be one under another name: what an update makes of it in place.
+    outputs = {program.place(var)[0] for var in program.outputs}
     for out in space.escaping:
-        if out in program.outputs or out in program.views:
+        if out in outputs or out in program.views:
             continue
         for var in dead:
             same = (var.aval.shape, var.aval.dtype) == (out.aval.shape, out.aval.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -79,7 +79,7 @@ class CpuDriver:
         # The largest first, so that no thread is left alone with one.
         ordered = sorted(kernels, key=lambda kernel: -sum(1 for _ in statements(kernel.body)))
         with ThreadPoolExecutor(threads, "gpuflow-build") as executor:
-            builds = [executor.submit(self.load, kernel) for kernel in ordered]
+            builds: list[Future[Any]] = [executor.submit(self.load, kernel) for kernel in ordered]
             builds.append(executor.submit(lambda: pool().runtime))
             for build in builds:
                 build.result()

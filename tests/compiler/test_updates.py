@@ -324,3 +324,13 @@ def test_gradients_of_updates_agree_with_eager_ones():
     compiled = gf.jit(gf.grad(loss, (0, 1)))(ARRAY, VALUES)
     for one, other in zip(eager, compiled, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_what_an_update_returns_is_not_a_temporary():
+    """The map wrote into the memory of its dead operand, and the update into the output's."""
+    f = gf.jit(lambda x, k, y: jnp.arctan(jnp.sort(x)).at[k].add(y))
+    x = np.array([0.8, 0.3, 2.0], np.float32)
+    want = np.arctan(np.sort(x))
+    want[1] += -1.4
+    for _ in range(3):
+        np.testing.assert_allclose(f(x, np.int32(1), np.float32(-1.4)), want, rtol=1e-6)
