@@ -121,6 +121,8 @@ def _fori(params: Any, operands: Sequence[Any], run: Run, plain: bool) -> list[A
     carry, closed = list(operands[:count]), operands[count:]
 
     def step(number: Any, values: list[Any]) -> list[Any]:
+        # Known bounds count as Python ints, with 64 bits in a program that has them.
+        number = lax.convert_element_type(number, np.int32)
         return run(params["body"], [number, *values, *closed])
 
     if not plain:
