@@ -7,7 +7,7 @@ temporary takes the buffer of a temporary that the map reads, under the same con
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuflow.compiler.access import read_access, write_access
@@ -73,34 +73,7 @@ def choose_in_place(
             if is_read:
                 read.add(var)
             break
-    for out, var in _dead_temporaries(program, space, number, last):
-        if out not in chosen and var not in read:
-            chosen[out] = var
-            read.add(var)
     return InPlace(chosen, frozenset(read))
-
-
-def _dead_temporaries(
-    program: Program, space: Space, number: int, last: Mapping[Var, int]
-) -> Iterator[tuple[Var, Var]]:
-    """Pairs of a temporary that the group makes, and one that it is the last to read."""
-    members, inputs = frozenset(space.members), frozenset(program.jaxpr.invars)
-    read = [
-        program.place(atom)[0]
-        for e in space.members
-        for atom in program.jaxpr.eqns[e].inputs
-        if type(atom) is not Literal and program.producer.get(atom) not in members
-    ]
-    dead = [var for var in dict.fromkeys(read) if var not in inputs and last[var] == number]
-    # An output may be one under another name: what an update makes of it in place.
-    outputs = {program.place(var)[0] for var in program.outputs}
-    for out in space.escaping:
-        if out in outputs or out in program.views:
-            continue
-        for var in dead:
-            same = (var.aval.shape, var.aval.dtype) == (out.aval.shape, out.aval.dtype)
-            if same and _reads_where_it_writes(program, space, var, out):
-                yield out, var
 
 
 def _reads_where_it_writes(program: Program, space: Space, var: Var, out: Var) -> bool:
