@@ -85,7 +85,7 @@ def bind(
     steps = [prepared(step, target) for step in (*steps, *copies)]
     plan = Plan(
         jaxpr, given, tuple(group.members for group in template.groups), tuple(steps), outputs,
-        in_place=binder.taken, shared=binder.shared,
+        in_place=binder.taken,
     )  # fmt: skip
     return with_memory(plan, into_given)
 
@@ -113,7 +113,6 @@ class _Binder:
         updated = {self.program.place(jaxpr.eqns[e].outputs[0])[0] for e in template.before}
         self.free = {var: out for var, out in given.items() if var not in updated}
         self.taken = _updated_inputs(self.program)
-        self.shared: dict[Var, Var] = {}
 
     @cached_property
     def whole(self) -> Program:
@@ -162,13 +161,10 @@ class _Binder:
         return alias_positions(self.whole) == self.template.aliases
 
     def _take(self, buffer_of: Mapping[Var, Var]) -> None:
-        """Give the memory of inputs to outputs, and of temporaries to others."""
+        """Give the memory of inputs to outputs."""
         for out, var in buffer_of.items():
-            if var in self.free:
-                del self.free[var]
-                self.taken[out] = var
-            else:
-                self.shared[out] = self.shared.get(var, var)
+            del self.free[var]
+            self.taken[out] = var
 
 
 def prepared(step: Step, target: Target) -> Step:

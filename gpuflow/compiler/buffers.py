@@ -15,13 +15,11 @@ def with_memory(plan: Plan, into_given: bool) -> Plan:
     owned = tuple(out for out in made if out not in plan.in_place)
     lifetimes: dict[Var, list[int]] = {}
     fixed = {*made, *plan.jaxpr.invars}
-    shared = plan.shared
     for position, step in enumerate(plan.steps):
         for var in (*reads_of(step), *writes_of(step), *scratch_of(step)):
             if var not in fixed:
-                lifetimes.setdefault(shared.get(var, var), [position, position])[1] = position
+                lifetimes.setdefault(var, [position, position])[1] = position
     offsets, total = _place(lifetimes)
-    offsets.update({out: offsets[var] for out, var in shared.items()})
     return replace(
         plan,
         offsets=offsets,

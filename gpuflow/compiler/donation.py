@@ -1,8 +1,7 @@
-"""In place: results of maps that take the memory of donated inputs, or of what they read last.
+"""In place: outputs of maps that take the memory of donated inputs.
 
 An output takes a donated input's buffer if both have one type and nothing reads the input later. If
-the map itself reads it, then only at the index it writes, so that one operand serves for both. A
-temporary takes the buffer of a temporary that the map reads, under the same conditions.
+the map itself reads it, then only at the index it writes, so that one operand serves for both.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from gpuflow.core.jaxpr import Literal, Var
 
 @dataclass(frozen=True)
 class InPlace:
-    """Results of one kernel that take the buffers of older values.
+    """Outputs that one kernel writes into donated inputs.
 
     Attributes:
-        buffer_of: by result, the donated input or temporary.
+        buffer_of: by output, the donated input.
         read: those that the kernel reads as well.
     """
 

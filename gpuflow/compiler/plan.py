@@ -143,7 +143,6 @@ class Plan:
         steps: in execution order.
         outputs: for each output an input position, a buffer variable, or a Literal.
         in_place: outputs that take the memory of donated inputs.
-        shared: temporaries that take the memory of others, the first of a chain.
         offsets: of temporaries in the arena, in bytes.
         arena_bytes: size of the arena.
         owned: variables whose buffers are allocated for each call.
@@ -159,7 +158,6 @@ class Plan:
     steps: tuple[Step, ...]
     outputs: tuple[int | Var | Literal, ...]
     in_place: dict[Var, Var]
-    shared: dict[Var, Var]
     offsets: dict[Var, int] = field(default_factory=dict)
     arena_bytes: int = 0
     owned: tuple[Var, ...] = ()

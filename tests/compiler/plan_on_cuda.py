@@ -84,7 +84,7 @@ def run_plan(
         memory[out] = memory[var]
     ran = []
     for step in plan.steps:
-        _allocate(step, memory, plan.shared)
+        _allocate(step, memory)
         if isinstance(step, KernelStep):
             ran += _kernel_step(step, memory, architecture)
         elif isinstance(step, CallStep):
@@ -94,11 +94,9 @@ def run_plan(
     return ran
 
 
-def _allocate(step: Step, memory: Memory, shared: Mapping[Var, Var]) -> None:
+def _allocate(step: Step, memory: Memory) -> None:
     for var in writes_of(step):
-        if var in shared:
-            memory[var] = memory[shared[var]]
-        elif var not in memory:
+        if var not in memory:
             size = var.aval.size * storage_dtype(var.aval.dtype).itemsize
             fresh = aligned(np.full(size, UNWRITTEN, np.uint8))
             memory[var] = fresh.view(storage_dtype(var.aval.dtype)).reshape(var.aval.shape)

@@ -327,7 +327,7 @@ def test_gradients_of_updates_agree_with_eager_ones():
 
 
 def test_what_an_update_returns_is_not_a_temporary():
-    """The map wrote into the memory of its dead operand, and the update into the output's."""
+    """A temporary may lie where others lay before; an output may not."""
     f = gf.jit(lambda x, k, y: jnp.arctan(jnp.sort(x)).at[k].add(y))
     x = np.array([0.8, 0.3, 2.0], np.float32)
     want = np.arctan(np.sort(x))
