@@ -75,7 +75,9 @@ def products_first(parts: Parts, build: Any) -> Parts | None:
     kept: list[Eqn] = []
     for eqn in parts.eqns:
         kept.append(eqn)
-        if eqn.effects or not all(type(a) is Literal or a in origin for a in eqn.inputs):
+        known = all(type(a) is Literal or a in origin for a in eqn.inputs)
+        # What simplifying made for the compiler alone has no rule for all elements at once.
+        if eqn.effects or eqn.primitive.batch is None or not known:
             continue
         leaves = frozenset().union(*[origin[a] for a in eqn.inputs if type(a) is not Literal])
         origin.update({var: leaves for var in eqn.outputs})

@@ -140,3 +140,20 @@ def test_compiled_gradients_agree_with_an_unrolled_loop(length, reverse):
     )
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=2e-5)
+
+
+def test_products_of_updated_xs_stay_in_the_loop():
+    """An update in place is made by the compiler and has no rule for all elements at once."""
+
+    def step(h, x):
+        row = x.at[jnp.array([0])].add(1.0)
+        return jnp.tanh(h + row @ row.T), h
+
+    h, ys = gf.jit(lambda xs: lax.scan(step, jnp.zeros((2, 2)), xs))(XS)
+    want, wanted = np.zeros((2, 2)), []
+    for x in XS.astype(np.float64):
+        wanted.append(want)
+        row = x + [[1], [0]]
+        want = np.tanh(want + row @ row.T)
+    np.testing.assert_allclose(h, want, atol=1e-6)
+    np.testing.assert_allclose(ys, np.stack(wanted), atol=1e-6)
