@@ -60,12 +60,25 @@ def compile_plan(
     programs = {eqn: compile_inner(eqn, target) for eqn in program.eqns if _has_programs(eqn)}
     given: dict[Var, Var | None] = {program.invars[k]: None for k in donated}
     if carried is not None:
-        first, count = carried
-        pairs = zip(program.invars[first : first + count], program.outvars, strict=False)
-        given = {var: out for var, out in pairs if type(out) is Var and out not in program.invars}
+        given = _given_carries(program, *carried)
     template, symbols = _template(program, given)
     plan = bind(template, program, programs, given, carried is not None, target, symbols)
     return plan, values
+
+
+def _given_carries(program: Jaxpr, first: int, count: int) -> dict[Var, Var | None]:
+    """The carries of a loop's body whose next value may take their memory.
+
+    One value may be that of several carries, and is then computed into the memory of the first.
+    """
+    given: dict[Var, Var | None] = {}
+    known: set[Atom] = set(program.invars)
+    pairs = zip(program.invars[first : first + count], program.outvars, strict=False)
+    for var, out in pairs:
+        if type(out) is Var and out not in known:
+            given[var] = out
+            known.add(out)
+    return given
 
 
 def _has_programs(eqn: Eqn) -> bool:

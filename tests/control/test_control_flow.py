@@ -90,6 +90,22 @@ def test_scan_swaps_carries():
     np.testing.assert_allclose(np.transpose(got[1]), ys)
 
 
+def test_one_value_is_the_next_of_two_carries():
+    """It was computed into the memory of the second one and looked for in that of the first."""
+
+    def body(i, carry):
+        _, _, third = carry
+        return jnp.tanh(third), jnp.tanh(third), carry[0]
+
+    want = carry = (0.1, 0.2, 0.7)
+    for _ in range(3):
+        want = np.tanh(want[2]), np.tanh(want[2]), want[0]
+    for_loop = gf.jit(lambda carry: lax.fori_loop(0, 3, body, carry))
+    while_loop = gf.jit(lambda carry, n: lax.fori_loop(0, n, body, carry))
+    np.testing.assert_allclose(for_loop(carry), want, rtol=1e-6)
+    np.testing.assert_allclose(while_loop(carry, 3), want, rtol=1e-6)
+
+
 def test_ys_that_are_inputs_constants_or_repeated():
     w = jnp.arange(3.0)
 
