@@ -86,7 +86,7 @@ def check_donation(program: Program) -> None:
     views = [np.asarray(x) for x in arrays]
     compare(program, function(*arrays), inputs, "donated and seen")
     for view, x in zip(views, inputs, strict=True):
-        np.testing.assert_array_equal(view, x)
+        assert view.tobytes() == np.asarray(x).tobytes()  # NumPy knows no nan of bfloat16
 
 
 def _fresh_array(x: Any) -> Any:
