@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base.util import safe_zip
+from gpuflow.compiler.program import inline
 from gpuflow.control.scan_fission import copy_program
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn
@@ -30,7 +31,9 @@ def unroll_scan(bind: BindScan, eqn: Eqn, build: Any) -> Sequence[Atom] | None:
     avals = [atom.aval for atom in eqn.inputs]
 
     def make() -> ClosedJaxpr:
-        return trace_closed(lambda *operands: _unrolled(bind, operands, **params), avals)
+        made = trace_closed(lambda *operands: _unrolled(bind, operands, **params), avals)
+        # Iterations that stand outside of the loop may not bring calls of jit there.
+        return ClosedJaxpr(inline(made.jaxpr), made.consts)
 
     return copy_program(build, body.jaxpr.memo(key, make), eqn.inputs)
 

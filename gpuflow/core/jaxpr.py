@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
+import numpy as np
+
 from gpuflow.base.dtypes import canonicalize
 from gpuflow.base.util import SourceLine, safe_zip
-from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.aval import ShapedArray, aval_of, register_value_type
 from gpuflow.core.primitive import Primitive
 
 
@@ -46,17 +48,29 @@ class Literal:
 
     @property
     def operand(self) -> Any:
-        """The value as an operand of bind: one of weak type is a Python number again."""
+        """The value as an operand of bind: one of weak type is a Python number again.
+
+        The compiler counts in int64 whatever the settings say: such a literal is itself the
+        operand, as its value alone would become an int32.
+        """
         if self.aval.weak_type:
             number = self.value.item()
             if aval_of(number) is self.aval:
                 return number
-        return self.value
+        return self.value if aval_of(self.value).dtype == self.aval.dtype else self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.value, dtype or self.aval.dtype)
 
     def __repr__(self) -> str:
         return f"{self.value}:{self.aval}"
 
 
+def _literal_aval(literal: Literal) -> ShapedArray:
+    return literal.aval
+
+
+register_value_type(Literal, _literal_aval)
 Atom = Var | Literal
 
 

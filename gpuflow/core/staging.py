@@ -78,7 +78,7 @@ class StagingTrace(Trace):
                 check_fits(value, aval.dtype)
             with np.errstate(all="ignore"):  # a float64 may be infinite in float32
                 return Literal(np.asarray(value).astype(aval.dtype)[()], aval)
-        return self._const(value)
+        return value if type(value) is Literal else self._const(value)
 
     def _const(self, value: Any) -> Var | Literal:
         if isinstance(value, Tracer) and value._trace.finished:

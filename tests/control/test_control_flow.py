@@ -90,6 +90,29 @@ def test_scan_swaps_carries():
     np.testing.assert_allclose(np.transpose(got[1]), ys)
 
 
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_unrolled_bodies_that_call_jit_and_update(length):
+    """The rest that stands outside of the loop held calls of jit, and int64 numbers as int32."""
+    scale = gf.jit(lambda v: jnp.sin(v) * 2)
+
+    def body(carry, i):
+        row = lax.dynamic_update_slice(carry, scale(carry[:1]), (i,))
+        return row.at[i + 1].set(1.0, mode="drop"), i * i
+
+    def run(places, unroll):
+        outs = lax.scan(body, jnp.arange(6.0), places, unroll=unroll)
+        return outs[0]
+
+    places = np.array([3, 0, 5, 1, 2])[:length]
+    want = np.arange(6.0)
+    for i in places:
+        want[i] = np.sin(want[0]) * 2
+        want[i + 1 : i + 2] = 1
+    for unroll in (1, 2):
+        got = gf.jit(gf.vmap(lambda p, n=unroll: run(p, n)))(np.stack([places, places]))
+        np.testing.assert_allclose(got, [want, want], rtol=1e-5)
+
+
 def test_one_value_is_the_next_of_two_carries():
     """It was computed into the memory of the second one and looked for in that of the first."""
 

@@ -153,7 +153,7 @@ def test_products_of_updated_xs_stay_in_the_loop():
     want, wanted = np.zeros((2, 2)), []
     for x in XS.astype(np.float64):
         wanted.append(want)
-        row = x + [[1], [0]]
+        row = np.add(x, [[1], [0]])
         want = np.tanh(want + row @ row.T)
     np.testing.assert_allclose(h, want, atol=1e-6)
     np.testing.assert_allclose(ys, np.stack(wanted), atol=1e-6)
