@@ -20,7 +20,8 @@ from gpuflow.core.rules import AxisData, Zero
 from gpuflow.ops.axes import move_axis, reshape
 from gpuflow.ops.comparison import eq
 from gpuflow.ops.convert import convert, convert_element_type
-from gpuflow.ops.layout import iota, slice_in_dim
+from gpuflow.ops.counting import iota
+from gpuflow.ops.layout import slice_in_dim
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.zeros import instantiate, zeros_of
 from gpuflow.transforms.batching import batch_flat

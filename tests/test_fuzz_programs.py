@@ -27,7 +27,7 @@ from fuzzing.checks import (
     fuzz,
 )
 from fuzzing.programs import from_json
-from fuzzing.strategy import control_programs, programs
+from fuzzing.strategy import control_programs, programs, reducing_programs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,6 +62,12 @@ def test_jit_agrees_with_eager(program):
 @fuzz(8)
 @given(programs(most_steps=8))
 def test_donation_changes_nothing(program):
+    check_donation(program)
+
+
+@fuzz(12)
+@given(reducing_programs())
+def test_donation_to_reductions_changes_nothing(program):
     check_donation(program)
 
 

@@ -54,6 +54,20 @@ def _share(name: str, default: float) -> float:
     return value
 
 
+CPU_TARGETS = ("native", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+
+
+def _choice(name: str, choices: tuple[str, ...]) -> str:
+    """One of ``choices``; the first is the default."""
+    text = os.environ.get(name) or choices[0]
+    if text not in choices:
+        raise ValueError(
+            f"[config] {name} must be one of {', '.join(choices)}; got {text!r}. "
+            f"Fix: export {name}={choices[0]}."
+        )
+    return text
+
+
 def _cpu_count() -> int:
     try:
         return len(os.sched_getaffinity(0))
@@ -73,6 +87,7 @@ class Environment:
     platform: str = ""
     cpu_devices: int = 1
     num_threads: int = 1
+    cpu_target: str = "native"
     cache_folder: Path = Path()
     cache_limit: int = 1 << 30
     debug: int = 0
@@ -90,6 +105,7 @@ def read_environment() -> Environment:
         platform=os.environ.get("GPUFLOW_PLATFORM", ""),
         cpu_devices=_integer("GPUFLOW_CPU_DEVICES", 1, 1),
         num_threads=_integer("GPUFLOW_NUM_THREADS", _cpu_count(), 1),
+        cpu_target=_choice("GPUFLOW_CPU_TARGET", CPU_TARGETS),
         cache_folder=Path(folder) if folder else _default_cache_folder(),
         cache_limit=_integer("GPUFLOW_CACHE_LIMIT", 1 << 30, 0),
         debug=_integer("GPUFLOW_DEBUG", 0, 0),

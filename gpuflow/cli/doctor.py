@@ -77,6 +77,7 @@ def machine() -> Iterator[tuple[str, str]]:
     yield "processor", processor_name()
     yield "system", platform.platform()
     yield "platform asked for", environment.platform or "none (GPUFLOW_PLATFORM is not set)"
+    yield "processor target", environment.cpu_target
     yield "threads", f"{environment.num_threads} of {os.cpu_count()} cores"
     yield "virtual devices", str(environment.cpu_devices)
     mathematics = "found" if can_load("libmvec.so.1") else "not found: math runs as scalar code"

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-import numpy as np
-
 from gpuflow.base.config import config
 from gpuflow.compiler.buffers import with_memory
 from gpuflow.compiler.donation import InPlace, choose_in_place, last_readers
@@ -19,9 +17,7 @@ from gpuflow.compiler.fuse import Group, describe_program
 from gpuflow.compiler.lower import (
     KernelCall,
     Lowered,
-    can_be_segmented,
     lower_with_accesses,
-    segmented,
 )
 from gpuflow.compiler.plan import (
     CallStep,
@@ -32,22 +28,20 @@ from gpuflow.compiler.plan import (
     Programs,
     ProgramStep,
     Step,
-    overwrites_of,
-    reads_of,
+    memory,
     workspace_bytes,
-    writes_of,
 )
 from gpuflow.compiler.recipe_maker import make_recipe
 from gpuflow.compiler.recipes import BoundSizes, Recipe, Symbols, check_same
+from gpuflow.compiler.segments import join_equal, with_launches
 from gpuflow.compiler.space import Program, Space
 from gpuflow.compiler.target import PLAIN_TARGET, Target
 from gpuflow.compiler.templates import Template, alias_positions
 from gpuflow.compiler.updates import Given
-from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Branch, HostCall, Layout, Loop, Update
 from gpuflow.core.views import contiguous
-from gpuflow.kir.text import kernel_text
+from gpuflow.kir.in_place import overwritten_early
 
 _MOST_RECIPES = 64  # of one group: a class of sizes each
 
@@ -80,7 +74,7 @@ def bind(
             call = binder.call(number, group)
             eqns = tuple([jaxpr.eqns[e] for e in group.members])
             steps.append(KernelStep(call.kernel, (call,), eqns))
-    steps = _merge_equal_maps(steps)
+    steps = join_equal(steps)
     outputs, copies = _outputs(program, into_given)
     steps = [prepared(step, target) for step in (*steps, *copies)]
     plan = Plan(
@@ -154,7 +148,12 @@ class _Binder:
         assert group.space is not None
         space = _with_sizes(self.whole, group.space)
         in_place = choose_in_place(self.whole, space, number, self.last, dict(self.free))
-        return space, in_place, lower_with_accesses(self.whole, space, in_place)
+        lowered = lower_with_accesses(self.whole, space, in_place)
+        early = overwritten_early(lowered[0].kernel)
+        if early:
+            in_place = in_place.without([lowered[1].accesses[e.operand].buffer for e in early])
+            lowered = lower_with_accesses(self.whole, space, in_place)
+        return space, in_place, lowered
 
     @cached_property
     def _is_like_template(self) -> bool:
@@ -169,22 +168,10 @@ class _Binder:
 
 def prepared(step: Step, target: Target) -> Step:
     """The step with what its platform runs for it, and the memory that this needs."""
-    if isinstance(step, KernelStep) and len(step.calls) == 1:
-        scratch: list[Var] = []
-
-        def allocate(count: int) -> Var:
-            scratch.append(_memory(count))
-            return scratch[-1]
-
-        launches = target.launches(step.calls[0], allocate)
-        return KernelStep(step.kernel, step.calls, step.eqns, launches, tuple(scratch))
+    if isinstance(step, KernelStep):
+        return with_launches(step, target)
     count = target.workspace_bytes(step) if isinstance(step, CallStep) else 0
-    return replace(step, workspace=_memory(count)) if count else step
-
-
-def _memory(count: int) -> Var:
-    """A buffer of so many bytes."""
-    return Var(ShapedArray((count,), np.uint8))
+    return replace(step, workspace=memory(count)) if count else step
 
 
 def _updated_inputs(program: Program) -> dict[Var, Var]:
@@ -221,7 +208,8 @@ def _with_sizes(program: Program, space: Space) -> Space:
 def _operand(program: Program, atom: Atom) -> Operand:
     if type(atom) is Literal:
         return Operand(None, None, atom.aval, atom.value)
-    return Operand(*program.place(atom), atom.aval)
+    buffer, view = program.place(atom)
+    return Operand(buffer, view, atom.aval)
 
 
 def _call_steps(program: Program, eqn: Eqn, programs: Programs) -> list[Step]:
@@ -237,7 +225,7 @@ def _call_steps(program: Program, eqn: Eqn, programs: Programs) -> list[Step]:
             row_major = Var(operand.aval)
             copies.append(CopyStep(operand, row_major))
             operands[k] = Operand(row_major, contiguous(operand.aval.shape), operand.aval)
-    workspace = _memory(workspace_bytes(eqn, programs[eqn]))
+    workspace = memory(workspace_bytes(eqn, programs[eqn]))
     return [*copies, ProgramStep(eqn, tuple(operands), programs[eqn], workspace)]
 
 
@@ -281,39 +269,3 @@ def _outputs(
             taken.add(atom)
             outputs.append(atom)
     return tuple(outputs), copies
-
-
-def _merge_equal_maps(steps: Sequence[Step]) -> list[Step]:
-    """Run equal one-axis maps that do not depend on each other as one segmented step.
-
-    A step may join an earlier equal one if nothing between them feeds it; the joined step runs
-    where the later one stood, if nothing between reads the earlier one's results.
-    """
-    result: list[Step | None] = list(steps)
-    last: dict[str, int] = {}
-    for position, step in enumerate(steps):
-        if not isinstance(step, KernelStep) or not can_be_segmented(step.kernel):
-            continue
-        text = kernel_text(step.kernel)
-        earlier = last.get(text)
-        last[text] = position
-        if earlier is None:
-            continue
-        first = result[earlier]
-        assert isinstance(first, KernelStep)
-        written = set(writes_of(first))
-        between = [other for other in result[earlier + 1 : position + 1] if other is not None]
-        if any(written & set(reads_of(other)) for other in between):
-            continue
-        if any(set(reads_of(first)) & set(overwrites_of(other)) for other in between):
-            continue
-        result[earlier] = None
-        merged = KernelStep(step.kernel, (*first.calls, *step.calls), (*first.eqns, *step.eqns))
-        result[position] = merged
-    return [_as_segmented(step) for step in result if step is not None]
-
-
-def _as_segmented(step: Step) -> Step:
-    if isinstance(step, KernelStep) and len(step.calls) > 1:
-        return replace(step, kernel=segmented(step.kernel))
-    return step

@@ -13,7 +13,6 @@ program: whatever is wrong with the folder costs one warning and a build in memo
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import tempfile
@@ -25,10 +24,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuflow.base.errors import CacheWarning
+from gpuflow.base.lazy import LazyModule
 from gpuflow.compiler.cache_size import trim
+
+if TYPE_CHECKING:
+    from importlib import metadata
+else:
+    metadata = LazyModule("importlib.metadata")
 
 _WRITES_BETWEEN_LOOKS = 256  # at the folder's size; a process looks after its first write
 
@@ -69,8 +74,8 @@ class CacheStats:
 def version_of(package: str) -> str:
     """The version of an installed package, without importing it; "none" if it is missing."""
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return "none"
 
 

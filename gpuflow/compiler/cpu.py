@@ -18,15 +18,17 @@ from gpuflow.compiler import (
     cpu_names,
     cpu_narrow,
     cpu_narrow_rows,
+    cpu_places,
     cpu_polynomials,
     cpu_printer,
     cpu_rows,
+    cpu_target,
     cpu_text,
     cpu_tiles,
     printer,
 )
 from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest, version_of
-from gpuflow.compiler.cpu_build import LoadedKernel, Object, build_cpu, host_identity, load_cpu
+from gpuflow.compiler.cpu_build import LoadedKernel, Object, build_cpu, load_cpu, target_identity
 from gpuflow.compiler.cpu_column import ColumnPrinter
 from gpuflow.compiler.cpu_narrow_rows import NarrowRowPrinter
 from gpuflow.compiler.cpu_printer import NARROW_ROWS, CpuPrinter
@@ -34,7 +36,7 @@ from gpuflow.compiler.cpu_rows import keep_row_values
 from gpuflow.compiler.cpu_tiles import TilePrinter
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.printer import Source
-from gpuflow.kir import nodes, scalar, walk
+from gpuflow.kir import nodes, places, scalar, walk
 from gpuflow.kir.nodes import Kernel, Mode, remembered
 from gpuflow.kir.text import kernel_text
 from gpuflow.kir.verify import verify
@@ -42,6 +44,7 @@ from gpuflow.kir.verify import verify
 # The modules that decide what a kernel's text becomes; nodes lays out the argument block.
 _EMITTERS = (
     nodes,
+    places,
     scalar,
     walk,
     printer,
@@ -56,8 +59,10 @@ _EMITTERS = (
     cpu_names,
     cpu_narrow,
     cpu_narrow_rows,
+    cpu_places,
     cpu_polynomials,
     cpu_coefficients,
+    cpu_target,
     cpu_text,
     cpu_tiles,
     cpu_build,
@@ -89,7 +94,7 @@ def cache_parts() -> tuple[str, ...]:
     """What a CPU kernel's code depends on besides its text."""
     versions = (version_of("numba"), version_of("llvmlite"))
     settings = " ".join(config.environment.numba)
-    return ("cpu", source_digest(_EMITTERS), *versions, host_identity(), settings)
+    return ("cpu", source_digest(_EMITTERS), *versions, target_identity(), settings)
 
 
 def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> LoadedKernel:

@@ -15,16 +15,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import llvmlite.binding as llvm
 import llvmlite.ir as ir
 
+from gpuflow.base.lazy import LazyModule
 from gpuflow.compiler import cpu_libm
 from gpuflow.compiler.cpu_intrinsics import Intrinsics
 from gpuflow.compiler.cpu_llvm import host_machine, imports, object_code, optimized
+from gpuflow.compiler.cpu_target import cpu_target
 from gpuflow.compiler.cpu_text import Unsupported, module_of
 from gpuflow.compiler.printer import Source
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
+else:
+    llvm = LazyModule("llvmlite.binding")
 
 # Products and sums may be contracted, as in XLA; nothing that hides nan, inf or -0.0.
 _OPTIONS = {"nopython": True, "fastmath": {"contract"}, "error_model": "numpy"}
@@ -102,7 +108,12 @@ def build_with_numba(source: Source) -> Object:
     toolkit = _load_numba()
     with toolkit.compiler_lock:
         library, entry = _compile(toolkit, source)
-        return Object(library._get_compiled_object(), entry, imports(library._final_module))
+        module = library._final_module
+        if cpu_target().name == "native":
+            return Object(library._get_compiled_object(), entry, imports(module))
+        # Numba knows one processor, which its passes have seen; the instructions are ours.
+        copied = llvm.parse_assembly(str(module), llvm.create_context())
+        return Object(object_code(copied, host_machine()), entry, imports(module))
 
 
 def assembly(source: Source) -> str:
@@ -225,7 +236,7 @@ def load_cpu(built: Object) -> LoadedKernel:
 
 
 @cache
-def host_identity() -> str:
+def target_identity() -> str:
     """What, besides the text and the compilers' versions, decides about the object code."""
-    features = llvm.get_host_cpu_features().flatten()
-    return json.dumps([llvm.get_host_cpu_name(), features, cpu_libm.library_identity()])
+    target = cpu_target()
+    return json.dumps([target.cpu, target.flags, cpu_libm.library_identity()])

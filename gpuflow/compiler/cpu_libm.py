@@ -13,12 +13,18 @@ from __future__ import annotations
 import ctypes
 import platform
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import llvmlite.binding as llvm
 import llvmlite.ir as ir
 
+from gpuflow.base.lazy import LazyModule
 from gpuflow.compiler.cpu_emit import Instruction, Lane
+from gpuflow.compiler.cpu_target import cpu_target
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
+else:
+    llvm = LazyModule("llvmlite.binding")
 
 # Functions of kir.scalar (and fmod): the C name and the number of arguments.
 FUNCTIONS = {
@@ -52,10 +58,11 @@ FUNCTIONS = {
 }
 _PREFIX = "gpuflow_"
 
-# Letter of the vector function ABI and the width of its registers in bits, by machine.
+# Letter of the vector function ABI, the width of its registers in bits and what of LLVM's features
+# passes them, by machine. Code without such registers would pass its arguments elsewhere.
 _VARIANTS = {
-    "x86_64": (("e", 512), ("d", 256), ("c", 256), ("b", 128)),
-    "aarch64": (("n", 128),),
+    "x86_64": (("e", 512, "avx512f"), ("d", 256, "avx2"), ("c", 256, "avx"), ("b", 128, "sse2")),
+    "aarch64": (("n", 128, ""),),
 }
 
 
@@ -94,12 +101,13 @@ def resolve(symbol: str) -> int | None:
 
 @cache
 def _widths(is_double: bool) -> tuple[tuple[str, int], ...]:
-    """The letters of this processor's vector variants, with their numbers of lanes."""
-    widths = _VARIANTS.get(platform.machine(), ())
-    # The others have stand-ins in glibc for processors without their registers.
-    if not llvm.get_host_cpu_features().get("avx512f"):
-        widths = tuple((letter, register) for letter, register in widths if register < 512)
-    return tuple((letter, register // (64 if is_double else 32)) for letter, register in widths)
+    """The letters of the target's vector variants, with their numbers of lanes."""
+    features = cpu_target().features
+    return tuple(
+        (letter, register // (64 if is_double else 32))
+        for letter, register, feature in _VARIANTS.get(platform.machine(), ())
+        if not feature or feature in features
+    )
 
 
 @cache

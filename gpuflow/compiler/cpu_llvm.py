@@ -8,19 +8,31 @@ where llvmlite is built as it is today; elsewhere they wait for one another.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-import llvmlite.binding as llvm
-from llvmlite.binding import ffi
+from gpuflow.base.lazy import LazyModule
+from gpuflow.compiler.cpu_target import cpu_target
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
+else:
+    llvm = LazyModule("llvmlite.binding")
 
 
 def host_machine() -> Any:
-    """LLVM's description of this processor, to emit or link code for it."""
+    """LLVM's description of the processor to emit or link code for; see ``cpu_target``.
+
+    Whoever builds or links starts here.
+    """
+    _let_forks_wait()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
+    target = cpu_target()
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), jit=True
+        cpu=target.cpu, features=target.flags, jit=True
     )
 
 
@@ -58,15 +70,15 @@ def object_code(module: Any, machine: Any) -> bytes:
     Raises:
         RuntimeError: LLVM cannot emit it.
     """
-    with ffi.OutputString() as complaint:
+    with llvm.ffi.OutputString() as complaint:
         buffer = _unlocked("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, complaint)
         if not buffer:
             raise RuntimeError(str(complaint))
     try:
-        start = ffi.lib.LLVMPY_GetBufferStart(buffer)
-        return ctypes.string_at(start, ffi.lib.LLVMPY_GetBufferSize(buffer))
+        start = llvm.ffi.lib.LLVMPY_GetBufferStart(buffer)
+        return ctypes.string_at(start, llvm.ffi.lib.LLVMPY_GetBufferSize(buffer))
     finally:
-        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+        llvm.ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 def imports(module: Any) -> tuple[str, ...]:
@@ -75,7 +87,21 @@ def imports(module: Any) -> tuple[str, ...]:
     return tuple(sorted(name for name in declared if not name.startswith("llvm.")))
 
 
+@cache
+def _let_forks_wait() -> None:
+    """From now on, fork only while no other thread holds llvmlite's lock.
+
+    A child has the forking thread alone: a lock that another one held would stay locked in it, and
+    LLVM's own state might be half changed.
+    """
+    lock = getattr(getattr(llvm.ffi.lib, "_lock", None), "_lock", None)
+    if lock is not None and hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+        )
+
+
 def _unlocked(name: str) -> Callable[..., Any]:
     """A function of llvmlite's library, without the lock around it where that can be had."""
-    function = getattr(ffi.lib, name)
+    function = getattr(llvm.ffi.lib, name)
     return getattr(function, "_cfn", function)

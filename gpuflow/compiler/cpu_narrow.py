@@ -7,14 +7,12 @@ the processor has it; all others share one formula over their exponent, mantissa
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
-from functools import cache
 
-import llvmlite.binding as llvm
 import llvmlite.ir as ir
 
 from gpuflow.compiler.cpu_emit import Lane, cast, select
+from gpuflow.compiler.cpu_target import cpu_target
 
 
 @dataclass(frozen=True)
@@ -77,18 +75,11 @@ def code_dtype(storage: str) -> str:
     return "uint8" if storage.startswith("float8") else "uint16"
 
 
-@cache
-def _has_half() -> bool:
-    if platform.machine() in ("x86_64", "AMD64"):
-        return bool(llvm.get_host_cpu_features().get("f16c"))
-    return platform.machine() in ("aarch64", "arm64")
-
-
 def narrow(x: Lane, storage: str) -> Lane:
     """Round a float32 to a narrow float; its code as an unsigned integer."""
     if storage == "bfloat16":
         return _narrow_bfloat16(x)
-    if storage == "float16" and _has_half():
+    if storage == "float16" and cpu_target().has_half:
         half = x.builder.fptrunc(x.value, ir.HalfType())
         return Lane(x.builder, x.builder.bitcast(half, ir.IntType(16)), "uint16")
     return cast(narrow_by_bits(x, FORMATS[storage]), code_dtype(storage))
@@ -98,7 +89,7 @@ def widen(code: Lane, storage: str) -> Lane:
     """The float32 of a narrow float's code."""
     if storage == "bfloat16":
         return (cast(code, "uint32") << 16).bitcast("float32")
-    if storage == "float16" and _has_half():
+    if storage == "float16" and cpu_target().has_half:
         half = code.builder.bitcast(code.value, ir.HalfType())
         return Lane(code.builder, code.builder.fpext(half, ir.FloatType()), "float32")
     return widen_by_bits(cast(code, "uint32"), FORMATS[storage])

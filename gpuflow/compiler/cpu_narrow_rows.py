@@ -28,6 +28,7 @@ from gpuflow.kir.nodes import (
     Store,
     Stride,
 )
+from gpuflow.kir.places import finds_first_largest
 from gpuflow.kir.scalar import EXPENSIVE, compute_dtype
 from gpuflow.kir.walk import statements
 
@@ -57,7 +58,7 @@ def _is_worth_it(loop: Reduce | For) -> bool:
     """Whether a loop over a row takes longer than to turn the row; additions alone do not."""
     if isinstance(loop, Reduce):
         pairs = zip(combine_functions(loop) or (), loop.outs, strict=False)
-        if any(is_ordered(fn, out) for fn, out in pairs):
+        if finds_first_largest(loop) or any(is_ordered(fn, out) for fn, out in pairs):
             return True
     return any(isinstance(s, Apply) and s.fn in EXPENSIVE for s in statements(loop.body))
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from gpuflow.compiler.cache import Entry, KernelCache, cache_key, version_of
-from gpuflow.compiler.cpu_build import host_identity, link_symbols
+from gpuflow.compiler.cpu_build import link_symbols, target_identity
 from gpuflow.compiler.cpu_llvm import host_machine, object_code, optimized
 
 _FOLDER = Path(__file__).parent / "native"
 _CORE = ("pool.ll", "execute.ll", "blocks.ll")
 _CORE_SYMBOLS = (
     "gf_pool_reset", "gf_dispatch", "gf_worker", "gf_stop", "gf_execute", "gf_call", "gf_copy",
+    "gf_segments",
 )  # fmt: skip
 # How BLAS takes alpha and beta for each letter: complex ones by address.
 _PRODUCTS = {
@@ -149,7 +150,7 @@ def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
     Returns:
         The addresses of its functions.
     """
-    key = cache_key(module.text, ("native", version_of("llvmlite"), host_identity()))
+    key = cache_key(module.text, ("native", version_of("llvmlite"), target_identity()))
 
     def build() -> Entry:
         return Entry(_compile(module.text), "o", module.text, "native", module.imports)

@@ -18,11 +18,7 @@ fused multiply-add it is up to 0.4 more.
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Callable, Sequence
-from functools import cache
-
-import llvmlite.binding as llvm
 
 from gpuflow.compiler import cpu_libm
 from gpuflow.compiler.cpu_coefficients import (
@@ -43,16 +39,14 @@ from gpuflow.compiler.cpu_coefficients import (
     TANH,
 )
 from gpuflow.compiler.cpu_emit import Lane, cast, llvm_type, polynomial, select
+from gpuflow.compiler.cpu_target import cpu_target
 
 _LOG2_E = 1 / math.log(2)
 
 
-@cache
 def has_fused_multiply_add() -> bool:
     """Whether the processor rounds ``a * b + c`` once in one instruction."""
-    if platform.machine() in ("x86_64", "AMD64"):
-        return bool(llvm.get_host_cpu_features().get("fma"))
-    return platform.machine() in ("aarch64", "arm64")
+    return cpu_target().has_fused_multiply_add
 
 
 def _abs(x: Lane) -> Lane:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from gpuflow.compiler import cpu_places
 from gpuflow.compiler.printer import FLOATS, NumbaPrinter, combine_functions
 from gpuflow.kir.nodes import Argument, Axis, Kernel, Mode, Operand, Reduce, Value, arguments
 
@@ -21,6 +22,9 @@ SUM_BLOCK = 1 << SUM_BLOCK_BITS
 NARROW_ROWS = "narrow_row"  # the kind of a row kernel whose rows are turned, see NarrowRowPrinter
 SHORT_ROWS = "short_row"  # the kind of a row kernel whose rows are a few vectors long
 
+# The smallest exact extent of which a loop is vectorized as such; shorter ones are written out. A
+# reduction of a few elements costs more in a vector than one after the other.
+_SHORTEST_VECTORS = {"map": 3, "row": 8}
 
 # The integers as which floats are ordered.
 ORDERED = {"float32": "int32", "float64": "int64"}
@@ -43,6 +47,7 @@ class CpuPrinter(NumbaPrinter):
     comment = "A gpuflow kernel for the CPU; compiler/cpu_names.py defines the names."
 
     def __init__(self, kernel: Kernel) -> None:
+        assert not kernel.segmented, "gf_segments runs the kernel itself, once for each segment"
         super().__init__(kernel)
         memory = [o for o in kernel.operands if o.mode in (Mode.IN, Mode.OUT, Mode.INOUT)]
         written = [o.name for o in memory if o.mode is not Mode.IN]
@@ -68,8 +73,7 @@ class CpuPrinter(NumbaPrinter):
         return f"kernel_{self.kernel.name}"
 
     def signature(self) -> str:
-        first = "table" if self.kernel.segmented else "words"
-        return f"def {self.function_name()}({first}, lo, hi):"
+        return f"def {self.function_name()}(words, lo, hi):"
 
     def unpack(self) -> None:
         for place, argument in enumerate(arguments(self.kernel)):
@@ -92,38 +96,43 @@ class CpuPrinter(NumbaPrinter):
 
     def entry(self) -> None:
         self.emit("use_wide_registers()")
-        if not self.kernel.segmented:
-            super().entry()
-            return
-        # The table is [segments, start_0, words_0, start_1, words_1, ..., total].
-        self.emit("segments = word_int64(table, 0)")
-        with self.indented("for segment in range(segments):"):
-            self.emit("start = word_int64(table, 1 + 2 * segment)")
-            self.emit("end = word_int64(table, 3 + 2 * segment)")
-            with self.indented("if start < hi and lo < end:"):
-                self.emit("words = word_pointer(table, 2 + 2 * segment)")
-                self.emit("first = max_int64(lo - start, 0)")
-                self.emit("last = min_int64(hi, end) - start")
-                super().entry()
+        super().entry()
 
     def span(self, axis: Axis) -> tuple[str, str]:
         """The first point of an axis that this call runs, and the end."""
         if axis.name != self.split_axis:
             return "0", self.names.extent(axis)
-        return ("first", "last") if self.kernel.segmented else ("lo", "hi")
+        return "lo", "hi"
 
     def split_loop(self, axis: Axis) -> str:
         return f"for {axis.name} in range({', '.join(self.span(axis))}):"
 
     def inner_loop(self, axis: Axis) -> str:
-        if self.kernel.kind == SHORT_ROWS and axis is self.kernel.axes[-1]:
+        if self._is_short(axis):
             return f"for {axis.name} in range(0, {self.names.extent(axis)}, 1):"
         return super().inner_loop(axis)
+
+    def _is_short(self, axis: Axis) -> bool:
+        """Whether a loop over an axis takes one vector at a time."""
+        if axis is not self.kernel.axes[-1]:
+            return False
+        if axis.exact is None:
+            return self.kernel.kind == SHORT_ROWS
+        fewest = _SHORTEST_VECTORS.get(self.kernel.kind)
+        return fewest is not None and axis.exact >= fewest
+
+    def span_loop(self, name: str, span: str) -> str:
+        """The head of a loop over a part of the innermost axis; ``span`` is "first, last"."""
+        step = ", 1" if self.kernel.kind == SHORT_ROWS else ""
+        return f"for {name} in range({span}{step}):"
 
     def reduce(self, s: Reduce) -> None:
         functions = combine_functions(s)
         if functions is None:
-            self.serial_reduce(s)
+            if cpu_places.can_search(self.kernel, s):
+                cpu_places.search(self, s)
+            else:
+                self.serial_reduce(s)
             return
         running = self.open_running(s, functions)
         if any(fn in ("add", "mul") and o.dtype in FLOATS for fn, o in self.pairs(s, functions)):

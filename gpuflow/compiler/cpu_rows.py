@@ -30,7 +30,7 @@ from gpuflow.kir.nodes import (
     Value,
 )
 from gpuflow.kir.scalar import EXPENSIVE
-from gpuflow.kir.walk import all_uses, results_of
+from gpuflow.kir.walk import all_uses, results_of, statements
 
 
 def keep_row_values(kernel: Kernel) -> Kernel:
@@ -83,23 +83,28 @@ def _kept(kernel: Kernel, items: tuple[Statement, ...]) -> tuple[tuple[Statement
     if pair is None:
         return None
     here, there = pair
-    operand = _row_for(kernel, last, there)
+    loop = replace(last, body=_without(last.body, there))
+    operand = _row_for(kernel, last, there, (*items[places[-1] + 1 : -1], loop))
     if operand is None:
         return None
     body = reduce.body
     reduce = replace(reduce, body=replace(body, body=(*body.body, Store(operand, here))))
-    loop = replace(last, body=_reading(last.body, there, operand))
+    # It is read before the row is overwritten.
+    loop = replace(loop, body=replace(loop.body, body=(Load(there, operand), *loop.body.body)))
     return (*items[: places[-1]], reduce, *items[places[-1] + 1 : -1], loop), operand
 
 
-def _row_for(kernel: Kernel, loop: For, value: Value) -> str | None:
-    """A contiguous row of the value's dtype that the loop writes, and nothing else uses."""
+def _row_for(
+    kernel: Kernel, loop: For, value: Value, later: tuple[Statement, ...]
+) -> str | None:
+    """A contiguous row of the value's dtype that the loop writes, and nothing ``later`` reads."""
     place = [axis.name for axis in kernel.axes].index(loop.axis or "")
     stored = {s.operand for s in loop.body.body if isinstance(s, Store) and s.offset is None}
+    read = {s.operand for s in statements(Block(body=later)) if isinstance(s, Load)}
     for operand in kernel.operands:
         is_row = operand.strides[place : place + 1] == (Stride.UNIT,)
-        fits = operand.mode is Mode.OUT and operand.dtype == value.dtype
-        if operand.name in stored and is_row and fits:
+        is_free = operand.mode in (Mode.OUT, Mode.INOUT) and operand.name not in read
+        if operand.name in stored and is_row and is_free and operand.dtype == value.dtype:
             return operand.name
     return None
 
@@ -159,9 +164,9 @@ class _Keys:
         return ("other", id(statement))
 
 
-def _reading(block: Block, value: Value, operand: str) -> Block:
-    """The block with the value loaded, before the row is overwritten, and nothing left over."""
-    items = [Load(value, operand), *(s for s in block.body if value not in results_of(s))]
+def _without(block: Block, value: Value) -> Block:
+    """The block without the statement that makes a value, and nothing left over."""
+    items = [s for s in block.body if value not in results_of(s)]
     used: set[int] = set()
     kept = []
     for statement in reversed(items):

@@ -206,7 +206,8 @@ class _Function:
         counter.add_incoming(following, builder.block)
         back = builder.branch(head)
         if len(span.args) == 3:
-            back.set_metadata("llvm.loop", _one_vector_at_a_time(builder.module))
+            is_known = isinstance(last.value, ir.Constant)
+            back.set_metadata("llvm.loop", _one_vector_at_a_time(builder.module, is_known))
         builder.position_at_end(after)
         del self.fixed[name]
         if hidden is not None:
@@ -335,13 +336,15 @@ class _Function:
         )
 
 
-def _one_vector_at_a_time(module: ir.Module) -> Any:
+def _one_vector_at_a_time(module: ir.Module, is_known: bool) -> Any:
     """The mark of a loop that is too short to work on several vectors at once.
 
-    The text writes the step of such a loop's range: 1.
+    The text writes the step of such a loop's range: 1. A loop whose length is known is not unrolled
+    either: LLVM would write out all of its turns before it looks for vectors in loops.
     """
-    hint = ["llvm.loop.interleave.count", ir.Constant(ir.IntType(32), 1)]
-    parts = [module.add_metadata([str(len(module.metadata))]), module.add_metadata(hint)]
+    hints = [["llvm.loop.interleave.count", ir.Constant(ir.IntType(32), 1)]]
+    hints += [["llvm.loop.unroll.disable"]] if is_known else []
+    parts = [module.add_metadata([str(len(module.metadata))]), *map(module.add_metadata, hints)]
     mark = module.add_metadata(parts)
     mark.operands = (mark, *parts[1:])  # LLVM wants a node that names itself
     return mark

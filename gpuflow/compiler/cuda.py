@@ -13,7 +13,7 @@ from gpuflow.compiler.cuda_full import FullPrinter
 from gpuflow.compiler.cuda_groups import GroupPrinter
 from gpuflow.compiler.cuda_printer import CudaPrinter
 from gpuflow.compiler.cuda_schedule import Launch, schedule_cuda
-from gpuflow.compiler.cuda_segments import SegmentPrinter
+from gpuflow.compiler.cuda_segments import FullSegmentPrinter, SegmentPrinter
 from gpuflow.compiler.cuda_vectors import VectorPrinter
 from gpuflow.kir.nodes import Kernel
 
@@ -60,7 +60,7 @@ def print_scheduled(kernel: Kernel, launch: Launch) -> CudaSource:
 
 def _printer(kernel: Kernel, launch: Launch) -> CudaPrinter:
     if launch.strategy == "full":
-        return FullPrinter(kernel, launch)
+        return (FullSegmentPrinter if launch.segmented else FullPrinter)(kernel, launch)
     if launch.strategy in ("row", "column"):
         return GroupPrinter(kernel, launch)
     if launch.segmented:

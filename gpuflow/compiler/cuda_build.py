@@ -8,6 +8,7 @@ is bytes that can be cached on disk and loaded without importing Numba.
 
 from __future__ import annotations
 
+import linecache
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,8 @@ class CudaObject:
     """One built kernel.
 
     Attributes:
-        ptx: normalised PTX text; two builds of one source give equal text.
+        ptx: normalised PTX text; two builds of one source give equal text. Its ``.loc`` lines say
+            which line of the source each instruction comes from.
         cubin: machine code for exactly one architecture.
         entry: name of the kernel in both.
         registers: registers per thread.
@@ -91,19 +93,31 @@ def compile_ptx(
     types = tuple(_numba_type(numba_cuda.types, name) for name in signature)
     with _COMPILE_LOCK, _without_device(numba_cuda.dispatcher, compute_capability):
         namespace = source_namespace(numba_cuda)
-        exec(compile(source, f"<gpuflow {entry}>", "exec"), namespace)
-        ptx, _ = numba_cuda.cuda.compile(
-            namespace[entry],
-            types,
-            device=False,
-            abi="numba",
-            cc=compute_capability,
-            output="ptx",
-            fastmath=False,
-            launch_bounds=launch_bounds,
-        )
+        with _readable_source(f"<gpuflow {entry}>", source) as filename:
+            exec(compile(source, filename, "exec"), namespace)
+            ptx, _ = numba_cuda.cuda.compile(
+                namespace[entry],
+                types,
+                device=False,
+                abi="numba",
+                cc=compute_capability,
+                output="ptx",
+                fastmath=False,
+                launch_bounds=launch_bounds,
+                lineinfo=True,
+            )
     _check_target(ptx, compute_capability)
     return ptx
+
+
+@contextmanager
+def _readable_source(filename: str, source: str) -> Iterator[str]:
+    """Let numba-cuda read the source, from which it takes line numbers."""
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    try:
+        yield filename
+    finally:
+        linecache.cache.pop(filename, None)
 
 
 def _numba_type(types: ModuleType, name: str) -> Any:
@@ -167,6 +181,8 @@ def normalise_ptx(ptx: str, entry: str) -> str:
     ptx = re.sub(r"^[ \t]*//[^\n]*\n", "", ptx, flags=re.MULTILINE)
     ptx = re.sub(r"^\.common \.global[^\n]*NumbaEnv[^\n]*\n", "", ptx, flags=re.MULTILINE)
     ptx = ptx.replace(found[1], entry)
+    # The name of a source that is no file stands there behind the working folder.
+    ptx = re.sub(r'(\.file\s+1\s+)"[^"\n]*"\n*\Z', rf'\1"{entry}.py"\n', ptx)
     for number, name in enumerate(re.findall(r"\.shared [^;]*?([\w$]+)(?:\[\d+\])?;", ptx)):
         ptx = re.sub(rf"(?<![\w$]){re.escape(name)}(?![\w$])", f"shared_memory_{number}", ptx)
     return re.sub(r"\n{3,}", "\n\n", ptx)
@@ -199,6 +215,8 @@ def link_ptx(ptx: str, architecture: str) -> tuple[str, bytes, str]:
 
 def _link_once(ptx: str, architecture: str) -> tuple[bytes, str]:
     core = load_linker()
+    # Line information would make the machine code larger, and is only for who reads the PTX.
+    ptx = re.sub(r"^[ \t]*\.(loc|file)\b[^\n]*$", "", ptx, flags=re.MULTILINE)
     options = core.LinkerOptions(arch=architecture, verbose=True)
     linker = core.Linker(core.ObjectCode.from_ptx(ptx.encode()), options=options)
     cubin = bytes(linker.link("cubin").code)

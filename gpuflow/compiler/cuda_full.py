@@ -23,6 +23,8 @@ class FullPrinter(GroupPrinter):
         block_counter   uint32[1]: 0 before the first launch, and 0 again after every launch
     """
 
+    scratch_start = ""  # what to add to a place in the scratch memory
+
     def __init__(self, kernel: Kernel, launch: Launch) -> None:
         super().__init__(kernel, launch)
         self.stages = split_stages(kernel)
@@ -34,11 +36,18 @@ class FullPrinter(GroupPrinter):
             ("block_counter", "*uint32"),
         ]
 
+    def begin(self) -> None:
+        """Define the arguments, and number the blocks and threads that work on the result."""
+        self.unpack()
+        self.emit(f"block_id = {self.index('cuda.blockIdx.x')}")
+        self.emit(f"block_count = {self.index('cuda.gridDim.x')}")
+
     def entry(self) -> None:
         before, reduces, after = self.stages
-        self.unpack()
-        self.thread_names("member")
-        self.emit(f"block_count = {self.index('cuda.gridDim.x')}")
+        self.begin()
+        first = self.index_product("block_id", "cuda.blockDim.x")
+        self.emit(f"member_id = {self.index_sum(first, 'cuda.threadIdx.x')}")
+        self.emit(f"member_count = {self.index_product('block_count', 'cuda.blockDim.x')}")
         self.in_points = True
         for statement in before:
             self.statement(statement)
@@ -48,7 +57,8 @@ class FullPrinter(GroupPrinter):
             self.combine_members(s, "row")
         self._publish(reduces)
         self.helper("is_last_block", cuda_helpers.IS_LAST_BLOCK)
-        with self.indented("if is_last_block(block_counter):"):
+        last = "np.uint32(block_count - 1)"
+        with self.indented(f"if is_last_block(block_counter, {last}):"):
             first = 0
             for s in reduces:
                 self._combine_blocks(s, first)
@@ -63,7 +73,7 @@ class FullPrinter(GroupPrinter):
         values = [value for s in reduces for value in s.outs]
         with self.indented("if cuda.threadIdx.x == 0:"):
             for number, value in enumerate(values):
-                place = f"{number} * block_count + cuda.blockIdx.x"
+                place = f"{self.scratch_start}{number} * block_count + block_id"
                 word = cuda_helpers.to_word(self.value(value), value.dtype)
                 self.emit(f"scratch_words[{place}] = {word}")
 
@@ -72,10 +82,11 @@ class FullPrinter(GroupPrinter):
         self.assign(outs, [self.value(v) for v in s.init])
         combine = self.combine_function(s)
         start = self.index("cuda.threadIdx.x")
-        with self.counting("block_id", start, "block_count", "cuda.blockDim.x"):
+        with self.counting("other_id", start, "block_count", "cuda.blockDim.x"):
             words = []
             for number, value in enumerate(s.outs, start=first):
-                word = f"load_shared_by_gpu(scratch_words, {number} * block_count + block_id)"
+                place = f"{self.scratch_start}{number} * block_count + other_id"
+                word = f"load_shared_by_gpu(scratch_words, {place})"
                 words.append(cuda_helpers.from_word(word, value.dtype))
             self.emit(f"{', '.join(outs)} = {combine}({', '.join([*outs, *words])})")
         self.combine_members(s, "row")

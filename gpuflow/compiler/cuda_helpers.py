@@ -13,14 +13,14 @@ from gpuflow.compiler.cuda_scalar import STORAGE_BITS, narrow, widen
 
 IS_LAST_BLOCK = """
 @device_function
-def is_last_block(block_counter):
+def is_last_block(block_counter, last):
     # Thread 0 publishes the block's results and counts; the whole block learns the answer.
     shared_count = shared_array(np.uint32, 1)
     if cuda.threadIdx.x == 0:
         cuda.threadfence()
-        shared_count[0] = count_block_done(block_counter, np.uint32(cuda.gridDim.x - 1))
+        shared_count[0] = count_block_done(block_counter, last)
     barrier()
-    return shared_count[0] == np.uint32(cuda.gridDim.x - 1)
+    return shared_count[0] == last
 """
 
 ROW_BARRIER = """

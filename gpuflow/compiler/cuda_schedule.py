@@ -88,12 +88,15 @@ def launch_shape(
         launch: of the printed kernel.
         extents: by axis name; exact axes may be left out.
         processors: multiprocessors of the device.
-        segment_points: for segmented kernels, the total number of points of all segments.
+        segment_points: for segmented kernels, the total number of points of all segments; of full
+            reductions, of their blocks, see ``full_blocks``.
 
     Returns:
         Numbers of blocks and of threads. A grid of 0 blocks means that there is nothing to do.
     """
     points = segment_points
+    if launch.segmented and launch.strategy == "full":
+        return (segment_points, 1), (FULL_THREADS, 1)
     if not launch.segmented:
         points = math.prod(_extent(axis, extents) for axis in launch.points)
     members = math.prod(_extent(axis, extents) for axis in launch.members)
@@ -104,13 +107,18 @@ def launch_shape(
         height = launch.bounds // WARP if members >= LONGEST_WARP_ROW else 8
         return (min(_ceil(points, WARP), most), 1), (WARP, height)
     if launch.strategy == "full":
-        wanted = _ceil(members, FULL_THREADS * FULL_ELEMENTS_PER_THREAD)
-        # No element gives one block all the same: the result is then the initial value.
-        return (max(1, min(wanted, 2 * processors)), 1), (FULL_THREADS, 1)
+        return (full_blocks(members, processors), 1), (FULL_THREADS, 1)
     if not launch.points:
         return (1, 1), (1, 1)
     blocks = _ceil(_ceil(points, launch.width), POINT_THREADS)
     return (min(blocks, most), 1), (POINT_THREADS, 1)
+
+
+def full_blocks(members: int, processors: int) -> int:
+    """Blocks that work on a full reduction of so many elements, alone or in a segment."""
+    wanted = _ceil(members, FULL_THREADS * FULL_ELEMENTS_PER_THREAD)
+    # No element gives one block all the same: the result is then the initial value.
+    return max(1, min(wanted, 2 * processors))
 
 
 def _row_shape(launch: Launch, points: int, members: int, most: int) -> tuple[Dim, Dim]:
@@ -175,7 +183,10 @@ def schedule_cuda(kernel: Kernel, vectorize: bool, small_tile: bool = False) -> 
     strategy = _strategy(kernel)
     axes = {axis.name: axis for axis in kernel.axes}
     if strategy == "full":
-        return Launch(strategy, (), kernel.axes, components=_components(kernel.body))
+        components = _components(kernel.body)
+        return Launch(
+            strategy, (), kernel.axes, components=components, segmented=kernel.segmented
+        )
     loop = next((s for s in kernel.body.body if is_point_loop(s, axes)), None)
     points = tuple(axis for axis, _ in perfect_nest(loop, axes)) if loop else ()
     if strategy != "point":

@@ -1,16 +1,30 @@
-"""In place: outputs of maps that take the memory of donated inputs.
+"""In place: outputs of kernels that take the memory of donated inputs.
 
 An output takes a donated input's buffer if both have one type and nothing reads the input later. If
-the map itself reads it, then only at the index it writes, so that one operand serves for both.
+the kernel itself reads it, then only at the index it writes, so that one operand serves for both,
+and only if every load of an element comes before its store. How loads and stores follow each other
+is the emitter's choice, so that is asked of the kernel that it makes (``kir.in_place``), and what
+fails is lowered again without:
+
+    map     each point loads all that it overwrites before its first store
+    row     the phases of a row read it, the last one stores; a value for each row is stored between
+            them, and what it overwrites is loaded before
+    column, what is stored beside a sum is stored in the turn of the loop that reads it; results are
+    full    stored after all loops
+
+Whatever a platform makes of such a kernel keeps the order within a point and gives a point to one
+worker, or puts a barrier where its members change from reading to writing (cuda_groups). A split
+reduction (split) has all its parts done before it combines them. Turned loops, tiles and blocks
+change the order of points, not that within one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuflow.compiler.access import read_access, write_access
-from gpuflow.compiler.space import Kind, Program, Space, operands_in_memory
+from gpuflow.compiler.space import Program, Space, operands_in_memory
 from gpuflow.core.jaxpr import Literal, Var
 
 
@@ -25,6 +39,11 @@ class InPlace:
 
     buffer_of: Mapping[Var, Var] = field(default_factory=dict)
     read: frozenset[Var] = frozenset()
+
+    def without(self, buffers: Collection[Var | None]) -> InPlace:
+        """The same, but some inputs stay as they are."""
+        left = {out: var for out, var in self.buffer_of.items() if var not in buffers}
+        return InPlace(left, self.read.difference(buffers))
 
 
 def last_readers(program: Program, groups: Sequence[Sequence[int]]) -> dict[Var, int]:
@@ -53,8 +72,6 @@ def choose_in_place(
     Chosen inputs are removed from ``free``, which tells for each the one output that may take it,
     or None for any.
     """
-    if space.kind is not Kind.MAP:
-        return InPlace()
     chosen: dict[Var, Var] = {}
     read: set[Var] = set()
     for out in space.escaping:

@@ -26,13 +26,21 @@ from gpuflow.compiler.access import (
 from gpuflow.compiler.space import Key, Kind, Program, Space
 from gpuflow.core.aval import ShapedArray, storage_dtype, storage_name
 from gpuflow.core.jaxpr import Eqn, Literal, Var
-from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction, Update
+from gpuflow.core.lowering import (
+    Elementwise,
+    Indexed,
+    Layout,
+    Reduction,
+    TupleReduction,
+    Update,
+)
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.nodes import Block, Mode, Value
 from gpuflow.kir.scalar import compute_dtype
 
 Values = tuple[Value, ...]
 _NAMED_OPS = 5
+_REDUCTIONS = (Reduction, TupleReduction)
 
 
 def is_written_in(value: Any) -> bool:
@@ -71,8 +79,8 @@ class Emitter:
         self.builder = Builder({}, axes)
         self.members = frozenset(space.members)
         self.reads = tuple(memory_reads(program, space))
-        self.memo: list[dict[Var, Value]] = [{}]
-        self.in_place: dict[str, Value] = {}  # operands read before their elements are written
+        # Values of variables, and of operands that are read before their elements are written.
+        self.memo: list[dict[Var | str, Value]] = [{}]
         self.reduced_axes = tuple(
             dict.fromkeys(axis_of[key] for key in space.order if key in space.reduced)
         )
@@ -110,7 +118,7 @@ class Emitter:
             return  # the innermost loop of a map: values are emitted as stores need them
         for e in self.space.members:
             eqn = self.program.jaxpr.eqns[e]
-            if e in self.space.dependent or isinstance(eqn.primitive.lower, Reduction):
+            if e in self.space.dependent or isinstance(eqn.primitive.lower, _REDUCTIONS):
                 continue
             if self._axes_of(self.space.domains[e]) <= opened:
                 self._values(e)
@@ -133,14 +141,15 @@ class Emitter:
         outer = [var for var in space.escaping if var not in full]
         for e in space.members:
             eqn = self.program.jaxpr.eqns[e]
-            if isinstance(eqn.primitive.lower, Reduction) and self.reduced_axes:
+            if isinstance(eqn.primitive.lower, _REDUCTIONS) and self.reduced_axes:
                 if self._known(eqn.outputs[0]) is None:
                     beside = [] if space.kind is Kind.ROW else full
                     self._emit_reductions(self._together(e), beside)
                     full = [] if beside else full
             elif not space.domains[e] & space.reduced and self.reduced_axes:
                 self._values(e)
-        self._load_in_place()
+        if outer:
+            self._load_in_place(in_rows=False)
         for var in outer:
             self._store(var)
         if full:
@@ -148,8 +157,7 @@ class Emitter:
                 for axis in self.reduced_axes:
                     loops.enter_context(self.builder.for_axis(axis))
                 self.memo.append({})
-                for var in full:
-                    self._store(var)
+                self._store_in_row(full)
                 self.memo.pop()
 
     def _needs_row_loop(self, var: Var) -> bool:
@@ -159,7 +167,8 @@ class Emitter:
     def _together(self, position: int) -> list[int]:
         """Reductions that one loop can do: over the same axes, and none needs another's result."""
         names = self._reduced_names(position)
-        if not names:
+        rule = self.program.jaxpr.eqns[position].primitive.lower
+        if not names or isinstance(rule, TupleReduction):
             return [position]
         stages = self._stages()
         later = [
@@ -179,13 +188,16 @@ class Emitter:
                 source = None if type(atom) is Literal else self.program.producer.get(atom)
                 if source in stages and source is not None:
                     rule = self.program.jaxpr.eqns[source].primitive.lower
-                    stages[e] = max(stages[e], stages[source] + isinstance(rule, Reduction))
+                    stages[e] = max(stages[e], stages[source] + isinstance(rule, _REDUCTIONS))
         return stages
 
     def _emit_reductions(self, positions: Sequence[int], beside: Sequence[Var] = ()) -> None:
         """One loop for several reductions, which also stores ``beside`` at its points."""
         axes = self._reduced_names(positions[0])
         outs = [self.program.jaxpr.eqns[e].outputs[0] for e in positions]
+        if isinstance(self.program.jaxpr.eqns[positions[0]].primitive.lower, TupleReduction):
+            self.memo[-1][outs[0]] = self._tuple_reduction(positions[0], axes, beside)
+            return
         if not axes:
             self.memo[-1][outs[0]] = self._operand(positions[0], 0)
             return
@@ -199,8 +211,7 @@ class Emitter:
         def body() -> list[Value]:
             self.memo.append({})
             values = [self._operand(e, 0) for e in positions]
-            for var in beside:
-                self._store(var)
+            self._store_in_row(beside)
             self.memo.pop()
             return values
 
@@ -214,6 +225,34 @@ class Emitter:
         results = self.builder.reduce(axes, inits, combine, body)
         self.memo[-1].update(zip(outs, results, strict=True))
 
+    def _tuple_reduction(
+        self, position: int, axes: tuple[str, ...], beside: Sequence[Var]
+    ) -> Value:
+        """The result of a reduction of several values, in a loop of its own."""
+        eqn, builder = self.program.jaxpr.eqns[position], self.builder
+        rule, out = eqn.primitive.lower, eqn.outputs[0].aval
+
+        def values() -> Sequence[Value]:
+            index = self.index([(key, 1) for key in self._reduced_keys(position)])
+            return rule.element(builder, self._operand(position, 0), index, eqn.params)
+
+        if not axes:
+            return rule.result(builder, values(), out)
+
+        def body() -> Sequence[Value]:
+            self.memo.append({})
+            found = values()
+            self._store_in_row(beside)
+            self.memo.pop()
+            return found
+
+        starts = rule.init(builder, eqn.inputs[0].aval, eqn.params)
+
+        def combine(*sides: Value) -> Sequence[Value]:
+            return rule.combine(builder, *sides)
+
+        return rule.result(builder, builder.reduce(axes, starts, combine, body), out)
+
     def _reduced_names(self, position: int) -> tuple[str, ...]:
         keys = self._reduced_keys(position)
         return tuple(dict.fromkeys(self.axis_of[key] for key in self.space.order if key in keys))
@@ -222,6 +261,13 @@ class Emitter:
         iteration = self.program.iterations[position]
         assert iteration is not None
         return {self.space.classes[position, d] for d in iteration.reduced}
+
+    def _store_in_row(self, stored: Sequence[Var]) -> None:
+        """Store values of one point of a row; what they overwrite is read before the first."""
+        if len(stored) > 1:
+            self._load_in_place(in_rows=True)
+        for var in stored:
+            self._store(var)
 
     def _store(self, var: Var) -> None:
         position = self.program.producer[var]
@@ -261,10 +307,10 @@ class Emitter:
             self._values(position)
         return self.memo[-1][var]
 
-    def _known(self, var: Var) -> Value | None:
+    def _known(self, what: Var | str) -> Value | None:
         for scope in reversed(self.memo):
-            if var in scope:
-                return scope[var]
+            if what in scope:
+                return scope[what]
         return None
 
     def _missing(self, var: Var) -> list[int]:
@@ -278,7 +324,7 @@ class Emitter:
                 continue
             found.add(position)
             eqn = self.program.jaxpr.eqns[position]
-            if not isinstance(eqn.primitive.lower, Reduction):  # it has a loop of its own
+            if not isinstance(eqn.primitive.lower, _REDUCTIONS):  # it has a loop of its own
                 stack += [x for x in eqn.inputs if type(x) is not Literal and self._is_inside(x)]
         return sorted(found)
 
@@ -289,7 +335,7 @@ class Emitter:
             return
         rule = eqn.primitive.lower
         out = eqn.outputs[0].aval
-        if isinstance(rule, Reduction):
+        if isinstance(rule, _REDUCTIONS):
             self._emit_reductions([position])
             return
         if isinstance(rule, Indexed):
@@ -325,15 +371,24 @@ class Emitter:
         self.builder.declare(operand)
         if operand.mode is not Mode.INOUT:
             return self.builder.load(name, offset, where)
-        if name not in self.in_place:
-            self.in_place[name] = self.builder.load(name)
-        return self.in_place[name]
+        known = self._known(name)
+        if known is None:
+            known = self.memo[-1][name] = self.builder.load(name)
+        return known
 
-    def _load_in_place(self) -> None:
-        """Read every operand that is also written, before the first store."""
+    def _load_in_place(self, in_rows: bool) -> None:
+        """Read the operands that are also written, those that vary in rows or the others."""
         for _, access in self.reads:
-            if access.buffer in self.operands.read_in_place:
+            varies = not self._varies_in(access) <= set(self.kept_axes)
+            if access.buffer in self.operands.read_in_place and varies is in_rows:
                 self._load(access)
+
+    def index(self, strides: Sequence[tuple[Key, int]]) -> Value:
+        """The sum of the indices along axes times their strides, as int64."""
+        own = [pair for pair in strides if pair[0] not in self.space.units]
+        if not own:
+            return self.builder.const("int64", 0)
+        return self._load(Access(None, 0, tuple(sorted(own)), "int64", Mode.INDEX))
 
     def literal(self, value: Any, aval: ShapedArray, slot: Any) -> Value:
         """A scalar of the program: in the text if it is one of the few, else an operand.
@@ -365,20 +420,15 @@ class IndexContext:
         self._keys = emitter.space.axes_of_output(emitter.program, position)
         self.builder = emitter.builder
 
-    def _index(self, strides: Sequence[tuple[Key, int]]) -> Value:
-        from_units = [pair for pair in strides if pair[0] not in self._emitter.space.units]
-        if not from_units:
-            return self.builder.const("int64", 0)
-        return self._emitter._load(Access(None, 0, tuple(sorted(from_units)), "int64", Mode.INDEX))
-
     def index(self, dim: int) -> Value:
         """The output index along ``dim``."""
-        return self._index([(self._keys[dim], 1)])
+        return self._emitter.index([(self._keys[dim], 1)])
 
     def linear_index(self, first_dim: int = 0) -> Value:
         """The row-major index over output dimensions ``first_dim`` and later."""
         shape = self._eqn.outputs[0].aval.shape[first_dim:]
-        return self._index(list(zip(self._keys[first_dim:], row_major_strides(shape), strict=True)))
+        strides = row_major_strides(shape)
+        return self._emitter.index(list(zip(self._keys[first_dim:], strides, strict=True)))
 
     def size(self, number: int) -> Value:
         """A size, passed at run time."""

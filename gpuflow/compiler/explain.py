@@ -29,6 +29,7 @@ from gpuflow.core.jaxpr import Eqn, Var, format_eqns
 
 SourcesOf = Callable[[KernelStep], Sequence[Path]]
 
+_MOST_LISTED = 12
 _KINDS = {
     "kernel": ("kernel", "kernels"),
     "library": ("library call", "library calls"),
@@ -85,21 +86,27 @@ class _View:
         step = self.plan.steps[number]
         lines = [f"{number + 1}. {self._title(step)}"]
         for word, variables in (("reads", reads_of(step)), ("writes", writes_of(step))):
-            listed = ", ".join(self._typed(var) for var in dict.fromkeys(variables))
+            listed = _listed([self._typed(var) for var in dict.fromkeys(variables)])
             lines += _wrapped(f"   {word:<8}", listed or "nothing")
         costs = (_scaled(flops_of(step), "FLOP"), _scaled(bytes_of(step), "B"))
         lines.append(f"   costs   {', '.join(costs)}")
         if isinstance(step, KernelStep):
             lines += [f"   source  {path}" for path in self.sources_of(step)]
-        lines += [
-            textwrap.indent(self.lines[self.position_of[eqn]], " " * 6) for eqn in _eqns_of(step)
-        ]
+        lines += [textwrap.indent(line, " " * 6) for line in self._equations(step)]
         lines += self._stores(number)
         if isinstance(step, ProgramStep):
             for k, inner in enumerate(step.programs):
                 text = explain_plan(inner.plan, f"program {k + 1}", self.sources_of)
                 lines += ["", textwrap.indent(text, " " * 6)]
         return "\n".join(lines)
+
+    def _equations(self, step: Step) -> list[str]:
+        """The equations of a step; those of equal kernels once."""
+        if not isinstance(step, KernelStep) or len(step.calls) == 1:
+            return [self.lines[self.position_of[eqn]] for eqn in _eqns_of(step)]
+        first = self._group(step, lambda eqn: True)
+        again = f"and the same for {len(step.calls) - 1} more"
+        return [*[self.lines[position] for position in first], again]
 
     def _title(self, step: Step) -> str:
         if not isinstance(step, KernelStep):
@@ -114,7 +121,7 @@ class _View:
     def _stores(self, number: int) -> list[str]:
         """Why each buffer that a step writes lies in memory."""
         step = self.plan.steps[number]
-        lines: list[str] = []
+        names: dict[str, list[str]] = {}
         for var in dict.fromkeys(writes_of(step)):
             reasons: dict[str, list[int]] = {}
             for reader in self.readers.get(var, ()):
@@ -126,8 +133,12 @@ class _View:
             if isinstance(step, ProgramStep) and var is step.workspace:
                 texts.append("temporaries of its programs")
             for text in texts or ["nobody: the step cannot leave it out"]:
-                lines += _wrapped("   stores  ", f"{self.name_of(var)} for {text}")
-        return lines
+                names.setdefault(text, []).append(self.name_of(var))
+        return [
+            line
+            for text, own in names.items()
+            for line in _wrapped("   stores  ", f"{_listed(own)} for {text}")
+        ]
 
     def _why_apart(self, var: Var, number: int, reader: int) -> str:
         first, second = self.plan.steps[number], self.plan.steps[reader]
@@ -179,6 +190,13 @@ def _eqns_of(step: Step) -> Sequence[Eqn]:
     if isinstance(step, KernelStep):
         return step.eqns
     return (step.eqn,) if isinstance(step, CallStep | ProgramStep) else ()
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """Texts one after the other; of many the first."""
+    if len(texts) <= _MOST_LISTED:
+        return ", ".join(texts)
+    return f"{', '.join(texts[:_MOST_LISTED])} and {len(texts) - _MOST_LISTED} more"
 
 
 def _numbered(steps: Sequence[int]) -> str:

@@ -22,6 +22,7 @@ from gpuflow.compiler.space import (
     iteration_of,
     operands_in_memory,
 )
+from gpuflow.compiler.tails import tails_apart
 from gpuflow.compiler.updates import Given, UpdateRule
 from gpuflow.core import views as view_rules
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
@@ -177,9 +178,12 @@ class _Grouping:
             for reader in earlier:
                 self.graph.add_edge(reader, update)
         self.spaces: dict[int, Space | None] = {}
-        for k in range(count):
-            if program.iterations[k] is not None:
-                self.spaces[k] = analyse(program, (k,))
+
+    def begin(self, positions: Iterable[int]) -> None:
+        """Let equations be groups of their own, where a kernel can compute them."""
+        for k in positions:
+            if self.program.iterations[k] is not None:
+                self.spaces[k] = analyse(self.program, (k,))
 
     def _keep_effects_in_order(self) -> None:
         """Ordered effects of one name happen in program order: each waits for the one before."""
@@ -211,14 +215,29 @@ class _Grouping:
         del self.spaces[b]
         return True
 
+    def take(self, members: tuple[int, ...], space: Space | None) -> None:
+        """Make one group of equations, none of which is in one yet."""
+        first, *others = members
+        for e in others:
+            self.graph.merge(first, e)
+            del self.members[e]
+            self.group_of[e] = first
+        self.members[first] = members
+        if space is not None:
+            self.spaces[first] = space
+
 
 def fuse(program: Program) -> list[Group]:
     """The groups of a program in execution order."""
     grouping = _Grouping(program)
+    grouping.begin(range(len(program.jaxpr.eqns)))
     for first, second in _edges(program):
         grouping.try_merge(first, second)
     for first, second in (*_siblings(program, grouping), *_scalar_pairs(grouping)):
         grouping.try_merge(first, second)
+    apart = tails_apart(program, filter(None, grouping.spaces.values()))
+    if apart:
+        grouping = _without(grouping, apart)
     groups = [
         Group(grouping.members[k], grouping.spaces.get(k))
         for k in grouping.graph.order()
@@ -230,6 +249,24 @@ def fuse(program: Program) -> list[Group]:
         for group, space in zip(groups, spaces, strict=True)
         if space is None or space.escaping
     ]
+
+
+def _without(grouping: _Grouping, apart: frozenset[int]) -> _Grouping:
+    """The same groups without some equations, which join each other instead."""
+    program, result = grouping.program, _Grouping(grouping.program)
+    for number, members in grouping.members.items():
+        rest = tuple([e for e in members if e not in apart])
+        if rest:
+            changed = len(rest) < len(members)
+            space = analyse(program, rest) if changed else grouping.spaces.get(number)
+            result.take(rest, space)
+    result.begin(apart)
+    for first, second in _edges(program):
+        if first in apart and second in apart:
+            result.try_merge(first, second)
+    for first, second in _scalar_pairs(result):
+        result.try_merge(first, second)
+    return result
 
 
 def _is_alias(program: Program, members: tuple[int, ...]) -> bool:
@@ -273,12 +310,12 @@ def _reads_memory(eqn: Eqn) -> bool:
 
 def _scalar_pairs(grouping: _Grouping) -> list[tuple[int, int]]:
     """Equations of groups that compute single numbers: one launch serves many of them."""
-    scalars = [
+    scalars = sorted(
         grouping.members[group][0]
         for group, space in grouping.spaces.items()
         if space is not None and not space.order and not space.reduced
-    ]
-    return [(scalars[0], other) for other in sorted(scalars)[1:]] if scalars else []
+    )
+    return [(scalars[0], other) for other in scalars[1:]]
 
 
 def _siblings(program: Program, grouping: _Grouping) -> Iterable[tuple[int, int]]:

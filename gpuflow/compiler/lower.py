@@ -151,7 +151,7 @@ def segmented(kernel: Kernel) -> Kernel:
 
 
 def can_be_segmented(kernel: Kernel) -> bool:
-    """Whether equal calls of the kernel can be one call: it maps over one axis."""
+    """Whether equal calls of the kernel can be one call: it maps over one axis, or reduces it."""
     (axis,) = kernel.axes if len(kernel.axes) == 1 else (None,)
-    is_free = axis is not None and axis.exact is None and axis.role is Role.PARALLEL
-    return kernel.kind == "map" and is_free
+    role = {"map": Role.PARALLEL, "full": Role.REDUCE}.get(kernel.kind)
+    return axis is not None and axis.exact is None and axis.role is role

@@ -6,8 +6,9 @@ rows instead of columns or the other way round. Both are decided by the strides 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from gpuflow.compiler.cpu_tiles import KIND, across_operands, can_be_tiled
 from gpuflow.compiler.lower import KernelCall, Word
@@ -21,6 +22,7 @@ from gpuflow.kir.nodes import (
     Load,
     Mode,
     Operand,
+    Reduce,
     Role,
     Store,
     Stride,
@@ -28,11 +30,11 @@ from gpuflow.kir.nodes import (
     arguments,
     remembered,
 )
+from gpuflow.kir.places import finds_first_largest
+from gpuflow.kir.walk import statements
 
 SMALLEST_TILED = 1 << 12  # points
 SHORTEST_TILED = 16  # of both axes: a cache line of 4-byte elements
-
-Values = Mapping[Argument, Word]
 
 
 def values_of(call: KernelCall) -> dict[Argument, Word]:
@@ -58,25 +60,33 @@ def _extents(kernel: Kernel) -> list[tuple[str, int | None, int]]:
     ]
 
 
-def stride_of(operand: Operand, axis: str, kernel: Kernel, values: Values) -> int:
-    """How far apart neighbours along an axis lie; 0 where the operand does not change."""
-    found = strides_of(kernel)[operand.name, axis]
-    return values[found].value if isinstance(found, Argument) else found
+class Distance(NamedTuple):
+    """How far apart neighbours along an axis lie: the place of a word, or a number without one."""
+
+    place: int | None
+    number: int = 0
+
+    def within(self, words: Sequence[Word]) -> int:
+        """The distance in elements; 0 where the operand does not change."""
+        return self.number if self.place is None else words[self.place].value
 
 
-def strides_of(kernel: Kernel) -> dict[tuple[str, str], int | Argument]:
-    """For each operand and axis the stride, or which argument it is."""
-    return remembered(kernel, "strides", lambda: _strides(kernel))
+def distances_of(kernel: Kernel) -> dict[tuple[str, str], Distance]:
+    """For each operand and axis how far apart neighbours lie."""
+    return remembered(kernel, "distances", lambda: _distances(kernel))
 
 
-def _strides(kernel: Kernel) -> dict[tuple[str, str], int | Argument]:
-    table: dict[tuple[str, str], int | Argument] = {}
+def _distances(kernel: Kernel) -> dict[tuple[str, str], Distance]:
+    table: dict[tuple[str, str], Distance] = {}
+    place_of = {argument: place for place, argument in enumerate(arguments(kernel))}
     for operand in kernel.operands:
         for place, axis in enumerate(kernel.axes):
             kind = operand.strides[place] if place < len(operand.strides) else Stride.ZERO
             known = {Stride.ZERO: 0, Stride.UNIT: 1}.get(kind)
             own = Argument("stride", operand.name, axis.name)
-            table[operand.name, axis.name] = own if known is None else known
+            table[operand.name, axis.name] = (
+                Distance(place_of[own]) if known is None else Distance(None, known)
+            )
     return table
 
 
@@ -84,13 +94,13 @@ def in_tiles(call: KernelCall) -> KernelCall:
     """A map as a tiled one, if it reads a large operand across its rows."""
     if call.points < SMALLEST_TILED or not can_be_tiled(call.kernel):
         return call
-    values, sizes = values_of(call), sizes_of(call)
+    sizes, distances = sizes_of(call), distances_of(call.kernel)
     down, along = (axis.name for axis in call.kernel.axes[-2:])
     if min(sizes[down], sizes[along]) < SHORTEST_TILED:
         return call
     is_across = any(
-        abs(stride_of(operand, down, call.kernel, values)) == 1
-        and abs(stride_of(operand, along, call.kernel, values)) >= SHORTEST_TILED
+        abs(distances[operand.name, down].within(call.words)) == 1
+        and abs(distances[operand.name, along].within(call.words)) >= SHORTEST_TILED
         for operand in across_operands(call.kernel)
     )
     if not is_across:
@@ -140,18 +150,21 @@ def transposing_copy(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCa
 def in_memory_order(call: KernelCall) -> KernelCall:
     """A reduction with its last two loops exchanged, if that is how its operands lie.
 
-    The sum over rows of a transposed array is the sum over columns of the array itself.
+    The sum over rows of a transposed array is the sum over columns of the array itself. A search
+    down a few columns does not fill vectors with columns: it takes one after the other.
     """
     kernel = call.kernel
     if not remembered(kernel, "may turn", lambda: _may_turn(kernel)):
         return call
-    values = values_of(call)
-    if not _lies_across(kernel, values):
+    is_narrow = remembered(kernel, "few columns", lambda: _searches_few_columns(kernel))
+    if not is_narrow and not _lies_across(kernel, call.words):
         return call
     *_, first, last = kernel.axes
+    values = values_of(call)
     for operand in kernel.operands:
         for axis in (first, last):
-            step = Word(None, stride_of(operand, axis.name, kernel, values))
+            distance = distances_of(kernel)[operand.name, axis.name]
+            step = Word(None, distance.within(call.words))
             values[Argument("stride", operand.name, axis.name)] = step
     if last.exact is not None:
         values[Argument("extent", axis=last.name)] = Word(None, last.exact)
@@ -173,6 +186,15 @@ def _may_turn(kernel: Kernel) -> bool:
     return Role.PARALLEL in (first.role, last.role)
 
 
+def _searches_few_columns(kernel: Kernel) -> bool:
+    """Whether a column kernel of a few columns finds places, see ``cpu_places``."""
+    last = kernel.axes[-1]
+    if last.role is not Role.PARALLEL or last.exact is None:
+        return False
+    reduces = [s for s in statements(kernel.body) if isinstance(s, Reduce)]
+    return all(map(finds_first_largest, reduces))
+
+
 def _turned_kernel(kernel: Kernel, is_unit: Sequence[bool]) -> Kernel:
     """The kernel with its last two loops exchanged; which operands are then innermost."""
     *outer, first, last = kernel.axes
@@ -188,20 +210,28 @@ def _turned_kernel(kernel: Kernel, is_unit: Sequence[bool]) -> Kernel:
     )
 
 
-def _lies_across(kernel: Kernel, values: Values) -> bool:
+def _lies_across(kernel: Kernel, words: Sequence[Word]) -> bool:
     """Whether what is reduced has its neighbours along the last axis but one."""
+    changing = False
+    for reduced, first, last in remembered(kernel, "last axes", lambda: _last_axes(kernel)):
+        if reduced.within(words) != 0:
+            if abs(first.within(words)) != 1 or abs(last.within(words)) <= 1:
+                return False
+            changing = True
+    return changing
+
+
+def _last_axes(kernel: Kernel) -> list[tuple[Distance, Distance, Distance]]:
+    """Of each operand that is read: along the reduced axis, the last axis but one, the last."""
     first, last = kernel.axes[-2:]
     reduced = first if last.role is Role.PARALLEL else last
-    changing = [
-        operand
+    found = distances_of(kernel)
+    return [
+        (found[operand.name, reduced.name], found[operand.name, first.name],
+         found[operand.name, last.name])
         for operand in kernel.operands
-        if operand.mode is Mode.IN and stride_of(operand, reduced.name, kernel, values) != 0
-    ]
-    return bool(changing) and all(
-        abs(stride_of(operand, first.name, kernel, values)) == 1
-        and abs(stride_of(operand, last.name, kernel, values)) > 1
-        for operand in changing
-    )
+        if operand.mode is Mode.IN
+    ]  # fmt: skip
 
 
 def _turned(operand: Operand, is_unit: bool) -> Operand:

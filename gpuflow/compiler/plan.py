@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from gpuflow.compiler.fuse import describe_program
 from gpuflow.compiler.lower import KernelCall
@@ -22,10 +24,10 @@ from gpuflow.core.views import View, contiguous
 from gpuflow.kir.nodes import Kernel
 
 ALIGNMENT = 64
+_BYTE = np.dtype(np.uint8)
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(NamedTuple):
     """An operand of a library call: a view of a buffer, or a literal."""
 
     buffer: Var | None
@@ -47,14 +49,14 @@ class KernelStep:
         kernel: as lowering made it.
         calls: its arguments.
         eqns: what it computes.
-        launches: what the platform runs for a single call, in order.
+        launches: what the platform runs, in order: each is one kernel for one call or several.
         scratch: buffers that only the launches know.
     """
 
     kernel: Kernel
     calls: tuple[KernelCall, ...]
     eqns: tuple[Eqn, ...]
-    launches: tuple[KernelCall, ...] = ()
+    launches: tuple[tuple[KernelCall, ...], ...] = ()
     scratch: tuple[Var, ...] = ()
     kind: str = "kernel"
 
@@ -167,6 +169,11 @@ class Plan:
     def program(self) -> Program:
         """What fusion knew of the program."""
         return describe_program(self.jaxpr, self.donated)
+
+
+def memory(count: int) -> Var:
+    """A buffer of so many bytes."""
+    return Var(ShapedArray((count,), _BYTE))
 
 
 def nbytes(atom: Atom) -> int:

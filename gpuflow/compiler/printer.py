@@ -58,7 +58,7 @@ FLOATS = ("float32", "float64")
 
 # An operand with one of these names gets an underscore: they would hide names of the text itself.
 _TAKEN = re.compile(
-    r"[ct]\d+|np|math|cuda|words|table|lo|hi|segments?|start|end|first|last|reader|writer"
+    r"[ct]\d+|np|math|cuda|words|lo|hi|reader|writer"
     r"|range|min|max|int|float|bool|abs|.*_.*"
 )
 

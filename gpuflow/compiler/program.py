@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base.dtypes import is_extended
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Inline
+from gpuflow.core.lowering import Elementwise, Inline, Layout
 from gpuflow.core.primitive import Primitive
 
 # --- inlining ------------------------------------------------------------------------------
@@ -140,6 +141,7 @@ class Definitions:
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self.eqns: dict[Var, Eqn] = {}
+        self._given = jaxpr.eqns
         self._reads = uses(jaxpr)
         self._outputs = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
 
@@ -152,6 +154,13 @@ class Definitions:
         if type(atom) is Literal:
             return False
         return len(self._reads.get(atom, ())) == 1 and atom not in self._outputs
+
+    def is_read_only_by(self, primitive: Primitive, atom: Atom) -> bool:
+        """Whether only equations of ``primitive`` read ``atom``, and it is not an output."""
+        if type(atom) is Literal or atom in self._outputs:
+            return False
+        readers = self._reads.get(atom, ())
+        return all(k >= 0 and self._given[k].primitive is primitive for k in readers)
 
     def is_read(self, atom: Var) -> bool:
         """Whether an equation reads ``atom``, or it is an output of the program."""
@@ -170,6 +179,27 @@ class Definitions:
                     self._outputs.add(new)
 
 
+def folded(eqn: Eqn) -> Literal | None:
+    """The number that an equation of numbers gives, or None.
+
+    The op's own ``impl`` computes it. Numbers that follow from sizes stay arguments of kernels.
+    """
+    primitive, aval = eqn.primitive, eqn.outputs[0].aval if eqn.outputs else None
+    if primitive.impl is None or primitive.multiple_results or aval is None or aval.shape:
+        return None
+    if not isinstance(primitive.lower, (Elementwise, Layout)) or is_extended(aval.dtype):
+        return None
+    numbers = [atom for atom in eqn.inputs if type(atom) is Literal]
+    if not numbers or len(numbers) != len(eqn.inputs):
+        return None
+    if any(_is_array(number) or is_extended(number.aval.dtype) for number in numbers):
+        return None
+    operands = [np.asarray(number.value, number.aval.dtype) for number in numbers]
+    with np.errstate(all="ignore"):
+        value = np.asarray(primitive.impl(np, *operands, **eqn.params))
+    return Literal(value.astype(aval.dtype)[()], aval)
+
+
 def simplify(jaxpr: Jaxpr) -> Jaxpr:
     """Apply each primitive's own ``simplify`` rule in order, also to what the rules make.
 
@@ -183,6 +213,10 @@ def simplify(jaxpr: Jaxpr) -> Jaxpr:
     def visit(eqn: Eqn) -> None:
         if any(type(atom) is Var and atom in env for atom in eqn.inputs):
             eqn = eqn.replace(inputs=tuple(_resolve(env, atom) for atom in eqn.inputs))
+        known = folded(eqn)
+        if known is not None:
+            env[eqn.outputs[0]] = known
+            return
         if eqn.primitive.simplify is not None:
             build = Replacement(eqn.source)
             results = eqn.primitive.simplify(eqn, definition, build)

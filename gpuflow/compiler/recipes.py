@@ -8,17 +8,18 @@ sizes, views and numbers of the program has no recipe and is lowered each time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from math import prod
+from operator import itemgetter
 from typing import Any
 
 from gpuflow.compiler.index_sizes import Asked, ask_sizes
 from gpuflow.compiler.lower import KernelCall, Word
 from gpuflow.compiler.schedule import LONGEST_EXACT
-from gpuflow.core.jaxpr import Jaxpr, Var
+from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
 from gpuflow.core.views import View
 from gpuflow.kir.interpret import scalar_to_word
 from gpuflow.kir.nodes import Kernel
@@ -43,6 +44,28 @@ class Symbols:
     variables: tuple[Var, ...]
 
 
+_NO_WORD = Word(None, 0)
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """Sources by kind, each with its number.
+
+    Attributes:
+        count: of the sources that are here.
+        fixed: the words that are constants, and places for all others.
+        sizes: one size each.
+        others: all that are looked up one by one.
+    """
+
+    count: int
+    fixed: list[Word]
+    sizes: list[tuple[int, int]]
+    products: list[tuple[int, tuple[int, ...]]]
+    literals: list[tuple[int, int, int, str]]
+    others: list[tuple[int, Source]]
+
+
 @dataclass
 class Sources:
     """The sources of all recipes of a template; recipes refer to them by number."""
@@ -50,6 +73,7 @@ class Sources:
     numbers: dict[Source, int] = field(default_factory=dict)
     literals: dict[int, tuple[Any, Word]] = field(default_factory=dict)
     counter: Iterator[int] = field(default_factory=count)
+    tables: _Tables = field(default_factory=lambda: _Tables(0, [], [], [], [], []))
 
     def number(self, source: Source) -> int:
         """The number of a source; threads may ask at once, and some numbers stand for none."""
@@ -58,39 +82,64 @@ class Sources:
 
     def words(self, bound: BoundSizes) -> list[Word]:
         """The value of every source, by its number."""
-        sources = tuple(self.numbers.items())
-        words = [Word(None, 0)] * (1 + max([number for _, number in sources], default=-1))
-        for source, number in sources:
-            kind = source[0]
-            if kind == "product":
-                word = Word(None, prod([bound.symbols.sizes[k] for k in source[1:]]))
-            elif kind == "constant":
-                word = Word(None, source[1])
-            elif kind == "literal":
-                word = self._literal(number, source, bound.jaxpr)
-            elif kind == "size":
-                sizes = bound.asked(source[1]).sizes
-                # Fewer than there were: then the trace differs, and the recipe does not fit.
-                word = Word(None, sizes[source[2]] if source[2] < len(sizes) else 0)
-            elif kind == "stride":
-                word = Word(None, bound.view(source[1], source[2]).strides[source[3]])
-            else:
-                _, buffer, position, operand, itemsize = source
-                offset = 0 if position is None else bound.view(position, operand).offset
-                word = Word(bound.symbols.variables[buffer], offset * itemsize)
-            words[number] = word
+        tables = self.tables
+        if tables.count != len(self.numbers):
+            tables = self.tables = _tables(tuple(self.numbers.items()))
+        words = tables.fixed.copy()
+        sizes = bound.symbols.sizes
+        for number, symbol in tables.sizes:
+            words[number] = Word(None, sizes[symbol])
+        for number, symbols in tables.products:
+            words[number] = Word(None, prod([sizes[k] for k in symbols]))
+        self._literals(tables, words, bound.jaxpr.eqns)
+        for number, source in tables.others:
+            words[number] = _word(source, bound)
         return words
 
-    def _literal(self, number: int, source: Source, jaxpr: Jaxpr) -> Word:
-        _, position, operand, dtype = source
-        value = jaxpr.eqns[position].inputs[operand].value
-        known = self.literals.get(number)
-        # Zeros and nans stand in the text: what is equal has equal bits.
-        if known is not None and type(known[0]) is type(value) and known[0] == value:
-            return known[1]
-        word = Word(None, scalar_to_word(dtype, value))
-        self.literals[number] = value, word
-        return word
+    def _literals(self, tables: _Tables, words: list[Word], eqns: Sequence[Eqn]) -> None:
+        known = self.literals
+        for number, position, operand, dtype in tables.literals:
+            value = eqns[position].inputs[operand].value
+            last, word = known.get(number, (None, _NO_WORD))
+            # Zeros and nans stand in the text: what is equal has equal bits.
+            if last != value or type(last) is not type(value):
+                word = Word(None, scalar_to_word(dtype, value))
+                known[number] = value, word
+            words[number] = word
+
+
+def _tables(sources: Sequence[tuple[Source, int]]) -> _Tables:
+    """The sources by kind."""
+    fixed = [_NO_WORD] * (1 + max([number for _, number in sources], default=-1))
+    tables = _Tables(len(sources), fixed, [], [], [], [])
+    for source, number in sources:
+        kind, *rest = source
+        if kind == "constant":
+            fixed[number] = Word(None, rest[0])
+        elif kind == "product" and len(rest) == 1:
+            tables.sizes.append((number, rest[0]))
+        elif kind == "product":
+            tables.products.append((number, tuple(rest)))
+        elif kind == "literal":
+            position, operand, dtype = rest
+            tables.literals.append((number, position, operand, dtype))
+        else:
+            tables.others.append((number, source))
+    return tables
+
+
+def _word(source: Source, bound: BoundSizes) -> Word:
+    """The value of a source that depends on more than sizes."""
+    kind, first, second, *rest = source
+    if kind == "size":
+        sizes = bound.asked(first).sizes
+        # Fewer than there were: then the trace differs, and the recipe does not fit.
+        return Word(None, sizes[second] if second < len(sizes) else 0)
+    if kind == "stride":
+        return Word(None, bound.view(first, second).strides[rest[0]])
+    operand, itemsize = rest
+    offset = 0 if second is None else bound.view(second, operand).offset
+    return Word(bound.symbols.variables[first], offset * itemsize)
 
 
 @dataclass(frozen=True)
@@ -168,15 +217,27 @@ class Recipe:
 
     def call(self, words: Sequence[Word], variables: Sequence[Var]) -> KernelCall:
         """The kernel with its arguments."""
+        own, reads, writes, overwrites = self.getters
         return KernelCall(
             self.kernel,
-            tuple([words[k] for k in self.words]),
+            own(words),
             words[self.extent].value,
             words[self.points].value,
-            tuple([variables[k] for k in self.reads]),
-            tuple([variables[k] for k in self.writes]),
-            tuple([variables[k] for k in self.overwrites]),
+            reads(variables),
+            writes(variables),
+            overwrites(variables),
         )
+
+    @cached_property
+    def getters(self) -> tuple[Callable[[Sequence[Any]], tuple[Any, ...]], ...]:
+        """What takes the words, and the buffers, out of those of the program."""
+        return tuple(map(_getter, (self.words, self.reads, self.writes, self.overwrites)))
+
+
+def _getter(numbers: tuple[int, ...]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    if len(numbers) > 1:
+        return itemgetter(*numbers)
+    return lambda values: tuple([values[k] for k in numbers])
 
 
 def check_same(made: KernelCall, lowered: KernelCall) -> None:

@@ -17,7 +17,14 @@ from typing import Any
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction, Update
+from gpuflow.core.lowering import (
+    Elementwise,
+    Indexed,
+    Layout,
+    Reduction,
+    TupleReduction,
+    Update,
+)
 from gpuflow.core.views import View, contiguous
 from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES
 
@@ -50,10 +57,13 @@ class Iteration:
     reduced: tuple[int, ...] = ()
 
 
+_FUSIBLE = (Elementwise, Reduction, TupleReduction, Layout, Indexed, Update)
+
+
 def is_fusible(eqn: Eqn) -> bool:
     """Whether a generated kernel can hold ``eqn``."""
     rule = eqn.primitive.lower
-    if not isinstance(rule, Elementwise | Reduction | Layout | Indexed | Update):
+    if not isinstance(rule, _FUSIBLE):
         return False
     atoms = (*eqn.inputs, *eqn.outputs)
     if not eqn.outputs or eqn.effects or not all(_is_supported(a.aval.dtype) for a in atoms):
@@ -73,7 +83,7 @@ def iteration_of(eqn: Eqn) -> Iteration | None:
     if isinstance(rule, Elementwise):
         reads = tuple(_elementwise_links(atom.aval, out) for atom in eqn.inputs)
         return Iteration(out.shape, every, reads)
-    if isinstance(rule, Reduction):
+    if isinstance(rule, Reduction | TupleReduction):
         operand = eqn.inputs[0].aval
         axes = tuple(eqn.params["axes"])
         kept = tuple(d for d in range(operand.ndim) if d not in axes)
@@ -210,6 +220,7 @@ class _Unifier:
 
 MOST_MEMBERS = 400
 MOST_OPERANDS = 96
+MOST_NUMBERS = 400  # operands of a kernel without axes: CUDA takes 512 words
 
 
 class NotOneKernelError(Exception):
@@ -310,8 +321,9 @@ def _classify(program: Program, space: Space) -> None:
     if any(not own <= domain for own in space.domains.values()):
         raise NotOneKernelError("it would loop over axes that are not those of one array")
     space.escaping = program.escaping(space.members, space.unstored)
-    if len(_external_arrays(program, space)) + len(space.escaping) > MOST_OPERANDS:
-        raise NotOneKernelError(f"it would have more than {MOST_OPERANDS} arrays")
+    most = MOST_OPERANDS if domain else MOST_NUMBERS
+    if len(_external_arrays(program, space)) + len(space.escaping) > most:
+        raise NotOneKernelError(f"it would have more than {most} arrays")
     reductions = [e for e in space.members if _reduced_axes(program, space, e)]
     if reductions and any(_is_update(program, e) for e in space.members):
         raise NotOneKernelError("it would reduce and update in place")

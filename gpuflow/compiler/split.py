@@ -134,10 +134,13 @@ def _parts_kernel(
     varying = {axis.name for axis in kernel.axes} - {axis.name for axis in kept}
     rows = next(k for k, axis in enumerate(kernel.axes) if axis.name in varying)
     operands = []
+    stored = {s.operand for s in statements(body) if isinstance(s, Store)}
     for operand in _used(kernel.operands, body):
         strides = _padded(operand, len(kernel.axes))
         first = Stride.ZERO if strides[rows] is Stride.ZERO else Stride.ANY
-        mode = Mode.IN if operand.mode is Mode.INOUT else operand.mode
+        # What is written in place after the sums is only read before.
+        is_read = operand.mode is Mode.INOUT and operand.name not in stored
+        mode = Mode.IN if is_read else operand.mode
         operands.append(replace(operand, mode=mode, strides=(first, *strides)))
     operands += _scratch_operands(scratch, axes, kept, Mode.OUT)
     kind = "column" if kernel.kind == "column" else "row"

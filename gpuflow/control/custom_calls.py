@@ -54,7 +54,7 @@ class FlatCall:
 def bind_arguments(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """All arguments by position, defaults included."""
+    """All arguments by position, defaults included; what may only be named keeps its default."""
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
     except (TypeError, ValueError) as error:
@@ -64,12 +64,12 @@ def bind_arguments(
             f"[custom rule] arguments must fit the function; got {kwargs}. "
             f"Fix: use its parameters' names. ({error})"
         ) from None
-    bound.apply_defaults()
     if bound.kwargs:
         raise TypeError(
             "[custom rule] keyword-only arguments are not passed to rules; "
             f"got {sorted(bound.kwargs)}. Fix: make them positional."
         )
+    bound.apply_defaults()
     return bound.args
 
 

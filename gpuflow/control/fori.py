@@ -18,7 +18,7 @@ from gpuflow.control.while_loop import bind_while
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.convert import convert_element_type
-from gpuflow.ops.layout import iota
+from gpuflow.ops.counting import iota
 
 
 def while_loop(

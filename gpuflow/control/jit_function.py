@@ -24,7 +24,7 @@ from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
 from gpuflow.ops.device import device_put
 from gpuflow.runtime.array import Array, from_numpy
-from gpuflow.runtime.device import default_device
+from gpuflow.runtime.device import check_one_driver, default_device, in_use
 
 _functions: WeakSet[JitFunction] = WeakSet()
 # Functions that are called with more structures than this find them by flattening.
@@ -80,6 +80,8 @@ class JitFunction:
                     arrays = [leaf._data for leaf in leaves]
                 except (KeyError, AttributeError):
                     break  # new types, other values than Arrays, or deleted ones
+                if in_use.several:
+                    check_one_driver("jit", leaves)
                 device = leaves[-1].device if leaves else default_device()
                 return entry.build(entry.executable.run(arrays, leaves, device))
         if settings.disable_jit:

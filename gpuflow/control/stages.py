@@ -173,11 +173,12 @@ class Compiled(Stage):
     def __init__(self, entry: Entry, in_tree: tree.TreeDef, name: str) -> None:
         super().__init__(entry, in_tree, name)
         self._executable = entry.executable
+        self._compiled = entry.executable.compiled()
 
     @property
     def steps(self) -> tuple[Step, ...]:
         """The plan's steps, each with a ``kind``: kernel, library, copy or host."""
-        return self._executable.steps
+        return self._compiled.plan.steps
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, in_tree = tree.flatten((args, kwargs))
@@ -216,13 +217,13 @@ class Compiled(Stage):
 
     def memory_analysis(self) -> MemoryAnalysis:
         """Bytes of operands, outputs and temporaries; the kernels are built."""
-        plan = self._executable.plan
+        plan = self._compiled.plan
         return MemoryAnalysis(
             sum(nbytes(var) for var in plan.jaxpr.invars),
             sum(nbytes(atom) for atom in plan.jaxpr.outvars),
             sum(nbytes(atom) for atom in aliased_outputs(plan)),
             plan.arena_bytes,
-            self._executable.code_bytes(),
+            self._compiled.program.code_bytes(),
         )
 
 

@@ -21,10 +21,13 @@ class Elementwise:
         body: the name of a function in kir.scalar, or
             ``(builder, values, in_avals, out_aval, params) -> value or tuple of values``.
         cheap: cheap enough to be computed again in each kernel that wants it.
+        image: ``(eqn, map, build) -> atom``, the image of the output under a linear map of integer
+            arrays, made from images of operands, or None where it cannot; see ops/linear_maps.py.
     """
 
     body: str | Callable[..., Any]
     cheap: bool = False
+    image: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,23 @@ class Reduction:
 
 
 @dataclass(frozen=True)
+class TupleReduction:
+    """Combine several values for each element over the one axis of ``params["axes"]``.
+
+    Attributes:
+        element: ``(builder, value, index, params) -> values``; the index along the axis is int64.
+        init: ``(builder, in_aval, params) -> neutral values``.
+        combine: ``(builder, *running, *new) -> values``, associative and commutative.
+        result: ``(builder, values, out_aval) -> value``.
+    """
+
+    element: Callable[..., Any]
+    init: Callable[..., Any]
+    combine: Callable[..., Any]
+    result: Callable[..., Any]
+
+
+@dataclass(frozen=True)
 class Layout:
     """A rearrangement without arithmetic.
 
@@ -49,10 +69,12 @@ class Layout:
         links: ``(in_aval, out_aval, **params) -> [(operand dim, output dim), ...]`` of dimensions
             that are the same axis, or None: the op needs its operand in memory. Operand
             dimensions that are not named must have size 1.
+        sliced: as in Indexed.
     """
 
     view: Callable[..., Any]
     links: Callable[..., list[tuple[int, int]] | None]
+    sliced: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,11 +88,21 @@ class Indexed:
         cheap: as in Elementwise; for ops without array operands.
         linear: it asks for the linear index over all output dimensions and for nothing else that
             depends on an index, so that its axes may collapse.
+        sliced: ``(eqn, bounds, cut, definition, build) -> atom``, a slice of the output made
+            directly, or None where it cannot or that would not be less. Bounds are (start, limit,
+            stride) of each dimension; ``cut(atom, bounds)`` slices an operand.
+        summed: as in Library.
+        broadcast: ``(eqn, shape, dims, build) -> atom``, the output broadcast, made directly.
+        converted: ``(eqn, dtype, build) -> atom``, the output in another dtype, made directly.
     """
 
     body: Callable[..., Any]
     cheap: bool = False
     linear: bool = False
+    sliced: Callable[..., Any] | None = None
+    summed: Callable[..., Any] | None = None
+    broadcast: Callable[..., Any] | None = None
+    converted: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)

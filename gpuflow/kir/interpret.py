@@ -110,7 +110,8 @@ def interpret_segments(
         kernel: a segmented kernel.
         blocks: the words of each segment's argument block.
         memory: as in ``interpret``.
-        span: the part of the concatenated range that runs; by default all of it.
+        span: the part of the concatenated range that runs; by default all of it. Each segment of a
+            kernel that has no PARALLEL axis is one point of it.
 
     Raises:
         KernelError: as in ``interpret``.
@@ -119,7 +120,7 @@ def interpret_segments(
     listed = nodes.arguments(kernel)
     start = 0
     for words in blocks:
-        extent = axis.exact
+        extent = axis.exact if axis.role is nodes.Role.PARALLEL else 1
         if extent is None:
             extent = words[listed.index(nodes.Argument("extent", axis=axis.name))]
         lo, hi = (start, start + extent) if span is None else span

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuflow.kir import nodes
+from gpuflow.kir.in_place import overwritten_early
 from gpuflow.kir.nodes import Block, Kernel, Mode, Operand, Role, Stride, Value
 from gpuflow.kir.rules import CHECKS, Context, KernelError, State, require
 from gpuflow.kir.scalar import COMPUTE_DTYPES, compute_dtype, dtype_kind
@@ -31,6 +32,8 @@ def verify(kernel: Kernel) -> None:
     require(bare, kernel, kernel.body, "the body must have no params and no results")
     state = State(kernel, {operand.name: operand for operand in kernel.operands})
     _verify_block(kernel.body, state, Context())
+    for early in overwritten_early(kernel, may_read_again=True):
+        require(False, kernel, early.access, early.rule)
 
 
 def verify_size_free(kernel: Kernel) -> None:

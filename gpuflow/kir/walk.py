@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Value
@@ -69,3 +69,15 @@ def all_uses(statement: nodes.Statement) -> set[int]:
         for inner in block.body:
             found |= all_uses(inner)
     return found
+
+
+def needed(items: Sequence[nodes.Statement]) -> tuple[nodes.Statement, ...]:
+    """The stores and loops over axes among statements, and what these need."""
+    used: set[int] = set()
+    kept = []
+    for statement in reversed(items):
+        is_read = any(value.number in used for value in results_of(statement))
+        if is_read or isinstance(statement, nodes.Store | nodes.For):
+            kept.append(statement)
+            used |= all_uses(statement)
+    return tuple(reversed(kept))

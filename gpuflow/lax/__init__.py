@@ -112,6 +112,7 @@ from gpuflow.ops.convolutions import conv_general_dilated_patches as conv_genera
 from gpuflow.ops.convolutions import conv_transpose as conv_transpose
 from gpuflow.ops.convolutions import conv_with_general_padding as conv_with_general_padding
 from gpuflow.ops.convolutions import padtype_to_pads as padtype_to_pads
+from gpuflow.ops.counting import iota as iota
 from gpuflow.ops.cumulative import cumlogsumexp as cumlogsumexp
 from gpuflow.ops.cumulative import cummax as cummax
 from gpuflow.ops.cumulative import cummin as cummin
@@ -144,7 +145,6 @@ from gpuflow.ops.gathering import psum_scatter as psum_scatter
 from gpuflow.ops.indexing import row_gather as row_gather
 from gpuflow.ops.indexing import row_scatter_add as row_scatter_add
 from gpuflow.ops.joining import concatenate as concatenate
-from gpuflow.ops.layout import iota as iota
 from gpuflow.ops.layout import pad as pad
 from gpuflow.ops.layout import rev as rev
 from gpuflow.ops.layout import slice_ as slice_
@@ -152,6 +152,8 @@ from gpuflow.ops.layout import slice_in_dim as slice_in_dim
 from gpuflow.ops.permutations import pbroadcast as pbroadcast
 from gpuflow.ops.permutations import ppermute as ppermute
 from gpuflow.ops.permutations import pshuffle as pshuffle
+from gpuflow.ops.positions import argmax as argmax
+from gpuflow.ops.positions import argmin as argmin
 from gpuflow.ops.powers import cbrt as cbrt
 from gpuflow.ops.powers import integer_pow as integer_pow
 from gpuflow.ops.powers import rsqrt as rsqrt
@@ -167,8 +169,6 @@ from gpuflow.ops.ragged_contractions import (
 )
 from gpuflow.ops.ragged_contractions import ragged_dot as ragged_dot
 from gpuflow.ops.ragged_contractions import ragged_dot_general as ragged_dot_general
-from gpuflow.ops.reductions import argmax as argmax
-from gpuflow.ops.reductions import argmin as argmin
 from gpuflow.ops.reductions import reduce_and as reduce_and
 from gpuflow.ops.reductions import reduce_max as reduce_max
 from gpuflow.ops.reductions import reduce_min as reduce_min

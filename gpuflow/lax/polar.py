@@ -14,9 +14,9 @@ from gpuflow.ops.axes import reduce_sum
 from gpuflow.ops.comparison import bitwise_and, bitwise_not, eq, gt, lt
 from gpuflow.ops.complex_numbers import abs as absolute
 from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.counting import iota
 from gpuflow.ops.elementwise import add, mul, sub
 from gpuflow.ops.joining import concatenate
-from gpuflow.ops.layout import iota
 from gpuflow.ops.linalg_algebra import (
     adjoint,
     identity_like,

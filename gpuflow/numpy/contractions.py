@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow import lax
@@ -10,7 +10,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.elementary import conj
-from gpuflow.numpy.promotion import check_arraylike, no_out, promote_args, promote_dtypes
+from gpuflow.numpy.promotion import check_arraylike, convert, no_out, promote_dtypes, user_dtype
 from gpuflow.numpy.shaping import ravel
 from gpuflow.numpy.ufuncs import multiply
 
@@ -20,6 +20,7 @@ Labels = tuple[Any, ...]
 def contract(
     a: Any, a_labels: Labels, b: Any, b_labels: Labels, out_labels: Labels,
     precision: Any = None, preferred_element_type: Any = None,
+    dot_general: Callable[..., Any] = lax.dot_general,
 ) -> Any:  # fmt: skip
     """Multiply two arrays whose axes are labeled, and sum over labels that the result lacks.
 
@@ -33,7 +34,9 @@ def contract(
         ([a_labels.index(k) for k in summed], [b_labels.index(k) for k in summed]),
         ([a_labels.index(k) for k in batch], [b_labels.index(k) for k in batch]),
     )
-    out = lax.dot_general(a, b, numbers, precision, preferred_element_type)
+    out = dot_general(
+        a, b, numbers, precision=precision, preferred_element_type=preferred_element_type
+    )
     made = (
         *batch,
         *[label for label in a_labels if label not in shared],
@@ -135,7 +138,10 @@ def dot(
     if a_rank == 0 or b_rank == 0:
         return multiply(a, b)
     axis = 0 if b_rank == 1 else b_rank - 2
-    return tensordot(a, b, ((a_rank - 1,), (axis,)), precision, preferred_element_type)
+    return tensordot(
+        a, b, ((a_rank - 1,), (axis,)), precision=precision,
+        preferred_element_type=preferred_element_type,
+    )  # fmt: skip
 
 
 def _numbers(name: str, a: Any, b: Any) -> list[Any]:
@@ -144,7 +150,7 @@ def _numbers(name: str, a: Any, b: Any) -> list[Any]:
 
 
 def tensordot(
-    a: Any, b: Any, axes: Any = 2, precision: Any = None, preferred_element_type: Any = None
+    a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None
 ) -> Any:
     """Sum over pairs of axes.
 
@@ -191,7 +197,9 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
     a, b = _numbers("inner", a, b)
     if aval_of(a).ndim == 0 or aval_of(b).ndim == 0:
         return multiply(a, b)
-    return tensordot(a, b, ((-1,), (-1,)), precision, preferred_element_type)
+    return tensordot(
+        a, b, ((-1,), (-1,)), precision=precision, preferred_element_type=preferred_element_type
+    )
 
 
 def outer(a: Any, b: Any, out: None = None) -> Any:
@@ -202,8 +210,33 @@ def outer(a: Any, b: Any, out: None = None) -> Any:
     return lax.mul(lax.broadcast_in_dim(a, (m, 1), (0,)), lax.broadcast_in_dim(b, (1, n), (1,)))
 
 
-def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    """The scalar product along ``axis``; the first operand is conjugated."""
-    x1, x2 = promote_args("vecdot", x1, x2)
+def vecdot(
+    x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:  # fmt: skip
+    """The scalar product along ``axis``; the first operand is conjugated.
+
+    Args:
+        x1, x2: arrays that broadcast.
+        axis: the axis of the vectors.
+        precision: a hint for devices that can trade accuracy for speed.
+        preferred_element_type: dtype of the products, of their sum and of the result.
+
+    Raises:
+        ValueError: vectors of different sizes.
+    """
+    del precision
+    x1, x2 = _numbers("vecdot", x1, x2)
+    places = [canonicalize_axis(axis, aval_of(x).ndim, "vecdot") for x in (x1, x2)]
+    sizes = [aval_of(x).shape[d] for x, d in zip((x1, x2), places, strict=True)]
+    check(
+        sizes[0] == sizes[1],
+        lambda: f"[vecdot] vectors must have one size; got {sizes[0]} and {sizes[1]} for "
+        f"{aval_of(x1)} and {aval_of(x2)}. Fix: slice one of them.",
+        ValueError,
+    )
+    if preferred_element_type is not None:
+        wanted = user_dtype(preferred_element_type, "vecdot")
+        x1, x2 = convert(x1, wanted), convert(x2, wanted)
     product = multiply(conj(x1), x2)
     return lax.reduce_sum(product, (canonicalize_axis(axis, aval_of(product).ndim, "vecdot"),))

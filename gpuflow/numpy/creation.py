@@ -22,12 +22,15 @@ from gpuflow.numpy.promotion import (
 )
 from gpuflow.numpy.shaping import as_shape, expand_dims
 from gpuflow.ops.convert import convert_element_type_p
+from gpuflow.ops.device import device_put
 from gpuflow.runtime.array import Array, from_numpy
+from gpuflow.runtime.device import Device
 
 
 def array(
-    object: Any, dtype: Any = None, copy: bool = True, order: str | None = "K", ndmin: int = 0
-) -> Any:
+    object: Any, dtype: Any = None, *, copy: bool = True, order: str | None = "K",
+    ndmin: int = 0, device: Any = None,
+) -> Any:  # fmt: skip
     """An array from numbers, nested lists, or another array.
 
     Args:
@@ -36,6 +39,7 @@ def array(
         copy: whether the result must not share memory with ``object``.
         order: ``"K"`` or ``"C"``; arrays are row-major.
         ndmin: the least number of axes; new ones come first.
+        device: where it lives, by default on the default device.
 
     Returns:
         An Array; a Python number gives a weak type.
@@ -54,14 +58,32 @@ def array(
     if copy and out is object:
         out = lax.copy(out)
     missing = ndmin - aval_of(out).ndim
-    return expand_dims(out, tuple(range(missing))) if missing > 0 else out
+    out = expand_dims(out, tuple(range(missing))) if missing > 0 else out
+    return out if device is None else placed("array", out, device)
+
+
+def placed(name: str, x: Any, device: Any) -> Any:
+    """``x`` on a device; None: where it is.
+
+    Raises:
+        TypeError: what is no device.
+    """
+    if device is None:
+        return x
+    check(
+        isinstance(device, Device),
+        lambda: f"[{name}] device must be a Device or None; got {device!r}. "
+        "Fix: gpuflow.devices()[0].",
+    )
+    return device_put(x, device)
 
 
 def asarray(
-    a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None
-) -> Any:
+    a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None,
+    device: Any = None,
+) -> Any:  # fmt: skip
     """``a`` as an array; arrays of that dtype are returned as they are."""
-    return array(a, dtype, bool(copy), order)
+    return array(a, dtype, copy=bool(copy), order=order, device=device)
 
 
 def _make(value: Any, wanted: Any) -> Any:
@@ -159,57 +181,60 @@ def _stack_rows(value: Any) -> Any:
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Any:
     """Convert elements; floats become integers by truncation, complex numbers lose a part."""
-    del device
     check_arraylike("astype", x)
     wanted = dtypes.default_float() if dtype is None else user_dtype(dtype, "astype")
     out = lax.convert_element_type(x, wanted)
-    return lax.copy(out) if copy and out is x else out
+    return placed("astype", lax.copy(out) if copy and out is x else out, device)
 
 
-def copy(a: Any) -> Any:
-    """A copy of an array, in memory of its own."""
-    return array(a, copy=True)
+def copy(a: Any, order: str | None = None) -> Any:
+    """A copy of an array, in memory of its own; ``order`` as for ``array``."""
+    check_arraylike("copy", a)
+    return array(a, copy=True, order=order)
 
 
 # --- constants -----------------------------------------------------------------------------
 
 
-def full(shape: Any, fill_value: Any, dtype: Any = None) -> Any:
+def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Any:
     """An array of ``shape`` filled with a number, or with an array that broadcasts."""
     check_arraylike("full", fill_value)
     if dtype is not None:
         fill_value = convert(fill_value, user_dtype(dtype, "full"))
     sizes, own = as_shape("full", shape), aval_of(fill_value).shape
-    return lax.broadcast_in_dim(fill_value, sizes, range(len(sizes) - len(own), len(sizes)))
+    out = lax.broadcast_in_dim(fill_value, sizes, range(len(sizes) - len(own), len(sizes)))
+    return out if device is None else placed("full", out, device)
 
 
-def zeros(shape: Any, dtype: Any = None) -> Any:
+def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
     """An array of zeros, by default float32."""
-    return full(shape, 0, float if dtype is None else dtype)
+    return full(shape, 0, float if dtype is None else dtype, device=device)
 
 
-def ones(shape: Any, dtype: Any = None) -> Any:
+def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
     """An array of ones, by default float32."""
-    return full(shape, 1, float if dtype is None else dtype)
+    return full(shape, 1, float if dtype is None else dtype, device=device)
 
 
-def empty(shape: Any, dtype: Any = None) -> Any:
+def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
     """An array of ``shape``; its elements are 0."""
-    return zeros(shape, dtype)
+    return zeros(shape, dtype, device=device)
 
 
-def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> Any:
+def full_like(
+    a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None
+) -> Any:
     """An array like ``a`` filled with a number."""
     aval = _aval_like("full_like", a)
     sizes = aval.shape if shape is None else as_shape("full_like", shape)
     if dtype is not None:
-        return full(sizes, fill_value, dtype)
+        return full(sizes, fill_value, dtype, device=device)
     check_arraylike("full_like", fill_value)
     weak = aval.weak_type and aval.dtype.kind in "ifc"
     value = fill_value
     if weak and type(value) in PYTHON_SCALARS:
         value = aval.dtype.type(value).item()
-    return full(sizes, convert(value, aval.dtype, weak))
+    return full(sizes, convert(value, aval.dtype, weak), device=device)
 
 
 def _aval_like(name: str, a: Any) -> ShapedArray:
@@ -219,16 +244,16 @@ def _aval_like(name: str, a: Any) -> ShapedArray:
     return aval_of(a)
 
 
-def zeros_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
+def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
     """Zeros with the shape and dtype of ``a``."""
-    return full_like(a, 0, dtype, shape)
+    return full_like(a, 0, dtype, shape, device=device)
 
 
-def ones_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
+def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
     """Ones with the shape and dtype of ``a``."""
-    return full_like(a, 1, dtype, shape)
+    return full_like(a, 1, dtype, shape, device=device)
 
 
-def empty_like(a: Any, dtype: Any = None, shape: Any = None) -> Any:
-    """An array with the shape and dtype of ``a``; its elements are 0."""
-    return zeros_like(a, dtype, shape)
+def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
+    """An array with the shape and dtype of ``prototype``; its elements are 0."""
+    return zeros_like(prototype, dtype, shape, device=device)

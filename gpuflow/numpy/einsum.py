@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,33 +23,37 @@ def _path_finder() -> Any:
 
 
 def einsum(
-    subscripts: str, /, *operands: Any, out: None = None, optimize: Any = "auto",
+    subscripts: Any, /, *operands: Any, out: None = None, optimize: Any = "auto",
     precision: Any = None, preferred_element_type: Any = None,
+    _dot_general: Callable[..., Any] = lax.dot_general,
 ) -> Any:  # fmt: skip
     """Sum of products, as in ``einsum("ij,jk->ik", a, b)``.
 
     Args:
-        subscripts: a letter for each axis, operands between commas, the result after ``->``.
+        subscripts: a letter for each axis, operands between commas, the result after ``->``. Or
+            in place of letters each operand followed by a list of ints, and last the result's.
         operands: arrays; of three or more, pairs are multiplied in a cheap order.
         optimize: how that order is sought, as in opt_einsum.
         precision: a hint for devices that can trade accuracy for speed.
         preferred_element_type: dtype of the result.
+        _dot_general: what multiplies, in place of ``lax.dot_general``.
 
     Raises:
         ValueError: subscripts that do not fit the operands.
     """
     no_out("einsum", out)
+    subscripts, values = _with_letters(subscripts, operands)
     check(
-        isinstance(subscripts, str) and len(operands) > 0,
+        isinstance(subscripts, str) and len(values) > 0,
         lambda: (
             "[einsum] subscripts must be a string and operands must follow; "
-            f"got {type(subscripts).__name__} and {len(operands)} operands. "
+            f"got {type(subscripts).__name__} and {len(values)} operands. "
             "Fix: jnp.einsum('ij,jk->ik', a, b)."
         ),
         TypeError,
     )
-    check_arraylike("einsum", *operands)
-    values = promote_dtypes(*operands)
+    check_arraylike("einsum", *values)
+    values = promote_dtypes(*values)
     labels, out_labels = parse(subscripts, [aval_of(x).ndim for x in values])
     sizes = label_sizes("einsum", values, labels)
     terms = [_one_axis_a_label(*term) for term in zip(values, labels, strict=True)]
@@ -57,10 +61,42 @@ def einsum(
         chosen = [terms[k] for k in pair]
         terms = [term for k, term in enumerate(terms) if k not in pair]
         needed = {label for _, own in terms for label in own} | set(out_labels)
-        terms.append(_combine(chosen, needed, sizes, (precision, preferred_element_type)))
+        options = precision, preferred_element_type, _dot_general
+        terms.append(_combine(chosen, needed, sizes, options))
     value, own = _sum_out(*terms[0], set(out_labels))
     result = lax.transpose(value, [own.index(k) for k in out_labels if k in own])
     return convert(result, preferred_element_type) if preferred_element_type else result
+
+
+def _with_letters(subscripts: Any, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """``(x, [0, 1], y, [1, 2], [0, 2])`` as ``("ab,bc->ac", (x, y))``."""
+    if isinstance(subscripts, str) or not operands or not isinstance(operands[0], (list, tuple)):
+        return subscripts, operands
+    parts = [subscripts, *operands]
+    arrays, places = parts[: len(parts) // 2 * 2 : 2], parts[1::2]
+    if len(parts) % 2:
+        places.append(parts[-1])
+    numbers = sorted({k for own in places for k in own if k is not Ellipsis})
+    letters = {k: chr(ord("a") + n) for n, k in enumerate(numbers)}
+    words = ["".join("..." if k is Ellipsis else letters[k] for k in own) for own in places]
+    text = ",".join(words[: len(arrays)])
+    return (f"{text}->{words[-1]}" if len(parts) % 2 else text), arrays
+
+
+def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> tuple[Any, Any]:
+    """The order in which ``einsum`` would multiply its operands.
+
+    Args:
+        subscripts, operands, optimize: as for ``einsum``.
+
+    Returns:
+        A list of which operands to combine, step by step, and opt_einsum's description of it.
+    """
+    subscripts, arrays = _with_letters(subscripts, operands)
+    check_arraylike("einsum_path", *arrays)
+    strategy = "auto" if optimize is True else "naive" if optimize is False else optimize
+    shapes = [aval_of(x).shape for x in arrays]
+    return _path_finder()(subscripts, *shapes, shapes=True, optimize=strategy)
 
 
 def parse(subscripts: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
@@ -155,7 +191,7 @@ def _sum_out(x: Any, labels: Labels, needed: set[Any]) -> tuple[Any, Labels]:
 
 def _combine(
     terms: Sequence[tuple[Any, Labels]], needed: set[Any], sizes: dict[Any, int],
-    options: tuple[Any, Any],
+    options: tuple[Any, ...],
 ) -> tuple[Any, Labels]:  # fmt: skip
     """Multiply terms from left to right and sum over what nobody else needs."""
     x, x_labels = squeeze_ones(*terms[0], sizes)

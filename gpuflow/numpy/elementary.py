@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.errors import check
 from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import (
@@ -84,21 +85,31 @@ def _logaddexp_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
     return out, lax.add(x_part, lax.mul(tangents[1], weight(y)))
 
 
-def logaddexp(x: Any, y: Any, /) -> Any:
-    """``log(exp(x) + exp(y))`` without overflow."""
-    return _logaddexp(*broadcastlike(*promote_args_inexact("logaddexp", x, y)))
+def _logaddexp_of(x: Any, y: Any) -> Any:
+    return _logaddexp(*broadcastlike(x, y))
+
+
+logaddexp = make_binary(
+    "logaddexp", _logaddexp_of, "``log(exp(x) + exp(y))`` without overflow.", promote_args_inexact
+)
 
 
 def hypot(x: Any, y: Any, /) -> Any:
     """``sqrt(x**2 + y**2)`` without overflow."""
     x, y = promote_args_inexact("hypot", x, y)
+    check(
+        not dtypes.is_complex(aval_of(x).dtype),
+        lambda: f"[hypot] operands must be real; got {aval_of(x)}. Fix: jnp.abs(x).",
+        ValueError,
+    )
     x, y = lax.abs(x), lax.abs(y)
     large, small = lax.max(x, y), lax.min(x, y)
     flat = lax.eq(large, like(0, large))
     ratio = lax.div(small, select_where(flat, like(1, large), large))
     length = lax.mul(large, lax.sqrt(lax.add(like(1, large), lax.square(ratio))))
-    infinite = lax.eq(large, like(np.inf, large))
-    return select_where(infinite, large, select_where(flat, like(0, large), length))
+    infinity = like(np.inf, large)
+    infinite = lax.bitwise_or(lax.eq(x, infinity), lax.eq(y, infinity))  # also beside nan
+    return select_where(infinite, infinity, select_where(flat, like(0, large), length))
 
 
 # --- rounding ------------------------------------------------------------------------------
@@ -113,11 +124,18 @@ def _rounding(name: str, op: Ufunc, doc: str) -> Ufunc:
 
 floor = _rounding("floor", lax.floor, "Round down.")
 ceil = _rounding("ceil", lax.ceil, "Round up.")
-trunc = _rounding(
+_trunc = _rounding(
     "trunc",
     lambda x: select_where(lax.lt(x, like(0, x)), lax.ceil(x), lax.floor(x)),
     "Round towards zero.",
 )
+
+
+def trunc(x: Any) -> Any:
+    """Round towards zero. Integers stay."""
+    return _trunc(x)
+
+
 _half_even = lax.RoundingMethod.TO_NEAREST_EVEN
 rint = make_unary("rint", lambda x: lax.round(x, _half_even), "Round; halves go to the even "
                   "neighbor. Integers become floats first.", promote_args_inexact)  # fmt: skip
@@ -153,16 +171,16 @@ around = round
 # --- complex parts -------------------------------------------------------------------------
 
 
-def real(x: Any, /) -> Any:
+def real(val: Any, /) -> Any:
     """The real part."""
-    (x,) = promote_args("real", x)
+    (x,) = promote_args("real", val)
     return lax.real(x) if dtypes.is_complex(aval_of(x).dtype) else x
 
 
-def imag(x: Any, /) -> Any:
+def imag(val: Any, /) -> Any:
     """The imaginary part; 0 for real numbers."""
-    (x,) = promote_args("imag", x)
-    return lax.imag(x) if dtypes.is_complex(aval_of(x).dtype) else lax.mul(x, like(0, x))
+    (x,) = promote_args("imag", val)
+    return lax.imag(x) if dtypes.is_complex(aval_of(x).dtype) else lax.full_like(x, 0)
 
 
 def conjugate(x: Any, /) -> Any:

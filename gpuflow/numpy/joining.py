@@ -20,7 +20,15 @@ from gpuflow.numpy.promotion import (
     promote_dtypes,
     user_dtype,
 )
-from gpuflow.numpy.shaping import atleast_1d, atleast_2d, expand_dims, ndim, ravel, shape
+from gpuflow.numpy.shaping import (
+    atleast_1d,
+    atleast_2d,
+    atleast_3d,
+    expand_dims,
+    ndim,
+    ravel,
+    shape,
+)
 
 # --- joining -------------------------------------------------------------------------------
 
@@ -70,7 +78,9 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     return lax.concatenate(pieces, canonicalize_axis(axis, rank, "concatenate"))
 
 
-concat = concatenate
+def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
+    """Join arrays along an existing axis; None: of the raveled arrays."""
+    return concatenate(arrays, axis)
 
 
 def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Any:
@@ -167,3 +177,79 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
             ValueError,
         )
     return array_split(ary, indices_or_sections, axis)
+
+
+def vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    """Cut along the first axis; see ``split``."""
+    return split(ary, indices_or_sections, 0)
+
+
+def hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    """Cut along the second axis, vectors along their only one; see ``split``."""
+    return split(ary, indices_or_sections, 0 if ndim(ary) == 1 else 1)
+
+
+def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    """Cut along the third axis; see ``split``."""
+    return split(ary, indices_or_sections, 2)
+
+
+def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
+    """The slices along an axis, without it.
+
+    Raises:
+        ValueError: an array of rank 0, or an axis that does not exist.
+    """
+    check_arraylike("unstack", x)
+    check(
+        aval_of(x).ndim > 0,
+        lambda: f"[unstack] the array must have an axis; got {aval_of(x)}. Fix: jnp.atleast_1d(x).",
+        ValueError,
+    )
+    place = canonicalize_axis(axis, aval_of(x).ndim, "unstack")
+    pieces = _cut(x, place, range(aval_of(x).shape[place] + 1))
+    return tuple(lax.squeeze(piece, (place,)) for piece in pieces)
+
+
+# --- joining deeper ------------------------------------------------------------------------
+
+
+def dstack(tup: Any, dtype: Any = None) -> Any:
+    """Join along the third axis; what has fewer axes gets them, as in ``atleast_3d``."""
+    return concatenate([atleast_3d(x) for x in _pieces("dstack", tup, dtype)], 2)
+
+
+def block(arrays: Any) -> Any:
+    """Join nested lists of arrays: the innermost lists along the last axis, and so on.
+
+    Raises:
+        ValueError: tuples, empty lists, or lists of different depths.
+    """
+    out = _block(arrays)[0]
+    return out if isinstance(arrays, list) else lax.asarray(out)
+
+
+def _block(arrays: Any) -> tuple[Any, int]:
+    """The joined array, and the depth of lists in it."""
+    check(
+        not isinstance(arrays, tuple),
+        lambda: f"[block] lists are needed, not tuples; got {arrays!r}. Fix: list(arrays).",
+        ValueError,
+    )
+    if not isinstance(arrays, list):
+        check_arraylike("block", arrays)
+        return arrays, 0
+    check(
+        len(arrays) > 0,
+        lambda: "[block] lists must not be empty; got one that is. Fix: leave it out.",
+        ValueError,
+    )
+    parts, depths = zip(*[_block(item) for item in arrays], strict=True)
+    check(
+        len(set(depths)) == 1,
+        lambda: f"[block] lists must have one depth; got depths {depths}. Fix: add brackets.",
+        ValueError,
+    )
+    rank = max(depths[0] + 1, *[aval_of(x).ndim for x in parts])
+    parts = [expand_dims(x, tuple(range(rank - aval_of(x).ndim))) for x in parts]
+    return concatenate(parts, rank - 1 - depths[0]), depths[0] + 1

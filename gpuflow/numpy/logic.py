@@ -9,11 +9,15 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array
 from gpuflow.numpy.elementary import imag, real
+from gpuflow.numpy.positions import positions
 from gpuflow.numpy.promotion import (
     check_arraylike,
     convert,
+    no_out,
     promote_args,
     promote_args_inexact,
     promote_dtypes,
@@ -113,37 +117,64 @@ isfinite = _classify(
     "isfinite", lax.is_finite, True, lax.bitwise_and, "Whether neither infinite nor nan."
 )
 isinf = _classify("isinf", _is_infinite, False, lax.bitwise_or, "Whether infinite.")
-isposinf = make_unary(
-    "isposinf", lambda x: lax.eq(x, convert(np.inf, aval_of(x).dtype)), "Whether plus infinity.",
-    promote_args_inexact,
-)  # fmt: skip
-isneginf = make_unary(
-    "isneginf", lambda x: lax.eq(x, convert(-np.inf, aval_of(x).dtype)),
-    "Whether minus infinity.", promote_args_inexact,
-)  # fmt: skip
+
+
+def isposinf(x: Any, /, out: None = None) -> Any:
+    """Whether plus infinity; not for complex numbers."""
+    return _is_infinity("isposinf", x, out, np.inf)
+
+
+def isneginf(x: Any, /, out: None = None) -> Any:
+    """Whether minus infinity; not for complex numbers."""
+    return _is_infinity("isneginf", x, out, -np.inf)
+
+
+def _is_infinity(name: str, x: Any, out: Any, infinity: float) -> Any:
+    no_out(name, out)
+    (x,) = promote_args(name, x)
+    dtype = aval_of(x).dtype
+    check(
+        not dtypes.is_complex(dtype),
+        lambda: f"[{name}] operands must be real; got {aval_of(x)}. Fix: use x.real and x.imag.",
+        ValueError,
+    )
+    if not dtypes.is_inexact(dtype):
+        return lax.full(aval_of(x).shape, False, dtypes.bool_)
+    return lax.eq(x, convert(infinity, dtype))
+
 
 
 # --- choices -------------------------------------------------------------------------------
 
 
-def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
+def where(
+    condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None,
+    fill_value: Any = None,
+) -> Any:  # fmt: skip
     """``x`` where ``condition`` holds, else ``y``; both are evaluated.
 
     Args:
         condition: array of any dtype; not bool: whether it differs from 0.
         x: array or number.
         y: array or number.
+        size: without ``x`` and ``y``, how many positions to return, as for ``nonzero``.
+        fill_value: and what to fill up with.
 
     Returns:
-        An array of the common shape, and of the common dtype of ``x`` and ``y``.
+        An array of the common shape, and of the common dtype of ``x`` and ``y``. Without them the
+        positions of elements that are not 0, one array for each axis.
 
     Raises:
-        ValueError: without ``x`` and ``y``, which would make a shape that depends on values.
+        ValueError: one of ``x`` and ``y`` alone, or ``size`` with both.
+        ConcretizationTypeError: positions in a traced array without ``size``.
     """
-    if x is None or y is None:
+    if x is None and y is None:
+        return positions("where", as_array("where", condition), size, fill_value)
+    if x is None or y is None or size is not None or fill_value is not None:
         raise ValueError(
-            "[where] three arguments are needed; got one without x and y. Fix: jnp.where(c, x, y); "
-            "positions of True need known values: np.nonzero(np.asarray(c))."
+            "[where] three arguments, or one with size and fill_value, are needed; got "
+            f"{'two' if x is None or y is None else 'size or fill_value with three'}. "
+            "Fix: jnp.where(c, x, y)."
         )
     check_arraylike("where", condition, x, y)
     x, y = promote_dtypes(x, y)

@@ -6,18 +6,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.numpy import (
+    array_api,
+    choices,
     contractions,
     creation,
     elementary,
+    exports,
     indexing,
     logic,
+    matrices,
+    partitions,
+    positions,
     reductions,
+    searching,
     shaping,
     sorting,
     statistics,
@@ -129,6 +136,31 @@ def _identity(self: Any) -> Any:
     return ufuncs.positive(self)
 
 
+def _contains(self: Any, item: Any) -> bool:
+    """Whether an element equals ``item``."""
+    return bool(reductions.any(logic.equal(self, item)))
+
+
+def _compress(
+    self: Any, condition: Any, axis: int | None = None, *, out: None = None,
+    size: int | None = None, fill_value: Any = 0,
+) -> Any:  # fmt: skip
+    """The slices along an axis whose condition holds; see ``jnp.compress``."""
+    return choices.compress(condition, self, axis, size=size, fill_value=fill_value, out=out)
+
+
+def _nonzero(self: Any, *, fill_value: Any = None, size: int | None = None) -> Any:
+    """The positions of elements that are not 0; see ``jnp.nonzero``."""
+    return positions.nonzero(self, size=size, fill_value=fill_value)
+
+
+def _flat(self: Any) -> NoReturn:
+    """Not there: it would be a view to write to."""
+    raise NotImplementedError(
+        f"[flat] arrays are immutable and have no views; got {aval_of(self)}. Fix: x.ravel()."
+    )
+
+
 METHODS: dict[str, Callable[..., Any]] = {
     **{f"__{k}__": _operator(f, f"__{k}__") for k, f in {**_BINARY, **_COMPARISONS}.items()},
     **{f"__r{k}__": _reflected(f, f"__r{k}__") for k, f in _BINARY.items()},
@@ -139,6 +171,22 @@ METHODS: dict[str, Callable[..., Any]] = {
     "__round__": lambda self, ndigits=0: elementary.round(self, ndigits or 0),
     "__getitem__": indexing.getitem,
     "__iter__": _iterate,
+    "__contains__": _contains,
+    "__array_namespace__": array_api.array_namespace,
+    "__dlpack__": exports.dlpack,
+    "__dlpack_device__": exports.dlpack_device,
+    "to_device": exports.to_device,
+    "on_device_size_in_bytes": exports.on_device_size_in_bytes,
+    "copy_to_host_async": exports.copy_to_host_async,
+    "is_ready": exports.is_ready,
+    "argpartition": partitions.argpartition,
+    "choose": choices.choose,
+    "clone": _copy,
+    "compress": _compress,
+    "diagonal": matrices.diagonal,
+    "nonzero": _nonzero,
+    "searchsorted": searching.searchsorted,
+    "trace": matrices.trace,
     "sum": reductions.sum,
     "prod": reductions.prod,
     "mean": statistics.mean,
@@ -179,6 +227,10 @@ PROPERTIES: dict[str, Callable[[Any], Any]] = {
     "real": lambda self: elementary.real(self),
     "imag": lambda self: elementary.imag(self),
     "at": At,
+    "flat": _flat,
+    "committed": exports.committed,
+    "is_fully_addressable": exports.is_whole,
+    "is_fully_replicated": exports.is_whole,
     "itemsize": lambda self: aval_of(self).dtype.itemsize,
     "nbytes": lambda self: aval_of(self).nbytes,
 }

@@ -126,7 +126,7 @@ def promote_shapes(name: str, operands: Sequence[Any]) -> list[Any]:
     rank = len(broadcast_shapes(*shapes, name=name, error=TypeError))
     if len({len(shape) for shape in shapes if shape}) < 2:
         return list(operands)
-    _check_rank_promotion(name, shapes)
+    check_rank_promotion(name, shapes)
     return [to_rank(x, rank) if shape else x for x, shape in zip(operands, shapes, strict=True)]
 
 
@@ -164,7 +164,8 @@ def broadcast_shapes(
     return tuple(result)
 
 
-def _check_rank_promotion(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
+def check_rank_promotion(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Warn of ranks that differ, or raise ValueError, as ``numpy_rank_promotion`` says."""
     mode = config.trace_context().numpy_rank_promotion
     if mode == "allow":
         return

@@ -12,6 +12,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.numpy.creation import placed
 from gpuflow.numpy.logic import where
 from gpuflow.numpy.promotion import (
     PYTHON_SCALARS,
@@ -27,7 +28,9 @@ from gpuflow.runtime.array import from_numpy
 # --- ranges --------------------------------------------------------------------------------
 
 
-def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) -> Any:
+def arange(
+    start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None
+) -> Any:
     """Evenly spaced numbers in the half-open interval [start, stop).
 
     Args:
@@ -35,10 +38,15 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) ->
         stop: end, excluded.
         step: distance, by default 1.
         dtype: by default that of the arguments.
+        device: where the array lives, by default on the default device.
 
     Raises:
         ConcretizationTypeError: traced arguments; the length must be known.
     """
+    return placed("arange", _arange(start, stop, step, dtype), device)
+
+
+def _arange(start: Any, stop: Any, step: Any, dtype: Any) -> Any:
     first, last = (0, start) if stop is None else (start, stop)
     step = 1 if step is None else step
     given = [_known_number(v) for v in (first, last, step)]
@@ -75,7 +83,7 @@ def _known_number(value: Any) -> Any:
 
 def linspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False,
-    dtype: Any = None, axis: int = 0,
+    dtype: Any = None, axis: int = 0, *, device: Any = None,
 ) -> Any:  # fmt: skip
     """``num`` evenly spaced numbers from ``start`` to ``stop``.
 
@@ -85,6 +93,8 @@ def linspace(
         endpoint: whether ``stop`` is the last one.
         retstep: whether to return the distance too.
         dtype: by default the float dtype of the arguments; integers round down.
+        axis: where the new axis goes.
+        device: where the array lives, by default on the default device.
     """
     check_arraylike("linspace", start, stop)
     count = as_index(num)
@@ -114,6 +124,7 @@ def linspace(
         order = list(range(1, len(sizes) + 1))
         order.insert(axis % (len(sizes) + 1), 0)
         out = lax.transpose(out, order)
+    out = placed("linspace", out, device)
     step = lax.div(lax.sub(last, first), convert(parts or np.nan, work))
     return (out, reshape(step, sizes)) if retstep else out
 
@@ -133,11 +144,14 @@ def _diagonals(rows: int, columns: int) -> tuple[Any, Any]:
     return lax.iota(np.int32, (rows, 1), 0), lax.iota(np.int32, (1, columns), 1)
 
 
-def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:
+def eye(
+    N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None
+) -> Any:
     """Ones on diagonal ``k`` of an N by M matrix, zeros elsewhere."""
     rows, columns = _diagonals(as_index(N), as_index(N if M is None else M))
     mask = lax.eq(lax.add(rows, np.int32(k)), columns)
-    return lax.convert_element_type(mask, user_dtype(float if dtype is None else dtype, "eye"))
+    wanted = user_dtype(float if dtype is None else dtype, "eye")
+    return placed("eye", lax.convert_element_type(mask, wanted), device)
 
 
 def identity(n: int, dtype: Any = None) -> Any:
@@ -197,3 +211,9 @@ def diag(v: Any, k: int = 0) -> Any:
     count = max(0, min(rows - first_row, columns - first_column))
     places = (np.arange(count) + first_row) * columns + np.arange(count) + first_column
     return lax.row_gather(reshape(v, (rows * columns,)), places.astype(np.int32), "clip")
+
+
+def diagflat(v: Any, k: int = 0) -> Any:
+    """A matrix with the elements of ``v``, raveled, on diagonal ``k``."""
+    check_arraylike("diagflat", v)
+    return diag(reshape(v, (aval_of(v).size,)), as_index(k))

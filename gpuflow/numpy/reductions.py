@@ -52,7 +52,7 @@ def finish(out: Any, shape: Sequence[int], axes: Sequence[int], keepdims: bool) 
     return keep_dims(out, shape, axes) if keepdims and axes else out
 
 
-def _sum_dtype(name: str, dtype: Any, wanted: Any) -> Any:
+def sum_dtype(name: str, dtype: Any, wanted: Any) -> Any:
     """The dtype of sums and products: small integers and bools become default ones."""
     if wanted is not None:
         return user_dtype(wanted, name)
@@ -67,7 +67,7 @@ def _sum_dtype(name: str, dtype: Any, wanted: Any) -> Any:
 
 def sum(
     a: Any, axis: Axes = None, dtype: Any = None, out: None = None, keepdims: bool = False,
-    initial: Any = None, where: Any = None,
+    initial: Any = None, where: Any = None, promote_integers: bool = True,
 ) -> Any:  # fmt: skip
     """Sum over axes.
 
@@ -78,15 +78,22 @@ def sum(
         keepdims: keep the axes, with size 1.
         initial: number to start from.
         where: mask that broadcasts with ``a``; other elements count as 0.
+        promote_integers: whether small integers and bools are added in the default integer dtype.
     """
+    dtype = _own_dtype_unless(promote_integers, a, dtype)
     return _accumulate("sum", lax.reduce_sum, 0, a, axis, dtype, out, keepdims, initial, where)
+
+
+def _own_dtype_unless(promote_integers: bool, a: Any, dtype: Any) -> Any:
+    return dtype if promote_integers or dtype is not None else aval_of(a).dtype
 
 
 def prod(
     a: Any, axis: Axes = None, dtype: Any = None, out: None = None, keepdims: bool = False,
-    initial: Any = None, where: Any = None,
+    initial: Any = None, where: Any = None, promote_integers: bool = True,
 ) -> Any:  # fmt: skip
     """Product over axes; arguments as in ``sum``."""
+    dtype = _own_dtype_unless(promote_integers, a, dtype)
     return _accumulate("prod", lax.reduce_prod, 1, a, axis, dtype, out, keepdims, initial, where)
 
 
@@ -96,7 +103,7 @@ def _accumulate(
 ) -> Any:  # fmt: skip
     a, axes = prepare(name, a, axis, out, where, neutral)
     aval = aval_of(a)
-    result = op(convert(a, _sum_dtype(name, aval.dtype, dtype)), axes)
+    result = op(convert(a, sum_dtype(name, aval.dtype, dtype)), axes)
     if initial is not None:
         combine = lax.mul if neutral else lax.add
         result = combine(result, convert(initial, aval_of(result).dtype))
@@ -162,14 +169,18 @@ def ptp(a: Any, axis: Axes = None, out: None = None, keepdims: bool = False) -> 
     return lax.sub(max(a, axis, out, keepdims), min(a, axis, out, keepdims))
 
 
-def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Any:
+def argmax(
+    a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None
+) -> Any:
     """The position of the first largest element, along ``axis`` or in the raveled array."""
-    return _position("argmax", lax.argmax, a, axis, out, keepdims)
+    return _position("argmax", lax.argmax, a, axis, out, bool(keepdims))
 
 
-def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Any:
+def argmin(
+    a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None
+) -> Any:
     """The position of the first smallest element, along ``axis`` or in the raveled array."""
-    return _position("argmin", lax.argmin, a, axis, out, keepdims)
+    return _position("argmin", lax.argmin, a, axis, out, bool(keepdims))
 
 
 def _position(

@@ -11,10 +11,11 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.numpy.creation import asarray
 
-float_ = float
 inexact, floating, complexfloating = np.inexact, np.floating, np.complexfloating
 integer, signedinteger, unsignedinteger = np.integer, np.signedinteger, np.unsignedinteger
 number, generic = np.number, np.generic
+character, flexible, object_ = np.character, np.flexible, np.object_
+ComplexWarning = np.exceptions.ComplexWarning
 
 
 class ScalarType:
@@ -24,7 +25,7 @@ class ScalarType:
         self.dtype = np.dtype(dtype)
         self.__name__ = self.dtype.name
 
-    def __call__(self, x: Any = 0) -> Any:
+    def __call__(self, x: Any) -> Any:
         return asarray(x, dtype=self.dtype)
 
     def __eq__(self, other: Any) -> bool:
@@ -57,7 +58,16 @@ float8_e4m3b11fnuz = ScalarType(ml_dtypes.float8_e4m3b11fnuz)
 float8_e4m3fnuz = ScalarType(ml_dtypes.float8_e4m3fnuz)
 float8_e5m2fnuz = ScalarType(ml_dtypes.float8_e5m2fnuz)
 float8_e8m0fnu = ScalarType(ml_dtypes.float8_e8m0fnu)
+# Arrays cannot hold these; they are names of dtypes, as for ``np.dtype``.
+int1, int2, uint1, uint2 = (
+    ScalarType(getattr(ml_dtypes, name)) for name in ("int1", "int2", "uint1", "uint2")
+)
+float4_e2m1fn, float6_e2m3fn, float6_e3m2fn = (
+    ScalarType(getattr(ml_dtypes, name))
+    for name in ("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn")
+)
 single, double, csingle, cdouble = float32, float64, complex64, complex128
+int_, uint, float_, complex_ = int64, uint64, float64, complex128
 dtype = np.dtype
 
 
@@ -154,9 +164,9 @@ def finfo(dtype: Any) -> Any:
     return ml_dtypes.finfo(_own_dtype(dtype))
 
 
-def iinfo(dtype: Any) -> Any:
+def iinfo(int_type: Any) -> Any:
     """Limits of an integer dtype: ``min``, ``max`` and ``bits``."""
-    return ml_dtypes.iinfo(_own_dtype(dtype))
+    return ml_dtypes.iinfo(_own_dtype(int_type))
 
 
 def _own_dtype(what: Any) -> Any:
@@ -177,3 +187,8 @@ def isrealobj(x: Any) -> bool:
 def isscalar(element: Any) -> bool:
     """Whether ``element`` is a number or an array without axes."""
     return is_value(element) and aval_of(element).ndim == 0
+
+
+def iterable(y: Any) -> bool:
+    """Whether ``iter(y)`` works: for sequences, and for arrays with an axis."""
+    return np.iterable(y)

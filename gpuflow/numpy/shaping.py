@@ -60,17 +60,21 @@ def as_shape(name: str, new_shape: Any) -> tuple[int, ...]:
 # --- reshape and friends -------------------------------------------------------------------
 
 
-def reshape(a: Any, /, shape: Any = None, order: str = "C", *, newshape: Any = None) -> Any:
+def reshape(
+    a: Any, shape: Any = None, order: str = "C", *, copy: bool | None = None, newshape: Any = None
+) -> Any:
     """The elements in row-major order with another shape.
 
     Args:
         a: array.
         shape: an int or a sequence; one entry may be -1.
         order: ``"C"``, or ``"F"`` for column-major order.
+        copy: it changes nothing: whether memory is shared cannot be seen.
 
     Raises:
         TypeError: sizes whose product does not fit.
     """
+    del copy
     wanted = newshape if shape is None else shape
     old = _shape_of("reshape", a)
     sizes = _fill_in(old, as_shape("reshape", wanted))
@@ -137,7 +141,9 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
     return lax.transpose(a, order)
 
 
-permute_dims = transpose
+def permute_dims(a: Any, /, axes: Sequence[int]) -> Any:
+    """Permute the axes."""
+    return transpose(a, axes)
 
 
 def matrix_transpose(x: Any, /) -> Any:
@@ -178,6 +184,29 @@ def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[in
     for target, origin in sorted(zip(targets, sources, strict=True)):
         order.insert(target, origin)
     return lax.transpose(a, order)
+
+
+def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
+    """Move one axis to before another.
+
+    Args:
+        a: array.
+        axis: the axis to move.
+        start: before which axis it goes; the rank for behind all.
+
+    Raises:
+        ValueError: axes that do not exist.
+    """
+    rank = len(_shape_of("rollaxis", a))
+    origin = canonicalize_axis(axis, rank, "rollaxis")
+    target = as_index(start)
+    check(
+        -rank <= target <= rank,
+        lambda: f"[rollaxis] start must lie in [{-rank}, {rank}]; got {target}. Fix: start=0.",
+        ValueError,
+    )
+    target = target + rank if target < 0 else target
+    return moveaxis(a, origin, target - 1 if target > origin else target)
 
 
 def _as_list(value: Any) -> list[int]:
@@ -232,6 +261,15 @@ def atleast_1d(*arys: Any) -> Any:
 def atleast_2d(*arys: Any) -> Any:
     """Arrays with at least two axes; new ones come first."""
     return _at_least(arys, 2, lambda x, rank: expand_dims(x, tuple(range(2 - rank))))
+
+
+def atleast_3d(*arys: Any) -> Any:
+    """Arrays with at least three axes: vectors become (1, n, 1), matrices (m, n, 1)."""
+
+    def widen(x: Any, rank: int) -> Any:
+        return expand_dims(x, {0: (0, 1, 2), 1: (0, 2), 2: (2,)}[rank])
+
+    return _at_least(arys, 3, widen)
 
 
 def _at_least(arys: Sequence[Any], rank: int, widen: Any) -> Any:

@@ -11,8 +11,9 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.logic import as_bool
-from gpuflow.numpy.promotion import check_arraylike, convert, no_out, promote_dtypes, user_dtype
-from gpuflow.numpy.shaping import ravel, reshape
+from gpuflow.numpy.promotion import check_arraylike, convert, no_out, user_dtype
+from gpuflow.numpy.reductions import sum_dtype
+from gpuflow.numpy.shaping import ravel
 
 # --- sorting -------------------------------------------------------------------------------
 
@@ -91,50 +92,6 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
     return lax.sort([*many[::-1], positions], place, True, len(many))[-1]
 
 
-def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
-    """Where elements must be inserted into a sorted array for it to stay sorted.
-
-    Args:
-        a: array of rank 1 in ascending order, as ``sorter`` makes it.
-        v: array of any shape.
-        side: ``"left"``: before equal elements; ``"right"``: after them.
-        sorter: the positions that sort ``a``, where it is not sorted.
-
-    Returns:
-        Positions in [0, len(a)], of the shape of ``v`` and the default integer dtype.
-
-    Raises:
-        ValueError: another side, or an array of another rank.
-
-    Cost: O((n + m) log(n + m)): both are sorted together.
-    """
-    check(
-        side in ("left", "right"),
-        lambda: f"[searchsorted] side must be 'left' or 'right'; got {side!r}. Fix: side='left'.",
-        ValueError,
-    )
-    check_arraylike("searchsorted", a, v)
-    check(
-        aval_of(a).ndim == 1,
-        lambda: f"[searchsorted] a must have rank 1; got {aval_of(a)}. Fix: gpuflow.vmap.",
-        ValueError,
-    )
-    a, v = promote_dtypes(a, v)
-    if sorter is not None:
-        a = lax.row_gather(a, sorter, "clip")
-    query, count, size = ravel(v), aval_of(v).size, aval_of(a).shape[0]
-    pieces = [query, a] if side == "left" else [a, query]
-    rank = _ranks(lax.concatenate(pieces, 0))
-    start = 0 if side == "left" else size
-    among_all = lax.slice_in_dim(rank, start, start + count)
-    return reshape(lax.sub(among_all, _ranks(query)), aval_of(v).shape)
-
-
-def _ranks(x: Any) -> Any:
-    """How many elements come before each one in sorted order."""
-    return argsort(argsort(x))
-
-
 # --- cumulative sums and products ----------------------------------------------------------
 
 
@@ -168,3 +125,49 @@ def _cumulative(
         result = op(convert(as_bool(a), dtypes.default_int()), place)
         return result if dtype is None else as_bool(result)
     return op(lax.convert_element_type(a, wanted), place)
+
+
+def cumulative_sum(
+    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Any:
+    """The sums of all elements up to each one.
+
+    Args:
+        x: array; small integers and bools are added in the default integer dtype.
+        axis: the axis to run along; it may be left out for vectors.
+        dtype: dtype to add in.
+        include_initial: whether to put a 0 in front.
+
+    Raises:
+        ValueError: an array of rank 0, or no ``axis`` for one of rank 2 or more.
+    """
+    return _with_initial("cumulative_sum", lax.cumsum, 0, x, axis, dtype, include_initial)
+
+
+def cumulative_prod(
+    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Any:
+    """The products of all elements up to each one; arguments as in ``cumulative_sum``."""
+    return _with_initial("cumulative_prod", lax.cumprod, 1, x, axis, dtype, include_initial)
+
+
+def _with_initial(
+    name: str, op: Callable[..., Any], first: int, x: Any, axis: int | None, dtype: Any,
+    include_initial: bool,
+) -> Any:  # fmt: skip
+    check_arraylike(name, x)
+    aval = aval_of(x)
+    check(
+        aval.ndim == 1 or (aval.ndim > 1 and axis is not None),
+        lambda: f"[{name}] the array must be a vector, or have an axis to run along; got {aval} "
+        f"and axis {axis}. Fix: axis=0.",
+        ValueError,
+    )
+    place = canonicalize_axis(0 if axis is None else axis, aval.ndim, name)
+    if dtype is None and name == "cumulative_sum":
+        dtype = sum_dtype(name, aval.dtype, None)
+    out = _cumulative(name, op, x, place, dtype, None)
+    if not include_initial:
+        return out
+    edge = [1 if d == place else n for d, n in enumerate(aval.shape)]
+    return lax.concatenate([lax.full(edge, first, aval_of(out).dtype), out], place)

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.logic import as_bool
@@ -17,12 +18,14 @@ from gpuflow.numpy.logic import where as jnp_where
 from gpuflow.numpy.promotion import (
     check_arraylike,
     convert,
+    inexact_dtype,
     no_out,
     promote_dtypes_inexact,
     user_dtype,
 )
 from gpuflow.numpy.reductions import finish, prepare, sum
 from gpuflow.numpy.shaping import Axes, broadcast_to
+from gpuflow.numpy.ufuncs import subtract
 
 # --- means ---------------------------------------------------------------------------------
 
@@ -54,13 +57,35 @@ def mean(
     return convert(lax.div(total, convert(count, work)), wanted)
 
 
+mean_of = mean
+
+
 def _float_type(a: Any) -> Any:
     return aval_of(promote_dtypes_inexact(a)[0]).dtype
 
 
+def variance_dtypes(name: str, own: Any, dtype: Any) -> tuple[Any, Any]:
+    """The dtypes in which a variance is computed and returned.
+
+    Raises:
+        ValueError: a real dtype for complex numbers.
+    """
+    work = inexact_dtype(own)
+    if dtype is None:
+        return _working_dtype(work), _real_type(work)
+    wanted = user_dtype(dtype, name)
+    check(
+        dtypes.is_complex(wanted) or not dtypes.is_complex(own),
+        lambda: f"[{name}] dtype must be complex for complex numbers; got {wanted}. "
+        "Fix: leave it out, or use x.real and x.imag.",
+        ValueError,
+    )
+    return _working_dtype(wanted), wanted
+
+
 def var(
     a: Any, axis: Axes = None, dtype: Any = None, out: None = None, ddof: int = 0,
-    keepdims: bool = False, *, where: Any = None, correction: Any = None,
+    keepdims: bool = False, *, where: Any = None, mean: Any = None, correction: Any = None,
 ) -> Any:  # fmt: skip
     """Mean squared distance from the mean, over axes.
 
@@ -71,20 +96,24 @@ def var(
         ddof: taken from the number of elements before dividing; also called ``correction``.
         keepdims: keep the axes, with size 1.
         where: mask that broadcasts with ``a``.
+        mean: the means, with ``keepdims``, where they are known.
 
     Returns:
         The variance; nan where the number of elements does not exceed ``ddof``.
+
+    Raises:
+        ValueError: both ``ddof`` and ``correction``, or a real ``dtype`` for complex numbers.
     """
     no_out("var", out)
     check_arraylike("var", a)
-    wanted = user_dtype(dtype, "var") if dtype is not None else _real_type(_float_type(a))
-    a = convert(a, _working_dtype(_float_type(a)))
+    less = _correction("var", ddof, correction)
+    work, wanted = variance_dtypes("var", aval_of(a).dtype, dtype)
+    a = convert(a, work)
     axes = canonicalize_axes(axis, aval_of(a).ndim, "var")
-    distance = lax.sub(a, mean(a, axes, keepdims=True, where=where))
-    squared = _squared_modulus(distance)
+    center = mean_of(a, axes, keepdims=True, where=where) if mean is None else convert(mean, work)
+    squared = squared_modulus(subtract(a, center))
     total = sum(squared, axes, keepdims=keepdims, where=where)
     work = aval_of(total).dtype
-    less = ddof if correction is None else correction
     if where is not None:
         count = convert(_count(aval_of(a).shape, axes, where, keepdims), work)
         count = lax.sub(count, convert(less, work))
@@ -94,17 +123,32 @@ def var(
     return convert(lax.div(total, convert(count if count > 0 else np.nan, work)), wanted)
 
 
+def _correction(name: str, ddof: Any, correction: Any) -> Any:
+    check(
+        correction is None or (isinstance(ddof, int) and ddof == 0),
+        lambda: f"[{name}] ddof and correction are the same: one must be left out; got {ddof} and "
+        f"{correction}. Fix: correction={correction}.",
+        ValueError,
+    )
+    return ddof if correction is None else correction
+
+
 def std(
     a: Any, axis: Axes = None, dtype: Any = None, out: None = None, ddof: int = 0,
-    keepdims: bool = False, *, where: Any = None, correction: Any = None,
+    keepdims: bool = False, *, where: Any = None, mean: Any = None, correction: Any = None,
 ) -> Any:  # fmt: skip
     """The square root of ``var``; arguments as there."""
     no_out("std", out)
     check_arraylike("std", a)
-    wanted = user_dtype(dtype, "std") if dtype is not None else _real_type(_float_type(a))
-    squared = var(
-        a, axis, _working_dtype(wanted), None, ddof, keepdims, where=where, correction=correction
+    less = _correction("std", ddof, correction)
+    wanted = variance_dtypes("std", aval_of(a).dtype, dtype)[1]
+    check(
+        dtypes.is_inexact(wanted),
+        lambda: f"[std] dtype must be a float or complex dtype; got {wanted}. Fix: leave it out.",
+        ValueError,
     )
+    work = None if dtypes.is_complex(aval_of(a).dtype) else _working_dtype(wanted)
+    squared = var(a, axis, work, None, less, keepdims, where=where, mean=mean)
     return convert(lax.sqrt(squared), wanted)
 
 
@@ -112,7 +156,7 @@ def _real_type(dtype: Any) -> Any:
     return np.zeros(0, dtype).real.dtype if dtypes.is_complex(dtype) else dtype
 
 
-def _squared_modulus(x: Any) -> Any:
+def squared_modulus(x: Any) -> Any:
     if dtypes.is_complex(aval_of(x).dtype):
         return lax.add(lax.square(lax.real(x)), lax.square(lax.imag(x)))
     return lax.square(x)

@@ -25,7 +25,7 @@ from gpuflow.ops.selection import where as select_where
 
 def take(
     a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str | None = None,
-    fill_value: Any = None,
+    unique_indices: bool = False, indices_are_sorted: bool = False, fill_value: Any = None,
 ) -> Any:  # fmt: skip
     """Elements, or slices along ``axis``, by position.
 
@@ -35,17 +35,21 @@ def take(
         axis: None: of the raveled array.
         mode: ``"fill"`` (the default): positions outside give nan, or the least integer;
             ``"clip"``: the nearest; ``"wrap"``: modulo the size.
+        unique_indices: that no position occurs twice; it changes nothing.
+        indices_are_sorted: that positions increase; it changes nothing.
         fill_value: what to fill with in place of nan.
 
     Raises:
         TypeError: indices that are not integers.
         ValueError: another mode.
+        NotImplementedError: ``mode="raise"``.
     """
+    del unique_indices, indices_are_sorted
     no_out("take", out)
     check(
-        mode in (None, "fill", "clip", "wrap"),
+        mode in (None, "fill", "clip", "wrap", "promise_in_bounds"),
         lambda: f"[take] mode must be 'fill', 'clip' or 'wrap'; got {mode!r}. Fix: mode='clip'.",
-        ValueError,
+        NotImplementedError if mode == "raise" else ValueError,
     )
     check_arraylike("take", a, indices)
     if axis is None:
@@ -59,28 +63,39 @@ def take(
         entry = select_where(lax.lt(rest, convert(0, dtype)), wrapped, rest)
     elif mode != "clip":
         entry = wrap_negative(entry, size)
+    fills = mode in (None, "fill")
     x = moveaxis(a, place, 0)
-    rows = lax.row_gather(x, entry, "fill" if mode in (None, "fill") else "clip")
+    rows = lax.row_gather(x, entry, "fill" if fills else "clip")
     rank = aval_of(entry).ndim
-    if fill_value is not None and mode in (None, "fill"):
-        inside = lax.bitwise_and(
-            lax.ge(entry, convert(0, dtype)), lax.lt(entry, convert(size, aval_of(entry).dtype))
-        )
-        inside = lax.broadcast_in_dim(inside, aval_of(rows).shape, range(rank))
+    if fill_value is not None and fills:
+        inside = lax.broadcast_in_dim(_inside(entry, size), aval_of(rows).shape, range(rank))
         rows = select_where(inside, rows, convert(fill_value, aval_of(rows).dtype))
     return moveaxis(rows, tuple(range(rank)), tuple(range(place, place + rank)))
 
 
-def take_along_axis(arr: Any, indices: Any, axis: int = -1, mode: str | None = None) -> Any:
+def _inside(positions: Any, size: int) -> Any:
+    dtype = aval_of(positions).dtype
+    above = lax.ge(positions, convert(0, dtype))
+    return lax.bitwise_and(above, lax.lt(positions, convert(size, dtype)))
+
+
+def take_along_axis(
+    arr: Any, indices: Any, axis: int | None = -1, mode: str | None = None,
+    fill_value: Any = None, *, wrap_negative_indices: bool = True,
+) -> Any:  # fmt: skip
     """One element for each element of ``indices``, along ``axis``; other axes go together.
 
     Args:
         arr: array.
         indices: integer array of the same rank.
-        axis: the axis that is indexed.
-        mode: ``"fill"`` (the default) or ``"clip"``, as in ``take``.
+        axis: the axis that is indexed; None: of the raveled array.
+        mode: ``"fill"`` (the default), ``"clip"`` or ``"promise_in_bounds"``, as in ``take``.
+        fill_value: what to fill with in place of nan.
+        wrap_negative_indices: whether negative positions count from the end.
     """
     check_arraylike("take_along_axis", arr, indices)
+    if axis is None:
+        arr, axis = ravel(arr), 0
     place = canonicalize_axis(axis, aval_of(arr).ndim, "take_along_axis")
     size = aval_of(arr).shape[place]
     check(
@@ -90,11 +105,20 @@ def take_along_axis(arr: Any, indices: Any, axis: int = -1, mode: str | None = N
             f"got {aval_of(arr)} and {aval_of(indices)}. Fix: jnp.expand_dims(indices, axis)."
         ),
     )
-    indices = wrap_negative(indices, size)
+    check(
+        mode in (None, "fill", "clip", "promise_in_bounds"),
+        lambda: f"[take_along_axis] mode must be 'fill' or 'clip'; got {mode!r}. "
+        "Fix: mode='clip'.",
+        ValueError,
+    )
+    indices = wrap_negative(indices, size) if wrap_negative_indices else indices
     x, index = moveaxis(arr, place, -1), moveaxis(indices, place, -1)
     shapes = aval_of(x).shape[:-1], aval_of(index).shape[:-1]
     lead = broadcast_shapes(*shapes, name="take_along_axis")
     x = broadcast_to(x, (*lead, size))
     index = broadcast_to(index, (*lead, aval_of(index).shape[-1]))
-    rows = lax.row_gather(x, index, mode or "fill", batch_dims=len(lead))
+    fills = mode in (None, "fill")
+    rows = lax.row_gather(x, index, "fill" if fills else "clip", batch_dims=len(lead))
+    if fill_value is not None and fills:
+        rows = select_where(_inside(index, size), rows, convert(fill_value, aval_of(rows).dtype))
     return moveaxis(rows, -1, place)

@@ -1,4 +1,4 @@
-"""Repeating and padding: tile, repeat, pad, roll."""
+"""Repeating, shifting and turning: tile, repeat, roll, rot90."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes, canonicalize_axis
-from gpuflow.core.aval import aval_of
+from gpuflow.core.aval import aval_of, is_value
+from gpuflow.core.trace import Tracer
+from gpuflow.numpy.arguments import known
+from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.joining import concatenate
-from gpuflow.numpy.promotion import check_arraylike, convert
-from gpuflow.numpy.shaping import Axes, moveaxis, ravel
+from gpuflow.numpy.promotion import check_arraylike
+from gpuflow.numpy.shaping import Axes, broadcast_to, moveaxis, ravel
+from gpuflow.numpy.ufuncs import remainder
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
@@ -44,16 +48,26 @@ def repeat(
 
     Args:
         a: array.
-        repeats: an int, or known ints, one for each position along ``axis``.
+        repeats: an int, or ints, one for each position along ``axis``.
         axis: None: of the raveled array.
-        total_repeat_length: must equal the sum of ``repeats`` if given.
+        total_repeat_length: the size of the result along ``axis``, for use with traced repeats:
+            what is too much is dropped, what is missing repeats the last element. Known repeats
+            must add up to it.
+
+    Raises:
+        ConcretizationTypeError: traced repeats without ``total_repeat_length``.
+        ValueError: negative repeats, or another total.
     """
     check_arraylike("repeat", a)
     if axis is None:
         a, axis = ravel(a), 0
     sizes = aval_of(a).shape
     place = canonicalize_axis(axis, len(sizes), "repeat")
-    counts = np.asarray(repeats)
+    traced = isinstance(repeats, Tracer) and repeats.concrete() is None
+    if traced and total_repeat_length is not None:
+        return _repeat_traced(a, repeats, place, as_index(total_repeat_length))
+    mend = "jnp.repeat(x, repeats, total_repeat_length=...)."
+    counts = known("repeat", "repeats", repeats, mend)
     check(
         counts.dtype.kind in "iu" and counts.ndim <= 1 and bool((counts >= 0).all()),
         lambda: f"[repeat] repeats must be an int or ints, none negative; got {repeats!r}. Fix: 2.",
@@ -77,49 +91,56 @@ def repeat(
     return lax.reshape(lax.broadcast_in_dim(a, wide, kept), joined)
 
 
-def pad(array: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Any:
-    """Put a constant around an array.
+def _repeat_traced(a: Any, repeats: Any, place: int, total: int) -> Any:
+    size = aval_of(a).shape[place]
+    counts = broadcast_to(repeats, (size,)).astype(np.int32)
+    ends = lax.cumsum(counts, 0)
+    # Position k holds the first element whose repeats end behind k.
+    before = lax.full((total,), 0, np.int32).at[ends].add(np.int32(1), mode="drop")
+    source = lax.cumsum(before, 0)
+    return moveaxis(lax.row_gather(moveaxis(a, place, 0), source, "clip"), 0, place)
+
+
+def roll(a: Any, shift: Any, axis: Axes = None) -> Any:
+    """Shift elements along axes; what leaves at the end comes back at the front.
 
     Args:
-        array: array of any dtype.
-        pad_width: an int, a pair (before, after), or one such pair for each axis.
-        mode: ``"constant"``.
-        constant_values: one number.
-
-    Raises:
-        NotImplementedError: another mode, or several constants.
+        a: array.
+        shift: by how many places, one number or one for each axis; they may be traced.
+        axis: an axis, a tuple of axes, or None: of the raveled array.
     """
-    check_arraylike("pad", array)
-    check(
-        mode == "constant" and np.ndim(constant_values) == 0,
-        lambda: (
-            f"[pad] mode must be 'constant' with one value; got mode {mode!r} and values "
-            f"{constant_values!r}. Fix: build the border with jnp.concatenate and jnp.flip."
-        ),
-        NotImplementedError,
-    )
-    aval = aval_of(array)
-    widths = np.broadcast_to(np.asarray(pad_width), (aval.ndim, 2))
-    config = [(int(low), int(high), 0) for low, high in widths]
-    check(
-        all(low >= 0 and high >= 0 for low, high, _ in config),
-        lambda: f"[pad] widths must not be negative; got {pad_width}. Fix: slice to cut off.",
-        ValueError,
-    )
-    return lax.pad(array, convert(constant_values, aval.dtype), config)
-
-
-def roll(a: Any, shift: int | Sequence[int], axis: Axes = None) -> Any:
-    """Shift elements along axes; what leaves at the end comes back at the front."""
     check_arraylike("roll", a)
     if axis is None:
         return lax.reshape(roll(ravel(a), shift, 0), aval_of(a).shape)
     dims = _as_tuple(axis)
+    if is_value(shift) and aval_of(shift).ndim:
+        shift = tuple(asarray(shift))
     shifts = _as_tuple(shift)
-    shifts = shifts * len(dims) if len(shifts) == 1 else shifts
+    count = max(len(dims), len(shifts))
+    shifts = shifts * count if len(shifts) == 1 else shifts
+    dims = dims * count if len(dims) == 1 else dims
+    check(
+        len(dims) == len(shifts),
+        lambda: f"[roll] there must be one shift for each axis; got {len(shifts)} shifts and "
+        f"{len(dims)} axes. Fix: shift=(1,) * {len(dims)}.",
+        ValueError,
+    )
     for dim, step in zip(dims, shifts, strict=True):
-        a = _roll_one(a, as_index(step), canonicalize_axis(dim, aval_of(a).ndim, "roll"))
+        place = canonicalize_axis(dim, aval_of(a).ndim, "roll")
+        if isinstance(step, Tracer):
+            a = _roll_traced(a, step, place)
+        else:
+            a = _roll_one(a, as_index(step), place)
     return a
+
+
+def _roll_traced(a: Any, step: Any, dim: int) -> Any:
+    size = aval_of(a).shape[dim]
+    if not size:
+        return a
+    places = lax.iota(np.int32, (size,))
+    places = remainder(places - lax.convert_element_type(step, np.int32), np.int32(size))
+    return moveaxis(lax.row_gather(moveaxis(a, dim, 0), places, "clip"), 0, dim)
 
 
 def _roll_one(a: Any, step: int, dim: int) -> Any:
@@ -133,6 +154,32 @@ def _roll_one(a: Any, step: int, dim: int) -> Any:
     head = lax.slice(a, zeros, low)
     tail = lax.slice(a, high, sizes)
     return concatenate([tail, head], dim)
+
+
+def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
+    """The array turned by ``k`` right angles, from the first towards the second axis.
+
+    Raises:
+        ValueError: axes that are equal, or do not exist.
+    """
+    check_arraylike("rot90", m)
+    rank = aval_of(m).ndim
+    first, second = (canonicalize_axis(d, rank, "rot90") for d in axes)
+    check(
+        first != second,
+        lambda: f"[rot90] the axes must differ; got {axes}. Fix: axes=(0, 1).",
+        ValueError,
+    )
+    turns = as_index(k) % 4
+    if turns == 0:
+        return asarray(m)
+    if turns == 2:
+        return lax.rev(m, (first, second))
+    order = list(range(rank))
+    order[first], order[second] = second, first
+    if turns == 1:
+        return lax.transpose(lax.rev(m, (second,)), order)
+    return lax.rev(lax.transpose(m, order), (second,))
 
 
 def fliplr(m: Any) -> Any:

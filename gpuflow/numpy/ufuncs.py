@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import index as as_index
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -31,7 +31,9 @@ Ufunc = Callable[..., Any]
 def make_unary(name: str, op: Ufunc, doc: str, promote: Ufunc = promote_args) -> Ufunc:
     """A function of one array from an op."""
 
-    def ufunc(x: Any, /) -> Any:
+    def ufunc(x: Any, /, *, out: None = None, where: None = None) -> Any:
+        if out is not None or where is not None:
+            refuse_writing(name, out, where)
         return op(*promote(name, x))
 
     return _named(ufunc, name, doc)
@@ -40,10 +42,20 @@ def make_unary(name: str, op: Ufunc, doc: str, promote: Ufunc = promote_args) ->
 def make_binary(name: str, op: Ufunc, doc: str, promote: Ufunc = promote_args) -> Ufunc:
     """A function of two arrays from an op."""
 
-    def ufunc(x: Any, y: Any, /) -> Any:
+    def ufunc(x: Any, y: Any, /, *, out: None = None, where: None = None) -> Any:
+        if out is not None or where is not None:
+            refuse_writing(name, out, where)
         return op(*promote(name, x, y))
 
     return _named(ufunc, name, doc)
+
+
+def refuse_writing(name: str, out: Any, where: Any) -> NoReturn:
+    """Raise NotImplementedError for the arguments of NumPy's ufuncs that write into arrays."""
+    raise NotImplementedError(
+        f"[{name}] out and where must be None, arrays are immutable; got {type(out).__name__} and "
+        f"{type(where).__name__}. Fix: jnp.where(mask, jnp.{name}(...), x)."
+    )
 
 
 def _named(ufunc: Ufunc, name: str, doc: str) -> Ufunc:
@@ -77,7 +89,7 @@ divide = make_binary(
 )
 true_divide = divide
 negative = make_unary("negative", lax.neg, "Elementwise ``-x``; not for bools.")
-positive = make_unary("positive", lambda x: lax.add(x, like(0, x)), "Elementwise ``+x``.")
+positive = make_unary("positive", lax.asarray, "Elementwise ``+x``; -0.0 stays.")
 maximum = make_binary("maximum", lax.max, "The larger of two elements; nan wins.")
 minimum = make_binary("minimum", lax.min, "The smaller of two elements; nan wins.")
 

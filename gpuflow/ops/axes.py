@@ -16,10 +16,12 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Layout, Library, Reduction
+from gpuflow.core.jaxpr import Literal
+from gpuflow.core.lowering import Indexed, Layout, Library, Reduction
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
+from gpuflow.ops.linear_maps import LinearMap, wraps
 
 
 def _sizes(op: str, shape: Sequence[Any]) -> tuple[int, ...]:
@@ -107,6 +109,36 @@ def _broadcast_view(view: Any, out: ShapedArray, *, shape: Any, broadcast_dimens
     return views.broadcast_in_dim(view, shape, broadcast_dimensions)
 
 
+def _broadcast_sliced(eqn: Any, bounds: Any, cut: Any, definition: Any, build: Any) -> Any:
+    """The broadcast of the slice: only dimensions that the operand has are cut there."""
+    del definition
+    x, shape, dims = eqn.inputs[0], eqn.params["shape"], eqn.params["broadcast_dimensions"]
+    sizes = tuple(len(range(*bound)) for bound in bounds)
+    if dims:
+        own = zip(x.aval.shape, dims)
+        x = cut(x, [bounds[d] if size == shape[d] else (0, 1, 1) for size, d in own])
+    return build.apply(broadcast_in_dim_p, x, shape=sizes, broadcast_dimensions=dims)
+
+
+def _broadcast_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """Nothing is broadcast; a broadcast of a broadcast; what makes its broadcast itself."""
+    x, shape, dims = eqn.inputs[0], eqn.params["shape"], eqn.params["broadcast_dimensions"]
+    if x.aval is eqn.outputs[0].aval:
+        return [x]
+    source = definition(x)
+    if source is None:
+        return None
+    if source.primitive is broadcast_in_dim_p:
+        inner = tuple(dims[d] for d in source.params["broadcast_dimensions"])
+        params = {"shape": shape, "broadcast_dimensions": inner}
+        return [build.apply(broadcast_in_dim_p, source.inputs[0], **params)]
+    rule = source.primitive.lower
+    if isinstance(rule, Indexed) and rule.broadcast is not None:
+        result = rule.broadcast(source, shape, dims, build)
+        return None if result is None else [result]
+    return None
+
+
 def broadcast_in_dim(
     x: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int]
 ) -> Any:
@@ -137,7 +169,8 @@ broadcast_in_dim_p = define(
     jvp=linear_jvp(lambda x, **params: broadcast_in_dim(x, **params)),
     transpose=unary_transpose(_broadcast_transpose),
     batch=_broadcast_batch,
-    lower=Layout(_broadcast_view, _broadcast_links),
+    lower=Layout(_broadcast_view, _broadcast_links, _broadcast_sliced),
+    simplify=_broadcast_simplify,
     size_params=frozenset({"shape"}),
 )
 
@@ -229,11 +262,41 @@ def of_one_element(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return [build.apply(squeeze_p, eqn.inputs[0], dimensions=axes)]
 
 
+def _closed_sum(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """The sum of what counts: integers modulo a power of two, floats where all steps are exact."""
+    x, axes = eqn.inputs[0], eqn.params["axes"]
+    count = prod(x.aval.shape[d] for d in axes)
+
+    def ones(dtype: Any, times: int = 1) -> Any:
+        kept = reduced_shape(x.aval, axes)
+        literal = build.literal(count * times % (1 << 64), ShapedArray((), dtype))
+        if not kept:
+            return literal
+        return build.apply(broadcast_in_dim_p, literal, shape=kept, broadcast_dimensions=())
+
+    def of_equation(source: Any) -> Any:
+        rule = source.primitive.lower
+        if isinstance(rule, Indexed) and rule.summed is not None:
+            return rule.summed(source, axes, build)
+        number = source.inputs[0] if source.primitive is broadcast_in_dim_p else None
+        if type(number) is Literal and wraps(number.aval.dtype):
+            return ones(number.aval.dtype, int(number.value))
+        return None
+
+    if wraps(x.aval.dtype):
+        result = LinearMap(definition, build, of_equation, ones)(x)
+    else:
+        source = definition(x)
+        result = None if source is None else of_equation(source)
+    return None if result is None else [result]
+
+
 def _sum_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     """Let a library sum what it writes: a product sums over batch dimensions by contraction."""
-    alone = of_one_element(eqn, definition, build)
-    if alone is not None:
-        return alone
+    for rule in (of_one_element, _closed_sum):
+        result = rule(eqn, definition, build)
+        if result is not None:
+            return result
     source = definition(eqn.inputs[0])
     if source is None or not definition.is_read_once(eqn.inputs[0]):
         return None
@@ -276,6 +339,22 @@ def _reshape_links(x: ShapedArray, out: ShapedArray, *, new_sizes: Any) -> Any:
     return views.kept_dimensions(x.shape, out.shape)
 
 
+def _reshape_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """Nothing is reshaped; a reshape of a reshape; a number has any shape."""
+    x, shape = eqn.inputs[0], eqn.params["new_sizes"]
+    if x.aval is eqn.outputs[0].aval:
+        return [x]
+    source = definition(x)
+    if source is None:
+        return None
+    if source.primitive is reshape_p:
+        return [build.apply(reshape_p, source.inputs[0], new_sizes=shape)]
+    if source.primitive is broadcast_in_dim_p and not source.inputs[0].aval.shape:
+        params = {"shape": shape, "broadcast_dimensions": ()}
+        return [build.apply(broadcast_in_dim_p, source.inputs[0], **params)]
+    return None
+
+
 def _reshape_batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int], *, new_sizes: tuple[int, ...]
 ) -> tuple[Any, int]:
@@ -313,6 +392,7 @@ reshape_p = define(
     transpose=unary_transpose(lambda ct, x, *, new_sizes: reshape(ct, x.shape)),
     batch=_reshape_batch,
     lower=Layout(lambda view, out, *, new_sizes: views.reshape(view, new_sizes), _reshape_links),
+    simplify=_reshape_simplify,
     size_params=frozenset({"new_sizes"}),
 )
 
@@ -353,6 +433,19 @@ def _squeeze_links(x: ShapedArray, out: ShapedArray, *, dimensions: tuple[int, .
     return [(d, k) for k, d in enumerate(kept)]
 
 
+def _squeeze_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """Dimensions that a broadcast has added are not added."""
+    source, dropped = definition(eqn.inputs[0]), eqn.params["dimensions"]
+    if source is None or source.primitive is not broadcast_in_dim_p:
+        return None
+    dims = source.params["broadcast_dimensions"]
+    if any(d in dims for d in dropped):
+        return None
+    moved = tuple(d - sum(gone < d for gone in dropped) for d in dims)
+    params = {"shape": eqn.outputs[0].aval.shape, "broadcast_dimensions": moved}
+    return [build.apply(broadcast_in_dim_p, source.inputs[0], **params)]
+
+
 def squeeze(x: Any, dimensions: Sequence[int]) -> Any:
     """Drop ``dimensions``, all of size 1."""
     return squeeze_p.bind(x, dimensions=tuple(dimensions)) if len(dimensions) else x
@@ -368,6 +461,7 @@ squeeze_p = define(
     lower=Layout(
         lambda view, out, *, dimensions: views.squeeze(view, dimensions), _squeeze_links
     ),
+    simplify=_squeeze_simplify,
 )
 
 
@@ -406,9 +500,11 @@ def _transpose_links(x: ShapedArray, out: ShapedArray, *, permutation: tuple[int
 def _transpose_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     """Join two transpositions; let a library write its output transposed."""
     source = definition(eqn.inputs[0])
+    permutation = eqn.params["permutation"]
+    if permutation == tuple(range(len(permutation))):
+        return [eqn.inputs[0]]
     if source is None:
         return None
-    permutation = eqn.params["permutation"]
     if source.primitive is transpose_p:
         inner = source.params["permutation"]
         joined = tuple(inner[d] for d in permutation)

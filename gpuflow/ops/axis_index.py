@@ -13,9 +13,9 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.effects import AxisUse
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.comparison import eq
+from gpuflow.ops.counting import iota
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise import add, mul
-from gpuflow.ops.layout import iota
 from gpuflow.ops.named_axes import Names, as_names, is_over, sizes_of, unbound
 from gpuflow.ops.selection import select
 

@@ -9,6 +9,8 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.ops.define import any_dtype, is_ordered
+from gpuflow.ops.identities import filled, is_all, made_by, number_of, same
+from gpuflow.ops.linear_maps import wraps
 from gpuflow.ops.nary import elementwise, match_scalars
 
 
@@ -25,20 +27,30 @@ def _bool_result(dtype: Any) -> np.dtype:
 # --- comparisons ---------------------------------------------------------------------------
 
 
-def _comparison(name: str, impl: Callable[..., Any], accepts: Callable[[Any], bool]) -> Any:
+def _comparison(
+    name: str, impl: Callable[..., Any], accepts: Callable[[Any], bool], of_equal: bool
+) -> Any:
+    def simplify(eqn: Any, definition: Any, build: Any) -> Any:
+        """What x compares to itself, if it is no float: nan is not equal to itself."""
+        del definition
+        x, y = eqn.inputs
+        if x is y and (wraps(x.aval.dtype) or dtypes.is_bool(x.aval.dtype)):
+            return filled(eqn, of_equal, build)
+        return None
+
     what = "a number or bool" if accepts is any_dtype else "an integer, a real float or bool"
     return elementwise(
         name, arity=2, impl=impl, accepts=accepts, what=what, body=name, cheap=True,
-        result=_bool_result,
+        result=_bool_result, simplify=simplify,
     )  # fmt: skip
 
 
-eq_p = _comparison("eq", lambda xp, x, y: xp.equal(x, y), any_dtype)
-ne_p = _comparison("ne", lambda xp, x, y: xp.not_equal(x, y), any_dtype)
-lt_p = _comparison("lt", lambda xp, x, y: xp.less(x, y), is_ordered)
-le_p = _comparison("le", lambda xp, x, y: xp.less_equal(x, y), is_ordered)
-gt_p = _comparison("gt", lambda xp, x, y: xp.greater(x, y), is_ordered)
-ge_p = _comparison("ge", lambda xp, x, y: xp.greater_equal(x, y), is_ordered)
+eq_p = _comparison("eq", lambda xp, x, y: xp.equal(x, y), any_dtype, True)
+ne_p = _comparison("ne", lambda xp, x, y: xp.not_equal(x, y), any_dtype, False)
+lt_p = _comparison("lt", lambda xp, x, y: xp.less(x, y), is_ordered, False)
+le_p = _comparison("le", lambda xp, x, y: xp.less_equal(x, y), is_ordered, True)
+gt_p = _comparison("gt", lambda xp, x, y: xp.greater(x, y), is_ordered, False)
+ge_p = _comparison("ge", lambda xp, x, y: xp.greater_equal(x, y), is_ordered, True)
 is_finite_p = elementwise(
     "is_finite", impl=lambda xp, x: xp.isfinite(x), accepts=dtypes.is_floating,
     what="a real float", body="is_finite", cheap=True, result=_bool_result,
@@ -83,17 +95,66 @@ def is_finite(x: Any) -> Any:
 # --- bits ----------------------------------------------------------------------------------
 
 
-def _bitwise(name: str, impl: Callable[..., Any], arity: int = 2) -> Any:
+def _bitwise(
+    name: str, impl: Callable[..., Any], simplify: Callable[..., Any], arity: int = 2
+) -> Any:
     return elementwise(
         name, arity=arity, impl=impl, accepts=is_bits, what="an integer or bool", body=name,
-        cheap=True,
+        cheap=True, simplify=simplify,
     )  # fmt: skip
 
 
-and_p = _bitwise("and", lambda xp, x, y: xp.bitwise_and(x, y))
-or_p = _bitwise("or", lambda xp, x, y: xp.bitwise_or(x, y))
-xor_p = _bitwise("xor", lambda xp, x, y: xp.bitwise_xor(x, y))
-not_p = _bitwise("not", lambda xp, x: xp.invert(x), arity=1)
+def _and_or_simplify(neutral: int, absorbing: int) -> Callable[..., Any]:
+    """x with x is x, with all ones and all zeros it is x or these; which, depends on the op."""
+
+    def simplify(eqn: Any, definition: Any, build: Any) -> Any:
+        x, y = eqn.inputs
+        if x is y:
+            return same(eqn, x)
+        for one, other in ((x, y), (y, x)):
+            if _is_filled(other, definition, neutral):
+                return same(eqn, one)
+            if _is_filled(other, definition, absorbing):
+                return filled(eqn, _bits(absorbing, x.aval.dtype), build)
+        return None
+
+    return simplify
+
+
+def _is_filled(atom: Any, definition: Any, bit: int) -> bool:
+    """Whether all bits of ``atom`` are known to be ``bit``."""
+    number = number_of(atom, definition)
+    return number is not None and number == _bits(bit, atom.aval.dtype)
+
+
+def _bits(bit: int, dtype: Any) -> Any:
+    if dtypes.is_bool(dtype):
+        return np.bool_(bit)
+    return np.invert(dtype.type(0)) if bit else dtype.type(0)
+
+
+def _xor_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+    """x xor 0 is x, x xor x is 0."""
+    x, y = eqn.inputs
+    if x is y:
+        return filled(eqn, 0, build)
+    for one, other in ((x, y), (y, x)):
+        if _is_filled(other, definition, 0):
+            return same(eqn, one)
+    return None
+
+
+def _not_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+    """not not x is x."""
+    del build
+    source = made_by(eqn.inputs[0], not_p, definition)
+    return None if source is None else same(eqn, source.inputs[0])
+
+
+and_p = _bitwise("and", lambda xp, x, y: xp.bitwise_and(x, y), _and_or_simplify(1, 0))
+or_p = _bitwise("or", lambda xp, x, y: xp.bitwise_or(x, y), _and_or_simplify(0, 1))
+xor_p = _bitwise("xor", lambda xp, x, y: xp.bitwise_xor(x, y), _xor_simplify)
+not_p = _bitwise("not", lambda xp, x: xp.invert(x), _not_simplify, arity=1)
 
 
 def bitwise_and(x: Any, y: Any) -> Any:
@@ -152,10 +213,17 @@ def _shift_right_arithmetic_impl(xp: Any, x: Any, y: Any) -> Any:
     return xp.right_shift(signed, count.astype(signed.dtype)).astype(x.dtype)
 
 
+def _shift_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+    """A shift by 0 does nothing."""
+    del build
+    x, count = eqn.inputs
+    return same(eqn, x) if is_all(count, definition, 0) else None
+
+
 def _shift(name: str, impl: Callable[..., Any]) -> Any:
     return elementwise(
         name, arity=2, impl=impl, accepts=_is_integer, what="an integer", body=name,
-        cheap=True,
+        cheap=True, simplify=_shift_simplify,
     )  # fmt: skip
 
 

@@ -11,10 +11,12 @@ import numpy as np
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Elementwise
+from gpuflow.core.lowering import Elementwise, Indexed
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.kir.scalar import NARROW_DTYPES, compute_dtype
 from gpuflow.ops.define import define, linear_jvp, unary_transpose
+from gpuflow.ops.identities import first_of, same, sink_broadcasts
+from gpuflow.ops.linear_maps import wraps
 from gpuflow.ops.nary import zero_jvp
 
 # What NumPy says of dtypes that another library registered.
@@ -106,6 +108,62 @@ def _convert_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, param
     return convert_value(builder, values[0], out_aval.dtype)
 
 
+def _convert_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+    """A conversion to the same dtype; one by way of a dtype that loses nothing."""
+    x, dtype = eqn.inputs[0], eqn.params["new_dtype"]
+    if x.aval.dtype == dtype:
+        return same(eqn, x)
+    source = definition(x)
+    if source is None:
+        return None
+    if source.primitive is convert_element_type_p:
+        first = source.inputs[0]
+        if not _may_skip(first.aval.dtype, x.aval.dtype, dtype):
+            return None
+        return [build.apply(convert_element_type_p, first, **eqn.params)]
+    rule = source.primitive.lower
+    if isinstance(rule, Indexed) and rule.converted is not None:
+        result = rule.converted(source, dtype, build)
+        return None if result is None else [result]
+    return None
+
+
+def _may_skip(first: Any, middle: Any, last: Any) -> bool:
+    """Whether first -> middle -> last is first -> last, of every value."""
+    if any(dtypes.is_extended(d) or dtypes.is_complex(d) for d in (first, middle, last)):
+        return False
+    if wraps(first) and wraps(middle) and wraps(last):
+        # Bits are cut off or added; those that the middle dtype has are the last one's.
+        return last.itemsize <= middle.itemsize or _holds(middle, first)
+    if not _holds(middle, first):
+        return False
+    # Floats saturate where integers wrap, so an integer may not become one on the way.
+    return dtypes.is_floating(first) or not dtypes.is_floating(middle) or not wraps(last)
+
+
+def _holds(wide: Any, narrow: Any) -> bool:
+    """Whether a dtype has every value of another one."""
+    if dtypes.is_bool(narrow):
+        return True
+    if wraps(narrow):
+        bounds = np.iinfo(narrow)
+        if wraps(wide):
+            return bool(np.iinfo(wide).min <= bounds.min and bounds.max <= np.iinfo(wide).max)
+        bits = 8 * narrow.itemsize - (narrow.kind == "i")
+        return dtypes.is_floating(wide) and bits <= ml_dtypes.finfo(wide).nmant + 1
+    floats = dtypes.is_floating(narrow) and wide in (dtypes.float32, dtypes.float64)
+    return floats and wide.itemsize > narrow.itemsize
+
+
+def _convert_image(eqn: Any, linear: Any, build: Any) -> Any:
+    """Narrower integers keep sums: they are modulo less."""
+    x, dtype = eqn.inputs[0], eqn.params["new_dtype"]
+    if not (wraps(dtype) and wraps(x.aval.dtype) and dtype.itemsize <= x.aval.dtype.itemsize):
+        return None
+    inner = linear(x)
+    return None if inner is None else build.apply(convert_element_type_p, inner, **eqn.params)
+
+
 convert_element_type_p = define(
     "convert_element_type",
     shape=_convert_shape,
@@ -113,7 +171,8 @@ convert_element_type_p = define(
     jvp=_convert_jvp,
     transpose=unary_transpose(_convert_transpose),
     batch=batch_in_place(lambda x, **params: convert_element_type_p.bind(x, **params)),
-    lower=Elementwise(_convert_body, cheap=True),
+    lower=Elementwise(_convert_body, cheap=True, image=_convert_image),
+    simplify=first_of(_convert_simplify, sink_broadcasts),
 )
 
 
@@ -173,6 +232,7 @@ stop_gradient_p = define(
     jvp=zero_jvp(lambda: stop_gradient_p),
     batch=batch_in_place(lambda x: stop_gradient_p.bind(x)),
     lower=Elementwise(_same_body, cheap=True),
+    simplify=lambda eqn, definition, build: same(eqn, eqn.inputs[0]),
 )
 
 

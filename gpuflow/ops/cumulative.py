@@ -19,12 +19,15 @@ from gpuflow.core.rules import AxisData, Zero, zero_tangent
 from gpuflow.ops.axes import insert_axis, reshape
 from gpuflow.ops.comparison import eq, ne
 from gpuflow.ops.complex_numbers import abs as op_abs
+from gpuflow.ops.counting import Line, counts, iota_p, triangles
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
-from gpuflow.ops.elementwise import add, constant, mul, neg, sub
+from gpuflow.ops.elementwise import add, constant, mul, mul_p, neg, sub
 from gpuflow.ops.elementwise import max as op_max
 from gpuflow.ops.elementwise import min as op_min
+from gpuflow.ops.identities import number_of
 from gpuflow.ops.joining import concatenate
 from gpuflow.ops.layout import rev, slice_in_dim
+from gpuflow.ops.linear_maps import LinearMap, wraps
 from gpuflow.ops.selection import maximum, minimum, where
 from gpuflow.ops.transcendental import exp, log1p
 
@@ -240,8 +243,29 @@ def cumsum(x: Any, axis: int = 0, reverse: bool = False) -> Any:
     return cumsum_p.bind(x, axis=int(axis), reverse=bool(reverse))
 
 
+def _cumsum_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """The running sum of integers that count: k (k + 1) / 2 modulo a power of two."""
+    x, axis = eqn.inputs[0], eqn.params["axis"]
+    line = Line(x.aval.shape, axis, eqn.params["reverse"])
+
+    def of_equation(source: Any) -> Any:
+        out = source.outputs[0]
+        if source.primitive is not iota_p:
+            number = number_of(out, definition)
+            return None if number is None else counts(line, out.aval.dtype, build, int(number))
+        if source.params["dimension"] == axis:
+            return triangles(line, out.aval.dtype, build)
+        return build.apply(mul_p, out, counts(line, out.aval.dtype, build))
+
+    if not wraps(x.aval.dtype) or x.aval.shape[axis] >= 1 << 31:
+        return None
+    linear = LinearMap(definition, build, of_equation, lambda dtype: counts(line, dtype, build))
+    result = linear(x)
+    return None if result is None else [result]
+
+
 cumsum_p = _define(
-    "cumsum", _sum_scan, is_number, "a number (not bool)",
+    "cumsum", _sum_scan, is_number, "a number (not bool)", simplify=_cumsum_simplify,
     jvp=linear_jvp(lambda x, axis, reverse: cumsum(x, axis, reverse)),
     transpose=unary_transpose(lambda ct, x, *, axis, reverse: cumsum(ct, axis, not reverse)),
 )  # fmt: skip

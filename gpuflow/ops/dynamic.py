@@ -23,6 +23,8 @@ from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
 from gpuflow.ops.axes import insert_axis, move_axis
 from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
+from gpuflow.ops.identities import number_of
+from gpuflow.ops.layout import slice_p
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.nary import unbroadcast
 from gpuflow.ops.updating import Component, can_be_updated, counted
@@ -194,6 +196,20 @@ def _slice_batch(
     return dynamic_slice(x, starts, slice_sizes, batch_dims + 1), 0
 
 
+def _slice_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """A window at a known place is a slice."""
+    x, *starts = eqn.inputs
+    sizes = eqn.params["slice_sizes"]
+    numbers = [number_of(start, definition) for start in starts]
+    if eqn.params["batch_dims"] or any(number is None for number in numbers) or not sizes:
+        return None
+    room = [have - size for have, size in zip(x.aval.shape, sizes)]
+    first = tuple(min(max(int(number), 0), most) for number, most in zip(numbers, room))
+    limits = tuple(start + size for start, size in zip(first, sizes))
+    params = {"start_indices": first, "limit_indices": limits, "strides": None}
+    return [build.apply(slice_p, x, **params)]
+
+
 def _slice_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
     del out
     x, sizes, b = in_avals[0], params["slice_sizes"], params["batch_dims"]
@@ -235,6 +251,7 @@ dynamic_slice_p = define(
     transpose=_slice_transpose,
     batch=_slice_batch,
     lower=Indexed(_slice_body),
+    simplify=_slice_simplify,
     size_params=frozenset({"slice_sizes"}),
 )
 

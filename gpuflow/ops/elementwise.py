@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
@@ -11,6 +12,8 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Elementwise
 from gpuflow.ops.comparison import eq, lt
 from gpuflow.ops.define import any_dtype, check_kind, define, is_number
+from gpuflow.ops.identities import filled, is_all, made_by, same, scalar_of, sink_broadcasts
+from gpuflow.ops.linear_maps import wraps
 from gpuflow.ops.nary import (
     batch_elementwise,
     elementwise,
@@ -22,23 +25,70 @@ from gpuflow.ops.selection import maximum, minimum, where
 
 # --- add, sub, neg -------------------------------------------------------------------------
 
+
+def _image_of(atom: Any, eqn: Any, linear: Any, build: Any) -> Any:
+    """The image of an operand under a linear map of the output; see ``linear_maps``."""
+    scalar = scalar_of(atom, linear.definition)
+    if scalar is not None:
+        return build.apply(mul_p, linear.ones(atom.aval.dtype), scalar)
+    return linear(atom) if atom.aval.shape == eqn.outputs[0].aval.shape else None
+
+
+def _same_image(eqn: Any, linear: Any, build: Any) -> Any:
+    """Sums, differences and negations of images."""
+    parts = [_image_of(atom, eqn, linear, build) for atom in eqn.inputs]
+    return None if any(part is None for part in parts) else build.apply(eqn.primitive, *parts)
+
+
+def _add_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+    """x + -0 is x, and of integers x + 0; x + (-y) is x - y."""
+    x, y = eqn.inputs
+    for one, other in ((x, y), (y, x)):
+        if is_all(other, definition, -0.0):
+            return same(eqn, one)
+        negated = made_by(other, neg_p, definition)
+        if negated is not None:
+            return [build.apply(sub_p, one, negated.inputs[0])]
+    return None
+
+
+def _sub_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+    """x - 0 is x, -0 - x is -x, x - (-y) is x + y; of integers x - x is 0."""
+    x, y = eqn.inputs
+    if is_all(y, definition, 0.0):
+        return same(eqn, x)
+    if is_all(x, definition, -0.0) and y.aval.shape == eqn.outputs[0].aval.shape:
+        return [build.apply(neg_p, y)]
+    if x is y and wraps(x.aval.dtype):
+        return filled(eqn, 0, build)
+    negated = made_by(y, neg_p, definition)
+    return None if negated is None else [build.apply(add_p, x, negated.inputs[0])]
+
+
+def _neg_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+    """-(-x) is x."""
+    del build
+    negated = made_by(eqn.inputs[0], neg_p, definition)
+    return None if negated is None else same(eqn, negated.inputs[0])
+
+
 add_p = elementwise(
     "add", arity=2, impl=lambda xp, x, y: xp.add(x, y), accepts=is_number, what="a number",
-    body="add", cheap=True,
+    body="add", cheap=True, simplify=_add_simplify, image=_same_image,
     derivatives=(lambda t, out, x, y: t, lambda t, out, x, y: t),
     transpose=(lambda ct, x, y: ct, lambda ct, x, y: ct),
 )  # fmt: skip
 
 sub_p = elementwise(
     "sub", arity=2, impl=lambda xp, x, y: xp.subtract(x, y), accepts=is_number, what="a number",
-    body="sub", cheap=True,
+    body="sub", cheap=True, simplify=_sub_simplify, image=_same_image,
     derivatives=(lambda t, out, x, y: t, lambda t, out, x, y: neg(t)),
     transpose=(lambda ct, x, y: ct, lambda ct, x, y: neg(ct)),
 )  # fmt: skip
 
 neg_p = elementwise(
     "neg", impl=lambda xp, x: xp.negative(x), accepts=is_number, what="a number",
-    body="neg", cheap=True,
+    body="neg", cheap=True, simplify=_neg_simplify, image=_same_image,
     derivatives=(lambda t, out, x: neg(t),), transpose=(lambda ct, x: neg(ct),),
 )  # fmt: skip
 
@@ -60,9 +110,34 @@ def neg(x: Any) -> Any:
 
 # --- mul, div ------------------------------------------------------------------------------
 
+
+def _mul_image(eqn: Any, linear: Any, build: Any) -> Any:
+    """A scalar factor times the image of the other."""
+    for x, factor in (eqn.inputs, eqn.inputs[::-1]):
+        scalar = scalar_of(factor, linear.definition)
+        if scalar is not None:
+            inner = _image_of(x, eqn, linear, build)
+            return None if inner is None else build.apply(mul_p, inner, scalar)
+    return None
+
+
+def _mul_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+    """x * 1 is x, (-x) * (-y) is x * y; of integers x * 0 is 0."""
+    x, y = eqn.inputs
+    for one, other in ((x, y), (y, x)):
+        if is_all(other, definition, 1):
+            return same(eqn, one)
+        if wraps(x.aval.dtype) and is_all(other, definition, 0):
+            return filled(eqn, 0, build)
+    first, second = (made_by(atom, neg_p, definition) for atom in (x, y))
+    if first is None or second is None:
+        return None
+    return [build.apply(mul_p, first.inputs[0], second.inputs[0])]
+
+
 mul_p = elementwise(
     "mul", arity=2, impl=lambda xp, x, y: xp.multiply(x, y), accepts=is_number, what="a number",
-    body="mul", cheap=True,
+    body="mul", cheap=True, simplify=_mul_simplify, image=_mul_image,
     derivatives=(lambda t, out, x, y: mul(t, y), lambda t, out, x, y: mul(x, t)),
     transpose=(lambda ct, x, y: mul(ct, y), lambda ct, x, y: mul(x, ct)),
 )  # fmt: skip
@@ -98,6 +173,14 @@ def _whole_quotient(x: Any, y: Any) -> Any:
     return where(lt(quotient, 0), ceil(quotient), floor(quotient))
 
 
+def _rem_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+    """Integers leave nothing of 1."""
+    if wraps(eqn.inputs[0].aval.dtype) and is_all(eqn.inputs[1], definition, 1):
+        return filled(eqn, 0, build)
+    return None
+
+
+# No rule for x / 1: a mean divides by sizes, and a batch of one would need kernels of its own.
 div_p = elementwise(
     "div", arity=2, impl=_div_impl, accepts=is_number, what="a number", body="div",
     derivatives=(
@@ -115,7 +198,7 @@ def _is_real(dtype: Any) -> bool:
 
 rem_p = elementwise(
     "rem", arity=2, impl=_rem_impl, accepts=_is_real, what="an integer or a real float",
-    body="rem",
+    body="rem", simplify=_rem_simplify,
     derivatives=(
         lambda t, out, x, y: t,
         lambda t, out, x, y: mul(neg(t), _whole_quotient(x, y)),
@@ -152,14 +235,26 @@ def constant(x: Any, value: float) -> Any:
     return match_scalars(value, x)[0]
 
 
-def _extremum(name: str, impl: Callable[..., Any], bool_body: str) -> Any:
+def _extremum(name: str, impl: Callable[..., Any], bool_body: str, neutral: float) -> Any:
+    def simplify(eqn: Any, definition: Any, build: Any) -> Any:
+        """The extremum of x and x is x, that of x and the infinity at the other end too."""
+        del build
+        x, y = eqn.inputs
+        if x is y:
+            return same(eqn, x)
+        floats = dtypes.is_floating(x.aval.dtype)
+        for one, other in ((x, y), (y, x)):
+            if floats and is_all(other, definition, neutral):
+                return same(eqn, one)
+        return None
+
     def body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
         del in_avals, out_aval, params
         return builder.apply(bool_body if values[0].dtype == "bool" else name, *values)
 
     return elementwise(
         name, arity=2, impl=impl, accepts=any_dtype, what="a number or bool", body=body,
-        cheap=True,
+        cheap=True, simplify=simplify,
         derivatives=(
             lambda t, out, x, y: _share(t, out, x, y),
             lambda t, out, x, y: _share(t, out, y, x),
@@ -167,8 +262,8 @@ def _extremum(name: str, impl: Callable[..., Any], bool_body: str) -> Any:
     )  # fmt: skip
 
 
-max_p = _extremum("max", maximum, "or")
-min_p = _extremum("min", minimum, "and")
+max_p = _extremum("max", maximum, "or", -math.inf)
+min_p = _extremum("min", minimum, "and", math.inf)
 
 
 def max(x: Any, y: Any) -> Any:
@@ -238,6 +333,7 @@ round_p = define(
     jvp=zero_jvp(lambda: round_p),
     batch=batch_elementwise(lambda x, *, rounding_method: round(x, rounding_method)),
     lower=Elementwise(_round_body, cheap=True),
+    simplify=sink_broadcasts,
 )
 
 

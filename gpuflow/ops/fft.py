@@ -25,9 +25,9 @@ from gpuflow.ops.axes import move_axis
 from gpuflow.ops.comparison import bitwise_or, eq
 from gpuflow.ops.complex_numbers import conj, part_dtype
 from gpuflow.ops.convert import convert
+from gpuflow.ops.counting import iota
 from gpuflow.ops.define import check_kind, define, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise import mul
-from gpuflow.ops.layout import iota
 from gpuflow.ops.selection import where
 
 Lengths = tuple[int, ...]

@@ -10,7 +10,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.define import check_same_dtype, define, types_text
-from gpuflow.ops.layout import slice_
+from gpuflow.ops.layout import joined_slices, slice_, slice_p
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.zeros import instantiate
 
@@ -105,6 +105,57 @@ def _concatenate_body(context: Any, in_avals: Any, out: ShapedArray, params: Any
     return context.load(0, indices) if result is None else result
 
 
+def _concatenate_sliced(
+    eqn: Any, bounds: Any, cut: Any, definition: Any, build: Any
+) -> Any:
+    """The slice of one piece; or, if only slices read the whole, what was cut of several."""
+    dimension = eqn.params["dimension"]
+    start, limit, step = bounds[dimension]
+    parts, begin = [], 0
+    for piece in eqn.inputs:
+        end = begin + piece.aval.shape[dimension]
+        # The first index of start, start + step, ... that lies in this piece.
+        first = start + max(0, -(-(begin - start) // step)) * step
+        last = min(limit, end)
+        if first < last:
+            own = [*bounds]
+            own[dimension] = (first - begin, last - begin, step)
+            parts.append((piece, own))
+        begin = end
+    if len(parts) > 1 and not definition.is_read_only_by(slice_p, eqn.outputs[0]):
+        return None
+    pieces = [cut(*part) for part in parts]
+    if len(pieces) == 1:
+        return pieces[0]
+    return build.apply(concatenate_p, *pieces, dimension=dimension)
+
+
+def _concatenate_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """One piece is the whole; pieces of pieces; neighboring slices of one array are one slice."""
+    dimension = eqn.params["dimension"]
+    pieces: list[Any] = []
+    for piece in eqn.inputs:
+        source = definition(piece)
+        if (
+            source is not None
+            and source.primitive is concatenate_p
+            and source.params["dimension"] == dimension
+            and definition.is_read_once(piece)
+        ):
+            pieces += source.inputs
+        else:
+            pieces.append(piece)
+    merged = pieces[:1]
+    for piece in pieces[1:]:
+        one = joined_slices(definition(merged[-1]), definition(piece), dimension, build)
+        merged[-1:] = [merged[-1], piece] if one is None else [one]
+    if len(merged) == len(eqn.inputs):
+        return None
+    if len(merged) == 1:
+        return merged
+    return [build.apply(concatenate_p, *merged, dimension=dimension)]
+
+
 def concatenate(pieces: Sequence[Any], dimension: int) -> Any:
     """Join arrays along an existing dimension.
 
@@ -131,5 +182,6 @@ concatenate_p = define(
     jvp=_concatenate_jvp,
     transpose=_concatenate_transpose,
     batch=_concatenate_batch,
-    lower=Indexed(_concatenate_body),
+    lower=Indexed(_concatenate_body, sliced=_concatenate_sliced),
+    simplify=_concatenate_simplify,
 )

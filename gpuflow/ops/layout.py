@@ -1,4 +1,4 @@
-"""Ops that put elements in other places: slice and pad, rev; and iota, which makes places.
+"""Ops that put elements in other places: slice and pad, rev.
 
 slice and pad are each other's transposes. A padding configuration holds (low, high, interior) for
 each dimension; negative low or high cut elements off, interior ones stand between elements:
@@ -9,21 +9,24 @@ each dimension; negative low or high cut elements off, interior ones stand betwe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index as as_index
 from typing import Any
 
 import numpy as np
 
-from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed, Layout
 from gpuflow.core.rules import AxisData, Zero, is_undefined
-from gpuflow.kir.scalar import NARROW_DTYPES, compute_dtype
-from gpuflow.ops.axes import broadcast_in_dim, check_axes, reduce_sum, squeeze
-from gpuflow.ops.define import check_same_dtype, define, is_number, linear_jvp, unary_transpose
+from gpuflow.ops.axes import (
+    broadcast_in_dim,
+    broadcast_in_dim_p,
+    check_axes,
+    reduce_sum,
+    squeeze,
+)
+from gpuflow.ops.define import check_same_dtype, define, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise import sub
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.nary import typed_scalar
@@ -31,6 +34,7 @@ from gpuflow.ops.selection import select
 from gpuflow.ops.zeros import full, instantiate
 
 Config = tuple[tuple[int, int, int], ...]
+Bound = tuple[int, int, int]  # start, limit, stride
 
 
 # --- slice ---------------------------------------------------------------------------------
@@ -130,6 +134,64 @@ def _slice_links(
     return [(d, d) for d in range(x.ndim)] if x.shape == out.shape else None
 
 
+def _slice_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """Nothing is cut; a slice of a slice; what makes its slice itself."""
+    x = eqn.inputs[0]
+    bounds = _bounds(eqn)
+    if x.aval is eqn.outputs[0].aval:
+        return [x]
+    source = definition(x)
+    if source is None or 0 in eqn.outputs[0].aval.shape:
+        return None
+
+    def cut(atom: Any, bounds: Sequence[Bound]) -> Any:
+        return build.apply(slice_p, atom, **_slice_params(bounds))
+
+    if source.primitive is slice_p:
+        joined = [
+            (first + start * by, first + (limit - 1) * by + 1, step * by)
+            for (first, _, by), (start, limit, step) in zip(_bounds(source), bounds)
+        ]
+        return [cut(source.inputs[0], joined)]
+    rule = source.primitive.lower
+    if not isinstance(rule, (Indexed, Layout)) or rule.sliced is None:
+        return None
+    result = rule.sliced(source, bounds, cut, definition, build)
+    return None if result is None else [result]
+
+
+def _bounds(eqn: Any) -> list[Bound]:
+    params = eqn.params
+    steps = _steps(params["strides"], len(params["start_indices"]))
+    return list(zip(params["start_indices"], params["limit_indices"], steps))
+
+
+def joined_slices(first: Any, second: Any, dimension: int, build: Any) -> Any:
+    """The slice that two neighboring ones along ``dimension`` make, or None.
+
+    Args:
+        first, second: the equations that make them, or None.
+    """
+    if first is None or second is None or not first.primitive is second.primitive is slice_p:
+        return None
+    if first.inputs[0] is not second.inputs[0]:
+        return None
+    left, right = _bounds(first), _bounds(second)
+    start, limit, step = left[dimension]
+    follows = right[dimension][0] == start + len(range(start, limit, step)) * step
+    others = all(a == b for d, (a, b) in enumerate(zip(left, right)) if d != dimension)
+    if not (follows and others and right[dimension][2] == step):
+        return None
+    left[dimension] = (start, right[dimension][1], step)
+    return build.apply(slice_p, first.inputs[0], **_slice_params(left))
+
+
+def _slice_params(bounds: Sequence[Bound]) -> dict[str, Any]:
+    starts, limits, steps = (tuple(part) for part in zip(*bounds))
+    strides = None if all(step == 1 for step in steps) else steps
+    return {"start_indices": starts, "limit_indices": limits, "strides": strides}
+
+
 def slice_(
     x: Any,
     start_indices: Sequence[int],
@@ -185,6 +247,7 @@ slice_p = define(
     transpose=unary_transpose(_slice_transpose),
     batch=_slice_batch,
     lower=Layout(_slice_view, _slice_links),
+    simplify=_slice_simplify,
     size_params=frozenset({"start_indices", "limit_indices"}),
 )
 
@@ -338,6 +401,42 @@ def _pad_body(context: Any, in_avals: Any, out: Any, params: Any) -> Any:
     return builder.select(inside, value, context.load(1, []))
 
 
+def _pad_sliced(
+    eqn: Any, bounds: Sequence[Bound], cut: Any, definition: Any, build: Any
+) -> Any:
+    """What lies inside of the operand is a slice of it; the rest is padding of less."""
+    x, value = eqn.inputs
+    config = eqn.params["padding_config"]
+    if any(step != 1 for *_, step in bounds) or any(interior for *_, interior in config):
+        return None
+    region, rest = [], []
+    for size, (low, _, _), (start, limit, _) in zip(x.aval.shape, config, bounds):
+        first, last = start - low, limit - low
+        begin, end = min(max(first, 0), size), min(max(last, 0), size)
+        region.append((begin, end, 1))
+        rest.append((begin - first, last - end, 0))
+    if any(begin == end for begin, end, _ in region):
+        shape = tuple(limit - start for start, limit, _ in bounds)
+        return build.apply(broadcast_in_dim_p, value, shape=shape, broadcast_dimensions=())
+    inside = not any(low or high for low, high, _ in rest)
+    if not inside and not definition.is_read_only_by(slice_p, eqn.outputs[0]):
+        return None
+    part = cut(x, region)
+    return part if inside else build.apply(pad_p, part, value, padding_config=tuple(rest))
+
+
+def _pad_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """Padding by nothing; where elements are only cut off, a slice."""
+    del definition
+    x, config = eqn.inputs[0], eqn.params["padding_config"]
+    if any(low > 0 or high > 0 or interior for low, high, interior in config):
+        return None
+    bounds = [(-low, n + high, 1) for n, (low, high, _) in zip(x.aval.shape, config)]
+    if any(start >= limit for start, limit, _ in bounds):
+        return None
+    return [build.apply(slice_p, x, **_slice_params(bounds))] if bounds else [x]
+
+
 def pad(x: Any, padding_value: Any, padding_config: Sequence[Sequence[int]]) -> Any:
     """Put a padding value around and between the elements of ``x``, or cut elements off.
 
@@ -374,7 +473,8 @@ pad_p = define(
     jvp=_pad_jvp,
     transpose=_pad_transpose,
     batch=_pad_batch,
-    lower=Indexed(_pad_body),
+    lower=Indexed(_pad_body, sliced=_pad_sliced),
+    simplify=_pad_simplify,
 )
 
 
@@ -404,6 +504,17 @@ def _rev_links(x: ShapedArray, out: ShapedArray, *, dimensions: tuple[int, ...])
     return None if dimensions else [(d, d) for d in range(x.ndim)]
 
 
+def _rev_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """Reversals of reversals join: what is reversed twice is not."""
+    source, dimensions = definition(eqn.inputs[0]), eqn.params["dimensions"]
+    if not dimensions:
+        return [eqn.inputs[0]]
+    if source is None or source.primitive is not rev_p:
+        return None
+    once = tuple(sorted(set(dimensions) ^ set(source.params["dimensions"])))
+    return [build.apply(rev_p, source.inputs[0], dimensions=once) if once else source.inputs[0]]
+
+
 def rev(x: Any, dimensions: Sequence[int]) -> Any:
     """Reverse the order of elements along ``dimensions``.
 
@@ -421,77 +532,5 @@ rev_p = define(
     transpose=unary_transpose(lambda ct, x, *, dimensions: rev(ct, dimensions)),
     batch=_rev_batch,
     lower=Layout(lambda view, out, *, dimensions: views.reverse(view, dimensions), _rev_links),
-)
-
-
-# --- iota ----------------------------------------------------------------------------------
-
-
-def _iota_shape(*, dtype: Any, shape: tuple[int, ...], dimension: int) -> ShapedArray:
-    check(
-        not dtypes.is_extended(dtype) and is_number(np.dtype(dtype)),
-        lambda: (
-            f"[iota] the dtype must be a number; got {dtype}. "
-            "Fix: make an iota of int32 and convert it."
-        ),
-    )
-    check(
-        all(size >= 0 for size in shape),
-        lambda: f"[iota] sizes must not be negative; got {shape}. Fix: use sizes >= 0.",
-    )
-    check(
-        0 <= dimension < len(shape),
-        lambda: (
-            f"[iota] the dimension must exist; got shape {shape} and dimension {dimension}. "
-            f"Fix: use a dimension in [0, {len(shape)})."
-        ),
-        ValueError,
-    )
-    return ShapedArray(shape, dtype)
-
-
-def _iota_impl(xp: Any, *, dtype: Any, shape: tuple[int, ...], dimension: int) -> Any:
-    # Counted in int64 and converted: integers wrap, floats round.
-    numbers = xp.arange(shape[dimension]).astype(dtype)
-    out = xp.empty(shape, dtype)
-    out[...] = numbers.reshape([-1 if d == dimension else 1 for d in range(len(shape))])
-    return out
-
-
-def _iota_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
-    del in_avals
-    name = out.dtype.name
-    value = context.builder.cast(context.index(params["dimension"]), compute_dtype(name))
-    return context.builder.apply(f"round_{name}", value) if name in NARROW_DTYPES else value
-
-
-def iota(dtype: Any, shape: Sequence[int] | int, dimension: int = 0) -> Any:
-    """An array whose elements are their positions along ``dimension``.
-
-    Args:
-        dtype: an integer, float or complex dtype; integers wrap.
-        shape: sizes; one int makes a vector.
-        dimension: the dimension that counts.
-
-    Returns:
-        An array of ``shape`` and ``dtype``.
-
-    Raises:
-        TypeError: a dtype that is no number, or a negative size.
-        ValueError: a dimension that ``shape`` does not have.
-    """
-    sizes = (shape,) if isinstance(shape, int) else shape
-    return iota_p.bind(
-        dtype=dtypes.canonicalize(dtype),
-        shape=tuple(as_index(size) for size in sizes),
-        dimension=as_index(dimension),
-    )
-
-
-iota_p = define(
-    "iota",
-    shape=_iota_shape,
-    impl=_iota_impl,
-    lower=Indexed(_iota_body, cheap=True),
-    size_params=frozenset({"shape"}),
+    simplify=_rev_simplify,
 )

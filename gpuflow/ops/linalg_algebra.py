@@ -16,8 +16,9 @@ from gpuflow.ops.comparison import eq, ge
 from gpuflow.ops.complex_numbers import conj, part_dtype
 from gpuflow.ops.contractions import dot_general
 from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.counting import iota
 from gpuflow.ops.elementwise import add, mul
-from gpuflow.ops.layout import iota, slice_in_dim
+from gpuflow.ops.layout import slice_in_dim
 from gpuflow.ops.selection import where
 
 Shape = tuple[int, ...]

@@ -15,8 +15,8 @@ from gpuflow.ops.comparison import eq
 from gpuflow.ops.complex_numbers import abs as absolute
 from gpuflow.ops.complex_numbers import complex as complex_number
 from gpuflow.ops.complex_numbers import conj, imag, real
+from gpuflow.ops.counting import iota
 from gpuflow.ops.elementwise import add, div, mul, neg, sub
-from gpuflow.ops.layout import iota
 from gpuflow.ops.linalg_algebra import (
     Shape,
     adjoint,
@@ -44,7 +44,7 @@ from gpuflow.ops.linalg_common import (
     on_host,
 )
 from gpuflow.ops.linalg_lu import solve_matrices
-from gpuflow.ops.reductions import argmax
+from gpuflow.ops.positions import argmax
 from gpuflow.ops.selection import where
 
 

@@ -13,9 +13,10 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import zero_tangent
+from gpuflow.ops.counting import iota
 from gpuflow.ops.elementwise import add
 from gpuflow.ops.indexing import row_gather
-from gpuflow.ops.layout import iota, pad
+from gpuflow.ops.layout import pad
 from gpuflow.ops.linalg_algebra import (
     Shape,
     columns,

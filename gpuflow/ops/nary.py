@@ -18,6 +18,7 @@ from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.axes import broadcast_in_dim, move_axis, reduce_sum, reshape
 from gpuflow.ops.define import check_kind, check_same_dtype, define, is_number, types_text
+from gpuflow.ops.identities import first_of, sink_broadcasts
 from gpuflow.ops.moving import batch_to_dim
 
 _PYTHON_SCALARS = (bool, int, float, complex)
@@ -222,6 +223,7 @@ def elementwise(
     tolerance: float | None = None,
     reference: Callable[..., Any] | None = None,
     simplify: Callable[..., Any] | None = None,
+    image: Callable[..., Any] | None = None,
 ) -> Primitive:
     """Define an elementwise op without parameters.
 
@@ -232,6 +234,8 @@ def elementwise(
         derivatives: one function per operand, see ``nary_jvp``; None: no derivative.
         transpose: one function per operand where the op is linear, see ``linear_in``.
         result: operand dtype -> output dtype, where they differ.
+        simplify: identities of the op; broadcasts sink below every elementwise op.
+        image: see ``Elementwise``.
     """
 
     def own() -> Primitive:
@@ -249,8 +253,8 @@ def elementwise(
         jvp=zero_jvp(own) if derivatives is None else nary_jvp(own, derivatives),
         transpose=None if transpose is None else linear_in(transpose),
         batch=batch_elementwise(lambda *operands: primitive.bind(*operands)),
-        lower=Library() if body is None else Elementwise(body, cheap),
-        simplify=simplify,
+        lower=Library() if body is None else Elementwise(body, cheap, image),
+        simplify=first_of(simplify, sink_broadcasts),
         domain=domain if domain is not None else ((-10.0, 10.0),) * arity,
         tolerance=tolerance,
         reference=reference,
@@ -300,5 +304,6 @@ add_any_p = define(
     transpose=linear_in((lambda ct, x, y: ct, lambda ct, x, y: ct)),
     batch=_add_any_batch,
     lower=Elementwise("add"),
+    simplify=sink_broadcasts,
     domain=((-10.0, 10.0),) * 2,
 )

@@ -12,6 +12,7 @@ from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import Zero
 from gpuflow.ops.define import check_kind, define, is_number
 from gpuflow.ops.elementwise import constant, div, mul
+from gpuflow.ops.identities import filled, first_of, same, sink_broadcasts
 from gpuflow.ops.nary import batch_elementwise, elementwise, widened
 
 # --- square, integer_pow, roots ------------------------------------------------------------
@@ -116,6 +117,14 @@ def _integer_pow_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, y: int)
     return out, mul(t, mul(constant(x, y), integer_pow(x, y - 1))) if y != 1 else t
 
 
+def _integer_pow_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+    """x^1 is x, x^0 is 1 of every x."""
+    del definition
+    if eqn.params["y"] == 1:
+        return same(eqn, eqn.inputs[0])
+    return filled(eqn, 1, build) if eqn.params["y"] == 0 else None
+
+
 integer_pow_p = define(
     "integer_pow",
     shape=_integer_pow_shape,
@@ -123,6 +132,7 @@ integer_pow_p = define(
     jvp=_integer_pow_jvp,
     batch=batch_elementwise(lambda x, *, y: integer_pow(x, y)),
     lower=Elementwise(_integer_pow_body, cheap=True),
+    simplify=first_of(_integer_pow_simplify, sink_broadcasts),
     domain=((0.5, 2.0),),
 )
 

@@ -1,6 +1,6 @@
-"""Reductions over axes: extrema, products, logic, and the position of an extremum.
+"""Reductions over axes: extrema, products and logic.
 
-reduce_sum is in axes.py, because every other rule uses it.
+reduce_sum is in axes.py, because every other rule uses it; argmax and argmin are in positions.py.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
-from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Library, Reduction
+from gpuflow.core.lowering import Reduction
 from gpuflow.core.rules import Zero
 from gpuflow.ops.axes import (
     bind_reduction,
@@ -26,7 +25,7 @@ from gpuflow.ops.axes import (
     transpose,
 )
 from gpuflow.ops.comparison import eq, is_bits
-from gpuflow.ops.define import check_kind, define, is_number, is_ordered
+from gpuflow.ops.define import check_kind, define, is_number
 from gpuflow.ops.elementwise import add, constant, div, mul
 from gpuflow.ops.layout import slice_
 from gpuflow.ops.nary import zero_jvp
@@ -297,99 +296,3 @@ def reduce_or(x: Any, axes: Sequence[int]) -> Any:
 def reduce_xor(x: Any, axes: Sequence[int]) -> Any:
     """Exclusive or over ``axes``, of the bits of integers or of bools; of nothing: 0."""
     return bind_reduction(reduce_xor_p, x, axes)
-
-
-# --- argmax, argmin ------------------------------------------------------------------------
-
-
-def _argument_shape(name: str) -> Callable[..., ShapedArray]:
-    def shape(x: ShapedArray, *, axes: tuple[int, ...], index_dtype: Any) -> ShapedArray:
-        check_kind(name, x, is_ordered, "an integer, a real float or bool")
-        check(
-            len(axes) == 1,
-            lambda: (
-                f"[{name}] exactly one axis must be given; got {axes}. "
-                "Fix: reshape the axes into one."
-            ),
-            ValueError,
-        )
-        check_axes(name, x, axes)
-        check(
-            dtypes.is_integer(index_dtype),
-            lambda: (
-                f"[{name}] index_dtype must be an integer dtype; "
-                f"got {dtypes.short_name(index_dtype)}. Fix: use int32."
-            ),
-        )
-        check(
-            x.shape[axes[0]] > 0,
-            lambda: (
-                f"[{name}] the axis must not be empty; got axis {axes[0]} of {x}. "
-                "Fix: treat the empty case apart."
-            ),
-            ValueError,
-        )
-        return ShapedArray(reduced_shape(x, axes), index_dtype)
-
-    return shape
-
-
-def _argument_impl(name: str) -> Callable[..., Any]:
-    def impl(xp: Any, x: Any, *, axes: tuple[int, ...], index_dtype: Any) -> Any:
-        if dtypes.is_floating(x.dtype) and x.dtype.itemsize <= 2:
-            x = x.astype(np.float32)
-        return xp.asarray(getattr(xp, name)(x, axis=axes[0])).astype(index_dtype)
-
-    return impl
-
-
-def _argument_reduction(name: str) -> Any:
-    def batch(axis: Any, operands: Any, dims: Any, *, axes: Any, index_dtype: Any) -> Any:
-        inner = reduction_batch(
-            lambda x, axes: primitive.bind(x, axes=axes, index_dtype=index_dtype)
-        )
-        return inner(axis, operands, dims, axes=axes)
-
-    primitive = define(
-        name,
-        shape=_argument_shape(name),
-        impl=_argument_impl(name),
-        jvp=zero_jvp(lambda: primitive),
-        batch=batch,
-        lower=Library(),
-    )
-    return primitive
-
-
-argmax_p = _argument_reduction("argmax")
-argmin_p = _argument_reduction("argmin")
-
-
-def argmax(x: Any, axis: int, index_dtype: Any) -> Any:
-    """The position of the first maximum along ``axis``; the first nan, if there is one.
-
-    Args:
-        x: array of integers, real floats or bools.
-        axis: a dimension of ``x``, not empty.
-        index_dtype: the integer dtype of the result.
-
-    Raises:
-        ValueError: no such axis, or an empty one.
-        TypeError: dtypes that do not fit.
-    """
-    return argmax_p.bind(x, axes=(axis,), index_dtype=dtypes.canonicalize(index_dtype))
-
-
-def argmin(x: Any, axis: int, index_dtype: Any) -> Any:
-    """The position of the first minimum along ``axis``; the first nan, if there is one.
-
-    Args:
-        x: array of integers, real floats or bools.
-        axis: a dimension of ``x``, not empty.
-        index_dtype: the integer dtype of the result.
-
-    Raises:
-        ValueError: no such axis, or an empty one.
-        TypeError: dtypes that do not fit.
-    """
-    return argmin_p.bind(x, axes=(axis,), index_dtype=dtypes.canonicalize(index_dtype))

@@ -13,11 +13,11 @@ from gpuflow.core.rules import Zero, is_undefined, zero_tangent
 from gpuflow.ops.axes import reshape
 from gpuflow.ops.comparison import eq
 from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.counting import iota
 from gpuflow.ops.define import any_dtype, is_number, is_ordered
 from gpuflow.ops.elementwise import add, div, mul
 from gpuflow.ops.gather import read_back, scatter_add_p
 from gpuflow.ops.gather_numbers import ScatterDimensionNumbers
-from gpuflow.ops.layout import iota
 from gpuflow.ops.nary import add_any_p
 from gpuflow.ops.scatter_core import define_scatter, scatter_params
 from gpuflow.ops.selection import where

@@ -12,8 +12,16 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import Zero, is_undefined
-from gpuflow.ops.comparison import bitwise_and, eq, ge, gt, is_bits, le, lt
+from gpuflow.ops.comparison import bitwise_and, eq, ge, gt, is_bits, le, lt, not_p
 from gpuflow.ops.define import check_same_dtype, define, is_ordered, types_text
+from gpuflow.ops.identities import (
+    first_of,
+    is_all,
+    made_by,
+    number_of,
+    same,
+    sink_broadcasts,
+)
 from gpuflow.ops.nary import (
     batch_elementwise,
     broadcast_shape,
@@ -111,6 +119,28 @@ def _select_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params
     return out
 
 
+def _select_simplify(eqn: Any, definition: Any, build: Any) -> Any:
+    """Equal cases; a known predicate; select(not p, x, y); select(p, False, True) is p."""
+    which, *cases = eqn.inputs
+    if all(case is cases[0] for case in cases):
+        return same(eqn, cases[0])
+    if len(cases) != 2 or not dtypes.is_bool(which.aval.dtype):
+        return None
+    known = number_of(which, definition)
+    if known is not None:
+        return same(eqn, cases[int(known)])
+    inverse = made_by(which, not_p, definition)
+    if inverse is not None:
+        return [build.apply(select_n_p, inverse.inputs[0], cases[1], cases[0])]
+    if dtypes.is_bool(cases[0].aval.dtype):
+        if is_all(cases[0], definition, 0) and is_all(cases[1], definition, 1):
+            return same(eqn, which)
+        negated = is_all(cases[0], definition, 1) and is_all(cases[1], definition, 0)
+        if negated and which.aval.shape == eqn.outputs[0].aval.shape:
+            return [build.apply(not_p, which)]
+    return None
+
+
 select_n_p = define(
     "select_n",
     shape=_select_shape,
@@ -119,6 +149,7 @@ select_n_p = define(
     transpose=_select_transpose,
     batch=batch_elementwise(lambda *operands: select_n_p.bind(*operands)),
     lower=Elementwise(_select_body, cheap=True),
+    simplify=first_of(_select_simplify, sink_broadcasts),
 )
 
 
@@ -225,6 +256,7 @@ clamp_p = define(
     ),
     batch=batch_elementwise(lambda *operands: clamp_p.bind(*operands)),
     lower=Elementwise(_clamp_body, cheap=True),
+    simplify=sink_broadcasts,
     domain=((-2.0, -1.0), (-4.0, 4.0), (1.0, 2.0)),
 )
 

@@ -18,8 +18,8 @@ from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Literal
 from gpuflow.core.lowering import Elementwise, Update
 from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES
+from gpuflow.ops.counting import iota_p
 from gpuflow.ops.define import define
-from gpuflow.ops.layout import iota_p
 from gpuflow.ops.nary import broadcast_shape
 
 _INDEX = ShapedArray((), np.dtype(np.int64))

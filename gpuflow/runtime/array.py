@@ -28,9 +28,9 @@ class Array(HasAval, metaclass=_ArrayClass):
     """An immutable array.
 
     Args:
-        data: a C-contiguous NumPy array of the aval's shape and storage dtype that nobody else
-            writes to. Its slot is empty once the array was deleted, so that whoever takes it
-            need not ask.
+        data: what the device's driver makes of an array, row-major, of the aval's shape and
+            storage dtype, that nobody else writes to; a NumPy array on the CPU. Its slot is empty
+            once the array was deleted, so that whoever takes it need not ask.
         aval: its shape, dtype and weak type.
         device: where it lives.
     """
@@ -38,14 +38,14 @@ class Array(HasAval, metaclass=_ArrayClass):
     __slots__ = ("__weakref__", "_data", "aval", "device")
     __array_priority__ = 100
 
-    def __init__(self, data: np.ndarray, aval: ShapedArray, device: Device) -> None:
+    def __init__(self, data: Any, aval: ShapedArray, device: Device) -> None:
         self._data = data
         self.aval = aval
         self.device = device
 
     @property
-    def data(self) -> np.ndarray:
-        """The NumPy array inside; do not write to it.
+    def data(self) -> Any:
+        """What the device's driver keeps; do not write to it.
 
         Raises:
             DeletedArrayError: the array was donated or deleted.
@@ -54,6 +54,11 @@ class Array(HasAval, metaclass=_ArrayClass):
             return self._data
         except AttributeError:
             raise_deleted(self)
+
+    def host(self) -> np.ndarray:
+        """The values as a NumPy array; do not write to it."""
+        data = self.data
+        return data if type(data) is np.ndarray else self.device.driver.to_host(data)
 
     @property
     def nbytes(self) -> int:
@@ -69,8 +74,7 @@ class Array(HasAval, metaclass=_ArrayClass):
 
     def block_until_ready(self) -> Array:
         """Wait until the values are computed, and return the array."""
-        if self.is_deleted():
-            raise_deleted(self)
+        self.device.driver.wait(self.data)
         return self
 
     def is_deleted(self) -> bool:
@@ -88,7 +92,7 @@ class Array(HasAval, metaclass=_ArrayClass):
                 f"[numpy] random keys have no NumPy form; got {self.aval}. "
                 "Fix: np.asarray(random.key_data(key))."
             )
-        view = self.data.view()
+        view = self.host().view()
         view.flags.writeable = False
         if dtype is not None and np.dtype(dtype) != view.dtype:
             return view.astype(dtype)
@@ -110,7 +114,7 @@ class Array(HasAval, metaclass=_ArrayClass):
                 f"[{what}] only arrays of one element convert to a Python number; got {self.aval}. "
                 "Fix: index or reduce the array first."
             )
-        return self.data.reshape(())[()]
+        return self.host().reshape(())[()]
 
     def _real_scalar(self, what: str) -> Any:
         if dtypes.is_complex(self.aval.dtype):
@@ -147,7 +151,7 @@ class Array(HasAval, metaclass=_ArrayClass):
         """One element as a Python number."""
         if dtypes.is_extended(self.aval.dtype):
             return self._scalar("item")
-        return self.data.item(*position)
+        return self.host().item(*position)
 
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers."""
@@ -155,7 +159,7 @@ class Array(HasAval, metaclass=_ArrayClass):
 
     def tobytes(self) -> bytes:
         """The elements in row-major order as bytes."""
-        return self.data.tobytes()
+        return self.host().tobytes()
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError(
@@ -172,30 +176,30 @@ class Array(HasAval, metaclass=_ArrayClass):
         if self.is_deleted():
             return f"Array({self.aval}, deleted)"
         if dtypes.is_extended(self.aval.dtype):
-            words = self.data.reshape(-1).view(np.uint32).reshape(*self.aval.shape, 2)
+            words = self.host().reshape(-1).view(np.uint32).reshape(*self.aval.shape, 2)
             return f"Array({self.aval.shape}, dtype={self.aval.dtype}) overlaying:\n{words}"
         weak = ", weak_type=True" if self.aval.weak_type else ""
-        body = np.array2string(self.data, separator=", ", prefix="Array(")
+        body = np.array2string(self.host(), separator=", ", prefix="Array(")
         if self.aval.size == 0 and self.aval.ndim != 1:
             body += f", shape={self.aval.shape}"
         return f"Array({body}, dtype={self.aval.dtype.name}{weak})"
 
     def __str__(self) -> str:
-        return repr(self) if dtypes.is_extended(self.aval.dtype) else str(self.data)
+        return repr(self) if dtypes.is_extended(self.aval.dtype) else str(self.host())
 
     def __copy__(self) -> Array:
         return self
 
     def __deepcopy__(self, memo: Any) -> Array:
         del memo
-        return Array(self.data.copy(), self.aval, self.device)
+        return Array(self.device.driver.copy(self.data), self.aval, self.device)
 
     def __reduce__(self) -> Any:
-        return _restore, (self.data, self.aval)
+        return _restore, (self.host(), self.aval)
 
 
 def _restore(data: np.ndarray, aval: ShapedArray) -> Array:
-    return Array(np.ascontiguousarray(data).reshape(aval.shape), aval, default_device())
+    return from_numpy(data, aval)
 
 
 def raise_deleted(array: Array) -> NoReturn:
@@ -219,14 +223,15 @@ register_value_type(Array, _array_aval)
 
 def from_numpy(value: Any, aval: ShapedArray, device: Device | None = None) -> Array:
     """A new Array with a copy of ``value``, converted to the aval's storage dtype."""
+    device = device or default_device()
     data = np.array(value, dtype=storage_dtype(aval.dtype), order="C", copy=True)
-    return Array(data.reshape(aval.shape), aval, device or default_device())
+    return Array(device.driver.from_host(data.reshape(aval.shape)), aval, device)
 
 
 def as_numpy(value: Any, aval: ShapedArray) -> np.ndarray:
     """The NumPy array of an operand of any value type, in the aval's storage dtype."""
     if type(value) is Array:
-        return value.data
+        return value.host()
     if type(value) is Zero:
         return np.zeros(aval.shape, storage_dtype(aval.dtype))
     array = np.asarray(value)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.config import config, library_environment
+from gpuflow.compiler.cpu_target import cpu_target
 
 _PATTERN = "libscipy_openblas64_*"
 BLAS_LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
@@ -107,5 +108,6 @@ def _kept_copy(original: Path) -> Path | None:
 
 def _open(path: Path) -> Any:
     # Read when it loads: its number of threads, and the processor that it believes in.
-    with library_environment(OPENBLAS_NUM_THREADS="1", OPENBLAS_CORETYPE=None):
+    core = cpu_target().blas
+    with library_environment(OPENBLAS_NUM_THREADS="1", OPENBLAS_CORETYPE=core):
         return ctypes.CDLL(str(path))

@@ -1,50 +1,82 @@
-"""The driver interface: what a platform does for plans. Plans never know which one runs them."""
+"""The driver interface: what a device does for arrays and programs.
+
+An Array holds *data*: what its device's driver says an array in memory is, a NumPy array on the
+CPU. Nothing but drivers and the programs that they make looks inside.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
+from gpuflow.compiler.plan import KernelStep, Plan
+from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray
-from gpuflow.kir.nodes import Kernel
+
+
+class Program(Protocol):
+    """A plan that a device can run."""
+
+    def run(self, arrays: list[Any], device: Any) -> list[Any]:
+        """The outputs as Arrays on ``device``, for the data of all inputs; it may return early."""
+        ...
+
+    def code_bytes(self) -> int:
+        """Bytes of the machine code of all kernels, which are built."""
+        ...
+
+    def sources_of(self, step: KernelStep) -> list[Path]:
+        """Where the generated source of a step's kernels lies; they are built."""
+        ...
 
 
 class Driver(Protocol):
-    """One device of one platform.
+    """One device, or several that share all they have.
 
-    Memory is given by the platform's array type (NumPy arrays on the CPU); streams and events are
-    opaque to plans.
+    Attributes:
+        xp: the array module that ops' ``impl`` gets: NumPy, or one like it.
+        strided: ``(shape, dtype, data, offset, strides)``, in bytes: a view of data's memory.
     """
 
-    def allocate(self, aval: ShapedArray) -> Any:
-        """Uninitialised memory for an array."""
+    xp: Any
+    strided: Callable[..., Any]
 
-    def copy_to_device(self, value: Any, aval: ShapedArray) -> Any:
-        """A new device array with the values of a NumPy array."""
-
-    def copy_to_host(self, array: Any) -> Any:
-        """The values as a NumPy array; waits until they are computed."""
-
-    def load(self, kernel: Kernel) -> Any:
-        """A kernel ready to launch: from memory, from the cache or built."""
-
-    def chunk(self, extent: int, points: int) -> int:
-        """Of a launch over ``extent`` indices and ``points`` points, what one worker takes."""
+    @property
+    def target(self) -> Target:
+        """What compiling a plan asks."""
         ...
 
-    def product(self, product: Any, left: Any, right: Any, dtype: Any) -> Any:
-        """How to multiply stacks of matrices that lie as two views say; None: through NumPy."""
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """Data that holds anything."""
+        ...
 
-    def new_stream(self) -> Any:
-        """A queue of work that runs beside other queues."""
+    def from_host(self, array: np.ndarray) -> Any:
+        """Data with the values of a NumPy array that nobody else writes to."""
+        ...
 
-    def record_event(self, stream: Any) -> Any:
-        """A point in a queue that others can wait for."""
+    def to_host(self, data: Any) -> np.ndarray:
+        """The values, when they are computed; a view of them where they are NumPy's anyway."""
+        ...
 
-    def wait_event(self, stream: Any, event: Any) -> None:
-        """Let ``stream`` wait until ``event`` has happened."""
+    def copy(self, data: Any) -> Any:
+        """Data of its own with the same values."""
+        ...
 
-    def synchronize(self) -> None:
-        """Wait until all work is done."""
+    def wait(self, data: Any) -> None:
+        """Return when the values are computed."""
+        ...
 
-    def collective(self, name: str, arrays: Any, group: Any) -> Any:
-        """Run a collective over a group of devices."""
+    def result(self, value: Any, aval: ShapedArray, operands: Sequence[Any]) -> Any:
+        """What ``impl`` gave as row-major data of its own, in the storage dtype."""
+        ...
+
+    def is_shared(self, arrays: list[Any], k: int) -> bool:
+        """Whether somebody besides one Array holds operand k's memory and would see it change."""
+        ...
+
+    def program(self, plan: Plan, out_avals: Sequence[ShapedArray]) -> Program:
+        """The plan, ready to run."""
+        ...

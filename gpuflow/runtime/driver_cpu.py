@@ -1,199 +1,112 @@
-"""The CPU platform: NumPy memory, Numba kernels, everything inline and in order."""
+"""The CPU's driver: data are NumPy arrays, and everything is done when a call returns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
-from functools import cache, lru_cache
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import prod
+from typing import Any
 
 import numpy as np
 
-from gpuflow.base.config import config
-from gpuflow.compiler.cpu import compile_cpu, is_loaded
-from gpuflow.compiler.cpu_build import LoadedKernel
-from gpuflow.compiler.cpu_native import NativeRuntime, load_native, module_with
-from gpuflow.compiler.launches import launches
-from gpuflow.compiler.lower import KernelCall
-from gpuflow.compiler.plan import CallStep
-from gpuflow.compiler.target import Allocate
+from gpuflow.compiler.plan import Plan
+from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
-from gpuflow.core.lowering import Convolution, Library, Product
-from gpuflow.core.views import View
-from gpuflow.kir.nodes import Kernel
-from gpuflow.kir.walk import statements
-from gpuflow.runtime.blas import BLAS_LETTERS, private_blas
-from gpuflow.runtime.convolutions import (
-    ConvolutionCall,
-    convolution_call,
-    workspace_places,
-)
-from gpuflow.runtime.cpu_pool import pool
-from gpuflow.runtime.kernels import kernel_cache
-from gpuflow.runtime.memory import allocate
-from gpuflow.runtime.products import ProductCall, product_call
-
-# A launch with fewer points than this runs on the calling thread: waking a worker costs more.
-SMALLEST_PARALLEL = 1 << 15
-CHUNKS_PER_THREAD = 4
-CONVOLUTION_DTYPES = ("float32", "float64")
-
-Dims = tuple[int, ...]
-
-
-class ConvolutionFunctions(NamedTuple):
-    """Addresses of what a convolution calls."""
-
-    convolution: int
-    sum_parts: int
-    zero: int
-    gemm: int
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import Device
+from gpuflow.runtime.memory import SMALLEST_POOLED, allocate
+from gpuflow.runtime.native_services import native_services
+from gpuflow.runtime.program_cpu import CpuProgram
 
 
 class CpuDriver:
-    """The driver of a CPU device. Launches finish before they return, so streams are trivial."""
+    """All devices of the CPU: they share its memory."""
 
-    def allocate(self, aval: ShapedArray) -> np.ndarray:
-        dtype = storage_dtype(aval.dtype)
-        return allocate(aval.shape, dtype, aval.size * dtype.itemsize)
-
-    def copy_to_device(self, value: Any, aval: ShapedArray) -> np.ndarray:
-        array = self.allocate(aval)
-        np.copyto(array, value)
-        return array
-
-    def copy_to_host(self, array: np.ndarray) -> np.ndarray:
-        return array
-
-    def load(self, kernel: Kernel) -> LoadedKernel:
-        return compile_cpu(kernel, kernel_cache(), config.environment.check)
-
-    def prepare(self, kernels: Sequence[Kernel]) -> None:
-        """Load several kernels; those that are new are built on all cores at once."""
-        cache = kernel_cache()
-        kernels = [kernel for kernel in kernels if not is_loaded(kernel, cache)]
-        threads = min(len(kernels), config.environment.num_threads)
-        if threads < 2:
-            return
-        # The largest first, so that no thread is left alone with one.
-        ordered = sorted(kernels, key=lambda kernel: -sum(1 for _ in statements(kernel.body)))
-        with ThreadPoolExecutor(threads, "gpuflow-build") as executor:
-            builds: list[Future[Any]] = [executor.submit(self.load, kernel) for kernel in ordered]
-            builds.append(executor.submit(lambda: pool().runtime))
-            for build in builds:
-                build.result()
+    xp: Any = np
+    strided: Callable[..., Any] = np.ndarray
 
     @property
-    def runtime(self) -> NativeRuntime:
-        """What runs native programs; its workers are awake."""
-        workers = pool()
-        workers.start()
-        return workers.runtime
+    def target(self) -> Target:
+        """What compiling a plan asks."""
+        return native_services()
 
-    def function(self, name: str) -> int:
-        """The address of a function of the native runtime."""
-        return _native_function(name)
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """An array that holds anything."""
+        return allocate(shape, dtype, prod(shape) * dtype.itemsize)
 
-    def chunk(self, extent: int, points: int) -> int:
-        """Indices of the split axis that one thread takes at a time."""
-        if points < SMALLEST_PARALLEL or pool().threads == 1:
-            return max(extent, 1)
-        parts = pool().threads * CHUNKS_PER_THREAD
-        chunk = -(-extent // parts)
-        # Whole vectors: which elements are left over for scalar code must not depend on threads.
-        lanes = 1024 if chunk >= 1024 else 64 if points <= 64 * extent else 1
-        return -(-chunk // lanes) * lanes
+    def from_host(self, array: np.ndarray) -> np.ndarray:
+        """The array itself."""
+        return array
 
-    def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
-        """The calls that do the work of a kernel call; see ``compiler.launches``."""
-        return launches(call, allocate)
+    def to_host(self, data: np.ndarray) -> np.ndarray:
+        """The array itself."""
+        return data
 
-    def workspace_bytes(self, step: CallStep) -> int:
-        """Memory that a library call needs besides its operands and outputs: a convolution's."""
-        made = self.convolution_of(step)
-        if made is None:
-            return 0
-        size = step.eqn.outputs[0].aval.dtype.itemsize
-        return max((workspace_places(call, size)[1] for call in made[0]), default=0)
+    def copy(self, data: np.ndarray) -> np.ndarray:
+        """A copy."""
+        return data.copy()
 
-    def convolution_of(self, step: CallStep) -> tuple[list[ConvolutionCall], bool] | None:
-        """What a step that is a convolution runs, or None."""
-        rule = step.eqn.primitive.lower
-        if not isinstance(rule, Library) or rule.convolution is None:
-            return None
-        avals = [operand.aval for operand in step.operands]
-        out = step.eqn.outputs[0].aval
-        record = rule.convolution(avals, [out], step.eqn.params)
-        if record is None:
-            return None
-        left, right = (
-            replace(operand.lies, offset=0) for operand in step.operands
-        )
-        return self.convolution(record, left, right, out.shape, out.dtype)
+    def wait(self, data: np.ndarray) -> None:
+        """Nothing is under way."""
 
-    def product(
-        self, product: Product, left: View, right: View, dtype: np.dtype
-    ) -> ProductCall | None:
-        """How to call GEMM for a product of views, or None where it cannot read them."""
-        if dtype.name not in BLAS_LETTERS or private_blas() is None:
-            return None
-        return product_call(product, left, right, dtype, pool().threads)
+    def result(
+        self, value: Any, aval: ShapedArray, operands: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """The value as an array that owns its memory.
 
-    def product_functions(self, dtype: np.dtype) -> tuple[int, int]:
-        """The addresses of the product of stacks of matrices and of the GEMM that it calls."""
-        blas = private_blas()
-        assert blas is not None  # product() says so first
-        return self.function(f"gf_product_{BLAS_LETTERS[dtype.name]}"), blas.gemm[dtype.name]
+        So donation can never reach another array's buffer.
+        """
+        data = value if type(value) is np.ndarray else np.asarray(value)
+        shared = data.base is not None
+        for operand in operands:
+            shared = shared or data is operand
+        dtype = aval.dtype
+        if data.dtype is not dtype:
+            dtype = storage_dtype(dtype)
+            shared = shared or data.dtype != dtype
+        if shared or not data.flags.c_contiguous:
+            data = np.array(data, dtype=dtype, order="C", copy=True)
+        return data
 
-    def convolution(
-        self, convolution: Convolution, left: View, right: View, out: Dims, dtype: np.dtype
-    ) -> tuple[list[ConvolutionCall], bool] | None:
-        """How to compute a convolution of views natively, or None where it is not known."""
-        if dtype.name not in CONVOLUTION_DTYPES or private_blas() is None:
-            return None
-        return _convolution_call(convolution, left, right, out, dtype, pool().threads)
+    def is_shared(self, arrays: list[np.ndarray], k: int) -> bool:
+        """Whether somebody besides one Array holds operand k's memory and would see it change."""
+        return is_shared(arrays, k)
 
-    def convolution_functions(self, dtype: np.dtype) -> ConvolutionFunctions:
-        """The addresses of what a convolution calls."""
-        blas, letter = private_blas(), BLAS_LETTERS[dtype.name]
-        assert blas is not None  # convolution() says so first
-        names = (f"gf_{name}_{letter}" for name in ("convolution", "sum_parts", "zero"))
-        return ConvolutionFunctions(*map(self.function, names), blas.gemm[dtype.name])
-
-    def slots(self, count: int) -> tuple[int, int, int, int]:
-        """Memory for each thread: addresses of marks and memory, number of slots, their bytes."""
-        return pool().slots(count)
-
-    def new_stream(self) -> None:
-        return None
-
-    def record_event(self, stream: None) -> None:
-        return None
-
-    def wait_event(self, stream: None, event: None) -> None:
-        return None
-
-    def synchronize(self) -> None:
-        return None
-
-    def collective(self, name: str, arrays: Any, group: Any) -> Any:
-        raise NotImplementedError(
-            f"[{name}] collectives need several devices; got one CPU device. "
-            "Fix: use vmap with axis_name on one device."
-        )
+    def program(self, plan: Plan, out_avals: Sequence[ShapedArray]) -> CpuProgram:
+        """The plan as native code."""
+        return CpuProgram(plan, out_avals, self)
 
 
-# The plan asks for the memory, the driver for the words.
-_convolution_call = lru_cache(256)(convolution_call)
+def is_shared(arrays: list[np.ndarray], k: int) -> bool:
+    """Whether somebody besides one Array and the list holds the memory of NumPy array k.
+
+    A view of pooled memory refers to the block behind it, as the array itself does.
+    """
+    own, behind = _references(arrays[k])
+    most, most_behind = _unshared_references()
+    return own > most or (arrays[k].base is not None and behind > most_behind)
+
+
+def _references(data: np.ndarray) -> tuple[int, int]:
+    """Reference counts of an array and of the memory behind it."""
+    return sys.getrefcount(data), sys.getrefcount(data.base)
 
 
 @cache
-def _native_function(name: str) -> int:
-    return load_native(module_with(name), kernel_cache()).addresses[name]
+def _unshared_references() -> tuple[int, int]:
+    """The counts for an array that only its Array and a list of operands hold.
+
+    Measured, because Python versions differ in what they count.
+    """
+    count = SMALLEST_POOLED
+    aval = ShapedArray((count,), np.uint8)
+    array = Array(allocate(aval.shape, aval.dtype, count), aval, Device("cpu", 0))
+    arrays: list[Any] = [array._data]
+    return _references(arrays[0])
 
 
 @cache
 def cpu_driver() -> CpuDriver:
-    """The driver of the CPU platform."""
+    """The driver of all CPU devices."""
     return CpuDriver()

@@ -10,11 +10,11 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.config import Settings, config
-from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
+from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.trace import Tracer, check_not_leaked
 from gpuflow.runtime.array import Array, as_numpy
-from gpuflow.runtime.device import Device, default_device
+from gpuflow.runtime.device import Device, check_one_driver, default_device, in_use
 
 _MAX_CALLS = 16384
 
@@ -51,43 +51,64 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
             device = operands[-1].device
     except AttributeError:
         arrays, avals, device = _converted(primitive, operands)
-    if primitive.device is not None:
-        device = primitive.device(params) or device
     device = device or default_device()
-    call = known_call(primitive, tuple(avals), params)
-    outs = call.outs
+    if in_use.several:
+        check_one_driver(primitive.name, [x for x in operands if type(x) is Array])
+    if primitive.device is not None:
+        device, arrays = _moved(arrays, device, primitive.device(params) or device)
+    try:
+        call = _calls[primitive, tuple(avals), tuple(params.items()) if params else ()]
+    except (KeyError, TypeError):
+        call = known_call(primitive, tuple(avals), params)
+    outs, driver = call.outs, device.driver
+    xp = driver.xp
     if call.is_plain:
         context = _quiet.pop() if _quiet else _quiet_context()
         try:
-            results = context.run(primitive.impl, np, *arrays, **params)
+            results = context.run(primitive.impl, xp, *arrays, **params)
         finally:
             _quiet.append(context)
     else:
         with np.errstate(all="ignore"):
-            results = primitive.impl(np, *arrays, **params)
+            results = primitive.impl(xp, *arrays, **params)
     if not primitive.multiple_results:
-        return _wrap(primitive, results, outs, device, arrays)
-    return [
-        _wrap(primitive, result, aval, device, arrays)
+        data = driver.result(results, outs, arrays)
+        if config.may_check or data.shape != outs.shape:
+            _examine(primitive, data, outs, device)
+        return Array(data, outs, device)
+    made = [
+        Array(driver.result(result, aval, arrays), aval, device)
         for result, aval in zip(results, outs, strict=True)
     ]
+    for array in made:
+        _examine(primitive, array.data, array.aval, device)
+    return made
 
 
 def _converted(
     primitive: Any, operands: tuple[Any, ...]
-) -> tuple[list[np.ndarray], list[ShapedArray], Device | None]:
+) -> tuple[list[Any], list[ShapedArray], Device]:
     """Data, types and device of operands of which some are no Arrays, or deleted ones."""
-    arrays, avals, device = [], [], None
+    used = [value.device for value in operands if type(value) is Array]
+    device = used[-1] if used else default_device()
+    arrays, avals = [], []
     for value in operands:
         aval = aval_of(value)
         if type(value) is Array:
             arrays.append(value.data)
-            device = value.device
         else:
             _refuse_tracers(primitive, (value,))
-            arrays.append(as_numpy(value, aval))
+            arrays.append(device.driver.from_host(as_numpy(value, aval)))
         avals.append(aval)
     return arrays, avals, device
+
+
+def _moved(arrays: list[Any], source: Device, target: Device) -> tuple[Device, list[Any]]:
+    """A device, and data where its driver finds them."""
+    old, new = source.driver, target.driver
+    if old is not new:
+        arrays = [new.from_host(old.to_host(data)) for data in arrays]
+    return target, arrays
 
 
 def _quiet_context() -> Context:
@@ -121,27 +142,16 @@ def _refuse_tracers(primitive: Any, operands: tuple[Any, ...]) -> None:
             check_not_leaked(value, primitive.name)
 
 
-def _wrap(
-    primitive: Any, result: Any, aval: ShapedArray, device: Device, operands: list[np.ndarray]
-) -> Array:
-    data = result if type(result) is np.ndarray else np.asarray(result)
-    shared = data.base is not None
-    for operand in operands:
-        shared = shared or data is operand
-    dtype = aval.dtype
-    if data.dtype is not dtype:
-        dtype = storage_dtype(dtype)
-    if shared or data.dtype != dtype or not data.flags.c_contiguous:
-        # Results own their memory, so that donation can never reach another array's buffer.
-        data = np.array(data, dtype=dtype, order="C", copy=True)
+def _examine(primitive: Any, data: Any, aval: ShapedArray, device: Device) -> None:
+    """Check a result's shape, and for nan and infinities where the settings ask for it."""
     if data.shape != aval.shape:
         raise RuntimeError(
             f"[{primitive.name}] impl must give shape {aval.shape}; got {data.shape}: "
             "impl and shape rule disagree."
         )
     if config.may_check:
-        check_finite(primitive.name, data, aval, config.trace_context())
-    return Array(data, aval, device)
+        host = device.driver.to_host(data)
+        check_finite(primitive.name, host, aval, config.trace_context())
 
 
 def check_finite(name: str, data: np.ndarray, aval: ShapedArray, settings: Settings) -> None:

@@ -1,137 +1,105 @@
-"""Executables: what runs a compiled program on Arrays.
-
-Plans share arenas; a driver belongs to one arena, so that callers in several threads never share
-argument blocks.
-"""
+"""Executables: what runs a compiled program on Arrays."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
-from functools import cache
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
-from gpuflow.compiler.cpu import source_path
 from gpuflow.compiler.explain import explain_plan
 from gpuflow.compiler.pipeline import compile_plan
-from gpuflow.compiler.plan import KernelStep, Step, bytes_of, calls_python, flops_of
-from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.compiler.plan import bytes_of, flops_of
+from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.trace import Tracer, check_not_leaked
 from gpuflow.runtime.array import Array, as_numpy
-from gpuflow.runtime.device import Device, default_device
-from gpuflow.runtime.driver_cpu import cpu_driver
-from gpuflow.runtime.driver_program import build_driver
+from gpuflow.runtime.device import Device, check_one_driver, default_device, in_use
+from gpuflow.runtime.driver import Driver
 from gpuflow.runtime.eager import check_finite
-from gpuflow.runtime.kernels import kernel_cache
-from gpuflow.runtime.memory import SMALLEST_POOLED, Arena, allocate, arenas
-from gpuflow.runtime.native_steps import all_kernels, kernels_of
 
 
-def _references(data: np.ndarray) -> tuple[int, int]:
-    """Reference counts of an array and of the memory behind it."""
-    return sys.getrefcount(data), sys.getrefcount(data.base)
+class Compiled:
+    """A program compiled for one driver.
 
-
-@cache
-def _unshared_references() -> tuple[int, int]:
-    """The counts for an array that only its Array and a list of operands hold.
-
-    Measured, because Python versions differ in what they count.
+    Attributes:
+        plan: what it does.
+        program: the plan, ready to run.
+        constants: data of inputs behind the program's own.
+        overwritten: positions of donated inputs whose memory the plan takes.
+        forwarded: positions of inputs that are outputs as they are.
     """
-    count = SMALLEST_POOLED
-    aval = ShapedArray((count,), np.uint8)
-    array = Array(allocate(aval.shape, aval.dtype, count), aval, default_device())
-    arrays: list[Any] = [array._data]
-    return _references(arrays[0])
 
-
-def is_shared(arrays: list[np.ndarray], k: int) -> bool:
-    """Whether somebody besides one Array holds operand k's memory and would see it change.
-
-    A view of pooled memory refers to the block behind it, as the array itself does.
-    """
-    own, behind = _references(arrays[k])
-    most, most_behind = _unshared_references()
-    return own > most or (arrays[k].base is not None and behind > most_behind)
+    def __init__(self, jaxpr: ClosedJaxpr, donated: tuple[int, ...], driver: Driver) -> None:
+        self.plan, values = compile_plan(jaxpr, donated, target=driver.target)
+        self.program = driver.program(self.plan, jaxpr.out_avals)
+        self.constants = [driver.from_host(as_numpy(value, aval_of(value))) for value in values]
+        taken = set(self.plan.in_place.values())
+        self.overwritten = [k for k in donated if self.plan.jaxpr.invars[k] in taken]
+        self.forwarded = [out for out in self.plan.outputs if isinstance(out, int)]
 
 
 class Executable:
-    """A compiled program. Called with operand values, it returns Arrays."""
+    """A program to run on Arrays, compiled for each driver at first use."""
 
     def __init__(self, jaxpr: ClosedJaxpr, donated: tuple[bool, ...]) -> None:
-        self.in_avals = tuple(jaxpr.in_avals)
+        self.jaxpr, self.in_avals = jaxpr, tuple(jaxpr.in_avals)
         self.donated = tuple(k for k, flag in enumerate(donated) if flag)
-        self.plan, self._constants = compile_plan(jaxpr, self.donated, target=cpu_driver())
-        self._calls_python = calls_python(self.plan)
-        overwritten = set(self.plan.in_place.values())
-        self._overwritten = [k for k in self.donated if self.plan.jaxpr.invars[k] in overwritten]
-        self._constant_arrays = [as_numpy(value, aval_of(value)) for value in self._constants]
-        self._drivers: dict[Arena, tuple[int, Callable[..., list[Any]]]] = {}
         settings = config.trace_context()  # a part of jit's key: programs of others differ
         self._checked = settings if settings.debug_nans or settings.debug_infs else None
-        self._out_avals = jaxpr.out_avals
-        self._forwarded = [out for out in self.plan.outputs if isinstance(out, int)]
+        self._compiled: dict[Driver, Compiled] = {}
 
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """The plan's steps."""
-        return self.plan.steps
+    def compiled(self, device: Device | None = None) -> Compiled:
+        """The program compiled for a device, by default the one for new arrays."""
+        driver = (device or default_device()).driver
+        found = self._compiled.get(driver)
+        if found is None:
+            found = self._compiled[driver] = Compiled(self.jaxpr, self.donated, driver)
+        return found
 
     def __call__(self, operands: Sequence[Any]) -> list[Any]:
-        arrays, device = [], None
+        used = [value for value in operands if type(value) is Array]
+        device = used[-1].device if used else default_device()
+        if in_use.several:
+            check_one_driver("jit", used)
+        driver, arrays = device.driver, []
         for value, aval in zip(operands, self.in_avals, strict=True):
             if type(value) is Array:
                 arrays.append(value.data)
-                device = value.device
             else:
                 if isinstance(value, Tracer):
                     check_not_leaked(value, "jit")
-                arrays.append(as_numpy(value, aval))
-        for k in self._forwarded:
+                arrays.append(driver.from_host(as_numpy(value, aval)))
+        for k in self.compiled(device).forwarded:
             if type(operands[k]) is not Array:
-                arrays[k] = arrays[k].copy()
-        return self.run(arrays, operands, device or default_device())
+                arrays[k] = driver.copy(arrays[k])
+        return self.run(arrays, operands, device)
 
-    def run(
-        self, arrays: list[np.ndarray], operands: Sequence[Any], device: Device
-    ) -> list[Array]:
+    def run(self, arrays: list[Any], operands: Sequence[Any], device: Device) -> list[Array]:
         """Run the program on data that is there.
 
         Args:
             arrays: the data of each operand, in a list that nobody else uses.
             operands: the operands themselves, to delete what is donated.
-            device: where the outputs are.
+            device: where the operands and outputs are.
         """
+        compiled = self._compiled.get(device.driver) or self.compiled(device)
         if self.donated:
             self._check_donated(operands)
-            for k in self._overwritten:
-                if type(operands[k]) is not Array or is_shared(arrays, k):
-                    arrays[k] = arrays[k].copy()
-        arrays += self._constant_arrays
-        memory = arenas.acquire()
+            for k in compiled.overwritten:
+                if type(operands[k]) is not Array or device.driver.is_shared(arrays, k):
+                    arrays[k] = device.driver.copy(arrays[k])
+        arrays += compiled.constants
         try:
-            driver = self._driver(memory)
-            if self._calls_python:
-                with np.errstate(all="ignore"):
-                    results = driver(arrays, device)
-            else:
-                results = driver(arrays, device)
+            results = compiled.program.run(arrays, device)
         except BaseException:
             self._delete_donated(operands)  # a host function raised: they may be overwritten
             raise
-        finally:
-            arenas.release(memory)
         if self.donated:
             self._delete_donated(operands)
         if self._checked is not None:
             for array in results:
-                check_finite("jit", array.data, array.aval, self._checked)
+                check_finite("jit", array.host(), array.aval, self._checked)
         return results
 
     def _delete_donated(self, operands: Sequence[Any]) -> None:
@@ -153,40 +121,17 @@ class Executable:
                 ValueError,
             )
 
-    def _driver(self, memory: Arena) -> Callable[..., list[Any]]:
-        """The driver for an arena, printed again when the arena has moved."""
-        generation, driver = self._drivers.get(memory, (-1, None))
-        if driver is None or generation != memory.generation:
-            memory.reserve(self.plan.arena_bytes)
-            cpu_driver().prepare(all_kernels(self.plan))
-            driver = build_driver(self.plan, memory, cpu_driver(), self._out_avals)
-            self._drivers[memory] = (memory.generation, driver)
-        return driver
-
-    def code_bytes(self) -> int:
-        """Bytes of the object code of all kernels, which are built."""
-        kernels = all_kernels(self.plan)
-        cpu_driver().prepare(kernels)
-        loaded = {id(made): made for made in map(cpu_driver().load, kernels)}
-        return sum(made.size for made in loaded.values())
-
     def explain(self, name: str) -> str:
         """What the program called ``name`` does, step by step; its kernels are built."""
-
-        def sources_of(step: KernelStep) -> list[Path]:
-            paths = []
-            for kernel in kernels_of(step):
-                cpu_driver().load(kernel)
-                paths.append(source_path(kernel, kernel_cache()))
-            return [path for path in paths if path is not None]
-
-        return explain_plan(self.plan, name, sources_of)
+        compiled = self.compiled()
+        return explain_plan(compiled.plan, name, compiled.program.sources_of)
 
     def cost_analysis(self) -> dict[str, float]:
         """FLOPs and bytes of one call, from the plan."""
+        steps = self.compiled().plan.steps
         return {
-            "flops": float(sum(flops_of(step) for step in self.steps)),
-            "bytes accessed": float(sum(bytes_of(step) for step in self.steps)),
+            "flops": float(sum(flops_of(step) for step in steps)),
+            "bytes accessed": float(sum(bytes_of(step) for step in steps)),
         }
 
 

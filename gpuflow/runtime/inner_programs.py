@@ -13,15 +13,17 @@ import numpy as np
 
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.core.lowering import Branch, ScanForm, WhileForm
+from gpuflow.runtime.driver import Driver
 
-Arrays = list[np.ndarray]
+Arrays = list[Any]
 Body = Callable[[Arrays], Any]
 Runner = Callable[[Arrays, Arrays], None]
 
 
 def runner(
-    eqn: Eqn, bodies: Sequence[Body], values: Sequence[Arrays], kept: Sequence[bool], spare: Arrays
-) -> Runner:
+    eqn: Eqn, bodies: Sequence[Body], values: Sequence[Arrays], kept: Sequence[bool],
+    spare: Arrays, driver: Driver,
+) -> Runner:  # fmt: skip
     """A function of output and operand arrays.
 
     Args:
@@ -30,22 +32,23 @@ def runner(
         values: arrays that each program takes behind its own inputs.
         kept: for each carry whether iterations work on one array.
         spare: a second array for each carry that alternates.
+        driver: the device's.
     """
     rule = eqn.primitive.lower
     if isinstance(rule, Branch):
         return _branch_runner(bodies, values)
     form = rule.form(eqn.params)
     if isinstance(form, ScanForm):
-        return _scan_runner(form, bodies[0], values[0], kept, spare)
-    return _while_runner(form, bodies, values, kept, spare)
+        return _scan_runner(form, bodies[0], values[0], kept, spare, driver)
+    return _while_runner(form, bodies, values, kept, spare, driver)
 
 
-def _started(carry: Arrays, outs: Arrays, kept: Sequence[bool]) -> Arrays:
+def _started(carry: Arrays, outs: Arrays, kept: Sequence[bool], driver: Driver) -> Arrays:
     """The carries of the first iteration; those that are kept start in the outputs."""
     result = []
     for value, out, keeps in zip(carry, outs, kept, strict=True):
         if keeps:
-            np.copyto(out, value)
+            driver.xp.copyto(out, value)
         result.append(out if keeps else value)
     return result
 
@@ -71,7 +74,7 @@ def _branch_runner(bodies: Sequence[Body], values: Sequence[Arrays]) -> Runner:
 
 
 def _scan_runner(
-    form: ScanForm, body: Body, values: Arrays, kept: Sequence[bool], spare: Arrays
+    form: ScanForm, body: Body, values: Arrays, kept: Sequence[bool], spare: Arrays, driver: Driver
 ) -> Runner:
     num_consts, split = form.num_consts, form.num_consts + form.num_carry
     length = form.length
@@ -81,9 +84,9 @@ def _scan_runner(
         consts, carry, xs = operands[:num_consts], operands[num_consts:split], operands[split:]
         final, ys = outs[: form.num_carry], outs[form.num_carry :]
         if length == 0:
-            _copy(carry, final)
+            _copy(carry, final, driver)
             return
-        carry, second = _started(carry, final, kept), _seconds(final, kept, spare)
+        carry, second = _started(carry, final, kept, driver), _seconds(final, kept, spare)
         # The last iteration writes into the outputs.
         target, other = (final, second) if length % 2 else (second, final)
         for k in order:
@@ -101,15 +104,15 @@ def _scan_runner(
 
 def _while_runner(
     form: WhileForm, bodies: Sequence[Body], values: Sequence[Arrays], kept: Sequence[bool],
-    spare: Arrays,
+    spare: Arrays, driver: Driver,
 ) -> Runner:  # fmt: skip
     first = form.num_condition_consts
     split = first + form.num_body_consts
     condition, body = bodies
 
     def run(outs: Arrays, operands: Arrays) -> None:
-        consts, carry = operands[:split], _started(operands[split:], outs, kept)
-        going = np.empty((), np.bool_)
+        consts, carry = operands[:split], _started(operands[split:], outs, kept, driver)
+        going = driver.empty((), np.dtype(np.bool_))
         condition([*operands[:first], *carry, *values[0], going])
         target, other = outs, _seconds(outs, kept, spare)
         while going.item():
@@ -117,11 +120,11 @@ def _while_runner(
             carry = target
             target, other = other, target
         if carry is not outs:
-            _copy(_moving(carry, kept), _moving(outs, kept))
+            _copy(_moving(carry, kept), _moving(outs, kept), driver)
 
     return run
 
 
-def _copy(sources: Arrays, targets: Arrays) -> None:
+def _copy(sources: Arrays, targets: Arrays, driver: Driver) -> None:
     for source, target in zip(sources, targets, strict=True):
-        np.copyto(target, source)
+        driver.xp.copyto(target, source)

@@ -19,8 +19,8 @@ from gpuflow.runtime.memory import address, has_known_layout
 
 _END, _SET, _RUN, _SCAN, _WHILE, _BRANCH = range(6)
 _FASTCALL = 0x80  # METH_FASTCALL: (self, arguments, their number)
-_HEAVY = 1 << 17  # points; an iteration with more lasts long enough to look for signals after it
-_LIGHT_TURNS = 1023
+_HEAVY = 1 << 17  # points between two looks at signals, at least: some milliseconds
+_LIGHT_TURNS = 1024
 
 Place = tuple[int, int]
 
@@ -107,7 +107,9 @@ class Code:
 
 
 def _mask(body: Code) -> int:
-    return 0 if body.points > _HEAVY else _LIGHT_TURNS
+    """Iterations between two looks at signals, a power of 2, less 1."""
+    turns = min(_HEAVY // max(body.points, 1), _LIGHT_TURNS)
+    return (1 << max(turns.bit_length() - 1, 0)) - 1
 
 
 @dataclass(frozen=True)

@@ -19,23 +19,23 @@ from gpuflow.runtime.convolutions import (
     ConvolutionCall,
     workspace_places,
 )
-from gpuflow.runtime.driver_cpu import ConvolutionFunctions, CpuDriver
 from gpuflow.runtime.memory import address
 from gpuflow.runtime.native_code import Code, Place
 from gpuflow.runtime.native_copies import Places, copy_view, fill, operand_place, total_bytes
+from gpuflow.runtime.native_services import ConvolutionFunctions, NativeServices
 
 
 def emit_convolution(
-    step: CallStep, made: tuple[list[ConvolutionCall], bool], driver: CpuDriver, code: Code,
+    step: CallStep, made: tuple[list[ConvolutionCall], bool], services: NativeServices, code: Code,
     places: Places,
 ) -> None:  # fmt: skip
     (out,), (calls, has_zeros) = step.eqn.outputs, made
-    functions = driver.convolution_functions(out.aval.dtype)
+    functions = services.convolution_functions(out.aval.dtype)
     target = places.place(out)
     if has_zeros:
         block, count = code.array([0]), total_bytes(out)
         fill(block, 0, target, 0, code)
-        code.run(functions.zero, address(block), count, driver.chunk(count, count), count)
+        code.run(functions.zero, address(block), count, services.chunk(count, count), count)
     operands = [operand_place(operand, code, places) for operand in step.operands]
 
     def memory(offset: int) -> Place:
@@ -45,25 +45,25 @@ def emit_convolution(
         return register, start + offset
 
     for call in calls:
-        _convolution_call(call, operands, target, memory, out.aval.dtype, functions, driver, code)
+        _convolution_call(call, operands, target, memory, out.aval.dtype, functions, services, code)
 
 
 def _convolution_call(
     call: ConvolutionCall, operands: Sequence[Place], target: Place,
     memory: Callable[[int], Place], dtype: np.dtype, functions: ConvolutionFunctions,
-    driver: CpuDriver, code: Code,
+    services: NativeServices, code: Code,
 ) -> None:  # fmt: skip
     block = code.array(call.words)
     block[0] = functions.gemm
-    block[SLOT_WORDS[0] : SLOT_WORDS[-1] + 1] = driver.slots(SLOT_BYTES)
+    block[SLOT_WORDS[0] : SLOT_WORDS[-1] + 1] = services.slots(SLOT_BYTES)
     block[TABLE_WORD] = address(code.array(call.table))
     block[STEP_TABLE_WORD] = address(code.array(call.step_table))
     left, right = operands
     offsets, _ = workspace_places(call, dtype.itemsize)
     if call.copied_lhs is not None:
-        left = _copied(call.copied_lhs, left, memory(offsets[0]), dtype, driver, code)
+        left = _copied(call.copied_lhs, left, memory(offsets[0]), dtype, services, code)
     if call.copied is not None:
-        right = _copied(call.copied, right, memory(offsets[1]), dtype, driver, code)
+        right = _copied(call.copied, right, memory(offsets[1]), dtype, services, code)
     sums = memory(offsets[2]) if call.partial else target
     for k, place in ((LHS_WORD, left), (RHS_WORD, right), (OUT_WORD, sums)):
         fill(block, k, place, call.words[k], code)
@@ -72,15 +72,15 @@ def _convolution_call(
         block = code.array([0, 0, *call.summed])
         fill(block, 0, target, call.offset, code)
         fill(block, 1, sums, 0, code)
-        chunk = driver.chunk(call.rows, call.partial)
+        chunk = services.chunk(call.rows, call.partial)
         code.run(functions.sum_parts, address(block), call.rows, chunk, call.partial)
 
 
 def _copied(
-    view: View, start: Place, target: Place, dtype: np.dtype, driver: CpuDriver, code: Code
+    view: View, start: Place, target: Place, dtype: np.dtype, services: NativeServices, code: Code
 ) -> Place:
     """The place of a row-major copy of a view of what begins at ``start``."""
     register, offset = start
     source = register, offset + view.offset * dtype.itemsize
-    copy_view(view, dtype.itemsize, source, target, driver, code)
+    copy_view(view, dtype.itemsize, source, target, services, code)
     return target

@@ -17,9 +17,9 @@ from gpuflow.compiler.plan import Operand, Plan
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.jaxpr import Var
 from gpuflow.core.views import View
-from gpuflow.runtime.driver_cpu import CpuDriver
 from gpuflow.runtime.memory import Arena, address
 from gpuflow.runtime.native_code import Code, Place, fixed
+from gpuflow.runtime.native_services import NativeServices
 
 
 class Places(Protocol):
@@ -55,7 +55,7 @@ def operand_place(operand: Operand, code: Code, places: Places) -> Place:
 
 
 def copy_view(
-    view: View, itemsize: int, source: Place, target: Place, driver: CpuDriver, code: Code
+    view: View, itemsize: int, source: Place, target: Place, services: NativeServices, code: Code
 ) -> None:
     """Copy the elements of a view, whose first one lies at ``source``, in row-major order."""
     size = prod(view.shape)
@@ -65,7 +65,7 @@ def copy_view(
         axes = _moving_axes(view)
         tiled = transposing_copy(axes, itemsize)
         if tiled is not None:
-            _copy_tiles(tiled, source, target, driver, code)
+            _copy_tiles(tiled, source, target, services, code)
             return
         *outer, (row, stride) = axes
         rest = [len(outer), row, stride * itemsize]
@@ -74,19 +74,19 @@ def copy_view(
     block = code.array([0, 0, *rest])
     for k, place in enumerate((target, source)):
         fill(block, k, place, 0, code)
-    chunk = driver.chunk(extent, size)
-    code.run(driver.function(name), address(block), extent, chunk, size)
+    chunk = services.chunk(extent, size)
+    code.run(services.function(name), address(block), extent, chunk, size)
 
 
 def _copy_tiles(
-    call: KernelCall, source: Place, target: Place, driver: CpuDriver, code: Code
+    call: KernelCall, source: Place, target: Place, services: NativeServices, code: Code
 ) -> None:
     block = code.array([word.value for word in call.words])
     for k, place in enumerate((source, target)):
         fill(block, k, place, 0, code)
-    loaded = driver.load(call.kernel)
+    loaded = services.load(call.kernel)
     code.keep(loaded)
-    chunk = driver.chunk(call.extent, call.points)
+    chunk = services.chunk(call.extent, call.points)
     code.run(loaded.address, address(block), call.extent, chunk, call.points)
 
 
@@ -106,7 +106,7 @@ def _moving_axes(view: View) -> list[tuple[int, int]]:
 
 
 def copy_bytes(
-    source: Place, target: Place, var: Var, driver: CpuDriver, code: Code
+    source: Place, target: Place, var: Var, services: NativeServices, code: Code
 ) -> None:
     if source == target:
         return
@@ -114,7 +114,7 @@ def copy_bytes(
     for k, place in enumerate((target, source)):
         fill(block, k, place, 0, code)
     count = total_bytes(var)
-    code.run(driver.function("gf_copy"), address(block), count, count, count)
+    code.run(services.function("gf_copy"), address(block), count, count, count)
 
 
 def total_bytes(var: Var) -> int:

@@ -30,7 +30,6 @@ from gpuflow.core.lowering import Branch, Library, ScanForm, WhileForm
 from gpuflow.core.views import contiguous as whole_view
 from gpuflow.kir.nodes import Kernel, Role
 from gpuflow.runtime.array import as_numpy
-from gpuflow.runtime.driver_cpu import CpuDriver
 from gpuflow.runtime.memory import Arena, address
 from gpuflow.runtime.native_code import Code, Copy, Place, Program, Turns, always, fixed
 from gpuflow.runtime.native_convolutions import emit_convolution
@@ -42,7 +41,10 @@ from gpuflow.runtime.native_copies import (
     operand_place,
     total_bytes,
 )
+from gpuflow.runtime.native_services import NativeServices
 from gpuflow.runtime.products import A_WORD, B_WORD, C_WORD, ProductCall
+
+VECTOR_POINTS = 64  # as many as a vector loop takes at a time; chunks are multiples of it
 
 Emit = Callable[[Code, Places], None]
 
@@ -63,32 +65,28 @@ class InnerPlaces:
         return fixed(address(self.memory.memory) + self.plan.offsets[var])
 
 
-def native_step(step: Step, driver: CpuDriver) -> Emit | None:
+def native_step(step: Step, services: NativeServices) -> Emit | None:
     """What writes a step's instructions, or None if it needs Python."""
     if isinstance(step, KernelStep):
-        return partial(_kernel, step, driver)
+        return partial(_kernel, step, services)
     if isinstance(step, CopyStep):
-        return partial(_copy, step, driver)
+        return partial(_copy, step, services)
     if isinstance(step, ProgramStep):
-        return _program_step(step, driver)
-    return _call_step(step, driver)
+        return _program_step(step, services)
+    return _call_step(step, services)
 
 
-def _kernel(step: KernelStep, driver: CpuDriver, code: Code, places: Places) -> None:
+def _kernel(step: KernelStep, services: NativeServices, code: Code, places: Places) -> None:
     # Reductions store their initial values even where there is nothing to reduce.
     if step.kernel.kind == "map" and all(call.points == 0 for call in step.calls):
         return
-    if len(step.calls) > 1:
-        _launch(step.kernel, step.calls, driver, code, places)
-    for call in step.launches:
-        _launch(call.kernel, (call,), driver, code, places)
+    for calls in step.launches:
+        _launch(calls, services, code, places)
 
 
 def kernels_of(step: KernelStep) -> list[Kernel]:
     """The kernels that a step launches."""
-    if len(step.calls) > 1:
-        return [step.kernel]
-    return [call.kernel for call in step.launches]
+    return [calls[0].kernel for calls in step.launches]
 
 
 def all_kernels(plan: Plan) -> list[Kernel]:
@@ -104,18 +102,40 @@ def all_kernels(plan: Plan) -> list[Kernel]:
 
 
 def _launch(
-    kernel: Kernel, calls: Sequence[KernelCall], driver: CpuDriver, code: Code, places: Places
+    calls: Sequence[KernelCall], services: NativeServices, code: Code, places: Places
 ) -> None:
-    """One launch; several calls go through a table of their argument blocks."""
-    loaded = driver.load(kernel)
+    """One launch of a kernel; several calls go through a table of their argument blocks."""
+    kernel = calls[0].kernel
+    loaded = services.load(kernel)
     code.keep(loaded)
     blocks = [_argument_block(call, code, places) for call in calls]
-    extents = [call.extent for call in calls]
-    words = blocks[0] if len(blocks) == 1 else _segment_table(blocks, extents, code)
-    extent, points = sum(extents), sum(call.points for call in calls)
+    points = sum(call.points for call in calls)
+    if len(calls) > 1:
+        _launch_segments(kernel, loaded.address, calls, blocks, services, code)
+        return
+    extent = calls[0].extent
     in_order = any(axis.role is Role.SERIAL for axis in kernel.axes)
-    chunk = max(extent, 1) if in_order else driver.chunk(extent, points)
-    code.run(loaded.address, words, extent, chunk, points)
+    chunk = max(extent, 1) if in_order else services.chunk(extent, points)
+    code.run(loaded.address, blocks[0], extent, chunk, points)
+
+
+def _launch_segments(
+    kernel: Kernel, function: int, calls: Sequence[KernelCall], blocks: Sequence[int],
+    services: NativeServices, code: Code,
+) -> None:  # fmt: skip
+    """Segments lie one after the other: threads take ranges of points, or whole reductions."""
+    is_whole = all(axis.role is not Role.PARALLEL for axis in kernel.axes)
+    table, start = [function, int(is_whole), len(calls)], 0
+    for call, block in zip(calls, blocks, strict=True):
+        table += [start, block, call.extent]
+        # A whole reduction is as long as it has points, so that threads get like amounts of work.
+        start += max(call.points, 1) if is_whole else call.extent
+        if kernel.kind == "map":
+            # Chunks begin at whole vectors of a segment, as in a launch of its own.
+            start = -(-start // VECTOR_POINTS) * VECTOR_POINTS
+    words = address(code.array(table))
+    points = sum(call.points for call in calls)
+    code.run(services.function("gf_segments"), words, start, services.chunk(start, points), points)
 
 
 def _argument_block(call: KernelCall, code: Code, places: Places) -> int:
@@ -129,33 +149,25 @@ def _argument_block(call: KernelCall, code: Code, places: Places) -> int:
     return address(block)
 
 
-def _segment_table(blocks: list[int], extents: list[int], code: Code) -> int:
-    table, start = [len(blocks)], 0
-    for block, extent in zip(blocks, extents, strict=True):
-        table += [start, block]
-        start += extent
-    return address(code.array([*table, start]))
-
-
-def _copy(step: CopyStep, driver: CpuDriver, code: Code, places: Places) -> None:
+def _copy(step: CopyStep, services: NativeServices, code: Code, places: Places) -> None:
     aval = step.source.aval
     if aval.size == 0:
         return
     source, target = operand_place(step.source, code, places), places.place(step.target)
     view = step.source.view or whole_view(aval.shape)
-    copy_view(view, storage_dtype(aval.dtype).itemsize, source, target, driver, code)
+    copy_view(view, storage_dtype(aval.dtype).itemsize, source, target, services, code)
 
 
 # --- products --------------------------------------------------------------------------------
 
 
-def _call_step(step: CallStep, driver: CpuDriver) -> Emit | None:
+def _call_step(step: CallStep, services: NativeServices) -> Emit | None:
     rule = step.eqn.primitive.lower
     if not isinstance(rule, Library):
         return None
     if rule.convolution is not None:
-        made = driver.convolution_of(step)
-        return None if made is None else partial(emit_convolution, step, made, driver)
+        made = services.convolution_of(step)
+        return None if made is None else partial(emit_convolution, step, made, services)
     if rule.product is None:
         return None
     avals = [operand.aval for operand in step.operands]
@@ -163,16 +175,16 @@ def _call_step(step: CallStep, driver: CpuDriver) -> Emit | None:
     if record is None:
         return None
     left, right = (operand.lies for operand in step.operands)
-    call = driver.product(record, left, right, step.eqn.outputs[0].aval.dtype)
-    return None if call is None else partial(_product, step, call, driver)
+    call = services.product(record, left, right, step.eqn.outputs[0].aval.dtype)
+    return None if call is None else partial(_product, step, call, services)
 
 
 def _product(
-    step: CallStep, call: ProductCall, driver: CpuDriver, code: Code, places: Places
+    step: CallStep, call: ProductCall, services: NativeServices, code: Code, places: Places
 ) -> None:
     block = code.array(call.words)
     dtype = step.eqn.outputs[0].aval.dtype
-    function, block[0] = driver.product_functions(dtype)
+    function, block[0] = services.product_functions(dtype)
     left, right = (operand_place(operand, code, places) for operand in step.operands)
     out = places.place(step.eqn.outputs[0])
     for k, place in ((A_WORD, left), (B_WORD, right), (C_WORD, out)):
@@ -183,19 +195,20 @@ def _product(
 # --- loops and branches ----------------------------------------------------------------------
 
 
-def _program_step(step: ProgramStep, driver: CpuDriver) -> Emit | None:
+def _program_step(step: ProgramStep, services: NativeServices) -> Emit | None:
     bodies: list[list[Emit]] = []
     for inner in step.programs:
-        emits = [native_step(s, driver) for s in inner.plan.steps]
+        emits = [native_step(s, services) for s in inner.plan.steps]
         if any(emit is None for emit in emits):
             return None
         bodies.append([emit for emit in emits if emit is not None])
-    return partial(_program, step, bodies, driver)
+    return partial(_program, step, bodies, services)
 
 
 def _program(
-    step: ProgramStep, bodies: list[list[Emit]], driver: CpuDriver, code: Code, places: Places
-) -> None:
+    step: ProgramStep, bodies: list[list[Emit]], services: NativeServices, code: Code,
+    places: Places,
+) -> None:  # fmt: skip
     arena, spare = carried_places(step, places.plan.offsets[step.workspace])
     memory = places.memory.part(*arena)
     programs = [
@@ -219,11 +232,11 @@ def _program(
     kept = kept_carries(step.eqn, step.programs)
     for k, (keeps, out, var) in enumerate(zip(kept, outs, step.eqn.outputs, strict=False), first):
         if keeps:
-            copy_bytes(operands[k], out, var, driver, code)
+            copy_bytes(operands[k], out, var, services, code)
             operands[k] = out
         carries.append(_Carry(operands[k], out, out if keeps else next(free), var, keeps))
     if isinstance(form, ScanForm):
-        _scan(form, step, driver, programs[0], operands, values[0], outs, carries, code)
+        _scan(form, step, services, programs[0], operands, values[0], outs, carries, code)
     else:
         _while(form, programs, operands, values, carries, code)
 
@@ -259,12 +272,13 @@ def _values(inner: Inner, code: Code) -> list[Place]:
 
 
 def _scan(
-    form: ScanForm, step: ProgramStep, driver: CpuDriver, body: Code, operands: Sequence[Place],
-    values: Sequence[Place], outs: Sequence[Place], carries: Sequence[_Carry], code: Code,
+    form: ScanForm, step: ProgramStep, services: NativeServices, body: Code,
+    operands: Sequence[Place], values: Sequence[Place], outs: Sequence[Place],
+    carries: Sequence[_Carry], code: Code,
 ) -> None:  # fmt: skip
     if form.length == 0:
         for carry in carries:
-            copy_bytes(carry.start, carry.out, carry.var, driver, code)
+            copy_bytes(carry.start, carry.out, carry.var, services, code)
         return
     split = form.num_consts + form.num_carry
     # The last iteration writes into the outputs.

@@ -20,7 +20,7 @@ from cpu_harness import (
     make_kernel,
     random_array,
 )
-from ptx_interpreter import Interpreter
+from ptx_launch import launch_ptx
 
 from gpuflow.compiler.cuda import CudaSource, print_cuda
 from gpuflow.compiler.cuda_build import CudaObject, build_cuda
@@ -87,7 +87,7 @@ def argument_list(
     extents: Mapping[str, int],
     strides: Mapping[tuple[str, str], int],
 ) -> list[Any]:
-    """The interpreter's arguments for arrays given as in ``kir.interpret.run``."""
+    """The arguments of ``launch_ptx`` for arrays given as in ``kir.interpret.run``."""
     found: list[Any] = []
     operands = {operand.name: operand for operand in kernel.operands}
     for argument in arguments(kernel):
@@ -140,7 +140,7 @@ def run_cuda(
     counter = np.zeros(1, np.uint32)
     if source.launch.strategy == "full":
         listed += [np.zeros(scratch_bytes(source.launch, grid) // 8, np.uint64), counter]
-    Interpreter(built.ptx).launch(grid, block or chosen, listed)
+    launch_ptx(built.ptx, grid, block or chosen, listed)
     assert counter[0] == 0, "the counter must be ready for the next launch"
 
 

@@ -50,6 +50,11 @@ def _statistics(x: Any) -> Any:
     return x.max(0), x.sum(0), x.argmax(1), x.sum(), (x > 0).any(1), x.min()
 
 
+def _places(x: Any, y: Any) -> Any:
+    x = jnp.where(x > 2, jnp.nan, jnp.round(x))
+    return x.argmax(0), x.argmin(0), x.argmax(1), x.argmin(1), x.argmax(), y.argmax(), y.argmin()
+
+
 ROWS = {
     "softmax": Program(gf.nn.softmax, (_normal(5, 37),)),
     "softmax of long rows": Program(gf.nn.softmax, (_normal(3, 1100),)),
@@ -68,6 +73,11 @@ ROWS = {
         gf.value_and_grad(_cross_entropy), (_normal(8, 21), _integers(8, high=21))
     ),
     "statistics": Program(_statistics, (_normal(40, 36),)),
+    "places of extrema": Program(_places, (_normal(40, 36), _integers(300, dtype="uint8"))),
+    "places in tall and long arrays": Program(
+        lambda x, y: (x.argmax(0), y.argmin(1), jnp.argmax(jnp.abs(y) * 2)),
+        (_normal(1100, 40), _normal(3, 1100, dtype="bfloat16")),
+    ),
     "sums of tall columns and of everything": Program(
         lambda x: (x.sum(0), (x * x).sum()), (_normal(1100, 40),)
     ),
@@ -96,6 +106,12 @@ def _adam(params: Any, grads: Any, mean: Any, square: Any, step: Any) -> Any:
     return tree_map(update, params, mean, square), mean, square, step + 1
 
 
+def _clip(grads: Any) -> Any:
+    """Gradients of a common norm of at most 1 (Pascanu et al. 2013)."""
+    norm = jnp.sqrt(sum(jnp.sum(g * g) for g in tree_map(jnp.asarray, grads)))
+    return norm, tree_map(lambda g: g / jnp.maximum(norm, 1.0), grads)
+
+
 def _parameters(*sizes: int) -> list[dict[str, np.ndarray]]:
     return [{"w": _normal(n, m, seed=n), "b": _normal(m, seed=m)} for n, m in pairwise(sizes)]
 
@@ -118,6 +134,9 @@ _PARAMS = _parameters(12, 20, 10)
 _ZEROS = tree_map(np.zeros_like, _PARAMS)
 _BATCH = (_normal(7, 12), _integers(7))
 TRAINING = {
+    "clipping by a global norm": Program(
+        _clip, ([_normal(n, seed=n) for n in (5, 2500, 1, 9001)] + [_normal(3, 70)],)
+    ),
     "adam": Program(_adam, (_PARAMS, _PARAMS, _ZEROS, _ZEROS, np.float32(3))),
     "mlp": Program(_train, (_PARAMS, _ZEROS, _ZEROS, np.float32(1), *_BATCH)),
     "mlp with donation": Program(
@@ -125,6 +144,21 @@ TRAINING = {
     ),
     "donated map": Program(
         lambda x, y: (x * 2 + y, x > y), (_normal(70), _normal(70, seed=1)), (0,)
+    ),
+    "donated softmax": Program(gf.nn.softmax, (_normal(5, 70),), (0,)),
+    "donated softmax of long rows": Program(gf.nn.softmax, (_normal(2, 1500),), (0,)),
+    "donated short rows": Program(gf.nn.softmax, (_normal(40, 7),), (0,)),
+    "donated layernorm": Program(_layernorm, (_normal(6, 64), _normal(64), _normal(64)), (0, 1)),
+    "donated values of rows": Program(
+        lambda x, d: (x.sum(1) + d, x * d[:, None]), (_normal(6, 40), _normal(6, seed=1)), (0, 1)
+    ),
+    "donated to a gradient and its bias": Program(
+        lambda x, y, b: (x * y, (x * y).sum(0) - b),
+        (_normal(50, 70), _normal(50, 70, seed=1), _normal(70)), (0, 2)
+    ),
+    "donated to a full sum": Program(
+        lambda x, y, t: (x * y, (x * y).sum() + t),
+        (_normal(30, 70), _normal(30, 70, seed=1), np.float32(2)), (0, 2)
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from cuda_harness import (
     ANY,
@@ -149,7 +150,7 @@ def batch_center() -> Kernel:
     return make("batch_center", axes, operands, body, kind="column")
 
 
-def norm_and_largest() -> Kernel:
+def norm_and_largest(**more: Any) -> Kernel:
     """scale * sqrt(sum(x * x)) and max(x) of a whole array, and x * x itself."""
     operands = [
         Operand("x", "float32", IN, (UNIT,)),
@@ -172,7 +173,7 @@ def norm_and_largest() -> Kernel:
         b.store("norm", b.apply("mul", b.apply("sqrt", total), b.load("scale")))
         b.store("largest", largest)
 
-    return make("norm_and_largest", {"i0": REDUCE}, operands, body, kind="full")
+    return make("norm_and_largest", {"i0": REDUCE}, operands, body, kind="full", **more)
 
 
 def collatz() -> Kernel:
@@ -245,5 +246,6 @@ def zoo() -> dict[str, Kernel]:
         "full": norm_and_largest(),
         "loop": collatz(),
         "segments": update_step(),
+        "full_segments": norm_and_largest(segmented=True),
         "no_axes": two_numbers(),
     }

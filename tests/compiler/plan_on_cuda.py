@@ -9,20 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 from cpu_harness import shared_cache
 from cuda_harness import PROCESSORS, aligned
-from ptx_interpreter import Interpreter
+from ptx_launch import launch_ptx
 
 import gpuflow as gf
 from gpuflow.base import tree
 from gpuflow.compiler.cpu import compile_cpu
 from gpuflow.compiler.cuda_cache import CudaKernel, compile_cuda
 from gpuflow.compiler.cuda_scalar import STORAGE_BITS
-from gpuflow.compiler.cuda_schedule import launch_shape, may_launch, scratch_bytes
+from gpuflow.compiler.cuda_schedule import (
+    full_blocks,
+    launch_shape,
+    may_launch,
+    scratch_bytes,
+)
 from gpuflow.compiler.lower import KernelCall
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.plan import (
@@ -122,11 +126,9 @@ def _kernel_step(step: KernelStep, memory: Memory, architecture: tuple[int, int]
 
 
 def _run_on_cpu(step: KernelStep, memory: Memory) -> None:
-    loaded = compile_cpu(step.kernel, shared_cache())
-    blocks = [numbers_of(call, memory) for call in step.calls]
-    extents = [call.extent for call in step.calls]
-    words = _segment_table(blocks, extents) if step.kernel.segmented else blocks[0]
-    loaded.call(words.ctypes.data, 0, sum(extents))
+    for call in step.calls:
+        loaded = compile_cpu(call.kernel, shared_cache())
+        loaded.call(numbers_of(call, memory).ctypes.data, 0, call.extent)
 
 
 def numbers_of(call: KernelCall, memory: Memory) -> np.ndarray:
@@ -151,13 +153,7 @@ def _run_on_cuda(
 ) -> CudaKernel:
     blocks = [numbers_of(call, device) for call in step.calls]
     if step.kernel.segmented:
-        compiled = compile_cuda(step.kernel, shared_cache(), architecture)
-        extents = [call.extent for call in step.calls]
-        table = _segment_table(blocks, extents)
-        grid, block = launch_shape(compiled.source.launch, {}, PROCESSORS, sum(extents))
-        memory = [*blocks, *_writable(step, device)]
-        _interpreter(compiled).launch(grid, block, [_locked(table)], memory)
-        return compiled
+        return _run_segments(step, blocks, device, architecture)
     (numbers,) = blocks
     named = _by_kind(step.kernel, numbers)
     compiled = compile_cuda(step.kernel, shared_cache(), architecture)
@@ -172,14 +168,35 @@ def _run_on_cuda(
     counter = np.zeros(1, np.uint32)
     if compiled.source.launch.strategy == "full":
         listed += [np.zeros(scratch_bytes(compiled.source.launch, grid) // 8, np.uint64), counter]
-    _interpreter(compiled).launch(grid, block, listed, _writable(step, device))
+    launch_ptx(_text(compiled), grid, block, listed, _writable(step, device))
     assert counter[0] == 0, "the counter must be ready for the next launch"
     return compiled
 
 
-@cache
-def _interpreter(compiled: CudaKernel) -> Interpreter:
-    return Interpreter(compiled.built.ptx)
+def _run_segments(
+    step: KernelStep, blocks: Sequence[np.ndarray], device: Memory, architecture: tuple[int, int]
+) -> CudaKernel:
+    compiled = compile_cuda(step.kernel, shared_cache(), architecture)
+    launch = compiled.source.launch
+    is_full = launch.strategy == "full"
+    lengths = [
+        full_blocks(call.points, PROCESSORS) if is_full else call.extent for call in step.calls
+    ]
+    table = _segment_table(blocks, lengths)
+    grid, block = launch_shape(launch, {}, PROCESSORS, sum(lengths))
+    memory, arguments = [*blocks, *_writable(step, device)], [_locked(table)]
+    counters = np.zeros(len(blocks), np.uint32)
+    if is_full:
+        scratch = np.zeros(scratch_bytes(launch, grid) // 8, np.uint64)
+        arguments += [scratch, np.int64(counters.ctypes.data)]
+        memory.append(counters)
+    launch_ptx(_text(compiled), grid, block, arguments, memory)
+    assert not counters.any(), "the counters must be ready for the next launch"
+    return compiled
+
+
+def _text(compiled: CudaKernel) -> str:
+    return compiled.built.ptx
 
 
 def _locked(array: np.ndarray) -> np.ndarray:

@@ -24,10 +24,10 @@ from gpuflow.compiler.printer import Source
 
 def kernel_sources():
     """The text of every kernel of the zoo and of some plans, each once."""
-    kernels = list(zoo().values())
+    kernels = [kernel for kernel in zoo().values() if not kernel.segmented]
     for program in PROGRAMS.values():
         steps = plan_of(program.function, program.args, program.donate).steps
-        kernels += [step.kernel for step in steps if isinstance(step, KernelStep)]
+        kernels += [step.calls[0].kernel for step in steps if isinstance(step, KernelStep)]
     return list({source.text: source for source in map(print_cpu, kernels)}.values())
 
 

@@ -69,6 +69,20 @@ def test_the_report_and_the_entry():
 
 
 @requires_cuda_tools
+@pytest.mark.parametrize("architecture", [(9, 0), (10, 0)])
+def test_ptx_names_source_lines_and_machine_code_does_not_change(architecture):
+    built = build_cuda(SOURCE, "double", SIGNATURE, architecture)
+    assert built.ptx.endswith('.file\t1 "double.py"\n')
+    line = 1 + SOURCE.splitlines().index("        x[i] = x[i] + x[i]")
+    after = built.ptx[built.ptx.index(f".loc\t1 {line} 1") :]
+    assert "add.f32" in after or "add.rn.f32" in after
+    lines = [x for x in built.ptx.splitlines() if not x.strip().startswith((".loc\t", ".file"))]
+    bare = "\n".join(lines)
+    _, cubin, _ = link_ptx(bare, f"sm_{architecture[0]}{architecture[1]}")
+    assert cubin == built.cubin
+
+
+@requires_cuda_tools
 def test_an_older_linker_is_given_the_version_that_it_names(monkeypatch):
     """NVVM 13.4 writes PTX 9.4; nvJitLink 13.0 takes 9.0 at most, and the kernels need less."""
     ptx = normalise_ptx(compile_ptx(SOURCE, "double", SIGNATURE, (9, 0)), "double")

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 from cuda_harness import aligned, requires_cuda_tools
-from ptx_interpreter import Interpreter
+from ptx_launch import launch_ptx
 
 from gpuflow.compiler.cuda_build import build_cuda
 from gpuflow.kir.reference import threefry2x32
@@ -53,7 +53,7 @@ def test_vectors_of_every_width_are_one_access(dtype, width, access, readonly):
     y = aligned(np.ones(count, dtype))
     y[::3] = 0
     o = aligned(np.zeros(count, dtype))
-    Interpreter(built.ptx).launch((1,), (32,), [x, y, o, count])
+    launch_ptx(built.ptx, (1,), (32,), [x, y, o, count])
     np.testing.assert_array_equal(o, np.where(y != 0, x, y))
 
 
@@ -70,7 +70,7 @@ def test_shuffles_of_every_width():
         big = 1e300 if dtype == "float64" else 2**40 if dtype == "int64" else 1
         x = (np.arange(64) - (20 if dtype[0] != "u" else 0)).astype(dtype) * np.array(big, dtype)
         arrays += [x, np.zeros(64, dtype)]
-    Interpreter(built.ptx).launch((1,), (64,), arrays)
+    launch_ptx(built.ptx, (1,), (64,), arrays)
     for x, o in zip(arrays[::2], arrays[1::2], strict=True):
         np.testing.assert_array_equal(o, x[np.arange(64) ^ 5])
 
@@ -90,7 +90,7 @@ def reverse(x, o):
     built = build_cuda(source, "reverse", ("*float64", "*float64"), (9, 0))
     assert built.shared_bytes == 512 and "bar.sync" in built.ptx
     x, o = np.arange(64.0), np.zeros(64)
-    Interpreter(built.ptx).launch((2,), (64,), [x, o])
+    launch_ptx(built.ptx, (2,), (64,), [x, o])
     np.testing.assert_array_equal(o, x[::-1])
 
 
@@ -105,7 +105,7 @@ def count(counter, o):
     assert "atom.global.acq_rel.gpu.inc.u32" in built.ptx
     counter, o = np.zeros(1, np.uint32), np.zeros(5, np.uint32)
     for _ in range(2):
-        Interpreter(built.ptx).launch((5,), (1,), [counter, o])
+        launch_ptx(built.ptx, (5,), (1,), [counter, o])
         assert sorted(o) == [0, 1, 2, 3, 4] and counter[0] == 0
 
 
@@ -122,7 +122,7 @@ def bits(k0, k1, x0, x1, o0, o1):
     # Random123's known answers for all zeros and all ones.
     words[:, 0], words[:, 1] = 0, 0xFFFFFFFF
     found = np.zeros((2, 64), np.uint32)
-    Interpreter(built.ptx).launch((1,), (64,), [*words, found[0], found[1]])
+    launch_ptx(built.ptx, (1,), (64,), [*words, found[0], found[1]])
     np.testing.assert_array_equal(found, threefry2x32(*words))
     assert [hex(v) for v in found[:, 0]] == ["0x6b200159", "0x99ba4efe"]
     assert [hex(v) for v in found[:, 1]] == ["0x1cb996fc", "0xbb002be7"]

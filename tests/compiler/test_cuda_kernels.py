@@ -16,6 +16,7 @@ from cuda_harness import (
     INOUT,
     OUT,
     PARALLEL,
+    PROCESSORS,
     REDUCE,
     ROW,
     UNIT,
@@ -27,10 +28,12 @@ from cuda_harness import (
     requires_cuda_tools,
     run_cuda,
 )
-from ptx_interpreter import Interpreter, PtxError
+from ptx_launch import launch_ptx
 
+from gpuflow.compiler.cuda_schedule import full_blocks, launch_shape, scratch_bytes
 from gpuflow.kir.interpret import interpret_segments, storage_dtype
 from gpuflow.kir.nodes import Mode, Operand, arguments
+from gpuflow.runtime.ptx.faults import PtxError
 
 pytestmark = requires_cuda_tools
 AWKWARD = [0, 1, 3, 31, 33, 257, 1031]
@@ -110,7 +113,7 @@ def test_a_misaligned_pointer_takes_the_scalar_variant():
     _, built = build(kernel, True, (9, 0))
     shifted = (np.zeros(n + 4, np.float32), 1)
     with pytest.raises(PtxError, match="misaligned 16-byte access"):
-        Interpreter(built.ptx).launch((1,), (256,), [shifted, shifted, shifted, n])
+        launch_ptx(built.ptx, (1,), (256,), [shifted, shifted, shifted, n])
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "int64", "float16"])
@@ -443,10 +446,59 @@ def test_segments_of_all_lengths():
     for start, block in zip(starts, words, strict=False):
         table += [int(start), block.ctypes.data]
     table = np.array([*table, starts[-1]], np.int64)
-    Interpreter(built.ptx).launch((2,), (256,), [table], [*memory, *words])
+    launch_ptx(built.ptx, (2,), (256,), [table], [*memory, *words])
     interpret_segments(kernel, blocks, interpreted)
     for block, p in zip(blocks, memory[::2], strict=True):
         np.testing.assert_array_equal(p, interpreted[block[0]])
+
+
+def _norm_arrays(size):
+    """What norm_and_largest is given: one element more, as addresses of nothing are not known."""
+    arrays = {"x": random_array(size + 1, "float32", size)}
+    arrays |= {name: np.full(1, 7, np.float32) for name in ("norm", "largest")}
+    return arrays | {"square": np.full(size + 1, 7, np.float32)}
+
+
+def test_full_reductions_in_segments():
+    """Of all lengths and numbers of blocks, twice: with the bits of separate launches."""
+    alone, kernel = cuda_zoo.zoo()["full"], cuda_zoo.zoo()["full_segments"]
+    sizes = [5, 0, 2500, 1, 9000, 700]
+    scales = [np.float32(0.5 + k) for k in range(len(sizes))]
+    want, given, blocks = [], [], []
+    for size, scale in zip(sizes, scales, strict=True):
+        want.append(_norm_arrays(size))
+        run_cuda(alone, {**want[-1], "scale": scale}, {"i0": size})
+        given.append(_norm_arrays(size))
+        place = {name: array.ctypes.data for name, array in given[-1].items()}
+        words = [place["x"], int(scale.view(np.uint32))]
+        words += [place["norm"], place["largest"], place["square"], size]
+        blocks.append(np.array(words, np.int64))
+    lengths = [full_blocks(size, PROCESSORS) for size in sizes]
+    assert lengths == [1, 1, 2, 1, 4, 1]
+    starts = np.cumsum([0, *lengths])
+    pairs = zip(starts, [block.ctypes.data for block in blocks], strict=False)
+    words = [word for pair in pairs for word in pair]
+    table = np.array([len(sizes), *words, starts[-1]], np.int64)
+    source, built = build(kernel, True, (9, 0))
+    grid, block = launch_shape(source.launch, {}, PROCESSORS, int(starts[-1]))
+    counters = np.zeros(len(sizes), np.uint32)
+    memory = [array for arrays in given for array in arrays.values()] + [*blocks, counters]
+    for _ in range(2):
+        scratch = np.zeros(scratch_bytes(source.launch, grid) // 8, np.uint64)
+        arguments = [table, scratch, np.int64(counters.ctypes.data)]
+        launch_ptx(built.ptx, grid, block, arguments, memory)
+        assert not counters.any()
+        for found, expected in zip(given, want, strict=True):
+            for name, array in expected.items():
+                np.testing.assert_array_equal(found[name], array, err_msg=name)
+    defined = [_norm_arrays(size) for size in sizes]
+    own = {a.ctypes.data: b for arrays, copy in zip(given, defined, strict=True)
+           for a, b in zip(arrays.values(), copy.values(), strict=True)}  # fmt: skip
+    interpret_segments(kernel, [block.tolist() for block in blocks], own, (0, 2))
+    interpret_segments(kernel, [block.tolist() for block in blocks], own, (2, len(sizes)))
+    for found, expected in zip(given, defined, strict=True):
+        np.testing.assert_allclose(found["norm"], expected["norm"], rtol=1e-6)
+        np.testing.assert_array_equal(found["largest"], expected["largest"])
 
 
 def test_a_kernel_without_axes():

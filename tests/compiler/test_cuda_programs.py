@@ -12,7 +12,6 @@ from cpu_harness import shared_cache
 from cuda_harness import ARCHITECTURES, requires_cuda_tools
 from cuda_programs import PROGRAMS
 from plan_on_cuda import plan_of, run_plan
-from ptx_interpreter import Interpreter
 
 from gpuflow.compiler.cuda_cache import cuda_kernels
 from gpuflow.compiler.plan import KernelStep
@@ -58,6 +57,8 @@ def test_the_programs_reach_what_they_are_for():
     assert widths("narrow lengths that vectors divide") == {16}
     (adam,) = [r for r in run("adam") if r.step.kernel.segmented]
     assert len(adam.step.calls) == 4 and adam.compiled.source.launch.segmented
+    norms, *_ = [r for r in run("clipping by a global norm") if r.step.kernel.kind == "full"]
+    assert len(norms.step.calls) == 5 and norms.compiled.source.launch.strategy == "full"
     donated = [o for r in run("mlp with donation") for o in r.step.kernel.operands]
     assert any(operand.mode is Mode.INOUT for operand in donated)
     (reverse,) = [r.step.calls[0] for r in run("reversed row")]
@@ -70,9 +71,9 @@ def test_wrong_code_is_noticed(monkeypatch):
     def broken(compiled):
         text, count = re.subn(r"add(\.rn)?\.f32", "sub.f32", compiled.built.ptx)
         assert count
-        return Interpreter(text)
+        return text
 
-    monkeypatch.setattr(plan_on_cuda, "_interpreter", broken)
+    monkeypatch.setattr(plan_on_cuda, "_text", broken)
     with pytest.raises(AssertionError, match="map_add"):
         run("reversed row")
 

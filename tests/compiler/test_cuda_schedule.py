@@ -10,6 +10,7 @@ from cuda_harness import ANY, IN, OUT, PARALLEL, REDUCE, UNIT, make
 from gpuflow.compiler.cuda import print_cuda
 from gpuflow.compiler.cuda_printer import CudaPrintError
 from gpuflow.compiler.cuda_schedule import (
+    full_blocks,
     launch_shape,
     may_launch,
     schedule_cuda,
@@ -33,6 +34,7 @@ GOLDEN = Path(__file__).parent / "golden"
         ("full", "full", 1),
         ("loop", "point", 2),
         ("segments", "point", 1),
+        ("full_segments", "full", 1),
         ("no_axes", "point", 1),
     ],
 )
@@ -65,6 +67,10 @@ def test_launch_shapes():
     assert shape("no_axes") == (1, (1, 1))
     launch = schedule_cuda(cuda_zoo.zoo()["segments"], vectorize=True)
     assert launch_shape(launch, {}, 10, segment_points=513)[0] == (3, 1)
+    launch = schedule_cuda(cuda_zoo.zoo()["full_segments"], vectorize=True)
+    blocks = [full_blocks(members, 10) for members in (0, 1, 2048, 2049, 10**9)]
+    assert blocks == [1, 1, 1, 2, 20]
+    assert launch_shape(launch, {}, 10, segment_points=sum(blocks)) == ((25, 1), (256, 1))
     full = schedule_cuda(cuda_zoo.zoo()["full"], vectorize=True)
     assert scratch_bytes(full, (20, 1)) == 8 * 2 * 20
 
@@ -107,7 +113,10 @@ def test_an_operand_that_is_read_after_it_was_written_is_not_vectorized():
     assert schedule_cuda(kernel, vectorize=True).width == 1
 
 
-@pytest.mark.parametrize("name", ["map", "map_two_axes", "row", "column", "full", "segments"])
+_GOLDEN = ["map", "map_two_axes", "row", "column", "full", "segments", "full_segments"]
+
+
+@pytest.mark.parametrize("name", _GOLDEN)
 def test_golden_text(name):
     """The printed module, as a person reads it; it is also what the kernel cache stores.
 

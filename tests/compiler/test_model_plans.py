@@ -64,6 +64,7 @@ PROGRAMS = {
     **{f"{name}, Adam step": train(*model, *ADAM) for name, model in MODELS.items()},
     "100 parameters, SGD": update_only(*SGD),
     "100 parameters, Adam": update_only(*ADAM),
+    "100 parameters, clipped SGD": update_only(*SGD, clip=True),
     "100 parameters, clipped Adam": update_only(*ADAM, clip=True),
 }
 

@@ -75,7 +75,7 @@ def test_closed_over_arrays_become_inputs_once():
     inner = gf.jit(lambda x: x + table)
     step = gf.jit(lambda x: inner(x) * table)
     np.testing.assert_allclose(step(X), (X + X) * X, rtol=1e-6)
-    plan = step.lower(X).compile()._executable.plan
+    plan = step.lower(X).compile()._compiled.plan
     assert len(plan.jaxpr.invars) == 2
 
 

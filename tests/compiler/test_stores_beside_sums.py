@@ -96,5 +96,5 @@ def test_reductions_of_one_element_are_no_work(operation):
     x = x > 0 if operation in ("all", "any") else x
     f = lambda x: getattr(jnp, operation)(x[None, :, None], (0, 2))  # noqa: E731
     steps = compile_plan(gf.jit(f).lower(x).jaxpr)[0].steps
-    assert [step.kind for step in steps] == ["copy"]
+    assert not steps
     np.testing.assert_array_equal(gf.jit(f)(x), x)

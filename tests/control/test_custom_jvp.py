@@ -177,7 +177,8 @@ def test_bad_arguments():
     f = gf.custom_jvp(lambda x, *, k=1: x)
     f.defjvp(lambda p, t: (p[0], t[0]))
     with pytest.raises(TypeError, match=r"keyword-only arguments are not passed to rules.*Fix:"):
-        f(1.0)
+        f(1.0, k=2)
+    assert f(1.0) == 1
     with pytest.raises(TypeError, match="arguments must fit the function"):
         f(1.0, q=2)
 

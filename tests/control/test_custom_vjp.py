@@ -526,3 +526,14 @@ def test_outputs_that_are_not_mapped_may_have_no_axis():
     assert gf.grad(lambda y: jnp.sum(every(x, y)[1]))(1.0).item() == 6.0
     with pytest.raises(ValueError, match="out_axes of None needs an output that is not mapped"):
         gf.vmap(f, in_axes=(0, None), out_axes=None)(x, 1.0)
+
+
+def test_what_may_only_be_named_keeps_its_default():
+    @gf.custom_vjp
+    def scaled(x, *, scale=2.0):
+        return x * scale
+
+    scaled.defvjp(lambda x: (x * 2.0, None), lambda _, g: (5 * g,))
+    assert scaled(3.0) == 6.0 and gf.grad(scaled)(1.0) == 5.0
+    with pytest.raises(TypeError, match=r"keyword-only .* got \['scale'\]"):
+        scaled(1.0, scale=3.0)

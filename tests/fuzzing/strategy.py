@@ -110,3 +110,30 @@ def control_programs(
     for _ in range(draw(st.integers(1, most_steps))):
         draw(st.sampled_from(draws))(maker)
     return _finished(draw, maker)
+
+
+REDUCING = (
+    *(draw_elementwise.reduce,) * 4, *(draw_elementwise.unary, draw_elementwise.binary) * 2,
+    draw_elementwise.number, draw_elementwise.compare, draw_elementwise.select,
+    draw_elementwise.position, draw_layout.rev, draw_layout.transpose,
+)  # fmt: skip
+# Short, turned and long rows; rows for a thread each and for all; sums that are split.
+REDUCED_SHAPES = (
+    (4, 7), (7, 4, 5), (40, 50), (1300, 7), (33, 600), (9, 9000), (2, 66_000), (5000, 24),
+    (300, 300), (300, 6, 31), (100_000,),
+)  # fmt: skip
+
+
+@st.composite
+def reducing_programs(draw: Any, most_steps: int = 9) -> Program:
+    """Programs over arrays of one shape and values for its rows or columns, mostly reductions."""
+    shape = draw(st.sampled_from(REDUCED_SHAPES))
+    dtypes = st.sampled_from(("float32",) * 8 + ("float16", "int32"))
+    inputs = [Type(shape, draw(dtypes), True, 9.0) for _ in range(draw(st.integers(1, 2)))]
+    for _ in range(draw(st.integers(0, 2))):
+        axis = draw(st.integers(0, len(shape) - 1))
+        inputs.append(Type(shape[:axis] + shape[axis + 1 :], "float32", True, 9.0))
+    maker = Maker(draw, shape, inputs, Options(most_elements=LARGE_MOST))
+    for _ in range(draw(st.integers(3, most_steps))):
+        draw(st.sampled_from(REDUCING))(maker)
+    return _finished(draw, maker)

@@ -10,7 +10,7 @@ import pytest
 import gpuflow
 import gpuflow.numpy as jnp
 from gpuflow import lax, nn, tree, tree_util
-from gpuflow.base.errors import NonConcreteBooleanIndexError
+from gpuflow.base.errors import ConcretizationTypeError, NonConcreteBooleanIndexError
 
 X = np.ones((3, 4), np.float32)
 
@@ -72,7 +72,8 @@ CASES = [
     (lambda: jnp.concatenate([1, 2]), ValueError, "scalars have no axis.*jnp.stack"),
     (lambda: jnp.split(x(), 3, 1), ValueError, "divide the axis evenly.*array_split"),
     (lambda: jnp.array_split(x(), 0), ValueError, "must be positive"),
-    (lambda: jnp.pad(x(), 1, mode="reflect"), NotImplementedError, "mode must be 'constant'"),
+    (lambda: jnp.pad(x(), 1, mode="round"), NotImplementedError, "mode must be one of 'constant'"),
+    (lambda: jnp.pad(x(), 1, "edge", stat_length=2), ValueError, r"takes the options \(\); got"),
     (lambda: jnp.repeat(i(), -1), ValueError, "none negative"),
     (lambda: x()[0, 0, 0], IndexError, "at most one index for each axis; got 3"),
     (lambda: x()[..., ...], IndexError, "one ellipsis"),
@@ -84,7 +85,8 @@ CASES = [
     (lambda: x().at[i()].set(jnp.ones((7, 7))), ValueError, r"shape of x\[index\]"),
     (lambda: x().at[jnp.arange(2) > 0].set(1), IndexError, r"mask shape \(2,\)"),
     (lambda: x()[jnp.arange(2) > 0], IndexError, r"mask.*\(2,\)"),
-    (lambda: jnp.take(x(), i(), mode="raise"), ValueError, "mode must be"),
+    (lambda: jnp.take(x(), i(), mode="raise"), NotImplementedError, "mode must be"),
+    (lambda: jnp.take(x(), i(), mode="near"), ValueError, "mode must be"),
     (lambda: jnp.take_along_axis(x(), i(), 1), TypeError, "array's rank"),
     (lambda: x() @ x(), TypeError, r"\[matmul\].*4 and 3.*x @ w\.T"),
     (lambda: jnp.matmul(x(), 2), ValueError, "at least one axis.*use \\* for scalars"),
@@ -94,7 +96,26 @@ CASES = [
     (lambda: jnp.einsum("ij->k", x()), ValueError, "labels of the result"),
     (lambda: jnp.einsum("ij,kj->ik", x(), x()[:, :2]), ValueError, "one size; got 4 and 2"),
     (lambda: jnp.einsum(x(), "ij"), TypeError, "must be a string"),
-    (lambda: jnp.where(x()), ValueError, "three arguments"),
+    (lambda: jnp.where(x(), x(), x(), size=3), ValueError, "three arguments, or one with size"),
+    (lambda: jnp.where(x(), 1), ValueError, "three arguments.*got two"),
+    (lambda: gpuflow.jit(jnp.where)(x()), ConcretizationTypeError,
+     r"\[where\] the array must be known while tracing.*got a traced.*jnp\.where\(x, size="),
+    (lambda: gpuflow.jit(jnp.unique)(x()), ConcretizationTypeError, r"jnp\.unique\(x, size="),
+    (lambda: gpuflow.jit(jnp.argwhere)(x()), ConcretizationTypeError, r"jnp\.argwhere\(x, size="),
+    (lambda: gpuflow.jit(jnp.compress)(i(), x()), ConcretizationTypeError, r"jnp\.compress.*size="),
+    (lambda: gpuflow.jit(jnp.bincount)(i()), ConcretizationTypeError, r"jnp\.bincount\(x, length="),
+    (lambda: gpuflow.jit(jnp.repeat)(x(), 2), ConcretizationTypeError, "total_repeat_length="),
+    (lambda: gpuflow.jit(lambda n: jnp.hanning(n))(3), ConcretizationTypeError, "M must be known"),
+    (lambda: jnp.put(x(), 0, 1), ValueError, r"immutable.*inplace=False"),
+    (lambda: jnp.add(x(), 1, out=x()), NotImplementedError, r"\[add\] out and where must be None"),
+    (lambda: jnp.add.at(x(), 0, 1), NotImplementedError, r"\[add\.at\].*inplace=False"),
+    (lambda: jnp.int2(1), TypeError, r"arrays cannot hold int2"),
+    (lambda: jnp.ones(3, device="gpu"), TypeError, "device must be a Device or None"),
+    (lambda: jnp.from_dlpack(X, copy=False), ValueError, "copy must be None or True"),
+    (lambda: jnp.zeros(2, jnp.bfloat16).__dlpack__(), BufferError, "one of NumPy's own"),
+    (lambda: x().__array_namespace__(api_version="2021.12"), ValueError, "must be '2024.12'"),
+    (lambda: jnp.interp(x(), i(), i(), left="mean"), ValueError, "a number or 'extrapolate'"),
+    (lambda: jnp.vectorize(jnp.add, signature="n,n->n"), ValueError, "must have the form"),
     (lambda: jnp.arange(i()), ValueError, "must be scalars"),
     (lambda: jnp.asarray(np.ma.array([1.0, 2.0], mask=[0, 1])), ValueError, "masked arrays"),
     (lambda: jnp.arange(0, 1, 0), ZeroDivisionError, "step must not be 0"),
@@ -106,7 +127,7 @@ CASES = [
     (lambda: jnp.isdtype(int, "whole"), ValueError, "kind must be"),
     (lambda: nn.one_hot(jnp.ones(2), 3), TypeError, "must be integers"),
     (lambda: jnp.arrange, AttributeError, r"'arrange'. Fix: use jnp\.arange"),
-    (lambda: jnp.qqqqq, AttributeError, "one of Array, abs"),
+    (lambda: jnp.qqqqq, AttributeError, "one of Array, ComplexWarning, abs"),
     (lambda: nn.rellu, AttributeError, r"nn\.relu"),
     (lambda: lax.convv, AttributeError, "lax"),
     (lambda: nn.qqqqq, AttributeError, "one of celu, elu, gelu"),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.core.aval import ShapedArray, storage_dtype
-from gpuflow.core.lowering import Elementwise, Indexed, Reduction
+from gpuflow.core.lowering import Elementwise, Indexed, Reduction, TupleReduction
 from gpuflow.core.primitive import Primitive
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.interpret import run
@@ -19,7 +19,7 @@ from gpuflow.kir.verify import verify
 
 def has_kernel(primitive: Primitive, avals: Sequence[ShapedArray]) -> bool:
     """Whether the op has a body that these avals can reach (complex numbers never do)."""
-    emits = isinstance(primitive.lower, (Elementwise, Reduction, Indexed))
+    emits = isinstance(primitive.lower, (Elementwise, Reduction, TupleReduction, Indexed))
     names = {storage_dtype(aval.dtype).name for aval in avals}
     return emits and names <= {*COMPUTE_DTYPES, *NARROW_DTYPES}
 
@@ -35,7 +35,7 @@ def run_kernel(
     lower = primitive.lower
     if isinstance(lower, Elementwise):
         return _run_elementwise(lower, arrays, in_avals, out_avals, params)
-    if isinstance(lower, Reduction):
+    if isinstance(lower, Reduction | TupleReduction):
         return [_run_reduction(lower, arrays[0], out_avals[0], params)]
     return _run_indexed(lower, arrays, in_avals, out_avals, params)
 
@@ -89,29 +89,45 @@ def _run_elementwise(
 
 
 def _run_reduction(
-    lower: Reduction, array: np.ndarray, out_aval: ShapedArray, params: Any
+    lower: Reduction | TupleReduction, array: np.ndarray, out_aval: ShapedArray, params: Any
 ) -> np.ndarray:
     axes = params["axes"]
     kept = [d for d in range(array.ndim) if d not in axes]
     rows = _flat(array.transpose([*kept, *axes]))
     dtype = _name(ShapedArray((), array.dtype))
     operands = {
+        "d0": Operand("d0", "int64", Mode.INDEX, (Stride.ZERO, Stride.UNIT)),
         "x0": Operand("x0", dtype, Mode.IN, (Stride.ANY, Stride.UNIT)),
         "o0": Operand("o0", _name(out_aval), Mode.OUT, (Stride.ANY, Stride.ZERO)),
     }
     builder = Builder(operands, ("i0", "i1"))
     compute = compute_dtype(dtype)
     with builder.for_axis("i0"):
-        neutral = builder.const(compute, lower.init(np.dtype(compute)))
-        builder.store(
-            "o0", builder.reduce("i1", neutral, lower.combine, lambda: builder.load("x0"))
-        )
+        if isinstance(lower, TupleReduction):
+            found = _reduced_tuple(builder, lower, ShapedArray((), array.dtype), out_aval, params)
+        else:
+            neutral = builder.const(compute, lower.init(np.dtype(compute)))
+            found = builder.reduce("i1", neutral, lower.combine, lambda: builder.load("x0"))
+        builder.store("o0", found)
     kernel_axes = (Axis("i0", Role.PARALLEL), Axis("i1", Role.REDUCE))
     kernel = Kernel("k", kernel_axes, tuple(operands.values()), builder.finish())
     width = array.size // max(out_aval.size, 1)
     extents = {"i0": out_aval.size, "i1": width}
     strides = {("x0", "i0"): width, ("o0", "i0"): 1}
-    return _finish(kernel, {"x0": rows, **_emptied([out_aval])}, extents, strides, [out_aval])[0]
+    arrays = {"d0": 0, "x0": rows, **_emptied([out_aval])}
+    return _finish(kernel, arrays, extents, strides, [out_aval])[0]
+
+
+def _reduced_tuple(
+    builder: Builder, lower: TupleReduction, aval: ShapedArray, out_aval: ShapedArray, params: Any
+) -> Any:
+    values = builder.reduce(
+        "i1",
+        lower.init(builder, aval, params),
+        lambda *sides: lower.combine(builder, *sides),
+        lambda: lower.element(builder, builder.load("x0"), builder.load("d0"), params),
+    )
+    return lower.result(builder, values, out_aval)
 
 
 class IndexedContext:

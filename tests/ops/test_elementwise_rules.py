@@ -16,7 +16,16 @@ import gpuflow as gf  # noqa: F401  plugs in the evaluator
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.staging import trace_closed
-from gpuflow.ops import bitcast, comparison, convert, elementwise, powers, reductions, selection
+from gpuflow.ops import (
+    bitcast,
+    comparison,
+    convert,
+    elementwise,
+    positions,
+    powers,
+    reductions,
+    selection,
+)
 from gpuflow.ops import complex_numbers as cn
 from gpuflow.ops import transcendental as tr
 
@@ -194,11 +203,11 @@ def test_reductions_of_nothing_and_of_bools():
 
 
 def test_argmax_takes_the_first_and_prefers_nan():
-    assert as_numpy(reductions.argmax(f32(1, NAN, 5, NAN), 0, np.int32)) == 1
-    assert as_numpy(reductions.argmin(f32(3, 1, 1), 0, np.uint8)).dtype == np.uint8
-    assert as_numpy(reductions.argmin(f32(0.0, -0.0), 0, np.int32)) == 0
+    assert as_numpy(positions.argmax(f32(1, NAN, 5, NAN), 0, np.int32)) == 1
+    assert as_numpy(positions.argmin(f32(3, 1, 1), 0, np.uint8)).dtype == np.uint8
+    assert as_numpy(positions.argmin(f32(0.0, -0.0), 0, np.int32)) == 0
     bf16 = np.array([1, NAN], ml_dtypes.bfloat16)
-    assert as_numpy(reductions.argmax(bf16, 0, np.int64)).dtype == np.int32
+    assert as_numpy(positions.argmax(bf16, 0, np.int64)).dtype == np.int32
 
 
 def test_integer_division_and_remainder():
@@ -353,13 +362,13 @@ ERRORS = {
         ValueError,
         "one width",
     ),
-    "argmax-axis": (lambda: reductions.argmax(f32(1), 3, np.int32), ValueError, "distinct dim"),
+    "argmax-axis": (lambda: positions.argmax(f32(1), 3, np.int32), ValueError, "distinct dim"),
     "argmax-empty": (
-        lambda: reductions.argmax(np.zeros((0,), np.float32), 0, np.int32), ValueError, "empty",
+        lambda: positions.argmax(np.zeros((0,), np.float32), 0, np.int32), ValueError, "empty",
     ),
-    "argmin-dtype": (lambda: reductions.argmin(f32(1), 0, np.float32), TypeError, "index_dtype"),
+    "argmin-dtype": (lambda: positions.argmin(f32(1), 0, np.float32), TypeError, "index_dtype"),
     "argmax-axes": (
-        lambda: reductions.argmax_p.bind(f32(1), axes=(), index_dtype=np.dtype("int32")),
+        lambda: positions.argmax_p.bind(f32(1), axes=(), index_dtype=np.dtype("int32")),
         ValueError,
         "exactly one axis",
     ),

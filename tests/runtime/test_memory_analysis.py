@@ -11,9 +11,8 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.plan import scratch_of
-from gpuflow.runtime import execute
+from gpuflow.runtime import program_cpu
 from gpuflow.runtime.convolutions import SLOT_BYTES
-from gpuflow.runtime.driver_cpu import cpu_driver
 from gpuflow.runtime.memory import (
     ALIGNMENT,
     Arenas,
@@ -21,6 +20,7 @@ from gpuflow.runtime.memory import (
     allocated_bytes,
     free_cached_memory,
 )
+from gpuflow.runtime.native_services import native_services
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "perf"))
 import models
@@ -58,6 +58,13 @@ def split_reduction(state, data):
     return state + jnp.sum(data), jnp.max(data, axis=0)
 
 
+def rows_and_sums(state, data):
+    """Kernels of every kind, each of which may write into what it reads."""
+    x, y, bias, total = state
+    scaled = y * data
+    return gf.nn.softmax(x), scaled, bias + scaled.sum(0), total + (x * data).sum()
+
+
 def forwarded(state, data):
     return state, data, 1.5, data + 1
 
@@ -75,6 +82,9 @@ PROGRAMS = {
     "while": (while_with_carries, (np.int32(0), MATRIX, MATRIX * 2), (np.int32(4),)),
     "split reduction": (
         split_reduction, np.float32(1), (np.ones((1 << 15, 16), np.float32),)
+    ),
+    "rows and sums": (
+        rows_and_sums, (MATRIX, MATRIX, MATRIX[0], np.float32(1)), (MATRIX,)
     ),
     "forwarded": (forwarded, MATRIX, (MATRIX[:5],)),
 }  # fmt: skip
@@ -103,9 +113,9 @@ def leaf_bytes(tree):
 def fresh_memory(monkeypatch):
     """No arena and no free block of earlier programs."""
     arenas = Arenas()
-    monkeypatch.setattr(execute, "arenas", arenas)
+    monkeypatch.setattr(program_cpu, "arenas", arenas)
     free_cached_memory()
-    cpu_driver().slots(SLOT_BYTES)  # of the process's threads, made once
+    native_services().slots(SLOT_BYTES)  # of the process's threads, made once
     yield arenas
     tracemalloc.stop()
 
@@ -167,7 +177,7 @@ def test_peak_is_the_sum():
 def test_scratch_is_in_the_arena(name):
     compiled = compiled_program(name, False)[0]
     needed = [var for step in compiled.steps for var in scratch_of(step)]
-    assert needed and set(needed) <= set(compiled._executable.plan.offsets)
+    assert needed and set(needed) <= set(compiled._compiled.plan.offsets)
 
 
 def test_donated_inputs_are_overwritten():
@@ -180,3 +190,37 @@ def test_donated_inputs_are_overwritten():
     assert stated.peak_memory_in_bytes == MATRIX.nbytes
     place = address(x.data)
     assert address(step(x).data) == place
+
+
+def layernorm(x):
+    centered = x - x.mean(1, keepdims=True)
+    return centered / jnp.sqrt((centered * centered).mean(1, keepdims=True) + 1e-5)
+
+
+@pytest.mark.parametrize("function", [gf.nn.softmax, gf.nn.log_softmax, layernorm])
+@pytest.mark.parametrize("shape", [(64, 32), (64, 300), (3, 70_000)])
+def test_donated_rows_are_overwritten(function, shape):
+    """One array in place of two; rows of few elements, and rows that several threads share."""
+    x = jnp.array(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
+    keeping = gf.jit(function).lower(x).compile().memory_analysis()
+    step = gf.jit(function, donate_argnums=0)
+    stated = step.lower(x).compile().memory_analysis()
+    assert stated.alias_size_in_bytes == stated.output_size_in_bytes == x.nbytes
+    assert stated.temp_size_in_bytes == keeping.temp_size_in_bytes
+    assert stated.peak_memory_in_bytes == keeping.peak_memory_in_bytes - x.nbytes
+    place = address(x.data)
+    assert address(step(x).data) == place
+
+
+def test_sums_are_stored_beside_what_they_add_up():
+    """A gradient and its bias's: two arrays take the memory of those that are not needed again."""
+
+    def function(x, y, bias):
+        gradient = x * y
+        return gradient, bias + gradient.sum(0)
+
+    x = jnp.array(np.ones((300, 70), np.float32))
+    bias = jnp.array(np.ones(70, np.float32))
+    step = gf.jit(function, donate_argnums=(0, 2))
+    stated = step.lower(x, x, bias).compile().memory_analysis()
+    assert stated.alias_size_in_bytes == x.nbytes + bias.nbytes == stated.output_size_in_bytes

@@ -1,0 +1,95 @@
+"""Prints reductions that find the first place of the largest key, for rows on the CPU.
+
+Pairs of key and place do not vectorise. Blocks of a row take two loops that do: one finds the
+block's largest key and keeps the keys on the stack; if it exceeds all before, another finds its
+first place among them. So memory is read once, and what the keys are made of is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuflow.compiler.cpu_names import TILE
+from gpuflow.kir.nodes import Block, Cast, Kernel, Load, Mode, Reduce, Statement, Stride, Value
+from gpuflow.kir.places import finds_first_largest
+from gpuflow.kir.walk import results_of
+
+BLOCK_BITS = 12
+assert 1 << BLOCK_BITS <= TILE * TILE  # a block's keys are a tile on the stack
+
+
+def can_search(kernel: Kernel, s: Reduce) -> bool:
+    """Whether a Reduce finds places that follow from the index along its one axis."""
+    if len(s.axes) != 1 or not finds_first_largest(s):
+        return False
+    place = [axis.name for axis in kernel.axes].index(s.axes[0])
+    if kernel.axes[place].exact is not None:
+        return False  # a few elements
+    steps = _steps_to(s.body, s.body.results[1])
+    if not steps or not isinstance(steps[0], Load):
+        return False
+    load = steps[0]
+    (operand,) = (o for o in kernel.operands if o.name == load.operand)
+    is_plain = load.offset is None and load.where is None and operand.mode is Mode.INDEX
+    return is_plain and operand.strides[place] in (Stride.UNIT, Stride.ANY)
+
+
+def _steps_to(block: Block, value: Value) -> Sequence[Statement]:
+    """The load and casts that make a value, if nothing else does."""
+    made = {v: s for s in block.body for v in results_of(s)}
+    steps: list[Statement] = []
+    while value in made:
+        statement = made[value]
+        steps.insert(0, statement)
+        if isinstance(statement, Load):
+            return steps
+        if not isinstance(statement, Cast):
+            break
+        value = statement.arg
+    return ()
+
+
+def search(printer: Any, s: Reduce) -> None:
+    """Print the reduction.
+
+    Args:
+        printer: the ``CpuPrinter`` of the kernel.
+        s: ``can_search`` accepts it.
+    """
+    axis = printer.axes[s.axes[0]]
+    outs = [printer.value(out) for out in s.outs]
+    keys = f"{outs[0]}_keys"
+    printer.assign(outs, [printer.value(v) for v in s.init])
+    printer.emit(f"{keys} = tile_{s.outs[0].dtype}()")
+    with printer.block_loop(axis, BLOCK_BITS) as span:
+        _search_block(printer, s, keys, span)
+
+
+def _search_block(printer: Any, s: Reduce, keys: str, span: str) -> None:
+    axis, dtype = printer.axes[s.axes[0]], s.outs[0].dtype
+    best, place = (printer.value(out) for out in s.outs)
+    top, found, here = f"{best}_top", f"{best}_found", f"{best}_here"
+    first = f"{axis.name}_start"
+    printer.emit(f"{top} = {printer.value(s.init[0])}")
+    with printer.indented(printer.span_loop(axis.name, span)), printer.at_point(axis, s.body):
+        printer.block(s.body)
+        key = printer.value(s.body.results[0])
+        printer.emit(f"store_{dtype}({keys}, {axis.name} - {first}, {key})")
+        printer.emit(f"{top} = max_{dtype}({top}, {key})")
+    # The first block counts even if all its keys are neutral ones.
+    with printer.indented(f"if ({axis.name}_block == 0) | ({top} > {best}):"):
+        printer.emit(f"{best} = {top}")
+        printer.emit(f"{found} = np.int32({1 << BLOCK_BITS})")
+        # The loop counts from 0: then its 32-bit numbers follow from each other.
+        count = f"min_int64({printer.names.extent(axis)} - {first}, {1 << BLOCK_BITS})"
+        with printer.indented(printer.span_loop(here, f"0, {count}")):
+            is_it = f"load_{dtype}({keys}, {here}) == {top}"
+            chosen = f"select_int32({is_it}, cast_int64_int32({here}), np.int32({1 << BLOCK_BITS}))"
+            printer.emit(f"{found} = min_int32({found}, {chosen})")
+        steps = _steps_to(s.body, s.body.results[1])
+        printer.emit(f"{axis.name} = {first} + cast_int32_int64({found})")
+        with printer.at_point(axis, Block(body=tuple(steps))):
+            for step in steps:
+                printer.statement(step)
+            printer.emit(f"{place} = {printer.value(s.body.results[1])}")

@@ -1,0 +1,101 @@
+"""The processor that CPU kernels are compiled for: this one, or a lesser one by request.
+
+GPUFLOW_CPU_TARGET takes the levels of the x86-64 psABI. Code of a lower level runs here as it would
+on a processor that has no more, so that tests need no such processor, and a cache folder can be
+filled for a mixed cluster.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from gpuflow.base.config import config
+from gpuflow.base.errors import check
+from gpuflow.base.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
+else:
+    llvm = LazyModule("llvmlite.binding")
+
+# What each level has beyond those before it, in LLVM's names. Source: x86-64 psABI, table 3.1.
+_LEVELS = {
+    "x86-64": ("cx8", "cmov", "fxsr", "mmx", "sse", "sse2"),
+    "x86-64-v2": ("cx16", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2"),
+    "x86-64-v3": ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"),
+    "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+}
+# The processors of OpenBLAS whose kernels need no more than a level has.
+_BLAS = {"x86-64": "Prescott", "x86-64-v2": "Nehalem", "x86-64-v3": "Haswell"}
+_X86 = ("x86_64", "AMD64")
+
+
+@dataclass(frozen=True)
+class CpuTarget:
+    """A processor.
+
+    Attributes:
+        name: the setting, or "native".
+        cpu, flags: LLVM's name of the processor and what it has or lacks besides.
+        features: what it has.
+        blas: OpenBLAS's name of it, or None: OpenBLAS finds out.
+    """
+
+    name: str
+    cpu: str
+    flags: str
+    features: frozenset[str]
+    blas: str | None = None
+
+    @property
+    def has_fused_multiply_add(self) -> bool:
+        """Whether it rounds ``a * b + c`` once in one instruction."""
+        return self._has("fma")
+
+    @property
+    def has_half(self) -> bool:
+        """Whether it converts float16."""
+        return self._has("f16c")
+
+    def _has(self, feature: str) -> bool:
+        if platform.machine() in _X86:
+            return feature in self.features
+        return platform.machine() in ("aarch64", "arm64")
+
+
+@cache
+def cpu_target() -> CpuTarget:
+    """The processor that this process compiles for.
+
+    Raises:
+        RuntimeError: GPUFLOW_CPU_TARGET asks for more than this processor has.
+    """
+    return target_named(config.environment.cpu_target)
+
+
+def target_named(name: str) -> CpuTarget:
+    """The target of a value of GPUFLOW_CPU_TARGET; see ``cpu_target``."""
+    own = llvm.get_host_cpu_features()
+    present = frozenset(feature for feature, there in own.items() if there)
+    if name == "native":
+        return CpuTarget(name, llvm.get_host_cpu_name(), own.flatten(), present)
+    needed = _features_of(name)
+    missing = sorted(needed - present) if platform.machine() in _X86 else [platform.machine()]
+    check(
+        not missing,
+        lambda: (
+            f"[cpu] GPUFLOW_CPU_TARGET must be a level that this processor reaches; got {name}, "
+            f"which it does not: {' '.join(missing)}. Fix: export GPUFLOW_CPU_TARGET=native."
+        ),
+        RuntimeError,
+    )
+    return CpuTarget(name, name, "", needed, _BLAS.get(name))
+
+
+def _features_of(name: str) -> frozenset[str]:
+    levels = list(_LEVELS)
+    included = levels[: levels.index(name) + 1]
+    return frozenset(feature for level in included for feature in _LEVELS[level])

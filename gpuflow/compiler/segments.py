@@ -1,0 +1,120 @@
+"""Equal kernels that do not need each other run as one step, over many sets of arrays.
+
+An optimizer does the same to each parameter, and a norm over all of them sums each one's squares.
+Maps over one axis, and reductions of one axis to a number, join where their text is the same:
+matrices, vectors and numbers in a row do, as their dimensions became one axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuflow.compiler.lower import KernelCall, can_be_segmented, segmented
+from gpuflow.compiler.plan import KernelStep, Step, memory, overwrites_of, reads_of, writes_of
+from gpuflow.compiler.target import Target
+from gpuflow.core.jaxpr import Var
+from gpuflow.kir.text import kernel_text
+
+
+@dataclass(eq=False)
+class _Joint:
+    """Equal steps, which run where the last of them stands."""
+
+    text: str
+    steps: list[KernelStep]
+    position: int
+
+
+class _Joints:
+    """The steps that later ones may join: nothing since needs what they write."""
+
+    def __init__(self) -> None:
+        self.open: dict[str, _Joint] = {}
+        self.writer: dict[Var, _Joint] = {}
+        self.readers: dict[Var, list[_Joint]] = {}
+
+    def close_before(self, step: Step) -> None:
+        """Close what must be complete before ``step``."""
+        overwritten = overwrites_of(step)
+        for var in (*reads_of(step), *overwritten):
+            if var in self.writer:
+                self._close(self.writer[var])
+        for var in overwritten:
+            for joint in self.readers.get(var, ()):
+                self._close(joint)
+
+    def _close(self, joint: _Joint) -> None:
+        if self.open.get(joint.text) is joint:
+            del self.open[joint.text]
+
+    def add(self, step: KernelStep, position: int) -> _Joint:
+        """The joint of a step: an open one that moves to its position, or a new one."""
+        text = kernel_text(step.kernel)
+        joint = self.open.get(text)
+        if joint is None:
+            joint = self.open[text] = _Joint(text, [], position)
+        joint.steps.append(step)
+        joint.position = position
+        self.writer.update(dict.fromkeys(writes_of(step), joint))
+        for var in reads_of(step):
+            self.readers.setdefault(var, []).append(joint)
+        return joint
+
+
+def join_equal(steps: Sequence[Step]) -> list[Step]:
+    """Run equal kernels that do not depend on each other as one segmented step.
+
+    Args:
+        steps: in an order in which they can run.
+
+    Returns:
+        Fewer or as many steps. A step joins the one before it of its kind if nothing between them
+        needs that one's results or overwrites what it reads; both run at the later place.
+    """
+    joints = _Joints()
+    alone: dict[int, Step] = {}
+    found: dict[_Joint, None] = {}
+    for position, step in enumerate(steps):
+        joints.close_before(step)
+        if isinstance(step, KernelStep) and can_be_segmented(step.kernel):
+            found[joints.add(step, position)] = None
+        else:
+            alone[position] = step
+    placed = alone | {joint.position: _joined(joint.steps) for joint in found}
+    return [placed[position] for position in sorted(placed)]
+
+
+def _joined(steps: Sequence[KernelStep]) -> KernelStep:
+    if len(steps) == 1:
+        return steps[0]
+    calls = tuple([call for step in steps for call in step.calls])
+    eqns = tuple([eqn for step in steps for eqn in step.eqns])
+    return KernelStep(segmented(steps[0].kernel), calls, eqns)
+
+
+def with_launches(step: KernelStep, target: Target) -> KernelStep:
+    """The step with what its platform runs for it, and the memory that this needs."""
+    scratch: list[Var] = []
+
+    def allocate(count: int) -> Var:
+        scratch.append(memory(count))
+        return scratch[-1]
+
+    listed = [launch for call in step.calls for launch in target.launches(call, allocate)]
+    together = tuple([(launch,) for launch in listed])
+    if len(step.calls) > 1:
+        together = _by_kernel(listed)
+    return KernelStep(step.kernel, step.calls, step.eqns, together, tuple(scratch))
+
+
+def _by_kernel(launches: Sequence[KernelCall]) -> tuple[tuple[KernelCall, ...], ...]:
+    """The launches of several calls, those of one kernel together.
+
+    What a call launches is the kernel itself, or for long reductions the parts and then their
+    combination: that order is kept.
+    """
+    groups: dict[str, list[KernelCall]] = {}
+    for launch in launches:
+        groups.setdefault(kernel_text(launch.kernel), []).append(launch)
+    return tuple(map(tuple, groups.values()))

@@ -1,0 +1,187 @@
+"""Tails: what is done with the results of several full reductions, apart from them.
+
+A norm over many arrays adds up one number of each. Fusion puts an addition into the kernel of a
+reduction, which then has to wait for others:
+
+    full a       full b, +       full c, +  ->  ...
+
+With the additions in a kernel of their own the reductions are equal and need nothing of each
+other, so that they run as one step (``segments``):
+
+    full a, b, c, ...       +, +, ...
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpuflow.compiler.space import Kind, Program, Space
+from gpuflow.core.jaxpr import Eqn, Literal, Var
+
+FEWEST = 3  # reductions: two, of which one waits, are two steps with or without their tail
+
+
+@dataclass(frozen=True)
+class _Full:
+    """A group that is a full reduction; sets of groups are integers with a bit for each.
+
+    Attributes:
+        own: members behind the reduction that need no other group's.
+        tail: members behind it that do.
+        needs, awaits: the groups that its other members need, and its tail.
+        head: equal for groups that reduce in the same way; None if they cannot run as one.
+        finish: equal for groups that do the same with their own results.
+    """
+
+    own: tuple[int, ...]
+    tail: tuple[int, ...]
+    needs: int
+    awaits: int
+    head: Any
+    finish: Any
+
+
+def tails_apart(program: Program, spaces: Iterable[Space]) -> frozenset[int]:
+    """The equations that should not be in the kernels of full reductions.
+
+    Args:
+        program: the program.
+        spaces: of its groups.
+
+    Returns:
+        Positions of scalar equations; empty unless several reductions can run as one step and, with
+        these, could not.
+    """
+    spaces = [space for space in spaces if space.kind is Kind.FULL and space.order]
+    if len(spaces) < FEWEST:
+        return frozenset()
+    needed = _needed_groups(program, spaces)
+    fulls = [_full(program, space, needed, 1 << k) for k, space in enumerate(spaces)]
+    chosen = [
+        [fulls[k] for k in alike]
+        for alike in _alike(fulls)
+        if len(alike) >= FEWEST and any(fulls[k].awaits & _bits(alike) for k in alike)
+    ]
+    apart = {e for alike in chosen for full in alike for e in full.tail}
+    apart = _with_neighbors(program, apart, [full.tail for full in fulls])
+    for alike in chosen:
+        apart |= _unlike_finishes(program, apart, alike)
+    return frozenset(apart)
+
+
+def _bits(numbers: Iterable[int]) -> int:
+    return sum(1 << k for k in numbers)
+
+
+def _needed_groups(program: Program, spaces: Sequence[Space]) -> list[int]:
+    """For each equation the groups whose reductions it needs, directly or not."""
+    own = {}
+    for k, space in enumerate(spaces):
+        for e in space.members:
+            if not _is_array(program, space, e):
+                own[e] = 1 << k
+    found: list[int] = []
+    for e, eqn in enumerate(program.jaxpr.eqns):
+        groups = own.get(e, 0)
+        for source in _sources(program, eqn):
+            groups |= found[source]
+        found.append(groups)
+    return found
+
+
+def _is_array(program: Program, space: Space, position: int) -> bool:
+    keys = space.axes_of_output(program, position)
+    return any(key not in space.units for key in keys)
+
+
+def _sources(program: Program, eqn: Eqn) -> list[int]:
+    found = [program.producer.get(atom) for atom in eqn.inputs if type(atom) is Var]
+    return [source for source in found if source is not None]
+
+
+def _full(program: Program, space: Space, needed: Sequence[int], bit: int) -> _Full:
+    behind = [e for e in space.members if e in space.dependent and not space.domains[e]]
+    head = [e for e in space.members if e not in behind]
+    needs = 0
+    for e in head:
+        needs |= needed[e] & ~bit
+    # What the reduction waits for anyway is there when it is.
+    tail = tuple([e for e in behind if needed[e] & ~(bit | needs)])
+    own = tuple([e for e in behind if e not in tail])
+    awaits = 0
+    for e in tail:
+        awaits |= needed[e] & ~(bit | needs)
+    forms = _form(program, space, head), _form(program, space, own)
+    return _Full(own, tail, needs, awaits, *forms)
+
+
+def _form(program: Program, space: Space, positions: Iterable[int]) -> Any:
+    """Equal for equations whose kernels are equal, whatever their ranks and sizes.
+
+    None if they read arrays that do not lie in a row.
+    """
+    numbers: dict[Var, int] = {}
+    parts = []
+    for e in positions:
+        eqn = program.jaxpr.eqns[e]
+        codes = []
+        for atom in eqn.inputs:
+            if type(atom) is Literal:
+                codes.append(str(atom.aval.dtype))
+                continue
+            view = program.views.get(atom)
+            if view is not None and not view[1].is_contiguous:
+                return None
+            codes.append((numbers.setdefault(atom, len(numbers)), atom.aval.dtype))
+        for out in eqn.outputs:
+            numbers[out] = len(numbers)
+        is_array = _is_array(program, space, e)
+        stored = is_array and any(out in space.escaping for out in eqn.outputs)
+        parts.append((eqn.primitive.name, tuple(codes), stored))
+    return tuple(parts)
+
+
+def _alike(fulls: Sequence[_Full]) -> list[list[int]]:
+    """Groups that reduce in the same way and, but for their tails, need nothing of each other."""
+    same: dict[Any, list[int]] = defaultdict(list)
+    for k, full in enumerate(fulls):
+        if full.head is not None:
+            same[full.head].append(k)
+    alike: dict[Any, list[int]] = defaultdict(list)
+    for head, numbers in same.items():
+        every = _bits(numbers)
+        for k in numbers:
+            alike[head, fulls[k].needs & every].append(k)
+    return list(alike.values())
+
+
+def _with_neighbors(program: Program, apart: set[int], tails: Iterable[Sequence[int]]) -> set[int]:
+    """Also the tails of other reductions that stand between these."""
+    tail_of = {e: tail for tail in tails for e in tail}
+    todo, apart = list(apart), set(apart)
+    while todo:
+        eqn = program.jaxpr.eqns[todo.pop()]
+        readers = [r for out in eqn.outputs for r in program.readers.get(out, ())]
+        for other in (*_sources(program, eqn), *readers):
+            new = set(tail_of.get(other, ())) - apart
+            apart |= new
+            todo += new
+    return apart
+
+
+def _unlike_finishes(program: Program, apart: set[int], alike: Sequence[_Full]) -> set[int]:
+    """What reductions do with their own results before it goes apart, unless all do the same.
+
+    A sum that starts from 0 adds it to the first result only.
+    """
+    feeding = []
+    for full in alike:
+        outs = [out for e in full.own for out in program.jaxpr.eqns[e].outputs]
+        if not outs or any(r in apart for out in outs for r in program.readers.get(out, ())):
+            feeding.append(full)
+    if len({full.finish for full in feeding}) < 2:
+        return set()
+    return {e for full in feeding for e in full.own}

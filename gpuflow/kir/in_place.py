@@ -1,0 +1,153 @@
+"""When a kernel may overwrite what it reads.
+
+An INOUT operand is read and written at one index. The workers of a kernel, be they threads of a
+CPU, of a warp or of a grid, share nothing but its loops: the points of PARALLEL and VECTOR axes are
+done in any order, several at a time; of one point each loop over a ROW or REDUCE axis is done
+before the next, in any order. So what a load gives does not depend on how a kernel is scheduled if
+
+1. every loop around a store moves the operand, or is SERIAL: else its other turns may read before
+   or after it;
+2. all accesses stand in loops over the same axes that move the operand, and in the very same loops
+   over PARALLEL and VECTOR axes: then only the worker of a point knows the point's elements.
+
+A load gives the value from before the kernel if besides
+
+3. it does not come after a store in the text, nor is in a SERIAL loop with one: then every loop
+   that reads the elements of a point is over before one that overwrites them, or the same turn of
+   one loop does both.
+
+Operands that are accessed at an offset are left out: updates choose their elements, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpuflow.kir.nodes import (
+    Block,
+    For,
+    Kernel,
+    Load,
+    Mode,
+    Operand,
+    Reduce,
+    Role,
+    Statement,
+    Store,
+    Stride,
+    While,
+)
+from gpuflow.kir.walk import owned_blocks
+
+_POINTS = (Role.PARALLEL, Role.VECTOR)
+_NO_AXIS = ""  # of loops that move no operand
+
+
+class Early(NamedTuple):
+    """An operand that is overwritten too early: an access of it, and the rule that this breaks."""
+
+    operand: str
+    access: Load | Store
+    rule: str
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A load or a store, and the loops around it by axis."""
+
+    access: Load | Store
+    loops: dict[str, int]  # each with its number in the text
+
+
+def overwritten_early(kernel: Kernel, may_read_again: bool = False) -> list[Early]:
+    """The operands of which a load may give a value that the kernel itself has stored.
+
+    Args:
+        kernel: any kernel.
+        may_read_again: whether a worker may load what it has stored, as values kept in memory are.
+
+    Returns:
+        One entry for each such operand; none if all is well.
+    """
+    operands = [operand for operand in kernel.operands if operand.mode is Mode.INOUT]
+    if not operands:
+        return []
+    places: dict[str, list[_Place]] = {operand.name: [] for operand in operands}
+    for place in _places(kernel.body, {}, _Counter()):
+        if place.access.operand in places:
+            places[place.access.operand].append(place)
+    found = []
+    for operand in operands:
+        own = places[operand.name]
+        if any(place.access.offset is not None for place in own):
+            continue
+        early = _race(kernel, operand, own, may_read_again)
+        if early is None and not may_read_again:
+            early = _reread(operand, own)
+        found += [] if early is None else [early]
+    return found
+
+
+class _Counter:
+    """Numbers the loops of a text."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def next(self) -> int:
+        """The next number."""
+        self.count += 1
+        return self.count
+
+
+def _places(block: Block, loops: dict[str, int], counter: _Counter) -> Iterator[_Place]:
+    """All accesses in the order of the text."""
+    for statement in block.body:
+        if isinstance(statement, Load | Store):
+            yield _Place(statement, loops)
+            continue
+        number = counter.next()
+        inner = {**loops, **dict.fromkeys(_axes_of(statement), number)}
+        for owned in owned_blocks(statement):
+            yield from _places(owned, inner, counter)
+
+
+def _axes_of(statement: Statement) -> tuple[str, ...]:
+    if isinstance(statement, Reduce):
+        return statement.axes
+    if isinstance(statement, For | While):
+        axis = statement.axis if isinstance(statement, For) else None
+        return (axis or _NO_AXIS,)
+    return ()
+
+
+def _race(
+    kernel: Kernel, operand: Operand, places: list[_Place], may_read_again: bool
+) -> Early | None:
+    axes = {axis.name: axis for axis in kernel.axes}
+    pairs = zip(kernel.axes, operand.strides, strict=False)
+    moving = {axis.name for axis, stride in pairs if stride is not Stride.ZERO}
+    serial = {name for name, axis in axes.items() if axis.role is Role.SERIAL}
+    allowed = moving | (serial if may_read_again else set())
+    points = [name for name in moving if axes[name].role in _POINTS]
+    for place in places:
+        if isinstance(place.access, Store) and not set(place.loops) <= allowed:
+            rule = "every loop around a store in place must move the operand"
+            return Early(operand.name, place.access, rule)
+        is_same = all(place.loops.get(name) == places[0].loops.get(name) for name in points)
+        if not moving <= set(place.loops) or not is_same:
+            rule = "all accesses in place must stand in the loops that move the operand"
+            return Early(operand.name, place.access, rule)
+    return None
+
+
+def _reread(operand: Operand, places: list[_Place]) -> Early | None:
+    is_stored = False
+    for place in places:
+        if is_stored and isinstance(place.access, Load):
+            rule = "an operand must not be loaded after it is stored in place"
+            return Early(operand.name, place.access, rule)
+        is_stored |= isinstance(place.access, Store)
+    return None

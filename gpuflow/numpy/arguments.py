@@ -1,0 +1,85 @@
+"""Arguments as functions of many steps take them: arrays, known values and named choices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.errors import ConcretizationTypeError, check
+from gpuflow.core.aval import aval_of
+from gpuflow.core.trace import Tracer
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.promotion import check_arraylike
+
+
+def as_array(name: str, x: Any) -> Any:
+    """An argument as an array; TypeError for lists and other objects."""
+    check_arraylike(name, x)
+    return asarray(x)
+
+
+def as_arrays(name: str, *operands: Any) -> list[Any]:
+    """Arguments as arrays; TypeError for lists and other objects."""
+    check_arraylike(name, *operands)
+    return [asarray(x) for x in operands]
+
+
+def known(name: str, what: str, x: Any, mend: str) -> np.ndarray:
+    """The values of ``x`` where a shape depends on them.
+
+    Raises:
+        ConcretizationTypeError: they are known only while the program runs.
+    """
+    if isinstance(x, Tracer):
+        value = x.concrete()
+        check(
+            value is not None,
+            lambda: (
+                f"[{name}] {what} must be known while tracing, as the shape of the result depends "
+                f"on it; got a traced {aval_of(x)}. Fix: {mend}"
+            ),
+            ConcretizationTypeError,
+        )
+        x = value
+    return np.asarray(x)
+
+
+def known_int(name: str, what: str, value: Any) -> int:
+    """An argument that must be an int; TypeError if it is none, or known only at run time."""
+    if isinstance(value, Tracer) or not hasattr(value, "__index__"):
+        return int(known(name, what, value, f"pass {what} as a Python int.").item())
+    return as_index(value)
+
+
+def check_choice(name: str, what: str, value: Any, options: Sequence[str]) -> None:
+    """Raise ValueError unless ``value`` is one of ``options``."""
+    if isinstance(value, str) and value in options:
+        return
+    texts = [repr(option) for option in options]
+    listed = " or ".join(texts) if len(texts) == 2 else f"one of {', '.join(texts)}"
+    raise ValueError(
+        f"[{name}] {what} must be {listed}; got {value!r}. Fix: {what}={options[0]!r}."
+    )
+
+
+def check_not_in_place(name: str, inplace: bool, error: type[Exception] = ValueError) -> None:
+    """Raise where a function of NumPy that writes into its argument is not told otherwise."""
+    check(
+        not inplace,
+        lambda: (
+            f"[{name}] arrays are immutable, so inplace must be False; got {inplace}. "
+            f"Fix: y = jnp.{name}(..., inplace=False)."
+        ),
+        error,
+    )
+
+
+def tiled_to(values: Any, size: int) -> Any:
+    """The first ``size`` elements of a vector repeated endlessly."""
+    own = aval_of(values).shape[0]
+    if own < size:
+        values = asarray(values)[np.arange(size, dtype=np.int32) % own]
+    return values[:size]

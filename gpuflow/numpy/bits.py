@@ -1,0 +1,90 @@
+"""Bits in bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array, check_choice, known_int
+from gpuflow.numpy.logic import as_bool
+from gpuflow.numpy.promotion import convert
+from gpuflow.numpy.shaping import moveaxis, ravel
+
+_BYTE = np.dtype(np.uint8)
+
+
+def _places(bitorder: str, rank: int) -> np.ndarray:
+    """How far each of eight bits is shifted, along the last of ``rank`` axes."""
+    numbers = np.arange(8, dtype=np.uint8)
+    numbers = numbers[::-1] if bitorder == "big" else numbers
+    return numbers.reshape((1,) * (rank - 1) + (8,))
+
+
+def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
+    """Eight truth values in each byte.
+
+    Args:
+        a: array of integers or bools; what is not 0 is a bit.
+        axis: the axis to pack along; None: the raveled array.
+        bitorder: ``"big"``: the first value is the highest bit; ``"little"``: the lowest.
+
+    Raises:
+        TypeError: floats.
+        ValueError: another order.
+    """
+    x = as_array("packbits", a)
+    dtype = aval_of(x).dtype
+    check(
+        dtypes.is_integer(dtype) or dtypes.is_bool(dtype),
+        lambda: f"[packbits] the array must hold integers or bools; got {aval_of(x)}. Fix: x != 0.",
+    )
+    check_choice("packbits", "bitorder", bitorder, ("big", "little"))
+    x, place = (ravel(x), 0) if axis is None else (x, axis)
+    x = moveaxis(as_bool(x).astype(_BYTE), place, -1)
+    *lead, size = aval_of(x).shape
+    x = lax.pad(x, convert(0, _BYTE), [(0, 0, 0)] * len(lead) + [(0, -size % 8, 0)])
+    x = lax.reshape(x, (*lead, -(-size // 8), 8))
+    shifted = x << _places(bitorder, len(lead) + 2)
+    return moveaxis(lax.reduce_sum(shifted, (len(lead) + 1,)), -1, place)
+
+
+def unpackbits(
+    a: Any, axis: int | None = None, count: int | None = None, bitorder: str = "big"
+) -> Any:
+    """The bits of bytes, each as a byte of 0 or 1.
+
+    Args:
+        a: array of uint8.
+        axis: the axis to unpack along; None: the raveled array.
+        count: how many bits to return: cut off, or filled up with zeros.
+        bitorder: as for ``packbits``.
+
+    Raises:
+        TypeError: another dtype.
+        ValueError: another order.
+    """
+    x = as_array("unpackbits", a)
+    check(
+        aval_of(x).dtype == _BYTE,
+        lambda: f"[unpackbits] the array must hold uint8; got {aval_of(x)}. Fix: x.view('uint8').",
+    )
+    check_choice("unpackbits", "bitorder", bitorder, ("big", "little"))
+    x, place = (ravel(x), 0) if axis is None else (x, axis)
+    place = canonicalize_axis(place, aval_of(x).ndim, "unpackbits")
+    x = moveaxis(x, place, -1)
+    rank = aval_of(x).ndim + 1
+    bits = (lax.expand_dims(x, (rank - 1,)) >> _places(bitorder, rank)) & _BYTE.type(1)
+    *lead, size, _ = aval_of(bits).shape
+    bits = lax.reshape(bits, (*lead, size * 8))
+    if count is not None:
+        wanted = known_int("unpackbits", "count", count)
+        wanted = size * 8 + wanted if wanted < 0 else wanted
+        edges = [(0, 0, 0)] * len(lead) + [(0, wanted - size * 8, 0)]
+        bits = lax.pad(bits, convert(0, _BYTE), edges)
+    return moveaxis(bits, -1, place)

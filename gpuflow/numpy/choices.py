@@ -1,0 +1,159 @@
+"""Choosing between arrays, and elements of arrays, by conditions and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array, as_arrays, check_choice, known, known_int
+from gpuflow.numpy.logic import as_bool, clip, where
+from gpuflow.numpy.positions import nonzero
+from gpuflow.numpy.promotion import no_out, promote_dtypes, to_rank
+from gpuflow.numpy.shaping import broadcast_arrays, moveaxis, ravel
+from gpuflow.numpy.ufuncs import remainder
+
+
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+    """Elements of the first array whose condition holds.
+
+    Args:
+        condlist: arrays of conditions.
+        choicelist: as many arrays, all of which broadcast.
+        default: what to take where no condition holds.
+
+    Raises:
+        ValueError: no conditions, or another number of arrays.
+    """
+    check(
+        0 < len(condlist) == len(choicelist),
+        lambda: "[select] there must be as many choices as conditions, and at least one; got "
+        f"{len(choicelist)} and {len(condlist)}. Fix: default=... for the rest.",
+        ValueError,
+    )
+    conditions = [as_bool(c) for c in as_arrays("select", *condlist)]
+    operands = [*conditions, *promote_dtypes(*as_arrays("select", default, *choicelist))]
+    rank = max(aval_of(x).ndim for x in operands)
+    operands = [to_rank(x, rank) if aval_of(x).ndim else x for x in operands]
+    conditions, (out, *choices) = operands[: len(conditions)], operands[len(conditions) :]
+    for condition, choice in zip(reversed(conditions), reversed(choices), strict=True):
+        out = where(condition, choice, out)
+    return out
+
+
+def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
+    """Elements of the array whose number stands in ``a``.
+
+    Args:
+        a: integer array.
+        choices: arrays; all broadcast.
+        out: must be None.
+        mode: what to do with other numbers: ``"raise"`` (they must be known), ``"wrap"`` or
+            ``"clip"``.
+
+    Raises:
+        ValueError: elements that are not integers, other numbers, or another mode.
+        ConcretizationTypeError: traced numbers with ``mode="raise"``.
+    """
+    no_out("choose", out)
+    check_choice("choose", "mode", mode, ("raise", "wrap", "clip"))
+    which, *arrays = as_arrays("choose", a, *choices)
+    check(
+        dtypes.is_integer(aval_of(which).dtype),
+        lambda: f"[choose] a must hold integers; got {aval_of(which)}. Fix: a.astype(int).",
+        ValueError,
+    )
+    count = len(arrays)
+    if mode == "raise":
+        host = known("choose", "a", which, "mode='clip' or mode='wrap'.")
+        check(
+            bool(((host >= 0) & (host < count)).all()),
+            lambda: f"[choose] numbers must lie in [0, {count}); got some outside. "
+            "Fix: mode='clip'.",
+            ValueError,
+        )
+    elif mode == "clip":
+        which = clip(which, 0, count - 1)
+    else:
+        which = remainder(which, count)
+    arrays = promote_dtypes(*arrays)
+    arrays = [lax.convert_element_type(x, aval_of(x).dtype) for x in arrays]
+    which, *arrays = broadcast_arrays(which, *arrays)
+    result = arrays[0]
+    for k in range(1, count):
+        result = where(which == k, arrays[k], result)
+    return result
+
+
+def compress(
+    condition: Any, a: Any, axis: int | None = None, *, size: int | None = None,
+    fill_value: Any = 0, out: None = None,
+) -> Any:  # fmt: skip
+    """The slices along an axis whose condition holds.
+
+    Args:
+        condition: vector of conditions; missing ones do not hold.
+        a: array.
+        axis: None: of the raveled array.
+        size: how many slices to return, for use under jit.
+        fill_value: what to fill up with.
+        out: must be None.
+
+    Raises:
+        ValueError: conditions of another rank, or that hold beyond the end; another size.
+        ConcretizationTypeError: traced conditions without ``size``.
+    """
+    no_out("compress", out)
+    return _compress("compress", condition, a, axis, size, fill_value)
+
+
+def _compress(
+    name: str, condition: Any, a: Any, axis: int | None, size: int | None, fill_value: Any
+) -> Any:
+    mask, x, fill = as_arrays(name, condition, a, fill_value)
+    mask = as_bool(mask)
+    check(
+        aval_of(mask).ndim == 1,
+        lambda: f"[{name}] condition must be a vector; got {aval_of(mask)}. Fix: jnp.ravel(c).",
+        ValueError,
+    )
+    x, place = (ravel(x), 0) if axis is None else (moveaxis(x, axis, 0), axis)
+    length = aval_of(x).shape[0]
+    mask, extra = mask[:length], mask[length:]
+    x = x[: aval_of(mask).shape[0]]
+    if size is None:
+        mend = f"jnp.{name}(..., size=...)."
+        check(
+            not aval_of(extra).size or not known(name, "the condition", extra, mend).any(),
+            lambda: f"[{name}] conditions beyond {length} elements must not hold; got one. "
+            "Fix: cut them off.",
+            ValueError,
+        )
+        return moveaxis(x[known(name, "the condition", mask, mend)], 0, place)
+    count = known_int(name, "size", size)
+    check(
+        0 <= count <= length,
+        lambda: f"[{name}] size must lie in [0, {length}]; got {count}. Fix: size={length}.",
+        ValueError,
+    )
+    total = aval_of(mask).shape[0]
+    rows = nonzero(mask, size=min(count, total), fill_value=total)[0]
+    real = lax.expand_dims(rows < total, range(1, aval_of(x).ndim))
+    chosen = where(real, x[rows], lax.convert_element_type(fill, aval_of(x).dtype))
+    return moveaxis(chosen, 0, place)
+
+
+def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Any:
+    """The elements whose condition holds, as a vector.
+
+    Args:
+        condition: array of conditions.
+        arr: array of as many elements.
+        size: how many elements to return, for use under jit.
+        fill_value: what to fill up with.
+    """
+    mask, x = ravel(as_array("extract", condition)), ravel(as_array("extract", arr))
+    return _compress("extract", mask, x, None, size, fill_value)

@@ -1,0 +1,78 @@
+"""Convolution and correlation of vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuflow import lax
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_arrays, check_choice
+from gpuflow.numpy.elementary import conj
+from gpuflow.numpy.promotion import promote_dtypes, promote_dtypes_inexact
+
+_MODES = ("full", "same", "valid")
+
+
+def convolve(
+    a: Any, v: Any, mode: str = "full", *, precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:  # fmt: skip
+    """The convolution of two vectors.
+
+    Args:
+        a, v: vectors; they may change places.
+        mode: ``"full"``: wherever they overlap; ``"same"``: as many as the longer one has;
+            ``"valid"``: where one lies inside of the other.
+        precision: of the products, as for ``lax.dot``.
+        preferred_element_type: the dtype to add in.
+
+    Returns:
+        A vector of floats.
+
+    Raises:
+        ValueError: no vectors, empty ones, or another mode.
+    """
+    a, v = _vectors("convolve", a, v, mode, preferred_element_type)
+    if aval_of(a).size < aval_of(v).size:
+        a, v = v, a
+    return _slide(a, lax.rev(v, (0,)), mode, precision, preferred_element_type)
+
+
+def correlate(
+    a: Any, v: Any, mode: str = "valid", *, precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Any:  # fmt: skip
+    """The correlation of two vectors, the second one conjugated; arguments as for ``convolve``."""
+    a, v = _vectors("correlate", a, v, mode, preferred_element_type)
+    v = conj(v)
+    if aval_of(a).size < aval_of(v).size:
+        return lax.rev(_slide(v, a, mode, precision, preferred_element_type), (0,))
+    return _slide(a, v, mode, precision, preferred_element_type)
+
+
+def _vectors(name: str, a: Any, v: Any, mode: str, element_type: Any) -> list[Any]:
+    check_choice(name, "mode", mode, _MODES)
+    operands = as_arrays(name, a, v)
+    avals = [aval_of(x) for x in operands]
+    check(
+        all(aval.ndim == 1 and aval.size for aval in avals),
+        lambda: f"[{name}] operands must be vectors with elements; got {avals[0]} and {avals[1]}. "
+        "Fix: gpuflow.vmap for more axes.",
+        ValueError,
+    )
+    return (promote_dtypes_inexact if element_type is None else promote_dtypes)(*operands)
+
+
+def _slide(x: Any, kernel: Any, mode: str, precision: Any, element_type: Any) -> Any:
+    """The products of a kernel with the elements under it, added up, at each of its places."""
+    width = aval_of(kernel).shape[0]
+    edges = {
+        "valid": (0, 0), "same": (width // 2, width - width // 2 - 1),
+        "full": (width - 1, width - 1),
+    }  # fmt: skip
+    out = lax.conv_general_dilated(
+        x[None, None], kernel[None, None], (1,), [edges[mode]], precision=precision,
+        preferred_element_type=element_type,
+    )  # fmt: skip
+    return out[0, 0]

@@ -1,0 +1,186 @@
+"""Weighted means, covariances and correlations."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axes
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array, as_arrays
+from gpuflow.numpy.contractions import matmul
+from gpuflow.numpy.elementary import conj, imag, real, sqrt
+from gpuflow.numpy.joining import concatenate
+from gpuflow.numpy.logic import clip
+from gpuflow.numpy.matrices import diagonal
+from gpuflow.numpy.promotion import convert, promote_dtypes_inexact, user_dtype
+from gpuflow.numpy.reductions import sum as sum_of
+from gpuflow.numpy.shaping import Axes, atleast_2d, broadcast_to, squeeze
+from gpuflow.numpy.statistics import mean
+from gpuflow.numpy.ufuncs import abs as absolute
+from gpuflow.numpy.ufuncs import divide
+
+
+def average(
+    a: Any, axis: Axes = None, weights: Any = None, returned: bool = False, keepdims: bool = False
+) -> Any:
+    """The mean over axes, weighted.
+
+    Args:
+        a: array.
+        axis: an axis, a tuple of axes, or None for all.
+        weights: in the shape of ``a`` or of the axes; None: all are 1.
+        returned: whether to return the sum of weights too.
+        keepdims: keep the axes, with size 1.
+
+    Raises:
+        ValueError: weights of another shape.
+    """
+    if weights is None:
+        (a,) = promote_dtypes_inexact(as_array("average", a))
+        axes = canonicalize_axes(axis, aval_of(a).ndim, "average")
+        out = mean(a, axis, keepdims=keepdims)
+        total = lax.full((), prod(aval_of(a).shape[d] for d in axes), aval_of(out).dtype)
+    else:
+        a, weights = promote_dtypes_inexact(*as_arrays("average", a, weights))
+        weights = _in_rank_of(a, weights, axis)
+        total = sum_of(weights, axis, keepdims=keepdims)
+        out = divide(sum_of(a * weights, axis, keepdims=keepdims), total)
+    return (out, broadcast_to(total, aval_of(out).shape)) if returned else out
+
+
+def _in_rank_of(a: Any, weights: Any, axis: Axes) -> Any:
+    """Weights that broadcast with the array."""
+    shape, own = aval_of(a).shape, aval_of(weights).shape
+    if shape == own:
+        return weights
+    given: list[Any] = list(axis) if isinstance(axis, (tuple, list)) else [axis]
+    check(
+        axis is not None and own == tuple(shape[d] for d in given),
+        lambda: f"[average] weights must have the shape of the array, or of its axes {axis}; got "
+        f"{own} for {shape}. Fix: jnp.broadcast_to(weights, x.shape).",
+        ValueError,
+    )
+    places = [d % len(shape) for d in given]
+    weights = lax.transpose(weights, [int(k) for k in np.argsort(places)])
+    sizes = [n if d in places else 1 for d, n in enumerate(shape)]
+    return lax.broadcast_in_dim(weights, sizes, sorted(places))
+
+
+def cov(
+    m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None,
+    fweights: Any = None, aweights: Any = None, dtype: Any = None,
+) -> Any:  # fmt: skip
+    """The covariance matrix of variables.
+
+    Args:
+        m: matrix with a row for each variable, or a vector of one.
+        y: more variables, likewise.
+        rowvar: False: each column is a variable.
+        bias: whether to divide by the number of observations rather than by one less.
+        ddof: what to take from that number, in place of ``bias``.
+        fweights: how often each observation was made, integers.
+        aweights: how much each observation counts.
+        dtype: a float or complex dtype.
+
+    Raises:
+        ValueError: more than two axes, or another dtype.
+        RuntimeError: weights of another shape.
+        TypeError: ``fweights`` that are no integers.
+    """
+    operands = promote_dtypes_inexact(*as_arrays("cov", *([m] if y is None else [m, y])))
+    check(
+        all(aval_of(x).ndim <= 2 for x in operands),
+        lambda: "[cov] variables must be rows of a matrix; got "
+        f"{', '.join(str(aval_of(x)) for x in operands)}. Fix: jnp.reshape.",
+        ValueError,
+    )
+    wanted = _float_dtype("cov", dtype)
+    x = atleast_2d(operands[0])
+    if not rowvar and aval_of(operands[0]).ndim != 1:
+        x = x.T
+    if not aval_of(x).shape[0]:
+        return lax.full((0, 0), 0, dtypes.default_float())
+    if y is not None:
+        other = atleast_2d(operands[1])
+        if not rowvar and aval_of(other).shape[0] != 1:
+            other = other.T
+        x = concatenate([x, other], 0)
+    variables, count = aval_of(x).shape
+    if not count:
+        return lax.full((variables, variables) if variables > 1 else (), np.nan, aval_of(x).dtype)
+    x = x if wanted is None else convert(x, wanted)
+    less = (0 if bias else 1) if ddof is None else ddof
+    frequency, importance = _weights(fweights, aweights, count)
+    weights = frequency if importance is None else importance
+    if importance is not None and frequency is not None:
+        weights = frequency * importance
+    if weights is not None and wanted is not None:
+        weights = convert(weights, wanted)
+    center, total = average(x, 1, weights, returned=True)
+    total = total[0]
+    if weights is None:
+        divisor = count - less
+    elif less == 0:
+        divisor = total
+    elif importance is None:
+        divisor = total - less
+    else:
+        divisor = total - less * sum_of(weights * importance) / total
+    x = x - center[:, None]
+    weighted = x if weights is None else x * weights[None]
+    return squeeze(divide(matmul(x, conj(weighted.T)), divisor))
+
+
+def _float_dtype(name: str, dtype: Any) -> Any:
+    wanted = None if dtype is None else user_dtype(dtype, name)
+    check(
+        wanted is None or dtypes.is_inexact(wanted),
+        lambda: f"[{name}] dtype must be a float or complex dtype; got {wanted}. "
+        "Fix: dtype=jnp.float32.",
+        ValueError,
+    )
+    return wanted
+
+
+def _weights(fweights: Any, aweights: Any, count: int) -> list[Any]:
+    out: list[Any] = []
+    for name, given in (("fweights", fweights), ("aweights", aweights)):
+        if given is None:
+            out.append(None)
+            continue
+        values = as_array("cov", given)
+        check(
+            aval_of(values).shape == (count,),
+            lambda name=name, values=values: (
+                f"[cov] {name} must be a vector of {count}; got {aval_of(values)}. "
+                "Fix: one weight for each observation."
+            ),
+            RuntimeError,
+        )
+        check(
+            name == "aweights" or dtypes.is_integer(aval_of(values).dtype),
+            lambda values=values: f"[cov] fweights must be integers; got {aval_of(values)}. "
+            "Fix: aweights.",
+        )
+        out.append(absolute(values))
+    return out
+
+
+def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Any:
+    """The correlation coefficients of variables; arguments as for ``cov``."""
+    _float_dtype("corrcoef", dtype)
+    c = cov(x, y, rowvar, dtype=dtype)
+    if not aval_of(c).ndim:
+        return divide(c, c)
+    deviation = convert(sqrt(real(diagonal(c))), aval_of(c).dtype)
+    c = c / deviation[:, None] / deviation[None]
+    part = clip(real(c), -1, 1)
+    if not dtypes.is_complex(aval_of(c).dtype):
+        return part
+    return lax.complex(part, clip(imag(c), -1, 1))

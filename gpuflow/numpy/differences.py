@@ -1,0 +1,298 @@
+"""Differences, numerical derivatives and integrals, and interpolation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array, as_arrays, known_int
+from gpuflow.numpy.joining import concatenate
+from gpuflow.numpy.logic import clip, where
+from gpuflow.numpy.promotion import convert, promote_dtypes, promote_dtypes_inexact, to_rank
+from gpuflow.numpy.reductions import sum as sum_of
+from gpuflow.numpy.searching import searchsorted
+from gpuflow.numpy.shaping import Axes, broadcast_to, moveaxis, ravel
+from gpuflow.numpy.sorting import cumsum
+from gpuflow.numpy.ufuncs import abs as absolute
+from gpuflow.numpy.ufuncs import remainder, subtract
+
+
+def _steps(x: Any, axis: int) -> Any:
+    """Each element minus the one before."""
+    size = aval_of(x).shape[axis]
+    after = lax.slice_in_dim(x, min(size, 1), size, axis=axis)
+    before = lax.slice_in_dim(x, 0, max(size - 1, 0), axis=axis)
+    if dtypes.is_bool(aval_of(x).dtype):
+        return lax.ne(after, before)
+    return lax.sub(after, before)
+
+
+def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    """The differences of neighbors, ``n`` times.
+
+    Args:
+        a: array; of bools: whether neighbors differ.
+        n: how often.
+        axis: the axis of neighbors.
+        prepend, append: what to put before and after, arrays or one number.
+
+    Raises:
+        ValueError: a negative ``n``, or an array of rank 0.
+    """
+    x, count = as_array("diff", a), known_int("diff", "n", n)
+    check(
+        count >= 0,
+        lambda: f"[diff] n must not be negative; got {count}. Fix: n=1.",
+        ValueError,
+    )
+    if count == 0:
+        return x
+    check(
+        aval_of(x).ndim > 0,
+        lambda: f"[diff] the array must have an axis; got {aval_of(x)}. Fix: jnp.atleast_1d(x).",
+        ValueError,
+    )
+    here = canonicalize_axis(axis, aval_of(x).ndim, "diff")
+    edge = [1 if d == here else size for d, size in enumerate(aval_of(x).shape)]
+    parts = []
+    for part in (prepend, x, append):
+        if part is None:
+            continue
+        part = as_array("diff", part)
+        parts.append(part if aval_of(part).ndim else broadcast_to(part, edge))
+    x = concatenate(parts, here) if len(parts) > 1 else x
+    for _ in range(count):
+        x = _steps(x, here)
+    return x
+
+
+def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
+    """The differences of neighbors in the raveled array, between ``to_begin`` and ``to_end``."""
+    x = ravel(as_array("ediff1d", ary))
+    dtype = aval_of(x).dtype
+    parts = [_steps(x, 0)]
+    if to_begin is not None:
+        parts.insert(0, ravel(lax.convert_element_type(as_array("ediff1d", to_begin), dtype)))
+    if to_end is not None:
+        parts.append(ravel(lax.convert_element_type(as_array("ediff1d", to_end), dtype)))
+    return concatenate(parts) if len(parts) > 1 else parts[0]
+
+
+# --- derivatives and integrals -------------------------------------------------------------
+
+
+def gradient(f: Any, *varargs: Any, axis: Axes = None, edge_order: int | None = None) -> Any:
+    """Numerical derivatives: central differences inside, one-sided ones at the edges.
+
+    Args:
+        f: array of values.
+        varargs: distances between the values, or their places: none, one for all axes, or one for
+            each.
+        axis: along which axes; None: all.
+        edge_order: must be None.
+
+    Returns:
+        An array, or a list with one for each axis.
+
+    Raises:
+        NotImplementedError: ``edge_order``.
+        ValueError: fewer than two values along an axis, or places of another shape.
+        TypeError: another number of distances.
+    """
+    check(
+        edge_order is None,
+        lambda: f"[gradient] edge_order must be None; got {edge_order}. Fix: leave it out.",
+        NotImplementedError,
+    )
+    x, *spacing = promote_dtypes_inexact(*as_arrays("gradient", f, *varargs))
+    shape = aval_of(x).shape
+    axes = _in_given_order(axis, len(shape))
+    if not axes:
+        return []
+    check(
+        min(shape[d] for d in axes) >= 2,
+        lambda: f"[gradient] there must be two values along each axis; got shape {shape} and axes "
+        f"{axes}. Fix: axis=...",
+        ValueError,
+    )
+    check(
+        len(spacing) in (0, 1, len(axes)),
+        lambda: f"[gradient] there must be no distance, one, or one for each of {len(axes)} axes; "
+        f"got {len(spacing)}. Fix: name the axis.",
+    )
+    if len(spacing) < len(axes):
+        spacing = (spacing or [convert(1, aval_of(x).dtype)]) * len(axes)
+    out = [_slope(x, h, d) for h, d in zip(spacing, axes, strict=True)]
+    return out[0] if len(out) == 1 else out
+
+
+def _in_given_order(axis: Axes, rank: int) -> list[int]:
+    if axis is None:
+        return list(range(rank))
+    given: list[Any] = list(axis) if isinstance(axis, (tuple, list)) else [axis]
+    return [canonicalize_axis(d, rank, "gradient") for d in given]
+
+
+def _slope(x: Any, h: Any, axis: int) -> Any:
+    def part(array: Any, start: int | None, stop: int | None) -> Any:
+        return lax.slice_in_dim(array, start, stop, axis=axis)
+
+    steps = _steps(x, axis)
+    first, last = part(steps, 0, 1), part(steps, -1, None)
+    check(
+        aval_of(h).ndim == 0 or aval_of(h).shape == (aval_of(x).shape[axis],),
+        lambda: f"[gradient] places must be a vector of {aval_of(x).shape[axis]}, or a distance a "
+        f"number; got {aval_of(h)}. Fix: one place for each value.",
+        ValueError,
+    )
+    if aval_of(h).ndim == 0:
+        inner = (part(x, 2, None) - part(x, None, -2)) * 0.5 / h
+        return concatenate([first / h, inner, last / h], axis)
+    places = lax.expand_dims(h, [d for d in range(aval_of(x).ndim) if d != axis])
+    widths = _steps(places, axis)
+    before, after = part(widths, 0, -1), part(widths, 1, None)
+    # The parabola through three places (Fornberg 1988, weights of the first derivative).
+    left = -after / (before * (before + after))
+    middle = (after - before) / (before * after)
+    right = before / (after * (before + after))
+    inner = left * part(x, 0, -2) + middle * part(x, 1, -1) + right * part(x, 2, None)
+    first, last = first / part(widths, 0, 1), last / part(widths, -1, None)
+    return concatenate([first, inner, last], axis)
+
+
+def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+    """The integral along an axis by the trapezoidal rule.
+
+    Args:
+        y: values.
+        x: their places; None: ``dx`` apart.
+        dx: distances, a number or an array.
+        axis: the axis to integrate along.
+    """
+    if x is None:
+        (y,) = promote_dtypes_inexact(as_array("trapezoid", y))
+        widths = as_array("trapezoid", dx)
+        if aval_of(widths).ndim:
+            widths = lax.expand_dims(widths, range(aval_of(y).ndim - aval_of(widths).ndim))
+            widths = moveaxis(widths, axis, -1)
+    else:
+        y, x = promote_dtypes_inexact(*as_arrays("trapezoid", y, x))
+        widths = _steps(x, 0) if aval_of(x).ndim == 1 else moveaxis(diff(x, axis=axis), axis, -1)
+    y = moveaxis(y, axis, -1)
+    if aval_of(widths).ndim == 0 or aval_of(widths).shape[-1] == 1:
+        width = widths if aval_of(widths).ndim == 0 else widths[..., 0]
+        return width * (sum_of(y, -1) - 0.5 * (y[..., 0] + y[..., -1]))
+    widths = to_rank(widths, aval_of(y).ndim)
+    return 0.5 * sum_of(widths * (y[..., 1:] + y[..., :-1]), -1)
+
+
+def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi) -> Any:
+    """Angles without jumps: neighbors come to differ by less than half a period.
+
+    Args:
+        p: array of angles.
+        discont: which differences count as jumps, by default half a period.
+        axis: the axis of neighbors.
+        period: what angles repeat after.
+
+    Raises:
+        ValueError: complex numbers.
+    """
+    p, period = promote_dtypes(*as_arrays("unwrap", p, period))
+    dtype = aval_of(p).dtype
+    check(
+        not dtypes.is_complex(dtype),
+        lambda: f"[unwrap] angles must be real; got {aval_of(p)}. Fix: jnp.angle(x).",
+        ValueError,
+    )
+    here = canonicalize_axis(axis, aval_of(p).ndim, "unwrap")
+    if not aval_of(p).shape[here]:
+        return p
+    half = period // 2 if dtypes.is_integer(dtype) else period / 2
+    limit = period / 2 if discont is None else discont
+    steps = _steps(p, here)
+    wrapped = remainder(steps + half, period) - half
+    wrapped = where((wrapped == -half) & (steps > 0), half, wrapped)
+    change = where(absolute(steps) < limit, 0, wrapped - steps)
+    rest = lax.slice_in_dim(p, 1, None, axis=here) + cumsum(change, here)
+    return concatenate([lax.slice_in_dim(p, 0, 1, axis=here), rest], here)
+
+
+# --- interpolation -------------------------------------------------------------------------
+
+
+def interp(
+    x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None
+) -> Any:
+    """The piecewise linear function through points.
+
+    Args:
+        x: where to evaluate.
+        xp: vector of places in ascending order.
+        fp: vector of values there.
+        left: the value before the first place: a number or ``"extrapolate"``; by default
+            ``fp[0]``.
+        right: the value after the last place, likewise.
+        period: of ``x``, where the function repeats; ``left`` and ``right`` then mean nothing.
+
+    Raises:
+        ValueError: points of another shape, complex places, or another text.
+    """
+    x, xp, fp = as_arrays("interp", x, xp, fp)
+    check(
+        aval_of(xp).ndim == 1 and aval_of(xp).shape == aval_of(fp).shape,
+        lambda: f"[interp] xp and fp must be vectors of one size; got {aval_of(xp)} and "
+        f"{aval_of(fp)}. Fix: gpuflow.vmap for several functions.",
+        ValueError,
+    )
+    for name, value in (("left", left), ("right", right)):
+        check(
+            not isinstance(value, str) or value == "extrapolate",
+            lambda name=name, value=value: (
+                f"[interp] {name} must be a number or 'extrapolate'; got {value!r}. "
+                f"Fix: {name}='extrapolate'."
+            ),
+            ValueError,
+        )
+    x, xp = promote_dtypes_inexact(x, xp)
+    (fp,) = promote_dtypes_inexact(fp)
+    check(
+        not dtypes.is_complex(aval_of(x).dtype),
+        lambda: f"[interp] places must be real; got {aval_of(x)}. Fix: x.real.",
+        ValueError,
+    )
+    if period is not None:
+        x, xp, fp = _periodic(x, xp, fp, period)
+    last = aval_of(xp).shape[0] - 1
+    after = clip(searchsorted(xp, x, "right"), 1, last)
+    x0, x1, f0, f1 = xp[after - 1], xp[after], fp[after - 1], fp[after]
+    width = x1 - x0
+    # Places that coincide, up to the spacing of numbers around eps.
+    flat = absolute(width) <= np.spacing(np.finfo(np.float32).eps if width.dtype.itemsize < 8
+                                         else np.finfo(np.float64).eps)  # fmt: skip
+    out = where(flat, f0, f0 + (x - x0) / where(flat, 1, width) * (f1 - f0))
+    if period is None and not isinstance(left, str):
+        out = where(x < xp[0], fp[0] if left is None else left, out)
+    if period is None and not isinstance(right, str):
+        out = where(x > xp[-1], fp[-1] if right is None else right, out)
+    return out
+
+
+def _periodic(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, Any]:
+    """Places within one period in order, with one more point on both sides."""
+    period = absolute(as_array("interp", period))
+    check(
+        aval_of(period).ndim == 0,
+        lambda: f"[interp] period must be a number; got {aval_of(period)}. Fix: gpuflow.vmap.",
+        ValueError,
+    )
+    x, xp = remainder(x, period), remainder(xp, period)
+    xp, fp = lax.sort_key_val(xp, fp, 0, True)
+    xp = concatenate([subtract(xp[-1:], period), xp, xp[:1] + period])
+    return x, xp, concatenate([fp[-1:], fp, fp[:1]])

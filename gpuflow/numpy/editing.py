@@ -1,0 +1,181 @@
+"""Values put in place of others: the functions that write in NumPy.
+
+Here they return new arrays, and want to be told so: ``inplace=False``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import (
+    as_arrays,
+    check_not_in_place,
+    tiled_to,
+)
+from gpuflow.numpy.logic import clip, where
+from gpuflow.numpy.promotion import convert
+from gpuflow.numpy.shaping import broadcast_to, ravel, reshape
+from gpuflow.numpy.ufuncs import remainder
+
+
+def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = True) -> Any:
+    """The array with ``v`` at positions in its raveled form.
+
+    Args:
+        a: array.
+        ind: integer positions.
+        v: values; they repeat if there are fewer than positions.
+        mode: None: positions outside are left out; ``"clip"``: the nearest; ``"wrap"``: modulo.
+        inplace: must be False.
+
+    Raises:
+        ValueError: ``inplace=True``, or another mode.
+        NotImplementedError: ``mode="raise"``.
+    """
+    check_not_in_place("put", inplace)
+    x, places, values = as_arrays("put", a, ind, v)
+    check(
+        mode != "raise",
+        lambda: "[put] mode 'raise' needs known positions; got 'raise'. Fix: mode='clip'.",
+        NotImplementedError,
+    )
+    check(
+        mode in (None, "clip", "wrap"),
+        lambda: f"[put] mode must be None, 'clip' or 'wrap'; got {mode!r}. Fix: mode='clip'.",
+        ValueError,
+    )
+    places, values = ravel(places), ravel(values)
+    size = aval_of(x).size
+    if not size or not aval_of(places).size or not aval_of(values).size:
+        return x
+    if mode == "clip":
+        places = clip(places, 0, size - 1)
+    elif mode == "wrap":
+        places = remainder(places, size)
+    flat = ravel(x).at[places].set(tiled_to(values, aval_of(places).size), mode="drop")
+    return reshape(flat, aval_of(x).shape)
+
+
+def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
+    """The array with the next of ``vals`` wherever ``mask`` holds; they repeat.
+
+    Args:
+        arr: array.
+        mask: array of as many elements.
+        vals: values.
+        inplace: must be False.
+
+    Raises:
+        ValueError: ``inplace=True``, sizes that differ, or no values.
+    """
+    check_not_in_place("place", inplace)
+    x, mask, values = as_arrays("place", arr, mask, vals)
+    check(
+        aval_of(x).size == aval_of(mask).size,
+        lambda: f"[place] the mask must have as many elements; got {aval_of(mask)} for "
+        f"{aval_of(x)}. Fix: jnp.broadcast_to(mask, x.shape).",
+        ValueError,
+    )
+    check(
+        aval_of(values).size > 0,
+        lambda: f"[place] there must be values; got {aval_of(values)}. Fix: pass a number.",
+        ValueError,
+    )
+    if not aval_of(x).size:
+        return x
+    mask = ravel(mask).astype(bool)
+    rank = lax.sub(lax.cumsum(mask.astype(int), 0), convert(1, dtypes.default_int()))
+    values = lax.convert_element_type(ravel(values), aval_of(x).dtype)
+    chosen = values[remainder(rank, aval_of(values).size)]
+    return reshape(where(mask, chosen, ravel(x)), aval_of(x).shape)
+
+
+def put_along_axis(
+    arr: Any, indices: Any, values: Any, axis: int | None, inplace: bool = True, *,
+    mode: str | None = None,
+) -> Any:  # fmt: skip
+    """The array with values at one position for each element of ``indices``, along ``axis``.
+
+    Args:
+        arr: array.
+        indices: integer array of the same rank; other axes broadcast.
+        values: what broadcasts to the shape of ``indices``.
+        axis: the axis that is indexed; None: of the raveled array.
+        inplace: must be False.
+        mode: of positions outside, as for ``x.at``.
+
+    Raises:
+        ValueError: ``inplace=True``, or shapes that do not fit.
+    """
+    check_not_in_place("put_along_axis", inplace)
+    x, indices, values = as_arrays("put_along_axis", arr, indices, values)
+    shape = aval_of(x).shape
+    if axis is None:
+        x, axis = ravel(x), 0
+    rank = aval_of(x).ndim
+    check(
+        rank == aval_of(indices).ndim,
+        lambda: f"[put_along_axis] indices must have the array's rank; got {aval_of(indices)} for "
+        f"rank {rank}. Fix: jnp.expand_dims(indices, axis).",
+        ValueError,
+    )
+    here = canonicalize_axis(axis, rank, "put_along_axis")
+    values = broadcast_to(values, aval_of(indices).shape)
+    index = [
+        indices if d == here else _along(n, d, rank, aval_of(indices).shape[d])
+        for d, n in enumerate(aval_of(x).shape)
+    ]
+    return reshape(x.at[tuple(index)].set(values, mode=mode), shape)
+
+
+def _along(size: int, d: int, rank: int, own: int) -> Any:
+    """Positions 0, 1, ... along axis ``d``; where the indices broadcast, all of them."""
+    count = size if own == 1 else own
+    return lax.iota(np.int32, [count if k == d else 1 for k in range(rank)], d)
+
+
+def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Any:
+    """The array with ``val`` where all positions are equal.
+
+    Args:
+        a: array of rank 2, or of more axes of one size.
+        val: a number, or values that repeat.
+        wrap: must be False.
+        inplace: must be False.
+
+    Raises:
+        NotImplementedError: ``inplace=True`` or ``wrap=True``.
+        ValueError: another shape.
+    """
+    check_not_in_place("fill_diagonal", inplace, NotImplementedError)
+    check(
+        not wrap,
+        lambda: "[fill_diagonal] wrap must be False; got True. Fix: fill the blocks separately.",
+        NotImplementedError,
+    )
+    x, values = as_arrays("fill_diagonal", a, val)
+    shape: Any = aval_of(x).shape
+    check(
+        len(shape) == 2 or (len(shape) > 2 and len(set(shape)) == 1),
+        lambda: f"[fill_diagonal] the array must be a matrix, or have axes of one size; got "
+        f"{aval_of(x)}. Fix: gpuflow.vmap for batches of matrices.",
+        ValueError,
+    )
+    rows: list[Any] = [lax.iota(np.int32, shape, d) for d in range(len(shape))]
+    on_diagonal = rows[0] == rows[1]
+    for row in rows[2:]:
+        on_diagonal = on_diagonal & (rows[0] == row)
+    values = lax.convert_element_type(values, aval_of(x).dtype)
+    if aval_of(values).ndim:
+        count = min(shape)
+        line = tiled_to(ravel(values), count)
+        line = lax.pad(line, convert(0, aval_of(x).dtype), [(0, shape[0] - count, 0)])
+        values = lax.broadcast_in_dim(line, shape, (0,))
+    return where(on_diagonal, values, x)

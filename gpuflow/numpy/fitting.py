@@ -1,0 +1,102 @@
+"""Fitting polynomials to data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+
+from gpuflow import lax
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array, as_arrays, known_int
+from gpuflow.numpy.contractions import matmul, outer
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.elementary import sqrt
+from gpuflow.numpy.least_squares import lstsq
+from gpuflow.numpy.matrices import vander
+from gpuflow.numpy.promotion import promote_dtypes_inexact
+from gpuflow.numpy.shaping import atleast_1d, expand_dims
+from gpuflow.numpy.solvers import inv
+
+
+def polyfit(
+    x: Any, y: Any, deg: int, rcond: float | None = None, full: bool = False, w: Any = None,
+    cov: Any = False,
+) -> Any:  # fmt: skip
+    """The polynomial of least squares through points.
+
+    Args:
+        x: vector of places.
+        y: vector of values, or a matrix with a column for each polynomial.
+        deg: degree.
+        rcond: singular values below this part of the largest one count as 0.
+        full: whether to return residuals, rank, singular values and ``rcond`` too.
+        w: vector of weights of the distances, which are squared with them.
+        cov: whether to return the covariance matrix too; ``"unscaled"``: for known errors.
+
+    Returns:
+        Coefficients, the highest power first; with ``full`` or ``cov`` a tuple.
+
+    Raises:
+        TypeError: shapes that do not fit.
+        ValueError: a negative degree, or too few points for a covariance.
+    """
+    order = known_int("polyfit", "deg", deg) + 1
+    x, y = as_arrays("polyfit", x, y)
+    avals = aval_of(x), aval_of(y)
+    check(
+        order > 0,
+        lambda: f"[polyfit] deg must not be negative; got {deg}. Fix: deg=1.",
+        ValueError,
+    )
+    check(
+        avals[0].ndim == 1 and avals[0].size > 0 and avals[1].ndim in (1, 2)
+        and avals[1].shape[0] == avals[0].shape[0],
+        lambda: (
+            "[polyfit] x must be a vector, and y a vector or matrix of the same length; got "
+            f"{avals[0]} and {avals[1]}. Fix: jnp.ravel."
+        ),
+    )
+    (x,) = promote_dtypes_inexact(x)
+    if rcond is None:
+        rcond = avals[0].size * float(ml_dtypes.finfo(aval_of(x).dtype).eps)
+    left, right = vander(x, order), promote_dtypes_inexact(y)[0]
+    if w is not None:
+        left, right = _weighted(left, right, as_array("polyfit", w))
+    scale = sqrt(lax.reduce_sum(left * left, (0,)))
+    left = left / scale[None]
+    found, residuals, rank, singular = lstsq(left, right, rcond)
+    found = (found.T / (scale[None] if aval_of(found).ndim == 2 else scale)).T
+    if full:
+        return found, residuals, rank, singular, asarray(rcond)
+    return (found, _covariance(left, scale, right, residuals, order, cov)) if cov else found
+
+
+def _weighted(left: Any, right: Any, w: Any) -> tuple[Any, Any]:
+    check(
+        aval_of(w).shape == aval_of(left).shape[:1],
+        lambda: f"[polyfit] w must hold one weight for each point; got {aval_of(w)} for "
+        f"{aval_of(left).shape[0]} points. Fix: jnp.broadcast_to(w, x.shape).",
+    )
+    (w,) = promote_dtypes_inexact(w)
+    return left * w[:, None], right * (w[:, None] if aval_of(right).ndim == 2 else w)
+
+
+def _covariance(left: Any, scale: Any, right: Any, residuals: Any, order: int, cov: Any) -> Any:
+    base = inv(matmul(left.T, left)) / outer(scale, scale)
+    points = aval_of(left).shape[0]
+    if isinstance(cov, str) and cov == "unscaled":
+        factor = asarray(1.0)
+    else:
+        check(
+            points > order,
+            lambda: f"[polyfit] a covariance needs more than {order} points; got {points}. "
+            "Fix: cov='unscaled'.",
+            ValueError,
+        )
+        factor = residuals / (points - order)
+    factor = atleast_1d(factor)
+    if aval_of(right).ndim == 1:
+        return base * factor[None]
+    return expand_dims(base, 2) * factor[None, None]

@@ -1,0 +1,281 @@
+"""Signs, exponents, fractions and bits of numbers, and functions built on them, elementwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.control.custom_rules import custom_jvp
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array, as_arrays
+from gpuflow.numpy.elementary import broadcastlike, ceil, floor, imag, real
+from gpuflow.numpy.logic import greater, isinf, isnan, less, where
+from gpuflow.numpy.promotion import (
+    convert,
+    like,
+    no_out,
+    promote_args,
+    promote_args_inexact,
+    promote_dtypes_inexact,
+    promote_shapes,
+)
+from gpuflow.numpy.ufuncs import make_binary
+from gpuflow.ops.selection import where as select_where
+
+_BITS = {2: np.dtype(np.int16), 4: np.dtype(np.int32), 8: np.dtype(np.int64)}
+
+
+def _real_only(name: str, x: Any, error: type[Exception] = TypeError) -> None:
+    check(
+        not dtypes.is_complex(aval_of(x).dtype),
+        lambda: f"[{name}] operands must be real; got {aval_of(x)}. Fix: use x.real and x.imag.",
+        error,
+    )
+
+
+# --- signs ---------------------------------------------------------------------------------
+
+
+def signbit(x: Any, /) -> Any:
+    """Whether the sign of a number is minus; that of -0.0 is.
+
+    Raises:
+        ValueError: complex numbers.
+    """
+    (x,) = promote_args("signbit", x)
+    dtype = aval_of(x).dtype
+    _real_only("signbit", x, ValueError)
+    if not dtypes.is_floating(dtype):
+        return lax.lt(x, like(0, x)) if dtype.kind == "i" else lax.ne(x, x)
+    check(
+        dtype.itemsize in _BITS,
+        lambda: f"[signbit] floats must have 16, 32 or 64 bits; got {dtype}. Fix: x.astype(float).",
+        NotImplementedError,
+    )
+    bits = lax.bitcast_convert_type(x, _BITS[dtype.itemsize])
+    return lax.lt(bits, convert(0, _BITS[dtype.itemsize]))
+
+
+def copysign(x1: Any, x2: Any, /) -> Any:
+    """``abs(x1)`` with the sign of ``x2``."""
+    x1, x2 = promote_args_inexact("copysign", x1, x2)
+    _real_only("copysign", x1)
+    size = lax.abs(x1)
+    return select_where(signbit(x2), lax.neg(size), size)
+
+
+def heaviside(x1: Any, x2: Any, /) -> Any:
+    """0 for negative, ``x2`` for zero and 1 for positive ``x1``; nan stays."""
+    x1, x2 = promote_args_inexact("heaviside", x1, x2)
+    dtype = aval_of(x1).dtype
+    zero, one = convert(0, dtype), convert(1, dtype)
+    steps = where(lax.gt(x1, zero), one, where(lax.ne(x1, x1), x1, x2))
+    return where(lax.lt(x1, zero), zero, steps)
+
+
+def angle(z: Any, deg: bool = False) -> Any:
+    """The angle of complex numbers, in radians or degrees; that of negative numbers is pi."""
+    z = as_array("angle", z)
+    dtype = aval_of(z).dtype
+    parts = [real(z), imag(z)]
+    if not dtypes.is_inexact(dtype) or (dtypes.is_floating(dtype) and aval_of(z).ndim == 0):
+        parts = [convert(part, dtypes.default_float()) for part in parts]
+    out = lax.atan2(parts[1], parts[0])
+    return lax.mul(out, like(180 / np.pi, out)) if deg else out
+
+
+def isreal(x: Any) -> Any:
+    """Whether the imaginary part is 0, elementwise."""
+    part = imag(as_array("isreal", x))
+    return lax.eq(part, like(0, part))
+
+
+def iscomplex(x: Any) -> Any:
+    """Whether the imaginary part is not 0, elementwise."""
+    part = imag(as_array("iscomplex", x))
+    return lax.ne(part, like(0, part))
+
+
+# --- nan loses -----------------------------------------------------------------------------
+
+
+def fmax(x1: Any, x2: Any) -> Any:
+    """The larger of two elements; a number wins over nan."""
+    x1, x2 = promote_args("fmax", x1, x2)
+    return where(greater(x1, x2) | isnan(x2), x1, x2)
+
+
+def fmin(x1: Any, x2: Any) -> Any:
+    """The smaller of two elements; a number wins over nan."""
+    x1, x2 = promote_args("fmin", x1, x2)
+    return where(less(x1, x2) | isnan(x2), x1, x2)
+
+
+# --- exponents and fractions ---------------------------------------------------------------
+
+
+def modf(x: Any, /, out: None = None) -> tuple[Any, Any]:
+    """The fraction and the whole part of a number, both with its sign."""
+    no_out("modf", out)
+    (x,) = promote_args_inexact("modf", x)
+    whole = where(lax.ge(x, like(0, x)), floor(x), ceil(x))
+    return lax.sub(x, whole), whole
+
+
+@custom_jvp
+def _frexp(x: Any) -> tuple[Any, Any]:
+    dtype = aval_of(x).dtype
+    info, word = ml_dtypes.finfo(dtype), _BITS[dtype.itemsize]
+    mask, bias = (1 << info.nexp) - 1, 1 - int(info.minexp)
+    small = lax.lt(lax.abs(x), convert(float(info.tiny), dtype))
+    # A subnormal number is scaled to a normal one first.
+    scaled = where(small, lax.mul(x, convert(float(1 << info.nmant), dtype)), x)
+    bits = lax.bitcast_convert_type(scaled, word)
+    exponent = (bits >> convert(int(info.nmant), word)) & convert(mask, word)
+    shift = where(small, convert(bias - 1 + int(info.nmant), word), convert(bias - 1, word))
+    kept = bits & convert(~(mask << int(info.nmant)), word)
+    fraction = lax.bitcast_convert_type(
+        kept | convert((bias - 1) << int(info.nmant), word), dtype
+    )
+    special = isinf(x) | isnan(x) | (x == 0)
+    exponent = where(special, convert(0, word), lax.sub(exponent, shift))
+    return where(special, x, fraction), lax.convert_element_type(exponent, np.int32)
+
+
+@_frexp.defjvp
+def _frexp_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    fraction, exponent = _frexp(primals[0])
+    scale = lax.exp2(lax.neg(lax.convert_element_type(exponent, aval_of(fraction).dtype)))
+    none = np.zeros(aval_of(exponent).shape, dtypes.float0)
+    return (fraction, exponent), (lax.mul(tangents[0], scale), none)
+
+
+def frexp(x: Any, /) -> tuple[Any, Any]:
+    """``m`` in [0.5, 1) and int32 ``e`` with ``x == m * 2**e``; 0, nan and infinities stay.
+
+    Raises:
+        TypeError: complex numbers.
+    """
+    (x,) = promote_args_inexact("frexp", x)
+    _real_only("frexp", x)
+    return _frexp(x)
+
+
+def ldexp(x1: Any, x2: Any, /) -> Any:
+    """``x1 * 2**x2``, exact also where ``2**x2`` is no float.
+
+    Raises:
+        ValueError: complex ``x1``, or ``x2`` that are not integers.
+    """
+    x1, x2 = as_arrays("ldexp", x1, x2)
+    _real_only("ldexp", x1, ValueError)
+    check(
+        not dtypes.is_inexact(aval_of(x2).dtype),
+        lambda: f"[ldexp] x2 must be integers; got {aval_of(x2)}. Fix: x2.astype(int).",
+        ValueError,
+    )
+    (x1,) = promote_dtypes_inexact(x1)
+    x1, x2 = promote_shapes("ldexp", (x1, x2))
+    dtype = aval_of(x1).dtype
+    fraction, own = _frexp(x1)
+    power = lax.add(lax.convert_element_type(own, dtype), lax.convert_element_type(x2, dtype))
+    grows = lax.gt(power, convert(0, dtype))
+    fraction = where(grows, fraction * convert(2, dtype), fraction)
+    power = where(grows, lax.sub(power, convert(1, dtype)), power)
+    out = lax.mul(fraction, lax.exp2(power))
+    return where(isinf(x1) | (x1 == 0), x1, out)
+
+
+def nextafter(x: Any, y: Any, /) -> Any:
+    """The next float after ``x`` towards ``y``."""
+    return lax.nextafter(*promote_args_inexact("nextafter", x, y))
+
+
+def spacing(x: Any, /) -> Any:
+    """The distance to the next float away from zero, with the sign of ``x``."""
+    (x,) = promote_args_inexact("spacing", x)
+    _real_only("spacing", x, ValueError)
+    dtype = aval_of(x).dtype
+    infinity = convert(np.inf, dtype)
+    if dtype == dtypes.float16:
+        return lax.sub(lax.nextafter(x, infinity), x)
+    least = convert(float(ml_dtypes.finfo(dtype).smallest_subnormal), dtype)
+    step = lax.sub(lax.nextafter(x, copysign(infinity, x)), x)
+    return where(step == 0, copysign(least, x), step)
+
+
+# --- functions with removable singularities ------------------------------------------------
+
+
+def sinc(x: Any, /) -> Any:
+    """``sin(pi x) / (pi x)``, which is 1 at 0; derivatives of all orders exist there."""
+    (x,) = promote_args_inexact("sinc", x)
+    scaled = lax.mul(like(np.pi, x), x)
+    at_zero = lax.eq(x, like(0, x))
+    safe = select_where(at_zero, like(1, scaled), scaled)
+    # Around 0 the series; its terms are the derivatives that second and higher orders need.
+    square = lax.mul(scaled, scaled)
+    series, term = like(0, x), 1.0
+    for order in range(12, 0, -2):
+        term = 1.0 / (order * (order + 1))
+        series = lax.mul(lax.neg(square), lax.mul(lax.add(like(1, x), series), like(term, x)))
+    return select_where(at_zero, lax.add(like(1, x), series), lax.div(lax.sin(safe), safe))
+
+
+@custom_jvp
+def _i0(x: Any) -> Any:
+    size = lax.abs(x)
+    return lax.mul(lax.exp(size), lax.bessel_i0e(size))
+
+
+@_i0.defjvp
+def _i0_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    x = primals[0]
+    return _i0(x), lax.mul(tangents[0], lax.mul(lax.exp(lax.abs(x)), lax.bessel_i1e(x)))
+
+
+def i0(x: Any) -> Any:
+    """The modified Bessel function of the first kind and order 0.
+
+    Raises:
+        ValueError: complex numbers.
+    """
+    (x,) = promote_args_inexact("i0", x)
+    _real_only("i0", x, ValueError)
+    return _i0(x)
+
+
+@custom_jvp
+def _logaddexp2(x: Any, y: Any) -> Any:
+    larger, distance = lax.max(x, y), lax.sub(x, y)
+    undefined, total = lax.ne(distance, distance), lax.add(x, y)
+    share = lax.log1p(lax.exp2(lax.neg(lax.abs(distance))))
+    stable = lax.add(larger, lax.div(share, like(np.log(2.0).item(), share)))
+    return select_where(undefined, total, stable)
+
+
+@_logaddexp2.defjvp
+def _logaddexp2_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    x, y = primals
+    out = _logaddexp2(x, y)
+
+    def weight(part: Any) -> Any:
+        share = lax.exp2(lax.sub(part, out))
+        return select_where(lax.ne(share, share), like(0.5, out), share)
+
+    x_part = lax.mul(tangents[0], weight(x))
+    return out, lax.add(x_part, lax.mul(tangents[1], weight(y)))
+
+
+def _apart(x: Any, y: Any) -> Any:
+    return _logaddexp2(*broadcastlike(x, y))
+
+
+logaddexp2 = make_binary(
+    "logaddexp2", _apart, "``log2(2**x + 2**y)`` without overflow.", promote_args_inexact
+)

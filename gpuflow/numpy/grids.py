@@ -1,0 +1,288 @@
+"""Grids and positions: coordinates of all points, of diagonals and of triangles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array, as_arrays, check_choice, known, known_int
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.joining import stack
+from gpuflow.numpy.logic import clip, where
+from gpuflow.numpy.positions import nonzero
+from gpuflow.numpy.promotion import convert, promote_dtypes, user_dtype
+from gpuflow.numpy.ufuncs import divmod as divide_with_rest
+from gpuflow.numpy.ufuncs import remainder
+
+
+def meshgrid(
+    *xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy"
+) -> list[Any]:
+    """The coordinates of all points of a grid, one array for each vector.
+
+    Args:
+        xi: vectors of coordinates.
+        copy: must be True.
+        sparse: whether the arrays keep size 1 along the axes of the others.
+        indexing: ``"xy"``: the first two axes are swapped; ``"ij"``: in the order of vectors.
+
+    Raises:
+        ValueError: no vectors, or other options.
+    """
+    vectors = as_arrays("meshgrid", *xi)
+    check(
+        copy,
+        lambda: "[meshgrid] copy must be True: arrays are immutable; got False. Fix: sparse=True.",
+        ValueError,
+    )
+    check_choice("meshgrid", "indexing", indexing, ("xy", "ij"))
+    check(
+        all(aval_of(x).ndim == 1 for x in vectors),
+        lambda: "[meshgrid] coordinates must be vectors; got "
+        f"{', '.join(str(aval_of(x)) for x in vectors)}. Fix: jnp.ravel(x).",
+        ValueError,
+    )
+    axes = list(range(len(vectors)))
+    if indexing == "xy" and len(vectors) >= 2:
+        axes[0], axes[1] = 1, 0
+    sizes = [0] * len(vectors)
+    for x, d in zip(vectors, axes, strict=True):
+        sizes[d] = aval_of(x).shape[0]
+    out = []
+    for x, d in zip(vectors, axes, strict=True):
+        own = [n if k == d or not sparse else 1 for k, n in enumerate(sizes)]
+        out.append(lax.broadcast_in_dim(x, own, (d,)))
+    return out
+
+
+def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) -> Any:
+    """The positions of all elements of a shape.
+
+    Args:
+        dimensions: the shape.
+        dtype: by default the default integer.
+        sparse: whether to return a tuple of arrays that broadcast, rather than one array.
+    """
+    wanted = user_dtype(int if dtype is None else dtype, "indices")
+    sizes = [known_int("indices", "dimensions", n) for n in dimensions]
+    out = [
+        lax.iota(wanted, [n if k == d or not sparse else 1 for k, n in enumerate(sizes)], d)
+        for d in range(len(sizes))
+    ]
+    if sparse:
+        return tuple(out)
+    return stack(out, 0) if out else lax.full((0,), 0, wanted)
+
+
+def ix_(*args: Any) -> tuple[Any, ...]:
+    """Index vectors so shaped that they select all combinations.
+
+    Raises:
+        ValueError: no vectors.
+        NotImplementedError: bools.
+    """
+    vectors = as_arrays("ix_", *args)
+    for x in vectors:
+        check(
+            aval_of(x).ndim == 1,
+            lambda x=x: f"[ix_] indices must be vectors; got {aval_of(x)}. Fix: jnp.ravel(i).",
+            ValueError,
+        )
+        check(
+            not dtypes.is_bool(aval_of(x).dtype),
+            lambda x=x: f"[ix_] indices must be integers; got {aval_of(x)}. "
+            "Fix: jnp.nonzero(x)[0].",
+            NotImplementedError,
+        )
+    out = []
+    for d, x in enumerate(vectors):
+        if not aval_of(x).size:
+            x = lax.full((0,), 0, dtypes.default_int())
+        out.append(lax.expand_dims(x, [k for k in range(len(vectors)) if k != d]))
+    return tuple(out)
+
+
+# --- diagonals and triangles ---------------------------------------------------------------
+
+
+def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
+    """The positions of the main diagonal of an array of ``ndim`` axes of size ``n``."""
+    count, rank = known_int("diag_indices", "n", n), known_int("diag_indices", "ndim", ndim)
+    check(
+        count >= 0 and rank >= 0,
+        lambda: f"[diag_indices] n and ndim must not be negative; got {count} and {rank}. Fix: 2.",
+        ValueError,
+    )
+    return (lax.iota(dtypes.default_int(), (count,)),) * rank
+
+
+def diag_indices_from(arr: Any) -> tuple[Any, ...]:
+    """The positions of the main diagonal of an array with axes of one size."""
+    shape: Any = aval_of(as_array("diag_indices_from", arr)).shape
+    check(
+        len(shape) >= 2 and len(set(shape)) == 1,
+        lambda: f"[diag_indices_from] the array must have two axes or more, of one size; got shape "
+        f"{shape}. Fix: jnp.diag_indices(n).",
+        ValueError,
+    )
+    return diag_indices(shape[0], len(shape))
+
+
+def _triangle(name: str, n: Any, k: Any, m: Any, upper: bool) -> tuple[Any, Any]:
+    rows, offset = known_int(name, "n", n), known_int(name, "k", k)
+    columns = rows if m is None else known_int(name, "m", m)
+    pick = np.triu_indices if upper else np.tril_indices
+    found = pick(rows, offset, columns)
+    return tuple(asarray(part.astype(dtypes.default_int())) for part in found)
+
+
+def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
+    """The positions on and above diagonal ``k`` of an n by m matrix."""
+    return _triangle("triu_indices", n, k, m, True)
+
+
+def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
+    """The positions on and below diagonal ``k`` of an n by m matrix."""
+    return _triangle("tril_indices", n, k, m, False)
+
+
+def _matrix_shape(name: str, arr: Any) -> tuple[int, int]:
+    shape: Any = arr.shape if hasattr(arr, "shape") else aval_of(as_array(name, arr)).shape
+    check(
+        len(shape) == 2,
+        lambda: f"[{name}] the array must be a matrix; got shape {tuple(shape)}. Fix: index it.",
+        ValueError,
+    )
+    return shape
+
+
+def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
+    """The positions on and above diagonal ``k`` of a matrix."""
+    rows, columns = _matrix_shape("triu_indices_from", arr)
+    return triu_indices(rows, k, columns)
+
+
+def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
+    """The positions on and below diagonal ``k`` of a matrix."""
+    rows, columns = _matrix_shape("tril_indices_from", arr)
+    return tril_indices(rows, k, columns)
+
+
+def mask_indices(
+    n: int, mask_func: Callable[..., Any], k: int = 0, *, size: int | None = None
+) -> tuple[Any, Any]:
+    """The positions in an n by n matrix that ``mask_func(matrix, k)`` does not set to 0.
+
+    Args:
+        size: how many to return, for use under jit.
+    """
+    count = known_int("mask_indices", "n", n)
+    ones = lax.full((count, count), 1, dtypes.default_float())
+    return nonzero(mask_func(ones, k), size=size)
+
+
+# --- positions in the raveled array --------------------------------------------------------
+
+
+def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
+    """Positions in an array of ``shape`` from positions in its raveled form.
+
+    Positions outside give the nearest; negative ones count from the end.
+    """
+    rest = as_array("unravel_index", indices)
+    sizes = list(shape) if isinstance(shape, (tuple, list)) or np.ndim(shape) else [shape]
+    check(
+        all(np.ndim(n) == 0 for n in sizes),
+        lambda: f"[unravel_index] shape must be an int or a sequence of ints; got {shape!r}. "
+        "Fix: (3, 4).",
+        ValueError,
+    )
+    out = []
+    for size in reversed(sizes):
+        rest, part = divide_with_rest(rest, size)
+        out.append((part, size))
+    above = rest > 0
+    below = rest < -1 if aval_of(rest).dtype.kind == "i" else None
+    result = []
+    for part, size in reversed(out):
+        part = part if below is None else where(below, 0, part)
+        result.append(where(above, size - 1, part))
+    return tuple(result)
+
+
+_RAVEL_MODES = ("raise", "wrap", "clip", "ignore")
+
+
+def ravel_multi_index(
+    multi_index: Any, dims: Sequence[int], mode: str = "raise", order: str = "C", *,
+    dtype: Any = None,
+) -> Any:  # fmt: skip
+    """Positions in the raveled array from positions along its axes.
+
+    Args:
+        multi_index: one integer array for each axis.
+        dims: the shape.
+        mode: what to do with positions outside: ``"raise"`` (they must be known), ``"wrap"``,
+            ``"clip"`` or ``"ignore"``.
+        order: ``"C"``: row-major; ``"F"``: column-major.
+        dtype: of the result, by default that of the positions and the default integer.
+
+    Raises:
+        ValueError: positions outside, a dtype that does not hold them, or other options.
+        TypeError: positions that are not integers.
+    """
+    check_choice("ravel_multi_index", "mode", mode, _RAVEL_MODES)
+    check_choice("ravel_multi_index", "order", order, ("C", "F"))
+    sizes = [known_int("ravel_multi_index", "dims", n) for n in dims]
+    parts = as_arrays("ravel_multi_index", *multi_index)
+    check(
+        len(parts) == len(sizes),
+        lambda: f"[ravel_multi_index] there must be one array for each of {len(sizes)} axes; got "
+        f"{len(parts)}. Fix: tuple(positions).",
+        ValueError,
+    )
+    if dtype is None:
+        wanted = aval_of(promote_dtypes(*parts, 0)[0]).dtype
+    else:
+        wanted = user_dtype(dtype, "ravel_multi_index")
+    check(
+        dtypes.is_integer(wanted) and prod(sizes) - 1 <= np.iinfo(wanted).max,
+        lambda: f"[ravel_multi_index] dtype must be an integer dtype that holds {prod(sizes) - 1}; "
+        f"got {wanted}. Fix: dtype=jnp.int64 with x64 enabled.",
+        ValueError,
+    )
+    check(
+        all(dtypes.is_integer(aval_of(p).dtype) for p in parts),
+        lambda: f"[ravel_multi_index] positions must be integers; got "
+        f"{[str(aval_of(p)) for p in parts]}. Fix: i.astype(int).",
+    )
+    order_of_axes = list(range(len(sizes))) if order == "C" else list(range(len(sizes)))[::-1]
+    total = convert(0, wanted)
+    for d in order_of_axes:
+        part = _inside(parts[d], sizes[d], mode)
+        total = total * convert(sizes[d], wanted) + lax.convert_element_type(part, wanted)
+    return asarray(total)
+
+
+def _inside(part: Any, size: int, mode: str) -> Any:
+    if mode == "clip":
+        return clip(part, 0, size - 1)
+    if mode == "wrap":
+        return remainder(part, size)
+    if mode == "raise":
+        mend = "mode='clip' or mode='wrap'."
+        host = known("ravel_multi_index", "positions", part, mend)
+        check(
+            bool(((host >= 0) & (host < size)).all()),
+            lambda: f"[ravel_multi_index] positions must lie in [0, {size}); got some outside. "
+            "Fix: mode='clip'.",
+            ValueError,
+        )
+    return part

@@ -1,0 +1,265 @@
+"""Counting: how many elements fall into each bin."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array, as_arrays, known, known_int
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.differences import diff
+from gpuflow.numpy.grids import ix_, ravel_multi_index
+from gpuflow.numpy.joining import stack
+from gpuflow.numpy.logic import clip, where
+from gpuflow.numpy.promotion import convert, inexact_dtype, promote_dtypes_inexact
+from gpuflow.numpy.ranges import linspace
+from gpuflow.numpy.reductions import max as largest
+from gpuflow.numpy.reductions import min as smallest
+from gpuflow.numpy.reductions import sum as sum_of
+from gpuflow.numpy.searching import searchsorted
+from gpuflow.numpy.shaping import ravel, reshape
+
+
+def bincount(
+    x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None
+) -> Any:
+    """How often each of 0, 1, 2, ... occurs.
+
+    Args:
+        x: vector of integers; negative ones count as 0.
+        weights: how much each occurrence counts, by default 1.
+        minlength: the least size of the result.
+        length: its size, for use under jit; larger numbers are left out.
+
+    Returns:
+        A vector of integers, or of the dtype of the weights.
+
+    Raises:
+        TypeError: elements that are not integers.
+        ValueError: no vector, or weights of another shape.
+        ConcretizationTypeError: traced numbers without ``length``.
+    """
+    x = as_array("bincount", x)
+    if dtypes.is_bool(aval_of(x).dtype):
+        x = convert(x, dtypes.int32)
+    check(
+        dtypes.is_integer(aval_of(x).dtype),
+        lambda: f"[bincount] elements must be integers; got {aval_of(x)}. Fix: x.astype(int).",
+    )
+    check(
+        aval_of(x).ndim == 1,
+        lambda: f"[bincount] the array must be a vector; got {aval_of(x)}. Fix: jnp.ravel(x).",
+        ValueError,
+    )
+    least = known_int("bincount", "minlength", minlength)
+    if length is None:
+        host = known("bincount", "the array", x, "jnp.bincount(x, length=...).")
+        length = max(least, int(max(host.max(), 0)) + 1 if host.size else 0)
+    length = known_int("bincount", "length", length)
+    values = convert(1, dtypes.default_int())
+    if weights is not None:
+        values = as_array("bincount", weights)
+        check(
+            aval_of(values).shape == aval_of(x).shape,
+            lambda: f"[bincount] weights must have the shape of the array; got {aval_of(values)} "
+            f"for {aval_of(x)}. Fix: jnp.broadcast_to(weights, x.shape).",
+            ValueError,
+        )
+    counts = lax.full((length,), 0, aval_of(values).dtype)
+    return counts.at[clip(x, 0, None)].add(values, mode="drop")
+
+
+def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = None) -> Any:
+    """Which bin each element falls into: 0 before the first edge, ``len(bins)`` after the last.
+
+    Args:
+        x: array.
+        bins: edges in ascending or descending order.
+        right: whether a bin holds its right edge, rather than its left one.
+        method: as for ``searchsorted``.
+    """
+    x, bins = as_arrays("digitize", x, bins)
+    check(
+        aval_of(bins).ndim == 1,
+        lambda: f"[digitize] bins must be a vector; got {aval_of(bins)}. Fix: jnp.ravel(bins).",
+        ValueError,
+    )
+    count = aval_of(bins).shape[0]
+    if not count:
+        return lax.full(aval_of(x).shape, 0, dtypes.int32)
+    side = "left" if right else "right"
+    how = {} if method is None else {"method": method}
+    upwards = searchsorted(bins, x, side, **how)
+    downwards = count - searchsorted(lax.rev(bins, (0,)), x, side, **how)
+    return where(bins[-1] >= bins[0], upwards, downwards)
+
+
+def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
+    """The edges of equal bins.
+
+    Args:
+        a: array.
+        bins: how many bins; or the edges themselves.
+        range: the first and the last edge; None: the least and the largest element.
+        weights: it changes nothing.
+
+    Raises:
+        NotImplementedError: a name of a rule for bins.
+        ValueError: a range that is no pair.
+    """
+    del weights
+    check(
+        not isinstance(bins, str),
+        lambda: f"[histogram] bins must be a number or edges; got {bins!r}. Fix: bins=10.",
+        NotImplementedError,
+    )
+    x, edges = as_arrays("histogram_bin_edges", a, bins)
+    dtype = inexact_dtype(aval_of(x).dtype)
+    if aval_of(edges).ndim == 1:
+        return convert(edges, dtype)
+    count = known_int("histogram_bin_edges", "bins", bins)
+    if range is None:
+        low, high = smallest(x), largest(x)
+    else:
+        bounds = asarray(range)
+        check(
+            aval_of(bounds).shape == (2,),
+            lambda: f"[histogram] range must be a pair of numbers; got {range!r}. Fix: (0, 1).",
+            ValueError,
+        )
+        low, high = bounds[0], bounds[1]
+    low, high = convert(low, dtype), convert(high, dtype)
+    empty = high == low
+    half = convert(0.5, dtype)
+    low, high = where(empty, low - half, low), where(empty, high + half, high)
+    return linspace(low, high, count + 1, dtype=dtype)
+
+
+def histogram(
+    a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
+) -> tuple[Any, Any]:
+    """How many elements fall into each bin; the last bin holds its right edge too.
+
+    Args:
+        a: array.
+        bins: how many bins; or their edges.
+        range: the first and the last edge; None: the least and the largest element.
+        weights: how much each element counts.
+        density: whether to divide so that the integral is 1.
+
+    Returns:
+        The counts in floats, and the edges.
+
+    Raises:
+        ValueError: weights of another shape.
+    """
+    if weights is None:
+        (x,) = promote_dtypes_inexact(as_array("histogram", a))
+        weights = lax.full(aval_of(x).shape, 1, aval_of(x).dtype)
+    else:
+        x, weights = as_arrays("histogram", a, weights)
+        check(
+            aval_of(x).shape == aval_of(weights).shape,
+            lambda: f"[histogram] weights must have the shape of the array; got {aval_of(weights)} "
+            f"for {aval_of(x)}. Fix: jnp.broadcast_to(weights, x.shape).",
+            ValueError,
+        )
+        x, weights = promote_dtypes_inexact(x, weights)
+    edges = histogram_bin_edges(x, bins, range)
+    count = aval_of(edges).shape[0]
+    which = searchsorted(edges, x, "right")
+    which = where(x == edges[-1], count - 1, which)
+    counts = lax.full((count,), 0, aval_of(weights).dtype)
+    counts = counts.at[ravel(which)].add(ravel(weights), mode="drop")[1:]
+    if density:
+        counts = counts / diff(edges) / sum_of(counts)
+    return counts, edges
+
+
+def histogram2d(
+    x: Any, y: Any, bins: Any = 10, range: Any = None, weights: Any = None,
+    density: bool | None = None,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """How many points of the plane fall into each bin.
+
+    Args:
+        x, y: vectors of coordinates.
+        bins: how many bins along both axes, edges for both, or a pair of these.
+        range, weights, density: as for ``histogramdd``.
+
+    Returns:
+        The counts, and the edges along both axes.
+    """
+    x, y = as_arrays("histogram2d", x, y)
+    count = len(bins) if isinstance(bins, (tuple, list)) or np.ndim(bins) else 1
+    if count not in (1, 2):
+        edges = asarray(bins)
+        bins = [edges, edges]
+    counts, edges = histogramdd(stack([x, y], 1), bins, range, weights, density)
+    return counts, edges[0], edges[1]
+
+
+def histogramdd(
+    sample: Any, bins: Any = 10, range: Any = None, weights: Any = None,
+    density: bool | None = None,
+) -> tuple[Any, list[Any]]:  # fmt: skip
+    """How many points fall into each bin of a space.
+
+    Args:
+        sample: matrix with a row for each point.
+        bins: how many bins along all axes, or a list of such numbers or edges.
+        range: the first and last edge along each axis, or None.
+        weights: how much each point counts.
+        density: whether to divide so that the integral is 1.
+
+    Returns:
+        The counts, and a list of the edges along each axis.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
+    operands = as_arrays("histogramdd", sample, *([] if weights is None else [weights]))
+    rank = _rank_of_points(operands)
+    x, *given = promote_dtypes_inexact(*operands)
+    per_axis = list(bins) if isinstance(bins, (tuple, list)) or np.ndim(bins) else [bins] * rank
+    check(
+        len(per_axis) == rank and (range is None or len(range) == rank),
+        lambda: f"[histogramdd] there must be bins, and a range or None, for each of {rank} axes; "
+        f"got {len(per_axis)} and {range!r}. Fix: bins=[10] * {rank}.",
+        ValueError,
+    )
+    edges, places = [], []
+    for d, how in enumerate(per_axis):
+        column = x[:, d]
+        own = histogram_bin_edges(column, how, None if range is None else range[d])
+        place = searchsorted(own, column, "right")
+        places.append(where(column == own[-1], place - 1, place))
+        edges.append(own)
+    sizes = [aval_of(own).shape[0] + 1 for own in edges]
+    flat = ravel_multi_index(places, sizes, "clip")
+    counts = bincount(flat, given[0] if given else None, length=prod(sizes))
+    counts = reshape(counts, sizes)[(slice(1, -1),) * rank]
+    if density:
+        counts = convert(counts, aval_of(x).dtype)
+        counts = counts / sum_of(counts)
+        for width in ix_(*[diff(own) for own in edges]):
+            counts = counts / width
+    return counts, edges
+
+
+def _rank_of_points(operands: list[Any]) -> int:
+    shape = aval_of(operands[0]).shape
+    fits = len(shape) == 2 and all(aval_of(w).shape == shape[:1] for w in operands[1:])
+    check(
+        fits,
+        lambda: "[histogramdd] sample must be a matrix, with one weight for each row; got "
+        f"{', '.join(str(aval_of(x)) for x in operands)}. Fix: jnp.stack([x, y], 1).",
+        ValueError,
+    )
+    return shape[1]

@@ -1,0 +1,124 @@
+"""Arrays made by indexing: ``mgrid``, ``ogrid``, ``r_``, ``c_``, and index expressions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import known
+from gpuflow.numpy.creation import array
+from gpuflow.numpy.grids import meshgrid
+from gpuflow.numpy.joining import concatenate, stack
+from gpuflow.numpy.promotion import promote_dtypes
+from gpuflow.numpy.ranges import arange, linspace
+from gpuflow.numpy.shaping import expand_dims, transpose
+
+
+def _line(name: str, part: slice) -> Any:
+    """The numbers that a slice stands for; an imaginary step counts them."""
+    bounds = []
+    for what, value in (("start", part.start), ("stop", part.stop), ("step", part.step)):
+        text = f"the {what} of a slice"
+        bounds.append(None if value is None else known(name, text, value, "jnp.linspace.").item())
+    start, stop, step = bounds
+    step = 1 if step is None else step
+    if isinstance(step, complex):
+        return linspace(start or 0, stop, int(abs(step)))
+    return arange(start or 0, stop, step)
+
+
+class Grid:
+    """``jnp.mgrid`` and ``jnp.ogrid``: coordinates of the points of a grid.
+
+    Args:
+        name: which of them.
+        sparse: whether coordinates keep size 1 along the axes of the others.
+    """
+
+    def __init__(self, name: str, sparse: bool) -> None:
+        self._name = name
+        self._sparse = sparse
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return _line(self._name, key)
+        lines = [_line(self._name, part) for part in key]
+        if not lines:
+            return [] if self._sparse else arange(0)
+        grids = meshgrid(*promote_dtypes(*lines), indexing="ij", sparse=self._sparse)
+        return grids if self._sparse else stack(grids, 0)
+
+    def __repr__(self) -> str:
+        return f"jnp.{self._name}"
+
+
+mgrid = Grid("mgrid", False)
+ogrid = Grid("ogrid", True)
+
+
+class Joiner:
+    """``jnp.r_`` and ``jnp.c_``: slices, numbers and arrays joined along an axis.
+
+    Args:
+        name: which of them.
+        axis: the axis to join along.
+        rank: the least number of axes of each part.
+        place: where the axes of a part with fewer go; -1: last.
+    """
+
+    def __init__(self, name: str, axis: int, rank: int, place: int) -> None:
+        self._name = name
+        self._settings = (axis, rank, place)
+
+    def __getitem__(self, key: Any) -> Any:
+        parts = key if isinstance(key, tuple) else (key,)
+        (axis, rank, place), matrix = self._settings, -1
+        if parts and isinstance(parts[0], str):
+            (axis, rank, place), matrix = self._directive(parts[0])
+            parts = parts[1:]
+        out = concatenate([self._part(part, rank, place) for part in parts], axis)
+        return expand_dims(out, matrix) if matrix != -1 and aval_of(out).ndim == 1 else out
+
+    def _directive(self, text: str) -> tuple[tuple[int, ...], int]:
+        """Settings as text: ``"axis,rank,place"``, or ``"r"`` and ``"c"`` for a matrix."""
+        if text in ("r", "c"):
+            return self._settings, 0 if text == "r" else 1
+        words = text.split(",")
+        try:
+            given = [int(word) for word in words[:3]]
+        except ValueError:
+            raise ValueError(
+                f"[{self._name}] a text must be 'r', 'c' or up to three ints; got {text!r}. "
+                "Fix: '0,2'."
+            ) from None
+        return (*given, *self._settings[len(given) :]), -1
+
+    def _part(self, part: Any, rank: int, place: int) -> Any:
+        check(
+            not isinstance(part, str),
+            lambda: f"[{self._name}] a text must come first; got {part!r} later. Fix: move it.",
+            ValueError,
+        )
+        x = _line(self._name, part) if isinstance(part, slice) else array(part, copy=False)
+        own = 0 if isinstance(part, slice) else aval_of(x).ndim
+        x = array(x, copy=False, ndmin=rank)
+        if place == -1 or rank <= own:
+            return x
+        order = list(range(rank))
+        shift = rank - abs(rank + place + 1) % rank
+        return transpose(x, order[shift:] + order[:shift])
+
+    def __len__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return f"jnp.{self._name}"
+
+
+r_ = Joiner("r_", 0, 1, -1)
+c_ = Joiner("c_", -1, 2, 0)
+s_ = np.s_
+index_exp = np.index_exp

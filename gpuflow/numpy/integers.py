@@ -1,0 +1,65 @@
+"""Bits and divisors of integers, elementwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_arrays
+from gpuflow.numpy.elementary import broadcastlike
+from gpuflow.numpy.logic import where
+from gpuflow.numpy.promotion import convert, like, promote_args
+from gpuflow.numpy.ufuncs import make_unary
+
+
+def _count_bits(x: Any) -> Any:
+    if dtypes.is_bool(aval_of(x).dtype):
+        x = convert(x, dtypes.default_int())
+    if aval_of(x).dtype.kind == "i":
+        x = lax.abs(x)
+    return lax.convert_element_type(lax.population_count(x), np.uint8)
+
+
+bitwise_count = make_unary("bitwise_count", _count_bits, "How many bits of ``abs(x)`` are 1.")
+
+
+def _integers(name: str, x1: Any, x2: Any) -> list[Any]:
+    x1, x2 = promote_args(name, *as_arrays(name, x1, x2))
+    check(
+        dtypes.is_integer(aval_of(x1).dtype),
+        lambda: f"[{name}] operands must be integers; got {aval_of(x1)}. Fix: x.astype(int).",
+        ValueError,
+    )
+    signed = aval_of(x1).dtype.kind == "i"
+    return [lax.abs(x) if signed else x for x in broadcastlike(x1, x2)]
+
+
+def gcd(x1: Any, x2: Any) -> Any:
+    """The greatest common divisor of integers, by Euclid's algorithm in each element."""
+    x1, x2 = _integers("gcd", x1, x2)
+
+    def goes_on(pair: Any) -> Any:
+        return lax.reduce_or(lax.ne(pair[1], like(0, pair[1])), tuple(range(aval_of(x1).ndim)))
+
+    def step(pair: Any) -> Any:
+        a, b = pair
+        done = lax.eq(b, like(0, b))
+        rest = lax.rem(a, where(done, like(1, b), b))
+        return where(done, a, b), where(done, b, rest)
+
+    found = lax.while_loop(goes_on, step, (x1, x2))[0]
+    # The least integer has no absolute value, and leaves its sign to what divides it.
+    return lax.abs(found) if aval_of(found).dtype.kind == "i" else found
+
+
+def lcm(x1: Any, x2: Any) -> Any:
+    """The least common multiple of integers; 0 where one is 0."""
+    x1, x2 = _integers("lcm", x1, x2)
+    divisor = gcd(x1, x2)
+    none = lax.eq(divisor, like(0, divisor))
+    return where(none, like(0, divisor), x1 * lax.div(x2, where(none, like(1, divisor), divisor)))

@@ -1,0 +1,167 @@
+"""Elements taken out and put in: arrays that become longer and shorter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axes, canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array, as_arrays, known, known_int, tiled_to
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.logic import clip, where
+from gpuflow.numpy.positions import nonzero
+from gpuflow.numpy.promotion import broadcast_shapes
+from gpuflow.numpy.shaping import broadcast_to, moveaxis, ravel, reshape
+from gpuflow.numpy.sorting import argsort, sort
+
+
+def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
+    """The array without zeros at the edges; values must be known while tracing.
+
+    Args:
+        filt: array.
+        trim: ``"f"`` for the front, ``"b"`` for the back, or both.
+        axis: which axes to shorten, by default all.
+    """
+    x = as_array("trim_zeros", filt)
+    rank = aval_of(x).ndim
+    axes = canonicalize_axes(axis, rank, "trim_zeros")
+    host = known("trim_zeros", "the array", x, "outside of jit, or keep the zeros.") != 0
+    index = [slice(None)] * rank
+    for d in axes:
+        line = np.flatnonzero(host.any(axis=tuple(k for k in range(rank) if k != d)))
+        first = line[0] if line.size else 0
+        last = line[-1] + 1 if line.size else 0
+        start = int(first) if "f" in trim.lower() or not line.size else None
+        stop = int(last) if "b" in trim.lower() or not line.size else None
+        if "f" in trim.lower() or "b" in trim.lower():
+            index[d] = slice(start, stop)
+    return x[tuple(index)]
+
+
+def resize(a: Any, new_shape: Any) -> Any:
+    """The elements, repeated or cut off, in another shape.
+
+    Raises:
+        ValueError: negative sizes.
+    """
+    x = ravel(as_array("resize", a))
+    sizes = tuple(new_shape) if np.ndim(new_shape) else (new_shape,)
+    sizes = tuple(known_int("resize", "new_shape", n) for n in sizes)
+    check(
+        all(n >= 0 for n in sizes),
+        lambda: f"[resize] sizes must not be negative; got {sizes}. Fix: new_shape=(0,).",
+        ValueError,
+    )
+    count = int(np.prod(sizes, dtype=np.int64))
+    if not count or not aval_of(x).size:
+        return lax.full(sizes, 0, aval_of(x).dtype)
+    return reshape(tiled_to(x, count), sizes)
+
+
+def delete(
+    arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False
+) -> Any:
+    """The array without some positions along an axis.
+
+    Args:
+        arr: array.
+        obj: an int, a slice, integers or a mask; arrays must be known while tracing.
+        axis: None: of the raveled array.
+        assume_unique_indices: that integers all differ; traced ones are then possible.
+
+    Raises:
+        ConcretizationTypeError: traced positions without ``assume_unique_indices``.
+        ValueError: neither integers nor a mask of the axis.
+    """
+    x = as_array("delete", arr)
+    if axis is None:
+        x, axis = ravel(x), 0
+    here = canonicalize_axis(axis, aval_of(x).ndim, "delete")
+    size = aval_of(x).shape[here]
+    if isinstance(obj, slice):
+        obj = np.arange(size)[obj]
+    if isinstance(obj, (int, np.integer)):
+        obj = np.array([canonicalize_axis(int(obj), size, "delete")])
+    places = as_array("delete", obj)
+    integer = dtypes.is_integer(aval_of(places).dtype)
+    if integer and assume_unique_indices:
+        return x[(slice(None),) * here + (_others(ravel(places), size),)]
+    mend = "assume_unique_indices=True, or jnp.where with a mask."
+    host = known("delete", "obj", obj if isinstance(obj, np.ndarray) else places, mend)
+    check(
+        integer or (host.dtype == bool and host.shape == (size,)),
+        lambda: f"[delete] obj must be integers or a mask of {size} elements; got {host.dtype} of "
+        f"shape {host.shape}. Fix: pass positions.",
+        ValueError,
+    )
+    kept = np.ones(size, bool)
+    kept[host] = False
+    return x[(slice(None),) * here + (np.flatnonzero(kept),)]
+
+
+def _others(places: Any, size: int) -> Any:
+    """All positions but these, which differ."""
+    places = clip(where(places < 0, places + size, places), 0, size)
+    count = aval_of(places).shape[0]
+    dtype = aval_of(places).dtype
+    gone = sort(places) - lax.iota(dtype, (count,))
+    kept = lax.iota(dtype, (size - count,))
+    skipped = (kept[None] >= gone[:, None]).astype(dtype)
+    return kept + lax.reduce_sum(skipped, (0,))
+
+
+def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
+    """The array with values before some positions along an axis.
+
+    Args:
+        arr: array.
+        obj: an int, a slice or integers: positions in ``arr``.
+        values: what to insert; of the shape that ``x[obj]`` has along ``axis``, or one value for
+            all.
+        axis: None: of the raveled array.
+
+    Raises:
+        ValueError: positions that are not integers, or of several axes.
+    """
+    x, values = as_arrays("insert", arr, values)
+    if axis is None:
+        x, axis = ravel(x), 0
+    rank = aval_of(x).ndim
+    here = canonicalize_axis(axis, rank, "insert")
+    size = aval_of(x).shape[here]
+    if isinstance(obj, slice):
+        obj = np.arange(*obj.indices(size), dtype=np.int32)
+    places = asarray(obj)
+    if aval_of(places).size == 0 and not dtypes.is_integer(aval_of(places).dtype):
+        places = places.astype(int)
+    check(
+        dtypes.is_integer(aval_of(places).dtype) and aval_of(places).ndim < 2,
+        lambda: f"[insert] obj must be an int, a slice or a vector of integers; got "
+        f"{aval_of(places)}. Fix: jnp.asarray([0, 1]).",
+        ValueError,
+    )
+    values = lax.convert_element_type(values, aval_of(x).dtype)
+    missing = rank - aval_of(values).ndim
+    values = lax.expand_dims(values, tuple(range(missing))) if missing > 0 else values
+    if aval_of(places).size == 1:
+        if aval_of(places).ndim == 0:
+            values = moveaxis(values, 0, here)
+        places = broadcast_to(ravel(places), (aval_of(values).shape[here],))
+    shapes = aval_of(places).shape, (aval_of(values).shape[here],)
+    count = broadcast_shapes(*shapes, name="insert")[0]
+    places = clip(where(places < 0, places + size, places), 0, size)
+    # The k-th of the sorted positions moves by k: so many were inserted before it.
+    steps = lax.iota(aval_of(places).dtype, (count,))
+    targets = places.at[argsort(places)].add(steps[: aval_of(places).shape[0]])
+    taken = lax.full((size + count,), False, dtypes.bool_).at[targets].set(True)
+    rest = nonzero(~taken, size=size)[0]
+    shape = list(aval_of(x).shape)
+    shape[here] = size + count
+    out, lead = lax.full(shape, 0, aval_of(x).dtype), (slice(None),) * here
+    return out.at[(*lead, targets)].set(values).at[(*lead, rest)].set(x)

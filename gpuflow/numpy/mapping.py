@@ -1,0 +1,147 @@
+"""Functions applied along axes, to positions, and by cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow import lax
+from gpuflow.api_vmap import vmap
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array, known_int
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.promotion import broadcast_shapes
+from gpuflow.numpy.ranges import arange
+from gpuflow.numpy.shaping import expand_dims
+from gpuflow.numpy.vectorizing import vectorize
+
+Function = Callable[..., Any]
+
+
+# --- along axes ----------------------------------------------------------------------------
+
+
+def apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
+    """A function of vectors, applied to each vector along an axis.
+
+    Args:
+        func1d: takes a vector, ``args`` and ``kwargs``; its result's axes come in place of the one.
+        axis: the axis of the vectors.
+        arr: array.
+    """
+    x = as_array("apply_along_axis", arr)
+    rank = aval_of(x).ndim
+    here = canonicalize_axis(axis, rank, "apply_along_axis")
+
+    def function(vector: Any) -> Any:
+        return func1d(vector, *args, **kwargs)
+
+    for d in range(1, rank - here):
+        function = vmap(function, in_axes=d, out_axes=-1)
+    for _ in range(here):
+        function = vmap(function)
+    return function(x)
+
+
+def apply_over_axes(func: Function, a: Any, axes: Any) -> Any:
+    """A function of an array and an axis, applied for one axis after the other.
+
+    Args:
+        func: ``func(array, axis)``; its result has the rank of the array, or one axis less.
+        a: array.
+        axes: an axis or a sequence of axes.
+
+    Raises:
+        ValueError: a result of another rank.
+    """
+    x = as_array("apply_over_axes", a)
+    for axis in axes if isinstance(axes, (tuple, list)) or hasattr(axes, "__len__") else (axes,):
+        out = func(x, int(axis))
+        rank = aval_of(x).ndim
+        if aval_of(out).ndim == rank - 1:
+            out = expand_dims(out, int(axis))
+        check(
+            aval_of(out).ndim == rank,
+            lambda out=out, rank=rank: (
+                f"[apply_over_axes] the function must return rank {rank} or {rank - 1}; got "
+                f"{aval_of(out)}. Fix: keepdims=True."
+            ),
+            ValueError,
+        )
+        x = out
+    return x
+
+
+def fromfunction(function: Function, shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
+    """The values of a function of positions, for all positions of a shape.
+
+    Args:
+        function: takes one number for each axis, and ``kwargs``.
+        shape: an int or a sequence of ints.
+        dtype: that of the positions.
+    """
+    sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
+    sizes = [known_int("fromfunction", "shape", n) for n in sizes]
+
+    def positional(*positions: Any) -> Any:
+        return function(*positions, **kwargs)
+
+    for d in reversed(range(len(sizes))):
+        in_axes = tuple(0 if k == d else None for k in range(len(sizes)))
+        positional = vmap(positional, in_axes)
+    return positional(*[arange(n, dtype=dtype) for n in sizes])
+
+
+# --- by case -------------------------------------------------------------------------------
+
+
+def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Any:
+    """A function defined by cases.
+
+    Args:
+        x: array.
+        condlist: bool arrays of its shape; where several hold, the last one counts.
+        funclist: for each condition a function of numbers, or a number; perhaps one more for
+            where none holds, which is otherwise 0.
+        args, kw: what else the functions take.
+
+    Returns:
+        An array of the shape and dtype of ``x``.
+
+    Raises:
+        ValueError: another number of functions.
+    """
+    x, count = as_array("piecewise", x), len(condlist)
+    functions = list(funclist)
+    check(
+        len(functions) in (count, count + 1),
+        lambda: f"[piecewise] there must be {count} or {count + 1} functions for {count} "
+        f"conditions; got {len(functions)}. Fix: add a number for where none holds.",
+        ValueError,
+    )
+    default = functions.pop() if len(functions) == count + 1 else 0
+    dtype = aval_of(x).dtype
+
+    def branch(function: Any) -> Function:
+        if callable(function):
+            return lambda value: lax.convert_element_type(function(value, *args, **kw), dtype)
+        return lambda value: asarray(function, dtype=dtype)
+
+    branches = [branch(function) for function in (default, *functions)]
+    which = lax.full((), 0, "int32")
+    for k in range(count):
+        condition = asarray(condlist[k], dtype=bool)
+        which = lax.select_n(*_in_one_shape(condition, which, lax.full((), k + 1, "int32")))
+    return vectorize(lambda k, value: lax.switch(k, branches, value))(which, x)
+
+
+def _in_one_shape(*operands: Any) -> list[Any]:
+    shape = broadcast_shapes(*[aval_of(x).shape for x in operands], name="piecewise")
+    out = []
+    for x in operands:
+        own = aval_of(x).shape
+        dims = range(len(shape) - len(own), len(shape))
+        out.append(lax.broadcast_in_dim(x, shape, dims))
+    return out

@@ -1,0 +1,177 @@
+"""Reductions that leave nan out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy import reductions, sorting, statistics
+from gpuflow.numpy.arguments import as_array
+from gpuflow.numpy.elementary import sqrt
+from gpuflow.numpy.logic import isnan
+from gpuflow.numpy.logic import where as choose
+from gpuflow.numpy.promotion import convert, no_out, user_dtype
+from gpuflow.numpy.shaping import Axes
+
+
+def _can_be_nan(a: Any) -> bool:
+    return dtypes.is_inexact(aval_of(a).dtype)
+
+
+def _without_nan(a: Any, value: float) -> Any:
+    return choose(isnan(a), convert(value, aval_of(a).dtype), a) if _can_be_nan(a) else a
+
+
+def nansum(
+    a: Any, axis: Axes = None, dtype: Any = None, out: None = None, keepdims: bool = False,
+    initial: Any = None, where: Any = None,
+) -> Any:  # fmt: skip
+    """Sum over axes, nan counting as 0; arguments as for ``sum``."""
+    a = _without_nan(as_array("nansum", a), 0)
+    return reductions.sum(a, axis, dtype, out, keepdims, initial, where)
+
+
+def nanprod(
+    a: Any, axis: Axes = None, dtype: Any = None, out: None = None, keepdims: bool = False,
+    initial: Any = None, where: Any = None,
+) -> Any:  # fmt: skip
+    """Product over axes, nan counting as 1; arguments as for ``prod``."""
+    a = _without_nan(as_array("nanprod", a), 1)
+    return reductions.prod(a, axis, dtype, out, keepdims, initial, where)
+
+
+def nanmax(
+    a: Any, axis: Axes = None, out: None = None, keepdims: bool = False, initial: Any = None,
+    where: Any = None,
+) -> Any:  # fmt: skip
+    """The largest number over axes, nan where there is none; arguments as for ``max``."""
+    return _extreme("nanmax", reductions.max, -np.inf, a, axis, out, keepdims, initial, where)
+
+
+def nanmin(
+    a: Any, axis: Axes = None, out: None = None, keepdims: bool = False, initial: Any = None,
+    where: Any = None,
+) -> Any:  # fmt: skip
+    """The smallest number over axes, nan where there is none; arguments as for ``min``."""
+    return _extreme("nanmin", reductions.min, np.inf, a, axis, out, keepdims, initial, where)
+
+
+def _extreme(
+    name: str, op: Callable[..., Any], neutral: float, a: Any, axis: Axes, out: Any,
+    keepdims: bool, initial: Any, mask: Any,
+) -> Any:  # fmt: skip
+    a = as_array(name, a)
+    found = op(_without_nan(a, neutral), axis, out, keepdims, initial, mask)
+    if initial is not None or not _can_be_nan(a):
+        return found
+    nothing = reductions.all(isnan(a), axis, keepdims=keepdims)
+    return choose(nothing, convert(np.nan, aval_of(a).dtype), found)
+
+
+def nanargmax(
+    a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None
+) -> Any:
+    """The position of the first largest number, -1 where there is none; see ``argmax``."""
+    return _position("nanargmax", reductions.argmax, -np.inf, a, axis, out, keepdims)
+
+
+def nanargmin(
+    a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None
+) -> Any:
+    """The position of the first smallest number, -1 where there is none; see ``argmin``."""
+    return _position("nanargmin", reductions.argmin, np.inf, a, axis, out, keepdims)
+
+
+def _position(
+    name: str, op: Callable[..., Any], neutral: float, a: Any, axis: int | None, out: Any,
+    keepdims: bool | None,
+) -> Any:  # fmt: skip
+    no_out(name, out)
+    a = as_array(name, a)
+    found = op(_without_nan(a, neutral), axis, None, bool(keepdims))
+    if not _can_be_nan(a):
+        return found
+    nothing = reductions.all(isnan(a), axis, keepdims=bool(keepdims))
+    return choose(nothing, convert(-1, aval_of(found).dtype), found)
+
+
+# --- means and variances -------------------------------------------------------------------
+
+
+def nanmean(
+    a: Any, axis: Axes = None, dtype: Any = None, out: None = None, keepdims: bool = False,
+    where: Any = None,
+) -> Any:  # fmt: skip
+    """Mean of the numbers over axes, nan where there is none; arguments as for ``mean``."""
+    no_out("nanmean", out)
+    a = as_array("nanmean", a)
+    if not _can_be_nan(a):
+        return statistics.mean(a, axis, dtype, None, keepdims, where=where)
+    wanted = aval_of(a).dtype if dtype is None else user_dtype(dtype, "nanmean")
+    total = nansum(a, axis, wanted, None, keepdims, where=where)
+    return lax.div(total, _count(a, axis, keepdims, where, wanted))
+
+
+def _count(a: Any, axis: Axes, keepdims: bool, mask: Any, dtype: Any) -> Any:
+    """How many numbers there are, in ``dtype``."""
+    return reductions.sum(lax.bitwise_not(isnan(a)), axis, dtype, None, keepdims, where=mask)
+
+
+def nanvar(
+    a: Any, axis: Axes = None, dtype: Any = None, out: None = None, ddof: int = 0,
+    keepdims: bool = False, where: Any = None, mean: Any = None,
+) -> Any:  # fmt: skip
+    """Variance of the numbers over axes; arguments as for ``var``.
+
+    Args:
+        mean: the means, with ``keepdims``, where they are known.
+    """
+    no_out("nanvar", out)
+    a = as_array("nanvar", a)
+    work, wanted = statistics.variance_dtypes("nanvar", aval_of(a).dtype, dtype)
+    a = convert(a, work)
+    center = nanmean(a, axis, work, None, True, where) if mean is None else mean
+    distance = _without_nan(lax.sub(*_alike(a, convert(as_array("nanvar", center), work))), 0)
+    squared = statistics.squared_modulus(distance)
+    total = reductions.sum(squared, axis, None, None, keepdims, where=where)
+    count = _count(a, axis, keepdims, where, aval_of(total).dtype) - ddof
+    few = count <= 0
+    result = lax.div(total, _choose(few, 1, count))
+    return convert(_choose(few, np.nan, result), wanted)
+
+
+def _alike(a: Any, center: Any) -> tuple[Any, Any]:
+    rank = aval_of(a).ndim
+    missing = tuple(range(rank - aval_of(center).ndim))
+    return a, lax.expand_dims(center, missing) if missing and aval_of(center).ndim else center
+
+
+def _choose(mask: Any, value: float, other: Any) -> Any:
+    return choose(mask, convert(value, aval_of(other).dtype), other)
+
+
+def nanstd(
+    a: Any, axis: Axes = None, dtype: Any = None, out: None = None, ddof: int = 0,
+    keepdims: bool = False, where: Any = None, mean: Any = None,
+) -> Any:  # fmt: skip
+    """The square root of ``nanvar``; arguments as there."""
+    no_out("nanstd", out)
+    return sqrt(nanvar(a, axis, dtype, None, ddof, keepdims, where, mean))
+
+
+# --- cumulative ----------------------------------------------------------------------------
+
+
+def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
+    """The sums of all elements up to each one, nan counting as 0; see ``cumsum``."""
+    return sorting.cumsum(_without_nan(as_array("nancumsum", a), 0), axis, dtype, out)
+
+
+def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
+    """The products of all elements up to each one, nan counting as 1; see ``cumprod``."""
+    return sorting.cumprod(_without_nan(as_array("nancumprod", a), 1), axis, dtype, out)

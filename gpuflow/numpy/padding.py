@@ -1,0 +1,263 @@
+"""``pad``: borders around arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.core.trace import Tracer
+from gpuflow.numpy.arguments import as_array
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.elementary import round as round_
+from gpuflow.numpy.mapping import apply_along_axis
+from gpuflow.numpy.quantiles import median
+from gpuflow.numpy.ranges import linspace
+from gpuflow.numpy.reductions import max as largest
+from gpuflow.numpy.reductions import min as smallest
+from gpuflow.numpy.shaping import broadcast_to, squeeze
+from gpuflow.numpy.statistics import mean
+from gpuflow.numpy.tiling import repeat
+
+Pairs = list[tuple[Any, Any]]
+
+# The options that each mode takes.
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "constant": ("constant_values",),
+    "edge": (),
+    "empty": (),
+    "linear_ramp": ("end_values",),
+    "maximum": ("stat_length",),
+    "mean": ("stat_length",),
+    "median": ("stat_length",),
+    "minimum": ("stat_length",),
+    "reflect": ("reflect_type",),
+    "symmetric": ("reflect_type",),
+    "wrap": (),
+}
+_STATISTICS = {"maximum": largest, "minimum": smallest, "mean": mean, "median": median}
+
+
+def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
+    """Put a border around an array.
+
+    Args:
+        array: array of any dtype.
+        pad_width: how many elements to add: an int, a pair (before, after), or one such pair for
+            each axis.
+        mode: ``"constant"``, ``"edge"``, ``"empty"``, ``"linear_ramp"``, ``"maximum"``,
+            ``"mean"``, ``"median"``, ``"minimum"``, ``"reflect"``, ``"symmetric"``, ``"wrap"``; or
+            a function of a padded vector, its widths, the axis and a dict, that returns it.
+        constant_values: for ``"constant"``; like ``pad_width``, by default 0.
+        end_values: where ``"linear_ramp"`` goes to; like ``pad_width``, by default 0.
+        stat_length: from how many elements at the edge to compute the maximum, mean, ... of.
+        reflect_type: ``"even"``, or ``"odd"``: mirrored at the edge value too.
+
+    Raises:
+        NotImplementedError: another mode.
+        ValueError: options that the mode does not take, negative widths, or an empty axis.
+        TypeError: widths that are no ints.
+    """
+    x = as_array("pad", array)
+    widths = _widths(pad_width, aval_of(x).ndim)
+    if callable(mode):
+        return _by_function(x, widths, mode, kwargs)
+    check(
+        mode in _OPTIONS,
+        lambda: f"[pad] mode must be one of {', '.join(map(repr, _OPTIONS))}, or a function; got "
+        f"{mode!r}. Fix: mode='edge'.",
+        NotImplementedError,
+    )
+    unknown = set(kwargs) - set(_OPTIONS[mode])
+    check(
+        not unknown,
+        lambda: f"[pad] mode {mode!r} takes the options {_OPTIONS[mode]}; got {sorted(unknown)}. "
+        "Fix: leave them out.",
+        ValueError,
+    )
+    if mode == "constant":
+        return _constant(x, widths, kwargs.get("constant_values", 0))
+    return _axis_by_axis(x, widths, mode, kwargs)
+
+
+def _widths(given: Any, rank: int) -> Pairs:
+    pairs = _pairs("pad_width", given, rank)
+    flat = [n for pair in pairs for n in pair]
+    check(
+        all(isinstance(n, (int, np.integer)) for n in flat),
+        lambda: f"[pad] widths must be ints; got {given!r}. Fix: pad_width=1.",
+    )
+    check(
+        all(n >= 0 for n in flat),
+        lambda: f"[pad] widths must not be negative; got {given!r}. Fix: slice to cut off.",
+        ValueError,
+    )
+    return [(int(low), int(high)) for low, high in pairs]
+
+
+def _pairs(name: str, given: Any, rank: int) -> Pairs:
+    """A number, a pair, or pairs, as one pair for each axis."""
+    try:
+        values = np.asarray(given)
+    except ValueError:
+        values = np.zeros((0,))
+    check(
+        values.shape in ((), (1,), (2,), (1, 2), (rank, 2)),
+        lambda: f"[pad] {name} must be a number, a pair, or {rank} pairs; got {given!r}. "
+        f"Fix: {name}=((1, 1),) * {rank}.",
+        TypeError if values.shape == (0,) else ValueError,
+    )
+    return [tuple(row) for row in np.broadcast_to(values, (rank, 2)).tolist()]
+
+
+def _constant(x: Any, widths: Pairs, given: Any) -> Any:
+    aval = aval_of(x)
+    if isinstance(given, (tuple, list)):
+        given = given if any(isinstance(v, Tracer) for v in given) else np.asarray(given)
+    values = lax.convert_element_type(asarray(given), aval.dtype, aval.weak_type)
+    shape = aval_of(values).shape
+    check(
+        shape in ((), (1,), (2,), (1, 2), (aval.ndim, 2), (aval.ndim, 1)),
+        lambda: f"[pad] constant_values must be a number, a pair, or {aval.ndim} pairs; got shape "
+        f"{shape}. Fix: constant_values=0.",
+        ValueError,
+    )
+    if shape in ((), (1,)):
+        return lax.pad(x, squeeze(values), [(low, high, 0) for low, high in widths])
+    values = broadcast_to(values, (aval.ndim, 2))
+    for d, pair in enumerate(widths):
+        for side in (0, 1):
+            config = [(0, 0, 0)] * aval.ndim
+            config[d] = (pair[0], 0, 0) if side == 0 else (0, pair[1], 0)
+            x = lax.pad(x, values[d, side], config) if pair[side] else x
+    return x
+
+
+def _by_function(x: Any, widths: Pairs, function: Callable[..., Any], options: Any) -> Any:
+    x = _constant(x, widths, 0)
+    for d, pair in enumerate(widths):
+        x = apply_along_axis(function, d, x, pair, d, options)
+    return x
+
+
+def _axis_by_axis(x: Any, widths: Pairs, mode: str, options: dict[str, Any]) -> Any:
+    rank = aval_of(x).ndim
+    ends = _pairs("end_values", options.get("end_values", 0), rank)
+    lengths = options.get("stat_length")
+    lengths = None if lengths is None else _pairs("stat_length", lengths, rank)
+    odd = _is_odd(options.get("reflect_type", "even"))
+    for d, pair in enumerate(widths):
+        if pair == (0, 0):
+            continue
+        check(
+            aval_of(x).shape[d] > 0 or mode == "empty",
+            lambda d=d, x=x: f"[pad] mode {mode!r} needs elements; got shape {aval_of(x).shape}, "
+            f"whose axis {d} is empty. Fix: mode='constant'.",
+            ValueError,
+        )
+        if mode == "edge":
+            borders = _first(x, d, 1), _last(x, d, 1)
+            borders = tuple(repeat(b, n, d) for b, n in zip(borders, pair, strict=True))
+        elif mode == "empty":
+            borders = tuple(_zeros(x, d, n) for n in pair)
+        elif mode == "linear_ramp":
+            borders = _ramps(x, d, pair, ends[d])
+        elif mode in _STATISTICS:
+            borders = _statistics(x, d, pair, mode, None if lengths is None else lengths[d])
+        elif mode == "wrap":
+            borders = _wrapped(x, d, pair)
+        else:
+            x = _mirrored(x, d, pair, mode == "reflect", odd)
+            continue
+        x = lax.concatenate([borders[0], x, borders[1]], d)
+    return x
+
+
+def _is_odd(reflect_type: Any) -> bool:
+    check(
+        reflect_type in ("even", "odd"),
+        lambda: f"[pad] reflect_type must be 'even' or 'odd'; got {reflect_type!r}. Fix: 'even'.",
+        ValueError,
+    )
+    return reflect_type == "odd"
+
+
+def _first(x: Any, d: int, count: int) -> Any:
+    return lax.slice_in_dim(x, 0, count, axis=d)
+
+
+def _last(x: Any, d: int, count: int) -> Any:
+    size = aval_of(x).shape[d]
+    return lax.slice_in_dim(x, size - count, size, axis=d)
+
+
+def _zeros(x: Any, d: int, count: int) -> Any:
+    shape = list(aval_of(x).shape)
+    shape[d] = count
+    return lax.full(shape, 0, aval_of(x).dtype)
+
+
+def _ramps(x: Any, d: int, pair: tuple[int, int], ends: tuple[Any, Any]) -> tuple[Any, Any]:
+    aval = aval_of(x)
+    edges = _first(x, d, 1), _last(x, d, 1)
+    ramps = []
+    for edge, count, end in zip(edges, pair, ends, strict=True):
+        edge = squeeze(edge, d)
+        ramp = linspace(end, edge, count, endpoint=False, dtype=aval.dtype, axis=d)
+        ramps.append(lax.convert_element_type(ramp, aval.dtype, aval.weak_type))
+    return ramps[0], lax.rev(ramps[1], (d,))
+
+
+def _statistics(
+    x: Any, d: int, pair: tuple[int, int], mode: str, lengths: tuple[Any, Any] | None
+) -> tuple[Any, ...]:
+    aval = aval_of(x)
+    size = aval.shape[d]
+    counts = (size, size) if lengths is None else tuple(min(int(n), size) for n in lengths)
+    check(
+        all(counts),
+        lambda: f"[pad] stat_length must be positive; got {lengths}. Fix: stat_length=1.",
+        ValueError,
+    )
+    borders = []
+    parts = _first(x, d, counts[0]), _last(x, d, counts[1])
+    for part, width in zip(parts, pair, strict=True):
+        value = _STATISTICS[mode](part, axis=d, keepdims=True)
+        value = round_(value) if dtypes.is_integer(aval.dtype) else value
+        value = lax.convert_element_type(value, aval.dtype, aval.weak_type)
+        borders.append(repeat(value, width, d))
+    return tuple(borders)
+
+
+def _wrapped(x: Any, d: int, pair: tuple[int, int]) -> tuple[Any, Any]:
+    size = aval_of(x).shape[d]
+    whole = [[x] * (n // size) for n in pair]
+    before = [_last(x, d, pair[0] % size), *whole[0]]
+    after = [*whole[1], _first(x, d, pair[1] % size)]
+    return lax.concatenate(before, d), lax.concatenate(after, d)
+
+
+def _mirrored(x: Any, d: int, pair: tuple[int, int], skip_edge: bool, odd: bool) -> Any:
+    """Mirror the array at both edges, as often as the widths need; so each side grows in turn."""
+    size = aval_of(x).shape[d]
+    skipped = 1 if skip_edge and size > 1 else 0
+    for at_front, width in ((True, pair[0]), (False, pair[1])):
+        while width > 0:
+            count = min(width, size - skipped)
+            width -= count
+            own = aval_of(x).shape[d]
+            if at_front:
+                part = lax.slice_in_dim(x, skipped, skipped + count, axis=d)
+                edge = _first(x, d, 1)
+            else:
+                part = lax.slice_in_dim(x, own - skipped - count, own - skipped, axis=d)
+                edge = _last(x, d, 1)
+            part = lax.rev(part, (d,))
+            part = 2 * edge - part if odd else part
+            x = lax.concatenate([part, x] if at_front else [x, part], d)
+    return x

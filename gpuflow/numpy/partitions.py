@@ -1,0 +1,68 @@
+"""Partial orders: the smallest or largest elements, and complex numbers in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array, known_int
+from gpuflow.numpy.sorting import argsort, sort
+
+
+def _prepare(name: str, a: Any, kth: Any, axis: int) -> tuple[Any, int]:
+    x = as_array(name, a)
+    check(
+        not dtypes.is_complex(aval_of(x).dtype),
+        lambda: f"[{name}] the array must be real; got {aval_of(x)}. Fix: jnp.sort(x).",
+        NotImplementedError,
+    )
+    place = canonicalize_axis(axis, aval_of(x).ndim, name)
+    canonicalize_axis(known_int(name, "kth", kth), aval_of(x).shape[place], name)
+    return x, place
+
+
+def partition(a: Any, kth: int, axis: int = -1) -> Any:
+    """The elements so ordered that the ``kth`` is in its sorted place, smaller ones before it.
+
+    Args:
+        a: array of real numbers.
+        kth: a position.
+        axis: the axis to order along.
+
+    Raises:
+        NotImplementedError: complex numbers.
+        ValueError: a position or axis that does not exist.
+
+    Cost: a full sort, which is the fastest way on every device here.
+    """
+    x, place = _prepare("partition", a, kth, axis)
+    return sort(x, place)
+
+
+def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
+    """The positions of the elements in the order of ``partition``; arguments as there."""
+    x, place = _prepare("argpartition", a, kth, axis)
+    return argsort(x, place)
+
+
+def top_k(x: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
+    """The ``k`` largest elements along an axis in descending order, and their positions.
+
+    Args:
+        x: array of real numbers.
+        k: how many.
+        axis: the axis to search along.
+    """
+    return lax.top_k(as_array("top_k", x), known_int("top_k", "k", k), axis=axis)
+
+
+def sort_complex(a: Any) -> Any:
+    """The elements in ascending order along the last axis, as complex numbers."""
+    out = lax.sort(as_array("sort_complex", a))
+    return lax.convert_element_type(out, np.result_type(aval_of(out).dtype, np.complex64))

@@ -1,0 +1,264 @@
+"""Polynomials by their coefficients, the highest power first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array, as_arrays, known, known_int
+from gpuflow.numpy.convolutions import convolve
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.decompositions import eigvals
+from gpuflow.numpy.joining import concatenate
+from gpuflow.numpy.lengths import trim_zeros
+from gpuflow.numpy.logic import where
+from gpuflow.numpy.promotion import (
+    broadcast_shapes,
+    convert,
+    promote_dtypes,
+    promote_dtypes_inexact,
+)
+from gpuflow.numpy.ranges import diag
+from gpuflow.numpy.shaping import atleast_1d, broadcast_to
+from gpuflow.numpy.ufuncs import abs as absolute
+from gpuflow.numpy.ufuncs import negative
+
+# Polynomials up to this degree are written out; longer ones run in a loop.
+_WRITTEN_OUT = 32
+
+
+def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
+    """The value of a polynomial, by Horner's rule.
+
+    Args:
+        p: coefficients along the first axis; further axes broadcast with ``x``.
+        x: where to evaluate; array of any shape.
+        unroll: how many steps to write out at a time where there are many.
+
+    Returns:
+        An array of the common shape of ``x`` and one coefficient.
+    """
+    p, x = promote_dtypes(*as_arrays("polyval", p, x))
+    shape = broadcast_shapes(aval_of(p).shape[1:], aval_of(x).shape, name="polyval")
+    dtype, count = aval_of(x).dtype, aval_of(p).shape[0]
+    x = broadcast_to(x, shape)
+    if count > _WRITTEN_OUT:
+        start = lax.full(shape, 0, dtype)
+        return lax.scan(lambda y, c: (y * x + c, None), start, p, unroll=unroll)[0]
+    if not count:
+        return lax.full_like(x, 0)
+    # The first step of Horner's rule multiplies 0 by x, which matters for infinite x.
+    value = convert(0, dtype) * x
+    for k in range(count):
+        value = (value if k == 0 else value * x) + p[k]
+    return value
+
+
+def polyadd(a1: Any, a2: Any) -> Any:
+    """The sum of two polynomials."""
+    first, second = promote_dtypes(*as_arrays("polyadd", a1, a2))
+    length = max(aval_of(first).shape[0], aval_of(second).shape[0])
+    return lax.add(*[_padded(c, length) for c in (first, second)])
+
+
+def _padded(coefficients: Any, length: int) -> Any:
+    """Coefficients with leading zeros."""
+    aval = aval_of(coefficients)
+    missing = length - aval.shape[0]
+    return lax.pad(coefficients, convert(0, aval.dtype), [(missing, 0, 0)])
+
+
+def polysub(a1: Any, a2: Any) -> Any:
+    """The difference of two polynomials."""
+    first, second = promote_dtypes(*as_arrays("polysub", a1, a2))
+    return polyadd(first, negative(second))
+
+
+def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Any:
+    """The product of two polynomials.
+
+    Args:
+        a1, a2: coefficients.
+        trim_leading_zeros: drop leading zeros first; they must then be known while tracing.
+    """
+    first, second = promote_dtypes_inexact(*as_arrays("polymul", a1, a2))
+    sizes = [aval_of(c).shape[0] for c in (first, second)]
+    if trim_leading_zeros and max(sizes) > 1:
+        first, second = trim_zeros(first, "f"), trim_zeros(second, "f")
+    first, second = (_padded(c, max(aval_of(c).shape[0], 1)) for c in (first, second))
+    return convolve(first, second, "full")
+
+
+def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, Any]:
+    """Quotient and remainder of two polynomials.
+
+    Args:
+        u, v: coefficients; the first one of ``v`` must not be 0.
+        trim_leading_zeros: drop leading zeros of the remainder; ``u`` and ``v`` must then be
+            known while tracing.
+    """
+    rest, divisor = promote_dtypes_inexact(*as_arrays("polydiv", u, v))
+    length, own = aval_of(rest).shape[0], aval_of(divisor).shape[0]
+    dtype = aval_of(rest).dtype
+    quotient = []
+    scale = convert(1, dtype) / divisor[0]
+    for k in range(length - own + 1):
+        factor = scale * rest[k]
+        quotient.append(factor)
+        rest = rest.at[k : k + own].add(-factor * divisor)
+    if trim_leading_zeros:
+        rest = _trimmed(rest)
+    zero = lax.full((1,), 0, dtype)
+    return concatenate([atleast_1d(q) for q in quotient]) if quotient else zero, rest
+
+
+def _trimmed(coefficients: Any) -> Any:
+    """Coefficients without leading ones that are 0 but for rounding."""
+    size = absolute(coefficients)
+    tolerance = float(np.sqrt(ml_dtypes.finfo(aval_of(size).dtype).eps))
+    mend = "use trim_leading_zeros=False."
+    large = np.flatnonzero(known("polydiv", "the remainder", size >= tolerance, mend))
+    return coefficients[int(large[0]) :] if large.size else coefficients[:0]
+
+
+# --- derivatives and integrals -------------------------------------------------------------
+
+
+def _order(name: str, m: Any) -> int:
+    order = known_int(name, "m", m)
+    check(
+        order >= 0,
+        lambda: f"[{name}] m must not be negative; got {order}. Fix: m=1.",
+        ValueError,
+    )
+    return order
+
+
+def _falling(powers: np.ndarray, order: int, dtype: Any) -> Any:
+    """n (n - 1) ... (n - order + 1) for each of ``powers``, in ``dtype``."""
+    factors = np.maximum(powers[None] - np.arange(order)[:, None], 1)
+    return asarray(factors.astype(np.float64).prod(0), dtype=dtype)
+
+
+def polyder(p: Any, m: int = 1) -> Any:
+    """The coefficients of the ``m``-th derivative.
+
+    Raises:
+        ValueError: a negative ``m``.
+    """
+    order = _order("polyder", m)
+    (p,) = promote_dtypes_inexact(as_array("polyder", p))
+    if order == 0:
+        return p
+    powers = np.arange(aval_of(p).shape[0] - 1, order - 1, -1)
+    return p[:-order] * _falling(powers, order, aval_of(p).dtype)
+
+
+def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
+    """The coefficients of the ``m``-th integral.
+
+    Args:
+        p: coefficients.
+        m: how often to integrate.
+        k: the constants of integration, one or ``m`` of them; by default 0.
+
+    Raises:
+        ValueError: a negative ``m``, or another number of constants.
+    """
+    order = _order("polyint", m)
+    p, k = promote_dtypes_inexact(*as_arrays("polyint", p, 0 if k is None else k))
+    constants = atleast_1d(k)
+    if aval_of(constants).shape == (1,):
+        constants = broadcast_to(constants, (order,))
+    check(
+        aval_of(constants).shape == (order,),
+        lambda: f"[polyint] k must hold 1 or {order} numbers; got {aval_of(k)}. Fix: k=0.",
+        ValueError,
+    )
+    if order == 0:
+        return p
+    powers = np.arange(aval_of(p).shape[0] + order - 1, -1, -1)
+    return concatenate([p, constants]) / _falling(powers, order, aval_of(p).dtype)
+
+
+# --- roots ---------------------------------------------------------------------------------
+
+
+def roots(p: Any, *, strip_zeros: bool = True) -> Any:
+    """The roots of a polynomial, as eigenvalues of its companion matrix.
+
+    Args:
+        p: coefficients.
+        strip_zeros: drop leading zeros first, which must then be known while tracing; otherwise
+            each leads to a root that is nan.
+
+    Raises:
+        ValueError: coefficients of another rank than 1.
+        ConcretizationTypeError: traced coefficients with ``strip_zeros``.
+    """
+    (p,) = promote_dtypes_inexact(as_array("roots", p))
+    p = atleast_1d(p)
+    aval = aval_of(p)
+    check(
+        aval.ndim == 1,
+        lambda: f"[roots] coefficients must have rank 1; got {aval}. Fix: gpuflow.vmap.",
+        ValueError,
+    )
+    count = aval.shape[0]
+    complex_dtype = np.result_type(aval.dtype, np.complex64)
+    if count < 2:
+        return lax.full((0,), 0, complex_dtype)
+    leading = lax.eq(lax.cumsum((p != 0).astype(int), 0), convert(0, dtypes.default_int()))
+    if strip_zeros:
+        mend = "use strip_zeros=False; missing roots are then nan."
+        return _roots(p[int(known("roots", "the leading zeros", leading, mend).sum()) :])
+    number = lax.reduce_sum(leading.astype(int), (0,))
+    p = where(number == count, convert(1, aval.dtype), p)
+    places = (lax.iota(dtypes.default_int(), (count,)) + number) % count
+    found = _roots(p[places])
+    # Each leading zero, now at the end, adds a root of 0: those go to the end.
+    _, found = lax.sort_key_val((found == 0).astype(int), found, 0, True)
+    real = lax.iota(dtypes.default_int(), (count - 1,)) < count - 1 - number
+    return where(real, found, convert(complex(np.nan, np.nan), aval_of(found).dtype))
+
+
+def _roots(p: Any) -> Any:
+    """The roots of a polynomial whose first coefficient is not 0."""
+    count, dtype = aval_of(p).shape[0], aval_of(p).dtype
+    if count < 2:
+        return lax.full((0,), 0, np.result_type(dtype, np.complex64))
+    companion = diag(lax.full((count - 2,), 1, dtype), -1)
+    return eigvals(companion.at[0].set(-p[1:] / p[0]))
+
+
+def poly(seq_of_zeros: Any) -> Any:
+    """The coefficients of the polynomial with these roots, or of a matrix's characteristic one.
+
+    Raises:
+        ValueError: neither a vector nor a square matrix.
+    """
+    (zeros,) = promote_dtypes_inexact(as_array("poly", seq_of_zeros))
+    zeros = atleast_1d(zeros)
+    shape = aval_of(zeros).shape
+    if len(shape) == 2 and shape[0] == shape[1] and shape[0]:
+        zeros = eigvals(zeros)
+    check(
+        aval_of(zeros).ndim == 1,
+        lambda: f"[poly] roots must be a vector or a square matrix; got shape {shape}. "
+        "Fix: jnp.ravel(x).",
+        ValueError,
+    )
+    count, dtype = aval_of(zeros).shape[0], aval_of(zeros).dtype
+    if not count:
+        return lax.full((), 1, dtype)
+    out = lax.full((1,), 1, dtype)
+    for k in range(count):
+        out = lax.sub(lax.pad(out, convert(0, dtype), [(0, 1, 0)]),
+                      lax.pad(out * zeros[k], convert(0, dtype), [(1, 0, 0)]))  # fmt: skip
+    return out

@@ -1,0 +1,109 @@
+"""Where elements are nonzero.
+
+The shape of the answer depends on values: it is known outside of jit, or given by ``size=``.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array, known, known_int
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.joining import stack
+from gpuflow.numpy.promotion import convert
+from gpuflow.numpy.shaping import ravel
+from gpuflow.ops.selection import where as select_where
+
+
+def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Any, ...]:
+    """The positions of elements that are not 0, one array for each axis.
+
+    Args:
+        a: array of rank 1 or more.
+        size: how many positions to return, for use under jit: more are dropped, missing ones are
+            filled up.
+        fill_value: what to fill up with, a number or one for each axis; by default 0.
+
+    Returns:
+        As many integer arrays as ``a`` has axes, positions in row-major order.
+
+    Raises:
+        ConcretizationTypeError: a traced array without ``size``.
+        ValueError: an array of rank 0, or another ``fill_value``.
+    """
+    return positions("nonzero", as_array("nonzero", a), size, fill_value)
+
+
+def positions(name: str, x: Any, size: Any, fill_value: Any) -> tuple[Any, ...]:
+    """``nonzero`` under the name of the function that the user called."""
+    shape = aval_of(x).shape
+    check(
+        len(shape) > 0,
+        lambda: f"[{name}] the array must have an axis; got a scalar. Fix: jnp.atleast_1d(x).",
+        ValueError,
+    )
+    mask = x if dtypes.is_bool(aval_of(x).dtype) else lax.ne(x, convert(0, aval_of(x).dtype))
+    if size is None:
+        mend = f"say how many positions to return: jnp.{name}(x, size=...)."
+        found = np.nonzero(known(name, "the array", mask, mend))
+        return tuple(asarray(part.astype(dtypes.default_int())) for part in found)
+    count = known_int(name, "size", size)
+    flat, places = _flat_positions(ravel(mask), count)
+    sizes = [convert(prod(shape[d + 1 :]), aval_of(flat).dtype) for d in range(len(shape))]
+    parts = []
+    for d, step in enumerate(sizes):
+        part = flat if d == 0 else lax.rem(flat, convert(sizes[d - 1], aval_of(flat).dtype))
+        parts.append(lax.div(part, step) if prod(shape[d + 1 :]) > 1 else part)
+    return tuple(_filled(name, part, places, fill_value, d, len(shape))
+                 for d, part in enumerate(parts))  # fmt: skip
+
+
+def _flat_positions(mask: Any, count: int) -> tuple[Any, Any]:
+    """The first positions of True, then zeros; and whether each of them is one."""
+    index = dtypes.default_int()
+    total = aval_of(mask).size
+    if not total or not count:
+        none = lax.full((count,), 0, index)
+        return none, lax.full((count,), False, dtypes.bool_)
+    ranks = lax.cumsum(lax.convert_element_type(mask, index), 0)
+    # The k-th True goes to place k; what is False goes outside, and is dropped.
+    target = select_where(mask, lax.sub(ranks, convert(1, index)), convert(count, index))
+    found = lax.full((count,), 0, index).at[target].set(lax.iota(index, (total,)), mode="drop")
+    number = lax.slice_in_dim(ranks, total - 1, total)
+    return found, lax.lt(lax.iota(index, (count,)), lax.broadcast_in_dim(number, (count,), (0,)))
+
+
+def _filled(name: str, part: Any, real: Any, fill_value: Any, d: int, rank: int) -> Any:
+    if fill_value is None:
+        return part
+    fills = fill_value if isinstance(fill_value, tuple) else (fill_value,) * rank
+    check(
+        len(fills) == rank and all(np.ndim(fill) == 0 for fill in fills),
+        lambda: (
+            f"[{name}] fill_value must be a number, or a tuple of {rank}; got {fill_value!r}. "
+            "Fix: fill_value=0."
+        ),
+        ValueError,
+    )
+    return select_where(real, part, lax.convert_element_type(fills[d], aval_of(part).dtype))
+
+
+def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """The positions of nonzero elements in the raveled array; arguments as for ``nonzero``."""
+    return positions("flatnonzero", ravel(as_array("flatnonzero", a)), size, fill_value)[0]
+
+
+def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """The positions of nonzero elements as rows; arguments as for ``nonzero``."""
+    x = as_array("argwhere", a)
+    if aval_of(x).ndim == 0:
+        count = positions("argwhere", ravel(x), size, fill_value)[0]
+        return lax.full((aval_of(count).shape[0], 0), 0, dtypes.default_int())
+    return stack(positions("argwhere", x, size, fill_value), 1)

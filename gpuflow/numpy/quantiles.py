@@ -1,0 +1,250 @@
+"""Medians, quantiles and percentiles."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axes
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array, as_arrays, check_choice
+from gpuflow.numpy.logic import clip, isnan, where
+from gpuflow.numpy.promotion import convert, promote_dtypes_inexact
+from gpuflow.numpy.reductions import any as any_element
+from gpuflow.numpy.shaping import Axes, broadcast_to, expand_dims, moveaxis, reshape, squeeze
+from gpuflow.numpy.sorting import cumsum
+from gpuflow.numpy.taking import take_along_axis
+
+METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
+
+
+def quantile(
+    a: Any, q: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
+    method: str = "linear", keepdims: bool = False, *, weights: Any = None,
+) -> Any:  # fmt: skip
+    """Values below which a part of the elements lies; nan where an element is.
+
+    Args:
+        a: array of real numbers.
+        q: which parts, in [0, 1]; a number, or a vector for a first axis of the result.
+        axis: an axis, a tuple of axes, or None for all.
+        method: what to do between two elements: ``"linear"``, ``"lower"``, ``"higher"``,
+            ``"midpoint"``, ``"nearest"``; or ``"inverted_cdf"``.
+        keepdims: keep the axes, with size 1.
+        weights: how much each element counts, in the shape of ``a`` or of the axes; only with
+            ``method="inverted_cdf"``.
+
+    Raises:
+        ValueError: complex numbers, another method, ``out`` or ``overwrite_input``, or shapes
+            that do not fit.
+    """
+    _no_writing("quantile", out, overwrite_input)
+    return _quantile("quantile", a, q, axis, method, keepdims, False, weights)
+
+
+def nanquantile(
+    a: Any, q: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
+    method: str = "linear", keepdims: bool = False, *, weights: Any = None,
+) -> Any:  # fmt: skip
+    """``quantile`` of the elements that are numbers; nan where there is none."""
+    _no_writing("nanquantile", out, overwrite_input)
+    return _quantile("nanquantile", a, q, axis, method, keepdims, True, weights)
+
+
+def percentile(
+    a: Any, q: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
+    method: str = "linear", keepdims: bool = False, *, weights: Any = None,
+) -> Any:  # fmt: skip
+    """``quantile`` with ``q`` in percent."""
+    _no_writing("percentile", out, overwrite_input)
+    parts = _part_of_percent("percentile", q)
+    return _quantile("percentile", a, parts, axis, method, keepdims, False, weights)
+
+
+def nanpercentile(
+    a: Any, q: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
+    method: str = "linear", keepdims: bool = False, *, weights: Any = None,
+) -> Any:  # fmt: skip
+    """``nanquantile`` with ``q`` in percent."""
+    _no_writing("nanpercentile", out, overwrite_input)
+    parts = _part_of_percent("nanpercentile", q)
+    return _quantile("nanpercentile", a, parts, axis, method, keepdims, True, weights)
+
+
+def median(
+    a: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
+    keepdims: bool = False,
+) -> Any:  # fmt: skip
+    """The middle element over axes, or the mean of the two in the middle; nan where one is."""
+    _no_writing("median", out, overwrite_input)
+    return _quantile("median", a, 0.5, axis, "midpoint", keepdims, False, None)
+
+
+def nanmedian(
+    a: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
+    keepdims: bool = False,
+) -> Any:  # fmt: skip
+    """``median`` of the elements that are numbers; nan where there is none."""
+    _no_writing("nanmedian", out, overwrite_input)
+    return _quantile("nanmedian", a, 0.5, axis, "midpoint", keepdims, True, None)
+
+
+def _no_writing(name: str, out: Any, overwrite_input: bool) -> None:
+    check(
+        out is None and not overwrite_input,
+        lambda: f"[{name}] out must be None and overwrite_input False: arrays are immutable; got "
+        f"{type(out).__name__} and {overwrite_input}. Fix: y = jnp.{name}(...).",
+        ValueError,
+    )
+
+
+def _part_of_percent(name: str, q: Any) -> Any:
+    (q,) = promote_dtypes_inexact(as_array(name, q))
+    return q / 100
+
+
+# --- one algorithm -------------------------------------------------------------------------
+
+
+def _quantile(
+    name: str, a: Any, q: Any, axis: Axes, method: str, keepdims: bool, skip_nan: bool,
+    weights: Any,
+) -> Any:  # fmt: skip
+    a, q = as_arrays(name, a, q)
+    check_choice(name, "method", method, METHODS)
+    check(
+        aval_of(q).ndim < 2,
+        lambda: f"[{name}] q must be a number or a vector; got {aval_of(q)}. Fix: jnp.ravel(q).",
+        ValueError,
+    )
+    axes = canonicalize_axes(axis, aval_of(a).ndim, name)
+    if weights is None:
+        (a,) = promote_dtypes_inexact(a)
+    else:
+        a, weights = _with_weights(name, a, as_array(name, weights), axis, axes, method)
+    check(
+        not dtypes.is_complex(aval_of(a).dtype),
+        lambda: f"[{name}] the array must be real: complex numbers have no order; got "
+        f"{aval_of(a)}. Fix: x.real.",
+        ValueError,
+    )
+    shape, dtype = aval_of(a).shape, aval_of(a).dtype
+    (q,) = promote_dtypes_inexact(q)
+    rows = _as_rows(a, axes)
+    if method == "inverted_cdf":
+        weights = lax.full_like(rows, 1) if weights is None else _as_rows(weights, axes)
+        out = _by_weights(rows, weights, q, skip_nan)
+    else:
+        out = _by_rank(rows, q, method, skip_nan)
+    out = convert(out, dtype)  # of shape (*kept sizes, *q.shape)
+    kept = [n for d, n in enumerate(shape) if d not in axes]
+    out = moveaxis(out, -1, 0) if aval_of(q).ndim else out
+    if keepdims:
+        kept = [1 if d in axes else n for d, n in enumerate(shape)]
+    return reshape(out, (*aval_of(q).shape, *kept))
+
+
+def _as_rows(a: Any, axes: tuple[int, ...]) -> Any:
+    """The array with the given axes joined into one, at the end."""
+    shape = aval_of(a).shape
+    kept = [d for d in range(len(shape)) if d not in axes]
+    a = lax.transpose(a, [*kept, *axes])
+    if len(axes) == 1:
+        return a
+    return lax.reshape(a, [*[shape[d] for d in kept], prod(shape[d] for d in axes)])
+
+
+def _with_weights(
+    name: str, a: Any, weights: Any, axis: Axes, axes: tuple[int, ...], method: str
+) -> list[Any]:
+    check(
+        not dtypes.is_complex(aval_of(weights).dtype),
+        lambda: f"[{name}] weights must be real; got {aval_of(weights)}. Fix: weights.real.",
+        ValueError,
+    )
+    check(
+        method == "inverted_cdf",
+        lambda: f"[{name}] weights need method 'inverted_cdf'; got {method!r}. "
+        "Fix: method='inverted_cdf'.",
+        NotImplementedError,
+    )
+    a, weights = promote_dtypes_inexact(a, weights)
+    shape, own = aval_of(a).shape, aval_of(weights).shape
+    if own != shape:
+        check(
+            axis is not None and own == tuple(shape[d] for d in axes),
+            lambda: f"[{name}] weights must have the shape of the array, or of its axes {axes}; "
+            f"got {own} for {shape}. Fix: jnp.broadcast_to(weights, x.shape).",
+            ValueError,
+        )
+        weights = lax.broadcast_in_dim(weights, shape, axes)
+    return [a, weights]
+
+
+def _by_rank(rows: Any, q: Any, method: str, skip_nan: bool) -> Any:
+    """Elements at fractional places ``q * (n - 1)`` of the sorted rows."""
+    nan = isnan(rows)
+    dtype, length = aval_of(q).dtype, aval_of(rows).shape[-1]
+    axis = aval_of(rows).ndim - 1
+    if skip_nan:
+        rows = where(nan, convert(np.nan, aval_of(rows).dtype), rows)
+        count = lax.reduce_sum((~nan).astype(dtype), (axis,))
+        count = lax.expand_dims(count, (axis,))
+    else:
+        rows = where(any_element(nan, -1, keepdims=True), convert(np.nan, rows.dtype), rows)
+        count = lax.full((1,) * (axis + 1), length, dtype)
+    rows = lax.sort(rows, axis)
+    parts = lax.broadcast_in_dim(q, (1,) * axis + (aval_of(q).size,), (axis,) * aval_of(q).ndim)
+    last = count - 1
+    places = parts * last
+    low, high = lax.floor(places), lax.ceil(places)
+    high_part = places - low
+    low_part = 1 - high_part
+    low, high = (_element(rows, clip(place, 0, last)) for place in (low, high))
+    if method == "linear":
+        out = low.astype(dtype) * low_part + high.astype(dtype) * high_part
+    elif method == "midpoint":
+        out = (low + high) * convert(0.5, aval_of(low).dtype)
+    elif method == "nearest":
+        out = where(high_part <= 0.5, low, high)
+    else:
+        out = low if method == "lower" else high
+    return out if aval_of(q).ndim else squeeze(out, -1)
+
+
+def _element(rows: Any, places: Any) -> Any:
+    """Elements of rows at places of shape (..., number of them)."""
+    shape = (*aval_of(rows).shape[:-1], aval_of(places).shape[-1])
+    places = broadcast_to(lax.convert_element_type(places, int), shape)
+    return take_along_axis(rows, clip(places, 0, None), -1)
+
+
+def _by_weights(rows: Any, weights: Any, q: Any, skip_nan: bool) -> Any:
+    """The first elements up to which the part ``q`` of all weight lies."""
+    axis = aval_of(rows).ndim - 1
+    rows, weights = lax.sort_key_val(rows, weights, axis, True)
+    nan = isnan(rows)
+    bad = (weights < 0) | isnan(weights)
+    weights = where(bad | nan, convert(0, aval_of(weights).dtype), weights)
+    reached = cumsum(weights, -1)
+    parts = lax.reshape(q, (aval_of(q).size,))
+    parts = lax.expand_dims(lax.convert_element_type(parts, aval_of(reached).dtype), range(axis))
+    target = reached[..., -1:] * parts
+    before = expand_dims(reached, -2) < expand_dims(target, -1)
+    places = lax.reduce_sum(before.astype(int), (axis + 1,))
+    length = aval_of(rows).shape[-1]
+    if skip_nan:
+        count = lax.reduce_sum((~nan).astype(int), (axis,))
+    else:
+        count = lax.full(aval_of(rows).shape[:-1], length, dtypes.default_int())
+    places = clip(places, 0, expand_dims(count, -1) - 1)
+    out = take_along_axis(rows, clip(places, 0, None), -1)
+    none = (count == 0) if skip_nan else any_element(nan, -1)
+    spoiled = expand_dims(any_element(bad, -1) | none, -1)
+    out = where(spoiled, convert(np.nan, aval_of(out).dtype), out)
+    return out if aval_of(q).ndim else squeeze(out, -1)

@@ -1,0 +1,115 @@
+"""Places in sorted arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuflow import lax
+from gpuflow.api import jit
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.core.trace import Tracer
+from gpuflow.numpy.arguments import as_array, as_arrays, check_choice
+from gpuflow.numpy.logic import isnan, less
+from gpuflow.numpy.promotion import convert, promote_dtypes
+from gpuflow.numpy.shaping import ravel, reshape
+from gpuflow.numpy.sorting import argsort
+from gpuflow.ops.selection import where as select_where
+
+# From here on bisection outside of jit is compiled as well: each step would read all elements.
+_WORTH_A_KERNEL = 1 << 16
+METHODS = ("scan", "scan_unrolled", "sort", "compare_all")
+
+
+def searchsorted(
+    a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan"
+) -> Any:
+    """Where elements must be inserted into a sorted array for it to stay sorted.
+
+    Args:
+        a: array of rank 1 in ascending order, as ``sorter`` makes it; nan last.
+        v: array of any shape.
+        side: ``"left"``: before equal elements; ``"right"``: after them.
+        sorter: the positions that sort ``a``, where it is not sorted.
+        method: ``"scan"`` or ``"scan_unrolled"``: bisection; ``"sort"``: both are sorted
+            together; ``"compare_all"``: each is compared with each.
+
+    Returns:
+        Positions in [0, len(a)], of the shape of ``v`` and the default integer dtype.
+
+    Raises:
+        ValueError: another side or method, or an array of another rank.
+
+    Cost: O(m log n) by bisection, which is one kernel under jit.
+    """
+    check_choice("searchsorted", "side", side, ("left", "right"))
+    check_choice("searchsorted", "method", method, METHODS)
+    a, v = as_arrays("searchsorted", a, v)
+    check(
+        aval_of(a).ndim == 1,
+        lambda: f"[searchsorted] a must have rank 1; got {aval_of(a)}. Fix: gpuflow.vmap.",
+        ValueError,
+    )
+    a, v = promote_dtypes(a, v)
+    if sorter is not None:
+        a = lax.row_gather(a, as_array("searchsorted", sorter), "clip")
+    if method == "sort":
+        return _by_sorting(a, v, side)
+    if method == "compare_all":
+        line = lax.expand_dims(a, range(aval_of(v).ndim))
+        before = _comes_before(line, lax.expand_dims(v, (aval_of(v).ndim,)), side)
+        return lax.reduce_sum(before.astype(dtypes.default_int()), (aval_of(v).ndim,))
+    steps = aval_of(v).size * aval_of(a).shape[0].bit_length()
+    if steps >= _WORTH_A_KERNEL and not isinstance(a, Tracer) and not isinstance(v, Tracer):
+        return _bisection_kernel(a, v, side)
+    return _by_bisection(a, v, side)
+
+
+def _comes_before(x: Any, v: Any, side: str) -> Any:
+    """Whether ``v`` belongs after ``x``; nan is larger than all numbers, and equal to itself."""
+    after = less(x, v) if side == "left" else ~less(v, x)
+    if not dtypes.is_inexact(aval_of(x).dtype):
+        return after
+    if side == "left":
+        return after | (isnan(v) & ~isnan(x))
+    return (after & ~isnan(x)) | isnan(v)
+
+
+def _by_bisection(a: Any, v: Any, side: str) -> Any:
+    """Halve the interval that holds the place, in each element for itself.
+
+    The number of steps depends on the size of ``a`` alone: no branches, and no loop in the jaxpr.
+    """
+    count, index = aval_of(a).shape[0], dtypes.default_int()
+    low = lax.full(aval_of(v).shape, 0, index)
+    if not count:
+        return low
+    span = 1 << (count.bit_length() - 1)
+    while span:
+        # Elements before `low` come before v; step over `span` more where these do too.
+        step = convert(span, index)
+        place = lax.add(low, step)
+        last = lax.sub(place, convert(1, index))
+        reached = lax.row_gather(a, last, "clip")
+        inside = lax.le(place, convert(count, index))
+        low = select_where(_comes_before(reached, v, side) & inside, place, low)
+        span >>= 1
+    return low
+
+
+_bisection_kernel = jit(_by_bisection, static_argnums=2)
+
+
+def _by_sorting(a: Any, v: Any, side: str) -> Any:
+    query, count, size = ravel(v), aval_of(v).size, aval_of(a).shape[0]
+    pieces = [query, a] if side == "left" else [a, query]
+    rank = _ranks(lax.concatenate(pieces, 0))
+    start = 0 if side == "left" else size
+    among_all = lax.slice_in_dim(rank, start, start + count)
+    return reshape(lax.sub(among_all, _ranks(query)), aval_of(v).shape)
+
+
+def _ranks(x: Any) -> Any:
+    """How many elements come before each one in sorted order."""
+    return argsort(argsort(x))

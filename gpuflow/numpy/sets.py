@@ -1,0 +1,222 @@
+"""Set functions of arrays: union, intersection, differences and membership.
+
+Results whose size depends on values need known values, or ``size=`` under jit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_arrays, check_choice, known, known_int
+from gpuflow.numpy.creation import asarray, full_like
+from gpuflow.numpy.joining import concatenate
+from gpuflow.numpy.logic import where
+from gpuflow.numpy.positions import nonzero
+from gpuflow.numpy.promotion import convert, promote_dtypes
+from gpuflow.numpy.reductions import all as all_elements
+from gpuflow.numpy.reductions import any as any_element
+from gpuflow.numpy.searching import searchsorted
+from gpuflow.numpy.shaping import ravel, reshape
+from gpuflow.numpy.sorting import sort
+from gpuflow.numpy.unique_elements import distinct
+
+METHODS = ("auto", "compare_all", "binary_search", "sort")
+
+
+def isin(
+    element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *,
+    method: str = "auto",
+) -> Any:  # fmt: skip
+    """Whether each element is among the test elements.
+
+    Args:
+        element: array of any shape.
+        test_elements: array of any shape.
+        assume_unique: that both hold no element twice; it changes nothing.
+        invert: whether to return the opposite.
+        method: ``"compare_all"``, the default: each with each; ``"binary_search"`` or ``"sort"``:
+            by sorting, for many test elements.
+
+    Returns:
+        bool array of the shape of ``element``.
+    """
+    del assume_unique
+    check_choice("isin", "method", method, METHODS)
+    element, test_elements = as_arrays("isin", element, test_elements)
+    x, tests = promote_dtypes(ravel(element), ravel(test_elements))
+    return reshape(_among(x, tests, invert, method), aval_of(element).shape)
+
+
+def _among(x: Any, tests: Any, invert: bool, method: str = "auto") -> Any:
+    if not aval_of(x).size or not aval_of(tests).size:
+        return lax.full(aval_of(x).shape, invert, dtypes.bool_)
+    if method in ("auto", "compare_all"):
+        if invert:
+            return all_elements(lax.ne(x[:, None], tests[None, :]), -1)
+        return any_element(lax.eq(x[:, None], tests[None, :]), -1)
+    tests = sort(tests)
+    nearest = tests[searchsorted(tests, x)]
+    return lax.ne(x, nearest) if invert else lax.eq(x, nearest)
+
+
+def _two(name: str, ar1: Any, ar2: Any) -> list[Any]:
+    """Two sets as vectors of one dtype."""
+    return promote_dtypes(*[ravel(x) for x in as_arrays(name, ar1, ar2)])
+
+
+def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """The distinct elements of two arrays in ascending order.
+
+    Args:
+        ar1, ar2: arrays.
+        size: how many to return, for use under jit.
+        fill_value: what to fill up with; by default the smallest element.
+    """
+    both = concatenate(_two("union1d", ar1, ar2))
+    return distinct("union1d", both, 0, True, size, fill_value).values
+
+
+def setdiff1d(
+    ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None,
+    fill_value: Any = None,
+) -> Any:  # fmt: skip
+    """The elements of ``ar1`` that are not in ``ar2``: distinct and in order.
+
+    Args:
+        ar1, ar2: arrays.
+        assume_unique: that ``ar1`` holds no element twice; its order is then kept.
+        size: how many to return, for use under jit.
+        fill_value: what to fill up with; by default 0.
+    """
+    first, second = (ravel(x) for x in as_arrays("setdiff1d", ar1, ar2))
+    fill = full_like(first, 0 if fill_value is None else fill_value, shape=())
+    count = aval_of(first).shape[0]
+    if not count:
+        return lax.broadcast(fill, (size or 0,))
+    real = lax.full((count,), True, dtypes.bool_)
+    if not assume_unique:
+        limit = None if size is None else count
+        found = distinct("setdiff1d", first, 0, True, limit, None)
+        first, number = found.values, found.number
+        count = aval_of(first).shape[0]
+        index = dtypes.default_int()
+        real = lax.lt(lax.iota(index, (count,)), convert(number, index))
+    common = promote_dtypes(first, second)
+    mask = _among(common[0], common[1], True) & real
+    if size is None:
+        mend = "say how many elements to return: jnp.setdiff1d(x, y, size=...)."
+        return first[known("setdiff1d", "the array", mask, mend)]
+    return _kept("setdiff1d", first, mask, size, fill)
+
+
+def _kept(name: str, x: Any, mask: Any, size: Any, fill: Any) -> Any:
+    """The first ``size`` elements where ``mask`` holds, and then ``fill``."""
+    count = known_int(name, "size", size)
+    total = aval_of(x).shape[0]
+    places = nonzero(mask, size=count, fill_value=total)[0]
+    if not total:
+        return lax.broadcast(convert(fill, aval_of(x).dtype), (count,))
+    return where(places < total, x[places], fill)
+
+
+def setxor1d(
+    ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None,
+    fill_value: Any = None,
+) -> Any:  # fmt: skip
+    """The elements of just one of two arrays, in ascending order.
+
+    Args:
+        ar1, ar2: arrays.
+        assume_unique: that neither holds an element twice.
+        size: how many to return, for use under jit.
+        fill_value: what to fill up with; by default the smallest of the result.
+    """
+    first, second = _two("setxor1d", ar1, ar2)
+    values, _, real = _merged("setxor1d", first, second, assume_unique, size)
+    if not aval_of(values).size:
+        return lax.full((size or 0,), 0 if fill_value is None else fill_value, values.dtype)
+    edge = lax.full((1,), True, dtypes.bool_)
+    steps = _steps(values, real)
+    alone = concatenate([edge, steps]) & concatenate([steps, edge]) & real
+    return _chosen("setxor1d", values, alone, size, fill_value)
+
+
+def _merged(name: str, first: Any, second: Any, assume_unique: bool, size: Any) -> Any:
+    """Both sets in one sorted vector, where each element comes from, and which are real."""
+    parts, origins, reals = [], [], []
+    index = dtypes.default_int()
+    base = 0
+    for x in (first, second):
+        count = aval_of(x).shape[0]
+        origin = lax.iota(index, (count,))
+        real = lax.full((count,), True, dtypes.bool_)
+        if not assume_unique and count:
+            found = distinct(name, x, 0, True, None if size is None else count, None)
+            x, origin = found.values, found.first
+            own = aval_of(x).shape[0]
+            real = lax.lt(lax.iota(index, (own,)), convert(found.number, index))
+        parts.append(x)
+        origins.append(lax.add(origin, convert(base, index)))
+        reals.append(real)
+        base += count
+    values, origin, real = (concatenate(group) for group in (parts, origins, reals))
+    _, values, origin, real = lax.sort([lax.bitwise_not(real), values, origin, real], 0, True, 2)
+    return values, origin, real
+
+
+def _steps(values: Any, real: Any) -> Any:
+    """Where neighbors of a sorted vector differ; what is not real differs from everything."""
+    return lax.ne(values[1:], values[:-1]) | ~real[1:]
+
+
+def _chosen(name: str, values: Any, mask: Any, size: Any, fill_value: Any) -> Any:
+    """The values where ``mask`` holds; filled up with the smallest of them if nothing is given."""
+    if size is None:
+        mend = f"say how many elements to return: jnp.{name}(x, y, size=...)."
+        return values[known(name, "the arrays", mask, mend)]
+    return _kept(name, values, mask, size, _fill(values, mask, fill_value))
+
+
+def _fill(values: Any, mask: Any, fill_value: Any) -> Any:
+    if fill_value is not None:
+        return lax.convert_element_type(asarray(fill_value), aval_of(values).dtype)
+    first = nonzero(mask, size=1)[0]
+    return where(any_element(mask), values[first][0], convert(0, aval_of(values).dtype))
+
+
+def intersect1d(
+    ar1: Any, ar2: Any, assume_unique: bool = False, return_indices: bool = False, *,
+    size: int | None = None, fill_value: Any = None,
+) -> Any:  # fmt: skip
+    """The elements that two arrays share, in ascending order.
+
+    Args:
+        ar1, ar2: arrays.
+        assume_unique: that neither holds an element twice.
+        return_indices: whether to return where each first occurs in both arrays.
+        size: how many to return, for use under jit.
+        fill_value: what to fill up with; by default the smallest of the result.
+
+    Returns:
+        The shared elements; with ``return_indices`` a tuple of them and two arrays of positions,
+        filled up with the sizes of the arrays.
+    """
+    first, second = _two("intersect1d", ar1, ar2)
+    values, origin, real = _merged("intersect1d", first, second, assume_unique, size)
+    sizes = [aval_of(x).shape[0] for x in (first, second)]
+    if not aval_of(values).size:
+        shared = lax.full((size or 0,), 0 if fill_value is None else fill_value, values.dtype)
+        places = [lax.full((size or 0,), n, dtypes.default_int()) for n in sizes]
+        return (shared, *places) if return_indices else shared
+    twice = ~_steps(values, real)
+    shared = _chosen("intersect1d", values[:-1], twice, size, fill_value)
+    if not return_indices:
+        return shared
+    places = [
+        _chosen("intersect1d", part, twice, size, end)
+        for part, end in ((origin[:-1], sizes[0]), (origin[1:], sum(sizes)))
+    ]
+    return shared, places[0], lax.sub(places[1], convert(sizes[0], dtypes.default_int()))

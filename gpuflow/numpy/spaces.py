@@ -1,0 +1,70 @@
+"""Numbers evenly spaced on a logarithmic scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array, as_arrays
+from gpuflow.numpy.elementary import log10
+from gpuflow.numpy.promotion import inexact_dtype, promote_dtypes, user_dtype
+from gpuflow.numpy.ranges import linspace
+from gpuflow.numpy.shaping import moveaxis
+from gpuflow.numpy.ufuncs import power, sign
+
+
+def _bounds(name: str, start: Any, stop: Any, dtype: Any) -> tuple[Any, Any, Any]:
+    """Both ends in the dtype to compute in, and the dtype of the result."""
+    ends = promote_dtypes(*as_arrays(name, start, stop))
+    own = inexact_dtype(aval_of(ends[0]).dtype)
+    wanted = own if dtype is None else user_dtype(dtype, name)
+    work = inexact_dtype(wanted)
+    first, last = (lax.convert_element_type(end, work) for end in ends)
+    return first, last, wanted
+
+
+def logspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0,
+    dtype: Any = None, axis: int = 0,
+) -> Any:  # fmt: skip
+    """``num`` powers of ``base``, from ``base**start`` to ``base**stop``.
+
+    Args:
+        start, stop: exponents, numbers or arrays.
+        num: how many.
+        endpoint: whether ``stop`` is the last one.
+        base: number.
+        dtype: by default the float dtype of the exponents.
+        axis: where the new axis goes if they are arrays.
+    """
+    first, last, wanted = _bounds("logspace", start, stop, dtype)
+    exponents = linspace(first, last, num, endpoint=endpoint, axis=axis)
+    return lax.convert_element_type(power(as_array("logspace", base), exponents), wanted)
+
+
+def geomspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0
+) -> Any:
+    """``num`` numbers from ``start`` to ``stop``, each a constant factor from the next.
+
+    Args:
+        start, stop: numbers or arrays, both of one sign and not 0.
+        num: how many.
+        endpoint: whether ``stop`` is the last one.
+        dtype: by default the float dtype of the ends.
+        axis: where the new axis goes if they are arrays.
+    """
+    first, last, wanted = _bounds("geomspace", start, stop, dtype)
+    if dtypes.is_integer(wanted):
+        # Integers are cut off, and rounded logarithms would fall below them; their ratio is safe.
+        parts = linspace(lax.full_like(first, 0), lax.full_like(last, 1), num, endpoint=endpoint)
+        out = first * power(last / first, parts)
+    else:
+        direction = sign(first)
+        exponents = log10(first / direction), log10(last / direction)
+        out = direction * logspace(*exponents, num, endpoint)
+    place = canonicalize_axis(axis, aval_of(out).ndim, "geomspace")
+    return lax.convert_element_type(moveaxis(out, 0, place), wanted)

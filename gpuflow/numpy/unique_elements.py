@@ -1,0 +1,214 @@
+"""Distinct elements: ``unique`` and the four functions of the array API standard.
+
+How many there are depends on values: they are known outside of jit, or given by ``size=``.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array, known, known_int
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.joining import concatenate
+from gpuflow.numpy.logic import isnan, where
+from gpuflow.numpy.positions import nonzero
+from gpuflow.numpy.promotion import convert
+from gpuflow.numpy.reductions import any as any_element
+from gpuflow.numpy.shaping import expand_dims, moveaxis, ravel, reshape
+from gpuflow.numpy.sorting import cumsum, lexsort
+
+
+def unique(
+    ar: Any, return_index: bool = False, return_inverse: bool = False,
+    return_counts: bool = False, axis: int | None = None, *, equal_nan: bool = True,
+    size: int | None = None, fill_value: Any = None, sorted: bool = True,
+) -> Any:  # fmt: skip
+    """The distinct elements, or slices along ``axis``, in ascending order.
+
+    Args:
+        ar: array.
+        return_index: whether to return where each first occurs.
+        return_inverse: whether to return which of them each element is.
+        return_counts: whether to return how often each occurs.
+        axis: compare slices along this axis; None: the elements.
+        equal_nan: whether all nan count as one.
+        size: how many to return, for use under jit: more are dropped, missing ones are filled up.
+        fill_value: what to fill up with; by default the smallest element.
+        sorted: the result is sorted in any case.
+
+    Returns:
+        The array, or a tuple of it and what was asked for in addition.
+
+    Raises:
+        ConcretizationTypeError: a traced array without ``size``.
+        ValueError: nothing to fill up from, and no ``fill_value``.
+    """
+    del sorted
+    x = as_array("unique", ar)
+    shape = aval_of(x).shape
+    place = 0 if axis is None else canonicalize_axis(axis, len(shape), "unique")
+    found = distinct("unique", ravel(x) if axis is None else x, place, equal_nan, size, fill_value)
+    out = [found.values]
+    if return_index:
+        out.append(found.first)
+    if return_inverse:
+        inverse = found.inverse()
+        out.append(reshape(inverse, shape) if axis is None else inverse)
+    if return_counts:
+        out.append(found.counts())
+    return out[0] if len(out) == 1 else tuple(out)
+
+
+class Distinct(NamedTuple):
+    """Distinct slices of an array, and what their other descriptions are made from.
+
+    Attributes:
+        values: the slices, along the axis that was asked for.
+        starts: which positions of the sorted array start a new value.
+        order: the positions of the sorted slices in the array.
+        places: the first positions of True in ``starts``, as many as values; then zeros.
+        number: how many values are real.
+    """
+
+    values: Any
+    starts: Any
+    order: Any
+    places: Any
+    number: Any
+
+    @property
+    def first(self) -> Any:
+        """Where each value first occurs."""
+        return self.order[self.places] if aval_of(self.order).size else self.order
+
+    def inverse(self) -> Any:
+        """Which value each slice is."""
+        if not aval_of(self.order).size:
+            return self.order
+        which = lax.sub(cumsum(self.starts), convert(1, dtypes.default_int()))
+        return lax.full_like(self.order, 0).at[self.order].set(which, unique_indices=True)
+
+    def counts(self) -> Any:
+        """How often each value occurs."""
+        total, count = aval_of(self.order).size, aval_of(self.places).shape[0]
+        if not total:
+            return self.order
+        marks = nonzero(self.starts, size=count + 1, fill_value=total)[0]
+        return lax.sub(marks[1:], marks[:-1])
+
+
+def distinct(
+    name: str, x: Any, place: int, equal_nan: bool, size: int | None, fill_value: Any
+) -> Distinct:
+    """The distinct slices of ``x`` along an axis."""
+    x = moveaxis(x, place, 0)
+    length, *rest = aval_of(x).shape
+    check(
+        length > 0 or not size or fill_value is not None,
+        lambda: f"[{name}] an empty array needs fill_value to fill up from; got size {size}. "
+        "Fix: fill_value=0.",
+        ValueError,
+    )
+    rows, starts, order = _sorted_slices(x, equal_nan)
+    if size is None:
+        mend = f"say how many values to return: jnp.{name}(x, size=...)."
+        positions = np.nonzero(known(name, "the array", starts, mend))[0]
+        places = asarray(positions.astype(dtypes.default_int()))
+        number = asarray(len(positions))
+    else:
+        size = known_int(name, "size", size)
+        places = nonzero(starts, size=size)[0]
+        number = lax.convert_element_type(lax.reduce_sum(starts.astype(int), (0,)), int)
+    if length:
+        values = rows[places]
+    else:
+        values = lax.full((aval_of(places).shape[0], *rest), 0, aval_of(x).dtype)
+    if size is not None and fill_value is not None:
+        fill = lax.convert_element_type(asarray(fill_value), aval_of(x).dtype)
+        real = lax.lt(lax.iota(dtypes.default_int(), (size,)), lax.broadcast(number, (size,)))
+        real = expand_dims(real, tuple(range(1, len(rest) + 1)))
+        values = where(real, values, fill)
+    return Distinct(moveaxis(values, 0, place), starts, order, places, number)
+
+
+def _sorted_slices(x: Any, equal_nan: bool) -> tuple[Any, Any, Any]:
+    """The slices in order, where a new value starts, and the positions that sort them."""
+    length, *rest = aval_of(x).shape
+    dtype = aval_of(x).dtype
+    if dtypes.is_complex(dtype):
+        x = where(isnan(x), convert(np.nan, dtype), x)
+    width = prod(rest)
+    index = dtypes.default_int()
+    if not length or not width:
+        # Slices without elements are all equal.
+        starts = lax.eq(lax.iota(index, (length,)), convert(0, index))
+        return x, starts, lax.iota(index, (length,))
+    if rest:
+        flat = lax.reshape(x, (length, width))
+        order = lexsort([flat[:, k] for k in range(width)][::-1])
+        rows = x[order]
+    else:
+        rows, order = lax.sort_key_val(x, lax.iota(index, (length,)), 0, True)
+    before, after = rows[:-1], rows[1:]
+    differs = lax.ne(after, before)
+    if equal_nan and dtypes.is_inexact(dtype):
+        differs = differs & ~(isnan(after) & isnan(before))
+    differs = any_element(differs, tuple(range(1, len(rest) + 1)))
+    return rows, concatenate([lax.full((1,), True, dtypes.bool_), differs]), order
+
+
+# --- the functions of the array API standard -----------------------------------------------
+
+
+class UniqueAllResult(NamedTuple):
+    """Values, where each first occurs, which one each element is, and how often each occurs."""
+
+    values: Any
+    indices: Any
+    inverse_indices: Any
+    counts: Any
+
+
+class UniqueCountsResult(NamedTuple):
+    """Values, and how often each occurs."""
+
+    values: Any
+    counts: Any
+
+
+class UniqueInverseResult(NamedTuple):
+    """Values, and which one each element is."""
+
+    values: Any
+    inverse_indices: Any
+
+
+def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """Distinct elements with positions, inverse and counts; arguments as for ``unique``."""
+    parts = unique(x, True, True, True, equal_nan=False, size=size, fill_value=fill_value)
+    return UniqueAllResult(*parts)
+
+
+def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """Distinct elements and how often each occurs; arguments as for ``unique``."""
+    parts = unique(x, return_counts=True, equal_nan=False, size=size, fill_value=fill_value)
+    return UniqueCountsResult(*parts)
+
+
+def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """Distinct elements and which one each element is; arguments as for ``unique``."""
+    parts = unique(x, return_inverse=True, equal_nan=False, size=size, fill_value=fill_value)
+    return UniqueInverseResult(*parts)
+
+
+def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """Distinct elements, each nan for itself; arguments as for ``unique``."""
+    return unique(x, equal_nan=False, size=size, fill_value=fill_value)

@@ -1,0 +1,190 @@
+"""``vectorize``: functions of arrays from functions of numbers, or of arrays with a few axes."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from gpuflow.api_vmap import vmap
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.creation import asarray
+from gpuflow.numpy.promotion import broadcast_shapes, check_rank_promotion
+from gpuflow.numpy.shaping import expand_dims, squeeze
+
+Function = Callable[..., Any]
+Dims = tuple[str, ...]
+
+
+
+def vectorize(
+    pyfunc: Function, *, excluded: Collection[int | str] = frozenset(),
+    signature: str | None = None,
+) -> Function:  # fmt: skip
+    """A function of arrays from a function of numbers, or of arrays with a few axes.
+
+    Args:
+        pyfunc: the function; it may return a tuple.
+        excluded: arguments that are passed as they are: positions, and names of keywords.
+        signature: axes that the function itself wants, as in ``"(m,n),(n)->(m)"``; by default none.
+
+    Returns:
+        A function that maps ``pyfunc`` over all other axes, which broadcast.
+
+    Raises:
+        TypeError, ValueError: at once for wrong ``excluded`` or ``signature``; from the call for
+            shapes that do not fit.
+    """
+    check(
+        all(isinstance(item, (int, str)) for item in excluded),
+        lambda: f"[vectorize] excluded must hold positions and names; got {set(excluded)!r}. "
+        "Fix: excluded={0, 'name'}.",
+    )
+    check(
+        all(isinstance(item, str) or item >= 0 for item in excluded),
+        lambda: f"[vectorize] excluded positions must not be negative; got {set(excluded)!r}. "
+        "Fix: count from the front.",
+        ValueError,
+    )
+    parsed = None if signature is None else _parse(signature)
+
+    @functools.wraps(pyfunc)
+    def vectorized(*args: Any, **kwargs: Any) -> Any:
+        fixed = {k for k, arg in enumerate(args) if k in excluded or arg is None}
+        given = [asarray(arg) for k, arg in enumerate(args) if k not in fixed]
+        constants = {name: value for name, value in kwargs.items() if name in excluded}
+        mapped = {n: asarray(value) for n, value in kwargs.items() if n not in excluded}
+
+        def function(*values: Any) -> Any:
+            rest = iter(values)
+            full = [args[k] if k in fixed else next(rest) for k in range(len(args))]
+            return pyfunc(*full, **dict(zip(mapped, rest, strict=True)), **constants)
+
+        inputs, outputs = _dims_of(parsed, args, excluded, len(mapped))
+        return _broadcast_map(function, [*given, *mapped.values()], inputs, outputs)
+
+    return vectorized
+
+
+_NAME = r"\w+"
+_DIMS = rf"\((?:{_NAME}(?:,{_NAME})*)?\)"
+_SIGNATURE = re.compile(rf"{_DIMS}(?:,{_DIMS})*->{_DIMS}(?:,{_DIMS})*")
+
+
+def _parse(signature: str) -> tuple[list[Dims], list[Dims]]:
+    text = signature.replace(" ", "")
+    check(
+        _SIGNATURE.fullmatch(text) is not None,
+        lambda: f"[vectorize] signature must have the form '(m,n),(n)->(m)'; got {signature!r}. "
+        "Fix: write () for numbers.",
+        ValueError,
+    )
+    sides = [re.findall(_DIMS, side) for side in text.split("->")]
+    inputs, outputs = ([tuple(re.findall(_NAME, dims)) for dims in side] for side in sides)
+    return inputs, outputs
+
+
+def _dims_of(
+    parsed: Any, args: Sequence[Any], excluded: Collection[int | str], keywords: int
+) -> tuple[list[Dims], list[Dims] | None]:
+    """The axes that each mapped argument keeps for the function, and those of the results."""
+    wanted = [arg for k, arg in enumerate(args) if k not in excluded]
+    if parsed is None:
+        return [()] * (sum(arg is not None for arg in wanted) + keywords), None
+    inputs, outputs = parsed
+    check(
+        len(inputs) == len(wanted),
+        lambda: f"[vectorize] there must be {len(inputs)} positional arguments, as the signature "
+        f"says; got {len(wanted)}. Fix: change the signature.",
+    )
+    check(
+        all(arg is not None or not dims for arg, dims in zip(wanted, inputs, strict=True)),
+        lambda: "[vectorize] None can stand only for arguments without axes in the signature; got "
+        f"None with {inputs}. Fix: excluded=...",
+        ValueError,
+    )
+    kept = [dims for arg, dims in zip(wanted, inputs, strict=True) if arg is not None]
+    return kept + [()] * keywords, outputs
+
+
+def _broadcast_map(
+    function: Function, args: list[Any], inputs: list[Dims], outputs: list[Dims] | None
+) -> Any:
+    """Map over the axes in front of those that the function keeps."""
+    sizes: dict[str, int] = {}
+    outer = []
+    for arg, dims in zip(args, inputs, strict=True):
+        shape = aval_of(arg).shape
+        _note_sizes(sizes, shape, dims, is_input=True)
+        outer.append(shape[: len(shape) - len(dims)])
+    _check_ranks(outer)
+    full = broadcast_shapes(*outer, name="vectorize")
+    mapped = function if outputs is None else _checked(function, outputs, sizes)
+    added = []
+    # Axes of size 1 are dropped, and not mapped for that argument: it broadcasts.
+    for d in range(1, len(full) + 1):
+        own = [shape[-d] if d <= len(shape) else 1 for shape in outer]
+        if all(n == 1 for n in own):
+            added.append(len(full) - d)
+        else:
+            mapped = vmap(mapped, tuple(None if n == 1 else 0 for n in own))
+    thin = [
+        squeeze(arg, tuple(k for k, n in enumerate(shape) if n == 1))
+        for arg, shape in zip(args, outer, strict=True)
+    ]
+    out = mapped(*thin)
+    if not added:
+        return out
+    axes = tuple(sorted(added))
+    if isinstance(out, tuple):
+        return tuple(expand_dims(part, axes) for part in out)
+    return expand_dims(out, axes)
+
+
+def _check_ranks(outer: Sequence[tuple[int, ...]]) -> None:
+    if len({len(shape) for shape in outer if shape}) > 1:
+        check_rank_promotion("vectorize", outer)
+
+
+def _note_sizes(
+    sizes: dict[str, int], shape: tuple[int, ...], dims: Dims, *, is_input: bool
+) -> None:
+    """Learn the sizes of named axes; ValueError where they do not fit."""
+    fits = len(shape) >= len(dims) if is_input else len(shape) == len(dims)
+    check(
+        fits,
+        lambda: f"[vectorize] the signature wants the axes {dims}; got shape {shape}. "
+        "Fix: change the signature.",
+        ValueError,
+    )
+    for name, size in zip(dims, shape[len(shape) - len(dims) :], strict=True):
+        known = sizes.setdefault(name, size)
+        check(
+            known == size,
+            lambda name=name, known=known, size=size: (
+                f"[vectorize] axis {name!r} must have one size; got {known} and {size}. "
+                "Fix: give the axes different names."
+            ),
+            ValueError,
+        )
+
+
+def _checked(function: Function, outputs: list[Dims], sizes: dict[str, int]) -> Function:
+    """The function with a check that its results are as the signature says."""
+
+    def wrapped(*args: Any) -> Any:
+        out = function(*args)
+        parts = out if isinstance(out, tuple) else (out,)
+        check(
+            len(parts) == len(outputs) and (len(outputs) == 1 or isinstance(out, tuple)),
+            lambda: f"[vectorize] the function must return {len(outputs)} results, as the "
+            f"signature says; got {len(parts)}. Fix: return a tuple.",
+        )
+        found = dict(sizes)
+        for part, dims in zip(parts, outputs, strict=True):
+            _note_sizes(found, aval_of(part).shape, dims, is_input=False)
+        return out
+
+    return wrapped

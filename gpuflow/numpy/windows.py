@@ -1,0 +1,60 @@
+"""Window functions: weights that fall off towards both ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.numpy.arguments import as_array, known_int
+from gpuflow.numpy.elementary import cos, sqrt
+from gpuflow.numpy.float_parts import i0
+from gpuflow.numpy.ufuncs import abs as absolute
+
+
+def _window(name: str, M: Any, formula: Callable[[Any, int], Any]) -> Any:
+    """``formula(0..M-1, M)`` in floats; a single weight is 1."""
+    count = known_int(name, "M", M)
+    dtype = dtypes.default_float()
+    if count <= 1:
+        return lax.full((max(count, 0),), 1, dtype)
+    return formula(lax.iota(dtype, (count,)), count)
+
+
+def bartlett(M: int) -> Any:
+    """``M`` weights in the shape of a triangle."""
+    return _window("bartlett", M, lambda n, m: 1 - absolute(2 * n + 1 - m) / (m - 1))
+
+
+def blackman(M: int) -> Any:
+    """``M`` weights of the Blackman window."""
+
+    def formula(n: Any, m: int) -> Any:
+        turn = 2 * np.pi * n / (m - 1)
+        return 0.42 - 0.5 * cos(turn) + 0.08 * cos(2 * turn)
+
+    return _window("blackman", M, formula)
+
+
+def hamming(M: int) -> Any:
+    """``M`` weights of the Hamming window."""
+    return _window("hamming", M, lambda n, m: 0.54 - 0.46 * cos(2 * np.pi * n / (m - 1)))
+
+
+def hanning(M: int) -> Any:
+    """``M`` weights of the Hann window."""
+    return _window("hanning", M, lambda n, m: 0.5 * (1 - cos(2 * np.pi * n / (m - 1))))
+
+
+def kaiser(M: int, beta: Any) -> Any:
+    """``M`` weights of the Kaiser window with shape parameter ``beta``."""
+    beta = as_array("kaiser", beta)
+
+    def formula(n: Any, m: int) -> Any:
+        half = 0.5 * (m - 1)
+        return i0(beta * sqrt(1 - ((n - half) / half) ** 2)) / i0(beta)
+
+    return _window("kaiser", M, formula)

@@ -1,0 +1,237 @@
+"""iota, which makes places: an array that counts along one dimension; and what sums of it are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from operator import index as as_index
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.lowering import Indexed
+from gpuflow.kir.scalar import NARROW_DTYPES, compute_dtype
+from gpuflow.ops.axes import broadcast_in_dim_p
+from gpuflow.ops.comparison import or_p, shift_right_logical_p
+from gpuflow.ops.convert import convert_element_type_p
+from gpuflow.ops.define import define, is_number
+from gpuflow.ops.elementwise import add_p, mul_p, sub_p
+from gpuflow.ops.identities import wrapped
+from gpuflow.ops.linear_maps import wraps
+
+
+def _iota_shape(*, dtype: Any, shape: tuple[int, ...], dimension: int) -> ShapedArray:
+    check(
+        not dtypes.is_extended(dtype) and is_number(np.dtype(dtype)),
+        lambda: (
+            f"[iota] the dtype must be a number; got {dtype}. "
+            "Fix: make an iota of int32 and convert it."
+        ),
+    )
+    check(
+        all(size >= 0 for size in shape),
+        lambda: f"[iota] sizes must not be negative; got {shape}. Fix: use sizes >= 0.",
+    )
+    check(
+        0 <= dimension < len(shape),
+        lambda: (
+            f"[iota] the dimension must exist; got shape {shape} and dimension {dimension}. "
+            f"Fix: use a dimension in [0, {len(shape)})."
+        ),
+        ValueError,
+    )
+    return ShapedArray(shape, dtype)
+
+
+def _iota_impl(xp: Any, *, dtype: Any, shape: tuple[int, ...], dimension: int) -> Any:
+    # Counted in int64 and converted: integers wrap, floats round.
+    numbers = xp.arange(shape[dimension]).astype(dtype)
+    out = xp.empty(shape, dtype)
+    out[...] = numbers.reshape([-1 if d == dimension else 1 for d in range(len(shape))])
+    return out
+
+
+def _iota_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
+    del in_avals
+    name = out.dtype.name
+    value = context.builder.cast(context.index(params["dimension"]), compute_dtype(name))
+    return context.builder.apply(f"round_{name}", value) if name in NARROW_DTYPES else value
+
+
+def iota(dtype: Any, shape: Sequence[int] | int, dimension: int = 0) -> Any:
+    """An array whose elements are their positions along ``dimension``.
+
+    Args:
+        dtype: an integer, float or complex dtype; integers wrap.
+        shape: sizes; one int makes a vector.
+        dimension: the dimension that counts.
+
+    Returns:
+        An array of ``shape`` and ``dtype``.
+
+    Raises:
+        TypeError: a dtype that is no number, or a negative size.
+        ValueError: a dimension that ``shape`` does not have.
+    """
+    sizes = (shape,) if isinstance(shape, int) else shape
+    return iota_p.bind(
+        dtype=dtypes.canonicalize(dtype),
+        shape=tuple(as_index(size) for size in sizes),
+        dimension=as_index(dimension),
+    )
+
+
+# --- what is iota again, or a number --------------------------------------------------------
+#
+# Integers wrap modulo a power of two, which sums and products of them keep; floats count exactly
+# up to 2^(bits of the mantissa), and only as far are they taken for numbers here.
+
+
+def _counts_to(dtype: Any) -> int:
+    """The greatest number up to which ``dtype`` holds every integer."""
+    if dtypes.is_integer(dtype):
+        return int(ml_dtypes.iinfo(dtype).max)
+    return 1 << (ml_dtypes.finfo(dtype).nmant + 1) if dtypes.is_floating(dtype) else 0
+
+
+def _iota_sliced(eqn: Any, bounds: Any, cut: Any, definition: Any, build: Any) -> Any:
+    """Other sizes; and a first number and a step, of integers."""
+    del cut, definition
+    dtype, dimension = eqn.params["dtype"], eqn.params["dimension"]
+    sizes = tuple(len(range(*bound)) for bound in bounds)
+    result = build.apply(iota_p, dtype=dtype, shape=sizes, dimension=dimension)
+    start, _, step = bounds[dimension]
+    if (start, step) == (0, 1):
+        return result
+    if not wraps(dtype):
+        return None
+    for primitive, number in ((mul_p, step), (add_p, start)):
+        literal = build.literal(wrapped(number, dtype), result.aval)
+        result = build.apply(primitive, result, literal)
+    return result
+
+
+def _iota_summed(eqn: Any, axes: tuple[int, ...], build: Any) -> Any:
+    """n (n - 1) / 2 for each element that was added besides, or the iota as often."""
+    dtype, dimension = eqn.params["dtype"], eqn.params["dimension"]
+    shape = eqn.params["shape"]
+    kept = [d for d in range(len(shape)) if d not in axes]
+    sizes = tuple(shape[d] for d in kept)
+    count = prod(shape[d] for d in axes if d != dimension)
+    n = shape[dimension]
+    largest = (n * (n - 1) // 2 if dimension in axes else n) * count
+    if not wraps(dtype) and (largest > _counts_to(dtype) or dtype.itemsize < 4):
+        return None
+    if dimension not in axes:
+        line = build.apply(iota_p, dtype=dtype, shape=sizes, dimension=kept.index(dimension))
+        return build.apply(mul_p, line, build.literal(_number(count, dtype), line.aval))
+    total = build.literal(_number(largest, dtype), eqn.outputs[0].aval)
+    if not sizes:
+        return total
+    return build.apply(broadcast_in_dim_p, total, shape=sizes, broadcast_dimensions=())
+
+
+def _number(value: int, dtype: Any) -> Any:
+    return wrapped(value, dtype) if wraps(dtype) else value
+
+
+def _iota_broadcast(eqn: Any, shape: tuple[int, ...], dims: tuple[int, ...], build: Any) -> Any:
+    own, dimension = eqn.params["shape"], eqn.params["dimension"]
+    target = dims[dimension]
+    if own[dimension] != shape[target]:
+        return None
+    return build.apply(iota_p, dtype=eqn.params["dtype"], shape=shape, dimension=target)
+
+
+def _iota_converted(eqn: Any, dtype: Any, build: Any) -> Any:
+    """The iota of another dtype, if none of its numbers wraps or rounds before."""
+    shape, dimension = eqn.params["shape"], eqn.params["dimension"]
+    if dtypes.is_bool(dtype) or shape[dimension] - 1 > _counts_to(eqn.params["dtype"]):
+        return None
+    if not is_number(dtype) or (
+        not dtypes.is_integer(eqn.params["dtype"]) and dtypes.is_integer(dtype)
+    ):
+        return None  # floats saturate where integers wrap
+    return build.apply(iota_p, dtype=dtype, shape=shape, dimension=dimension)
+
+
+iota_p = define(
+    "iota",
+    shape=_iota_shape,
+    impl=_iota_impl,
+    lower=Indexed(
+        _iota_body,
+        cheap=True,
+        sliced=_iota_sliced,
+        summed=_iota_summed,
+        broadcast=_iota_broadcast,
+        converted=_iota_converted,
+    ),
+    size_params=frozenset({"shape"}),
+)
+
+
+# --- running sums --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Line:
+    """Where a running sum runs: along ``axis`` of arrays of ``shape``, or from its end."""
+
+    shape: tuple[int, ...]
+    axis: int
+    reverse: bool
+
+    @property
+    def size(self) -> int:
+        return self.shape[self.axis]
+
+
+def counts(line: Line, dtype: Any, build: Any, times: int = 1) -> Any:
+    """The running sum of integers that are all ``times``."""
+    wide = _wide(dtype)
+    place = _places(line, wide, build)
+    if line.reverse:
+        count = build.apply(sub_p, _literal(line.size, wide, build), place)
+    else:
+        count = build.apply(add_p, place, _literal(1, wide, build))
+    if times != 1:
+        count = build.apply(mul_p, count, _literal(times, wide, build))
+    return _narrowed(count, dtype, build)
+
+
+def triangles(line: Line, dtype: Any, build: Any) -> Any:
+    """The running sum of the iota along the same axis: k (k + 1) / 2 at k."""
+    wide = _wide(dtype)
+    place, one = _places(line, wide, build), _literal(1, wide, build)
+    # One of k and k + 1 is even: its half times the other one, which is odd.
+    half = build.apply(shift_right_logical_p, build.apply(add_p, place, one), one)
+    total = build.apply(mul_p, half, build.apply(or_p, place, one))
+    if line.reverse:
+        whole = _literal(line.size * (line.size - 1) // 2, wide, build)
+        total = build.apply(add_p, build.apply(sub_p, whole, total), place)
+    return _narrowed(total, dtype, build)
+
+
+def _wide(dtype: Any) -> Any:
+    """An integer dtype that holds every place; what wraps in it is not seen in a narrower one."""
+    return dtype if dtype.itemsize >= 4 else np.dtype(np.int32)
+
+
+def _places(line: Line, dtype: Any, build: Any) -> Any:
+    return build.apply(iota_p, dtype=dtype, shape=line.shape, dimension=line.axis)
+
+
+def _literal(value: int, dtype: Any, build: Any) -> Any:
+    return build.literal(wrapped(value, dtype), ShapedArray((), dtype))
+
+
+def _narrowed(atom: Any, dtype: Any, build: Any) -> Any:
+    if atom.aval.dtype == dtype:
+        return atom
+    return build.apply(convert_element_type_p, atom, new_dtype=dtype, weak_type=False)

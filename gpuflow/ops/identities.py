@@ -1,0 +1,158 @@
+"""What ``simplify`` rules share: known numbers, equal atoms, and sinking of broadcasts.
+
+A rule may look only at numbers that kernels write in their text anyway, such as 0, 1 and -1: any
+other would make programs of different sizes differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.jaxpr import Atom, Eqn, Literal
+from gpuflow.ops.axes import broadcast_in_dim_p, squeeze_p
+
+Rule = Callable[..., "list[Atom] | None"]
+
+
+def first_of(*rules: Rule | None) -> Rule:
+    """The rule that applies the first of ``rules`` that has an answer."""
+    given = [rule for rule in rules if rule is not None]
+
+    def rule(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
+        for one in given:
+            result = one(eqn, definition, build)
+            if result is not None:
+                return result
+        return None
+
+    return rule
+
+
+# --- what is known of atoms ----------------------------------------------------------------
+
+
+def scalar_of(atom: Atom, definition: Any) -> Atom | None:
+    """The scalar whose value each element of ``atom`` has, or None."""
+    if not atom.aval.shape:
+        return atom
+    source = definition(atom)
+    if source is None or source.primitive is not broadcast_in_dim_p:
+        return None
+    return None if source.inputs[0].aval.shape else source.inputs[0]
+
+
+def number_of(atom: Atom, definition: Any) -> Any:
+    """The number that each element of ``atom`` is, or None; a NumPy scalar."""
+    scalar = scalar_of(atom, definition)
+    return scalar.value if type(scalar) is Literal and _is_plain(scalar.aval) else None
+
+
+def is_all(atom: Atom, definition: Any, wanted: float) -> bool:
+    """Whether each element of ``atom`` is ``wanted``, with its sign if that is 0 of a float.
+
+    Never of complex numbers: (inf + 0i) * 1 is not what it was.
+    """
+    value = number_of(atom, definition)
+    if value is None or dtypes.is_complex(atom.aval.dtype) or value != wanted:
+        return False
+    if wanted != 0 or not dtypes.is_floating(atom.aval.dtype):
+        return True
+    return bool(np.signbit(np.float64(value)) == np.signbit(np.float64(wanted)))
+
+
+def _is_plain(aval: ShapedArray) -> bool:
+    return not dtypes.is_extended(aval.dtype)
+
+
+def made_by(atom: Atom, primitive: Any, definition: Any) -> Eqn | None:
+    """The equation that makes ``atom`` if it applies ``primitive``."""
+    source = definition(atom)
+    return source if source is not None and source.primitive is primitive else None
+
+
+# --- results -------------------------------------------------------------------------------
+
+
+def same(eqn: Eqn, atom: Atom) -> list[Atom] | None:
+    """``atom`` in place of the output, if it has its shape and dtype."""
+    out = eqn.outputs[0].aval
+    return [atom] if (atom.aval.shape, atom.aval.dtype) == (out.shape, out.dtype) else None
+
+
+def filled(eqn: Eqn, value: Any, build: Any) -> list[Atom]:
+    """An output whose elements are all ``value``."""
+    aval = eqn.outputs[0].aval
+    literal = build.literal(value, aval)
+    if not aval.shape:
+        return [literal]
+    shape = aval.shape
+    return [build.apply(broadcast_in_dim_p, literal, shape=shape, broadcast_dimensions=())]
+
+
+def wrapped(value: int, dtype: Any) -> Any:
+    """A Python integer as an integer dtype has it: modulo a power of two."""
+    bits = 8 * dtype.itemsize
+    return np.asarray(value % (1 << bits), np.uint64).astype(dtype)[()]
+
+
+# --- broadcasts ----------------------------------------------------------------------------
+
+
+def sink_broadcasts(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
+    """An elementwise op of broadcasts is the broadcast of the op.
+
+    It is computed over the dimensions that some operand really has.
+    """
+    shape = eqn.outputs[0].aval.shape
+    sources = [_broadcast_source(atom, shape, definition) for atom in eqn.inputs]
+    if not shape or any(source is None for source in sources):
+        return None
+    real = sorted({d for source in sources if source for d in _real_dims(*source, shape)})
+    if len(real) == len(shape):
+        return None
+    small = tuple(shape[d] for d in real)
+    operands = [_over(source, real, small, build) for source in sources if source is not None]
+    result = build.apply(eqn.primitive, *operands, **eqn.params)
+    return [
+        build.apply(broadcast_in_dim_p, result, shape=shape, broadcast_dimensions=tuple(real))
+    ]
+
+
+def _broadcast_source(
+    atom: Atom, shape: tuple[int, ...], definition: Any
+) -> tuple[Atom, tuple[int, ...]] | None:
+    """What ``atom`` is a broadcast of, and where its dimensions lie in ``shape``."""
+    if not atom.aval.shape:
+        return atom, ()
+    source = made_by(atom, broadcast_in_dim_p, definition)
+    if source is None or atom.aval.shape != shape:
+        return None
+    return source.inputs[0], source.params["broadcast_dimensions"]
+
+
+def _real_dims(atom: Atom, dims: Sequence[int], shape: tuple[int, ...]) -> list[int]:
+    """The dimensions that are not repeated; one of size 1 is as those of other sizes are."""
+    pairs = zip(dims, atom.aval.shape, strict=True)
+    return [d for d, size in pairs if size == shape[d]]
+
+
+def _over(
+    source: tuple[Atom, tuple[int, ...]], real: Sequence[int], small: tuple[int, ...], build: Any
+) -> Atom:
+    """A source over the dimensions ``real`` of the output, whose sizes are ``small``."""
+    atom, dims = source
+    if not atom.aval.shape and (not small or type(atom) is Literal):
+        return atom
+    kept = [k for k, d in enumerate(dims) if d in real]
+    if len(kept) != len(dims):
+        dropped = tuple(k for k in range(len(dims)) if k not in kept)
+        atom = build.apply(squeeze_p, atom, dimensions=dropped)
+    places = tuple(real.index(dims[k]) for k in kept)
+    if atom.aval.shape == small:
+        return atom
+    return build.apply(broadcast_in_dim_p, atom, shape=small, broadcast_dimensions=places)

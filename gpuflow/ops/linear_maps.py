@@ -1,0 +1,46 @@
+"""Linear maps of integer arrays that move through what made their operand.
+
+A sum over axes and a running sum are such maps. Integers wrap: they are counted modulo a power of
+two, where ``map(x * c + y) = map(x) * c + map(y)`` holds exactly. So a map of an affine function of
+an iota ends at maps of the iota itself and of ones, which have closed forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpuflow.core.jaxpr import Atom, Eqn
+from gpuflow.core.lowering import Elementwise
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """A map, and the images it has in closed form.
+
+    Attributes:
+        definition: says what made an atom.
+        leaf: the image of an equation's output, or None.
+        ones: the image of an array of ones of a dtype.
+    """
+
+    definition: Any
+    build: Any
+    leaf: Callable[[Eqn], Atom | None]
+    ones: Callable[[Any], Atom]
+
+    def __call__(self, atom: Atom) -> Atom | None:
+        """The image of ``atom`` in closed form, or None."""
+        source = self.definition(atom)
+        if source is None:
+            return None
+        rule = source.primitive.lower
+        if isinstance(rule, Elementwise) and rule.image is not None:
+            return rule.image(source, self, self.build)
+        return self.leaf(source)
+
+
+def wraps(dtype: Any) -> bool:
+    """Whether a dtype counts modulo a power of two, in whole bytes."""
+    return dtype.kind in "iu"

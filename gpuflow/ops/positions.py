@@ -1,0 +1,156 @@
+"""The position of an extremum along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, storage_name
+from gpuflow.core.lowering import TupleReduction
+from gpuflow.kir.places import first_largest
+from gpuflow.kir.scalar import compute_dtype
+from gpuflow.ops.axes import check_axes, reduced_shape, reduction_batch
+from gpuflow.ops.define import check_kind, define, is_ordered
+from gpuflow.ops.nary import zero_jvp
+
+
+def _argument_shape(name: str) -> Callable[..., ShapedArray]:
+    def shape(x: ShapedArray, *, axes: tuple[int, ...], index_dtype: Any) -> ShapedArray:
+        check_kind(name, x, is_ordered, "an integer, a real float or bool")
+        check(
+            len(axes) == 1,
+            lambda: (
+                f"[{name}] exactly one axis must be given; got {axes}. "
+                "Fix: reshape the axes into one."
+            ),
+            ValueError,
+        )
+        check_axes(name, x, axes)
+        check(
+            dtypes.is_integer(index_dtype),
+            lambda: (
+                f"[{name}] index_dtype must be an integer dtype; "
+                f"got {dtypes.short_name(index_dtype)}. Fix: use int32."
+            ),
+        )
+        check(
+            x.shape[axes[0]] > 0,
+            lambda: (
+                f"[{name}] the axis must not be empty; got axis {axes[0]} of {x}. "
+                "Fix: treat the empty case apart."
+            ),
+            ValueError,
+        )
+        return ShapedArray(reduced_shape(x, axes), index_dtype)
+
+    return shape
+
+
+def _argument_impl(name: str) -> Callable[..., Any]:
+    def impl(xp: Any, x: Any, *, axes: tuple[int, ...], index_dtype: Any) -> Any:
+        if dtypes.is_floating(x.dtype) and x.dtype.itemsize <= 2:
+            x = x.astype(np.float32)
+        return xp.asarray(getattr(xp, name)(x, axis=axes[0])).astype(index_dtype)
+
+    return impl
+
+
+def _index_kind(params: dict[str, Any]) -> str:
+    """The compute dtype of positions: 64 bits cost twice as much where they are not needed."""
+    return "int64" if np.dtype(params["index_dtype"]).itemsize == 8 else "int32"
+
+
+def _argument_lowering(is_largest: bool) -> TupleReduction:
+    """Pairs of a key and its position; a key is an integer that is largest where x comes first.
+
+    The keys of floats are their bits, turned so that they grow with the float; both zeros have one
+    key, and all nan have the largest one.
+    """
+
+    def key_of(builder: Any, x: Any) -> Any:
+        if x.dtype == "bool":
+            x = builder.cast(x, "uint8")
+        if not x.dtype.startswith("float"):
+            return x if is_largest else builder.apply("not", x)
+        kind = x.dtype.replace("float", "int")
+        largest = int(np.iinfo(kind).max)
+        is_nan = builder.apply("ne", x, x)
+        zeros_are_equal = builder.apply("add", x, builder.const(x.dtype, 0.0))  # -0.0 becomes 0.0
+        bits = builder.apply(f"bitcast_{kind}", zeros_are_equal)
+        places = builder.const(kind, np.iinfo(kind).bits - 1)
+        sign = builder.apply("shift_right_arithmetic", bits, places)
+        turned = builder.apply("and", sign, builder.const(kind, largest))
+        key = builder.apply("xor", bits, turned)
+        key = key if is_largest else builder.apply("not", key)
+        return builder.select(is_nan, builder.const(kind, largest), key)
+
+    def element(builder: Any, x: Any, index: Any, params: dict[str, Any]) -> Any:
+        return key_of(builder, x), builder.cast(index, _index_kind(params))
+
+    def init(builder: Any, aval: ShapedArray, params: dict[str, Any]) -> Any:
+        storage = compute_dtype(storage_name(aval.dtype))
+        kind = "uint8" if storage == "bool" else storage.replace("float", "int")
+        numbers = (np.iinfo(kind).min, np.iinfo(_index_kind(params)).max)
+        kinds = (kind, _index_kind(params))
+        return [builder.const(k, int(n)) for k, n in zip(kinds, numbers, strict=True)]
+
+    def result(builder: Any, values: Sequence[Any], aval: ShapedArray) -> Any:
+        return builder.cast(values[1], compute_dtype(storage_name(aval.dtype)))
+
+    return TupleReduction(element, init, first_largest, result)
+
+
+def _argument_reduction(name: str, is_largest: bool) -> Any:
+    def batch(axis: Any, operands: Any, dims: Any, *, axes: Any, index_dtype: Any) -> Any:
+        inner = reduction_batch(
+            lambda x, axes: primitive.bind(x, axes=axes, index_dtype=index_dtype)
+        )
+        return inner(axis, operands, dims, axes=axes)
+
+    primitive = define(
+        name,
+        shape=_argument_shape(name),
+        impl=_argument_impl(name),
+        jvp=zero_jvp(lambda: primitive),
+        batch=batch,
+        lower=_argument_lowering(is_largest),
+    )
+    return primitive
+
+
+argmax_p = _argument_reduction("argmax", True)
+argmin_p = _argument_reduction("argmin", False)
+
+
+def argmax(x: Any, axis: int, index_dtype: Any) -> Any:
+    """The position of the first maximum along ``axis``; the first nan, if there is one.
+
+    Args:
+        x: array of integers, real floats or bools.
+        axis: a dimension of ``x``, not empty.
+        index_dtype: the integer dtype of the result.
+
+    Raises:
+        ValueError: no such axis, or an empty one.
+        TypeError: dtypes that do not fit.
+    """
+    return argmax_p.bind(x, axes=(axis,), index_dtype=dtypes.canonicalize(index_dtype))
+
+
+def argmin(x: Any, axis: int, index_dtype: Any) -> Any:
+    """The position of the first minimum along ``axis``; the first nan, if there is one.
+
+    Args:
+        x: array of integers, real floats or bools.
+        axis: a dimension of ``x``, not empty.
+        index_dtype: the integer dtype of the result.
+
+    Raises:
+        ValueError: no such axis, or an empty one.
+        TypeError: dtypes that do not fit.
+    """
+    return argmin_p.bind(x, axes=(axis,), index_dtype=dtypes.canonicalize(index_dtype))

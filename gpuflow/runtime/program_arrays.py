@@ -1,0 +1,184 @@
+"""What drivers of all platforms have in common: names of arrays, library calls, results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpuflow.compiler.plan import (
+    CallStep,
+    Operand,
+    Plan,
+    ProgramStep,
+    carried_places,
+    kept_carries,
+)
+from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
+from gpuflow.core.jaxpr import Literal, Var
+from gpuflow.core.lowering import Library
+from gpuflow.runtime.array import as_numpy
+from gpuflow.runtime.driver import Driver
+from gpuflow.runtime.inner_programs import runner
+from gpuflow.runtime.program_text import DriverText
+
+
+class Memory(Protocol):
+    """Memory for the temporaries of a program."""
+
+    def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        """The array at an offset, in bytes."""
+        ...
+
+    def part(self, offset: int, count: int) -> Any:
+        """``count`` bytes from an offset on, for a program inside this one."""
+        ...
+
+
+class NamedArrays:
+    """Names of a plan's arrays in the text of its driver.
+
+    A platform says how outputs are allocated, and how a program inside this one is made.
+    """
+
+    memory: Any
+
+    def __init__(self, plan: Plan, text: DriverText, driver: Driver, memory: Memory) -> None:
+        self.plan, self.text, self.driver, self.memory = plan, text, driver, memory
+        self.inputs = {var: k for k, var in enumerate(plan.jaxpr.invars)}
+        for out, var in plan.in_place.items():
+            self.inputs[out] = self.inputs[var]
+        for k, out in enumerate(plan.given, len(plan.jaxpr.invars)):
+            self.inputs[out] = k
+        self.owned = set(plan.owned)
+        self.names: dict[Var, str] = {}
+
+    def array(self, var: Var) -> str:
+        """The name of the array of a buffer."""
+        if var in self.names:
+            return self.names[var]
+        if var in self.inputs:
+            name = f"operands[{self.inputs[var]}]"
+        elif var in self.owned:
+            name = self.text.fresh("out")
+            self.allocate(name, var)
+        else:
+            name = self.text.constant("temporary", self._temporary(var))
+        self.names[var] = name
+        return name
+
+    def allocate(self, name: str, var: Var) -> None:
+        """Print the allocation of an output."""
+        raise NotImplementedError
+
+    def body(self, plan: Plan, memory: Any) -> Callable[..., Any]:
+        """The driver of a program inside this one."""
+        raise NotImplementedError
+
+    def _temporary(self, var: Var) -> Any:
+        return self._in_arena(self.plan.offsets[var], var)
+
+    def _in_arena(self, offset: int, var: Var) -> Any:
+        return self.memory.array(offset, var.aval.shape, storage_dtype(var.aval.dtype))
+
+    def operand(self, operand: Operand) -> str:
+        """The text of a library operand: an array, a strided view of one, or a literal."""
+        if operand.buffer is None:
+            value = np.asarray(operand.value, storage_dtype(operand.aval.dtype))
+            return self.text.constant("literal", self.driver.from_host(value))
+        view, dtype = operand.view, storage_dtype(operand.buffer.aval.dtype)
+        assert view is not None
+        array = self.array(operand.buffer)
+        whole = operand.aval.size == operand.buffer.aval.size
+        if whole and view.is_contiguous and view.offset == 0:
+            if view.shape == operand.buffer.aval.shape:
+                return array
+            return f"{array}.reshape({view.shape})"
+        strides = tuple(s * dtype.itemsize for s in view.strides)
+        kind = self.text.constant("dtype", dtype)
+        offset = view.offset * dtype.itemsize
+        if 0 in view.shape:
+            return self.text.constant("empty", self.driver.xp.empty(view.shape, dtype))
+        make = self.text.constant("strided", self.driver.strided)
+        return f"{make}({view.shape}, {kind}, {array}, {offset}, {strides})"
+
+    def call_step(self, step: CallStep) -> None:
+        """Print the call of a library or host function."""
+        operands = [self.operand(operand) for operand in step.operands]
+        outs = [self.array(var) for var in step.eqn.outputs]
+        function = self.text.constant("call", library_call(step, self.driver))
+        self.text.line(f"{function}([{', '.join(outs)}], {', '.join(operands)})")
+
+    def program_step(self, step: ProgramStep) -> None:
+        """Print a loop or branch that is driven from Python."""
+        arena, offsets = carried_places(step, self.plan.offsets[step.workspace])
+        memory = self.memory.part(*arena)
+        bodies = [self.body(inner.plan, memory) for inner in step.programs]
+        kept = kept_carries(step.eqn, step.programs)
+        moving = [var for var, keeps in zip(step.eqn.outputs, kept, strict=False) if not keeps]
+        spare = [
+            self._in_arena(offset, var) for offset, var in zip(offsets, moving, strict=True)
+        ]
+        values = [
+            [self.driver.from_host(as_numpy(value, aval_of(value))) for value in inner.values]
+            for inner in step.programs
+        ]
+        made = runner(step.eqn, bodies, values, kept, spare, self.driver)
+        run = self.text.constant("run", made)
+        operands = ", ".join(self.operand(operand) for operand in step.operands)
+        outs = ", ".join(self.array(var) for var in step.eqn.outputs)
+        self.text.line(f"{run}([{outs}], [{operands}])  # {step.name}")
+
+    def output(self, out: int | Var | Literal) -> str:
+        """The text of an output's array."""
+        if isinstance(out, int):
+            return f"operands[{out}]"
+        if isinstance(out, Literal):
+            value = np.asarray(out.value, storage_dtype(out.aval.dtype))
+            return f"{self.text.constant('literal', self.driver.from_host(value))}.copy()"
+        return self.array(out)
+
+    def result(self, name: str, aval: ShapedArray) -> str:
+        """An output's array as an Array, made without a call of its ``__init__``."""
+        result = self.text.fresh("result")
+        kind = self.text.constant("aval", aval)
+        self.text.line(f"{result} = new(Array)")
+        self.text.line(f"{result}._data = {name}")
+        self.text.line(f"{result}.aval = {kind}")
+        self.text.line(f"{result}.device = device")
+        return result
+
+
+def library_call(step: CallStep, driver: Driver) -> Callable[..., None]:
+    """A function of output and operand arrays; the executable has turned NumPy's warnings off."""
+    primitive, params = step.eqn.primitive, step.eqn.params
+    rule, xp = primitive.lower, driver.xp
+    if isinstance(rule, Library) and rule.prepare is not None:
+        avals = [operand.aval for operand in step.operands]
+        return partial(rule.prepare(avals, [var.aval for var in step.eqn.outputs], params), xp)
+    if isinstance(rule, Library) and rule.call is not None:
+        return partial(rule.call, xp, **params)
+
+    impl = primitive.impl
+    assert impl is not None, primitive.name  # without a library call, an op needs it
+    # A host function may keep what it is given, and temporaries are overwritten.
+    may_keep = step.kind == "host"
+
+    def through_impl(outs: list[Any], *operands: Any) -> None:
+        if may_keep:
+            whole = [xp.array(x, order="C") for x in operands]
+        else:
+            whole = [xp.ascontiguousarray(x).reshape(x.shape) for x in operands]
+        results = impl(xp, *whole, **params)
+        results = results if primitive.multiple_results else [results]
+        for out, result in zip(outs, results, strict=True):
+            if np.shape(result) != out.shape:
+                raise RuntimeError(
+                    f"[{primitive.name}] impl must give shape {out.shape}; got "
+                    f"{np.shape(result)}: impl and shape rule disagree."
+                )
+            xp.copyto(out, result, casting="unsafe")  # eager converts as well
+
+    return through_impl

@@ -1,0 +1,1 @@
+"""An interpreter of PTX: runs the kernels of the cache on NumPy memory and checks every access."""

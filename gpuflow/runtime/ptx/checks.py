@@ -1,0 +1,51 @@
+"""What a launch checks besides what is always checked, and what it counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What a launch looks for. Bounds, alignment, freed and read-only memory always are.
+
+    Attributes:
+        races: accesses to shared memory that have no barrier between them.
+        uninitialized_shared: reads of shared memory that nobody has written.
+        uninitialized_global: reads of global memory that nobody has written since it was allocated;
+            it must have been on, by ``DeviceMemory.track_writes``, when the memory was allocated.
+        division: integer division by zero, and of the least integer by -1: a GPU gives some
+            number.
+        instructions: most instructions that a group of lanes may run; more are an infinite loop.
+    """
+
+    races: bool = True
+    uninitialized_shared: bool = True
+    uninitialized_global: bool = False
+    division: bool = True
+    instructions: int = 20_000_000
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a launch did.
+
+    Attributes:
+        instructions: that were issued; one for any number of lanes that run it together.
+        loads: of global memory, summed over threads.
+        stores: to global memory, atomics among them, summed over threads.
+        bytes: that these loads and stores moved.
+    """
+
+    instructions: int = 0
+    loads: int = 0
+    stores: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Statistics) -> Statistics:
+        return Statistics(
+            self.instructions + other.instructions,
+            self.loads + other.loads,
+            self.stores + other.stores,
+            self.bytes + other.bytes,
+        )

@@ -1,0 +1,180 @@
+"""The Python array API standard, version 2024.12: names, namespace, exchange, special cases."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import gpuflow
+import gpuflow.numpy as jnp
+
+
+def words(text):
+    return text.split()
+
+
+# All functions, constants and dtypes of the standard, by its chapters.
+NAMES = words("""
+arange asarray empty empty_like eye from_dlpack full full_like linspace meshgrid ones ones_like
+tril triu zeros zeros_like astype broadcast_arrays broadcast_to can_cast finfo iinfo isdtype
+result_type bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 complex64
+complex128 abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_left_shift
+bitwise_invert bitwise_or bitwise_right_shift bitwise_xor ceil clip conj copysign cos cosh divide
+equal exp expm1 floor floor_divide greater greater_equal hypot imag isfinite isinf isnan less
+less_equal log log1p log2 log10 logaddexp logical_and logical_not logical_or logical_xor maximum
+minimum multiply negative nextafter not_equal positive pow real reciprocal remainder round sign
+signbit sin sinh square sqrt subtract tan tanh trunc take take_along_axis matmul matrix_transpose
+tensordot vecdot broadcast_to concat expand_dims flip moveaxis permute_dims repeat reshape roll
+squeeze stack tile unstack argmax argmin count_nonzero nonzero searchsorted where unique_all
+unique_counts unique_inverse unique_values argsort sort cumulative_prod cumulative_sum max mean
+min prod std sum var all any diff e inf nan newaxis pi __array_namespace_info__
+__array_api_version__
+""")
+LINALG = words("""
+cholesky cross det diagonal eigh eigvalsh inv matmul matrix_norm matrix_power matrix_rank
+matrix_transpose outer pinv qr slogdet solve svd svdvals tensordot trace vecdot vector_norm
+""")
+FFT = words("""
+fft ifft fftn ifftn rfft irfft rfftn irfftn hfft ihfft fftfreq rfftfreq fftshift ifftshift
+""")
+METHODS = words("""
+T mT device dtype ndim shape size to_device __abs__ __add__ __and__ __array_namespace__ __bool__
+__complex__ __dlpack__ __dlpack_device__ __eq__ __float__ __floordiv__ __ge__ __getitem__ __gt__
+__index__ __int__ __invert__ __le__ __lshift__ __lt__ __matmul__ __mod__ __mul__ __ne__ __neg__
+__or__ __pos__ __pow__ __rshift__ __sub__ __truediv__ __xor__
+""")
+
+
+def test_names():
+    x = jnp.ones((2, 2))
+    missing = [name for name in NAMES if not hasattr(jnp, name)]
+    missing += [name for name in LINALG if not hasattr(jnp.linalg, name)]
+    missing += [name for name in FFT if not hasattr(jnp.fft, name)]
+    assert missing + [name for name in METHODS if not hasattr(x, name)] == []
+
+
+def test_namespace():
+    assert jnp.ones(3).__array_namespace__() is jnp
+    assert jnp.ones(3).__array_namespace__(api_version="2024.12") is jnp
+    assert gpuflow.jit(lambda x: x.__array_namespace__().sin(x))(jnp.zeros(2)).shape == (2,)
+
+
+def test_info():
+    info = jnp.__array_namespace_info__()
+    assert info.default_device() is None and info.devices() == [None, *gpuflow.devices()]
+    assert info.default_dtypes()["real floating"] == np.float32
+    assert set(info.dtypes(kind=("bool", "real floating"))) == {"bool", "float32"}
+    with gpuflow.enable_x64(True):
+        assert "complex128" in info.dtypes() and info.default_dtypes()["integral"] == np.int64
+
+
+def test_devices():
+    device = gpuflow.devices()[0]
+    assert jnp.ones(3, device=device).device == device
+    assert jnp.arange(3, device=device).to_device(device).device == device
+    with pytest.raises(ValueError, match="stream must be None"):
+        jnp.ones(3).to_device(device, stream=1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool", "complex64", "uint32"])
+def test_dlpack(dtype):
+    x = jnp.arange(6).reshape(2, 3).astype(dtype)
+    there = np.from_dlpack(x)
+    assert there.dtype == dtype and np.shares_memory(there, np.asarray(x))
+    back = jnp.from_dlpack(there)
+    assert back.dtype == dtype and bool((back == x).all())
+    assert x.__dlpack_device__() == (1, 0)
+
+
+# --- special cases -------------------------------------------------------------------------
+
+SPECIAL = np.array(
+    [np.nan, np.inf, -np.inf, 0.0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3, -3, 1e-30, -1e30], np.float32
+)
+UNARY = words("""
+abs acos acosh asin asinh atan atanh ceil cos cosh exp expm1 floor isfinite isinf isnan log log1p
+log2 log10 negative positive reciprocal round signbit sin sinh square sqrt tan tanh trunc
+""")
+# What the standard leaves open, or NumPy has otherwise: the signs of zeros in maximum, minimum,
+# sign; and those of zero remainders, where we do as JAX does.
+BINARY = words("""
+add atan2 copysign divide equal greater hypot less logaddexp multiply nextafter not_equal pow
+subtract
+""")
+COMPLEX = words("""
+exp log sqrt sinh cosh tanh asinh acosh atanh expm1 log1p
+""")
+
+
+def check_special(got, want):
+    got = np.asarray(got)
+    if got.dtype.kind != "f":
+        np.testing.assert_array_equal(got, want)
+        return
+    np.testing.assert_allclose(got, want, rtol=2e-6)  # two units in the last place
+    number = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(got)[number], np.signbit(want)[number])
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_special_values(name):
+    with np.errstate(all="ignore"):
+        want = getattr(np, name)(SPECIAL)
+    function = getattr(jnp, name)
+    check_special(function(jnp.asarray(SPECIAL)), want)
+    check_special(gpuflow.jit(function)(SPECIAL), want)
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_special_pairs(name):
+    x, y = (part.ravel() for part in np.meshgrid(SPECIAL, SPECIAL))
+    with np.errstate(all="ignore"):
+        want = getattr(np, name)(x, y)
+    function = getattr(jnp, name)
+    check_special(function(jnp.asarray(x), jnp.asarray(y)), want)
+    check_special(gpuflow.jit(function)(x, y), want)
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_special_complex_values(name):
+    parts = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan)
+    x = np.array([complex(p, q) for p in parts for q in (*parts, 2.0)], np.complex64)
+    with np.errstate(all="ignore"):
+        want = getattr(np, name)(x)
+    got = np.asarray(getattr(jnp, name)(jnp.asarray(x)))
+    check_special(got.real, want.real)
+    check_special(got.imag, want.imag)
+
+
+# --- libraries that ask for the namespace --------------------------------------------------
+
+
+PROGRAM = """
+import numpy as np, scipy.stats, sklearn, sklearn.decomposition, sklearn.metrics
+import gpuflow, gpuflow.numpy as jnp
+
+host = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+x = jnp.asarray(host)
+skew = scipy.stats.skew(x)
+assert isinstance(skew, gpuflow.Array)
+np.testing.assert_allclose(skew, scipy.stats.skew(host), rtol=1e-4)
+pca = sklearn.decomposition.PCA(2, svd_solver="full")
+with sklearn.config_context(array_api_dispatch=True):
+    assert abs(sklearn.metrics.mean_squared_error(x, x + 2) - 4) < 1e-5
+    parts = pca.fit_transform(x)
+assert isinstance(parts, gpuflow.Array)
+np.testing.assert_allclose(np.abs(parts), np.abs(pca.fit_transform(host)), rtol=1e-3, atol=1e-4)
+"""
+
+
+def test_scipy_and_scikit_learn_compute_with_our_arrays():
+    """Those of their functions that do not write into arrays; in a process of its own, since the
+    switch is read when SciPy is imported."""
+    environment = {**os.environ, "SCIPY_ARRAY_API": "1"}
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
