@@ -103,10 +103,13 @@ def wrapped(value: int, dtype: Any) -> Any:
 # --- broadcasts ----------------------------------------------------------------------------
 
 
-def sink_broadcasts(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
+def sink_broadcasts(
+    eqn: Eqn, definition: Any, build: Any, alike: bool = False
+) -> list[Atom] | None:
     """An elementwise op of broadcasts is the broadcast of the op.
 
-    It is computed over the dimensions that some operand really has.
+    It is computed over the dimensions that some operand really has. ``alike``: of an op whose
+    operands have one shape, so that numbers do not stay numbers beside arrays.
     """
     shape = eqn.outputs[0].aval.shape
     sources = [_broadcast_source(atom, shape, definition) for atom in eqn.inputs]
@@ -116,7 +119,9 @@ def sink_broadcasts(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
     if len(real) == len(shape):
         return None
     small = tuple(shape[d] for d in real)
-    operands = [_over(source, real, small, build) for source in sources if source is not None]
+    operands = [
+        _over(source, real, small, build, alike) for source in sources if source is not None
+    ]
     result = build.apply(eqn.primitive, *operands, **eqn.params)
     return [
         build.apply(broadcast_in_dim_p, result, shape=shape, broadcast_dimensions=tuple(real))
@@ -142,11 +147,12 @@ def _real_dims(atom: Atom, dims: Sequence[int], shape: tuple[int, ...]) -> list[
 
 
 def _over(
-    source: tuple[Atom, tuple[int, ...]], real: Sequence[int], small: tuple[int, ...], build: Any
-) -> Atom:
+    source: tuple[Atom, tuple[int, ...]], real: Sequence[int], small: tuple[int, ...],
+    build: Any, alike: bool,
+) -> Atom:  # fmt: skip
     """A source over the dimensions ``real`` of the output, whose sizes are ``small``."""
     atom, dims = source
-    if not atom.aval.shape and (not small or type(atom) is Literal):
+    if not atom.aval.shape and (not small or (type(atom) is Literal and not alike)):
         return atom
     kept = [k for k, d in enumerate(dims) if d in real]
     if len(kept) != len(dims):

@@ -6,6 +6,7 @@ Operands have one dtype and one rank; sizes of 1 repeat, and rank-0 operands go 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -304,6 +305,6 @@ add_any_p = define(
     transpose=linear_in((lambda ct, x, y: ct, lambda ct, x, y: ct)),
     batch=_add_any_batch,
     lower=Elementwise("add"),
-    simplify=sink_broadcasts,
+    simplify=partial(sink_broadcasts, alike=True),
     domain=((-10.0, 10.0),) * 2,
 )

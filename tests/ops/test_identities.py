@@ -11,6 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.compiler import pipeline, program
 from gpuflow.compiler.templates import template_key
+from gpuflow.ops.nary import add_any_p
 
 RANDOM = np.random.default_rng(0)
 SPECIAL = np.array(
@@ -289,6 +290,18 @@ def test_numbers_meet_at_the_end_of_broadcasts():
 
     assert simplified(f, X) == ["broadcast_in_dim", "add"]
     check_same(f, X)
+
+
+def test_sums_of_tangents_that_are_numbers_and_rows():
+    """The sum of a broadcast row and a broadcast number was one of unlike operands."""
+
+    def f(x, factor):
+        row, number = gf.vjp(lambda v: (jnp.broadcast_to(v, (3, 4)), 2 * v.sum()), x)[1](
+            (jnp.full((3, 4), 3.0) * factor, jnp.float32(1))
+        )[0], lax.full((3, 4), 2.0)
+        return row, add_any_p.bind(jnp.broadcast_to(x, (3, 4)), number)
+
+    check_same(f, np.arange(4, dtype=np.float32), np.float32(2))
 
 
 # --- sums of what counts -------------------------------------------------------------------
