@@ -261,6 +261,23 @@ def scratch_of(step: Step) -> tuple[Var, ...]:
     return () if workspace is None else (workspace,)
 
 
+def kernels_of(step: KernelStep) -> list[Kernel]:
+    """The kernels that a step launches."""
+    return [calls[0].kernel for calls in step.launches]
+
+
+def all_kernels(plan: Plan) -> list[Kernel]:
+    """The kernels of a plan and of the programs inside it."""
+    found: list[Kernel] = []
+    for step in plan.steps:
+        if isinstance(step, KernelStep):
+            found += kernels_of(step)
+        elif isinstance(step, ProgramStep):
+            for inner in step.programs:
+                found += all_kernels(inner.plan)
+    return found
+
+
 def calls_python(plan: Plan) -> bool:
     """Whether the plan, or a program inside it, calls a library or the host."""
     return any(

@@ -84,23 +84,6 @@ def _kernel(step: KernelStep, services: NativeServices, code: Code, places: Plac
         _launch(calls, services, code, places)
 
 
-def kernels_of(step: KernelStep) -> list[Kernel]:
-    """The kernels that a step launches."""
-    return [calls[0].kernel for calls in step.launches]
-
-
-def all_kernels(plan: Plan) -> list[Kernel]:
-    """The kernels of a plan and of the programs inside it."""
-    found: list[Kernel] = []
-    for step in plan.steps:
-        if isinstance(step, KernelStep):
-            found += kernels_of(step)
-        elif isinstance(step, ProgramStep):
-            for inner in step.programs:
-                found += all_kernels(inner.plan)
-    return found
-
-
 def _launch(
     calls: Sequence[KernelCall], services: NativeServices, code: Code, places: Places
 ) -> None:

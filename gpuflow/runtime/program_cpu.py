@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.compiler.cpu import source_path
-from gpuflow.compiler.plan import KernelStep, Plan, calls_python
+from gpuflow.compiler.plan import KernelStep, Plan, all_kernels, calls_python, kernels_of
 from gpuflow.core.aval import ShapedArray
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
@@ -22,7 +22,6 @@ from gpuflow.runtime.driver_program import build_driver
 from gpuflow.runtime.kernels import kernel_cache
 from gpuflow.runtime.memory import Arena, arenas
 from gpuflow.runtime.native_services import native_services
-from gpuflow.runtime.native_steps import all_kernels, kernels_of
 
 
 class CpuProgram:

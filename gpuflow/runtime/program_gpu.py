@@ -17,6 +17,8 @@ from gpuflow.compiler.plan import (
     KernelStep,
     Plan,
     ProgramStep,
+    all_kernels,
+    kernels_of,
 )
 from gpuflow.compiler.target import Allocate
 from gpuflow.core.aval import ShapedArray, storage_dtype
@@ -98,29 +100,19 @@ class GpuProgram:
 
     def code_bytes(self) -> int:
         """Bytes of the machine code of all kernels, which are built."""
-        kernels = {id(kernel): kernel for kernel in _kernels(self.plan)}
+        kernels = {id(kernel): kernel for kernel in all_kernels(self.plan)}
         return sum(len(self._built(kernel).built.cubin) for kernel in kernels.values())
 
     def sources_of(self, step: KernelStep) -> list[Path]:
         """Where the generated source of a step's kernels lies; they are built."""
-        for kernel in (calls[0].kernel for calls in step.launches):
+        kernels = kernels_of(step)
+        for kernel in kernels:
             self._built(kernel)
-        paths = [source_path(calls[0].kernel, kernel_cache()) for calls in step.launches]
+        paths = [source_path(kernel, kernel_cache()) for kernel in kernels]
         return [path for path in paths if path is not None]
 
     def _built(self, kernel: Kernel) -> Any:
         return compile_cuda(kernel, kernel_cache(), self.device.compute_capability)
-
-
-def _kernels(plan: Plan) -> list[Kernel]:
-    found: list[Kernel] = []
-    for step in plan.steps:
-        if isinstance(step, KernelStep):
-            found += [calls[0].kernel for calls in step.launches]
-        elif isinstance(step, ProgramStep):
-            for inner in step.programs:
-                found += _kernels(inner.plan)
-    return found
 
 
 def _build_driver(
