@@ -8,7 +8,6 @@ from gpuflow import errors as errors
 from gpuflow import experimental as experimental
 from gpuflow import flatten_util as flatten_util
 from gpuflow import lax as lax
-from gpuflow import nn as nn
 from gpuflow import numpy as numpy
 from gpuflow import random as random
 from gpuflow import tree as tree
@@ -44,14 +43,39 @@ from gpuflow.api_config import debug_infs as debug_infs
 from gpuflow.api_config import debug_nans as debug_nans
 from gpuflow.api_config import default_matmul_precision as default_matmul_precision
 from gpuflow.api_config import default_prng_impl as default_prng_impl
+from gpuflow.api_config import explain_cache_misses as explain_cache_misses
+from gpuflow.api_config import log_compiles as log_compiles
+from gpuflow.api_config import no_tracing as no_tracing
 from gpuflow.api_config import numpy_dtype_promotion as numpy_dtype_promotion
 from gpuflow.api_config import numpy_rank_promotion as numpy_rank_promotion
 from gpuflow.api_config import threefry_partitionable as threefry_partitionable
+from gpuflow.api_guards import allow_f16_reductions as allow_f16_reductions
+from gpuflow.api_guards import array_garbage_collection_guard as array_garbage_collection_guard
+from gpuflow.api_guards import check_tracer_leaks as check_tracer_leaks
+from gpuflow.api_guards import checking_leaks as checking_leaks
+from gpuflow.api_guards import debug_key_reuse as debug_key_reuse
+from gpuflow.api_guards import enable_checks as enable_checks
+from gpuflow.api_guards import enable_custom_prng as enable_custom_prng
+from gpuflow.api_guards import legacy_prng_key as legacy_prng_key
+from gpuflow.api_guards import make_user_context as make_user_context
+from gpuflow.api_guards import softmax_custom_jvp as softmax_custom_jvp
+from gpuflow.api_guards import thread_guard as thread_guard
+from gpuflow.api_guards import transfer_guard as transfer_guard
+from gpuflow.api_guards import transfer_guard_device_to_device as transfer_guard_device_to_device
+from gpuflow.api_guards import transfer_guard_device_to_host as transfer_guard_device_to_host
+from gpuflow.api_guards import transfer_guard_host_to_device as transfer_guard_host_to_device
 from gpuflow.api_jacobian import hessian as hessian
 from gpuflow.api_jacobian import jacfwd as jacfwd
 from gpuflow.api_jacobian import jacobian as jacobian
 from gpuflow.api_jacobian import jacrev as jacrev
 from gpuflow.api_passes import fwd_and_bwd as fwd_and_bwd
+from gpuflow.api_process import copy_to_host_async as copy_to_host_async
+from gpuflow.api_process import host_count as host_count
+from gpuflow.api_process import host_id as host_id
+from gpuflow.api_process import host_ids as host_ids
+from gpuflow.api_process import live_arrays as live_arrays
+from gpuflow.api_process import print_environment_info as print_environment_info
+from gpuflow.api_process import process_indices as process_indices
 from gpuflow.api_vmap import vmap as vmap
 from gpuflow.base.config import config as config
 from gpuflow.base.dtypes import float0 as float0
@@ -66,14 +90,47 @@ from gpuflow.control.custom_vjp import custom_vjp as custom_vjp
 from gpuflow.control.linear_transpose import closure_convert as closure_convert
 from gpuflow.control.linear_transpose import linear_transpose as linear_transpose
 from gpuflow.control.remat_policies import checkpoint_policies as checkpoint_policies
+from gpuflow.core.sharding import NamedSharding as NamedSharding
+from gpuflow.core.sharding import PartitionSpec as P  # noqa: F401
+from gpuflow.parallel.placement import device_put_replicated as device_put_replicated
+from gpuflow.parallel.placement import device_put_sharded as device_put_sharded
+from gpuflow.parallel.placement import get_abstract_mesh as get_abstract_mesh
+from gpuflow.parallel.placement import get_mesh as get_mesh
+from gpuflow.parallel.placement import make_array_from_callback as make_array_from_callback
+from gpuflow.parallel.placement import (
+    make_array_from_process_local_data as make_array_from_process_local_data,
+)
+from gpuflow.parallel.placement import (
+    make_array_from_single_device_arrays as make_array_from_single_device_arrays,
+)
+from gpuflow.parallel.placement import make_mesh as make_mesh
+from gpuflow.parallel.placement import reshard as reshard
+from gpuflow.parallel.placement import set_mesh as set_mesh
+from gpuflow.parallel.pmap import pmap as pmap
+from gpuflow.parallel.shard_map import shard_map as shard_map
 from gpuflow.runtime.array import Array as Array
+from gpuflow.runtime.array import Shard as Shard
 from gpuflow.runtime.device import Device as Device
 from gpuflow.runtime.device import default_backend as default_backend
 from gpuflow.runtime.kernels import cache_stats as cache_stats
+from gpuflow.scopes import named_call as named_call
+from gpuflow.scopes import named_scope as named_scope
 from gpuflow.timing import timeit as timeit
+from gpuflow.tree_util import tree_flatten as tree_flatten
+from gpuflow.tree_util import tree_leaves as tree_leaves
+from gpuflow.tree_util import tree_map as tree_map
+from gpuflow.tree_util import tree_structure as tree_structure
+from gpuflow.tree_util import tree_transpose as tree_transpose
+from gpuflow.tree_util import tree_unflatten as tree_unflatten
 from gpuflow.version import __version__ as __version__
 
 wiring.install()
 
-_MODULES = ["errors", "lax", "nn", "numpy", "random", "tree", "tree_util"]
-__getattr__ = _missing_name(__name__, "gpuflow", [*_public_names(globals()), *_MODULES])
+_MODULES = ["errors", "lax", "numpy", "random", "tree", "tree_util"]
+# Imported when they are first asked for, so that programs without them start faster.
+_LATER = (
+    "as_jax", "distributed", "dlpack", "dtypes", "example_libraries", "export", "ffi",
+    "image", "monitoring", "nn", "profiler", "scipy", "sharding", "stages", "test_util",
+    "typing",
+)  # fmt: skip
+__getattr__ = _missing_name(__name__, "gpuflow", [*_public_names(globals()), *_MODULES], _LATER)

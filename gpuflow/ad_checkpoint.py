@@ -1,5 +1,8 @@
 """What belongs to ``gpuflow.checkpoint``: names for policies, and what is stored."""
 
 from gpuflow.control.checkpoint import print_saved_residuals as print_saved_residuals
+from gpuflow.control.remat_policies import Offloadable as Offloadable
+from gpuflow.control.remat_policies import Recompute as Recompute
+from gpuflow.control.remat_policies import Saveable as Saveable
 from gpuflow.control.remat_policies import checkpoint_policies as checkpoint_policies
 from gpuflow.ops.naming import checkpoint_name as checkpoint_name

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.api_ad import _named, check_callable
-from gpuflow.base import tree
+from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config, extend_axes
 from gpuflow.compiler.pipeline import forget_templates
 from gpuflow.control.jit_function import JitFunction, argument_names, clear_functions
@@ -21,10 +21,11 @@ from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.core.trace import ConcreteTrace, current_trace, thread_state
-from gpuflow.ops.device import device_put as device_put_op
+from gpuflow.parallel.placement import as_sharding, put
 from gpuflow.runtime.array import Array
-from gpuflow.runtime.device import Device
+from gpuflow.runtime.device import Device, process
 from gpuflow.runtime.device import devices as platform_devices
+from gpuflow.runtime.device import local_devices as own_devices
 
 # --- jit and tracing -----------------------------------------------------------------------
 
@@ -33,6 +34,8 @@ def jit(
     fun: Callable[..., Any] | None = None,
     /,
     *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
     static_argnums: int | Sequence[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
     donate_argnums: int | Sequence[int] | None = None,
@@ -41,11 +44,14 @@ def jit(
     device: Device | None = None,
     backend: str | None = None,
     inline: bool = False,
+    compiler_options: dict[str, Any] | None = None,
 ) -> Any:
     """Compile ``fun``: trace it once for each signature, fuse it, run the kernels.
 
     Args:
         fun: a function of arrays or trees, without side effects. Without it, a decorator.
+        in_shardings, out_shardings: tree prefixes of Shardings for arguments and results; None
+            for those that arguments have, and what follows from them.
         static_argnums, static_argnames: hashable arguments that are part of the signature.
         donate_argnums, donate_argnames: arguments whose memory the outputs may use; they are
             deleted by the call.
@@ -53,6 +59,7 @@ def jit(
         device: where it runs, unless another transformation calls it; operands are moved there.
         backend: the platform whose first device that is.
         inline: under another trace, record the function's ops instead of one jit equation.
+        compiler_options: of XLA; they have no effect.
 
     Returns:
         A function of the same arguments, with ``lower``, ``trace``, ``eval_shape`` and
@@ -61,13 +68,13 @@ def jit(
     Raises:
         TypeError, ValueError: arguments that are neither arrays nor static, or not hashable.
     """
-    del keep_unused
+    del keep_unused, compiler_options
 
     def decorate(function: Callable[..., Any]) -> JitFunction:
         check_callable(function, "jit")
         options = make_options(
             function, static_argnums, static_argnames, donate_argnums, donate_argnames, inline,
-            device, backend,
+            device, backend, in_shardings, out_shardings,
         )  # fmt: skip
         return JitFunction(function, options)
 
@@ -99,6 +106,14 @@ def disable_jit(disable: bool = True) -> Iterator[None]:
         yield
 
 
+def _type_of(leaf: Any) -> ShapedArray:
+    """The aval of a value, or of anything else that has a shape and a dtype."""
+    if is_value(leaf) or not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+        return aval_of(leaf)
+    dtype = dtypes.canonicalize(leaf.dtype)
+    return ShapedArray(tuple(leaf.shape), dtype, getattr(leaf, "weak_type", False))
+
+
 def _trace(
     fun: Callable[..., Any],
     static_argnums: int | Sequence[int],
@@ -119,7 +134,7 @@ def _trace(
         out_trees.append(out_tree)
         return outs
 
-    avals = [aval_of(leaf) for leaf in leaves]
+    avals = [_type_of(leaf) for leaf in leaves]
     name = getattr(fun, "__name__", "the function")
     names = argument_names(fun, dynamic, kwargs, static)
     jaxpr, consts = trace_to_jaxpr(flat, avals, names, name)
@@ -190,9 +205,20 @@ def devices(backend: str | None = None) -> list[Device]:
     return list(platform_devices(backend))
 
 
-def local_devices(backend: str | None = None) -> list[Device]:
-    """The devices of this process."""
-    return devices(backend)
+def local_devices(
+    process_index: int | None = None, backend: str | None = None, host_id: int | None = None
+) -> list[Device]:
+    """The devices of one process.
+
+    Args:
+        process_index: of the process; this one by default.
+        backend: the platform; the default one if it is left out.
+        host_id: an older name of ``process_index``.
+    """
+    wanted = host_id if process_index is None else process_index
+    if wanted is None:
+        return list(own_devices(backend))
+    return [device for device in devices(backend) if device.process_index == wanted]
 
 
 def device_count(backend: str | None = None) -> int:
@@ -202,17 +228,19 @@ def device_count(backend: str | None = None) -> int:
 
 def local_device_count(backend: str | None = None) -> int:
     """The number of devices of this process."""
-    return len(local_devices(backend))
+    return len(own_devices(backend))
 
 
-def process_count() -> int:
+def process_count(backend: str | None = None) -> int:
     """The number of processes that work together; 1 in a single process."""
-    return 1
+    del backend
+    return process.count
 
 
-def process_index() -> int:
+def process_index(backend: str | None = None) -> int:
     """The number of this process; 0 in a single process."""
-    return 0
+    del backend
+    return process.index
 
 
 def _check_device(name: str, device: Any) -> None:
@@ -223,13 +251,17 @@ def _check_device(name: str, device: Any) -> None:
 
 
 @contextmanager
-def default_device(device: Device | None) -> Iterator[None]:
-    """Inside the block, new arrays are made on ``device``; None is the default platform's first.
+def default_device(device: Device | str | None) -> Iterator[None]:
+    """Inside the block, new arrays are made on ``device``.
+
+    Args:
+        device: a device, the name of a platform, or None: the default platform's first.
 
     Raises:
-        TypeError: ``device`` is no Device.
+        TypeError, ValueError: something else.
     """
-    _check_device("default_device", device)
+    if not isinstance(device, str):
+        _check_device("default_device", device)
     with config.override("default_device", device):
         yield
 
@@ -241,14 +273,30 @@ def enable_x64(enable: bool = True) -> Iterator[None]:
         yield
 
 
-def device_put(x: Any, device: Device | None = None) -> Any:
-    """Copy the leaves of ``x`` to ``device`` as Arrays.
+def device_put(
+    x: Any, device: Any = None, *, src: Any = None, donate: bool = False,
+    may_alias: bool | None = None,
+) -> Any:  # fmt: skip
+    """Copy the leaves of ``x`` to where they are wanted, as Arrays.
+
+    Args:
+        x: an array, number or tree.
+        device: a Device, a Sharding, or a PartitionSpec of the mesh in force; or a tree prefix of
+            them.
+        src: where ``x`` is; it is found anyway.
+        donate: whether the memory of ``x`` may be used; it is copied anyway.
+        may_alias: whether the result may be ``x`` itself; it never is.
 
     Raises:
-        TypeError: ``device`` is no Device.
+        TypeError: ``device`` is no such place.
+        ValueError: a sharding that does not divide its array.
     """
-    _check_device("device_put", device)
-    return tree.tree_map(lambda leaf: device_put_op(leaf, device), x)
+    del src, donate, may_alias
+    leaves, structure = tree.flatten(x)
+    places = tree.broadcast_prefix(device, x, "device_put")
+    pairs = zip(leaves, places, strict=True)
+    placed = [put(leaf, as_sharding(at, "device_put")) for leaf, at in pairs]
+    return tree.unflatten(structure, placed)
 
 
 def device_get(x: Any) -> Any:

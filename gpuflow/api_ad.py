@@ -15,6 +15,7 @@ from gpuflow.core.jaxpr import Jaxpr, evaluate
 from gpuflow.core.rules import UndefinedPrimal, Zero
 from gpuflow.core.trace import Tracer, check_not_leaked, thread_state
 from gpuflow.ops.convert import convert, convert_element_type
+from gpuflow.ops.varying import entered
 from gpuflow.ops.zeros import instantiate, ones_of
 from gpuflow.transforms.jvp import TangentTrace, jvp_flat
 from gpuflow.transforms.linearize import linearize_flat
@@ -241,7 +242,11 @@ def _as_weak_as(primal: ShapedArray, cotangent: Any) -> Any:
 
 def _pullback(flat: FlatFunction, leaves: list[Any]) -> tuple[list[Any], _Pullback]:
     nonzeros = [_is_inexact(leaf) for leaf in leaves]
-    outs, jaxpr, residuals, _ = linearize_flat(flat, leaves, nonzeros)
+
+    def from_entered(*values: Any) -> list[Any]:
+        return flat(*entered(values))
+
+    outs, jaxpr, residuals, _ = linearize_flat(from_entered, leaves, nonzeros)
     avals = tuple(aval_of(leaf) for leaf in leaves)
     return outs, _Pullback(jaxpr, residuals, avals, tuple(nonzeros))
 
@@ -344,7 +349,7 @@ def _check_grad_input(leaf: Any, what: str, holomorphic: bool, allow_int: bool) 
     if not allow_int:
         raise TypeError(
             f"[{what}] inputs must be floats or complex; got {aval}. Fix: differentiate other "
-            "arguments with argnums, convert with float(x), or pass allow_int=True."
+            "arguments with argnums, convert with x.astype(float), or pass allow_int=True."
         )
 
 

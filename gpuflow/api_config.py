@@ -77,3 +77,27 @@ def threefry_partitionable(enable: bool = True) -> Iterator[None]:
     """Inside the block, random bits have the layout that can be computed in parts, or the old."""
     with config.override("threefry_partitionable", enable):
         yield
+
+
+@contextmanager
+def log_compiles(enable: bool = True) -> Iterator[None]:
+    """Inside the block, ``jit`` logs what it traces and compiles, and how long that takes.
+
+    The logger is ``logging.getLogger("gpuflow")``, the level WARNING.
+    """
+    with config.override("log_compiles", enable):
+        yield
+
+
+@contextmanager
+def explain_cache_misses(enable: bool = True) -> Iterator[None]:
+    """Inside the block, ``jit`` logs why a call could not use a program that it had."""
+    with config.override("explain_cache_misses", enable):
+        yield
+
+
+@contextmanager
+def no_tracing(enable: bool = True) -> Iterator[None]:
+    """Inside the block, a jitted function that would have to be traced raises RuntimeError."""
+    with config.override("no_tracing", enable):
+        yield

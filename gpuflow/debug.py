@@ -5,10 +5,19 @@ from __future__ import annotations
 import string
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuflow.base import tree
+from gpuflow.base.lazy import LazyModule
 from gpuflow.ops.callbacks import debug_callback
+from gpuflow.parallel.pictures import inspect_array_sharding as inspect_array_sharding
+from gpuflow.parallel.pictures import visualize_array_sharding as visualize_array_sharding
+from gpuflow.parallel.pictures import visualize_sharding as visualize_sharding
+
+if TYPE_CHECKING:
+    import pdb
+else:
+    pdb = LazyModule("pdb")
 
 
 def callback(
@@ -38,6 +47,23 @@ def callback(
         callback(*own_args, **own_kwargs)
 
     debug_callback(flat, *leaves, ordered=ordered)
+
+
+def breakpoint(*, ordered: bool = False) -> None:
+    """Open Python's debugger whenever the program gets here, also under jit.
+
+    It shows the frame of the call. Under jit, arrays are tracers there; ``debug.print`` and
+    ``debug.callback`` show values.
+
+    Args:
+        ordered: whether it opens in program order with other ordered callbacks.
+    """
+    frame = sys._getframe(1)
+
+    def stop() -> None:
+        pdb.Pdb(nosigint=True).interaction(frame, None)
+
+    callback(stop, ordered=ordered)
 
 
 def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:

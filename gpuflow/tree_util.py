@@ -92,16 +92,18 @@ def tree_all(tree: Any, is_leaf: IsLeaf = None) -> bool:
     return all(base_tree.leaves(tree, is_leaf))
 
 
-def tree_transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, tree: Any) -> Any:
+def tree_transpose(
+    outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, pytree_to_transpose: Any
+) -> Any:
     """Turn a tree of trees inside out: outer of inner becomes inner of outer.
 
     Raises:
         TypeError: the tree is not ``outer_treedef`` filled with ``inner_treedef``.
     """
     if inner_treedef is None:
-        parts = outer_treedef.flatten_up_to(tree)
+        parts = outer_treedef.flatten_up_to(pytree_to_transpose)
         inner_treedef = base_tree.structure(parts[0]) if parts else base_tree.structure(None)
-    leaves, found = base_tree.flatten(tree)
+    leaves, found = base_tree.flatten(pytree_to_transpose)
     count, size = outer_treedef.num_leaves, inner_treedef.num_leaves
     check(
         len(leaves) == count * size

@@ -376,9 +376,9 @@ def test_settings():
         jnp.ones(3) + jnp.ones((2, 3))
     with raises(RuntimeError, r"\[devices\]", "'tpu'"):
         gf.devices("tpu")
-    with raises(TypeError, r"\[device_put\] device must be a Device", "'gpu'"):
+    with raises(TypeError, r"\[device_put\] the place must be a Device", "'gpu'"):
         gf.device_put(1.0, "gpu")
-    with raises(TypeError, r"\[default_device\]", "'gpu'"), gf.default_device("gpu"):
+    with raises(ValueError, "default_device must be", "'gpu'"), gf.default_device("gpu"):
         pass
     with raises(TypeError, r"\[typeof\]", "'a'"):
         gf.typeof("a")

@@ -52,3 +52,16 @@ def test_fields_must_match_values(fmt, args, kwargs):
 def test_callback_must_be_a_function():
     with pytest.raises(TypeError, match=r"\[debug.callback\] the first argument must be a func"):
         gf.debug.callback(3, 4)
+
+
+@pytest.mark.parametrize("run", [lambda f: f, gf.jit])
+def test_breakpoint_opens_the_debugger_in_the_callers_frame(run, monkeypatch):
+    seen = []
+
+    def function(x):
+        gf.debug.breakpoint()
+        return x + 1
+
+    monkeypatch.setattr("pdb.Pdb.interaction", lambda self, frame, trace: seen.append(frame.f_code))
+    run(function)(1.0)
+    assert seen == [function.__code__]

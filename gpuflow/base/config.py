@@ -8,12 +8,16 @@ them. Settings that change what a traced program means are fields of ``Settings`
 from __future__ import annotations
 
 import os
+import re
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+from gpuflow.base.config_names import WITHOUT_EFFECT, unknown_setting
 
 
 def _flag(name: str, default: bool) -> bool:
@@ -52,6 +56,25 @@ def _share(name: str, default: float) -> float:
             f"[config] {name} must be a number from 0 to 1; got {text!r}. Fix: export {name}=0.5."
         )
     return value
+
+
+def _preallocated() -> float:
+    """The share of a GPU's memory to take at the start: gpuflow's variable, else JAX's two.
+
+    JAX takes memory unless it is told not to; here it is taken only if a variable asks for it.
+    """
+    if os.environ.get("GPUFLOW_PREALLOCATE"):
+        return _share("GPUFLOW_PREALLOCATE", 0.0)
+    share = _share("XLA_PYTHON_CLIENT_MEM_FRACTION", 0.0)
+    wanted = _flag("XLA_PYTHON_CLIENT_PREALLOCATE", bool(share))
+    return (share or 0.75) if wanted else 0.0
+
+
+def _xla_device_count() -> int:
+    """The number of CPU devices that scripts for JAX ask for in XLA_FLAGS, or 1."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    found = re.search(r"--xla_force_host_platform_device_count=(\d+)", flags)
+    return max(int(found[1]), 1) if found else 1
 
 
 CPU_TARGETS = ("native", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
@@ -103,7 +126,7 @@ def read_environment() -> Environment:
     folder = os.environ.get("GPUFLOW_CACHE_DIR")
     return Environment(
         platform=os.environ.get("GPUFLOW_PLATFORM", ""),
-        cpu_devices=_integer("GPUFLOW_CPU_DEVICES", 1, 1),
+        cpu_devices=_integer("GPUFLOW_CPU_DEVICES", _xla_device_count(), 1),
         num_threads=_integer("GPUFLOW_NUM_THREADS", _cpu_count(), 1),
         cpu_target=_choice("GPUFLOW_CPU_TARGET", CPU_TARGETS),
         cache_folder=Path(folder) if folder else _default_cache_folder(),
@@ -111,7 +134,7 @@ def read_environment() -> Environment:
         debug=_integer("GPUFLOW_DEBUG", 0, 0),
         dump=os.environ.get("GPUFLOW_DUMP", ""),
         check=_flag("GPUFLOW_CHECK", False),
-        preallocate=_share("GPUFLOW_PREALLOCATE", 0.0),
+        preallocate=_preallocated(),
         cuda_graphs=_flag("GPUFLOW_CUDA_GRAPHS", True),
         numba=tuple(sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("NUMBA_"))),
     )
@@ -132,6 +155,10 @@ class Settings:
     disable_jit: bool = False
     default_device: Any = None
     axis_env: tuple[tuple[Any, int], ...] = ()  # named axes in scope with sizes, innermost last
+    axis_aliases: tuple[tuple[Any, tuple[Any, ...]], ...] = ()  # names that stand for several
+    varying_axes: tuple[Any, ...] = ()  # named axes along which derivatives know what varies
+    mesh: Any = None  # the mesh that set_mesh chose
+    user_contexts: tuple[tuple[Any, Any], ...] = ()  # of make_user_context, with their values
 
 
 _CHOICES = {
@@ -139,7 +166,25 @@ _CHOICES = {
     "numpy_rank_promotion": ("allow", "warn", "raise"),
     "default_prng_impl": ("threefry2x32",),
 }
+@dataclass(frozen=True)
+class Switches:
+    """Settings that change what is told or refused, but no program."""
+
+    log_compiles: bool = False
+    explain_cache_misses: bool = False
+    no_tracing: bool = False
+
+
 _NAMES = tuple(field.name for field in fields(Settings))
+_SWITCHES = tuple(field.name for field in fields(Switches))
+_FLAGS = frozenset(
+    field.name for record in (Settings, Switches) for field in fields(record)
+    if isinstance(field.default, bool)
+)  # fmt: skip
+_PLATFORM_NAMES = ("platforms", "platform_name")
+# What users may set: the others belong to transformations and to meshes.
+_INTERNAL = ("axis_env", "axis_aliases", "varying_axes", "mesh", "user_contexts")
+_PUBLIC = (*(name for name in _NAMES if name not in _INTERNAL), *_SWITCHES, *_PLATFORM_NAMES)
 _interned: dict[tuple[Any, ...], Settings] = {}
 
 
@@ -150,6 +195,7 @@ def _intern(settings: Settings) -> Settings:
 
 class _Local(threading.local):
     settings: Settings | None = None
+    switches: Switches | None = None
 
 
 class Config:
@@ -166,10 +212,21 @@ class Config:
         self.environment = read_environment()
         self._local = _Local()
         self._process = _intern(Settings(enable_x64=_flag("GPUFLOW_ENABLE_X64", False)))
+        self._process_switches = Switches()
+        self._checks: dict[str, Callable[[Any], Any]] = {}
+        self._ignored: dict[str, Any] = {}
 
     def trace_context(self) -> Settings:
         """The current settings; identical objects mean identical settings."""
         return self._local.settings or self._process
+
+    def switches(self) -> Switches:
+        """The current switches."""
+        return self._local.switches or self._process_switches
+
+    def register_check(self, name: str, check: Callable[[Any], Any]) -> None:
+        """Have ``check(value)`` raise ValueError for values that a setting does not take."""
+        self._checks[name] = check
 
     def update(self, name: str, value: Any) -> None:
         """Set a process-wide setting, by its own name or JAX's (``jax_enable_x64``).
@@ -177,59 +234,141 @@ class Config:
         Raises:
             AttributeError: no such setting.
             ValueError: a value that the setting does not take.
+
+        Warns:
+            UserWarning: a setting of JAX's that means nothing here.
         """
-        self._process = self._changed(self._process, self._known(name), value)
+        short = self._known(name)
+        if short in _NAMES:
+            self._process = self._changed(self._process, short, value)
+        elif short in _SWITCHES:
+            self._process_switches = self._switched(self._process_switches, short, value)
+        elif short in _PLATFORM_NAMES:
+            # Of those in a list the first counts; arrays that exist stay where they are.
+            self.environment = replace(self.environment, platform=(value or "").split(",")[0])
+        else:
+            warnings.warn(f"[config] {name} has no effect in gpuflow.", stacklevel=2)
+            self._ignored[short] = value
+
+    def read(self, name: str) -> Any:
+        """The value of a setting in this thread."""
+        return getattr(self, name)
 
     @contextmanager
     def override(self, name: str, value: Any) -> Iterator[None]:
         """Set a setting for this thread inside a ``with`` block."""
-        before = self._local.settings
-        self._local.settings = self._changed(self.trace_context(), self._known(name), value)
+        local, short = self._local, self._known(name)
+        before = local.settings, local.switches
+        if short in _SWITCHES:
+            local.switches = self._switched(self.switches(), short, value)
+        elif short in _NAMES:
+            local.settings = self._changed(self.trace_context(), short, value)
         try:
             yield
         finally:
-            self._local.settings = before
+            local.settings, local.switches = before
 
     def __getattr__(self, name: str) -> Any:
         # Only reached for names that are not attributes of the object itself.
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self.trace_context(), self._known(name))
+        short = self._known(name)
+        if short in _NAMES:
+            return getattr(self.trace_context(), short)
+        if short in _SWITCHES:
+            return getattr(self.switches(), short)
+        return self.environment.platform if short in _PLATFORM_NAMES else self._ignored.get(short)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_") or name in ("may_check", "environment"):
+            object.__setattr__(self, name, value)
+        else:
+            self.update(name, value)
 
     def _known(self, name: str) -> str:
         short = name.removeprefix("jax_")
-        if short not in _NAMES:
-            raise AttributeError(
-                f"[config] the setting must be one of {', '.join(_NAMES)}; got {name!r}. "
-                "Fix: use one of these names, with or without the prefix jax_."
-            )
-        return short
+        if short in _NAMES or short in _PUBLIC or short in WITHOUT_EFFECT:
+            return short
+        raise AttributeError(unknown_setting(name, _PUBLIC))
 
-    def _changed(self, settings: Settings, name: str, value: Any) -> Settings:
-        choices = _CHOICES.get(name)
+    def _check(self, name: str, value: Any) -> None:
+        choices = (True, False) if name in _FLAGS else _CHOICES.get(name)
         if choices is not None and value not in choices:
             raise ValueError(
                 f"[config] {name} must be one of {choices}; got {value!r}. "
                 f"Fix: config.update({name!r}, {choices[0]!r})."
             )
+        if name in self._checks and value is not None:
+            self._checks[name](value)
+
+    def _changed(self, settings: Settings, name: str, value: Any) -> Settings:
+        self._check(name, value)
         changed = _intern(replace(settings, **{name: value}))
         self.may_check = self.may_check or changed.debug_nans or changed.debug_infs
         return changed
+
+    def _switched(self, switches: Switches, name: str, value: Any) -> Switches:
+        self._check(name, value)
+        return replace(switches, **{name: value})
 
 
 config = Config()
 
 
 @contextmanager
-def extend_axes(*axes: tuple[Any, int]) -> Iterator[None]:
+def extend_axes(
+    *axes: tuple[Any, int], aliases: Mapping[Any, tuple[Any, ...]] | None = None
+) -> Iterator[None]:
     """Inside the block, these named axes are in scope as well: pairs of a name and a size.
 
-    A name hides an outer one that is equal.
+    Args:
+        axes: names with sizes; a name hides an outer one that is equal.
+        aliases: names that stand for several axes, which together are one row-major axis.
     """
-    names = [name for name, _ in axes]
-    outer = [(name, size) for name, size in config.axis_env if name not in names]
+    added = dict(aliases or {})
+    hidden = {*added, *[name for name, _ in axes]}
+    outer = [(name, size) for name, size in config.axis_env if name not in hidden]
+    kept = [(name, parts) for name, parts in config.axis_aliases if name not in hidden]
     with config.override("axis_env", (*outer, *axes)):
-        yield
+        if not kept and not added and not config.axis_aliases:
+            yield
+            return
+        with config.override("axis_aliases", (*kept, *added.items())):
+            yield
+
+
+def expand_names(names: Iterable[Any]) -> tuple[Any, ...]:
+    """Names of axes, aliases replaced by what they stand for."""
+    aliases = config.axis_aliases
+    if not aliases:
+        return tuple(names)
+    table = dict(aliases)
+    return tuple(part for name in names for part in table.get(name, (name,)))
+
+
+# What launchers tell the processes that they start.
+_LAUNCHERS = (
+    "GPUFLOW_", "SLURM_", "OMPI_COMM_", "PMI_", "PMIX_", "MPI_", "HYDRA_", "TORCHELASTIC_",
+    "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+    "CUDA_VISIBLE_DEVICES",
+)  # fmt: skip
+
+
+def launcher_variables() -> dict[str, str]:
+    """The environment variables in which launchers say which process this is."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_LAUNCHERS)}
+
+
+def choose_gpus(names: Iterable[str]) -> None:
+    """Let this process see these GPUs only; CUDA reads it when it is first used."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names)
+
+
+def child_environment(
+    values: Mapping[str, str], defaults: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment for a process to start: ours, with ``defaults`` where nothing is set."""
+    return {**(defaults or {}), **os.environ, **values}
 
 
 _environment_lock = threading.Lock()

@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class ConcretizationTypeError(TypeError):
+class JAXTypeError(TypeError):
+    """Base of errors about traced values where a known one is needed."""
+
+
+class JAXIndexError(IndexError):
+    """Base of errors about indices."""
+
+
+class JaxRuntimeError(RuntimeError):
+    """Base of errors while programs run."""
+
+
+class ConcretizationTypeError(JAXTypeError):
     """A traced value was needed as a concrete Python or NumPy value."""
 
 
@@ -17,19 +29,19 @@ class TracerBoolConversionError(ConcretizationTypeError):
     """A traced value was used as a truth value, as in ``if x > 0``."""
 
 
-class TracerArrayConversionError(TypeError):
+class TracerArrayConversionError(JAXTypeError):
     """A traced value was handed to NumPy."""
 
 
-class TracerIntegerConversionError(TypeError):
+class TracerIntegerConversionError(JAXTypeError):
     """A traced value was used as a Python integer, as in ``range(n)``."""
 
 
-class UnexpectedTracerError(TypeError):
+class UnexpectedTracerError(JAXTypeError):
     """A tracer was used after the transformation that made it had finished."""
 
 
-class NonConcreteBooleanIndexError(IndexError):
+class NonConcreteBooleanIndexError(JAXIndexError):
     """A boolean mask without known values was used as an index under a transformation."""
 
 
@@ -37,8 +49,20 @@ class TypePromotionError(ValueError):
     """Two dtypes have no implicit common dtype."""
 
 
-class DeletedArrayError(RuntimeError, ValueError):
+class DeletedArrayError(JaxRuntimeError, ValueError):
     """An array was used after it had been donated or deleted."""
+
+
+class CommunicationError(JaxRuntimeError):
+    """Processes could not exchange data: one ended, stalled, or runs another program."""
+
+
+class KeyReuseError(JAXTypeError):
+    """A random key was used twice. gpuflow does not look for that, and never raises this."""
+
+
+class InconclusiveDimensionOperation(Exception):
+    """Unknown sizes were compared. Sizes are always known here, and nothing raises this."""
 
 
 class CacheWarning(UserWarning):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from importlib import import_module
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 
 def public_names(namespace: dict[str, Any], own: str | None = None) -> list[str]:
@@ -25,17 +26,22 @@ def public_names(namespace: dict[str, Any], own: str | None = None) -> list[str]
     ]
 
 
-def missing_name(module: str, short: str, names: Iterable[str]) -> Callable[[str], NoReturn]:
+def missing_name(
+    module: str, short: str, names: Iterable[str], modules: Collection[str] = ()
+) -> Callable[[str], Any]:
     """A module ``__getattr__`` that names close matches, or everything public.
 
     Args:
         module: the module's name.
         short: what users call it, such as ``jnp``.
         names: its public names.
+        modules: its submodules that are imported when they are first asked for.
     """
-    public = sorted(names)
+    public = sorted({*names, *modules})
 
     def __getattr__(name: str) -> Any:
+        if name in modules:
+            return import_module(f"{module}.{name}")
         if name.startswith("__"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         close = difflib.get_close_matches(name, public, 3, 0.77)

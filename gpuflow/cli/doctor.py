@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuflow.base.config import config
+from gpuflow.cli.doctor_gpu import findings, wants_gpu
 from gpuflow.compiler.cache import KernelCache
 from gpuflow.compiler.cuda_cache import compile_cuda
 from gpuflow.compiler.cuda_toolchain import CudaBuildError
@@ -43,7 +44,7 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the report; returns 1 if something that gpuflow needs is missing."""
-    rows = [*versions(), *machine(), *cache(config.environment.cache_folder)]
+    rows = [*versions(), *machine(), *cache(config.environment.cache_folder), *gpu()]
     if options.cuda:
         rows += cuda_compiler()
     width = max(len(name) for name, _ in rows)
@@ -72,7 +73,7 @@ def versions() -> Iterator[tuple[str, str]]:
 
 
 def machine() -> Iterator[tuple[str, str]]:
-    """Rows (name, text) about processor, threads, math library and CUDA driver."""
+    """Rows (name, text) about processor, threads and math library."""
     environment = config.environment
     yield "processor", processor_name()
     yield "system", platform.platform()
@@ -82,8 +83,6 @@ def machine() -> Iterator[tuple[str, str]]:
     yield "virtual devices", str(environment.cpu_devices)
     mathematics = "found" if can_load("libmvec.so.1") else "not found: math runs as scalar code"
     yield "libmvec", mathematics
-    driver = "found" if can_load("libcuda.so.1") else "not found: no GPU can be used"
-    yield "CUDA driver", driver
 
 
 def cache(folder: Path) -> Iterator[tuple[str, str]]:
@@ -97,6 +96,14 @@ def cache(folder: Path) -> Iterator[tuple[str, str]]:
     else:
         sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
         yield "cache", f"{len(sizes)} files, {sum(sizes) / 1e6:.1f} MB"
+
+
+def gpu() -> Iterator[tuple[str, str]]:
+    """Rows (name, text) about what GPU programs need; nothing is MISSING where there is no GPU."""
+    is_wanted = wants_gpu()
+    for finding in findings():
+        is_missing = bool(finding.fix) and finding.is_needed and is_wanted
+        yield finding.name, f"MISSING: {finding.line}" if is_missing else finding.line
 
 
 def cuda_compiler() -> Iterator[tuple[str, str]]:

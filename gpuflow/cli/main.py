@@ -1,4 +1,4 @@
-"""The command `gpuflow`: `demo`, `bench` and `doctor`."""
+"""The command `gpuflow`: `demo`, `bench`, `doctor` and `launch`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from gpuflow.cli import bench, demo, doctor
+from gpuflow.cli import bench, demo, doctor, launch
 from gpuflow.cli.problems import CommandError
 from gpuflow.version import __version__
 
@@ -19,7 +19,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gpuflow", description="A GPU-first array framework.")
     parser.add_argument("--version", action="version", version=f"gpuflow {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (demo, bench, doctor):
+    for module in (demo, bench, doctor, launch):
         module.add_parser(commands)
     return parser
 

@@ -3,45 +3,67 @@
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 
-from gpuflow.compiler.plan import ALIGNMENT, Plan, nbytes, reads_of, scratch_of, writes_of
-from gpuflow.core.jaxpr import Var
-
-
-def with_memory(plan: Plan, into_given: bool) -> Plan:
-    """The plan with a place for every buffer that is not an input."""
-    made = dict.fromkeys(out for out in plan.outputs if isinstance(out, Var))
-    owned = tuple(out for out in made if out not in plan.in_place)
-    lifetimes: dict[Var, list[int]] = {}
-    fixed = {*made, *plan.jaxpr.invars}
-    for position, step in enumerate(plan.steps):
-        for var in (*reads_of(step), *writes_of(step), *scratch_of(step)):
-            if var not in fixed:
-                lifetimes.setdefault(var, [position, position])[1] = position
-    offsets, total = _place(lifetimes)
-    return replace(
-        plan,
-        offsets=offsets,
-        arena_bytes=total,
-        owned=() if into_given else owned,
-        given=owned if into_given else (),
-    )
+from gpuflow.compiler.plan import ALIGNMENT
+from gpuflow.core.aval import ShapedArray, storage_dtype
 
 
-def _place(lifetimes: dict[Var, list[int]]) -> tuple[dict[Var, int], int]:
-    """First-fit offsets, the largest buffers first; buffers alive together do not overlap."""
-    offsets: dict[Var, int] = {}
-    placed: list[tuple[int, int, int, int]] = []  # start, end, first and last step; by start
-    total = 0
-    sizes = {var: -(-max(nbytes(var), 1) // ALIGNMENT) * ALIGNMENT for var in lifetimes}
-    for var in sorted(sizes, key=sizes.__getitem__, reverse=True):
-        first, last = lifetimes[var]
-        start, end = 0, sizes[var]
-        for begin, stop, born, dead in placed:
-            if born <= last and first <= dead and begin < end and start < stop:
-                start, end = stop, stop + sizes[var]
-        offsets[var] = start
-        insort(placed, (start, end, first, last))
-        total = max(total, end)
-    return offsets, total
+@dataclass(frozen=True)
+class Arrangement:
+    """Which temporaries are there at the same time.
+
+    Attributes:
+        buffers: in order of appearance.
+        itemsizes: of what is in them, in bytes.
+        together: for each of them, in bits, the places of those that are needed while it is.
+    """
+
+    buffers: tuple[int, ...]
+    itemsizes: tuple[int, ...]
+    together: tuple[int, ...]
+
+    def offsets(self, shapes: Iterable[tuple[int, ...]]) -> tuple[Mapping[int, int], int]:
+        """First-fit offsets, the largest buffers first, and the size of the arena.
+
+        Args:
+            shapes: of what is in the buffers.
+        """
+        rounded = [
+            -(-(prod(shape) * itemsize or 1) // ALIGNMENT) * ALIGNMENT
+            for shape, itemsize in zip(shapes, self.itemsizes, strict=True)
+        ]
+        starts, total = [0] * len(rounded), 0
+        placed: list[tuple[int, int, int]] = []  # start, end and bit of a buffer; by start
+        for k in sorted(range(len(rounded)), key=rounded.__getitem__, reverse=True):
+            size, others = rounded[k], self.together[k]
+            start, end = 0, size
+            for begin, stop, bit in placed:
+                if begin >= end:
+                    break
+                if others & bit and stop > start:
+                    start, end = stop, stop + size
+            starts[k] = start
+            insort(placed, (start, end, 1 << k))
+            if end > total:
+                total = end
+        return dict(zip(self.buffers, starts, strict=True)), total
+
+
+def arrange(
+    steps: Sequence[Sequence[int]], aval_of: Callable[[int], ShapedArray]
+) -> Arrangement:
+    """The arrangement of what steps need, each a list of temporaries."""
+    lifetimes: dict[int, list[int]] = {}
+    for position, needed in enumerate(steps):
+        for buffer in needed:
+            lifetimes.setdefault(buffer, [position, position])[1] = position
+    spans = tuple(lifetimes.values())
+    together = [
+        sum(1 << n for n, (born, dead) in enumerate(spans) if born <= last and first <= dead)
+        for first, last in spans
+    ]
+    itemsizes = tuple([storage_dtype(aval_of(buffer).dtype).itemsize for buffer in lifetimes])
+    return Arrangement(tuple(lifetimes), itemsizes, tuple(together))

@@ -1,6 +1,6 @@
 """The kernel cache: built kernels on disk, keyed by everything that decides about their code.
 
-    <folder>/<2 hex>/<key>.o or .cubin    the object code
+    <folder>/<2 hex>/<key>.<suffix>       the code: .image or .o, .cubin
     <folder>/<2 hex>/<key>.py             the readable source
     <folder>/<2 hex>/<key>.json           entry symbol, imports, checksum of the code
 
@@ -17,23 +17,16 @@ import json
 import os
 import tempfile
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from gpuflow.base.errors import CacheWarning
-from gpuflow.base.lazy import LazyModule
+from gpuflow.base.recording import clock, state
 from gpuflow.compiler.cache_size import trim
-
-if TYPE_CHECKING:
-    from importlib import metadata
-else:
-    metadata = LazyModule("importlib.metadata")
 
 _WRITES_BETWEEN_LOOKS = 256  # at the folder's size; a process looks after its first write
 
@@ -46,7 +39,7 @@ class Entry:
 
     Attributes:
         code: Object code.
-        suffix: The kind of object code: "o" or "cubin".
+        suffix: The kind of code: "image", "o" or "cubin".
         source: The readable text it was built from.
         entry: The symbol of the kernel's function.
         imports: Symbols that the loader has to find.
@@ -68,15 +61,6 @@ class CacheStats:
     built: int = 0
     loaded: int = 0
     build_seconds: float = 0.0
-
-
-@cache
-def version_of(package: str) -> str:
-    """The version of an installed package, without importing it; "none" if it is missing."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "none"
 
 
 def source_digest(modules: Iterable[ModuleType]) -> str:
@@ -158,6 +142,11 @@ class KernelCache:
         slot = self._slots.get(key)
         return slot is not None and slot.ready
 
+    def is_stored(self, key: str) -> bool:
+        """Whether the folder has an entry of ``key``, which may be damaged."""
+        description = self.path(key, "json")
+        return description is not None and description.exists()
+
     def get(self, key: str, build: Callable[[], Entry]) -> Entry:
         """The entry of ``key`` from the folder, or a new one from ``build``, which is stored.
 
@@ -176,11 +165,14 @@ class KernelCache:
         return self._build(key, build)
 
     def _build(self, key: str, build: Callable[[], Entry]) -> Entry:
-        start = time.perf_counter()
+        start = clock()
         entry = build()
+        seconds = (clock() - start) / 1e9
+        if state.recording is not None:
+            state.recording.add("builds", f"build {entry.entry}", start, {"key": key})
         with self._lock:
             self.stats.built += 1
-            self.stats.build_seconds += time.perf_counter() - start
+            self.stats.build_seconds += seconds
         self._write(key, entry)
         return entry
 
@@ -265,7 +257,7 @@ class KernelCache:
             for suffix, content in files.items():
                 path = self.path(key, suffix)
                 assert path is not None
-                _replace_file(path, content)
+                replace_file(path, content)
             if self.limit and self._written % _WRITES_BETWEEN_LOOKS == 0:
                 trim(self.folder, self.limit)
             self._written += 1
@@ -285,7 +277,7 @@ class KernelCache:
         )
 
 
-def _replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Write a file so that other processes see it whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")

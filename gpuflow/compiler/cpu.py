@@ -10,11 +10,14 @@ from gpuflow.compiler import (
     cpu_build,
     cpu_coefficients,
     cpu_column,
+    cpu_elf,
     cpu_emit,
     cpu_functions,
+    cpu_image,
     cpu_intrinsics,
     cpu_libm,
     cpu_llvm,
+    cpu_loader,
     cpu_names,
     cpu_narrow,
     cpu_narrow_rows,
@@ -27,7 +30,7 @@ from gpuflow.compiler import (
     cpu_tiles,
     printer,
 )
-from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest, version_of
+from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cpu_build import LoadedKernel, Object, build_cpu, load_cpu, target_identity
 from gpuflow.compiler.cpu_column import ColumnPrinter
 from gpuflow.compiler.cpu_narrow_rows import NarrowRowPrinter
@@ -36,6 +39,7 @@ from gpuflow.compiler.cpu_rows import keep_row_values
 from gpuflow.compiler.cpu_tiles import TilePrinter
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.printer import Source
+from gpuflow.compiler.versions import version_of
 from gpuflow.kir import nodes, places, scalar, walk
 from gpuflow.kir.nodes import Kernel, Mode, remembered
 from gpuflow.kir.text import kernel_text
@@ -53,9 +57,12 @@ _EMITTERS = (
     cpu_column,
     cpu_intrinsics,
     cpu_functions,
+    cpu_elf,
     cpu_emit,
+    cpu_image,
     cpu_libm,
     cpu_llvm,
+    cpu_loader,
     cpu_names,
     cpu_narrow,
     cpu_narrow_rows,
@@ -117,9 +124,12 @@ def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> Load
     return cache.once(key, lambda: _load(kernel, key, cache))
 
 
-def is_loaded(kernel: Kernel, cache: KernelCache) -> bool:
-    """Whether the kernel is in memory."""
-    return cache.has(_key(kernel))
+def load_stored(kernel: Kernel, cache: KernelCache, check: bool = False) -> bool:
+    """Load the kernel, if that needs no build; whether it is in memory then."""
+    key = _key(kernel)
+    if not cache.has(key) and cache.is_stored(key):
+        compile_cpu(kernel, cache, check)
+    return cache.has(key)
 
 
 def source_path(kernel: Kernel, cache: KernelCache) -> Path | None:
@@ -139,7 +149,7 @@ def _load(kernel: Kernel, key: str, cache: KernelCache) -> LoadedKernel:
         show(3, f"kernel {kernel.name}", lambda: kernel_text(kernel))
         show(4, f"source {kernel.name}", lambda: f"{cache.path(key, 'py')}\n{source.text}")
         built = build_cpu(source)
-        return Entry(built.code, "o", source.text, built.entry, built.imports)
+        return Entry(built.code, built.suffix, source.text, built.entry, built.imports)
 
     def load(entry: Entry) -> LoadedKernel:
         return load_cpu(Object(entry.code, entry.entry, entry.imports))

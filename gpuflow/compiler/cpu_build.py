@@ -1,7 +1,8 @@
 """Builds printed CPU kernels, and loads built ones.
 
-A build gives a relocatable object file for this processor. The text is compiled directly
-(``cpu_text``), or by Numba where it holds something else; loading takes llvmlite's linker only.
+A build gives code for this processor: an image (``cpu_image``), or a relocatable object file where
+there are none. The text is compiled directly (``cpu_text``), or by Numba where it holds something
+else. Loading an image takes no compiler; an object file takes llvmlite's linker.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ from functools import cache
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-import llvmlite.ir as ir
-
 from gpuflow.base.lazy import LazyModule
 from gpuflow.compiler import cpu_libm
+from gpuflow.compiler.cpu_elf import Unsupported as NoImage
+from gpuflow.compiler.cpu_image import image_of
 from gpuflow.compiler.cpu_intrinsics import Intrinsics
 from gpuflow.compiler.cpu_llvm import host_machine, imports, object_code, optimized
+from gpuflow.compiler.cpu_loader import HAS_IMAGES, image_from, is_image, load_image
 from gpuflow.compiler.cpu_target import cpu_target
 from gpuflow.compiler.cpu_text import Unsupported, module_of
 from gpuflow.compiler.printer import Source
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
+    import llvmlite.ir as ir
 else:
     llvm = LazyModule("llvmlite.binding")
 
@@ -39,11 +42,16 @@ _PROTOTYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_in
 
 @dataclass(frozen=True)
 class Object:
-    """A built kernel: an object file, the symbol of its function and the symbols it needs."""
+    """A built kernel: an image or an object file, its function, and the symbols it needs."""
 
     code: bytes
     entry: str
     imports: tuple[str, ...]
+
+    @property
+    def suffix(self) -> str:
+        """Of its file in the kernel cache."""
+        return suffix_of(self.code)
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ class LoadedKernel:
         call: the same through ctypes, ``call(address_of_words, lo, hi)``; releases the GIL.
             It owns the code.
         keepalive: owns the code; the address is valid while this or ``call`` lives.
-        size: of the object code in bytes.
+        size: of the code in bytes.
     """
 
     address: int
@@ -92,7 +100,7 @@ def build_cpu(source: Source) -> Object:
         source: what ``cpu.print_cpu`` gave.
 
     Returns:
-        The object file. Cost: 5 to 50 ms.
+        The code. Cost: 5 to 50 ms.
     """
     try:
         module = module_of(source)
@@ -100,7 +108,8 @@ def build_cpu(source: Source) -> Object:
         return build_with_numba(source)
     machine = host_machine()
     built = _optimized(module, machine)
-    return Object(object_code(built, machine), source.entry, imports(built))
+    code = linkable(object_code(built, machine), (source.entry,))
+    return Object(code, source.entry, imports(built))
 
 
 def build_with_numba(source: Source) -> Object:
@@ -109,11 +118,30 @@ def build_with_numba(source: Source) -> Object:
     with toolkit.compiler_lock:
         library, entry = _compile(toolkit, source)
         module = library._final_module
-        if cpu_target().name == "native":
-            return Object(library._get_compiled_object(), entry, imports(module))
-        # Numba knows one processor, which its passes have seen; the instructions are ours.
+        # Numba knows one processor, which its passes have seen, and one kind of object file.
         copied = llvm.parse_assembly(str(module), llvm.create_context())
-        return Object(object_code(copied, host_machine()), entry, imports(module))
+        code = linkable(object_code(copied, host_machine()), (entry,))
+        return Object(code, entry, imports(module))
+
+
+def linkable(code: bytes, symbols: Sequence[str]) -> bytes:
+    """What to keep of an object file: the image that it makes, or itself.
+
+    Args:
+        code: the object file.
+        symbols: its functions that are wanted.
+    """
+    if not HAS_IMAGES:
+        return code
+    try:
+        return image_of(code, symbols).to_bytes()
+    except NoImage:
+        return code
+
+
+def suffix_of(code: bytes) -> str:
+    """The suffix of a file that holds what ``linkable`` gave."""
+    return "image" if is_image(code) else "o"
 
 
 def assembly(source: Source) -> str:
@@ -192,10 +220,10 @@ class _Linker:
 def link_symbols(
     code: bytes, symbols: Sequence[str], imports: Mapping[str, int]
 ) -> tuple[Any, dict[str, int]]:
-    """Link an object file into this process.
+    """Put what ``linkable`` gave into this process.
 
     Args:
-        code: the object file.
+        code: an image or an object file.
         symbols: its functions that are wanted.
         imports: addresses of functions that it calls; others are looked up in the process.
 
@@ -203,8 +231,13 @@ def link_symbols(
         What owns the code, and the functions' addresses, which are valid while it lives.
 
     Raises:
-        RuntimeError: a symbol is missing.
+        RuntimeError: a symbol is missing, or the code is damaged.
+        OSError: the system gives no memory for code.
     """
+    if is_image(code):
+        return load_image(
+            image_from(code), symbols, lambda name: imports.get(name) or cpu_libm.resolve(name)
+        )
     return _linker.link(code, symbols, imports)
 
 
@@ -214,7 +247,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def load_cpu(built: Object) -> LoadedKernel:
-    """Link an object file into this process.
+    """Put a built kernel into this process.
 
     Args:
         built: from ``build_cpu``, in this or another process on an equal processor.
@@ -223,7 +256,8 @@ def load_cpu(built: Object) -> LoadedKernel:
         The kernel, ready to be called from any thread. Cost: below 1 ms.
 
     Raises:
-        RuntimeError: a symbol is missing.
+        RuntimeError: a symbol is missing, or the code is damaged.
+        OSError: the system gives no memory for code.
     """
     found = {symbol: cpu_libm.resolve(symbol) for symbol in built.imports}
     imports = {symbol: address for symbol, address in found.items() if address is not None}

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import llvmlite.ir as ir
+from gpuflow.base.lazy import LazyModule
 
-_FLOATS = {"float32": ir.FloatType(), "float64": ir.DoubleType()}
+if TYPE_CHECKING:
+    import llvmlite.ir as ir
+else:
+    ir = LazyModule("llvmlite.ir")
+
+_FLOATS = ("float32", "float64")
 # Products and sums may become one fused operation; nothing else may change.
 _FLAGS = ("contract",)
 
@@ -25,7 +30,9 @@ Instruction = Any
 
 def llvm_type(dtype: str) -> ir.Type:
     """The LLVM type of values of a compute dtype."""
-    return _FLOATS[dtype] if dtype in _FLOATS else ir.IntType(bits(dtype))
+    if dtype in _FLOATS:
+        return ir.FloatType() if dtype == "float32" else ir.DoubleType()
+    return ir.IntType(bits(dtype))
 
 
 def bits(dtype: str) -> int:

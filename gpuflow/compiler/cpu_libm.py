@@ -11,11 +11,10 @@ Source: LLVM Language Reference, "vector-function-abi-variant"; x86 vector funct
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 from functools import cache
 from typing import TYPE_CHECKING, Any
-
-import llvmlite.ir as ir
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.compiler.cpu_emit import Instruction, Lane
@@ -23,7 +22,9 @@ from gpuflow.compiler.cpu_target import cpu_target
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
+    import llvmlite.ir as ir
 else:
+    ir = LazyModule("llvmlite.ir")
     llvm = LazyModule("llvmlite.binding")
 
 # Functions of kir.scalar (and fmod): the C name and the number of arguments.
@@ -76,17 +77,22 @@ def _library(*names: str) -> ctypes.CDLL | None:
     return None
 
 
+@cache
+def _process() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if os.name == "posix" else None
+
+
 def _address(library: ctypes.CDLL | None, symbol: str) -> int | None:
     function = getattr(library, symbol, None)
     return ctypes.cast(function, ctypes.c_void_p).value if function is not None else None
 
 
 def resolve(symbol: str) -> int | None:
-    """The address of a function that a kernel's object file imports, or None.
+    """The address of a function that a kernel's code imports, or None.
 
     Args:
-        symbol: a scalar function under our name, a vector variant (``_ZGV...``), or a helper of
-            the compiler's run-time library.
+        symbol: a scalar function under our name, a vector variant (``_ZGV...``), one that this
+            process has anyway (``memset``), or a helper of the compiler's run-time library.
 
     Returns:
         The address in this process.
@@ -96,7 +102,8 @@ def resolve(symbol: str) -> int | None:
     if symbol.startswith(_PREFIX):
         mathematics = _library("libm.so.6", "libm.dylib", "ucrtbase.dll")
         return _address(mathematics, symbol.removeprefix(_PREFIX))
-    return _address(_library("libgcc_s.so.1"), symbol)
+    found = _address(_process(), symbol)
+    return found if found is not None else _address(_library("libgcc_s.so.1"), symbol)
 
 
 @cache

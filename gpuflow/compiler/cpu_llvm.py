@@ -14,6 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
+from gpuflow.compiler.cpu_loader import HAS_IMAGES
 from gpuflow.compiler.cpu_target import cpu_target
 
 if TYPE_CHECKING:
@@ -25,14 +26,16 @@ else:
 def host_machine() -> Any:
     """LLVM's description of the processor to emit or link code for; see ``cpu_target``.
 
-    Whoever builds or links starts here.
+    Whoever builds or links starts here. Images want code that does not know where it is
+    (``cpu_image``); LLVM's linker wants what LLVM makes for it.
     """
     _let_forks_wait()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = cpu_target()
+    reloc, model = ("pic", "small") if HAS_IMAGES else ("default", "jitdefault")
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=target.cpu, features=target.flags, jit=True
+        cpu=target.cpu, features=target.flags, reloc=reloc, codemodel=model, jit=True
     )
 
 

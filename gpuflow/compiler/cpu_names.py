@@ -25,14 +25,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import llvmlite.ir as ir
-
+from gpuflow.base.lazy import LazyModule
 from gpuflow.compiler import cpu_narrow
 from gpuflow.compiler.cpu_emit import Lane, cast, llvm_type
 from gpuflow.compiler.cpu_functions import emit_function
 from gpuflow.kir.scalar import COMPUTE_DTYPES, FUNCTIONS, compute_dtype
+
+if TYPE_CHECKING:
+    import llvmlite.ir as ir
+else:
+    ir = LazyModule("llvmlite.ir")
 
 COLUMN_BLOCK = 1024
 TILE = 64

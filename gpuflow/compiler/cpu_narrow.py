@@ -8,11 +8,16 @@ the processor has it; all others share one formula over their exponent, mantissa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import llvmlite.ir as ir
-
+from gpuflow.base.lazy import LazyModule
 from gpuflow.compiler.cpu_emit import Lane, cast, select
 from gpuflow.compiler.cpu_target import cpu_target
+
+if TYPE_CHECKING:
+    import llvmlite.ir as ir
+else:
+    ir = LazyModule("llvmlite.ir")
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuflow.compiler.cache import Entry, KernelCache, cache_key, version_of
-from gpuflow.compiler.cpu_build import link_symbols, target_identity
+from gpuflow.compiler import cpu_elf, cpu_image, cpu_llvm, cpu_loader
+from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest
+from gpuflow.compiler.cpu_build import link_symbols, linkable, suffix_of, target_identity
 from gpuflow.compiler.cpu_llvm import host_machine, object_code, optimized
+from gpuflow.compiler.versions import version_of
 
 _FOLDER = Path(__file__).parent / "native"
 _CORE = ("pool.ll", "execute.ll", "blocks.ll")
@@ -150,10 +152,12 @@ def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
     Returns:
         The addresses of its functions.
     """
-    key = cache_key(module.text, ("native", version_of("llvmlite"), target_identity()))
+    digest = source_digest((cpu_llvm, cpu_elf, cpu_image, cpu_loader))
+    key = cache_key(module.text, ("native", digest, version_of("llvmlite"), target_identity()))
 
     def build() -> Entry:
-        return Entry(_compile(module.text), "o", module.text, "native", module.imports)
+        code = linkable(_compile(module.text), module.symbols)
+        return Entry(code, suffix_of(code), module.text, "native", module.imports)
 
     def load() -> NativeRuntime:
         entry = cache.get(key, build)

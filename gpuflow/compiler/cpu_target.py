@@ -10,16 +10,10 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
-from gpuflow.base.lazy import LazyModule
-
-if TYPE_CHECKING:
-    import llvmlite.binding as llvm
-else:
-    llvm = LazyModule("llvmlite.binding")
+from gpuflow.compiler.cpu_host import host_processor
 
 # What each level has beyond those before it, in LLVM's names. Source: x86-64 psABI, table 3.1.
 _LEVELS = {
@@ -78,10 +72,10 @@ def cpu_target() -> CpuTarget:
 
 def target_named(name: str) -> CpuTarget:
     """The target of a value of GPUFLOW_CPU_TARGET; see ``cpu_target``."""
-    own = llvm.get_host_cpu_features()
-    present = frozenset(feature for feature, there in own.items() if there)
+    own = host_processor()
+    present = frozenset(own.features)
     if name == "native":
-        return CpuTarget(name, llvm.get_host_cpu_name(), own.flatten(), present)
+        return CpuTarget(name, own.cpu, own.flags, present)
     needed = _features_of(name)
     missing = sorted(needed - present) if platform.machine() in _X86 else [platform.machine()]
     check(

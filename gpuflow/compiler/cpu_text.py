@@ -13,18 +13,20 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import llvmlite.ir as ir
-
+from gpuflow.base.lazy import LazyModule
 from gpuflow.compiler import cpu_names
 from gpuflow.compiler.cpu_emit import Lane, cast, constant, is_float, llvm_type
 from gpuflow.compiler.cpu_names import POINTER, Named
 from gpuflow.compiler.printer import Source
 from gpuflow.kir.scalar import COMPUTE_DTYPES
 
-_BYTE_POINTER = ir.IntType(8).as_pointer()
-_WORD = ir.IntType(64)
+if TYPE_CHECKING:
+    import llvmlite.ir as ir
+else:
+    ir = LazyModule("llvmlite.ir")
+
 _BINARY: dict[type, Callable[[Lane, Lane], Lane]] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
@@ -117,7 +119,7 @@ class _Function:
     """Compiles one function. Variables have one type each; LLVM makes registers of them."""
 
     def __init__(self, module: ir.Module, node: ast.FunctionDef, names: dict[str, Named]) -> None:
-        signature = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, _WORD, _WORD])
+        signature = ir.FunctionType(ir.VoidType(), [_byte_pointer(), _word(), _word()])
         function = ir.Function(module, signature, node.name)
         function.attributes.add("nounwind")
         self.node, self.names = node, names
@@ -125,7 +127,7 @@ class _Function:
         self.builder = ir.IRBuilder(function.append_basic_block("start"))
         self.fixed: dict[str, Lane] = {}
         for argument, value in zip(node.args.args, function.args, strict=True):
-            dtype = POINTER if value.type == _BYTE_POINTER else "int64"
+            dtype = POINTER if value.type == _byte_pointer() else "int64"
             self.fixed[argument.arg] = Lane(self.builder, value, dtype)
         self.places: dict[str, tuple[Any, str]] = {}
         self.exits: list[Any] = []
@@ -171,7 +173,7 @@ class _Function:
         if name in self.fixed:
             raise Unsupported(f"{name} is assigned")
         if name not in self.places:
-            kind = _BYTE_POINTER if value.dtype == POINTER else llvm_type(value.dtype)
+            kind = _byte_pointer() if value.dtype == POINTER else llvm_type(value.dtype)
             with self.builder.goto_block(self.entry):
                 self.places[name] = self.builder.alloca(kind, name=name), value.dtype
         place, dtype = self.places[name]
@@ -185,7 +187,7 @@ class _Function:
         if len(span.args) == 3 and _number(span.args[2]) != 1:
             raise Unsupported(ast.unparse(span))
         *first, last = [self.typed(argument, "int64") for argument in span.args[:2]]
-        begin = first[0].value if first else ir.Constant(_WORD, 0)
+        begin = first[0].value if first else ir.Constant(_word(), 0)
         builder, function = self.builder, self.builder.function
         before = builder.block
         head = function.append_basic_block("head")
@@ -193,7 +195,7 @@ class _Function:
         after = function.append_basic_block("after")
         builder.branch(head)
         builder.position_at_end(head)
-        counter = builder.phi(_WORD, name=name)
+        counter = builder.phi(_word(), name=name)
         counter.add_incoming(begin, before)
         builder.cbranch(builder.icmp_signed("<", counter, last.value), inside, after)
         builder.position_at_end(inside)
@@ -202,7 +204,7 @@ class _Function:
         self.exits.append(after)
         self.block(body)
         self.exits.pop()
-        following = builder.add(counter, ir.Constant(_WORD, 1), flags=("nsw",))
+        following = builder.add(counter, ir.Constant(_word(), 1), flags=("nsw",))
         counter.add_incoming(following, builder.block)
         back = builder.branch(head)
         if len(span.args) == 3:
@@ -348,6 +350,14 @@ def _one_vector_at_a_time(module: ir.Module, is_known: bool) -> Any:
     mark = module.add_metadata(parts)
     mark.operands = (mark, *parts[1:])  # LLVM wants a node that names itself
     return mark
+
+
+def _byte_pointer() -> ir.Type:
+    return ir.IntType(8).as_pointer()
+
+
+def _word() -> ir.IntType:
+    return ir.IntType(64)
 
 
 def _number(node: ast.expr) -> float | int | None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import linecache
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -95,7 +96,8 @@ def compile_ptx(
         namespace = source_namespace(numba_cuda)
         with _readable_source(f"<gpuflow {entry}>", source) as filename:
             exec(compile(source, filename, "exec"), namespace)
-            ptx, _ = numba_cuda.cuda.compile(
+            build = partial(
+                numba_cuda.cuda.compile,
                 namespace[entry],
                 types,
                 device=False,
@@ -104,10 +106,22 @@ def compile_ptx(
                 output="ptx",
                 fastmath=False,
                 launch_bounds=launch_bounds,
-                lineinfo=True,
             )
+            ptx = _with_lines(build)
     _check_target(ptx, compute_capability)
     return ptx
+
+
+def _with_lines(build: Callable[..., Any]) -> str:
+    """The PTX with line information, or without it.
+
+    NVVM 13.4 refuses some kernels with launch bounds for the sake of a name that line information
+    brings in ("Symbol name with unsupported characters"); without it they are built as always.
+    """
+    try:
+        return build(lineinfo=True)[0]
+    except Exception:
+        return build(lineinfo=False)[0]
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache as cached
+from pathlib import Path
 from typing import Any
 
 from gpuflow.compiler import (
@@ -26,12 +27,13 @@ from gpuflow.compiler import (
     cuda_vectors,
     printer,
 )
-from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest, version_of
+from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cuda import CudaSource, print_scheduled
 from gpuflow.compiler.cuda_build import CudaObject, build_cuda
 from gpuflow.compiler.cuda_schedule import schedule_cuda, schedules_to_try
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.plan import KernelStep, Step
+from gpuflow.compiler.versions import version_of
 from gpuflow.kir import nodes, scalar, walk
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
@@ -114,14 +116,29 @@ def compile_cuda(
         ImportError: the kernel must be built and numba-cuda or cuda-core is missing.
     """
     vectorize = schedule_cuda(kernel, vectorize).width > 1
-    parts = (*cache_parts(compute_capability), "vectors" if vectorize else "scalars")
-    key = cache_key(kernel_text(kernel), parts)
+    key = _key(kernel, compute_capability, vectorize)
 
     def load() -> CudaKernel:
         entry = cache.get(key, lambda: _build(kernel, vectorize, compute_capability, key))
         return _from_entry(kernel, entry)
 
     return cache.once(key, load)
+
+
+def cuda_source_path(
+    kernel: Kernel,
+    cache: KernelCache,
+    compute_capability: tuple[int, int] = DEFAULT_COMPUTE_CAPABILITY,
+    vectorize: bool = True,
+) -> Path | None:
+    """The file in which a built kernel's source lies; None if the cache keeps no files."""
+    vectorize = schedule_cuda(kernel, vectorize).width > 1
+    return cache.path(_key(kernel, compute_capability, vectorize), "py")
+
+
+def _key(kernel: Kernel, compute_capability: tuple[int, int], vectorize: bool) -> str:
+    parts = (*cache_parts(compute_capability), "vectors" if vectorize else "scalars")
+    return cache_key(kernel_text(kernel), parts)
 
 
 def cuda_kernels(

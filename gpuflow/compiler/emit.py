@@ -23,7 +23,7 @@ from gpuflow.compiler.access import (
     window_access,
     write_access,
 )
-from gpuflow.compiler.space import Key, Kind, Program, Space
+from gpuflow.compiler.space import Key, Kind, Program, Space, operands_in_memory
 from gpuflow.core.aval import ShapedArray, storage_dtype, storage_name
 from gpuflow.core.jaxpr import Eqn, Literal, Var
 from gpuflow.core.lowering import (
@@ -141,7 +141,8 @@ class Emitter:
         outer = [var for var in space.escaping if var not in full]
         for e in space.members:
             eqn = self.program.jaxpr.eqns[e]
-            if isinstance(eqn.primitive.lower, _REDUCTIONS) and self.reduced_axes:
+            # A reduction of dimensions of size 1 has no loop, and may stand in another's.
+            if isinstance(eqn.primitive.lower, _REDUCTIONS) and self._reduced_names(e):
                 if self._known(eqn.outputs[0]) is None:
                     beside = [] if space.kind is Kind.ROW else full
                     self._emit_reductions(self._together(e), beside)
@@ -456,6 +457,8 @@ class IndexContext:
 
     def element(self, operand: int, dims: Sequence[int]) -> Value:
         """The operand's element at the output's index; its dimension k is output ``dims[k]``."""
+        if operand >= operands_in_memory(self._eqn):
+            return self._emitter._operand(self._position, operand)
         atom = self._eqn.inputs[operand]
         if type(atom) is Literal:
             return self._emitter.literal(atom.value, atom.aval, (self._position, operand))

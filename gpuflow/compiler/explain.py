@@ -51,7 +51,7 @@ def explain_plan(plan: Plan, name: str, sources_of: SourcesOf) -> str:
     parts = [f"{counts[kind]} {names[counts[kind] != 1]}" for kind, names in _KINDS.items()
              if counts[kind]]  # fmt: skip
     flops = sum(flops_of(step) for step in plan.steps)
-    moved = sum(bytes_of(step) for step in plan.steps)
+    moved = sum(bytes_of(plan, step) for step in plan.steps)
     head = (
         f"{name}: {', '.join(parts) or 'nothing to compute'}; {_scaled(flops, 'FLOP')}, "
         f"{_scaled(moved, 'B')} moved, {_scaled(plan.arena_bytes, 'B')} of temporaries"
@@ -75,20 +75,22 @@ class _View:
         self.plan, self.sources_of = plan, sources_of
         self.lines, self.name_of = format_eqns(plan.jaxpr)
         self.position_of = {eqn: k for k, eqn in enumerate(plan.jaxpr.eqns)}
-        self.results = {out for out in plan.outputs if isinstance(out, Var)}
-        self.readers: dict[Var, list[int]] = {}
+        self.results = {out for out in plan.outputs if not plan.is_input(out)}
+        added = {buffer: Var(aval) for buffer, aval in plan.added.items()}
+        self.variables = {**dict(enumerate(plan.variables)), **added}
+        self.readers: dict[int, list[int]] = {}
         for number, step in enumerate(plan.steps):
-            for var in dict.fromkeys(reads_of(step)):
-                self.readers.setdefault(var, []).append(number)
+            for buffer in dict.fromkeys(reads_of(step)):
+                self.readers.setdefault(buffer, []).append(number)
 
     def step(self, number: int) -> str:
         """The paragraph of a step."""
         step = self.plan.steps[number]
         lines = [f"{number + 1}. {self._title(step)}"]
-        for word, variables in (("reads", reads_of(step)), ("writes", writes_of(step))):
-            listed = _listed([self._typed(var) for var in dict.fromkeys(variables)])
+        for word, buffers in (("reads", reads_of(step)), ("writes", writes_of(step))):
+            listed = _listed([self._typed(buffer) for buffer in dict.fromkeys(buffers)])
             lines += _wrapped(f"   {word:<8}", listed or "nothing")
-        costs = (_scaled(flops_of(step), "FLOP"), _scaled(bytes_of(step), "B"))
+        costs = (_scaled(flops_of(step), "FLOP"), _scaled(bytes_of(self.plan, step), "B"))
         lines.append(f"   costs   {', '.join(costs)}")
         if isinstance(step, KernelStep):
             lines += [f"   source  {path}" for path in self.sources_of(step)]
@@ -115,32 +117,33 @@ class _View:
         again = f", for {len(step.calls)} sets of arrays" if len(step.calls) > 1 else ""
         return f"{kernel.kind} kernel {kernel.name}{again}"
 
-    def _typed(self, var: Var) -> str:
-        return f"{self.name_of(var)}:{var.aval} ({_scaled(nbytes(var), 'B')})"
+    def _typed(self, buffer: int) -> str:
+        var = self.variables[buffer]
+        return f"{self.name_of(var)}:{var.aval} ({_scaled(nbytes(var.aval), 'B')})"
 
     def _stores(self, number: int) -> list[str]:
         """Why each buffer that a step writes lies in memory."""
         step = self.plan.steps[number]
         names: dict[str, list[str]] = {}
-        for var in dict.fromkeys(writes_of(step)):
+        for buffer in dict.fromkeys(writes_of(step)):
             reasons: dict[str, list[int]] = {}
-            for reader in self.readers.get(var, ()):
+            for reader in self.readers.get(buffer, ()):
                 if reader > number:
-                    reasons.setdefault(self._why_apart(var, number, reader), []).append(reader)
+                    reasons.setdefault(self._why_apart(buffer, number, reader), []).append(reader)
             texts = [f"{_numbered(steps)}: {reason}" for reason, steps in reasons.items()]
-            if var in self.results:
+            if buffer in self.results:
                 texts.insert(0, "a result of the program")
-            if isinstance(step, ProgramStep) and var is step.workspace:
+            if isinstance(step, ProgramStep) and buffer == step.workspace:
                 texts.append("temporaries of its programs")
             for text in texts or ["nobody: the step cannot leave it out"]:
-                names.setdefault(text, []).append(self.name_of(var))
+                names.setdefault(text, []).append(self.name_of(self.variables[buffer]))
         return [
             line
             for text, own in names.items()
             for line in _wrapped("   stores  ", f"{_listed(own)} for {text}")
         ]
 
-    def _why_apart(self, var: Var, number: int, reader: int) -> str:
+    def _why_apart(self, buffer: int, number: int, reader: int) -> str:
         first, second = self.plan.steps[number], self.plan.steps[reader]
         for step in (second, first):
             if isinstance(step, CallStep):
@@ -151,6 +154,7 @@ class _View:
                 return "a result or an update needs a copy"
         assert isinstance(second, KernelStep)
         assert isinstance(first, KernelStep)
+        var = self.variables[buffer]
         mine = self._group(first, lambda eqn: var in eqn.outputs)
         theirs = self._group(second, lambda eqn: self._reads(eqn, var))
         try:

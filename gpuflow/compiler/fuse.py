@@ -284,7 +284,7 @@ def _edges(program: Program) -> list[tuple[int, int]]:
     """
     edges = []
     for reader, eqn in enumerate(program.jaxpr.eqns):
-        if program.iterations[reader] is None or _reads_memory(eqn):
+        if program.iterations[reader] is None:
             continue
         for atom in eqn.inputs[operands_in_memory(eqn) :]:
             source = None if type(atom) is Literal else program.producer.get(atom)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from gpuflow.compiler.space import operands_in_memory
 from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Jaxpr, Literal, Var
 from gpuflow.core.views import View, contiguous
@@ -106,7 +107,7 @@ class _Recorder:
     def element(self, operand: int, dims: Sequence[int]) -> Value:
         """The operand's element at the output's index; its dimension k is output ``dims[k]``."""
         atom = self._eqn.inputs[operand]
-        if type(atom) is not Literal:
+        if type(atom) is not Literal and operand < operands_in_memory(self._eqn):
             self.trace.append(("element", operand, tuple(dims)))
         return self._number(storage_name(atom.aval.dtype))
 

@@ -8,18 +8,19 @@ part of another length. Transposed operands are for ``orders``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
 from gpuflow.compiler.cpu_narrow_rows import is_narrow
 from gpuflow.compiler.cpu_printer import NARROW_ROWS, SHORT_ROWS
+from gpuflow.compiler.cpu_tiles import can_be_tiled
 from gpuflow.compiler.lower import KernelCall
 from gpuflow.compiler.orders import in_memory_order, in_tiles, sizes_of
 from gpuflow.compiler.phases import in_phases
 from gpuflow.compiler.split import SplitKernels, split_kernel
 from gpuflow.compiler.split_words import Blocks, PartWords, blocks_of
 from gpuflow.compiler.target import Allocate
-from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Kernel, Role, remembered
 
 LONGEST_SHORT_ROW = 128  # elements: two turns of a loop over four vectors
@@ -35,8 +36,7 @@ GROUPED_COLUMNS = 256
 _ALIGNED_ROWS = 64
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(NamedTuple):
     """How a reduction of one size is split.
 
     Attributes:
@@ -76,6 +76,11 @@ def launches(call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
     return _calls(call, split, cut, sizes, blocks, allocate)
 
 
+def is_plain(kernel: Kernel) -> bool:
+    """Whether ``launches`` never gives anything but the call of a kernel itself."""
+    return kernel.kind == "map" and not can_be_tiled(kernel)
+
+
 def _with_short_rows(call: KernelCall, sizes: Mapping[str, int]) -> KernelCall:
     """The call of a kernel for rows of a few elements or vectors, if that is what it has."""
     kernel = call.kernel
@@ -84,12 +89,16 @@ def _with_short_rows(call: KernelCall, sizes: Mapping[str, int]) -> KernelCall:
         return call
     if last.exact is not None:
         is_turned = call.points >= SMALLEST_TURNED and is_narrow(kernel)
-        return replace(call, kernel=replace(kernel, kind=NARROW_ROWS)) if is_turned else call
+        return call._replace(kernel=_narrow(kernel)) if is_turned else call
     is_row = last.role is Role.ROW and sizes[last.name] < LONGEST_SHORT_ROW
     if not is_row:
         return call
     short = remembered(kernel, SHORT_ROWS, lambda: replace(kernel, kind=SHORT_ROWS))
-    return replace(call, kernel=short)
+    return call._replace(kernel=short)
+
+
+def _narrow(kernel: Kernel) -> Kernel:
+    return remembered(kernel, NARROW_ROWS, lambda: replace(kernel, kind=NARROW_ROWS))
 
 
 def _cut(
@@ -129,9 +138,10 @@ def _is_dense(call: KernelCall, split: SplitKernels, columns: int, blocks: Block
     if split.parts.axes[-1].name != split.kept[0]:
         return False
     words = call.words
-    return all(
-        down.within(words) == along.within(words) * columns for down, along in blocks.layouts
-    )
+    for down, along in blocks.layouts:
+        if down.within(words) != along.within(words) * columns:
+            return False
+    return True
 
 
 def _calls(
@@ -140,19 +150,18 @@ def _calls(
 ) -> tuple[KernelCall, ...]:  # fmt: skip
     kept = prod([sizes[axis] for axis in split.kept])
     results = cut.parts * cut.group + (cut.left > 0)
-    places = [
-        allocate(results * kept * storage_dtype(part.dtype).itemsize) for part in split.scratch
-    ]
+    places = [allocate(results * kept * itemsize) for itemsize in blocks.itemsizes]
     done = cut.parts * cut.rows * cut.group
-    writer = PartWords(split, sizes, call.words, blocks, places)
+    writer = PartWords(split, sizes, call.words, blocks)
     per_row = call.points // max(sizes[split.rows], 1)
-    buffers = call.reads, call.writes, call.overwrites
+    parts, combine = blocks.parts.buffers_of, blocks.combine.buffers_of
+    buffers = (*call.buffers, *places)
     words = writer.parts(cut.parts, cut.rows, cut.group, 0, 0)
-    calls = [KernelCall(split.parts, words, cut.parts, done * per_row, *buffers)]
+    calls = [KernelCall(split.parts, words, parts(buffers), cut.parts, done * per_row)]
     if cut.left:
         words = writer.parts(1, cut.left, 1, done, cut.parts * cut.group * kept)
-        calls.append(KernelCall(split.parts, words, 1, cut.left * per_row, *buffers))
+        calls.append(KernelCall(split.parts, words, parts(buffers), 1, cut.left * per_row))
     extent = sizes[split.kept[0]] if split.kept else 1
     words = writer.combine(results)
-    calls.append(KernelCall(split.combine, words, extent, results * kept, *buffers))
+    calls.append(KernelCall(split.combine, words, combine(buffers), extent, results * kept))
     return tuple(calls)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
@@ -16,49 +16,83 @@ from gpuflow.core.aval import storage_dtype
 from gpuflow.core.jaxpr import Var
 from gpuflow.kir.nodes import Kernel, Mode, Operand, Role, Stride, arguments, remembered
 
-
-class Word(NamedTuple):
-    """One word of an argument block: the address of a buffer's element, or a number."""
-
-    buffer: Var | None
-    value: int  # bytes from the buffer's start, or the number itself
+NO_BUFFER = -1  # of operands without memory
 
 
-@dataclass(frozen=True)
-class KernelCall:
+class KernelCall(NamedTuple):
     """A kernel with its arguments.
 
     Attributes:
         kernel: what to run.
-        words: its argument block.
+        words: its argument block: numbers, and for an address the bytes from its buffer's start.
+        buffers: the number of each operand's buffer, or NO_BUFFER; their words come first.
         extent: of the axis that a launch splits; 1 if there is none.
         points: how many points all axes have together.
-        reads, writes: the buffers; an output in place counts under its own name.
-        overwrites: buffers with older values: donated inputs whose memory outputs take, and
-            arrays that are updated.
     """
 
     kernel: Kernel
-    words: tuple[Word, ...]
+    words: tuple[int, ...]
+    buffers: tuple[int, ...]
+    extent: int
+    points: int
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """What a group's kernel does with buffers, whatever the sizes; compared by identity.
+
+    Attributes:
+        kernel: what runs.
+        reads, writes: the buffers; an output in place counts under its own number.
+        overwrites: buffers with older values: donated inputs whose memory outputs take, and
+            arrays that are updated.
+        in_place: pairs of an output and the donated input whose memory it takes.
+    """
+
+    kernel: Kernel
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    overwrites: tuple[int, ...]
+    in_place: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The kernel of a group, its arguments and its buffers, which are still variables.
+
+    Attributes:
+        operands: of the kernel.
+        axes: the keys of its axes.
+    """
+
+    kernel: Kernel
+    words: tuple[int, ...]
+    buffers: tuple[Var | None, ...]
     extent: int
     points: int
     reads: tuple[Var, ...]
     writes: tuple[Var, ...]
-    overwrites: tuple[Var, ...] = ()
+    overwrites: tuple[Var, ...]
+    in_place: tuple[tuple[Var, Var], ...]
+    operands: Accesses
+    axes: Axes
+
+    def numbered(self, number_of: Mapping[Var, int]) -> tuple[Use, KernelCall]:
+        """What the kernel does, and its arguments, with buffers by their numbers."""
+
+        def numbers(variables: Iterable[Var]) -> tuple[int, ...]:
+            return tuple([number_of[var] for var in variables])
+
+        use = Use(
+            self.kernel, numbers(self.reads), numbers(self.writes), numbers(self.overwrites),
+            tuple([(number_of[out], number_of[var]) for out, var in self.in_place]),
+        )  # fmt: skip
+        buffers = tuple([NO_BUFFER if var is None else number_of[var] for var in self.buffers])
+        return use, KernelCall(self.kernel, self.words, buffers, self.extent, self.points)
 
 
-Lowered = tuple[KernelCall, Accesses, Axes]
-
-
-def lower_group(program: Program, space: Space, in_place: InPlace) -> KernelCall:
+def lower_group(program: Program, space: Space, in_place: InPlace) -> Lowered:
     """The kernel of a group, and its arguments for the program's sizes."""
-    return lower_with_accesses(program, space, in_place)[0]
-
-
-def lower_with_accesses(
-    program: Program, space: Space, in_place: InPlace
-) -> Lowered:
-    """The same, with the kernel's operands and the keys of its axes."""
     axes, kernel_axes = schedule(program, space)
     axis_of = {key: axis.name for keys, axis in zip(axes, kernel_axes, strict=True) for key in keys}
     operands = Accesses(
@@ -79,12 +113,21 @@ def lower_with_accesses(
         body,
         kind=space.kind.value,
     )
-    call = replace(
-        _call(kernel, operands, axes, space),
-        writes=tuple(program.place(var)[0] for var in space.escaping),
-        overwrites=(*in_place.buffer_of.values(), *_updated(program, space)),
+    keys_of = {axis.name: keys for axis, keys in zip(kernel.axes, axes, strict=True)}
+    parallel = [keys_of[axis.name] for axis in kernel.axes if axis.role is Role.PARALLEL]
+    return Lowered(
+        kernel,
+        tuple(_words(kernel, operands, keys_of, space)),
+        tuple(operands.accesses[operand.name].buffer for operand in kernel.operands),
+        prod(space.sizes[key] for key in parallel[0]) if parallel else 1,
+        prod(space.sizes[key] for key in space.order),
+        _reads(kernel, operands),
+        tuple(program.place(var)[0] for var in space.escaping),
+        (*in_place.buffer_of.values(), *_updated(program, space)),
+        tuple(in_place.buffer_of.items()),
+        operands,
+        axes,
     )
-    return call, operands, axes
 
 
 def _updated(program: Program, space: Space) -> list[Var]:
@@ -106,33 +149,24 @@ def _operand(name: str, access: Access, axes: Sequence[tuple[Key, ...]]) -> Oper
     return Operand(name, access.dtype, access.mode, tuple(classes))
 
 
-def _call(
-    kernel: Kernel, operands: Accesses, axes: Sequence[tuple[Key, ...]], space: Space
-) -> KernelCall:
-    keys_of = {axis.name: keys for axis, keys in zip(kernel.axes, axes, strict=True)}
-    words = []
+def _words(
+    kernel: Kernel, operands: Accesses, keys_of: Mapping[str, tuple[Key, ...]], space: Space
+) -> Iterator[int]:
     for argument in arguments(kernel):
-        access = operands.accesses.get(argument.operand)
         if argument.kind == "extent":
-            size = prod(space.sizes[key] for key in keys_of[argument.axis])
-            words.append(Word(None, size))
-        elif argument.kind == "scalar":
-            words.append(Word(None, operands.scalars[argument.operand]))
-        elif argument.kind == "stride":
-            assert access is not None
-            words.append(Word(None, access.stride(keys_of[argument.axis][-1])))
+            yield prod(space.sizes[key] for key in keys_of[argument.axis])
+            continue
+        if argument.kind == "scalar":
+            yield operands.scalars[argument.operand]
+            continue
+        access = operands.accesses[argument.operand]
+        if argument.kind == "stride":
+            yield access.stride(keys_of[argument.axis][-1])
         elif argument.kind == "base":
-            assert access is not None
-            words.append(Word(None, access.offset))
+            yield access.offset
         else:
-            assert access is not None and access.buffer is not None
-            itemsize = storage_dtype(access.buffer.aval.dtype).itemsize
-            words.append(Word(access.buffer, access.offset * itemsize))
-    reads = _reads(kernel, operands)
-    parallel = [keys_of[a.name] for a in kernel.axes if a.role is Role.PARALLEL]
-    extent = prod(space.sizes[key] for key in parallel[0]) if parallel else 1
-    points = prod(space.sizes[key] for key in space.order)
-    return KernelCall(kernel, tuple(words), extent, points, reads, ())
+            assert access.buffer is not None
+            yield access.offset * storage_dtype(access.buffer.aval.dtype).itemsize
 
 
 def _reads(kernel: Kernel, operands: Accesses) -> tuple[Var, ...]:

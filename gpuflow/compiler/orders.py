@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
+from gpuflow.base.util import row_major_strides
 from gpuflow.compiler.cpu_tiles import KIND, across_operands, can_be_tiled
-from gpuflow.compiler.lower import KernelCall, Word
+from gpuflow.compiler.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.split import is_one_pass
 from gpuflow.kir.nodes import (
     Argument,
@@ -37,7 +40,7 @@ SMALLEST_TILED = 1 << 12  # points
 SHORTEST_TILED = 16  # of both axes: a cache line of 4-byte elements
 
 
-def values_of(call: KernelCall) -> dict[Argument, Word]:
+def values_of(call: KernelCall) -> dict[Argument, int]:
     """The words of a call by what they stand for."""
     return dict(zip(arguments(call.kernel), call.words, strict=True))
 
@@ -46,7 +49,7 @@ def sizes_of(call: KernelCall) -> dict[str, int]:
     """The extents of a call's axes."""
     places = remembered(call.kernel, "extents", lambda: _extents(call.kernel))
     return {
-        axis: call.words[place].value if exact is None else exact
+        axis: call.words[place] if exact is None else exact
         for axis, exact, place in places
     }
 
@@ -66,9 +69,9 @@ class Distance(NamedTuple):
     place: int | None
     number: int = 0
 
-    def within(self, words: Sequence[Word]) -> int:
+    def within(self, words: Sequence[int]) -> int:
         """The distance in elements; 0 where the operand does not change."""
-        return self.number if self.place is None else words[self.place].value
+        return self.number if self.place is None else words[self.place]
 
 
 def distances_of(kernel: Kernel) -> dict[tuple[str, str], Distance]:
@@ -92,21 +95,31 @@ def _distances(kernel: Kernel) -> dict[tuple[str, str], Distance]:
 
 def in_tiles(call: KernelCall) -> KernelCall:
     """A map as a tiled one, if it reads a large operand across its rows."""
-    if call.points < SMALLEST_TILED or not can_be_tiled(call.kernel):
+    if call.points < SMALLEST_TILED:
         return call
-    sizes, distances = sizes_of(call), distances_of(call.kernel)
+    across = remembered(call.kernel, "across", lambda: _across(call.kernel))
+    if across is None:
+        return call
+    sizes, words = sizes_of(call), call.words
     down, along = (axis.name for axis in call.kernel.axes[-2:])
     if min(sizes[down], sizes[along]) < SHORTEST_TILED:
         return call
-    is_across = any(
-        abs(distances[operand.name, down].within(call.words)) == 1
-        and abs(distances[operand.name, along].within(call.words)) >= SHORTEST_TILED
-        for operand in across_operands(call.kernel)
-    )
-    if not is_across:
+    for one, other in across:
+        if abs(one.within(words)) == 1 and abs(other.within(words)) >= SHORTEST_TILED:
+            break
+    else:
         return call
     tiled = remembered(call.kernel, KIND, lambda: replace(call.kernel, kind=KIND))
-    return replace(call, kernel=tiled)
+    return call._replace(kernel=tiled)
+
+
+def _across(kernel: Kernel) -> list[tuple[Distance, Distance]] | None:
+    """For each operand that tiles may turn how it lies down and along; None without tiles."""
+    if not can_be_tiled(kernel):
+        return None
+    found = distances_of(kernel)
+    down, along = (axis.name for axis in kernel.axes[-2:])
+    return [(found[o.name, down], found[o.name, along]) for o in across_operands(kernel)]
 
 
 def transposing_copy(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCall | None:
@@ -121,30 +134,45 @@ def transposing_copy(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCa
     """
     if itemsize not in (1, 2, 4, 8) or len(axes) < 2:
         return None
-    names = [f"i{k}" for k in range(len(axes))]
-    dtype, last = f"uint{8 * itemsize}", len(axes) - 1
+    kernel = _copy_kernel(itemsize, tuple([stride != 0 for _, stride in axes]))
+    places = remembered(kernel, "copy", lambda: _copy_places(kernel))
+    sizes = tuple([size for size, _ in axes])
+    rows = (0,), sizes, tuple([stride for _, stride in axes]), row_major_strides(sizes)
+    words = tuple([rows[row][column] for row, column in places])
+    call = KernelCall(kernel, words, (NO_BUFFER,) * 2, sizes[0], prod(sizes))
+    tiled = in_tiles(call)
+    return None if tiled is call else tiled
+
+
+def _copy_places(kernel: Kernel) -> list[tuple[int, int]]:
+    """Where the words of a copy stand: nowhere, or among sizes, strides, and the target's strides.
+
+    These are rows 0 to 3, with a column for each axis.
+    """
+    columns = {axis.name: column for column, axis in enumerate(kernel.axes)}
+    row_of = {("extent", ""): 1, ("stride", "x0"): 2, ("stride", "o0"): 3}
+    return [
+        (row_of.get((argument.kind, argument.operand), 0), columns.get(argument.axis, 0))
+        for argument in arguments(kernel)
+    ]
+
+
+@lru_cache(64)
+def _copy_kernel(itemsize: int, changes: tuple[bool, ...]) -> Kernel:
+    """The copy of an array that changes along some of its axes."""
+    names = [f"i{k}" for k in range(len(changes))]
+    dtype = f"uint{8 * itemsize}"
     value = Value(0, dtype)
     body = Block(body=(Load(value, "x0"), Store("o0", value)))
     for name in reversed(names):
         body = Block(body=(For(name, body),))
-    across = tuple(Stride.ANY if stride else Stride.ZERO for _, stride in axes)
+    across = tuple(Stride.ANY if changing else Stride.ZERO for changing in changes)
     operands = (
         Operand("x0", dtype, Mode.IN, across),
-        Operand("o0", dtype, Mode.OUT, (*[Stride.ANY] * last, Stride.UNIT)),
+        Operand("o0", dtype, Mode.OUT, (*[Stride.ANY] * (len(changes) - 1), Stride.UNIT)),
     )
-    parallel = tuple(Axis(name, Role.PARALLEL) for name in names)
-    kernel = Kernel("map_copy", parallel, operands, body)
-    values = {Argument("pointer", name): Word(None, 0) for name in ("x0", "o0")}
-    step = 1
-    for name, (size, stride) in zip(reversed(names), reversed(axes), strict=True):
-        values[Argument("extent", axis=name)] = Word(None, size)
-        values[Argument("stride", "x0", name)] = Word(None, stride)
-        values[Argument("stride", "o0", name)] = Word(None, step)
-        step *= size
-    words = tuple(values[argument] for argument in arguments(kernel))
-    call = KernelCall(kernel, words, axes[0][0], step, (), ())
-    tiled = in_tiles(call)
-    return None if tiled is call else tiled
+    axes = tuple(Axis(name, Role.PARALLEL) for name in names)
+    return Kernel("map_copy", axes, operands, body)
 
 
 def in_memory_order(call: KernelCall) -> KernelCall:
@@ -154,26 +182,38 @@ def in_memory_order(call: KernelCall) -> KernelCall:
     down a few columns does not fill vectors with columns: it takes one after the other.
     """
     kernel = call.kernel
-    if not remembered(kernel, "may turn", lambda: _may_turn(kernel)):
-        return call
-    is_narrow = remembered(kernel, "few columns", lambda: _searches_few_columns(kernel))
-    if not is_narrow and not _lies_across(kernel, call.words):
+    turn = remembered(kernel, "turn", lambda: _turn(kernel))
+    if turn is None or not (turn.always or _lies_across(turn.distances, call.words)):
         return call
     *_, first, last = kernel.axes
     values = values_of(call)
     for operand in kernel.operands:
         for axis in (first, last):
             distance = distances_of(kernel)[operand.name, axis.name]
-            step = Word(None, distance.within(call.words))
+            step = distance.within(call.words)
             values[Argument("stride", operand.name, axis.name)] = step
     if last.exact is not None:
-        values[Argument("extent", axis=last.name)] = Word(None, last.exact)
+        values[Argument("extent", axis=last.name)] = last.exact
     is_unit = tuple(
-        values[Argument("stride", operand.name, first.name)].value == 1
+        values[Argument("stride", operand.name, first.name)] == 1
         for operand in kernel.operands
     )
     turned = remembered(kernel, ("turned", is_unit), lambda: _turned_kernel(kernel, is_unit))
-    return replace(call, kernel=turned, words=tuple(values[word] for word in arguments(turned)))
+    words = tuple([values[argument] for argument in arguments(turned)])
+    return call._replace(kernel=turned, words=words)
+
+
+class _Turn(NamedTuple):
+    """How a kernel is turned: whatever the strides, or if these distances ask for it."""
+
+    always: bool
+    distances: list[tuple[Distance, Distance, Distance]]
+
+
+def _turn(kernel: Kernel) -> _Turn | None:
+    if not _may_turn(kernel):
+        return None
+    return _Turn(_searches_few_columns(kernel), _last_axes(kernel))
 
 
 def _may_turn(kernel: Kernel) -> bool:
@@ -210,10 +250,12 @@ def _turned_kernel(kernel: Kernel, is_unit: Sequence[bool]) -> Kernel:
     )
 
 
-def _lies_across(kernel: Kernel, words: Sequence[Word]) -> bool:
+def _lies_across(
+    distances: Sequence[tuple[Distance, Distance, Distance]], words: Sequence[int]
+) -> bool:
     """Whether what is reduced has its neighbours along the last axis but one."""
     changing = False
-    for reduced, first, last in remembered(kernel, "last axes", lambda: _last_axes(kernel)):
+    for reduced, first, last in distances:
         if reduced.within(words) != 0:
             if abs(first.within(words)) != 1 or abs(last.within(words)) <= 1:
                 return False

@@ -19,10 +19,9 @@ from itertools import product
 from math import prod
 
 from gpuflow.compiler.cpu_rows import keep_row_values
-from gpuflow.compiler.lower import KernelCall, Word
+from gpuflow.compiler.lower import KernelCall
 from gpuflow.compiler.orders import distances_of, sizes_of, values_of
 from gpuflow.compiler.target import Allocate
-from gpuflow.core.jaxpr import Var
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import (
     Block,
@@ -88,13 +87,14 @@ def in_phases(call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
             extent = sizes[phase.axes[0].name] if phase.kind == "map" else 1
             words = _words(call, phase, moved, places)
             points = call.points // count
-            calls.append(replace(call, kernel=phase, words=words, extent=extent, points=points))
+            buffers = _buffers(call, phase, places)
+            calls.append(KernelCall(phase, words, buffers, extent, points))
     return tuple(calls)
 
 
 def _words(
-    call: KernelCall, phase: Kernel, row: dict[str, int], places: dict[str, Var | None]
-) -> tuple[Word, ...]:
+    call: KernelCall, phase: Kernel, row: dict[str, int], places: dict[str, int]
+) -> tuple[int, ...]:
     """The argument block of a phase for one row of the whole call."""
     values, distances = values_of(call), distances_of(call.kernel)
     dtypes = {operand.name: operand.dtype for operand in call.kernel.operands}
@@ -102,15 +102,21 @@ def _words(
     for argument in arguments(phase):
         name = argument.operand
         if name in places:
-            words.append(Word(places[name], 0))
+            words.append(0)
             continue
         word = values[argument]
         if argument.kind in ("pointer", "base"):
             step = sum(distances[name, axis].within(call.words) * k for axis, k in row.items())
             size = storage_dtype(dtypes[name]).itemsize if argument.kind == "pointer" else 1
-            word = Word(word.buffer, word.value + step * size)
+            word += step * size
         words.append(word)
     return tuple(words)
+
+
+def _buffers(call: KernelCall, phase: Kernel, places: dict[str, int]) -> tuple[int, ...]:
+    names = [operand.name for operand in call.kernel.operands]
+    known = {**dict(zip(names, call.buffers, strict=True)), **places}
+    return tuple([known[operand.name] for operand in phase.operands])
 
 
 # --- the kernels ---------------------------------------------------------------------------

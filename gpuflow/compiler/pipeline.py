@@ -19,7 +19,7 @@ from gpuflow.compiler.program import (
     renamed,
     simplify,
 )
-from gpuflow.compiler.recipes import Symbols
+from gpuflow.compiler.sources import Symbols
 from gpuflow.compiler.target import PLAIN_TARGET, Target
 from gpuflow.compiler.templates import Template, erase_sizes, make_template
 from gpuflow.compiler.updates import Given
@@ -138,7 +138,7 @@ def forget_templates() -> None:
     _templates.clear()
 
 
-def _template(program: Jaxpr, given: Given) -> tuple[Template, Symbols | None]:
+def _template(program: Jaxpr, given: Given) -> tuple[Template, Symbols]:
     key, symbols = erase_sizes(program, given)
     template = _templates.get(key) if key is not None else None
     if template is None:
@@ -147,7 +147,7 @@ def _template(program: Jaxpr, given: Given) -> tuple[Template, Symbols | None]:
             if len(_templates) >= _MOST_TEMPLATES:
                 _templates.clear()
             _templates[key] = template
-    return template, None if key is None else symbols
+    return template, symbols
 
 
 def _report(name: str, program: Jaxpr) -> None:

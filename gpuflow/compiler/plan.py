@@ -1,20 +1,24 @@
 """Plans: what a compiled program does, step by step, over buffers with known lifetimes.
 
 A template holds what does not depend on sizes. ``bind.bind`` gives it the sizes of one program:
-kernels with their arguments, buffers, and offsets in one arena.
+kernels with their arguments, and offsets of buffers in one arena.
+
+A buffer is a number: that of the variable which is in it (``sources.Symbols``), so that input k is
+buffer k; copies and scratch memory have numbers behind those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuflow.compiler.fuse import describe_program
-from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.lower import NO_BUFFER, KernelCall
+from gpuflow.compiler.shapes import KernelShape
 from gpuflow.compiler.space import Program
 from gpuflow.compiler.updates import Given
 from gpuflow.core.aval import ShapedArray, storage_dtype
@@ -28,11 +32,18 @@ _BYTE = np.dtype(np.uint8)
 
 
 class Operand(NamedTuple):
-    """An operand of a library call: a view of a buffer, or a literal."""
+    """An operand of a library call.
 
-    buffer: Var | None
-    view: View | None
+    Attributes:
+        buffer: where it lies; NO_BUFFER for a literal.
+        aval: its type.
+        view: how it lies there, if it is not the whole buffer.
+        value: of a literal.
+    """
+
+    buffer: int
     aval: ShapedArray
+    view: View | None = None
     value: Any = None
 
     @property
@@ -41,24 +52,34 @@ class Operand(NamedTuple):
         return contiguous(self.aval.shape) if self.view is None else self.view
 
 
-@dataclass(frozen=True)
-class KernelStep:
+class KernelStep(NamedTuple):
     """One use of a kernel; several calls of a segmented one.
 
     Attributes:
-        kernel: as lowering made it.
-        calls: its arguments.
-        eqns: what it computes.
+        shape: what is the same for all sizes.
+        jaxpr: the program.
+        calls: of the kernel.
         launches: what the platform runs, in order: each is one kernel for one call or several.
         scratch: buffers that only the launches know.
     """
 
-    kernel: Kernel
+    shape: KernelShape
+    jaxpr: Jaxpr
     calls: tuple[KernelCall, ...]
-    eqns: tuple[Eqn, ...]
-    launches: tuple[tuple[KernelCall, ...], ...] = ()
-    scratch: tuple[Var, ...] = ()
-    kind: str = "kernel"
+    launches: tuple[tuple[KernelCall, ...], ...]
+    scratch: tuple[int, ...]
+
+    kind = "kernel"
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel as lowering made it."""
+        return self.shape.kernel
+
+    @property
+    def eqns(self) -> tuple[Eqn, ...]:
+        """What the step computes."""
+        return tuple([self.jaxpr.eqns[position] for position in self.shape.members])
 
     @property
     def name(self) -> str:
@@ -66,21 +87,22 @@ class KernelStep:
         return self.kernel.name
 
 
-@dataclass(frozen=True)
-class CallStep:
+class CallStep(NamedTuple):
     """One call of an op's ``impl`` or library function, or of the host (kind "host").
 
     Attributes:
         eqn: what to compute.
         operands: from what.
+        outputs: buffers of the results.
         kind: "library" or "host".
         workspace: a buffer for what the platform needs besides, if it needs any.
     """
 
     eqn: Eqn
     operands: tuple[Operand, ...]
+    outputs: tuple[int, ...]
     kind: str = "library"
-    workspace: Var | None = None
+    workspace: int | None = None
 
     @property
     def name(self) -> str:
@@ -88,13 +110,13 @@ class CallStep:
         return self.eqn.primitive.name
 
 
-@dataclass(frozen=True)
-class CopyStep:
-    """A copy of a view into an output buffer."""
+class CopyStep(NamedTuple):
+    """A row-major copy of a view."""
 
     source: Operand
-    target: Var
-    kind: str = "copy"
+    target: int
+
+    kind = "copy"
 
     @property
     def name(self) -> str:
@@ -110,22 +132,24 @@ class Inner:
     values: tuple[Any, ...]
 
 
-@dataclass(frozen=True)
-class ProgramStep:
+class ProgramStep(NamedTuple):
     """A loop or branch: it runs compiled programs, which write into the buffers they are given.
 
     Attributes:
         eqn: the equation; its ``lower`` says how the programs are run.
         operands: as for a library call; row-major.
+        outputs: buffers of the results.
         programs: the compiled programs.
         workspace: a buffer for what the programs need while they run.
     """
 
     eqn: Eqn
     operands: tuple[Operand, ...]
+    outputs: tuple[int, ...]
     programs: tuple[Inner, ...]
-    workspace: Var
-    kind: str = "program"
+    workspace: int
+
+    kind = "program"
 
     @property
     def name(self) -> str:
@@ -134,7 +158,7 @@ class ProgramStep:
 
 
 Step = KernelStep | CallStep | CopyStep | ProgramStep
-Programs = dict[Eqn, tuple[Inner, ...]]
+Programs = Mapping[Eqn, tuple[Inner, ...]]
 
 
 @dataclass(frozen=True)
@@ -142,49 +166,62 @@ class Plan:
     """A program bound to sizes.
 
     Attributes:
-        steps: in execution order.
-        outputs: for each output an input position, a buffer variable, or a Literal.
-        in_place: outputs that take the memory of donated inputs.
-        offsets: of temporaries in the arena, in bytes.
-        arena_bytes: size of the arena.
-        owned: variables whose buffers are allocated for each call.
-        given: outputs that are written into arrays passed behind the inputs.
         jaxpr: the program after all passes.
         donated: inputs that could be overwritten, see ``updates``.
         groups: the positions of the equations that it put into one step.
+        steps: in execution order.
+        outputs: the buffer of each output, which may be an input's, or a Literal.
+        in_place: outputs that take the memory of donated inputs.
+        variables: what is in the first buffers, by number.
+        added: types of the buffers behind those.
+        offsets: of temporaries in the arena, in bytes.
+        arena_bytes: size of the arena.
+        owned: buffers that are allocated for each call.
+        given: outputs that are written into arrays passed behind the inputs.
     """
 
     jaxpr: Jaxpr
     donated: Given
     groups: tuple[tuple[int, ...], ...]
     steps: tuple[Step, ...]
-    outputs: tuple[int | Var | Literal, ...]
-    in_place: dict[Var, Var]
-    offsets: dict[Var, int] = field(default_factory=dict)
-    arena_bytes: int = 0
-    owned: tuple[Var, ...] = ()
-    given: tuple[Var, ...] = ()
+    outputs: tuple[int | Literal, ...]
+    in_place: Mapping[int, int]
+    variables: tuple[Var, ...]
+    added: Mapping[int, ShapedArray]
+    offsets: Mapping[int, int]
+    arena_bytes: int
+    owned: tuple[int, ...]
+    given: tuple[int, ...]
 
     @cached_property
     def program(self) -> Program:
         """What fusion knew of the program."""
         return describe_program(self.jaxpr, self.donated)
 
+    def aval(self, buffer: int) -> ShapedArray:
+        """The type of what is in a buffer."""
+        own = buffer < len(self.variables)
+        return self.variables[buffer].aval if own else self.added[buffer]
 
-def memory(count: int) -> Var:
-    """A buffer of so many bytes."""
-    return Var(ShapedArray((count,), _BYTE))
+    def is_input(self, out: int | Literal) -> bool:
+        """Whether an output is an input as it is."""
+        return not isinstance(out, Literal) and out < len(self.jaxpr.invars)
 
 
-def nbytes(atom: Atom) -> int:
-    """Bytes that a variable or literal takes in memory."""
-    return atom.aval.size * storage_dtype(atom.aval.dtype).itemsize
+def memory(count: int) -> ShapedArray:
+    """The type of a buffer of so many bytes."""
+    return ShapedArray((count,), _BYTE)
+
+
+def nbytes(aval: ShapedArray) -> int:
+    """Bytes that an array takes in memory."""
+    return aval.size * storage_dtype(aval.dtype).itemsize
 
 
 def aliased_outputs(plan: Plan) -> list[Atom]:
     """The outputs that lie in the memory of inputs: donated ones, and inputs as they are."""
     pairs = zip(plan.outputs, plan.jaxpr.outvars, strict=True)
-    return [atom for out, atom in pairs if isinstance(out, int) or out in plan.in_place]
+    return [atom for out, atom in pairs if plan.is_input(out) or out in plan.in_place]
 
 
 def carry_count(eqn: Eqn) -> int:
@@ -209,7 +246,7 @@ def _alternating(eqn: Eqn, programs: Sequence[Inner]) -> list[ShapedArray]:
 
 def rounded_bytes(aval: ShapedArray) -> int:
     """Bytes of an array in an arena, where addresses are aligned."""
-    return -(-max(aval.size * storage_dtype(aval.dtype).itemsize, 1) // ALIGNMENT) * ALIGNMENT
+    return -(-max(nbytes(aval), 1) // ALIGNMENT) * ALIGNMENT
 
 
 def carried_places(step: ProgramStep, start: int) -> tuple[tuple[int, int], list[int]]:
@@ -236,24 +273,24 @@ def workspace_bytes(eqn: Eqn, programs: Sequence[Inner]) -> int:
     return own + sum(rounded_bytes(aval) for aval in _alternating(eqn, programs))
 
 
-def reads_of(step: Step) -> tuple[Var, ...]:
+def reads_of(step: Step) -> tuple[int, ...]:
     """The buffers that a step reads."""
     if isinstance(step, KernelStep):
-        return tuple(var for call in step.calls for var in call.reads)
+        return step.shape.reads
     operands = (step.source,) if isinstance(step, CopyStep) else step.operands
-    return tuple(operand.buffer for operand in operands if operand.buffer is not None)
+    return tuple(operand.buffer for operand in operands if operand.buffer != NO_BUFFER)
 
 
-def writes_of(step: Step) -> tuple[Var, ...]:
+def writes_of(step: Step) -> tuple[int, ...]:
     """The buffers that a step writes."""
     if isinstance(step, KernelStep):
-        return tuple(var for call in step.calls for var in call.writes)
+        return step.shape.writes
     if isinstance(step, ProgramStep):
-        return (*step.eqn.outputs, step.workspace)
-    return step.eqn.outputs if isinstance(step, CallStep) else (step.target,)
+        return (*step.outputs, step.workspace)
+    return step.outputs if isinstance(step, CallStep) else (step.target,)
 
 
-def scratch_of(step: Step) -> tuple[Var, ...]:
+def scratch_of(step: Step) -> tuple[int, ...]:
     """The buffers besides that a step needs while it runs."""
     if isinstance(step, KernelStep):
         return step.scratch
@@ -287,12 +324,6 @@ def calls_python(plan: Plan) -> bool:
     )
 
 
-def overwrites_of(step: Step) -> tuple[Var, ...]:
-    """The donated inputs that a step overwrites."""
-    calls = step.calls if isinstance(step, KernelStep) else ()
-    return tuple(var for call in calls for var in call.overwrites)
-
-
 def flops_of(step: Step) -> int:
     """Floating-point operations of a step: one for each scalar function and element."""
     if isinstance(step, KernelStep):
@@ -311,6 +342,6 @@ def flops_of(step: Step) -> int:
     return 0
 
 
-def bytes_of(step: Step) -> int:
-    """Bytes that a step reads and writes, each buffer once."""
-    return sum(nbytes(var) for var in {*reads_of(step), *writes_of(step)})
+def bytes_of(plan: Plan, step: Step) -> int:
+    """Bytes that a step of a plan reads and writes, each buffer once."""
+    return sum(nbytes(plan.aval(buffer)) for buffer in {*reads_of(step), *writes_of(step)})

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from gpuflow.compiler.access import Access, read_access, write_access
-from gpuflow.compiler.donation import InPlace
 from gpuflow.compiler.index_sizes import ask_sizes
-from gpuflow.compiler.lower import Lowered
-from gpuflow.compiler.recipes import Recipe, Source, Sources, Symbols
+from gpuflow.compiler.lower import KernelCall, Lowered, Use
+from gpuflow.compiler.recipes import Conditions, Recipe
+from gpuflow.compiler.sources import Source, Sources, Symbols
 from gpuflow.compiler.space import Key, Program, Space
 from gpuflow.core.aval import storage_dtype
-from gpuflow.core.jaxpr import Literal, Var
-from gpuflow.core.lowering import Indexed, Update
+from gpuflow.core.jaxpr import Jaxpr, Literal, Var
+from gpuflow.core.lowering import Indexed, TupleReduction, Update
 from gpuflow.core.views import contiguous
 from gpuflow.kir.nodes import Mode, arguments
 
@@ -25,26 +25,24 @@ class NoRecipeError(Exception):
 
 
 def make_recipe(
-    program: Program, space: Space, in_place: InPlace, lowered: Lowered,
+    program: Program, space: Space, lowered: Lowered, made: tuple[Use, KernelCall],
     symbols: Symbols, sources: Sources,
 ) -> Recipe | None:  # fmt: skip
-    """The recipe of a group that was just lowered, or None."""
+    """The recipe of a group that was just lowered, or None; ``made`` is what came of it."""
     try:
-        return _Maker(program, space, in_place, lowered, symbols, sources).recipe()
+        return _Maker(program, space, lowered, symbols, sources).recipe(*made)
     except NoRecipeError:
         return None
 
 
 class _Maker:
     def __init__(
-        self, program: Program, space: Space, in_place: InPlace,
-        lowered: Lowered, symbols: Symbols, sources: Sources,
-    ) -> None:  # fmt: skip
-        self.program, self.space, self.in_place = program, space, in_place
-        self.call, self.operands, self.axes = lowered
+        self, program: Program, space: Space, lowered: Lowered, symbols: Symbols, sources: Sources
+    ) -> None:
+        self.program, self.space = program, space
+        self.kernel, self.operands, self.axes = lowered.kernel, lowered.operands, lowered.axes
         self.sources = sources
         self.symbol_of = {size: k for k, size in enumerate(symbols.sizes)}
-        self.number_of = {var: k for k, var in enumerate(symbols.variables)}
         self.equal: list[tuple[int, int]] = []
         self.repeats: list[tuple[int, int, tuple[bool, ...]]] = []
         self.strides: dict[str, dict[Key, Source]] = {}
@@ -52,7 +50,7 @@ class _Maker:
         self.traces: list[tuple[int, tuple[Any, ...]]] = []
         self.slots = {name: key for key, name in self.operands.names.items()}
 
-    def recipe(self) -> Recipe:
+    def recipe(self, use: Use, call: KernelCall) -> Recipe:
         for e in self.space.members:
             eqn = self.program.jaxpr.eqns[e]
             rule = eqn.primitive.lower
@@ -60,28 +58,31 @@ class _Maker:
                 raise NoRecipeError
             if isinstance(rule, Indexed):
                 self._indexed(e)
+            if isinstance(rule, TupleReduction):
+                # Elements are told where they are along the axes that are reduced.
+                iteration = self.program.iterations[e]
+                assert iteration is not None
+                keys = [self.space.classes[e, dim] for dim in iteration.reduced]
+                self._counted({key: (1, ("constant", 1)) for key in keys})
             for k, atom in enumerate(eqn.inputs):
                 if type(atom) is Var and self.program.producer.get(atom) not in self.space.members:
                     self._read(e, k, atom)
         for var in self.space.escaping:
             self._written(var)
-        call = self.call
-        number = self.number_of.__getitem__
         return Recipe(
-            call.kernel,
-            tuple(self.sources.number(self._word(argument)) for argument in arguments(call.kernel)),
+            use,
+            tuple(self.sources.number(self._word(argument)) for argument in arguments(use.kernel)),
+            call.buffers,
             self._product(self._parallel()),
             self._product(self.space.order),
-            tuple(map(number, call.reads)),
-            tuple(map(number, call.writes)),
-            tuple(map(number, call.overwrites)),
-            tuple((number(out), number(var)) for out, var in self.in_place.buffer_of.items()),
-            self._exact(),
-            tuple(self.equal),
-            tuple(self._joined()),
-            tuple(self._units()),
-            tuple(self.repeats),
-            tuple(self.traces),
+            Conditions(
+                self._exact(),
+                tuple(dict.fromkeys(self.equal)),
+                tuple(dict.fromkeys(self._joined())),
+                tuple(dict.fromkeys(self._units())),
+                tuple(dict.fromkeys(self.repeats)),
+                tuple(self.traces),
+            ),
         )
 
     def _indexed(self, e: int) -> None:
@@ -118,23 +119,31 @@ class _Maker:
     def _element(self, e: int, k: int, atom: Var, keys: Sequence[Key]) -> None:
         whole = read_access(self.program, self.space, e, k)
         view = self.program.place(atom)[1]
-        is_view = atom in self.program.views
+        place = self._place(atom)
         numbers, strides = [], {}
         for dim, key in enumerate(keys):
             if view.broadcast[dim] or key in self.space.units:
                 continue
             numbers.append((key, view.strides[dim]))
             shape = atom.aval.shape
-            strides[key] = (
-                ("stride", e, k, dim) if is_view else self._symbols(shape[dim + 1 :])
-            )
+            strides[key] = self._stride(place, dim, shape)
         access = self.operands._placed(replace(whole, strides=tuple(sorted(numbers))))
         name = self.operands.names.get(access)
         if name is None:
             return
-        if is_view:
-            self.repeats.append((e, k, view.broadcast))
-        self._enter(name, access, strides, (e, k) if is_view else (None, None))
+        if place is not None:
+            self.repeats.append((*place, view.broadcast))
+        self._enter(name, access, strides, place)
+
+    def _place(self, atom: Var) -> tuple[int, int] | None:
+        """The first equation and operand that read a view; None for what is no view."""
+        if atom not in self.program.views:
+            return None
+        reader = self.program.readers[atom][0]
+        return reader, self.program.jaxpr.eqns[reader].inputs.index(atom)
+
+    def _stride(self, place: tuple[int, int] | None, dim: int, shape: Sequence[int]) -> Source:
+        return self._symbols(shape[dim + 1 :]) if place is None else ("stride", *place, dim)
 
     def _symbols(self, sizes: Sequence[int]) -> Source:
         try:
@@ -149,7 +158,7 @@ class _Maker:
         return self.sources.number(self._size(keys))
 
     def _parallel(self) -> Sequence[Key]:
-        roles = (axis.role.value for axis in self.call.kernel.axes)
+        roles = (axis.role.value for axis in self.kernel.axes)
         pairs = zip(roles, self.axes, strict=True)
         return next((keys for role, keys in pairs if role == "parallel"), ())
 
@@ -160,16 +169,14 @@ class _Maker:
             return  # the kernel does not need it
         iteration = self.program.iterations[e]
         assert iteration is not None and access.buffer is not None
-        is_view = atom in self.program.views
+        place = self._place(atom)
         strides, shape = {}, atom.aval.shape
         for dim, axis in iteration.reads[k]:
             key = self.space.classes[e, axis]
             if key in dict(access.strides):
-                own = ("stride", e, k, dim) if is_view else self._symbols(shape[dim + 1 :])
-                strides[key] = own
-        place = (e, k) if is_view else (None, None)
-        if is_view:
-            self.repeats.append((e, k, self.program.views[atom][1].broadcast))
+                strides[key] = self._stride(place, dim, shape)
+        if place is not None:
+            self.repeats.append((*place, self.program.views[atom][1].broadcast))
         self._enter(name, access, strides, place)
 
     def _written(self, var: Var) -> None:
@@ -181,16 +188,16 @@ class _Maker:
             for dim, key in enumerate(keys)
             if key not in self.space.units
         }
-        self._enter(name, access, strides, (None, None))
+        self._enter(name, access, strides, None)
 
     def _enter(
         self, name: str, access: Access, strides: dict[Key, Source],
-        place: tuple[int | None, int | None],
+        place: tuple[int, int] | None,
     ) -> None:  # fmt: skip
         """Note where an operand's address and strides come from; all its readers must agree."""
         assert access.buffer is not None
         itemsize = storage_dtype(access.buffer.aval.dtype).itemsize
-        pointer = ("pointer", self.number_of[access.buffer], *place, itemsize)
+        pointer = ("constant", 0) if place is None else ("offset", *place, itemsize)
         if name not in self.strides:
             self.strides[name], self.pointers[name] = strides, pointer
             return
@@ -207,7 +214,7 @@ class _Maker:
 
     def _word(self, argument: Any) -> Source:
         keys_of = {
-            axis.name: keys for axis, keys in zip(self.call.kernel.axes, self.axes, strict=True)
+            axis.name: keys for axis, keys in zip(self.kernel.axes, self.axes, strict=True)
         }
         if argument.kind == "extent":
             return self._size(keys_of[argument.axis])
@@ -225,14 +232,18 @@ class _Maker:
         _, dtype, (position, number, *rest) = self.slots[name]
         if number == "size":
             return ("size", position, rest[0] - 1)
-        if type(self.program.jaxpr.eqns[position].inputs[number]) is not Literal:
+        jaxpr = self.program.jaxpr
+        inputs = jaxpr.eqns[position].inputs
+        if type(inputs[number]) is not Literal:
             raise NoRecipeError
-        return ("literal", position, number, dtype)
+        before = jaxpr.memo("literals before", lambda: _literals_before(jaxpr))
+        own = sum(type(atom) is Literal for atom in inputs[:number])
+        return ("literal", before[position] + own, dtype)
 
-    def _exact(self) -> tuple[int, int | None] | None:
+    def _exact(self) -> tuple[tuple[int, int | None], ...]:
         if len(self.axes) < 2:
-            return None
-        return self._product(self.axes[-1]), self.call.kernel.axes[-1].exact
+            return ()
+        return ((self._product(self.axes[-1]), self.kernel.axes[-1].exact),)
 
     def _joined(self) -> list[tuple[int, int, int]]:
         """What has to hold for axes to be one, where it does not hold for all sizes anyway."""
@@ -265,3 +276,9 @@ class _Maker:
         atom = self.program.jaxpr.eqns[e].inputs[k]
         assert type(atom) is Var
         return self.program.views[atom][1].strides[dim]
+
+
+def _literals_before(jaxpr: Jaxpr) -> list[int]:
+    """For each equation how many literals the equations before it read."""
+    counts = [sum(type(atom) is Literal for atom in eqn.inputs) for eqn in jaxpr.eqns]
+    return list(accumulate(counts, initial=0))

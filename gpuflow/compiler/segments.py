@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from gpuflow.compiler.lower import KernelCall, can_be_segmented, segmented
-from gpuflow.compiler.plan import KernelStep, Step, memory, overwrites_of, reads_of, writes_of
-from gpuflow.compiler.target import Target
-from gpuflow.core.jaxpr import Var
+from gpuflow.compiler.shapes import KernelShape, Shape
 from gpuflow.kir.text import kernel_text
 
 
@@ -22,7 +21,7 @@ class _Joint:
     """Equal steps, which run where the last of them stands."""
 
     text: str
-    steps: list[KernelStep]
+    steps: list[KernelShape]
     position: int
 
 
@@ -31,24 +30,23 @@ class _Joints:
 
     def __init__(self) -> None:
         self.open: dict[str, _Joint] = {}
-        self.writer: dict[Var, _Joint] = {}
-        self.readers: dict[Var, list[_Joint]] = {}
+        self.writer: dict[int, _Joint] = {}
+        self.readers: dict[int, list[_Joint]] = {}
 
-    def close_before(self, step: Step) -> None:
+    def close_before(self, step: Shape) -> None:
         """Close what must be complete before ``step``."""
-        overwritten = overwrites_of(step)
-        for var in (*reads_of(step), *overwritten):
-            if var in self.writer:
-                self._close(self.writer[var])
-        for var in overwritten:
-            for joint in self.readers.get(var, ()):
+        for buffer in (*step.reads, *step.overwrites):
+            if buffer in self.writer:
+                self._close(self.writer[buffer])
+        for buffer in step.overwrites:
+            for joint in self.readers.get(buffer, ()):
                 self._close(joint)
 
     def _close(self, joint: _Joint) -> None:
         if self.open.get(joint.text) is joint:
             del self.open[joint.text]
 
-    def add(self, step: KernelStep, position: int) -> _Joint:
+    def add(self, step: KernelShape, position: int) -> _Joint:
         """The joint of a step: an open one that moves to its position, or a new one."""
         text = kernel_text(step.kernel)
         joint = self.open.get(text)
@@ -56,13 +54,13 @@ class _Joints:
             joint = self.open[text] = _Joint(text, [], position)
         joint.steps.append(step)
         joint.position = position
-        self.writer.update(dict.fromkeys(writes_of(step), joint))
-        for var in reads_of(step):
-            self.readers.setdefault(var, []).append(joint)
+        self.writer.update(dict.fromkeys(step.writes, joint))
+        for buffer in step.reads:
+            self.readers.setdefault(buffer, []).append(joint)
         return joint
 
 
-def join_equal(steps: Sequence[Step]) -> list[Step]:
+def join_equal(steps: Sequence[Shape]) -> list[Shape]:
     """Run equal kernels that do not depend on each other as one segmented step.
 
     Args:
@@ -73,11 +71,11 @@ def join_equal(steps: Sequence[Step]) -> list[Step]:
         needs that one's results or overwrites what it reads; both run at the later place.
     """
     joints = _Joints()
-    alone: dict[int, Step] = {}
+    alone: dict[int, Shape] = {}
     found: dict[_Joint, None] = {}
     for position, step in enumerate(steps):
         joints.close_before(step)
-        if isinstance(step, KernelStep) and can_be_segmented(step.kernel):
+        if isinstance(step, KernelShape) and can_be_segmented(step.kernel):
             found[joints.add(step, position)] = None
         else:
             alone[position] = step
@@ -85,30 +83,20 @@ def join_equal(steps: Sequence[Step]) -> list[Step]:
     return [placed[position] for position in sorted(placed)]
 
 
-def _joined(steps: Sequence[KernelStep]) -> KernelStep:
+def _joined(steps: Sequence[KernelShape]) -> KernelShape:
     if len(steps) == 1:
         return steps[0]
-    calls = tuple([call for step in steps for call in step.calls])
-    eqns = tuple([eqn for step in steps for eqn in step.eqns])
-    return KernelStep(segmented(steps[0].kernel), calls, eqns)
+
+    def together(name: str) -> tuple[int, ...]:
+        return tuple(chain.from_iterable([getattr(step, name) for step in steps]))
+
+    return KernelShape(
+        together("groups"), segmented(steps[0].kernel), together("members"), together("reads"),
+        together("writes"), together("overwrites"), all([step.is_plain for step in steps]),
+    )  # fmt: skip
 
 
-def with_launches(step: KernelStep, target: Target) -> KernelStep:
-    """The step with what its platform runs for it, and the memory that this needs."""
-    scratch: list[Var] = []
-
-    def allocate(count: int) -> Var:
-        scratch.append(memory(count))
-        return scratch[-1]
-
-    listed = [launch for call in step.calls for launch in target.launches(call, allocate)]
-    together = tuple([(launch,) for launch in listed])
-    if len(step.calls) > 1:
-        together = _by_kernel(listed)
-    return KernelStep(step.kernel, step.calls, step.eqns, together, tuple(scratch))
-
-
-def _by_kernel(launches: Sequence[KernelCall]) -> tuple[tuple[KernelCall, ...], ...]:
+def by_kernel(launches: Sequence[KernelCall]) -> tuple[tuple[KernelCall, ...], ...]:
     """The launches of several calls, those of one kernel together.
 
     What a call launches is the kernel itself, or for long reductions the parts and then their

@@ -100,14 +100,19 @@ def iteration_of(eqn: Eqn) -> Iteration | None:
         own = tuple((d, d) for d in dims)
         reads = ((), *[own[: eqn.inputs[k].aval.ndim] for k in (1, 2)], own)
         return Iteration(windows.shape, dims, reads)
-    return Iteration(out.shape, every, ((),) * len(eqn.inputs))
+    chosen = operands_in_memory(eqn)
+    reads = tuple(
+        () if k < chosen else tuple((d, d) for d in range(atom.aval.ndim))
+        for k, atom in enumerate(eqn.inputs)
+    )
+    return Iteration(out.shape, every, reads)
 
 
 def operands_in_memory(eqn: Eqn) -> int:
     """How many leading operands an equation needs in memory, whoever computes them."""
     rule = eqn.primitive.lower
     if isinstance(rule, Indexed):
-        return len(eqn.inputs)
+        return len(eqn.inputs) if rule.in_memory is None else rule.in_memory
     return 1 if isinstance(rule, Update) else 0
 
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from typing import NamedTuple
 
-from gpuflow.compiler.lower import Word
 from gpuflow.compiler.orders import Distance, distances_of
+from gpuflow.compiler.recipes import taker
 from gpuflow.compiler.split import PART, SplitKernels
-from gpuflow.core.jaxpr import Var
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Argument, Kernel, arguments, remembered
 
@@ -22,18 +21,22 @@ class _Block:
     """How the words of one of the two kernels follow from those of the whole call.
 
     Attributes:
-        same: takes them from the whole call, and any for those that follow.
-        extents: place and axis.
-        scratch: place, which scratch operand, and bytes of an element.
+        buffers_of: takes its buffers from those of the whole call and the scratch memory.
+        same: takes words from the whole call, and any for those that follow.
+        extents: place and axis, where the whole call has another one or none.
+        grouped: places of the extent that gets longer as rows are taken together.
+        scratch: place of an operand's address, and bytes of an element.
         strides: of scratch memory; place and axis.
         down: place, how far apart rows are, and whether it is asked of parts.
         moved: addresses and indices that start at a part's first row: place, how far apart rows
             are, and bytes of an element.
     """
 
-    same: Callable[[Sequence[Word]], tuple[Word, ...]]
+    buffers_of: Callable[[Sequence[int]], tuple[int, ...]]
+    same: Callable[[Sequence[int]], tuple[int, ...]]
     extents: tuple[tuple[int, str], ...]
-    scratch: tuple[tuple[int, int, int], ...]
+    grouped: tuple[int, ...]
+    scratch: tuple[tuple[int, int], ...]
     strides: tuple[tuple[int, str], ...]
     down: tuple[tuple[int, Distance, bool], ...]
     moved: tuple[tuple[int, Distance, int], ...]
@@ -46,11 +49,13 @@ class Blocks:
     Attributes:
         layouts: of each operand but scratch, how far apart rows are, and neighbours along the
             last axis that is kept.
+        itemsizes: of each scratch operand.
     """
 
     parts: _Block
     combine: _Block
     layouts: tuple[tuple[Distance, Distance], ...]
+    itemsizes: tuple[int, ...]
 
 
 def blocks_of(kernel: Kernel, split: SplitKernels) -> Blocks:
@@ -69,30 +74,36 @@ def _blocks_of(kernel: Kernel, split: SplitKernels) -> Blocks:
         if operand.name not in scratch
     ]
     return Blocks(
-        _block(parts, split, places, distances),
-        _block(split.combine, split, places, None),
+        _block(parts, split, kernel, places, distances),
+        _block(split.combine, split, kernel, places, None),
         tuple(layouts),
+        tuple([storage_dtype(operand.dtype).itemsize for operand in split.scratch]),
     )
 
 
 def _block(
-    kernel: Kernel, split: SplitKernels, places: Mapping[Argument, int],
+    kernel: Kernel, split: SplitKernels, whole: Kernel, places: Mapping[Argument, int],
     distances: Mapping[tuple[str, str], Distance] | None,
 ) -> _Block:  # fmt: skip
-    """The block of one of the kernels; only parts have ``distances``."""
-    numbers = {operand.name: k for k, operand in enumerate(split.scratch)}
+    """The block of one of the kernels of ``whole``; only parts have ``distances``."""
+    order = [operand.name for operand in (*whole.operands, *split.scratch)]
+    buffers = [order.index(operand.name) for operand in kernel.operands]
+    own = {operand.name for operand in split.scratch}
     itemsize = {o.name: storage_dtype(o.dtype).itemsize for o in kernel.operands if o.dtype}
     same: list[int] = []
-    extents, scratch, strides, down, moved = [], [], [], [], []
+    extents, grouped, scratch, strides, down, moved = [], [], [], [], [], []
     for place, argument in enumerate(arguments(kernel)):
         name, axis = argument.operand, argument.axis
         same.append(places.get(argument, 0))
         if argument.kind == "extent":
-            extents.append((place, axis))
-        elif name in numbers and argument.kind == "stride":
+            if axis in (PART, split.rows) or argument not in places:
+                extents.append((place, axis))
+            if axis in split.kept[:1]:
+                grouped.append(place)
+        elif name in own and argument.kind == "stride":
             strides.append((place, axis))
-        elif name in numbers:
-            scratch.append((place, numbers[name], itemsize[name]))
+        elif name in own:
+            scratch.append((place, itemsize[name]))
         elif distances is None or argument.kind == "scalar":
             continue
         elif argument.kind != "stride":
@@ -101,18 +112,12 @@ def _block(
         elif axis in (PART, split.rows):
             down.append((place, distances[name, split.rows], axis == PART))
     return _Block(
-        _taker(same), tuple(extents), tuple(scratch), tuple(strides), tuple(down), tuple(moved)
-    )
+        taker(buffers), taker(same), tuple(extents), tuple(grouped), tuple(scratch),
+        tuple(strides), tuple(down), tuple(moved),
+    )  # fmt: skip
 
 
-def _taker(places: Sequence[int]) -> Callable[[Sequence[Word]], tuple[Word, ...]]:
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda words: tuple([words[place] for place in places])
-
-
-@dataclass(frozen=True)
-class PartWords:
+class PartWords(NamedTuple):
     """Writes the argument blocks of one call.
 
     Attributes:
@@ -120,47 +125,44 @@ class PartWords:
         sizes: of the whole call's axes.
         words: the whole call's.
         blocks: see ``blocks_of``.
-        places: the scratch memory.
     """
 
     split: SplitKernels
     sizes: Mapping[str, int]
-    words: Sequence[Word]
+    words: Sequence[int]
     blocks: Blocks
-    places: Sequence[Var | None]
 
     def parts(
         self, count: int, rows: int, group: int, first_row: int, first_result: int
-    ) -> tuple[Word, ...]:
+    ) -> tuple[int, ...]:
         """``count`` parts of ``rows`` grouped rows, from a row and a place in the scratch on."""
         block, whole = self.blocks.parts, self.words
         extents = {**self.sizes, PART: count, self.split.rows: rows}
-        if group > 1:
-            extents[self.split.kept[0]] *= group
         words = self._start(block, extents, group, first_result)
+        if group > 1:
+            for place in block.grouped:
+                words[place] *= group
         for place, distance, is_part in block.down:
             step = distance.within(whole) * group
-            words[place] = Word(None, step * rows if is_part else step)
+            words[place] = step * rows if is_part else step
         if first_row:
             for place, distance, size in block.moved:
-                buffer, value = words[place]
-                moved = first_row * distance.within(whole) * group * size
-                words[place] = Word(buffer, value + moved)
+                words[place] += first_row * distance.within(whole) * group * size
         return tuple(words)
 
-    def combine(self, results: int) -> tuple[Word, ...]:
+    def combine(self, results: int) -> tuple[int, ...]:
         """The argument block of the combination."""
         return tuple(self._start(self.blocks.combine, {**self.sizes, PART: results}, 1, 0))
 
     def _start(
         self, block: _Block, extents: Mapping[str, int], group: int, first_result: int
-    ) -> list[Word]:
+    ) -> list[int]:
         """What is as in the whole call, extents, and scratch memory, which is row-major."""
         words = list(block.same(self.words))
         for place, axis in block.extents:
-            words[place] = Word(None, extents[axis])
-        for place, number, size in block.scratch:
-            words[place] = Word(self.places[number], first_result * size)
+            words[place] = extents[axis]
+        for place, size in block.scratch:
+            words[place] = first_result * size
         if block.strides:
             strides, step = {}, 1
             for axis in reversed(self.split.kept):
@@ -168,5 +170,5 @@ class PartWords:
                 step *= self.sizes[axis]
             strides[PART] = step * group
             for place, axis in block.strides:
-                words[place] = Word(None, strides[axis])
+                words[place] = strides[axis]
         return words

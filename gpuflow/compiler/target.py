@@ -7,9 +7,9 @@ from typing import Protocol
 
 from gpuflow.compiler.lower import KernelCall
 from gpuflow.compiler.plan import CallStep
-from gpuflow.core.jaxpr import Var
+from gpuflow.kir.nodes import Kernel
 
-Allocate = Callable[[int], Var | None]
+Allocate = Callable[[int], int]
 
 
 class Target(Protocol):
@@ -17,6 +17,10 @@ class Target(Protocol):
 
     def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
         """The calls that do the work of one; ``allocate`` gives a buffer of so many bytes."""
+        ...
+
+    def is_plain(self, kernel: Kernel) -> bool:
+        """Whether every call of a kernel is its own launch."""
         ...
 
     def workspace_bytes(self, step: CallStep) -> int:
@@ -30,6 +34,10 @@ class PlainTarget:
     def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
         """The call itself."""
         return (call,)
+
+    def is_plain(self, kernel: Kernel) -> bool:
+        """Always."""
+        return True
 
     def workspace_bytes(self, step: CallStep) -> int:
         """None."""

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 from gpuflow.compiler.emit import is_written_in
 from gpuflow.compiler.fuse import Group, describe_program, fuse
-from gpuflow.compiler.recipes import Recipe, Sources, Symbols
+from gpuflow.compiler.recipes import Recipe
+from gpuflow.compiler.sources import Sources, Symbols
 from gpuflow.compiler.space import Program
+from gpuflow.compiler.structures import Structure, depends_on_sizes
 from gpuflow.compiler.updates import Given
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Barrier, Branch, Layout, Loop, Update
+from gpuflow.core.lowering import Barrier, Branch, Layout, Loop
 from gpuflow.core.views import View, contiguous
+
+_MOST_RECIPES = 64  # of one group: a class of sizes each
+MOST_STRUCTURES = 16  # of one template: each is tried in turn
 
 
 @dataclass(frozen=True)
@@ -24,17 +30,25 @@ class Template:
         groups: of equation positions, in order.
         aliases: positions of equations whose outputs are other names of what lies in memory.
         before: see ``Program``.
-        updates: numbers of the groups that update arrays.
+        undecided: groups that ``structures.decisions`` looks at.
         sources: of the recipes' words.
         recipes: of each group, one for each class of sizes that was met.
+        structures: those of the last programs, the newest first.
+        views: of each alias of the last program: its operand's, its type, its parameters, its own.
+        lock: held while something is added to these.
     """
 
     groups: tuple[Group, ...]
     aliases: tuple[int, ...]
     before: dict[int, tuple[int, ...]]
-    updates: frozenset[int]
+    undecided: tuple[Group, ...]
     sources: Sources = field(default_factory=Sources)
-    recipes: dict[int, list[Recipe]] = field(default_factory=dict)
+    recipes: dict[int, tuple[Recipe, ...]] = field(default_factory=dict)
+    structures: list[Structure] = field(default_factory=list)
+    views: dict[int, tuple[View, ShapedArray, dict[str, Any], View | None]] = field(
+        default_factory=dict
+    )
+    lock: Lock = field(default_factory=Lock)
 
     def describe(self, jaxpr: Jaxpr) -> Program | None:
         """What binding has to know of a program, if every group has its recipe.
@@ -50,24 +64,43 @@ class Template:
                 assert type(atom) is Var  # or it would be no alias
                 buffer, view = views.get(atom) or (atom, contiguous(atom.aval.shape))
                 if isinstance(rule, Layout):
-                    view = rule.view(view, var.aval, **eqn.params)
+                    view = self._view(position, rule, view, var.aval, eqn.params)
                     if view is None:
                         return None
                 views[var] = buffer, view
         outputs = frozenset(atom for atom in jaxpr.outvars if type(atom) is not Literal)
         return Program(jaxpr, (), {}, {}, outputs, views, self.before)
 
+    def _view(
+        self, position: int, rule: Layout, operand: View, out: ShapedArray, params: dict[str, Any]
+    ) -> View | None:
+        """The view of an alias: that of the last program where nothing has changed."""
+        known = self.views.get(position)
+        if known is not None and known[0] is operand and known[1] is out and known[2] == params:
+            return known[3]
+        view = rule.view(operand, out, **params)
+        self.views[position] = operand, out, params, view
+        return view
+
+    def remember(self, number: int, recipe: Recipe) -> None:
+        """Add the recipe of a group."""
+        with self.lock:
+            known = self.recipes.get(number, ())
+            if len(known) < _MOST_RECIPES:
+                self.recipes[number] = (*known, recipe)
+
+    def keep(self, structure: Structure) -> None:
+        """Add a structure; where there are too many, the oldest goes."""
+        with self.lock:
+            self.structures[:] = (structure, *self.structures[: MOST_STRUCTURES - 1])
+
 
 def make_template(jaxpr: Jaxpr, given: Given) -> Template:
     """Group the equations of a program."""
     program = describe_program(jaxpr, given)
     groups = tuple(fuse(program))
-    updates = frozenset(
-        number
-        for number, group in enumerate(groups)
-        if any(isinstance(jaxpr.eqns[e].primitive.lower, Update) for e in group.members)
-    )
-    return Template(groups, alias_positions(program), dict(program.before), updates)
+    undecided = tuple([group for group in groups if depends_on_sizes(group, jaxpr)])
+    return Template(groups, alias_positions(program), dict(program.before), undecided)
 
 
 def alias_positions(program: Program) -> tuple[int, ...]:
@@ -90,6 +123,7 @@ def erase_sizes(jaxpr: Jaxpr, given: Given) -> tuple[Any, Symbols]:
     symbols: dict[int, int] = {}
     numbers: dict[Var, int] = {}
     types: dict[ShapedArray, Any] = {}
+    literals: list[Any] = []
 
     def typed(var: Var) -> Any:
         found = types.get(var.aval)
@@ -101,8 +135,10 @@ def erase_sizes(jaxpr: Jaxpr, given: Given) -> tuple[Any, Symbols]:
 
     def code(atom: Atom) -> Any:
         if type(atom) is Literal:
-            fixed = atom.aval.ndim == 0 and is_written_in(atom.value)
-            return ("literal", atom.aval.dtype, str(atom.value) if fixed else None)
+            value = atom.value
+            literals.append(value)
+            fixed = atom.aval.ndim == 0 and is_written_in(value)
+            return ("literal", atom.aval.dtype, str(value) if fixed else None)
         return numbers.setdefault(atom, len(numbers))
 
     parts: list[Any] = [tuple([(code(v), typed(v)) for v in jaxpr.invars])]
@@ -112,13 +148,14 @@ def erase_sizes(jaxpr: Jaxpr, given: Given) -> tuple[Any, Symbols]:
         parts.append((eqn.primitive, ins, outs, _params(eqn), _links(eqn)))
     parts.append(tuple(code(atom) for atom in jaxpr.outvars))
     parts.append(tuple((code(var), out and code(out)) for var, out in given.items()))
-    erased = Symbols(tuple(symbols), tuple(numbers))
     key = tuple(parts)
+    is_known = True
     try:
         hash(key)
     except TypeError:
-        return None, erased
-    return key, erased
+        is_known = False
+    erased = Symbols(tuple(symbols), tuple(numbers), tuple(literals), is_known)
+    return key if is_known else None, erased
 
 
 def _params(eqn: Eqn) -> Any:

@@ -17,6 +17,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.ops.zeros import zeros_of
 from gpuflow.transforms.batching import batch_flat
 
 Flat = Callable[..., Sequence[Any]]
@@ -124,15 +125,25 @@ class SymbolicZero:
     @staticmethod
     def from_primal_value(value: Any) -> SymbolicZero:
         """The zero tangent of ``value``."""
-        return zero_from_primal(value)
+        return zero_from_primal(value, symbolic_zeros=True)
 
     def __repr__(self) -> str:
         return f"SymbolicZero({self.aval})"
 
 
-def zero_from_primal(value: Any) -> SymbolicZero:
-    """The zero tangent of ``value``."""
-    return SymbolicZero(aval_of(value).tangent())
+def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
+    """The zero tangents of a tree.
+
+    Args:
+        val: array or tree.
+        symbolic_zeros: whether to return SymbolicZeros in place of arrays of zeros.
+    """
+
+    def zero(leaf: Any) -> Any:
+        aval = aval_of(leaf).tangent()
+        return SymbolicZero(aval) if symbolic_zeros else zeros_of(aval)
+
+    return tree.tree_map(zero, val)
 
 
 def as_symbolic(value: Any) -> Any:

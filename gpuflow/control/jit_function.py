@@ -16,15 +16,18 @@ from gpuflow.base.tree_text import Read, reader
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.program import inline
 from gpuflow.control.jit import close_over, jit_p, operand_avals
+from gpuflow.control.jit_log import check_may_trace, explain_miss, told_time
 from gpuflow.control.jit_options import VARIADIC, JitOptions, name_of
 from gpuflow.control.stages import Entry, Lowered, Traced
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import evaluate
+from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
 from gpuflow.ops.device import device_put
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import check_one_driver, default_device, in_use
+from gpuflow.runtime.sharded import ShardedArray, whole_of, with_sharding
 
 _functions: WeakSet[JitFunction] = WeakSet()
 # Functions that are called with more structures than this find them by flattening.
@@ -89,7 +92,7 @@ class JitFunction:
         leaves, entry = self._find(args, kwargs)
         operands = [*entry.consts, *leaves]
         if is_eager:
-            outs = self._run(entry, operands)
+            outs = self._run_sharded(entry, operands, args, kwargs)
         elif self._options.inline:
             outs = entry.jaxpr(*operands)
         else:
@@ -114,6 +117,40 @@ class JitFunction:
             "donated": entry.donated,
             "inline": self._options.inline,
         }
+
+    def _run_sharded(
+        self, entry: Entry, operands: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[Any]:
+        """Run the program; its results have shardings if operands have, or they were asked for."""
+        options = self._options
+        given = [x.sharding if type(x) is ShardedArray else None for x in operands]
+        if options.in_shardings is not None:
+            asked = self._asked_shardings(args, kwargs)
+            for k, (own, value) in enumerate(safe_zip(asked, operands[len(entry.consts) :])):
+                if own is not None:
+                    own.shard_shape(aval_of(value).shape)
+                    given[len(entry.consts) + k] = own
+        outs = self._run(entry, [whole_of(value) for value in operands])
+        wanted = entry.shardings(tuple(given)) if any(given) else None
+        if options.out_shardings is not None:
+            result = tree.unflatten(entry.out_tree, range(len(outs)))
+            asked = tree.broadcast_prefix(options.out_shardings, result, "jit out_shardings")
+            found = wanted or [None] * len(outs)
+            wanted = [_sharding(own) or other for own, other in safe_zip(asked, found)]
+        if wanted is None:
+            return outs
+        return [
+            out if sharding is None else with_sharding(out, sharding)
+            for out, sharding in safe_zip(outs, wanted)
+        ]
+
+    def _asked_shardings(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[Sharding | None]:
+        """For each leaf of the arguments the sharding that ``in_shardings`` gives."""
+        _, dynamic, dynamic_kwargs = self._split_static(args, kwargs)
+        asked = tree.broadcast_prefix(self._options.in_shardings, dynamic, "jit in_shardings")
+        return [*map(_sharding, asked), *[None] * len(tree.leaves(dynamic_kwargs))]
 
     def _run(self, entry: Entry, operands: list[Any]) -> list[Any]:
         """Run the program where it is wanted; a nan that is not allowed is traced to its op."""
@@ -174,12 +211,22 @@ class JitFunction:
                 f"Fix: pass a tuple instead of a list, or make the argument dynamic. ({error})"
             ) from None
         if entry is None:
-            entry = self._trace(args, kwargs, dynamic, dynamic_kwargs, avals, treedef)
+            switches = config.switches()
+            if switches.explain_cache_misses:
+                explain_miss(self.name, key, list(self._entries))
+            check_may_trace(self.name)
+            arguments = (args, kwargs, dynamic, dynamic_kwargs, avals, treedef)
+            if switches.log_compiles:
+                entry = self._trace_told(leaves, arguments)
+            else:
+                entry = self._trace(*arguments)
             if not any(isinstance(const, Tracer) for const in entry.consts):
                 self._entries[key] = entry
                 # What has to be moved or checked takes the way through _run.
-                is_plain = not (settings.debug_nans or settings.debug_infs or self._options.device)
-                if is_plain and not self._has_statics:
+                options = self._options
+                is_plain = not (settings.debug_nans or settings.debug_infs or options.device)
+                is_placed = options.in_shardings is not None or options.out_shardings is not None
+                if is_plain and not is_placed and not self._has_statics:
                     self._remember(treedef, (settings, *avals), entry)
         return leaves, entry
 
@@ -222,6 +269,18 @@ class JitFunction:
                     f"got {leaf!r} of type {type(leaf).__name__} as {path}. Fix: mark it static "
                     "with static_argnums or static_argnames."
                 )
+
+    def _trace_told(self, leaves: list[Any], arguments: tuple[Any, ...]) -> Entry:
+        """``_trace``, and what is compiled at the first call otherwise, with both times logged."""
+        avals = arguments[4]
+        with told_time("traced", self.name, avals):
+            entry = self._trace(*arguments)
+        if thread_state.trace is eval_trace:
+            arrays = [leaf for leaf in leaves if type(leaf) is Array]
+            device = self._options.device or (arrays[-1].device if arrays else default_device())
+            with told_time("compiled", self.name, avals):
+                entry.executable.compiled(device)
+        return entry
 
     def _trace(
         self,
@@ -274,6 +333,22 @@ class JitFunction:
         for name in sorted(kwargs):
             flags += [name in options.donate_argnames] * len(tree.leaves(kwargs[name]))
         return tuple(flags)
+
+
+def _sharding(asked: Any) -> Sharding | None:
+    """What a user gave as a sharding: a PartitionSpec is one of the mesh in force.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if isinstance(asked, PartitionSpec) and config.mesh is not None:
+        return NamedSharding(config.mesh, asked)
+    if asked is not None and not isinstance(asked, Sharding):
+        raise TypeError(
+            f"[jit] in_shardings and out_shardings must hold Shardings or None; got {asked!r}. "
+            "Fix: NamedSharding(mesh, PartitionSpec(...)), or a PartitionSpec under set_mesh."
+        )
+    return asked
 
 
 def _snapshot(const: Any) -> Any:

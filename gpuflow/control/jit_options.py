@@ -32,6 +32,8 @@ class JitOptions:
     donate_argnames: tuple[str, ...] = ()
     inline: bool = False
     device: Device | None = None  # where it runs; None: where its operands are
+    in_shardings: Any = None  # tree prefixes of shardings; None: those of the operands,
+    out_shardings: Any = None  # and what follows from them
 
 
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -105,6 +107,8 @@ def make_options(
     inline: bool = False,
     device: Device | None = None,
     backend: str | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
 ) -> JitOptions:
     """The options of ``gpuflow.jit``, completed from the signature.
 
@@ -128,5 +132,7 @@ def make_options(
         _names(donate_argnames),
         bool(inline),
         devices(backend)[0] if backend is not None else device,
+        tuple(in_shardings) if isinstance(in_shardings, list) else in_shardings,
+        out_shardings,
     )
     return _complete(function, options)

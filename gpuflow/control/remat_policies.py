@@ -16,6 +16,37 @@ from gpuflow.ops.naming import name_p
 Policy = Callable[..., bool]
 
 
+class _Answer:
+    """What a policy may answer in place of True and False."""
+
+    def __init__(self, name: str, stores: bool) -> None:
+        self._name, self._stores = name, stores
+
+    def __bool__(self) -> bool:
+        return self._stores
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+Saveable = _Answer("Saveable", True)
+Recompute = _Answer("Recompute", False)
+
+
+class Offloadable:
+    """The answer that values be stored in another memory; there is none here.
+
+    Raises:
+        NotImplementedError: always: arrays have one memory.
+    """
+
+    def __init__(self, src: str, dst: str) -> None:
+        raise NotImplementedError(
+            f"[Offloadable] arrays lie in the memory of their device; got {src} and {dst}. "
+            "Fix: answer Saveable or Recompute."
+        )
+
+
 def everything_saveable(primitive: Any, *avals: Any, **params: Any) -> bool:
     """Store everything, as without checkpoint."""
     del primitive, avals, params

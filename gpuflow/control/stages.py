@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -12,8 +12,10 @@ from gpuflow.base import dtypes, tree
 from gpuflow.base.tree_text import Build, builder
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.plan import KernelStep, Step, aliased_outputs, bytes_of, nbytes
+from gpuflow.compiler.shardings import result_shardings
 from gpuflow.core.aval import ShapedArray, aval_of, register_value_type
 from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.sharding import Sharding
 from gpuflow.kir.text import kernel_text
 from gpuflow.runtime.execute import Executable, executable_of
 
@@ -28,6 +30,13 @@ class Entry:
     donated: tuple[bool, ...]
     _executable: Executable | None = None
     _build: Build | None = None
+    _shardings: dict[Any, list[Any] | None] = field(default_factory=dict)
+
+    def shardings(self, given: tuple[Sharding | None, ...]) -> list[Any] | None:
+        """The shardings of the outputs for those of all operands; None if they are plain."""
+        if given not in self._shardings:
+            self._shardings[given] = result_shardings(self.jaxpr.jaxpr, given)
+        return self._shardings[given]
 
     @property
     def build(self) -> Build:
@@ -204,7 +213,7 @@ class Compiled(Stage):
             if isinstance(step, KernelStep):
                 parts.append(kernel_text(step.kernel))
             else:
-                parts.append(f"{step.kind} {bytes_of(step)} bytes")
+                parts.append(f"{step.kind} {bytes_of(self._compiled.plan, step)} bytes")
         return "\n\n".join(parts)
 
     def explain(self) -> str:
@@ -219,9 +228,9 @@ class Compiled(Stage):
         """Bytes of operands, outputs and temporaries; the kernels are built."""
         plan = self._compiled.plan
         return MemoryAnalysis(
-            sum(nbytes(var) for var in plan.jaxpr.invars),
-            sum(nbytes(atom) for atom in plan.jaxpr.outvars),
-            sum(nbytes(atom) for atom in aliased_outputs(plan)),
+            sum(map(nbytes, plan.jaxpr.in_avals)),
+            sum(map(nbytes, plan.jaxpr.out_avals)),
+            sum(nbytes(atom.aval) for atom in aliased_outputs(plan)),
             plan.arena_bytes,
             self._compiled.program.code_bytes(),
         )

@@ -63,6 +63,11 @@ class ShapedArray:
         return ShapedArray, (self.shape, self.dtype, self.weak_type)
 
     @property
+    def sharding(self) -> None:
+        """None: the array lies on one device."""
+        return None
+
+    @property
     def ndim(self) -> int:
         return len(self.shape)
 

@@ -36,6 +36,21 @@ class AxisUse(Effect):
         return False
 
 
+@dataclass(frozen=True, repr=False)
+class Communication(Effect):
+    """The equation waits for its neighbors, who must get there in the same order."""
+
+    name: Any = "communication"
+    ordered: bool = True
+
+    @property
+    def is_observable(self) -> bool:
+        return False
+
+
+COMMUNICATION = Communication()
+
+
 def is_observable(effects: Iterable[Effect]) -> bool:
     """Whether an equation with these effects must happen though nobody reads its outputs."""
     return any(effect.is_observable for effect in effects)

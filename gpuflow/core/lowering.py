@@ -84,7 +84,10 @@ class Indexed:
     Attributes:
         body: ``(context, in_avals, out_aval, params) -> value or tuple of values``. The context
             offers ``builder``, ``index(dim)``, ``linear_index()``, ``size(number)`` and
-            ``load(operand, indices, where=None)``, ``element(operand)``; see compiler/lower.py.
+            ``load(operand, indices, where=None)``, ``element(operand, dims)``; see
+            compiler/emit.py.
+        in_memory: how many leading operands it chooses elements of; None: all. The others it reads
+            at the output's index along its first dimensions, so that its kernel may compute them.
         cheap: as in Elementwise; for ops without array operands.
         linear: it asks for the linear index over all output dimensions and for nothing else that
             depends on an index, so that its axes may collapse.
@@ -97,6 +100,7 @@ class Indexed:
     """
 
     body: Callable[..., Any]
+    in_memory: int | None = None
     cheap: bool = False
     linear: bool = False
     sliced: Callable[..., Any] | None = None
@@ -136,10 +140,13 @@ class Product:
     Attributes:
         left: the left operand's dimensions: batch, rows, depth.
         right: the right operand's dimensions: batch, depth, columns.
+        reduced: the user allows float32 operands to be rounded to tensorfloat32, where that is
+            faster.
     """
 
     left: tuple[Dims, Dims, Dims]
     right: tuple[Dims, Dims, Dims]
+    reduced: bool = False
 
 
 Roles = tuple[Dims, Dims, Dims, Dims]

@@ -45,6 +45,7 @@ class Primitive:
             closed-over values become operands, before the op is recorded or batched.
         device: ``params -> Device | None`` of the outputs, for ops that move arrays; by default
             outputs are where the operands are.
+        sharding: ``params -> Sharding`` that is wanted of the output.
         simplify: ``(eqn, definition, build) -> outputs``, or None; see compiler/program.py.
         prune: ``(eqn, used) -> eqn`` without outputs that are not used; see compiler/program.py.
         size_params: names of params that hold sizes only; a plan template ignores them.
@@ -66,6 +67,7 @@ class Primitive:
     execute: Callable[..., Any] | None = None
     close: Callable[..., Any] | None = None
     device: Callable[[dict[str, Any]], Any] | None = None
+    sharding: Callable[[dict[str, Any]], Any] | None = None
     simplify: Callable[..., Any] | None = None
     prune: Callable[..., Any] | None = None
     size_params: frozenset[str] = frozenset()

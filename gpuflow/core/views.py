@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from gpuflow.base.util import row_major_strides
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """``element(i, j, ...) = buffer[offset + i * strides[0] + j * strides[1] + ...]``.
 
     ``broadcast`` marks the dimensions along which the view repeats itself (stride 0).
@@ -24,11 +23,13 @@ class View:
     @property
     def is_contiguous(self) -> bool:
         """Whether the elements lie row-major from the offset on, without gaps."""
-        if any(self.broadcast):
+        if True in self.broadcast:
             return False
-        wanted = row_major_strides(self.shape)
+        wanted = contiguous(self.shape).strides
+        if self.strides == wanted:
+            return True
         sizes = zip(self.shape, self.strides, wanted, strict=True)
-        return all(size == 1 or stride == want for size, stride, want in sizes)
+        return all([size == 1 or stride == want for size, stride, want in sizes])
 
 
 def contiguous(shape: Sequence[int]) -> View:
@@ -43,11 +44,12 @@ def _contiguous(shape: tuple[int, ...]) -> View:
 
 def transpose(view: View, permutation: Sequence[int]) -> View:
     """Permute the dimensions."""
+    shape, strides, offset, broadcast = view
     return View(
-        tuple(view.shape[d] for d in permutation),
-        tuple(view.strides[d] for d in permutation),
-        view.offset,
-        tuple(view.broadcast[d] for d in permutation),
+        tuple([shape[d] for d in permutation]),
+        tuple([strides[d] for d in permutation]),
+        offset,
+        tuple([broadcast[d] for d in permutation]),
     )
 
 
@@ -97,7 +99,8 @@ def reshape(view: View, shape: Sequence[int]) -> View | None:
     """The view with another shape, or None where that needs a copy (anything not contiguous)."""
     if not view.is_contiguous:
         return None
-    return View(tuple(shape), row_major_strides(shape), view.offset, (False,) * len(shape))
+    whole = contiguous(shape)
+    return whole._replace(offset=view.offset) if view.offset else whole
 
 
 def kept_dimensions(old: Sequence[int], new: Sequence[int]) -> list[tuple[int, int]] | None:

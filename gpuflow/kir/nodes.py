@@ -227,10 +227,11 @@ class Kernel:
 
 def remembered(kernel: Kernel, key: Any, make: Callable[[], Made]) -> Made:
     """What follows from a kernel alone, made once for each ``key`` and kept with the kernel."""
-    kept = kernel.__dict__.setdefault("_remembered", {})
-    if key not in kept:
-        kept[key] = make()
-    return kept[key]
+    try:
+        return kernel.__dict__["_remembered"][key]
+    except KeyError:
+        made = make()
+        return kernel.__dict__.setdefault("_remembered", {}).setdefault(key, made)
 
 
 class Argument(NamedTuple):

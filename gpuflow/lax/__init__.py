@@ -225,8 +225,11 @@ from gpuflow.ops.transcendental import sin as sin
 from gpuflow.ops.transcendental import sinh as sinh
 from gpuflow.ops.transcendental import tan as tan
 from gpuflow.ops.transcendental import tanh as tanh
+from gpuflow.ops.varying import pcast as pcast
+from gpuflow.ops.varying import pvary as pvary
 from gpuflow.ops.window_selection import select_and_gather_add as select_and_gather_add
 from gpuflow.ops.window_selection import select_and_scatter_add as select_and_scatter_add
+from gpuflow.parallel.placement import with_sharding_constraint as with_sharding_constraint
 
 slice = slice_
 stage = asarray

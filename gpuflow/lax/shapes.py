@@ -148,11 +148,11 @@ def stack(operands: Sequence[Any], axis: int = 0) -> Any:
     return concatenate([expand_dims(x, (place,)) for x in operands], place)
 
 
-def unstack(operand: Any, axis: int = 0) -> list[Any]:
+def unstack(x: Any, axis: int = 0) -> list[Any]:
     """The elements along a dimension, which they lose."""
-    place = canonicalize_axis(axis, aval_of(operand).ndim, "unstack")
-    count = aval_of(operand).shape[place]
-    return [index_in_dim(operand, k, place, keepdims=False) for k in range(count)]
+    place = canonicalize_axis(axis, aval_of(x).ndim, "unstack")
+    count = aval_of(x).shape[place]
+    return [index_in_dim(x, k, place, keepdims=False) for k in range(count)]
 
 
 def tile(operand: Any, reps: Sequence[int]) -> Any:

@@ -97,7 +97,7 @@ from gpuflow.numpy.elementary import trunc as trunc
 from gpuflow.numpy.equality import allclose as allclose
 from gpuflow.numpy.equality import array_equal as array_equal
 from gpuflow.numpy.equality import array_equiv as array_equiv
-from gpuflow.numpy.files import from_dlpack as from_dlpack
+from gpuflow.numpy.exports import from_dlpack as from_dlpack
 from gpuflow.numpy.files import frombuffer as frombuffer
 from gpuflow.numpy.files import fromfile as fromfile
 from gpuflow.numpy.files import fromiter as fromiter

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.core.aval import aval_of
-from gpuflow.numpy.creation import placed
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.numpy.creation import asarray, placed
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import Device, default_device
 
 
 def dlpack(
@@ -42,6 +45,57 @@ def dlpack(
     if max_version is None:
         return shared.__dlpack__()
     return shared.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
+
+
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
+    """An array of another library, which must speak DLPack.
+
+    Where it can, the array shares the memory: who writes to it changes the array.
+
+    Args:
+        x: an object with ``__dlpack__``, in the memory of the host.
+        device: where to put it, by default the default device.
+        copy: True: never share; False: share, or raise; None: share where that is possible.
+
+    Raises:
+        TypeError: ``device`` is no Device.
+        ValueError: with ``copy=False``, memory that cannot be shared.
+    """
+    if type(x) is Array and copy is not True:
+        return placed("from_dlpack", x, device)
+    host = np.from_dlpack(x)  # pyright: ignore[reportArgumentType]
+    place = default_device() if device is None else device
+    placed("from_dlpack", host, None if isinstance(place, Device) else place)
+    why = _why_not_shared(host, place)
+    check(
+        copy is not False or why is None,
+        lambda: f"[from_dlpack] the memory cannot be shared: {why}; got {host.dtype} of shape "
+        f"{host.shape}. Fix: copy=None.",
+        ValueError,
+    )
+    if copy or why is not None:
+        return placed("from_dlpack", asarray(host), device)
+    array = Array(place.driver.from_host(host), ShapedArray(host.shape, host.dtype), place)
+    # A second reference to the memory, for as long as the array lives, tells donation that
+    # somebody else sees it.
+    weakref.finalize(array, _forget, host.view()).atexit = False
+    return array
+
+
+def _forget(view: np.ndarray) -> None:
+    """What is left to do when an array dies that shared its memory."""
+    del view
+
+
+def _why_not_shared(host: np.ndarray, device: Device) -> str | None:
+    """What keeps an array on ``device`` from having the memory of ``host``; None: nothing does."""
+    if host.dtype != dtypes.canonicalize(host.dtype):
+        return "64-bit numbers are narrowed without enable_x64"
+    if not (host.flags.c_contiguous and host.flags.aligned):
+        return "its elements must lie in row-major order without gaps"
+    if device.platform != "cpu":
+        return f"it must be copied to {device}"
+    return None
 
 
 def dlpack_device(self: Any) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.numpy.arguments import as_array
-from gpuflow.numpy.creation import asarray, placed
+from gpuflow.numpy.creation import asarray
 
 
 def save(file: Any, arr: Any, allow_pickle: bool = True) -> None:
@@ -90,22 +90,3 @@ def _not_pure(name: str, args: Any, kwargs: Any) -> NoReturn:
         f"[{name}] functions must be pure, to be traced; got one that reads from outside. "
         f"Fix: jnp.asarray(np.{name}(...))."
     )
-
-
-def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
-    """An array of another library, which must speak DLPack.
-
-    Args:
-        x: an object with ``__dlpack__``.
-        device: where to put it, by default the default device.
-        copy: False raises: arrays here have memory of their own.
-
-    Raises:
-        ValueError: ``copy=False``.
-    """
-    if copy is False:
-        raise ValueError(
-            "[from_dlpack] copy must be None or True: arrays are immutable and own their memory; "
-            "got False. Fix: leave it out."
-        )
-    return placed("from_dlpack", asarray(np.from_dlpack(x)), device)

@@ -9,6 +9,8 @@ Index arrays become one gather of rows: the indexed axes are joined into one, in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -18,6 +20,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
+from gpuflow.core.primitive import Primitive
 from gpuflow.numpy.index_plan import Plan, is_index_array, plan_index, without_bools
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
@@ -29,40 +32,109 @@ from gpuflow.ops.selection import where as select_where
 
 def getitem(x: Any, index: Any) -> Any:
     """``x[index]``; index arrays outside of an axis take the nearest row."""
+    key = _static_key(index)
+    if key is not None:
+        for primitive, params in _static_steps(key, aval_of(x).shape):
+            x = primitive.bind(x, **params)
+        return x
     index, bool_axes = without_bools(index, aval_of(x).ndim)
     x = lax.expand_dims(x, bool_axes) if bool_axes else x
     plan = plan_index(index, aval_of(x).shape)
-    out, places = _static_part(x, plan)
+    cut = _cut(plan, aval_of(x).shape)
+    for primitive, params in _cutting_steps(cut, aval_of(x).shape):
+        x = primitive.bind(x, **params)
     if plan.has_arrays:
-        out = _gather(out, plan, places)
-        return _new_axes_after_gather(out, plan)
-    return _insert_new_axes(out, plan)
+        return _new_axes_after_gather(_gather(x, plan, cut.dropped), plan)
+    return _insert_new_axes(lax.squeeze(x, cut.dropped), plan)
 
 
-def _static_part(x: Any, plan: Plan) -> tuple[Any, list[int]]:
-    """Slices and ints carried out; without index arrays, the axes of ints are dropped."""
-    shape = aval_of(x).shape
-    starts, limits, steps, reversed_axes, dropped = [], [], [], [], []
+# --- static indices ------------------------------------------------------------------------
+
+Step = tuple[Primitive, dict[str, Any]]
+
+
+def _static_key(index: Any) -> tuple[Any, ...] | None:
+    """A hashable form of an index of ints, slices of ints, None and Ellipsis; None for others."""
+    entries = index if type(index) is tuple else (index,)
+    key = []
+    for entry in entries:
+        if type(entry) is slice:
+            entry = (entry.start, entry.stop, entry.step)
+            for bound in entry:
+                if type(bound) is not int and bound is not None:
+                    return None
+        elif type(entry) is not int and entry is not None and entry is not Ellipsis:
+            return None
+        key.append(entry)
+    return tuple(key)
+
+
+@lru_cache(4096)
+def _static_steps(key: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[Step, ...]:
+    """The ops of a static index, for an array of ``shape``."""
+    index = tuple(slice(*entry) if type(entry) is tuple else entry for entry in key)
+    plan = plan_index(index, shape)
+    cut = _cut(plan, shape)
+    steps = _cutting_steps(cut, shape)
+    if cut.dropped:
+        steps.append((lax.squeeze_p, {"dimensions": tuple(cut.dropped)}))
+    if plan.new_axes:
+        steps.append((lax.broadcast_in_dim_p, _new_axes(plan, cut.kept_shape())))
+    return tuple(steps)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """What slices and ints take of each axis.
+
+    Attributes:
+        bounds: start, limit and step, which is positive.
+        reversed: axes that are then reversed.
+        dropped: axes of ints, which are left with one element.
+    """
+
+    bounds: tuple[tuple[int, int, int], ...]
+    reversed: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+    def kept_shape(self) -> list[int]:
+        """The sizes of the axes that are left."""
+        return [
+            len(range(*own)) for d, own in enumerate(self.bounds) if d not in self.dropped
+        ]
+
+
+def _cut(plan: Plan, shape: tuple[int, ...]) -> _Cut:
+    bounds, turned, dropped = [], [], []
     for d, (entry, size) in enumerate(zip(plan.axes, shape, strict=True)):
         start, limit, step = 0, size, 1
         if isinstance(entry, slice):
             start, limit, step = slice_range(entry, size)
             if step < 0:
-                reversed_axes.append(d)
+                turned.append(d)
                 step = -step
         elif isinstance(entry, int):
             start = _clipped_position(entry, size)
             limit = start + 1
             dropped.append(d)
-        starts.append(start)
-        limits.append(limit)
-        steps.append(step)
-    if starts != [0] * len(shape) or tuple(limits) != shape or set(steps) - {1}:
-        x = lax.slice(x, starts, limits, steps if set(steps) - {1} else None)
-    x = lax.rev(x, reversed_axes)
-    if plan.has_arrays:
-        return x, dropped
-    return lax.squeeze(x, dropped), dropped
+        bounds.append((start, limit, step))
+    return _Cut(tuple(bounds), tuple(turned), tuple(dropped))
+
+
+def _cutting_steps(cut: _Cut, shape: tuple[int, ...]) -> list[Step]:
+    """Slices and reversals."""
+    steps: list[Step] = []
+    if any(own != (0, size, 1) for own, size in zip(cut.bounds, shape, strict=True)):
+        starts, limits, strides = zip(*cut.bounds, strict=True)
+        params = {
+            "start_indices": starts,
+            "limit_indices": limits,
+            "strides": None if set(strides) == {1} else strides,
+        }
+        steps.append((lax.slice_p, params))
+    if cut.reversed:
+        steps.append((lax.rev_p, {"dimensions": cut.reversed}))
+    return steps
 
 
 def slice_range(entry: slice, size: int) -> tuple[int, int, int]:
@@ -94,14 +166,19 @@ def _clipped_position(entry: int, size: int) -> int:
 def _insert_new_axes(x: Any, plan: Plan) -> Any:
     if not plan.new_axes:
         return x
+    return lax.broadcast_in_dim_p.bind(x, **_new_axes(plan, aval_of(x).shape))
+
+
+def _new_axes(plan: Plan, shape: Sequence[int]) -> dict[str, Any]:
+    """The params of broadcast_in_dim that inserts the axes of None into what is left."""
     kept = [d for d, entry in enumerate(plan.axes) if isinstance(entry, slice)]
     order: list[tuple[int, int, bool]] = [(d, 1, False) for d in kept]
     order += [(place, 0, True) for place in plan.new_axes]
     order.sort()
-    sizes = iter(aval_of(x).shape)
-    shape = [1 if is_new else next(sizes) for _, _, is_new in order]
-    old = [k for k, (_, _, is_new) in enumerate(order) if not is_new]
-    return lax.broadcast_in_dim(x, shape, old)
+    sizes = iter(shape)
+    full = tuple(1 if is_new else next(sizes) for _, _, is_new in order)
+    old = tuple(k for k, (_, _, is_new) in enumerate(order) if not is_new)
+    return {"shape": full, "broadcast_dimensions": old}
 
 
 def wrap_negative(indices: Any, size: int) -> Any:

@@ -18,6 +18,14 @@ character, flexible, object_ = np.character, np.flexible, np.object_
 ComplexWarning = np.exceptions.ComplexWarning
 
 
+class extended(np.generic):
+    """The kind of all dtypes that are no numbers."""
+
+
+class prng_key(extended):
+    """The kind of the dtypes of random keys."""
+
+
 class ScalarType:
     """A dtype that can be called: ``jnp.float32(3)`` is an array of that dtype."""
 
@@ -83,9 +91,15 @@ def _dtype_of(what: Any) -> tuple[Any, bool]:
 
 def result_type(*args: Any) -> Any:
     """The dtype that an operation on these arrays, numbers and dtypes gives."""
+    return result_type_and_weakness(*args)[0]
+
+
+def result_type_and_weakness(*args: Any) -> tuple[Any, bool]:
+    """The dtype that an operation gives, and whether it is weak."""
     if not args:
         raise ValueError("[result_type] arguments are needed; got none. Fix: pass an array.")
-    return dtypes.canonicalize(dtypes.promote(*[_dtype_of(arg) for arg in args])[0])
+    dtype, weak_type = dtypes.promote(*[_dtype_of(arg) for arg in args])
+    return dtypes.canonicalize(dtype), weak_type
 
 
 def promote_types(a: Any, b: Any) -> Any:
@@ -106,7 +120,7 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
     """Whether a dtype is of a kind, such as ``jnp.floating``; bfloat16 is floating."""
     kinds = {np.generic, np.number, np.inexact, np.floating}
     if dtypes.is_extended(arg1) or dtypes.is_extended(arg2):
-        return arg1 == arg2 or arg2 is np.generic
+        return arg1 == arg2 or arg2 in (np.generic, extended, prng_key)
     first, second = _as_type(arg1), _as_type(arg2)
     own = np.dtype(first) if not _is_abstract(first) else None
     if own is not None and dtypes.is_floating(own) and second in kinds:
@@ -119,7 +133,7 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
 def _is_abstract(scalar: type) -> bool:
     return scalar in (
         np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger, np.inexact,
-        np.floating, np.complexfloating, np.character, np.flexible,
+        np.floating, np.complexfloating, np.character, np.flexible, extended, prng_key,
     )  # fmt: skip
 
 
@@ -175,8 +189,11 @@ def _own_dtype(what: Any) -> Any:
 
 
 def iscomplexobj(x: Any) -> bool:
-    """Whether the dtype of an array is complex."""
-    return dtypes.is_complex(aval_of(x).dtype)
+    """Whether an array, or anything else that has a dtype, is complex."""
+    dtype = getattr(x, "dtype", None)
+    if dtype is None:
+        return isinstance(x, complex) or np.iscomplexobj(x)
+    return dtypes.is_complex(dtype)
 
 
 def isrealobj(x: Any) -> bool:

@@ -140,26 +140,27 @@ def _broadcast_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | No
 
 
 def broadcast_in_dim(
-    x: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int]
+    operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int]
 ) -> Any:
-    """Broadcast ``x`` to ``shape``; dimension k of ``x`` becomes ``broadcast_dimensions[k]``.
+    """Broadcast to ``shape``; dimension k of ``operand`` becomes ``broadcast_dimensions[k]``.
 
     Args:
-        x: array of any dtype and rank r.
+        operand: array of any dtype and rank r.
         shape: sizes of the result.
         broadcast_dimensions: r increasing dimensions of the result.
 
     Returns:
-        An array of ``shape`` with the dtype of ``x``.
+        An array of ``shape`` with the dtype of ``operand``.
 
     Raises:
         TypeError: dimensions or sizes that do not fit.
     """
     shape = _sizes("broadcast_in_dim", shape)
     dims = tuple(broadcast_dimensions)
-    if aval_of(x).shape == shape and dims == tuple(range(len(shape))) and hasattr(x, "aval"):
-        return x
-    return broadcast_in_dim_p.bind(x, shape=shape, broadcast_dimensions=dims)
+    same = aval_of(operand).shape == shape and dims == tuple(range(len(shape)))
+    if same and hasattr(operand, "aval"):
+        return operand
+    return broadcast_in_dim_p.bind(operand, shape=shape, broadcast_dimensions=dims)
 
 
 broadcast_in_dim_p = define(
@@ -235,17 +236,17 @@ def bind_reduction(primitive: Primitive, x: Any, axes: Sequence[int]) -> Any:
     return x
 
 
-def reduce_sum(x: Any, axes: Sequence[int]) -> Any:
+def reduce_sum(operand: Any, axes: Sequence[int]) -> Any:
     """Sum over ``axes``.
 
     Args:
-        x: array of numbers. float16 and bfloat16 are added in float32; integers wrap.
-        axes: dimensions of ``x``; none: ``x`` itself.
+        operand: array of numbers. float16 and bfloat16 are added in float32; integers wrap.
+        axes: dimensions of ``operand``; none: ``operand`` itself.
 
     Returns:
-        An array without those dimensions, of the dtype of ``x``. The empty sum is 0.
+        An array without those dimensions, of the dtype of ``operand``. The empty sum is 0.
     """
-    return bind_reduction(reduce_sum_p, x, axes)
+    return bind_reduction(reduce_sum_p, operand, axes)
 
 
 def of_one_element(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
@@ -363,14 +364,14 @@ def _reshape_batch(
 
 
 def reshape(
-    x: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None
+    operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None
 ) -> Any:
-    """The elements of ``x`` in row-major order with another shape.
+    """The elements of ``operand`` in row-major order with another shape.
 
     Args:
-        x: the array.
+        operand: the array.
         new_sizes: the sizes of the result.
-        dimensions: the order in which the dimensions of ``x`` are read; by default their own.
+        dimensions: the order in which the dimensions of ``operand`` are read; by default their own.
 
     Raises:
         TypeError: a size that is negative or no integer, or ``dimensions`` is no permutation.
@@ -378,10 +379,10 @@ def reshape(
     """
     sizes = _sizes("reshape", new_sizes)
     if dimensions is not None:
-        x = transpose(x, dimensions)
-    if aval_of(x).shape == sizes and hasattr(x, "aval"):
-        return x
-    return reshape_p.bind(x, new_sizes=sizes)
+        operand = transpose(operand, dimensions)
+    if aval_of(operand).shape == sizes and hasattr(operand, "aval"):
+        return operand
+    return reshape_p.bind(operand, new_sizes=sizes)
 
 
 reshape_p = define(
@@ -446,9 +447,9 @@ def _squeeze_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None
     return [build.apply(broadcast_in_dim_p, source.inputs[0], **params)]
 
 
-def squeeze(x: Any, dimensions: Sequence[int]) -> Any:
+def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
     """Drop ``dimensions``, all of size 1."""
-    return squeeze_p.bind(x, dimensions=tuple(dimensions)) if len(dimensions) else x
+    return squeeze_p.bind(array, dimensions=tuple(dimensions)) if len(dimensions) else array
 
 
 squeeze_p = define(
@@ -516,16 +517,16 @@ def _transpose_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | No
     return None
 
 
-def transpose(x: Any, permutation: Sequence[int]) -> Any:
-    """Permute the dimensions: dimension k of the result is ``permutation[k]`` of ``x``.
+def transpose(operand: Any, permutation: Sequence[int]) -> Any:
+    """Permute the dimensions: dimension k of the result is ``permutation[k]`` of ``operand``.
 
     Raises:
         TypeError: ``permutation`` does not hold each dimension once.
     """
     permutation = tuple(permutation)
-    if permutation == tuple(range(aval_of(x).ndim)) and hasattr(x, "aval"):
-        return x
-    return transpose_p.bind(x, permutation=permutation)
+    if permutation == tuple(range(aval_of(operand).ndim)) and hasattr(operand, "aval"):
+        return operand
+    return transpose_p.bind(operand, permutation=permutation)
 
 
 transpose_p = define(

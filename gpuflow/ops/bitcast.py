@@ -114,11 +114,11 @@ bitcast_convert_type_p = define(
 )
 
 
-def bitcast_convert_type(x: Any, new_dtype: Any) -> Any:
-    """The bits of ``x`` read as another dtype.
+def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
+    """The bits of ``operand`` read as another dtype.
 
     Args:
-        x: array of integers or real floats.
+        operand: array of integers or real floats.
         new_dtype: the dtype to read them as; narrowed to 32 bits unless x64 is enabled.
 
     Returns:
@@ -130,14 +130,14 @@ def bitcast_convert_type(x: Any, new_dtype: Any) -> Any:
         ValueError: a last dimension that does not make up one element.
     """
     dtype = dtypes.canonicalize(new_dtype)
-    aval = aval_of(x)
+    aval = aval_of(operand)
     old, new = aval.dtype.itemsize, dtype.itemsize
     plain = not any(kind in "bcX" for kind in (aval.dtype.kind, dtype.kind))
     if old > new and plain:
-        return _split_bits(x, aval, dtype)
+        return _split_bits(operand, aval, dtype)
     if old < new and plain:
-        return _join_bits(x, aval, dtype)
-    return bitcast_convert_type_p.bind(x, new_dtype=dtype)
+        return _join_bits(operand, aval, dtype)
+    return bitcast_convert_type_p.bind(operand, new_dtype=dtype)
 
 
 def _bits_dtype(dtype: Any) -> np.dtype:

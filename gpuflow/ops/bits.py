@@ -118,9 +118,9 @@ def clz(x: Any) -> Any:
     return clz_p.bind(x)
 
 
-def nextafter(x: Any, y: Any) -> Any:
-    """Elementwise neighbor of ``x`` in the direction of ``y``; it has no derivative."""
-    return nextafter_p.bind(*match_scalars(x, y))
+def nextafter(x1: Any, x2: Any) -> Any:
+    """Elementwise neighbor of ``x1`` in the direction of ``x2``; it has no derivative."""
+    return nextafter_p.bind(*match_scalars(x1, x2))
 
 
 # --- reduce_precision ----------------------------------------------------------------------

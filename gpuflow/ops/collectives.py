@@ -1,7 +1,7 @@
 """Collectives that reduce over named axes.
 
-Under vmap over an axis of that name they become ordinary reductions. Outside of any axis of that
-name they cannot run; other axes are mapped through them. Moving data is in
+Under vmap over an axis of that name they become ordinary reductions; other axes are mapped through
+them. Parts of an axis between memories are left to its communicator. Moving data is in
 gathering.py, exchanges.py and permutations.py.
 """
 
@@ -17,47 +17,63 @@ from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.effects import AxisUse
+from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData
 from gpuflow.core.trace import Tracer
-from gpuflow.ops.axes import move_axis, reduce_sum
+from gpuflow.ops.axes import move_axis, reduce_sum, squeeze
 from gpuflow.ops.comparison import eq
 from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.define import check_kind, define, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise import constant, div, mul
+from gpuflow.ops.gathering import TOGETHER, in_one_axis
 from gpuflow.ops.joining import concatenate
+from gpuflow.ops.merging import in_buckets
 from gpuflow.ops.named_axes import (
     Groups,
     Names,
     as_groups,
     as_names,
+    communicator_for,
     group_size,
+    has_neighbors,
     into_groups,
     is_over,
     is_summable,
     mapped_in_front,
-    one_name_only,
     out_of_groups,
     repeat_in_front,
     sizes_of,
     take_rows,
-    unbound,
+    uses_of,
 )
 from gpuflow.ops.reductions import reduce_max, reduce_min
+from gpuflow.ops.varying import is_checked, varying_sum
 
 # --- what psum, pmax and pmin share --------------------------------------------------------
 
 
 def _effects(params: dict[str, Any]) -> frozenset[Any]:
-    return frozenset(AxisUse(name) for name in params["axes"])
+    return uses_of(params["axes"])
 
 
-def _unbound_impl(op: str) -> Callable[..., Any]:
+def _reduction_impl(op: str, operation: str) -> Callable[..., Any]:
     def impl(xp: Any, x: Any, *, axes: Names, axis_index_groups: Groups | None) -> Any:
-        del xp, x, axis_index_groups
-        raise unbound(op, axes[0])
+        del xp
+        return communicator_for(op, axes, axis_index_groups).all_reduce(x, operation)
 
     return impl
+
+
+def _reduction_call(op: str, operation: str) -> Callable[..., None]:
+    """The same in a plan: the result goes where it is wanted, without a copy."""
+
+    def call(
+        xp: Any, outs: Sequence[Any], x: Any, *, axes: Names, axis_index_groups: Groups | None
+    ) -> None:
+        del xp
+        communicator_for(op, axes, axis_index_groups).all_reduce(x, operation, outs[0])
+
+    return call
 
 
 def _reduce_in_groups(
@@ -93,10 +109,12 @@ def _reduction_batch(
         again = _PRIMITIVES[op].bind
         if not is_over(axis, axes):
             return again(x, axes=axes, axis_index_groups=axis_index_groups), dim
-        one_name_only(op, axes, axis_index_groups)
         if axis_index_groups is not None:
             return _reduce_in_groups(reduce, x, dim, axis.size, axis_index_groups), 0
-        total = of_equal(x, axis.size) if dim is None else reduce(x, (dim,))
+        if dim is None:
+            total = of_equal(x, axis.size)
+        else:  # one device per process has nothing to add, and nothing to copy
+            total = squeeze(x, (dim,)) if axis.size == 1 else reduce(x, (dim,))
         rest = tuple(name for name in axes if name != axis.name)
         return (again(total, axes=rest, axis_index_groups=None) if rest else total), None
 
@@ -116,29 +134,76 @@ def _reduced(op: str, reduce: Callable[..., Any], x: Any, axis_name: Any, groups
         ),
         ValueError,
     )
-    size = prod(sizes_of(op, names))
-    groups = as_groups(op, groups, size)
+    sizes = sizes_of(op, names)
+    groups = as_groups(op, groups, prod(sizes))
+    if op == "psum" and has_neighbors(names) and groups is None and not dims:
+        return _sum_together(x, names, sizes)
 
     def one(leaf: Any) -> Any:
         if dims:
             leaf = reduce(leaf, canonicalize_axes(dims, aval_of(leaf).ndim, op))
-        return _bind(op, leaf, names, size, groups) if names else leaf
+        return _bind(op, leaf, names, sizes, groups) if names else leaf
 
     return tree.tree_map(one, x)
 
 
-def _bind(op: str, leaf: Any, names: Names, size: int, groups: Groups | None) -> Any:
+def _sum_together(x: Any, names: Names, sizes: tuple[int, ...]) -> Any:
+    """The sum of a tree between memories: first within each, and then small leaves in one call."""
+    flags = [has_neighbors((name,)) for name in names]
+
+    def chosen(values: tuple[Any, ...], wanted: bool) -> tuple[Any, ...]:
+        return tuple(value for value, flag in zip(values, flags, strict=True) if flag == wanted)
+
+    def summed(leaf: Any, wanted: bool) -> Any:
+        return _bind("psum", leaf, chosen(names, wanted), chosen(sizes, wanted), None)
+
+    leaves, structure = tree.flatten(x)
+    results = [
+        _bind("psum", leaf, names, sizes, None) if isinstance(leaf, _NUMBERS) else None
+        for leaf in leaves
+    ]
+    arrays = [k for k, result in enumerate(results) if result is None]
+    within = [leaves[k] if all(flags) else summed(leaves[k], False) for k in arrays]
+    totals = in_buckets(within, lambda leaf: summed(leaf, True))
+    for k, total in zip(arrays, totals, strict=True):
+        results[k] = total
+    return tree.unflatten(structure, results)
+
+
+_NUMBERS = (int, float, complex)
+
+
+def _bind(
+    op: str, leaf: Any, names: Names, sizes: tuple[int, ...], groups: Groups | None
+) -> Any:
     if op == "psum" and dtypes.is_bool(aval_of(leaf).dtype):
         leaf = convert_element_type(leaf, dtypes.int32)
     params = {"axes": names, "axis_index_groups": groups}
     primitive = _PRIMITIVES[op]
     primitive.shape(aval_of(leaf), **params)
     is_even = groups is None or len({len(group) for group in groups}) == 1
-    if op == "psum" and is_even and not isinstance(leaf, Tracer):
-        # A constant is known to be equal everywhere.
-        count = group_size(size, groups)
-        return leaf * count if isinstance(leaf, int | float | complex) else mul(leaf, count)
+    known = _NUMBERS if has_neighbors(names) else object
+    if op == "psum" and is_even and isinstance(leaf, known) and not isinstance(leaf, Tracer):
+        # A constant is known to be equal everywhere; between memories only a number is.
+        count = group_size(prod(sizes), groups)
+        return leaf * count if isinstance(leaf, _NUMBERS) else mul(leaf, count)
+    if groups is not None and len(names) > 1:
+        assert primitive.batch is not None
+        params["axes"] = (TOGETHER,)
+        return in_one_axis(primitive.batch, leaf, names, sizes, **params)
+    if op == "psum":
+        return _sum(leaf, names, groups)
     return primitive.bind(leaf, **params)
+
+
+def _sum(x: Any, axes: Names, axis_index_groups: Groups | None) -> Any:
+    """The sum; over axes of a shard_map with cotangents that know what varies."""
+    checked = tuple(name for name in axes if is_checked((name,)))
+    if not checked or axis_index_groups is not None:
+        return psum_p.bind(x, axes=axes, axis_index_groups=axis_index_groups)
+    rest = tuple(name for name in axes if name not in checked)
+    inner = psum_p.bind(x, axes=rest, axis_index_groups=None) if rest else x
+    return varying_sum(inner, checked)
 
 
 # --- psum ----------------------------------------------------------------------------------
@@ -178,7 +243,8 @@ def _psum_transpose(cotangent: Any, x: ShapedArray, **params: Any) -> Any:
 psum_p = define(
     "psum",
     shape=_psum_shape,
-    impl=_unbound_impl("psum"),
+    impl=_reduction_impl("psum", "sum"),
+    lower=Library(call=_reduction_call("psum", "sum")),
     jvp=linear_jvp(lambda x, **params: psum_p.bind(x, **params)),
     transpose=unary_transpose(_psum_transpose),
     batch=_reduction_batch("psum", reduce_sum, lambda x, size: mul(x, constant(x, size))),
@@ -205,7 +271,7 @@ def _extremum_jvp(op: str) -> Callable[..., Any]:
         out = _PRIMITIVES[op].bind(x, **params)
         mask = convert_element_type(eq(x, out), aval_of(x).dtype)
         weights = div(mask, psum_p.bind(mask, **params))
-        return out, psum_p.bind(mul(t, weights), **params)
+        return out, _sum(mul(t, weights), **params)
 
     return jvp
 
@@ -224,7 +290,8 @@ def _extremum(op: str, reduce: Callable[..., Any]) -> Any:
     return define(
         op,
         shape=_extremum_shape(op),
-        impl=_unbound_impl(op),
+        impl=_reduction_impl(op, op.removeprefix("p")),
+        lower=Library(call=_reduction_call(op, op.removeprefix("p"))),
         jvp=_extremum_jvp(op),
         batch=_reduction_batch(op, reduce, lambda x, size: x),
         effects=_effects,

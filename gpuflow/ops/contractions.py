@@ -25,7 +25,8 @@ from gpuflow.ops.axes import transpose
 from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.define import define, types_text
 from gpuflow.ops.nary import add_any_p, match_scalars
-from gpuflow.ops.precision import algorithm_dtypes, canonical_precision
+from gpuflow.ops.precision import Precision, algorithm_dtypes, canonical_precision
+from gpuflow.ops.small_matrices import is_small_product, small_product, written_out
 
 Dims = tuple[int, ...]
 DimensionNumbers = tuple[tuple[Dims, Dims], tuple[Dims, Dims]]
@@ -238,14 +239,28 @@ def _dot_product(
 ) -> Product | None:
     lhs, rhs = in_avals
     dtype = out_avals[0].dtype
-    if lhs.dtype != dtype or rhs.dtype != dtype or accumulator(dtype, dtype) != dtype:
+    if lhs.dtype != dtype or rhs.dtype != dtype:
         return None
-    (left, right), (left_batch, right_batch) = params["dimension_numbers"]
+    return _product_of(
+        dtype, lhs.ndim, rhs.ndim, params["dimension_numbers"],
+        params["precision"] == (Precision.HIGH, Precision.HIGH),
+    )  # fmt: skip
+
+
+@lru_cache(1024)
+def _product_of(
+    dtype: np.dtype, left_ndim: int, right_ndim: int, numbers: Any, reduced: bool
+) -> Product | None:
+    """The product of operands of one dtype, whatever their sizes."""
+    if accumulator(dtype, dtype) != dtype:
+        return None
+    (left, right), (left_batch, right_batch) = numbers
     pairs = sorted(zip(left, right))
     left, right = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
     return Product(
-        (left_batch, _free(lhs.ndim, left, left_batch), left),
-        (right_batch, right, _free(rhs.ndim, right, right_batch)),
+        (left_batch, _free(left_ndim, left, left_batch), left),
+        (right_batch, right, _free(right_ndim, right, right_batch)),
+        reduced=reduced,
     )
 
 
@@ -459,6 +474,15 @@ def as_algorithm_says(how: Any, lhs: Any, rhs: Any, preferred: Any) -> tuple[Any
     return lhs, rhs, result if found[2] is None else found[2], result
 
 
+def _dot_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    del definition
+    numbers = eqn.params["dimension_numbers"]
+    lhs, rhs = (atom.aval for atom in eqn.inputs)
+    if not is_small_product(lhs, rhs, eqn.outputs[0].aval, numbers):
+        return None
+    return written_out(small_product, eqn, build, dimension_numbers=numbers)
+
+
 dot_general_p = define(
     "dot_general",
     shape=_dot_shape,
@@ -473,4 +497,5 @@ dot_general_p = define(
         transposed=_dot_transposed,
         summed=_dot_summed,
     ),
+    simplify=_dot_simplify,
 )

@@ -176,11 +176,11 @@ convert_element_type_p = define(
 )
 
 
-def convert_element_type(x: Any, new_dtype: Any, weak_type: bool = False) -> Any:
-    """Convert the elements of ``x``.
+def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) -> Any:
+    """Convert the elements of ``operand``.
 
     Args:
-        x: array of numbers or bools.
+        operand: array of numbers or bools.
         new_dtype: a dtype or a Python number type; narrowed to 32 bits unless x64 is enabled.
         weak_type: whether the result yields in promotion.
 
@@ -189,13 +189,13 @@ def convert_element_type(x: Any, new_dtype: Any, weak_type: bool = False) -> Any
         0; integers wrap; a complex number loses its imaginary part; bool is ``x != 0``.
 
     Raises:
-        TypeError: ``x`` holds random keys.
+        TypeError: ``operand`` holds random keys.
     """
     dtype = dtypes.canonicalize(new_dtype)
-    aval = aval_of(x)
-    if aval.dtype == dtype and aval.weak_type == weak_type and hasattr(x, "aval"):
-        return x
-    return convert_element_type_p.bind(x, new_dtype=dtype, weak_type=bool(weak_type))
+    aval = aval_of(operand)
+    if aval.dtype == dtype and aval.weak_type == weak_type and hasattr(operand, "aval"):
+        return operand
+    return convert_element_type_p.bind(operand, new_dtype=dtype, weak_type=bool(weak_type))
 
 
 def convert(x: Any, dtype: Any) -> Any:

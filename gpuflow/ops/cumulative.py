@@ -226,21 +226,21 @@ def _clear_signs_of_zeros(out: Any, axis: int) -> None:
         out += out.dtype.type(0)
 
 
-def cumsum(x: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     """The sums of all elements up to each one, along ``axis``.
 
     Args:
-        x: array of numbers. float16 and bfloat16 are added in float32; integers wrap.
-        axis: a dimension of ``x``, counted from the front.
+        operand: array of numbers. float16 and bfloat16 are added in float32; integers wrap.
+        axis: a dimension of ``operand``, counted from the front.
         reverse: add from the end.
 
     Returns:
-        An array of the type of ``x``.
+        An array of the type of ``operand``.
 
     Raises:
         TypeError: bools. ValueError: no such axis.
     """
-    return cumsum_p.bind(x, axis=int(axis), reverse=bool(reverse))
+    return cumsum_p.bind(operand, axis=int(axis), reverse=bool(reverse))
 
 
 def _cumsum_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
@@ -282,9 +282,9 @@ def _product_scan(xp: Any, x: Any, out: Any, axis: int) -> None:
         out[...] = xp.cumprod(x.astype(wide), axis, dtype=wide).astype(x.dtype)
 
 
-def cumprod(x: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     """The products of all elements up to each one, along ``axis``; arguments as in ``cumsum``."""
-    return cumprod_p.bind(x, axis=int(axis), reverse=bool(reverse))
+    return cumprod_p.bind(operand, axis=int(axis), reverse=bool(reverse))
 
 
 cumprod_p = _define(
@@ -322,20 +322,20 @@ def _extremum_scan(
     return scan
 
 
-def cummax(x: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     """The maximum of all elements up to each one; nan wins, -0.0 is below 0.0.
 
     Arguments as in ``cumsum``.
     """
-    return cummax_p.bind(x, axis=int(axis), reverse=bool(reverse))
+    return cummax_p.bind(operand, axis=int(axis), reverse=bool(reverse))
 
 
-def cummin(x: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     """The minimum of all elements up to each one; nan wins, -0.0 is below 0.0.
 
     Arguments as in ``cumsum``.
     """
-    return cummin_p.bind(x, axis=int(axis), reverse=bool(reverse))
+    return cummin_p.bind(operand, axis=int(axis), reverse=bool(reverse))
 
 
 cummax_p = _define(
@@ -375,12 +375,12 @@ def _logsumexp_scan(xp: Any, x: Any, out: Any, axis: int) -> None:
     _clear_signs_of_zeros(out, axis)
 
 
-def cumlogsumexp(x: Any, axis: int = 0, reverse: bool = False) -> Any:
+def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     """``log(cumsum(exp(x)))`` without overflow, of floats or complex numbers.
 
     Arguments as in ``cumsum``.
     """
-    return cumlogsumexp_p.bind(x, axis=int(axis), reverse=bool(reverse))
+    return cumlogsumexp_p.bind(operand, axis=int(axis), reverse=bool(reverse))
 
 
 cumlogsumexp_p = _define(

@@ -1,4 +1,4 @@
-"""device_put: where an array should live, as an op that programs may contain."""
+"""Where an array should live, as ops that programs may contain."""
 
 from __future__ import annotations
 
@@ -54,4 +54,40 @@ device_put_p = define(
     batch=_put_batch,
     device=lambda params: params["device"],
     lower=Layout(lambda view, out, *, device, source: view, _put_links),
+)
+
+
+def _wish_batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int], *, sharding: Any
+) -> tuple[Any, int]:
+    # A wish names dimensions, and the mapped one would be one more: it ends here.
+    del axis, sharding
+    return operands[0], dims[0]
+
+
+def sharding_constraint(x: Any, sharding: Any) -> Any:
+    """``x``, which is wanted with a sharding.
+
+    Args:
+        x: array of any dtype.
+        sharding: which device is to have which part.
+
+    Returns:
+        An array of the same type.
+    """
+    return sharding_constraint_p.bind(x, sharding=sharding)
+
+
+sharding_constraint_p = define(
+    "sharding_constraint",
+    shape=lambda x, *, sharding: x,
+    impl=lambda xp, x, *, sharding: xp.array(x),
+    jvp=linear_jvp(lambda x, **params: sharding_constraint(x, **params)),
+    transpose=unary_transpose(lambda ct, x, *, sharding: sharding_constraint(ct, sharding)),
+    batch=_wish_batch,
+    sharding=lambda params: params["sharding"],
+    lower=Layout(
+        lambda view, out, *, sharding: view,
+        lambda x, out, *, sharding: [(d, d) for d in range(x.ndim)],
+    ),
 )

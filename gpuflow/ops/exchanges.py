@@ -14,15 +14,16 @@ from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.communicator import Communicator
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.axes import insert_axis, move_axis, squeeze, transpose
 from gpuflow.ops.define import unary_transpose
+from gpuflow.ops.gathering import bind_in_groups
 from gpuflow.ops.named_axes import (
     Groups,
     Names,
     as_groups,
     as_names,
-    bind_checked,
     checked_dim,
     fold_dims,
     group_size,
@@ -30,8 +31,8 @@ from gpuflow.ops.named_axes import (
     is_over,
     linear_collective,
     mapped_in_front,
-    one_name_only,
     out_of_groups,
+    parts_in_front,
     sizes_of,
     split_dim,
     split_names,
@@ -86,7 +87,6 @@ def _swap_batch(
             x, split_axis=split, concat_axis=concat, axis_name=axis_name, **params
         )
         return out, dim
-    one_name_only("all_to_all", axis_name, axis_index_groups)
     rows = mapped_in_front(x, dim, axis.size)
     grouped = into_groups(rows, axis_index_groups)  # [groups, senders, ...]
     major, minor = split_names(axis, axis_name, sizes)
@@ -149,10 +149,9 @@ def all_to_all(
     count = group_size(prod(sizes), groups)
 
     def bind(leaf: Any, split: int, concat: int) -> Any:
-        return bind_checked(
-            all_to_all_p, leaf, split_axis=split, concat_axis=concat, axis_name=names,
-            axis_index_groups=groups, sizes=sizes,
-        )  # fmt: skip
+        return bind_in_groups(
+            all_to_all_p, leaf, names, sizes, groups, split_axis=split, concat_axis=concat
+        )
 
     def one(leaf: Any) -> Any:
         aval = aval_of(leaf)
@@ -183,8 +182,19 @@ def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = Non
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
 
+def _swap(
+    communicator: Communicator, xp: Any, x: Any, *, split_axis: int, concat_axis: int
+) -> Any:
+    received = communicator.all_to_all(parts_in_front(xp, x, split_axis, communicator.size))
+    moved = xp.moveaxis(received, 0, concat_axis)
+    sizes = moved.shape
+    folded = sizes[concat_axis] * sizes[concat_axis + 1]
+    return moved.reshape((*sizes[:concat_axis], folded, *sizes[concat_axis + 2 :]))
+
+
 all_to_all_p = linear_collective(
     "all_to_all",
+    _swap,
     shape=_swap_shape,
     transpose=unary_transpose(_swap_transpose),
     batch=_swap_batch,

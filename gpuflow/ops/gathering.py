@@ -6,7 +6,7 @@ names take one away at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -14,9 +14,13 @@ from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.communicator import Communicator
+from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.axes import insert_axis, move_axis, reduce_sum, reshape, squeeze
+from gpuflow.ops.axis_index import index_of
 from gpuflow.ops.define import check_kind, unary_transpose
+from gpuflow.ops.indexing import row_gather
 from gpuflow.ops.named_axes import (
     Groups,
     Names,
@@ -32,8 +36,8 @@ from gpuflow.ops.named_axes import (
     is_summable,
     linear_collective,
     mapped_in_front,
-    one_name_only,
     out_of_groups,
+    parts_in_front,
     repeat_in_front,
     sizes_of,
     split_dim,
@@ -83,7 +87,6 @@ def gather_batch(
         params = {"axis_index_groups": axis_index_groups, "sizes": sizes, "tiled": tiled}
         out = all_gather_p.bind(x, all_gather_dimension=target, axis_name=axis_name, **params)
         return out, dim
-    one_name_only("all_gather", axis_name, axis_index_groups)
     rows = mapped_in_front(x, dim, axis.size)
     if axis_index_groups is not None:
         grouped = into_groups(rows, axis_index_groups)  # [groups, members, ...]
@@ -140,21 +143,64 @@ def all_gather(
 
     def one(leaf: Any) -> Any:
         rank = aval_of(leaf).ndim + (not tiled)
-        return bind_checked(
-            all_gather_p,
-            leaf,
-            all_gather_dimension=canonicalize_axis(axis, rank, "all_gather"),
-            axis_name=names,
-            axis_index_groups=groups,
-            sizes=sizes,
-            tiled=bool(tiled),
+        dim = canonicalize_axis(axis, rank, "all_gather")
+        return bind_in_groups(
+            all_gather_p, leaf, names, sizes, groups, all_gather_dimension=dim, tiled=bool(tiled)
         )
 
     return tree.tree_map(one, x) if names else x
 
 
+def _gather(
+    communicator: Communicator, xp: Any, x: Any, *, all_gather_dimension: int, tiled: bool
+) -> Any:
+    dim = all_gather_dimension
+    moved = xp.moveaxis(communicator.all_gather(x), 0, dim)
+    if not tiled:
+        return moved
+    return moved.reshape((*x.shape[:dim], x.shape[dim] * communicator.size, *x.shape[dim + 1 :]))
+
+
+def in_one_axis(
+    rule: Callable[..., Any], x: Any, names: Names, sizes: Sizes, /, **params: Any
+) -> Any:
+    """A collective in groups over several names: gather all, rearrange, and take one's own.
+
+    Args:
+        rule: the batch rule of the collective.
+        x: an array.
+        names: the axes, which together are one row-major axis.
+        sizes: of the axes.
+        params: those of the collective besides its axes.
+    """
+    gathered = all_gather_p.bind(
+        x, all_gather_dimension=0, axis_name=names, axis_index_groups=None, sizes=sizes,
+        tiled=False,
+    )  # fmt: skip
+    results, _ = rule(AxisData(TOGETHER, prod(sizes)), (gathered,), (0,), **params)
+    return row_gather(results, index_of(names, sizes), "clip")
+
+
+TOGETHER = "all of the axes"  # a name for several axes as one
+
+
+def bind_in_groups(
+    primitive: Primitive, x: Any, names: Names, sizes: Sizes, groups: Groups | None, **params: Any
+) -> Any:
+    """Bind a collective after its shape rule; groups over several names are ``in_one_axis``."""
+    if groups is None or len(names) == 1:
+        return bind_checked(
+            primitive, x, axis_name=names, sizes=sizes, axis_index_groups=groups, **params
+        )
+    whole = {"axis_name": (TOGETHER,), "sizes": (prod(sizes),), "axis_index_groups": groups}
+    primitive.shape(aval_of(x), **whole, **params)
+    assert primitive.batch is not None
+    return in_one_axis(primitive.batch, x, names, sizes, **whole, **params)
+
+
 all_gather_p = linear_collective(
     "all_gather",
+    _gather,
     shape=_gather_shape,
     transpose=unary_transpose(_gather_transpose),
     batch=gather_batch,
@@ -207,7 +253,6 @@ def _scatter_batch(
         params = {"axis_index_groups": axis_index_groups, "sizes": sizes, "tiled": tiled}
         out = reduce_scatter_p.bind(x, scatter_dimension=target, axis_name=axis_name, **params)
         return out, dim
-    one_name_only("psum_scatter", axis_name, axis_index_groups)
     rows = mapped_in_front(x, dim, axis.size)
     grouped = into_groups(rows, axis_index_groups)  # [groups, members, ...]
     totals = reduce_sum(grouped, (1,))
@@ -266,23 +311,25 @@ def psum_scatter(
     groups = as_groups("psum_scatter", axis_index_groups, prod(sizes), even=True)
 
     def one(leaf: Any) -> Any:
-        return bind_checked(
-            reduce_scatter_p,
-            leaf,
-            scatter_dimension=canonicalize_axis(
-                scatter_dimension, aval_of(leaf).ndim, "psum_scatter"
-            ),
-            axis_name=names,
-            axis_index_groups=groups,
-            sizes=sizes,
-            tiled=bool(tiled),
+        dim = canonicalize_axis(scatter_dimension, aval_of(leaf).ndim, "psum_scatter")
+        return bind_in_groups(
+            reduce_scatter_p, leaf, names, sizes, groups, scatter_dimension=dim, tiled=bool(tiled)
         )
 
     return tree.tree_map(one, x) if names else x
 
 
+def _scatter(
+    communicator: Communicator, xp: Any, x: Any, *, scatter_dimension: int, tiled: bool
+) -> Any:
+    dim = scatter_dimension
+    own = communicator.reduce_scatter(parts_in_front(xp, x, dim, communicator.size))
+    return own if tiled else own.reshape(without(own.shape, dim))
+
+
 reduce_scatter_p = linear_collective(
     "reduce_scatter",
+    _scatter,
     shape=_scatter_shape,
     transpose=unary_transpose(_scatter_transpose),
     batch=_scatter_batch,

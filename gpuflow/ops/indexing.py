@@ -232,7 +232,7 @@ row_gather_p = define(
     jvp=_gather_jvp,
     transpose=_gather_transpose,
     batch=_gather_batch,
-    lower=Indexed(_gather_body),
+    lower=Indexed(_gather_body, in_memory=1),
 )
 
 

@@ -156,11 +156,11 @@ def _concatenate_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | 
     return [build.apply(concatenate_p, *merged, dimension=dimension)]
 
 
-def concatenate(pieces: Sequence[Any], dimension: int) -> Any:
+def concatenate(operands: Sequence[Any], dimension: int) -> Any:
     """Join arrays along an existing dimension.
 
     Args:
-        pieces: arrays of one dtype whose shapes agree except along ``dimension``.
+        operands: arrays of one dtype whose shapes agree except along ``dimension``.
         dimension: where to join.
 
     Returns:
@@ -170,9 +170,9 @@ def concatenate(pieces: Sequence[Any], dimension: int) -> Any:
         ValueError: no arrays.
         TypeError: dtypes or shapes that do not agree, or a dimension that they do not have.
     """
-    if len(pieces) == 1 and hasattr(pieces[0], "aval"):
-        return pieces[0]
-    return concatenate_p.bind(*pieces, dimension=dimension)
+    if len(operands) == 1 and hasattr(operands[0], "aval"):
+        return operands[0]
+    return concatenate_p.bind(*operands, dimension=dimension)
 
 
 concatenate_p = define(

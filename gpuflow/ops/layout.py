@@ -193,7 +193,7 @@ def _slice_params(bounds: Sequence[Bound]) -> dict[str, Any]:
 
 
 def slice_(
-    x: Any,
+    operand: Any,
     start_indices: Sequence[int],
     limit_indices: Sequence[int],
     strides: Sequence[int] | None = None,
@@ -201,16 +201,16 @@ def slice_(
     """``x[start:limit:stride]`` in each dimension, with known bounds.
 
     Args:
-        x: array of any dtype and rank r.
+        operand: array of any dtype and rank r.
         start_indices: r first positions.
         limit_indices: r positions after the last.
         strides: r positive steps; None: all 1.
 
     Returns:
-        An array with the dtype of ``x``.
+        An array with the dtype of ``operand``.
 
     Raises:
-        TypeError: bounds outside of ``x``, or strides that are not positive.
+        TypeError: bounds outside of ``operand``, or strides that are not positive.
         ValueError: not one start and one limit for each dimension.
     """
     starts = tuple(int(start) for start in start_indices)
@@ -218,25 +218,25 @@ def slice_(
     steps = None if strides is None else tuple(int(step) for step in strides)
     if steps is not None and all(step == 1 for step in steps) and len(steps) == len(starts):
         steps = None
-    return slice_p.bind(x, start_indices=starts, limit_indices=limits, strides=steps)
+    return slice_p.bind(operand, start_indices=starts, limit_indices=limits, strides=steps)
 
 
 def slice_in_dim(
-    x: Any,
+    operand: Any,
     start_index: int | None,
     limit_index: int | None,
     stride: int = 1,
     axis: int = 0,
 ) -> Any:
     """``slice_`` along one axis; None means the end, negative bounds count from the end."""
-    shape = aval_of(x).shape
+    shape = aval_of(operand).shape
     axis = canonicalize_axis(axis, len(shape), "slice_in_dim")
     starts, limits, steps = [0] * len(shape), list(shape), [1] * len(shape)
     for bounds, given in ((starts, start_index), (limits, limit_index)):
         if given is not None:
             bounds[axis] = given + shape[axis] if given < 0 else given
     steps[axis] = stride
-    return slice_(x, starts, limits, steps)
+    return slice_(operand, starts, limits, steps)
 
 
 slice_p = define(
@@ -437,16 +437,16 @@ def _pad_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return [build.apply(slice_p, x, **_slice_params(bounds))] if bounds else [x]
 
 
-def pad(x: Any, padding_value: Any, padding_config: Sequence[Sequence[int]]) -> Any:
-    """Put a padding value around and between the elements of ``x``, or cut elements off.
+def pad(operand: Any, padding_value: Any, padding_config: Sequence[Sequence[int]]) -> Any:
+    """Put a padding value around and between the elements of ``operand``, or cut elements off.
 
     Args:
-        x: array of any dtype and rank r.
-        padding_value: scalar of the dtype of ``x``.
+        operand: array of any dtype and rank r.
+        padding_value: scalar of the dtype of ``operand``.
         padding_config: r triples (low, high, interior); low and high may be negative.
 
     Returns:
-        An array of the dtype of ``x``.
+        An array of the dtype of ``operand``.
 
     Raises:
         ValueError: a configuration that does not fit.
@@ -462,8 +462,8 @@ def pad(x: Any, padding_value: Any, padding_config: Sequence[Sequence[int]]) -> 
         ValueError,
     )
     if type(padding_value) in (bool, int, float, complex):
-        padding_value = typed_scalar(padding_value, aval_of(x))
-    return pad_p.bind(x, padding_value, padding_config=config)
+        padding_value = typed_scalar(padding_value, aval_of(operand))
+    return pad_p.bind(operand, padding_value, padding_config=config)
 
 
 pad_p = define(
@@ -515,13 +515,13 @@ def _rev_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return [build.apply(rev_p, source.inputs[0], dimensions=once) if once else source.inputs[0]]
 
 
-def rev(x: Any, dimensions: Sequence[int]) -> Any:
+def rev(operand: Any, dimensions: Sequence[int]) -> Any:
     """Reverse the order of elements along ``dimensions``.
 
     Raises:
-        TypeError: dimensions that ``x`` does not have, or repeats.
+        TypeError: dimensions that ``operand`` does not have, or repeats.
     """
-    return rev_p.bind(x, dimensions=tuple(dimensions)) if len(dimensions) else x
+    return rev_p.bind(operand, dimensions=tuple(dimensions)) if len(dimensions) else operand
 
 
 rev_p = define(

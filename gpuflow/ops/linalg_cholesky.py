@@ -33,6 +33,7 @@ from gpuflow.ops.linalg_common import (
     on_host,
 )
 from gpuflow.ops.linalg_solve import triangular_solve
+from gpuflow.ops.small_matrices import is_small_batch, small_cholesky, written_out
 from gpuflow.ops.zeros import instantiate
 
 
@@ -42,13 +43,24 @@ def _cholesky_result(shape: Shape, dtype: Any) -> Outputs:
 
 
 def _cholesky_impl(xp: Any, a: Any) -> Any:
-    """Reads the lower triangle."""
+    """Reads the lower triangle; what is above the result's is not cleared."""
     try:
         if xp is np and a.size and is_large(a):
+            if a.ndim == 2:
+                return _large_factor(a)
             return load_scipy().cholesky(a, lower=True, check_finite=False)
         return xp.linalg.cholesky(a)
     except np.linalg.LinAlgError:
         return _cholesky_with_nan(xp, a)
+
+
+def _large_factor(a: np.ndarray) -> np.ndarray:
+    """The factor of one matrix by LAPACK, which counts by columns: its rows are our columns."""
+    (potrf,) = lapack(["potrf"], a)
+    found, info = potrf(a.T, lower=False, clean=False)
+    if info:
+        raise np.linalg.LinAlgError
+    return found.T
 
 
 @on_host
@@ -85,6 +97,12 @@ def _cholesky_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any,
     return factor, _factor_tangent(factor, tangents[0])
 
 
+def _cholesky_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    del definition
+    small = is_small_batch(eqn.inputs[0].aval)
+    return written_out(small_cholesky, eqn, build) if small else None
+
+
 cholesky_p = matrix_op(
     "cholesky",
     (2,),
@@ -92,6 +110,7 @@ cholesky_p = matrix_op(
     _cholesky_impl,
     jvp=_cholesky_jvp,
     lower=Library(flops=lambda ins, outs, params: ins[0].size * ins[0].shape[-1] // 3),
+    simplify=_cholesky_simplify,
 )
 
 

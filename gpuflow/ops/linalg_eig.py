@@ -46,6 +46,7 @@ from gpuflow.ops.linalg_common import (
 from gpuflow.ops.linalg_lu import solve_matrices
 from gpuflow.ops.positions import argmax
 from gpuflow.ops.selection import where
+from gpuflow.ops.small_matrices import has_closed_eigenvalues, small_eigenvalues, written_out
 
 
 def _eig_result(
@@ -166,6 +167,13 @@ def _vector_tangents(values: Any, vectors: Any, tangent: Any) -> tuple[Any, Any]
     return diagonal_of(inner), add(moved, mul(vectors, as_row(multiple)))
 
 
+def _eig_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    del definition
+    if len(eqn.outputs) > 1 or not has_closed_eigenvalues(eqn.inputs[0].aval):
+        return None
+    return written_out(small_eigenvalues, eqn, build)
+
+
 eig_p = matrix_op(
     "eig",
     (2,),
@@ -174,6 +182,7 @@ eig_p = matrix_op(
     jvp=_eig_jvp,
     multiple_results=True,
     lower=Library(flops=lambda ins, outs, params: 25 * ins[0].size * ins[0].shape[-1]),
+    simplify=_eig_simplify,
 )
 
 

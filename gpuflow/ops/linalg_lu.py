@@ -29,6 +29,7 @@ from gpuflow.ops.linalg_algebra import (
 from gpuflow.ops.linalg_common import Outputs, each_matrix, lapack, matrix_op, on_host
 from gpuflow.ops.linalg_solve import triangular_solve
 from gpuflow.ops.selection import where
+from gpuflow.ops.small_matrices import is_small_batch, small_lu, written_out
 from gpuflow.ops.sorting import sort_key_val
 
 
@@ -129,6 +130,11 @@ def _lu_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any],
     return outs, [tangent, zero_tangent(pivots), zero_tangent(permutation)]
 
 
+def _lu_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    del definition
+    return written_out(small_lu, eqn, build) if is_small_batch(eqn.inputs[0].aval) else None
+
+
 lu_p = matrix_op(
     "lu",
     (2,),
@@ -137,6 +143,7 @@ lu_p = matrix_op(
     jvp=_lu_jvp,
     multiple_results=True,
     lower=Library(flops=lambda ins, outs, params: 2 * ins[0].size * min(ins[0].shape[-2:]) // 3),
+    simplify=_lu_simplify,
 )
 
 

@@ -26,6 +26,12 @@ from gpuflow.ops.linalg_common import (
     matrix_op,
 )
 from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.small_matrices import (
+    MOST_TRIANGULAR_ROWS,
+    is_small_batch,
+    small_triangular_solve,
+    written_out,
+)
 from gpuflow.ops.zeros import add_tangents
 
 
@@ -161,6 +167,14 @@ def _triangular_flops(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> 
     return in_avals[0].shape[-1] * out_avals[0].size
 
 
+def _triangular_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    del definition
+    a, b = (atom.aval for atom in eqn.inputs)
+    if not (is_small_batch(a, MOST_TRIANGULAR_ROWS) and b.size):
+        return None
+    return written_out(small_triangular_solve, eqn, build, **eqn.params)
+
+
 triangular_solve_p = matrix_op(
     "triangular_solve",
     (2, 2),
@@ -170,6 +184,7 @@ triangular_solve_p = matrix_op(
     transpose=_triangular_transpose,
     batch=_triangular_batch,
     lower=Library(flops=_triangular_flops),
+    simplify=_triangular_simplify,
 )
 
 

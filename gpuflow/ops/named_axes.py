@@ -1,22 +1,24 @@
 """Named axes of collectives: which are in scope, their sizes, and groups of their indices.
 
 A collective over several names treats them as one axis whose index is row-major: the last name
-varies fastest. Under vmap each name is taken away on its own, so sizes stand in the params.
+varies fastest. Under vmap each name is taken away on its own, so sizes stand in the params. What
+is left when a collective runs must be parts that communicators serve (core/communicator.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base import dtypes
-from gpuflow.base.config import config
+from gpuflow.base.config import config, expand_names
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.effects import AxisUse
+from gpuflow.core.communicator import Across, Communicator, communicator_of
+from gpuflow.core.effects import COMMUNICATION, AxisUse, Effect
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.axes import broadcast_in_dim, move_axis, reshape, squeeze
@@ -29,8 +31,8 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 def as_names(axis_name: Any) -> Names:
-    """One name or a sequence of names, as a tuple."""
-    return tuple(axis_name) if isinstance(axis_name, tuple | list) else (axis_name,)
+    """One name or a sequence of names, as a tuple; an alias becomes the names of its parts."""
+    return expand_names(axis_name if isinstance(axis_name, tuple | list) else (axis_name,))
 
 
 def sizes_of(op: str, names: Names) -> tuple[int, ...]:
@@ -61,22 +63,56 @@ def unbound(op: str, name: Any) -> NameError:
     )
 
 
-def linear_collective(name: str, **fields: Any) -> Primitive:
+def uses_of(names: Names) -> frozenset[Effect]:
+    """The effects of a collective over ``names``.
+
+    What waits for other memories is ordered: in a plan it stands in the order of tracing.
+    """
+    uses = frozenset(AxisUse(name) for name in names)
+    return uses | {COMMUNICATION} if has_neighbors(names) else uses
+
+
+def has_neighbors(names: Names) -> bool:
+    """Whether a part of the axes lies between memories."""
+    return any(isinstance(name, Across) for name in names)
+
+
+def communicator_for(op: str, names: Names, groups: Groups | None = None) -> Communicator:
+    """Who carries out a collective of which vmap has left ``names``.
+
+    Raises:
+        NameError: a name that nobody serves: a single device has nobody to communicate with.
+        CommunicationError: a part of an axis without a communicator.
+    """
+    found = communicator_of(op, names)
+    if found is None:
+        raise unbound(op, next(name for name in names if not isinstance(name, Across)))
+    return found if groups is None else found.split(groups)
+
+
+def linear_collective(name: str, exchange: Callable[..., Any], **fields: Any) -> Primitive:
     """Make and register a collective of one operand that is linear in it.
 
     Its params ``axis_name`` and ``sizes`` hold the names and sizes of its axes.
+
+    Args:
+        name: of the primitive.
+        exchange: ``(communicator, xp, x, **params) -> array`` with the other params; the
+            communicator is that of the group, if there are groups.
+        fields: those of ``Primitive``.
     """
 
-    def impl(xp: Any, x: Any, *, axis_name: Names, **params: Any) -> Any:
-        # A single device has nobody to communicate with.
-        del xp, x, params
-        raise unbound(name, axis_name[0])
+    def impl(
+        xp: Any, x: Any, *, axis_name: Names, sizes: Any, axis_index_groups: Any = None, **rest: Any
+    ) -> Any:
+        del sizes
+        return exchange(communicator_for(name, axis_name, axis_index_groups), xp, x, **rest)
 
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
         return made.bind(primals[0], **params), made.bind(tangents[0], **params)
 
     def effects(params: dict[str, Any]) -> frozenset[Any]:
-        return frozenset(AxisUse(axis) for axis in params["axis_name"])
+        return uses_of(params["axis_name"])
 
     made = define(name, impl=impl, jvp=jvp, effects=effects, **fields)
     return made
@@ -137,19 +173,6 @@ def as_groups(op: str, groups: Any, size: int, even: bool = False) -> Groups | N
     return result
 
 
-def one_name_only(op: str, names: Names, groups: Groups | None) -> None:
-    """Refuse groups over several names, one of which is being mapped.
-
-    Raises:
-        NotImplementedError: there are groups and several names.
-    """
-    if groups is not None and len(names) > 1:
-        raise NotImplementedError(
-            f"[{op}] axis_index_groups under vmap need one axis name; got {names}. "
-            "Fix: map one axis, reshaped from both, under one name."
-        )
-
-
 def group_size(size: int, groups: Groups | None) -> int:
     """How many elements communicate with each other."""
     return size if groups is None else len(groups[0])
@@ -189,6 +212,13 @@ def split_dim(x: Any, dim: int, outer: Sequence[int]) -> Any:
     shape = aval_of(x).shape
     inner = shape[dim] // prod(outer) if prod(outer) else 0
     return reshape(x, (*shape[:dim], *outer, inner, *shape[dim + 1 :]))
+
+
+def parts_in_front(xp: Any, x: Any, dim: int, count: int) -> Any:
+    """A concrete array with dimension ``dim`` in ``count`` parts, whose number is in front."""
+    shape = x.shape
+    split = x.reshape((*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]))
+    return xp.moveaxis(split, dim, 0)
 
 
 def fold_dims(x: Any, dim: int, count: int) -> Any:

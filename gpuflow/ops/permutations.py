@@ -142,6 +142,7 @@ def _same_shape(x: ShapedArray, **params: Any) -> ShapedArray:
 
 ppermute_p = linear_collective(
     "ppermute",
+    lambda communicator, xp, x, *, perm: communicator.permute(x, perm),
     shape=_same_shape,
     transpose=unary_transpose(_permute_transpose),
     batch=_permute_batch,
@@ -210,6 +211,7 @@ def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
 
 pbroadcast_p = linear_collective(
     "pbroadcast",
+    lambda communicator, xp, x, *, source: communicator.broadcast(x, source),
     shape=_same_shape,
     transpose=unary_transpose(_broadcast_transpose),
     batch=_broadcast_batch,

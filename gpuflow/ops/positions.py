@@ -126,31 +126,31 @@ argmax_p = _argument_reduction("argmax", True)
 argmin_p = _argument_reduction("argmin", False)
 
 
-def argmax(x: Any, axis: int, index_dtype: Any) -> Any:
+def argmax(operand: Any, axis: int, index_dtype: Any) -> Any:
     """The position of the first maximum along ``axis``; the first nan, if there is one.
 
     Args:
-        x: array of integers, real floats or bools.
-        axis: a dimension of ``x``, not empty.
+        operand: array of integers, real floats or bools.
+        axis: a dimension of ``operand``, not empty.
         index_dtype: the integer dtype of the result.
 
     Raises:
         ValueError: no such axis, or an empty one.
         TypeError: dtypes that do not fit.
     """
-    return argmax_p.bind(x, axes=(axis,), index_dtype=dtypes.canonicalize(index_dtype))
+    return argmax_p.bind(operand, axes=(axis,), index_dtype=dtypes.canonicalize(index_dtype))
 
 
-def argmin(x: Any, axis: int, index_dtype: Any) -> Any:
+def argmin(operand: Any, axis: int, index_dtype: Any) -> Any:
     """The position of the first minimum along ``axis``; the first nan, if there is one.
 
     Args:
-        x: array of integers, real floats or bools.
-        axis: a dimension of ``x``, not empty.
+        operand: array of integers, real floats or bools.
+        axis: a dimension of ``operand``, not empty.
         index_dtype: the integer dtype of the result.
 
     Raises:
         ValueError: no such axis, or an empty one.
         TypeError: dtypes that do not fit.
     """
-    return argmin_p.bind(x, axes=(axis,), index_dtype=dtypes.canonicalize(index_dtype))
+    return argmin_p.bind(operand, axes=(axis,), index_dtype=dtypes.canonicalize(index_dtype))

@@ -134,6 +134,9 @@ def canonical_precision(precision: Any) -> CanonicalPrecision:
     )
 
 
+config.register_check("default_matmul_precision", canonical_precision)
+
+
 def algorithm_dtypes(
     precision: CanonicalPrecision, lhs: Any, rhs: Any
 ) -> tuple[Any, Any, Any] | None:

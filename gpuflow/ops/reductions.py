@@ -109,34 +109,34 @@ def _chooser_jvp(apply: Callable[..., Any]) -> Callable[..., Any]:
     return jvp
 
 
-def reduce_max(x: Any, axes: Sequence[int]) -> Any:
+def reduce_max(operand: Any, axes: Sequence[int]) -> Any:
     """Maximum over ``axes``; nan wins, -0.0 is below 0.0, bool gives or.
 
     Args:
-        x: array of numbers or bools.
-        axes: dimensions of ``x``; none: ``x`` itself.
+        operand: array of numbers or bools.
+        axes: dimensions of ``operand``; none: ``operand`` itself.
 
     Returns:
         An array without those dimensions. The maximum of nothing is the lowest value.
     """
-    if dtypes.is_bool(aval_of(x).dtype):
-        return reduce_or(x, axes)
-    return bind_reduction(reduce_max_p, x, axes)
+    if dtypes.is_bool(aval_of(operand).dtype):
+        return reduce_or(operand, axes)
+    return bind_reduction(reduce_max_p, operand, axes)
 
 
-def reduce_min(x: Any, axes: Sequence[int]) -> Any:
+def reduce_min(operand: Any, axes: Sequence[int]) -> Any:
     """Minimum over ``axes``; nan wins, -0.0 is below 0.0, bool gives and.
 
     Args:
-        x: array of numbers or bools.
-        axes: dimensions of ``x``; none: ``x`` itself.
+        operand: array of numbers or bools.
+        axes: dimensions of ``operand``; none: ``operand`` itself.
 
     Returns:
         An array without those dimensions. The minimum of nothing is the highest value.
     """
-    if dtypes.is_bool(aval_of(x).dtype):
-        return reduce_and(x, axes)
-    return bind_reduction(reduce_min_p, x, axes)
+    if dtypes.is_bool(aval_of(operand).dtype):
+        return reduce_and(operand, axes)
+    return bind_reduction(reduce_min_p, operand, axes)
 
 
 reduce_max_p = define(
@@ -222,17 +222,17 @@ def _product_rule(x: Any, x_tangent: Any, y: Any, y_tangent: Any) -> tuple[Any, 
     return mul(x, y), add(mul(x_tangent, y), mul(x, y_tangent))
 
 
-def reduce_prod(x: Any, axes: Sequence[int]) -> Any:
+def reduce_prod(operand: Any, axes: Sequence[int]) -> Any:
     """Product over ``axes``.
 
     Args:
-        x: array of numbers. float16 and bfloat16 are multiplied in float32; integers wrap.
-        axes: dimensions of ``x``; none: ``x`` itself.
+        operand: array of numbers. float16 and bfloat16 are multiplied in float32; integers wrap.
+        axes: dimensions of ``operand``; none: ``operand`` itself.
 
     Returns:
         An array without those dimensions. The empty product is 1.
     """
-    return bind_reduction(reduce_prod_p, x, axes)
+    return bind_reduction(reduce_prod_p, operand, axes)
 
 
 reduce_prod_p = define(
@@ -283,16 +283,16 @@ reduce_or_p = _bits_reduction("reduce_or", "bitwise_or", "or", _no_bits)
 reduce_xor_p = _bits_reduction("reduce_xor", "bitwise_xor", "xor", _no_bits)
 
 
-def reduce_and(x: Any, axes: Sequence[int]) -> Any:
+def reduce_and(operand: Any, axes: Sequence[int]) -> Any:
     """And over ``axes``, of the bits of integers or of bools; of nothing: all ones."""
-    return bind_reduction(reduce_and_p, x, axes)
+    return bind_reduction(reduce_and_p, operand, axes)
 
 
-def reduce_or(x: Any, axes: Sequence[int]) -> Any:
+def reduce_or(operand: Any, axes: Sequence[int]) -> Any:
     """Or over ``axes``, of the bits of integers or of bools; of nothing: 0."""
-    return bind_reduction(reduce_or_p, x, axes)
+    return bind_reduction(reduce_or_p, operand, axes)
 
 
-def reduce_xor(x: Any, axes: Sequence[int]) -> Any:
+def reduce_xor(operand: Any, axes: Sequence[int]) -> Any:
     """Exclusive or over ``axes``, of the bits of integers or of bools; of nothing: 0."""
-    return bind_reduction(reduce_xor_p, x, axes)
+    return bind_reduction(reduce_xor_p, operand, axes)

@@ -1,6 +1,6 @@
 """The gamma function and its relatives: lgamma, digamma, polygamma, zeta, igamma, betainc.
 
-lgamma is computed in kernels; the others are calls of SciPy (CuPy) on whole arrays.
+lgamma and digamma are computed in kernels; the others are calls of SciPy (CuPy) on whole arrays.
 """
 
 from __future__ import annotations
@@ -50,8 +50,17 @@ lgamma_p = elementwise(
     tolerance=40,
 )  # fmt: skip
 
+def _digamma_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    """At the two zeros the limits from their sides; the function of KernelIR has nan there."""
+    del in_avals, out_aval, params
+    (x,) = values
+    zero, minus_one = builder.const(x.dtype, 0), builder.const(x.dtype, -1)
+    limit = builder.apply("div", minus_one, x)
+    return builder.select(builder.apply("eq", x, zero), limit, builder.apply("digamma", x))
+
+
 digamma_p = elementwise(
-    "digamma", impl=from_library("digamma"), **_FLOAT, body=None,
+    "digamma", impl=from_library("digamma"), **_FLOAT, body=_digamma_body,
     derivatives=(lambda t, out, x: mul(t, polygamma(_like(1, x), x)),),
     domain=((0.2, 8.0),), reference=_reference("digamma"), tolerance=40,
 )  # fmt: skip

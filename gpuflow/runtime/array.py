@@ -5,6 +5,7 @@ Operators and methods come from one table, ``numpy/methods.py``, through ``wirin
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -13,6 +14,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import DeletedArrayError
 from gpuflow.core.aval import HasAval, ShapedArray, check_fits, register_value_type, storage_dtype
 from gpuflow.core.rules import Zero
+from gpuflow.core.sharding import Index, Sharding, SingleDeviceSharding, replica_ids
 from gpuflow.core.trace import Tracer
 from gpuflow.runtime.device import Device, default_device
 
@@ -21,7 +23,7 @@ class _ArrayClass(type):
     """``isinstance(x, Array)`` holds for tracers too: they stand for arrays."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return type(instance) is cls or isinstance(instance, Tracer)
+        return type(instance) is cls or issubclass(type(instance), (cls, Tracer))
 
 
 class Array(HasAval, metaclass=_ArrayClass):
@@ -71,6 +73,45 @@ class Array(HasAval, metaclass=_ArrayClass):
     def devices(self) -> set[Device]:
         """The devices that hold parts of the array."""
         return {self.device}
+
+    @property
+    def sharding(self) -> Sharding:
+        """Which device has which part: here one has all."""
+        return SingleDeviceSharding(self.device)
+
+    @property
+    def global_shards(self) -> list[Shard]:
+        """The parts of all devices, each a copy."""
+        indices = self.sharding.devices_indices_map(self.aval.shape)
+        numbers = replica_ids(indices)
+        return [
+            Shard(device, index, numbers[device], self._part(device, index))
+            for device, index in indices.items()
+        ]
+
+    @property
+    def addressable_shards(self) -> list[Shard]:
+        """The parts of this process's devices."""
+        return [shard for shard in self.global_shards if shard.device.is_local]
+
+    def addressable_data(self, index: int) -> Array:
+        """The part of this process's device number ``index``."""
+        return self.addressable_shards[index].data
+
+    @property
+    def is_fully_addressable(self) -> bool:
+        """Whether all parts are this process's."""
+        return self.sharding.is_fully_addressable
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether every device has the whole array."""
+        return self.sharding.is_fully_replicated
+
+    def _part(self, device: Device, index: Index) -> Array:
+        part = np.array(self.host()[index], order="C")
+        aval = ShapedArray(part.shape, self.aval.dtype, self.aval.weak_type)
+        return Array(device.driver.from_host(part), aval, device)
 
     def block_until_ready(self) -> Array:
         """Wait until the values are computed, and return the array."""
@@ -196,6 +237,23 @@ class Array(HasAval, metaclass=_ArrayClass):
 
     def __reduce__(self) -> Any:
         return _restore, (self.host(), self.aval)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The part of an array that one device has.
+
+    Attributes:
+        device: the device.
+        index: the slices of the whole array.
+        replica_id: how many devices before it have the same part.
+        data: the part, an Array on the device.
+    """
+
+    device: Device
+    index: Index
+    replica_id: int
+    data: Array
 
 
 def _restore(data: np.ndarray, aval: ShapedArray) -> Array:

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
 from gpuflow.base.config import config
 from gpuflow.runtime.driver import Driver
+
+
+@dataclass
+class _Process:
+    """This process among those that work together.
+
+    Attributes:
+        index, count: its number, and how many there are.
+        devices: for each process, how many devices of a platform it has, by name.
+    """
+
+    index: int = 0
+    count: int = 1
+    devices: tuple[Mapping[str, int], ...] = ({},)
+
+
+process = _Process()
 
 
 @dataclass(frozen=True)
@@ -18,21 +35,34 @@ class Device:
     platform: str
     id: int
     process_index: int = 0
+    # Its number in its process; -1: its id.
+    local_hardware_id: int = field(default=-1, compare=False)
 
     @property
     def device_kind(self) -> str:
         return self.platform
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a device of this process."""
+        return self.process_index == process.index
+
     @cached_property
     def driver(self) -> Driver:
         """What does the device's work."""
-        driver = _platforms[self.platform].driver(self.id)
+        if not self.is_local:
+            raise ValueError(
+                f"[device] only the devices of one's own process do work; got {self} of process "
+                f"{self.process_index} in process {process.index}. Fix: use local_devices()."
+            )
+        number = self.id if self.local_hardware_id < 0 else self.local_hardware_id
+        driver = _platforms[self.platform].driver(number)
         in_use.drivers.add(driver)
         in_use.several = len(in_use.drivers) > 1
         return driver
 
     def __reduce__(self) -> Any:
-        return Device, (self.platform, self.id, self.process_index)
+        return Device, (self.platform, self.id, self.process_index, self.local_hardware_id)
 
     def __repr__(self) -> str:
         kind = "".join(part.capitalize() for part in self.platform.split("_"))
@@ -74,11 +104,13 @@ class Platform:
     Attributes:
         count: the number of devices of this process; raises RuntimeError where there are none.
         driver: of the device with a number.
+        is_default: whether it is the one that is used, unless an earlier one is; it may look.
     """
 
     name: str
     count: Callable[[], int]
     driver: Callable[[int], Driver]
+    is_default: Callable[[], bool] = lambda: False
 
 
 _platforms: dict[str, Platform] = {}
@@ -89,6 +121,14 @@ def register_platform(platform: Platform) -> None:
     _platforms[platform.name] = platform
 
 
+_ALIASES = {"gpu": "cuda"}  # as JAX's users write it
+
+
+@cache
+def _default_platform() -> str:
+    return next(platform.name for platform in _platforms.values() if platform.is_default())
+
+
 @cache
 def devices(platform: str | None = None) -> tuple[Device, ...]:
     """The devices of ``platform``; of the default platform when None.
@@ -96,20 +136,59 @@ def devices(platform: str | None = None) -> tuple[Device, ...]:
     Raises:
         RuntimeError: an unknown or absent platform.
     """
-    name = platform or config.environment.platform or "cpu"
+    name = platform or config.environment.platform or _default_platform()
+    name = _ALIASES.get(name, name)
     if name not in _platforms:
         raise RuntimeError(
             f"[devices] the platform must be one of {tuple(_platforms)}; got {name!r}. "
-            "Fix: set GPUFLOW_PLATFORM=cpu, or leave it unset. (The CUDA driver is not in this "
-            "version: kernels are printed and linked for CUDA, but not launched.)"
+            "Fix: set GPUFLOW_PLATFORM=cpu, or leave it unset."
         )
-    return tuple(Device(name, number) for number in range(_platforms[name].count()))
+    own = _platforms[name].count()
+    if process.count == 1:
+        return tuple(Device(name, number, 0, number) for number in range(own))
+    counts = [there.get(name, own) for there in process.devices]
+    places = [(rank, number) for rank, count in enumerate(counts) for number in range(count)]
+    return tuple(
+        Device(name, number, rank, local) for number, (rank, local) in enumerate(places)
+    )
+
+
+@cache
+def local_devices(platform: str | None = None) -> tuple[Device, ...]:
+    """Those of the devices that are this process's."""
+    return tuple(device for device in devices(platform) if device.is_local)
+
+
+def set_process(index: int, count: int, counts: tuple[Mapping[str, int], ...]) -> None:
+    """Say which of ``count`` processes this is, and how many devices each one has."""
+    process.index, process.count, process.devices = index, count, counts
+    devices.cache_clear()
+    local_devices.cache_clear()
+
+
+def device_counts() -> dict[str, int]:
+    """How many devices of the default platform, and of the CPU, this process has."""
+    names = {"cpu", config.environment.platform or _default_platform()}
+    return {name: _platforms[name].count() for name in sorted(names)}
 
 
 def default_device() -> Device:
     """The device on which new arrays are made."""
     chosen = config.trace_context().default_device
-    return chosen if chosen is not None else devices()[0]
+    if chosen is None:
+        return local_devices()[0]
+    return chosen if type(chosen) is Device else local_devices(chosen)[0]
+
+
+def _check_default(value: Any) -> None:
+    if not isinstance(value, Device) and value not in _platforms:
+        raise ValueError(
+            "[config] default_device must be a Device, None, or the name of a platform, one of "
+            f"{tuple(_platforms)}; got {value!r}. Fix: gpuflow.devices()[0]."
+        )
+
+
+config.register_check("default_device", _check_default)
 
 
 def default_backend() -> str:

@@ -37,12 +37,21 @@ class Driver(Protocol):
     """One device, or several that share all they have.
 
     Attributes:
-        xp: the array module that ops' ``impl`` gets: NumPy, or one like it.
+        xp: the array module that ops' ``impl`` gets: NumPy. Of a driver that compiles every op it
+            has ``copyto`` and ``empty`` only.
         strided: ``(shape, dtype, data, offset, strides)``, in bytes: a view of data's memory.
     """
 
     xp: Any
     strided: Callable[..., Any]
+
+    @property
+    def evaluate(self) -> Callable[..., Any] | None:
+        """``(primitive, avals, params, arrays, device) -> Arrays``: the outputs of one op.
+
+        None: through its ``impl``.
+        """
+        ...
 
     @property
     def target(self) -> Target:

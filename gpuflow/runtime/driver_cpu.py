@@ -25,6 +25,7 @@ class CpuDriver:
 
     xp: Any = np
     strided: Callable[..., Any] = np.ndarray
+    evaluate: Callable[..., Any] | None = None
 
     @property
     def target(self) -> Target:

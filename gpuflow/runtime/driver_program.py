@@ -12,11 +12,12 @@ import numpy as np
 
 from gpuflow.compiler.plan import CallStep, Plan, ProgramStep
 from gpuflow.core.aval import ShapedArray, storage_dtype
-from gpuflow.core.jaxpr import Var
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.driver import Driver
-from gpuflow.runtime.memory import SMALLEST_POOLED, Arena, address, allocate
+from gpuflow.runtime.marks import Marks
+from gpuflow.runtime.memory import SMALLEST_POOLED, Arena, allocate
 from gpuflow.runtime.native_code import Code, Place, callable_program, fixed
+from gpuflow.runtime.native_copies import addresses_in
 from gpuflow.runtime.native_services import NativeServices
 from gpuflow.runtime.native_steps import native_step
 from gpuflow.runtime.program_arrays import NamedArrays
@@ -42,7 +43,11 @@ def build_driver(
     """
     text = DriverText()
     places = _Places(plan, text, driver, memory, services)
+    marks = Marks(plan, text)
     for step in plan.steps:
+        if marks.active:  # each step by itself
+            places.finish_native()
+            marks.begin(step)
         emit = native_step(step, services)
         if emit is not None:
             emit(places.code, places)
@@ -55,6 +60,7 @@ def build_driver(
         else:
             places.call_step(step)
     places.finish_native()
+    marks.end()
     outs = [places.output(out) for out in plan.outputs] if out_avals else []
     results = [places.result(name, aval) for name, aval in zip(outs, out_avals, strict=True)]
     names = {"empty": np.empty, "allocate": allocate, "new": object.__new__, "Array": Array}
@@ -72,6 +78,7 @@ class _Places(NamedArrays):
     ) -> None:  # fmt: skip
         super().__init__(plan, text, driver, memory)
         self.services = services
+        self.addresses = addresses_in(plan, memory)
         self._start_native()
 
     def _start_native(self) -> None:
@@ -79,12 +86,12 @@ class _Places(NamedArrays):
         self.registers: dict[str, int] = {}
         self.comments: list[str] = []
 
-    def allocate(self, name: str, var: Var) -> None:
+    def allocate(self, name: str, aval: ShapedArray) -> None:
         """Print the allocation of an output."""
-        dtype = storage_dtype(var.aval.dtype)
-        count = var.aval.size * dtype.itemsize
+        dtype = storage_dtype(aval.dtype)
+        count = aval.size * dtype.itemsize
         kind = self.text.constant("dtype", dtype)
-        shape = self.text.constant("shape", var.aval.shape)
+        shape = self.text.constant("shape", aval.shape)
         if count < SMALLEST_POOLED:
             self.text.line(f"{name} = empty({shape}, {kind})")
         else:
@@ -95,11 +102,12 @@ class _Places(NamedArrays):
         """The driver of a program inside this one."""
         return build_driver(plan, memory, self.driver, self.services)
 
-    def place(self, var: Var) -> Place:
+    def place(self, buffer: int) -> Place:
         """Where the native program under construction finds a buffer."""
-        if var not in self.inputs and var not in self.owned:
-            return fixed(address(self.memory.memory) + self.plan.offsets[var])
-        return self.registers.setdefault(self.array(var), len(self.registers)), 0
+        at = self.addresses.get(buffer)
+        if at is not None:
+            return fixed(at)
+        return self.registers.setdefault(self.array(buffer), len(self.registers)), 0
 
     def finish_native(self) -> None:
         """Print the call of the native program under construction, and start another."""

@@ -1,16 +1,16 @@
-"""The driver of the simulated GPU: NumPy memory, and an interpreter that runs our kernels' PTX.
+"""The simulated GPU: CUDA's calls on NumPy memory, and an interpreter that runs our kernels' PTX.
 
-It is for tests and debugging where there is no GPU: programs take the very path that they take on
-one, and what a GPU would do silently, such as a load out of bounds, is an error.
+It is for tests and debugging where there is no GPU: the driver, programs and kernels are those of a
+real one, and what a GPU would do silently, such as a load out of bounds, is an error.
 """
 
 from __future__ import annotations
 
 import ctypes
-import threading
 import weakref
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -18,127 +18,187 @@ import numpy as np
 
 from gpuflow.compiler.cuda_cache import DEFAULT_COMPUTE_CAPABILITY, CudaKernel
 from gpuflow.compiler.cuda_schedule import Dim
-from gpuflow.compiler.plan import Plan
-from gpuflow.compiler.target import Target
-from gpuflow.core.aval import ShapedArray, storage_dtype
-from gpuflow.runtime.driver_cpu import is_shared
-from gpuflow.runtime.memory import address
-from gpuflow.runtime.program_gpu import DeviceArena, GpuProgram, GpuTarget
+from gpuflow.runtime.device_array import DeviceArray
+from gpuflow.runtime.gpu_api import Gemm
+from gpuflow.runtime.gpu_driver import GpuDriver
 from gpuflow.runtime.ptx.kernel import PtxModule
 from gpuflow.runtime.ptx.memory import DeviceMemory
 
 PROCESSORS = 2  # few, so that grids stay small
-_TARGET = GpuTarget()
 
 
-class SimDriver:
-    """One simulated GPU."""
+class SimApi:
+    """One simulated GPU, which has done everything when a call returns.
 
-    xp: Any = np
-    strided: Callable[..., Any] = np.ndarray
+    Args:
+        capacity: bytes of its memory; None: as much as can be reserved.
+    """
+
+    name = "the simulated GPU"
     compute_capability: tuple[int, int] = DEFAULT_COMPUTE_CAPABILITY
     processors: int = PROCESSORS
+    xp: Any = np
+    synchronous = True
 
-    def __init__(self) -> None:
-        self.memory = DeviceMemory()
-        self._idle: list[DeviceArena] = []
-        self._scratch = self.empty((0,), np.dtype(np.uint8))
-        self._counters = self.empty((0,), np.dtype(np.uint32))
-        self._kept: list[Any] = []  # programs hold the addresses of what was outgrown
-        self._lock = threading.Lock()
+    def __init__(self, capacity: int | None = None) -> None:
+        self.memory = DeviceMemory(capacity)
+        self.memory_bytes = self.memory.capacity
+        self._streams = 0
 
-    @property
-    def target(self) -> Target:
-        """One launch for each kernel."""
-        return _TARGET
+    def activate(self) -> None:
+        """There is one device."""
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Device memory, given back when no array uses it."""
-        count = max(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, 1)
-        place = self.memory.allocate(count)
-        memory: Any = self.memory.view(place, count)
-        block: Any = (ctypes.c_char * count).from_buffer(memory)
-        weakref.finalize(block, self.memory.free, place)
-        return np.ndarray(shape, dtype, buffer=block)
+    def stream(self) -> int:
+        """A number."""
+        self._streams += 1
+        return self._streams
 
-    def from_host(self, array: np.ndarray) -> np.ndarray:
-        """A copy in device memory."""
-        data = self.empty(array.shape, array.dtype)
-        np.copyto(data, array)
-        return data
+    def pool(self) -> SimPool:
+        """Memory of the device; nothing is kept for reuse, so that use after free is found."""
+        return SimPool(self.memory)
 
-    def to_host(self, data: np.ndarray) -> np.ndarray:
-        """The memory itself: all kernels have run."""
-        return data
+    def pinned(self, count: int) -> np.ndarray:
+        """Any memory of the host."""
+        return np.empty(count, np.uint8)
 
-    def copy(self, data: np.ndarray) -> np.ndarray:
-        """A copy."""
-        return self.from_host(data)
+    def event(self, stream: int) -> Any:
+        """Nothing: all is done."""
+        del stream
 
-    def wait(self, data: np.ndarray) -> None:
-        """Nothing is under way."""
+    def wait_event(self, stream: int, event: Any) -> None:
+        """All is done."""
 
-    def result(
-        self, value: Any, aval: ShapedArray, operands: Sequence[np.ndarray]
-    ) -> np.ndarray:
-        """The value in device memory."""
-        return self.from_host(np.asarray(value, storage_dtype(aval.dtype)))
+    def is_done(self, event: Any) -> bool:
+        """Yes."""
+        return True
 
-    def is_shared(self, arrays: list[np.ndarray], k: int) -> bool:
-        """As on the CPU."""
-        return is_shared(arrays, k)
+    def synchronize_event(self, event: Any) -> None:
+        """All is done."""
 
-    def program(self, plan: Plan, out_avals: Sequence[ShapedArray]) -> GpuProgram:
-        """The plan as launches."""
-        return GpuProgram(plan, out_avals, self)
+    def synchronize(self, stream: int) -> None:
+        """All is done."""
 
-    def address(self, data: np.ndarray) -> int:
-        """The address of the first element."""
-        return address(data)
+    def copy_in(self, target: int, source: int, count: int, stream: int) -> None:
+        """Copy bytes to device memory."""
+        del stream
+        ctypes.memmove(self.memory.view(target, count).ctypes.data, source, count)
 
-    def upload(self, data: np.ndarray, words: array[int]) -> None:
-        """Copy words."""
-        data[:] = words
+    def copy_out(self, target: int, source: int, count: int, stream: int) -> None:
+        """Copy bytes to host memory."""
+        del stream
+        ctypes.memmove(target, self.memory.view(source, count, writes=False).ctypes.data, count)
+
+    def copy_inside(self, target: int, source: int, count: int, stream: int) -> None:
+        """Copy bytes in device memory."""
+        self.copy_in(target, self.memory.view(source, count, False).ctypes.data, count, stream)
+
+    def clear(self, target: int, count: int, stream: int) -> None:
+        """Write zeros."""
+        del stream
+        self.memory.view(target, count)[:] = 0
 
     def load(self, kernel: CudaKernel) -> Any:
         """The kernel's PTX, parsed."""
         return PtxModule(kernel.built.ptx).entry(kernel.built.entry)
 
-    def launch(self, function: Any, grid: Dim, block: Dim, words: array[int]) -> None:
-        """Run the whole grid."""
-        function.launch(grid, block, np.frombuffer(words, np.uint64), self.memory)
+    def bind(
+        self, function: Any, grid: Dim, block: Dim, words: array[int], stream: int
+    ) -> Callable[[], None]:
+        """A launch that runs the whole grid."""
+        del stream
 
-    def scratch(self, count: int) -> int:
-        """One memory for all launches, as they run one after the other."""
-        with self._lock:
-            if self._scratch.nbytes < count:
-                self._kept.append(self._scratch)
-                self._scratch = self.empty((count,), np.dtype(np.uint8))
-            return address(self._scratch)
+        def run() -> None:
+            function.launch(grid, block, np.frombuffer(words, np.uint64), self.memory)
 
-    def counters(self, count: int) -> int:
-        """One memory for all launches, as they leave zeros behind."""
-        with self._lock:
-            if self._counters.size < count:
-                self._kept.append(self._counters)
-                self._counters = self.empty((count,), np.dtype(np.uint32))
-                self._counters[:] = 0
-            return address(self._counters)
+        return run
 
-    def acquire(self) -> DeviceArena:
-        """An arena that no running program uses."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return DeviceArena(self)
+    def record(self, stream: int, work: Callable[[], None]) -> None:
+        """There is nothing to gain."""
+        del stream, work
 
-    def release(self, arena: DeviceArena) -> None:
-        """Give back an arena."""
-        self._idle.append(arena)
+    @contextmanager
+    def library(self, stream: int) -> Iterator[None]:
+        """NumPy needs nothing."""
+        del stream
+        yield
+
+    def view(self, data: DeviceArray) -> np.ndarray:
+        """A NumPy array on device memory."""
+        if data.size == 0:
+            return np.empty(data.shape, data.dtype)
+        low, high = _span(data)
+        memory: Any = self.memory.view(data.address + low, high - low)
+        return np.ndarray(data.shape, data.dtype, memory, -low, data.byte_strides)
+
+    def gemm(self, gemm: Gemm, stream: int) -> Callable[[int, int, int], None]:
+        """A product by NumPy, added in the wider of the result's dtype and float32."""
+        del stream
+        one = _steps(gemm.left_transposed, gemm.left_leading, gemm.left_step)
+        two = _steps(gemm.right_transposed, gemm.right_leading, gemm.right_step)
+        out = (gemm.out_step, gemm.n, 1)
+        wide = np.promote_types(gemm.dtype, np.float32)
+
+        def multiply(left: int, right: int, target: int) -> None:
+            a = self._matrices(left, gemm.dtype, (gemm.count, gemm.m, gemm.k), one)
+            b = self._matrices(right, gemm.dtype, (gemm.count, gemm.k, gemm.n), two)
+            c = self._matrices(target, gemm.out_dtype, (gemm.count, gemm.m, gemm.n), out)
+            with np.errstate(all="ignore"):
+                c[...] = np.matmul(a.astype(wide), b.astype(wide)).astype(gemm.out_dtype)
+
+        return multiply
+
+    def _matrices(
+        self, address: int, dtype: np.dtype, shape: tuple[int, ...], steps: tuple[int, ...]
+    ) -> np.ndarray:
+        strides = tuple(step * dtype.itemsize for step in steps)
+        last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+        memory: Any = self.memory.view(address, last + dtype.itemsize)
+        return np.ndarray(shape, dtype, memory, 0, strides)
+
+    def free_library_memory(self) -> None:
+        """NumPy keeps nothing."""
+
+    def free_bytes(self) -> int:
+        """What is not allocated."""
+        return self.memory.capacity - self.memory.used
+
+
+class SimPool:
+    """Memory by address, given back when nothing refers to it."""
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self._memory = memory
+
+    def malloc(self, count: int) -> Any:
+        """New memory."""
+        return _Piece(self._memory, count)
+
+    def free_all_blocks(self) -> None:
+        """Nothing is kept."""
+
+
+class _Piece:
+    """A piece of device memory."""
+
+    def __init__(self, memory: DeviceMemory, count: int) -> None:
+        self.ptr = memory.allocate(count)
+        weakref.finalize(self, memory.free, self.ptr)
+
+
+def _steps(transposed: bool, leading: int, step: int) -> tuple[int, ...]:
+    """Elements from one matrix, row and column to the next."""
+    return (step, 1, leading) if transposed else (step, leading, 1)
+
+
+def _span(data: DeviceArray) -> tuple[int, int]:
+    """The first byte of an array that is not empty, and the one behind its last."""
+    steps = [(n - 1) * s for n, s in zip(data.shape, data.byte_strides, strict=True)]
+    low, high = sum(min(step, 0) for step in steps), sum(max(step, 0) for step in steps)
+    return low, high + data.dtype.itemsize
 
 
 @cache
-def sim_driver(number: int) -> SimDriver:
+def sim_driver(number: int) -> GpuDriver:
     """The driver of simulated device ``number``."""
     del number
-    return SimDriver()
+    return GpuDriver(SimApi())

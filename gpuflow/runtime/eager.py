@@ -11,10 +11,11 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.config import Settings, config
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Elementwise
+from gpuflow.core.lowering import Elementwise, Layout
 from gpuflow.core.trace import Tracer, check_not_leaked
 from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import Device, check_one_driver, default_device, in_use
+from gpuflow.runtime.sharded import ShardedArray, evaluate_sharded
 
 _MAX_CALLS = 16384
 
@@ -26,10 +27,12 @@ class Call:
     Attributes:
         outs: what the shape rule gave.
         is_plain: one op of NumPy on each element, which runs nobody else's code.
+        is_silent: moves elements only, so that NumPy warns of nothing.
     """
 
     outs: Any
     is_plain: bool
+    is_silent: bool
 
 
 _calls: dict[Any, Call] = {}
@@ -50,6 +53,8 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
         if operands:
             device = operands[-1].device
     except AttributeError:
+        if any(type(value) is ShardedArray for value in operands):
+            return evaluate_sharded(evaluate, primitive, operands, params)
         arrays, avals, device = _converted(primitive, operands)
     device = device or default_device()
     if in_use.several:
@@ -61,6 +66,12 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
     except (KeyError, TypeError):
         call = known_call(primitive, tuple(avals), params)
     outs, driver = call.outs, device.driver
+    if driver.evaluate is not None:
+        made = driver.evaluate(primitive, avals, params, arrays, device)
+        if config.may_check:
+            for array in made:
+                check_finite(primitive.name, array.host(), array.aval, config.trace_context())
+        return made if primitive.multiple_results else made[0]
     xp = driver.xp
     if call.is_plain:
         context = _quiet.pop() if _quiet else _quiet_context()
@@ -68,6 +79,8 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
             results = context.run(primitive.impl, xp, *arrays, **params)
         finally:
             _quiet.append(context)
+    elif call.is_silent:
+        results = primitive.impl(xp, *arrays, **params)
     else:
         with np.errstate(all="ignore"):
             results = primitive.impl(xp, *arrays, **params)
@@ -133,7 +146,8 @@ def known_call(primitive: Any, avals: tuple[ShapedArray, ...], params: dict[str,
 
 def _new_call(primitive: Any, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Call:
     outs = primitive.shape(*avals, **params)
-    return Call(outs, isinstance(primitive.lower, Elementwise))
+    rule = primitive.lower
+    return Call(outs, isinstance(rule, Elementwise), isinstance(rule, Layout))
 
 
 def _refuse_tracers(primitive: Any, operands: tuple[Any, ...]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
+from gpuflow.base.recording import span
 from gpuflow.compiler.explain import explain_plan
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.plan import bytes_of, flops_of
@@ -31,12 +32,14 @@ class Compiled:
     """
 
     def __init__(self, jaxpr: ClosedJaxpr, donated: tuple[int, ...], driver: Driver) -> None:
-        self.plan, values = compile_plan(jaxpr, donated, target=driver.target)
+        with span("builds", "compile a program", equations=len(jaxpr.jaxpr.eqns)):
+            self.plan, values = compile_plan(jaxpr, donated, target=driver.target)
         self.program = driver.program(self.plan, jaxpr.out_avals)
         self.constants = [driver.from_host(as_numpy(value, aval_of(value))) for value in values]
         taken = set(self.plan.in_place.values())
-        self.overwritten = [k for k in donated if self.plan.jaxpr.invars[k] in taken]
-        self.forwarded = [out for out in self.plan.outputs if isinstance(out, int)]
+        self.overwritten = [k for k in donated if k in taken]
+        outputs = [out for out in self.plan.outputs if isinstance(out, int)]
+        self.forwarded = [out for out in outputs if self.plan.is_input(out)]
 
 
 class Executable:
@@ -128,10 +131,10 @@ class Executable:
 
     def cost_analysis(self) -> dict[str, float]:
         """FLOPs and bytes of one call, from the plan."""
-        steps = self.compiled().plan.steps
+        plan = self.compiled().plan
         return {
-            "flops": float(sum(flops_of(step) for step in steps)),
-            "bytes accessed": float(sum(bytes_of(step) for step in steps)),
+            "flops": float(sum(flops_of(step) for step in plan.steps)),
+            "bytes accessed": float(sum(bytes_of(plan, step) for step in plan.steps)),
         }
 
 

@@ -1,40 +1,43 @@
-"""What GPU programs ask of a device: the real one and the simulated one are behind this."""
+"""What programs of GPUs ask of their device; ``gpu_driver.py`` is the only one that has it."""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from gpuflow.compiler.cuda_cache import CudaKernel
 from gpuflow.compiler.cuda_schedule import Dim
+from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.driver import Driver
+from gpuflow.runtime.gpu_api import GpuApi
 
 
 class GpuDevice(Driver, Protocol):
     """A driver that launches kernels, in the order in which they are given to it.
 
     Attributes:
+        api: CuPy and CUDA, or a simulation of them.
         compute_capability: of the device, as (9, 0).
         processors: its number of multiprocessors.
+        compute: the stream that kernels and libraries run on.
+        host_calls: why library calls ran on the host, by the op and its operands' dtypes.
     """
 
+    api: GpuApi
     compute_capability: tuple[int, int]
     processors: int
+    compute: int
+    host_calls: dict[str, str]
 
-    def address(self, data: Any) -> int:
-        """The address of the first element."""
+    def upload(self, data: DeviceArray, words: array[int]) -> None:
+        """Copy 8-byte words, before what is launched later."""
         ...
 
-    def upload(self, data: Any, words: array[int]) -> None:
-        """Copy 8-byte words into int64 data, before what is launched later."""
-        ...
-
-    def load(self, kernel: CudaKernel) -> Any:
-        """The function of a built kernel."""
-        ...
-
-    def launch(self, function: Any, grid: Dim, block: Dim, words: array[int]) -> None:
-        """Run a function; each parameter is in the low bytes of its word."""
+    def prepare(
+        self, kernel: CudaKernel, grid: Dim, block: Dim, words: array[int]
+    ) -> Callable[[], None]:
+        """A launch with the parameters that ``words`` holds when it is called."""
         ...
 
     def scratch(self, count: int) -> int:
@@ -45,8 +48,12 @@ class GpuDevice(Driver, Protocol):
         """The address of ``count`` uint32 that are 0 before and after every launch."""
         ...
 
-    def acquire(self) -> Any:
-        """An arena that no running program uses."""
+    def copy_into(self, target: DeviceArray, source: DeviceArray) -> None:
+        """Copy elements between arrays of one shape and dtype, whatever their strides."""
+        ...
+
+    def acquire(self, program: Any) -> Any:
+        """An arena that no running program uses, for a program that will run."""
         ...
 
     def release(self, arena: Any) -> None:

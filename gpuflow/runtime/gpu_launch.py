@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, partial
 
 import numpy as np
 
 from gpuflow.compiler.cuda_cache import CudaKernel, compile_cuda
 from gpuflow.compiler.cuda_schedule import (
-    Dim,
     full_blocks,
     launch_shape,
     may_launch,
     scratch_bytes,
 )
-from gpuflow.compiler.lower import KernelCall, Word
+from gpuflow.compiler.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.orders import distances_of, sizes_of
+from gpuflow.compiler.plan import KernelStep
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Argument, Kernel, arguments
 from gpuflow.runtime.gpu_device import GpuDevice
@@ -28,76 +26,85 @@ from gpuflow.runtime.kernels import kernel_cache
 Register = int
 # Where a buffer is: in a register of the driver, or at a fixed address; bytes from there.
 Place = tuple[Register | None, int]
-
-
-@dataclass(frozen=True)
-class _Variant:
-    """One build of a kernel with its grid and block."""
-
-    function: Any
-    grid: Dim
-    block: Dim
+Run = Callable[[], None]
 
 
 class Launch:
     """One launch; called with the addresses in the registers that it uses, in their order.
 
     Args:
-        device: that runs it.
-        variant: what to run, unless an address is not aligned.
-        plain: makes the variant for any address.
-        words: the parameters.
+        run: the launch of the variant for aligned addresses.
+        plain: makes the launch of the variant for any address.
+        words: the parameters, or with a table what is in it.
         fixups: words that are an address: place, register and bytes from there.
-        aligned: register, bytes from there, and what the sum must be a multiple of for ``variant``.
-        table: words that are copied to the device's memory before, for segments: fixups are there.
+        aligned: register, bytes from there, and what the sum must be a multiple of for ``run``.
+        upload: copies the words to the device, for segments.
     """
 
     def __init__(
-        self, device: GpuDevice, variant: _Variant, plain: Callable[[], _Variant],
-        words: array[int], fixups: Sequence[tuple[int, int, int]],
-        aligned: Sequence[tuple[int, int, int]] = (), table: _Table | None = None,
+        self, run: Run, plain: Callable[[], Run], words: array[int],
+        fixups: Sequence[tuple[int, int, int]],
+        aligned: Sequence[tuple[int, int, int]] = (), upload: Run | None = None,
     ) -> None:  # fmt: skip
-        self._device, self._variant, self._plain = device, variant, plain
-        self._words, self._fixups, self._aligned, self._table = words, fixups, aligned, table
+        self._run, self._plain = run, plain
+        self._words, self._fixups, self._aligned = words, fixups, aligned
+        self._upload, self._is_uploaded = upload, False
 
     def __call__(self, *addresses: int) -> None:
-        words = self._words if self._table is None else self._table.words
-        for place, register, offset in self._fixups:
-            words[place] = addresses[register] + offset
-        if self._table is not None:
-            self._device.upload(self._table.data, words)
-        variant = self._variant
+        words = self._words
+        if self._upload is not None:
+            self.fill_table(*addresses)
+        else:
+            for place, register, offset in self._fixups:
+                words[place] = addresses[register] + offset
         for register, offset, size in self._aligned:
             if (addresses[register] + offset) % size:
-                variant = self._plain()
-                break
-        self._device.launch(variant.function, variant.grid, variant.block, self._words)
+                self._plain()()
+                return
+        self._run()
 
+    @property
+    def has_table(self) -> bool:
+        """Whether addresses go through a table in device memory."""
+        return self._upload is not None
 
-@dataclass(frozen=True)
-class _Table:
-    """A table of segments and their argument blocks, as docs/kernel_ir.md lays it out."""
-
-    words: array[int]
-    data: Any
+    def fill_table(self, *addresses: int) -> None:
+        """Bring the table in device memory up to date, if an address has changed."""
+        assert self._upload is not None
+        words, changed = self._words, not self._is_uploaded
+        for place, register, offset in self._fixups:
+            value = addresses[register] + offset
+            if words[place] != value:
+                words[place], changed = value, True
+        if changed:
+            self._upload()
+            self._is_uploaded = True
 
 
 class Registers:
     """The registers of one launch: numbers of those of the driver, in order of first use."""
 
-    def __init__(self, place: Callable[[Any], Place]) -> None:
+    def __init__(self, place: Callable[[int], Place]) -> None:
         self._place = place
         self.numbers: dict[Register, int] = {}
 
-    def word(self, word: Word) -> tuple[int | None, int]:
-        """The launch's register and the bytes from there; or None and a number."""
-        if word.buffer is None:
-            return None, word.value
-        register, offset = self._place(word.buffer)
-        if register is None:
-            return None, offset + word.value
-        own = self.numbers.setdefault(register, len(self.numbers))
-        return own, offset + word.value
+    def words(self, call: KernelCall) -> list[tuple[int | None, int]]:
+        """For each word the launch's register and the bytes from there; or None and a number."""
+        found: list[tuple[int | None, int]] = [(None, number) for number in call.words]
+        for k, buffer in enumerate(call.buffers):
+            if buffer == NO_BUFFER:
+                continue
+            register, offset = self._place(buffer)
+            own = None
+            if register is not None:
+                own = self.numbers.setdefault(register, len(self.numbers))
+            found[k] = own, offset + call.words[k]
+        return found
+
+
+def launched_kernel(step: KernelStep, calls: Sequence[KernelCall]) -> tuple[Kernel, bool]:
+    """The kernel of one of a step's launches, and whether its accesses may have 128 bits."""
+    return (step.kernel, False) if len(calls) > 1 else (calls[0].kernel, True)
 
 
 def make_launch(
@@ -107,7 +114,7 @@ def make_launch(
     if len(calls) > 1:
         return _segments(calls, kernel, registers, device)
     (call,) = calls
-    found = [registers.word(word) for word in call.words]
+    found = registers.words(call)
     words = array("q", [0 if register is not None else number for register, number in found])
     fixups = [(k, r, offset) for k, (r, offset) in enumerate(found) if r is not None]
     sizes = sizes_of(call)
@@ -117,23 +124,21 @@ def make_launch(
         aligned = _what_must_be_aligned(call, kernel, made, found, sizes)
         if aligned is None:
             made, aligned = _build(kernel, device, vectorize=False), []
-    variant = _variant(made, device, sizes)
-    if variant.grid[0] == 0:
+    launch = made.source.launch
+    grid, block = launch_shape(launch, sizes, device.processors)
+    if grid[0] == 0:
         return None
     if launch.strategy == "full":
-        words.append(device.scratch(scratch_bytes(launch, variant.grid)))
+        words.append(device.scratch(scratch_bytes(launch, grid)))
         words.append(device.counters(1))
 
     @cache
-    def plain() -> _Variant:
-        return _variant(_build(kernel, device, vectorize=False), device, sizes)
+    def plain() -> Run:
+        other = _build(kernel, device, vectorize=False)
+        shape = launch_shape(other.source.launch, sizes, device.processors)
+        return device.prepare(other, *shape, words)
 
-    return Launch(device, variant, plain, words, fixups, aligned)
-
-
-def _variant(made: CudaKernel, device: GpuDevice, sizes: Mapping[str, int]) -> _Variant:
-    grid, block = launch_shape(made.source.launch, sizes, device.processors)
-    return _Variant(device.load(made), grid, block)
+    return Launch(device.prepare(made, grid, block, words), plain, words, fixups, aligned)
 
 
 def _what_must_be_aligned(
@@ -170,10 +175,10 @@ def _segments(
     if shape[0][0] == 0:
         return None
     head = 2 * len(calls) + 2
-    blocks = [[registers.word(word) for word in call.words] for call in calls]
+    blocks = [registers.words(call) for call in calls]
     count = head + sum(map(len, blocks))
-    data = device.empty((count,), np.dtype(np.int64))
-    address = device.address(data)
+    table = device.empty((count,), np.dtype(np.int64))
+    address = table.address
     words = array("q", [len(calls)])
     start, place = 0, head
     for length, block in zip(lengths, blocks, strict=True):
@@ -189,8 +194,10 @@ def _segments(
     if is_full:
         parameters.append(device.scratch(scratch_bytes(launch, shape[0])))
         parameters.append(device.counters(len(calls)))
-    variant = _Variant(device.load(made), *shape)
-    return Launch(device, variant, lambda: variant, parameters, fixups, (), _Table(words, data))
+    run = device.prepare(made, *shape, parameters)
+    return Launch(
+        run, lambda: run, words, fixups, upload=partial(device.upload, table, words)
+    )
 
 
 def _build(kernel: Kernel, device: GpuDevice, vectorize: bool) -> CudaKernel:

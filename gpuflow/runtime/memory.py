@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from functools import cache
 from typing import Any
@@ -174,21 +175,37 @@ class Arenas:
 
     def __init__(self) -> None:
         self._idle: list[Arena] = []
+        self._all: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._lock = threading.Lock()
 
     def acquire(self) -> Arena:
         """An arena that no running plan uses."""
         try:
             return self._idle.pop()
         except IndexError:
-            return Arena()
+            arena = Arena()
+            self.track(arena)
+            return arena
 
     def release(self, arena: Arena) -> None:
         """Give back an arena."""
         self._idle.append(arena)
 
+    def track(self, arena: Any) -> None:
+        """Have ``renew`` know an arena, of whatever platform, that has a ``generation``."""
+        with self._lock:
+            self._all.add(arena)
+
+    def renew(self) -> None:
+        """Have the drivers of all programs printed again, each when it runs next."""
+        with self._lock:
+            for arena in self._all:
+                arena.generation += 1
+
     def forget(self) -> None:
         """In a forked child: a program may have been running, and workers have to be started."""
         self._idle.clear()
+        self._lock = threading.Lock()
 
 
 arenas = Arenas()

@@ -8,8 +8,9 @@ an offset in bytes, or by an address that no call changes.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from gpuflow.runtime.memory import address, has_known_layout
 
 _END, _SET, _RUN, _SCAN, _WHILE, _BRANCH = range(6)
 _FASTCALL = 0x80  # METH_FASTCALL: (self, arguments, their number)
+_WORD = 8  # bytes
 _HEAVY = 1 << 17  # points between two looks at signals, at least: some milliseconds
 _LIGHT_TURNS = 1024
 
@@ -33,22 +35,46 @@ def fixed(at: int) -> Place:
 class Code:
     """A program under construction.
 
+    Argument blocks lie one after the other in its data. Instructions name them by their places
+    there, which become addresses when the program is finished.
+
     Attributes:
+        words: the instructions.
+        data: the argument blocks.
         points: about how many elements it computes, to judge its time.
     """
 
     def __init__(self) -> None:
         self.words: list[int] = []
+        self.data: list[int] = []
         self.points = 0
         self.kept: list[Any] = []
+        self._named: list[int] = []  # the instructions' words that name a place in the data
+        self._tabled: list[int] = []  # and those of the data
 
-    def set(self, target: int, place: Place) -> None:
-        """Write the address of ``place`` to the word at ``target``."""
-        self.words += [_SET, target, *place]
+    def block(self, words: Iterable[int]) -> int:
+        """Add words to the data; returns the place of the first."""
+        start = len(self.data)
+        self.data += words
+        return start
 
-    def run(self, function: int, words: int, extent: int, chunk: int, points: int) -> None:
+    def fill(self, k: int, place: Place, offset: int = 0) -> None:
+        """Let a word of the data be an address, which an instruction writes if calls change it."""
+        register, start = place
+        if register < 0:
+            self.data[k] = start + offset
+        else:
+            self._named.append(len(self.words) + 1)
+            self.words += (_SET, k, register, start + offset)
+
+    def refer(self, k: int) -> None:
+        """A word of the data, which holds a place in the data, becomes an address as well."""
+        self._tabled.append(k)
+
+    def run(self, function: int, block: int, extent: int, chunk: int, points: int) -> None:
         """Call ``function(words, lo, hi)`` over ``0..extent``, ``chunk`` at a time."""
-        self.words += [_RUN, function, words, extent, chunk]
+        self._named.append(len(self.words) + 2)
+        self.words += (_RUN, function, block, extent, chunk)
         self.points += points
 
     def keep(self, *values: Any) -> None:
@@ -103,7 +129,13 @@ class Code:
         """The address of the finished program, which lives as long as ``owner``."""
         if owner is not self:
             owner.kept.append(self)
-        return address(self.array([*self.words, _END]))
+        data, words = self.array(self.data), [*self.words, _END]
+        start = address(data)
+        for k in self._named:
+            words[k] = words[k] * _WORD + start
+        for k in self._tabled:
+            data[k] = self.data[k] * _WORD + start
+        return address(self.array(words))
 
 
 def _mask(body: Code) -> int:
@@ -195,10 +227,16 @@ def callable_program(
     if not has_known_layout():
         return _plain_call(start, places, runtime), call
     call.definition = _MethodDef(b"program", runtime.addresses["gf_call"], _FASTCALL, None)
+    return _new_function()(ctypes.addressof(call.definition), block, None), call
+
+
+@cache
+def _new_function() -> Any:
+    """What makes a Python function of a method definition and the object that it is bound to."""
     create = ctypes.pythonapi.PyCFunction_NewEx
     create.restype = ctypes.py_object
     create.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-    return create(ctypes.addressof(call.definition), block, None), call
+    return create
 
 
 def _plain_call(start: int, places: np.ndarray, runtime: NativeRuntime) -> Callable[..., None]:
@@ -208,8 +246,8 @@ def _plain_call(start: int, places: np.ndarray, runtime: NativeRuntime) -> Calla
     state = np.zeros(2, np.int64)
 
     def call(*arrays: np.ndarray) -> None:
-        for k, array in enumerate(arrays):
-            places[k] = address(array)
+        for k, data in enumerate(arrays):
+            places[k] = address(data)
         execute(start, address(places), address(state))
 
     return call

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gpuflow.compiler.plan import CallStep
+from gpuflow.compiler.plan import CallStep, nbytes
 from gpuflow.core.views import View
 from gpuflow.runtime.convolutions import (
     LHS_WORD,
@@ -21,7 +21,7 @@ from gpuflow.runtime.convolutions import (
 )
 from gpuflow.runtime.memory import address
 from gpuflow.runtime.native_code import Code, Place
-from gpuflow.runtime.native_copies import Places, copy_view, fill, operand_place, total_bytes
+from gpuflow.runtime.native_copies import Places, copy_view, operand_place
 from gpuflow.runtime.native_services import ConvolutionFunctions, NativeServices
 
 
@@ -29,13 +29,13 @@ def emit_convolution(
     step: CallStep, made: tuple[list[ConvolutionCall], bool], services: NativeServices, code: Code,
     places: Places,
 ) -> None:  # fmt: skip
-    (out,), (calls, has_zeros) = step.eqn.outputs, made
-    functions = services.convolution_functions(out.aval.dtype)
-    target = places.place(out)
+    aval, (calls, has_zeros) = step.eqn.outputs[0].aval, made
+    functions = services.convolution_functions(aval.dtype)
+    target = places.place(step.outputs[0])
     if has_zeros:
-        block, count = code.array([0]), total_bytes(out)
-        fill(block, 0, target, 0, code)
-        code.run(functions.zero, address(block), count, services.chunk(count, count), count)
+        block, count = code.block((0,)), nbytes(aval)
+        code.fill(block, target)
+        code.run(functions.zero, block, count, services.chunk(count, count), count)
     operands = [operand_place(operand, code, places) for operand in step.operands]
 
     def memory(offset: int) -> Place:
@@ -45,7 +45,7 @@ def emit_convolution(
         return register, start + offset
 
     for call in calls:
-        _convolution_call(call, operands, target, memory, out.aval.dtype, functions, services, code)
+        _convolution_call(call, operands, target, memory, aval.dtype, functions, services, code)
 
 
 def _convolution_call(
@@ -53,11 +53,11 @@ def _convolution_call(
     memory: Callable[[int], Place], dtype: np.dtype, functions: ConvolutionFunctions,
     services: NativeServices, code: Code,
 ) -> None:  # fmt: skip
-    block = code.array(call.words)
-    block[0] = functions.gemm
-    block[SLOT_WORDS[0] : SLOT_WORDS[-1] + 1] = services.slots(SLOT_BYTES)
-    block[TABLE_WORD] = address(code.array(call.table))
-    block[STEP_TABLE_WORD] = address(code.array(call.step_table))
+    words = list(call.words)
+    words[0] = functions.gemm
+    words[SLOT_WORDS[0] : SLOT_WORDS[-1] + 1] = services.slots(SLOT_BYTES)
+    words[TABLE_WORD] = address(code.array(call.table))
+    words[STEP_TABLE_WORD] = address(code.array(call.step_table))
     left, right = operands
     offsets, _ = workspace_places(call, dtype.itemsize)
     if call.copied_lhs is not None:
@@ -65,15 +65,16 @@ def _convolution_call(
     if call.copied is not None:
         right = _copied(call.copied, right, memory(offsets[1]), dtype, services, code)
     sums = memory(offsets[2]) if call.partial else target
+    block = code.block(words)
     for k, place in ((LHS_WORD, left), (RHS_WORD, right), (OUT_WORD, sums)):
-        fill(block, k, place, call.words[k], code)
-    code.run(functions.convolution, address(block), call.extent, call.chunk, call.points)
+        code.fill(block + k, place, call.words[k])
+    code.run(functions.convolution, block, call.extent, call.chunk, call.points)
     if call.partial:
-        block = code.array([0, 0, *call.summed])
-        fill(block, 0, target, call.offset, code)
-        fill(block, 1, sums, 0, code)
+        block = code.block([0, 0, *call.summed])
+        code.fill(block, target, call.offset)
+        code.fill(block + 1, sums)
         chunk = services.chunk(call.rows, call.partial)
-        code.run(functions.sum_parts, address(block), call.rows, chunk, call.partial)
+        code.run(functions.sum_parts, block, call.rows, chunk, call.partial)
 
 
 def _copied(

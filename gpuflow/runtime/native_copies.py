@@ -6,16 +6,16 @@ an instruction of the program writes before it is needed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Protocol
 
 import numpy as np
 
-from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.orders import transposing_copy
 from gpuflow.compiler.plan import Operand, Plan
 from gpuflow.core.aval import storage_dtype
-from gpuflow.core.jaxpr import Var
 from gpuflow.core.views import View
 from gpuflow.runtime.memory import Arena, address
 from gpuflow.runtime.native_code import Code, Place, fixed
@@ -28,30 +28,34 @@ class Places(Protocol):
     memory: Arena
     plan: Plan
 
-    def place(self, var: Var) -> Place:
+    @property
+    def addresses(self) -> Mapping[int, int]:
+        """Those of temporaries."""
+        ...
+
+    def place(self, buffer: int) -> Place:
         """The place of a buffer."""
         ...
 
 
-def fill(block: np.ndarray, k: int, place: Place, offset: int, code: Code) -> None:
-    register, base = place
-    if register < 0:
-        block[k] = base + offset
-    else:
-        code.set(address(block) + 8 * k, (register, base + offset))
+def addresses_in(plan: Plan, memory: Arena) -> dict[int, int]:
+    """The addresses of a plan's temporaries."""
+    start = address(memory.memory)
+    return {buffer: start + offset for buffer, offset in plan.offsets.items()}
 
 
 def operand_place(operand: Operand, code: Code, places: Places) -> Place:
     """Where the elements of a row-major operand start."""
-    if operand.buffer is None:
+    if operand.buffer == NO_BUFFER:
         value = np.asarray(operand.value, storage_dtype(operand.aval.dtype))
         made = np.array(np.broadcast_to(value, operand.aval.shape), order="C")
         code.keep(made)
         return fixed(address(made))
-    assert operand.view is not None
-    register, offset = places.place(operand.buffer)
-    itemsize = storage_dtype(operand.aval.dtype).itemsize
-    return register, offset + operand.view.offset * itemsize
+    place = places.place(operand.buffer)
+    if operand.view is None:
+        return place
+    register, offset = place
+    return register, offset + operand.view.offset * storage_dtype(operand.aval.dtype).itemsize
 
 
 def copy_view(
@@ -71,23 +75,22 @@ def copy_view(
         rest = [len(outer), row, stride * itemsize]
         rest += [word for n, step_ in outer for word in (n, step_ * itemsize)]
         name, extent = f"gf_strided_{itemsize}", size // row
-    block = code.array([0, 0, *rest])
-    for k, place in enumerate((target, source)):
-        fill(block, k, place, 0, code)
-    chunk = services.chunk(extent, size)
-    code.run(services.function(name), address(block), extent, chunk, size)
+    block = code.block([0, 0, *rest])
+    code.fill(block, target)
+    code.fill(block + 1, source)
+    code.run(services.function(name), block, extent, services.chunk(extent, size), size)
 
 
 def _copy_tiles(
     call: KernelCall, source: Place, target: Place, services: NativeServices, code: Code
 ) -> None:
-    block = code.array([word.value for word in call.words])
-    for k, place in enumerate((source, target)):
-        fill(block, k, place, 0, code)
+    block = code.block(call.words)
+    code.fill(block, source)
+    code.fill(block + 1, target)
     loaded = services.load(call.kernel)
     code.keep(loaded)
     chunk = services.chunk(call.extent, call.points)
-    code.run(loaded.address, address(block), call.extent, chunk, call.points)
+    code.run(loaded.address, block, call.extent, chunk, call.points)
 
 
 def _moving_axes(view: View) -> list[tuple[int, int]]:
@@ -106,16 +109,12 @@ def _moving_axes(view: View) -> list[tuple[int, int]]:
 
 
 def copy_bytes(
-    source: Place, target: Place, var: Var, services: NativeServices, code: Code
+    source: Place, target: Place, count: int, services: NativeServices, code: Code
 ) -> None:
+    """Copy so many bytes, unless both places are one."""
     if source == target:
         return
-    block = code.array([0, 0])
-    for k, place in enumerate((target, source)):
-        fill(block, k, place, 0, code)
-    count = total_bytes(var)
-    code.run(services.function("gf_copy"), address(block), count, count, count)
-
-
-def total_bytes(var: Var) -> int:
-    return var.aval.size * storage_dtype(var.aval.dtype).itemsize
+    block = code.block((0, 0))
+    code.fill(block, target)
+    code.fill(block + 1, source)
+    code.run(services.function("gf_copy"), block, count, count, count)

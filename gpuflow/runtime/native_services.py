@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,10 +10,10 @@ import numpy as np
 
 from gpuflow.base.config import config
 from gpuflow.base.lazy import LazyModule
-from gpuflow.compiler.cpu import compile_cpu, is_loaded
+from gpuflow.compiler.cpu import compile_cpu, load_stored
 from gpuflow.compiler.cpu_build import LoadedKernel
 from gpuflow.compiler.cpu_native import NativeRuntime, load_native, module_with
-from gpuflow.compiler.launches import launches
+from gpuflow.compiler.launches import is_plain, launches
 from gpuflow.compiler.lower import KernelCall
 from gpuflow.compiler.plan import CallStep
 from gpuflow.compiler.target import Allocate
@@ -62,8 +61,8 @@ class NativeServices:
 
     def prepare(self, kernels: Sequence[Kernel]) -> None:
         """Load several kernels; those that are new are built on all cores at once."""
-        cache = kernel_cache()
-        kernels = [kernel for kernel in kernels if not is_loaded(kernel, cache)]
+        cache, check = kernel_cache(), config.environment.check
+        kernels = [kernel for kernel in kernels if not load_stored(kernel, cache, check)]
         threads = min(len(kernels), config.environment.num_threads)
         if threads < 2:
             return
@@ -100,6 +99,10 @@ class NativeServices:
         """The calls that do the work of a kernel call; see ``compiler.launches``."""
         return launches(call, allocate)
 
+    def is_plain(self, kernel: Kernel) -> bool:
+        """Whether every call of a kernel is its own launch."""
+        return is_plain(kernel)
+
     def workspace_bytes(self, step: CallStep) -> int:
         """Memory that a library call needs besides its operands and outputs: a convolution's."""
         made = self.convolution_of(step)
@@ -118,24 +121,20 @@ class NativeServices:
         record = rule.convolution(avals, [out], step.eqn.params)
         if record is None:
             return None
-        left, right = (
-            replace(operand.lies, offset=0) for operand in step.operands
-        )
+        left, right = (operand.lies._replace(offset=0) for operand in step.operands)
         return self.convolution(record, left, right, out.shape, out.dtype)
 
     def product(
         self, product: Product, left: View, right: View, dtype: np.dtype
     ) -> ProductCall | None:
         """How to call GEMM for a product of views, or None where it cannot read them."""
-        if dtype.name not in BLAS_LETTERS or private_blas() is None:
+        if _letter(dtype) is None or private_blas() is None:
             return None
         return product_call(product, left, right, dtype, pool().threads)
 
     def product_functions(self, dtype: np.dtype) -> tuple[int, int]:
         """The addresses of the product of stacks of matrices and of the GEMM that it calls."""
-        blas = private_blas()
-        assert blas is not None  # product() says so first
-        return self.function(f"gf_product_{BLAS_LETTERS[dtype.name]}"), blas.gemm[dtype.name]
+        return _product_functions(dtype)
 
     def convolution(
         self, convolution: Convolution, left: View, right: View, out: Dims, dtype: np.dtype
@@ -159,6 +158,19 @@ class NativeServices:
 
 # The plan asks for the memory, the driver for the words.
 _convolution_call = lru_cache(256)(convolution_call)
+
+
+@cache
+def _letter(dtype: np.dtype) -> str | None:
+    """BLAS's letter for a dtype, if it has one."""
+    return BLAS_LETTERS.get(dtype.name)
+
+
+@cache
+def _product_functions(dtype: np.dtype) -> tuple[int, int]:
+    blas = private_blas()
+    assert blas is not None  # product() says so first
+    return _native_function(f"gf_product_{_letter(dtype)}"), blas.gemm[dtype.name]
 
 
 @cache

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.plan import (
     CallStep,
     CopyStep,
@@ -23,26 +23,25 @@ from gpuflow.compiler.plan import (
     Step,
     carried_places,
     kept_carries,
+    nbytes,
 )
 from gpuflow.core.aval import aval_of, storage_dtype
-from gpuflow.core.jaxpr import Var
 from gpuflow.core.lowering import Branch, Library, ScanForm, WhileForm
-from gpuflow.core.views import contiguous as whole_view
-from gpuflow.kir.nodes import Kernel, Role
+from gpuflow.kir.nodes import Kernel, Role, remembered
 from gpuflow.runtime.array import as_numpy
 from gpuflow.runtime.memory import Arena, address
 from gpuflow.runtime.native_code import Code, Copy, Place, Program, Turns, always, fixed
 from gpuflow.runtime.native_convolutions import emit_convolution
 from gpuflow.runtime.native_copies import (
     Places,
+    addresses_in,
     copy_bytes,
     copy_view,
-    fill,
     operand_place,
-    total_bytes,
 )
 from gpuflow.runtime.native_services import NativeServices
 from gpuflow.runtime.products import A_WORD, B_WORD, C_WORD, ProductCall
+from gpuflow.runtime.program_arrays import operand_places
 
 VECTOR_POINTS = 64  # as many as a vector loop takes at a time; chunks are multiples of it
 
@@ -54,15 +53,13 @@ class InnerPlaces:
 
     def __init__(self, plan: Plan, memory: Arena) -> None:
         self.plan, self.memory = plan, memory
-        self.registers = {var: k for k, var in enumerate((*plan.jaxpr.invars, *plan.given))}
-        for out, var in plan.in_place.items():
-            self.registers[out] = self.registers[var]
+        self.registers = operand_places(plan)
+        self.addresses = addresses_in(plan, memory)
 
-    def place(self, var: Var) -> Place:
+    def place(self, buffer: int) -> Place:
         """The place of a buffer."""
-        if var in self.registers:
-            return self.registers[var], 0
-        return fixed(address(self.memory.memory) + self.plan.offsets[var])
+        at = self.addresses.get(buffer)
+        return (self.registers[buffer], 0) if at is None else fixed(at)
 
 
 def native_step(step: Step, services: NativeServices) -> Emit | None:
@@ -78,7 +75,7 @@ def native_step(step: Step, services: NativeServices) -> Emit | None:
 
 def _kernel(step: KernelStep, services: NativeServices, code: Code, places: Places) -> None:
     # Reductions store their initial values even where there is nothing to reduce.
-    if step.kernel.kind == "map" and all(call.points == 0 for call in step.calls):
+    if step.kernel.kind == "map" and not any([call.points for call in step.calls]):
         return
     for calls in step.launches:
         _launch(calls, services, code, places)
@@ -91,15 +88,19 @@ def _launch(
     kernel = calls[0].kernel
     loaded = services.load(kernel)
     code.keep(loaded)
-    blocks = [_argument_block(call, code, places) for call in calls]
-    points = sum(call.points for call in calls)
     if len(calls) > 1:
+        blocks = [_argument_block(call, code, places) for call in calls]
         _launch_segments(kernel, loaded.address, calls, blocks, services, code)
         return
-    extent = calls[0].extent
-    in_order = any(axis.role is Role.SERIAL for axis in kernel.axes)
-    chunk = max(extent, 1) if in_order else services.chunk(extent, points)
-    code.run(loaded.address, blocks[0], extent, chunk, points)
+    (call,) = calls
+    in_order = remembered(kernel, "in order", lambda: _is_in_order(kernel))
+    chunk = max(call.extent, 1) if in_order else services.chunk(call.extent, call.points)
+    block = _argument_block(call, code, places)
+    code.run(loaded.address, block, call.extent, chunk, call.points)
+
+
+def _is_in_order(kernel: Kernel) -> bool:
+    return any(axis.role is Role.SERIAL for axis in kernel.axes)
 
 
 def _launch_segments(
@@ -116,20 +117,26 @@ def _launch_segments(
         if kernel.kind == "map":
             # Chunks begin at whole vectors of a segment, as in a launch of its own.
             start = -(-start // VECTOR_POINTS) * VECTOR_POINTS
-    words = address(code.array(table))
+    first = code.block(table)
+    for k in range(len(calls)):
+        code.refer(first + 4 + 3 * k)
     points = sum(call.points for call in calls)
-    code.run(services.function("gf_segments"), words, start, services.chunk(start, points), points)
+    code.run(services.function("gf_segments"), first, start, services.chunk(start, points), points)
 
 
 def _argument_block(call: KernelCall, code: Code, places: Places) -> int:
-    """The address of a call's block; instructions fill in what each call of the plan changes."""
-    block = code.array([0] * max(len(call.words), 1))
-    for k, word in enumerate(call.words):
-        if word.buffer is None:
-            block[k] = word.value
+    """The place of a call's block; instructions fill in what each call of the plan changes."""
+    block = code.block(call.words)
+    addresses, data = places.addresses, code.data
+    for k, buffer in enumerate(call.buffers, block):
+        if buffer == NO_BUFFER:
+            continue
+        at = addresses.get(buffer)
+        if at is None:
+            code.fill(k, places.place(buffer), data[k])
         else:
-            fill(block, k, places.place(word.buffer), word.value, code)
-    return address(block)
+            data[k] += at
+    return block
 
 
 def _copy(step: CopyStep, services: NativeServices, code: Code, places: Places) -> None:
@@ -137,8 +144,8 @@ def _copy(step: CopyStep, services: NativeServices, code: Code, places: Places) 
     if aval.size == 0:
         return
     source, target = operand_place(step.source, code, places), places.place(step.target)
-    view = step.source.view or whole_view(aval.shape)
-    copy_view(view, storage_dtype(aval.dtype).itemsize, source, target, services, code)
+    itemsize = storage_dtype(aval.dtype).itemsize
+    copy_view(step.source.lies, itemsize, source, target, services, code)
 
 
 # --- products --------------------------------------------------------------------------------
@@ -157,22 +164,21 @@ def _call_step(step: CallStep, services: NativeServices) -> Emit | None:
     record = rule.product(avals, [var.aval for var in step.eqn.outputs], step.eqn.params)
     if record is None:
         return None
-    left, right = (operand.lies for operand in step.operands)
-    call = services.product(record, left, right, step.eqn.outputs[0].aval.dtype)
+    left, right = step.operands
+    call = services.product(record, left.lies, right.lies, step.eqn.outputs[0].aval.dtype)
     return None if call is None else partial(_product, step, call, services)
 
 
 def _product(
     step: CallStep, call: ProductCall, services: NativeServices, code: Code, places: Places
 ) -> None:
-    block = code.array(call.words)
-    dtype = step.eqn.outputs[0].aval.dtype
-    function, block[0] = services.product_functions(dtype)
-    left, right = (operand_place(operand, code, places) for operand in step.operands)
-    out = places.place(step.eqn.outputs[0])
-    for k, place in ((A_WORD, left), (B_WORD, right), (C_WORD, out)):
-        fill(block, k, place, 0, code)
-    code.run(function, address(block), call.extent, call.chunk, call.points)
+    function, gemm = services.product_functions(step.eqn.outputs[0].aval.dtype)
+    block = code.block(call.words)
+    code.data[block] = gemm
+    for k, operand in zip((A_WORD, B_WORD), step.operands, strict=True):
+        code.fill(block + k, operand_place(operand, code, places))
+    code.fill(block + C_WORD, places.place(step.outputs[0]))
+    code.run(function, block, call.extent, call.chunk, call.points)
 
 
 # --- loops and branches ----------------------------------------------------------------------
@@ -199,7 +205,7 @@ def _program(
     ]
     values = [_values(inner, code) for inner in step.programs]
     operands = [operand_place(operand, code, places) for operand in step.operands]
-    outs = [places.place(var) for var in step.eqn.outputs]
+    outs = [places.place(buffer) for buffer in step.outputs]
     rule = step.eqn.primitive.lower
     if isinstance(rule, Branch):
         registers = [(*operands[1:], *own, *outs) for own in values]
@@ -215,9 +221,10 @@ def _program(
     kept = kept_carries(step.eqn, step.programs)
     for k, (keeps, out, var) in enumerate(zip(kept, outs, step.eqn.outputs, strict=False), first):
         if keeps:
-            copy_bytes(operands[k], out, var, services, code)
+            copy_bytes(operands[k], out, nbytes(var.aval), services, code)
             operands[k] = out
-        carries.append(_Carry(operands[k], out, out if keeps else next(free), var, keeps))
+        spare_place = out if keeps else next(free)
+        carries.append(_Carry(operands[k], out, spare_place, nbytes(var.aval), keeps))
     if isinstance(form, ScanForm):
         _scan(form, step, services, programs[0], operands, values[0], outs, carries, code)
     else:
@@ -226,12 +233,15 @@ def _program(
 
 @dataclass(frozen=True)
 class _Carry:
-    """Where a carry starts, where it ends, and the second array; the same one where it is kept."""
+    """Where a carry starts, where it ends, and the second array; the same one where it is kept.
+
+    ``count`` is how many bytes it has.
+    """
 
     start: Place
     out: Place
     spare: Place
-    var: Var
+    count: int
     keeps: bool
 
 
@@ -261,7 +271,7 @@ def _scan(
 ) -> None:  # fmt: skip
     if form.length == 0:
         for carry in carries:
-            copy_bytes(carry.start, carry.out, carry.var, services, code)
+            copy_bytes(carry.start, carry.out, carry.count, services, code)
         return
     split = form.num_consts + form.num_carry
     # The last iteration writes into the outputs.
@@ -303,7 +313,7 @@ def _while(
     table += [always(place) for place in values[1]]
     table += [Turns(c.out, c.spare, c.out) for c in moving]
     table.append(always(flag))
-    copies = [Copy(c.out, c.start, c.spare, total_bytes(c.var)) for c in moving]
+    copies = [Copy(c.out, c.start, c.spare, c.count) for c in moving]
     code.while_loop(check, body, table, flag, copies)
 
 

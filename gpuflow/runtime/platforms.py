@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from typing import TYPE_CHECKING
 
 from gpuflow.base.config import config
@@ -11,9 +13,14 @@ from gpuflow.runtime.driver import Driver
 from gpuflow.runtime.driver_cpu import cpu_driver
 
 if TYPE_CHECKING:
-    from gpuflow.runtime import driver_sim
+    from gpuflow.runtime import driver_cuda, driver_sim
 else:
+    driver_cuda = LazyModule("gpuflow.runtime.driver_cuda")
     driver_sim = LazyModule("gpuflow.runtime.driver_sim")
+
+
+# Where Linux shows that there is a GPU of NVIDIA.
+GPU_SIGNS = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version")
 
 
 def _cpu(number: int) -> Driver:
@@ -25,7 +32,41 @@ def _cuda_sim(number: int) -> Driver:
     return driver_sim.sim_driver(number)
 
 
+def _cuda_count() -> int:
+    return driver_cuda.device_count()
+
+
+def _cuda(number: int) -> Driver:
+    return driver_cuda.cuda_driver(number)
+
+
+def seems_to_have_gpu() -> bool:
+    """Whether there is a reason to believe that this machine has a GPU; imports nothing."""
+    return any(os.path.exists(sign) for sign in GPU_SIGNS)
+
+
+def _has_cuda() -> bool:
+    """Whether programs run on a GPU unless the user says otherwise.
+
+    Warns where there seems to be a GPU that cannot be used. Without one, it looks at files only.
+    """
+    if not seems_to_have_gpu():
+        return False
+    try:
+        return driver_cuda.device_count() > 0
+    except driver_cuda.NoGpuError:
+        return False
+    except RuntimeError as error:
+        warnings.warn(
+            f"gpuflow uses the CPU, though this machine seems to have a GPU: {error} "
+            "(GPUFLOW_PLATFORM=cpu turns this warning off.)",
+            stacklevel=2,
+        )
+        return False
+
+
 def register_platforms() -> None:
-    """Make the devices of all platforms known."""
-    register_platform(Platform("cpu", lambda: config.environment.cpu_devices, _cpu))
+    """Make the devices of all platforms known; the first that is wanted is the default."""
+    register_platform(Platform("cuda", _cuda_count, _cuda, _has_cuda))
+    register_platform(Platform("cpu", lambda: config.environment.cpu_devices, _cpu, lambda: True))
     register_platform(Platform("cuda_sim", lambda: 1, _cuda_sim))

@@ -6,8 +6,8 @@ product of the stack. Operands are views: transposition is a flag, and batch dim
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,15 +17,14 @@ from gpuflow.core.views import View
 Dims = tuple[int, ...]
 Axis = tuple[int, int]  # size and stride, in elements
 
-_PLAIN, _TRANSPOSED = 111, 112  # CBLAS's numbers
+PLAIN, TRANSPOSED = 111, 112  # CBLAS's numbers
 # A block shorter than this is called for less than the pool costs.
 _SMALLEST_FLOPS = 1 << 21
 _BLOCK_MULTIPLE = 16  # rows or columns: OpenBLAS's kernels compute so many at a time
 A_WORD, B_WORD, C_WORD = 6, 8, 10  # where the addresses stand among the words
 
 
-@dataclass(frozen=True)
-class ProductCall:
+class ProductCall(NamedTuple):
     """The argument block of a product, and how many indices there are and go together.
 
     Attributes:
@@ -40,15 +39,19 @@ class ProductCall:
     points: int
 
 
-def _collapsed(view: View, dims: Dims, levels: int) -> list[Axis] | None:
+def collapsed_axes(view: View, dims: Dims, levels: int) -> list[Axis] | None:
     """Dimensions as at most ``levels`` axes, outermost first; None where there are more."""
+    shape, strides, _, broadcast = view
+    if len(dims) == 1 and shape[dims[0]] != 1:
+        d = dims[0]
+        return [(shape[d], 0 if broadcast and broadcast[d] else strides[d])]
     axes: list[Axis] = []
     for d in dims:
-        size, stride = view.shape[d], view.strides[d]
-        if view.broadcast and view.broadcast[d]:
-            stride = 0
+        size, stride = shape[d], strides[d]
         if size == 1:
             continue
+        if broadcast and broadcast[d]:
+            stride = 0
         if axes and axes[-1][1] == size * stride:
             axes[-1] = (axes[-1][0] * size, stride)
         else:
@@ -56,9 +59,11 @@ def _collapsed(view: View, dims: Dims, levels: int) -> list[Axis] | None:
     return axes if len(axes) <= levels else None
 
 
-def _batch(left: View, right: View, product: Product) -> list[tuple[int, int, int]] | None:
+def batch_axes(left: View, right: View, product: Product) -> list[tuple[int, int, int]] | None:
     """At most two batch axes as (size, left stride, right stride), outermost first."""
     axes: list[tuple[int, int, int]] = []
+    if not product.left[0]:
+        return axes
     for a, b in zip(product.left[0], product.right[0], strict=True):
         size = left.shape[a]
         if size == 1:
@@ -75,7 +80,7 @@ def _batch(left: View, right: View, product: Product) -> list[tuple[int, int, in
     return axes if len(axes) <= 2 else None
 
 
-def _leading(rows: list[Axis], columns: list[Axis]) -> tuple[int, int] | None:
+def leading_dimension(rows: list[Axis], columns: list[Axis]) -> tuple[int, int] | None:
     """CBLAS's flag and leading dimension of a row-major matrix; None where it has no unit stride.
 
     Strides of single rows and columns do not matter.
@@ -83,9 +88,9 @@ def _leading(rows: list[Axis], columns: list[Axis]) -> tuple[int, int] | None:
     row_size, row_stride = rows[0] if rows else (1, 0)
     size, stride = columns[0] if columns else (1, 0)
     if (size == 1 or stride == 1) and (row_size == 1 or row_stride >= size):
-        return _PLAIN, max(row_stride if row_size > 1 else size, 1)
+        return PLAIN, max(row_stride if row_size > 1 else size, 1)
     if (row_size == 1 or row_stride == 1) and (size == 1 or stride >= row_size):
-        return _TRANSPOSED, max(stride if size > 1 else row_size, 1)
+        return TRANSPOSED, max(stride if size > 1 else row_size, 1)
     return None
 
 
@@ -103,15 +108,14 @@ def product_call(
     Returns:
         The call, or None where BLAS cannot read the operands in place, or there is nothing to do.
     """
-    sides = ((left, product.left), (right, product.right))
-    matrices = [[_collapsed(view, dims, 1) for dims in own[1:]] for view, own in sides]
-    batch = _batch(left, right, product)
-    (rows, depth), (depth_too, columns) = matrices
+    rows, depth = (collapsed_axes(left, dims, 1) for dims in product.left[1:])
+    depth_too, columns = (collapsed_axes(right, dims, 1) for dims in product.right[1:])
+    batch = batch_axes(left, right, product)
     if batch is None or rows is None or depth is None or depth_too is None or columns is None:
         return None
-    of_left, of_right = _leading(rows, depth), _leading(depth_too, columns)
-    m, n, k = (prod(size for size, _ in axes) for axes in (rows, columns, depth))
-    count = prod(size for size, _, _ in batch)
+    of_left, of_right = leading_dimension(rows, depth), leading_dimension(depth_too, columns)
+    m, n, k = (axes[0][0] if axes else 1 for axes in (rows, columns, depth))
+    count = prod([size for size, _, _ in batch])
     if of_left is None or of_right is None or 0 in (m, n, k, count):
         return None
     (flag_a, leading_a), (flag_b, leading_b) = of_left, of_right
@@ -125,8 +129,8 @@ def product_call(
         outer[1] * itemsize, inner[1] * itemsize,
         outer[2] * itemsize, inner[2] * itemsize,
         inner[0] * m * n * itemsize, m * n * itemsize,
-        (leading_a if flag_a == _PLAIN else 1) * itemsize,
-        (1 if flag_b == _PLAIN else leading_b) * itemsize,
+        (leading_a if flag_a == PLAIN else 1) * itemsize,
+        (1 if flag_b == PLAIN else leading_b) * itemsize,
         (1 if columns_split else n) * itemsize,
     )  # fmt: skip
     extent, flops = count * blocks, 2 * m * n * k * count

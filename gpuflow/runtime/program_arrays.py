@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from gpuflow.compiler.lower import NO_BUFFER
 from gpuflow.compiler.plan import (
     CallStep,
     Operand,
@@ -17,7 +18,7 @@ from gpuflow.compiler.plan import (
     kept_carries,
 )
 from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
-from gpuflow.core.jaxpr import Literal, Var
+from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import Library
 from gpuflow.runtime.array import as_numpy
 from gpuflow.runtime.driver import Driver
@@ -37,6 +38,15 @@ class Memory(Protocol):
         ...
 
 
+def operand_places(plan: Plan) -> dict[int, int]:
+    """The buffers that lie in arrays that a call brings: inputs, and behind them given outputs."""
+    inputs = len(plan.jaxpr.invars)
+    places = {k: k for k in range(inputs)}
+    places.update(plan.in_place)
+    places.update({out: k for k, out in enumerate(plan.given, inputs)})
+    return places
+
+
 class NamedArrays:
     """Names of a plan's arrays in the text of its driver.
 
@@ -47,29 +57,27 @@ class NamedArrays:
 
     def __init__(self, plan: Plan, text: DriverText, driver: Driver, memory: Memory) -> None:
         self.plan, self.text, self.driver, self.memory = plan, text, driver, memory
-        self.inputs = {var: k for k, var in enumerate(plan.jaxpr.invars)}
-        for out, var in plan.in_place.items():
-            self.inputs[out] = self.inputs[var]
-        for k, out in enumerate(plan.given, len(plan.jaxpr.invars)):
-            self.inputs[out] = k
+        self.inputs = operand_places(plan)
         self.owned = set(plan.owned)
-        self.names: dict[Var, str] = {}
+        self.names: dict[int, str] = {}
 
-    def array(self, var: Var) -> str:
+    def array(self, buffer: int) -> str:
         """The name of the array of a buffer."""
-        if var in self.names:
-            return self.names[var]
-        if var in self.inputs:
-            name = f"operands[{self.inputs[var]}]"
-        elif var in self.owned:
+        name = self.names.get(buffer)
+        if name is not None:
+            return name
+        if buffer in self.inputs:
+            name = f"operands[{self.inputs[buffer]}]"
+        elif buffer in self.owned:
             name = self.text.fresh("out")
-            self.allocate(name, var)
+            self.allocate(name, self.plan.aval(buffer))
         else:
-            name = self.text.constant("temporary", self._temporary(var))
-        self.names[var] = name
+            offset, aval = self.plan.offsets[buffer], self.plan.aval(buffer)
+            name = self.text.constant("temporary", self._in_arena(offset, aval))
+        self.names[buffer] = name
         return name
 
-    def allocate(self, name: str, var: Var) -> None:
+    def allocate(self, name: str, aval: ShapedArray) -> None:
         """Print the allocation of an output."""
         raise NotImplementedError
 
@@ -77,23 +85,21 @@ class NamedArrays:
         """The driver of a program inside this one."""
         raise NotImplementedError
 
-    def _temporary(self, var: Var) -> Any:
-        return self._in_arena(self.plan.offsets[var], var)
-
-    def _in_arena(self, offset: int, var: Var) -> Any:
-        return self.memory.array(offset, var.aval.shape, storage_dtype(var.aval.dtype))
+    def _in_arena(self, offset: int, aval: ShapedArray) -> Any:
+        return self.memory.array(offset, aval.shape, storage_dtype(aval.dtype))
 
     def operand(self, operand: Operand) -> str:
         """The text of a library operand: an array, a strided view of one, or a literal."""
-        if operand.buffer is None:
+        if operand.buffer == NO_BUFFER:
             value = np.asarray(operand.value, storage_dtype(operand.aval.dtype))
             return self.text.constant("literal", self.driver.from_host(value))
-        view, dtype = operand.view, storage_dtype(operand.buffer.aval.dtype)
-        assert view is not None
-        array = self.array(operand.buffer)
-        whole = operand.aval.size == operand.buffer.aval.size
-        if whole and view.is_contiguous and view.offset == 0:
-            if view.shape == operand.buffer.aval.shape:
+        array, view = self.array(operand.buffer), operand.view
+        if view is None:
+            return array
+        buffer = self.plan.aval(operand.buffer)
+        dtype = storage_dtype(buffer.dtype)
+        if operand.aval.size == buffer.size and view.is_contiguous and view.offset == 0:
+            if view.shape == buffer.shape:
                 return array
             return f"{array}.reshape({view.shape})"
         strides = tuple(s * dtype.itemsize for s in view.strides)
@@ -107,7 +113,7 @@ class NamedArrays:
     def call_step(self, step: CallStep) -> None:
         """Print the call of a library or host function."""
         operands = [self.operand(operand) for operand in step.operands]
-        outs = [self.array(var) for var in step.eqn.outputs]
+        outs = [self.array(buffer) for buffer in step.outputs]
         function = self.text.constant("call", library_call(step, self.driver))
         self.text.line(f"{function}([{', '.join(outs)}], {', '.join(operands)})")
 
@@ -119,7 +125,7 @@ class NamedArrays:
         kept = kept_carries(step.eqn, step.programs)
         moving = [var for var, keeps in zip(step.eqn.outputs, kept, strict=False) if not keeps]
         spare = [
-            self._in_arena(offset, var) for offset, var in zip(offsets, moving, strict=True)
+            self._in_arena(offset, var.aval) for offset, var in zip(offsets, moving, strict=True)
         ]
         values = [
             [self.driver.from_host(as_numpy(value, aval_of(value))) for value in inner.values]
@@ -128,14 +134,12 @@ class NamedArrays:
         made = runner(step.eqn, bodies, values, kept, spare, self.driver)
         run = self.text.constant("run", made)
         operands = ", ".join(self.operand(operand) for operand in step.operands)
-        outs = ", ".join(self.array(var) for var in step.eqn.outputs)
+        outs = ", ".join(self.array(buffer) for buffer in step.outputs)
         self.text.line(f"{run}([{outs}], [{operands}])  # {step.name}")
 
-    def output(self, out: int | Var | Literal) -> str:
+    def output(self, out: int | Literal) -> str:
         """The text of an output's array."""
-        if isinstance(out, int):
-            return f"operands[{out}]"
-        if isinstance(out, Literal):
+        if type(out) is Literal:
             value = np.asarray(out.value, storage_dtype(out.aval.dtype))
             return f"{self.text.constant('literal', self.driver.from_host(value))}.copy()"
         return self.array(out)
@@ -144,10 +148,10 @@ class NamedArrays:
         """An output's array as an Array, made without a call of its ``__init__``."""
         result = self.text.fresh("result")
         kind = self.text.constant("aval", aval)
-        self.text.line(f"{result} = new(Array)")
-        self.text.line(f"{result}._data = {name}")
-        self.text.line(f"{result}.aval = {kind}")
-        self.text.line(f"{result}.device = device")
+        self.text.line(
+            f"{result} = new(Array); {result}._data = {name}; {result}.aval = {kind}; "
+            f"{result}.device = device"
+        )
         return result
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -90,7 +90,7 @@ def run_cpu(
     words = argument_words(kernel, arrays, extents, strides)
     total = split_extent(kernel, extents)
     edges = [total * place // chunks for place in range(chunks + 1)]
-    for lo, hi in pairwise(edges):
+    for lo, hi in itertools.pairwise(edges):
         loaded.call(words.ctypes.data_as(ctypes.c_void_p), lo, hi)
 
 
@@ -182,8 +182,9 @@ def call_of(function: Any, *shapes: Any, dtype: Any = np.float32) -> KernelCall:
 def calls_of(
     function: Any, *shapes: Any, dtype: Any = np.float32
 ) -> tuple[KernelCall, ...]:
-    """What is launched for a function; scratch memory lies at address 0."""
-    return launches(call_of(function, *shapes, dtype=dtype), lambda count: None)
+    """What is launched for a function; scratch memory has buffers that no plan has."""
+    numbers = itertools.count(1000)
+    return launches(call_of(function, *shapes, dtype=dtype), lambda count: next(numbers))
 
 
 def normals(*shape: int, seed: int = 0) -> np.ndarray:

@@ -27,7 +27,7 @@ from gpuflow.compiler.cuda_schedule import (
     may_launch,
     scratch_bytes,
 )
-from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.plan import (
     CallStep,
@@ -35,15 +35,15 @@ from gpuflow.compiler.plan import (
     Operand,
     Plan,
     Step,
+    nbytes,
     reads_of,
     writes_of,
 )
 from gpuflow.core.aval import aval_of, storage_dtype
-from gpuflow.core.jaxpr import Var
 from gpuflow.kir.nodes import Kernel, Mode, arguments
 from gpuflow.kir.verify import verify
 
-Memory = dict[Var, np.ndarray]
+Memory = dict[int, np.ndarray]  # by number of buffer
 UNWRITTEN = 0x5A  # fills new memory: an element that only one side writes will differ
 
 
@@ -80,15 +80,17 @@ def run_plan(
     """Run a jitted function's plan; each kernel's PTX must compute what the CPU's kernel does."""
     plan, values = _plan_and_values(function, args, donate)
     memory: Memory = {}
-    for var, value in zip(plan.jaxpr.invars, values, strict=True):
+    for buffer, value in enumerate(values):
         array = np.asarray(value.data if isinstance(value, gf.Array) else value)
-        assert aval_of(value).shape == var.aval.shape
-        memory[var] = aligned(array.astype(storage_dtype(var.aval.dtype))).reshape(array.shape)
-    for out, var in plan.in_place.items():
-        memory[out] = memory[var]
+        aval = plan.jaxpr.invars[buffer].aval
+        assert aval_of(value).shape == aval.shape
+        memory[buffer] = aligned(array.astype(storage_dtype(aval.dtype))).reshape(array.shape)
+    assert len(memory) == len(plan.jaxpr.invars)
+    for out, buffer in plan.in_place.items():
+        memory[out] = memory[buffer]
     ran = []
     for step in plan.steps:
-        _allocate(step, memory)
+        _allocate(plan, step, memory)
         if isinstance(step, KernelStep):
             ran += _kernel_step(step, memory, architecture)
         elif isinstance(step, CallStep):
@@ -98,12 +100,12 @@ def run_plan(
     return ran
 
 
-def _allocate(step: Step, memory: Memory) -> None:
-    for var in writes_of(step):
-        if var not in memory:
-            size = var.aval.size * storage_dtype(var.aval.dtype).itemsize
-            fresh = aligned(np.full(size, UNWRITTEN, np.uint8))
-            memory[var] = fresh.view(storage_dtype(var.aval.dtype)).reshape(var.aval.shape)
+def _allocate(plan: Plan, step: Step, memory: Memory) -> None:
+    for buffer in writes_of(step):
+        if buffer not in memory:
+            aval = plan.aval(buffer)
+            fresh = aligned(np.full(nbytes(aval), UNWRITTEN, np.uint8))
+            memory[buffer] = fresh.view(storage_dtype(aval.dtype)).reshape(aval.shape)
 
 
 # --- kernels -------------------------------------------------------------------------------
@@ -114,13 +116,13 @@ def _kernel_step(step: KernelStep, memory: Memory, architecture: tuple[int, int]
     if step.kernel.kind == "map" and all(call.points == 0 for call in step.calls):
         return []
     touched = dict.fromkeys(
-        word.buffer for call in step.calls for word in call.words if word.buffer is not None
+        buffer for call in step.calls for buffer in call.buffers if buffer != NO_BUFFER
     )
-    device = {var: aligned(memory[var]).reshape(memory[var].shape) for var in touched}
+    device = {buffer: aligned(memory[buffer]).reshape(memory[buffer].shape) for buffer in touched}
     compiled = _run_on_cuda(step, device, architecture)
     _run_on_cpu(step, memory)
-    for var in touched:
-        assert_same(device[var], memory[var], step.kernel.name)
+    for buffer in touched:
+        assert_same(device[buffer], memory[buffer], step.kernel.name)
     assert set(reads_of(step)) <= set(memory)
     return [Ran(step, compiled)]
 
@@ -133,10 +135,10 @@ def _run_on_cpu(step: KernelStep, memory: Memory) -> None:
 
 def numbers_of(call: KernelCall, memory: Memory) -> np.ndarray:
     """The argument block of a call: every word a number."""
-    numbers = [
-        word.value if word.buffer is None else memory[word.buffer].ctypes.data + word.value
-        for word in call.words
-    ]
+    numbers = list(call.words)
+    for k, buffer in enumerate(call.buffers):
+        if buffer != NO_BUFFER:
+            numbers[k] += memory[buffer].ctypes.data
     return np.array(numbers or [0], np.int64)
 
 
@@ -209,10 +211,9 @@ def _writable(step: KernelStep, device: Memory) -> list[np.ndarray]:
     """All memory that the kernel may touch; what no operand writes is locked."""
     written = set()
     for call in step.calls:
-        named = zip(arguments(step.kernel), call.words, strict=True)
-        modes = {operand.name: operand.mode for operand in step.kernel.operands}
-        written |= {w.buffer for a, w in named if w.buffer and modes[a.operand] is not Mode.IN}
-    return [array if var in written else _locked(array) for var, array in device.items()]
+        pairs = zip(step.kernel.operands, call.buffers, strict=True)
+        written |= {buffer for operand, buffer in pairs if operand.mode is not Mode.IN}
+    return [array if buffer in written else _locked(array) for buffer, array in device.items()]
 
 
 def _by_kind(kernel: Kernel, numbers: np.ndarray) -> Mapping[str, dict[Any, int]]:
@@ -244,10 +245,9 @@ def _parameters(kernel: Kernel, numbers: np.ndarray) -> Any:
 
 
 def _view(operand: Operand, memory: Memory) -> np.ndarray:
-    if operand.buffer is None:
+    if operand.buffer == NO_BUFFER:
         return np.asarray(operand.value, storage_dtype(operand.aval.dtype))
-    buffer, view = memory[operand.buffer], operand.view
-    assert view is not None
+    buffer, view = memory[operand.buffer], operand.lies
     if 0 in view.shape:
         return np.empty(view.shape, buffer.dtype)
     strides = tuple(stride * buffer.itemsize for stride in view.strides)
@@ -260,8 +260,8 @@ def _call_step(step: CallStep, memory: Memory) -> None:
     operands = [np.ascontiguousarray(_view(operand, memory)) for operand in step.operands]
     results = primitive.impl(np, *operands, **step.eqn.params)
     results = results if primitive.multiple_results else [results]
-    for var, result in zip(step.eqn.outputs, results, strict=True):
-        np.copyto(memory[var], result, casting="unsafe")
+    for buffer, result in zip(step.outputs, results, strict=True):
+        np.copyto(memory[buffer], result, casting="unsafe")
 
 
 # Both targets compute in float32 and round once: results may differ in the last place that the

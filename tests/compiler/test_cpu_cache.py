@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,15 @@ import gpuflow
 from gpuflow.base.errors import CacheWarning
 from gpuflow.compiler import cache as cache_module
 from gpuflow.compiler import cpu, cpu_emit, cpu_libm
-from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest, version_of
+from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cpu import cache_parts, compile_cpu, print_cpu
+from gpuflow.compiler.cpu_loader import HAS_IMAGES
+from gpuflow.compiler.versions import version_of
 from gpuflow.kir.text import kernel_text
 
 KERNEL = unary_kernel("abs")
 KEY = cache_key(kernel_text(KERNEL), cache_parts())
+CODE = f"{KEY}.{'image' if HAS_IMAGES else 'o'}"
 FOLDER_OF_PACKAGE = os.path.dirname(os.path.dirname(gpuflow.__file__))
 
 
@@ -48,7 +52,7 @@ def test_second_cache_loads_what_the_first_built(filled):
     assert compile_cpu(KERNEL, cache) is compile_cpu(KERNEL, cache)
     assert cache.stats.loaded == 1
     names = {path.name for path in (filled / KEY[:2]).iterdir()}
-    assert names == {f"{KEY}.o", f"{KEY}.py", f"{KEY}.json"}
+    assert names == {CODE, f"{KEY}.py", f"{KEY}.json"}
     assert cache.path(KEY, "py").read_text() == print_cpu(KERNEL).text
 
 
@@ -59,19 +63,19 @@ def test_built_kernels_are_counted_and_timed(tmp_path):
 
 
 def damage_code(folder):
-    path = folder / KEY[:2] / f"{KEY}.o"
+    path = folder / KEY[:2] / CODE
     code = bytearray(path.read_bytes())
     code[len(code) // 2] ^= 1
     path.write_bytes(code)
 
 
 def truncate_code(folder):
-    path = folder / KEY[:2] / f"{KEY}.o"
+    path = folder / KEY[:2] / CODE
     path.write_bytes(path.read_bytes()[:100])
 
 
 def remove_code(folder):
-    (folder / KEY[:2] / f"{KEY}.o").unlink()
+    (folder / KEY[:2] / CODE).unlink()
 
 
 def truncate_description(folder):
@@ -188,6 +192,8 @@ def test_the_key_depends_on_text_and_parts():
     parts = cache_parts()
     assert parts[0] == "cpu" and version_of("numba") in parts
     assert version_of("no-such-package") == "none"
+    for name in ("numba", "llvmlite", "ML.dtypes"):
+        assert version_of(name) == metadata.version(name)
     keys = {
         cache_key("a", ("cpu", "1")), cache_key("b", ("cpu", "1")), cache_key("a", ("cpu", "2")),
         cache_key("a", ("cpu1",)),
@@ -240,7 +246,7 @@ def test_processes_that_build_the_same_kernel_at_once_all_succeed(tmp_path):
         assert process.returncode == 0 and "CacheWarning" not in errors, errors
         assert sum(map(int, output.split()[:2])) == 1
     names = {path.name for path in (tmp_path / KEY[:2]).iterdir()}
-    assert names == {f"{KEY}.o", f"{KEY}.py", f"{KEY}.json"}
+    assert names == {CODE, f"{KEY}.py", f"{KEY}.json"}
 
 
 def _imported_files(module):
@@ -261,7 +267,7 @@ def test_the_key_holds_every_module_that_prints_or_emits():
     held = {module.__name__.rpartition(".")[2] for module in cpu._EMITTERS}
     needed = set().union(*(_imported_files(module) for module in cpu._EMITTERS))
     # What the setting of the target decides is in the key by its value.
-    assert needed - held <= {"text", "reference", "config", "errors", "lazy"}
+    assert needed - held <= {"text", "reference", "config", "errors", "lazy", "cpu_host"}
 
 
 def test_the_key_holds_the_variables_of_numba(tmp_path):

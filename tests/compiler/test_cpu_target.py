@@ -12,6 +12,7 @@ import pytest
 
 from gpuflow.base.config import CPU_TARGETS, read_environment
 from gpuflow.compiler import cpu_target
+from gpuflow.compiler.cpu_host import HostProcessor
 from gpuflow.compiler.cpu_target import target_named
 
 PACKAGE = str(Path(__file__).resolve().parents[2])
@@ -127,12 +128,9 @@ def test_targets_differ_in_last_bits_only_and_share_no_kernel(tmp_path):
 
 @pytest.mark.skipif(not IS_X86, reason="levels of x86-64")
 def test_a_target_beyond_this_processor_is_refused(monkeypatch):
-    class Old(dict):
-        def flatten(self):
-            return ""
-
-    features = Old(dict.fromkeys(target_named("x86-64").features, True), avx=True)
-    monkeypatch.setattr(cpu_target.llvm, "get_host_cpu_features", lambda: features)
+    features = (*target_named("x86-64").features, "avx")
+    old = HostProcessor("core2", "", features)
+    monkeypatch.setattr(cpu_target, "host_processor", lambda: old)
     assert target_named("x86-64").blas == "Prescott"
     with pytest.raises(RuntimeError, match=r"GPUFLOW_CPU_TARGET must be a level.*avx2.*Fix"):
         target_named("x86-64-v3")

@@ -310,3 +310,20 @@ def test_effects_of_an_unused_result_are_kept():
 
     gf.jit(function)(np.float32(0))
     assert seen == [1.0]
+
+
+@pytest.mark.parametrize("inner", ["sum", "max", "argmax"])
+@pytest.mark.parametrize("outer", ["sum", "max", "argmax"])
+@pytest.mark.parametrize("shape", [(4, 2, 1), (4, 1, 2), (1, 4, 2), (3, 1, 1, 5), (40, 300, 1)])
+def test_reductions_of_size_one_stand_in_the_loops_of_others(inner, outer, shape):
+    x = np.random.default_rng(0).integers(-9, 9, shape).astype(np.float32)
+    for first in range(len(shape)):
+        for second in range(len(shape) - 1):
+
+            def f(x, first=first, second=second):
+                inside = getattr(jnp, inner)(x[..., :1] - x * 2, first)
+                return getattr(jnp, outer)(inside * 1.0 + 1, second)
+
+            expected = getattr(np, inner)(x[..., :1] - x * 2, first)
+            expected = getattr(np, outer)(expected * 1.0 + 1, second)
+            np.testing.assert_array_equal(gf.jit(f)(x), expected)

@@ -349,7 +349,7 @@ def test_scratch_memory_is_part_of_the_plan():
     parts = [
         call.extent for calls in step.launches for call in calls if "parts" in call.kernel.name
     ]
-    words = [var.aval.size for var in step.scratch]
+    words = [plan.aval(buffer).size for buffer in step.scratch]
     assert len(words) == 2 and sum(words) == 4 * sum(parts)
     assert plan.arena_bytes == sum(-(-count // 64) * 64 for count in words)
     assert compiled.memory_analysis().temp_size_in_bytes == plan.arena_bytes

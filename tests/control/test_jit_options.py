@@ -40,7 +40,10 @@ def test_a_method_knows_its_object():
 
 
 def test_options_are_accepted_as_in_jax():
-    f = gf.jit(lambda x, unused: x + 1, keep_unused=True, device=None, backend="cpu")
+    f = gf.jit(
+        lambda x, unused: x + 1, keep_unused=True, device=None, backend="cpu",
+        compiler_options={"xla_flag": 1},
+    )  # fmt: skip
     np.testing.assert_array_equal(f(X, 3.0), X + 1)
     assert gf.jit(keep_unused=True)(lambda x: x)(X).shape == (3,)
 

@@ -96,7 +96,8 @@ def test_tangents_that_are_zero():
 
 
 def test_what_a_symbolic_zero_is():
-    zero = zero_from_primal(X)
+    zero = zero_from_primal(X, symbolic_zeros=True)
+    np.testing.assert_array_equal(np.asarray(zero_from_primal({"a": X})["a"]), np.zeros_like(X))
     assert (zero.shape, zero.dtype, zero.ndim, zero.size) == ((3,), np.float32, 1, 3)
     assert repr(zero) == "SymbolicZero(f32[3])"
     assert SymbolicZero.from_primal_value(3).dtype == gf.float0

@@ -228,7 +228,7 @@ def as_numpy(value: Any) -> np.ndarray:
     """The values of an Array, in the dtype in which they are stored."""
     aval = aval_of(value)
     if dtypes.is_extended(aval.dtype):
-        return np.asarray(value._data).view(storage_dtype(aval.dtype))
+        return value.host().view(storage_dtype(aval.dtype))
     return np.asarray(value)
 
 

@@ -11,6 +11,7 @@ from collective_programs import programs
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base.config import extend_axes
 from gpuflow.compiler.program import cse, dce
 from gpuflow.core.effects import AxisUse, is_observable
 
@@ -554,7 +555,47 @@ def test_errors(number):
     assert text in str(caught.value) and "Fix: " in str(caught.value)
 
 
-def test_groups_over_several_names_are_refused():
-    for op in (lax.psum, lax.all_gather, lambda x, n, **g: lax.pswapaxes(x, n, 0, **g)):
-        with pytest.raises(NotImplementedError, match=r"under vmap need one axis name.*Fix: "):
-            _both(lambda x, op=op: op(x, ("i", "j"), axis_index_groups=[[0, 1, 2, 3, 4, 5]]))(X)
+GROUPED = {
+    "psum": lambda x, n, **g: lax.psum(x, n, **g),
+    "pmax": lambda x, n, **g: lax.pmax(x, n, **g),
+    "all_gather": lambda x, n, **g: lax.all_gather(x, n, axis=1, tiled=True, **g),
+    "psum_scatter": lambda x, n, **g: lax.psum_scatter(x, n, **g),
+    "pswapaxes": lambda x, n, **g: lax.pswapaxes(x, n, 0, **g),
+}
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_groups_over_several_names_are_those_of_one_axis(name):
+    """Two names are one row-major axis; so they are for groups, and for derivatives in groups."""
+    op, groups = GROUPED[name], [[5, 0, 3], [1, 4, 2]]
+    x = np.random.default_rng(0).standard_normal((2, 3, 3, 4)).astype(np.float32)
+    flat = x.reshape(6, 3, 4)
+
+    def one(v):
+        return jnp.sin(op(v * v, "k", axis_index_groups=groups))
+
+    def two(v):
+        return jnp.sin(op(v * v, ("i", "j"), axis_index_groups=groups))
+
+    want = gf.vmap(one, axis_name="k")(flat)
+    got = gf.jit(_both(two))(x)
+    np.testing.assert_allclose(np.asarray(got).reshape(want.shape), want, **TOLERANCE)
+    slope = gf.grad(lambda v: jnp.sum(gf.vmap(one, axis_name="k")(v)))(flat)
+    found = gf.grad(lambda v: jnp.sum(_both(two)(v)))(x)
+    np.testing.assert_allclose(np.asarray(found).reshape(flat.shape), slope, **TOLERANCE)
+
+
+def test_an_alias_stands_for_its_parts():
+    """The parts are one row-major axis; a vmap that binds the name again hides the alias."""
+    x = np.arange(6.0, dtype=np.float32).reshape(2, 3)
+
+    def f(v):
+        inner = gf.vmap(lambda u: lax.psum(u, "whole"), axis_name="whole")(jnp.ones(5))
+        return lax.psum(v, "whole"), lax.axis_index("whole"), lax.axis_size("whole"), inner
+
+    with extend_axes(aliases={"whole": ("i", "j")}):
+        total, index, size, inner = gf.jit(_both(f))(x)
+    np.testing.assert_array_equal(total, np.full((2, 3), 15.0))
+    np.testing.assert_array_equal(index, np.arange(6).reshape(2, 3))
+    np.testing.assert_array_equal(size, np.full((2, 3), 6))
+    np.testing.assert_array_equal(inner, np.full((2, 3, 5), 5.0))

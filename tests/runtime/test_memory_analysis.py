@@ -176,7 +176,7 @@ def test_peak_is_the_sum():
 @pytest.mark.parametrize("name", ["split reduction", "convolutional network"])
 def test_scratch_is_in_the_arena(name):
     compiled = compiled_program(name, False)[0]
-    needed = [var for step in compiled.steps for var in scratch_of(step)]
+    needed = [buffer for step in compiled.steps for buffer in scratch_of(step)]
     assert needed and set(needed) <= set(compiled._compiled.plan.offsets)
 
 

@@ -1,26 +1,17 @@
-"""Functions for neural networks: activations, softmax, normalization, one-hot vectors."""
+"""Activations: elementwise functions of any shape."""
 
 from __future__ import annotations
 
-from operator import index as as_index
 from typing import Any
 
 import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.base import dtypes
-from gpuflow.base.errors import check
-from gpuflow.base.names import missing_name, public_names
-from gpuflow.base.util import canonicalize_axis
 from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.core.aval import aval_of
-from gpuflow.numpy.promotion import check_arraylike, convert, promote_args_inexact, user_dtype
-from gpuflow.numpy.shaping import Axes
+from gpuflow.numpy.promotion import check_arraylike, convert, promote_args_inexact
 from gpuflow.ops.selection import where as select_where
-from gpuflow.scipy.special import logsumexp as logsumexp
-
-# --- activations ---------------------------------------------------------------------------
 
 
 @custom_jvp
@@ -156,85 +147,60 @@ def glu(x: Any, axis: int = -1) -> Any:
     return jnp.multiply(first, sigmoid(second))
 
 
-# --- softmax and normalization -------------------------------------------------------------
+def hard_silu(x: Any) -> Any:
+    """``x * hard_sigmoid(x)``; also called hard_swish."""
+    return jnp.multiply(x, hard_sigmoid(x))
 
 
-def softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
-    """``exp(x) / sum(exp(x))`` along ``axis``, without overflow.
-
-    Args:
-        x: array.
-        axis: an axis, a tuple of axes, or None for all.
-        where: mask of the elements that take part; the others give 0.
-    """
-    (x,) = promote_args_inexact("softmax", x)
-    top = jnp.max(x, axis, keepdims=True, initial=-np.inf, where=where)
-    masked = x if where is None else jnp.where(where, x, -np.inf)
-    powers = lax.exp(lax.sub(masked, lax.stop_gradient(top)))
-    result = lax.div(powers, jnp.sum(powers, axis, keepdims=True, where=where))
-    return result if where is None else jnp.where(where, result, 0)
+hard_swish = hard_silu
 
 
-def log_softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
-    """``log(softmax(x))`` along ``axis``, without overflow; arguments as in ``softmax``."""
-    (x,) = promote_args_inexact("log_softmax", x)
-    top = jnp.max(x, axis, keepdims=True, initial=-np.inf, where=where)
-    masked = x if where is None else jnp.where(where, x, -np.inf)
-    shifted = lax.sub(masked, lax.stop_gradient(top))
-    total = lax.log(jnp.sum(lax.exp(shifted), axis, keepdims=True, where=where))
-    result = lax.sub(shifted, total)
-    return result if where is None else jnp.where(where, result, -np.inf)
+def identity(x: Any) -> Any:
+    """``x`` itself, as an array."""
+    check_arraylike("identity", x)
+    return jnp.asarray(x)
 
 
-def standardize(
-    x: Any, axis: Axes = -1, mean: Any = None, variance: Any = None, epsilon: Any = 1e-5,
-    where: Any = None,
-) -> Any:  # fmt: skip
-    """``(x - mean) / sqrt(variance + epsilon)`` along ``axis``.
+def squareplus(x: Any, b: Any = 4) -> Any:
+    """``(x + sqrt(x**2 + b)) / 2``.
 
     Args:
         x: array.
-        axis: an axis, a tuple of axes, or None for all.
-        mean: by default that of ``x``.
-        variance: by default ``mean(x**2) - mean(x)**2``, limited to 0 from below.
-        epsilon: keeps the root away from 0.
-        where: mask of the elements that count.
+        b: how smooth the bend is; 0 gives ``relu``.
+
+    Source: Barron 2021, "Squareplus: a softplus-like algebraic rectifier".
     """
-    check_arraylike("standardize", x)
-    if mean is None:
-        mean = jnp.mean(x, axis, keepdims=True, where=where)
-    if variance is None:
-        square_mean = jnp.mean(jnp.square(x), axis, keepdims=True, where=where)
-        variance = jnp.clip(jnp.subtract(square_mean, jnp.square(mean)), 0)
-    scale = lax.rsqrt(*promote_args_inexact("standardize", jnp.add(variance, epsilon)))
-    return jnp.multiply(jnp.subtract(x, mean), scale)
+    root = jnp.sqrt(jnp.add(jnp.square(x), b))
+    return jnp.divide(jnp.add(x, root), 2)
 
 
-def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Any:
-    """Vectors with 1 at the positions ``x`` and 0 elsewhere; positions outside give zeros.
+def sparse_plus(x: Any) -> Any:
+    """0 below -1, ``x`` above 1, and ``(x + 1)**2 / 4`` between.
 
-    Args:
-        x: integer array.
-        num_classes: length of the vectors.
-        dtype: by default float32.
-        axis: where the new axis goes.
-
-    Raises:
-        TypeError: positions that are not integers.
+    Source: Blondel, Martins and Niculae 2019, "Learning with Fenchel-Young losses".
     """
-    x = jnp.asarray(x)
-    aval = aval_of(x)
-    place = canonicalize_axis(axis, aval.ndim + 1, "one_hot")
-    check(
-        dtypes.is_integer(aval.dtype),
-        lambda: f"[one_hot] positions must be integers; got {aval}. Fix: x.astype(jnp.int32).",
-    )
-    sizes = [1] * (aval.ndim + 1)
-    sizes[place] = as_index(num_classes)
-    found = lax.eq(jnp.expand_dims(x, place), lax.iota(aval.dtype, sizes, place))
-    return lax.convert_element_type(found, user_dtype(float if dtype is None else dtype, "one_hot"))
+    bent = jnp.divide(jnp.square(jnp.add(x, 1.0)), 4)
+    outside = jnp.where(jnp.greater_equal(x, 1.0), x, bent)
+    return jnp.where(jnp.less_equal(x, -1.0), 0.0, outside)
 
 
-__getattr__ = missing_name(
-    __name__, "nn", [*public_names(globals(), __name__), "logsumexp"]
-)
+def sparse_sigmoid(x: Any) -> Any:
+    """0 below -1, 1 above 1, and ``(x + 1) / 2`` between: the derivative of ``sparse_plus``."""
+    return jnp.multiply(0.5, jnp.clip(jnp.add(x, 1.0), 0.0, 2.0))
+
+
+@custom_jvp
+def log1mexp(x: Any) -> Any:
+    """``log(1 - exp(-x))`` of positive ``x``, without loss at either end.
+
+    Source: Maechler 2012, "Accurately computing log(1 - exp(-|a|))".
+    """
+    small = jnp.log(jnp.negative(jnp.expm1(jnp.negative(x))))
+    large = jnp.log1p(jnp.negative(jnp.exp(jnp.negative(x))))
+    return jnp.where(jnp.less(x, float(np.log(2.0))), small, large)
+
+
+@log1mexp.defjvp
+def _log1mexp_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    (x,), (t,) = primals, tangents
+    return log1mexp(x), jnp.divide(t, jnp.expm1(x))

@@ -1,4 +1,4 @@
-"""Special functions."""
+"""Sums of exponentials, without overflow."""
 
 from __future__ import annotations
 
@@ -8,34 +8,12 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.base.names import missing_name, public_names
 from gpuflow.base.util import canonicalize_axes
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import convert, promote_args_inexact
 from gpuflow.numpy.reductions import keep_dims
 from gpuflow.numpy.shaping import Axes
-from gpuflow.numpy.ufuncs import make_unary
 from gpuflow.ops.selection import where as select_where
-
-expit = make_unary("expit", lax.logistic, "``1 / (1 + exp(-x))``.", promote_args_inexact)
-erf = make_unary("erf", lax.erf, "The error function.", promote_args_inexact)
-erfc = make_unary("erfc", lax.erfc, "``1 - erf(x)``, exact for large x.", promote_args_inexact)
-erfinv = make_unary("erfinv", lax.erf_inv, "The inverse error function.", promote_args_inexact)
-
-
-def logit(x: Any, /) -> Any:
-    """``log(x / (1 - x))``, the inverse of ``expit``."""
-    (x,) = promote_args_inexact("logit", x)
-    return lax.sub(lax.log(x), lax.log1p(lax.neg(x)))
-
-
-def xlogy(x: Any, y: Any, /) -> Any:
-    """``x * log(y)``, and 0 where ``x`` is 0."""
-    x, y = promote_args_inexact("xlogy", x, y)
-    zero = convert(0, aval_of(x).dtype)
-    is_zero = lax.eq(x, zero)
-    # The inner choice keeps the derivative finite where the outer one drops the product.
-    return select_where(is_zero, zero, lax.mul(x, lax.log(select_where(is_zero, 1, y))))
 
 
 def logsumexp(
@@ -73,10 +51,3 @@ def logsumexp(
     if return_sign:
         return out, sign
     return out if b is None else jnp.where(jnp.less(sign, 0), np.nan, out)
-
-
-__getattr__ = missing_name(
-    __name__,
-    "special",
-    [*public_names(globals(), __name__), "erf", "erfc", "erfinv", "expit"],
-)

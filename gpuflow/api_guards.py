@@ -1,0 +1,99 @@
+"""Guards of JAX as context managers: settings under which nothing here would behave otherwise.
+
+They take the values that JAX's take, so that programs run unchanged, and each says why it changes
+nothing. ``make_user_context`` is one that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from gpuflow.base.config import config
+from gpuflow.base.errors import check
+
+_GUARDS = ("allow", "log", "disallow", "log_explicit", "disallow_explicit")
+_FLAGS = (True, False)
+
+
+def _guard(name: str, choices: Sequence[Any], why: str) -> Callable[..., Any]:
+    """A context manager that checks its value and changes nothing."""
+
+    @contextmanager
+    def guard(value: Any = choices[0]) -> Iterator[None]:
+        check(
+            value in choices,
+            lambda: (
+                f"[{name}] the value must be one of {', '.join(map(repr, choices))}; "
+                f"got {value!r}. Fix: {name}({choices[0]!r})."
+            ),
+            ValueError,
+        )
+        yield
+
+    guard.__name__ = guard.__qualname__ = name
+    guard.__doc__ = f"Changes nothing: {why}."
+    return guard
+
+
+_COPIES = "what is moved between host and device is moved because a function asks for it"
+transfer_guard = _guard("transfer_guard", _GUARDS, _COPIES)
+transfer_guard_host_to_device = _guard("transfer_guard_host_to_device", _GUARDS, _COPIES)
+transfer_guard_device_to_host = _guard("transfer_guard_device_to_host", _GUARDS, _COPIES)
+transfer_guard_device_to_device = _guard("transfer_guard_device_to_device", _GUARDS, _COPIES)
+
+_LEAKS = "a tracer that is used after its trace raises UnexpectedTracerError in any case"
+check_tracer_leaks = _guard("check_tracer_leaks", _FLAGS, _LEAKS)
+checking_leaks = _guard("checking_leaks", _FLAGS, _LEAKS)
+enable_checks = _guard("enable_checks", _FLAGS, "GPUFLOW_CHECK=1 has programs checked")
+enable_custom_prng = _guard("enable_custom_prng", _FLAGS, "random.key makes typed keys")
+debug_key_reuse = _guard("debug_key_reuse", _FLAGS, "whether a key is used twice is not looked at")
+legacy_prng_key = _guard("legacy_prng_key", ("allow", "warn", "error"), "raw keys are taken")
+softmax_custom_jvp = _guard("softmax_custom_jvp", _FLAGS, "softmax has one derivative")
+allow_f16_reductions = _guard("allow_f16_reductions", _FLAGS, "sums of 16 bits are in float32")
+thread_guard = _guard("thread_guard", _FLAGS, "arrays may be used by any thread")
+array_garbage_collection_guard = _guard(
+    "array_garbage_collection_guard", ("allow", "log", "fatal"), "arrays form no cycles"
+)
+
+
+class UserContext:
+    """A value of the user's that functions may read while they are traced.
+
+    ``jit`` traces a function again where the value is another.
+
+    Attributes:
+        value: in this thread, now.
+    """
+
+    def __init__(self, default: Any) -> None:
+        self._default = default
+
+    @property
+    def value(self) -> Any:
+        for owner, value in reversed(config.user_contexts):
+            if owner is self:
+                return value
+        return self._default
+
+    def __call__(self, value: Any) -> AbstractContextManager[None]:
+        """Inside the block, the value is ``value``, which must be hashable."""
+        try:
+            hash(value)
+        except TypeError:
+            raise TypeError(
+                f"[user_context] the value must be hashable, as jit looks it up; got {value!r}. "
+                "Fix: use a tuple, or a string."
+            ) from None
+        kept = [pair for pair in config.user_contexts if pair[0] is not self]
+        return config.override("user_contexts", (*kept, (self, value)))
+
+
+def make_user_context(default_value: Any = None) -> UserContext:
+    """A context whose value functions may read: ``with context(3): f(x)``.
+
+    Args:
+        default_value: outside of all blocks.
+    """
+    return UserContext(default_value)

@@ -1,0 +1,89 @@
+"""What this process has and is: live arrays, versions, processes."""
+
+from __future__ import annotations
+
+import gc
+import platform as host_platform
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import optree
+
+from gpuflow.base import tree
+from gpuflow.base.config import config
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import default_backend, devices, process
+from gpuflow.version import __version__
+
+
+def live_arrays(platform: str | None = None) -> list[Any]:
+    """The arrays of this process that have not been deleted.
+
+    Args:
+        platform: where they live; by default on the default platform.
+
+    Cost: looks at every object of the process.
+    """
+    wanted = platform or default_backend()
+    return [
+        x for x in gc.get_objects()
+        if type(x) is Array and not x.is_deleted() and x.device.platform == wanted
+    ]  # fmt: skip
+
+
+def copy_to_host_async(x: Any) -> Any:
+    """Start copying the leaves of ``x`` to the host, where they can, and return ``x``."""
+    for leaf in tree.leaves(x):
+        start = getattr(leaf, "copy_to_host_async", None)
+        if start is not None:
+            start()
+    return x
+
+
+def process_indices(backend: str | None = None) -> list[int]:
+    """The numbers of the processes that work together."""
+    del backend
+    return list(range(process.count))
+
+
+def host_count(backend: str | None = None) -> int:
+    """As ``process_count``, which is the newer name."""
+    return len(process_indices(backend))
+
+
+def host_id(backend: str | None = None) -> int:
+    """As ``process_index``, which is the newer name."""
+    del backend
+    return process.index
+
+
+def host_ids(backend: str | None = None) -> list[int]:
+    """As ``process_indices``, which is the newer name."""
+    return process_indices(backend)
+
+
+def print_environment_info(return_string: bool = False) -> str | None:
+    """Print versions and devices, for a report of a problem.
+
+    Args:
+        return_string: whether to return the text instead.
+    """
+    environment = config.environment
+    text = "\n".join(
+        [
+            f"gpuflow:   {__version__}",
+            f"numpy:     {np.__version__}",
+            f"ml_dtypes: {ml_dtypes.__version__}",
+            f"optree:    {optree.__version__}",
+            f"python:    {sys.version.split()[0]}",
+            f"machine:   {host_platform.platform()}",
+            f"devices:   {', '.join(map(str, devices()))} (process {process.index} of "
+            f"{process.count}; {environment.num_threads} threads, {environment.cpu_target} code)",
+        ]
+    )
+    if return_string:
+        return text
+    print(text)
+    return None

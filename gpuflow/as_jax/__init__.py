@@ -1,0 +1,47 @@
+"""An opt-in alias: programs that ``import jax`` run on gpuflow, unchanged.
+
+``python -m gpuflow.as_jax script.py args`` runs a script so; :func:`install` does it for the
+running program. Nothing is copied: ``jax.numpy`` *is* ``gpuflow.numpy`` afterwards.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from gpuflow.as_jax.aliases import AliasFinder, JaxModule
+from gpuflow.as_jax.versions import VersionFinder
+
+_alias = AliasFinder()
+_versions = VersionFinder()
+
+
+def install() -> None:
+    """Make ``import jax`` and its submodules give gpuflow, from here on in this process.
+
+    ``importlib.metadata`` then knows versions of ``jax`` and ``jaxlib``: those whose names and
+    semantics gpuflow follows. Calling it again does nothing.
+
+    Raises:
+        RuntimeError: JAX itself is imported already; its modules and ours would get mixed.
+    """
+    if isinstance(sys.modules.get("jax"), JaxModule):
+        return
+    imported = sorted(name for name in sys.modules if name.partition(".")[0] in ("jax", "jaxlib"))
+    if imported:
+        raise RuntimeError(
+            "[as_jax] install() must come before JAX is imported; got a process in which "
+            f"{', '.join(imported[:3])} {'is' if len(imported) == 1 else 'are'} imported. Fix: "
+            "call gpuflow.as_jax.install() first, or run python -m gpuflow.as_jax script.py."
+        )
+    for finder in (_alias, _versions):
+        if finder not in sys.meta_path:
+            sys.meta_path.insert(0, finder)
+
+
+def uninstall() -> None:
+    """Take the alias back: what was imported through it stays, new imports of ``jax`` do not."""
+    for finder in (_alias, _versions):
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("jax", "jaxlib")]:
+        del sys.modules[name]

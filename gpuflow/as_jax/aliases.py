@@ -1,0 +1,90 @@
+"""The import system's part: a finder that answers ``jax`` and ``jax.X`` with gpuflow's modules."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import gpuflow
+from gpuflow.as_jax.table import MODULES
+from gpuflow.as_jax.versions import JAX_VERSION, JAX_VERSION_INFO
+
+
+class JaxModule(ModuleType):
+    """The module ``jax``: gpuflow's names, and the version of JAX that they follow."""
+
+    __version__ = JAX_VERSION
+    __version_info__ = JAX_VERSION_INFO
+
+    def __getattr__(self, name: str) -> Any:
+        full = f"jax.{name}"
+        if full in MODULES:
+            return importlib.import_module(full)
+        try:
+            return getattr(gpuflow, name)
+        except AttributeError:
+            if not name.startswith("_") and find_spec(full) is not None:
+                return importlib.import_module(full)
+            raise
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(gpuflow)})
+
+
+class AliasFinder(MetaPathFinder):
+    """Finds ``jax.X`` where ``MODULES`` or else the name says: ``gpuflow.X``."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: Any = None
+    ) -> ModuleSpec | None:
+        """A spec for JAX's modules that exist here, and none for all others."""
+        del path, target
+        if fullname == "jax":
+            return ModuleSpec(fullname, _TopLoader(), is_package=True)
+        ours = target_of(fullname)
+        if ours is None or find_spec(ours) is None:
+            return None
+        return ModuleSpec(fullname, _AliasLoader(ours), is_package=True)
+
+
+def target_of(fullname: str) -> str | None:
+    """The name of our module for a name in JAX; none if it is no part of JAX."""
+    first, _, rest = fullname.partition(".")
+    if first not in ("jax", "jaxlib"):
+        return None
+    if fullname in MODULES:
+        return MODULES[fullname]
+    parent, _, last = fullname.rpartition(".")
+    ours = target_of(parent) if parent not in ("", "jax") else "gpuflow"
+    return f"{ours}.{last}" if ours is not None and first == "jax" and rest else None
+
+
+class _AliasLoader(Loader):
+    """Puts a module that exists under a second name."""
+
+    def __init__(self, ours: str) -> None:
+        self.ours = ours
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Let the import system make one, which ``exec_module`` replaces."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Register ours: the import system gives out what stands in ``sys.modules`` now."""
+        sys.modules[module.__name__] = importlib.import_module(self.ours)
+
+
+class _TopLoader(Loader):
+    """Makes the module ``jax`` itself."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """An empty one, whose names are found when they are asked for."""
+        return JaxModule(spec.name, "gpuflow under JAX's name (gpuflow.as_jax)")
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing is left to do."""

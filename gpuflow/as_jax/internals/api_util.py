@@ -1,0 +1,40 @@
+"""``jax.api_util``: functions of trees as functions of leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpuflow.as_jax.internals.extend.linear_util import WrappedFun
+from gpuflow.base import tree
+
+
+def debug_info(traced_for: str, fun: Callable[..., Any], *_: Any, **__: Any) -> tuple[str, str]:
+    """What messages would say of a function: why it is traced, and its name."""
+    return traced_for, getattr(fun, "__name__", type(fun).__name__)
+
+
+def flatten_fun(fun: WrappedFun, in_tree: Any) -> tuple[WrappedFun, Callable[[], Any]]:
+    """A function of the leaves of ``(args, kwargs)``, and one that gives its result's tree."""
+
+    def call(*leaves: Any) -> Any:
+        args, kwargs = tree.unflatten(in_tree, leaves)
+        return fun.call_wrapped(*args, **kwargs)
+
+    return _flat(fun, call)
+
+
+def flatten_fun_nokwargs(fun: WrappedFun, in_tree: Any) -> tuple[WrappedFun, Callable[[], Any]]:
+    """A function of the leaves of ``args``, and one that gives its result's tree."""
+    return _flat(fun, lambda *leaves: fun.call_wrapped(*tree.unflatten(in_tree, leaves)))
+
+
+def _flat(fun: WrappedFun, call: Callable[..., Any]) -> tuple[WrappedFun, Callable[[], Any]]:
+    trees: list[Any] = []
+
+    def flat(*leaves: Any) -> list[Any]:
+        outs, treedef = tree.flatten(call(*leaves))
+        trees.append(treedef)
+        return outs
+
+    return WrappedFun(flat, fun.debug_info), lambda: trees[-1]

@@ -1,0 +1,78 @@
+"""``jax.core``: types that libraries name in annotations and checks, and what is current."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuflow.api import ensure_compile_time_eval as ensure_compile_time_eval
+from gpuflow.base.names import missing_name, public_names
+from gpuflow.core import aval as core_aval
+from gpuflow.core.jaxpr import ClosedJaxpr as ClosedJaxpr
+from gpuflow.core.jaxpr import DropVar as DropVar
+from gpuflow.core.jaxpr import Eqn as JaxprEqn  # noqa: F401
+from gpuflow.core.jaxpr import Jaxpr as Jaxpr
+from gpuflow.core.jaxpr import JaxprTypeError as JaxprTypeError
+from gpuflow.core.jaxpr import Literal as Literal
+from gpuflow.core.jaxpr import Var as Var
+from gpuflow.core.jaxpr import check_jaxpr as check_jaxpr
+from gpuflow.core.jaxpr import evaluate, subjaxprs  # noqa: F401
+from gpuflow.core.primitive import Primitive as Primitive
+from gpuflow.core.trace import Trace as Trace
+from gpuflow.core.trace import Tracer as Tracer
+from gpuflow.core.trace import thread_state
+
+AbstractValue = core_aval.ShapedArray
+get_aval = core_aval.aval_of
+
+
+class _ShapedArrayMeta(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, core_aval.ShapedArray)
+
+    def __call__(
+        cls, shape: Sequence[int], dtype: Any, weak_type: bool = False, *,
+        sharding: Any = None, manual_type: Any = None,
+    ) -> core_aval.ShapedArray:  # fmt: skip
+        if sharding is not None or manual_type is not None:
+            raise NotImplementedError(
+                "[ShapedArray] an array must lie on one device; got a sharding or manual_type. "
+                "Fix: leave them out."
+            )
+        return core_aval.ShapedArray(tuple(shape), dtype, weak_type)
+
+
+class ShapedArray(metaclass=_ShapedArrayMeta):
+    """gpuflow's own aval, made with JAX's signature."""
+
+
+def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], *args: Any) -> list[Any]:
+    """The outputs of a jaxpr."""
+    return evaluate(jaxpr, consts, args)
+
+
+class OpaqueTraceState:
+    """Equal while the same transformation is current."""
+
+    def __init__(self) -> None:
+        self._trace = thread_state.trace
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OpaqueTraceState) and self._trace is other._trace
+
+    def __hash__(self) -> int:
+        return id(self._trace)
+
+
+def get_opaque_trace_state(convention: str = "") -> OpaqueTraceState:
+    """What tells whether two moments are inside of the same transformations."""
+    del convention
+    return OpaqueTraceState()
+
+
+def trace_state_clean() -> bool:
+    """Whether nothing is being traced."""
+    return thread_state.trace.parent is None
+
+
+__getattr__ = missing_name(__name__, "jax.core", public_names(globals()))

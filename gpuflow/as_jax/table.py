@@ -1,0 +1,17 @@
+"""Where names of JAX's modules differ from ours; every other ``jax.X`` is ``gpuflow.X``."""
+
+from __future__ import annotations
+
+_INTERNALS = "gpuflow.as_jax.internals"
+
+# gpuflow.core is the inner core of this framework; jax.core is a surface of a few names.
+MODULES = {
+    "jax.core": f"{_INTERNALS}.core",
+    "jax._src": _INTERNALS,
+    "jax.extend": f"{_INTERNALS}.extend",
+    "jax.interpreters": f"{_INTERNALS}.interpreters",
+    "jax.api_util": f"{_INTERNALS}.api_util",
+    "jax.experimental.layout": f"{_INTERNALS}.layout",
+    "jax.version": "gpuflow.as_jax.versions",
+    "jaxlib": "gpuflow.as_jax.versions",
+}

@@ -1,0 +1,51 @@
+"""Which JAX gpuflow follows, for libraries that ask ``importlib.metadata``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import Distribution, DistributionFinder
+
+# Names, signatures, defaults, dtypes and random bits are those of this release.
+JAX_VERSION = "0.10.2"
+JAX_VERSION_INFO = tuple(int(part) for part in JAX_VERSION.split("."))
+
+# The names that this module has as jax.version and as jaxlib.
+__version__ = JAX_VERSION
+__version_info__ = JAX_VERSION_INFO
+
+
+class _AliasDistribution(Distribution):
+    """Stands for the installed package ``jax`` or ``jaxlib``."""
+
+    def __init__(self, name: str) -> None:
+        self._package = name
+
+    def read_text(self, filename: str) -> str | None:
+        """The metadata; there are no other files."""
+        if filename != "METADATA":
+            return None
+        return (
+            f"Metadata-Version: 2.1\nName: {self._package}\nVersion: {JAX_VERSION}\n"
+            "Summary: gpuflow under JAX's name (gpuflow.as_jax)\n"
+        )
+
+    def locate_file(self, path: object) -> object:  # type: ignore[override]
+        """There are no files."""
+        raise FileNotFoundError(
+            f"[as_jax] {self._package} is an alias of gpuflow without files; got a request for "
+            f"{path}. Fix: ask importlib.metadata about gpuflow."
+        )
+
+
+class VersionFinder(DistributionFinder):
+    """Knows the distributions ``jax`` and ``jaxlib`` while the alias is installed."""
+
+    def find_spec(self, *_: object) -> None:
+        """It finds no modules."""
+
+    def find_distributions(
+        self, context: DistributionFinder.Context | None = None
+    ) -> Iterable[Distribution]:
+        """Those of the two that are asked for."""
+        name = context.name if context is not None else None
+        return [_AliasDistribution(own) for own in ("jax", "jaxlib") if name in (None, own)]

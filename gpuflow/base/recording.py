@@ -1,0 +1,86 @@
+"""What a trace of the profiler collects while one runs: spans of time on named rows.
+
+Whoever does work that takes long (a build, a transfer) puts it in a ``span``. What runs in a loop
+is not asked: programs are printed again when a recording starts or ends, with marks or without.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+clock = time.perf_counter_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that took time.
+
+    Attributes:
+        row: where it is shown: "kernels", "copies", "builds", "libraries", "loops", "eager ops",
+            "host".
+        name: what it was.
+        start: nanoseconds of ``clock``.
+        duration: nanoseconds.
+        thread: the thread's identifier.
+        details: what else is known.
+    """
+
+    row: str
+    name: str
+    start: int
+    duration: int
+    thread: int
+    details: Mapping[str, Any]
+
+
+@dataclass
+class Recording:
+    """All events since it was started; any thread appends."""
+
+    start: int = field(default_factory=clock)
+    wall_start: float = field(default_factory=time.time)
+    events: list[Event] = field(default_factory=list)
+
+    def add(self, row: str, name: str, start: int, details: Mapping[str, Any]) -> int:
+        """Record what began at ``start`` and ends now; returns now."""
+        now = clock()
+        self.events.append(Event(row, name, start, now - start, threading.get_ident(), details))
+        return now
+
+
+class _State:
+    """The recording under way, if there is one."""
+
+    recording: Recording | None = None
+
+
+state = _State()
+
+
+class span:
+    """``with span("builds", name):`` records the block, if a recording is under way.
+
+    Args:
+        row: where it is shown.
+        name: what it is.
+        details: what else is known.
+    """
+
+    __slots__ = ("_details", "_name", "_recording", "_row", "_start")
+
+    def __init__(self, row: str, name: str, **details: Any) -> None:
+        self._row, self._name, self._details = row, name, details
+        self._recording: Recording | None = None
+
+    def __enter__(self) -> span:
+        self._recording = state.recording
+        self._start = clock()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._recording is not None:
+            self._recording.add(self._row, self._name, self._start, self._details)

@@ -1,0 +1,166 @@
+"""`gpuflow launch`: one process per GPU, or several on the CPU, as one group."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpuflow.base.config import child_environment, config, launcher_variables
+from gpuflow.cli.launch_group import Group, Start
+from gpuflow.cli.launch_output import Output, say
+from gpuflow.cli.problems import CommandError
+from gpuflow.cli.worker import run_script
+from gpuflow.parallel.detection import detect, visible_gpus
+from gpuflow.parallel.wire import new_token, split_address
+
+_DESCRIPTION = """
+Starts the script once per process; each calls gpuflow.distributed.initialize() and finds its place.
+Under srun, mpiexec and torchrun, which have started the processes, it only initializes.
+"""
+# Set for each process unless they are set already: cores are shared.
+_THREAD_VARIABLES = (
+    "GPUFLOW_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)  # fmt: skip
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand to argparse's subparsers."""
+    parser = commands.add_parser(
+        "launch", help="start a script in several processes", description=_DESCRIPTION
+    )
+    add = parser.add_argument
+    add("-n", "--procs", type=int, help="processes on this machine (default: one per GPU)")
+    add("--nnodes", type=int, default=1, help="machines; run the command on each")
+    add("--node-rank", type=int, default=0, help="the number of this machine, from 0")
+    add("--coordinator", metavar="HOST:PORT", help="a free port of machine 0")
+    add("--mpi", action="store_true", help="start by mpiexec, and communicate over MPI")
+    add("--max-restarts", type=int, default=0, metavar="K", help="start again after a failure")
+    add("--log-dir", type=Path, metavar="D", help="store each rank's output in D/rank-K.log")
+    add("--watchdog", type=float, default=0, metavar="S",
+        help="when nothing moves for S seconds, print all stacks and end the group")  # fmt: skip
+    add("script", help="a Python file")
+    add("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the script; returns 0, or the status of the process that failed first."""
+    if not Path(options.script).is_file():
+        raise CommandError(
+            f"the script must be a file; got {options.script}. Fix: give a path to a .py file"
+        )
+    said = launcher_variables()
+    if detect(said) is not None:
+        run_script([options.script, *options.arguments])
+        return 0
+    _check(options, said)
+    signals: list[int] = []
+    before = {
+        number: signal.signal(number, lambda got, frame: signals.append(got))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        return _run_attempts(options, said, signals)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _check(options: argparse.Namespace, said: Mapping[str, str]) -> None:
+    if options.procs is None:
+        options.procs = max(1, len(_gpus(said)))
+    if options.procs < 1 or options.nnodes < 1 or options.max_restarts < 0:
+        raise CommandError("-n and --nnodes must be at least 1, and --max-restarts at least 0")
+    if not 0 <= options.node_rank < options.nnodes:
+        raise CommandError(f"--node-rank must be from 0 to {options.nnodes - 1}; "
+                           f"got {options.node_rank}. Fix: number the machines from 0")  # fmt: skip
+    if options.nnodes > 1 and options.mpi:
+        raise CommandError("--mpi starts on one machine. Fix: mpiexec --hosts ... gpuflow launch")
+    if options.coordinator:
+        try:
+            split_address(options.coordinator)
+        except ValueError as error:
+            raise CommandError(str(error)) from None
+    elif options.nnodes > 1:
+        raise CommandError("several machines need --coordinator HOST:PORT, of machine 0")
+    if options.nnodes > 1 and "GPUFLOW_TOKEN" not in said:
+        raise CommandError(
+            "several machines need a secret in common. Fix: export GPUFLOW_TOKEN=... on each"
+        )
+
+
+def _run_attempts(options: argparse.Namespace, said: Mapping[str, str], signals: list[int]) -> int:
+    for attempt in range(options.max_restarts + 1):
+        output = Output(options.log_dir)
+        starts = _mpi_start(options) if options.mpi else _rank_starts(options, said, attempt)
+        if attempt:
+            for start in starts:
+                output.note(start.rank or 0, f"[launch] restart {attempt}")
+        status = Group(starts, output, options.watchdog, signals).run()
+        if status == 0 or signals:
+            return status
+        if attempt < options.max_restarts:
+            say(f"restart {attempt + 1} of {options.max_restarts}.")
+    return status
+
+
+def _rank_starts(options: argparse.Namespace, said: Mapping[str, str], attempt: int) -> list[Start]:
+    """One process for each rank of this machine."""
+    count = options.procs
+    address = options.coordinator or f"127.0.0.1:{_free_port()}"
+    gpus, token = _gpus(said), said.get("GPUFLOW_TOKEN") or new_token()
+    command = (sys.executable, "-m", "gpuflow.cli.worker", options.script, *options.arguments)
+    starts = []
+    for local in range(count):
+        rank = options.node_rank * count + local
+        own = {
+            "GPUFLOW_PROCESS_ID": str(rank),
+            "GPUFLOW_NUM_PROCESSES": str(count * options.nnodes),
+            "GPUFLOW_LOCAL_ID": str(local),
+            "GPUFLOW_LOCAL_SIZE": str(count),
+            "GPUFLOW_COORDINATOR": address,
+            "GPUFLOW_TOKEN": token,
+            "GPUFLOW_RESTART": str(attempt),
+        }
+        if gpus:
+            own["CUDA_VISIBLE_DEVICES"] = gpus[local % len(gpus)]
+        starts.append(Start(rank, command, child_environment(own, _threads(count))))
+    return starts
+
+
+def _mpi_start(options: argparse.Namespace) -> list[Start]:
+    """mpiexec, which starts the ranks, and whose lines say of which rank they are."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if mpiexec is None:
+        raise CommandError('--mpi needs mpiexec. Fix: pip install "gpuflow[mpi]"')
+    command = (
+        mpiexec, "-prepend-rank", "-n", str(options.procs),
+        sys.executable, "-m", "gpuflow.cli.worker", options.script, *options.arguments,
+    )  # fmt: skip
+    environment = child_environment({}, _threads(options.procs))
+    return [Start(None, command, environment)]
+
+
+def _threads(count: int) -> dict[str, str]:
+    """Each rank's share of the cores."""
+    cores = len(os.sched_getaffinity(0))
+    return dict.fromkeys(_THREAD_VARIABLES, str(max(1, cores // count)))
+
+
+def _gpus(said: Mapping[str, str]) -> list[str]:
+    """The GPUs that ranks may have."""
+    return visible_gpus(said) if config.environment.platform in ("", "cuda") else []
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]

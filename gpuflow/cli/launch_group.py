@@ -1,0 +1,217 @@
+"""A group of processes: started together, watched, and ended together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuflow.cli.launch_output import Output, is_consequence, last_traceback, say
+
+POLL_SECONDS = 0.02
+SETTLE_SECONDS = 0.5  # in which other ranks may end that failed at the same time, or before
+END_SECONDS = 3.0  # from asking processes to end to killing them
+STALLED_STATUS = 75
+
+
+@dataclass(frozen=True)
+class Start:
+    """One process to start; ``rank`` None is mpiexec, which starts all ranks."""
+
+    rank: int | None
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+@dataclass
+class Progress:
+    """When each rank was seen to move, by the files that its worker writes."""
+
+    folder: Path
+    limit: float
+    seen: dict[int, tuple[int, int, float]] = field(default_factory=dict)
+    lines: int = -1
+    lines_at: float = 0.0
+
+    def stalled(self, running: Sequence[int], lines: int) -> list[int]:
+        """Which of the running ranks hold up the others, if nothing has moved for too long."""
+        now = time.monotonic()
+        for path in self.folder.iterdir():
+            if path.name.isdigit():
+                with suppress(OSError, ValueError):
+                    pid, count = map(int, path.read_text().split())
+                    if self.seen.get(int(path.name), (0, -1, 0.0))[:2] != (pid, count):
+                        self.seen[int(path.name)] = (pid, count, now)
+        if lines != self.lines:
+            self.lines, self.lines_at = lines, now
+        ranks = [rank for rank in running if rank in self.seen]
+        if not ranks or now - self.lines_at < self.limit:
+            return []
+        if max(self.seen[rank][2] for rank in ranks) > now - self.limit:
+            return []
+        least = min(self.seen[rank][1] for rank in ranks)
+        return [rank for rank in ranks if self.seen[rank][1] == least]
+
+    def dump_stacks(self, running: Sequence[int]) -> None:
+        """Let every running rank print what all its threads are doing."""
+        for rank in running:
+            if rank in self.seen:
+                with suppress(ProcessLookupError):
+                    os.kill(self.seen[rank][0], signal.SIGUSR1)
+
+
+class Group:
+    """The processes of one attempt.
+
+    Args:
+        starts: what to start.
+        output: where their lines go.
+        watchdog: seconds without progress after which the group is ended; 0: never.
+        signals: which signals the launcher got so far; it is filled elsewhere.
+    """
+
+    def __init__(
+        self, starts: Sequence[Start], output: Output, watchdog: float, signals: list[int]
+    ) -> None:
+        self._starts = starts
+        self._output = output
+        self._watchdog = watchdog
+        self._signals = signals
+        self._processes: dict[int | None, subprocess.Popen[bytes]] = {}
+
+    def run(self) -> int:
+        """Run until all are done; returns 0, or the status of the rank that failed first."""
+        with tempfile.TemporaryDirectory(prefix="gpuflow-launch-") as folder:
+            progress = Progress(Path(folder), self._watchdog)
+            try:
+                self._start(folder)
+                return self._wait(progress)
+            finally:
+                self._end(signal.SIGTERM, END_SECONDS)
+                self._output.close(1.0)
+
+    def _start(self, folder: str) -> None:
+        more = {"GPUFLOW_LAUNCHER_PID": str(os.getpid())}
+        if self._watchdog:
+            more["GPUFLOW_WATCHDOG"] = folder
+        for start in self._starts:
+            own = dict(start.environment) | more
+            if start.rank is None:
+                del own["GPUFLOW_LAUNCHER_PID"]  # the parent of ranks is mpiexec's
+            process = subprocess.Popen(
+                start.command,
+                env=own,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+            assert process.stdout is not None and process.stderr is not None
+            self._processes[start.rank] = process
+            self._output.add(start.rank, process.stdout, sys.stdout)
+            self._output.add(start.rank, process.stderr, sys.stderr)
+        self._output.start()
+
+    def _running(self) -> list[int | None]:
+        return [rank for rank, process in self._processes.items() if process.poll() is None]
+
+    def _wait(self, progress: Progress) -> int:
+        next_look = 0.0
+        while True:
+            if self._signals:
+                return self._interrupted()
+            running = self._running()
+            if any(process.returncode for process in self._processes.values()):
+                return self._failed()
+            if not running:
+                return 0
+            if self._watchdog and time.monotonic() >= next_look:
+                next_look = time.monotonic() + min(0.25, self._watchdog / 4)
+                ranks = sorted(progress.seen) if None in running else running
+                stalled = progress.stalled([r for r in ranks if r is not None],
+                                           self._output.count())  # fmt: skip
+                if stalled:
+                    return self._stalled(progress, stalled)
+            time.sleep(POLL_SECONDS)
+
+    def _interrupted(self) -> int:
+        number = self._signals[0]
+        name = signal.Signals(number).name
+        say(f"{name}: ending the group.")
+        self._end(number, END_SECONDS)
+        return 128 + number
+
+    def _stalled(self, progress: Progress, stalled: Sequence[int]) -> int:
+        names = ", ".join(f"rank {rank}" for rank in stalled)
+        say(f"nothing has moved for {self._watchdog:g} s; {names} began the fewest collectives. "
+            "The stacks of all ranks:")  # fmt: skip
+        running = sorted(progress.seen)
+        progress.dump_stacks(running)
+        time.sleep(1.0)
+        self._end(signal.SIGTERM, END_SECONDS)
+        self._output.close(1.0)
+        say(f"ended the group, because {names} made no progress for {self._watchdog:g} s.")
+        return STALLED_STATUS
+
+    def _failed(self) -> int:
+        """Find out who failed first, end the others, and show its traceback last."""
+        until = time.monotonic() + SETTLE_SECONDS
+        while self._running() and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+        failed = {rank: p.returncode for rank, p in self._processes.items() if p.poll()}
+        self._end(signal.SIGTERM, END_SECONDS)
+        self._output.close(1.0)
+        if None in failed:
+            return self._mpi_failed(failed[None])
+
+        def is_later(rank: int | None) -> bool:
+            return is_consequence(self._output.lines_of(rank or 0))
+
+        rank = min(failed, key=lambda rank: (is_later(rank), failed[rank] > 0, rank or 0))
+        status = failed[rank]
+        how = f"status {status}" if status > 0 else f"signal {signal.Signals(-status).name}"
+        self._show(rank or 0, f"rank {rank} failed first, with {how}")
+        return status if status > 0 else 128 - status
+
+    def _mpi_failed(self, status: int) -> int:
+        """mpiexec says that a rank failed, and the output says which."""
+        for rank in self._output.ranks():
+            lines = self._output.lines_of(rank)
+            has_traceback = any(line.startswith("Traceback") for line in lines)
+            if has_traceback and not is_consequence(lines):
+                self._show(rank, f"rank {rank} failed first, mpiexec with status {status}")
+                break
+        else:
+            say(f"mpiexec ended with status {status}.")
+        return status if status > 0 else 128 - status
+
+    def _show(self, rank: int, what: str) -> None:
+        lines = last_traceback(self._output.lines_of(rank))
+        say(f"{what}; ended the group.{' Its last lines:' if lines else ''}")
+        for line in lines:
+            print(f"[{rank}] {line}", file=sys.stderr)
+        sys.stderr.flush()
+
+    def _end(self, number: int, seconds: float) -> None:
+        """Ask all that run to end, and kill who does not, with all that they started."""
+        for rank in self._running():
+            self._kill(rank, number)
+        until = time.monotonic() + seconds
+        while self._running() and time.monotonic() < until:
+            if len(self._signals) > 1:  # a second Ctrl-C
+                break
+            time.sleep(POLL_SECONDS)
+        for rank, process in self._processes.items():
+            self._kill(rank, signal.SIGKILL)
+            process.wait()
+
+    def _kill(self, rank: int | None, number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._processes[rank].pid, number)

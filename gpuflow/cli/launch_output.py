@@ -1,0 +1,135 @@
+"""The output of a group's processes: each line with its rank in front, and stored per rank."""
+
+from __future__ import annotations
+
+import re
+import selectors
+import sys
+import threading
+from collections import deque
+from pathlib import Path
+from typing import IO, TextIO
+
+KEPT_LINES = 200
+_RANKED = re.compile(r"^\[(\d+)\] ?")
+_TRACEBACK = "Traceback (most recent call last):"
+
+
+class Output:
+    """Reads pipes of processes in a thread, line by line.
+
+    Args:
+        folder: where ``rank-K.log`` is written, or None.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._selector = selectors.DefaultSelector()
+        self._logs: dict[int, TextIO] = {}
+        self._kept: dict[int, deque[str]] = {}
+        self._lines = 0
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="gpuflow-output", daemon=True)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def add(self, rank: int | None, pipe: IO[bytes], target: TextIO) -> None:
+        """Read a pipe of a rank; of None, each line says which rank it is of (mpiexec)."""
+        self._selector.register(pipe, selectors.EVENT_READ, (rank, target, bytearray()))
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def count(self) -> int:
+        """How many lines there were."""
+        return self._lines
+
+    def lines_of(self, rank: int) -> list[str]:
+        """The last lines of a rank."""
+        with self._lock:
+            return list(self._kept.get(rank, ()))
+
+    def ranks(self) -> list[int]:
+        """Who wrote anything."""
+        with self._lock:
+            return sorted(self._kept)
+
+    def close(self, seconds: float) -> None:
+        """Read what is left, for a while: a grandchild may keep a pipe open."""
+        self._thread.join(seconds)
+        self._stopping = True
+        self._thread.join(1.0)
+        for log in self._logs.values():
+            log.close()
+
+    def note(self, rank: int, text: str) -> None:
+        """Write a line of the launcher's own into a rank's log."""
+        log = self._log(rank)
+        if log is not None:
+            log.write(f"{text}\n")
+            log.flush()
+
+    def _run(self) -> None:
+        while self._selector.get_map() and not self._stopping:
+            for key, _ in self._selector.select(0.2):
+                rank, target, pending = key.data
+                data = key.fileobj.read1(1 << 16)  # type: ignore[union-attr]
+                pending += data
+                *lines, rest = pending.split(b"\n")
+                pending[:] = rest
+                if not data:
+                    self._selector.unregister(key.fileobj)
+                    lines = [*lines, rest] if rest else lines
+                for line in lines:
+                    self._line(rank, line.decode(errors="replace"), target)
+                target.flush()
+
+    def _line(self, rank: int | None, line: str, target: TextIO) -> None:
+        if rank is None:
+            found = _RANKED.match(line)
+            if found is None:
+                print(line, file=target)
+                return
+            rank, line = int(found[1]), line[found.end() :]
+        with self._lock:
+            self._lines += 1
+            self._kept.setdefault(rank, deque(maxlen=KEPT_LINES)).append(line)
+        print(f"[{rank}] {line}", file=target)
+        log = self._log(rank)
+        if log is not None:
+            log.write(f"{line}\n")
+            log.flush()
+
+    def _log(self, rank: int) -> TextIO | None:
+        if self._folder is None:
+            return None
+        if rank not in self._logs:
+            self._logs[rank] = (self._folder / f"rank-{rank}.log").open("a")
+        return self._logs[rank]
+
+
+def last_traceback(lines: list[str]) -> list[str]:
+    """The last traceback of a rank's output, from the first of a chain; else its last lines."""
+    starts = [k for k, line in enumerate(lines) if line.startswith(_TRACEBACK)]
+    if not starts:
+        return lines[-10:]
+    first = starts[-1]
+    for start in reversed(starts[:-1]):
+        between = "\n".join(lines[start:first])
+        chained = "direct cause of the following" in between or "another exception" in between
+        if not chained:
+            break
+        first = start
+    return lines[first:]
+
+
+def is_consequence(lines: list[str]) -> bool:
+    """Whether a rank failed because another one did."""
+    return any("CommunicationError" in line for line in last_traceback(lines))
+
+
+def say(text: str) -> None:
+    """A line of the launcher's own."""
+    sys.stdout.flush()
+    print(f"[launch] {text}", file=sys.stderr, flush=True)

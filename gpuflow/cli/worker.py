@@ -1,0 +1,71 @@
+"""What `gpuflow launch` starts: a process that joins its group and then runs the script."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import io
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpuflow.base.config import launcher_variables
+from gpuflow.parallel import distributed
+
+PROGRESS_SECONDS = 0.25
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Join the group and run ``arguments``: a script and what it is given."""
+    said = launcher_variables()
+    parent = said.get("GPUFLOW_LAUNCHER_PID", "")
+    if parent:
+        die_with_parent(int(parent))
+    run_script(arguments, said.get("GPUFLOW_WATCHDOG"))
+
+
+def run_script(arguments: Sequence[str], progress_folder: str | None = None) -> None:
+    """Initialize this process, and run a script as if Python had been given it."""
+    script, *rest = arguments
+    # Whole lines at once: mpiexec puts the rank in front of whatever arrives together.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
+    # The launcher asks for all stacks by this signal, when nothing moves any more.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    distributed.initialize_by_launcher()
+    if progress_folder:
+        threading.Thread(target=_report, args=(Path(progress_folder),), daemon=True).start()
+    sys.argv = [script, *rest]
+    sys.path[0] = str(Path(script).resolve().parent)
+    runpy.run_path(script, run_name="__main__")
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the kernel end this process when the launcher is gone, however it went (Linux)."""
+    try:
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    except (OSError, AttributeError):
+        return
+    if os.getppid() != parent:  # it was gone already
+        os._exit(1)
+
+
+def _report(folder: Path) -> None:
+    """Tell the watchdog how far this process is: its id, and how many transfers it has begun."""
+    path = folder / str(distributed.world().rank)
+    fresh = path.with_suffix(".new")
+    while True:
+        fresh.write_text(f"{os.getpid()} {distributed.progress()}")
+        fresh.replace(path)
+        time.sleep(PROGRESS_SECONDS)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

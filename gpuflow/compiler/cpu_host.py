@@ -1,0 +1,144 @@
+"""What LLVM says about the processor of this machine, remembered in the cache folder.
+
+Asking LLVM means loading it: 40 MB and 20 ms, for an answer that follows from a few registers,
+which the instructions CPUID and XGETBV tell as well. They are the name of a small file that keeps
+the answer, so that machines that share the folder find their own.
+
+Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID and XGETBV.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuflow.base.config import config
+from gpuflow.base.lazy import LazyModule
+from gpuflow.compiler.cache import replace_file
+from gpuflow.compiler.cpu_loader import HAS_IMAGES, PAGE, Image, load_image
+from gpuflow.compiler.versions import version_of
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
+else:
+    llvm = LazyModule("llvmlite.binding")
+
+# push rbx; mov eax, [rdi]; mov ecx, [rdi + 4]; cpuid; mov [rdi], eax; mov [rdi + 4], ebx;
+# mov [rdi + 8], ecx; mov [rdi + 12], edx; pop rbx; ret
+_CPUID = bytes.fromhex("53 8b07 8b4f04 0fa2 8907 895f04 894f08 89570c 5b c3")
+# xor ecx, ecx; xgetbv; mov [rdi], eax; mov [rdi + 4], edx; ret
+_XGETBV = bytes.fromhex("31c9 0f01d0 8907 895704 c3")
+_PROBE = Image(
+    _CPUID + _XGETBV, PAGE, PAGE, {"cpuid": 0, "xgetbv": len(_CPUID)}, imports={}, fixups=()
+)
+_SAVES_STATE = 1 << 27  # of leaf 1's ecx: XGETBV is there
+# Leaf, subleaf, and which of eax, ebx, ecx and edx count: the others tell which core asks.
+_LEAVES = (
+    (0x0, 0, "abcd"), (0x1, 0, "acd"), (0x7, 0, "abcd"), (0x7, 1, "abcd"), (0x7, 2, "abcd"),
+    (0xD, 1, "a"), (0x14, 0, "b"), (0x19, 0, "b"), (0x1E, 1, "a"), (0x24, 0, "b"),
+    (0x80000000, 0, "abcd"), (0x80000001, 0, "acd"), (0x80000008, 0, "b"), (0x80000021, 0, "a"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class HostProcessor:
+    """A processor as LLVM describes it.
+
+    Attributes:
+        cpu: its name.
+        flags: what it has or lacks, as LLVM takes it.
+        features: what it has.
+    """
+
+    cpu: str
+    flags: str
+    features: tuple[str, ...]
+
+
+@cache
+def host_processor() -> HostProcessor:
+    """The processor of this machine; LLVM is asked once for each kind and cache folder."""
+    path = _path()
+    if path is None:
+        return _ask()
+    found = _read(path)
+    if found is None:
+        found = _ask()
+        with suppress(OSError):
+            _write(path, found)
+    return found
+
+
+def _ask() -> HostProcessor:
+    features = llvm.get_host_cpu_features()
+    present = tuple(sorted(name for name, there in features.items() if there))
+    return HostProcessor(llvm.get_host_cpu_name(), features.flatten(), present)
+
+
+def _path() -> Path | None:
+    """The file of this kind of processor; None where nothing can be remembered."""
+    folder = config.environment.cache_folder
+    if folder is None or not HAS_IMAGES:
+        return None
+    try:
+        registers = processor_registers()
+    except OSError:
+        return None
+    text = json.dumps([registers, version_of("llvmlite")])
+    return Path(folder) / "processors" / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
+
+
+def processor_registers() -> list[list[int]]:
+    """What CPUID and XGETBV say, without what differs from core to core.
+
+    Raises:
+        OSError: the system lets no code into memory.
+    """
+    memory, addresses = load_image(_PROBE, ("cpuid", "xgetbv"), lambda name: None)
+    prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    cpuid, xgetbv = (prototype(addresses[name]) for name in ("cpuid", "xgetbv"))
+
+    def ask(function: Any, leaf: int, subleaf: int) -> tuple[int, ...]:
+        place = (ctypes.c_uint32 * 4)(leaf, subleaf, 0, 0)
+        function(ctypes.addressof(place))
+        return tuple(place)
+
+    highest = {base: ask(cpuid, base, 0)[0] for base in (0, 0x80000000)}
+    found = []
+    for leaf, subleaf, names in _LEAVES:
+        # A leaf that is not there would repeat another one.
+        if leaf <= highest[leaf & 0x80000000]:
+            values = ask(cpuid, leaf, subleaf)
+            found.append([leaf, subleaf, *(values["abcd".index(name)] for name in names)])
+    if ask(cpuid, 1, 0)[2] & _SAVES_STATE:
+        found.append(list(ask(xgetbv, 0, 0)[:2]))
+    del memory
+    return found
+
+
+def _read(path: Path) -> HostProcessor | None:
+    """What a file says; None if it is not there, or damaged."""
+    try:
+        record = json.loads(path.read_bytes())
+        checksum, values = record["checksum"], record["processor"]
+        if checksum != _checksum(values):
+            return None
+        return HostProcessor(values["cpu"], values["flags"], tuple(values["features"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(path: Path, found: HostProcessor) -> None:
+    values = asdict(found)
+    record = {"processor": values, "checksum": _checksum(values)}
+    replace_file(path, json.dumps(record, indent=1).encode())
+
+
+def _checksum(values: object) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,204 @@
+"""Kernel images: machine code that is loaded by copying it, without a linker.
+
+An image is one block of memory, laid out and linked when it was built (``cpu_image``). Code and
+constants come first; they reach one another, and the data behind them, relative to where they are.
+What is left for the loader are 64-bit words that hold absolute addresses: of functions elsewhere
+in the process, which code calls through such words, and of places in the block.
+
+    read-only: text, stubs, constants, words | from the next page on, if any: data, zeros
+
+The bytes of an image are ``MAGIC``, the length of a header in 4 bytes, the header as JSON, and the
+block without its last zeros.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import platform
+import struct
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+# Where objects are of the kind that cpu_image reads.
+HAS_IMAGES = sys.platform == "linux" and platform.machine() == "x86_64"
+MAGIC = b"gpuflow image 1\n"
+PAGE = 4096  # of x86-64
+_LENGTH = struct.Struct("<I")
+_WORD_BYTES = 8
+_FAILED = ctypes.c_void_p(-1).value
+
+
+@dataclass(frozen=True)
+class Image:
+    """Code that is ready to be copied into memory.
+
+    Attributes:
+        block: what the memory holds at first; zeros follow it.
+        size: bytes of memory.
+        read_only: bytes at its start that are executable and not writable: whole pages, or all.
+        entries: places of functions.
+        imports: places of the words to which the address of a function elsewhere is added.
+        fixups: places of the words to which the block's own address is added.
+    """
+
+    block: bytes
+    size: int
+    read_only: int
+    entries: Mapping[str, int]
+    imports: Mapping[str, Sequence[int]]
+    fixups: Sequence[int]
+
+    def to_bytes(self) -> bytes:
+        """The image as it lies in a file."""
+        header = json.dumps(
+            {
+                "stored": len(self.block),
+                "size": self.size,
+                "read_only": self.read_only,
+                "entries": dict(self.entries),
+                "imports": {name: list(places) for name, places in self.imports.items()},
+                "fixups": list(self.fixups),
+            }
+        ).encode()
+        return b"".join([MAGIC, _LENGTH.pack(len(header)), header, self.block])
+
+
+def is_image(code: bytes) -> bool:
+    """Whether bytes are those of an image rather than of an object file."""
+    return code.startswith(MAGIC)
+
+
+def image_from(code: bytes) -> Image:
+    """The image of bytes in a file.
+
+    Raises:
+        RuntimeError: they are no image, or not a whole one.
+    """
+    start = len(MAGIC) + _LENGTH.size
+    try:
+        if not is_image(code):
+            raise ValueError("it starts with other bytes")
+        (length,) = _LENGTH.unpack_from(code, len(MAGIC))
+        header = json.loads(code[start : start + length])
+        block = code[start + length :]
+        if header.pop("stored") != len(block):
+            raise ValueError("it is cut off")
+        image = Image(block, **header)
+        _check(image)
+    except (struct.error, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RuntimeError(f"the code is no kernel image: {error}") from error
+    return image
+
+
+def _check(image: Image) -> None:
+    """A word or a function outside of the block would be outside of our memory."""
+    words = [*image.fixups, *(place for places in image.imports.values() for place in places)]
+    entries = list(image.entries.values())
+    if not all(isinstance(n, int) for n in (image.size, image.read_only, *words, *entries)):
+        raise ValueError("a place is not an integer")
+    if not 0 < len(image.block) <= image.size:
+        raise ValueError("the block is longer than its memory")
+    if image.read_only != image.size and (
+        image.read_only % PAGE or not 0 < image.read_only < image.size
+    ):
+        raise ValueError("the read-only part is not a part")
+    if not all(0 <= place <= image.size - _WORD_BYTES for place in words):
+        raise ValueError("a word is outside of it")
+    if not all(0 <= place < min(len(image.block), image.read_only) for place in entries):
+        raise ValueError("a function is outside of its code")
+
+
+def load_image(
+    image: Image, symbols: Sequence[str], resolve: Callable[[str], int | None]
+) -> tuple[Any, dict[str, int]]:
+    """Put an image into memory.
+
+    Args:
+        image: from ``image_from``.
+        symbols: its functions that are wanted.
+        resolve: the address of a function that it calls, or None.
+
+    Returns:
+        What owns the memory and gives it back when it dies, and the functions' addresses.
+
+    Raises:
+        RuntimeError: a symbol is missing.
+        OSError: the system gives no memory, or none that may hold code.
+    """
+    missing = [symbol for symbol in symbols if symbol not in image.entries]
+    addresses = {name: resolve(name) for name in image.imports}
+    missing += [name for name, address in addresses.items() if address is None]
+    if missing:
+        raise RuntimeError(f"a kernel needs {', '.join(missing)}, which is nowhere")
+    memory = _Memory(image.size)
+    ctypes.memmove(memory.address, image.block, len(image.block))
+    for place in image.fixups:
+        _add(memory, place, memory.address)
+    for name, places in image.imports.items():
+        for place in places:
+            _add(memory, place, addresses[name] or 0)
+    # Memory is never writable and executable at once.
+    memory.protect(image.read_only, mmap.PROT_READ | mmap.PROT_EXEC)
+    return memory, {symbol: memory.address + image.entries[symbol] for symbol in symbols}
+
+
+def _add(memory: _Memory, place: int, address: int) -> None:
+    word = ctypes.c_uint64.from_address(memory.address + place)
+    word.value += address  # wraps
+
+
+class _Memory:
+    """Pages of zeros, which go back to the system when this object dies.
+
+    At the end of the process they stay: a thread of the user's may still run their code.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = 0
+        rights, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        address = _system().mmap(None, size, rights, flags, -1, 0)
+        if address == _FAILED:
+            raise OSError(ctypes.get_errno(), f"[cpu] the system has no {size} bytes for code")
+        self.address, self.size = address, size
+
+    def protect(self, size: int, rights: int) -> None:
+        """Set what may be done with the first ``size`` bytes."""
+        if _system().mprotect(self.address, size, rights) != 0:
+            number = ctypes.get_errno()
+            # No RuntimeError: building the kernel once more would not help.
+            raise OSError(
+                number,
+                "[cpu] the system must let this process make memory executable; mprotect says: "
+                f"{os.strerror(number)}. Fix: allow it (on SELinux execmem, in systemd "
+                "MemoryDenyWriteExecute=no); compilers at run time need it.",
+            )
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.size and not is_finalizing():
+            _system().munmap(self.address, self.size)
+
+
+@dataclass(frozen=True)
+class _System:
+    """Functions of the C library."""
+
+    mmap: Callable[[None, int, int, int, int, int], int]
+    mprotect: Callable[[int, int, int], int]
+    munmap: Callable[[int, int], int]
+
+
+@cache
+def _system() -> _System:
+    library = ctypes.CDLL(None, use_errno=True)
+    address, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    library.mmap.restype = address
+    library.mmap.argtypes = (address, size, number, number, number, ctypes.c_int64)
+    library.mprotect.argtypes = (address, size, number)
+    library.munmap.argtypes = (address, size)
+    return _System(library.mmap, library.mprotect, library.munmap)

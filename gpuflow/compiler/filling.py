@@ -1,0 +1,169 @@
+"""Filling a structure with the sizes of one program gives its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpuflow.compiler.buffers import Arrangement, arrange
+from gpuflow.compiler.lower import NO_BUFFER, KernelCall
+from gpuflow.compiler.plan import (
+    CallStep,
+    CopyStep,
+    KernelStep,
+    Operand,
+    Plan,
+    Programs,
+    ProgramStep,
+    Step,
+    memory,
+    scratch_of,
+    workspace_bytes,
+)
+from gpuflow.compiler.recipes import Calls
+from gpuflow.compiler.segments import by_kernel
+from gpuflow.compiler.shapes import CallShape, KernelShape, Shape, Slot
+from gpuflow.compiler.sources import Symbols
+from gpuflow.compiler.space import Program
+from gpuflow.compiler.structures import Structure, added_number
+from gpuflow.compiler.updates import Given
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.jaxpr import Literal
+
+_MOST_ARRANGEMENTS = 64  # of one structure: they differ in which reductions are split
+
+
+def filled(
+    structure: Structure, program: Program, given: Given, symbols: Symbols,
+    calls: Calls, programs: Programs,
+) -> Plan:  # fmt: skip
+    """The plan of a program.
+
+    Args:
+        structure: of the program.
+        program: its views are needed.
+        given: for the plan, see there.
+        symbols: the numbers of its variables.
+        calls: the kernels of its groups.
+        programs: the compiled programs of loops and branches.
+    """
+    filler = _Filler(structure, program, symbols, calls, programs)
+    steps = tuple([filler.step(shape) for shape in structure.steps])
+    offsets, total = filler.offsets(steps)
+    outputs: list[int | Literal] = []
+    for out, atom in zip(structure.outputs, program.jaxpr.outvars, strict=True):
+        if out is None:
+            assert type(atom) is Literal  # as in every program of the structure
+            outputs.append(atom)
+        else:
+            outputs.append(out)
+    return Plan(
+        program.jaxpr, given, structure.groups, steps, tuple(outputs), structure.in_place,
+        symbols.variables, filler.added, offsets, total, structure.owned, structure.given,
+    )  # fmt: skip
+
+
+class _Filler:
+    """Makes the steps, one after the other; ``allocate`` gives scratch memory to that at hand."""
+
+    def __init__(
+        self, structure: Structure, program: Program, symbols: Symbols,
+        calls: Calls, programs: Programs,
+    ) -> None:  # fmt: skip
+        self.structure, self.program, self.calls = structure, program, calls
+        self.variables, self.programs = symbols.variables, programs
+        self.target = structure.kind.target
+        self.added: dict[int, ShapedArray] = {}
+        self.eqns = program.jaxpr.eqns
+        self.scratch: list[int] = []  # of the step at hand
+        self.all_scratch: list[int] = []
+        self.group, self.count = 0, 0  # at hand, and how many buffers it has got
+
+    def step(self, shape: Shape) -> Step:
+        """The step of a shape."""
+        if isinstance(shape, KernelShape):
+            return self._kernel_step(shape)
+        if isinstance(shape, CallShape):
+            return self._call_step(shape)
+        source = self._operand(shape.source)
+        if shape.target >= len(self.variables):
+            self.added[shape.target] = source.aval
+        return CopyStep(source, shape.target)
+
+    def _kernel_step(self, shape: KernelShape) -> KernelStep:
+        groups, jaxpr = shape.groups, self.program.jaxpr
+        calls = tuple([self.calls[group] for group in groups])
+        if shape.is_plain:
+            return KernelStep(shape, jaxpr, calls, (calls,), ())
+        self.scratch = []
+        if len(calls) == 1:
+            launches = self._launches(groups[0], calls[0])
+            together = (launches,) if len(launches) == 1 else tuple([(one,) for one in launches])
+        else:
+            pairs = zip(groups, calls, strict=True)
+            together = by_kernel([one for pair in pairs for one in self._launches(*pair)])
+        return KernelStep(shape, jaxpr, calls, together, tuple(self.scratch))
+
+    def _launches(self, group: int, call: KernelCall) -> tuple[KernelCall, ...]:
+        self.group, self.count = group, 0
+        return self.target.launches(call, self.allocate)
+
+    def allocate(self, count: int) -> int:
+        """A scratch buffer of so many bytes, for the launches of the group at hand."""
+        variables, owners = len(self.variables), self.structure.owners
+        buffer = added_number(variables, owners, self.group, self.count)
+        self.added[buffer] = memory(count)
+        self.scratch.append(buffer)
+        self.all_scratch.append(buffer)
+        self.count += 1
+        return buffer
+
+    def _call_step(self, shape: CallShape) -> CallStep | ProgramStep:
+        eqn = self.eqns[shape.position]
+        operands = tuple([self._operand(slot) for slot in shape.operands])
+        if shape.kind == "program":
+            *outputs, workspace = shape.writes
+            inner = self.programs[eqn]
+            self.added[workspace] = memory(workspace_bytes(eqn, inner))
+            return ProgramStep(eqn, operands, tuple(outputs), inner, workspace)
+        step = CallStep(eqn, operands, shape.writes, shape.kind)
+        count = self.target.workspace_bytes(step)
+        if not count:
+            return step
+        self.group, self.count = shape.group, 0
+        return step._replace(workspace=self.allocate(count))
+
+    def _operand(self, slot: Slot) -> Operand:
+        position, number, buffer, is_view = slot
+        atoms = self.program.jaxpr.outvars if position is None else self.eqns[position].inputs
+        atom = atoms[number]
+        if type(atom) is Literal:
+            return Operand(NO_BUFFER, atom.aval, None, atom.value)
+        view = self.program.views[atom][1] if is_view else None
+        return Operand(buffer, atom.aval, view)
+
+    def offsets(self, steps: Sequence[Step]) -> tuple[Mapping[int, int], int]:
+        """Where the temporaries lie, and the size of the arena."""
+        known = self.structure.arrangements
+        scratch = tuple(self.all_scratch)
+        arrangement = known.get(scratch)
+        if arrangement is None:
+            if len(known) >= _MOST_ARRANGEMENTS:
+                known.clear()
+            arrangement = known[scratch] = self._arranged(steps)
+        variables, added, count = self.variables, self.added, len(self.variables)
+        avals = [variables[b].aval if b < count else added[b] for b in arrangement.buffers]
+        return arrangement.offsets([aval.shape for aval in avals])
+
+    def _arranged(self, steps: Sequence[Step]) -> Arrangement:
+        inputs = len(self.program.jaxpr.invars)
+        outputs = set(self.structure.outputs)
+        needed = []
+        for shape, step in zip(self.structure.steps, steps, strict=True):
+            own = (*shape.reads, *shape.writes, *scratch_of(step))
+            needed.append([b for b in own if b >= inputs and b not in outputs])
+
+        def aval_of(buffer: int) -> ShapedArray:
+            own = buffer < len(self.variables)
+            return self.variables[buffer].aval if own else self.added[buffer]
+
+        return arrange(needed, aval_of)

@@ -1,0 +1,84 @@
+"""Shapes of steps: what is the same in the steps of plans of one structure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpuflow.compiler.lower import NO_BUFFER
+from gpuflow.kir.nodes import Kernel
+
+
+class Slot(NamedTuple):
+    """Where an operand is written in the program, and its buffer.
+
+    Attributes:
+        position: of the equation; None for an output of the program.
+        number: of the operand or output.
+        buffer: where it lies; NO_BUFFER for a literal.
+        is_view: whether it is a view of that.
+    """
+
+    position: int | None
+    number: int
+    buffer: int
+    is_view: bool
+
+
+class KernelShape(NamedTuple):
+    """A kernel step.
+
+    Attributes:
+        groups: whose calls it makes.
+        kernel: what it runs, for several groups a segmented one.
+        members: positions of its equations.
+        reads, writes: its buffers; an output in place counts under its own number.
+        overwrites: buffers with older values.
+        is_plain: whether its calls are what is launched, whatever their sizes.
+    """
+
+    groups: tuple[int, ...]
+    kernel: Kernel
+    members: tuple[int, ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    overwrites: tuple[int, ...]
+    is_plain: bool
+
+
+class CallShape(NamedTuple):
+    """A library or host call, or a loop or branch (kind "program")."""
+
+    group: int
+    position: int
+    operands: tuple[Slot, ...]
+    writes: tuple[int, ...]
+    kind: str
+
+    overwrites = ()
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The buffers of its operands."""
+        return tuple([slot.buffer for slot in self.operands if slot.buffer != NO_BUFFER])
+
+
+class CopyShape(NamedTuple):
+    """A copy into a buffer."""
+
+    source: Slot
+    target: int
+
+    overwrites = ()
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The buffer that is copied; none of a literal."""
+        return () if self.source.buffer == NO_BUFFER else (self.source.buffer,)
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        """The copy."""
+        return (self.target,)
+
+
+Shape = KernelShape | CallShape | CopyShape

@@ -1,0 +1,155 @@
+"""Which shardings the results of a program have, given those of its arguments.
+
+Shardings go forward through equations: a dimension of a result that iterates with a dimension of an
+operand is split as that one is. Where operands disagree the first one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gpuflow.compiler.program import inline
+from gpuflow.compiler.space import iteration_of
+from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import Branch, Library, Loop, ScanForm
+from gpuflow.core.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, names_of
+
+# For each dimension the mesh axes that it is split over.
+Parts = tuple[tuple[Any, ...], ...]
+
+_MOST_ROUNDS = 4  # of a loop's carries, until they are what goes in
+
+
+def result_shardings(
+    jaxpr: Jaxpr, shardings: Sequence[Sharding | None]
+) -> list[NamedSharding] | None:
+    """The shardings of a program's outputs.
+
+    Args:
+        jaxpr: the program.
+        shardings: of its inputs; None for plain arrays.
+
+    Returns:
+        One for each output, on the mesh of the first NamedSharding; None if there is none.
+    """
+    meshes = [own.mesh for own in shardings if isinstance(own, NamedSharding)]
+    if not meshes:
+        return None
+    mesh = meshes[0]
+    given = [
+        parts_of(own, var.aval.ndim, mesh)
+        for own, var in zip(shardings, jaxpr.invars, strict=True)
+    ]
+    outs = _outputs(jaxpr, given, mesh)
+    return [NamedSharding(mesh, _spec(parts)) for parts in outs]
+
+
+def parts_of(sharding: Sharding | None, rank: int, mesh: Mesh) -> Parts:
+    """How an array is split, if it is over this mesh."""
+    if not isinstance(sharding, NamedSharding) or sharding.mesh != mesh:
+        return ((),) * rank
+    own = [names_of(part) for part in sharding.spec]
+    return (*own, *[()] * (rank - len(own)))
+
+
+def _spec(parts: Parts) -> PartitionSpec:
+    last = max([dim for dim, names in enumerate(parts) if names], default=-1)
+    return PartitionSpec(*[names or None for names in parts[: last + 1]])
+
+
+def _outputs(jaxpr: Jaxpr, given: Sequence[Parts], mesh: Mesh) -> list[Parts]:
+    """How a program's outputs are split."""
+    program = inline(jaxpr)
+    known: dict[Var, Parts] = dict(zip(program.invars, given, strict=True))
+
+    def of(atom: Atom) -> Parts:
+        found = None if type(atom) is Literal else known.get(atom)
+        return ((),) * atom.aval.ndim if found is None else found
+
+    for eqn in program.eqns:
+        results = _results(eqn, [of(atom) for atom in eqn.inputs], mesh)
+        known.update(zip(eqn.outputs, results, strict=True))
+    return [of(atom) for atom in program.outvars]
+
+
+def _results(eqn: Eqn, operands: Sequence[Parts], mesh: Mesh) -> list[Parts]:
+    rule = eqn.primitive.lower
+    if eqn.primitive.sharding is not None:
+        sharding = eqn.primitive.sharding(eqn.params)
+        if isinstance(sharding, NamedSharding) and sharding.mesh == mesh:
+            return [parts_of(sharding, eqn.outputs[0].aval.ndim, mesh)]
+        return [operands[0]]
+    if isinstance(rule, Loop):
+        form = rule.form(eqn.params)
+        if isinstance(form, ScanForm):
+            return _scan(form, operands, mesh)
+    if isinstance(rule, Branch):
+        made = [
+            _outputs(branch.jaxpr, operands[1:], mesh) for branch in rule.branches(eqn.params)
+        ]
+        return [_common(column) for column in zip(*made, strict=True)]
+    if isinstance(rule, Library) and rule.product is not None:
+        return [_product(eqn, operands)]
+    return [_iterated(eqn, operands, var) for var in eqn.outputs]
+
+
+def _iterated(eqn: Eqn, operands: Sequence[Parts], var: Var) -> Parts:
+    """A result whose dimensions iterate with dimensions of operands."""
+    iteration = iteration_of(eqn)
+    nothing = ((),) * var.aval.ndim
+    if iteration is None or len(iteration.out) != var.aval.ndim:
+        return nothing
+    split: dict[int, tuple[Any, ...]] = {}
+    for atom, parts, links in zip(eqn.inputs, operands, iteration.reads, strict=True):
+        for dim, axis in links:
+            if parts[dim] and atom.aval.shape[dim] == iteration.sizes[axis]:
+                split.setdefault(axis, parts[dim])
+    return _once(split.get(axis, ()) for axis in iteration.out)
+
+
+def _product(eqn: Eqn, operands: Sequence[Parts]) -> Parts:
+    """A matrix product: what is summed over is not split any more."""
+    rule, (out,) = eqn.primitive.lower, eqn.outputs
+    assert isinstance(rule, Library) and rule.product is not None
+    record = rule.product([atom.aval for atom in eqn.inputs], [out.aval], eqn.params)
+    if record is None:
+        return ((),) * out.aval.ndim
+    (batch, rows, _), (right_batch, _, columns) = record.left, record.right
+    left, right = operands[:2]
+    both = [left[a] or right[b] for a, b in zip(batch, right_batch, strict=True)]
+    return _once([*both, *[left[d] for d in rows], *[right[d] for d in columns]])
+
+
+def _scan(form: ScanForm, operands: Sequence[Parts], mesh: Mesh) -> list[Parts]:
+    first, split = form.num_consts, form.num_consts + form.num_carry
+    carries = list(operands[first:split])
+    elements = [parts[1:] for parts in operands[split:]]
+    for _ in range(_MOST_ROUNDS):
+        outs = _outputs(form.body.jaxpr, [*operands[:first], *carries, *elements], mesh)
+        joined = [_common(pair) for pair in zip(carries, outs[: form.num_carry], strict=True)]
+        if joined == carries:
+            break
+        carries = joined
+    else:
+        carries = [((),) * len(parts) for parts in carries]
+    return [*carries, *[((), *parts) for parts in outs[form.num_carry :]]]
+
+
+def _common(several: Sequence[Parts]) -> Parts:
+    """What all of them are split over."""
+    first = several[0]
+    return tuple(
+        names if all(other[dim] == names for other in several) else ()
+        for dim, names in enumerate(first)
+    )
+
+
+def _once(parts: Iterable[tuple[Any, ...]]) -> Parts:
+    """Parts in which no axis is there twice."""
+    seen: set[Any] = set()
+    result = []
+    for names in parts:
+        result.append(() if seen.intersection(names) else names)
+        seen.update(names)
+    return tuple(result)

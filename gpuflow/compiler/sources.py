@@ -1,0 +1,159 @@
+"""Sources: where the numbers in the argument blocks of a template's kernels come from.
+
+Recipes refer to sources by number. For a new size all of them are looked up at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from math import prod
+from typing import Any
+
+from gpuflow.compiler.index_sizes import Asked, ask_sizes
+from gpuflow.core.jaxpr import Jaxpr, Var
+from gpuflow.core.views import View
+from gpuflow.kir.interpret import scalar_to_word
+
+# Where a number comes from; an operand is named by its equation's position and its own.
+#   ("constant", number)
+#   ("product", *symbols)                   sizes multiplied
+#   ("stride", position, operand, dim)      of the view through which the operand is read
+#   ("offset", position, operand, itemsize) of that view, in bytes
+#   ("size", position, number)              that an Indexed op passes, see index_sizes
+#   ("literal", number, dtype)              a scalar of the program
+Source = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """What erasing the sizes of a program leaves.
+
+    Attributes:
+        sizes: the distinct sizes but 1, in order of appearance.
+        variables: all variables in that order, inputs first: a variable's place is the number of
+            its buffer.
+        literals: the values of all literals, in order.
+        is_known: whether the program has a key, which says the rest.
+    """
+
+    sizes: tuple[int, ...]
+    variables: tuple[Var, ...]
+    literals: tuple[Any, ...]
+    is_known: bool
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """Sources by kind, each with its number.
+
+    Attributes:
+        count: of the sources that are here.
+        fixed: the numbers that are constants, and places for all others.
+        sizes: one size each.
+    """
+
+    count: int
+    fixed: list[int]
+    sizes: list[tuple[int, int]]
+    products: list[tuple[int, tuple[int, ...]]]
+    literals: list[tuple[int, int, str]]
+    strides: list[tuple[int, int, int, int]]
+    offsets: list[tuple[int, int, int, int]]
+    asked: list[tuple[int, int, int]]
+
+
+def _no_tables() -> _Tables:
+    return _Tables(0, [], [], [], [], [], [], [])
+
+
+@dataclass
+class Sources:
+    """The sources of all recipes of a template; recipes refer to them by number."""
+
+    numbers: dict[Source, int] = field(default_factory=dict)
+    literals: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    counter: Iterator[int] = field(default_factory=count)
+    tables: _Tables = field(default_factory=_no_tables)
+
+    def number(self, source: Source) -> int:
+        """The number of a source; threads may ask at once, and some numbers stand for none."""
+        found = self.numbers.get(source)
+        return self.numbers.setdefault(source, next(self.counter)) if found is None else found
+
+    def values(self, bound: BoundSizes) -> list[int]:
+        """The value of every source, by its number."""
+        tables = self.tables
+        if tables.count != len(self.numbers):
+            tables = self.tables = _tables(tuple(self.numbers.items()))
+        values = tables.fixed.copy()
+        sizes = bound.symbols.sizes
+        for number, symbol in tables.sizes:
+            values[number] = sizes[symbol]
+        for number, symbols in tables.products:
+            values[number] = prod([sizes[k] for k in symbols])
+        self._literals(tables, values, bound.symbols.literals)
+        for number, position, operand, dim in tables.strides:
+            values[number] = bound.view(position, operand).strides[dim]
+        for number, position, operand, itemsize in tables.offsets:
+            values[number] = bound.view(position, operand).offset * itemsize
+        for number, position, place in tables.asked:
+            asked = bound.asked(position).sizes
+            # Fewer than there were: then the trace differs, and the recipe does not fit.
+            values[number] = asked[place] if place < len(asked) else 0
+        return values
+
+    def _literals(self, tables: _Tables, values: list[int], literals: Sequence[Any]) -> None:
+        known = self.literals
+        for number, place, dtype in tables.literals:
+            value = literals[place]
+            last, word = known.get(number, (None, 0))
+            # Zeros and nans stand in the text: what is equal has equal bits.
+            if last != value or type(last) is not type(value):
+                word = scalar_to_word(dtype, value)
+                known[number] = value, word
+            values[number] = word
+
+
+def _tables(sources: Sequence[tuple[Source, int]]) -> _Tables:
+    """The sources by kind."""
+    fixed = [0] * (1 + max([number for _, number in sources], default=-1))
+    tables = _Tables(len(sources), fixed, [], [], [], [], [], [])
+    by_kind: dict[str, list[Any]] = {
+        "literal": tables.literals, "stride": tables.strides, "offset": tables.offsets,
+        "size": tables.asked,
+    }  # fmt: skip
+    for source, number in sources:
+        kind, *rest = source
+        if kind == "constant":
+            fixed[number] = rest[0]
+        elif kind == "product" and len(rest) == 1:
+            tables.sizes.append((number, rest[0]))
+        elif kind == "product":
+            tables.products.append((number, tuple(rest)))
+        else:
+            by_kind[kind].append((number, *rest))
+    return tables
+
+
+@dataclass(frozen=True)
+class BoundSizes:
+    """One program, as far as recipes need it."""
+
+    jaxpr: Jaxpr
+    symbols: Symbols
+    views: Mapping[Var, tuple[Var, View]]
+    known: dict[int, Asked] = field(default_factory=dict)
+
+    def asked(self, position: int) -> Asked:
+        """What an Indexed op asks for."""
+        if position not in self.known:
+            self.known[position] = ask_sizes(self.jaxpr, position, self.views)
+        return self.known[position]
+
+    def view(self, position: int, operand: int) -> View:
+        """The view through which an operand is read."""
+        atom = self.jaxpr.eqns[position].inputs[operand]
+        assert type(atom) is Var
+        return self.views[atom][1]

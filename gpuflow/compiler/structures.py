@@ -1,0 +1,247 @@
+"""Structures: what plans of one template have in common if their groups have the same kernels.
+
+Which steps there are and in which order, what each reads and writes, and where the operands of
+library calls are follow from the template and the kernels chosen for its groups. That is worked
+out once and kept with the template; ``bind`` fills in what depends on sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpuflow.compiler.buffers import Arrangement
+from gpuflow.compiler.fuse import Group
+from gpuflow.compiler.lower import NO_BUFFER, Use
+from gpuflow.compiler.recipes import Choice
+from gpuflow.compiler.segments import join_equal
+from gpuflow.compiler.shapes import CallShape, CopyShape, KernelShape, Shape, Slot
+from gpuflow.compiler.space import Program
+from gpuflow.compiler.target import Target
+from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import Branch, HostCall, Layout, Loop, Update
+from gpuflow.core.views import View, contiguous
+
+Views = Mapping[Var, tuple[Var, View]]
+
+
+class Kind(NamedTuple):
+    """What plans of one structure have in common besides the kernels.
+
+    Attributes:
+        target: the platform.
+        into_given: outputs are written into arrays that a call passes.
+        decided: see ``decisions``.
+    """
+
+    target: Target
+    into_given: bool
+    decided: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A plan without sizes.
+
+    Attributes:
+        kind: what it was made for besides the kernels.
+        choice: the recipes of its kernels; None if one has none, and then nobody keeps it.
+        steps: in order.
+        groups: the equations of each group.
+        outputs: buffers; None for a literal.
+        in_place: outputs that take the memory of inputs.
+        owned, given: outputs with memory of their own, see ``Plan``.
+        owners: how many groups and outputs may add buffers, see ``added_number``.
+        arrangements: by the numbers of scratch buffers of each step.
+    """
+
+    kind: Kind
+    choice: Choice | None
+    steps: tuple[Shape, ...]
+    groups: tuple[tuple[int, ...], ...]
+    outputs: tuple[int | None, ...]
+    in_place: Mapping[int, int]
+    owned: tuple[int, ...]
+    given: tuple[int, ...]
+    owners: int
+    arrangements: dict[tuple[int, ...], Arrangement] = field(default_factory=dict)
+
+
+def added_number(variables: int, owners: int, owner: int, k: int) -> int:
+    """The number of the buffer that a group or an output adds as its ``k``-th.
+
+    It depends on nothing that other groups do. Owners are the groups, and behind them the outputs.
+    """
+    return variables + owner + owners * k
+
+
+def decisions(groups: Sequence[Group], jaxpr: Jaxpr, views: Views) -> tuple[bool, ...]:
+    """What the sizes say about steps that are no kernels: all else is the same for all sizes.
+
+    Args:
+        groups: layout ops, loops and branches of the template.
+        jaxpr: the program.
+        views: its aliases.
+    """
+    found: list[bool] = []
+    for group in groups:
+        eqn = jaxpr.eqns[group.members[0]]
+        if isinstance(eqn.primitive.lower, Layout):
+            found.append(_is_row_major_copy(eqn))
+        else:
+            found += [_is_row_major(atom, views) for atom in eqn.inputs]
+    return tuple(found)
+
+
+def depends_on_sizes(group: Group, jaxpr: Jaxpr) -> bool:
+    """Whether ``decisions`` has to look at a group."""
+    rule = jaxpr.eqns[group.members[0]].primitive.lower
+    return group.space is None and isinstance(rule, (Layout, Loop, Branch))
+
+
+def _is_row_major(atom: Atom, views: Views) -> bool:
+    return type(atom) is Literal or atom not in views or views[atom][1].is_contiguous
+
+
+def _is_row_major_copy(eqn: Eqn) -> bool:
+    """Whether the output is the operand's elements in row-major order."""
+    rule = eqn.primitive.lower
+    if not isinstance(rule, Layout) or type(eqn.inputs[0]) is Literal:
+        return False
+    operand, out = eqn.inputs[0].aval, eqn.outputs[0].aval
+    view = rule.view(contiguous(operand.shape), out, **eqn.params)
+    return view is not None and view == contiguous(out.shape)
+
+
+def make_structure(
+    program: Program, groups: Sequence[Group], uses: Sequence[Use | None],
+    number_of: Mapping[Var, int], kind: Kind, choice: Choice | None,
+) -> Structure:  # fmt: skip
+    """The structure of a program.
+
+    Args:
+        program: its places of variables are needed, and its updates.
+        groups: of the template.
+        uses: for each group its kernel, if it has one.
+        number_of: the buffers.
+        kind: see there.
+        choice: the recipes of the kernels, if all have one.
+    """
+    return _Maker(program, groups, number_of).structure(uses, kind, choice)
+
+
+class _Maker:
+    def __init__(
+        self, program: Program, groups: Sequence[Group], number_of: Mapping[Var, int]
+    ) -> None:
+        self.program, self.groups, self.number_of = program, groups, number_of
+        self.jaxpr = program.jaxpr
+        self.owners = len(groups) + len(self.jaxpr.outvars)
+
+    def structure(
+        self, uses: Sequence[Use | None], kind: Kind, choice: Choice | None
+    ) -> Structure:
+        steps: list[Shape] = []
+        in_place = self._updated_inputs()
+        for number, (group, use) in enumerate(zip(self.groups, uses, strict=True)):
+            if use is None:
+                steps += self._call(number, group.members[0])
+                continue
+            steps += self._copied_operands(group.members)
+            in_place.update(use.in_place)
+            steps.append(
+                KernelShape(
+                    (number,), use.kernel, group.members, use.reads, use.writes, use.overwrites,
+                    kind.target.is_plain(use.kernel),
+                )
+            )  # fmt: skip
+        outputs, copies = self._outputs(kind.into_given)
+        inputs = len(self.jaxpr.invars)
+        made = dict.fromkeys([out for out in outputs if out is not None and out >= inputs])
+        new = tuple([out for out in made if out not in in_place])
+        owned, given = ((), new) if kind.into_given else (new, ())
+        return Structure(
+            kind, choice, (*join_equal(steps), *copies),
+            tuple([group.members for group in self.groups]), outputs,
+            in_place, owned, given, self.owners,
+        )  # fmt: skip
+
+    def _added(self, owner: int, k: int) -> int:
+        return added_number(len(self.number_of), self.owners, owner, k)
+
+    def _slot(self, position: int | None, number: int) -> Slot:
+        if position is None:
+            atom = self.jaxpr.outvars[number]
+        else:
+            atom = self.jaxpr.eqns[position].inputs[number]
+        if type(atom) is Literal:
+            return Slot(position, number, NO_BUFFER, False)
+        buffer = self.number_of[self.program.place(atom)[0]]
+        return Slot(position, number, buffer, atom in self.program.views)
+
+    def _call(self, group: int, position: int) -> Iterator[Shape]:
+        eqn = self.jaxpr.eqns[position]
+        slots = [self._slot(position, k) for k in range(len(eqn.inputs))]
+        outputs = tuple([self.number_of[var] for var in eqn.outputs])
+        rule = eqn.primitive.lower
+        if _is_row_major_copy(eqn):
+            yield CopyShape(slots[0], outputs[0])
+            return
+        if not isinstance(rule, (Loop, Branch)):
+            kind = "host" if isinstance(rule, HostCall) else "library"
+            yield CallShape(group, position, tuple(slots), outputs, kind)
+            return
+        workspace = self._added(group, 0)
+        for k, slot in enumerate(slots):
+            if not _is_row_major(eqn.inputs[k], self.program.views):
+                row_major = self._added(group, 1 + k)
+                yield CopyShape(slot, row_major)
+                slots[k] = Slot(position, k, row_major, False)
+        yield CallShape(group, position, tuple(slots), (*outputs, workspace), "program")
+
+    def _copied_operands(self, members: Sequence[int]) -> Iterator[CopyShape]:
+        """Copies of what updates of a group may not overwrite, in buffers of their own."""
+        for e in members:
+            eqn = self.jaxpr.eqns[e]
+            if isinstance(eqn.primitive.lower, Update) and e not in self.program.before:
+                yield CopyShape(self._slot(e, 0), self.number_of[eqn.outputs[0]])
+
+    def _updated_inputs(self) -> dict[int, int]:
+        """Outputs that are donated inputs, updated."""
+        taken: dict[int, int] = {}
+        for position in self.program.before:
+            var = self.jaxpr.eqns[position].outputs[0]
+            buffer = self.number_of[self.program.place(var)[0]]
+            if var in self.program.outputs and buffer < len(self.jaxpr.invars):
+                taken[self.number_of[var]] = buffer
+        return taken
+
+    def _outputs(self, into_given: bool) -> tuple[tuple[int | None, ...], list[CopyShape]]:
+        """Where each output comes from; aliases and repeated outputs are copied."""
+        jaxpr, program, number_of = self.jaxpr, self.program, self.number_of
+        inputs = len(jaxpr.invars)
+        updated = {jaxpr.eqns[e].outputs[0] for e in program.before}
+        outputs: list[int | None] = []
+        copies: list[CopyShape] = []
+        taken: set[int] = set()
+        for k, atom in enumerate(jaxpr.outvars):
+            number = None if type(atom) is Literal else number_of[atom]
+            fixed = number is None or number < inputs
+            if fixed and not into_given:
+                outputs.append(number)
+                continue
+            buffer = None if atom not in updated else number_of[program.place(atom)[0]]
+            if buffer is not None and buffer not in taken:
+                # The array that was updated is the output, under its own or the input's name.
+                taken.add(buffer)
+                outputs.append(number if buffer < inputs else buffer)
+            elif fixed or atom in program.views or number in taken:
+                target = self._added(len(self.groups) + k, 0)
+                copies.append(CopyShape(self._slot(None, k), target))
+                outputs.append(target)
+            else:
+                assert number is not None  # literals are fixed
+                taken.add(number)
+                outputs.append(number)
+        return tuple(outputs), copies

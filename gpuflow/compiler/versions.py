@@ -1,0 +1,51 @@
+"""Versions of installed packages, found in the names of folders."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from functools import cache
+from typing import TYPE_CHECKING
+
+from gpuflow.base.lazy import LazyModule
+
+if TYPE_CHECKING:
+    from importlib import metadata
+else:
+    metadata = LazyModule("importlib.metadata")
+
+
+@cache
+def version_of(package: str) -> str:
+    """The version of an installed package, without importing it; "none" if it is missing."""
+    found = _distributions().get(_normal(package))
+    if found is not None:
+        return found
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+@cache
+def _distributions() -> dict[str, str]:
+    """Versions by name, as the names of folders tell them: importing the library takes 25 ms.
+
+    Source: PyPA, Recording installed projects: ``<name>-<version>.dist-info``.
+    """
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for name in names:
+            package, _, version = name.removesuffix(".dist-info").partition("-")
+            if name.endswith(".dist-info") and version:
+                found.setdefault(_normal(package), version)
+    return found
+
+
+def _normal(package: str) -> str:
+    return re.sub(r"[-_.]+", "_", package).lower()

@@ -1,0 +1,83 @@
+"""What jit tells of its work where it is asked to: ``log_compiles``, ``explain_cache_misses``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from gpuflow.base.config import config
+from gpuflow.base.lazy import LazyModule
+from gpuflow.core.aval import ShapedArray
+
+if TYPE_CHECKING:
+    import logging
+else:
+    logging = LazyModule("logging")
+
+
+def _warn(text: str, *arguments: Any) -> None:
+    """Users turn it up, down or elsewhere with ``logging.getLogger("gpuflow")``."""
+    logging.getLogger("gpuflow").warning(text, *arguments)
+
+
+@contextmanager
+def told_time(work: str, name: str, avals: Sequence[ShapedArray]) -> Iterator[None]:
+    """Log how long the block took: tracing or compiling a function for arguments of these types."""
+    start = perf_counter()
+    yield
+    took = (perf_counter() - start) * 1e3
+    types = ", ".join(map(str, avals))
+    _warn("%s %s for (%s) in %.1f ms", work, name, types, took)
+
+
+def check_may_trace(name: str) -> None:
+    """Refuse to trace where ``no_tracing`` is set.
+
+    Raises:
+        RuntimeError: it is.
+    """
+    if config.switches().no_tracing:
+        raise RuntimeError(
+            f"[jit] {name} must have been traced for these arguments, as no_tracing is set; got "
+            "new types or static values. Fix: call it once before, or leave no_tracing."
+        )
+
+
+def explain_miss(name: str, key: tuple[Any, ...], known: Sequence[tuple[Any, ...]]) -> None:
+    """Log why a call found no program: what differs from the key that is closest to this one.
+
+    Args:
+        name: of the function.
+        key: the tree of the arguments, their types, static arguments and settings.
+        known: the keys of the programs that exist.
+    """
+    if not known:
+        _warn("no program for %s: it was never called, or is a new function", name)
+        return
+    closest = max(known, key=lambda other: _likeness(key, other))
+    parts = []
+    if key[0] != closest[0]:
+        parts.append(f"another tree of arguments, {key[0]} and before {closest[0]}")
+    elif key[1] != closest[1]:
+        changed = [
+            f"{now} and before {before}" for now, before in zip(key[1], closest[1], strict=True)
+            if now != before
+        ]  # fmt: skip
+        parts.append(f"other types, {'; '.join(changed)}")
+    if key[2] != closest[2]:
+        parts.append(f"other static arguments, {_values(key[2])} and before {_values(closest[2])}")
+    if key[3] is not closest[3]:
+        parts.append("other settings (gpuflow.config)")
+    _warn("no program for %s: %s", name, "; ".join(parts))
+
+
+def _likeness(key: tuple[Any, ...], other: tuple[Any, ...]) -> int:
+    """How many parts of two keys agree, types of arguments one by one."""
+    types = sum(a == b for a, b in zip(key[1], other[1], strict=False))
+    return types + sum(key[k] == other[k] for k in (0, 2, 3))
+
+
+def _values(statics: Sequence[tuple[Any, type, Any]]) -> str:
+    return ", ".join(f"{where}={value!r}" for where, _, value in statics)

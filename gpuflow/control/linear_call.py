@@ -1,0 +1,212 @@
+"""linear_call: a function that is linear in some arguments, with the user's own transpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.base.errors import check
+from gpuflow.base.util import safe_zip
+from gpuflow.control.programs import execute_alone, trace_program, with_inputs
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr, Var
+from gpuflow.core.lowering import Inline
+from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.rules import AxisData, Zero, is_undefined
+from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.zeros import add_tangents, instantiate
+from gpuflow.transforms.batching import batch_jaxpr
+from gpuflow.transforms.jvp import jvp_flat
+
+# An equation holds two programs, the function and its transpose, each with leading operands of its
+# own, then residuals and linear operands: (own of both..., residuals..., linear...).
+Programs = tuple[ClosedJaxpr, ClosedJaxpr]
+Counts = tuple[int, int, int]
+
+
+def linear_call(
+    fun: Callable[..., Any], fun_transpose: Callable[..., Any], residual_args: Any, linear_args: Any
+) -> Any:
+    """``fun(residual_args, linear_args)``, which is transposed by ``fun_transpose``.
+
+    Args:
+        fun: linear in its second argument.
+        fun_transpose: ``(residual_args, cotangent of the result) -> cotangent of linear_args``,
+            linear in the second argument too, and the transpose of ``fun``.
+        residual_args: array or tree.
+        linear_args: array or tree.
+
+    Returns:
+        What ``fun`` returns. Forward derivatives in ``residual_args`` are those of ``fun``.
+
+    Raises:
+        TypeError: ``fun_transpose`` returns something else than the type of ``linear_args``.
+    """
+    residuals = tree.leaves(residual_args)
+    linear, linear_tree = tree.flatten(linear_args)
+    residual_avals = [aval_of(leaf) for leaf in residuals]
+    linear_avals = [aval_of(leaf) for leaf in linear]
+    in_tree = tree.structure((residual_args, linear_args))
+    forward = trace_program(
+        "linear_call", fun, in_tree, [*residual_avals, *linear_avals], "fun"
+    )
+    out = tree.unflatten(forward.out_tree, forward.jaxpr.out_avals)
+    back_tree = tree.structure((residual_args, tree.tree_map(lambda aval: 0.0, out)))
+    backward = trace_program(
+        "linear_call", fun_transpose, back_tree, [*residual_avals, *forward.jaxpr.out_avals],
+        "fun_transpose",
+    )  # fmt: skip
+    _check_transpose(backward.out_tree, backward.jaxpr.out_avals, linear_tree, linear_avals)
+    counts = (len(forward.consts), len(backward.consts), len(residuals))
+    outs = linear_call_p.bind(
+        *forward.consts, *backward.consts, *residuals, *linear,
+        programs=(forward.jaxpr, backward.jaxpr), counts=counts,
+    )  # fmt: skip
+    return tree.unflatten(forward.out_tree, outs)
+
+
+def _check_transpose(
+    got_tree: Any, got: Sequence[ShapedArray], want_tree: Any, want: Sequence[ShapedArray]
+) -> None:
+    same = got_tree == want_tree and all(
+        (a.shape, a.dtype) == (b.shape, b.dtype) for a, b in safe_zip(got, want)
+    )
+    check(
+        same,
+        lambda: (
+            "[linear_call] fun_transpose must return the type of linear_args, "
+            f"{', '.join(map(str, want))} in {want_tree}; got {', '.join(map(str, got))} in "
+            f"{got_tree}. Fix: return a cotangent for each linear argument."
+        ),
+    )
+
+
+# --- the primitive -------------------------------------------------------------------------
+
+
+def _split(values: Sequence[Any], counts: Counts) -> list[list[Any]]:
+    """The own operands of both programs, the residuals, the linear operands."""
+    parts, start = [], 0
+    for count in counts:
+        parts.append(list(values[start : start + count]))
+        start += count
+    return [*parts, list(values[start:])]
+
+
+def _shape(*avals: ShapedArray, programs: Programs, counts: Counts) -> list[ShapedArray]:
+    del avals, counts
+    return programs[0].out_avals
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, programs: Programs, counts: Counts
+) -> tuple[list[Any], list[Any]]:
+    params: dict[str, Any] = {"programs": programs, "counts": counts}
+    outs = linear_call_p.bind(*primals, **params)
+    own, theirs, residuals, linear = _split(primals, counts)
+    own_tangents, _, residual_tangents, linear_tangents = _split(tangents, counts)
+    results: list[Any] = [Zero(aval_of(out).tangent()) for out in outs]
+    if any(type(t) is not Zero for t in linear_tangents):
+        given = [instantiate(t) for t in linear_tangents]
+        results = linear_call_p.bind(*own, *theirs, *residuals, *given, **params)
+    if any(type(t) is not Zero for t in (*own_tangents, *residual_tangents)):
+        still = [Zero(aval_of(value).tangent()) for value in linear]
+        _, moved = jvp_flat(
+            programs[0], [*own, *residuals, *linear], [*own_tangents, *residual_tangents, *still]
+        )
+        results = [add_tangents(a, b) for a, b in safe_zip(results, moved)]
+    return outs, results
+
+
+def _partial_eval(unknowns: Sequence[bool], *operands: Any, **params: Any) -> tuple[Any, ...]:
+    """The equation is recorded as a whole, so that it can be transposed."""
+
+    def unknown_function(values: Sequence[Any], *given: Any) -> list[Any]:
+        known, unknown = iter(values), iter(given)
+        full = [next(unknown if flag else known) for flag in unknowns]
+        return linear_call_p.bind(*full, **params)
+
+    known = [value for value, flag in safe_zip(operands, unknowns) if not flag]
+    return [], (True,) * len(params["programs"][0].out_avals), known, unknown_function
+
+
+def _transpose(
+    cotangents: Sequence[Any], *operands: Any, programs: Programs, counts: Counts
+) -> list[Any]:
+    own, theirs, residuals, linear = _split(operands, counts)
+    fixed = [*own, *theirs, *residuals]
+    check(
+        not any(is_undefined(value) for value in fixed),
+        lambda: (
+            "[linear_call] fun is linear in linear_args only; got a transposition with respect to "
+            "residual_args. Fix: pass them as linear_args, or use custom_vjp."
+        ),
+        NotImplementedError,
+    )
+    nothing = [None] * len(fixed)
+    if all(type(ct) is Zero for ct in cotangents):
+        return [*nothing, *[Zero(v.aval) if is_undefined(v) else None for v in linear]]
+    given = [instantiate(ct) for ct in cotangents]
+    outs = linear_call_p.bind(
+        *theirs, *own, *residuals, *given,
+        programs=(programs[1], programs[0]), counts=(counts[1], counts[0], counts[2]),
+    )  # fmt: skip
+    kept = [out if is_undefined(value) else None for out, value in safe_zip(outs, linear)]
+    return [*nothing, *kept]
+
+
+def _batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, programs: Programs,
+    counts: Counts,
+) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+    """Both programs are mapped over what the other one maps, until they agree."""
+    own, theirs, residuals, linear = _split([dim is not None for dim in dims], counts)
+    results = [False] * len(programs[0].out_avals)
+    while True:
+        forward, out_flags = batch_jaxpr(
+            programs[0], axis, (*own, *residuals, *linear), tuple(results)
+        )
+        backward, in_flags = batch_jaxpr(
+            programs[1], axis, (*theirs, *residuals, *out_flags), tuple(linear)
+        )
+        if list(out_flags) == results and list(in_flags) == linear:
+            break
+        results, linear = list(out_flags), list(in_flags)
+    flags = [*own, *theirs, *residuals, *linear]
+    moved = [
+        batch_to_dim(value, dim, 0, axis.size) if flag else value
+        for value, dim, flag in safe_zip(operands, dims, flags)
+    ]
+    outs = linear_call_p.bind(*moved, programs=(forward, backward), counts=counts)
+    return outs, [0 if flag else None for flag in results]
+
+
+def _lowered(params: dict[str, Any]) -> ClosedJaxpr:
+    """The function, which does not read what its transpose reads."""
+    forward, backward = params["programs"]
+    counts: Counts = params["counts"]
+
+    def make() -> ClosedJaxpr:
+        inputs = forward.jaxpr.invars
+        unread = [Var(aval) for aval in backward.in_avals[: counts[1]]]
+        return with_inputs(forward, [*inputs[: counts[0]], *unread, *inputs[counts[0] :]])
+
+    return forward.jaxpr.memo(("linear call alone", backward.jaxpr, counts), make)
+
+
+linear_call_p = register(
+    Primitive(
+        "linear_call",
+        shape=_shape,
+        execute=execute_alone(lambda: linear_call_p),
+        jvp=_jvp,
+        partial_eval=_partial_eval,
+        transpose=_transpose,
+        batch=_batch,
+        lower=Inline(_lowered),
+        multiple_results=True,
+        effects=lambda params: params["programs"][0].effects,
+        subjaxprs=lambda params: list(params["programs"]),
+    )
+)

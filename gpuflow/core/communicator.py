@@ -1,0 +1,212 @@
+"""Communicators: who exchanges data between memories, and which of them serves a named axis.
+
+A named axis may have a part whose neighbors share no memory (docs/design/0016-many-devices.md).
+Such a part is named by an ``Across``; vmap does not take it away, and the ``impl`` of a collective
+asks ``communicator_of`` for the communicator that serves it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Protocol
+
+from gpuflow.base.errors import CommunicationError
+
+Groups = tuple[tuple[int, ...], ...]
+Pairs = Sequence[tuple[int, int]]
+
+PROCESSES = "processes"  # the key of all processes of a program, in the order of their ranks
+
+
+@dataclass(frozen=True)
+class Across:
+    """The part of a named axis along which neighbors share no memory.
+
+    Attributes:
+        name: the user's name of the axis.
+        key: what the communicator is registered under.
+        groups: the communicator's ranks in groups that work on their own; None: all together.
+    """
+
+    name: Any
+    key: Hashable = PROCESSES
+    groups: Groups | None = None
+
+
+@dataclass(frozen=True)
+class Within:
+    """The part of a named axis whose devices are elements of one batch: a name for vmap."""
+
+    name: Any
+
+
+class Communicator(Protocol):
+    """Collectives of some ranks over arrays that their memories hold.
+
+    Every rank calls the same ones in the same order, with data of one shape and dtype. Data are
+    what the rank's driver makes of arrays, and results are row-major arrays of their own. Sums of
+    16-bit floats are made in float32. Sums have equal bits on all ranks.
+
+    Attributes:
+        rank: of this caller, from 0.
+        size: the number of ranks.
+        name: for messages.
+    """
+
+    rank: int
+    size: int
+    name: str
+
+    def all_reduce(self, data: Any, op: str, out: Any = None) -> Any:
+        """The "sum", "max" or "min" of all ranks' data; in ``out``, a row-major array, if given."""
+        ...
+
+    def all_gather(self, data: Any) -> Any:
+        """``[size, *shape]``: the data of all ranks, in order."""
+        ...
+
+    def reduce_scatter(self, data: Any) -> Any:
+        """``[*shape]`` of data ``[size, *shape]``: part k of the sum goes to rank k."""
+        ...
+
+    def all_to_all(self, data: Any) -> Any:
+        """``[size, *shape]`` of data of this shape: part k goes to rank k, parts in order."""
+        ...
+
+    def permute(self, data: Any, pairs: Pairs) -> Any:
+        """What was sent here by (source, target) pairs; zeros where nobody sends."""
+        ...
+
+    def broadcast(self, data: Any, root: int) -> Any:
+        """The data of rank ``root``."""
+        ...
+
+    def barrier(self) -> None:
+        """Return when all ranks have called it."""
+        ...
+
+    def split(self, groups: Groups) -> Communicator:
+        """The communicator of this rank's group; ranks there are positions in the group."""
+        ...
+
+
+# --- which communicator serves a part ------------------------------------------------------
+
+
+class _Local(threading.local):
+    """Communicators of this thread, before those of the process."""
+
+    def __init__(self) -> None:
+        self.served: dict[Hashable, Communicator] = {}
+
+
+_process: dict[Hashable, Communicator] = {}
+_local = _Local()
+
+
+def serve(key: Hashable, communicator: Communicator | None) -> None:
+    """Let a communicator serve the parts with this key in all threads; None: nobody does."""
+    if communicator is None:
+        _process.pop(key, None)
+    else:
+        _process[key] = communicator
+
+
+@contextmanager
+def serving(key: Hashable, communicator: Communicator) -> Iterator[None]:
+    """Let a communicator serve the parts with this key in this thread, inside the block."""
+    before = _local.served
+    _local.served = {**before, key: communicator}
+    try:
+        yield
+    finally:
+        _local.served = before
+
+
+def communicator_of(op: str, names: Sequence[Any]) -> Communicator | None:
+    """The communicator of the parts that ``names`` name, row-major; None: a name is no part.
+
+    Raises:
+        CommunicationError: nobody serves a part.
+    """
+    if not all(isinstance(name, Across) for name in names):
+        return None
+    found = [_serving(op, name) for name in names]
+    return found[0] if len(found) == 1 else Product(found)
+
+
+def _serving(op: str, part: Across) -> Communicator:
+    communicator = _local.served.get(part.key) or _process.get(part.key)
+    if communicator is None:
+        raise CommunicationError(
+            f"[{op}] the axis {part.name!r} must be served by a communicator; got none for "
+            f"{part.key!r}. Fix: call distributed.initialize() before the program."
+        )
+    return communicator if part.groups is None else communicator.split(part.groups)
+
+
+class Product:
+    """The collectives of a row-major product of communicators, one of them after the other."""
+
+    def __init__(self, parts: Sequence[Communicator]) -> None:
+        self.parts = tuple(parts)
+        self.sizes = tuple(part.size for part in self.parts)
+        self.size = prod(self.sizes)
+        self.name = " x ".join(part.name for part in self.parts)
+        self.rank = 0
+        for part in self.parts:
+            self.rank = self.rank * part.size + part.rank
+
+    def all_reduce(self, data: Any, op: str, out: Any = None) -> Any:
+        for part in self.parts[:-1]:
+            data = part.all_reduce(data, op)
+        return self.parts[-1].all_reduce(data, op, out)
+
+    def all_gather(self, data: Any) -> Any:
+        shape = data.shape
+        for part in reversed(self.parts):
+            data = part.all_gather(data)
+        return data.reshape((self.size, *shape))
+
+    def reduce_scatter(self, data: Any) -> Any:
+        shape = data.shape[1:]
+        for part in self.parts:
+            data = part.reduce_scatter(data.reshape((part.size, -1)))
+        return data.reshape(shape)
+
+    def all_to_all(self, data: Any) -> Any:
+        shape = data.shape
+        data = data.reshape((*self.sizes, *shape[1:]))
+        for k, part in enumerate(self.parts):
+            front = data.swapaxes(0, k)
+            data = part.all_to_all(front).swapaxes(0, k)
+        # Axes are swapped in pairs, so that each is where it was.
+        return data.reshape(shape)
+
+    def permute(self, data: Any, pairs: Pairs) -> Any:
+        gathered = self.all_gather(data)
+        senders = [source for source, target in pairs if target == self.rank]
+        first = senders[0] if senders else 0
+        own = gathered[first : first + 1].copy()  # a slice: an element would be no array
+        if not senders:
+            own[...] = 0
+        return own.reshape(data.shape)
+
+    def broadcast(self, data: Any, root: int) -> Any:
+        for part in reversed(self.parts):
+            data, root = part.broadcast(data, root % part.size), root // part.size
+        return data
+
+    def barrier(self) -> None:
+        for part in self.parts:
+            part.barrier()
+
+    def split(self, groups: Groups) -> Communicator:
+        raise CommunicationError(
+            f"[split] groups must be of one communicator; got {groups} of {self.name}. "
+            "Fix: use groups over one axis."
+        )

@@ -1,0 +1,60 @@
+"""Sharing memory with other libraries: DLPack, under the names of jax.dlpack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.names import missing_name, public_names
+from gpuflow.numpy import exports
+from gpuflow.numpy.arguments import as_array
+
+
+class _Capsule:
+    """A capsule as an object that makes it, once, as the protocol has it now."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **options: Any) -> Any:
+        del options
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = None) -> Any:
+    """An array of another library; it shares the memory where it can.
+
+    Args:
+        external_array: an object with ``__dlpack__``, or a capsule, in the memory of the host.
+        device: where to put it, by default the default device.
+        copy: True: never share; False: share, or raise; None: share where that is possible.
+
+    Raises:
+        TypeError: ``device`` is no Device.
+        ValueError: with ``copy=False``, memory that cannot be shared.
+    """
+    if not hasattr(external_array, "__dlpack__"):
+        external_array = _Capsule(external_array)
+    return exports.from_dlpack(external_array, device=device, copy=copy)
+
+
+def to_dlpack(x: Any) -> Any:
+    """The array as a capsule that shares its memory: do not write to it.
+
+    Raises:
+        BufferError: a dtype that the format lacks.
+    """
+    return exports.dlpack(as_array("to_dlpack", x))
+
+
+def is_supported_dtype(dtype: Any) -> bool:
+    """Whether arrays of ``dtype`` can be shared: booleans and the numbers that NumPy has."""
+    return not dtypes.is_extended(dtype) and np.dtype(dtype).kind in "biufc"
+
+
+__getattr__ = missing_name(__name__, "dlpack", public_names(globals(), __name__))

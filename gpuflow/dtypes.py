@@ -1,0 +1,93 @@
+"""Dtypes and questions about them, under the names of jax.dtypes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gpuflow.base import dtypes as base_dtypes
+from gpuflow.base.dtypes import float0 as float0
+from gpuflow.base.errors import TypePromotionError as TypePromotionError
+from gpuflow.base.errors import check
+from gpuflow.base.names import missing_name
+from gpuflow.numpy import scalar_types
+from gpuflow.numpy.scalar_types import extended as extended
+from gpuflow.numpy.scalar_types import finfo as finfo
+from gpuflow.numpy.scalar_types import iinfo as iinfo
+from gpuflow.numpy.scalar_types import issubdtype as issubdtype
+from gpuflow.numpy.scalar_types import prng_key as prng_key
+
+bfloat16 = ml_dtypes.bfloat16
+
+_SCALAR_TYPES = {"b": bool, "c": complex}
+
+
+def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> Any:
+    """The dtype that arrays of ``dtype`` have: 64 bits become 32 unless x64 is on.
+
+    Args:
+        dtype: what names a dtype.
+        allow_extended_dtype: whether dtypes of random keys pass.
+
+    Raises:
+        TypeError: no dtype.
+        ValueError: that of keys.
+    """
+    check(
+        allow_extended_dtype or not base_dtypes.is_extended(dtype),
+        lambda: (
+            f"[canonicalize_dtype] the dtype must be one of numbers; got {dtype}. "
+            "Fix: allow_extended_dtype=True."
+        ),
+        ValueError,
+    )
+    return base_dtypes.canonicalize(dtype)
+
+
+def result_type(*args: Any, return_weak_type_flag: bool = False) -> Any:
+    """The dtype that an operation on these arrays, numbers and dtypes gives.
+
+    Args:
+        args: arrays, numbers and dtypes.
+        return_weak_type_flag: whether to return a pair: the dtype, and whether it is weak.
+    """
+    dtype, weak_type = scalar_types.result_type_and_weakness(*args)
+    return (dtype, weak_type) if return_weak_type_flag else dtype
+
+
+def scalar_type_of(x: Any) -> type:
+    """The type of Python numbers that correspond to ``x``: bool, int, float or complex.
+
+    Raises:
+        TypeError: a dtype of no numbers.
+    """
+    dtype = scalar_types.result_type(x)
+    if base_dtypes.is_floating(dtype):
+        return float
+    if base_dtypes.is_integer(dtype):
+        return int
+    check(
+        dtype.kind in _SCALAR_TYPES,
+        lambda: f"[scalar_type_of] the dtype must be one of numbers; got {dtype}. Fix: pass 1.0.",
+    )
+    return _SCALAR_TYPES[dtype.kind]
+
+
+def itemsize_bits(dtype: Any) -> int:
+    """The number of bits of an element; int4 has 4."""
+    if base_dtypes.is_extended(dtype):
+        return 8 * dtype.itemsize
+    found = np.dtype(dtype)
+    if found.kind == "V":  # those of ml_dtypes whose elements may be smaller than a byte
+        is_float = found.name.startswith(("float", "bfloat"))
+        return (ml_dtypes.finfo if is_float else ml_dtypes.iinfo)(found).bits
+    return 8 * found.itemsize
+
+
+__getattr__ = missing_name(
+    __name__, "dtypes",
+    ["bfloat16", "canonicalize_dtype", "extended", "finfo", "float0", "iinfo", "issubdtype",
+     "itemsize_bits", "prng_key", "result_type", "scalar_type_of", "TypePromotionError"],
+)  # fmt: skip

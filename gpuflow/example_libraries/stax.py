@@ -1,0 +1,262 @@
+"""Networks as pairs of functions, under the names of jax.example_libraries.stax.
+
+A layer is ``(init_fun, apply_fun)``: ``init_fun(rng, input_shape) -> (output_shape, params)`` and
+``apply_fun(params, inputs, rng=None) -> outputs``. A size of -1 stands for a batch of any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from gpuflow import numpy as jnp
+from gpuflow import random
+from gpuflow.base.names import missing_name, public_names
+from gpuflow.example_libraries.stax_windows import AvgPool as AvgPool
+from gpuflow.example_libraries.stax_windows import Conv as Conv
+from gpuflow.example_libraries.stax_windows import Conv1DTranspose as Conv1DTranspose
+from gpuflow.example_libraries.stax_windows import ConvTranspose as ConvTranspose
+from gpuflow.example_libraries.stax_windows import GeneralConv as GeneralConv
+from gpuflow.example_libraries.stax_windows import GeneralConvTranspose as GeneralConvTranspose
+from gpuflow.example_libraries.stax_windows import Layer as Layer
+from gpuflow.example_libraries.stax_windows import MaxPool as MaxPool
+from gpuflow.example_libraries.stax_windows import Shape as Shape
+from gpuflow.example_libraries.stax_windows import SumPool as SumPool
+from gpuflow.nn import (
+    elu,
+    gelu,
+    leaky_relu,
+    log_softmax,
+    relu,
+    selu,
+    sigmoid,
+    softmax,
+    softplus,
+    standardize,
+)
+from gpuflow.nn.initializers import glorot_normal, normal, ones, zeros
+
+# Short names of initializers and activations, which older programs import from here.
+glorot = glorot_normal
+randn = normal
+logsoftmax = log_softmax
+
+
+# --- layers with parameters ----------------------------------------------------------------
+
+
+_DENSE_WEIGHTS = glorot()
+_DENSE_BIAS = normal()
+
+
+def Dense(
+    out_dim: int,
+    W_init: Callable[..., Any] = _DENSE_WEIGHTS,
+    b_init: Callable[..., Any] = _DENSE_BIAS,
+) -> Layer:
+    """A fully connected layer: ``inputs @ W + b``.
+
+    Args:
+        out_dim: size of the last dimension of outputs.
+        W_init: initializer of the weights, of shape ``(in, out_dim)``.
+        b_init: initializer of the bias, of shape ``(out_dim,)``.
+    """
+
+    def init_fun(rng: Any, input_shape: Shape) -> tuple[Shape, Any]:
+        weight_key, bias_key = random.split(rng)
+        weights = W_init(weight_key, (input_shape[-1], out_dim))
+        return (*input_shape[:-1], out_dim), (weights, b_init(bias_key, (out_dim,)))
+
+    def apply_fun(params: Any, inputs: Any, **kwargs: Any) -> Any:
+        weights, bias = params
+        return jnp.dot(inputs, weights) + bias
+
+    return init_fun, apply_fun
+
+
+def BatchNorm(
+    axis: int | Sequence[int] = (0, 1, 2), epsilon: float = 1e-5, center: bool = True,
+    scale: bool = True, beta_init: Callable[..., Any] = zeros,
+    gamma_init: Callable[..., Any] = ones,
+) -> Layer:  # fmt: skip
+    """Batch normalization by the statistics of the batch itself (Ioffe and Szegedy 2015).
+
+    Args:
+        axis: dimensions over which mean and variance are taken.
+        epsilon: added to the variance.
+        center: whether to add a learned ``beta``.
+        scale: whether to multiply by a learned ``gamma``.
+        beta_init: initializer of ``beta``.
+        gamma_init: initializer of ``gamma``.
+    """
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+
+    def init_fun(rng: Any, input_shape: Shape) -> tuple[Shape, Any]:
+        shape = tuple(size for k, size in enumerate(input_shape) if k not in axes)
+        beta_key, gamma_key = random.split(rng)
+        beta = beta_init(beta_key, shape) if center else ()
+        return input_shape, (beta, gamma_init(gamma_key, shape) if scale else ())
+
+    def apply_fun(params: Any, x: Any, **kwargs: Any) -> Any:
+        missing = tuple(k for k in range(jnp.ndim(x)) if k in axes)
+        beta, gamma = params
+        result = standardize(x, axes, epsilon=epsilon)
+        if scale:
+            result = jnp.expand_dims(gamma, missing) * result
+        return result + jnp.expand_dims(beta, missing) if center else result
+
+    return init_fun, apply_fun
+
+
+# --- layers without parameters -------------------------------------------------------------
+
+
+def elementwise(fun: Callable[..., Any], **fun_kwargs: Any) -> Layer:
+    """A layer that applies ``fun(inputs, **fun_kwargs)``, which keeps shapes."""
+    return (
+        lambda rng, input_shape: (input_shape, ()),
+        lambda params, inputs, **kwargs: fun(inputs, **fun_kwargs),
+    )
+
+
+Tanh = elementwise(jnp.tanh)
+Relu = elementwise(relu)
+Exp = elementwise(jnp.exp)
+LogSoftmax = elementwise(log_softmax, axis=-1)
+Softmax = elementwise(softmax, axis=-1)
+Softplus = elementwise(softplus)
+Sigmoid = elementwise(sigmoid)
+Elu = elementwise(elu)
+LeakyRelu = elementwise(leaky_relu)
+Selu = elementwise(selu)
+Gelu = elementwise(gelu)
+Identity = elementwise(lambda inputs: inputs)
+
+
+def _flatten_init(rng: Any, input_shape: Shape) -> tuple[Shape, tuple[()]]:
+    return (input_shape[0], prod(input_shape[1:])), ()
+
+
+def _flatten_apply(params: Any, inputs: Any, **kwargs: Any) -> Any:
+    return jnp.reshape(inputs, (inputs.shape[0], prod(inputs.shape[1:])))
+
+
+Flatten = (_flatten_init, _flatten_apply)
+
+
+def Dropout(rate: float, mode: str = "train") -> Layer:
+    """Keep each element with probability ``rate``, scaled by ``1 / rate``; zero the others.
+
+    Args:
+        rate: the probability to keep an element.
+        mode: ``"train"``; any other lets inputs through.
+    """
+
+    def init_fun(rng: Any, input_shape: Shape) -> tuple[Shape, tuple[()]]:
+        return input_shape, ()
+
+    def apply_fun(params: Any, inputs: Any, **kwargs: Any) -> Any:
+        rng = kwargs.get("rng")
+        if rng is None:
+            raise ValueError(
+                "[Dropout] the layer must be given a random key; got none. Fix: "
+                "apply_fun(params, inputs, rng=key), or Dropout(rate, mode='test')."
+            )
+        if mode != "train":
+            return inputs
+        keep = random.bernoulli(rng, rate, inputs.shape)
+        return jnp.where(keep, inputs / rate, 0)
+
+    return init_fun, apply_fun
+
+
+# --- combinators ---------------------------------------------------------------------------
+
+
+def FanOut(num: int) -> Layer:
+    """A layer that gives its input ``num`` times, for ``parallel``."""
+    return (
+        lambda rng, input_shape: ([input_shape] * num, ()),
+        lambda params, inputs, **kwargs: [inputs] * num,
+    )
+
+
+FanInSum = (
+    lambda rng, input_shape: (input_shape[0], ()),
+    lambda params, inputs, **kwargs: sum(inputs),
+)
+
+
+def FanInConcat(axis: int = -1) -> Layer:
+    """A layer that concatenates its inputs along ``axis``."""
+
+    def init_fun(rng: Any, input_shape: Sequence[Shape]) -> tuple[Shape, tuple[()]]:
+        place = axis % len(input_shape[0])
+        total = sum(shape[place] for shape in input_shape)
+        return (*input_shape[0][:place], total, *input_shape[0][place + 1 :]), ()
+
+    def apply_fun(params: Any, inputs: Any, **kwargs: Any) -> Any:
+        return jnp.concatenate(inputs, axis)
+
+    return init_fun, apply_fun
+
+
+def _keys(rng: Any, number: int) -> Any:
+    return random.split(rng, number) if rng is not None else (None,) * number
+
+
+def serial(*layers: Layer) -> Layer:
+    """Layers one after another."""
+    init_funs, apply_funs = zip(*layers, strict=True) if layers else ((), ())
+
+    def init_fun(rng: Any, input_shape: Any) -> tuple[Any, list[Any]]:
+        params = []
+        for init in init_funs:
+            rng, layer_rng = random.split(rng)
+            input_shape, layer_params = init(layer_rng, input_shape)
+            params.append(layer_params)
+        return input_shape, params
+
+    def apply_fun(params: Any, inputs: Any, **kwargs: Any) -> Any:
+        keys = _keys(kwargs.pop("rng", None), len(apply_funs))
+        for apply, layer_params, key in zip(apply_funs, params, keys, strict=True):
+            inputs = apply(layer_params, inputs, rng=key, **kwargs)
+        return inputs
+
+    return init_fun, apply_fun
+
+
+def parallel(*layers: Layer) -> Layer:
+    """Layers side by side, each with its own one of a sequence of inputs, as FanOut gives."""
+    init_funs, apply_funs = zip(*layers, strict=True)
+
+    def init_fun(rng: Any, input_shape: Sequence[Any]) -> tuple[Any, Any]:
+        keys = random.split(rng, len(init_funs))
+        made = [init(*pair) for init, *pair in zip(init_funs, keys, input_shape, strict=True)]
+        shapes, params = zip(*made, strict=True)
+        return shapes, params
+
+    def apply_fun(params: Any, inputs: Any, **kwargs: Any) -> list[Any]:
+        keys = _keys(kwargs.pop("rng", None), len(apply_funs))
+        return [
+            apply(p, x, rng=key, **kwargs)
+            for apply, p, x, key in zip(apply_funs, params, inputs, keys, strict=True)
+        ]
+
+    return init_fun, apply_fun
+
+
+def shape_dependent(make_layer: Callable[[Shape], Layer]) -> Layer:
+    """A layer that ``make_layer(input_shape)`` makes once the shape of its input is known."""
+
+    def init_fun(rng: Any, input_shape: Shape) -> tuple[Any, Any]:
+        return make_layer(input_shape)[0](rng, input_shape)
+
+    def apply_fun(params: Any, inputs: Any, **kwargs: Any) -> Any:
+        return make_layer(inputs.shape)[1](params, inputs, **kwargs)
+
+    return init_fun, apply_fun
+
+
+__getattr__ = missing_name(__name__, "stax", public_names(globals()))

@@ -1,0 +1,59 @@
+"""Meshes of devices, as in jax.experimental.mesh_utils."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpuflow.parallel.placement import device_grid
+from gpuflow.runtime.device import Device
+
+
+def create_device_mesh(
+    mesh_shape: Sequence[int],
+    devices: Sequence[Device] | None = None,
+    *,
+    contiguous_submeshes: bool = False,
+    allow_split_physical_axes: bool = False,
+) -> np.ndarray:
+    """Devices in an array, in the order of their numbers: neighbors are neighbors.
+
+    Args:
+        mesh_shape: of the array.
+        devices: by default all, of which there must be as many.
+        contiguous_submeshes, allow_split_physical_axes: for other topologies; no effect.
+
+    Raises:
+        ValueError: another number of devices.
+    """
+    del contiguous_submeshes, allow_split_physical_axes
+    return device_grid("create_device_mesh", mesh_shape, devices)
+
+
+def create_hybrid_device_mesh(
+    mesh_shape: Sequence[int],
+    dcn_mesh_shape: Sequence[int],
+    devices: Sequence[Device] | None = None,
+    *,
+    process_is_granule: bool = True,
+    should_sort_granules_by_key: bool = True,
+    allow_split_physical_axes: bool = False,
+) -> np.ndarray:
+    """Devices of several processes: the slower part of each axis goes over processes.
+
+    Args:
+        mesh_shape: devices of one process along each axis.
+        dcn_mesh_shape: processes along each axis.
+        devices: by default all.
+        process_is_granule, should_sort_granules_by_key, allow_split_physical_axes: no effect.
+
+    Raises:
+        ValueError: another number of devices.
+    """
+    del process_is_granule, should_sort_granules_by_key, allow_split_physical_axes
+    rank = len(mesh_shape)
+    grid = device_grid("create_hybrid_device_mesh", (*dcn_mesh_shape, *mesh_shape), devices)
+    order = [axis for k in range(rank) for axis in (k, rank + k)]
+    sizes = [a * b for a, b in zip(dcn_mesh_shape, mesh_shape, strict=True)]
+    return grid.transpose(order).reshape(sizes)

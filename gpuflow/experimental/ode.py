@@ -1,0 +1,309 @@
+"""Ordinary differential equations, with gradients by the adjoint equation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.api_ad import vjp
+from gpuflow.api_vmap import vmap
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.util import safe_zip
+from gpuflow.control.custom_vjp import custom_vjp
+from gpuflow.control.linear_transpose import closure_convert
+from gpuflow.core.aval import aval_of, is_value
+from gpuflow.flatten_util import ravel_pytree
+from gpuflow.numpy.creation import astype
+from gpuflow.numpy.promotion import promote_dtypes_inexact
+from gpuflow.ops.linalg_algebra import real_dtype
+from gpuflow.ops.selection import where
+from gpuflow.tree_util import tree_flatten, tree_map, tree_unflatten
+
+zip = safe_zip
+
+# Coefficients of the method of order 5 with an estimate of order 4 and its dense output.
+# Source: Dormand and Prince, A family of embedded Runge-Kutta formulae, J. Comput. Appl. Math. 6
+# (1980), 19; Shampine, Some practical Runge-Kutta formulas, Math. Comp. 46 (1986), 135.
+_NODES = (1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0, 1.0)
+_STAGES = (
+    (1 / 5,),
+    (3 / 40, 9 / 40),
+    (44 / 45, -56 / 15, 32 / 9),
+    (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
+    (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
+    (35 / 384, 0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
+)
+_ERROR = (
+    35 / 384 - 1951 / 21600, 0, 500 / 1113 - 22642 / 50085, 125 / 192 - 451 / 720,
+    -2187 / 6784 + 12231 / 42400, 11 / 84 - 649 / 6300, -1 / 60,
+)  # fmt: skip
+_MIDDLE = (
+    6025192743 / 30085553152 / 2, 0, 51252292925 / 65400821598 / 2,
+    -2691868925 / 45128329728 / 2, 187940372067 / 1594534317056 / 2,
+    -1776094331 / 19743644256 / 2, 11237099 / 235043384 / 2,
+)  # fmt: skip
+
+
+def map(f: Callable[..., Any], *sequences: Any) -> list[Any]:
+    """A function of the elements of sequences, which must have equal lengths."""
+    return [f(*values) for values in safe_zip(*sequences)]
+
+
+def ravel_first_arg(f: Callable[..., Any], unravel: Callable[[Any], Any], debug_info: Any) -> Any:
+    """``f`` as a function of a vector and to a vector.
+
+    Args:
+        f: takes a tree and gives one. unravel: makes a tree of the vector.
+        debug_info: accepted, and without effect.
+    """
+    del debug_info
+
+    def raveled(vector: Any, *args: Any) -> Any:
+        return ravel_pytree(f(unravel(vector), *args))[0]
+
+    return raveled
+
+
+def abs2(x: Any) -> Any:
+    """The squared absolute value."""
+    if dtypes.is_complex(aval_of(x).dtype):
+        return jnp.real(x) ** 2 + jnp.imag(x) ** 2
+    return x**2
+
+
+def interp_fit_dopri(y0: Any, y1: Any, k: Any, dt: Any) -> Any:
+    """The polynomial of order 4 over one step, (5, n), from the slopes ``k`` of its stages."""
+    middle = y0 + astype(dt, aval_of(y0).dtype) * _combined(_MIDDLE, k)
+    return jnp.stack(fit_4th_order_polynomial(y0, y1, middle, k[0], k[-1], dt))
+
+
+def fit_4th_order_polynomial(
+    y0: Any, y1: Any, y_mid: Any, dy0: Any, dy1: Any, dt: Any
+) -> tuple[Any, Any, Any, Any, Any]:
+    """The polynomial with given values at 0, 1/2 and 1 and slopes at 0 and 1, in steps ``dt``."""
+    dt = astype(dt, aval_of(y0).dtype)
+    a = 2 * dt * (dy1 - dy0) - 8 * (y0 + y1) + 16 * y_mid
+    b = dt * (5 * dy0 - 3 * dy1) + 18 * y0 + 14 * y1 - 32 * y_mid
+    c = dt * (dy1 - 4 * dy0) - 11 * y0 - 5 * y1 + 16 * y_mid
+    return a, b, c, dt * dy0, y0
+
+
+def initial_step_size(
+    fun: Callable[..., Any], t0: Any, y0: Any, order: int, rtol: Any, atol: Any, f0: Any
+) -> Any:
+    """A first step for a method of ``order``.
+
+    Source: Hairer, Nørsett and Wanner, Solving Ordinary Differential Equations I (1993), II.4.
+    """
+    y0, f0 = promote_dtypes_inexact(y0, f0)
+    dtype = aval_of(y0).dtype
+    scale = astype(atol + jnp.abs(y0) * rtol, dtype)
+    d0, d1 = jnp.linalg.norm(y0 / scale), jnp.linalg.norm(f0 / scale)
+    tiny = (d0 < 1e-5) | (d1 < 1e-5)
+    h0 = jnp.where(tiny, 1e-6, 0.01 * d0 / where(tiny, 1, d1))
+    f1 = fun(y0 + astype(h0, dtype) * f0, t0 + h0)
+    d2 = jnp.linalg.norm((f1 - f0) / scale) / h0
+    flat = (d1 <= 1e-15) & (d2 <= 1e-15)
+    steep = where(flat, 1, jnp.maximum(d1, d2))
+    h1 = jnp.where(flat, jnp.maximum(1e-6, h0 * 1e-3), (0.01 / steep) ** (1 / (order + 1.0)))
+    return jnp.minimum(100.0 * h0, h1)
+
+
+def runge_kutta_step(
+    func: Callable[..., Any], y0: Any, f0: Any, t0: Any, dt: Any
+) -> tuple[Any, Any, Any, Any]:
+    """One step: the new state, its slope, an estimate of the error, and the slopes (7, n)."""
+    dtype = aval_of(f0).dtype
+    step = astype(dt, dtype)
+    slopes, y1 = [f0], y0
+    for node, row in safe_zip(_NODES, _STAGES):
+        y1 = y0 + step * _combined(row, slopes)
+        slopes.append(astype(func(y1, t0 + dt * node), dtype))
+    # The last stage is at the new state itself.
+    return y1, slopes[-1], step * _combined(_ERROR, slopes), jnp.stack(slopes)
+
+
+def _combined(weights: Any, slopes: Any) -> Any:
+    terms = [slopes[k] * weight for k, weight in enumerate(weights) if weight]
+    return sum(terms[1:], terms[0])
+
+
+def mean_error_ratio(error_estimate: Any, rtol: Any, atol: Any, y0: Any, y1: Any) -> Any:
+    """The error of a step over the one that is tolerated, in the mean."""
+    tolerated = atol + rtol * jnp.maximum(jnp.abs(y0), jnp.abs(y1))
+    ratio = error_estimate / astype(tolerated, aval_of(error_estimate).dtype)
+    return jnp.sqrt(jnp.mean(abs2(ratio)))
+
+
+def optimal_step_size(
+    last_step: Any, mean_error_ratio: Any, safety: float = 0.9, ifactor: float = 10.0,
+    dfactor: float = 0.2, order: float = 5.0,
+) -> Any:  # fmt: skip
+    """The next step: such that the error would have been just tolerated, with some margin."""
+    least = jnp.where(mean_error_ratio < 1, 1.0, dfactor)
+    exact = mean_error_ratio == 0
+    ratio = where(exact, 1, mean_error_ratio)
+    factor = jnp.minimum(ifactor, jnp.maximum(ratio ** (-1.0 / order) * safety, least))
+    return last_step * jnp.where(exact, ifactor, factor)
+
+
+def odeint(
+    func: Callable[..., Any], y0: Any, t: Any, *args: Any, rtol: float = 1.4e-8,
+    atol: float = 1.4e-8, mxstep: float = np.inf, hmax: float = np.inf,
+) -> Any:  # fmt: skip
+    """Solve ``dy/dt = func(y, t, *args)``.
+
+    Args:
+        func: gives the derivative of the state, a tree like ``y0``.
+        y0: the state at ``t[0]``, an array or a tree of them.
+        t: the times to give the state at, a vector of floats, ascending.
+        args: arrays, or trees of them. Gradients are computed of these and of arrays that ``func``
+            closes over.
+        rtol, atol: the error that is tolerated in a step, relative and absolute.
+        mxstep: the most steps between two times. hmax: the largest step.
+
+    Returns:
+        A tree like ``y0``, with a new first axis for the times. Reverse mode solves the adjoint
+        equation, backwards, and keeps no steps.
+
+    Raises:
+        TypeError: ``args`` that are no arrays, or times that are no floats.
+
+    Source: Chen et al., Neural ordinary differential equations (2018), appendix C.
+    """
+    leaves, structure = tree_flatten(args)
+    for arg in leaves:
+        check(
+            is_value(arg),
+            lambda arg=arg: (
+                f"[odeint] args must be arrays or numbers; got {type(arg).__name__}. "
+                "Fix: let func close over it."
+            ),
+        )
+    check(
+        is_value(t) and dtypes.is_floating(aval_of(t).dtype),
+        lambda: f"[odeint] t must be an array of floats; got {aval_of(t) if is_value(t) else t!r}. "
+        "Fix: jnp.linspace.",
+    )
+    t = jnp.asarray(t)
+    y0 = tree_map(jnp.asarray, y0)
+    check(
+        aval_of(t).ndim == 1 and aval_of(t).size > 0,
+        lambda: f"[odeint] t must be a vector with elements; got {aval_of(t)}. Fix: t[None].",
+        ValueError,
+    )
+
+    def slope(y: Any, t: Any, *leaves: Any) -> Any:
+        return func(y, t, *tree_unflatten(structure, leaves))
+
+    converted, consts = closure_convert(slope, y0, t[0], *leaves)
+    vector, unravel = ravel_pytree(y0)
+    flat = ravel_first_arg(converted, unravel, None)
+    options = (float(rtol), float(atol), float(mxstep), float(hmax))
+    out = _solve(flat, options, vector, t, *leaves, *consts)
+    return vmap(unravel)(out)
+
+
+@partial(custom_vjp, nondiff_argnums=(0, 1))
+def _solve(
+    func: Callable[..., Any], options: tuple[float, ...], y0: Any, times: Any, *args: Any
+) -> Any:
+    rtol, atol, _, hmax = options
+
+    def slope(y: Any, t: Any) -> Any:
+        return func(y, t, *args)
+
+    f0 = slope(y0, times[0])
+    dt = jnp.clip(initial_step_size(slope, times[0], y0, 4, rtol, atol, f0), 0.0, hmax)
+    dt = astype(dt, aval_of(times).dtype)
+    fit = jnp.stack([y0] * 5)
+    carry = (y0, astype(f0, aval_of(y0).dtype), times[0], dt, times[0], fit)
+    _, states = lax.scan(partial(_until, slope, options), carry, times[1:])
+    return jnp.concatenate([y0[None], states])
+
+
+def _until(
+    slope: Callable[..., Any], options: tuple[float, ...], carry: Any, target: Any
+) -> tuple[Any, Any]:
+    """Steps until ``target`` is passed; the state there is that of the last step's polynomial."""
+    rtol, atol, mxstep, hmax = options
+
+    def goes_on(state: Any) -> Any:
+        count, (_, _, t, dt, _, _) = state
+        return (t < target) & (count < mxstep) & (dt > 0)
+
+    def step(state: Any) -> Any:
+        count, (y, f, t, dt, last, fit) = state
+        new_y, new_f, error, slopes = runge_kutta_step(slope, y, f, t, dt)
+        ratio = mean_error_ratio(error, rtol, atol, y, new_y)
+        new_fit = interp_fit_dopri(y, new_y, slopes, dt)
+        new_dt = astype(jnp.clip(optimal_step_size(dt, ratio), 0.0, hmax), aval_of(dt).dtype)
+        taken = ratio <= 1
+        kept = [
+            where(taken, new, old)
+            for new, old in safe_zip((new_y, new_f, t + dt), (y, f, t))
+        ]
+        return count + 1, (*kept, new_dt, where(taken, t, last), where(taken, new_fit, fit))
+
+    _, carry = lax.while_loop(goes_on, step, (np.int32(0), carry))
+    _, _, t, _, last, fit = carry
+    part = (target - last) / where(t == last, 1, t - last)
+    return carry, jnp.polyval(fit, astype(part, aval_of(fit).dtype))
+
+
+def _solve_forward(
+    func: Callable[..., Any], options: tuple[float, ...], y0: Any, times: Any, *args: Any
+) -> tuple[Any, Any]:
+    states = _solve(func, options, y0, times, *args)
+    return states, (states, times, args)
+
+
+def _solve_backward(
+    func: Callable[..., Any], options: tuple[float, ...], residuals: Any, cotangent: Any
+) -> tuple[Any, ...]:
+    """The adjoint equation from each time to the one before, together with the state itself."""
+    states, times, args = residuals
+    # Integers have no derivatives.
+    moves = [dtypes.is_inexact(aval_of(arg).dtype) for arg in args]
+    # NumPy's arrays cannot be indexed by what a loop counts.
+    states, times, cotangent = (jnp.asarray(x) for x in (states, times, cotangent))
+    real = real_dtype(aval_of(times).dtype)
+
+    def adjoint_slope(state: Any, t: Any, *args: Any) -> Any:
+        # Time runs backwards, from -t on.
+        y, y_bar, *_ = state
+        slope, pull = vjp(func, y, -t, *args)
+        y_bar, t_bar, *args_bar = pull(y_bar)
+        return (-slope, y_bar, t_bar, *_chosen(args_bar, moves))
+
+    def step(carry: Any, k: Any) -> tuple[Any, Any]:
+        y_bar, t_bar, args_bar = carry
+        # A later end moves the state along its slope.
+        here = jnp.real(jnp.dot(func(states[k], times[k], *args), cotangent[k])).astype(real)
+        start = (states[k], y_bar, t_bar - here, *args_bar)
+        vector, unravel = ravel_pytree(start)
+        flat = ravel_first_arg(adjoint_slope, unravel, None)
+        span = jnp.stack([-times[k], -times[k - 1]])
+        _, y_bar, t_bar, *args_bar = unravel(_solve(flat, options, vector, span, *args)[1])
+        return (y_bar + cotangent[k - 1], t_bar, tuple(args_bar)), here
+
+    zeros = [jnp.zeros_like(arg) for arg in _chosen(args, moves)]
+    carry = (cotangent[-1], jnp.zeros((), real), tuple(zeros))
+    order = np.arange(aval_of(times).shape[0] - 1, 0, -1, dtype=np.int32)
+    (y_bar, t_bar, args_bar), others = lax.scan(step, carry, order)
+    found = iter(args_bar)
+    t_bars = jnp.concatenate([t_bar[None], jnp.flip(others, 0)])
+    return (y_bar, t_bars, *[next(found) if flag else None for flag in moves])
+
+
+def _chosen(values: Any, flags: list[bool]) -> list[Any]:
+    return [value for value, flag in safe_zip(values, flags) if flag]
+
+
+_solve.defvjp(_solve_forward, _solve_backward)

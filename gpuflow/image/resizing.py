@@ -1,0 +1,192 @@
+"""Resizing and moving images: each axis is multiplied by a matrix of weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.core.trace import Tracer
+from gpuflow.image.weights import ResizeMethod, weight_matrix
+from gpuflow.numpy.promotion import check_arraylike, convert, promote_dtypes_inexact
+from gpuflow.numpy.shaping import as_shape
+
+
+def resize(
+    image: Any,
+    shape: Sequence[int],
+    method: str | ResizeMethod,
+    antialias: bool = True,
+    precision: Any = lax.Precision.HIGHEST,
+) -> Any:
+    """``image`` with another shape.
+
+    Args:
+        image: array.
+        shape: a size for each axis; axes whose size stays are left as they are.
+        method: a ``ResizeMethod`` or its name, such as ``"nearest"``, ``"linear"``, ``"cubic"``,
+            ``"cubic-pytorch"``, ``"lanczos3"``, ``"lanczos5"`` or ``"area"``.
+        antialias: whether axes that shrink are smoothed before; not for ``"nearest"``.
+        precision: of the products.
+
+    Returns:
+        An array of the image's dtype; integers become floats, unless the method is ``"nearest"``.
+
+    Raises:
+        ValueError: an unknown method, or another number of axes.
+    """
+    check_arraylike("resize", image)
+    sizes, found = _checked("resize", image, shape, method)
+    old = aval_of(image).shape
+    axes = [k for k in range(len(old)) if old[k] != sizes[k]]
+    check(
+        all(old[k] > 0 or sizes[k] == 0 for k in axes),
+        lambda: (
+            f"[resize] axes must hold a pixel; got {aval_of(image)} for {sizes}. "
+            "Fix: leave axes of size 0 as they are."
+        ),
+        ValueError,
+    )
+    if found is ResizeMethod.NEAREST:
+        return _nearest(jnp.asarray(image), sizes, axes)
+    (image,) = promote_dtypes_inexact(image)
+    matrices = []
+    for k in axes:
+        scale = sizes[k] / old[k] if sizes[k] else 1.0
+        matrices.append(weight_matrix(np, (old[k], sizes[k]), scale, 0.0, found, antialias))
+    return _apply(image, axes, matrices, precision)
+
+
+def scale_and_translate(
+    image: Any,
+    shape: Sequence[int],
+    spatial_dims: Sequence[int],
+    scale: Any,
+    translation: Any,
+    method: str | ResizeMethod,
+    antialias: bool = True,
+    precision: Any = lax.Precision.HIGHEST,
+) -> Any:
+    """``image`` drawn larger or smaller, and moved: ``x`` goes to ``x * scale + translation``.
+
+    Pixels of the result that come from outside of the image are 0.
+
+    Args:
+        image: array.
+        shape: of the result, a size for each axis.
+        spatial_dims: the K axes that are drawn anew.
+        scale, translation: ``[K]``; they may be traced, and have gradients.
+        method: as of ``resize``, but not ``"nearest"``.
+        antialias, precision: as of ``resize``.
+
+    Returns:
+        An array of the image's dtype; integers become floats.
+
+    Raises:
+        ValueError: an unknown method, or numbers of axes that differ.
+    """
+    check_arraylike("scale_and_translate", image, scale, translation)
+    sizes, found = _checked("scale_and_translate", image, shape, method)
+    check(
+        found is not ResizeMethod.NEAREST,
+        lambda: (
+            "[scale_and_translate] method must not be 'nearest'; got it. Fix: method='linear'."
+        ),
+        ValueError,
+    )
+    old = aval_of(image).shape
+    axes = [canonicalize_axis(k, len(old), "scale_and_translate") for k in spatial_dims]
+    shapes = (aval_of(scale).shape, aval_of(translation).shape)
+    check(
+        len(set(axes)) == len(axes) and shapes == ((len(axes),), (len(axes),)),
+        lambda: (
+            "[scale_and_translate] scale and translation must hold a number for each axis of "
+            f"spatial_dims; got {spatial_dims}, {aval_of(scale)} and {aval_of(translation)}. "
+            "Fix: scale=jnp.ones(len(spatial_dims))."
+        ),
+        ValueError,
+    )
+    (image,) = promote_dtypes_inexact(image)
+    traced = isinstance(scale, Tracer) or isinstance(translation, Tracer)
+    xp = jnp if traced else np
+    if traced:
+        scale, translation = promote_dtypes_inexact(scale, translation)
+    else:
+        scale, translation = np.asarray(scale, float), np.asarray(translation, float)
+    with np.errstate(all="ignore"):  # a scale of 0 gives nan, without a warning
+        matrices = [
+            weight_matrix(xp, (old[k], sizes[k]), scale[i], translation[i], found, antialias)
+            for i, k in enumerate(axes)
+        ]
+    return _apply(image, axes, matrices, precision)
+
+
+def _nearest(image: Any, sizes: Sequence[int], axes: Sequence[int]) -> Any:
+    """The pixels that cover the centers of the new ones; neighboring axes in one gather."""
+    while axes:
+        first, count = axes[0], 1
+        while count < len(axes) and axes[count] == first + count:
+            count += 1
+        places = []
+        for k in axes[:count]:
+            # (place + 0.5) * old / new, without rounding
+            covered = (2 * np.arange(sizes[k]) + 1) * image.shape[k] // (2 * max(sizes[k], 1))
+            places.append(covered.astype(np.int32))
+        index = (*[slice(None)] * first, *np.ix_(*places))
+        image = image.at[index].get(mode="promise_in_bounds")
+        axes = axes[count:]
+    return image
+
+
+def _checked(
+    name: str, image: Any, shape: Any, method: str | ResizeMethod
+) -> tuple[tuple[int, ...], ResizeMethod]:
+    sizes = as_shape(name, shape)
+    check(
+        len(sizes) == aval_of(image).ndim and min(sizes, default=0) >= 0,
+        lambda: (
+            f"[{name}] shape must have a size for each axis of the image; got {sizes} for "
+            f"{aval_of(image)}. Fix: keep the sizes of batch and channels in shape."
+        ),
+        ValueError,
+    )
+    return sizes, ResizeMethod.from_string(method) if isinstance(method, str) else method
+
+
+def _apply(image: Any, axes: Sequence[int], matrices: Sequence[Any], precision: Any) -> Any:
+    """``image`` with each of ``axes`` multiplied by its matrix; those that shrink come first."""
+    dtype = aval_of(image).dtype
+    for axis, matrix in sorted(zip(axes, matrices, strict=True), key=_growth):
+        image = _times(image, axis, convert(jnp.asarray(matrix), dtype), precision)
+    return jnp.asarray(image)
+
+
+def _times(image: Any, axis: int, weights: Any, precision: Any) -> Any:
+    """``image`` with ``axis`` multiplied by ``weights``.
+
+    One product of matrices for everything before the axis: so nothing has to be transposed.
+    """
+    shape = aval_of(image).shape
+    size = aval_of(weights).shape[1]
+    before, behind = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    result = (*shape[:axis], size, *shape[axis + 1 :])
+    if behind == 1:
+        rows = jnp.reshape(image, (before, shape[axis]))
+        out = lax.dot_general(rows, weights, (((1,), (0,)), ((), ())), precision)
+        return jnp.reshape(out, result)
+    blocks = jnp.reshape(image, (before, shape[axis], behind))
+    many = jnp.broadcast_to(weights, (before, *aval_of(weights).shape))
+    out = lax.dot_general(many, blocks, (((1,), (1,)), ((0,), (0,))), precision)
+    return jnp.reshape(out, result)
+
+
+def _growth(pair: tuple[int, Any]) -> float:
+    before, after = pair[1].shape
+    return after / max(before, 1)

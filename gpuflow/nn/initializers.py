@@ -1,0 +1,300 @@
+"""First values of parameters: functions of a random key, a shape and a dtype."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import random
+from gpuflow.base.errors import check
+from gpuflow.base.names import missing_name, public_names
+from gpuflow.nn.initializer_draws import DRAWS
+from gpuflow.numpy.promotion import user_dtype
+from gpuflow.numpy.shaping import as_shape
+
+Axes = int | Sequence[int]
+
+
+@runtime_checkable
+class Initializer(Protocol):
+    """What functions of this module return."""
+
+    def __call__(
+        self, key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None
+    ) -> Any:
+        """An array of ``shape``; ``dtype`` is by default the initializer's own, else float32."""
+        raise NotImplementedError("[Initializer] is a protocol. Fix: nn.initializers.normal().")
+
+
+_Draw = Callable[[Any, tuple[int, ...], Any], Any]
+
+
+def _initializer(name: str, dtype: Any, draw: _Draw) -> Initializer:
+    """An initializer that calls ``draw(key, shape, dtype)`` with checked arguments."""
+    given = dtype
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = given, out_sharding: Any = None) -> Any:
+        check(
+            out_sharding is None,
+            lambda: (
+                f"[{name}] out_sharding must be None, as arrays live on one device; "
+                f"got {out_sharding!r}. Fix: leave it out."
+            ),
+            NotImplementedError,
+        )
+        found = user_dtype(float if dtype is None else dtype, name)
+        return draw(key, as_shape(name, shape), found)
+
+    return init
+
+
+def zeros(key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Any:
+    """An initializer itself: zeros."""
+    return constant(0)(key, shape, dtype, out_sharding)
+
+
+def ones(key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Any:
+    """An initializer itself: ones."""
+    return constant(1)(key, shape, dtype, out_sharding)
+
+
+def constant(value: Any, dtype: Any = None) -> Initializer:
+    """An initializer of arrays that hold ``value`` everywhere."""
+    return _initializer("constant", dtype, lambda key, shape, found: jnp.full(shape, value, found))
+
+
+def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
+    """An initializer of random numbers, uniform on [0, ``scale``)."""
+
+    def draw(key: Any, shape: tuple[int, ...], found: Any) -> Any:
+        return random.uniform(key, shape, found) * jnp.array(scale, found)
+
+    return _initializer("uniform", dtype, draw)
+
+
+def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
+    """An initializer of normal random numbers with mean 0."""
+
+    def draw(key: Any, shape: tuple[int, ...], found: Any) -> Any:
+        return random.normal(key, shape, found) * jnp.array(stddev, found)
+
+    return _initializer("normal", dtype, draw)
+
+
+def truncated_normal(
+    stddev: Any = 1e-2, dtype: Any = None, lower: Any = -2.0, upper: Any = 2.0
+) -> Initializer:
+    """An initializer of normal random numbers between two bounds.
+
+    Args:
+        stddev: standard deviation before the tails are cut off.
+        dtype: default dtype.
+        lower, upper: the bounds, in units of ``stddev``.
+    """
+
+    def draw(key: Any, shape: tuple[int, ...], found: Any) -> Any:
+        return random.truncated_normal(key, lower, upper, shape, found) * jnp.array(stddev, found)
+
+    return _initializer("truncated_normal", dtype, draw)
+
+
+# --- scaled by the sizes of the array ------------------------------------------------------
+
+_MEANS = {
+    "fan_in": lambda fan_in, fan_out: fan_in,
+    "fan_out": lambda fan_in, fan_out: fan_out,
+    "fan_avg": lambda fan_in, fan_out: (fan_in + fan_out) / 2,
+    "fan_geo_avg": lambda fan_in, fan_out: (fan_in * fan_out) ** 0.5,
+}
+
+
+def variance_scaling(
+    scale: Any, mode: str, distribution: str, in_axis: Axes = -2, out_axis: Axes = -1,
+    batch_axis: Axes = (), dtype: Any = None,
+) -> Initializer:  # fmt: skip
+    """An initializer of random numbers with variance ``scale / fan``.
+
+    Args:
+        scale: positive number.
+        mode: what ``fan`` is: ``"fan_in"`` or ``"fan_out"``, how many elements of the array meet
+            in one output or input, ``"fan_avg"`` or ``"fan_geo_avg"``, their means.
+        distribution: ``"normal"``, ``"truncated_normal"`` or ``"uniform"``; complex uniform
+            numbers lie in a disk.
+        in_axis, out_axis: axes of inputs and outputs.
+        batch_axis: axes of independent arrays. All others are places of a convolution.
+        dtype: default dtype.
+
+    Raises:
+        ValueError: an unknown mode or distribution; when called, an array without such axes.
+
+    Source: He et al. 2015, "Delving deep into rectifiers".
+    """
+    _check_choice("mode", mode, _MEANS)
+    _check_choice("distribution", distribution, DRAWS)
+
+    def draw(key: Any, shape: tuple[int, ...], found: Any) -> Any:
+        fan = _MEANS[mode](*_fans(shape, in_axis, out_axis, batch_axis))
+        variance = jnp.array(scale / fan if fan else np.inf, found)
+        return DRAWS[distribution](key, shape, found, variance)
+
+    return _initializer("variance_scaling", dtype, draw)
+
+
+def _check_choice(name: str, value: str, choices: Any) -> None:
+    check(
+        value in choices,
+        lambda: (
+            f"[variance_scaling] {name} must be one of {', '.join(map(repr, choices))}; "
+            f"got {value!r}. Fix: {name}={next(iter(choices))!r}."
+        ),
+        ValueError,
+    )
+
+
+def _fans(shape: Sequence[int], *axes: Axes) -> tuple[float, float]:
+    """How many elements meet in one output, and how many in one input."""
+    check(
+        len(shape) > 1 or not isinstance(axes[0], int) or axes[0] != -2,
+        lambda: (
+            "[variance_scaling] arrays must have 2 axes or more, unless in_axis says otherwise; "
+            f"got shape {tuple(shape)}. Fix: in_axis=0, or another initializer."
+        ),
+        ValueError,
+    )
+    try:
+        sizes = [
+            shape[a] if isinstance(a, int) else math.prod([shape[k] for k in a]) for a in axes
+        ]
+    except IndexError:
+        raise ValueError(
+            f"[variance_scaling] in_axis, out_axis and batch_axis must be axes of shape "
+            f"{tuple(shape)}; got {axes}. Fix: an in_axis from {-len(shape)} to {len(shape) - 1}."
+        ) from None
+    inputs, outputs, batch = sizes
+    if 0 in sizes:
+        return 0.0, 0.0
+    places = math.prod(shape) / inputs / outputs / batch
+    return inputs * places, outputs * places
+
+
+def glorot_uniform(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None
+) -> Initializer:
+    """``variance_scaling(1, "fan_avg", "uniform")``; also called xavier_uniform."""
+    return variance_scaling(1.0, "fan_avg", "uniform", in_axis, out_axis, batch_axis, dtype)
+
+
+def glorot_normal(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None
+) -> Initializer:
+    """``variance_scaling(1, "fan_avg", "truncated_normal")``; also called xavier_normal."""
+    return variance_scaling(
+        1.0, "fan_avg", "truncated_normal", in_axis, out_axis, batch_axis, dtype
+    )
+
+
+def lecun_uniform(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None
+) -> Initializer:
+    """``variance_scaling(1, "fan_in", "uniform")``."""
+    return variance_scaling(1.0, "fan_in", "uniform", in_axis, out_axis, batch_axis, dtype)
+
+
+def lecun_normal(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None
+) -> Initializer:
+    """``variance_scaling(1, "fan_in", "truncated_normal")``."""
+    return variance_scaling(1.0, "fan_in", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
+
+
+def he_uniform(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None
+) -> Initializer:
+    """``variance_scaling(2, "fan_in", "uniform")``; also called kaiming_uniform."""
+    return variance_scaling(2.0, "fan_in", "uniform", in_axis, out_axis, batch_axis, dtype)
+
+
+def he_normal(
+    in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None
+) -> Initializer:
+    """``variance_scaling(2, "fan_in", "truncated_normal")``; also called kaiming_normal."""
+    return variance_scaling(2.0, "fan_in", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
+
+
+xavier_uniform = glorot_uniform
+xavier_normal = glorot_normal
+kaiming_uniform = he_uniform
+kaiming_normal = he_normal
+
+
+# --- orthogonal ----------------------------------------------------------------------------
+
+
+def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+    """An initializer of random matrices whose rows or columns, the fewer, are orthonormal.
+
+    Args:
+        scale: their length.
+        column_axis: the axis of columns; all others together are rows.
+        dtype: default dtype.
+
+    Raises:
+        ValueError: when called, fewer than 2 axes.
+    """
+
+    def draw(key: Any, shape: tuple[int, ...], found: Any) -> Any:
+        check(
+            len(shape) > 1,
+            lambda: f"[orthogonal] the shape must have 2 axes or more; got {shape}. Fix: (n, 1).",
+            ValueError,
+        )
+        if 0 in shape:
+            return jnp.zeros(shape, found)
+        columns = shape[column_axis]
+        rows = math.prod(shape) // columns
+        matrix = random.orthogonal(key, rows, (), found, columns)
+        others = tuple(np.delete(shape, column_axis).tolist())
+        return jnp.array(scale, found) * jnp.moveaxis(
+            jnp.reshape(matrix, (*others, columns)), -1, column_axis
+        )
+
+    return _initializer("orthogonal", dtype, draw)
+
+
+def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
+    """An initializer of convolutions: orthogonal at the central place, 0 elsewhere.
+
+    Args:
+        scale, column_axis, dtype: as of ``orthogonal``.
+
+    Raises:
+        ValueError: when called, not 3 to 5 axes, or more inputs than outputs.
+
+    Source: Xiao et al. 2018, "Dynamical isometry and a mean field theory of CNNs".
+    """
+
+    def draw(key: Any, shape: tuple[int, ...], found: Any) -> Any:
+        check(
+            3 <= len(shape) <= 5 and shape[-2] <= shape[-1],
+            lambda: (
+                "[delta_orthogonal] the shape must have 3 to 5 axes, and the last not be smaller "
+                f"than that before; got {shape}. Fix: (3, 3, inputs, outputs)."
+            ),
+            ValueError,
+        )
+        matrix = orthogonal(scale, column_axis)(key, shape[-2:], found)
+        center = tuple((size - 1) // 2 for size in shape[:-2])
+        return jnp.zeros(shape, found).at[center].set(matrix)
+
+    return _initializer("delta_orthogonal", dtype, draw)
+
+
+__getattr__ = missing_name(
+    __name__, "initializers",
+    [*public_names(globals(), __name__), "xavier_uniform", "xavier_normal", "kaiming_uniform",
+     "kaiming_normal"],
+)  # fmt: skip

@@ -1,0 +1,124 @@
+"""Functions along axes: softmax, means of exponentials, standard scores, one-hot vectors."""
+
+from __future__ import annotations
+
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.promotion import check_arraylike, promote_args_inexact, user_dtype
+from gpuflow.numpy.shaping import Axes
+from gpuflow.scipy.special.sums import logsumexp as logsumexp
+
+
+def softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
+    """``exp(x) / sum(exp(x))`` along ``axis``, without overflow.
+
+    Args:
+        x: array.
+        axis: an axis, a tuple of axes, or None for all.
+        where: mask of the elements that take part; the others give 0.
+    """
+    (x,) = promote_args_inexact("softmax", x)
+    top = jnp.max(x, axis, keepdims=True, initial=-np.inf, where=where)
+    masked = x if where is None else jnp.where(where, x, -np.inf)
+    powers = lax.exp(lax.sub(masked, lax.stop_gradient(top)))
+    result = lax.div(powers, jnp.sum(powers, axis, keepdims=True, where=where))
+    return result if where is None else jnp.where(where, result, 0)
+
+
+def log_softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
+    """``log(softmax(x))`` along ``axis``, without overflow; arguments as in ``softmax``."""
+    (x,) = promote_args_inexact("log_softmax", x)
+    top = jnp.max(x, axis, keepdims=True, initial=-np.inf, where=where)
+    masked = x if where is None else jnp.where(where, x, -np.inf)
+    shifted = lax.sub(masked, lax.stop_gradient(top))
+    total = lax.log(jnp.sum(lax.exp(shifted), axis, keepdims=True, where=where))
+    result = lax.sub(shifted, total)
+    return result if where is None else jnp.where(where, result, -np.inf)
+
+
+def standardize(
+    x: Any, axis: Axes = -1, mean: Any = None, variance: Any = None, epsilon: Any = 1e-5,
+    where: Any = None, *, algorithm: str = "fast",
+) -> Any:  # fmt: skip
+    """``(x - mean) / sqrt(variance + epsilon)`` along ``axis``.
+
+    Args:
+        x: array.
+        axis: an axis, a tuple of axes, or None for all.
+        mean: by default that of ``x``.
+        variance: by default that of ``x``, by ``algorithm``.
+        epsilon: keeps the root away from 0.
+        where: mask of the elements that count.
+        algorithm: ``"fast"``: ``mean(x**2) - mean(x)**2``, limited to 0 from below; ``"stable"``:
+            ``mean((x - mean)**2)``.
+
+    Raises:
+        ValueError: another algorithm.
+    """
+    check_arraylike("standardize", x)
+    check(
+        algorithm in ("fast", "stable"),
+        lambda: (
+            "[standardize] algorithm must be 'fast' or 'stable'; "
+            f"got {algorithm!r}. Fix: algorithm='fast'."
+        ),
+        ValueError,
+    )
+    if mean is None:
+        mean = jnp.mean(x, axis, keepdims=True, where=where)
+    if variance is None and algorithm == "stable":
+        distance = jnp.square(jnp.subtract(x, mean))
+        variance = jnp.mean(distance, axis, keepdims=True, where=where)
+    elif variance is None:
+        square_mean = jnp.mean(jnp.square(x), axis, keepdims=True, where=where)
+        variance = jnp.clip(jnp.subtract(square_mean, jnp.square(mean)), 0)
+    scale = lax.rsqrt(*promote_args_inexact("standardize", jnp.add(variance, epsilon)))
+    return jnp.multiply(jnp.subtract(x, mean), scale)
+
+
+def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Any:
+    """Vectors with 1 at the positions ``x`` and 0 elsewhere; positions outside give zeros.
+
+    Args:
+        x: integer array.
+        num_classes: length of the vectors.
+        dtype: by default float32.
+        axis: where the new axis goes.
+
+    Raises:
+        TypeError: positions that are not integers.
+    """
+    x = jnp.asarray(x)
+    aval = aval_of(x)
+    place = canonicalize_axis(axis, aval.ndim + 1, "one_hot")
+    check(
+        dtypes.is_integer(aval.dtype),
+        lambda: f"[one_hot] positions must be integers; got {aval}. Fix: x.astype(jnp.int32).",
+    )
+    sizes = [1] * (aval.ndim + 1)
+    sizes[place] = as_index(num_classes)
+    found = lax.eq(jnp.expand_dims(x, place), lax.iota(aval.dtype, sizes, place))
+    return lax.convert_element_type(found, user_dtype(float if dtype is None else dtype, "one_hot"))
+
+
+def logmeanexp(x: Any, axis: Axes = None, where: Any = None, keepdims: bool = False) -> Any:
+    """``log(mean(exp(x)))`` along ``axis``, without overflow.
+
+    Args:
+        x: array.
+        axis: an axis, a tuple of axes, or None for all.
+        where: mask of the elements that count.
+        keepdims: whether reduced axes stay, with size 1.
+    """
+    total = logsumexp(x, axis, keepdims=keepdims, where=where)
+    ones = jnp.ones_like(x, dtype=aval_of(total).dtype)
+    return jnp.subtract(total, jnp.log(jnp.sum(ones, axis, keepdims=keepdims, where=where)))

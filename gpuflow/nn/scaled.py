@@ -1,0 +1,277 @@
+"""Products of arrays in few bits, whose blocks have scales."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.base.errors import check
+from gpuflow.control.custom_vjp import custom_vjp
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.promotion import convert, user_dtype
+
+_RESULTS = (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16))
+
+
+@dataclass(frozen=True, eq=False)
+class BlockScaleConfig:
+    """How an operand is rounded: blocks of ``block_size`` elements have a scale each.
+
+    Attributes:
+        mode: ``"mxfp8"`` or ``"nvfp4"``.
+        block_size: elements of a block, along the axis that is summed.
+        data_type, scale_type: the dtypes of elements and of scales.
+        global_scale: f32[1], a scale of the whole array, or None.
+        infer_only: whether no gradients are needed.
+    """
+
+    mode: str
+    block_size: int
+    data_type: Any
+    scale_type: Any
+    global_scale: Any
+    infer_only: bool
+
+
+def get_scaled_dot_general_config(mode: str, global_scale: Any = None) -> BlockScaleConfig:
+    """The rounding of one operand of ``scaled_dot_general``.
+
+    Args:
+        mode: ``"mxfp8"``: float8_e4m3fn in blocks of 32 with powers of two as scales; ``"nvfp4"``:
+            float4_e2m1fn in blocks of 16 with scales in float8_e4m3fn.
+        global_scale: of nvfp4, f32[1]; by default 1.
+
+    Raises:
+        ValueError: another mode.
+    """
+    if mode == "mxfp8":
+        types = (np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e8m0fnu))
+        return BlockScaleConfig(mode, 32, *types, None, False)
+    check(
+        mode == "nvfp4",
+        lambda: (
+            "[get_scaled_dot_general_config] mode must be 'mxfp8' or 'nvfp4'; "
+            f"got {mode!r}. Fix: mode='mxfp8'."
+        ),
+        ValueError,
+    )
+    scale = jnp.ones((1,), jnp.float32) if global_scale is None else global_scale
+    types = (np.dtype(ml_dtypes.float4_e2m1fn), np.dtype(ml_dtypes.float8_e4m3fn))
+    return BlockScaleConfig(mode, 16, *types, scale, False)
+
+
+def scaled_matmul(
+    lhs: Any, rhs: Any, lhs_scales: Any, rhs_scales: Any, preferred_element_type: Any = np.float32
+) -> Any:
+    """``sum_k lhs[b, m, k] * rhs[b, n, k]``, where blocks of ``k`` have scales.
+
+    Products are made and added in float32.
+
+    Args:
+        lhs, rhs: ``[B, M, K]`` and ``[B, N, K]``.
+        lhs_scales, rhs_scales: ``[B, M, K / block]`` and ``[B, N, K / block]``.
+        preferred_element_type: the dtype of the result.
+
+    Returns:
+        ``[B, M, N]``.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
+    dtype = user_dtype(preferred_element_type, "scaled_matmul")
+    operands = [jnp.asarray(x) for x in (lhs, rhs, lhs_scales, rhs_scales)]
+    _check_scaled(*[x.shape for x in operands])
+    left, right, left_scales, right_scales = (x.astype(np.float32) for x in operands)
+    out = _product(_times_blocks(left, left_scales), _times_blocks(right, right_scales))
+    return convert(out, dtype)
+
+
+def _product(left: Any, right: Any) -> Any:
+    return lax.dot_general(left, right, (((2,), (2,)), ((0,), (0,))))
+
+
+def _times_blocks(x: Any, scales: Any) -> Any:
+    """``x`` with each block along the last axis multiplied by its scale."""
+    batch, rows, blocks = scales.shape
+    split = jnp.reshape(x, (batch, rows, blocks, x.shape[2] // max(blocks, 1)))
+    return jnp.reshape(jnp.multiply(split, scales[..., None]), x.shape)
+
+
+def _check_scaled(*shapes: tuple[int, ...]) -> None:
+    left, right, left_scales, right_scales = shapes
+    check(
+        all(len(shape) == 3 for shape in shapes)
+        and left[0] == right[0] and left[2] == right[2]
+        and left[:2] == left_scales[:2] and right[:2] == right_scales[:2]
+        and left_scales[2] == right_scales[2]
+        and left_scales[2] > 0 and left[2] % left_scales[2] == 0,
+        lambda: (
+            "[scaled_matmul] operands must be [B, M, K] and [B, N, K] and scales [B, M, C] and "
+            f"[B, N, C], C a divisor of K; got {', '.join(map(str, shapes))}. "
+            "Fix: one scale for each block of K."
+        ),
+        ValueError,
+    )  # fmt: skip
+
+
+def scaled_dot_general(
+    lhs: Any,
+    rhs: Any,
+    dimension_numbers: Any,
+    preferred_element_type: Any = np.float32,
+    configs: Sequence[BlockScaleConfig] | None = None,
+    implementation: str | None = None,
+) -> Any:
+    """``lax.dot_general`` of operands that are rounded in blocks.
+
+    The gradient is that of the exact product, made of operands rounded in the same way.
+
+    Args:
+        lhs, rhs: arrays.
+        dimension_numbers: as of ``lax.dot_general``.
+        preferred_element_type: float32, bfloat16 or float16.
+        configs: of ``get_scaled_dot_general_config``, for lhs, rhs and gradients; None: no
+            rounding.
+        implementation: has no effect, and is deprecated.
+
+    Raises:
+        TypeError: another dtype of the result.
+        NotImplementedError: nvfp4, whose elements no array here can hold.
+        ValueError: axes that do not fit, or whose size is no multiple of the block.
+    """
+    if implementation is not None:
+        warnings.warn(
+            "[scaled_dot_general] implementation has no effect; leave it out.",
+            DeprecationWarning, stacklevel=2,
+        )  # fmt: skip
+    if configs is None:
+        return lax.dot_general(
+            lhs, rhs, dimension_numbers, preferred_element_type=preferred_element_type
+        )
+    dtype = user_dtype(preferred_element_type, "scaled_dot_general")
+    _check_configs(dtype, configs)
+    contracting, batch = (tuple(tuple(axes) for axes in pair) for pair in dimension_numbers)
+    return _rounded_dot(lhs, rhs, (contracting, batch), dtype, tuple(configs))
+
+
+def _check_configs(dtype: Any, configs: Sequence[BlockScaleConfig]) -> None:
+    check(
+        dtype in _RESULTS,
+        lambda: (
+            "[scaled_dot_general] preferred_element_type must be float32, bfloat16 or float16; "
+            f"got {dtype}. Fix: preferred_element_type=jnp.float32."
+        ),
+    )
+    check(
+        len(configs) == 3 and all(isinstance(c, BlockScaleConfig) for c in configs),
+        lambda: (
+            "[scaled_dot_general] configs must be three of get_scaled_dot_general_config, for lhs, "
+            f"rhs and gradients; got {configs!r}. "
+            "Fix: configs=[nn.get_scaled_dot_general_config('mxfp8')] * 3."
+        ),
+        ValueError,
+    )
+    check(
+        all(c.mode == "mxfp8" for c in configs),
+        lambda: (
+            "[scaled_dot_general] configs must be of mode 'mxfp8', as arrays cannot hold "
+            f"float4_e2m1fn; got {[c.mode for c in configs]}. "
+            "Fix: nn.get_scaled_dot_general_config('mxfp8')."
+        ),
+        NotImplementedError,
+    )
+
+
+@partial(custom_vjp, nondiff_argnums=(2, 3, 4))
+def _rounded_dot(lhs: Any, rhs: Any, numbers: Any, dtype: Any, configs: Any) -> Any:
+    (left_sum, right_sum), (left_batch, right_batch) = numbers
+    left, left_free = _three_axes(lhs, left_sum, left_batch)
+    right, right_free = _three_axes(rhs, right_sum, right_batch)
+    out = convert(_product(_rounded(left, configs[0]), _rounded(right, configs[1])), dtype)
+    batch = tuple(aval_of(lhs).shape[k] for k in left_batch)
+    return jnp.reshape(out, batch + left_free + right_free)
+
+
+def _three_axes(x: Any, summed: Sequence[int], batch: Sequence[int]) -> tuple[Any, Any]:
+    """``x`` as ``[batch, free, summed]``, and the shape of its free axes."""
+    shape = aval_of(x).shape
+    free = [k for k in range(len(shape)) if k not in summed and k not in batch]
+    sizes = [int(np.prod([shape[k] for k in axes])) for axes in (batch, free, summed)]
+    moved = jnp.transpose(x, (*batch, *free, *summed))
+    return jnp.reshape(moved, sizes), tuple(shape[k] for k in free)
+
+
+def _rounded(x: Any, config: BlockScaleConfig) -> Any:
+    """``x`` in float32 as blocks of few bits represent it.
+
+    A scale is the least power of two that brings its block within reach of the elements' dtype.
+
+    Source: Rouhani et al. 2023, "Microscaling data formats for deep learning".
+    """
+    length = x.shape[-1]
+    check(
+        length > 0 and length % config.block_size == 0,
+        lambda: (
+            "[scaled_dot_general] axes that are summed must hold a multiple of "
+            f"{config.block_size} elements; got {length}. Fix: pad them with zeros."
+        ),
+        ValueError,
+    )
+    blocks = jnp.reshape(x.astype(np.float32), (*x.shape[:-1], -1, config.block_size))
+    largest = float(ml_dtypes.finfo(config.data_type).max)
+    needed = jnp.divide(jnp.max(jnp.abs(blocks), axis=-1, keepdims=True), largest)
+    scale = _power_of_two_above(needed)
+    shrunk = jnp.clip(jnp.divide(blocks, scale), -largest, largest)
+    return jnp.reshape(shrunk.astype(config.data_type).astype(np.float32) * scale, x.shape)
+
+
+def _power_of_two_above(x: Any) -> Any:
+    """The least power of two that is not below positive ``x``; 2**-126 at the least."""
+    bits = lax.bitcast_convert_type(jnp.maximum(x, float(np.finfo(np.float32).tiny)), np.uint32)
+    # Any fraction carries into the exponent; what is left of it is dropped.
+    up = lax.bitwise_and(lax.add(bits, np.uint32(0x7FFFFF)), np.uint32(0x7F800000))
+    return lax.bitcast_convert_type(up, np.float32)
+
+
+def _rounded_dot_forward(lhs: Any, rhs: Any, numbers: Any, dtype: Any, configs: Any) -> Any:
+    return _rounded_dot(lhs, rhs, numbers, dtype, configs), (lhs, rhs)
+
+
+def _rounded_dot_backward(numbers: Any, dtype: Any, configs: Any, saved: Any, g: Any) -> Any:
+    lhs, rhs = saved
+    (left_sum, right_sum), (left_batch, right_batch) = numbers
+    swapped = ((right_sum, left_sum), (right_batch, left_batch))
+    batch = len(left_batch)
+    free = [aval_of(x).ndim - batch - len(left_sum) for x in (lhs, rhs)]
+    of_left, of_right = (range(batch, batch + free[0]), range(batch + free[0], sum(free) + batch))
+    left = _gradient(g, rhs, numbers, of_right, aval_of(lhs), dtype, (configs[2], configs[1]))
+    right = _gradient(g, lhs, swapped, of_left, aval_of(rhs), dtype, (configs[2], configs[0]))
+    return left, right
+
+
+def _gradient(
+    g: Any, other: Any, numbers: Any, g_free: Any, aval: Any, dtype: Any, configs: Any
+) -> Any:
+    """The cotangent of an operand: ``g`` times the other operand, summed over its free axes."""
+    (summed, other_summed), (batch, other_batch) = numbers
+    other_free = [
+        k for k in range(aval_of(other).ndim) if k not in other_summed and k not in other_batch
+    ]
+    g_batch = tuple(range(len(batch)))
+    both = ((tuple(g_free), tuple(other_free)), (g_batch, tuple(other_batch)))
+    out = _rounded_dot(g, other, both, dtype, (*configs, configs[0]))
+    free = [k for k in range(aval.ndim) if k not in summed and k not in batch]
+    # The other operand's summed axes come in their own order behind batch and free axes.
+    order = [s for _, s in sorted(zip(other_summed, summed, strict=True))]
+    return convert(jnp.transpose(out, np.argsort([*batch, *free, *order]).tolist()), aval.dtype)
+
+
+_rounded_dot.defvjp(_rounded_dot_forward, _rounded_dot_backward)

@@ -1,0 +1,332 @@
+"""Batches of small matrices as elementwise equations over the batch.
+
+A call of LAPACK for a matrix of 3 x 3 takes longer than its arithmetic, and a batch of them many
+times longer. The compiler puts these equations in place of such an op, by its ``simplify`` rule, so
+that they are one kernel with what is around them; derivatives and batching have been done by then.
+The size of a matrix is a size class of programs: it decides how many equations there are. Matrices
+are real: kernels have no complex numbers, and one library call for each equation takes longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import pi, prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Literal, Var
+from gpuflow.core.staging import trace_closed
+from gpuflow.ops.axes import broadcast_in_dim, insert_axis, reshape, squeeze, transpose
+from gpuflow.ops.comparison import bitwise_and, eq, gt, lt
+from gpuflow.ops.complex_numbers import abs as absolute
+from gpuflow.ops.complex_numbers import complex as complex_number
+from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.elementwise import add, div, max, min, mul, neg, sub
+from gpuflow.ops.joining import concatenate
+from gpuflow.ops.layout import slice_, slice_in_dim
+from gpuflow.ops.powers import cbrt, sqrt
+from gpuflow.ops.selection import where
+from gpuflow.ops.transcendental import acos, cos
+from gpuflow.ops.zeros import full
+
+# Larger matrices would take seconds to compile: the equations of a decomposition grow with the cube
+# of the size. Those of a substitution grow with its square, for all right-hand sides at once.
+MOST_ROWS = 4
+MOST_TRIANGULAR_ROWS = 8
+
+_REAL = (dtypes.float32, dtypes.float64)
+
+Rows = list[list[Any]]
+
+
+def is_small_batch(aval: ShapedArray, most: int = MOST_ROWS) -> bool:
+    """Whether there is a batch, with elements, of real matrices with few rows and columns."""
+    small = all(size <= most for size in aval.shape[-2:])
+    return aval.ndim > 2 and aval.size > 0 and small and aval.dtype in _REAL
+
+
+# --- equations -----------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _program(
+    function: Callable[..., Any], avals: tuple[ShapedArray, ...], params: tuple[Any, ...]
+) -> ClosedJaxpr:
+    return trace_closed(lambda *operands: function(*operands, **dict(params)), avals)
+
+
+def written_out(
+    function: Callable[..., Sequence[Any]], eqn: Eqn, build: Any, **params: Any
+) -> list[Atom]:
+    """The outputs of an equation by those that ``function`` makes of its operands.
+
+    Args:
+        function: of ops, ``(*operands, **params) -> outputs``.
+        eqn: the equation. build: as for ``simplify`` rules.
+        params: hashable.
+    """
+    avals = tuple(atom.aval for atom in eqn.inputs)
+    jaxpr = _program(function, avals, tuple(sorted(params.items()))).jaxpr
+    env: dict[Var, Atom] = dict(zip(jaxpr.invars, eqn.inputs, strict=True))
+
+    def known(atom: Atom) -> Atom:
+        return atom if type(atom) is Literal else env[atom]
+
+    for own in jaxpr.eqns:
+        outs = build.apply(own.primitive, *map(known, own.inputs), **own.params)
+        env.update(zip(own.outputs, outs if type(outs) is tuple else (outs,), strict=True))
+    return [known(atom) for atom in jaxpr.outvars]
+
+
+def _element(x: Any, row: int, column: int) -> Any:
+    """One element of each matrix, in the shape of the batch."""
+    shape = aval_of(x).shape
+    rank = len(shape) - 2
+    low, high = (0,) * rank + (row, column), (*shape[:-2], row + 1, column + 1)
+    return squeeze(slice_(x, low, high), (rank, rank + 1))
+
+
+def _elements(x: Any) -> Rows:
+    height, width = aval_of(x).shape[-2:]
+    return [[_element(x, i, j) for j in range(width)] for i in range(height)]
+
+
+def _joined(parts: Sequence[Any], shape: tuple[int, ...]) -> Any:
+    """Numbers of each batch element as an array of ``shape`` behind the batch."""
+    batch = aval_of(parts[0]).shape
+    flat = concatenate([insert_axis(part, len(batch)) for part in parts], len(batch))
+    return reshape(flat, (*batch, *shape))
+
+
+# --- products ------------------------------------------------------------------------------
+
+
+def is_small_product(
+    lhs: ShapedArray, rhs: ShapedArray, out: ShapedArray, dimension_numbers: Any
+) -> bool:
+    """Whether it is a batch of products of small matrices or vectors, without conversions."""
+    (left, right), (left_batch, right_batch) = dimension_numbers
+    free = [
+        prod(aval.shape[d] for d in range(aval.ndim) if d not in (*own, *batch))
+        for aval, own, batch in ((lhs, left, left_batch), (rhs, right, right_batch))
+    ]
+    return (
+        len(left_batch) > 0
+        and len(left) <= 1
+        and out.size > 0
+        and lhs.dtype == rhs.dtype == out.dtype
+        and lhs.dtype in _REAL
+        and all(0 < lhs.shape[d] <= MOST_ROWS for d in left)
+        and all(count <= MOST_ROWS for count in free)
+    )
+
+
+def small_product(lhs: Any, rhs: Any, *, dimension_numbers: Any) -> list[Any]:
+    """The sum over the contracting dimension, if there is one, term after term."""
+    (left, right), (left_batch, right_batch) = dimension_numbers
+    count = len(left_batch)
+    ordered = []
+    for x, own, batch in ((lhs, left, left_batch), (rhs, right, right_batch)):
+        x, first = (x, own) if own else (insert_axis(x, aval_of(x).ndim), (aval_of(x).ndim,))
+        free = [d for d in range(aval_of(x).ndim) if d not in first and d not in batch]
+        ordered.append(transpose(x, (*first, *batch, *free)))
+    avals = [aval_of(x) for x in ordered]
+    rows, columns = avals[0].ndim - 1 - count, avals[1].ndim - 1 - count
+    shape = (*avals[0].shape[1:], *avals[1].shape[1 + count :])
+    places = (
+        tuple(range(count + rows)),
+        (*range(count), *range(count + rows, count + rows + columns)),
+    )
+    total: Any = None
+    for k in range(avals[0].shape[0]):
+        factors = [
+            broadcast_in_dim(squeeze(slice_in_dim(x, k, k + 1), (0,)), shape, dims)
+            for x, dims in zip(ordered, places, strict=True)
+        ]
+        term = mul(*factors)
+        total = term if total is None else add(total, term)
+    return [total]
+
+
+# --- decompositions ------------------------------------------------------------------------
+
+
+def small_lu(a: Any) -> list[Any]:
+    """Gaussian elimination with partial pivoting: factors, pivots and permutation.
+
+    Rows are exchanged by selects, each with every row below it.
+    """
+    rows = _elements(a)
+    height, width = len(rows), len(rows[0])
+    batch = aval_of(a).shape[:-2]
+    order = [full(batch, k, np.int32) for k in range(height)]
+    pivots = []
+    for k in range(height if height < width else width):
+        best, chosen = absolute(rows[k][k]), full(batch, k, np.int32)
+        for i in range(k + 1, height):
+            size = absolute(rows[i][k])
+            larger = gt(size, best)
+            best, chosen = where(larger, size, best), where(larger, np.int32(i), chosen)
+        pivots.append(chosen)
+        for i in range(k + 1, height):
+            swapped = eq(chosen, np.int32(i))
+            for own in (rows, order):
+                own[k], own[i] = _exchanged(swapped, own[k], own[i])
+        pivot = where(eq(rows[k][k], 0), 1, rows[k][k])
+        for i in range(k + 1, height):
+            rows[i][k] = div(rows[i][k], pivot)
+            for j in range(k + 1, width):
+                rows[i][j] = sub(rows[i][j], mul(rows[i][k], rows[k][j]))
+    factors = _joined([x for row in rows for x in row], (height, width))
+    return [factors, _joined(pivots, (len(pivots),)), _joined(order, (height,))]
+
+
+def _exchanged(which: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    if isinstance(x, list):
+        pairs = [_exchanged(which, p, q) for p, q in zip(x, y, strict=True)]
+        return [p for p, _ in pairs], [q for _, q in pairs]
+    return where(which, y, x), where(which, x, y)
+
+
+def small_cholesky(a: Any) -> list[Any]:
+    """The lower factor, from the lower triangle; nan where a diagonal element is not positive."""
+    size, batch = aval_of(a).shape[-1], aval_of(a).shape[:-2]
+    zero = full(batch, 0, aval_of(a).dtype)
+    rows: Rows = [[zero] * size for _ in range(size)]
+    positive: Any = full(batch, True, np.bool_)
+    for j in range(size):
+        square = _element(a, j, j)
+        for k in range(j):
+            square = sub(square, mul(rows[j][k], rows[j][k]))
+        positive = bitwise_and(positive, gt(square, 0))
+        pivot = sqrt(square)
+        rows[j][j] = pivot
+        for i in range(j + 1, size):
+            value = _element(a, i, j)
+            for k in range(j):
+                value = sub(value, mul(rows[i][k], rows[j][k]))
+            rows[i][j] = div(value, pivot)
+    parts = [
+        where(positive, rows[i][j], np.nan) if j <= i else zero
+        for i in range(size)
+        for j in range(size)
+    ]
+    return [_joined(parts, (size, size))]
+
+
+def small_triangular_solve(
+    a: Any, b: Any, *, left_side: bool, lower: bool, transpose_a: bool, conjugate_a: bool,
+    unit_diagonal: bool,
+) -> list[Any]:  # fmt: skip
+    """Substitution: rows of the solution, or columns with the matrix on the right."""
+    del conjugate_a
+    size, rank = aval_of(a).shape[-1], aval_of(b).ndim
+    axis = rank - 2 if left_side else rank - 1
+    # X op(A) = B is op(A)^T X^T = B^T, with the rows of X^T.
+    turned = transpose_a == left_side
+    below = lower != turned
+
+    def coefficient(i: int, j: int) -> Any:
+        value = _element(a, j, i) if turned else _element(a, i, j)
+        return insert_axis(insert_axis(value, rank - 2), rank - 1)
+
+    found: dict[int, Any] = {}
+    for i in range(size) if below else range(size - 1, -1, -1):
+        low = [i if d == axis else 0 for d in range(rank)]
+        high = [i + 1 if d == axis else n for d, n in enumerate(aval_of(b).shape)]
+        value = slice_(b, low, high)
+        for j, other in found.items():
+            value = sub(value, mul(coefficient(i, j), other))
+        found[i] = value if unit_diagonal else div(value, coefficient(i, i))
+    return [concatenate([found[i] for i in range(size)], axis)]
+
+
+# --- eigenvalues ---------------------------------------------------------------------------
+
+
+def has_closed_eigenvalues(aval: ShapedArray) -> bool:
+    """Whether roots of the characteristic polynomial, in float64, are as exact as iterations.
+
+    Rounding moves a root by as much as a relative change of the matrix by a few units of float64
+    does, and a double root by the square root of that, which is still less than float32 shows.
+    """
+    square = aval.ndim > 2 and aval.size > 0 and aval.shape[-1] == aval.shape[-2]
+    return square and aval.dtype == dtypes.float32 and aval.shape[-1] in (2, 3)
+
+
+def small_eigenvalues(a: Any) -> list[Any]:
+    """The complex64 eigenvalues of float32 matrices of 2 x 2 or 3 x 3; nan for inf and nan."""
+    rows = [[convert_element_type(x, np.float64) for x in row] for row in _elements(a)]
+    size = len(rows)
+    total = rows[0][0]
+    for x in [x for row in rows for x in row][1:]:
+        total = add(total, x)
+    middle = rows[0][0]
+    for k in range(1, size):
+        middle = add(middle, rows[k][k])
+    middle = add(mul(middle, 1 / size), mul(total, 0))
+    for k in range(size):
+        rows[k][k] = sub(rows[k][k], middle)
+    parts = _square_roots(rows) if size == 2 else _cubic_roots(rows)
+    narrow = [
+        complex_number(*(convert_element_type(x, np.float32) for x in (add(middle, re), im)))
+        for re, im in parts
+    ]
+    return [_joined(narrow, (size,))]
+
+
+def _square_roots(rows: Rows) -> list[tuple[Any, Any]]:
+    """The eigenvalues of a matrix of 2 x 2 without trace: +-sqrt(-det)."""
+    square = add(mul(rows[0][0], rows[0][0]), mul(rows[0][1], rows[1][0]))
+    size = sqrt(absolute(square))
+    is_real = gt(square, 0)
+    # A nan is neither.
+    zero = mul(square, 0)
+    re, im = where(is_real, size, zero), where(is_real, zero, size)
+    return [(re, im), (neg(re), neg(im))]
+
+
+def _determinant(rows: Rows) -> Any:
+    terms = []
+    for k in range(3):
+        i, j = (k + 1) % 3, (k + 2) % 3
+        minor = sub(mul(rows[1][i], rows[2][j]), mul(rows[1][j], rows[2][i]))
+        terms.append(mul(rows[0][k], minor))
+    return add(add(terms[0], terms[1]), terms[2])
+
+
+def _cubic_roots(rows: Rows) -> list[tuple[Any, Any]]:
+    """The eigenvalues of a matrix of 3 x 3 without trace: x^3 + 3 p x - 2 q = 0.
+
+    With three real roots by cosines of a third of an angle (Viète), else by cube roots of which the
+    larger one is computed first (Cardano), so that no difference cancels.
+    """
+    squares = [mul(rows[i][j], rows[j][i]) for i in range(3) for j in range(3)]
+    trace = squares[0]
+    for term in squares[1:]:
+        trace = add(trace, term)
+    p, q = mul(trace, -1 / 6), mul(_determinant(rows), 0.5)
+    discriminant = add(mul(q, q), mul(p, mul(p, p)))
+    one_real = gt(discriminant, 0)
+    root = sqrt(max(discriminant, 0.0))
+    larger = cbrt(add(q, where(lt(q, 0), neg(root), root)))
+    smaller = div(neg(p), where(eq(larger, 0), 1, larger))
+    first, mean = add(larger, smaller), mul(add(larger, smaller), -0.5)
+    apart = mul(absolute(sub(larger, smaller)), 3**0.5 / 2)
+    radius = sqrt(max(neg(p), 0.0))
+    cube = mul(radius, mul(radius, radius))
+    cosine = div(q, where(eq(cube, 0), 1, cube))
+    angle = mul(acos(max(min(cosine, 1.0), -1.0)), 1 / 3)
+    reals = [mul(mul(radius, 2), cos(add(angle, 2 * pi * k / 3))) for k in (0, 1, 2)]
+    zero = mul(discriminant, 0)
+    real_parts = [where(one_real, x, y) for x, y in zip((first, mean, mean), reals, strict=True)]
+    return [
+        (add(real_parts[0], zero), zero),
+        (add(real_parts[1], zero), where(one_real, apart, zero)),
+        (add(real_parts[2], zero), where(one_real, neg(apart), zero)),
+    ]
+

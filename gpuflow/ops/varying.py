@@ -1,0 +1,206 @@
+"""What varies along a named axis, where derivatives have to know it: in shard_map.
+
+A value varies along an axis if it is mapped over it. One that does not is one value, however many
+elements the axis has: it is handed to all of them, and its cotangent is the sum of theirs. Whether
+an operand varied the transpose of an op cannot see any more, so that the ops here take a *token*
+along: an empty array that varies as the operand does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base import dtypes, tree
+from gpuflow.base.config import config
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.rules import AxisData, Zero, is_undefined
+from gpuflow.ops.axes import reduce_sum, reshape
+from gpuflow.ops.convert import stop_gradient
+from gpuflow.ops.define import define
+from gpuflow.ops.elementwise import constant, mul
+from gpuflow.ops.layout import slice_in_dim
+from gpuflow.ops.named_axes import (
+    Names,
+    as_names,
+    is_over,
+    repeat_in_front,
+    sizes_of,
+    uses_of,
+)
+
+
+def is_checked(names: Names) -> bool:
+    """Whether derivatives of a sum over these axes have to know what varies."""
+    return any(name in config.varying_axes for name in names)
+
+
+def _token(x: Any) -> Any:
+    return stop_gradient(slice_in_dim(reshape(x, (aval_of(x).size,)), 0, 0))
+
+
+def _emptied(token: Any) -> Any:
+    """A token without the dimension of a mapped axis."""
+    return reshape(token, (0,))
+
+
+Rule = Callable[[Any, int | None, int | None, int], tuple[Any, int | None]]
+
+
+def _define(name: str, along: Rule, transposed: Callable[..., Any]) -> Any:
+    """An op of an operand and its token, linear in the operand.
+
+    Args:
+        name: of the op.
+        along: ``(x, dim, dim of the token, size) -> (result, dim)``: what it does along one axis.
+        transposed: ``(cotangent, token, axes) -> cotangent``.
+    """
+
+    def shape(x: ShapedArray, token: ShapedArray, *, axes: Names) -> ShapedArray:
+        del token, axes
+        return ShapedArray(x.shape, x.dtype)
+
+    def impl(xp: Any, x: Any, token: Any, *, axes: Names) -> Any:
+        del token, axes
+        return xp.array(x)
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], *, axes: Names) -> tuple[Any, Any]:
+        x, token = primals
+        return made.bind(x, token, axes=axes), made.bind(tangents[0], token, axes=axes)
+
+    def transpose(cotangent: Any, x: Any, token: Any, *, axes: Names) -> list[Any]:
+        assert is_undefined(x)
+        if type(cotangent) is Zero:
+            return [Zero(x.aval.tangent()), None]
+        return [transposed(cotangent, token, axes), None]
+
+    def batch(
+        axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, axes: Names
+    ) -> tuple[Any, int | None]:
+        (x, token), (dim, token_dim) = operands, dims
+        own = token if token_dim is None else _emptied(token)
+        if not is_over(axis, axes):
+            return made.bind(x, own, axes=axes), dim
+        result, dim = along(x, dim, token_dim, axis.size)
+        rest = tuple(name for name in axes if name != axis.name)
+        return (made.bind(result, own, axes=rest) if rest else result), dim
+
+    made = define(
+        name,
+        shape=shape,
+        impl=impl,
+        jvp=jvp,
+        transpose=transpose,
+        batch=batch,
+        effects=lambda params: uses_of(params["axes"]),
+    )
+    return made
+
+
+def _times(x: Any, size: int) -> Any:
+    return mul(x, constant(x, size))
+
+
+def _sum(x: Any, dim: int | None, token: int | None, size: int) -> tuple[Any, int | None]:
+    del token
+    return (_times(x, size) if dim is None else reduce_sum(x, (dim,))), None
+
+
+def _sum_transposed(
+    x: Any, dim: int | None, token: int | None, size: int
+) -> tuple[Any, int | None]:
+    # What varies are the cotangents of copies of the sum.
+    total = x if dim is None else reduce_sum(x, (dim,))
+    return (total if token is not None else _times(total, size)), None
+
+
+def _match(x: Any, dim: int | None, token: int | None, size: int) -> tuple[Any, int | None]:
+    del size
+    return (reduce_sum(x, (dim,)), None) if dim is not None and token is None else (x, dim)
+
+
+def _same(x: Any, dim: int | None, token: int | None, size: int) -> tuple[Any, int | None]:
+    del token, size
+    return x, dim
+
+
+def _sum_cotangent(cotangent: Any, token: Any, axes: Names) -> Any:
+    return transposed_sum_p.bind(cotangent, token, axes=axes)
+
+
+def _matched(cotangent: Any, token: Any, axes: Names) -> Any:
+    return match_p.bind(cotangent, token, axes=axes)
+
+
+def _cast(x: Any, dim: int | None, token: int | None, size: int) -> tuple[Any, int | None]:
+    del token
+    return (repeat_in_front(x, size), 0) if dim is None else (x, dim)
+
+
+def _uncast(x: Any, dim: int | None, token: int | None, size: int) -> tuple[Any, int | None]:
+    return (x, dim) if token is not None else _sum(x, dim, token, size)
+
+
+varying_sum_p = _define("varying_sum", _sum, _sum_cotangent)
+transposed_sum_p = _define("transposed_sum", _sum_transposed, _sum_cotangent)
+# The identity; its cotangent varies only where its operand does.
+enter_p = _define("enter", _same, _matched)
+match_p = _define("match", _match, _matched)
+# Copies of a value that does not vary, which vary.
+cast_p = _define("pcast", _cast, lambda ct, token, axes: uncast_p.bind(ct, token, axes=axes))
+uncast_p = _define("pcast_sum", _uncast, lambda ct, token, axes: cast_p.bind(ct, token, axes=axes))
+
+
+def varying_sum(x: Any, axes: Names) -> Any:
+    """The sum over axes in scope; its cotangents are right whether ``x`` varies or not.
+
+    Args:
+        x: an array of numbers.
+        axes: names; none but those of a shard_map.
+    """
+    return varying_sum_p.bind(x, _token(x), axes=axes)
+
+
+def entered(leaves: Sequence[Any]) -> Sequence[Any]:
+    """What a derivative is taken with respect to.
+
+    In shard_map, the cotangent of a value that does not vary is summed over all elements.
+    """
+    axes = config.varying_axes
+    if not axes:
+        return leaves
+    return [
+        enter_p.bind(leaf, _token(leaf), axes=axes) if dtypes.is_inexact(aval_of(leaf).dtype)
+        else leaf
+        for leaf in leaves
+    ]  # fmt: skip
+
+
+def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
+    """Let values vary along named axes: each element has its own copy, with its own cotangent.
+
+    Args:
+        x: an array or tree.
+        axis_name: a name, or several.
+        to: "varying".
+
+    Returns:
+        The same values.
+
+    Raises:
+        NameError: an axis name that no enclosing transformation binds.
+        NotImplementedError: another ``to``.
+    """
+    if to != "varying":
+        raise NotImplementedError(
+            f"[pcast] to must be 'varying'; got {to!r}. Fix: reduce with lax.psum for a value "
+            "that does not vary."
+        )
+    names = as_names(axis_name)
+    sizes_of("pcast", names)
+    return tree.tree_map(lambda leaf: cast_p.bind(leaf, _token(leaf), axes=names), x)
+
+
+def pvary(x: Any, axis_name: Any) -> Any:
+    """``pcast(x, axis_name, to="varying")``."""
+    return pcast(x, axis_name, to="varying")

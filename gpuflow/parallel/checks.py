@@ -1,0 +1,77 @@
+"""A communicator that compares each call with the other ranks' before it is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.errors import CommunicationError
+from gpuflow.core.communicator import Communicator, Groups, Pairs
+
+_TEXT_BYTES = 160
+
+
+class CheckedCommunicator:
+    """The same collectives; ranks that call different ones get an error that names both.
+
+    GPUFLOW_CHECK=1 puts it around the communicators of all processes. It costs a small all_gather
+    for each call.
+    """
+
+    def __init__(self, inner: Communicator) -> None:
+        self.inner = inner
+        self.rank, self.size, self.name = inner.rank, inner.size, inner.name
+        self._number = 0
+        self._groups: dict[Groups, CheckedCommunicator] = {}
+
+    def _compare(self, operation: str, data: Any, *more: Any) -> None:
+        self._number += 1
+        about = "" if data is None else f" of {data.dtype.name}{list(data.shape)}"
+        extra = "".join(f" {item}" for item in more)
+        own = f"{operation} number {self._number}{about}{extra}"
+        line = np.frombuffer(own.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES), np.uint8)
+        lines = [bytes(row).decode(errors="replace").rstrip()
+                 for row in np.asarray(self.inner.all_gather(line))]  # fmt: skip
+        other = next((k for k, text in enumerate(lines) if text != lines[0]), None)
+        if other is None:
+            return
+        raise CommunicationError(
+            f"[{operation}] all ranks must call the same collectives in the same order; got "
+            f"{lines[0]} on rank 0 and {lines[other]} on rank {other} ({self.name}). "
+            "Fix: let no rank skip or reorder a collective, and give all the same shapes."
+        )
+
+    def all_reduce(self, data: Any, op: str, out: Any = None) -> Any:
+        self._compare("all_reduce", data, op)
+        return self.inner.all_reduce(data, op, out)
+
+    def all_gather(self, data: Any) -> Any:
+        self._compare("all_gather", data)
+        return self.inner.all_gather(data)
+
+    def reduce_scatter(self, data: Any) -> Any:
+        self._compare("reduce_scatter", data)
+        return self.inner.reduce_scatter(data)
+
+    def all_to_all(self, data: Any) -> Any:
+        self._compare("all_to_all", data)
+        return self.inner.all_to_all(data)
+
+    def permute(self, data: Any, pairs: Pairs) -> Any:
+        self._compare("permute", data, list(pairs))
+        return self.inner.permute(data, pairs)
+
+    def broadcast(self, data: Any, root: int) -> Any:
+        self._compare("broadcast", data, f"from {root}")
+        return self.inner.broadcast(data, root)
+
+    def barrier(self) -> None:
+        self._compare("barrier", None)
+        self.inner.barrier()
+
+    def split(self, groups: Groups) -> CheckedCommunicator:
+        found = self._groups.get(groups)
+        if found is None:
+            found = self._groups[groups] = CheckedCommunicator(self.inner.split(groups))
+        return found

@@ -1,0 +1,178 @@
+"""Which process of a group this is, by what the launcher that started it says.
+
+Launchers that are known: ``gpuflow launch``, ``torchrun``, Slurm's ``srun``, and the ``mpiexec`` of
+MPICH, Open MPI and their relatives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+Variables = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What a launcher says.
+
+    Attributes:
+        kind: "launch", "torchrun", "slurm" or "mpi".
+        rank, size: of this process, and how many there are.
+        local_rank, local_size: the same on its machine; size 0: not said.
+        address: host:port at which processes can meet, or None.
+        token: what the group's processes have in common, or None.
+    """
+
+    kind: str
+    rank: int
+    size: int
+    local_rank: int = 0
+    local_size: int = 0
+    address: str | None = None
+    token: str | None = None
+
+
+def _launch(said: Variables) -> Cluster | None:
+    if "GPUFLOW_PROCESS_ID" not in said or "GPUFLOW_NUM_PROCESSES" not in said:
+        return None
+    return Cluster(
+        "launch",
+        int(said["GPUFLOW_PROCESS_ID"]),
+        int(said["GPUFLOW_NUM_PROCESSES"]),
+        int(said.get("GPUFLOW_LOCAL_ID", "0")),
+        int(said.get("GPUFLOW_LOCAL_SIZE", "0")),
+        said.get("GPUFLOW_COORDINATOR"),
+        said.get("GPUFLOW_TOKEN"),
+    )
+
+
+def _torchrun(said: Variables) -> Cluster | None:
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(said):
+        return None
+    # The port itself may be that of torchrun's own store.
+    port = int(said["MASTER_PORT"]) + 1
+    run = f"{said.get('TORCHELASTIC_RUN_ID', '')} {said.get('TORCHELASTIC_RESTART_COUNT', '')}"
+    return Cluster(
+        "torchrun",
+        int(said["RANK"]),
+        int(said["WORLD_SIZE"]),
+        int(said.get("LOCAL_RANK", "0")),
+        int(said.get("LOCAL_WORLD_SIZE", "0")),
+        f"{said['MASTER_ADDR']}:{port}",
+        said.get("GPUFLOW_TOKEN") or _common("torchrun", run, said["MASTER_PORT"]),
+    )
+
+
+def _slurm(said: Variables) -> Cluster | None:
+    if not {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID"} <= set(said):
+        return None
+    if "SLURM_STEP_ID" not in said and "SLURM_STEP_NODELIST" not in said:
+        return None  # in the job's script, outside of srun
+    nodes = said.get("SLURM_STEP_NODELIST") or said.get("SLURM_JOB_NODELIST", "localhost")
+    job, step = said["SLURM_JOB_ID"], said.get("SLURM_STEP_ID", "0")
+    # All processes find the same port, and other jobs of the machine another one.
+    port = 61440 + (int(job) + 7 * int(step)) % 4096
+    here = re.match(r"\d+", said.get("SLURM_STEP_TASKS_PER_NODE", ""))  # as in 4(x2)
+    return Cluster(
+        "slurm",
+        int(said["SLURM_PROCID"]),
+        int(said.get("SLURM_STEP_NUM_TASKS", said["SLURM_NTASKS"])),
+        int(said.get("SLURM_LOCALID", "0")),
+        int(here[0]) if here else 0,
+        f"{first_host(nodes)}:{port}",
+        said.get("GPUFLOW_TOKEN") or _common("slurm", job, step),
+    )
+
+
+_MPI = (  # rank, size, local rank, local size
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"),
+)  # fmt: skip
+
+
+def _mpi(said: Variables) -> Cluster | None:
+    for rank, size, local_rank, local_size in _MPI:
+        if rank in said and size in said:
+            local = int(said.get(local_rank, "0")), int(said.get(local_size, "0"))
+            return Cluster("mpi", int(said[rank]), int(said[size]), *local)
+    return None
+
+
+def _common(*parts: str) -> str:
+    """A token of what is known to the group: it keeps groups apart, but is no secret."""
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()
+
+
+DETECTORS: dict[str, Callable[[Variables], Cluster | None]] = {
+    "launch": _launch, "torchrun": _torchrun, "slurm": _slurm, "mpi": _mpi,
+}  # fmt: skip
+
+
+def detect(said: Variables, method: str | None = None) -> Cluster | None:
+    """What a launcher says: the first of those that are known, or the one that ``method`` names.
+
+    Raises:
+        ValueError: no such method.
+    """
+    aliases = {"mpi4py": "mpi", "gpuflow": "launch"}
+    name = aliases.get(method or "", method)
+    if name is not None and name not in DETECTORS:
+        raise ValueError(
+            f"[distributed] cluster_detection_method must be one of {', '.join(DETECTORS)}; got "
+            f"{method!r}. Fix: leave it out."
+        )
+    for known, detector in DETECTORS.items():
+        found = detector(said) if name in (None, known) else None
+        if found is not None:
+            return found
+    return None
+
+
+def visible_gpus(said: Variables) -> list[str]:
+    """The GPUs of this machine that we may use, as CUDA_VISIBLE_DEVICES names them.
+
+    No driver is loaded for it: whoever starts processes must not hold a GPU.
+    """
+    if "CUDA_VISIBLE_DEVICES" in said:
+        named = [name.strip() for name in said["CUDA_VISIBLE_DEVICES"].split(",")]
+        return [name for name in named if name and name != "-1"]
+    folder = Path("/proc/driver/nvidia/gpus")
+    return [str(k) for k, _ in enumerate(folder.iterdir())] if folder.is_dir() else []
+
+
+def own_gpus(
+    cluster: Cluster, given: int | Sequence[int] | None, visible: Sequence[str]
+) -> list[str] | None:
+    """Which of the GPUs are this process's; None: all that it sees.
+
+    Our launcher has chosen already. Where others leave all to all processes, each takes one.
+
+    Raises:
+        ValueError: numbers of GPUs that are not there.
+    """
+    if given is not None:
+        numbers = [given] if isinstance(given, int) else list(given)
+        if any(not 0 <= k < len(visible) for k in numbers) and visible:
+            raise ValueError(
+                f"[distributed] local_device_ids must be numbers below {len(visible)}, the GPUs "
+                f"of this machine; got {given}. Fix: leave it out."
+            )
+        return [visible[k] for k in numbers] if visible else None
+    if cluster.kind == "launch" or cluster.local_size < 2 or len(visible) < 2:
+        return None
+    return [visible[cluster.local_rank % len(visible)]]
+
+
+def first_host(nodes: str) -> str:
+    """The first host of a Slurm node list: ``gpu[03-05,9],login`` gives ``gpu03``."""
+    found = re.match(r"([^,\[]+)(?:\[([^\]]*)\])?([^,]*)", nodes)
+    if found is None:
+        return nodes
+    prefix, numbers, suffix = found.groups()
+    first = re.split("[,-]", numbers)[0] if numbers else ""
+    return f"{prefix}{first}{suffix}"

@@ -1,0 +1,262 @@
+"""Several processes: who they are, and the communicator between them."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.config import choose_gpus, config, launcher_variables
+from gpuflow.base.errors import CommunicationError, check
+from gpuflow.core.communicator import PROCESSES, Communicator, serve
+from gpuflow.parallel.checks import CheckedCommunicator
+from gpuflow.parallel.detection import Cluster, detect, own_gpus, visible_gpus
+from gpuflow.parallel.heartbeats import Heartbeats
+from gpuflow.parallel.links import Links
+from gpuflow.parallel.mpi import MpiCommunicator, load_mpi
+from gpuflow.parallel.nccl import connect_nccl
+from gpuflow.parallel.rendezvous import join
+from gpuflow.parallel.sockets import SocketCommunicator
+from gpuflow.parallel.wire import is_loopback
+from gpuflow.runtime.device import device_counts, in_use, local_devices, set_process
+
+
+@dataclass
+class _State:
+    """What ``initialize`` made.
+
+    Attributes:
+        world: the communicator of all processes.
+        base: the same without checks, which counts its calls.
+        by_launcher: whether ``gpuflow launch`` initialized the process, before its script.
+    """
+
+    world: Communicator | None = None
+    base: Any = None
+    links: Links | None = None
+    heartbeats: Heartbeats | None = None
+    shutdown_timeout: float = 300.0
+    by_launcher: bool = False
+
+
+_state = _State()
+
+
+def is_initialized() -> bool:
+    """Whether ``initialize`` was called."""
+    return _state.world is not None
+
+
+def world() -> Communicator:
+    """The communicator of all processes.
+
+    Raises:
+        CommunicationError: this is a single process.
+    """
+    if _state.world is None:
+        raise CommunicationError(
+            "[distributed] several processes must be initialized; got a single one. "
+            "Fix: call distributed.initialize() first."
+        )
+    return _state.world
+
+
+def progress() -> int:
+    """How many transfers this process has made: who does not stand still makes more."""
+    links, base = _state.links, _state.base
+    return links.calls if links is not None else getattr(base, "calls", 0)
+
+
+def initialize(
+    coordinator_address: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    local_device_ids: int | Sequence[int] | None = None,
+    cluster_detection_method: str | None = None,
+    initialization_timeout: float = 300,
+    heartbeat_timeout_seconds: float = 100,
+    shutdown_timeout_seconds: float = 300,
+    coordinator_bind_address: str | None = None,
+    *,
+    collective_timeout: float | None = None,
+) -> None:
+    """Connect this process with the others of its group; call it before anything else.
+
+    What is not given is asked of the launcher: ``gpuflow launch``, ``torchrun``, ``srun`` or
+    ``mpiexec``. Processes of ``mpiexec`` communicate over MPI unless an address is given, others
+    over sockets. Who joins must know the token in GPUFLOW_TOKEN; it may be absent on loopback.
+
+    Args:
+        coordinator_address: ``host:port`` of process 0, where it listens.
+        num_processes: how many there are.
+        process_id: the number of this one, from 0.
+        local_device_ids: the numbers of the GPUs of this process; by default the one that the
+            launcher gave it, or that of its number on its machine. Not used on CPUs.
+        cluster_detection_method: "launch", "torchrun", "slurm" or "mpi"; by default all are tried.
+        initialization_timeout: seconds to wait for the others.
+        heartbeat_timeout_seconds: seconds after which a silent process counts as gone.
+        shutdown_timeout_seconds: seconds for which process 0 waits for the others at its end.
+        coordinator_bind_address: where process 0 listens, if not at ``coordinator_address``.
+        collective_timeout: seconds for which a collective waits for a process that does not come;
+            by default GPUFLOW_COLLECTIVE_TIMEOUT, else 300.
+
+    Raises:
+        RuntimeError: it was called before, or arrays were made before.
+        ValueError: arguments that do not fit together.
+        CommunicationError: the others are not there in time, have another token, or the address
+            is taken.
+    """
+    given = (coordinator_address, num_processes, process_id)
+    if is_initialized():
+        if _state.by_launcher and given == (None, None, None):
+            return
+        raise RuntimeError(
+            "[distributed] initialize must be called once; got a second call. "
+            "Fix: call distributed.shutdown() between."
+        )
+    check(
+        not in_use.drivers,
+        lambda: (
+            "[distributed] initialize must be called before arrays are made; got devices in use. "
+            "Fix: call it first in the program."
+        ),
+        RuntimeError,
+    )
+    said = launcher_variables()
+    cluster = _cluster(given, detect(said, cluster_detection_method))
+    gpus = own_gpus(cluster, local_device_ids, visible_gpus(said))
+    if gpus is not None:
+        choose_gpus(gpus)
+    timeout = collective_timeout
+    if timeout is None:
+        timeout = float(said.get("GPUFLOW_COLLECTIVE_TIMEOUT", "300"))
+    if cluster.address is None:
+        _over_mpi(cluster, timeout)
+    else:
+        if cluster.rank == 0 and coordinator_bind_address:
+            cluster = Cluster(**{**cluster.__dict__, "address": coordinator_bind_address})
+        token = cluster.token or said.get("GPUFLOW_TOKEN", "")
+        check(
+            bool(token) or is_loopback(cluster.address),
+            lambda: (
+                "[distributed] processes that meet at an address of the network must have a "
+                f"secret in common; got {cluster.address} and no GPUFLOW_TOKEN. "
+                "Fix: export the same GPUFLOW_TOKEN for all of them."
+            ),
+            ValueError,
+        )
+        _over_sockets(cluster, token, initialization_timeout, heartbeat_timeout_seconds, timeout)
+    _state.shutdown_timeout = shutdown_timeout_seconds
+    atexit.register(_at_exit)
+
+
+def _cluster(given: tuple[str | None, int | None, int | None], found: Cluster | None) -> Cluster:
+    """Who we are, from arguments and the launcher."""
+    address, size, rank = given
+    if found is None:
+        names = ("coordinator_address", "num_processes", "process_id")
+        missing = [name for name, value in zip(names, given, strict=True) if value is None]
+        check(
+            not missing,
+            lambda: (
+                f"[distributed] without a launcher {', '.join(missing)} must be given; got none. "
+                "Fix: start with gpuflow launch -n 2 script.py, or "
+                'initialize("127.0.0.1:9871", 2, process_id).'
+            ),
+            ValueError,
+        )
+        found = Cluster("arguments", 0, 1)
+    size = found.size if size is None else int(size)
+    rank = found.rank if rank is None else int(rank)
+    check(
+        size >= 1 and 0 <= rank < size,
+        lambda: (
+            f"[distributed] process_id must be from 0 to num_processes - 1; got {rank} of {size}. "
+            "Fix: number the processes from 0."
+        ),
+        ValueError,
+    )
+    place = address or found.address
+    return Cluster(found.kind, rank, size, found.local_rank, found.local_size, place, found.token)
+
+
+def _over_sockets(
+    cluster: Cluster, token: str, initialization: float, heartbeat: float, timeout: float
+) -> None:
+    assert cluster.address is not None
+    group = join(
+        cluster.address, cluster.rank, cluster.size, token, device_counts(), initialization
+    )
+    links = Links(cluster.rank, group.peers, timeout)
+    heartbeats = Heartbeats(group, heartbeat, links.fail)
+    heartbeats.start()
+    _state.links, _state.heartbeats = links, heartbeats
+    _begin(SocketCommunicator(links, tuple(range(cluster.size))), group.devices)
+
+
+def _over_mpi(cluster: Cluster, timeout: float) -> None:
+    check(
+        cluster.kind == "mpi" or cluster.size == 1 or "mpi" in cluster.kind,
+        lambda: (
+            f"[distributed] the processes of {cluster.kind} need a place to meet; got no "
+            'coordinator_address. Fix: initialize("127.0.0.1:9871").'
+        ),
+        ValueError,
+    )
+    base = MpiCommunicator(load_mpi().COMM_WORLD, timeout)
+    counts = device_counts()
+    names = sorted(counts)
+    table = base.all_gather(np.array([counts[name] for name in names], np.int64))
+    _begin(base, tuple(dict(zip(names, map(int, row), strict=True)) for row in table))
+
+
+def _begin(base: Any, devices: tuple[dict[str, int], ...]) -> None:
+    _state.base = base
+    _state.world = CheckedCommunicator(base) if config.environment.check else base
+    set_process(base.rank, base.size, devices)
+    on_gpus = local_devices()[0].platform == "cuda" and base.size > 1
+    # Data of GPUs stay there; what the host exchanges goes over the processes' own connections.
+    serve(PROCESSES, connect_nccl(base) if on_gpus else _state.world)
+
+
+def initialize_by_launcher() -> None:
+    """``initialize()`` for a script that may call it again."""
+    initialize()
+    _state.by_launcher = True
+
+
+def shutdown() -> None:
+    """Leave the group; process 0 waits until all others have left as well."""
+    _leave(None)
+    atexit.unregister(_at_exit)
+
+
+def _leave(error: str | None) -> None:
+    if _state.heartbeats is not None:
+        _state.heartbeats.leave(error, _state.shutdown_timeout)
+    if _state.links is not None:
+        _state.links.close()
+    if _state.world is not None:
+        serve(PROCESSES, None)
+        set_process(0, 1, ({},))
+    _state.world = _state.base = _state.links = _state.heartbeats = None
+    _state.by_launcher = False
+
+
+def _at_exit() -> None:
+    """Say goodbye; where an error ends the process, the others are told."""
+    error: Any = getattr(sys, "last_value", None)
+    text = None if error is None else f"{type(error).__name__}: {error}"
+    uses_mpi = isinstance(_state.base, MpiCommunicator)
+    if uses_mpi and text is not None:
+        # MPI's own end would wait for the others, who wait for us.
+        with suppress(Exception):
+            sys.stderr.flush()
+            sys.stdout.flush()
+        load_mpi().COMM_WORLD.Abort(1)
+    _leave(None if text is None else text.splitlines()[0][:500])

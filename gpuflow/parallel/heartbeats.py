@@ -1,0 +1,151 @@
+"""Who is still there: a thread per process that shows life, and learns which process ended first.
+
+Rank 0's thread hears from all others. When a connection ends without a goodbye, or is silent for
+too long, it tells everybody which rank that was; each process then ends its transfers with an error
+that names the rank, and a process that does not notice within a grace ends itself.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from gpuflow.parallel import wire
+from gpuflow.parallel.rendezvous import Group
+from gpuflow.parallel.wire import WireError
+
+# A process that was told of a failure may still be computing; after this it ends itself.
+GRACE_SECONDS = 10.0
+FAILED_STATUS = 70
+
+
+class Heartbeats:
+    """The thread; ``failed`` is called once, with the reason, when a process is gone."""
+
+    def __init__(self, group: Group, timeout: float, failed: Callable[[str], None]) -> None:
+        self._group = group
+        self._timeout = timeout
+        self._failed = failed
+        self._others: dict[int, socket.socket] = dict(group.members)
+        if group.control is not None:
+            self._others[0] = group.control
+        for connection in self._others.values():
+            connection.settimeout(5.0)
+        self._pending = {rank: bytearray() for rank in self._others}
+        now = time.monotonic()
+        self._heard = dict.fromkeys(self._others, now)
+        self._left: set[int] = set()  # who said goodbye
+        self._reason: str | None = None
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="gpuflow-heartbeats", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def leave(self, error: str | None, wait: float) -> None:
+        """Say goodbye, and on rank 0 wait for the others', so that they are told of failures.
+
+        Args:
+            error: what went wrong here, if this process fails.
+            wait: seconds to wait at most.
+        """
+        if error is not None:
+            self._tell({"failed": self._group.rank, "reason": f"raised {error}"})
+        else:
+            self._tell({"left": self._group.rank})
+        until = time.monotonic() + wait
+        while self._group.rank == 0 and error is None and self._reason is None:
+            if self._left >= set(self._others) or time.monotonic() > until:
+                break
+            time.sleep(0.01)
+        self._stopping.set()
+        self._thread.join(2.0)
+        for connection in self._others.values():
+            connection.close()
+
+    def _tell(self, message: dict[str, Any], besides: int = -1) -> None:
+        with self._lock:
+            for rank, connection in self._others.items():
+                if rank != besides and rank not in self._left:
+                    with suppress(WireError, OSError):
+                        wire.send_message(connection, message)
+
+    def _run(self) -> None:
+        interval = max(0.05, min(self._timeout / 4, 5.0))
+        next_beat = time.monotonic()
+        while not self._stopping.is_set():
+            now = time.monotonic()
+            if now >= next_beat:
+                self._tell({"beat": self._group.rank})
+                next_beat = now + interval
+            self._listen(min(interval, 0.2))
+            if self._reason is None:
+                self._look_for_silence()
+
+    def _listen(self, seconds: float) -> None:
+        """Read what has arrived, and notice who is gone."""
+        poll = select.poll()
+        ranks = {}
+        for rank, connection in self._others.items():
+            if rank not in self._left and connection.fileno() >= 0:
+                ranks[connection.fileno()] = rank
+                poll.register(connection.fileno(), select.POLLIN)
+        if not ranks:
+            self._stopping.wait(seconds)
+            return
+        for number, _ in poll.poll(1000 * seconds):
+            rank = ranks[number]
+            try:
+                data = self._others[rank].recv(1 << 16)
+            except OSError:
+                data = b""
+            if not data:
+                self._left.add(rank)
+                self._fail(rank, "ended without a goodbye (killed, or crashed)")
+                continue
+            self._heard[rank] = time.monotonic()
+            self._pending[rank] += data
+            try:
+                messages = wire.take_messages(self._pending[rank])
+            except WireError:
+                messages = [{"failed": rank, "reason": "sent what is no message"}]
+            for message in messages:
+                self._understand(rank, message)
+
+    def _understand(self, sender: int, message: dict[str, Any]) -> None:
+        if "left" in message:
+            self._left.add(sender)
+        elif "failed" in message:
+            self._fail(int(message["failed"]), str(message.get("reason", "failed")))
+
+    def _look_for_silence(self) -> None:
+        for rank, heard in self._heard.items():
+            silent = time.monotonic() - heard
+            if rank not in self._left and silent > self._timeout:
+                self._fail(rank, f"has shown no life for {silent:.0f} s (stopped, or out of reach)")
+
+    def _fail(self, rank: int, what: str) -> None:
+        if self._reason is not None or self._stopping.is_set():
+            return
+        self._reason = f"rank {rank} {what}"
+        if self._group.rank == 0:
+            self._tell({"failed": rank, "reason": what}, besides=rank)
+        self._failed(self._reason)
+        threading.Thread(target=self._end_after_grace, daemon=True).start()
+
+    def _end_after_grace(self) -> None:
+        if self._stopping.wait(GRACE_SECONDS):
+            return
+        print(
+            f"[distributed] rank {self._group.rank} ends because {self._reason}.",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
+        os._exit(FAILED_STATUS)

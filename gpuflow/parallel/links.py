@@ -1,0 +1,252 @@
+"""Connections to all other processes, and transfers over several of them at once.
+
+A transfer sends and receives at the same time, and never waits for one peer while another is
+ready, so that rings cannot block. Each message has a header with what the sender is doing: a rank
+that does something else gets an error instead of wrong numbers.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from gpuflow.base.errors import CommunicationError
+
+# Mark, operation, how it combines, tag of the group, number of the call, bytes of data.
+_HEADER = struct.Struct("<4sHHIIQ")
+_MARK = b"gpfl"
+_SLICE = 1.0  # seconds between looks at what else happened while waiting
+_VERDICT = 2.0  # seconds in which rank 0 says who ended first, when a connection breaks
+
+OPERATIONS = (
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast", "barrier",
+)  # fmt: skip
+COMBINATIONS = ("", "sum", "max", "min")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective of one communicator, as all its ranks should see it."""
+
+    operation: str
+    tag: int
+    number: int
+    combination: str = ""
+
+    def codes(self) -> tuple[bytes, int, int, int, int]:
+        """What headers say of it."""
+        operation = OPERATIONS.index(self.operation)
+        return _MARK, operation, COMBINATIONS.index(self.combination), self.tag, self.number
+
+    def __str__(self) -> str:
+        return f"{self.operation} number {self.number}"
+
+
+@dataclass
+class Receipt:
+    """What one peer sends: header first, then data into ``target``.
+
+    ``arrived(count)`` is told how many bytes of data are there, whenever more are.
+    """
+
+    peer: int
+    target: memoryview
+    arrived: Callable[[int], None] | None = None
+    header: bytearray = field(default_factory=lambda: bytearray(_HEADER.size))
+    count: int = 0  # bytes so far, header included
+
+    @property
+    def is_done(self) -> bool:
+        return self.count == _HEADER.size + len(self.target)
+
+
+@dataclass
+class Delivery:
+    """What one peer is sent: views of memory, the first of which is next."""
+
+    peer: int
+    views: list[memoryview]
+
+
+class Links:
+    """A process's connections to all others of its group.
+
+    Args:
+        rank: of this process.
+        sockets: a connected socket for each other rank.
+        timeout: seconds that a transfer may take without any progress.
+    """
+
+    def __init__(self, rank: int, sockets: dict[int, socket.socket], timeout: float) -> None:
+        self.rank = rank
+        self.timeout = timeout
+        self.lock = threading.RLock()
+        self.calls = 0  # transfers begun so far, which a watchdog takes for progress
+        self._sockets = sockets
+        self._failure: str | None = None
+        self._failed = threading.Event()
+        for connection in sockets.values():
+            connection.setblocking(False)
+            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                connection.setsockopt(socket.SOL_SOCKET, option, 1 << 22)
+
+    def fail(self, reason: str) -> None:
+        """End all transfers, now and later, with an error; the first reason holds."""
+        if self._failure is None:
+            self._failure = reason
+            self._failed.set()
+        self.close(keep=True)
+
+    @property
+    def failure(self) -> str | None:
+        """Why transfers end with an error, if they do."""
+        return self._failure
+
+    def close(self, keep: bool = False) -> None:
+        """End the connections; ``keep`` leaves the sockets to whoever waits for them."""
+        for connection in list(self._sockets.values()):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            if not keep:
+                connection.close()
+        if not keep:
+            self._sockets.clear()
+
+    def exchange(
+        self,
+        call: Call,
+        sends: Sequence[tuple[int, memoryview]],
+        receipts: Sequence[Receipt],
+    ) -> None:
+        """Send data to some peers while receiving from some.
+
+        Raises:
+            CommunicationError: a peer ended, stalled, or does something else.
+        """
+        self.calls += 1
+        codes = call.codes()
+        deliveries = [
+            Delivery(peer, [memoryview(_HEADER.pack(*codes, len(data))), data])
+            for peer, data in sends
+        ]
+        waiting: list[Receipt | Delivery] = [*deliveries, *receipts]
+        deadline = time.monotonic() + self.timeout
+        while waiting:
+            moved = False
+            left: list[Receipt | Delivery] = []
+            for item in waiting:
+                step = self._send if isinstance(item, Delivery) else self._receive
+                progress, done = step(call, item)  # type: ignore[arg-type]
+                moved = moved or progress
+                if not done:
+                    left.append(item)
+            waiting = left
+            if moved:
+                deadline = time.monotonic() + self.timeout
+            elif waiting:
+                self._wait(call, waiting, deadline)
+
+    def _send(self, call: Call, item: Delivery) -> tuple[bool, bool]:
+        """Send what the system takes now: whether anything went out, and whether it was all."""
+        try:
+            count = self._socket(call, item.peer).sendmsg(item.views)
+        except BlockingIOError:
+            return False, False
+        except OSError:
+            self._lost(call, item.peer)
+        while item.views and count >= len(item.views[0]):
+            count -= len(item.views.pop(0))
+        if item.views and count:
+            item.views[0] = item.views[0][count:]
+        return True, not item.views
+
+    def _receive(self, call: Call, item: Receipt) -> tuple[bool, bool]:
+        size = _HEADER.size
+        is_header = item.count < size
+        target = memoryview(item.header)[item.count :] if is_header else item.target[
+            item.count - size :
+        ]  # fmt: skip
+        try:
+            count = self._socket(call, item.peer).recv_into(target)
+        except BlockingIOError:
+            return False, False
+        except OSError:
+            count = 0
+        if count == 0:
+            self._lost(call, item.peer)
+        item.count += count
+        if is_header and item.count == size:
+            self._check_header(call, item)
+        elif not is_header and item.arrived is not None:
+            item.arrived(item.count - size)
+        return True, item.is_done
+
+    def _check_header(self, call: Call, item: Receipt) -> None:
+        *codes, count = _HEADER.unpack(item.header)
+        if tuple(codes) == call.codes() and count == len(item.target):
+            return
+        _, operation, combination, _, number = codes
+        known = operation < len(OPERATIONS) and combination < len(COMBINATIONS)
+        name = OPERATIONS[operation] if known else "something unknown"
+        how = f" ({COMBINATIONS[combination]})" if known and combination else ""
+        own = f" ({call.combination})" if call.combination else ""
+        self.fail(f"rank {item.peer} and rank {self.rank} do different things")
+        raise CommunicationError(
+            f"[{call.operation}] all ranks must call the same collectives in the same order; got "
+            f"{call}{own} with {len(item.target)} bytes on rank {self.rank} and {name} number "
+            f"{number}{how} with {count} bytes on rank {item.peer}. Fix: let no rank skip or "
+            "reorder a collective; GPUFLOW_CHECK=1 compares names, shapes and dtypes at each call."
+        )
+
+    def _socket(self, call: Call, peer: int) -> socket.socket:
+        found = self._sockets.get(peer)
+        if found is None:
+            self._lost(call, peer)
+        return found
+
+    def _wait(self, call: Call, waiting: Sequence[Receipt | Delivery], deadline: float) -> None:
+        """Wait until one of the connections is ready.
+
+        Raises:
+            CommunicationError: none was before the deadline.
+        """
+        poll = select.poll()
+        events: dict[int, int] = {}
+        for item in waiting:
+            number = self._socket(call, item.peer).fileno()
+            wanted = select.POLLOUT if isinstance(item, Delivery) else select.POLLIN
+            events[number] = events.get(number, 0) | wanted
+        for number, wanted in events.items():
+            if number < 0:
+                self._lost(call, waiting[0].peer)
+            poll.register(number, wanted)
+        while not poll.poll(1000 * min(_SLICE, max(0.0, deadline - time.monotonic()))):
+            if self._failure is not None:
+                self._lost(call, waiting[0].peer)
+            if time.monotonic() >= deadline:
+                peers = sorted({item.peer for item in waiting})
+                reason = f"rank {', rank '.join(map(str, peers))} did not reach {call}"
+                self.fail(reason)
+                raise CommunicationError(
+                    f"[{call.operation}] all ranks must reach {call}; got nothing from rank "
+                    f"{', rank '.join(map(str, peers))} on rank {self.rank} for "
+                    f"{self.timeout:g} s. Fix: look at what that rank does (gpuflow launch "
+                    "--watchdog), or give it more time with initialize(timeout=...)."
+                )
+
+    def _lost(self, call: Call, peer: int) -> NoReturn:
+        """A connection ended: say which process ended first, if rank 0 knows."""
+        self._failed.wait(_VERDICT)
+        reason = self._failure or f"rank {peer} ended"
+        self.fail(reason)
+        raise CommunicationError(
+            f"[{call.operation}] all ranks must reach {call}; got an end of the connection on "
+            f"rank {self.rank}: {reason}. Fix: look for the first error of that rank."
+        )

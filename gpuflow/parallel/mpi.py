@@ -1,0 +1,196 @@
+"""Collectives over MPI, through mpi4py: CPU processes of one machine or several.
+
+Arrays are handed to MPI as memory, never pickled. Sums of numbers that MPI knows are MPI's own;
+16-bit floats are summed as float32, and maxima are NumPy's, which keep nan.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.errors import CommunicationError
+from gpuflow.core.communicator import Groups, Pairs
+from gpuflow.parallel.adding import (
+    OPERATIONS,
+    bytes_of,
+    combine,
+    contiguous,
+    empty,
+    finished,
+    place_for,
+    working_dtype,
+)
+
+# Dtypes' characters whose sums MPI makes.
+_KNOWN = frozenset("bhilqBHILQfdFD")
+
+
+def load_mpi() -> Any:
+    """mpi4py.MPI.
+
+    Raises:
+        CommunicationError: mpi4py is not installed, or finds no MPI.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise CommunicationError(
+            f"[distributed] processes of mpiexec need mpi4py; got: {error}. "
+            "Fix: pip install gpuflow[mpi], or give initialize a coordinator_address."
+        ) from error
+    return MPI
+
+
+class MpiCommunicator:
+    """Collectives of the processes of an MPI communicator; data are NumPy arrays.
+
+    Args:
+        comm: an mpi4py communicator.
+        timeout: seconds after which a call that does not return ends the job: MPI cannot give up
+            a call, so that a thread watches it.
+        name: for messages.
+    """
+
+    def __init__(self, comm: Any, timeout: float = 300.0, name: str = "processes") -> None:
+        self.rank, self.size, self.name = comm.rank, comm.size, name
+        self.calls = 0
+        self._comm = comm
+        self._mpi = load_mpi()
+        self._watch = _Watch(self._mpi.COMM_WORLD, timeout)
+        self._groups: dict[Groups, MpiCommunicator] = {}
+
+    @contextmanager
+    def _watched(self, operation: str) -> Iterator[None]:
+        self.calls += 1
+        self._watch.begin(f"{operation} number {self.calls}")
+        try:
+            yield
+        finally:
+            self._watch.end()
+
+    def _bytes(self, array: np.ndarray) -> list[Any]:
+        return [bytes_of(array), array.nbytes, self._mpi.BYTE]
+
+    def all_reduce(self, data: Any, op: str, out: np.ndarray | None = None) -> np.ndarray:
+        array = contiguous(data)
+        working = array.astype(working_dtype(array.dtype), copy=False)
+        result = place_for(working, out)
+        with self._watched("all_reduce"):
+            if op == "sum" and working.dtype.char in _KNOWN:
+                self._comm.Allreduce(working, result, self._mpi.SUM)
+            else:
+                self._reduce_here(working, result, op)
+        return finished(result, array.dtype, out)
+
+    def _reduce_here(self, own: np.ndarray, result: np.ndarray, op: str) -> None:
+        """MPI moves the data, NumPy combines them: each rank a part, which all gather."""
+        flat, out = own.reshape(-1), result.reshape(-1)
+        share = -(-flat.size // self.size)
+        padded = empty((self.size, share), flat.dtype)
+        padded.reshape(-1)[: flat.size] = flat
+        padded.reshape(-1)[flat.size :] = 0
+        received = empty(padded.shape, flat.dtype)
+        self._comm.Alltoall(self._even(padded), self._even(received))
+        total = received[0]
+        for part in received[1:]:
+            OPERATIONS[op](total, part, out=total)
+        gathered = empty(padded.shape, flat.dtype)
+        self._comm.Allgather(self._bytes(total), self._even(gathered))
+        out[...] = gathered.reshape(-1)[: flat.size]
+
+    def _even(self, array: np.ndarray) -> list[Any]:
+        """``[size, ...]`` as bytes, of which each rank has one row."""
+        return [bytes_of(array), array.nbytes // self.size, self._mpi.BYTE]
+
+    def all_gather(self, data: Any) -> np.ndarray:
+        array = contiguous(data)
+        result = empty((self.size, *array.shape), array.dtype)
+        with self._watched("all_gather"):
+            self._comm.Allgather(self._bytes(array), self._even(result))
+        return result
+
+    def reduce_scatter(self, data: Any) -> np.ndarray:
+        array = contiguous(data)
+        parts = empty(array.shape, array.dtype)
+        with self._watched("reduce_scatter"):
+            self._comm.Alltoall(self._even(array), self._even(parts))
+        return combine(parts, "sum", array.dtype)
+
+    def all_to_all(self, data: Any) -> np.ndarray:
+        array = contiguous(data)
+        result = empty(array.shape, array.dtype)
+        with self._watched("all_to_all"):
+            self._comm.Alltoall(self._even(array), self._even(result))
+        return result
+
+    def permute(self, data: Any, pairs: Pairs) -> np.ndarray:
+        array = contiguous(data)
+        result = np.zeros_like(array)
+        requests = []
+        with self._watched("permute"):
+            for source, target in pairs:
+                if target == self.rank:
+                    requests.append(self._comm.Irecv(self._bytes(result), source))
+                if source == self.rank:
+                    requests.append(self._comm.Isend(self._bytes(array), target))
+            self._mpi.Request.Waitall(requests)
+        return result
+
+    def broadcast(self, data: Any, root: int) -> np.ndarray:
+        result = contiguous(data).copy()
+        with self._watched("broadcast"):
+            self._comm.Bcast(self._bytes(result), root)
+        return result
+
+    def barrier(self) -> None:
+        with self._watched("barrier"):
+            self._comm.Barrier()
+
+    def split(self, groups: Groups) -> MpiCommunicator:
+        found = self._groups.get(groups)
+        if found is None:
+            (color,) = [k for k, group in enumerate(groups) if self.rank in group]
+            with self._watched("split"):
+                comm = self._comm.Split(color, groups[color].index(self.rank))
+            found = MpiCommunicator(comm, self._watch.timeout, f"{self.name} {groups[color]}")
+            self._groups[groups] = found
+        return found
+
+
+class _Watch:
+    """Ends the job when a call takes too long."""
+
+    def __init__(self, world: Any, timeout: float) -> None:
+        self.timeout = timeout
+        self._world = world
+        self._current: tuple[str, float] | None = None
+        self._thread: threading.Thread | None = None
+
+    def begin(self, what: str) -> None:
+        self._current = what, time.monotonic()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="gpuflow-mpi", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        self._current = None
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(min(1.0, self.timeout / 4))
+            current = self._current
+            if current is not None and time.monotonic() - current[1] > self.timeout:
+                print(
+                    f"[{current[0].split()[0]}] all ranks must reach {current[0]}; rank "
+                    f"{self._world.rank} has waited for {self.timeout:g} s. Fix: look at what the "
+                    "rank does that does not wait.",
+                    file=sys.stderr, flush=True,
+                )  # fmt: skip
+                self._world.Abort(1)

@@ -1,0 +1,144 @@
+"""Connections between all processes of a group: over sockets of the machine, or TCP."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuflow.base.errors import CommunicationError
+from gpuflow.parallel import wire
+from gpuflow.parallel.wire import WireError
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Where a process can be reached: by others of the machine, and by all.
+
+    Attributes:
+        near: a socket of the machine, or None where there are no such sockets.
+        far: a TCP socket.
+        places: what the others are told.
+    """
+
+    near: socket.socket | None
+    far: socket.socket
+    places: dict[str, Any]
+
+    def sockets(self) -> list[socket.socket]:
+        return [found for found in (self.near, self.far) if found is not None]
+
+    def close(self) -> None:
+        for found in self.sockets():
+            found.close()
+
+
+def _machine() -> str:
+    """The same for processes that can reach each other by sockets of the machine."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/net').readlink()}"
+    except OSError:
+        return ""
+
+
+def listen_for_peers(host: str) -> Listener:
+    """Listen for the others: on the interface that reaches rank 0, and on the machine."""
+    far = wire.listen(host, 0, 128)
+    machine, near, name = _machine(), None, ""
+    if machine:
+        # A name of Linux' abstract space: no file, and gone with the process.
+        name = f"gpuflow-{secrets.token_hex(12)}"
+        near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        near.bind("\0" + name)
+        near.listen(128)
+    places = {"host": host, "port": far.getsockname()[1], "machine": machine, "name": name}
+    return Listener(near, far, places)
+
+
+def connect_peers(
+    rank: int,
+    size: int,
+    table: list[dict[str, Any]],
+    listener: Listener,
+    token: str,
+    deadline: float,
+) -> dict[int, socket.socket]:
+    """A connection for data to each other process; the higher rank calls."""
+    peers: dict[int, socket.socket] = {}
+    accepted = threading.Thread(
+        target=_accept, args=(listener, rank, size, token, deadline, peers), daemon=True
+    )
+    accepted.start()
+    for other in range(rank):
+        places = table[other]["places"]
+        try:
+            connection = _call(places, listener.places["machine"], deadline)
+            wire.greet(connection, token, {"rank": rank})
+        except (WireError, OSError) as error:
+            raise CommunicationError(
+                f"[distributed] rank {rank} must reach rank {other} at {places['host']}:"
+                f"{places['port']}; got: {error}. Fix: let the machines reach each other."
+            ) from error
+        connection.settimeout(None)
+        peers[other] = connection
+    accepted.join(max(0.1, deadline - time.monotonic()))
+    missing = [other for other in range(size) if other != rank and other not in peers]
+    if missing:
+        raise CommunicationError(
+            f"[distributed] all processes must connect to rank {rank} in time; got none from rank "
+            f"{', '.join(map(str, missing))}. Fix: look at the output of that rank."
+        )
+    return peers
+
+
+def _call(places: dict[str, Any], machine: str, deadline: float) -> socket.socket:
+    if not machine or places["machine"] != machine:
+        return wire.connect(str(places["host"]), int(places["port"]), deadline)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(max(0.1, deadline - time.monotonic()))
+    connection.connect("\0" + str(places["name"]))
+    return connection
+
+
+def _accept(
+    listener: Listener,
+    rank: int,
+    size: int,
+    token: str,
+    deadline: float,
+    peers: dict[int, socket.socket],
+) -> None:
+    """Take the calls of all higher ranks."""
+    wanted = set(range(rank + 1, size))
+    for door in listener.sockets():
+        door.setblocking(False)
+    while wanted and time.monotonic() < deadline:
+        connection = _next_caller(listener.sockets())
+        if connection is None:
+            time.sleep(0.005)
+            continue
+        connection.settimeout(5.0)
+        with suppress(WireError, OSError):
+            about = wire.challenge(connection, token)
+            if about.get("rank") in wanted:
+                wire.welcome(connection, token, about)
+                if connection.family != socket.AF_UNIX:
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.settimeout(None)
+                peers[about["rank"]] = connection
+                wanted.discard(about["rank"])
+                continue
+        connection.close()
+
+
+def _next_caller(doors: list[socket.socket]) -> socket.socket | None:
+    for door in doors:
+        with suppress(OSError):
+            return door.accept()[0]
+    return None

@@ -1,0 +1,135 @@
+"""Pictures of shardings: boxes that show which device has which part of an array."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
+from typing import Any
+
+from gpuflow.base.errors import check
+from gpuflow.core.sharding import Sharding
+from gpuflow.core.trace import Tracer
+from gpuflow.runtime.array import Array
+
+_COLORS = (
+    "#393b79", "#637939", "#8c6d31", "#843c39", "#7b4173", "#3182bd", "#e6550d", "#31a354",
+    "#756bb1", "#636363",
+)  # fmt: skip
+_DIMENSIONS = (1, 2)
+
+
+def visualize_sharding(
+    shape: Sequence[int], sharding: Sharding, *, use_color: bool = True, scale: float = 1.0,
+    min_width: int = 9, max_width: int = 80, color_map: Any = None,
+) -> None:  # fmt: skip
+    """Print boxes that show which device has which part of an array.
+
+    Args:
+        shape: of an array of one or two dimensions.
+        sharding: of the array.
+        use_color: parts have colors where the output is a terminal.
+        scale: of the boxes.
+        min_width, max_width: of one box, in characters.
+        color_map: ``number from 0 to 1 -> red, green, blue, alpha``, such as matplotlib's.
+
+    Raises:
+        ValueError: another number of dimensions.
+        ImportError: rich is not installed.
+    """
+    check(
+        len(shape) in _DIMENSIONS,
+        lambda: (
+            f"[visualize_sharding] the array must have one or two dimensions; got shape "
+            f"{tuple(shape)}. Fix: reshape it, or look at sharding.devices_indices_map(shape)."
+        ),
+        ValueError,
+    )
+    rich = _load_rich()
+    labels = _labels(shape, sharding)
+    rows, columns = len(labels), len(labels[0])
+    colors = _colors(color_map, rows * columns) if use_color else None
+    width = min(max(int(60 * scale) // columns, min_width), max_width)
+    height = max(int(12 * scale) // rows, 1)
+    height -= height % 2 == 0  # a label has a middle line
+    table = rich.table.Table(
+        show_header=False, show_lines=True, padding=0, pad_edge=False, box=rich.box.SQUARE
+    )
+    for _ in range(columns):
+        table.add_column(width=width)
+    for row in labels:
+        cells = []
+        for label in row:
+            color = next(colors) if colors is not None else None
+            style = rich.style.Style(bgcolor=color, color="white") if color else ""
+            above = "\n" * ((height - 1) // 2)
+            below = "\n" * (height - 1 - len(above))
+            cells.append(rich.text.Text(above + label + below, style=style, justify="center"))
+        table.add_row(*cells)
+    rich.console.Console(file=sys.stdout, width=max(80, columns * (width + 1) + 1)).print(
+        table, end="\n"
+    )
+
+
+def visualize_array_sharding(arr: Any, **options: Any) -> None:
+    """``visualize_sharding`` for an array; see there for ``options``.
+
+    Raises:
+        TypeError: something else than an array with values.
+    """
+    inspect_array_sharding(
+        arr, callback=lambda sharding: visualize_sharding(arr.shape, sharding, **options)
+    )
+
+
+def inspect_array_sharding(value: Any, *, callback: Callable[[Sharding], None]) -> None:
+    """Call a function with the sharding of an array.
+
+    Raises:
+        TypeError: something else than an array with values.
+    """
+    check(
+        isinstance(value, Array) and not isinstance(value, Tracer),
+        lambda: (
+            f"[inspect_array_sharding] the value must be an Array outside of transformations; got "
+            f"{value!r}. Fix: return it from the function and look at the result."
+        ),
+        TypeError,
+    )
+    callback(value.sharding)
+
+
+def _load_rich() -> Any:
+    try:
+        import rich.box
+        import rich.console
+        import rich.style
+        import rich.table
+        import rich.text
+    except ImportError:
+        raise ImportError(
+            "[visualize_sharding] rich must be installed; got none. Fix: pip install rich."
+        ) from None
+    return rich
+
+
+def _labels(shape: Sequence[int], sharding: Sharding) -> list[list[str]]:
+    """For each box the devices that have its part."""
+    owners: dict[tuple[int, ...], list[Any]] = {}
+    for device, index in sharding.devices_indices_map(shape).items():
+        start = tuple(part.start or 0 for part in index)
+        owners.setdefault((0,) * (2 - len(start)) + start, []).append(device)
+    rows = sorted({row for row, _ in owners})
+    columns = sorted({column for _, column in owners})
+
+    def label(found: Sequence[Any]) -> str:
+        return f"{found[0].platform.upper()} {','.join(str(device.id) for device in found)}"
+
+    return [[label(owners[row, column]) for column in columns] for row in rows]
+
+
+def _colors(color_map: Any, count: int) -> Iterator[str]:
+    if color_map is None:
+        return cycle(_COLORS)
+    parts = [color_map(k / max(count - 1, 1)) for k in range(count)]
+    return cycle(["#" + "".join(f"{round(255 * c):02x}" for c in part[:3]) for part in parts])

@@ -1,0 +1,186 @@
+"""Collectives over sockets: the communicator of CPU processes, on one machine or several.
+
+Large sums go around a ring in two turns (Patarasuk and Yuan, 2009): in the first each rank receives
+a partial sum of one chunk and adds its own part while the rest still arrives, in the second the
+complete chunks go around. Everything else is exchanged directly. What is added and in which order
+depends on sizes and ranks only, so that results are the same each time, and on all ranks.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpuflow.core.communicator import Groups, Pairs
+from gpuflow.parallel.adding import (
+    OPERATIONS,
+    bytes_of,
+    combine,
+    contiguous,
+    empty,
+    finished,
+    place_for,
+    working_dtype,
+)
+from gpuflow.parallel.links import Call, Links, Receipt
+
+# Sums of fewer bytes are exchanged directly: the ring's turns would take longer than the data.
+DIRECT_BYTES = 1 << 15
+# Arriving data are added in blocks that stay in a core's cache.
+BLOCK_BYTES = 1 << 18
+
+
+class SocketCommunicator:
+    """Collectives of processes that are connected by sockets; data are NumPy arrays.
+
+    Args:
+        links: connections of this process.
+        members: ranks of the processes, in the order of the communicator's ranks.
+        name: for messages.
+    """
+
+    def __init__(self, links: Links, members: tuple[int, ...], name: str = "processes") -> None:
+        self.rank = members.index(links.rank)
+        self.size = len(members)
+        self.name = name
+        self._links = links
+        self._members = members
+        self._tag = zlib.crc32(repr(members).encode())
+        self._number = 0
+        self._groups: dict[Groups, SocketCommunicator] = {}
+
+    def _call(self, operation: str, combination: str = "") -> Call:
+        self._number += 1
+        return Call(operation, self._tag, self._number, combination)
+
+    def _others(self) -> list[int]:
+        """The other ranks, the next one first, so that not all send to the same one."""
+        return [(self.rank + k) % self.size for k in range(1, self.size)]
+
+    def _exchange_parts(
+        self, call: Call, own: Callable[[int], np.ndarray], into: np.ndarray
+    ) -> None:
+        """Send ``own(k)`` to each rank k, and receive what it sends in ``into[k]``."""
+        sends = [(self._members[k], bytes_of(own(k))) for k in self._others()]
+        receipts = [Receipt(self._members[k], bytes_of(into[k : k + 1])) for k in self._others()]
+        self._links.exchange(call, sends, receipts)
+        into[self.rank] = own(self.rank)
+
+    def all_reduce(self, data: Any, op: str, out: np.ndarray | None = None) -> np.ndarray:
+        array = contiguous(data)
+        if self.size == 1:
+            return combine([array], op, array.dtype, out)
+        with self._links.lock:
+            call = self._call("all_reduce", op)
+            if array.nbytes <= DIRECT_BYTES:
+                parts = np.empty((self.size, *array.shape), array.dtype)
+                self._exchange_parts(call, lambda _: array, parts)
+                return combine(parts, op, array.dtype, out)
+            working = array.astype(working_dtype(array.dtype), copy=False)
+            total = place_for(working, out)
+            self._ring(call, working.reshape(-1), total.reshape(-1), op)
+        return finished(total, array.dtype, out)
+
+    def _ring(self, call: Call, own: np.ndarray, total: np.ndarray, op: str) -> None:
+        """The ring for flat arrays of at least as many elements as there are ranks."""
+        size, function = self.size, OPERATIONS[op]
+        after = self._members[(self.rank + 1) % size]
+        before = self._members[(self.rank - 1) % size]
+        bounds = [k * own.size // size for k in range(size + 1)]
+
+        def chunk(array: np.ndarray, k: int) -> np.ndarray:
+            return array[bounds[k % size] : bounds[k % size + 1]]
+
+        spare = empty((int(max(np.diff(bounds))),), own.dtype)
+        for step in range(size - 1):
+            sent = chunk(total if step else own, self.rank - step)
+            k = self.rank - step - 1
+            arriving = spare[: chunk(own, k).size]
+            add = _adder(function, chunk(own, k), arriving, chunk(total, k))
+            receipt = Receipt(before, bytes_of(arriving), add)
+            self._links.exchange(call, [(after, bytes_of(sent))], [receipt])
+        for step in range(size - 1):
+            sent, arriving = chunk(total, self.rank + 1 - step), chunk(total, self.rank - step)
+            receipt = Receipt(before, bytes_of(arriving))
+            self._links.exchange(call, [(after, bytes_of(sent))], [receipt])
+
+    def all_gather(self, data: Any) -> np.ndarray:
+        array = contiguous(data)
+        result = empty((self.size, *array.shape), array.dtype)
+        with self._links.lock:
+            self._exchange_parts(self._call("all_gather"), lambda _: array, result)
+        return result
+
+    def reduce_scatter(self, data: Any) -> np.ndarray:
+        array = contiguous(data)
+        parts = empty(array.shape, array.dtype)
+        with self._links.lock:
+            self._exchange_parts(self._call("reduce_scatter"), lambda k: array[k], parts)
+        return combine(parts, "sum", array.dtype)
+
+    def all_to_all(self, data: Any) -> np.ndarray:
+        array = contiguous(data)
+        result = empty(array.shape, array.dtype)
+        with self._links.lock:
+            self._exchange_parts(self._call("all_to_all"), lambda k: array[k], result)
+        return result
+
+    def permute(self, data: Any, pairs: Pairs) -> np.ndarray:
+        array = contiguous(data)
+        result = np.zeros_like(array)
+        sends, receipts = [], []
+        for source, target in pairs:
+            if source == target == self.rank:
+                result[...] = array
+            elif source == self.rank:
+                sends.append((self._members[target], bytes_of(array)))
+            elif target == self.rank:
+                receipts.append(Receipt(self._members[source], bytes_of(result)))
+        with self._links.lock:
+            self._links.exchange(self._call("permute"), sends, receipts)
+        return result
+
+    def broadcast(self, data: Any, root: int) -> np.ndarray:
+        result = contiguous(data).copy()
+        with self._links.lock:
+            call = self._call("broadcast")
+            if self.rank == root:
+                sends = [(self._members[k], bytes_of(result)) for k in self._others()]
+                self._links.exchange(call, sends, [])
+            else:
+                self._links.exchange(call, [], [Receipt(self._members[root], bytes_of(result))])
+        return result
+
+    def barrier(self) -> None:
+        nothing = np.empty((self.size, 0), np.uint8)
+        with self._links.lock:
+            self._exchange_parts(self._call("barrier"), lambda k: nothing[k], nothing)
+
+    def split(self, groups: Groups) -> SocketCommunicator:
+        found = self._groups.get(groups)
+        if found is None:
+            (own,) = [group for group in groups if self.rank in group]
+            members = tuple(self._members[k] for k in own)
+            found = SocketCommunicator(self._links, members, f"{self.name} {own}")
+            self._groups[groups] = found
+        return found
+
+
+def _adder(
+    function: Callable[..., Any], own: np.ndarray, arriving: np.ndarray, total: np.ndarray
+) -> Callable[[int], None]:
+    """A function that adds what has arrived so far, in blocks."""
+    done = 0
+
+    def add(count: int) -> None:
+        nonlocal done
+        here = count // own.itemsize
+        if (here - done) * own.itemsize < BLOCK_BYTES and here < own.size:
+            return
+        function(own[done:here], arriving[done:here], out=total[done:here])
+        done = here
+
+    return add

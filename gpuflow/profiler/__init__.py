@@ -1,0 +1,28 @@
+"""Traces of what a program does and when, under the names of jax.profiler.
+
+A trace is a file in the Chrome format (``*.trace.json.gz``), which https://ui.perfetto.dev,
+chrome://tracing and TensorBoard's profile plugin show: kernels, libraries, loops, copies and builds
+each on a row of their own. While it is taken, the steps of compiled programs run one by one.
+"""
+
+from __future__ import annotations
+
+from gpuflow.base.names import missing_name as _missing_name
+from gpuflow.base.names import public_names as _public_names
+from gpuflow.profiler.annotations import StepTraceAnnotation as StepTraceAnnotation
+from gpuflow.profiler.annotations import TraceAnnotation as TraceAnnotation
+from gpuflow.profiler.annotations import annotate_function as annotate_function
+from gpuflow.profiler.data import ProfileData as ProfileData
+from gpuflow.profiler.data import ProfileEvent as ProfileEvent
+from gpuflow.profiler.data import ProfilePlane as ProfilePlane
+from gpuflow.profiler.memory import device_memory_profile as device_memory_profile
+from gpuflow.profiler.memory import save_device_memory_profile as save_device_memory_profile
+from gpuflow.profiler.traces import ProfileOptions as ProfileOptions
+from gpuflow.profiler.traces import register_subprocess as register_subprocess
+from gpuflow.profiler.traces import start_server as start_server
+from gpuflow.profiler.traces import start_trace as start_trace
+from gpuflow.profiler.traces import stop_server as stop_server
+from gpuflow.profiler.traces import stop_trace as stop_trace
+from gpuflow.profiler.traces import trace as trace
+
+__getattr__ = _missing_name(__name__, "profiler", _public_names(globals()))

@@ -1,0 +1,84 @@
+"""Names for parts of the host's work, which a trace shows on the row of the host."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from gpuflow.base.errors import check
+from gpuflow.base.recording import Recording, clock, state
+
+
+class TraceAnnotation:
+    """``with TraceAnnotation(name):`` shows the block in a trace, if one is taken.
+
+    Args:
+        name: what to show.
+        kwargs: details to show with it.
+
+    Raises:
+        TypeError: the name is no string.
+    """
+
+    def __init__(self, name: str, **kwargs: Any) -> None:
+        check(
+            isinstance(name, str),
+            lambda: (
+                f"[{type(self).__name__}] the name must be a string; got {name!r}. Fix: "
+                f"{type(self).__name__}('part')."
+            ),
+            TypeError,
+        )
+        self._name, self._details = name, kwargs
+        self._recording: Recording | None = None
+
+    @staticmethod
+    def is_enabled() -> bool:
+        """Whether a trace is being taken."""
+        return state.recording is not None
+
+    def set_metadata(self, **kwargs: Any) -> None:
+        """Add details to show."""
+        self._details = {**self._details, **kwargs}
+
+    def __enter__(self) -> TraceAnnotation:
+        self._recording, self._start = state.recording, clock()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._recording is not None:
+            self._recording.add("host", self._name, self._start, self._details)
+
+
+class StepTraceAnnotation(TraceAnnotation):
+    """``with StepTraceAnnotation("train", step_num=k):`` shows a step of training.
+
+    Args:
+        name: what to show; the number of the step is shown behind it.
+        kwargs: details to show with it, of which ``step_num`` is the number of the step.
+    """
+
+    def __init__(self, name: str, **kwargs: Any) -> None:
+        number = kwargs.get("step_num")
+        super().__init__(name if number is None else f"{name} {number}", **kwargs)
+
+
+def annotate_function(
+    func: Callable[..., Any], name: str | None = None, **decorator_kwargs: Any
+) -> Callable[..., Any]:
+    """``func``, whose calls a trace shows.
+
+    Args:
+        func: a function.
+        name: what to show; by default the function's name.
+        decorator_kwargs: details to show with each call.
+    """
+    label = name or getattr(func, "__qualname__", None) or type(func).__name__
+
+    @functools.wraps(func)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with TraceAnnotation(label, **decorator_kwargs):
+            return func(*args, **kwargs)
+
+    return wrapper

@@ -1,0 +1,107 @@
+"""Traces read back, as by jax.profiler.ProfileData: processes, their rows, and events."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ProfileEvent:
+    """Something that took time.
+
+    Attributes:
+        name: what it was.
+        start_ns: nanoseconds since the trace was started.
+        duration_ns: nanoseconds.
+        stats: pairs of what else is known.
+    """
+
+    name: str
+    start_ns: float
+    duration_ns: float
+    stats: tuple[tuple[str, Any], ...]
+
+    @property
+    def end_ns(self) -> float:
+        """When it ended."""
+        return self.start_ns + self.duration_ns
+
+
+@dataclass(frozen=True)
+class ProfileLine:
+    """One row of a trace, in order of time."""
+
+    name: str
+    events: tuple[ProfileEvent, ...]
+
+
+@dataclass(frozen=True)
+class ProfilePlane:
+    """One process of a trace."""
+
+    name: str
+    lines: tuple[ProfileLine, ...]
+    stats: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class ProfileData:
+    """A trace that was written."""
+
+    _planes: tuple[ProfilePlane, ...]
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> ProfileData:
+        """Read a ``*.trace.json.gz`` that ``stop_trace`` wrote.
+
+        Raises:
+            ValueError: the file is no such trace.
+        """
+        content = Path(path).read_bytes()
+        try:
+            text = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+            events = json.loads(text)["traceEvents"]
+        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"[ProfileData] the file must be a trace in the Chrome format; got {path} "
+                f"({type(error).__name__}). Fix: pass a *.trace.json.gz."
+            ) from None
+        processes = dict.fromkeys(event["pid"] for event in events)
+        return cls(tuple(_plane([e for e in events if e["pid"] == pid]) for pid in processes))
+
+    @property
+    def planes(self) -> Iterator[ProfilePlane]:
+        """The processes."""
+        return iter(self._planes)
+
+    def find_plane_with_name(self, name: str) -> ProfilePlane | None:
+        """The process of that name, or None."""
+        return next((plane for plane in self._planes if plane.name == name), None)
+
+
+def _plane(events: list[dict[str, Any]]) -> ProfilePlane:
+    names, rows = {}, {}
+    title = ""
+    for event in events:
+        if event["ph"] == "M" and event["name"] == "process_name":
+            title = event["args"]["name"]
+        elif event["ph"] == "M" and event["name"] == "thread_name":
+            names[event["tid"]] = event["args"]["name"]
+        elif event["ph"] == "X":
+            rows.setdefault(event["tid"], []).append(_event(event))
+    lines = (
+        ProfileLine(names.get(row, str(row)), tuple(sorted(found, key=lambda e: e.start_ns)))
+        for row, found in sorted(rows.items())
+    )
+    return ProfilePlane(title, tuple(lines))
+
+
+def _event(event: dict[str, Any]) -> ProfileEvent:
+    stats = tuple(event.get("args", {}).items())
+    return ProfileEvent(event["name"], event["ts"] * 1e3, event["dur"] * 1e3, stats)

@@ -1,0 +1,260 @@
+"""Start, stop and write traces."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gpuflow.base.errors import check
+from gpuflow.base.recording import Event, Recording, clock, state
+from gpuflow.core.trace import eval_trace
+from gpuflow.runtime.eager import evaluate
+from gpuflow.runtime.memory import arenas
+
+# Rows from top to bottom.
+ROWS = (
+    "host", "eager ops", "builds", "kernels", "libraries", "loops", "copies", "host functions",
+)  # fmt: skip
+_ROWS_PER_THREAD = 10
+
+
+@dataclass
+class ProfileOptions:
+    """What to record; options of JAX's profiler that mean nothing here are taken and not used.
+
+    Attributes:
+        host_tracer_level: 0 leaves out eager ops and annotations.
+        device_tracer_level: 0 leaves out the steps of compiled programs.
+    """
+
+    host_tracer_level: int = 2
+    device_tracer_level: int = 1
+    python_tracer_level: int = 0
+    advanced_configuration: dict[str, Any] = field(default_factory=dict)
+    duration_ms: int = 0
+    enable_hlo_proto: bool = True
+    include_dataset_ops: bool = True
+    raise_error_on_start_failure: bool = False
+    repository_path: str = ""
+    session_id: str = ""
+    start_timestamp_ns: int = 0
+
+
+@dataclass(frozen=True)
+class _Session:
+    """A trace under way."""
+
+    folder: Path
+    with_perfetto: bool
+    options: ProfileOptions
+
+
+@dataclass
+class _Current:
+    session: _Session | None = None
+
+
+_current = _Current()
+
+
+def start_trace(
+    log_dir: str | os.PathLike[str],
+    create_perfetto_link: bool = False,
+    create_perfetto_trace: bool = False,
+    profiler_options: ProfileOptions | None = None,
+) -> None:
+    """Start to record; ``stop_trace`` writes the file.
+
+    Args:
+        log_dir: a folder; the trace is written to ``plugins/profile/<time>`` in it.
+        create_perfetto_link: not taken; open the file at https://ui.perfetto.dev.
+        create_perfetto_trace: also write the trace as ``perfetto_trace.json.gz``.
+        profiler_options: what to record.
+
+    Raises:
+        RuntimeError: a trace is being taken already.
+        NotImplementedError: ``create_perfetto_link`` is set.
+    """
+    check(
+        not create_perfetto_link,
+        lambda: (
+            "[start_trace] create_perfetto_link must be False, for gpuflow serves no files; got "
+            "True. Fix: create_perfetto_trace=True, and open that file at https://ui.perfetto.dev."
+        ),
+        NotImplementedError,
+    )
+    check(
+        _current.session is None,
+        lambda: (
+            "[start_trace] one trace can be taken at a time; got a second start. Fix: call "
+            "stop_trace() first."
+        ),
+        RuntimeError,
+    )
+    options = profiler_options or ProfileOptions()
+    _current.session = _Session(Path(log_dir), create_perfetto_trace, options)
+    state.recording = Recording()
+    if options.device_tracer_level:
+        arenas.renew()
+    if options.host_tracer_level:
+        eval_trace.process = _recorded
+
+
+def stop_trace() -> None:
+    """Write what was recorded since ``start_trace``.
+
+    Raises:
+        RuntimeError: no trace is being taken.
+    """
+    session, recording = _current.session, state.recording
+    if session is None or recording is None:
+        raise RuntimeError(
+            "[stop_trace] a trace must be under way; got none. Fix: call start_trace(folder) first."
+        )
+    _current.session = state.recording = None
+    eval_trace.process = evaluate
+    arenas.renew()
+    _write(session, recording)
+
+
+@contextmanager
+def trace(
+    log_dir: str | os.PathLike[str],
+    create_perfetto_link: bool = False,
+    create_perfetto_trace: bool = False,
+    profiler_options: ProfileOptions | None = None,
+) -> Iterator[None]:
+    """Record the block; arguments and errors as those of ``start_trace``."""
+    start_trace(log_dir, create_perfetto_link, create_perfetto_trace, profiler_options)
+    try:
+        yield
+    finally:
+        stop_trace()
+
+
+def _recorded(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
+    """The evaluator of eager ops, with a note of each; programs show their steps themselves."""
+    recording = state.recording
+    if recording is None or primitive.execute is not None:
+        return evaluate(primitive, operands, params)
+    start = clock()
+    result = evaluate(primitive, operands, params)
+    first = result[0] if primitive.multiple_results and result else result
+    recording.add("eager ops", primitive.name, start, {"output": str(getattr(first, "aval", ""))})
+    return result
+
+
+# --- the file ------------------------------------------------------------------------------
+
+
+def _write(session: _Session, recording: Recording) -> None:
+    stamp = time.strftime("%Y_%m_%d_%H_%M_%S", time.localtime(recording.wall_start))
+    run = session.folder / "plugins" / "profile" / stamp
+    for number in range(1, 1000):  # several traces in a second
+        try:
+            run.mkdir(parents=True)
+            break
+        except FileExistsError:
+            run = run.with_name(f"{stamp}_{number}")
+    text = json.dumps(chrome_trace(recording)).encode()
+    names = [f"{socket.gethostname()}.trace.json.gz"]
+    if session.with_perfetto:
+        names.append("perfetto_trace.json.gz")
+    for name in names:
+        (run / name).write_bytes(gzip.compress(text))
+
+
+def chrome_trace(recording: Recording) -> dict[str, Any]:
+    """A recording in the Chrome trace event format.
+
+    Source: Google, "Trace Event Format" (complete events "X", metadata "M"; times in us).
+    """
+    threads = list(dict.fromkeys(event.thread for event in recording.events))
+    number = {
+        (thread, row): _ROWS_PER_THREAD * index + place
+        for index, thread in enumerate(threads)
+        for place, row in enumerate(ROWS)
+    }
+    process = os.getpid()
+    shown = [_complete(event, recording, process, number) for event in recording.events]
+    used = sorted({(number[event.thread, event.row], event.row) for event in recording.events})
+    heads = [_metadata(process, 0, "process_name", {"name": "gpuflow"})]
+    for place, row in used:
+        thread = place // _ROWS_PER_THREAD
+        name = row if thread == 0 else f"{row} (thread {thread})"
+        heads.append(_metadata(process, place, "thread_name", {"name": name}))
+        heads.append(_metadata(process, place, "thread_sort_index", {"sort_index": place}))
+    return {
+        "displayTimeUnit": "ns",
+        "metadata": {"wall_start_seconds": recording.wall_start},
+        "traceEvents": heads + shown,
+    }
+
+
+def _metadata(process: int, row: int, name: str, args: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": "M", "pid": process, "tid": row, "name": name, "args": args}
+
+
+def _complete(
+    event: Event, recording: Recording, process: int, number: dict[tuple[int, str], int]
+) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "pid": process,
+        "tid": number[event.thread, event.row],
+        "name": event.name,
+        "ts": (event.start - recording.start) / 1e3,
+        "dur": event.duration / 1e3,
+        "args": {key: _plain(value) for key, value in event.details.items()},
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (bool, int, float, str)) else str(value)
+
+
+# --- what only a server of JAX's could do --------------------------------------------------
+
+
+def start_server(port: int, requires_backend: bool = True) -> NoReturn:
+    """Not there: gpuflow's profiler writes files, and serves none.
+
+    Raises:
+        NotImplementedError: always.
+    """
+    raise NotImplementedError(
+        f"[start_server] traces must be taken by the program itself; got port {port}. Fix: with "
+        "gpuflow.profiler.trace(folder)."
+    )
+
+
+def stop_server() -> NoReturn:
+    """Not there, as ``start_server``.
+
+    Raises:
+        ValueError: always: no server runs.
+    """
+    raise ValueError(
+        "[stop_server] a server must be running; got none. Fix: take a trace with "
+        "gpuflow.profiler.trace(folder)."
+    )
+
+
+def register_subprocess(pid: int, port: int) -> Callable[[], None]:
+    """Not there, as ``start_server``.
+
+    Raises:
+        NotImplementedError: always.
+    """
+    raise NotImplementedError(
+        f"[register_subprocess] a process must take its own trace; got process {pid} at port "
+        f"{port}. Fix: with gpuflow.profiler.trace(folder) in that process."
+    )

@@ -1,0 +1,110 @@
+"""An array in the memory of a GPU: where it lies, and nothing else.
+
+It is what Arrays on a GPU hold. It has only what programs ask of it: arithmetic is the business of
+kernels, and libraries get an array of their own kind on the same memory.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpuflow.base.util import row_major_strides
+
+
+class ArrayDevice(Protocol):
+    """What an array asks of the driver of its device."""
+
+    def to_host(self, data: DeviceArray) -> np.ndarray:
+        """The values, when they are computed."""
+        ...
+
+    def copy(self, data: DeviceArray) -> DeviceArray:
+        """Row-major data of its own with the same values."""
+        ...
+
+
+class DeviceArray:
+    """A view of a block of device memory.
+
+    Args:
+        device: the driver of the device.
+        shape: sizes.
+        dtype: of the elements, as they are stored.
+        address: of the first element.
+        block: keeps the memory alive.
+        strides: in bytes; None: row-major without gaps.
+    """
+
+    __slots__ = ("address", "block", "device", "dtype", "shape", "strides")
+
+    def __init__(
+        self, device: ArrayDevice, shape: tuple[int, ...], dtype: np.dtype, address: int,
+        block: Any, strides: tuple[int, ...] | None = None,
+    ) -> None:  # fmt: skip
+        self.device, self.shape, self.dtype = device, shape, dtype
+        self.address, self.block, self.strides = address, block, strides
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def byte_strides(self) -> tuple[int, ...]:
+        """The strides in bytes, whatever the layout."""
+        if self.strides is not None:
+            return self.strides
+        return tuple(step * self.dtype.itemsize for step in row_major_strides(self.shape))
+
+    @property
+    def is_row_major(self) -> bool:
+        """Whether the elements lie row-major without gaps."""
+        if self.strides is None:
+            return True
+        wanted = row_major_strides(self.shape)
+        axes = zip(self.shape, self.strides, wanted, strict=True)
+        itemsize = self.dtype.itemsize
+        return 0 in self.shape or all(n == 1 or s == w * itemsize for n, s, w in axes)
+
+    def reshape(self, shape: tuple[int, ...]) -> DeviceArray:
+        """The same elements in another shape; only of row-major arrays."""
+        assert self.is_row_major and prod(shape) == self.size, (self.shape, shape)
+        return DeviceArray(self.device, shape, self.dtype, self.address, self.block)
+
+    def __getitem__(self, index: tuple[Any, ...]) -> DeviceArray:
+        """``x[k, ...]``: one element along the first axis."""
+        k, rest = index
+        assert rest is Ellipsis and 0 <= k < self.shape[0], index
+        strides = self.byte_strides
+        address = self.address + k * strides[0]
+        inner = None if self.strides is None else strides[1:]
+        return DeviceArray(self.device, self.shape[1:], self.dtype, address, self.block, inner)
+
+    def item(self) -> Any:
+        """The only element as a Python number, when it is computed."""
+        return self.device.to_host(self).item()
+
+    def copy(self) -> DeviceArray:
+        """Row-major data of its own with the same values."""
+        return self.device.copy(self)
+
+    def __repr__(self) -> str:
+        return f"DeviceArray({self.dtype.name}{list(self.shape)} at {self.address:#x})"
+
+
+def strided(
+    shape: tuple[int, ...], dtype: np.dtype, data: DeviceArray, offset: int = 0,
+    strides: tuple[int, ...] | None = None,
+) -> DeviceArray:  # fmt: skip
+    """A view of data's memory; ``offset`` and ``strides`` are in bytes."""
+    return DeviceArray(data.device, shape, dtype, data.address + offset, data.block, strides)

@@ -1,0 +1,274 @@
+"""The real GPU: CUDA's calls through CuPy, with our own streams, pools and kernels.
+
+What runs is ``gpu_driver.py``, which the simulated GPU runs as well; here is only how CUDA is
+called. Written from CuPy's and CUDA's documentation; not measured on a GPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache, partial
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.config import config
+from gpuflow.compiler.cuda_cache import CudaKernel
+from gpuflow.compiler.cuda_schedule import Dim
+from gpuflow.compiler.debugging import show
+from gpuflow.runtime.cuda_blas import CuBlas, find_cublas, load_cublas
+from gpuflow.runtime.device_array import DeviceArray
+from gpuflow.runtime.gpu_api import Gemm, Pool
+from gpuflow.runtime.gpu_driver import GpuDriver
+from gpuflow.runtime.gpu_faults import is_fault
+
+_NO_DEVICE = "cudaErrorNoDevice"
+_INSTALL = 'pip install "gpuflow[cuda13]"'
+
+
+def load_cupy() -> ModuleType:
+    """CuPy.
+
+    Raises:
+        RuntimeError: it is not installed, or cannot be imported.
+    """
+    try:
+        import cupy
+    except Exception as error:
+        raise RuntimeError(
+            f"[cuda] CuPy must be importable; got {type(error).__name__}: {error}. Fix: {_INSTALL}."
+        ) from error
+    return cupy
+
+
+@cache
+def device_count() -> int:
+    """The number of GPUs.
+
+    Raises:
+        RuntimeError: there is none, no driver, or no CuPy; the error says what to do.
+    """
+    runtime = load_cupy().cuda.runtime
+    try:
+        count = runtime.getDeviceCount()
+    except Exception as error:
+        if _NO_DEVICE in str(error):
+            count = 0
+        else:
+            raise RuntimeError(
+                f"[cuda] CUDA's driver must work; got {error}. "
+                "Fix: install a driver for CUDA 13 (580 or newer); gpuflow doctor says more."
+            ) from error
+    if count == 0:
+        raise NoGpuError(
+            "[cuda] there must be a GPU; CUDA shows none. "
+            "Fix: check nvidia-smi and CUDA_VISIBLE_DEVICES, or set GPUFLOW_PLATFORM=cpu."
+        )
+    return count
+
+
+class NoGpuError(RuntimeError):
+    """CUDA works, and shows no device."""
+
+
+class CupyApi:
+    """One GPU, reached through CuPy.
+
+    Args:
+        number: of the device.
+    """
+
+    synchronous = False
+
+    def __init__(self, number: int) -> None:
+        cupy = self.xp = load_cupy()
+        self._cuda, self._runtime, self._driver = cupy.cuda, cupy.cuda.runtime, cupy.cuda.driver
+        self._number, self._several = number, device_count() > 1
+        self._ready = _Ready()
+        self._threads, self._lock = 0, threading.Lock()
+        self.activate()
+        properties = self._runtime.getDeviceProperties(number)
+        self.name: str = properties["name"].decode()
+        self.compute_capability = (properties["major"], properties["minor"])
+        self.processors: int = properties["multiProcessorCount"]
+        self.memory_bytes: int = properties["totalGlobalMem"]
+        self._streams: dict[int, Any] = {}
+        self._blas: CuBlas | None = None
+        self._has_no_blas = False
+
+    def activate(self) -> None:
+        """Make the device the current one of this thread, and its context."""
+        if not self._ready.done:
+            with self._lock:  # not while another thread records
+                self._threads += 1
+            self._runtime.setDevice(self._number)
+            self._runtime.free(0)  # nothing, but it makes the context
+            self._ready.done = True
+        elif self._several:
+            self._runtime.setDevice(self._number)
+
+    def stream(self) -> int:
+        """A new stream, which the default stream does not wait for."""
+        made = self._cuda.Stream(non_blocking=True)
+        self._streams[made.ptr] = made
+        return made.ptr
+
+    def pool(self) -> Pool:
+        """A pool of CuPy's, beside the one that CuPy's own arrays come from.
+
+        CuPy hands freed memory out again in the order of the stream that was current when it was
+        allocated. A pool that only one of our streams uses needs no current stream: whatever it
+        was, everything that touches the memory runs in our stream's order.
+        """
+        return self._cuda.MemoryPool()
+
+    def pinned(self, count: int) -> np.ndarray:
+        """Page-locked host memory."""
+        return np.frombuffer(self._cuda.alloc_pinned_memory(count), np.uint8, count)
+
+    def event(self, stream: int) -> Any:
+        """A recorded event, without a time."""
+        made = self._cuda.Event(disable_timing=True)
+        made.record(self._streams[stream])
+        return made
+
+    def wait_event(self, stream: int, event: Any) -> None:
+        """The stream's later work begins after the event."""
+        self._streams[stream].wait_event(event)
+
+    def is_done(self, event: Any) -> bool:
+        """Whether the event has happened."""
+        return event.done
+
+    def synchronize_event(self, event: Any) -> None:
+        """Wait for the event."""
+        event.synchronize()
+
+    def synchronize(self, stream: int) -> None:
+        """Wait for the stream."""
+        self._runtime.streamSynchronize(stream)
+
+    def copy_in(self, target: int, source: int, count: int, stream: int) -> None:
+        """Host to device, in the order of the stream."""
+        runtime = self._runtime
+        runtime.memcpyAsync(target, source, count, runtime.memcpyHostToDevice, stream)
+
+    def copy_out(self, target: int, source: int, count: int, stream: int) -> None:
+        """Device to host, in the order of the stream."""
+        runtime = self._runtime
+        runtime.memcpyAsync(target, source, count, runtime.memcpyDeviceToHost, stream)
+
+    def copy_inside(self, target: int, source: int, count: int, stream: int) -> None:
+        """Device to device, in the order of the stream."""
+        runtime = self._runtime
+        runtime.memcpyAsync(target, source, count, runtime.memcpyDeviceToDevice, stream)
+
+    def clear(self, target: int, count: int, stream: int) -> None:
+        """Write zeros, in the order of the stream."""
+        self._runtime.memsetAsync(target, 0, count, stream)
+
+    def load(self, kernel: CudaKernel) -> int:
+        """The function of a kernel's cubin, which stays loaded."""
+        module = self._driver.moduleLoadData(kernel.built.cubin)
+        return self._driver.moduleGetFunction(module, kernel.built.entry)
+
+    def bind(
+        self, function: int, grid: Dim, block: Dim, words: array[int], stream: int
+    ) -> Callable[[], None]:
+        """A launch; CUDA reads the parameters while it is called."""
+        start, count = words.buffer_info()
+        places = array("Q", [start + 8 * k for k in range(count)])
+        launch = partial(
+            self._driver.launchKernel, function, *_three(grid), *_three(block), 0, stream,
+            places.buffer_info()[0], 0,
+        )  # fmt: skip
+        launch.kept = (words, places)  # type: ignore[attr-defined]
+        return launch
+
+    def record(self, stream: int, work: Callable[[], None]) -> Callable[[], Any] | None:
+        """A CUDA graph of the work.
+
+        While a stream is captured, whatever any thread gives to it goes into the graph, so this is
+        done only as long as one thread alone has used the device.
+        """
+        captured = self._streams[stream]
+        with self._lock, _without_collection():
+            if self._threads > 1:
+                return None
+            try:
+                captured.begin_capture()
+                try:
+                    work()
+                finally:
+                    graph = captured.end_capture()
+            except Exception as error:
+                if is_fault(error):
+                    raise
+                show(1, "graph", lambda error=error: f"not recorded: {error}")
+                return None
+        return partial(graph.launch, captured)
+
+    def library(self, stream: int) -> AbstractContextManager[Any]:
+        """CuPy's current stream."""
+        return self._streams[stream]
+
+    def view(self, data: DeviceArray) -> Any:
+        """A CuPy array on the same memory."""
+        cuda = self._cuda
+        # CuPy looks at the size for copies only; the block keeps the memory alive.
+        memory = cuda.UnownedMemory(data.block.address, data.block.count, data.block, self._number)
+        place = cuda.MemoryPointer(memory, data.address - data.block.address)
+        return self.xp.ndarray(data.shape, data.dtype, place, data.strides)
+
+    def gemm(self, gemm: Gemm, stream: int) -> Callable[[int, int, int], None] | None:
+        """A product by cuBLAS; None where it is not installed."""
+        if self._blas is None and not self._has_no_blas:
+            try:
+                library = load_cublas(find_cublas())
+            except (OSError, AttributeError):
+                self._has_no_blas = True
+            else:
+                self._blas = CuBlas(library, stream, self.pool(), self.compute_capability[0])
+        return None if self._blas is None else self._blas.gemm(gemm)
+
+    def free_library_memory(self) -> None:
+        """Empty the pool of CuPy's own arrays."""
+        self.xp.get_default_memory_pool().free_all_blocks()
+
+    def free_bytes(self) -> int:
+        """What CUDA could still give."""
+        return self._runtime.memGetInfo()[0]
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """No garbage is collected: arrays that die would mark events in the stream."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class _Ready(threading.local):
+    """Whether this thread has made the device its own."""
+
+    done = False
+
+
+def _three(extents: Dim) -> tuple[int, int, int]:
+    x, y, z = (*extents, 1, 1)[:3]
+    return x, y, z
+
+
+@cache
+def cuda_driver(number: int) -> GpuDriver:
+    """The driver of GPU ``number``."""
+    return GpuDriver(CupyApi(number), config.environment.preallocate)

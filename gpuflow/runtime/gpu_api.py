@@ -1,0 +1,181 @@
+"""What GPU drivers need of the outside world: CuPy and CUDA's driver, or a simulation of both.
+
+Everything that differs between a real GPU and the simulated one is here, in calls as small as
+CUDA's own. Streams, events and addresses are plain integers, as they are for CUDA.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpuflow.compiler.cuda_cache import CudaKernel
+from gpuflow.compiler.cuda_schedule import Dim
+from gpuflow.runtime.device_array import DeviceArray
+
+
+class Pool(Protocol):
+    """Memory that is kept for reuse. What it gives goes back when nothing refers to it."""
+
+    def malloc(self, count: int) -> Any:
+        """Memory whose address is ``.ptr``.
+
+        Raises:
+            MemoryError: the device has not so much.
+        """
+        ...
+
+    def free_all_blocks(self) -> None:
+        """Give what is not in use back to the device."""
+        ...
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """One stack of products of row-major matrices, ``out = left @ right``.
+
+    Attributes:
+        m, n, k: rows, columns and depth.
+        left_transposed, right_transposed: whether a matrix lies with its dimensions exchanged.
+        left_leading, right_leading: elements from one row in memory to the next.
+        count: matrices in the stack.
+        left_step, right_step, out_step: elements from one matrix to the next; 0 repeats it.
+        dtype, out_dtype: of the operands, and of the result.
+        reduced: float32 may be rounded to tensorfloat32.
+    """
+
+    m: int
+    n: int
+    k: int
+    left_transposed: bool
+    right_transposed: bool
+    left_leading: int
+    right_leading: int
+    count: int
+    left_step: int
+    right_step: int
+    out_step: int
+    dtype: np.dtype
+    out_dtype: np.dtype
+    reduced: bool = False
+
+
+class GpuApi(Protocol):
+    """One device.
+
+    Attributes:
+        name: of the device, for people.
+        compute_capability: as (9, 0).
+        processors: multiprocessors.
+        memory_bytes: of the device.
+        xp: CuPy, or NumPy.
+        synchronous: whether everything is done when a call returns.
+    """
+
+    name: str
+    compute_capability: tuple[int, int]
+    processors: int
+    memory_bytes: int
+    xp: Any
+    synchronous: bool
+
+    def activate(self) -> None:
+        """Make the device the one that this thread's other calls mean."""
+        ...
+
+    def stream(self) -> int:
+        """A new stream, which the default stream does not wait for."""
+        ...
+
+    def pool(self) -> Pool:
+        """A new pool of device memory."""
+        ...
+
+    def pinned(self, count: int) -> np.ndarray:
+        """Bytes of host memory that the device can copy at full speed."""
+        ...
+
+    def event(self, stream: int) -> Any:
+        """A mark behind what the stream was given so far."""
+        ...
+
+    def wait_event(self, stream: int, event: Any) -> None:
+        """Let what the stream is given later begin after the mark."""
+        ...
+
+    def is_done(self, event: Any) -> bool:
+        """Whether the stream has come to the mark."""
+        ...
+
+    def synchronize_event(self, event: Any) -> None:
+        """Wait until the stream has come to the mark."""
+        ...
+
+    def synchronize(self, stream: int) -> None:
+        """Wait until the stream has done all that it was given."""
+        ...
+
+    def copy_in(self, target: int, source: int, count: int, stream: int) -> None:
+        """Copy bytes from host memory; pageable memory may change when the call returns."""
+        ...
+
+    def copy_out(self, target: int, source: int, count: int, stream: int) -> None:
+        """Copy bytes to host memory."""
+        ...
+
+    def copy_inside(self, target: int, source: int, count: int, stream: int) -> None:
+        """Copy bytes from one place of device memory to another."""
+        ...
+
+    def clear(self, target: int, count: int, stream: int) -> None:
+        """Write zeros."""
+        ...
+
+    def load(self, kernel: CudaKernel) -> Any:
+        """The function of a built kernel."""
+        ...
+
+    def bind(
+        self, function: Any, grid: Dim, block: Dim, words: array[int], stream: int
+    ) -> Callable[[], None]:
+        """A launch with the parameters that ``words`` holds when it is called.
+
+        Each parameter is the low bytes of its word. The array keeps its size.
+        """
+        ...
+
+    def record(self, stream: int, work: Callable[[], None]) -> Callable[[], Any] | None:
+        """What runs again what ``work`` gives to the stream; nothing of it has run.
+
+        None where that cannot be recorded now: the caller does the work itself.
+        """
+        ...
+
+    def library(self, stream: int) -> AbstractContextManager[Any]:
+        """While entered, ``xp`` works on the stream."""
+        ...
+
+    def view(self, data: DeviceArray) -> Any:
+        """An array of ``xp`` on the same memory.
+
+        Raises:
+            Exception: ``xp`` has no such dtype.
+        """
+        ...
+
+    def gemm(self, gemm: Gemm, stream: int) -> Callable[[int, int, int], None] | None:
+        """A function of the addresses of left, right and out; None without such a library."""
+        ...
+
+    def free_library_memory(self) -> None:
+        """Give memory that ``xp`` keeps for reuse back to the device."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Memory of the device that nobody has."""
+        ...

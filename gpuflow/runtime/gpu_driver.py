@@ -1,0 +1,301 @@
+"""The driver of GPUs, real and simulated: arrays, launches and programs over a GpuApi.
+
+A device has one compute stream: kernels and libraries run in the order in which they were called,
+and calls return before they have. Large copies from and to the host run beside it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from math import prod
+from types import SimpleNamespace
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+
+from gpuflow.base.config import config
+from gpuflow.compiler.cuda_cache import CudaKernel
+from gpuflow.compiler.cuda_schedule import Dim
+from gpuflow.compiler.plan import Plan
+from gpuflow.compiler.target import Target
+from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import Device
+from gpuflow.runtime.device_array import DeviceArray, strided
+from gpuflow.runtime.gpu_api import GpuApi
+from gpuflow.runtime.gpu_arena import DeviceArena, GpuTarget
+from gpuflow.runtime.gpu_faults import fault, is_fault
+from gpuflow.runtime.gpu_memory import Memory
+from gpuflow.runtime.gpu_ops import OneOpPrograms
+from gpuflow.runtime.gpu_transfers import SMALL, Transfers
+from gpuflow.runtime.program_gpu import GpuProgram
+
+_TARGET = GpuTarget()
+_BYTE, _COUNTER = np.dtype(np.uint8), np.dtype(np.uint32)
+_MOST_SCALARS = 1024
+_REMEMBERED = 16  # programs that an error may name
+
+
+class GpuDriver:
+    """One GPU.
+
+    Args:
+        api: reaches it.
+        preallocate: the share of its memory to take at once, and to keep.
+    """
+
+    strided: Callable[..., Any] = staticmethod(strided)
+
+    def __init__(self, api: GpuApi, preallocate: float = 0.0) -> None:
+        self.api = api
+        self.compute_capability, self.processors = api.compute_capability, api.processors
+        api.activate()
+        self.compute = api.stream()
+        self.memory = Memory(api, self._forget_idle)
+        self.transfers = Transfers(api, self.compute)
+        self.host_calls: dict[str, str] = {}
+        self.recent: deque[str] = deque(maxlen=_REMEMBERED)
+        self._ops = OneOpPrograms(self)
+        self._idle: list[DeviceArena] = []
+        self._programs: WeakSet[GpuProgram] = WeakSet()
+        self._functions: dict[int, tuple[CudaKernel, Any]] = {}
+        self._scalars: OrderedDict[Any, DeviceArray] = OrderedDict()
+        self._scratch = self.empty((0,), _BYTE)
+        self._counters = self.empty((0,), _COUNTER)
+        self._kept: list[Any] = []  # programs hold the addresses of what was outgrown
+        self._lock = threading.RLock()
+        # What program_arrays.py and inner_programs.py call of an array module.
+        self.xp: Any = SimpleNamespace(copyto=self.copy_into, empty=self.empty)
+        if preallocate:
+            # The pool keeps what comes back to it at once.
+            self.memory.pool_of(self.compute).malloc(int(preallocate * api.memory_bytes))
+
+    # --- arrays ---
+
+    @property
+    def target(self) -> Target:
+        """One launch for each kernel."""
+        return _TARGET
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
+        """Device memory, given back when no array uses it."""
+        self.api.activate()
+        count = prod(shape) * dtype.itemsize
+        block = self.memory.allocate(count, self.compute, lambda: _text(shape, dtype))
+        return DeviceArray(self, shape, dtype, block.address, block)
+
+    def from_host(self, array: np.ndarray) -> DeviceArray:
+        """A copy in device memory."""
+        if array.size == 1 and array.nbytes <= 16:
+            return self._scalar(array)
+        return self._from_host(np.ascontiguousarray(array).reshape(array.shape))
+
+    def _from_host(self, array: np.ndarray) -> DeviceArray:
+        if array.nbytes <= SMALL:
+            data = self.empty(array.shape, array.dtype)
+        else:
+            self.api.activate()
+            stream = self.transfers.stream
+            block = self.memory.allocate(
+                array.nbytes, stream, lambda: _text(array.shape, array.dtype)
+            )
+            self.memory.guard(block, self.compute)
+            data = DeviceArray(self, array.shape, array.dtype, block.address, block)
+        self.transfers.to_device(data.address, array)
+        return data
+
+    def _scalar(self, array: np.ndarray) -> DeviceArray:
+        """One element: the same numbers come again and again, and nobody writes to them."""
+        key = (array.shape, array.dtype, array.tobytes())
+        with self._lock:
+            found = self._scalars.get(key)
+            if found is None:
+                found = self._scalars[key] = self._from_host(array)
+                if len(self._scalars) > _MOST_SCALARS:
+                    self._scalars.popitem(last=False)
+        return found
+
+    def to_host(self, data: DeviceArray) -> np.ndarray:
+        """The values, when they are computed."""
+        self.api.activate()
+        if not data.is_row_major:
+            data = self.copy(data)
+        result = np.empty(data.shape, data.dtype)
+        try:
+            self.transfers.to_host(result, data.address)
+        except RuntimeError as error:
+            raise self._fault(error) from error
+        return result
+
+    def copy(self, data: DeviceArray) -> DeviceArray:
+        """Row-major data of its own."""
+        result = self.empty(data.shape, data.dtype)
+        self.copy_into(result, data)
+        return result
+
+    def copy_into(self, target: DeviceArray, source: DeviceArray) -> None:
+        """Copy elements between arrays of one shape and dtype, whatever their strides."""
+        assert target.shape == source.shape and target.dtype == source.dtype, (target, source)
+        if target.size == 0:
+            return
+        if target.is_row_major and source.is_row_major:
+            self.api.copy_inside(target.address, source.address, target.nbytes, self.compute)
+            return
+        with self.api.library(self.compute):
+            self.api.view(_as_words(target))[...] = self.api.view(_as_words(source))
+
+    def wait(self, data: DeviceArray) -> None:
+        """Return when the values are computed."""
+        del data  # one stream computes everything
+        self.synchronize()
+
+    def synchronize(self) -> None:
+        """Return when everything that was launched is done.
+
+        Raises:
+            GpuFault: a kernel failed.
+        """
+        self.api.activate()
+        try:
+            self.api.synchronize(self.compute)
+        except RuntimeError as error:
+            raise self._fault(error) from error
+        self.recent.clear()
+
+    def result(self, value: Any, aval: ShapedArray, operands: Sequence[Any]) -> DeviceArray:
+        """An array of the host in device memory."""
+        del operands
+        return self.from_host(np.asarray(value, storage_dtype(aval.dtype)))
+
+    def is_shared(self, arrays: list[DeviceArray], k: int) -> bool:
+        """Whether somebody besides one Array holds operand k's memory and would see it change."""
+        own, behind = _references(arrays[k])
+        most, most_behind = self._unshared_references
+        return own > most or behind > most_behind
+
+    @cached_property
+    def _unshared_references(self) -> tuple[int, int]:
+        """The counts for data that only its Array and a list of operands hold."""
+        aval = ShapedArray((1,), np.uint8)
+        array = Array(self.empty(aval.shape, aval.dtype), aval, Device("cpu", 0))
+        arrays: list[Any] = [array._data]
+        return _references(arrays[0])
+
+    # --- programs ---
+
+    def program(self, plan: Plan, out_avals: Sequence[ShapedArray]) -> GpuProgram:
+        """The plan as launches."""
+        program = GpuProgram(plan, out_avals, self)
+        self._programs.add(program)
+        return program
+
+    def evaluate(
+        self, primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any],
+        arrays: list[Any], device: Device,
+    ) -> list[Array]:  # fmt: skip
+        """The outputs of one op, through a program of its own."""
+        return self._ops.run(primitive, avals, params, arrays, device)
+
+    def acquire(self, program: Any) -> DeviceArena:
+        """An arena that no running program uses, for a program that will run."""
+        self.api.activate()
+        self.recent.append(program.summary)
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return DeviceArena(self)
+
+    def release(self, arena: DeviceArena) -> None:
+        """Give back an arena."""
+        self._idle.append(arena)
+
+    def _forget_idle(self) -> None:
+        """Let go of all arenas that nobody uses, and of what was made for them."""
+        idle, self._idle = set(self._idle), []
+        for program in list(self._programs):
+            program.forget(idle)
+        with self._lock:
+            self._scalars.clear()
+
+    # --- launches ---
+
+    def upload(self, data: DeviceArray, words: array[int]) -> None:
+        """Copy 8-byte words, before what is launched later."""
+        place, count = words.buffer_info()
+        self.api.copy_in(data.address, place, 8 * count, self.compute)
+
+    def prepare(
+        self, kernel: CudaKernel, grid: Dim, block: Dim, words: array[int]
+    ) -> Callable[[], None]:
+        """A launch with the parameters that ``words`` holds when it is called."""
+        found = self._functions.get(id(kernel))
+        if found is None:
+            found = self._functions[id(kernel)] = kernel, self.api.load(kernel)
+        launch = self.api.bind(found[1], grid, block, words, self.compute)
+        if self.api.synchronous or not config.environment.check:
+            return launch
+        return self._checked(launch, kernel.built.entry)
+
+    def _checked(self, launch: Callable[[], None], entry: str) -> Callable[[], None]:
+        """A launch that waits, so that an error names the kernel that failed."""
+
+        def run() -> None:
+            try:
+                launch()
+                self.api.synchronize(self.compute)
+            except RuntimeError as error:
+                raise fault(error, [entry], exactly=True) from error
+
+        return run
+
+    def _fault(self, error: RuntimeError) -> RuntimeError:
+        return fault(error, list(self.recent)) if is_fault(error) else error
+
+    def scratch(self, count: int) -> int:
+        """One memory for all launches, as they run one after the other."""
+        with self._lock:
+            if self._scratch.nbytes < count:
+                self._kept.append(self._scratch)
+                self._scratch = self.empty((count,), _BYTE)
+            return self._scratch.address
+
+    def counters(self, count: int) -> int:
+        """One memory for all launches, as they leave zeros behind."""
+        with self._lock:
+            if self._counters.size < count:
+                self._kept.append(self._counters)
+                self._counters = self.empty((count,), _COUNTER)
+                self.api.clear(self._counters.address, self._counters.nbytes, self.compute)
+            return self._counters.address
+
+    def memory_stats(self) -> dict[str, int]:
+        """Bytes in use, the most so far, and what the device has."""
+        self.api.activate()
+        return {
+            "bytes_in_use": self.memory.used,
+            "peak_bytes_in_use": self.memory.peak,
+            "bytes_limit": self.api.memory_bytes,
+            "bytes_free": self.api.free_bytes(),
+        }
+
+
+def _references(data: DeviceArray) -> tuple[int, int]:
+    """Reference counts of an array and of the block behind it."""
+    return sys.getrefcount(data), sys.getrefcount(data.block)
+
+
+def _text(shape: tuple[int, ...], dtype: np.dtype) -> str:
+    return f"{dtype.name}[{','.join(map(str, shape))}]"
+
+
+def _as_words(data: DeviceArray) -> DeviceArray:
+    """The array with unsigned integers of its itemsize in place of whatever it holds."""
+    size = data.dtype.itemsize
+    kind = np.dtype(np.complex128) if size == 16 else np.dtype(f"u{size}")
+    return DeviceArray(data.device, data.shape, kind, data.address, data.block, data.strides)

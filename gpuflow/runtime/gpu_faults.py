@@ -1,0 +1,52 @@
+"""Errors of kernels: what failed, in words that name programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+# Errors after which CUDA refuses everything until the process ends (the CUDA Runtime's
+# documentation on cudaError), as the runtime and as the driver spell them.
+_STICKY = (
+    "cudaErrorIllegalAddress", "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "cudaErrorMisalignedAddress", "CUDA_ERROR_MISALIGNED_ADDRESS",
+    "cudaErrorLaunchFailure", "CUDA_ERROR_LAUNCH_FAILED",
+    "cudaErrorIllegalInstruction", "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+    "cudaErrorInvalidPc", "CUDA_ERROR_INVALID_PC",
+    "cudaErrorHardwareStackError", "CUDA_ERROR_HARDWARE_STACK_ERROR",
+    "cudaErrorInvalidAddressSpace", "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+    "cudaErrorAssert", "CUDA_ERROR_ASSERT",
+    "cudaErrorLaunchTimeout", "CUDA_ERROR_LAUNCH_TIMEOUT",
+)  # fmt: skip
+
+
+class GpuFault(RuntimeError):
+    """A kernel did what the GPU forbids. Nothing runs on the GPU after that."""
+
+
+def is_fault(error: BaseException) -> bool:
+    """Whether an error of CUDA says that a kernel failed."""
+    text = str(error)
+    return any(name in text for name in _STICKY)
+
+
+def fault(error: BaseException, suspects: Sequence[str], exactly: bool = False) -> RuntimeError:
+    """The error to raise in place of one of CUDA.
+
+    Args:
+        error: what CUDA said.
+        suspects: descriptions of what ran since nothing had failed, the last one last.
+        exactly: the suspect is known to have failed.
+    """
+    if not is_fault(error):
+        return RuntimeError(f"[cuda] a kernel must be launched; got {error} for {suspects}.")
+    if exactly:
+        what = f"in kernel {suspects[0]}"
+        fix = "report the kernel: jit(f).lower(...).compile().as_text() shows its source"
+    else:
+        ran = "\n".join(f"  {text}" for text in suspects) or "  (unknown)"
+        what = f"in one of the programs that ran since the last time that one waited:\n{ran}\n"
+        fix = "set GPUFLOW_CHECK=1, which waits after each kernel and names the one that fails"
+    return GpuFault(
+        f"[cuda] kernels must stay inside their arrays; got {error} {what}. Fix: {fix}; the same "
+        "program on GPUFLOW_PLATFORM=cuda_sim says where. This process can use the GPU no more."
+    )

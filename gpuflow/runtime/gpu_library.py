@@ -1,0 +1,107 @@
+"""Library calls and host functions in programs of GPUs.
+
+A product of matrices goes to the GEMM. Everything else runs ``impl`` or the op's own call with the
+device's array module. Where that module cannot do it (CuPy has not all of NumPy), the call runs on
+the host from then on, which copies operands and results; ``GpuDevice.host_calls`` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpuflow.compiler.plan import CallStep
+from gpuflow.core.lowering import Library
+from gpuflow.runtime.device_array import DeviceArray
+from gpuflow.runtime.gpu_device import GpuDevice
+from gpuflow.runtime.gpu_faults import is_fault
+
+# A function of an array module, output arrays and operand arrays.
+_Call = Callable[..., None]
+
+
+class LibraryCall:
+    """One library call of a program; called with arrays of outputs and operands.
+
+    Args:
+        step: what to call.
+        device: that it runs on.
+    """
+
+    def __init__(self, step: CallStep, device: GpuDevice) -> None:
+        kinds = ", ".join(str(operand.aval.dtype) for operand in step.operands)
+        self._name, self._device = f"{step.name}({kinds})", device
+        self._call = _call_of(step)
+        self._on_host = step.kind == "host" or self._name in device.host_calls
+
+    def __call__(self, outs: Sequence[DeviceArray], *operands: DeviceArray) -> None:
+        if not self._on_host:
+            try:
+                self._on_device(outs, operands)
+            except MemoryError:
+                raise
+            except Exception as error:
+                if is_fault(error):
+                    raise
+                self._on_host = True
+                self._device.host_calls[self._name] = f"{type(error).__name__}: {error}"
+            else:
+                return
+        self._through_host(outs, operands)
+
+    def _on_device(self, outs: Sequence[DeviceArray], operands: Sequence[DeviceArray]) -> None:
+        device = self._device
+        view = device.api.view
+        with device.api.library(device.compute):
+            self._call(device.api.xp, [view(out) for out in outs], *[view(x) for x in operands])
+
+    def _through_host(self, outs: Sequence[DeviceArray], operands: Sequence[DeviceArray]) -> None:
+        device = self._device
+        inputs = [device.to_host(x) for x in operands]
+        results = [np.empty(out.shape, out.dtype) for out in outs]
+        self._call(np, results, *inputs)
+        for out, result in zip(outs, results, strict=True):
+            device.copy_into(out, device.from_host(result))
+
+
+def _call_of(step: CallStep) -> _Call:
+    """What a step calls, as a function of the array module, outputs and operands."""
+    primitive, params = step.eqn.primitive, step.eqn.params
+    rule = primitive.lower
+    if isinstance(rule, Library) and rule.prepare is not None:
+        avals = [operand.aval for operand in step.operands]
+        return rule.prepare(avals, [var.aval for var in step.eqn.outputs], params)
+    if isinstance(rule, Library) and rule.call is not None:
+        return partial(_with_params, rule.call, params)
+    return partial(_through_impl, primitive, params, step.kind == "host")
+
+
+def _with_params(
+    call: _Call, params: dict[str, Any], xp: Any, outs: list[Any], *operands: Any
+) -> None:
+    call(xp, outs, *operands, **params)
+
+
+def _through_impl(
+    primitive: Any, params: dict[str, Any], may_keep: bool, xp: Any, outs: list[Any],
+    *operands: Any,
+) -> None:  # fmt: skip
+    """Call ``impl`` and copy its results.
+
+    A host function may keep what it is given, which is its own copy anyway.
+    """
+    whole = operands
+    if not may_keep:
+        whole = tuple([xp.ascontiguousarray(x).reshape(x.shape) for x in operands])
+    results = primitive.impl(xp, *whole, **params)
+    results = results if primitive.multiple_results else [results]
+    for out, result in zip(outs, results, strict=True):
+        if np.shape(result) != out.shape:
+            raise RuntimeError(
+                f"[{primitive.name}] impl must give shape {out.shape}; got "
+                f"{np.shape(result)}: impl and shape rule disagree."
+            )
+        xp.copyto(out, xp.asarray(result), casting="unsafe")  # eager converts as well

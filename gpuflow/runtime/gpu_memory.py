@@ -1,0 +1,167 @@
+"""Memory of a GPU: blocks from a pool, guarded against use by several streams, and counted.
+
+Work on a stream runs in order, so memory that one stream alone uses may be handed out again as soon
+as Python lets go of it: what is launched later waits anyway. Memory that another stream still
+reads must not; such blocks wait for an event of that stream first.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from gpuflow.base.util import user_source_line
+from gpuflow.runtime.gpu_api import GpuApi, Pool
+
+# Of blocks from this size on it is known where they were made: finding that out takes less than
+# writing them.
+LARGE = 1 << 24
+_MOST_LISTED = 8
+_UNITS = ("bytes", "KiB", "MiB", "GiB")
+
+
+class Block:
+    """A piece of device memory, which goes back when nothing refers to it."""
+
+    __slots__ = ("_memory", "address", "count", "handle", "readers")
+
+    def __init__(self, memory: Memory, handle: Any, count: int) -> None:
+        self._memory, self.handle, self.count = memory, handle, count
+        self.address: int = handle.ptr
+        self.readers: set[int] | None = None
+
+    def __del__(self) -> None:
+        memory = getattr(self, "_memory", None)  # an interrupt may have left nothing
+        if memory is not None:
+            memory.dropped(self)
+
+
+class Memory:
+    """The memory of one device for gpuflow.
+
+    Args:
+        api: of the device.
+        forget: frees what is kept for speed only; called when memory runs out.
+
+    Attributes:
+        used: bytes of blocks in use.
+        peak: the most that were in use at once.
+    """
+
+    def __init__(self, api: GpuApi, forget: Callable[[], None]) -> None:
+        self._api, self._forget = api, forget
+        self._pools: dict[int, Pool] = {}
+        self._waiting: deque[tuple[list[Any], Any]] = deque()
+        self._large: dict[int, tuple[int, str]] = {}
+        # Changed without a lock: a thread is never switched between the steps of += .
+        self.used = self.peak = 0
+
+    def pool_of(self, stream: int) -> Pool:
+        """The pool of memory that a stream is the first to write."""
+        found = self._pools.get(stream)
+        if found is None:
+            found = self._pools[stream] = self._api.pool()
+        return found
+
+    def allocate(self, count: int, stream: int, what: Callable[[], str] | None = None) -> Block:
+        """A block of at least ``count`` bytes, that hold anything.
+
+        Args:
+            count: bytes.
+            stream: that writes it first.
+            what: describes it, for messages.
+
+        Raises:
+            MemoryError: the device has not so much.
+        """
+        if self._waiting:
+            self._release_finished()
+        count = max(count, 1)
+        pool = self._pools.get(stream) or self.pool_of(stream)
+        try:
+            handle = pool.malloc(count)
+        except MemoryError as error:
+            handle = self._once_more(pool, count, error)
+        self.used += count
+        if self.used > self.peak:
+            self.peak = self.used
+        block = Block(self, handle, count)
+        if count >= LARGE:
+            self._large[block.address] = count, _description(what)
+        return block
+
+    def guard(self, block: Block, stream: int) -> None:
+        """Remember that another stream uses the block: it must not be reused before that is done.
+
+        Call it before or after that stream was given its work, while the block is in use.
+        """
+        if block.readers is None:
+            block.readers = set()
+        block.readers.add(stream)
+
+    def dropped(self, block: Block) -> None:
+        """Take a block back, now or when its other streams are done."""
+        self.used -= block.count
+        if block.count >= LARGE:
+            self._large.pop(block.address, None)
+        if block.readers:
+            try:
+                marks = [self._api.event(stream) for stream in block.readers]
+            except RuntimeError:
+                return  # a kernel failed: nothing runs on this device any more
+            self._waiting.append((marks, block.handle))
+
+    def _release_finished(self) -> None:
+        is_done = self._api.is_done
+        while self._waiting and all(is_done(mark) for mark in self._waiting[0][0]):
+            self._waiting.popleft()
+
+    def _once_more(self, pool: Pool, count: int, error: MemoryError) -> Any:
+        """Free what can be freed and try again."""
+        self._forget()
+        gc.collect()
+        while self._waiting:
+            marks, _ = self._waiting.popleft()
+            for mark in marks:
+                self._api.synchronize_event(mark)
+        for other in self._pools.values():
+            other.free_all_blocks()
+        self._api.free_library_memory()
+        try:
+            return pool.malloc(count)
+        except MemoryError:
+            raise MemoryError(self._full(count)) from error
+
+    def _full(self, count: int) -> str:
+        api = self._api
+        lines = [
+            f"[memory] {api.name} must have room for {in_units(count)}; got "
+            f"{in_units(api.free_bytes())} free of {in_units(api.memory_bytes)}, with "
+            f"{in_units(self.used)} in use by arrays and temporaries of this process (at most "
+            f"{in_units(self.peak)} so far).",
+        ]
+        largest = sorted(self._large.values(), reverse=True)[:_MOST_LISTED]
+        if largest:
+            lines.append("The largest arrays:")
+            lines += [f"  {in_units(size)}: {text}" for size, text in largest]
+        lines.append(
+            "Fix: use a smaller batch, donate arguments that are not needed again "
+            "(donate_argnums), recompute instead of storing (checkpoint), or delete arrays."
+        )
+        return "\n".join(lines)
+
+
+def in_units(count: int) -> str:
+    """Bytes for people."""
+    size, unit = float(count), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.4g} {_UNITS[unit]}"
+
+
+def _description(what: Callable[[], str] | None) -> str:
+    source = user_source_line()
+    text = "memory" if what is None else what()
+    return f"{text}, made at {source}" if source is not None else text

@@ -1,0 +1,66 @@
+"""Ops one by one on GPUs: each is a compiled program of one equation.
+
+``impl`` is for the CPU. CuPy lacks dtypes, functions and NumPy's exact behavior at the edges, and a
+function of ours costs as little to launch as one of CuPy's; so that eager and jitted results come
+from the same kernels (docs/design/0015-cuda-driver.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuflow.compiler.pipeline import compile_plan
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
+from gpuflow.runtime.array import Array, as_numpy
+from gpuflow.runtime.device import Device
+from gpuflow.runtime.driver import Driver, Program
+
+_MOST_PROGRAMS = 4096
+
+
+class OneOpPrograms:
+    """The programs of a device for single ops, by their operands' types."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._known: dict[Any, tuple[Program, list[Any]]] = {}
+
+    def run(
+        self, primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any],
+        arrays: list[Any], device: Device,
+    ) -> list[Array]:  # fmt: skip
+        """The outputs of an op for data of its operands."""
+        key = (primitive, *avals, *params.items()) if params else (primitive, *avals)
+        try:
+            found = self._known.get(key)
+        except TypeError:  # params that are not hashable: nothing is remembered
+            program, values = self._compile(primitive, avals, params)
+        else:
+            if found is None:
+                if len(self._known) >= _MOST_PROGRAMS:
+                    self._known.clear()
+                found = self._known[key] = self._compile(primitive, avals, params)
+            program, values = found
+        return program.run([*arrays, *values], device)
+
+    def _compile(
+        self, primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any]
+    ) -> tuple[Program, list[Any]]:
+        jaxpr = one_op(primitive, avals, params)
+        plan, values = compile_plan(jaxpr, target=self._driver.target)
+        data = [self._driver.from_host(as_numpy(value, aval_of(value))) for value in values]
+        return self._driver.program(plan, jaxpr.out_avals), data
+
+
+def one_op(
+    primitive: Any, avals: Sequence[ShapedArray], params: dict[str, Any]
+) -> ClosedJaxpr:
+    """A program that is one equation."""
+    inputs = tuple([Var(aval) for aval in avals])
+    outs = primitive.shape(*avals, **params)
+    outputs = tuple([Var(aval) for aval in (outs if primitive.multiple_results else (outs,))])
+    effects = primitive.effects(params)
+    eqn = Eqn(primitive, inputs, outputs, params, None, effects)
+    return ClosedJaxpr(Jaxpr((), inputs, outputs, (eqn,), effects))

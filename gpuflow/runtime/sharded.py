@@ -1,0 +1,125 @@
+"""ShardedArray: an Array that says which device has which part.
+
+The devices share a driver, so that the elements lie in one array in global order. Operations work
+on it as on any other value; what knows shardings asks for ``whole`` and wraps its results again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base.errors import check
+from gpuflow.compiler.shardings import result_shardings
+from gpuflow.core.aval import ShapedArray, aval_of, register_value_type
+from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
+from gpuflow.core.sharding import Sharding, SingleDeviceSharding
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import Device
+
+
+class ShardedArray(Array):
+    """An Array with a sharding.
+
+    Args:
+        whole: all elements.
+        sharding: fits its shape.
+    """
+
+    __slots__ = ("_sharding", "whole")
+
+    def __init__(self, whole: Array, sharding: Sharding) -> None:
+        # The slot of the data stays empty: what trusts it is for arrays without parts.
+        self.whole, self.aval, self.device = whole, whole.aval, whole.device
+        self._sharding = sharding
+
+    @property
+    def data(self) -> Any:
+        """All elements, see ``Array.data``."""
+        return self.whole.data
+
+    @property
+    def sharding(self) -> Sharding:
+        """Which device has which part."""
+        return self._sharding
+
+    def devices(self) -> set[Device]:
+        """The devices that hold parts of the array."""
+        return set(self._sharding.device_set)
+
+    def is_deleted(self) -> bool:
+        """Whether the array was donated or deleted."""
+        return self.whole.is_deleted()
+
+    def delete(self) -> None:
+        """Free the memory now; later use raises."""
+        self.whole.delete()
+
+    def __deepcopy__(self, memo: Any) -> Array:
+        return ShardedArray(self.whole.__deepcopy__(memo), self._sharding)
+
+
+def _sharded_aval(array: ShardedArray) -> ShapedArray:
+    return array.aval
+
+
+register_value_type(ShardedArray, _sharded_aval)
+
+
+def with_sharding(whole: Array, sharding: Sharding) -> Array:
+    """The array with a sharding; on one device it is an Array as any other.
+
+    Raises:
+        ValueError: the sharding does not divide the array.
+    """
+    sharding.shard_shape(whole.aval.shape)
+    if isinstance(sharding, SingleDeviceSharding):
+        return whole
+    return ShardedArray(whole, sharding)
+
+
+def whole_of(value: Any) -> Any:
+    """The plain Array of a sharded one; anything else as it is."""
+    return value.whole if type(value) is ShardedArray else value
+
+
+def evaluate_sharded(
+    evaluate: Callable[..., Any], primitive: Any, operands: Sequence[Any], params: dict[str, Any]
+) -> Any:
+    """Apply a primitive to operands with shardings: its results have those that follow.
+
+    Args:
+        evaluate: applies it to plain arrays.
+        primitive, operands, params: the op.
+    """
+    results = evaluate(primitive, tuple(map(whole_of, operands)), params)
+    outs = results if primitive.multiple_results else [results]
+    inputs = tuple(Var(aval_of(value)) for value in operands)
+    outputs = tuple(Var(out.aval) for out in outs)
+    program = Jaxpr((), inputs, outputs, (Eqn(primitive, inputs, outputs, params),))
+    given = [x.sharding if type(x) is ShardedArray else None for x in operands]
+    shardings = result_shardings(program, given)
+    if shardings is None:
+        return results
+    placed = [with_sharding(out, own) for out, own in zip(outs, shardings, strict=True)]
+    return placed if primitive.multiple_results else placed[0]
+
+
+def check_one_memory(name: str, sharding: Sharding) -> Device:
+    """The first device of a sharding whose devices share a driver.
+
+    Raises:
+        NotImplementedError: they do not.
+    """
+    devices: Sequence[Device] = sharding._devices
+    local = [device for device in devices if device.is_local]
+    drivers = {device.driver for device in local}
+    check(
+        len(local) == len(devices) and len(drivers) == 1,
+        lambda: (
+            f"[{name}] the devices of a sharding must share memory; got {list(devices)}. "
+            "Fix: use devices of one GPU or of the CPU, or pmap and shard_map for each process."
+        ),
+        NotImplementedError,
+    )
+    return devices[0]

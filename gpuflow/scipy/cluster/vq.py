@@ -1,0 +1,44 @@
+"""Vector quantization."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow.base.errors import check
+from gpuflow.base.names import missing_name, public_names
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_arrays
+from gpuflow.numpy.promotion import promote_dtypes_inexact
+
+
+def vq(obs: Any, code_book: Any, check_finite: bool = True) -> tuple[Any, Any]:
+    """The nearest entry of a code book for each observation.
+
+    Args:
+        obs: (n, features), or n numbers. code_book: (entries, features), or numbers.
+        check_finite: accepted, and without effect.
+
+    Returns:
+        (i32[n], distances): which entry it is, and how far away.
+
+    Raises:
+        ValueError: other ranks, or other numbers of features.
+    """
+    del check_finite
+    obs, code_book = promote_dtypes_inexact(*as_arrays("vq", obs, code_book))
+    avals = aval_of(obs), aval_of(code_book)
+    fits = avals[0].ndim == avals[1].ndim and avals[0].ndim in (1, 2)
+    check(
+        fits and (avals[0].ndim == 1 or avals[0].shape[1] == avals[1].shape[1]),
+        lambda: "[vq] observations and code book must be matrices with equal columns, or vectors; "
+        f"got {avals[0]} and {avals[1]}. Fix: reshape them.",
+        ValueError,
+    )
+    if avals[0].ndim == 1:
+        obs, code_book = obs[:, None], code_book[:, None]
+    distance = jnp.linalg.norm(obs[:, None] - code_book[None], axis=-1)
+    return jnp.argmin(distance, -1), jnp.min(distance, -1)
+
+
+__getattr__ = missing_name(__name__, "scipy.cluster.vq", public_names(globals(), __name__))

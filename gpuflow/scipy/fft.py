@@ -1,0 +1,179 @@
+"""Discrete cosine transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array
+from gpuflow.numpy.promotion import promote_dtypes_inexact
+from gpuflow.ops.linalg_algebra import complex_dtype
+
+
+def dct(
+    x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None
+) -> Any:
+    """The discrete cosine transform along an axis.
+
+    Args:
+        x: array; real and imaginary parts are transformed apart.
+        type: must be 2.
+        n: the size to cut or extend the axis to; None: as it is.
+        axis: the axis.
+        norm: None or "backward": no factor; "ortho": orthonormal.
+
+    Raises:
+        NotImplementedError: another type. ValueError: another norm.
+
+    Source: Makhoul, A fast cosine transform in one and two dimensions, IEEE Trans. Acoust. Speech
+    Signal Process. 28 (1980), 27.
+    """
+    return _along("dct", x, type, [n], (axis,), norm, _forward)
+
+
+def idct(
+    x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None
+) -> Any:
+    """The inverse of ``dct``, with its arguments."""
+    return _along("idct", x, type, [n], (axis,), norm, _backward)
+
+
+def dctn(
+    x: Any, type: int = 2, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Any:  # fmt: skip
+    """``dct`` along several axes.
+
+    Args:
+        s: the sizes to cut or extend them to; None: as they are.
+        axes: the axes; None: as many as ``s`` has elements, at the end, or all.
+        x, type, norm: as for ``dct``.
+
+    Raises:
+        NotImplementedError: another type. ValueError: another norm, or sizes that do not fit.
+    """
+    sizes, along = _sizes_and_axes("dctn", x, s, axes)
+    return _along("dctn", x, type, sizes, along, norm, _forward)
+
+
+def idctn(
+    x: Any, type: int = 2, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Any:  # fmt: skip
+    """The inverse of ``dctn``, with its arguments."""
+    sizes, along = _sizes_and_axes("idctn", x, s, axes)
+    return _along("idctn", x, type, sizes, along, norm, _backward)
+
+
+def _sizes_and_axes(name: str, x: Any, s: Any, axes: Any) -> tuple[list[Any], tuple[int, ...]]:
+    rank = aval_of(as_array(name, x)).ndim
+    sizes = None if s is None else [as_index(s)] if hasattr(s, "__index__") else list(s)
+    if axes is None:
+        count = rank if sizes is None else len(sizes)
+        check(
+            count <= rank,
+            lambda: f"[{name}] s must have at most {rank} elements; got {s}. Fix: s=None.",
+            ValueError,
+        )
+        along = tuple(range(rank - count, rank))
+    else:
+        given = [axes] if hasattr(axes, "__index__") else axes
+        along = tuple(canonicalize_axis(as_index(d), rank, name) for d in given)
+        check(
+            len(set(along)) == len(along),
+            lambda: f"[{name}] axes must differ; got {axes}. Fix: drop the repeats.",
+            ValueError,
+        )
+    sizes = [None] * len(along) if sizes is None else sizes
+    check(
+        len(sizes) == len(along),
+        lambda: f"[{name}] s must have a size for each axis; got {s} for axes {along}. "
+        "Fix: s=None.",
+        ValueError,
+    )
+    return sizes, along
+
+
+def _along(
+    name: str, x: Any, type: int, sizes: Sequence[Any], axes: Sequence[int], norm: Any,
+    transform: Any,
+) -> Any:  # fmt: skip
+    x = as_array(name, x)
+    check(
+        type == 2,
+        lambda: f"[{name}] type must be 2; got {type!r}. Fix: leave it out.",
+        NotImplementedError,
+    )
+    check(
+        norm in (None, "backward", "ortho"),
+        lambda: f"[{name}] norm must be None, 'backward' or 'ortho'; got {norm!r}. "
+        "Fix: norm='ortho'.",
+        ValueError,
+    )
+    (x,) = promote_dtypes_inexact(x)
+    rank = aval_of(x).ndim
+    if dtypes.is_complex(aval_of(x).dtype):
+        parts = (lax.real(x), lax.imag(x))
+        done = [_along(name, part, type, sizes, axes, norm, transform) for part in parts]
+        return lax.complex(*done)
+    for axis, size in zip(axes, sizes, strict=True):
+        place = canonicalize_axis(axis, rank, name)
+        moved = _resized(name, jnp.moveaxis(x, place, -1), size)
+        x = jnp.moveaxis(transform(moved, norm == "ortho"), -1, place)
+    return x
+
+
+def _resized(name: str, x: Any, size: int | None) -> Any:
+    own = aval_of(x).shape[-1]
+    wanted = own if size is None else as_index(size)
+    check(
+        wanted >= 1,
+        lambda: f"[{name}] there must be elements to transform; got {aval_of(x)} and n={size}. "
+        "Fix: n=1.",
+        ValueError,
+    )
+    if wanted == own:
+        return x
+    edges = [(0, 0, 0)] * (aval_of(x).ndim - 1)
+    return lax.pad(x, np.zeros((), aval_of(x).dtype), [*edges, (0, wanted - own, 0)])
+
+
+def _turns(size: int, dtype: Any) -> np.ndarray:
+    """Quarter turns that make a Fourier transform of reordered elements a cosine transform."""
+    return np.exp(-0.5j * np.pi * np.arange(size) / size).astype(complex_dtype(dtype))
+
+
+def _lengths(size: int, dtype: Any) -> np.ndarray:
+    """The lengths of the vectors that ``dct`` multiplies with."""
+    return np.sqrt(np.where(np.arange(size) == 0, 4.0, 2.0) * size).astype(dtype)
+
+
+def _forward(x: Any, ortho: bool) -> Any:
+    dtype, size = aval_of(x).dtype, aval_of(x).shape[-1]
+    # Elements at even places, then those at odd ones backwards.
+    ordered = jnp.concatenate([x[..., ::2], jnp.flip(x[..., 1::2], -1)], -1)
+    out = (2 * jnp.real(jnp.fft.fft(ordered) * _turns(size, dtype))).astype(dtype)
+    return out / _lengths(size, dtype) if ortho else out
+
+
+def _backward(x: Any, ortho: bool) -> Any:
+    dtype, size = aval_of(x).dtype, aval_of(x).shape[-1]
+    lengths = _lengths(size, dtype)
+    x = x / lengths if ortho else x / (lengths * lengths)
+    ordered = jnp.real(jnp.fft.ifft(x * (2 * size / _turns(size, dtype)))).astype(dtype)
+    even = np.arange(size) % 2 == 0
+    place = np.where(even, np.arange(size) // 2, size - 1 - np.arange(size) // 2)
+    return jnp.take(ordered, place.astype(np.int32), axis=-1, mode="clip")
+
+
+__getattr__ = missing_name(__name__, "scipy.fft", public_names(globals(), __name__))

@@ -1,0 +1,23 @@
+"""Integrals of sampled functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow.base.names import missing_name, public_names
+
+
+def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+    """The integral of a function by straight lines between its samples.
+
+    Args:
+        y: samples along ``axis``.
+        x: where they were taken; None: ``dx`` apart.
+        dx: the distance of samples.
+        axis: the axis.
+    """
+    return jnp.trapezoid(y, x, dx, axis)
+
+
+__getattr__ = missing_name(__name__, "scipy.integrate", public_names(globals(), __name__))

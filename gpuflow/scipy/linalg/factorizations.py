@@ -1,0 +1,229 @@
+"""Decompositions of matrices, with SciPy's names and arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import check_choice
+from gpuflow.numpy.decompositions import matrices
+from gpuflow.numpy.promotion import promote_dtypes_inexact
+from gpuflow.numpy.solvers import check_square
+from gpuflow.ops.linalg_algebra import (
+    adjoint,
+    columns,
+    rows,
+    to_dtype,
+)
+
+
+def inexact(name: str, *operands: Any) -> list[Any]:
+    """Arguments, lists too, as arrays of one float or complex dtype."""
+    given = promote_dtypes_inexact(*[jnp.asarray(x) for x in operands])
+    return matrices(name, *given)
+
+
+def cholesky(
+    a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
+) -> Any:
+    """The upper triangular ``U`` with ``U.conj().T @ U == a``, or the lower ``L @ L.conj().T``.
+
+    Args:
+        a: Hermitian positive definite matrices of shape (..., n, n), of which one triangle is read.
+        lower: whether to give the lower factor, from the lower triangle.
+        overwrite_a, check_finite: accepted, and without effect.
+
+    Returns:
+        An array like ``a``; nan for matrices that are not positive definite.
+
+    Raises:
+        ValueError: matrices that are not square.
+    """
+    del overwrite_a, check_finite
+    (a,) = inexact("cholesky", a)
+    check_square("cholesky", a)
+    factor = lax.linalg.cholesky(a if lower else adjoint(a), symmetrize_input=False)
+    return factor if lower else adjoint(factor)
+
+
+def cho_factor(
+    a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
+) -> tuple[Any, bool]:
+    """``(cholesky(a, lower), lower)``, for ``cho_solve``."""
+    return cholesky(a, lower, overwrite_a, check_finite), lower
+
+
+def svd(
+    a: Any, full_matrices: bool = True, compute_uv: bool = True, overwrite_a: bool = False,
+    check_finite: bool = True, lapack_driver: str = "gesdd",
+) -> Any:  # fmt: skip
+    """The singular value decomposition ``a == u @ diag(s) @ vh``.
+
+    Args:
+        a: matrices of shape (..., m, n).
+        full_matrices: whether u and vh are square, or have min(m, n) columns and rows.
+        compute_uv: whether to give more than the singular values.
+        overwrite_a, check_finite, lapack_driver: accepted, and without effect.
+
+    Returns:
+        (u, s, vh), or s; the real values fall.
+    """
+    del overwrite_a, check_finite, lapack_driver
+    (a,) = inexact("svd", a)
+    found = lax.linalg.svd(a, full_matrices=full_matrices, compute_uv=compute_uv)
+    return tuple(found) if compute_uv else found
+
+
+def eigh(
+    a: Any, b: Any = None, lower: bool = True, eigvals_only: bool = False,
+    overwrite_a: bool = False, overwrite_b: bool = False, turbo: bool = True,
+    eigvals: None = None, type: int = 1, check_finite: bool = True,
+) -> Any:  # fmt: skip
+    """Eigenvalues and eigenvectors of symmetric or Hermitian matrices.
+
+    Args:
+        a: matrices of shape (..., n, n).
+        b, eigvals: must be None. type: must be 1.
+        lower: accepted; the mean of ``a`` and its adjoint is decomposed, as in JAX.
+        eigvals_only: whether to give the eigenvalues alone.
+        overwrite_a, overwrite_b, turbo, check_finite: accepted, and without effect.
+
+    Returns:
+        (values, vectors), or values: they ascend, and vectors are columns.
+
+    Raises:
+        NotImplementedError: generalized problems, or a choice of values.
+    """
+    del overwrite_a, overwrite_b, turbo, check_finite
+    for what, value, only in (("b", b, None), ("type", type, 1), ("eigvals", eigvals, None)):
+        check(
+            value is only if only is None else value == only,
+            lambda what=what, value=value, only=only: (
+                f"[eigh] {what} must be {only}; got {value!r}. Fix: leave it out."
+            ),
+            NotImplementedError,
+        )
+    (a,) = inexact("eigh", a)
+    if eigvals_only:
+        return jnp.linalg.eigvalsh(a, "L" if lower else "U")
+    vectors, values = lax.linalg.eigh(a, lower=lower)
+    return values, vectors
+
+
+# --- lu, qr --------------------------------------------------------------------------------
+
+
+def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Any, Any]:
+    """The LU decomposition in one array, for ``lu_solve``.
+
+    Args:
+        a: matrices of shape (..., m, n).
+        overwrite_a, check_finite: accepted, and without effect.
+
+    Returns:
+        (factors, pivots): row k was exchanged with row ``pivots[k]``.
+    """
+    del overwrite_a, check_finite
+    (a,) = inexact("lu_factor", a)
+    factors, pivots, _ = lax.linalg.lu(a)
+    return factors, pivots
+
+
+def lu(
+    a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True
+) -> tuple[Any, ...]:
+    """The decomposition ``a == p @ l @ u`` with a permutation, a lower and an upper triangle.
+
+    Args:
+        a: matrices of shape (..., m, n).
+        permute_l: whether to give ``p @ l`` in place of both.
+        overwrite_a, check_finite: accepted, and without effect.
+
+    Returns:
+        (p, l, u), or (p @ l, u).
+    """
+    del overwrite_a, check_finite
+    (a,) = inexact("lu", a)
+    factors, _, permutation = lax.linalg.lu(a)
+    height, width = aval_of(a).shape[-2:]
+    size, dtype = min(height, width), aval_of(a).dtype
+    place = np.arange(height, dtype=np.int32)[:, None]
+    p = jnp.equal(jnp.expand_dims(permutation, -2), place).astype(jnp.real(a).dtype)
+    lower = jnp.tril(columns(factors, 0, size), -1) + np.eye(height, size, dtype=dtype)
+    upper = jnp.triu(rows(factors, 0, size))
+    if permute_l:
+        return jnp.matmul(to_dtype(p, dtype), lower), upper
+    return p, lower, upper
+
+
+def qr(
+    a: Any, overwrite_a: bool = False, lwork: Any = None, mode: str = "full",
+    pivoting: bool = False, check_finite: bool = True,
+) -> tuple[Any, ...]:  # fmt: skip
+    """``a == q @ r`` with orthonormal columns of q and upper triangular r.
+
+    Args:
+        a: matrices of shape (..., m, n).
+        mode: "full": q is square; "economic": q has min(m, n) columns; "r": r alone.
+        pivoting: whether to exchange columns, so that the diagonal of r falls; then the columns'
+            order is given too.
+        overwrite_a, lwork, check_finite: accepted, and without effect.
+
+    Returns:
+        (q, r), (q, r, p), (r,) or (r, p).
+
+    Raises:
+        ValueError: another mode.
+    """
+    del overwrite_a, lwork, check_finite
+    check_choice("qr", "mode", mode, ("full", "r", "economic"))
+    (a,) = inexact("qr", a)
+    found = lax.linalg.qr(a, pivoting=pivoting, full_matrices=mode != "economic")
+    return tuple(found[1:] if mode == "r" else found)
+
+
+def qr_multiply(
+    a: Any, c: Any, mode: str = "right", pivoting: bool = False, conjugate: bool = False,
+    overwrite_a: bool = False, overwrite_c: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The product of a matrix and the first min(m, n) columns of the q of ``a == q @ r``.
+
+    Args:
+        a: matrices of shape (..., m, n).
+        c: "left": (..., min(m, n), k), or a vector; "right": (..., k, m), or a vector.
+        mode: "left": ``q @ c``; "right": ``c @ q``.
+        pivoting: as for ``qr``.
+        conjugate: whether to multiply with the conjugate of q.
+        overwrite_a, overwrite_c: accepted, and without effect.
+
+    Returns:
+        (product, r) or (product, r, p).
+
+    Raises:
+        ValueError: shapes that do not fit, or another mode.
+    """
+    del overwrite_a, overwrite_c
+    check_choice("qr_multiply", "mode", mode, ("right", "left"))
+    a, c = inexact("qr_multiply", a, c)
+    vector, left = aval_of(c).ndim == 1, mode == "left"
+    if vector:
+        c = jnp.expand_dims(c, 1 if left else 0)
+    height, width = aval_of(a).shape[-2:]
+    wanted = min(height, width) if left else height
+    check(
+        aval_of(c).shape[-2 if left else -1] == wanted,
+        lambda: (
+            f"[qr_multiply] c must have {wanted} {'rows' if left else 'columns'} for mode="
+            f"{mode!r}; got {aval_of(a)} and {aval_of(c)}. Fix: transpose c."
+        ),
+        ValueError,
+    )
+    q, *rest = lax.linalg.qr(a, pivoting=pivoting, full_matrices=False)
+    q = jnp.conj(q) if conjugate else q
+    product = jnp.matmul(q, c) if left else jnp.matmul(c, q)
+    return (jnp.ravel(product) if vector else product, *rest)

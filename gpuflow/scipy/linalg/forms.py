@@ -1,0 +1,213 @@
+"""Schur, Hessenberg and polar forms of matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.base.errors import check
+from gpuflow.control.branches import cond
+from gpuflow.control.fori import fori_loop
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import check_choice
+from gpuflow.numpy.solvers import check_square
+from gpuflow.numpy.vectorizing import vectorize
+from gpuflow.ops.linalg_algebra import (
+    adjoint,
+    columns,
+    complex_dtype,
+    conjugate,
+    matmul,
+    rows,
+    to_dtype,
+)
+from gpuflow.scipy.linalg.factorizations import inexact
+
+
+def schur(a: Any, output: str = "real") -> tuple[Any, Any]:
+    """The Schur form ``a == Z @ T @ Z.conj().T`` with a unitary Z.
+
+    Args:
+        a: matrices of shape (..., n, n).
+        output: "real": T of real matrices is real, with blocks of size 2 for conjugate pairs of
+            eigenvalues; "complex": T is triangular.
+
+    Returns:
+        (T, Z). There are no derivatives, as in JAX.
+
+    Raises:
+        ValueError: matrices that are not square, or another ``output``.
+    """
+    check_choice("schur", "output", output, ("real", "complex"))
+    (a,) = inexact("schur", a)
+    check_square("schur", a)
+    if output == "complex":
+        a = to_dtype(a, complex_dtype(aval_of(a).dtype))
+    form, vectors = lax.linalg.schur(a)
+    return form, vectors
+
+
+def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Any, Any]:
+    """The complex Schur form from the real one.
+
+    Args:
+        T: real Schur forms of shape (..., n, n). Z: their vectors.
+        check_finite: accepted, and without effect.
+
+    Returns:
+        (T, Z), complex, with a triangular T.
+
+    Raises:
+        ValueError: matrices that are not square, or of different sizes.
+    """
+    del check_finite
+    T, Z = inexact("rsf2csf", T, Z)
+    check_square("rsf2csf", T)
+    check_square("rsf2csf", Z)
+    check(
+        aval_of(T).shape[-1] == aval_of(Z).shape[-1],
+        lambda: (
+            f"[rsf2csf] T and Z must have one size; got {aval_of(T)} and {aval_of(Z)}. "
+            "Fix: T, Z = schur(a)."
+        ),
+        ValueError,
+    )
+    dtype = complex_dtype(aval_of(T).dtype)
+    turn = vectorize(_triangular_form, signature="(n,n),(n,n)->(n,n),(n,n)")
+    return turn(to_dtype(T, dtype), to_dtype(Z, dtype))
+
+
+def _triangular_form(form: Any, vectors: Any) -> tuple[Any, Any]:
+    """A plane rotation for each block of size 2, from the last one up."""
+    size = aval_of(form).shape[0]
+    if size < 2:
+        return form, vectors
+    eps = np.finfo(aval_of(form).dtype).eps
+
+    def step(k: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+        form, vectors = state
+        low = size - 1 - k
+        block = lax.dynamic_slice(form, (low - 1, low - 1), (2, 2))
+        below = block[1, 0]
+        is_block = jnp.abs(below) > eps * (jnp.abs(block[0, 0]) + jnp.abs(block[1, 1]))
+        turned = cond(is_block, lambda: _rotated(form, vectors, low, block), lambda: state)
+        return turned[0].at[low, low - 1].set(0), turned[1]
+
+    return fori_loop(0, size - 1, step, (form, vectors))
+
+
+def _rotated(form: Any, vectors: Any, low: Any, block: Any) -> tuple[Any, Any]:
+    """The rotation that makes one block triangular, on both sides.
+
+    An eigenvalue of [[a, b], [c, d]] less d is h + sqrt(h^2 + b c) with h = (a - d) / 2.
+    """
+    half = 0.5 * (block[0, 0] - block[1, 1])
+    offset = half + jnp.sqrt(half * half + block[0, 1] * block[1, 0])
+    length = to_dtype(jnp.hypot(jnp.abs(offset), jnp.abs(block[1, 0])), aval_of(form).dtype)
+    c, s = offset / length, block[1, 0] / length
+    turn = jnp.stack([jnp.stack([jnp.conj(c), s]), jnp.stack([-s, c])])
+    both = lax.dynamic_slice_in_dim(form, low - 1, 2, 0)
+    form = lax.dynamic_update_slice_in_dim(form, matmul(turn, both), low - 1, 0)
+
+    def from_right(x: Any) -> Any:
+        pair = lax.dynamic_slice_in_dim(x, low - 1, 2, 1)
+        return lax.dynamic_update_slice_in_dim(x, matmul(pair, adjoint(turn)), low - 1, 1)
+
+    return from_right(form), from_right(vectors)
+
+
+def hessenberg(
+    a: Any, *, calc_q: bool = False, overwrite_a: bool = False, check_finite: bool = True
+) -> Any:
+    """The Hessenberg form ``a == q @ h @ q.conj().T`` with a unitary q.
+
+    Args:
+        a: matrices of shape (..., n, n).
+        calc_q: whether to give q too.
+        overwrite_a, check_finite: accepted, and without effect.
+
+    Returns:
+        h, or (h, q).
+
+    Raises:
+        ValueError: matrices that are not square.
+    """
+    del overwrite_a, check_finite
+    (a,) = inexact("hessenberg", a)
+    check_square("hessenberg", a)
+    size = aval_of(a).shape[-1]
+    if size == 0:
+        return (jnp.zeros_like(a), jnp.zeros_like(a)) if calc_q else jnp.zeros_like(a)
+    form, factors = lax.linalg.hessenberg(a)
+    h = jnp.triu(form, -1)
+    if not calc_q:
+        return h
+    inner = lax.linalg.householder_product(columns(rows(form, 1, size), 0, size - 1), factors)
+    edges = [(0, 0, 0)] * (aval_of(a).ndim - 2)
+    padded = lax.pad(inner, np.zeros((), aval_of(a).dtype), [*edges, (1, 0, 0), (1, 0, 0)])
+    corner = np.zeros((size, size), bool)
+    corner[0, 0] = True
+    return h, jnp.where(corner, 1, padded)
+
+
+# --- polar ---------------------------------------------------------------------------------
+
+
+def polar(
+    a: Any, side: str = "right", *, method: str = "qdwh", eps: float | None = None,
+    max_iterations: int | None = None,
+) -> tuple[Any, Any]:  # fmt: skip
+    """The polar decomposition ``a == u @ p``, or ``p @ u``, with a unitary u and Hermitian p.
+
+    Args:
+        a: matrices of shape (..., m, n).
+        side: "right": ``u @ p``; "left": ``p @ u``.
+        method: "qdwh": by Halley's iteration, which wants m >= n for "right" and m <= n for "left";
+            "svd": for all.
+        eps: the precision that the iteration aims at; None: that of the dtype.
+        max_iterations: of the iteration; None: 10.
+
+    Returns:
+        (u, p).
+
+    Raises:
+        ValueError: no matrices, another side or method. NotImplementedError: shapes as said.
+    """
+    check_choice("polar", "side", side, ("right", "left"))
+    check_choice("polar", "method", method, ("qdwh", "svd"))
+    (a,) = inexact("polar", a)
+    check(
+        aval_of(a).ndim >= 2,
+        lambda: f"[polar] the operand must be a matrix; got {aval_of(a)}. Fix: a[:, None].",
+        ValueError,
+    )
+    right = side == "right"
+    height, width = aval_of(a).shape[-2:]
+    if method == "svd":
+        return _polar_by_svd(a, right)
+    check(
+        height >= width if right else height <= width,
+        lambda: (
+            f"[polar] method='qdwh' needs {'rows >= columns' if right else 'rows <= columns'} for "
+            f"side={side!r}; got {aval_of(a)}. Fix: method='svd'."
+        ),
+        NotImplementedError,
+    )
+
+    def decompose(x: Any) -> tuple[Any, Any]:
+        return lax.linalg.qdwh(x, eps=eps, max_iterations=max_iterations)[:2]
+
+    turned = a if right else adjoint(a)
+    unitary, definite = vectorize(decompose, signature="(m,n)->(m,n),(n,n)")(turned)
+    return (unitary, definite) if right else (adjoint(unitary), adjoint(definite))
+
+
+def _polar_by_svd(a: Any, right: bool) -> tuple[Any, Any]:
+    u, s, vh = lax.linalg.svd(a, full_matrices=False)
+    s = jnp.expand_dims(to_dtype(s, aval_of(u).dtype), -2)
+    if right:
+        return matmul(u, vh), matmul(conjugate(jnp.swapaxes(vh, -1, -2)) * s, vh)
+    return matmul(u, vh), matmul(u * s, adjoint(u))

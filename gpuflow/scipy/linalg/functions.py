@@ -1,0 +1,253 @@
+"""Functions of matrices: exponentials, square roots and others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.api_ad import jvp
+from gpuflow.base.errors import check
+from gpuflow.control.branches import cond
+from gpuflow.control.fori import fori_loop
+from gpuflow.control.loops import scan
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.solvers import check_square
+from gpuflow.numpy.vectorizing import vectorize
+from gpuflow.ops.linalg_algebra import adjoint, identity_like, is_diagonal, matmul, real_dtype
+from gpuflow.ops.selection import where
+from gpuflow.scipy.linalg.factorizations import inexact
+from gpuflow.scipy.linalg.forms import schur
+from gpuflow.scipy.linalg.systems import solve_triangular
+
+# Numerators of the Padé approximants of exp of degree 7 and 13, lowest power first, and the norms
+# up to which they are as precise as float32 and float64.
+# Source: Higham, The scaling and squaring method for the matrix exponential revisited, SIAM J.
+# Matrix Anal. Appl. 26 (2005), 1179, tables 2.3 and (2.7).
+_SINGLE = (17297280, 8648640, 1995840, 277200, 25200, 1512, 56, 1)
+_DOUBLE = (
+    64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800, 129060195264000,
+    10559470521600, 670442572800, 33522128640, 1323241920, 40840800, 960960, 16380, 182, 1,
+)  # fmt: skip
+_SINGLE_LIMIT, _DOUBLE_LIMIT = 3.925724783138660, 5.371920351148152
+
+
+def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> Any:
+    """The exponentials of square matrices, by scaling and squaring.
+
+    Args:
+        A: matrices of shape (..., n, n).
+        upper_triangular: whether they are, which makes one step cheaper.
+        max_squarings: matrices with a norm that needs more give nan.
+
+    Raises:
+        ValueError: matrices that are not square.
+    """
+    (A,) = inexact("expm", A)
+    check_square("expm", A)
+    double = real_dtype(aval_of(A).dtype) == np.float64
+    limit = _DOUBLE_LIMIT if double else _SINGLE_LIMIT
+    norm = jnp.max(jnp.sum(jnp.abs(A), -2, keepdims=True), -1, keepdims=True, initial=0)
+    over = lax.stop_gradient(jnp.log2(norm / limit))
+    count = jnp.clip(jnp.ceil(over), 0, max_squarings)
+    scaled = A * jnp.exp2(-count)
+    numerator, denominator = _pade(scaled, _DOUBLE if double else _SINGLE)
+    if upper_triangular:
+        out = solve_triangular(denominator, numerator)
+    else:
+        out = jnp.linalg.solve(denominator, numerator)
+    out = _squared(out, count, max_squarings)
+    return jnp.where(jnp.floor(over) > max_squarings, jnp.nan, out)
+
+
+def _pade(a: Any, coefficients: tuple[int, ...]) -> tuple[Any, Any]:
+    """Numerator and denominator: sums of even powers, plus and minus ``a`` times such a sum."""
+    dtype = aval_of(a).dtype
+    square = matmul(a, a)
+    powers = [square]
+    while len(powers) < min(3, len(coefficients) // 2 - 1):
+        powers.append(matmul(powers[-1], square))
+
+    def total(own: tuple[int, ...]) -> Any:
+        low = identity_like(a) * dtype.type(own[0])
+        for power, factor in zip(powers, own[1:4], strict=False):
+            low = low + power * dtype.type(factor)
+        if len(own) <= 4:
+            return low
+        high = sum(p * dtype.type(f) for p, f in zip(powers, own[4:], strict=True))
+        return low + matmul(powers[-1], high)
+
+    odd = matmul(a, total(coefficients[1::2]))
+    even = total(coefficients[::2])
+    return even + odd, even - odd
+
+
+def _squared(x: Any, counts: Any, most: int) -> Any:
+    """Each matrix squared as often as its count says; steps that no matrix needs are skipped."""
+    needed = jnp.max(counts, initial=0)
+
+    def step(x: Any, k: Any) -> tuple[Any, None]:
+        return cond(k < needed, lambda: jnp.where(k < counts, matmul(x, x), x), lambda: x), None
+
+    return scan(step, x, np.arange(most, dtype=aval_of(counts).dtype))[0]
+
+
+def expm_frechet(
+    A: Any, E: Any, *, method: str | None = None, compute_expm: bool = True
+) -> Any:
+    """The derivative of ``expm`` at ``A`` in the direction ``E``.
+
+    Args:
+        A, E: matrices of one shape (..., n, n).
+        method: accepted, and without effect.
+        compute_expm: whether to give the exponential too.
+
+    Returns:
+        (exponential, derivative), or the derivative.
+
+    Raises:
+        ValueError: matrices that are not square, or of different shapes.
+    """
+    del method
+    A, E = inexact("expm_frechet", A, E)
+    check_square("expm_frechet", A)
+    check_square("expm_frechet", E)
+    check(
+        aval_of(A).shape == aval_of(E).shape,
+        lambda: (
+            f"[expm_frechet] A and E must have one shape; got {aval_of(A)} and {aval_of(E)}. "
+            "Fix: broadcast E."
+        ),
+        ValueError,
+    )
+    value, derivative = jvp(expm, (A,), (E,))
+    return (value, derivative) if compute_expm else derivative
+
+
+# --- by Schur forms ------------------------------------------------------------------------
+
+
+def _columns_of(
+    form: Any, values: Any, matrix_of: Callable[..., Any], right_of: Callable[..., Any]
+) -> Any:
+    """An upper triangular matrix with a given diagonal, column after column.
+
+    The part of a column above the diagonal solves a triangular system that is made of the columns
+    before it. Where a pivot is 0, the right-hand side itself is taken.
+
+    Args:
+        form: an upper triangular matrix (n, n). values: the diagonal of the result.
+        matrix_of: (what is known, k) -> the matrix of the system of column k.
+        right_of: (what is known, k) -> its right-hand side; elements from k on are not read.
+    """
+    size = aval_of(form).shape[0]
+    place, on_diagonal = np.arange(size, dtype=np.int32), is_diagonal((size, size))
+
+    def column(k: Any, known: Any) -> Any:
+        inside = place < k
+        matrix = where(inside[:, None] & inside[None, :], matrix_of(known, k), 0)
+        matrix = where(on_diagonal & (matrix == 0), 1, matrix)
+        found = solve_triangular(matrix, where(inside, right_of(known, k), 0))
+        return known.at[:, k].set(where(place == k, values[k], found))
+
+    return fori_loop(0, size, column, jnp.zeros_like(form))
+
+
+def sqrtm(A: Any, blocksize: int = 1) -> Any:
+    """The principal square roots of matrices.
+
+    Args:
+        A: matrices of shape (..., n, n).
+        blocksize: must be 1.
+
+    Returns:
+        Complex matrices. There are no derivatives, as in JAX.
+
+    Raises:
+        ValueError: matrices that are not square. NotImplementedError: ``blocksize``.
+
+    Source: Björck and Hammarling, A Schur method for the square root of a matrix, Linear Algebra
+    Appl. 52/53 (1983), 127.
+    """
+    check(
+        blocksize <= 1,
+        lambda: f"[sqrtm] blocksize must be 1; got {blocksize}. Fix: leave it out.",
+        NotImplementedError,
+    )
+    (A,) = inexact("sqrtm", A)
+    check_square("sqrtm", A)
+    return vectorize(_sqrtm, signature="(n,n)->(n,n)")(A)
+
+
+def _sqrtm(a: Any) -> Any:
+    form, vectors = schur(a, output="complex")
+    values = jnp.sqrt(jnp.diagonal(form))
+    on_diagonal = is_diagonal(aval_of(form).shape)
+
+    # With U U = T, column k of U above the diagonal: (U + u_kk) u = t.
+    def matrix_of(known: Any, k: Any) -> Any:
+        return known + where(on_diagonal, values[k], 0)
+
+    root = _columns_of(form, values, matrix_of, lambda known, k: form[:, k])
+    # Two eigenvalues 0 that are coupled have no root.
+    sums = values[:, None] + values[None, :]
+    root = where((sums == 0) & (root != 0) & ~on_diagonal, np.inf, root)
+    return matmul(matmul(vectors, root), adjoint(vectors))
+
+
+def funm(A: Any, func: Callable[[Any], Any], disp: bool = True) -> Any:
+    """A function of a matrix, which is given for numbers.
+
+    Args:
+        A: a matrix of shape (n, n).
+        func: takes a complex vector, element by element.
+        disp: False: an estimate of the relative error is given too.
+
+    Returns:
+        A complex matrix, or (matrix, error). Equal eigenvalues make it imprecise.
+
+    Raises:
+        ValueError: no square matrix.
+
+    Source: Parlett, A recurrence among the elements of functions of triangular matrices, Linear
+    Algebra Appl. 14 (1976), 117.
+    """
+    (A,) = inexact("funm", A)
+    check(
+        aval_of(A).ndim == 2,
+        lambda: f"[funm] the operand must be one matrix; got {aval_of(A)}. Fix: gpuflow.vmap.",
+        ValueError,
+    )
+    check_square("funm", A)
+    form, vectors = schur(A, output="complex")
+    diagonal = jnp.diagonal(form)
+    values = jnp.asarray(func(diagonal)).astype(aval_of(form).dtype)
+    on_diagonal = is_diagonal(aval_of(form).shape)
+
+    # From F T = T F, column k of F above the diagonal: (T - t_kk) f = F t - t f_kk.
+    def matrix_of(known: Any, k: Any) -> Any:
+        del known
+        return form - where(on_diagonal, diagonal[k], 0)
+
+    def right_of(known: Any, k: Any) -> Any:
+        return jnp.dot(known, form[:, k]) - form[:, k] * values[k]
+
+    inner = _columns_of(form, values, matrix_of, right_of)
+    out = matmul(matmul(vectors, inner), adjoint(vectors))
+    return out if disp else (out, _error_of(out, form))
+
+
+def _error_of(out: Any, form: Any) -> Any:
+    """How far rounding is amplified by the smallest distance of two eigenvalues."""
+    diagonal = jnp.diagonal(form)
+    eps = np.finfo(aval_of(form).dtype).eps
+    gaps = jnp.abs(diagonal[:, None] - diagonal[None, :])
+    gaps = where(is_diagonal(aval_of(form).shape), jnp.abs(diagonal[0]), gaps)
+    least = jnp.min(gaps)
+    least = jnp.where(least == 0, eps, least)
+    norm = jnp.linalg.norm(jnp.triu(form, 1), 1)
+    error = jnp.minimum(1, jnp.maximum(eps, eps / least * norm))
+    return jnp.where(jnp.any(jnp.isinf(out)), np.inf, error)

@@ -1,0 +1,245 @@
+"""Matrices that are made of vectors."""
+
+from __future__ import annotations
+
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array, as_arrays, check_choice
+from gpuflow.numpy.promotion import (
+    broadcast_shapes,
+    promote_dtypes,
+    promote_dtypes_inexact,
+)
+from gpuflow.ops.linalg_algebra import conjugate, spread
+
+
+def _vectors(name: str, *operands: Any) -> list[Any]:
+    """Vectors along the last axis, of one dtype and with equal batches."""
+    given = [jnp.atleast_1d(x) for x in promote_dtypes(*as_arrays(name, *operands))]
+    batch = broadcast_shapes(*[aval_of(x).shape[:-1] for x in given], name=name)
+    return [spread(x, batch, 1) for x in given]
+
+
+def _placed(vector: Any, places: np.ndarray) -> Any:
+    """The elements of a vector at constant places of a matrix."""
+    return jnp.take(vector, places.astype(np.int32), axis=-1, mode="clip")
+
+
+def block_diag(*arrs: Any) -> Any:
+    """A matrix with other matrices along its diagonal, and zeros elsewhere.
+
+    Args:
+        arrs: matrices, vectors (of which each is a row) and numbers.
+
+    Raises:
+        ValueError: more than two axes.
+    """
+    given = promote_dtypes(*[jnp.asarray(x) for x in arrs] or [jnp.zeros((1, 0))])
+    for position, x in enumerate(given):
+        check(
+            aval_of(x).ndim <= 2,
+            lambda position=position, x=x: (
+                f"[block_diag] operands must have at most two axes; got {aval_of(x)} at position "
+                f"{position}. Fix: gpuflow.vmap."
+            ),
+            ValueError,
+        )
+    blocks = [jnp.atleast_2d(x) for x in given]
+    widths = [aval_of(x).shape[1] for x in blocks]
+    zero = np.zeros((), aval_of(blocks[0]).dtype)
+    out, before = [], 0
+    for block, width in zip(blocks, widths, strict=True):
+        after = sum(widths) - before - width
+        out.append(lax.pad(block, zero, [(0, 0, 0), (before, after, 0)]))
+        before += width
+    return jnp.concatenate(out, 0)
+
+
+def toeplitz(c: Any, r: Any = None) -> Any:
+    """Matrices with constant diagonals.
+
+    Args:
+        c: their first column, (..., m).
+        r: their first row, (..., n), of which the first element is not read; None: the conjugate
+            of ``c``.
+
+    Returns:
+        An array of shape (..., m, n).
+    """
+    c = as_array("toeplitz", c)
+    c, r = _vectors("toeplitz", c, conjugate(c) if r is None else r)
+    height, width = aval_of(c).shape[-1], aval_of(r).shape[-1]
+    elements = jnp.concatenate([jnp.flip(c, -1), r[..., 1:]], -1)
+    return _placed(elements, height - 1 - np.arange(height)[:, None] + np.arange(width))
+
+
+def hankel(c: Any, r: Any = None) -> Any:
+    """Matrices with constant diagonals in the other direction.
+
+    Args:
+        c: their first column, (..., m).
+        r: their last row, (..., n), of which the first element is not read; None: zeros.
+
+    Returns:
+        An array of shape (..., m, n).
+
+    Raises:
+        ValueError: numbers in place of vectors.
+    """
+    c, r = as_arrays("hankel", c, jnp.zeros_like(c) if r is None else r)
+    check(
+        aval_of(c).ndim > 0 and aval_of(r).ndim > 0,
+        lambda: f"[hankel] operands must be vectors; got {aval_of(c)} and {aval_of(r)}. "
+        "Fix: jnp.atleast_1d.",
+        ValueError,
+    )
+    c, r = _vectors("hankel", c, r)
+    height, width = aval_of(c).shape[-1], aval_of(r).shape[-1]
+    elements = jnp.concatenate([c, r[..., 1:]], -1)
+    return _placed(elements, np.arange(height)[:, None] + np.arange(width))
+
+
+def circulant(c: Any) -> Any:
+    """Matrices of which each column is the one before, turned by one; ``c`` is the first one."""
+    (c,) = _vectors("circulant", c)
+    place = np.arange(aval_of(c).shape[-1])
+    return _placed(c, (place[:, None] - place) % max(len(place), 1))
+
+
+def convolution_matrix(a: Any, n: int, mode: str = "full") -> Any:
+    """The matrix with ``matrix @ v == jnp.convolve(a, v, mode)`` for vectors of ``n`` elements.
+
+    Args:
+        a: vectors (..., m).
+        n: the number of columns, positive.
+        mode: "full", "valid" or "same".
+
+    Raises:
+        ValueError: no vector, an empty one, ``n`` below 1, or another mode.
+    """
+    count = as_index(n)
+    check_choice("convolution_matrix", "mode", mode, ("full", "valid", "same"))
+    check(
+        count > 0,
+        lambda: f"[convolution_matrix] n must be positive; got {count}. Fix: n=1.",
+        ValueError,
+    )
+    a = as_array("convolution_matrix", a)
+    shape = aval_of(a).shape
+    check(
+        len(shape) > 0 and shape[-1] > 0,
+        lambda: f"[convolution_matrix] a must be a vector with elements; got {aval_of(a)}. "
+        "Fix: jnp.atleast_1d.",
+        ValueError,
+    )
+    size = aval_of(a).shape[-1]
+    cut = {"full": 0, "valid": 2 * min(count, size) - 2, "same": min(count, size) - 1}[mode]
+    height = size + count - 1 - cut
+    place = np.arange(height)[:, None] + cut // 2 - np.arange(count)
+    inside = (place >= 0) & (place < size)
+    return jnp.where(inside, _placed(a, np.where(inside, place, 0)), np.zeros((), aval_of(a).dtype))
+
+
+def leslie(f: Any, s: Any) -> Any:
+    """Leslie matrices: ``f`` is the first row, ``s`` the diagonal below the main one.
+
+    Args:
+        f: vectors (..., n) with n > 1. s: vectors (..., n - 1).
+
+    Raises:
+        ValueError: other lengths.
+    """
+    f, s = _vectors("leslie", f, s)
+    size = aval_of(f).shape[-1]
+    check(
+        size > 1 and aval_of(s).shape[-1] == size - 1,
+        lambda: f"[leslie] f must have two or more elements and s one less; got {aval_of(f)} and "
+        f"{aval_of(s)}. Fix: s[..., :-1].",
+        ValueError,
+    )
+    return _under_a_row(f, jnp.expand_dims(s, -1))
+
+
+def _under_a_row(row: Any, below: Any) -> Any:
+    """Square matrices with a first row and with columns of elements below the diagonal."""
+    size = aval_of(row).shape[-1]
+    diagonal = jnp.where(np.eye(size - 1, size, dtype=bool), below, 0)
+    first = jnp.expand_dims(row, -2)
+    return jnp.concatenate([first, diagonal.astype(aval_of(row).dtype)], -2)
+
+
+def companion(a: Any) -> Any:
+    """Matrices with the roots of polynomials as eigenvalues.
+
+    Args:
+        a: coefficients (..., n) with n > 1, the highest power first.
+
+    Returns:
+        Matrices of shape (..., n - 1, n - 1); inf and nan where the first coefficient is 0.
+
+    Raises:
+        ValueError: fewer coefficients.
+    """
+    (a,) = promote_dtypes_inexact(as_array("companion", a))
+    a = jnp.atleast_1d(a)
+    check(
+        aval_of(a).shape[-1] > 1,
+        lambda: f"[companion] there must be two or more coefficients; got {aval_of(a)}. "
+        "Fix: the highest power first.",
+        ValueError,
+    )
+    row = -a[..., 1:] / a[..., :1]
+    return _under_a_row(row, jnp.ones((*aval_of(row).shape[:-1], 1, 1), aval_of(row).dtype))
+
+
+def fiedler(a: Any) -> Any:
+    """The distances of all elements of vectors (..., n) from each other, (..., n, n)."""
+    a = jnp.atleast_1d(as_array("fiedler", a))
+    return jnp.abs(jnp.expand_dims(a, -1) - jnp.expand_dims(a, -2))
+
+
+def fiedler_companion(a: Any) -> Any:
+    """Banded matrices with the roots of polynomials as eigenvalues.
+
+    Args:
+        a: coefficients (..., n), the highest power first.
+
+    Returns:
+        Matrices of shape (..., n - 1, n - 1); inf and nan where the first coefficient is 0.
+
+    Raises:
+        ValueError: no coefficient.
+
+    Source: Fiedler, A note on companion matrices, Linear Algebra Appl. 372 (2003), 325.
+    """
+    (a,) = promote_dtypes_inexact(as_array("fiedler_companion", a))
+    a = jnp.atleast_1d(a)
+    check(
+        aval_of(a).shape[-1] > 0,
+        lambda: f"[fiedler_companion] there must be a coefficient; got {aval_of(a)}. "
+        "Fix: jnp.ones(1).",
+        ValueError,
+    )
+    size = aval_of(a).shape[-1] - 1
+    # 0 stands for zeros, n for -a[n] / a[0]; ones are kept apart.
+    taken, ones = np.zeros((size, size), int), np.zeros((size, size), bool)
+    if size:
+        taken[0, 0] = 1
+    for k in range(size):
+        if k % 2 == 0 and k + 1 < size:
+            taken[k, k + 1] = k + 2
+        if k % 2 == 0 and k + 2 < size:
+            ones[k, k + 2] = True
+        if k % 2 == 0 and k >= 2:
+            taken[k, k - 1] = k + 1
+        if k == 1 or (k % 2 and k >= 3):
+            ones[k, max(k - 2, 0)] = True
+    scaled = _placed(-a / a[..., :1], taken)
+    return jnp.where(taken > 0, scaled, ones.astype(aval_of(a).dtype))

@@ -1,0 +1,155 @@
+"""Matrices that are made of a number: constants, each element rounded once."""
+
+from __future__ import annotations
+
+from math import comb
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.numpy.arguments import check_choice
+from gpuflow.numpy.promotion import user_dtype
+
+
+def _constant(values: Any, dtype: Any = None) -> Any:
+    """Values of Python or NumPy in the default float dtype, each rounded once."""
+    return jnp.asarray(np.asarray(values, np.float64), dtype or dtypes.default_float())
+
+
+def hilbert(n: int) -> Any:
+    """The matrix of ``1 / (i + j + 1)``, (n, n)."""
+    place = np.arange(as_index(n), dtype=np.float64)
+    return _constant(1 / (place[:, None] + place + 1))
+
+
+def invhilbert(n: int) -> Any:
+    """The inverse of ``hilbert(n)``, from binomial coefficients."""
+    size = as_index(n)
+
+    def element(i: int, j: int) -> float:
+        ways = comb(size + i, size - j - 1) * comb(size + j, size - i - 1) * comb(i + j, i) ** 2
+        return float((-1) ** (i + j) * (i + j + 1) * ways)
+
+    return _constant([[element(i, j) for j in range(size)] for i in range(size)]).reshape(
+        size, size
+    )
+
+
+_PASCAL_KINDS = ("symmetric", "lower", "upper")
+
+
+def _pascal(lower: list[list[int]], kind: str, left_upper: bool) -> list[list[float]]:
+    """One of three matrices of a lower triangle of integers, exact until the end."""
+    upper = [list(row) for row in zip(*lower, strict=True)]
+    if kind != "symmetric":
+        return [[float(v) for v in row] for row in (lower if kind == "lower" else upper)]
+    first, second = (upper, lower) if left_upper else (lower, upper)
+    places = range(len(lower))
+    return [
+        [float(sum(first[i][k] * second[k][j] for k in places)) for j in places] for i in places
+    ]
+
+
+def pascal(n: int, kind: str | None = None) -> Any:
+    """The matrix of binomial coefficients.
+
+    Args:
+        n: its size.
+        kind: "symmetric" (also for None): ``lower @ upper``; "lower": element (i, j) is i over j;
+            "upper": the transpose of that.
+
+    Returns:
+        f32[n, n], also where 64 bits are enabled, as in JAX.
+
+    Raises:
+        ValueError: another kind.
+    """
+    kind = "symmetric" if kind is None else kind
+    check_choice("pascal", "kind", kind, _PASCAL_KINDS)
+    size = as_index(n)
+    lower = [[comb(i, j) for j in range(size)] for i in range(size)]
+    return _constant(_pascal(lower, kind, False), np.float32).reshape(size, size)
+
+
+def invpascal(n: int, kind: str | None = None) -> Any:
+    """The inverse of ``pascal(n, kind)``, in the default float dtype."""
+    kind = "symmetric" if kind is None else kind
+    check_choice("invpascal", "kind", kind, _PASCAL_KINDS)
+    size = as_index(n)
+    lower = [[(-1) ** (i + j) * comb(i, j) for j in range(size)] for i in range(size)]
+    return _constant(_pascal(lower, kind, True)).reshape(size, size)
+
+
+def helmert(n: int, full: bool = False) -> Any:
+    """Orthonormal rows, of which row k compares element k + 1 with the mean of those before.
+
+    Args:
+        n: the number of columns, positive.
+        full: whether to put a row of equal elements first, which makes the matrix square.
+
+    Raises:
+        ValueError: ``n`` below 1.
+    """
+    size = as_index(n)
+    check(
+        size >= 1, lambda: f"[helmert] n must be positive; got {size}. Fix: n=1.", ValueError
+    )
+    row, column = np.arange(1, size)[:, None], np.arange(size)
+    length = np.sqrt(row * (row + 1.0))
+    out = np.where(column < row, 1 / length, np.where(column == row, -row / length, 0.0))
+    first = np.full((1, size), 1 / np.sqrt(size))
+    return _constant(np.concatenate([first, out]) if full else out)
+
+
+def hadamard(n: int, dtype: Any = int) -> Any:
+    """The matrix of 1 and -1 with orthogonal rows, of Sylvester's construction.
+
+    Args:
+        n: its size, a power of 2.
+        dtype: of its elements.
+
+    Raises:
+        ValueError: another size.
+    """
+    size = as_index(n)
+    check(
+        size >= 1 and size & (size - 1) == 0,
+        lambda: f"[hadamard] n must be a power of 2; got {size}. Fix: n=1, 2, 4, ...",
+        ValueError,
+    )
+    out = np.ones((1, 1), np.int8)
+    while len(out) < size:
+        out = np.block([[out, out], [out, -out]])
+    return jnp.asarray(out, user_dtype(dtype, "hadamard"))
+
+
+def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Any:
+    """The matrix of the discrete Fourier transform.
+
+    Args:
+        n: its size.
+        scale: None, "sqrtn": divided by the square root of n; "n": by n.
+        dtype: a complex dtype; None: the default one.
+
+    Raises:
+        ValueError: another scale, or no complex dtype.
+    """
+    size = as_index(n)
+    if scale is not None:
+        check_choice("dft", "scale", scale, ("sqrtn", "n"))
+    found = dtypes.canonicalize(complex) if dtype is None else user_dtype(dtype, "dft")
+    check(
+        dtypes.is_complex(found),
+        lambda: f"[dft] dtype must be complex; got {found}. Fix: dtype=jnp.complex64.",
+        ValueError,
+    )
+    place = np.arange(size)
+    # Whole turns are taken off as integers, so that large products lose no digits.
+    turns = (place[:, None] * place) % max(size, 1) / max(size, 1)
+    out = np.exp(-2j * np.pi * turns)
+    divisor = {None: 1.0, "sqrtn": np.sqrt(size), "n": float(size)}[scale]
+    return jnp.asarray(out / divisor, found)

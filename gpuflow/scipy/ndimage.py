@@ -1,0 +1,119 @@
+"""Values of arrays between their elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from itertools import product
+from operator import and_, mul
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.names import missing_name, public_names
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array
+
+
+def _mirrored(index: Any, size: int) -> Any:
+    """Back and forth between 0 and ``size - 1``."""
+    last = size - 1
+    return jnp.abs((index + last) % max(2 * last, 1) - last)
+
+
+def _reflected(index: Any, size: int) -> Any:
+    """Back and forth with each end twice: between half an element before and after."""
+    return (_mirrored(2 * index + 1, 2 * size + 1) - 1) // 2
+
+
+# How places outside of an axis of some size are brought inside.
+_MODES: dict[str, Callable[[Any, int], Any]] = {
+    "constant": lambda index, size: jnp.clip(index, 0, size - 1),
+    "nearest": lambda index, size: jnp.clip(index, 0, size - 1),
+    "wrap": lambda index, size: index % size,
+    "mirror": _mirrored,
+    "reflect": _reflected,
+}
+
+
+def map_coordinates(
+    input: Any, coordinates: Sequence[Any], order: int, mode: str = "constant", cval: Any = 0.0
+) -> Any:
+    """The values of an array at places between its elements.
+
+    Args:
+        input: array.
+        coordinates: for each axis of ``input`` an array of places; they broadcast.
+        order: 0: the nearest element; 1: linear between neighbors.
+        mode: what is outside: "constant": ``cval``; "nearest": the last element; "wrap": the array
+            again; "mirror", "reflect": the array backwards, without or with the last element.
+        cval: a number.
+
+    Returns:
+        An array of the shape of the coordinates, with the dtype of ``input``.
+
+    Raises:
+        ValueError: another number of coordinates. NotImplementedError: another order or mode.
+    """
+    x = as_array("map_coordinates", input)
+    shape, dtype = aval_of(x).shape, aval_of(x).dtype
+    check(
+        len(coordinates) == len(shape),
+        lambda: f"[map_coordinates] there must be coordinates for each axis; got "
+        f"{len(coordinates)} for {aval_of(x)}. Fix: coordinates=[rows, columns].",
+        ValueError,
+    )
+    check(
+        mode in _MODES,
+        lambda: f"[map_coordinates] mode must be one of {', '.join(map(repr, _MODES))}; got "
+        f"{mode!r}. Fix: mode='nearest'.",
+        NotImplementedError,
+    )
+    check(
+        order in (0, 1),
+        lambda: f"[map_coordinates] order must be 0 or 1; got {order!r}. Fix: order=1.",
+        NotImplementedError,
+    )
+    outside = jnp.asarray(cval, dtype)
+    nodes = [
+        [(_MODES[mode](index, size), _is_inside(index, size, mode), weight)
+         for index, weight in _neighbors(jnp.asarray(places), order)]
+        for places, size in zip(coordinates, shape, strict=True)
+    ]  # fmt: skip
+    total: Any = None
+    for corner in product(*nodes):
+        places, insides, weights = zip(*corner, strict=True) if corner else ((), (), ())
+        value = x[tuple(places)]
+        if mode == "constant" and insides:
+            value = jnp.where(reduce(and_, insides), value, outside)
+        term = reduce(mul, weights, value)
+        total = term if total is None else total + term
+    if dtypes.is_integer(dtype):
+        total = _rounded(total)
+    return total.astype(dtype)
+
+
+def _is_inside(index: Any, size: int, mode: str) -> Any:
+    return (index >= 0) & (index < size) if mode == "constant" else None
+
+
+def _neighbors(places: Any, order: int) -> list[tuple[Any, Any]]:
+    """The elements beside each place, and their weights."""
+    if order == 0:
+        return [(_rounded(places).astype(np.int32), 1)]
+    lower = jnp.floor(places)
+    after = places - lower
+    index = lower.astype(np.int32)
+    return [(index, 1 - after), (index + 1, after)]
+
+
+def _rounded(x: Any) -> Any:
+    """To the nearest integer, halves away from zero."""
+    return x if dtypes.is_integer(aval_of(x).dtype) else lax.round(x)
+
+
+__getattr__ = missing_name(__name__, "scipy.ndimage", public_names(globals(), __name__))

@@ -1,0 +1,120 @@
+"""The method of Broyden, Fletcher, Goldfarb and Shanno."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.api_ad import value_and_grad
+from gpuflow.core.aval import aval_of
+from gpuflow.scipy.optimize.line_search import line_search
+
+
+class BFGSResults(NamedTuple):
+    """The state of the iteration.
+
+    Args:
+        converged, failed: whether the gradient is small; whether no step was found.
+        k: iterations. nfev, ngev: evaluations of the function and of its gradient.
+        x_k, f_k, g_k: the point, its value and its gradient.
+        H_k: about the inverse of the Hessian.
+        old_old_fval: the value before.
+        status: 0: converged; 1: too many iterations; 3 and 5: the line search failed.
+        line_search_status: why it failed.
+    """
+
+    converged: Any
+    failed: Any
+    k: Any
+    nfev: Any
+    ngev: Any
+    x_k: Any
+    f_k: Any
+    g_k: Any
+    H_k: Any
+    old_old_fval: Any
+    status: Any
+    line_search_status: Any
+
+
+def first_step(value: Any, before: Any, slope: Any) -> Any:
+    """The length to try first: the decrease of the last step again, at most 1.
+
+    Source: Nocedal and Wright, Numerical Optimization (2006), (3.60).
+    """
+    guess = 1.01 * 2 * (value - before) / slope
+    return jnp.where((guess > 0) & (guess < 1), guess, 1)
+
+
+def minimize_bfgs(
+    fun: Callable[[Any], Any], x0: Any, maxiter: int | None = None, norm: Any = np.inf,
+    gtol: float = 1e-5, line_search_maxiter: int = 10,
+) -> BFGSResults:  # fmt: skip
+    """Minimize with an approximation of the inverse Hessian that each step improves.
+
+    Args:
+        fun: from a vector to a number.
+        x0: where to start, a vector of floats.
+        maxiter: None: 200 for each element.
+        norm: of the gradient, as for ``jnp.linalg.norm``. gtol: when to end.
+        line_search_maxiter: the most trial steps until an interval is found.
+
+    Source: Nocedal and Wright, Numerical Optimization (2006), algorithm 6.1.
+    """
+    size, dtype = aval_of(x0).shape[0], aval_of(x0).dtype
+    most = 200 * size if maxiter is None else maxiter
+    value, gradient = value_and_grad(fun)(x0)
+    identity = jnp.eye(size, dtype=dtype)
+
+    def goes_on(state: BFGSResults) -> Any:
+        return ~state.converged & ~state.failed & (state.k < most)
+
+    def step(state: BFGSResults) -> BFGSResults:
+        direction = -jnp.dot(state.H_k, state.g_k)
+        slope = jnp.dot(state.g_k, direction)
+        first = first_step(state.f_k, state.old_old_fval, slope)
+        found = line_search(
+            fun, state.x_k, direction, state.f_k, state.g_k, first, line_search_maxiter
+        )
+        moved = found.step * direction
+        change = found.gradient - state.g_k
+        product = jnp.dot(change, moved)
+        turned = identity - jnp.outer(moved, change) / product
+        inverse = turned @ state.H_k @ turned.T + jnp.outer(moved, moved) / product
+        usable = jnp.isfinite(1 / product)
+        return BFGSResults(
+            converged=jnp.linalg.norm(found.gradient, norm) < gtol,
+            failed=found.failed,
+            k=state.k + 1,
+            nfev=state.nfev + found.count,
+            ngev=state.ngev + found.count,
+            x_k=state.x_k + moved,
+            f_k=found.value,
+            g_k=found.gradient,
+            H_k=jnp.where(usable, inverse, state.H_k),
+            old_old_fval=state.f_k,
+            status=state.status,
+            line_search_status=found.status,
+        )
+
+    state = BFGSResults(
+        converged=jnp.linalg.norm(gradient, norm) < gtol,
+        failed=jnp.asarray(False),
+        k=jnp.asarray(0),
+        nfev=jnp.asarray(1, np.int32),
+        ngev=jnp.asarray(1, np.int32),
+        x_k=x0,
+        f_k=jnp.asarray(value, dtype),
+        g_k=gradient,
+        H_k=identity,
+        old_old_fval=jnp.asarray(value, dtype) + jnp.linalg.norm(gradient) / 2,
+        status=jnp.asarray(0),
+        line_search_status=jnp.asarray(0),
+    )
+    end = lax.while_loop(goes_on, step, state)
+    unfinished = jnp.where(end.failed, 2 + end.line_search_status, 1)
+    return end._replace(status=jnp.where(end.converged, 0, unfinished))

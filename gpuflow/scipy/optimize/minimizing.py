@@ -1,0 +1,114 @@
+"""``minimize``: one entry for all methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import gpuflow.numpy as jnp
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array, check_choice
+from gpuflow.scipy.optimize.bfgs import minimize_bfgs
+from gpuflow.scipy.optimize.lbfgs import minimize_lbfgs
+
+_METHODS = ("bfgs", "l-bfgs-experimental-do-not-rely-on-this")
+# What each method may be told, beside the function and where to start.
+_OPTIONS = {
+    "bfgs": ("maxiter", "norm", "gtol", "line_search_maxiter"),
+    "l-bfgs-experimental-do-not-rely-on-this": (
+        "maxiter", "norm", "maxcor", "ftol", "gtol", "maxfun", "maxgrad", "maxls",
+    ),
+}  # fmt: skip
+
+
+class OptimizeResults(NamedTuple):
+    """What ``minimize`` gives.
+
+    Args:
+        x: the point. fun, jac: its value and its gradient.
+        success: whether the gradient is small enough.
+        status: why it ended, 0 for success; the numbers are those of the method.
+        hess_inv: about the inverse of the Hessian, or None.
+        nfev, njev: evaluations of the function and of its gradient. nit: iterations.
+    """
+
+    x: Any
+    success: Any
+    status: Any
+    fun: Any
+    jac: Any
+    hess_inv: Any
+    nfev: Any
+    njev: Any
+    nit: Any
+
+
+def minimize(
+    fun: Callable[..., Any], x0: Any, args: tuple[Any, ...] = (), *, method: str,
+    tol: float | None = None, options: Mapping[str, Any] | None = None,
+) -> OptimizeResults:  # fmt: skip
+    """A local minimum of a function of a vector.
+
+    Args:
+        fun: ``fun(x, *args)`` gives a number, and has a derivative.
+        x0: where to start, a vector of floats.
+        args: further arguments of ``fun``.
+        method: "BFGS", or "l-bfgs-experimental-do-not-rely-on-this".
+        tol: the norm of the gradient to end at, where ``options`` has no ``gtol``.
+        options: arguments of the method: ``maxiter``, ``norm``, ``gtol`` and
+            ``line_search_maxiter``; or ``maxiter``, ``norm``, ``maxcor``, ``ftol``, ``gtol``,
+            ``maxfun``, ``maxgrad`` and ``maxls``.
+
+    Returns:
+        The point with its value, and how it was found. There is no reverse mode through it.
+
+    Raises:
+        TypeError: ``args`` that are no tuple, options that the method does not have, or a start
+            that is no vector of floats. ValueError: another method.
+    """
+    check(
+        isinstance(args, tuple),
+        lambda: f"[minimize] args must be a tuple; got {type(args).__name__}. Fix: args=(value,).",
+    )
+    name = method.lower() if isinstance(method, str) else method
+    check_choice("minimize", "method", name, _METHODS)
+    given = dict(options or {})
+    for option in given:
+        check(
+            option in _OPTIONS[name],
+            lambda option=option: (
+                f"[minimize] options must be {', '.join(_OPTIONS[name])}; got {option!r}. "
+                "Fix: leave it out."
+            ),
+        )
+    if tol is not None:
+        given.setdefault("gtol", tol)
+    x0 = as_array("minimize", x0)
+    aval = aval_of(x0)
+    check(
+        aval.ndim == 1 and dtypes.is_inexact(aval.dtype),
+        lambda: f"[minimize] x0 must be a vector of floats; got {aval}. "
+        "Fix: flatten_util.ravel_pytree.",
+    )
+
+    def function(x: Any) -> Any:
+        return fun(x, *args)
+
+    if name == "bfgs":
+        found: Any = minimize_bfgs(function, x0, **given)
+        inverse = found.H_k
+    else:
+        found, inverse = minimize_lbfgs(function, x0, **given), None
+    return OptimizeResults(
+        x=found.x_k,
+        success=found.converged & jnp.logical_not(found.failed),
+        status=found.status,
+        fun=found.f_k,
+        jac=found.g_k,
+        hess_inv=inverse,
+        nfev=found.nfev,
+        njev=found.ngev,
+        nit=found.k,
+    )

@@ -1,0 +1,210 @@
+"""Spectra of signals: Fourier transforms of overlapping segments."""
+
+from __future__ import annotations
+
+import warnings
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_arrays, check_choice
+from gpuflow.numpy.promotion import broadcast_shapes, promote_dtypes_inexact
+from gpuflow.ops.linalg_algebra import complex_dtype, real_dtype
+from gpuflow.scipy.signal.segments import detrender, extended, segments_of, transforms_of
+
+_BOUNDARIES = ("even", "odd", "constant", "zeros")
+
+
+def _aligned(name: str, x: Any, y: Any, axis: Any) -> tuple[Any, Any, int, tuple[int, ...]]:
+    """Both signals along the last axis in one length; the axis, and the shape of the others."""
+    given = as_arrays(name, x) if y is None else as_arrays(name, x, y)
+    signals = promote_dtypes_inexact(*given)
+    ranks = {aval_of(s).ndim for s in signals}
+    check(
+        len(ranks) == 1,
+        lambda: f"[{name}] signals must have one rank; got "
+        f"{' and '.join(str(aval_of(s)) for s in signals)}. Fix: y[None].",
+        ValueError,
+    )
+    place = canonicalize_axis(as_index(axis), ranks.pop(), name)
+    moved = [jnp.moveaxis(s, place, -1) for s in signals]
+    outer = broadcast_shapes(*[aval_of(s).shape[:-1] for s in moved], name=name)
+    length = max(aval_of(s).shape[-1] for s in moved)
+    if all(aval_of(s).size for s in moved):
+        moved = [_lengthened(s, length - aval_of(s).shape[-1]) for s in moved]
+    return moved[0], None if y is None else moved[1], place, outer
+
+
+def _lengthened(x: Any, count: int) -> Any:
+    return jnp.pad(x, [(0, 0)] * (aval_of(x).ndim - 1) + [(0, count)]) if count else x
+
+
+def _scale(scaling: str, fs: Any, window: Any) -> Any:
+    check_choice("signal", "scaling", scaling, ("density", "spectrum"))
+    if scaling == "density":
+        return 1.0 / (fs * jnp.sum(window * window))
+    return 1.0 / jnp.square(jnp.sum(window))
+
+
+def spectra(
+    name: str, x: Any, y: Any, fs: Any, cut_args: tuple[Any, ...], detrend: Any,
+    return_onesided: bool, scaling: str, axis: Any, boundary: str | None, padded: bool,
+    powers: bool,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """Frequencies, times, and the (cross) spectrum of each segment along the last axis.
+
+    Args:
+        cut_args: window, nperseg, noverlap, nfft.
+        powers: whether to give products of transforms, or transforms.
+    """
+    if boundary is not None:
+        check_choice(name, "boundary", boundary, _BOUNDARIES)
+    x, y, axis, outer = _aligned(name, x, y, axis)
+    signals = [x] if y is None else [x, y]
+    dtype = complex_dtype(aval_of(x).dtype)
+    real = real_dtype(dtype)
+    if not all(aval_of(s).size for s in signals):
+        shape = list(outer)
+        shape.insert(axis, min(aval_of(s).shape[-1] for s in signals))
+        return jnp.zeros(shape, real), jnp.zeros(shape, real), jnp.zeros(shape, dtype)
+    window, nperseg, noverlap, nfft = cut_args
+    length = aval_of(x).shape[-1]
+    cut = segments_of(name, window, nperseg, noverlap, nfft, length, real)
+    if boundary is not None:
+        signals = [extended(s, cut.size // 2, boundary) for s in signals]
+    if padded:
+        missing = (-(aval_of(signals[0]).shape[-1] - cut.size) % cut.step) % cut.size
+        signals = [_lengthened(s, missing) for s in signals]
+    onesided = return_onesided and not dtypes.is_complex(aval_of(x).dtype)
+    if return_onesided and not onesided:
+        warnings.warn(
+            f"[{name}] return_onesided must be False for complex signals; got True, and False is "
+            "used. Fix: return_onesided=False.",
+            stacklevel=3,
+        )
+    found = [transforms_of(s, cut, detrender(detrend), onesided) for s in signals]
+    scale = _scale(scaling, fs, cut.window)
+    if powers:
+        out = jnp.conj(found[0]) * found[-1] * scale
+        if onesided:
+            end = aval_of(out).shape[-1] - (cut.transform % 2 == 0)
+            place = np.arange(aval_of(out).shape[-1])
+            out = out * np.where((place > 0) & (place < end), 2, 1).astype(real)
+    else:
+        out = found[0] * jnp.sqrt(scale)
+    length = aval_of(signals[0]).shape[-1]
+    middle = np.arange(cut.size / 2, length - cut.size / 2 + 1, cut.step)
+    if boundary is not None:
+        middle = middle - cut.size / 2
+    frequencies = jnp.fft.rfftfreq if onesided else jnp.fft.fftfreq
+    times = jnp.asarray(middle, real) / fs
+    out = jnp.moveaxis(out.astype(dtype), -1, axis if axis < len(outer) else -2)
+    return frequencies(cut.transform, 1 / fs).astype(real), times.astype(real), out
+
+
+def stft(
+    x: Any, fs: Any = 1.0, window: Any = "hann", nperseg: int = 256, noverlap: int | None = None,
+    nfft: int | None = None, detrend: Any = False, return_onesided: bool = True,
+    boundary: str | None = "zeros", padded: bool = True, axis: int = -1,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """The Fourier transforms of overlapping segments of a signal.
+
+    Args:
+        x: signals along ``axis``.
+        fs: samples per unit of time.
+        window: a name of SciPy's, or the elements of a window.
+        nperseg: the size of a segment. noverlap: what segments share; None: half of it.
+        nfft: the size of transforms; None: ``nperseg``.
+        detrend: "constant", "linear", False or a function: what to take from each segment.
+        return_onesided: whether to leave out negative frequencies of real signals.
+        boundary: how to extend the signal at both ends by half a segment: "zeros", "even", "odd",
+            "constant", or None.
+        padded: whether to extend the end to a whole number of steps.
+        axis: the axis of time.
+
+    Returns:
+        (frequencies, times, transforms): frequencies replace ``axis``, times come last.
+
+    Raises:
+        ValueError: sizes that do not fit, or other choices.
+    """
+    cut = (window, nperseg, noverlap, nfft)
+    return spectra(
+        "stft", x, None, fs, cut, detrend, return_onesided, "spectrum", axis, boundary, padded,
+        False,
+    )  # fmt: skip
+
+
+def csd(
+    x: Any, y: Any, fs: Any = 1.0, window: Any = "hann", nperseg: int | None = None,
+    noverlap: int | None = None, nfft: int | None = None, detrend: Any = "constant",
+    return_onesided: bool = True, scaling: str = "density", axis: int = -1, average: str = "mean",
+) -> tuple[Any, Any]:  # fmt: skip
+    """The cross power spectral density of two signals, by Welch's method.
+
+    Args:
+        x, y: signals along ``axis``; the shorter one is extended by zeros. None for ``y``: ``x``.
+        scaling: "density": power per frequency; "spectrum": power.
+        average: of the segments, "mean" or "median".
+        fs, window, nperseg, noverlap, nfft, detrend, return_onesided: as for ``stft``; segments
+            are as long as the signal by default.
+
+    Returns:
+        (frequencies, densities).
+
+    Raises:
+        ValueError: sizes that do not fit, or other choices.
+    """
+    return _density(
+        "csd", x, y, fs, (window, nperseg, noverlap, nfft), detrend, return_onesided, scaling, axis,
+        average,
+    )  # fmt: skip
+
+
+def welch(
+    x: Any, fs: Any = 1.0, window: Any = "hann", nperseg: int | None = None,
+    noverlap: int | None = None, nfft: int | None = None, detrend: Any = "constant",
+    return_onesided: bool = True, scaling: str = "density", axis: int = -1, average: str = "mean",
+) -> tuple[Any, Any]:  # fmt: skip
+    """The power spectral density of a signal; arguments as for ``csd``."""
+    return _density(
+        "welch", x, None, fs, (window, nperseg, noverlap, nfft), detrend, return_onesided, scaling,
+        axis, average,
+    )  # fmt: skip
+
+
+def _density(
+    name: str, x: Any, y: Any, fs: Any, cut: tuple[Any, ...], detrend: Any, return_onesided: bool,
+    scaling: str, axis: int, average: str,
+) -> tuple[Any, Any]:  # fmt: skip
+    check_choice(name, "average", average, ("mean", "median"))
+    frequencies, _, each = spectra(
+        name, x, y, fs, cut, detrend, return_onesided, scaling, axis, None, False, True
+    )
+    if y is None:
+        each = jnp.real(each)
+    aval = aval_of(each)
+    if aval.ndim < 2 or not aval.size:
+        return frequencies, each
+    if average == "mean" or aval.shape[-1] == 1:
+        return frequencies, jnp.mean(each, -1)
+    middle = jnp.median(jnp.real(each), -1)
+    if dtypes.is_complex(aval.dtype):
+        middle = lax.complex(middle, jnp.median(jnp.imag(each), -1))
+    return frequencies, middle / np.asarray(_median_bias(aval.shape[-1]), aval.dtype)
+
+
+def _median_bias(count: int) -> float:
+    """The median of ``count`` exponentially distributed numbers of mean 1, at the mean.
+
+    Source: Allen et al., FINDCHIRP, Phys. Rev. D 85 (2012), 122006, appendix B.
+    """
+    even = np.arange(2.0, count, 2)
+    return 1 + float(np.sum(1 / (even + 1) - 1 / even))

@@ -1,0 +1,94 @@
+"""Signals from the Fourier transforms of their segments."""
+
+from __future__ import annotations
+
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import as_array
+from gpuflow.ops.linalg_algebra import complex_dtype, real_dtype
+from gpuflow.scipy.signal.segments import given_window, named_window, positive_int, steps_of
+
+
+def istft(
+    Zxx: Any, fs: Any = 1.0, window: Any = "hann", nperseg: int | None = None,
+    noverlap: int | None = None, nfft: int | None = None, input_onesided: bool = True,
+    boundary: bool = True, time_axis: int = -1, freq_axis: int = -2,
+) -> tuple[Any, Any]:  # fmt: skip
+    """The signal of which ``stft`` gave the transforms of segments.
+
+    Args:
+        Zxx: transforms. time_axis, freq_axis: their axes of segments and of frequencies.
+        input_onesided: whether they lack negative frequencies.
+        boundary: whether the signal was extended at both ends.
+        fs, window, nperseg, noverlap, nfft: as they were for ``stft``; by default what fits.
+
+    Returns:
+        (times, signals): along the last axis, or ``time_axis``.
+
+    Raises:
+        ValueError: fewer than two axes, one axis twice, or sizes that do not fit.
+    """
+    Zxx = as_array("istft", Zxx)
+    aval = aval_of(Zxx)
+    rank = aval.ndim
+    check(
+        rank >= 2,
+        lambda: f"[istft] the operand must have two axes; got {aval}. Fix: Zxx[:, None].",
+        ValueError,
+    )
+    frequency = canonicalize_axis(as_index(freq_axis), rank, "istft")
+    time = canonicalize_axis(as_index(time_axis), rank, "istft")
+    check(
+        frequency != time,
+        lambda: f"[istft] time_axis and freq_axis must differ; got {time_axis} and {freq_axis}. "
+        "Fix: time_axis=-1, freq_axis=-2.",
+        ValueError,
+    )
+    Zxx = jnp.moveaxis(Zxx.astype(complex_dtype(aval.dtype)), (time, frequency), (-2, -1))
+    bins = aval.shape[frequency]
+    natural = 2 * (bins - 1) if input_onesided else bins
+    size = natural if nperseg is None else positive_int("istft", "nperseg", nperseg)
+    if input_onesided and nfft is None and size == natural + 1:
+        natural += 1
+    step, length = steps_of("istft", size, noverlap, nfft, natural)
+    pieces = (jnp.fft.irfft if input_onesided else jnp.fft.ifft)(Zxx, length)[..., :size]
+    weights = _synthesis_window(window, size, real_dtype(aval_of(pieces).dtype))
+    signal = _overlapped(pieces * (weights * jnp.sum(weights)), step)
+    count = aval_of(pieces).shape[-2]
+    norm = _overlapped(jnp.broadcast_to(weights * weights, (count, size)), step)
+    if boundary:
+        inner = slice(size // 2, aval_of(norm).shape[-1] - size // 2)
+        signal, norm = signal[..., inner], norm[inner]
+    signal = signal / jnp.where(norm > 1e-10, norm, 1)
+    times = jnp.arange(aval_of(signal).shape[-1], dtype=aval_of(norm).dtype) / fs
+    if rank > 2 and time != rank - 1:
+        signal = jnp.moveaxis(signal, -1, time - (frequency < time))
+    return times, signal
+
+
+def _synthesis_window(window: Any, size: int, dtype: Any) -> Any:
+    if isinstance(window, (str, tuple)):
+        return jnp.asarray(named_window(window, size), dtype)
+    values = given_window("istft", window, dtype)
+    check(
+        aval_of(values).size == size,
+        lambda: f"[istft] window must have nperseg elements; got {aval_of(values)} and {size}. "
+        f"Fix: nperseg={aval_of(values).size}.",
+        ValueError,
+    )
+    return values
+
+
+def _overlapped(pieces: Any, step: int) -> Any:
+    """The sum of segments (..., count, size), each ``step`` after the one before."""
+    *outer, count, size = aval_of(pieces).shape
+    places = np.arange(count)[:, None] * step + np.arange(size)
+    out = jnp.zeros((*outer, (count - 1) * step + size), aval_of(pieces).dtype)
+    return out.at[..., places.astype(np.int32)].add(pieces)

@@ -1,0 +1,67 @@
+"""Trends of signals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.arguments import check_choice
+from gpuflow.numpy.promotion import promote_dtypes_inexact
+
+
+def detrend(
+    data: Any, axis: int = -1, type: str = "linear", bp: Any = 0, overwrite_data: None = None
+) -> Any:
+    """Signals without their mean, or without the straight line that is nearest to them.
+
+    Args:
+        data: signals along ``axis``.
+        type: "constant" or "linear".
+        bp: places between which each part of the signal has a line of its own.
+        overwrite_data: must be None.
+
+    Raises:
+        ValueError: another type, or places outside of the signal.
+        NotImplementedError: ``overwrite_data``.
+    """
+    check(
+        overwrite_data is None,
+        lambda: f"[detrend] overwrite_data must be None, arrays are immutable; got "
+        f"{overwrite_data!r}. Fix: leave it out.",
+        NotImplementedError,
+    )
+    check_choice("detrend", "type", type, ("constant", "linear"))
+    (data,) = promote_dtypes_inexact(jnp.asarray(data))
+    if type == "constant":
+        return data - jnp.mean(data, axis, keepdims=True)
+    axis = canonicalize_axis(axis, aval_of(data).ndim, "detrend")
+    x = jnp.moveaxis(data, axis, -1)
+    length = aval_of(x).shape[-1]
+    bounds = np.unique(np.r_[0, np.asarray(bp), length])
+    check(
+        bounds[0] >= 0 and bounds[-1] <= length,
+        lambda: f"[detrend] bp must be places within the signal of {length}; got {bp}. Fix: bp=0.",
+        ValueError,
+    )
+    parts = [
+        _without_line(x[..., start:stop])
+        for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+    ]
+    return jnp.moveaxis(jnp.concatenate(parts, -1), -1, axis) if parts else data
+
+
+def _without_line(x: Any) -> Any:
+    """Less the projections on two orthonormal vectors: a constant, and a line around 0."""
+    length = aval_of(x).shape[-1]
+    line = np.arange(length) - (length - 1) / 2
+    norm = np.sqrt(np.sum(line * line))
+    if norm == 0:
+        return jnp.zeros_like(x)
+    x = x - jnp.mean(x, -1, keepdims=True)
+    basis = (line / norm).astype(aval_of(x).dtype)
+    return x - jnp.sum(x * basis, -1, keepdims=True) * basis

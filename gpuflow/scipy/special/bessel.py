@@ -1,0 +1,170 @@
+"""Bessel functions."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.control.custom_rules import custom_jvp
+from gpuflow.scipy.special import tables
+from gpuflow.scipy.special.common import (
+    chebyshev,
+    kernel,
+    number_like,
+    on_line,
+    real_operands,
+    with_derivatives,
+)
+
+# Where the series in x end and those in 1 / x begin.
+_LIMIT = 4.0
+
+
+def _far_place(size: Any) -> tuple[Any, Any]:
+    inverse = 1.0 / jnp.maximum(size, _LIMIT)
+    return jnp.sqrt(inverse), on_line(0.0, 1.0 / _LIMIT, inverse)
+
+
+@with_derivatives(lambda t, out, x: t * (_i1e(x) - jnp.sign(x) * out))
+def _i0e(x: Any) -> Any:
+    size = jnp.abs(x)
+    root, place = _far_place(size)
+    near = chebyshev(tables.I0E_NEAR, on_line(0.0, _LIMIT, size))
+    return jnp.where(size <= _LIMIT, near, root * chebyshev(tables.I0E_FAR, place))
+
+
+def _i1e_slope(out: Any, x: Any) -> Any:
+    """``i0e - i1e (sign(x) + 1 / x)``, which is 1/2 at 0."""
+    safe = jnp.where(x == 0.0, 1.0, x)
+    return jnp.where(x == 0.0, 0.5, _i0e(x) - out * (jnp.sign(x) + 1.0 / safe))
+
+
+@with_derivatives(lambda t, out, x: t * _i1e_slope(out, x))
+def _i1e(x: Any) -> Any:
+    size = jnp.abs(x)
+    root, place = _far_place(size)
+    near = x * chebyshev(tables.I1E_NEAR, on_line(0.0, _LIMIT, size))
+    far = root * chebyshev(tables.I1E_FAR, place)
+    return jnp.where(size <= _LIMIT, near, jnp.where(x < 0.0, -far, far))
+
+
+@with_derivatives(lambda t, out, x: t * i1(x))
+def _i0(x: Any) -> Any:
+    half = jnp.exp(0.5 * jnp.abs(x))
+    return jnp.where(jnp.isinf(x), jnp.inf, half * _i0e(x) * half)
+
+
+@with_derivatives(
+    lambda t, out, x: t * jnp.where(x == 0.0, 0.5, _i0(x) - out / jnp.where(x == 0.0, 1.0, x))
+)
+def _i1(x: Any) -> Any:
+    half = jnp.exp(0.5 * jnp.abs(x))
+    return jnp.where(jnp.isinf(x), x, half * _i1e(x) * half)
+
+
+def i0e(x: Any) -> Any:
+    """``exp(-abs(x)) i0(x)``."""
+    return _i0e(*real_operands("i0e", x))
+
+
+def i0(x: Any) -> Any:
+    """The modified Bessel function of the first kind, of order 0."""
+    return _i0(*real_operands("i0", x))
+
+
+def i1e(x: Any) -> Any:
+    """``exp(-abs(x)) i1(x)``."""
+    return _i1e(*real_operands("i1e", x))
+
+
+def i1(x: Any) -> Any:
+    """The modified Bessel function of the first kind, of order 1."""
+    return _i1(*real_operands("i1", x))
+
+
+# --- the first kind, all orders at once -----------------------------------------------------
+
+# Below this the power series is used: the recurrence would grow without bound.
+_SMALL = 0.25
+_POWERS = 7
+# The recurrence is scaled down when it passes this.
+_LARGE = 1e15
+
+
+def _small_argument(z: Any, order: int) -> Any:
+    """Source: DLMF 10.2.2."""
+    quarter = -0.25 * z * z
+    series: Any = 1.0
+    for k in range(_POWERS, 0, -1):
+        series = 1.0 + series * quarter / (k * (order + k))
+    leading: Any = 1.0
+    for k in range(1, order + 1):
+        leading = leading * (0.5 * z / k)
+    return leading * series
+
+
+def _recurrence(z: Any, order: int, count: int) -> tuple[Any, ...]:
+    """J of orders 0 to ``order`` by Miller's recurrence from ``count`` down. Source: DLMF 3.6(ii).
+
+    The even ones, doubled except for J_0, sum up to 1.
+    """
+    zero = jnp.zeros_like(z)
+
+    def step(i: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        k = number_like(count - i, z)
+        above, here, total, *found = state
+        # The order below k, which is k - 1.
+        below = 2.0 * k * here / z - above
+        total = total + jnp.where(lax.rem(i + 1, 2) == count % 2, 2.0 * below, 0.0)
+        found = [jnp.where(k - 1.0 == j, below, v) for j, v in enumerate(found)]
+        shrink = jnp.where(jnp.abs(below) > _LARGE, 1.0 / _LARGE, 1.0)
+        return tuple(v * shrink for v in (here, below, total, *found))
+
+    start = (zero, zero + 1.0 / _LARGE, zero, *[zero] * (order + 1))
+    _, lowest, total, *found = lax.fori_loop(0, count, step, start)
+    scale = 1.0 / (total - lowest)
+    return tuple(v * scale for v in found)
+
+
+def _all_orders(z: Any, order: int, count: int) -> tuple[Any, ...]:
+    small = jnp.abs(z) < _SMALL
+    safe = jnp.where(small, 1.0, z)
+    rows = _recurrence(safe, order, count)
+    return tuple(jnp.where(small, _small_argument(z, j), row) for j, row in enumerate(rows))
+
+
+def bessel_jn(z: Any, *, v: int, n_iter: int = 50) -> Any:
+    """The Bessel functions of the first kind, of orders 0 to ``v``.
+
+    Args:
+        z: real array.
+        v: the highest order, a known int >= 0.
+        n_iter: where the downward recurrence begins; it has to be well above ``abs(z)`` and ``v``.
+
+    Returns:
+        Array of shape ``(v + 1, *z.shape)``.
+
+    Raises:
+        ValueError: complex numbers.
+    """
+    order, count = index(v), max(index(n_iter), index(v)) + 1
+    (z,) = real_operands("bessel_jn", z)
+
+    @custom_jvp
+    def rows(z: Any) -> Any:
+        return kernel(lambda z: _all_orders(z, order, count))(z)
+
+    @rows.defjvp
+    def rows_rule(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+        (z,), (t,) = primals, tangents
+        values = kernel(lambda z: _all_orders(z, order + 1, count))(z)
+        # Source: DLMF 10.6.1.
+        slopes = [-values[1]]
+        slopes += [0.5 * (values[j - 1] - values[j + 1]) for j in range(1, order + 1)]
+        return tuple(values[:-1]), tuple(t * slope for slope in slopes)
+
+    return jnp.stack(rows(z))
+
+

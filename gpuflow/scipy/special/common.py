@@ -1,0 +1,118 @@
+"""What the special functions share: checks of operands, Chebyshev series, careful exponentials.
+
+A public function promotes its operands and hands them to a private one, which is jitted, so that
+it is one kernel, and has its derivative as a rule. Constants are Python numbers, so that weak types
+and float64 pass through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.api import jit
+from gpuflow.base import dtypes, tree
+from gpuflow.control.custom_rules import custom_jvp
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.promotion import convert, promote_args_inexact
+
+Function = Callable[..., Any]
+
+
+def real_operands(name: str, *operands: Any) -> list[Any]:
+    """The operands as arrays of their common float dtype: Python's numbers do not divide by 0.
+
+    Raises:
+        ValueError: complex numbers.
+    """
+    promoted = promote_args_inexact(name, *operands)
+    dtype = aval_of(promoted[0]).dtype
+    if dtypes.is_complex(dtype):
+        raise ValueError(
+            f"[{name}] operands must be real, complex-valued inputs are not supported; got "
+            f"{dtype}. Fix: jnp.real(x)."
+        )
+    return [lax.asarray(x) for x in promoted]
+
+
+def is_complex(x: Any) -> bool:
+    return dtypes.is_complex(aval_of(x).dtype)
+
+
+def kernel(function: Function) -> Function:
+    """``function`` jitted; 16-bit floats are computed in float32 and rounded once."""
+    compiled = jit(function)
+
+    @wraps(function)
+    def run(*operands: Any) -> Any:
+        dtype = aval_of(operands[0]).dtype
+        if dtype.itemsize > 2:
+            return compiled(*operands)
+        out = compiled(*[convert(x, np.dtype(np.float32)) for x in operands])
+        return tree.tree_map(lambda y: lax.convert_element_type(y, dtype), out)
+
+    return run
+
+
+def with_derivatives(*derivatives: Function | None) -> Callable[[Function], Function]:
+    """A decorator: ``kernel`` with ``derivatives[k](tangent, out, *operands)``, one an operand."""
+
+    def decorate(function: Function) -> Function:
+        rule = custom_jvp(kernel(function))
+        rule.defjvps(*derivatives)
+        return rule
+
+    return decorate
+
+
+def number_like(count: Any, x: Any) -> Any:
+    """The counter of a loop as a number of the type of ``x``."""
+    aval = aval_of(x)
+    return convert(count, aval.dtype, aval.weak_type)
+
+
+def precision(x: Any) -> float:
+    """The distance from 1 to the next number in the dtype of ``x``."""
+    return float(jnp.finfo(aval_of(x).dtype).eps)
+
+
+def chebyshev(series: Sequence[float], t: Any) -> Any:
+    """The sum of ``series[k] T_k(t)``, with as many terms as the dtype of ``t`` can tell.
+
+    Source: C. W. Clenshaw, A note on the summation of Chebyshev series, 1955.
+    """
+    terms = list(series)
+    negligible = precision(t) * max(map(abs, terms)) / 16
+    while abs(terms[-1]) < negligible:
+        terms.pop()
+    twice, last, before = t + t, terms[-1], 0.0
+    for coefficient in reversed(terms[1:-1]):
+        last, before = twice * last + (coefficient - before), last
+    return t * last - before + terms[0]
+
+
+def on_line(low: float, high: float, x: Any) -> Any:
+    """``low`` to ``high`` as -1 to 1; what lies outside goes to the ends."""
+    scale = 2.0 / (high - low)
+    return jnp.clip((x - low) * scale - 1.0, -1.0, 1.0)
+
+
+def on_ray(low: float, reach: float, x: Any) -> Any:
+    """``low`` to infinity as -1 to 1; what lies below goes to the end."""
+    return 1.0 - 2.0 * reach / (jnp.maximum(x - low, 0.0) + reach)
+
+
+def exp_square(x: Any, factor: float) -> Any:
+    """``exp(factor x**2)`` without the error that rounding the square would bring.
+
+    The square of ``x`` rounded to sixteenths is exact, and the rest of ``x**2`` is small.
+    ``factor`` has to be a power of 2 times a sign.
+    """
+    x = jnp.clip(x, -64.0, 64.0)
+    near = jnp.round(x * 16.0) / 16.0
+    return jnp.exp(factor * near * near) * jnp.exp(factor * (x - near) * (x + near))

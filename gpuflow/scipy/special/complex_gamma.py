@@ -1,0 +1,92 @@
+"""The gamma function and its logarithm, of complex numbers too."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.numpy.promotion import promote_args_inexact
+from gpuflow.scipy.special.common import is_complex, kernel
+from gpuflow.scipy.special.gammas import real_gamma
+from gpuflow.scipy.special.stirling import HALF_LOG_2_PI
+
+# B_2k / (2k (2k - 1)), from the last one on. Source: DLMF 5.11.1.
+_SERIES = (
+    -3617 / 122400, 1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12,
+)  # fmt: skip
+# Steps up, after which the series is precise in float64.
+_STEPS = 10
+
+
+def _right_half(z: Any) -> Any:
+    """The logarithm for a real part >= 1/2: ten steps up, then Stirling's series."""
+    below: Any = 0.0
+    for k in range(0, _STEPS, 2):
+        # Arguments within a quarter turn: the product of two does not cross the cut.
+        below = below + jnp.log((z + k) * (z + (k + 1)))
+    w = z + _STEPS
+    inverse = 1.0 / w
+    square = inverse * inverse
+    series: Any = _SERIES[0]
+    for coefficient in _SERIES[1:]:
+        series = series * square + coefficient
+    return (w - 0.5) * jnp.log(w) - w + HALF_LOG_2_PI + series * inverse - below
+
+
+def _log_sine(z: Any) -> Any:
+    """``log(sin(pi z))`` for an imaginary part >= 0, continuous there."""
+    real, imaginary = jnp.real(z), jnp.imag(z)
+    # exp(2 pi i z) has period 1 in the real part.
+    angle = 2.0 * math.pi * (real - jnp.round(real))
+    size = jnp.exp(-2.0 * math.pi * imaginary)
+    # 1 - exp(2 pi i z), without cancellation near whole z.
+    half_sine = jnp.sin(0.5 * angle)
+    rest = lax.complex(
+        -jnp.expm1(-2.0 * math.pi * imaginary) + 2.0 * size * half_sine * half_sine,
+        -size * jnp.sin(angle),
+    )
+    linear = lax.complex(math.pi * imaginary - math.log(2.0), math.pi * (0.5 - real))
+    return linear + jnp.log(rest)
+
+
+def _is_pole(z: Any) -> Any:
+    real = jnp.real(z)
+    return (jnp.imag(z) == 0.0) & (real <= 0.0) & (real == jnp.floor(real))
+
+
+@kernel
+def _complex_loggamma(z: Any) -> Any:
+    """Source: D. E. G. Hare, Computing the principal branch of log-Gamma, 1997."""
+    bad = _is_pole(z) | jnp.isnan(z)
+    z = jnp.where(bad, 1.0, z)
+    left = jnp.real(z) < 0.5
+    # The function of the conjugate is the conjugate; -0.0 is below the cut.
+    lower = jnp.signbit(jnp.imag(z))
+    mirrored = jnp.where(lower, jnp.conj(z), z)
+    right = _right_half(jnp.where(left, 1.0 - mirrored, mirrored))
+    reflected = math.log(math.pi) - _log_sine(jnp.where(left, mirrored, 0.5)) - right
+    result = jnp.where(left, reflected, right)
+    result = jnp.where(lower, jnp.conj(result), result)
+    return jnp.where(bad, complex(math.nan, math.nan), result)
+
+
+def loggamma(x: Any) -> Any:
+    """The principal branch of the logarithm of the gamma function.
+
+    Args:
+        x: real or complex array; for real numbers below 0 the result is nan.
+    """
+    (x,) = promote_args_inexact("loggamma", x)
+    if is_complex(x):
+        return _complex_loggamma(x)
+    return jnp.where(x >= 0.0, lax.lgamma(x), jnp.nan)
+
+
+def gamma(x: Any) -> Any:
+    """The gamma function of real or complex numbers; nan at its poles."""
+    (x,) = promote_args_inexact("gamma", x)
+    if not is_complex(x):
+        return real_gamma(x)
+    return jnp.exp(_complex_loggamma(x))

@@ -1,0 +1,260 @@
+"""The error function, the normal distribution and their relatives."""
+
+from __future__ import annotations
+
+import math
+from operator import index
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.promotion import promote_args_inexact
+from gpuflow.scipy.special import tables
+from gpuflow.scipy.special.common import (
+    chebyshev,
+    exp_square,
+    is_complex,
+    on_line,
+    on_ray,
+    real_operands,
+    with_derivatives,
+)
+from gpuflow.scipy.special.faddeeva import wofz_of
+
+_ROOT_2 = math.sqrt(2.0)
+_ROOT_PI = math.sqrt(math.pi)
+_ROOT_2_PI = math.sqrt(2.0 * math.pi)
+_MAX_SERIES_ORDER = 30
+
+
+def erf(x: Any) -> Any:
+    """The error function: ``2 / sqrt(pi)`` times the integral of ``exp(-t**2)`` from 0 to x."""
+    (x,) = promote_args_inexact("erf", x)
+    return lax.erf(x)
+
+
+def erfc(x: Any) -> Any:
+    """``1 - erf(x)``, with all its digits where x is large."""
+    (x,) = promote_args_inexact("erfc", x)
+    return lax.erfc(x)
+
+
+def erfinv(x: Any) -> Any:
+    """The inverse error function."""
+    (x,) = promote_args_inexact("erfinv", x)
+    return lax.erf_inv(x)
+
+
+# --- scaled ---------------------------------------------------------------------------------
+
+
+def _erfcx_right(x: Any) -> Any:
+    """erfcx of x >= 0. Source: Shepherd and Laframboise, 1981, with our own coefficients."""
+    return chebyshev(tables.ERFCX, on_ray(0.0, 3.75, x)) / (1.0 + 2.0 * x)
+
+
+@with_derivatives(lambda t, out, x: t * _erfcx_slope(out, x))
+def _erfcx(x: Any) -> Any:
+    right = _erfcx_right(jnp.abs(x))
+    return jnp.where(x < 0, 2.0 * exp_square(jnp.minimum(x, 0.0), 1.0) - right, right)
+
+
+def _erfcx_slope(out: Any, x: Any) -> Any:
+    """``2 x erfcx - 2 / sqrt(pi)``; where the terms cancel, the first of its asymptotic series."""
+    square = jnp.square(jnp.maximum(x, 8.0))
+    far = (-1.0 + (1.5 - (3.75 - 13.125 / square) / square) / square) / (_ROOT_PI * square)
+    far = jnp.where(jnp.isinf(x), 0.0, far)
+    return jnp.where(x > 24.0, far, 2.0 * x * out - 2.0 / _ROOT_PI)
+
+
+def erfcx(x: Any) -> Any:
+    """``exp(x**2) erfc(x)``; of complex numbers too."""
+    (x,) = promote_args_inexact("erfcx", x)
+    if is_complex(x):
+        return wofz_of(lax.complex(lax.neg(lax.imag(x)), lax.real(x)))
+    return _erfcx(x)
+
+
+@with_derivatives(lambda t, out, x: t * _dawson_slope(out, x))
+def _dawson(x: Any) -> Any:
+    size = jnp.abs(x)
+    square = jnp.square(jnp.minimum(size, 2.5))
+    near = x * chebyshev(tables.DAWSON_NEAR, on_line(0.0, 6.25, square))
+    middle = chebyshev(tables.DAWSON_MIDDLE, on_line(2.5, 5.0, size))
+    inverse = 1.0 / jnp.maximum(size, 5.0)
+    far = chebyshev(tables.DAWSON_FAR, on_line(0.0, 0.04, jnp.square(inverse)))
+    return jnp.where(size < 2.5, near, jnp.where(size < 5.0, middle, far) / x)
+
+
+def _dawson_slope(out: Any, x: Any) -> Any:
+    """``1 - 2 x F(x)``; where the terms cancel, the first of its asymptotic series."""
+    inverse = 1.0 / jnp.square(jnp.maximum(jnp.abs(x), 8.0))
+    far = -0.5 * inverse * (1.0 + inverse * (1.5 + inverse * (3.75 + inverse * 13.125)))
+    return jnp.where(jnp.abs(x) > 16.0, far, 1.0 - 2.0 * x * out)
+
+
+def dawsn(x: Any) -> Any:
+    """Dawson's integral: ``exp(-x**2)`` times the integral of ``exp(t**2)`` from 0 to x.
+
+    Raises:
+        ValueError: complex numbers.
+    """
+    return _dawson(*real_operands("dawsn", x))
+
+
+# --- the normal distribution ----------------------------------------------------------------
+
+
+def _wide_float(name: str, x: Any) -> Any:
+    if aval_of(x).dtype not in (np.float32, np.float64):
+        raise TypeError(
+            f"[{name}] x must be float32 or float64, its dtype is not supported; got "
+            f"{aval_of(x)}. Fix: x.astype(jnp.float32)."
+        )
+    return x
+
+
+def normal_density(x: Any) -> Any:
+    """``exp(-x**2 / 2) / sqrt(2 pi)`` with all its digits in the tails."""
+    return exp_square(x, -0.5) / _ROOT_2_PI
+
+
+def _normal_tail(x: Any) -> Any:
+    """The probability of more than ``x >= 0``; erfc of ``x / sqrt(2)`` has fewer digits."""
+    return 0.5 * _erfcx_right(x / _ROOT_2) * exp_square(x, -0.5)
+
+
+@with_derivatives(lambda t, out, x: t * normal_density(x))
+def _ndtr(x: Any) -> Any:
+    tail = _normal_tail(jnp.abs(x))
+    return jnp.where(x < -1.0, tail, jnp.where(x > 1.0, 1.0 - tail, _ndtr_center(x)))
+
+
+def _ndtr_center(x: Any) -> Any:
+    return 0.5 + 0.5 * lax.erf(jnp.clip(x, -1.0, 1.0) / _ROOT_2)
+
+
+def ndtr(x: Any) -> Any:
+    """The normal distribution function: the probability of less than ``x``.
+
+    Args:
+        x: f32[...] or f64[...].
+
+    Raises:
+        TypeError: another dtype.
+    """
+    return _ndtr(_wide_float("ndtr", jnp.asarray(x)))
+
+
+@with_derivatives(lambda t, out, x: t * (2.0 / _ROOT_2_PI) / _erfcx(-x / _ROOT_2))
+def _log_ndtr(x: Any) -> Any:
+    lower = jnp.log(0.5 * _erfcx_right(jnp.maximum(-x, 0.0) / _ROOT_2)) - 0.5 * jnp.square(x)
+    center = jnp.log(_ndtr_center(x))
+    upper = jnp.log1p(-_normal_tail(jnp.maximum(x, 0.0)))
+    return jnp.where(x < -1.0, lower, jnp.where(x < 0.0, center, upper))
+
+
+def log_ndtr(x: Any, series_order: int = 3) -> Any:
+    """``log(ndtr(x))``, with all its digits in the tails.
+
+    Args:
+        x: f32[...] or f64[...].
+        series_order: taken as JAX does; our series has all the terms that count.
+
+    Raises:
+        TypeError: another dtype, or an order that is no int.
+        ValueError: an order below 0 or above 30.
+    """
+    if not isinstance(series_order, int):
+        raise TypeError(
+            f"[log_ndtr] series_order must be a Python integer; got {series_order!r}. Fix: 3."
+        )
+    if not 0 <= series_order <= _MAX_SERIES_ORDER:
+        raise ValueError(
+            "[log_ndtr] series_order must be non-negative and <= 30; "
+            f"got {index(series_order)}. Fix: 3."
+        )
+    return _log_ndtr(_wide_float("log_ndtr", jnp.asarray(x)))
+
+
+@with_derivatives(lambda t, out, p: t * _ROOT_2_PI * exp_square(out, 0.5))
+def _ndtri(p: Any) -> Any:
+    offset = p - 0.5
+    center = offset * chebyshev(
+        tables.QUANTILE_CENTER, on_line(0.0, 0.140625, jnp.square(offset))
+    )
+    smaller = jnp.minimum(p, 1.0 - p)
+    depth = jnp.sqrt(-2.0 * jnp.log(smaller))
+    tail = chebyshev(tables.QUANTILE_TAIL, on_line(1.99, 8.0, depth))
+    far = chebyshev(tables.QUANTILE_FAR, on_line(0.025, 0.125, 1.0 / jnp.maximum(depth, 8.0)))
+    outer = depth - jnp.where(depth < 8.0, tail, far)
+    outer = jnp.where(jnp.isinf(depth), jnp.inf, outer)
+    result = jnp.where(jnp.abs(offset) <= 0.365, center, jnp.where(p < 0.5, -outer, outer))
+    return jnp.where((p >= 0.0) & (p <= 1.0), result, jnp.nan)
+
+
+def ndtri(p: Any) -> Any:
+    """The inverse of ``ndtr``; nan outside of [0, 1].
+
+    Args:
+        p: f32[...] or f64[...].
+
+    Raises:
+        TypeError: another dtype.
+    """
+    return _ndtri(_wide_float("ndtri", p))
+
+
+# --- Owen's T function ----------------------------------------------------------------------
+
+# Gauss and Legendre's rule on (0, 1).
+_NODES, _WEIGHTS = (v.tolist() for v in np.polynomial.legendre.leggauss(20))
+_RULE = [((1.0 + node) / 2, weight / 2) for node, weight in zip(_NODES, _WEIGHTS, strict=True)]
+# exp(-x**2 / 2) no longer counts from here on, in float64.
+_REACH = 8.75
+
+
+def _owens_integral(h: Any, a: Any) -> Any:
+    """The integral over ``0 <= t <= a <= 1``, as far as it counts, without ``exp(-h**2 / 2)``."""
+    width = jnp.minimum(a, _REACH / jnp.maximum(h, 1.0))
+    total: Any = 0.0
+    for node, weight in _RULE:
+        t = width * node
+        total = total + weight * jnp.exp(-0.5 * jnp.square(h * t)) / (1.0 + jnp.square(t))
+    return width * total / (2.0 * math.pi)
+
+
+@with_derivatives(
+    lambda t, out, h, a: -t * normal_density(h) * 0.5 * lax.erf(a * h / _ROOT_2),
+    lambda t, out, h, a: t * exp_square(h, -0.5) * exp_square(a * h, -0.5)
+    / (2.0 * math.pi * (1.0 + jnp.square(a))),
+)  # fmt: skip
+def _owens_t(h: Any, a: Any) -> Any:
+    h, size = jnp.abs(h), jnp.abs(a)
+    steep = size > 1.0
+    product = jnp.where(h == 0.0, 0.0, h * size)
+    flat = jnp.where(steep, 1.0 / size, size)
+    # Beyond 64 all is 0, and infinity times 0 does not come up.
+    height = jnp.minimum(jnp.where(steep, product, h), 64.0)
+    part = exp_square(height, -0.5) * _owens_integral(height, flat)
+    above, above_product = _normal_tail(h), _normal_tail(product)
+    # T(h, a) + T(a h, 1 / a) in terms of the normal distribution; Owen's equation 2.4.
+    both = 0.5 * (above + above_product) - above * above_product
+    result = jnp.where(steep, both - part, part)
+    return jnp.where(jnp.isnan(h), jnp.nan, jnp.sign(a) * result)
+
+
+def owens_t(h: Any, a: Any) -> Any:
+    """Owen's T function: the probability of ``X > h`` and ``0 < Y < a X``, X and Y normal.
+
+    Source: D. B. Owen, Tables for computing bivariate normal probabilities, 1956.
+
+    Raises:
+        ValueError: complex numbers.
+    """
+    return _owens_t(*real_operands("owens_t", h, a))
+
+

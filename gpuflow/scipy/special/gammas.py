@@ -1,0 +1,269 @@
+"""The gamma and beta functions of real numbers, and what is made of them."""
+
+from __future__ import annotations
+
+import math
+from operator import index
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.promotion import promote_args_inexact
+from gpuflow.scipy.special.common import kernel, number_like, real_operands, with_derivatives
+from gpuflow.scipy.special.stirling import log_beta, log_choose, log_rising, stirling_rest
+
+# Up to so many chosen things the binomial coefficient is multiplied out.
+_FEW = 24
+# Up to so many factors the gamma function is multiplied out: float32 reaches no further.
+_FACTORS = 34
+_ROOT_2_PI = math.sqrt(2.0 * math.pi)
+
+
+def gammaln(x: Any) -> Any:
+    """The logarithm of the absolute value of the gamma function."""
+    (x,) = promote_args_inexact("gammaln", x)
+    return lax.lgamma(x)
+
+
+def digamma(x: Any) -> Any:
+    """The derivative of ``gammaln``."""
+    (x,) = promote_args_inexact("digamma", x)
+    return lax.digamma(x)
+
+
+def _is_whole(x: Any) -> Any:
+    return x == jnp.floor(x)
+
+
+@kernel
+def _sign(x: Any) -> Any:
+    odd = jnp.floor(x) - 2.0 * jnp.floor(0.5 * jnp.floor(x))
+    sign = jnp.where((x < 0.0) & (odd != 0.0), -1.0, 1.0)
+    sign = jnp.where((x == 0.0) & jnp.signbit(x), -1.0, sign)
+    return jnp.where(((x < 0.0) & _is_whole(x)) | jnp.isnan(x), jnp.nan, sign)
+
+
+def gammasgn(x: Any) -> Any:
+    """The sign of the gamma function; nan at its poles, and that of the zero at 0.
+
+    Raises:
+        ValueError: complex numbers.
+    """
+    return lax.stop_gradient(_sign(*real_operands("gammasgn", x)))
+
+
+def _gamma_right(x: Any) -> Any:
+    """The gamma function of x >= 1: from 1 <= y < 2 up by multiplication, far up by Stirling."""
+    near = x < _FACTORS + 1.0
+    start = jnp.where(near, x - jnp.floor(x) + 1.0, x)
+    value = jnp.where(start == 1.0, 1.0, _stirling(start))
+
+    def multiply(i: Any, value: Any) -> Any:
+        factor = start + number_like(i, x)
+        return jnp.where(near & (factor < x - 0.5), value * factor, value)
+
+    return lax.fori_loop(0, _FACTORS, multiply, value)
+
+
+def _stirling(x: Any) -> Any:
+    # The power overflows before the whole does, so half of it comes twice.
+    half = jnp.power(x, 0.5 * (x - 0.5))
+    result = half * jnp.exp(stirling_rest(x) - x) * half * _ROOT_2_PI
+    return jnp.where(jnp.isinf(x) | jnp.isinf(half), jnp.inf, result)
+
+
+def sin_pi(x: Any) -> Any:
+    """``sin(pi x)``, exactly 0 at whole numbers."""
+    nearest = jnp.round(x)
+    odd = nearest - 2.0 * jnp.floor(0.5 * nearest)
+    return jnp.where(odd == 0.0, 1.0, -1.0) * jnp.sin(math.pi * (x - nearest))
+
+
+@with_derivatives(lambda t, out, x: t * out * lax.digamma(x))
+def real_gamma(x: Any) -> Any:
+    """The gamma function of real numbers."""
+    size = jnp.abs(x)
+    # Gamma(x + 1) = x Gamma(x) below 1.
+    shifted = _gamma_right(jnp.where(size < 1.0, size + 1.0, size))
+    right = shifted / jnp.where(size < 1.0, size, 1.0)
+    # Gamma(-y) = -pi / (y sin(pi y) Gamma(y)); division in this order neither overflows.
+    left = -math.pi / (size * sin_pi(size)) / right
+    left = jnp.where(_is_whole(x), jnp.nan, left)
+    zero = jnp.where(jnp.signbit(x), -jnp.inf, jnp.inf)
+    return jnp.where(x == 0.0, zero, jnp.where(x < 0.0, left, right))
+
+
+def betaln(a: Any, b: Any) -> Any:
+    """``log(abs(beta(a, b)))``, with all its digits where one is much larger."""
+    return log_beta(*promote_args_inexact("betaln", a, b))
+
+
+@with_derivatives(
+    lambda t, out, a, b: t * out * (lax.digamma(a) - lax.digamma(a + b)),
+    lambda t, out, a, b: t * out * (lax.digamma(b) - lax.digamma(a + b)),
+)
+def _beta(a: Any, b: Any) -> Any:
+    # The product has more digits than the exponential of a logarithm.
+    moderate = (jnp.abs(a) < 16.0) & (jnp.abs(b) < 16.0)
+    product = real_gamma(a) * (real_gamma(b) / real_gamma(a + b))
+    by_log = _sign(a) * _sign(b) * _sign(a + b) * jnp.exp(log_beta(a, b))
+    return jnp.where(moderate & jnp.isfinite(product), product, by_log)
+
+
+def beta(a: Any, b: Any) -> Any:
+    """The beta function ``gamma(a) gamma(b) / gamma(a + b)``.
+
+    Raises:
+        ValueError: complex numbers.
+    """
+    a, b = real_operands("beta", a, b)
+    return _beta(a, b)
+
+
+def factorial(n: Any, exact: bool = False) -> Any:
+    """``gamma(n + 1)``, and 0 for negative ``n``; whole for whole ``n`` while the dtype can be.
+
+    Raises:
+        NotImplementedError: ``exact=True``, which needs unbounded integers.
+    """
+    if exact:
+        raise NotImplementedError(
+            "[factorial] exact must be False, arrays hold no unbounded integers; got True. "
+            "Fix: math.factorial."
+        )
+    (n,) = real_operands("factorial", n)
+    return jnp.where(n < 0.0, 0.0, real_gamma(jnp.maximum(n, 0.0) + 1.0))
+
+
+def _choose_few(n: Any, k: Any) -> Any:
+    """The binomial coefficient for a whole ``k <= _FEW``: each product is one too, and so exact."""
+
+    def step(i: Any, value: Any) -> Any:
+        j = number_like(i + 1, value)
+        return jnp.where(j <= k, value * (n - k + j) / j, value)
+
+    return lax.fori_loop(0, _FEW, step, jnp.ones_like(n))
+
+
+def _choose_slope(n: Any, k: Any) -> Any:
+    return lax.digamma(n + 1.0) - lax.digamma(n - k + 1.0)
+
+
+@with_derivatives(
+    lambda t, out, n, k: t * jnp.where(out == 0.0, 0.0, out * _choose_slope(n, k)),
+    lambda t, out, n, k: t * jnp.where(
+        out == 0.0, 0.0, out * (lax.digamma(n - k + 1.0) - lax.digamma(k + 1.0))
+    ),
+)  # fmt: skip
+def _choose(n: Any, k: Any) -> Any:
+    n, k = jnp.broadcast_arrays(n, k)
+    possible = (k <= n) & (n >= 0.0) & (k >= 0.0)
+    n, k = jnp.where(possible, n, 0.0), jnp.where(possible, k, 0.0)
+    fewer = jnp.where(_is_whole(n), jnp.minimum(k, n - k), k)
+    few = _is_whole(fewer) & (fewer <= _FEW)
+    by_log = jnp.exp(log_choose(n, k))
+    result = jnp.where(few, _choose_few(n, jnp.where(few, fewer, 0.0)), by_log)
+    return jnp.where(possible, result, 0.0)
+
+
+def comb(N: Any, k: Any, *, repetition: bool = False) -> Any:
+    """The number of ways to choose ``k`` of ``N`` things.
+
+    Args:
+        N: how many there are.
+        k: how many are chosen.
+        repetition: whether one may be chosen again.
+
+    Returns:
+        0 where ``k > N``, or one of them is negative.
+    """
+    n, k = real_operands("comb", N, k)
+    if not repetition:
+        return _choose(n, k)
+    return jnp.where((k == 0.0) & (n >= 0.0), 1.0, _choose(n + k - 1.0, k))
+
+
+@with_derivatives(
+    lambda t, out, z, m: t * out * (lax.digamma(z + m) - lax.digamma(z)),
+    lambda t, out, z, m: t * out * lax.digamma(z + m),
+)
+def _poch(z: Any, m: Any) -> Any:
+    positive = (z > 0.0) & (z + m > 0.0)
+    safe, step = jnp.where(positive, z, 1.0), jnp.where(positive, m, 0.0)
+    by_log = jnp.exp(log_rising(safe, step))
+    numerator, denominator = real_gamma(z + m), real_gamma(z)
+    small = jnp.isfinite(numerator) & jnp.isfinite(denominator) & (denominator != 0.0)
+    result = jnp.where(small | ~positive, numerator / denominator, by_log)
+    # A pole above makes it infinite; where both are poles, the limit is finite, or 0.
+    result = jnp.where(_is_whole(z + m) & (z + m <= 0.0), jnp.inf, result)
+    descending = _is_whole(z) & (z <= 0.0) & _is_whole(m)
+    ends = z + m <= 0.0
+    size = real_gamma(jnp.where(descending & ends, 1.0 - z, 1.0)) / real_gamma(
+        jnp.where(descending & ends, 1.0 - z - m, 1.0)
+    )
+    sign = 1.0 - 2.0 * (m - 2.0 * jnp.floor(0.5 * m))
+    result = jnp.where(descending, jnp.where(ends, sign * size, 0.0), result)
+    return jnp.where(m == 0.0, 1.0, result)
+
+
+def poch(z: Any, m: Any) -> Any:
+    """The rising factorial ``gamma(z + m) / gamma(z)``.
+
+    Raises:
+        ValueError: complex numbers.
+    """
+    return _poch(*real_operands("poch", z, m))
+
+
+def multigammaln(a: Any, d: Any) -> Any:
+    """The logarithm of the gamma function of dimension ``d``.
+
+    Args:
+        a: real array; each element above ``(d - 1) / 2``.
+        d: the dimension, a known int.
+    """
+    d = index(d)
+    (a,) = real_operands("multigammaln", a)
+    total = 0.25 * d * (d - 1) * math.log(math.pi)
+    for k in range(d):
+        total = total + lax.lgamma(a - 0.5 * k)
+    return total
+
+
+def gammainc(a: Any, x: Any) -> Any:
+    """The regularized lower incomplete gamma function."""
+    return lax.igamma(*promote_args_inexact("gammainc", a, x))
+
+
+def gammaincc(a: Any, x: Any) -> Any:
+    """The regularized upper incomplete gamma function, ``1 - gammainc(a, x)``."""
+    return lax.igammac(*promote_args_inexact("gammaincc", a, x))
+
+
+def betainc(a: Any, b: Any, x: Any) -> Any:
+    """The regularized incomplete beta function; differentiable in ``x``.
+
+    Raises:
+        ValueError: complex numbers.
+    """
+    return lax.betainc(*jnp.broadcast_arrays(*real_operands("betainc", a, b, x)))
+
+
+def polygamma(n: Any, x: Any) -> Any:
+    """The ``n``-th derivative of ``digamma``.
+
+    Args:
+        n: integers >= 0.
+        x: real array.
+
+    Raises:
+        ValueError: orders that are no integers, or complex numbers.
+    """
+    if not dtypes.is_integer(aval_of(n).dtype):
+        raise ValueError(
+            "[polygamma] Argument `n` must be of integer type; got "
+            f"{aval_of(n)}. Fix: n.astype(jnp.int32)."
+        )
+    return lax.polygamma(*real_operands("polygamma", n, x))

@@ -1,0 +1,94 @@
+"""Spherical harmonics."""
+
+from __future__ import annotations
+
+import math
+from operator import index
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.core.aval import aval_of
+from gpuflow.core.trace import Tracer
+from gpuflow.scipy.special.common import number_like
+
+
+def _legendre(degree: Any, order: Any, theta: Any, top: int) -> Any:
+    """The normalized associated Legendre function of ``cos(theta)``, for ``0 <= order <= degree``.
+
+    Along the diagonal to ``order``, then up to ``degree``. Source: DLMF 14.30.1, 14.10.3.
+    """
+    cosine, sine = jnp.cos(theta), jnp.sin(theta)
+
+    def along_diagonal(i: Any, value: Any) -> Any:
+        k = number_like(i + 1, theta)
+        step = -jnp.sqrt((2.0 * k + 1.0) / (2.0 * k)) * sine
+        return jnp.where(k <= order, value * step, value)
+
+    start = jnp.full_like(theta, 0.5 / math.sqrt(math.pi))
+    diagonal = lax.fori_loop(0, top, along_diagonal, start)
+
+    def up(i: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+        below, here = state
+        k = number_like(i + 1, theta)
+        square = order * order
+        rises = (k > order) & (k <= degree)
+        width = jnp.where(rises, k * k - square, 1.0)
+        first = jnp.sqrt((4.0 * k * k - 1.0) / width)
+        last = (k - 1.0) * (k - 1.0) - square
+        second = (2.0 * k + 1.0) * jnp.where(rises, last, 0.0)
+        second = jnp.sqrt(jnp.maximum(second / (jnp.maximum(2.0 * k - 3.0, 1.0) * width), 0.0))
+        above = first * cosine * here - second * below
+        return jnp.where(rises, here, below), jnp.where(rises, above, here)
+
+    return lax.fori_loop(0, top, up, (jnp.zeros_like(theta), diagonal))[1]
+
+
+def sph_harm_y(
+    n: Any, m: Any, theta: Any, phi: Any, diff_n: int | None = None, n_max: int | None = None
+) -> Any:
+    """Spherical harmonics, orthonormal, with the Condon-Shortley phase.
+
+    Args:
+        n: i32[...], degrees >= 0.
+        m: i32[...], orders, ``abs(m) <= n``.
+        theta: polar angle in radians, from 0 to pi.
+        phi: azimuth in radians.
+        diff_n: None; derivatives are those of ``jvp``.
+        n_max: the highest degree, a known int; needed where ``n`` is traced.
+
+    Returns:
+        Complex array of the common shape; at least one-dimensional.
+
+    Raises:
+        NotImplementedError: ``diff_n`` given.
+        ValueError: ``n`` is traced and ``n_max`` is not given.
+    """
+    if diff_n is not None:
+        raise NotImplementedError(
+            f"[sph_harm_y] diff_n must be None; got {diff_n}. Fix: jvp of sph_harm_y."
+        )
+    if n_max is None:
+        if isinstance(n, Tracer):
+            raise ValueError(
+                "[sph_harm_y] n_max must be given where n is traced, it must be known; got "
+                f"n: {aval_of(n)}. Fix: n_max=10."
+            )
+        n_max = int(np.max(np.asarray(n)))
+    theta, phi = jnp.atleast_1d(jnp.asarray(theta)), jnp.asarray(phi)
+    dtype = jnp.result_type(theta, phi, jnp.float32)
+    degree, order = (jnp.asarray(v).astype(dtype) for v in (n, jnp.abs(jnp.asarray(m))))
+    negative = jnp.asarray(m) < 0
+    operands = [degree, order, theta.astype(dtype), phi.astype(dtype), negative]
+    return _harmonic(*jnp.broadcast_arrays(*operands), top=index(n_max))
+
+
+def _harmonic(degree: Any, order: Any, theta: Any, phi: Any, negative: Any, top: int) -> Any:
+    size = _legendre(degree, order, theta, top)
+    angle = order * phi
+    odd = order - 2.0 * jnp.floor(0.5 * order)
+    sign = jnp.where(negative & (odd != 0.0), -1.0, 1.0)
+    turn = jnp.where(negative, -1.0, 1.0)
+    return lax.complex(sign * size * jnp.cos(angle), sign * turn * size * jnp.sin(angle))

@@ -1,0 +1,132 @@
+"""Products with logarithms, entropies, and the logistic functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.numpy.promotion import promote_args_inexact
+from gpuflow.scipy.special.common import real_operands, with_derivatives
+from gpuflow.scipy.special.stirling import deviance, log_ratio
+
+
+def expit(x: Any) -> Any:
+    """``1 / (1 + exp(-x))``, without overflow."""
+    (x,) = promote_args_inexact("expit", x)
+    return lax.logistic(x)
+
+
+@with_derivatives(lambda t, out, x: t / (x * (1.0 - x)))
+def _logit(x: Any) -> Any:
+    # Near 1/2 the quotient is near 1, and its logarithm would lose digits.
+    centered = 2.0 * x - 1.0
+    central = jnp.log1p(centered) - jnp.log1p(-centered)
+    return jnp.where(jnp.abs(centered) < 0.5, central, jnp.log(x / (1.0 - x)))
+
+
+def logit(x: Any) -> Any:
+    """``log(x / (1 - x))``, the inverse of ``expit``; nan outside of [0, 1]."""
+    (x,) = promote_args_inexact("logit", x)
+    return _logit(x)
+
+
+@with_derivatives(lambda t, out, x, y: t * jnp.log(y), lambda t, out, x, y: t * x / y)
+def _xlogy(x: Any, y: Any) -> Any:
+    # 0 times nan is nan, whatever else 0 makes vanish.
+    return jnp.where((x == 0.0) & ~jnp.isnan(y), 0.0, x * jnp.log(y))
+
+
+def xlogy(x: Any, y: Any) -> Any:
+    """``x * log(y)``, and 0 where ``x`` is 0, whatever number ``y`` is."""
+    return _xlogy(*promote_args_inexact("xlogy", x, y))
+
+
+@with_derivatives(lambda t, out, x, y: t * jnp.log1p(y), lambda t, out, x, y: t * x / (1.0 + y))
+def _xlog1py(x: Any, y: Any) -> Any:
+    return jnp.where((x == 0.0) & ~jnp.isnan(y), 0.0, x * jnp.log1p(y))
+
+
+def xlog1py(x: Any, y: Any) -> Any:
+    """``x * log1p(y)``, and 0 where ``x`` is 0, whatever number ``y`` is."""
+    return _xlog1py(*promote_args_inexact("xlog1py", x, y))
+
+
+@with_derivatives(lambda t, out, x: -t * (jnp.log(x) + 1.0))
+def _entr(x: Any) -> Any:
+    return jnp.where(x < 0.0, -np.inf, jnp.where(x == 0.0, 0.0, -x * jnp.log(x)))
+
+
+def entr(x: Any) -> Any:
+    """The entropy ``-x * log(x)``: 0 at 0 and -inf below.
+
+    Raises:
+        ValueError: complex numbers.
+    """
+    return _entr(*real_operands("entr", x))
+
+
+def _both_positive(p: Any, q: Any) -> Any:
+    return (p > 0.0) & (q > 0.0)
+
+
+@with_derivatives(
+    lambda t, out, p, q: t * jnp.where(_both_positive(p, q), log_ratio(p, q) + 1.0, 0.0),
+    lambda t, out, p, q: t * jnp.where(_both_positive(p, q), -p / q, 0.0),
+)
+def _rel_entr(p: Any, q: Any) -> Any:
+    edge = jnp.where((p == 0.0) & (q >= 0.0), 0.0, np.inf)
+    result = jnp.where(_both_positive(p, q), p * log_ratio(p, q), edge)
+    return jnp.where(jnp.isnan(p) | jnp.isnan(q), jnp.nan, result)
+
+
+def rel_entr(p: Any, q: Any) -> Any:
+    """Relative entropy ``p * log(p / q)``: 0 where p is 0, inf where a number is negative.
+
+    Raises:
+        ValueError: complex numbers.
+    """
+    return _rel_entr(*real_operands("rel_entr", p, q))
+
+
+@with_derivatives(
+    lambda t, out, p, q: t * jnp.where(_both_positive(p, q), log_ratio(p, q), 0.0),
+    lambda t, out, p, q: t * jnp.where(_both_positive(p, q), 1.0 - p / q, 0.0),
+)
+def _kl_div(p: Any, q: Any) -> Any:
+    edge = jnp.where((p == 0.0) & (q >= 0.0), q, np.inf)
+    result = jnp.where(_both_positive(p, q), deviance(p, q), edge)
+    return jnp.where(jnp.isnan(p) | jnp.isnan(q), jnp.nan, result)
+
+
+def kl_div(p: Any, q: Any) -> Any:
+    """``p * log(p / q) - p + q``, with all its digits where p is near q.
+
+    Raises:
+        ValueError: complex numbers.
+    """
+    return _kl_div(*real_operands("kl_div", p, q))
+
+
+def _power_of_log(log: Any, lmbda: Any) -> Any:
+    """``(exp(lmbda log) - 1) / lmbda``, whose limit at 0 is ``log``."""
+    linear = lmbda == 0.0
+    safe = jnp.where(linear, 1.0, lmbda)
+    # The second term gives the derivative with respect to lmbda at 0.
+    return jnp.where(
+        linear, log + 0.5 * lmbda * jnp.square(log), jnp.expm1(safe * log) / safe
+    )
+
+
+def boxcox(x: Any, lmbda: Any) -> Any:
+    """The Box-Cox transformation ``(x**lmbda - 1) / lmbda``, or ``log(x)`` where lmbda is 0."""
+    x, lmbda = promote_args_inexact("boxcox", x, lmbda)
+    return _power_of_log(jnp.log(x), lmbda)
+
+
+def boxcox1p(x: Any, lmbda: Any) -> Any:
+    """The Box-Cox transformation of ``1 + x``."""
+    x, lmbda = promote_args_inexact("boxcox1p", x, lmbda)
+    return _power_of_log(jnp.log1p(x), lmbda)

@@ -1,0 +1,109 @@
+"""Logarithms of gamma functions whose large parts cancel, and the deviance.
+
+``gammaln(x) = (x - 1/2) log(x) - x + log(2 pi) / 2 + delta(x)``, where delta is about 1 / (12 x).
+Differences of gammaln lose all their digits for large arguments; written with delta they do not.
+Source: C. Loader, Fast and accurate computation of binomial probabilities, 2000.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.scipy.special import tables
+from gpuflow.scipy.special.common import chebyshev, on_line, on_ray, with_derivatives
+
+HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
+# From here on the formulas with delta are better than differences of gammaln.
+_LARGE = 2.0
+
+
+def stirling_rest(x: Any) -> Any:
+    """delta(x) for x >= 1; what lies below is taken for 1."""
+    x = jnp.maximum(x, 1.0)
+    return chebyshev(tables.STIRLING, on_ray(1.0, 2.0, x)) / (12.0 * x)
+
+
+def log_ratio(x: Any, y: Any) -> Any:
+    """``log(x / y)`` of positive numbers."""
+    near = jnp.abs(x - y) < 0.5 * y
+    return jnp.where(near, jnp.log1p(jnp.where(near, (x - y) / y, 0.0)), jnp.log(x / y))
+
+
+@with_derivatives(lambda t, out, x, m: t * log_ratio(x, m), lambda t, out, x, m: t * (1.0 - x / m))
+def _deviance(x: Any, m: Any) -> Any:
+    v = (x - m) / (x + m)
+    square = jnp.square(v)
+    rest = v * square * chebyshev(tables.ATANH, on_line(0.0, 1.0 / 9.0, square))
+    near = (x - m) * v + 2.0 * x * rest
+    far = x * jnp.log(x / m) + (m - x)
+    return jnp.where(x == 0.0, m, jnp.where(square < 1.0 / 9.0, near, far))
+
+
+def deviance(x: Any, m: Any) -> Any:
+    """``x log(x / m) + m - x`` for ``x >= 0`` and ``m > 0``, never negative."""
+    return _deviance(x, m)
+
+
+def _betaln_large(small: Any, large: Any) -> Any:
+    """betaln where ``large`` is at least 2 and ``small`` is the lesser one."""
+    total = small + large
+    ratio = small / large
+    shrink = (large - 0.5) * jnp.log1p(ratio)
+    both = small * jnp.log(small / total) - shrink - 0.5 * jnp.log(small)
+    both = both + HALF_LOG_2_PI + stirling_rest(small)
+    one = lax.lgamma(small) - small * jnp.log(total) + (small - shrink)
+    rests = stirling_rest(large) - stirling_rest(total)
+    return jnp.where(small >= _LARGE, both, one) + rests
+
+
+def _betaln_slope(a: Any, b: Any) -> Any:
+    return lax.digamma(a) - lax.digamma(a + b)
+
+
+@with_derivatives(
+    lambda t, out, a, b: t * _betaln_slope(a, b), lambda t, out, a, b: t * _betaln_slope(b, a)
+)
+def _log_beta(a: Any, b: Any) -> Any:
+    small, large = jnp.minimum(a, b), jnp.maximum(a, b)
+    safe = (small > 0.0) & (large >= _LARGE)
+    by_series = _betaln_large(jnp.where(safe, small, 1.0), jnp.where(safe, large, _LARGE))
+    plain = lax.lgamma(a) + (lax.lgamma(b) - lax.lgamma(a + b))
+    result = jnp.where(safe, by_series, plain)
+    # At infinite operands and poles the parts of the formulas would be infinite of both signs.
+    result = jnp.where((small > 0.0) & jnp.isinf(large), -jnp.inf, result)
+    return jnp.where((a == 0.0) | (b == 0.0), jnp.inf, result)
+
+
+def log_beta(a: Any, b: Any) -> Any:
+    """``log(abs(beta(a, b)))``."""
+    return _log_beta(a, b)
+
+
+def log_choose(n: Any, k: Any) -> Any:
+    """The logarithm of the binomial coefficient, for ``0 <= k <= n``."""
+    return -jnp.log1p(n) - _log_beta(n - k + 1.0, k + 1.0)
+
+
+def _rising_slope(x: Any, m: Any) -> Any:
+    return lax.digamma(x + m) - lax.digamma(x)
+
+
+@with_derivatives(
+    lambda t, out, x, m: t * _rising_slope(x, m), lambda t, out, x, m: t * lax.digamma(x + m)
+)
+def _log_rising(x: Any, m: Any) -> Any:
+    safe = jnp.minimum(x, x + m) >= 2.0 * _LARGE
+    low = jnp.where(safe, x, 2.0 * _LARGE)
+    step = jnp.where(safe, m, 0.0)
+    high = low + step
+    series = (high - 0.5) * jnp.log1p(step / low) + step * jnp.log(low) - step
+    series = series + (stirling_rest(high) - stirling_rest(low))
+    return jnp.where(safe, series, lax.lgamma(x + m) - lax.lgamma(x))
+
+
+def log_rising(x: Any, m: Any) -> Any:
+    """``gammaln(x + m) - gammaln(x)`` for positive ``x`` and ``x + m``."""
+    return _log_rising(x, m)

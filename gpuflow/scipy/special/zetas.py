@@ -1,0 +1,101 @@
+"""The Hurwitz zeta function and Bernoulli numbers."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from operator import index
+from typing import Any
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.api_ad import jvp
+from gpuflow.base import dtypes
+from gpuflow.scipy.special.common import real_operands, with_derivatives
+
+# Bernoulli numbers up to this one are exact fractions.
+_EXACT_NUMBERS = 40
+# Terms of the sum before the integral takes over, and of the corrections.
+_TERMS = 12
+# B_2k / (2k)!. Source: DLMF 25.11.5.
+_CORRECTIONS = [
+    b / math.factorial(2 * k)
+    for k, b in enumerate(
+        (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510), start=1
+    )
+]
+
+
+def _euler_maclaurin(x: Any, q: Any) -> Any:
+    """The zeta function by formulas that can be differentiated by ``x``."""
+    total: Any = 0.0
+    for k in range(_TERMS):
+        total = total + jnp.exp(-x * jnp.log(q + k))
+    end = q + _TERMS
+    power = jnp.exp(-x * jnp.log(end))
+    total = total + power * (end / (x - 1.0) + 0.5)
+    rising, step = x, 1.0
+    for coefficient in _CORRECTIONS:
+        total = total + power * coefficient * rising / end
+        rising = rising * ((x + step) / end) * ((x + step + 1.0) / end)
+        step += 2.0
+    return total
+
+
+def _slope_by_x(x: Any, q: Any) -> Any:
+    return jvp(lambda x: _euler_maclaurin(x, q), (x,), (jnp.ones_like(x),))[1]
+
+
+@with_derivatives(
+    lambda t, out, x, q: t * _slope_by_x(x, q), lambda t, out, x, q: -t * x * zeta(x + 1.0, q)
+)
+def _zeta(x: Any, q: Any) -> Any:
+    return lax.zeta(x, q)
+
+
+def zeta(x: Any, q: Any = None) -> Any:
+    """The Hurwitz zeta function: the sum of ``(q + k)**-x`` over k >= 0.
+
+    Raises:
+        NotImplementedError: without ``q``.
+        ValueError: complex numbers.
+    """
+    if q is None:
+        raise NotImplementedError(
+            "[zeta] q must be given, the Riemann zeta function is not implemented; got None. "
+            "Fix: zeta(x, 1) for x > 1."
+        )
+    x, q = jnp.broadcast_arrays(*real_operands("zeta", x, q))
+    return _zeta(x, q)
+
+
+def _bernoulli_numbers(n: int) -> list[float]:
+    """Exact fractions at first; then quotients of neighbors. Source: DLMF 24.2.2 and 25.6.2."""
+    exact: list[Fraction] = []
+    for m in range(min(n, _EXACT_NUMBERS) + 1):
+        rest = sum((math.comb(m + 1, k) * b for k, b in enumerate(exact)), Fraction(0))
+        exact.append(Fraction(1) if m == 0 else -rest / (m + 1))
+    numbers = [float(b) for b in exact]
+    for m in range(len(numbers), n + 1):
+        zetas = (1.0 + 2.0**-m + 3.0**-m) / (1.0 + 4.0 * 2.0**-m + 9.0 * 3.0**-m)
+        ratio = -m * (m - 1) / (2.0 * math.pi) ** 2 * zetas
+        numbers.append(numbers[m - 2] * ratio if m % 2 == 0 else 0.0)
+    return numbers
+
+
+def bernoulli(n: int) -> Any:
+    """The Bernoulli numbers B_0 to B_n, with B_1 = -1/2.
+
+    Args:
+        n: a known int >= 0.
+
+    Raises:
+        ValueError: a negative ``n``.
+    """
+    n = index(n)
+    if n < 0:
+        raise ValueError(f"[bernoulli] n must be a non-negative integer; got {n}. Fix: n=0.")
+    with np.errstate(over="ignore"):
+        return jnp.asarray(np.array(_bernoulli_numbers(n)).astype(dtypes.default_float()))

@@ -1,0 +1,61 @@
+"""The beta distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow.scipy.special.stirling import log_beta
+from gpuflow.scipy.stats.common import LARGE, guarded, inside, log_binomial, standardize
+from gpuflow.scipy.stats.tails import beta_lower, beta_upper, log_beta_lower, log_beta_upper
+
+
+def _log_density(y: Any, a: Any, b: Any) -> Any:
+    """The logarithm of ``y**(a - 1) (1 - y)**(b - 1) / beta(a, b)``."""
+    some = (y > 0.0) & (y < 1.0)
+    safe = inside(some, y, 0.5)
+    rest = 1.0 - safe
+    large = log_binomial(a, a + b, safe, rest) + jnp.log(a / safe) + jnp.log(b / ((a + b) * rest))
+    small = (a - 1.0) * jnp.log(safe) + (b - 1.0) * jnp.log1p(-safe) - log_beta(a, b)
+    log = jnp.where(a + b > LARGE, large, small)
+    log = jnp.where(y == 0.0, _at_edge(a, b), jnp.where(y == 1.0, _at_edge(b, a), log))
+    return jnp.where((y < 0.0) | (y > 1.0), -jnp.inf, log)
+
+
+def _at_edge(a: Any, b: Any) -> Any:
+    return jnp.where(a < 1.0, jnp.inf, jnp.where(a == 1.0, jnp.log(b), -jnp.inf))
+
+
+def logpdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of the density at ``x``."""
+    y, scale, a, b = standardize("beta.logpdf", x, loc, scale, a, b)
+    return guarded(_log_density(y, a, b) - jnp.log(scale), scale > 0.0, a > 0.0, b > 0.0)
+
+
+def pdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The density at ``x``."""
+    return jnp.exp(logpdf(x, a, b, loc, scale))
+
+
+def cdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The probability of at most ``x``."""
+    y, scale, a, b = standardize("beta.cdf", x, loc, scale, a, b)
+    return guarded(beta_lower(a, b, y), scale > 0.0, a > 0.0, b > 0.0)
+
+
+def logcdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of ``cdf``."""
+    y, scale, a, b = standardize("beta.logcdf", x, loc, scale, a, b)
+    return guarded(log_beta_lower(a, b, y), scale > 0.0, a > 0.0, b > 0.0)
+
+
+def sf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The probability of more than ``x``."""
+    y, scale, a, b = standardize("beta.sf", x, loc, scale, a, b)
+    return guarded(beta_upper(a, b, y), scale > 0.0, a > 0.0, b > 0.0)
+
+
+def logsf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of ``sf``."""
+    y, scale, a, b = standardize("beta.logsf", x, loc, scale, a, b)
+    return guarded(log_beta_upper(a, b, y), scale > 0.0, a > 0.0, b > 0.0)

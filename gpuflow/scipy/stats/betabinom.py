@@ -1,0 +1,25 @@
+"""The beta-binomial distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow.scipy.special.stirling import log_beta, log_choose
+from gpuflow.scipy.stats.common import guarded, is_whole, shift
+
+
+def logpmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> Any:
+    """The logarithm of the probability of ``k``."""
+    k, n, a, b = shift("betabinom.logpmf", k, loc, n, a, b)
+    k, n, a, b = jnp.broadcast_arrays(k, n, a, b)
+    possible = (k >= 0.0) & (k <= n) & is_whole(k)
+    count = jnp.where(possible, k, 0.0)
+    log = log_choose(n, count) + log_beta(count + a, n - count + b) - log_beta(a, b)
+    log = jnp.where(possible, log, -jnp.inf)
+    return guarded(log, (n >= 0.0) & is_whole(n), a > 0.0, b > 0.0, ~jnp.isnan(k))
+
+
+def pmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> Any:
+    """The probability of ``k``."""
+    return jnp.exp(logpmf(k, n, a, b, loc))

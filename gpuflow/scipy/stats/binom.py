@@ -1,0 +1,24 @@
+"""The binomial distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow.scipy.stats.common import guarded, is_whole, log_binomial, shift
+
+
+def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
+    """The logarithm of the probability of ``k``."""
+    k, n, p = shift("binom.logpmf", k, loc, n, p)
+    k, n, p = jnp.broadcast_arrays(k, n, p)
+    possible = (k >= 0.0) & (k <= n) & is_whole(k)
+    log = log_binomial(jnp.where(possible, k, 0.0), n, p, 1.0 - p)
+    log = jnp.where(possible, log, -jnp.inf)
+    right = (n >= 0.0) & is_whole(n) & (p >= 0.0) & (p <= 1.0)
+    return guarded(log, right, ~jnp.isnan(k))
+
+
+def pmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
+    """The probability of ``k``."""
+    return jnp.exp(logpmf(k, n, p, loc))

@@ -1,0 +1,82 @@
+"""The Cauchy distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow.scipy.special.common import real_operands
+from gpuflow.scipy.stats.common import guarded, log_probability, quantile, standardize
+
+# From here on the 1 beside the square does not count, and the square might overflow.
+_FAR = 1e10
+
+
+def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of the density at ``x``."""
+    y, scale = standardize("cauchy.logpdf", x, loc, scale)
+    size = jnp.abs(y)
+    far = size > _FAR
+    log = jnp.where(
+        far,
+        2.0 * jnp.log(jnp.where(far, size, 1.0)),
+        jnp.log1p(jnp.square(jnp.where(far, 0.0, y))),
+    )
+    return guarded(-log - jnp.log(scale) - math.log(math.pi), scale > 0.0)
+
+
+def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The density at ``x``."""
+    y, scale = standardize("cauchy.pdf", x, loc, scale)
+    return guarded(1.0 / (math.pi * scale * (1.0 + jnp.square(y))), scale > 0.0)
+
+
+def _below(y: Any) -> Any:
+    """The probability of less than ``y``, without cancellation in the lower tail."""
+    return jnp.arctan2(jnp.ones_like(y), -y) / math.pi
+
+
+def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The probability of at most ``x``."""
+    y, scale = standardize("cauchy.cdf", x, loc, scale)
+    return guarded(_below(y), scale > 0.0)
+
+
+def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of ``cdf``."""
+    y, scale = standardize("cauchy.logcdf", x, loc, scale)
+    return guarded(log_probability(_below(y), _below(-y)), scale > 0.0)
+
+
+def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The probability of more than ``x``."""
+    y, scale = standardize("cauchy.sf", x, loc, scale)
+    return guarded(_below(-y), scale > 0.0)
+
+
+def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of ``sf``."""
+    y, scale = standardize("cauchy.logsf", x, loc, scale)
+    return guarded(log_probability(_below(-y), _below(y)), scale > 0.0)
+
+
+def _standard_quantile(q: Any) -> Any:
+    central = jnp.abs(q - 0.5) <= 0.25
+    upper = q > 0.5
+    tail = jnp.where(central, 0.25, jnp.where(upper, 1.0 - q, q))
+    far = 1.0 / jnp.tan(math.pi * tail)
+    near = jnp.tan(math.pi * (jnp.where(central, q, 0.5) - 0.5))
+    return quantile(jnp.where(central, near, jnp.where(upper, far, -far)), q)
+
+
+def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The number that ``cdf`` takes to ``q``."""
+    q, loc, scale = real_operands("cauchy.ppf", q, loc, scale)
+    return guarded(_standard_quantile(q) * scale + loc, scale > 0.0)
+
+
+def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The number that ``sf`` takes to ``q``."""
+    q, loc, scale = real_operands("cauchy.isf", q, loc, scale)
+    return guarded(loc - _standard_quantile(q) * scale, scale > 0.0)

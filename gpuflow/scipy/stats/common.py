@@ -1,0 +1,122 @@
+"""What the distributions share.
+
+Each module has one distribution; its functions standardize their argument, evaluate a formula that
+is safe wherever a choice drops it (so that derivatives are, too), and put nan where SciPy does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow.scipy.special.common import real_operands
+from gpuflow.scipy.special.stirling import HALF_LOG_2_PI, deviance, stirling_rest
+
+_LOG_2 = math.log(2.0)
+
+
+def standardize(name: str, x: Any, loc: Any, scale: Any, *shapes: Any) -> list[Any]:
+    """``(x - loc) / scale``, the scale and the shape parameters, in one float dtype."""
+    x, loc, scale, *rest = real_operands(name, x, loc, scale, *shapes)
+    return [(x - loc) / scale, scale, *rest]
+
+
+def shift(name: str, k: Any, loc: Any, *shapes: Any) -> list[Any]:
+    """``k - loc`` of a discrete distribution and the shape parameters, in one float dtype."""
+    k, loc, *rest = real_operands(name, k, loc, *shapes)
+    return [k - loc, *rest]
+
+
+def guarded(result: Any, *conditions: Any) -> Any:
+    """``result`` where all parameters are possible, and nan elsewhere."""
+    for condition in conditions:
+        result = jnp.where(condition, result, jnp.nan)
+    return result
+
+
+def inside(condition: Any, x: Any, filler: float) -> Any:
+    """``x`` in the support; elsewhere a number at which the formulas and derivatives are finite.
+
+    nan stays, so that it reaches the result.
+    """
+    return jnp.where(condition | jnp.isnan(x), x, filler)
+
+
+def is_whole(k: Any) -> Any:
+    return k == jnp.floor(k)
+
+
+def quantile(result: Any, q: Any) -> Any:
+    """``result`` where ``q`` is a probability, and nan elsewhere."""
+    return jnp.where((q >= 0.0) & (q <= 1.0), result, jnp.nan)
+
+
+def log_complement(log: Any) -> Any:
+    """``log(1 - exp(log))`` for ``log <= 0``. Source: M. Maechler, log(1 - exp(-a)), 2012."""
+    near = log > -_LOG_2
+    return jnp.where(
+        near,
+        jnp.log(-jnp.expm1(jnp.where(near, log, -1.0))),
+        jnp.log1p(-jnp.exp(jnp.where(near, -1.0, log))),
+    )
+
+
+def log_rare(z: Any) -> Any:
+    """``log(1 - exp(-exp(z)))``, which is about ``z`` where that is far below 0."""
+    far = z < -20.0
+    return jnp.where(
+        far, z - 0.5 * jnp.exp(jnp.where(far, z, 0.0)),
+        log_complement(-jnp.exp(jnp.where(far, 0.0, z))),
+    )  # fmt: skip
+
+
+def log_probability(p: Any, q: Any) -> Any:
+    """``log(p)`` of a probability whose complement is ``q``, with all its digits near 0."""
+    likely = q < 0.5
+    return jnp.where(
+        likely, jnp.log1p(-jnp.where(likely, q, 0.0)), jnp.log(jnp.where(likely, 1.0, p))
+    )
+
+
+# From such parameters on the large parts of a density cancel, and the forms below are better.
+LARGE = 10.0
+
+# --- densities whose large parts cancel -----------------------------------------------------
+
+
+def _stirling_rest(x: Any) -> Any:
+    """delta(x) for x > 0, below 1 too: delta(x) = delta(x + 1) + (x + 1/2) log(1 + 1 / x) - 1."""
+    small = x < 1.0
+    safe = jnp.where(small, x, 1.0)
+    step = jnp.where(small, (safe + 0.5) * jnp.log1p(1.0 / safe) - 1.0, 0.0)
+    return stirling_rest(jnp.where(small, x + 1.0, x)) + step
+
+
+def log_poisson(k: Any, mu: Any) -> Any:
+    """``k log(mu) - mu - gammaln(k + 1)`` for real ``k >= 0``. Source: C. Loader, 2000."""
+    some = k > 0.0
+    safe = jnp.where(some, k, 1.0)
+    log = -_stirling_rest(safe) - deviance(safe, mu) - 0.5 * jnp.log(safe) - HALF_LOG_2_PI
+    return jnp.where(some, log, -mu)
+
+
+def log_power(n: Any, p: Any, q: Any) -> Any:
+    """``n log(p)`` with ``p + q = 1``, and 0 where ``n`` is 0."""
+    some = n != 0.0
+    near = q < 0.5
+    log = jnp.where(near, jnp.log1p(-jnp.where(near, q, 0.0)), jnp.log(jnp.where(near, 1.0, p)))
+    return jnp.where(some, jnp.where(some, n, 1.0) * log, 0.0)
+
+
+def log_binomial(k: Any, n: Any, p: Any, q: Any) -> Any:
+    """The logarithm of the binomial probability for real ``0 <= k <= n`` and ``p + q = 1``."""
+    none, all_ = k == 0.0, k == n
+    edge = none | all_
+    some, rest, total = (
+        jnp.where(edge, filler, v) for v, filler in ((k, 1.0), (n - k, 1.0), (n, 2.0))
+    )
+    rests = _stirling_rest(total) - _stirling_rest(some) - _stirling_rest(rest)
+    deviances = deviance(some, total * p) + deviance(rest, total * q)
+    log = rests - deviances - 0.5 * jnp.log(some * (rest / total)) - HALF_LOG_2_PI
+    return jnp.where(none, log_power(n, q, p), jnp.where(all_, log_power(n, p, q), log))

@@ -1,0 +1,58 @@
+"""The Dirichlet distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.promotion import promote_dtypes_inexact
+from gpuflow.scipy.special.logarithms import xlogy
+
+# How far the sum of a point may be from 1.
+_TOLERANCE = 1e-6
+
+
+def logpdf(x: Any, alpha: Any) -> Any:
+    """The logarithm of the density at ``x``.
+
+    Args:
+        x: f32[n, ...] or f32[n - 1, ...], points; the last number may be left out.
+        alpha: f32[n], concentrations.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
+    x, alpha = promote_dtypes_inexact(jnp.asarray(x), jnp.asarray(alpha))
+    shape, count = aval_of(x).shape, aval_of(alpha).shape
+    check(
+        len(count) == 1,
+        lambda: (
+            f"[dirichlet.logpdf] `alpha` must be one-dimensional; got alpha.shape={count}. "
+            "Fix: one concentration for each number of a point."
+        ),
+        ValueError,
+    )
+    check(
+        len(shape) > 0 and shape[0] in (count[0], count[0] - 1),
+        lambda: (
+            "[dirichlet.logpdf] `x` must have as many entries as `alpha` or one entry fewer; got "
+            f"x.shape={shape}, alpha.shape={count}. Fix: points along axis 0."
+        ),
+        ValueError,
+    )
+    if shape[:1] != count:
+        x = jnp.concatenate([x, 1.0 - jnp.sum(x, 0, keepdims=True)], 0)
+    constant = lax.lgamma(jnp.sum(alpha)) - jnp.sum(lax.lgamma(alpha))
+    powers = alpha.reshape(count + (1,) * (len(shape) - 1)) - 1.0
+    on_simplex = jnp.all(x > 0.0, 0) & (jnp.abs(jnp.sum(x, 0) - 1.0) < _TOLERANCE)
+    log = jnp.sum(xlogy(powers, jnp.where(x > 0.0, x, 1.0)), 0) + constant
+    log = jnp.where(on_simplex, log, -jnp.inf)
+    return jnp.where(jnp.all(alpha > 0.0), log, jnp.nan)
+
+
+def pdf(x: Any, alpha: Any) -> Any:
+    """The density at ``x``; see ``logpdf``."""
+    return jnp.exp(logpdf(x, alpha))

@@ -1,0 +1,30 @@
+"""The generalized normal distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.scipy.special.common import real_operands
+from gpuflow.scipy.stats.common import guarded
+
+
+def logpdf(x: Any, beta: Any) -> Any:
+    """The logarithm of the density at ``x``."""
+    x, beta = real_operands("gennorm.logpdf", x, beta)
+    log = jnp.log(0.5 * beta) - lax.lgamma(1.0 / beta) - jnp.power(jnp.abs(x), beta)
+    return guarded(log, beta > 0.0)
+
+
+def pdf(x: Any, beta: Any) -> Any:
+    """The density at ``x``."""
+    return jnp.exp(logpdf(x, beta))
+
+
+def cdf(x: Any, beta: Any) -> Any:
+    """The probability of at most ``x``."""
+    x, beta = real_operands("gennorm.cdf", x, beta)
+    x, beta = jnp.broadcast_arrays(x, beta)
+    tail = 0.5 * lax.igammac(1.0 / beta, jnp.power(jnp.abs(x), beta))
+    return guarded(jnp.where(x > 0.0, 1.0 - tail, tail), beta > 0.0)

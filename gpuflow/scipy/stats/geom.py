@@ -1,0 +1,22 @@
+"""The geometric distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow.scipy.stats.common import guarded, is_whole, log_power, shift
+
+
+def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
+    """The logarithm of the probability of ``k``."""
+    k, p = shift("geom.logpmf", k, loc, p)
+    possible = (k >= 1.0) & is_whole(k)
+    log = log_power(jnp.where(possible, k - 1.0, 0.0), 1.0 - p, p) + jnp.log(p)
+    log = jnp.where(possible, log, -jnp.inf)
+    return guarded(log, (p > 0.0) & (p <= 1.0), ~jnp.isnan(k))
+
+
+def pmf(k: Any, p: Any, loc: Any = 0) -> Any:
+    """The probability of ``k``."""
+    return jnp.exp(logpmf(k, p, loc))

@@ -1,0 +1,57 @@
+"""The left-skewed Gumbel distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow.scipy.special.common import real_operands
+from gpuflow.scipy.stats.common import guarded, log_rare, quantile, standardize
+
+
+def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of the density at ``x``."""
+    y, scale = standardize("gumbel_l.logpdf", x, loc, scale)
+    return guarded(_log_density(y) - jnp.log(scale), scale > 0.0)
+
+
+def _log_density(y: Any) -> Any:
+    # At the end where the exponential is infinite, so is the difference, not nan.
+    log = y - jnp.exp(y)
+    return jnp.where(jnp.isinf(y), -jnp.inf, log)
+
+
+def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The density at ``x``."""
+    y, scale = standardize("gumbel_l.pdf", x, loc, scale)
+    return guarded(jnp.exp(_log_density(y)) / scale, scale > 0.0)
+
+
+def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The probability of at most ``x``."""
+    y, scale = standardize("gumbel_l.cdf", x, loc, scale)
+    return guarded(-jnp.expm1(-jnp.exp(y)), scale > 0.0)
+
+
+def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of ``cdf``."""
+    y, scale = standardize("gumbel_l.logcdf", x, loc, scale)
+    return guarded(log_rare(y), scale > 0.0)
+
+
+def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The probability of more than ``x``."""
+    y, scale = standardize("gumbel_l.sf", x, loc, scale)
+    return guarded(jnp.exp(-jnp.exp(y)), scale > 0.0)
+
+
+def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of ``sf``."""
+    y, scale = standardize("gumbel_l.logsf", x, loc, scale)
+    return guarded(-jnp.exp(y), scale > 0.0)
+
+
+def ppf(p: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The number that ``cdf`` takes to ``p``."""
+    p, loc, scale = real_operands("gumbel_l.ppf", p, loc, scale)
+    return guarded(quantile(loc + scale * jnp.log(-jnp.log1p(-p)), p), scale > 0.0)

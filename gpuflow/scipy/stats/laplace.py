@@ -1,0 +1,27 @@
+"""The Laplace distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow.scipy.stats.common import guarded, standardize
+
+
+def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of the density at ``x``."""
+    y, scale = standardize("laplace.logpdf", x, loc, scale)
+    return guarded(-jnp.abs(y) - jnp.log(2.0 * scale), scale > 0.0)
+
+
+def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The density at ``x``."""
+    y, scale = standardize("laplace.pdf", x, loc, scale)
+    return guarded(jnp.exp(-jnp.abs(y)) / (2.0 * scale), scale > 0.0)
+
+
+def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The probability of at most ``x``."""
+    y, scale = standardize("laplace.cdf", x, loc, scale)
+    tail = 0.5 * jnp.exp(-jnp.abs(y))
+    return guarded(jnp.where(y > 0.0, 1.0 - tail, tail), scale > 0.0)

@@ -1,0 +1,48 @@
+"""The logistic distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow.scipy.special.common import real_operands
+from gpuflow.scipy.special.logarithms import expit, logit
+from gpuflow.scipy.stats.common import guarded, standardize
+
+
+def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of the density at ``x``."""
+    y, scale = standardize("logistic.logpdf", x, loc, scale)
+    size = jnp.abs(y)
+    return guarded(-size - 2.0 * jnp.log1p(jnp.exp(-size)) - jnp.log(scale), scale > 0.0)
+
+
+def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The density at ``x``."""
+    y, scale = standardize("logistic.pdf", x, loc, scale)
+    small = jnp.exp(-jnp.abs(y))
+    return guarded(small / (scale * jnp.square(1.0 + small)), scale > 0.0)
+
+
+def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The probability of at most ``x``."""
+    y, scale = standardize("logistic.cdf", x, loc, scale)
+    return guarded(expit(y), scale > 0.0)
+
+
+def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The probability of more than ``x``."""
+    y, scale = standardize("logistic.sf", x, loc, scale)
+    return guarded(expit(-y), scale > 0.0)
+
+
+def ppf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The number that ``cdf`` takes to ``x``."""
+    x, loc, scale = real_operands("logistic.ppf", x, loc, scale)
+    return guarded(loc + scale * logit(x), scale > 0.0)
+
+
+def isf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The number that ``sf`` takes to ``x``."""
+    x, loc, scale = real_operands("logistic.isf", x, loc, scale)
+    return guarded(loc - scale * logit(x), scale > 0.0)

@@ -1,0 +1,49 @@
+"""The multinomial distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.scipy.special.common import real_operands
+from gpuflow.scipy.stats.common import log_poisson
+
+
+def logpmf(x: Any, n: Any, p: Any) -> Any:
+    """The logarithm of the probability of the counts ``x``.
+
+    Args:
+        x: i32[..., m], counts.
+        n: i32[...], how many there are in all.
+        p: f32[..., m], probabilities; they sum up to 1.
+
+    Raises:
+        ValueError: counts that are no integers.
+    """
+    x, n = jnp.asarray(x), jnp.asarray(n)
+    (p,) = real_operands("multinomial.logpmf", jnp.asarray(p))
+    types = [aval_of(v).dtype for v in (x, n)]
+    check(
+        all(dtypes.is_integer(dtype) for dtype in types),
+        lambda: (
+            f"[multinomial.logpmf] x and n must be of integer type; got x.dtype={types[0]}, "
+            f"n.dtype={types[1]}. Fix: x.astype(jnp.int32)."
+        ),
+        ValueError,
+    )
+    whole = jnp.equal(jnp.sum(x, -1), n) & jnp.all(x >= 0, -1)
+    x, n = x.astype(p.dtype), n.astype(p.dtype)
+    # Independent Poisson variables, given their sum. Large parts cancel within each logarithm.
+    means = n[..., None] * p
+    parts = jnp.where((x == 0.0) & (means == 0.0), 0.0, log_poisson(jnp.maximum(x, 0.0), means))
+    excess = n * (jnp.sum(p, -1) - 1.0)
+    log = jnp.sum(parts, -1) - log_poisson(jnp.maximum(n, 0.0), n) + excess
+    return jnp.where(whole, log, -jnp.inf)
+
+
+def pmf(x: Any, n: Any, p: Any) -> Any:
+    """The probability of the counts ``x``; see ``logpmf``."""
+    return jnp.exp(logpmf(x, n, p))

@@ -1,0 +1,61 @@
+"""The multivariate normal distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.base.errors import check
+from gpuflow.numpy.promotion import promote_dtypes_inexact
+from gpuflow.scipy.special.stirling import HALF_LOG_2_PI
+
+
+def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Any:
+    """The logarithm of the density at ``x``.
+
+    Args:
+        x: f32[..., n].
+        mean: f32[..., n], or a number, for n = 1.
+        cov: f32[..., n, n], positive definite; or a number, the variance of each element.
+        allow_singular: None.
+
+    Raises:
+        NotImplementedError: ``allow_singular`` given.
+        ValueError: shapes that do not fit.
+    """
+    if allow_singular is not None:
+        raise NotImplementedError(
+            "[multivariate_normal.logpdf] allow_singular must be None; got "
+            f"{allow_singular!r}. Fix: a positive definite cov."
+        )
+    x, mean, cov = (
+        jnp.asarray(v) for v in promote_dtypes_inexact(*map(jnp.asarray, (x, mean, cov)))
+    )
+    if not mean.shape:
+        return -0.5 * jnp.square(x - mean) / cov - HALF_LOG_2_PI - 0.5 * jnp.log(cov)
+    n, offset = mean.shape[-1], x - mean
+    if not cov.shape:
+        squares = jnp.sum(jnp.square(offset), -1)
+        return -0.5 * squares / cov - n * (HALF_LOG_2_PI + 0.5 * jnp.log(cov))
+    check(
+        cov.ndim >= 2 and cov.shape[-2:] == (n, n),
+        lambda: (
+            "[multivariate_normal.logpdf] cov must have the square of the size of mean, got "
+            f"incompatible shapes; got mean {mean.shape} and cov {cov.shape}. Fix: cov of shape "
+            f"(..., {n}, {n})."
+        ),
+        ValueError,
+    )
+    root = lax.linalg.cholesky(cov)
+    batch = jnp.broadcast_shapes(offset.shape[:-1], root.shape[:-2])
+    root = jnp.broadcast_to(root, (*batch, n, n))
+    offset = jnp.broadcast_to(offset, (*batch, n))[..., None]
+    y = lax.linalg.triangular_solve(root, offset, left_side=True, lower=True)[..., 0]
+    log_root = jnp.sum(jnp.log(jnp.diagonal(root, axis1=-2, axis2=-1)), -1)
+    return -0.5 * jnp.sum(jnp.square(y), -1) - n * HALF_LOG_2_PI - log_root
+
+
+def pdf(x: Any, mean: Any, cov: Any) -> Any:
+    """The density at ``x``; see ``logpdf``."""
+    return jnp.exp(logpdf(x, mean, cov))

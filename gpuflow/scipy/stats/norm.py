@@ -1,0 +1,62 @@
+"""The normal distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow.scipy.special.common import real_operands
+from gpuflow.scipy.special.error_functions import log_ndtr, ndtr, ndtri, normal_density
+from gpuflow.scipy.special.stirling import HALF_LOG_2_PI
+from gpuflow.scipy.stats.common import guarded, standardize
+
+
+def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of the density at ``x``."""
+    y, scale = standardize("norm.logpdf", x, loc, scale)
+    return guarded(-0.5 * jnp.square(y) - HALF_LOG_2_PI - jnp.log(scale), scale > 0.0)
+
+
+def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The density at ``x``."""
+    y, scale = standardize("norm.pdf", x, loc, scale)
+    return guarded(normal_density(y) / scale, scale > 0.0)
+
+
+def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The probability of at most ``x``."""
+    y, scale = standardize("norm.cdf", x, loc, scale)
+    return guarded(ndtr(y), scale > 0.0)
+
+
+def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of ``cdf``."""
+    y, scale = standardize("norm.logcdf", x, loc, scale)
+    return guarded(log_ndtr(y), scale > 0.0)
+
+
+def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The probability of more than ``x``."""
+    y, scale = standardize("norm.sf", x, loc, scale)
+    return guarded(ndtr(-y), scale > 0.0)
+
+
+def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of ``sf``."""
+    y, scale = standardize("norm.logsf", x, loc, scale)
+    return guarded(log_ndtr(-y), scale > 0.0)
+
+
+def _quantile(name: str, q: Any, loc: Any, scale: Any, sign: float) -> Any:
+    q, loc, scale = real_operands(name, q, loc, scale)
+    return guarded(sign * ndtri(q) * scale + loc, scale > 0.0)
+
+
+def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The number that ``cdf`` takes to ``q``."""
+    return _quantile("norm.ppf", q, loc, scale, 1.0)
+
+
+def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The number that ``sf`` takes to ``q``."""
+    return _quantile("norm.isf", q, loc, scale, -1.0)

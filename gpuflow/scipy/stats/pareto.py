@@ -1,0 +1,60 @@
+"""The Pareto distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow.scipy.special.common import real_operands
+from gpuflow.scipy.stats.common import guarded, inside, log_complement, quantile, standardize
+
+
+def _log_tail(y: Any, b: Any) -> Any:
+    """The logarithm of the probability of more than ``y``."""
+    return -b * jnp.log(inside(y > 1.0, y, 1.0))
+
+
+def logpdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of the density at ``x``."""
+    y, scale, b = standardize("pareto.logpdf", x, loc, scale, b)
+    log = jnp.log(b) - (b + 1.0) * jnp.log(inside(y >= 1.0, y, 1.0)) - jnp.log(scale)
+    return guarded(jnp.where(y < 1.0, -jnp.inf, log), scale > 0.0, b > 0.0)
+
+
+def pdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The density at ``x``."""
+    y, scale, b = standardize("pareto.pdf", x, loc, scale, b)
+    density = b / scale * jnp.power(inside(y >= 1.0, y, 1.0), -b - 1.0)
+    return guarded(jnp.where(y < 1.0, 0.0, density), scale > 0.0, b > 0.0)
+
+
+def cdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The probability of at most ``x``."""
+    y, scale, b = standardize("pareto.cdf", x, loc, scale, b)
+    return guarded(-jnp.expm1(_log_tail(y, b)), scale > 0.0, b > 0.0)
+
+
+def logcdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of ``cdf``."""
+    y, scale, b = standardize("pareto.logcdf", x, loc, scale, b)
+    log = log_complement(-b * jnp.log(inside(y > 1.0, y, 2.0)))
+    return guarded(jnp.where(y <= 1.0, -jnp.inf, log), scale > 0.0, b > 0.0)
+
+
+def sf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The probability of more than ``x``."""
+    y, scale, b = standardize("pareto.sf", x, loc, scale, b)
+    return guarded(jnp.power(inside(y > 1.0, y, 1.0), -b), scale > 0.0, b > 0.0)
+
+
+def logsf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of ``sf``."""
+    y, scale, b = standardize("pareto.logsf", x, loc, scale, b)
+    return guarded(_log_tail(y, b), scale > 0.0, b > 0.0)
+
+
+def ppf(q: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The number that ``cdf`` takes to ``q``."""
+    q, b, loc, scale = real_operands("pareto.ppf", q, b, loc, scale)
+    result = loc + scale * jnp.exp(-jnp.log1p(-q) / b)
+    return guarded(quantile(result, q), scale > 0.0, b > 0.0)

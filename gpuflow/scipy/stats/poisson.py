@@ -1,0 +1,63 @@
+"""The Poisson distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.scipy.special.common import kernel, number_like, real_operands
+from gpuflow.scipy.stats.common import guarded, is_whole, log_poisson, shift
+
+# Up to this mean the entropy is a sum; beyond, an asymptotic series.
+_LARGE_MEAN = 100.0
+_ENTROPY_TERMS = 230
+
+
+def logpmf(k: Any, mu: Any, loc: Any = 0) -> Any:
+    """The logarithm of the probability of ``k``."""
+    k, mu = jnp.broadcast_arrays(*shift("poisson.logpmf", k, loc, mu))
+    possible = (k >= 0.0) & is_whole(k) & ~jnp.isinf(k)
+    log = log_poisson(jnp.where(possible, k, 0.0), mu)
+    return guarded(jnp.where(possible, log, -jnp.inf), mu >= 0.0, ~jnp.isnan(k))
+
+
+def pmf(k: Any, mu: Any, loc: Any = 0) -> Any:
+    """The probability of ``k``."""
+    return jnp.exp(logpmf(k, mu, loc))
+
+
+def cdf(k: Any, mu: Any, loc: Any = 0) -> Any:
+    """The probability of at most ``k``."""
+    k, mu = jnp.broadcast_arrays(*shift("poisson.cdf", k, loc, mu))
+    some = (k >= 0.0) & (mu >= 0.0) & ~jnp.isinf(k)
+    order = jnp.where(some, jnp.floor(k) + 1.0, 1.0)
+    result = lax.igammac(order, jnp.where(mu >= 0.0, mu, 0.0))
+    result = jnp.where(k < 0.0, 0.0, jnp.where(jnp.isposinf(k), 1.0, result))
+    return guarded(result, mu >= 0.0, ~jnp.isnan(k))
+
+
+@kernel
+def _entropy(mu: Any) -> Any:
+    small = mu < _LARGE_MEAN
+    mean = jnp.where(small & (mu > 0.0), mu, 1.0)
+
+    def add_term(i: Any, total: Any) -> Any:
+        log = log_poisson(number_like(i, mu), mean)
+        return total - log * jnp.exp(log)
+
+    by_sum = lax.fori_loop(0, _ENTROPY_TERMS, add_term, jnp.zeros_like(mu))
+    # Source: R. J. Evans and J. Boersma, The entropy of a Poisson distribution, 1988.
+    large = jnp.where(small, _LARGE_MEAN, mu)
+    inverse = 1.0 / large
+    series = 1.0 / 12.0 + inverse * (1.0 / 24.0 + inverse * (19.0 / 360.0 + inverse * 9.0 / 80.0))
+    by_series = 0.5 * jnp.log(2.0 * math.pi * math.e * large) - inverse * series
+    result = jnp.where(small, by_sum, by_series)
+    return guarded(jnp.where(mu == 0.0, 0.0, result), mu >= 0.0)
+
+
+def entropy(mu: Any, loc: Any = 0) -> Any:
+    """The entropy in nats; it does not depend on ``loc``, which only broadcasts."""
+    mu, loc = real_operands("poisson.entropy", mu, loc)
+    return _entropy(jnp.broadcast_arrays(mu, loc)[0])

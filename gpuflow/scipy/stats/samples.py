@@ -1,0 +1,185 @@
+"""Functions of samples: the mode, ranks, and the standard error of the mean."""
+
+from __future__ import annotations
+
+import math
+from operator import index
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import gpuflow.numpy as jnp
+from gpuflow.api_vmap import vmap
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axes
+from gpuflow.core.aval import aval_of
+from gpuflow.numpy.promotion import check_arraylike, promote_args_inexact
+
+_POLICIES = ("propagate", "omit", "raise")
+_METHODS = ("average", "min", "max", "dense", "ordinal")
+
+
+class ModeResult(NamedTuple):
+    """The most frequent values and how often each occurs."""
+
+    mode: Any
+    count: Any
+
+
+def _check_policy(name: str, policy: str) -> None:
+    check(
+        policy in _POLICIES,
+        lambda: (
+            f"[{name}] Illegal nan_policy value {policy!r}; expected one of {_POLICIES}. "
+            "Fix: nan_policy='propagate'."
+        ),
+        ValueError,
+    )
+    check(
+        policy == "propagate",
+        lambda: (
+            f"[{name}] nan_policy must be 'propagate', {policy!r} is not implemented, as the "
+            "values are not known under jit. Fix: leave out or look for nan before."
+        ),
+        NotImplementedError,
+    )
+
+
+def _axis_of(name: str, axis: Any, ndim: int) -> int:
+    return canonicalize_axes(index(axis), ndim, name)[0]
+
+
+def _mode_of_vector(x: Any) -> tuple[Any, Any]:
+    ordered = jnp.sort(x)
+    first, last = (jnp.searchsorted(ordered, ordered, side=side) for side in ("left", "right"))
+    counts = last - first
+    # The first of the largest counts belongs to the least value.
+    return ordered[jnp.argmax(counts)], jnp.max(counts)
+
+
+def mode(
+    a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: bool = False
+) -> ModeResult:
+    """The most frequent value along an axis; of several, the least.
+
+    Args:
+        a: real array.
+        axis: the axis; None: all elements.
+        nan_policy: "propagate": nan is a value like others.
+        keepdims: keep the axis, with size 1.
+
+    Raises:
+        NotImplementedError: another policy.
+        ValueError: an unknown policy.
+    """
+    check_arraylike("mode", a)
+    _check_policy("mode", nan_policy)
+    x = jnp.atleast_1d(a)
+    shape = x.shape
+    if axis is None:
+        out_shape = (1,) * len(shape) if keepdims else ()
+        x = x.reshape(-1)
+    else:
+        place = _axis_of("mode", axis, len(shape))
+        kept = (1,) if keepdims else ()
+        out_shape = shape[:place] + kept + shape[place + 1 :]
+        x = jnp.moveaxis(x, place, -1)
+    if x.size == 0:
+        float_ = dtypes.default_float()
+        return ModeResult(jnp.full(out_shape, np.nan, float_), jnp.zeros(out_shape, float_))
+    x = x.reshape(-1, x.shape[-1])
+    values, counts = vmap(_mode_of_vector)(x)
+    return ModeResult(values.reshape(out_shape), counts.reshape(out_shape))
+
+
+def _ranks_of_vector(x: Any, method: str) -> Any:
+    order = jnp.argsort(x, stable=True)
+    ordered = x[order]
+    if method == "ordinal":
+        return jnp.argsort(order) + 1
+    low = jnp.searchsorted(ordered, x, side="left")
+    if method == "min":
+        return low + 1
+    if method == "dense":
+        starts = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]])
+        return jnp.cumsum(starts)[low]
+    high = jnp.searchsorted(ordered, x, side="right")
+    if method == "max":
+        return high
+    return 0.5 * (low + 1 + high)
+
+
+def rankdata(
+    a: Any, method: str = "average", *, axis: int | None = None, nan_policy: str = "propagate"
+) -> Any:
+    """The ranks of elements, from 1 on.
+
+    Args:
+        a: real array.
+        method: what equal elements get: the "average", "min" or "max" of their ranks, "dense"
+            ranks without gaps, or "ordinal" ones in the order of occurrence.
+        axis: rank along this axis; None: all elements, flattened.
+        nan_policy: "propagate": nan makes all ranks beside it nan.
+
+    Returns:
+        Array of the default float dtype.
+
+    Raises:
+        NotImplementedError: another policy.
+        ValueError: an unknown policy or method.
+    """
+    check_arraylike("rankdata", a)
+    _check_policy("rankdata", nan_policy)
+    check(
+        method in _METHODS,
+        lambda: (
+            f"[rankdata] method must be known; got unknown method {method!r}. "
+            f"Fix: one of {', '.join(_METHODS)}."
+        ),
+        ValueError,
+    )
+    x = jnp.ravel(a) if axis is None else jnp.asarray(a)
+    place = _axis_of("rankdata", -1 if axis is None else axis, x.ndim)
+    moved = jnp.moveaxis(x, place, -1)
+    if moved.size == 0:
+        return jnp.zeros(x.shape, dtypes.default_float())
+    rows = moved.reshape(-1, moved.shape[-1])
+    ranks = vmap(lambda row: _ranks_of_vector(row, method))(rows).astype(dtypes.default_float())
+    if dtypes.is_inexact(aval_of(x).dtype):
+        ranks = jnp.where(jnp.any(jnp.isnan(rows), -1, keepdims=True), jnp.nan, ranks)
+    return jnp.moveaxis(ranks.reshape(moved.shape), -1, place)
+
+
+def sem(
+    a: Any, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagate", *,
+    keepdims: bool = False,
+) -> Any:  # fmt: skip
+    """The standard error of the mean.
+
+    Args:
+        a: array.
+        axis: the axis; None: all elements.
+        ddof: what the size is reduced by in the variance.
+        nan_policy: "propagate", or "omit" to leave nan out.
+        keepdims: keep the axis, with size 1.
+
+    Raises:
+        ValueError: another policy.
+    """
+    (x,) = promote_args_inexact("sem", a)
+    x = jnp.asarray(x)
+    check(
+        nan_policy in ("propagate", "omit"),
+        lambda: (
+            f"[sem] nan_policy must be 'propagate' or 'omit'; {nan_policy!r} is not supported. "
+            "Fix: nan_policy='propagate'."
+        ),
+        ValueError,
+    )
+    if nan_policy == "propagate":
+        size = x.size if axis is None else x.shape[_axis_of("sem", axis, x.ndim)]
+        return jnp.std(x, axis, ddof=ddof, keepdims=keepdims) / math.sqrt(size)
+    count = jnp.sum(~jnp.isnan(x), axis, keepdims=keepdims)
+    deviation = jnp.nanstd(x, axis, ddof=ddof, keepdims=keepdims)
+    return deviation / jnp.sqrt(count.astype(deviation.dtype))

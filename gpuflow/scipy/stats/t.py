@@ -1,0 +1,35 @@
+"""The Student's t distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow.scipy.special.stirling import HALF_LOG_2_PI, log_rising
+from gpuflow.scipy.stats.common import guarded, standardize
+
+
+def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of the density at ``x``."""
+    y, scale, df = standardize("t.logpdf", x, loc, scale, df)
+    normal = jnp.isinf(df)
+    freedom = jnp.where(normal, 1.0, df)
+    constant = log_rising(0.5 * freedom, 0.5) - 0.5 * jnp.log(math.pi * freedom)
+    # The square of y / sqrt(df) may overflow; then 1 does not count beside it.
+    ratio = jnp.abs(y) / jnp.sqrt(freedom)
+    far = ratio > 1e10
+    log = jnp.where(
+        far,
+        2.0 * jnp.log(jnp.where(far, ratio, 1.0)),
+        jnp.log1p(jnp.square(jnp.where(far, 0.0, y)) / freedom),
+    )
+    log = jnp.where(
+        normal, -HALF_LOG_2_PI - 0.5 * jnp.square(y), constant - 0.5 * (freedom + 1.0) * log
+    )
+    return guarded(log - jnp.log(scale), scale > 0.0, df > 0.0)
+
+
+def pdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The density at ``x``."""
+    return jnp.exp(logpdf(x, df, loc, scale))

@@ -1,0 +1,67 @@
+"""The truncated normal distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow.scipy.special.error_functions import log_ndtr, ndtr
+from gpuflow.scipy.special.stirling import HALF_LOG_2_PI
+from gpuflow.scipy.stats.common import guarded, log_complement, standardize
+
+
+def _log_mass(a: Any, b: Any) -> Any:
+    """The logarithm of the normal probability between ``a < b``, from the tail that they are in."""
+    right = a > 0.0
+    low, high = jnp.where(right, -b, a), jnp.where(right, -a, b)
+    central = (a <= 0.0) & (b > 0.0)
+    top = log_ndtr(jnp.where(central, -1.0, high))
+    gap = log_ndtr(jnp.where(central, -2.0, low)) - top
+    tail = top + log_complement(jnp.minimum(gap, 0.0))
+    rest = ndtr(jnp.where(central, a, -1.0)) + ndtr(jnp.where(central, -b, -1.0))
+    return jnp.where(central, jnp.log1p(-rest), tail)
+
+
+def _log_below(y: Any, a: Any, b: Any) -> Any:
+    """The logarithm of the probability of less than ``y``."""
+    within = (y > a) & (y < b)
+    safe = jnp.where(within | jnp.isnan(y), y, 0.5 * (jnp.maximum(a, -9.0) + jnp.minimum(b, 9.0)))
+    mass = _log_mass(a, b)
+    below, above = _log_mass(a, safe) - mass, _log_mass(safe, b) - mass
+    # Near 1 the complement has the digits.
+    log = jnp.where(below > -0.1, log_complement(jnp.minimum(above, 0.0)), below)
+    return jnp.where(y <= a, -jnp.inf, jnp.where(y >= b, 0.0, log))
+
+
+def logpdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of the density at ``x``."""
+    y, scale, a, b = standardize("truncnorm.logpdf", x, loc, scale, a, b)
+    log = -0.5 * jnp.square(y) - HALF_LOG_2_PI - _log_mass(a, b) - jnp.log(scale)
+    return guarded(jnp.where((y < a) | (y > b), -jnp.inf, log), scale > 0.0, a < b)
+
+
+def pdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The density at ``x``."""
+    return jnp.exp(logpdf(x, a, b, loc, scale))
+
+
+def logcdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of ``cdf``."""
+    y, scale, a, b = standardize("truncnorm.logcdf", x, loc, scale, a, b)
+    return guarded(_log_below(y, a, b), scale > 0.0, a < b)
+
+
+def cdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The probability of at most ``x``."""
+    return jnp.exp(logcdf(x, a, b, loc, scale))
+
+
+def logsf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The logarithm of ``sf``."""
+    y, scale, a, b = standardize("truncnorm.logsf", x, loc, scale, a, b)
+    return guarded(_log_below(-y, -b, -a), scale > 0.0, a < b)
+
+
+def sf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
+    """The probability of more than ``x``."""
+    return jnp.exp(logsf(x, a, b, loc, scale))

@@ -1,0 +1,27 @@
+"""The wrapped Cauchy distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gpuflow.numpy as jnp
+from gpuflow.scipy.special.common import real_operands
+from gpuflow.scipy.stats.common import guarded
+
+
+def logpdf(x: Any, c: Any) -> Any:
+    """The logarithm of the density at ``x``."""
+    x, c = real_operands("wrapcauchy.logpdf", x, c)
+    possible = (c > 0.0) & (c < 1.0)
+    c = jnp.where(possible, c, 0.5)
+    # 1 + c**2 - 2 c cos(x) without cancellation.
+    rest = jnp.square(1.0 - c) + 4.0 * c * jnp.square(jnp.sin(0.5 * x))
+    log = jnp.log1p(-c * c) - jnp.log(2.0 * math.pi * rest)
+    log = jnp.where((x < 0.0) | (x > 2.0 * math.pi), -jnp.inf, log)
+    return guarded(log, possible)
+
+
+def pdf(x: Any, c: Any) -> Any:
+    """The density at ``x``."""
+    return jnp.exp(logpdf(x, c))

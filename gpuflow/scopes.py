@@ -1,0 +1,55 @@
+"""Names for parts of a program: named_scope and named_call, which the profiler shows."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from gpuflow.base.errors import check
+from gpuflow.base.recording import span
+
+
+class named_scope(contextlib.ContextDecorator):
+    """``with named_scope(name):``, or a decorator: names what is traced or run in it.
+
+    A recording of the profiler shows the block on the row of the host. What a compiled program
+    does is not changed by it.
+
+    Args:
+        name: the name.
+
+    Raises:
+        TypeError: the name is no string.
+    """
+
+    def __init__(self, name: str) -> None:
+        check(
+            isinstance(name, str),
+            lambda: (
+                f"[named_scope] the name must be a string; got {name!r}. Fix: named_scope('layer')."
+            ),
+            TypeError,
+        )
+        self.name = name
+        self._open: list[span] = []
+
+    def __enter__(self) -> named_scope:
+        self._open.append(span("host", self.name).__enter__())
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._open.pop().__exit__(*exception)
+
+
+def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[..., Any]:
+    """``fun`` inside a ``named_scope`` of its own name, or ``name``."""
+    label = name or getattr(fun, "__name__", type(fun).__name__)
+
+    @functools.wraps(fun)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with named_scope(label):
+            return fun(*args, **kwargs)
+
+    return call

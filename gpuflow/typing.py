@@ -1,0 +1,25 @@
+"""Annotations for functions of arrays, under the names of jax.typing."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpuflow.base.names import missing_name
+from gpuflow.runtime.array import Array
+
+
+class SupportsDType(Protocol):
+    """What has a dtype, such as an array."""
+
+    @property
+    def dtype(self) -> np.dtype: ...
+
+
+# What functions take for an array; lists are not among them.
+ArrayLike = Array | np.ndarray | np.bool_ | np.number | bool | int | float | complex
+# What functions take for a dtype: a name, a type of numbers, a dtype, or what has one.
+DTypeLike = str | type[Any] | np.dtype | SupportsDType
+
+__getattr__ = missing_name(__name__, "typing", ["ArrayLike", "DTypeLike"])

@@ -1,0 +1,134 @@
+"""What the machine can do at most: copies and products of matrices, by the libraries alone.
+
+usage: python perf/gpu_ceilings.py [--platform cuda] [--tiny]
+
+Everything else is compared with these. Times are CUDA's events'; inputs are random numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import gpuflow as gf
+from gpuflow.runtime.gpu_api import Gemm
+
+
+def timer(platform: str, driver: Any) -> Callable[[Callable[[], Any], int], float]:
+    """A function of work and its repetitions: seconds for one."""
+
+    def by_clock(work: Callable[[], Any], times: int) -> float:
+        driver.synchronize()
+        start = time.perf_counter()
+        for _ in range(times):
+            work()
+        driver.synchronize()
+        return (time.perf_counter() - start) / times
+
+    if platform != "cuda":
+        return by_clock
+    import cupy
+
+    stream = driver.api.library(driver.compute)
+
+    def by_events(work: Callable[[], Any], times: int) -> float:
+        first, last = cupy.cuda.Event(), cupy.cuda.Event()
+        first.record(stream)
+        for _ in range(times):
+            work()
+        last.record(stream)
+        last.synchronize()
+        return cupy.cuda.get_elapsed_time(first, last) / 1e3 / times
+
+    return by_events
+
+
+def median(measure: Callable[[], float], repeats: int) -> float:
+    """The median of several measurements, after one that does not count."""
+    measure()
+    return statistics.median(measure() for _ in range(repeats))
+
+
+def copy_bandwidth(driver: Any, timed: Any, count: int) -> dict[str, Any]:
+    """Bytes read and written per second of a copy from device to device."""
+    source, target = (driver.empty((count,), np.dtype(np.uint8)) for _ in range(2))
+    seconds = median(lambda: timed(lambda: driver.copy_into(target, source), 10), 5)
+    return {"ceiling": "copy", "bytes": 2 * count, "per_second": 2 * count / seconds}
+
+
+def transfer_bandwidth(driver: Any, count: int, to_device: bool) -> dict[str, Any]:
+    """Bytes per second between the host's arrays and the device, by the host's clock."""
+    host = np.random.default_rng(0).integers(0, 255, count).astype(np.uint8)
+    data = driver.from_host(host)
+
+    def once() -> float:
+        driver.synchronize()
+        start = time.perf_counter()
+        if to_device:
+            driver.from_host(host)
+            driver.synchronize()
+        else:
+            driver.to_host(data)
+        return time.perf_counter() - start
+
+    name = "host to device" if to_device else "device to host"
+    return {"ceiling": name, "bytes": count, "per_second": count / median(once, 3)}
+
+
+def product_rate(driver: Any, timed: Any, n: int, dtype: Any, reduced: bool) -> dict[str, Any]:
+    """Operations per second of a product of square matrices."""
+    kind = np.dtype(dtype)
+    rng = np.random.default_rng(1)
+    left, right = (
+        driver.from_host(rng.standard_normal((n, n), np.float32).astype(kind)) for _ in range(2)
+    )
+    out = driver.empty((n, n), kind)
+    gemm = Gemm(n, n, n, False, False, n, n, 1, 0, 0, n * n, kind, kind, reduced)
+    multiply = driver.api.gemm(gemm, driver.compute)
+    name = f"product {kind.name}{' (tensorfloat32)' if reduced else ''}"
+    if multiply is None:
+        return {"ceiling": name, "error": "no library"}
+    seconds = median(
+        lambda: timed(lambda: multiply(left.address, right.address, out.address), 10), 5
+    )
+    return {"ceiling": name, "n": n, "per_second": 2.0 * n**3 / seconds}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures everything, each line by itself."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--platform", default="cuda")
+    parser.add_argument("--tiny", action="store_true")
+    options = parser.parse_args(arguments)
+    driver: Any = gf.devices(options.platform)[0].driver
+    timed = timer(options.platform, driver)
+    many, n = (1 << 12, 16) if options.tiny else (1 << 32, 8192)
+    tasks: list[Callable[[], dict[str, Any]]] = [
+        lambda: copy_bandwidth(driver, timed, many),
+        lambda: transfer_bandwidth(driver, min(many, 1 << 30), True),
+        lambda: transfer_bandwidth(driver, min(many, 1 << 30), False),
+        lambda: product_rate(driver, timed, n, ml_dtypes.bfloat16, False),
+        lambda: product_rate(driver, timed, n, np.float16, False),
+        lambda: product_rate(driver, timed, n, np.float32, False),
+        lambda: product_rate(driver, timed, n, np.float32, True),
+        lambda: product_rate(driver, timed, n, np.float64, False),
+    ]
+    for task in tasks:
+        try:
+            found = task()
+        except Exception as error:
+            found = {"error": f"{type(error).__name__}: {error}"[:500]}
+        print(json.dumps(found), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

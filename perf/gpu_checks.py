@@ -1,0 +1,102 @@
+"""Whether a GPU computes what the CPU and the simulated GPU compute: one JSON line per program.
+
+usage: python perf/gpu_checks.py [--platform cuda] [--simulator]
+
+The programs are those of tests/runtime/test_cuda_sim.py. With --simulator each is also run on
+cuda_sim, whose PTX is that of the GPU's kernels, and results are compared bit by bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gpuflow as gf
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = ROOT / "tests" / "runtime" / "test_cuda_sim.py"
+
+
+def programs() -> dict[str, Any]:
+    """Functions and arguments by name."""
+    spec = importlib.util.spec_from_file_location("programs_of_the_tests", PROGRAMS)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.PROGRAMS
+
+
+def run_on(platform: str, function: Any, arguments: Sequence[Any]) -> list[np.ndarray]:
+    """The outputs of the second call."""
+    (device, *_) = gf.devices(platform)
+    with gf.default_device(device):
+        step = gf.jit(function)
+        step(*arguments)
+        return [np.asarray(leaf) for leaf in gf.tree.leaves(step(*arguments))]
+
+
+def difference(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> dict[str, Any]:
+    """The largest difference relative to the largest value, and whether all bits are equal."""
+    largest, equal = 0.0, True
+    for a, b in zip(got, want, strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return {"error": f"{a.dtype}{a.shape} is not {b.dtype}{b.shape}"}
+        equal = equal and a.tobytes() == b.tobytes()
+        if a.size:
+            wide = np.complex128 if a.dtype.kind == "c" else np.float64
+            x, y = a.astype(wide), b.astype(wide)
+            off = np.abs(x - y)[~(np.isnan(x) & np.isnan(y))]
+            scale = max(float(np.abs(y[np.isfinite(y)]).max(initial=0.0)), 1e-30)
+            largest = max(largest, float(off.max(initial=0.0)) / scale)
+    return {"difference": largest, "bits_equal": equal}
+
+
+def check(name: str, platform: str, with_simulator: bool) -> dict[str, Any]:
+    """What came out for one program."""
+    function, *arguments = programs()[name]
+    start = time.perf_counter()
+    got = run_on(platform, function, arguments)
+    seconds = time.perf_counter() - start
+    found = {"seconds": seconds, "cpu": difference(got, run_on("cpu", function, arguments))}
+    if with_simulator:
+        found["simulator"] = difference(got, run_on("cuda_sim", function, arguments))
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Checks all programs; returns how many failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--platform", default="cuda")
+    parser.add_argument("--simulator", action="store_true")
+    parser.add_argument("--most", type=int, default=1000, help="only so many programs")
+    options = parser.parse_args(arguments)
+    failed = 0
+    for name in list(programs())[: options.most]:
+        try:
+            found = check(name, options.platform, options.simulator)
+            sides = [found[side] for side in ("cpu", "simulator") if side in found]
+            tolerance = 1e-2 if "bfloat16" in name else 1e-4
+            found["passed"] = all(side.get("difference", 1.0) <= tolerance for side in sides)
+        except Exception as error:
+            traceback.print_exc(file=sys.stderr)
+            found = {"error": f"{type(error).__name__}: {error}"[:1000], "passed": False}
+        failed += not found["passed"]
+        print(json.dumps({"program": name, **found}), flush=True)
+    driver = gf.devices(options.platform)[0].driver
+    for name in ("host_calls", "memory_stats"):
+        value = getattr(driver, name, None)
+        print(json.dumps({name: value() if callable(value) else value}), flush=True)
+    return min(failed, 100)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

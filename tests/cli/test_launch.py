@@ -1,0 +1,151 @@
+"""What `gpuflow launch` makes of its options; whole groups are in tests/parallel/test_faults.py."""
+
+import argparse
+import io
+import os
+import time
+
+import pytest
+
+from gpuflow.cli import launch
+from gpuflow.cli.launch_group import Progress
+from gpuflow.cli.launch_output import Output, is_consequence, last_traceback
+from gpuflow.cli.main import main
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text("")
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def no_launcher_around(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith(("SLURM_", "PMI_", "OMPI_", "GPUFLOW_TOKEN", "CUDA_VISIBLE")):
+            monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["-n", "0"], "-n and --nnodes must be at least 1"),
+        (["--nnodes", "2", "--node-rank", "2"], "--node-rank must be from 0 to 1; got 2"),
+        (["--nnodes", "2"], "several machines need --coordinator HOST:PORT"),
+        (["--nnodes", "2", "--coordinator", "a:9"], "Fix: export GPUFLOW_TOKEN"),
+        (["--nnodes", "2", "--mpi"], "--mpi starts on one machine"),
+        (["--coordinator", "a"], "an address must be host:port; got 'a'"),
+    ],
+)
+def test_bad_options(options, text, script, capsys):
+    assert main(["launch", *options, script]) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_no_such_script(capsys):
+    assert main(["launch", "nowhere.py"]) == 2
+    assert "the script must be a file; got nowhere.py" in capsys.readouterr().err
+
+
+def options(**values):
+    given = {"procs": 2, "nnodes": 1, "node_rank": 0, "coordinator": None, "script": "s.py",
+             "arguments": ["--steps", "3"]}  # fmt: skip
+    return argparse.Namespace(**given | values)
+
+
+def test_environment_of_ranks(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    monkeypatch.delenv("GPUFLOW_PLATFORM", raising=False)
+    given = options(procs=3, nnodes=2, node_rank=1, coordinator="a:9")
+    said = {"GPUFLOW_TOKEN": "t", "CUDA_VISIBLE_DEVICES": "4, 6"}
+    starts = launch._rank_starts(given, said, attempt=2)
+    assert [start.rank for start in starts] == [3, 4, 5]
+    own = starts[2].environment
+    assert starts[2].command[-4:] == ("gpuflow.cli.worker", "s.py", "--steps", "3")
+    assert own["GPUFLOW_PROCESS_ID"] == "5" and own["GPUFLOW_NUM_PROCESSES"] == "6"
+    assert own["GPUFLOW_LOCAL_ID"] == "2" and own["GPUFLOW_LOCAL_SIZE"] == "3"
+    assert own["GPUFLOW_COORDINATOR"] == "a:9" and own["GPUFLOW_TOKEN"] == "t"
+    assert own["GPUFLOW_RESTART"] == "2"
+    assert own["OMP_NUM_THREADS"] == "7"  # what the user says holds
+    assert own["MKL_NUM_THREADS"] == str(max(1, len(os.sched_getaffinity(0)) // 3))
+
+
+def test_each_rank_has_a_gpu(monkeypatch):
+    monkeypatch.setattr(launch, "_gpus", lambda said: ["4", "6"])
+    starts = launch._rank_starts(options(procs=3), {}, attempt=0)
+    assert [start.environment["CUDA_VISIBLE_DEVICES"] for start in starts] == ["4", "6", "4"]
+    tokens = {start.environment["GPUFLOW_TOKEN"] for start in starts}
+    assert len(tokens) == 1 and len(tokens.pop()) == 32
+
+
+# --- output ---------------------------------------------------------------------------------
+
+CHAIN = """before
+Traceback (most recent call last):
+  File "a.py", line 1
+KeyError: 'x'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "a.py", line 3
+ValueError: bad
+after"""
+
+
+def test_last_traceback():
+    lines = CHAIN.splitlines()
+    assert last_traceback(lines) == lines[1:]
+    separate = ["Traceback (most recent call last):", "KeyError: 1", *lines[7:]]
+    assert last_traceback(separate) == lines[7:]
+    assert last_traceback([str(k) for k in range(20)]) == [str(k) for k in range(10, 20)]
+    assert not is_consequence(lines)
+    assert is_consequence([lines[1], "gpuflow.base.errors.CommunicationError: [psum] ..."])
+
+
+@pytest.mark.parametrize("rank", [3, None])
+def test_lines_have_their_rank(rank, tmp_path):
+    """From a rank's own pipe, and from that of mpiexec, which says of whom each line is."""
+    reading, writing = os.pipe()
+    target, output = io.StringIO(), Output(tmp_path)
+    output.add(rank, os.fdopen(reading, "rb"), target)
+    output.start()
+    with os.fdopen(writing, "wb") as pipe:
+        texts = [b"one\ntw", b"o\nno \xff end"]
+        if rank is None:
+            texts = [b"[3] one\n[3] tw", b"o\nnobody's\n[3] no \xff end"]
+        for text in texts:
+            pipe.write(text)
+            pipe.flush()
+            time.sleep(0.02)
+    output.close(5.0)
+    lines = target.getvalue().splitlines()
+    assert [line for line in lines if line != "nobody's"] == [
+        "[3] one", "[3] two", "[3] no \ufffd end"
+    ]  # fmt: skip
+    assert output.lines_of(3) == ["one", "two", "no \ufffd end"] and output.count() == 3
+    assert (tmp_path / "rank-3.log").read_text() == "one\ntwo\nno \ufffd end\n"
+
+
+# --- the watchdog ---------------------------------------------------------------------------
+
+
+def test_who_holds_up_the_others(tmp_path):
+    progress = Progress(tmp_path, limit=0.2)
+
+    def at(**counts):
+        for rank, count in counts.items():
+            (tmp_path / rank.removeprefix("r")).write_text(f"{os.getpid()} {count}")
+
+    assert progress.stalled([0, 1], 0) == []  # nobody has begun
+    at(r0=5, r1=4)
+    assert progress.stalled([0, 1], 0) == []
+    time.sleep(0.25)
+    assert progress.stalled([0, 1], 1) == []  # a line of output counts
+    time.sleep(0.25)
+    assert progress.stalled([0, 1], 1) == [1]
+    assert progress.stalled([0], 1) == [0]  # rank 1 is done
+    at(r0=6)
+    assert progress.stalled([0, 1], 1) == []

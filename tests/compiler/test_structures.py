@@ -1,0 +1,195 @@
+"""Structures: plans of new sizes are those that binding without a structure gives."""
+
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow.compiler import bind, pipeline, templates
+from gpuflow.compiler.plan import CopyStep, KernelStep, reads_of, scratch_of, writes_of
+from gpuflow.compiler.target import PLAIN_TARGET
+from gpuflow.kir.text import kernel_text
+from gpuflow.runtime.native_services import native_services
+
+# Short, exact and long rows; primes; a size of 1; long enough for split reductions and tiles.
+SHAPES = [
+    (5, 7), (6, 8), (33, 20), (9, 9), (2, 3), (40, 16), (40, 17), (1, 7), (7, 1), (1, 1), (97, 101),
+    (300, 400), (3, 70001), (70001, 3), (64, 128), (5, 7),
+]  # fmt: skip
+
+
+def norms(x):
+    mean = x.mean(1, keepdims=True)
+    return (x - mean) / jnp.sqrt(((x - mean) ** 2).mean(1, keepdims=True) + 1e-5), x.sum(0), x.T * 2
+
+
+def products(x):
+    y = jnp.tanh(x @ x.T[:, :1])
+    return y, (y * x).T @ y, jnp.argmax(x, 0)
+
+
+def update(x):
+    """Equal kernels as one step, an output that is an input, and one that is there twice."""
+    parts = [x, x[1:], x[:, :1], x * 2]
+    moved = [0.9 * p + 0.1 for p in parts]
+    return moved, sum(jnp.sum(p * p) for p in parts), x, moved[0], x.T
+
+
+def looped(x):
+    def body(carry, row):
+        return carry + jnp.tanh(row), carry * 2
+
+    return gf.lax.scan(body, jnp.zeros(x.shape[0]), x.T), x.at[0].set(1.0), x + 1
+
+
+PROGRAMS = [norms, products, update, looped]
+
+
+@pytest.fixture(autouse=True)
+def fresh_templates(monkeypatch):
+    """No templates of earlier tests."""
+    monkeypatch.setattr(pipeline, "_templates", {})
+
+
+def plan_of(function, shape, donated=(), target=None):
+    jaxpr = gf.make_jaxpr(function)(gf.ShapeDtypeStruct(shape, np.float32))
+    return pipeline.compile_plan(jaxpr, donated, target=target or native_services())[0]
+
+
+def meaning(plan):
+    """All that a plan says, without variables and equations, which each trace makes anew."""
+    steps = []
+    for step in plan.steps:
+        own = [step.kind, step.name, reads_of(step), writes_of(step), scratch_of(step)]
+        if isinstance(step, KernelStep):
+            for calls in (step.calls, *step.launches):
+                own += [(kernel_text(call.kernel), *call[1:]) for call in calls]
+            own += [len(step.launches), [eqn.primitive for eqn in step.eqns]]
+        else:
+            operands = (step.source,) if isinstance(step, CopyStep) else step.operands
+            own += [(operand.buffer, operand.aval, operand.lies) for operand in operands]
+        own += [meaning(inner.plan) for inner in getattr(step, "programs", ())]
+        steps.append(own)
+    return [
+        steps, [out if isinstance(out, int) else str(out) for out in plan.outputs],
+        dict(plan.in_place), dict(plan.offsets), plan.arena_bytes, plan.owned, plan.given,
+        dict(plan.added), [var.aval for var in plan.variables],
+    ]  # fmt: skip
+
+
+def meaning_alone(*args):
+    """The same for a program whose template is new."""
+    known, pipeline._templates = pipeline._templates, {}
+    try:
+        return meaning(plan_of(*args))
+    finally:
+        pipeline._templates = known
+
+
+@pytest.mark.parametrize("function", PROGRAMS)
+@pytest.mark.parametrize("donated", [(), (0,)])
+def test_plans_are_those_without_a_structure(function, donated):
+    for shape in SHAPES:
+        assert meaning(plan_of(function, shape, donated)) == meaning_alone(function, shape, donated)
+    own = [template for template in pipeline._templates.values() if template.structures]
+    # An update in place has no recipe, so that its program has no structure.
+    assert own or function is looped
+
+
+def test_one_structure_serves_a_class_of_sizes(monkeypatch):
+    made, make = [], bind.make_structure
+    monkeypatch.setattr(bind, "make_structure", lambda *args: made.append(1) or make(*args))
+    # Checks make structures to compare.
+    monkeypatch.setattr(bind, "config", SimpleNamespace(environment=SimpleNamespace(check=False)))
+    for rows in (20, 33, 50, 97, 1000):
+        plan_of(norms, (rows, 40))
+    assert len(made) == 1
+    for columns in (8, 16, 40, 8, 16, 41):  # those up to 16 stand in the text
+        plan_of(norms, (30, columns))
+    assert len(made) == 3
+    (template,) = pipeline._templates.values()
+    assert len(template.structures) == 3
+
+
+def test_the_oldest_structure_goes(monkeypatch):
+    monkeypatch.setattr(templates, "MOST_STRUCTURES", 4)
+    for columns in (*range(2, 18), 5, 2, 100, 9):
+        plan = plan_of(norms, (30, columns))
+        (template,) = pipeline._templates.values()
+        assert meaning(plan) == meaning_alone(norms, (30, columns))
+        assert template.structures[0].choice is not None and len(template.structures) <= 4
+    assert len(template.structures) == 4
+
+
+def test_arrangements_follow_split_reductions():
+    """How many buffers there are depends on the sizes; the structure is one."""
+    for rows in (20, 70001, 30, 80021, 70001):
+        assert meaning(plan_of(norms, (rows, 40))) == meaning_alone(norms, (rows, 40))
+    (template,) = pipeline._templates.values()
+    (structure,) = template.structures
+    assert len(structure.arrangements) == 2
+
+
+def test_platforms_have_structures_of_their_own():
+    for _ in range(2):
+        for target in (native_services(), PLAIN_TARGET):
+            wanted = meaning_alone(norms, (70001, 40), (), target)
+            assert meaning(plan_of(norms, (70001, 40), (), target)) == wanted
+    (template,) = pipeline._templates.values()
+    assert [structure.kind.target for structure in template.structures] == [
+        PLAIN_TARGET, native_services()
+    ]  # fmt: skip
+
+
+def test_threads_bind_at_once():
+    shapes = [(rows, 3 + rows % 20) for rows in range(2, 62)]
+    found, failures = {}, []
+
+    def work(start):
+        try:
+            for shape in shapes[start::4]:
+                found[shape] = meaning(plan_of(norms, shape))
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    for shape in shapes:
+        assert found[shape] == meaning_alone(norms, shape)
+
+
+def test_a_program_without_a_key_leaves_nothing(monkeypatch):
+    params = templates._params
+    monkeypatch.setattr(templates, "_params", lambda eqn: [params(eqn)])  # not hashable
+    wanted = meaning(plan_of(norms, (30, 40)))
+    assert not pipeline._templates
+    monkeypatch.undo()
+    assert meaning_alone(norms, (30, 40)) == wanted
+
+
+def test_a_size_of_0_has_no_structure():
+    for rows in (0, 5, 0):
+        assert meaning(plan_of(update, (rows, 7))) == meaning_alone(update, (rows, 7))
+    with_structures = [bool(t.structures) for t in pipeline._templates.values()]
+    assert sum(with_structures) == 1
+
+
+def test_buffers_are_numbers_in_order_of_appearance():
+    plan = plan_of(update, (30, 40))
+    inputs = len(plan.jaxpr.invars)
+    assert plan.variables[:inputs] == plan.jaxpr.invars
+    assert len(set(plan.variables)) == len(plan.variables)
+    as_it_is = [out for out in plan.outputs if plan.is_input(out)]
+    assert as_it_is == [0]
+    copies = [step for step in plan.steps if step.kind == "copy"]
+    assert copies and all(step.target >= len(plan.variables) for step in copies)
+    assert all(plan.aval(step.target) is step.source.aval for step in copies)
+    needed = {b for step in plan.steps for b in (*reads_of(step), *writes_of(step))}
+    assert needed <= {*range(inputs), *plan.owned, *plan.in_place, *plan.offsets}

@@ -1,0 +1,173 @@
+"""A simulated GPU that does nothing before somebody waits for it.
+
+Work is queued in streams, as on a real GPU, and runs as late as the calls allow. Memory that goes
+back to a pool is handed out again at once. So what a driver forgets to wait for, or to keep, gives
+wrong numbers here every time, and on a real GPU sometimes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections import defaultdict, deque
+from contextlib import contextmanager
+
+import numpy as np
+
+from gpuflow.runtime.driver_sim import SimApi
+from gpuflow.runtime.gpu_transfers import SMALL
+
+
+class LateEvent:
+    """A mark in a stream."""
+
+    def __init__(self, stream):
+        self.stream, self.done = stream, False
+
+
+class LatePool:
+    """Memory that is reused at once, within one pool, as CuPy's is."""
+
+    def __init__(self, memory):
+        self.memory, self.free = memory, defaultdict(list)
+
+    def malloc(self, count):
+        rounded = -(-count // 512) * 512
+        place = self.free[rounded].pop() if self.free[rounded] else self.memory.allocate(rounded)
+        return LatePiece(place, rounded, self)
+
+    def free_all_blocks(self):
+        for places in self.free.values():
+            for place in places:
+                self.memory.free(place)
+        self.free.clear()
+
+
+class LatePiece:
+    def __init__(self, ptr, count, pool):
+        self.ptr = ptr
+        weakref.finalize(self, lambda: pool.free[count].append(ptr))
+
+
+class LateApi(SimApi):
+    """A GPU with queues; ``log`` counts what it was asked for."""
+
+    name = "the late GPU"
+    synchronous = False
+
+    def __init__(self, capacity=None):
+        super().__init__(capacity)
+        self.queues = defaultdict(deque)
+        self.log = defaultdict(int)
+        self._pinned = []
+        self.recording = None
+
+    def pool(self):
+        return LatePool(self.memory)
+
+    def pinned(self, count):
+        made = np.empty(count, np.uint8)
+        self._pinned.append((made.ctypes.data, made.ctypes.data + count))
+        return made
+
+    def _is_pinned(self, address):
+        return any(start <= address < end for start, end in self._pinned)
+
+    # --- streams and events ---
+
+    def _run(self, stream, event=None):
+        """Run a stream, up to an event."""
+        queue = self.queues[stream]
+        while queue and not (event and event.done):
+            queue.popleft()()
+
+    def event(self, stream):
+        assert self.recording is None, "the event would become a part of the graph"
+        made = LateEvent(stream)
+        self.queues[stream].append(lambda: setattr(made, "done", True))
+        return made
+
+    def wait_event(self, stream, event):
+        self.queues[stream].append(lambda: self._run(event.stream, event))
+
+    def is_done(self, event):
+        return event.done
+
+    def synchronize_event(self, event):
+        self._run(event.stream, event)
+
+    def synchronize(self, stream):
+        self.log["synchronize"] += 1
+        self._run(stream)
+
+    # --- copies ---
+
+    def copy_in(self, target, source, count, stream):
+        self.log["copy_in"] += 1
+        assert self.recording is None, "a replay would read the host's memory later"
+        if self._is_pinned(source):
+            self.queues[stream].append(lambda: SimApi.copy_in(self, target, source, count, 0))
+            return
+        if count > SMALL:
+            raise AssertionError("large copies from pageable memory make the caller wait")
+        kept = ctypes.string_at(source, count)
+        self.queues[stream].append(
+            lambda: ctypes.memmove(self.memory.view(target, count).ctypes.data, kept, count)
+        )
+
+    def copy_out(self, target, source, count, stream):
+        self.log["copy_out"] += 1
+        self.queues[stream].append(lambda: SimApi.copy_out(self, target, source, count, 0))
+        if not self._is_pinned(target):
+            self._run(stream)
+
+    def copy_inside(self, target, source, count, stream):
+        self.queues[stream].append(
+            lambda: SimApi.copy_in(self, target, self.memory.view(source, count, False).ctypes.data,
+                                   count, 0)
+        )  # fmt: skip
+
+    def clear(self, target, count, stream):
+        self.queues[stream].append(lambda: SimApi.clear(self, target, count, 0))
+
+    # --- work ---
+
+    def _give(self, stream, work):
+        if self.recording is not None:
+            self.recording.append(work)
+        else:
+            self.queues[stream].append(work)
+
+    def record(self, stream, work):
+        assert self.recording is None
+        self.recording = kept = []
+        try:
+            work()
+        finally:
+            self.recording = None
+        self.log["record"] += 1
+
+        def replay():
+            self.log["replay"] += 1
+            self.queues[stream].extend(kept)
+
+        return replay
+
+    def bind(self, function, grid, block, words, stream):
+        def launch():
+            self.log["launch"] += 1
+            kept = np.frombuffer(words, np.uint64).copy()  # CUDA reads parameters at the call
+            self._give(stream, lambda: function.launch(grid, block, kept, self.memory))
+
+        return launch
+
+    @contextmanager
+    def library(self, stream):
+        """NumPy works at once, so what was launched before has to be done."""
+        self._run(stream)
+        yield
+
+    def gemm(self, gemm, stream):
+        self.log["gemm"] += 1
+        multiply = SimApi.gemm(self, gemm, stream)
+        return lambda *places: self._give(stream, lambda: multiply(*places))

@@ -1,0 +1,334 @@
+"""The driver of GPUs on a simulated one that works as late as it may."""
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from late_gpu import LateApi
+from test_cuda_sim import PROGRAMS, _check_same, _missing
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow.runtime import device as devices_module
+from gpuflow.runtime.gpu_driver import GpuDriver
+from gpuflow.runtime.gpu_faults import GpuFault, fault
+from gpuflow.runtime.gpu_graphs import RecordedLaunches
+from gpuflow.runtime.gpu_memory import LARGE, in_units
+
+pytestmark = pytest.mark.skipif(
+    bool(_missing()), reason=f"compiling for CUDA needs the wheels {', '.join(_missing())}"
+)
+
+X = np.random.default_rng(0).normal(size=(8, 24)).astype(np.float32)
+BIG = np.random.default_rng(1).normal(size=(1 << 21) + 3).astype(np.float32)  # several pieces
+
+
+@pytest.fixture(scope="module")
+def late():
+    """A device of its own platform."""
+    driver = GpuDriver(LateApi())
+    devices_module.register_platform(
+        devices_module.Platform("cuda_late", lambda: 1, lambda number: driver)
+    )
+    (device,) = gf.devices("cuda_late")
+    return device
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_late_work_gives_the_same_values(name, late):
+    function, *args = PROGRAMS[name]
+    want = gf.jit(function)(*args)
+    with gf.default_device(late):
+        step = gf.jit(function)
+        first, again = step(*args), step(*args)
+        third = step(*gf.tree.map(jnp.asarray, tuple(args)))
+    for got in (again, first, third):
+        _check_same(got, want)
+
+
+def test_calls_return_before_the_work_is_done(late):
+    api = late.driver.api
+    x = gf.device_put(X, late)
+    double = gf.jit(lambda v: jnp.sin(v) * 2)
+    double(x).block_until_ready()
+    before = dict(api.log)
+    y = double(x)
+    assert api.queues[late.driver.compute]
+    assert api.log["launch"] == before["launch"] + 1
+    assert api.log["synchronize"] == before["synchronize"]
+    y.block_until_ready()
+    assert not api.queues[late.driver.compute]
+
+
+def test_ops_one_by_one_are_programs(late):
+    with gf.default_device(late):
+        x = jnp.asarray(X)
+        got = jnp.sort(jnp.tanh(x) @ X.T, axis=0)[1:] * 2
+        half = (x.astype(jnp.bfloat16) + 1).astype(jnp.float32)
+    _check_same(got, np.float32(np.sort(np.tanh(X) @ X.T, axis=0)[1:] * 2))
+    np.testing.assert_allclose(half, X + 1, rtol=2e-2, atol=2e-2)
+
+
+def test_large_arrays_go_through_pinned_memory_and_back(late):
+    api = late.driver.api
+    source = BIG.copy()
+    before = api.log["copy_in"]
+    x = gf.device_put(source, late)
+    source[:] = 0  # the caller may overwrite what it has passed
+    y = gf.jit(lambda v: v + 1)(x)
+    assert api.log["copy_in"] >= before + 2
+    np.testing.assert_array_equal(y, BIG + 1)
+    np.testing.assert_array_equal(x, BIG)
+
+
+def test_memory_of_copies_is_not_reused_before_kernels_have_read_it(late):
+    double = gf.jit(lambda v: v * 2)
+    results = []
+    for number in range(4):
+        x = gf.device_put(BIG + number, late)
+        results.append(double(x))
+        del x  # its memory may go to the next copy only when the kernel has run
+    for number, result in enumerate(results):
+        np.testing.assert_array_equal(result, (BIG + number) * 2)
+
+
+def test_temporaries_may_be_freed_while_kernels_run(late):
+    with gf.default_device(late):
+        total = jnp.zeros(X.shape)
+        for _ in range(6):
+            total = jnp.cos(total @ X.T) @ X * 0.01
+    want = np.zeros_like(X)
+    for _ in range(6):
+        want = np.cos(want @ X.T) @ X * 0.01
+    np.testing.assert_allclose(total, want, rtol=1e-5, atol=1e-5)
+
+
+def test_donation_reuses_memory_and_spares_what_others_hold(late):
+    step = gf.jit(lambda v: v * 2 + 1, donate_argnums=0)
+    x = gf.device_put(X, late)
+    place = x.data.address
+    assert step(x).data.address == place
+    x = gf.device_put(X, late)
+    kept = x.data
+    y = step(x)
+    np.testing.assert_array_equal(late.driver.to_host(kept), X)
+    np.testing.assert_allclose(y, X * 2 + 1, rtol=1e-6)
+
+
+def test_scalars_are_copied_once(late):
+    add = gf.jit(lambda v, s: v + s)
+    x = gf.device_put(X, late)
+    add(x, 2.5)
+    before = late.driver.api.log["copy_in"]
+    for _ in range(3):
+        add(x, 2.5)
+    assert late.driver.api.log["copy_in"] == before
+
+
+def test_tables_of_segments_are_copied_when_an_address_changed(late):
+    def scale(parts):
+        return [p * 2 + 1 for p in parts]
+
+    step, api = gf.jit(scale), late.driver.api
+    parts = [gf.device_put(X[k:], late) for k in range(4)]
+    first = step(parts)
+    again = step(parts)
+    for k in range(4):
+        np.testing.assert_allclose(first[k], X[k:] * 2 + 1, rtol=1e-6)
+        np.testing.assert_allclose(again[k], X[k:] * 2 + 1, rtol=1e-6)
+    del first, again
+    assert api.log["launch"]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, jnp.bfloat16, np.complex64])
+@pytest.mark.parametrize("spec", ["ij,jk->ik", "ji,kj->ik", "bij,bkj->bik", "abij,abjk->abik"])
+def test_products_are_one_gemm(dtype, spec, late):
+    rng = np.random.default_rng(2)
+    sizes = dict(zip("abijk", (2, 3, 4, 5, 6), strict=True))
+    left, right = spec.split("->")[0].split(",")
+    a, b = (
+        rng.normal(size=[sizes[c] for c in side]).astype(np.float32) for side in (left, right)
+    )
+    a, b = np.asarray(a, dtype), np.asarray(b, dtype)
+    before = late.driver.api.log["gemm"]
+    got = gf.jit(lambda x, y: jnp.einsum(spec, x, y))(
+        gf.device_put(a, late), gf.device_put(b, late)
+    )
+    assert late.driver.api.log["gemm"] > before
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    want = np.einsum(spec, a.astype(wide), b.astype(wide))
+    tolerance = 1e-2 if a.dtype.itemsize == 2 else 1e-5
+    np.testing.assert_allclose(
+        np.asarray(got).astype(wide), want, rtol=tolerance, atol=3 * tolerance
+    )
+
+
+def test_halves_are_added_in_float32(late):
+    ones = gf.device_put(np.ones((1, 4096), np.float16), late)
+    got = gf.jit(lambda v: v @ v.T)(ones)
+    assert float(got[0, 0]) == 4096.0
+
+
+def test_what_the_array_module_cannot_do_runs_on_the_host(late, monkeypatch):
+    def refuse(data):
+        raise TypeError("no such dtype here")
+
+    monkeypatch.setattr(late.driver.api, "view", refuse)
+    try:
+        got = gf.jit(lambda v: jnp.sort(v, 1))(gf.device_put(X, late))
+        np.testing.assert_array_equal(got, np.sort(X, 1))
+        assert "no such dtype" in late.driver.host_calls["sort(float32)"]
+    finally:
+        late.driver.host_calls.clear()
+
+
+def test_peak_memory_is_counted(late):
+    memory = late.driver.memory
+    gc.collect()
+    before = memory.used
+    x = gf.device_put(BIG, late)
+    assert memory.used == before + BIG.nbytes and memory.peak >= memory.used
+    del x
+    assert memory.used == before
+    assert set(late.driver.memory_stats()) >= {"bytes_in_use", "peak_bytes_in_use", "bytes_limit"}
+
+
+def _small_device(capacity):
+    return GpuDriver(LateApi(capacity))
+
+
+def test_out_of_memory_tries_again_without_what_is_kept():
+    driver = _small_device(40 << 20)
+    arena = driver.acquire(_Named())
+    arena.reserve(30 << 20)
+    driver.release(arena)
+    del arena
+    assert driver.empty((30 << 20,), np.dtype(np.uint8)).nbytes == 30 << 20
+
+
+class _Named:
+    summary = "a program"
+
+
+def test_out_of_memory_names_the_largest_arrays():
+    driver = _small_device(4 * LARGE)
+    large = driver.empty((LARGE // 4, 2), np.dtype(np.float32))
+    with pytest.raises(MemoryError) as caught:
+        driver.empty((LARGE,), np.dtype(np.float64))
+    text = str(caught.value)
+    assert "must have room for 128 MiB" in text and "Fix:" in text
+    assert f"32 MiB: float32[{LARGE // 4},2], made at {__file__}" in text
+    del large
+    assert driver.empty((LARGE, 2), np.dtype(np.uint8)).nbytes == 2 * LARGE
+
+
+def test_memory_is_taken_at_the_start_if_asked_for():
+    api = LateApi(64 << 20)
+    driver = GpuDriver(api, preallocate=0.5)
+    assert api.memory.used >= 32 << 20
+    assert driver.memory.used < 1 << 20
+
+
+def test_a_fault_names_the_programs_that_may_have_failed(late, monkeypatch):
+    def fail(stream):
+        raise RuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered")
+
+    def my_step(v):
+        return jnp.tanh(v) + 1
+
+    step = gf.jit(my_step)
+    y = step(gf.device_put(X, late))
+    y.block_until_ready()
+    y = step(gf.device_put(X, late))
+    with monkeypatch.context() as patch:
+        patch.setattr(late.driver.api, "synchronize", fail)
+        with pytest.raises(GpuFault, match=r"my_step[\s\S]*Fix: set GPUFLOW_CHECK=1"):
+            y.block_until_ready()
+    y.block_until_ready()
+
+
+def test_texts_of_faults():
+    error = RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS: illegal")
+    assert "in kernel k1." in str(fault(error, ["k1"], exactly=True))
+    assert isinstance(fault(error, ["a", "b"]), GpuFault)
+    other = fault(RuntimeError("CUDA_ERROR_INVALID_VALUE"), ["k1"], exactly=True)
+    assert not isinstance(other, GpuFault)
+    assert in_units(3 << 29) == "1.5 GiB" and in_units(7) == "7 bytes"
+
+
+def test_explain_names_the_sources_that_are_launched(late, capsys):
+    with gf.default_device(late):
+        gf.explain(lambda a, b: [jnp.tanh(a) + 1, jnp.tanh(b) + 1], X, X[1:])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "source" in line]
+    source = Path(line.split()[-1])
+    assert "cuda." in source.read_text()
+
+
+def test_the_size_of_code_is_that_of_the_kernels_that_are_launched(late):
+    step = gf.jit(lambda a, b: [jnp.sin(a) + 1, jnp.sin(b) + 1])
+    with gf.default_device(late):
+        analysis = step.lower(X, X[1:]).compile().memory_analysis()
+    assert analysis.generated_code_size_in_bytes > 0
+
+
+def _steps(x, parts):
+    for k in range(4):
+        x = jnp.sin(x + (x.sum() if k % 2 else x.max()) * 0.01) @ jnp.eye(x.shape[1])
+    return x, [p * x.sum() + 1 for p in parts]
+
+
+def test_launches_are_recorded_and_replayed(late):
+    api, step = late.driver.api, gf.jit(_steps)
+    parts = [X[k:] for k in range(3)]
+    want = gf.jit(_steps)(X, parts)
+    given = [gf.device_put(value, late) for value in (X, *parts)]
+    before = dict(api.log)
+    results = [step(given[0], given[1:]) for _ in range(3)]
+    assert api.log["record"] == before.get("record", 0) + 1
+    launches = api.log["launch"]
+    for _ in range(4):  # outputs go to the memory of those that are dropped
+        results = [*results[1:], step(given[0], given[1:])]
+    assert api.log["replay"] > before.get("replay", 0)
+    assert api.log["launch"] - launches <= 3 * 20
+    for result in results:
+        _check_same(result, want)
+    bits = [np.asarray(result[0]).tobytes() for result in results]
+    assert len(set(bits)) == 1
+
+
+def test_replays_with_other_addresses_have_their_own_tables(late):
+    step = gf.jit(_steps)
+    parts = [X[k:] for k in range(3)]
+    kept = []
+    for number in range(8):
+        given = [gf.device_put(value + number % 2, late) for value in (X, *parts)]
+        kept.append((number % 2, given, step(given[0], given[1:])))
+    wants = [gf.jit(_steps)(X + n, [p + n for p in parts]) for n in (0, 1)]
+    for number, _, got in kept:
+        _check_same(got, wants[number])
+
+
+def test_donated_steps_replay_in_place(late):
+    def train(w):
+        for _ in range(3):
+            w = w - 0.1 * jnp.tanh(w @ jnp.eye(w.shape[1]) + w.mean())
+        return w
+
+    step, plain = gf.jit(train, donate_argnums=0), gf.jit(train)
+    w, want = gf.device_put(X, late), X
+    before = late.driver.api.log["replay"]
+    for _ in range(6):
+        w, want = step(w), plain(want)
+    assert late.driver.api.log["replay"] >= before + 3
+    np.testing.assert_allclose(w, want, rtol=1e-4, atol=1e-4)
+
+
+def test_addresses_that_never_come_again_stop_the_recording():
+    calls = []
+    api = LateApi()
+    recorded = RecordedLaunches(api, 1, lambda *places: calls.append(places), lambda *places: None)
+    for number in range(100):
+        recorded(number)
+    assert len(calls) == 100  # each was launched or recorded, and what is recorded is replayed
+    assert api.log["record"] < 100

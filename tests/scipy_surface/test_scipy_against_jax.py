@@ -1,0 +1,148 @@
+"""The lines of scipy_surface.txt: values, dtypes and errors as stored from JAX 0.10.
+
+Each line also runs under jit and vmap where JAX allows it, and must give what it gives outside.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpuflow
+import gpuflow.numpy as jnp
+from gpuflow import Array, tree
+from gpuflow.experimental import ode
+from gpuflow.scipy import fft, integrate, interpolate, linalg, ndimage, optimize, signal
+from gpuflow.scipy.cluster.vq import vq
+from gpuflow.scipy.sparse import linalg as sparse
+from gpuflow.scipy.spatial import transform
+
+STORED = json.loads((Path(__file__).parents[1] / "data" / "scipy_surface.json").read_text())
+CASES = [(family, line) for family, stored in STORED.items() for line in stored["values"]]
+BASE = {
+    "jnp": jnp, "np": np, "grad": gpuflow.grad, "fft": fft, "integrate": integrate,
+    "linalg": linalg, "interpolate": interpolate, "ndimage": ndimage, "optimize": optimize,
+    "signal": signal, "sparse": sparse, "transform": transform, "vq": vq, "ode": ode,
+}  # fmt: skip
+# Relative to the largest element: decompositions and iterations are float32 both here and in JAX.
+TOLERANCE = 1e-5
+# Where one of both is less precise, with the reason.
+LOOSER = {
+    "sparse.": 1e-4,  # iterations end at 1e-5
+    "ode.odeint": 1e-4,  # likewise
+    "grad(lambda t: (ode": 1e-3,
+    "optimize.": 1e-3,
+    "linalg.expm(": 1e-4,  # JAX scales matrices one time less than the error bound asks for
+    "linalg.expm_frechet": 1e-4,
+    "grad(lambda a: (linalg.expm": 1e-3,
+    "linalg.funm": 1e-4,
+    "linalg.sqrtm": 1e-4,
+    "linalg.solve_sylvester": 1e-4,
+}
+
+
+@pytest.fixture(scope="module")
+def spaces():
+    """The operands of each family."""
+    made = {}
+    for family, stored in STORED.items():
+        space = made[family] = dict(BASE)
+        for name, text in stored["operands"].items():
+            space[name] = eval(text, dict(space))
+    return made
+
+
+def check(got, want, tolerance):
+    if isinstance(want, list):
+        assert isinstance(got, tuple | list) and len(got) == len(want)
+        for one, stored in zip(got, want, strict=True):
+            check(one, stored, tolerance)
+        return
+    if isinstance(want, str):
+        assert str(got) == want
+        return
+    assert isinstance(got, Array)
+    assert got.dtype.name == want["dtype"]
+    assert list(got.shape) == want["shape"]
+    kind = complex if got.dtype.kind == "c" else float
+    expected = np.array([kind(v) for v in want["values"]]).reshape(got.shape)
+    close(np.asarray(got).astype(expected.dtype), expected, tolerance)
+
+
+def close(actual, expected, tolerance):
+    scale = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance * max(scale, 0.1))
+
+
+def tolerance_of(line):
+    return next((value for part, value in LOOSER.items() if line.startswith(part)), TOLERANCE)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("family", "line"), CASES, ids=[line for _, line in CASES])
+def test_line(family, line, spaces):
+    want = STORED[family]["values"][line]
+    if not (isinstance(want, dict) and "error" in want):
+        check(eval(line, dict(spaces[family])), want, tolerance_of(line))
+        return
+    with pytest.raises(getattr(builtins, want["error"])) as caught:
+        eval(line, dict(spaces[family]))
+    text = str(caught.value)
+    assert text.startswith("[") and "; got " in text and " Fix: " in text
+
+
+def arrays_of(space):
+    return {name: value for name, value in space.items() if isinstance(value, Array)}
+
+
+def same(got, want, tolerance):
+    assert tree.structure(got) == tree.structure(want)
+    for one, other in zip(tree.leaves(got), tree.leaves(want), strict=True):
+        one, other = jnp.asarray(one), jnp.asarray(other)
+        assert one.dtype == other.dtype and one.shape == other.shape
+        kind = complex if one.dtype.kind == "c" else float
+        close(np.asarray(one).astype(kind), np.asarray(other).astype(kind), tolerance)
+
+
+@pytest.mark.parametrize("family", list(STORED))
+def test_jit_changes_nothing(family, spaces):
+    """All lines of a family as one program."""
+    space, lines = spaces[family], STORED[family]["jit"]
+
+    def program(arrays):
+        return [eval(line, {**space, **arrays}) for line in lines]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        got = gpuflow.jit(program)(arrays_of(space))
+        want = program(arrays_of(space))
+    for line, one, other in zip(lines, got, want, strict=True):
+        try:
+            same(one, other, tolerance_of(line))
+        except AssertionError as error:
+            raise AssertionError(line) from error
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", list(STORED))
+def test_vmap_changes_nothing(family, spaces):
+    """Two equal elements give two equal results."""
+    space, lines = spaces[family], STORED[family]["vmap"]
+    twice = {name: jnp.stack([x, x]) for name, x in arrays_of(space).items()}
+    for line in lines:
+
+        def function(arrays, line=line):
+            return eval(line, {**space, **arrays})
+
+        want = function(arrays_of(space))
+        got = gpuflow.vmap(function)(twice)
+        try:
+            for k in (0, 1):
+                same(tree.map(lambda x, k=k: x[k], got), want, tolerance_of(line))
+        except AssertionError as error:
+            raise AssertionError(line) from error

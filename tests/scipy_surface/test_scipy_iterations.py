@@ -1,0 +1,227 @@
+"""Minima, sparse systems and differential equations: what they find, and their derivatives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.optimize
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow.experimental.ode import odeint
+from gpuflow.scipy.optimize import minimize
+from gpuflow.scipy.sparse import linalg as sparse
+
+METHODS = ["BFGS", "l-bfgs-experimental-do-not-rely-on-this"]
+
+
+@pytest.fixture(autouse=True)
+def wide_dtypes():
+    with gf.enable_x64(True):
+        yield
+
+
+# --- minima --------------------------------------------------------------------------------
+
+
+def rosenbrock(x):
+    return jnp.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
+
+
+def himmelblau(p):
+    x, y = p
+    return (x**2 + y - 11) ** 2 + (x + y**2 - 7) ** 2
+
+
+def eggholder(p):
+    x, y = p
+    left = jnp.sin(jnp.sqrt(jnp.abs(x / 2 + y + 47)))
+    return -(y + 47) * left - x * jnp.sin(jnp.sqrt(jnp.abs(x - (y + 47))))
+
+
+PROBLEMS = {
+    "rosenbrock": (rosenbrock, np.zeros(2)),
+    "rosenbrock 10": (rosenbrock, np.full(10, 0.5)),
+    "himmelblau": (himmelblau, np.ones(2)),
+    "eggholder": (eggholder, np.array([100.0, 100.0])),
+    "line": (lambda x: jnp.sum(jnp.arange(1.0, 6.0) * x**2) + x[0], np.ones(5)),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_minima(name, method):
+    function, start = PROBLEMS[name]
+    found = minimize(function, start, method=method, options={"maxiter": 300})
+    theirs = scipy.optimize.minimize(lambda x: float(function(jnp.asarray(x))), start,
+                                     jac=lambda x: np.asarray(gf.grad(function)(x)))  # fmt: skip
+    assert float(found.fun) <= float(theirs.fun) + 1e-7
+    assert np.abs(found.jac).max() < (1e-5 if bool(found.success) else 1e-3)
+    assert int(found.nit) <= 3 * theirs.nit + 10
+    assert (int(found.status) == 0) == bool(found.success)
+    np.testing.assert_allclose(function(found.x), found.fun, rtol=1e-9, atol=1e-15)
+
+
+def test_float32_minimum_under_jit_and_vmap():
+    starts = jnp.asarray(np.array([[1.0, 1.0], [-2.0, 2.0], [-3.0, -3.0]]), jnp.float32)
+    find = gf.jit(gf.vmap(lambda x: minimize(himmelblau, x, method="BFGS").x))
+    out = find(starts)
+    assert out.dtype == jnp.float32
+    roots = [[3.0, 2.0], [-2.805118, 3.131313], [-3.779310, -3.283186]]
+    np.testing.assert_allclose(out, roots, atol=1e-3)
+
+
+def test_complex_minimum():
+    target = jnp.array([1 + 2j, -0.5j])
+    method = "l-bfgs-experimental-do-not-rely-on-this"
+    found = minimize(lambda x: jnp.sum(jnp.abs(x - target) ** 4), jnp.zeros(2, complex),
+                     method=method)  # fmt: skip
+    np.testing.assert_allclose(found.x, target, atol=0.05)
+
+
+def test_why_it_ends():
+    assert int(minimize(rosenbrock, np.zeros(4), method="BFGS", options={"maxiter": 2}).status) == 1
+    few = {"maxiter": 2}
+    assert int(minimize(rosenbrock, np.zeros(4), method=METHODS[1], options=few).status) == 1
+    done = minimize(lambda x: jnp.sum(x**2), np.zeros(3), method="BFGS")
+    assert bool(done.success) and int(done.nit) == 0
+    loose = minimize(rosenbrock, np.zeros(2), method="BFGS", tol=1.0)
+    assert int(loose.nit) < int(minimize(rosenbrock, np.zeros(2), method="BFGS").nit)
+
+
+def test_a_wall_of_nan_is_avoided():
+    found = minimize(lambda x: jnp.sum(x - jnp.log(x)), np.full(3, 4.0), method="BFGS")
+    np.testing.assert_allclose(found.x, 1, atol=1e-4)
+
+
+# --- sparse systems ------------------------------------------------------------------------
+
+RANDOM = np.random.default_rng(0)
+GENERAL = RANDOM.normal(size=(30, 30)) + 12 * np.eye(30)
+POSITIVE = GENERAL @ GENERAL.T / 12
+RIGHT = RANDOM.normal(size=30)
+SOLVERS = {
+    "cg": (sparse.cg, POSITIVE, {}),
+    "bicgstab": (sparse.bicgstab, GENERAL, {}),
+    "gmres": (sparse.gmres, GENERAL, {}),
+    "gmres restarted": (sparse.gmres, GENERAL, {"restart": 5}),
+    "gmres incremental": (sparse.gmres, GENERAL, {"solve_method": "incremental"}),
+}
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_systems(name, is_complex):
+    solver, a, options = SOLVERS[name]
+    if is_complex:
+        skew = RANDOM.normal(size=(30, 30))
+        a = a + 0.1j * (skew - skew.T)
+    for more in ({}, {"M": np.diag(1 / np.diag(a))}, {"x0": np.ones(30) + 0 * a[0]}):
+        x, _ = solver(a, RIGHT + 0 * a[0], tol=1e-9, maxiter=500, **options, **more)
+        assert np.linalg.norm(a @ x - RIGHT) <= 1e-8 * np.linalg.norm(RIGHT)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_derivatives_are_those_of_the_solution(name):
+    solver, a, options = SOLVERS[name]
+
+    def loss(solve):
+        return lambda a, b: jnp.sum(jnp.sin(solve(a, b)))
+
+    got = gf.grad(loss(lambda a, b: solver(a, b, tol=1e-11, **options)[0]), (0, 1))(a, RIGHT)
+    for one, other in zip(got, gf.grad(loss(jnp.linalg.solve), (0, 1))(a, RIGHT), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_systems_under_vmap(name):
+    solver, a, options = SOLVERS[name]
+    many = np.stack([RIGHT, 2 * RIGHT[::-1], np.zeros(30)])
+    out = gf.jit(gf.vmap(lambda b: solver(a, b, tol=1e-10, **options)[0]))(many)
+    np.testing.assert_allclose(out, np.linalg.solve(a, many.T).T, atol=1e-8)
+
+
+def test_trees():
+    right = {"a": jnp.ones(3), "b": (jnp.ones((2, 2)), jnp.float64(2.0))}
+
+    def product(x):
+        first, second = x["b"]
+        return {"a": 3 * x["a"] + second, "b": (2 * first + jnp.sum(x["a"]), 4 * second)}
+
+    for solver in (sparse.gmres, sparse.bicgstab):
+        x, _ = solver(product, right, tol=1e-10)
+        back = product(x)
+        np.testing.assert_allclose(back["a"], 1, atol=1e-8)
+        np.testing.assert_allclose(back["b"][0], 1, atol=1e-8)
+        np.testing.assert_allclose(back["b"][1], 2, atol=1e-8)
+
+
+def test_gmres_of_a_singular_matrix_ends():
+    x, info = sparse.gmres(np.diag([1.0, 2.0, 0.0]), np.array([1.0, 1.0, 1.0]), maxiter=3)
+    assert x.shape == (3,) and int(info) in (0, -1)
+
+
+# --- differential equations ----------------------------------------------------------------
+
+
+def pendulum(y, t, damping, gravity):
+    del t
+    angle, speed = y
+    return jnp.stack([speed, -damping * speed - gravity * jnp.sin(angle)])
+
+
+START = np.array([np.pi - 0.1, 0.0])
+TIMES = np.linspace(0.0, 10.0, 50)
+
+
+def test_pendulum():
+    def slope(t, y):
+        return [y[1], -0.25 * y[1] - 9.8 * np.sin(y[0])]
+
+    want = scipy.integrate.solve_ivp(slope, (0, 10), START, t_eval=TIMES, rtol=1e-11, atol=1e-11)
+    out = odeint(pendulum, START, TIMES, 0.25, 9.8)
+    np.testing.assert_allclose(out, want.y.T, atol=5e-6)
+    coarse = odeint(pendulum, START, TIMES, 0.25, 9.8, hmax=0.05)
+    np.testing.assert_allclose(coarse, want.y.T, atol=5e-6)
+
+
+def test_adjoint_gradients():
+    times = np.linspace(0.0, 1.0, 5)
+
+    def loss(start, times, damping, gravity):
+        return jnp.sum(odeint(pendulum, start, times, damping, gravity) ** 2)
+
+    given = [START, times, np.float64(0.25), np.float64(9.8)]
+    slopes = gf.grad(loss, (0, 1, 2, 3))(*given)
+    for k, value in enumerate(given):
+        for place in np.ndindex(value.shape):
+            moved = [[x.copy() for x in given] for _ in range(2)]
+            step = np.zeros_like(value)
+            step[place] = 1e-5
+            moved[0][k], moved[1][k] = value + step, value - step
+            want = (loss(*moved[0]) - loss(*moved[1])) / 2e-5
+            assert float(slopes[k][place]) == pytest.approx(float(want), rel=1e-4, abs=1e-4)
+
+
+def test_closed_over_arrays_have_gradients():
+    def loss(matrix):
+        return odeint(lambda y, t: matrix @ y, jnp.ones(2), np.array([0.0, 1.0]))[-1].sum()
+
+    got = gf.jit(gf.grad(loss))(0.5 * np.eye(2))
+    np.testing.assert_allclose(got, np.exp(0.5), rtol=1e-6)
+
+
+def test_exponentials_of_trees_complex_numbers_and_lanes():
+    rates = np.array([1.0, -2.0])
+    out = odeint(lambda y, t: {"a": -y["a"], "b": 1j * y["b"]}, {"a": jnp.ones(2), "b": 1j},
+                 TIMES[:9])  # fmt: skip
+    np.testing.assert_allclose(out["a"][:, 0], np.exp(-TIMES[:9]), atol=1e-6)
+    np.testing.assert_allclose(out["b"], 1j * np.exp(1j * TIMES[:9]), atol=1e-6)
+    lanes = gf.vmap(lambda rate: odeint(lambda y, t: rate * y, 1.0, TIMES[:4]))(rates)
+    np.testing.assert_allclose(lanes, np.exp(rates[:, None] * TIMES[:4]), rtol=1e-6)
+
+
+def test_steps_run_out():
+    out = odeint(lambda y, t: -y, 1.0, np.array([0.0, 100.0]), mxstep=3)
+    assert not np.isclose(float(out[1]), np.exp(-100.0), atol=1e-3)

@@ -1,0 +1,299 @@
+"""gpuflow.as_jax: ``import jax`` gives gpuflow; unmodified optax and flax train as they do on JAX.
+
+Each test that installs the alias does so in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow.as_jax.internals import api_util, core
+from gpuflow.as_jax.internals.extend import core as extend_core
+from gpuflow.as_jax.internals.extend import linear_util
+from gpuflow.as_jax.internals.interpreters import partial_eval
+from gpuflow.as_jax.internals.layout import Format
+from gpuflow.as_jax.versions import JAX_VERSION
+
+DATA = Path(__file__).parent / "data"
+STORED = json.loads((DATA / "library_losses.json").read_text())
+
+
+def run(*arguments, check=True):
+    """``python arguments`` in a process of its own."""
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+def run_code(code, check=True):
+    return run("-c", code, check=check)
+
+
+INSTALL = "import gpuflow, gpuflow.as_jax; gpuflow.as_jax.install()\n"
+
+
+# --- the alias -----------------------------------------------------------------------------
+
+
+def test_modules_are_gpuflows_own():
+    run_code(
+        INSTALL
+        + """
+import jax
+import jax.numpy as jnp
+import jax.scipy.special, jax.numpy.linalg, jax.example_libraries.stax
+from jax import grad, lax, random, tree_util
+from jax.nn import initializers, relu
+from jax.scipy.special import logsumexp
+import gpuflow as gf, gpuflow.numpy, gpuflow.scipy.special
+assert jax.numpy is jnp is gf.numpy
+assert jax.numpy.linalg is gf.numpy.linalg
+assert jax.scipy.special is gf.scipy.special and logsumexp is gf.scipy.special.logsumexp
+assert jax.example_libraries.stax is gf.example_libraries.stax
+assert grad is gf.grad and lax is gf.lax and random is gf.random and tree_util is gf.tree_util
+assert initializers is gf.nn.initializers and relu is gf.nn.relu
+assert jax.Array is gf.Array and jax.config is gf.config and jax.jit is gf.jit
+assert gf.numpy.__name__ == "gpuflow.numpy" and gf.numpy.__spec__.name == "gpuflow.numpy"
+assert "jit" in dir(jax) and "numpy" in dir(jax)
+assert float(jax.jit(jax.grad(lambda x: jnp.sin(x)))(0.0)) == 1.0
+"""
+    )
+
+
+def test_submodules_are_there_after_import_jax_alone():
+    run_code(
+        INSTALL
+        + """
+import jax
+for name in ("numpy", "lax", "nn", "random", "tree", "tree_util", "scipy", "sharding", "dtypes",
+             "typing", "stages", "profiler", "errors", "debug", "core", "image", "experimental"):
+    assert getattr(jax, name) is not None, name
+assert jax.core.Tracer is not None and jax.version.__version__ == jax.__version__
+"""
+    )
+
+
+def test_versions_are_those_that_libraries_ask_for():
+    run_code(
+        INSTALL
+        + f"""
+import importlib.metadata as metadata
+import jax, jaxlib
+assert jax.__version__ == jaxlib.__version__ == {JAX_VERSION!r}
+assert ".".join(map(str, jax.__version_info__)) == {JAX_VERSION!r}
+assert metadata.version("jax") == metadata.version("jaxlib") == {JAX_VERSION!r}
+assert metadata.metadata("jax")["Name"] == "jax"
+assert metadata.version("numpy") and metadata.requires("jax") in (None, [])
+assert {{"jax", "jaxlib", "numpy"}} <= {{d.name for d in metadata.distributions()}}
+"""
+    )
+
+
+def test_names_that_do_not_exist():
+    run_code(
+        INSTALL
+        + """
+import jax
+for statement, error in (
+    ("import jax.nonsense", ModuleNotFoundError),
+    ("import jax.numpy.nonsense", ModuleNotFoundError),
+    ("import jaxlib.xla_client", ModuleNotFoundError),
+    ("import jaxx", ModuleNotFoundError),
+    ("from jax import nonsense", ImportError),
+    ("jax.nonsense", AttributeError),
+):
+    try:
+        exec(statement)
+    except error:
+        continue
+    raise AssertionError(statement)
+assert not hasattr(jax, "__nonsense__")
+"""
+    )
+
+
+def test_an_imported_jax_is_refused():
+    done = run_code(
+        "import sys, types\nsys.modules['jax'] = types.ModuleType('jax')\n" + INSTALL, check=False
+    )
+    assert done.returncode != 0
+    assert "[as_jax] install() must come before JAX is imported; got a process" in done.stderr
+    assert "Fix: call gpuflow.as_jax.install() first" in done.stderr
+
+
+def test_it_can_be_taken_back():
+    run_code(
+        INSTALL
+        + """
+import sys, jax, jax.numpy
+gpuflow.as_jax.install()  # once more changes nothing
+before = len(sys.meta_path)
+gpuflow.as_jax.uninstall()
+assert len(sys.meta_path) == before - 2
+assert not [name for name in sys.modules if name.partition(".")[0] == "jax"]
+gpuflow.as_jax.install()
+import jax.numpy
+assert jax.numpy is gpuflow.numpy
+"""
+    )
+
+
+SCRIPT = """
+import sys
+import helper_beside
+import jax
+print(__name__, sys.argv[1:], helper_beside.VALUE, jax.numpy.arange(3).sum())
+"""
+
+
+def test_a_script_runs_as_python_would_run_it(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "helper_beside.py").write_text("VALUE = 7\n")
+    done = run("-m", "gpuflow.as_jax", tmp_path / "script.py", "--steps", "3")
+    assert done.stdout == "__main__ ['--steps', '3'] 7 3\n"
+
+
+def test_a_module_runs_too(tmp_path):
+    code = "import jax, sys; print(__name__, sys.argv[1:], jax.__name__)"
+    (tmp_path / "a_module_of_mine.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuflow.as_jax", "-m", "a_module_of_mine", "x"],
+        capture_output=True, text=True, cwd=tmp_path, check=True,
+    )  # fmt: skip
+    assert done.stdout == "__main__ ['x'] jax\n"
+
+
+def test_the_status_of_a_script_is_passed_on(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text("import sys; sys.exit(5)")
+    assert run("-m", "gpuflow.as_jax", path, check=False).returncode == 5
+    path.write_text("raise ValueError('mine')")
+    done = run("-m", "gpuflow.as_jax", path, check=False)
+    assert done.returncode == 1 and "ValueError: mine" in done.stderr
+
+
+def test_wrong_command_lines(tmp_path):
+    done = run("-m", "gpuflow.as_jax", check=False)
+    assert done.returncode == 2 and done.stderr.startswith("usage: python -m gpuflow.as_jax")
+    done = run("-m", "gpuflow.as_jax", tmp_path / "none.py", check=False)
+    assert done.returncode == 2 and "[as_jax] the script must exist; got" in done.stderr
+
+
+# --- what stands for JAX's inside ----------------------------------------------------------
+
+
+def test_shaped_arrays_are_gpuflows():
+    aval = core.ShapedArray((2, 3), np.float32, weak_type=True)
+    assert isinstance(aval, core.ShapedArray) and isinstance(aval, core.AbstractValue)
+    assert aval is core.ShapedArray([2, 3], "float32", True, sharding=None)
+    assert not isinstance(np.zeros(2), core.ShapedArray)
+    with pytest.raises(NotImplementedError, match=r"\[ShapedArray\] an array must lie on one"):
+        core.ShapedArray((2,), np.float32, sharding="x")
+
+
+def test_trace_states_tell_transformations_apart():
+    outside = extend_core.get_opaque_trace_state(convention="flax")
+    assert outside == extend_core.get_opaque_trace_state() and core.trace_state_clean()
+    seen = []
+    gf.make_jaxpr(lambda x: seen.append((core.get_opaque_trace_state(), core.trace_state_clean())))(
+        1.0
+    )
+    ((inside, clean),) = seen
+    assert inside != outside and not clean
+
+
+def test_partial_evaluation_separates_known_from_unknown():
+    def f(tree):
+        a, b = tree["a"], tree["b"]
+        return {"known": jnp.sin(a) + 1, "unknown": jnp.cos(a) * b, "given": b}
+
+    leaves, in_tree = gf.tree.flatten(({"a": jnp.asarray(0.5), "b": 2.0},))
+    wrapped = linear_util.wrap_init(f, debug_info=api_util.debug_info("test", f, in_tree, {}))
+    flat, out_tree = api_util.flatten_fun_nokwargs(wrapped, in_tree)
+    aval = core.ShapedArray((3,), np.float32)
+    values = [partial_eval.PartialVal.known(leaves[0]), partial_eval.PartialVal.unknown(aval)]
+    jaxpr, outs, consts = partial_eval.trace_to_jaxpr_nounits(flat, values)
+    found = gf.tree.unflatten(out_tree(), range(3))
+    given, known, unknown = (outs[found[name]] for name in ("given", "known", "unknown"))
+    assert known.is_known() and not given.is_known() and not unknown.is_known()
+    np.testing.assert_allclose(known[1], np.sin(0.5) + 1, rtol=1e-6)
+    assert unknown[0] is given[0] is aval
+    b = jnp.arange(3.0)
+    results = core.eval_jaxpr(jaxpr, consts, b)
+    np.testing.assert_allclose(results[1], np.cos(0.5) * np.arange(3.0), rtol=1e-6)
+    assert [eqn.primitive.name for eqn in jaxpr.eqns] == ["mul"]
+
+
+def test_partial_evaluation_of_jitted_parts_and_forced_outputs():
+    inner = gf.jit(lambda a, b: (a * 2, b + a))
+    flat = linear_util.wrap_init(lambda a, b, scale: [x * scale for x in inner(a, b)], {"scale": 3})
+    aval = core.ShapedArray((), np.float32)
+    values = [partial_eval.PartialVal.known(1.0), partial_eval.PartialVal.unknown(aval)]
+    _, outs, _ = partial_eval.trace_to_jaxpr_nounits(flat, values)
+    assert [out.is_known() for out in outs] == [True, False] and float(outs[0][1]) == 6.0
+    jaxpr, outs, _ = partial_eval.trace_to_jaxpr_nounits(flat, values, instantiate=True)
+    assert [out.is_known() for out in outs] == [False, False] and len(jaxpr.outvars) == 2
+
+
+def test_functions_of_keywords_are_flattened():
+    leaves, in_tree = gf.tree.flatten(((1.0,), {"b": 2.0}))
+    wrapped = linear_util.wrap_init(lambda a, b: (a, {"sum": a + b}))
+    flat, out_tree = api_util.flatten_fun(wrapped, in_tree)
+    outs = flat.call_wrapped(*leaves)
+    assert gf.tree.unflatten(out_tree(), outs) == (1.0, {"sum": 3.0})
+
+
+def test_what_is_absent_says_so():
+    with pytest.raises(NotImplementedError, match=r"\[jax.experimental.layout.Format\] an array"):
+        Format("x")
+    assert not isinstance(3, Format)
+
+
+# --- libraries -----------------------------------------------------------------------------
+
+
+def results(program):
+    done = run("-m", "gpuflow.as_jax", DATA / program)
+    return json.loads(done.stdout)
+
+
+def check_losses(found, stored):
+    assert list(found) == list(stored)
+    for name, losses in stored.items():
+        # The same float32 arithmetic in another order; training lets it grow a little.
+        np.testing.assert_allclose(found[name], losses, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+needs_optax = pytest.mark.skipif(
+    not (find_spec("optax") and find_spec("absl")),
+    reason="needs optax: pip install --no-deps -r tests/requirements-libraries.txt",
+)
+needs_flax = pytest.mark.skipif(
+    not all(map(find_spec, ("flax", "optax", "absl", "msgpack", "yaml", "rich"))),
+    reason="needs flax: pip install --no-deps -r tests/requirements-libraries.txt",
+)
+
+
+@needs_optax
+def test_optax_trains_as_on_jax():
+    """Twenty-one optimizers with schedules, clipping, masks and losses, forty steps each."""
+    check_losses(results("optax_training.py")["losses"], STORED["optax"]["losses"])
+
+
+@needs_flax
+def test_flax_trains_as_on_jax():
+    """A CNN, a transformer, recurrent networks, lifted scan, vmap and remat, normalizations."""
+    found = results("flax_training.py")
+    stored = STORED["flax"]
+    check_losses(found["losses"], stored["losses"])
+    assert found["shapes"] == stored["shapes"]
+    assert found["table"] == stored["table"]

@@ -1,0 +1,179 @@
+"""Every setting by config.update, as an attribute and in a block; what each changes; errors."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import numpy as np
+import pytest
+
+import gpuflow
+import gpuflow.numpy as jnp
+from gpuflow import config
+
+MATRIX = np.ones((3, 3), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _as_before():
+    names = [
+        "enable_x64", "debug_nans", "debug_infs", "disable_jit", "default_matmul_precision",
+        "numpy_rank_promotion", "numpy_dtype_promotion", "log_compiles", "explain_cache_misses",
+        "threefry_partitionable", "default_device", "no_tracing",
+    ]  # fmt: skip
+    values = [config.read(name) for name in names]
+    yield
+    for name, value in zip(names, values, strict=True):
+        config.update(name, value)
+
+
+def test_by_call_attribute_and_block():
+    assert config.jax_enable_x64 is False
+    config.update("jax_enable_x64", True)
+    assert config.enable_x64 and config.read("jax_enable_x64") and jnp.ones(1).dtype == np.float64
+    config.jax_enable_x64 = False
+    assert jnp.ones(1).dtype == np.float32
+    with gpuflow.enable_x64(True):
+        assert config.jax_enable_x64
+        with gpuflow.enable_x64(False):
+            assert not config.enable_x64
+    assert not config.enable_x64
+
+
+def test_a_block_is_of_one_thread_and_update_of_all():
+    seen = []
+    with gpuflow.log_compiles(), gpuflow.enable_x64():
+        thread = threading.Thread(
+            target=lambda: seen.append((config.log_compiles, config.enable_x64))
+        )
+        thread.start()
+        thread.join()
+    config.update("jax_log_compiles", True)
+    thread = threading.Thread(target=lambda: seen.append(config.log_compiles))
+    thread.start()
+    thread.join()
+    assert seen == [(False, False), True]
+
+
+def test_debug_nans():
+    config.update("jax_debug_nans", True)
+    with pytest.raises(FloatingPointError):
+        gpuflow.jit(jnp.log)(-1.0)
+
+
+def test_disable_jit():
+    config.update("jax_disable_jit", True)
+    seen = []
+    gpuflow.jit(lambda x: seen.append(float(x)))(2.0)
+    assert seen == [2.0]
+
+
+def test_default_matmul_precision():
+    config.update("jax_default_matmul_precision", "highest")
+    assert "HIGHEST" in str(gpuflow.make_jaxpr(lambda x: x @ x)(MATRIX))
+    config.update("jax_default_matmul_precision", "BF16_BF16_F32")
+    assert "BF16_BF16_F32" in str(gpuflow.make_jaxpr(lambda x: x @ x)(MATRIX))
+    with pytest.raises(ValueError, match=r"precision must be one of .*got 'super'"):
+        config.update("jax_default_matmul_precision", "super")
+
+
+def test_rank_and_dtype_promotion():
+    config.update("jax_numpy_rank_promotion", "raise")
+    with pytest.raises(ValueError, match="one rank"):
+        jnp.ones((3, 3)) + jnp.ones(3)
+    config.update("jax_numpy_dtype_promotion", "strict")
+    with pytest.raises(gpuflow.dtypes.TypePromotionError):
+        jnp.ones(3) + jnp.arange(3)
+
+
+def test_threefry_layouts():
+    new = gpuflow.random.bits(gpuflow.random.key(0), (5,))
+    config.update("jax_threefry_partitionable", False)
+    old = gpuflow.random.bits(gpuflow.random.key(0), (5,))
+    assert np.asarray(new).tolist() != np.asarray(old).tolist()
+
+
+@pytest.mark.parametrize("device", ["cpu", gpuflow.devices("cpu")[0]])
+def test_default_device(device):
+    config.update("jax_default_device", device)
+    assert jnp.ones(2).device == gpuflow.devices("cpu")[0]
+    with gpuflow.default_device(device):
+        assert gpuflow.jit(lambda: jnp.ones(2))().device.platform == "cpu"
+    with pytest.raises(ValueError, match=r"default_device must be a Device.*got 'abacus'"):
+        config.update("jax_default_device", "abacus")
+    with pytest.raises(ValueError, match=r"default_device must be a Device.*got 7"):
+        config.update("jax_default_device", 7)
+
+
+def test_log_compiles(caplog):
+    def triple(x):
+        return 3 * x
+
+    function = gpuflow.jit(triple)
+    with caplog.at_level(logging.WARNING, "gpuflow"):
+        with gpuflow.log_compiles():
+            function(1.0)
+            function(2.0)
+        function(1)
+    texts = [record.getMessage() for record in caplog.records]
+    assert [text.split(" for ")[0] for text in texts] == ["traced triple", "compiled triple"]
+    assert {record.name for record in caplog.records} == {"gpuflow"}
+
+
+def test_log_compiles_does_not_compile_again(caplog):
+    function = gpuflow.jit(lambda x: 5 * x)
+    function(1.0)
+    with caplog.at_level(logging.WARNING, "gpuflow"), gpuflow.log_compiles():
+        function(2.0)
+    assert not caplog.records
+
+
+def test_explain_cache_misses(caplog):
+    function = gpuflow.jit(lambda x, n: n * x, static_argnums=1)
+    with caplog.at_level(logging.WARNING, "gpuflow"), gpuflow.explain_cache_misses():
+        function(1.0, 2)
+        function(np.ones(3, np.float32), 2)
+        function(1.0, 3)
+        function({"a": 1.0}["a"], 2)
+        with gpuflow.enable_x64():
+            function(np.float32(1), 2)
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) == 4
+    assert "it was never called" in texts[0]
+    assert "other types" in texts[1]
+    assert "other static arguments, 1=3 and before 1=2" in texts[2]
+    assert "other settings" in texts[3]
+
+
+def test_no_tracing():
+    function = gpuflow.jit(lambda x: x + 1)
+    function(1.0)
+    with gpuflow.no_tracing():
+        assert float(function(2.0)) == 3.0
+        with pytest.raises(RuntimeError, match=r"must have been traced for these arguments"):
+            function(np.ones(3, np.float32))
+
+
+def test_platforms():
+    before = config.environment
+    config.update("jax_platforms", "cpu,cuda")
+    assert config.jax_platforms == "cpu"
+    config.environment = before
+
+
+def test_unknown_names_and_values():
+    with pytest.raises(AttributeError, match=r"got 'jax_enable_x46'. Fix: use 'enable_x64'"):
+        config.update("jax_enable_x46", True)
+    with pytest.raises(AttributeError, match=r"the setting must be one of"):
+        config.fusion  # noqa: B018
+    with pytest.raises(AttributeError, match=r"Fix: use 'debug_nans'"):
+        config.jax_debug_nan = True
+    with pytest.raises(ValueError, match=r"enable_x64 must be one of \(True, False\); got 'maybe'"):
+        config.update("jax_enable_x64", "maybe")
+
+
+def test_settings_that_mean_nothing_here_say_so():
+    with pytest.warns(UserWarning, match="jax_compilation_cache_dir has no effect in gpuflow"):
+        config.update("jax_compilation_cache_dir", "/tmp/x")
+    assert config.jax_compilation_cache_dir == "/tmp/x"

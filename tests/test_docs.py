@@ -1,0 +1,127 @@
+"""The Python blocks of README.md and of docs pages run, and print what the pages say.
+
+A page's blocks run in order in one namespace, in a process of their own with eight virtual devices.
+What a ``print`` prints stands in a comment behind it (``# about 0.5``: within a fifth); what a
+whole block prints else, in a ``text`` block below it, where ``...`` stands for anything.
+"""
+
+from __future__ import annotations
+
+import ast
+import codeop
+import contextlib
+import doctest
+import io
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ["README.md", "docs/quickstart.md", "docs/settings.md"]
+BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"\)  # (.+)$")
+# Rounding differs between processors, and training multiplies it.
+ABOUT = 0.2
+LENIENT = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of code, with the line of the page before its first one, and what it prints."""
+
+    code: str
+    line: int
+    output: str | None
+
+
+def blocks_of(page: str) -> list[Block]:
+    """The Python blocks of a page's text, in order."""
+    return [
+        Block(match[1], page.count("\n", 0, match.start(1)), match[2])
+        for match in BLOCK.finditer(page)
+    ]
+
+
+def check_output(want: str, got: str, where: str) -> None:
+    """Raise AssertionError unless what was printed is what the page says."""
+    if want.startswith("about "):
+        number = float(want.removeprefix("about "))
+        same = abs(float(got) - number) <= ABOUT * abs(number)
+    else:
+        same = doctest.OutputChecker().check_output(want + "\n", got.rstrip() + "\n", LENIENT)
+    if not same:
+        raise AssertionError(f"{where}: the page says\n{want}\nand the block printed\n{got}")
+
+
+def run_block(block: Block, namespace: dict[str, object], name: str) -> None:
+    """Run one block, statement by statement, and compare what it prints."""
+    lines = block.code.splitlines()
+    rest = ""  # what was printed by statements without a comment
+    for statement in ast.parse(block.code).body:
+        comment = COMMENT.search(lines[statement.end_lineno - 1])
+        ast.increment_lineno(statement, block.line)
+        stdout = io.StringIO()
+        with contextlib.redirect_stdout(stdout):
+            exec(compile(ast.Module([statement], []), name, "exec"), namespace)
+        # A block of `with` or `for` may end with a print and its comment too.
+        if comment and stdout.getvalue():
+            check_output(comment[1], stdout.getvalue(), f"{name}:{statement.end_lineno}")
+        else:
+            rest += stdout.getvalue()
+    if block.output is not None:
+        check_output(block.output.rstrip("\n"), rest, f"{name}:{block.line}")
+
+
+def run_page(path: Path) -> int:
+    """Run all blocks of a page; returns their number."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    blocks = blocks_of(path.read_text(encoding="utf-8"))
+    for block in blocks:
+        run_block(block, namespace, path.name)
+    return len(blocks)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_of_a_page(page, tmp_path):
+    environment = {**os.environ, "GPUFLOW_CPU_DEVICES": "8", "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(
+        [sys.executable, __file__, ROOT / page],
+        capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert int(run.stdout) >= 1
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_can_be_pasted_at_a_prompt(page):
+    """The prompt of Python 3.11 wants an empty line behind a function, a loop or a `with`."""
+    for block in blocks_of((ROOT / page).read_text(encoding="utf-8")):
+        compiler, typed = codeop.CommandCompiler(), []
+        for line in [*block.code.splitlines(), ""]:
+            typed.append(line)
+            if compiler("\n".join(typed), f"{page}:{block.line}") is not None:
+                typed = []
+
+
+def test_links_lead_somewhere():
+    for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+            assert (path.parent / link).exists(), f"{path.name} links to {link}"
+
+
+def test_a_wrong_output_is_found():
+    page = "```python\nprint(1 + 1)  # 3\n```\n"
+    with pytest.raises(AssertionError, match="page says\n3\nand the block printed\n2"):
+        run_block(blocks_of(page)[0], {}, "page.md")
+    page = "```python\nfor k in range(2):\n    print(k)\n```\n```text\n0\n2\n```\n"
+    with pytest.raises(AssertionError, match="page says\n0\n2\nand the block printed\n0\n1"):
+        run_block(blocks_of(page)[0], {}, "page.md")
+
+
+if __name__ == "__main__":
+    print(run_page(Path(sys.argv[1])))
