@@ -51,6 +51,7 @@ class _Work:
 
     Attributes:
         spaces: one for each group.
+        changing: arrays that equations update in place.
     """
 
     program: Program
@@ -62,6 +63,9 @@ class _Work:
             for number, space in enumerate(self.spaces)
             for e in (space.members if space is not None else ())
         }
+        # What is updated in place is another array later on.
+        eqns, place = self.program.jaxpr.eqns, self.program.place
+        self.changing = {place(eqns[e].outputs[0])[0] for e in self.program.before}
 
     def look_at(self, number: int) -> None:
         """Let the readers of one group's values compute them, where that is cheap."""
@@ -98,7 +102,7 @@ class _Work:
     def _move(self, var: Var, number: int, in_memory: set[Var]) -> bool:
         """Let all readers compute ``var``; whether they can."""
         chain = self._chain(var, in_memory)
-        if chain is None:
+        if chain is None or self._reads_what_changes(chain):
             return False
         position = self.program.producer[var]
         changed: dict[int, Space] = {}
@@ -149,6 +153,10 @@ class _Work:
                 return None
             stack += [atom for atom in eqn.inputs if type(atom) is not Literal]
         return sorted(found)
+
+    def _reads_what_changes(self, chain: Sequence[int]) -> bool:
+        place = self.program.place
+        return any(place(atom)[0] in self.changing for atom in self._arrays_read(chain))
 
     def _new_arrays(self, chain: Sequence[int], var: Var, reader: Space) -> int:
         """How many arrays of the value's rank a reader would have to read in its place."""

@@ -124,3 +124,25 @@ def test_other_sizes_take_the_same_template():
     for rows in (1, 2, 7, 64, 65):
         x = RANDOM.standard_normal((rows, 40)).astype(np.float32)
         assert_near(f(x, W), gelu_step(x, W))
+
+
+@pytest.mark.parametrize("index", [0, slice(0, 1), np.array([1, 0])])
+def test_what_is_updated_in_place_is_not_read_again(index):
+    def step(c):
+        return jnp.tanh(c.at[index].add(1.0, mode="clip"))
+
+    def f(c):
+        return step(step(c))
+
+    c = np.array([[2.6, 1.9], [-3.0, 2.1]], np.float32)
+    t = np.array([[0.5, -1.0], [2.0, 0.25]], np.float32)
+    out, tangent = gf.jit(lambda c, t: gf.jvp(f, (c,), (t,)))(c, t)
+    expected, slope = c.astype(np.float64), t.astype(np.float64)
+    for _ in range(2):
+        expected = expected.copy()
+        expected[index] += 1
+        expected = np.tanh(expected)
+        slope = slope * (1 - expected**2)
+    np.testing.assert_allclose(out, expected, rtol=1e-6)
+    # 1 - tanh(x)**2 has an absolute error of some roundings of 1.
+    np.testing.assert_allclose(tangent, slope, atol=1e-6)
