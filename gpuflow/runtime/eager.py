@@ -46,25 +46,22 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
     if primitive.execute is not None:
         _refuse_tracers(primitive, operands)
         return primitive.execute(operands, params)
-    device = None
     try:
         arrays = [value._data for value in operands]
-        avals = [value.aval for value in operands]
-        if operands:
-            device = operands[-1].device
-    except AttributeError:
+        avals = tuple([value.aval for value in operands])
+        device = operands[-1].device
+    except (AttributeError, IndexError):  # other values than Arrays, deleted ones, or none
         if any(type(value) is ShardedArray for value in operands):
             return evaluate_sharded(evaluate, primitive, operands, params)
         arrays, avals, device = _converted(primitive, operands)
-    device = device or default_device()
     if in_use.several:
         check_one_driver(primitive.name, [x for x in operands if type(x) is Array])
     if primitive.device is not None:
         device, arrays = _moved(arrays, device, primitive.device(params) or device)
     try:
-        call = _calls[primitive, tuple(avals), tuple(params.items()) if params else ()]
+        call = _calls[primitive, avals, tuple(params.items()) if params else ()]
     except (KeyError, TypeError):
-        call = known_call(primitive, tuple(avals), params)
+        call = known_call(primitive, avals, params)
     outs, driver = call.outs, device.driver
     if driver.evaluate is not None:
         made = driver.evaluate(primitive, avals, params, arrays, device)
@@ -100,7 +97,7 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
 
 def _converted(
     primitive: Any, operands: tuple[Any, ...]
-) -> tuple[list[Any], list[ShapedArray], Device]:
+) -> tuple[list[Any], tuple[ShapedArray, ...], Device]:
     """Data, types and device of operands of which some are no Arrays, or deleted ones."""
     used = [value.device for value in operands if type(value) is Array]
     device = used[-1] if used else default_device()
@@ -113,7 +110,7 @@ def _converted(
             _refuse_tracers(primitive, (value,))
             arrays.append(device.driver.from_host(as_numpy(value, aval)))
         avals.append(aval)
-    return arrays, avals, device
+    return arrays, tuple(avals), device
 
 
 def _moved(arrays: list[Any], source: Device, target: Device) -> tuple[Device, list[Any]]:
