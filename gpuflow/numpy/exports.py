@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.trace import Tracer
 from gpuflow.numpy.creation import asarray, placed
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, default_device
@@ -140,7 +141,11 @@ def committed(self: Any) -> bool:
     return False
 
 
-def is_whole(self: Any) -> bool:
-    """Whether every device that has the array has all of it; arrays live on one device."""
-    del self
-    return True
+def is_fully_addressable(self: Any) -> bool:
+    """Whether all parts are this process's; a traced array has no parts."""
+    return isinstance(self, Tracer) or self.sharding.is_fully_addressable
+
+
+def is_fully_replicated(self: Any) -> bool:
+    """Whether every device that has the array has all of it; a traced array has no parts."""
+    return isinstance(self, Tracer) or self.sharding.is_fully_replicated

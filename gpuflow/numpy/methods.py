@@ -229,8 +229,8 @@ PROPERTIES: dict[str, Callable[[Any], Any]] = {
     "at": At,
     "flat": _flat,
     "committed": exports.committed,
-    "is_fully_addressable": exports.is_whole,
-    "is_fully_replicated": exports.is_whole,
+    "is_fully_addressable": exports.is_fully_addressable,
+    "is_fully_replicated": exports.is_fully_replicated,
     "itemsize": lambda self: aval_of(self).dtype.itemsize,
     "nbytes": lambda self: aval_of(self).nbytes,
 }

@@ -106,7 +106,7 @@ class PmapFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, mapped = self._prepared(args, kwargs)
         outs = mapped.run(*leaves)
-        if mapped.unequal and not any(isinstance(out, Tracer) for out in outs):
+        if mapped.unequal:
             outs = _checked(mapped, outs, self.name)
         placed_outs = [
             with_sharding(out, mapped.sharding(target, out.aval.ndim))
@@ -195,6 +195,7 @@ class PmapFunction:
                     out, dim = first_element(out, dim), None
                 where = functools.partial(output_name, user.result, k, self.name)
                 results.append(placed("pmap", out, dim, target, size, where))
+            user.result = None  # tracers must not outlive their trace
             return [*results, *tests]
 
         donated = _donated_leaves(dynamic, options)
@@ -283,6 +284,8 @@ def _checked(mapped: _Mapped, outs: Sequence[Any], name: str) -> list[Any]:
     """
     count = len(mapped.targets)
     for out, which in zip(outs[count:], mapped.unequal, strict=True):
+        if isinstance(out, Tracer):
+            continue
         rows = np.asarray(out)
         bits = [row.tobytes() for row in rows]
         check(

@@ -98,16 +98,6 @@ class Array(HasAval, metaclass=_ArrayClass):
         """The part of this process's device number ``index``."""
         return self.addressable_shards[index].data
 
-    @property
-    def is_fully_addressable(self) -> bool:
-        """Whether all parts are this process's."""
-        return self.sharding.is_fully_addressable
-
-    @property
-    def is_fully_replicated(self) -> bool:
-        """Whether every device has the whole array."""
-        return self.sharding.is_fully_replicated
-
     def _part(self, device: Device, index: Index) -> Array:
         part = np.array(self.host()[index], order="C")
         aval = ShapedArray(part.shape, self.aval.dtype, self.aval.weak_type)

@@ -1,4 +1,4 @@
-"""What compiling for GPUs asks, and the memory of a program's temporaries."""
+"""The memory of a program's temporaries on a GPU."""
 
 from __future__ import annotations
 
@@ -6,28 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.compiler.lower import KernelCall
-from gpuflow.compiler.plan import CallStep
-from gpuflow.compiler.target import Allocate
-from gpuflow.kir.nodes import Kernel
 from gpuflow.runtime.device_array import DeviceArray, strided
 from gpuflow.runtime.gpu_device import GpuDevice
-
-
-class GpuTarget:
-    """Every kernel is one launch, whose scratch memory is the device's."""
-
-    def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
-        """The call itself."""
-        return (call,)
-
-    def is_plain(self, kernel: Kernel) -> bool:
-        """Always."""
-        return True
-
-    def workspace_bytes(self, step: CallStep) -> int:
-        """None: libraries allocate what they need."""
-        return 0
 
 
 class DeviceArena:

@@ -23,20 +23,21 @@ from gpuflow.base.config import config
 from gpuflow.compiler.cuda_cache import CudaKernel
 from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.compiler.plan import Plan
-from gpuflow.compiler.target import Target
+from gpuflow.compiler.target import PLAIN_TARGET, Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.device_array import DeviceArray, strided
 from gpuflow.runtime.gpu_api import GpuApi
-from gpuflow.runtime.gpu_arena import DeviceArena, GpuTarget
+from gpuflow.runtime.gpu_arena import DeviceArena
 from gpuflow.runtime.gpu_faults import fault, is_fault
 from gpuflow.runtime.gpu_memory import Memory
 from gpuflow.runtime.gpu_ops import OneOpPrograms
 from gpuflow.runtime.gpu_transfers import SMALL, Transfers
 from gpuflow.runtime.program_gpu import GpuProgram
 
-_TARGET = GpuTarget()
+# Every kernel is one launch with scratch memory of the device; libraries allocate for themselves.
+_TARGET = PLAIN_TARGET
 _BYTE, _COUNTER = np.dtype(np.uint8), np.dtype(np.uint32)
 _MOST_SCALARS = 1024
 _REMEMBERED = 16  # programs that an error may name

@@ -18,6 +18,7 @@ from gpuflow.core.lowering import Library
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.gpu_device import GpuDevice
 from gpuflow.runtime.gpu_faults import is_fault
+from gpuflow.runtime.program_arrays import store_results
 
 # A function of an array module, output arrays and operand arrays.
 _Call = Callable[..., None]
@@ -96,12 +97,4 @@ def _through_impl(
     whole = operands
     if not may_keep:
         whole = tuple([xp.ascontiguousarray(x).reshape(x.shape) for x in operands])
-    results = primitive.impl(xp, *whole, **params)
-    results = results if primitive.multiple_results else [results]
-    for out, result in zip(outs, results, strict=True):
-        if np.shape(result) != out.shape:
-            raise RuntimeError(
-                f"[{primitive.name}] impl must give shape {out.shape}; got "
-                f"{np.shape(result)}: impl and shape rule disagree."
-            )
-        xp.copyto(out, xp.asarray(result), casting="unsafe")  # eager converts as well
+    store_results(primitive, xp, outs, primitive.impl(xp, *whole, **params))

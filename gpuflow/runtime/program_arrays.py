@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from gpuflow.compiler.plan import (
 from gpuflow.core.aval import ShapedArray, aval_of, storage_dtype
 from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import Library
+from gpuflow.core.primitive import Primitive
 from gpuflow.runtime.array import as_numpy
 from gpuflow.runtime.driver import Driver
 from gpuflow.runtime.inner_programs import runner
@@ -175,14 +176,22 @@ def library_call(step: CallStep, driver: Driver) -> Callable[..., None]:
             whole = [xp.array(x, order="C") for x in operands]
         else:
             whole = [xp.ascontiguousarray(x).reshape(x.shape) for x in operands]
-        results = impl(xp, *whole, **params)
-        results = results if primitive.multiple_results else [results]
-        for out, result in zip(outs, results, strict=True):
-            if np.shape(result) != out.shape:
-                raise RuntimeError(
-                    f"[{primitive.name}] impl must give shape {out.shape}; got "
-                    f"{np.shape(result)}: impl and shape rule disagree."
-                )
-            xp.copyto(out, result, casting="unsafe")  # eager converts as well
+        store_results(primitive, xp, outs, impl(xp, *whole, **params))
 
     return through_impl
+
+
+def store_results(primitive: Primitive, xp: Any, outs: Sequence[Any], results: Any) -> None:
+    """Copy what ``impl`` gave to the outputs.
+
+    Raises:
+        RuntimeError: it has another shape.
+    """
+    results = results if primitive.multiple_results else [results]
+    for out, result in zip(outs, results, strict=True):
+        if np.shape(result) != out.shape:
+            raise RuntimeError(
+                f"[{primitive.name}] impl must give shape {out.shape}; got "
+                f"{np.shape(result)}: impl and shape rule disagree."
+            )
+        xp.copyto(out, xp.asarray(result), casting="unsafe")  # eager converts as well

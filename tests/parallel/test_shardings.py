@@ -147,6 +147,8 @@ def test_a_sharded_array_is_an_array(mesh):
     np.testing.assert_array_equal(x, X)
     np.testing.assert_array_equal(x.addressable_data(3), X[2:4, 2:])
     assert x.devices() == set(gf.devices()) and x.tolist() == X.tolist()
+    assert x.is_fully_addressable and not x.is_fully_replicated
+    assert spread(mesh).is_fully_replicated
     assert spec_of(copy.deepcopy(x)) == ("x", "y")
     assert type(pickle.loads(pickle.dumps(x))).__name__ == "Array"
     x.delete()
