@@ -207,7 +207,9 @@ class _Linker:
         """The library that owns the code, and the addresses of its symbols."""
         with self._lock:
             if self._engine is None:
-                self._engine = llvm.create_lljit_compiler(host_machine())
+                # JITLink keeps what an object holds together and reports what it cannot do;
+                # LLVM's older linker aborts.
+                self._engine = llvm.create_lljit_compiler(host_machine(), use_jit_link=True)
             builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
             for symbol in symbols:
                 builder.export_symbol(symbol)
