@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
+from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray
 from gpuflow.ops import callbacks as ops
 
@@ -86,7 +86,7 @@ def io_callback(
     return tree.unflatten(call.out_tree, outs)
 
 
-@dataclass(frozen=True)
+@record
 class _Call:
     """A callback on flat arrays, its operands, and the types and structure of its result."""
 

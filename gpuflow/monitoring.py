@@ -6,15 +6,16 @@ gpuflow records none itself: ``gpuflow.profiler`` and ``GPUFLOW_DEBUG`` show wha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuflow.base.errors import check
 from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.records import record
 
 Listener = Callable[..., None]
 
 
-@dataclass
+@record(frozen=False)
 class _Listeners:
     """Who is told of each kind of event, in the order of registration."""
 

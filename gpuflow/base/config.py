@@ -13,11 +13,12 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from gpuflow.base.config_names import WITHOUT_EFFECT, unknown_setting
+from gpuflow.base.records import record
 
 
 def _flag(name: str, default: bool) -> bool:
@@ -103,7 +104,7 @@ def _default_cache_folder() -> Path:
     return Path(base) / "gpuflow"
 
 
-@dataclass(frozen=True)
+@record
 class Environment:
     """What the process was started with; read once at import."""
 
@@ -140,7 +141,7 @@ def read_environment() -> Environment:
     )
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Settings:
     """Settings that change what a program means. Interned: equal settings are one object."""
 
@@ -166,7 +167,7 @@ _CHOICES = {
     "numpy_rank_promotion": ("allow", "warn", "raise"),
     "default_prng_impl": ("threefry2x32",),
 }
-@dataclass(frozen=True)
+@record
 class Switches:
     """Settings that change what is told or refused, but no program."""
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuflow.base.records import record
+
 clock = time.perf_counter_ns
 
 
@@ -37,7 +39,7 @@ class Event:
     details: Mapping[str, Any]
 
 
-@dataclass
+@record(frozen=False)
 class Recording:
     """All events since it was started; any thread appends."""
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import optree
 
+from gpuflow.base.records import record
 from gpuflow.base.tree import NAMESPACE, TreeDef
 
 
-@dataclass(frozen=True)
+@record
 class SequenceKey:
     """A position in a list, tuple or deque."""
 
@@ -22,7 +22,7 @@ class SequenceKey:
         return f"[{self.idx!r}]"
 
 
-@dataclass(frozen=True)
+@record
 class DictKey:
     """A key of a dict."""
 
@@ -32,7 +32,7 @@ class DictKey:
         return f"[{self.key!r}]"
 
 
-@dataclass(frozen=True)
+@record
 class GetAttrKey:
     """The name of an attribute: of a named tuple, a dataclass."""
 
@@ -42,7 +42,7 @@ class GetAttrKey:
         return f".{self.name}"
 
 
-@dataclass(frozen=True)
+@record
 class FlattenedIndexKey:
     """A position among the children of a node that names none."""
 

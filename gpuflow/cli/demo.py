@@ -10,13 +10,13 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import gpuflow as gf
+from gpuflow.base.records import record
 from gpuflow.cli import demo_model
 from gpuflow.cli.problems import CommandError, require
 from gpuflow.timing import Timing, timeit
@@ -30,7 +30,7 @@ LOSS_TOLERANCE = 1e-4
 COMPARED_STEPS = 5
 
 
-@dataclass(frozen=True)
+@record
 class Digits:
     """Images as f32[n, 64] in [0, 1] and labels as i32[n]."""
 

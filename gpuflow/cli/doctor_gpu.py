@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
 from gpuflow.base.config import config
+from gpuflow.base.records import record
 from gpuflow.runtime.cuda_blas import find_cublas
 from gpuflow.runtime.gpu_memory import in_units
 from gpuflow.runtime.platforms import GPU_SIGNS, seems_to_have_gpu
@@ -20,7 +20,7 @@ _EXTRA = 'pip install "gpuflow[cuda13]"'
 _PAIRS = {"0.68": "0.30", "0.63": "0.24", "0.62": "0.22"}
 
 
-@dataclass(frozen=True)
+@record
 class Finding:
     """What one check found.
 

@@ -10,9 +10,10 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from gpuflow.base.records import record
 from gpuflow.cli.launch_output import Output, is_consequence, last_traceback, say
 
 POLL_SECONDS = 0.02
@@ -21,7 +22,7 @@ END_SECONDS = 3.0  # from asking processes to end to killing them
 STALLED_STATUS = 75
 
 
-@dataclass(frozen=True)
+@record
 class Start:
     """One process to start; ``rank`` None is mpiexec, which starts all ranks."""
 
@@ -30,7 +31,7 @@ class Start:
     environment: Mapping[str, str]
 
 
-@dataclass
+@record(frozen=False)
 class Progress:
     """When each rank was seen to move, by the files that its worker writes."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from gpuflow.base.records import record
 from gpuflow.compiler.space import Key, Program, Space, operands_in_memory
 from gpuflow.core import views
 from gpuflow.core.aval import storage_name
@@ -15,7 +16,7 @@ from gpuflow.kir.interpret import scalar_to_word
 from gpuflow.kir.nodes import Mode, Operand
 
 
-@dataclass(frozen=True)
+@record
 class Access:
     """How an operand is addressed: a buffer, a first element, and a stride for each axis key."""
 

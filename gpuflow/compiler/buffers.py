@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
+from gpuflow.base.records import record
 from gpuflow.compiler.plan import ALIGNMENT
 from gpuflow.core.aval import ShapedArray, storage_dtype
 
 
-@dataclass(frozen=True)
+@record
 class Arrangement:
     """Which temporaries are there at the same time.
 

@@ -19,13 +19,14 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from gpuflow.base.errors import CacheWarning
 from gpuflow.base.recording import clock, state
+from gpuflow.base.records import record
 from gpuflow.compiler.cache_size import trim
 
 _WRITES_BETWEEN_LOOKS = 256  # at the folder's size; a process looks after its first write
@@ -33,7 +34,7 @@ _WRITES_BETWEEN_LOOKS = 256  # at the folder's size; a process looks after its f
 Loaded = TypeVar("Loaded")
 
 
-@dataclass(frozen=True)
+@record
 class Entry:
     """One built kernel.
 
@@ -54,7 +55,7 @@ class Entry:
     info: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass
+@record(frozen=False)
 class CacheStats:
     """What a cache did in this process."""
 
@@ -93,7 +94,7 @@ def cache_key(text: str, parts: tuple[str, ...]) -> str:
     return hashlib.sha256(json.dumps([text, *parts]).encode()).hexdigest()
 
 
-@dataclass
+@record(frozen=False)
 class _Slot:
     """What ``KernelCache.once`` keeps; the lock makes concurrent callers wait for the first."""
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+
+from gpuflow.base.records import record
 
 # Another process may be writing the rest of an entry, or about to read it.
 _YOUNGEST_SECONDS = 60.0
 _FULL, _EMPTIED = 1.0, 0.8  # parts of the limit at which files are deleted, and until which
 
 
-@dataclass
+@record(frozen=False)
 class _Stored:
     """The files of one entry.
 

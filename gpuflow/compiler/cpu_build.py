@@ -13,12 +13,13 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
+from gpuflow.base.records import record
 from gpuflow.compiler import cpu_libm
 from gpuflow.compiler.cpu_elf import Unsupported as NoImage
 from gpuflow.compiler.cpu_image import image_of
@@ -40,7 +41,7 @@ _OPTIONS = {"nopython": True, "fastmath": {"contract"}, "error_model": "numpy"}
 _PROTOTYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
-@dataclass(frozen=True)
+@record
 class Object:
     """A built kernel: an image or an object file, its function, and the symbols it needs."""
 
@@ -54,7 +55,7 @@ class Object:
         return suffix_of(self.code)
 
 
-@dataclass(frozen=True)
+@record
 class LoadedKernel:
     """A kernel in memory.
 
@@ -72,7 +73,7 @@ class LoadedKernel:
     size: int
 
 
-@dataclass(frozen=True)
+@record
 class _Toolkit:
     """What a build needs of Numba."""
 

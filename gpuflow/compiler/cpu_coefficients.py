@@ -11,10 +11,10 @@ Brisebarre and Chevillard (2007), Efficient polynomial L-infinity approximations
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from gpuflow.base.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Format:
     """A float dtype.
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TypeGuard
 
+from gpuflow.base.records import record
 from gpuflow.compiler.cpu_names import COLUMN_BLOCK
 from gpuflow.compiler.cpu_printer import ORDERED, CpuPrinter, is_ordered, ordered_step
 from gpuflow.compiler.printer import combine_functions
@@ -45,7 +45,7 @@ from gpuflow.kir.walk import owned_blocks, results_of, statements, uses_of
 ROW_BLOCK_BITS = 6
 
 
-@dataclass(frozen=True)
+@record
 class Part:
     """Statements of the column loop that share one loop over the columns of a block."""
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from gpuflow.base.records import record
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -33,7 +34,7 @@ class Unsupported(Exception):
     """The object file holds something that images do not have."""
 
 
-@dataclass(frozen=True)
+@record
 class Section:
     """A section: its bytes, and what its header says.
 
@@ -56,7 +57,7 @@ class Section:
     align: int
 
 
-@dataclass(frozen=True)
+@record
 class Symbol:
     """A name: in section ``section``, ``value`` bytes from its start."""
 
@@ -72,7 +73,7 @@ class Symbol:
         return self.section == UNDEFINED
 
 
-@dataclass(frozen=True)
+@record
 class Relocation:
     """A place, ``offset`` in section ``section``, that depends on where symbol ``symbol`` is."""
 

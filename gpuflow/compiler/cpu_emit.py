@@ -8,10 +8,10 @@ which costs Numba far less compile time than a helper function would.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
+from gpuflow.base.records import record
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -50,7 +50,7 @@ def is_signed(dtype: str) -> bool:
     return dtype.startswith("int")
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Lane:
     """One LLVM value: ``builder`` emits what the operators ask for."""
 

@@ -13,13 +13,14 @@ import ctypes
 import hashlib
 import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.config import config
 from gpuflow.base.lazy import LazyModule
+from gpuflow.base.records import record
 from gpuflow.compiler.cache import replace_file
 from gpuflow.compiler.cpu_loader import HAS_IMAGES, PAGE, Image, load_image
 from gpuflow.compiler.versions import version_of
@@ -46,7 +47,7 @@ _LEAVES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record
 class HostProcessor:
     """A processor as LLVM describes it.
 

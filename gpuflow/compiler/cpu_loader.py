@@ -21,9 +21,10 @@ import platform
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from gpuflow.base.records import record
 
 # Where objects are of the kind that cpu_image reads.
 HAS_IMAGES = sys.platform == "linux" and platform.machine() == "x86_64"
@@ -34,7 +35,7 @@ _WORD_BYTES = 8
 _FAILED = ctypes.c_void_p(-1).value
 
 
-@dataclass(frozen=True)
+@record
 class Image:
     """Code that is ready to be copied into memory.
 
@@ -184,7 +185,7 @@ class _Memory:
             _system().munmap(self.address, self.size)
 
 
-@dataclass(frozen=True)
+@record
 class _System:
     """Functions of the C library."""
 

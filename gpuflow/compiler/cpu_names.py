@@ -23,11 +23,11 @@ overlap; all read-only ones share scope 0. LLVM then needs no overlap checks at 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
+from gpuflow.base.records import record
 from gpuflow.compiler import cpu_narrow
 from gpuflow.compiler.cpu_emit import Lane, cast, llvm_type
 from gpuflow.compiler.cpu_functions import emit_function
@@ -46,7 +46,7 @@ Emit = Callable[..., Any]
 Scopes = tuple[int, int] | None
 
 
-@dataclass(frozen=True)
+@record
 class Named:
     """A name that kernels call.
 

@@ -7,10 +7,10 @@ the processor has it; all others share one formula over their exponent, mantissa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
+from gpuflow.base.records import record
 from gpuflow.compiler.cpu_emit import Lane, cast, select
 from gpuflow.compiler.cpu_target import cpu_target
 
@@ -20,7 +20,7 @@ else:
     ir = LazyModule("llvmlite.ir")
 
 
-@dataclass(frozen=True)
+@record
 class Format:
     """A narrow float: ``mantissa`` bits below ``exponent`` bits with a bias, below the sign.
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import ctypes
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuflow.base.records import record
 from gpuflow.compiler import cpu_elf, cpu_image, cpu_llvm, cpu_loader
 from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cpu_build import link_symbols, linkable, suffix_of, target_identity
@@ -48,7 +48,7 @@ _INTRINSICS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record
 class Module:
     """The text of a part of the runtime, its functions, and those of Python that it calls."""
 
@@ -57,7 +57,7 @@ class Module:
     imports: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class NativeRuntime:
     """The runtime in memory.
 

@@ -8,11 +8,11 @@ filled for a mixed cluster.
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
 from functools import cache
 
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
+from gpuflow.base.records import record
 from gpuflow.compiler.cpu_host import host_processor
 
 # What each level has beyond those before it, in LLVM's names. Source: x86-64 psABI, table 3.1.
@@ -27,7 +27,7 @@ _BLAS = {"x86-64": "Prescott", "x86-64-v2": "Nehalem", "x86-64-v3": "Haswell"}
 _X86 = ("x86_64", "AMD64")
 
 
-@dataclass(frozen=True)
+@record
 class CpuTarget:
     """A processor.
 

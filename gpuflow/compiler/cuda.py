@@ -7,8 +7,7 @@ are spread over threads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from gpuflow.base.records import record
 from gpuflow.compiler.cuda_full import FullPrinter
 from gpuflow.compiler.cuda_groups import GroupPrinter
 from gpuflow.compiler.cuda_printer import CudaPrinter
@@ -18,7 +17,7 @@ from gpuflow.compiler.cuda_vectors import VectorPrinter
 from gpuflow.kir.nodes import Kernel
 
 
-@dataclass(frozen=True)
+@record
 class CudaSource:
     """A printed kernel.
 

@@ -13,11 +13,11 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from gpuflow.base.records import record
 from gpuflow.compiler.cuda_intrinsics import source_namespace
 from gpuflow.compiler.cuda_toolchain import CudaBuildError, load_linker, load_numba_cuda
 
@@ -25,7 +25,7 @@ from gpuflow.compiler.cuda_toolchain import CudaBuildError, load_linker, load_nu
 OLDEST_COMPUTE_CAPABILITY = (8, 0)
 
 
-@dataclass(frozen=True)
+@record
 class CudaObject:
     """One built kernel.
 

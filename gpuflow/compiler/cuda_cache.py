@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache as cached
 from pathlib import Path
 from typing import Any
 
+from gpuflow.base.records import record
 from gpuflow.compiler import (
     cpu_emit,
     cpu_narrow,
@@ -68,7 +68,7 @@ _PACKAGES = ("numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink
 DEFAULT_COMPUTE_CAPABILITY = (9, 0)
 
 
-@dataclass(frozen=True)
+@record
 class CudaKernel:
     """A kernel built for one architecture.
 

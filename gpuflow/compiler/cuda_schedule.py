@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeGuard
 
+from gpuflow.base.records import record
 from gpuflow.compiler.printer import operands_in
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Axis, Block, Kernel, Mode, Role, Stride
@@ -46,7 +46,7 @@ FULL_ELEMENTS_PER_THREAD = 8
 Dim = tuple[int, int]
 
 
-@dataclass(frozen=True)
+@record
 class Launch:
     """How the grid and block of a printed kernel follow from its extents.
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
+
+from gpuflow.base.records import record
 
 
 class CudaBuildError(RuntimeError):
     """Printed source did not become a loadable kernel; a fault of the compiler, not of the user."""
 
 
-@dataclass(frozen=True)
+@record
 class NumbaCuda:
     """The parts of numba-cuda that a build uses."""
 

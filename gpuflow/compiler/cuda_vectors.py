@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from gpuflow.base.records import record
 from gpuflow.compiler.cuda_printer import CudaPrinter, CudaPrintError, Nest
 from gpuflow.compiler.cuda_scalar import narrow, widen
 from gpuflow.compiler.cuda_schedule import moves_as_vector
 from gpuflow.kir.nodes import Block, Load, Mode, Operand, Store
 
 
-@dataclass(frozen=True)
+@record
 class Element:
     """The device function for one point: what its caller loads, stores and passes along."""
 

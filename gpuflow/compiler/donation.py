@@ -21,14 +21,15 @@ change the order of points, not that within one.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gpuflow.base.records import record
 from gpuflow.compiler.access import read_access, write_access
 from gpuflow.compiler.space import Program, Space, operands_in_memory
 from gpuflow.core.jaxpr import Literal, Var
 
 
-@dataclass(frozen=True)
+@record
 class InPlace:
     """Outputs that one kernel writes into donated inputs.
 

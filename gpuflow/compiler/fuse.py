@@ -7,8 +7,8 @@ position, and groups merge when one kernel kind covers the union and no path lea
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.group_graph import GroupGraph
 from gpuflow.compiler.program import uses
@@ -30,7 +30,7 @@ from gpuflow.core.lowering import Barrier, Elementwise, Indexed, Layout, Update
 from gpuflow.core.views import View
 
 
-@dataclass(frozen=True)
+@record
 class Group:
     """Equations of one plan step; ``space`` is None for a step that is one library or host call."""
 

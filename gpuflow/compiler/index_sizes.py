@@ -7,10 +7,10 @@ things in the same order whatever the sizes are; the trace tells if one does not
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from gpuflow.base.records import record
 from gpuflow.compiler.space import operands_in_memory
 from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Jaxpr, Literal, Var
@@ -20,7 +20,7 @@ from gpuflow.kir.nodes import Value
 from gpuflow.kir.scalar import FUNCTIONS, compute_dtype
 
 
-@dataclass(frozen=True)
+@record
 class Asked:
     """What a body asked for: a trace without sizes, and the sizes in the order of their slots."""
 

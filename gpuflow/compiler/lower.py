@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
+from gpuflow.base.records import record
 from gpuflow.compiler.access import Access, Accesses
 from gpuflow.compiler.donation import InPlace
 from gpuflow.compiler.emit import Emitter
@@ -37,7 +38,7 @@ class KernelCall(NamedTuple):
     points: int
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Use:
     """What a group's kernel does with buffers, whatever the sizes; compared by identity.
 
@@ -56,7 +57,7 @@ class Use:
     in_place: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Lowered:
     """The kernel of a group, its arguments and its buffers, which are still variables.
 

@@ -14,10 +14,11 @@ memory. A reduction of one row is one of all its elements, which ``launches`` sp
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import prod
 
+from gpuflow.base.records import record
 from gpuflow.compiler.cpu_rows import keep_row_values
 from gpuflow.compiler.lower import KernelCall
 from gpuflow.compiler.orders import distances_of, sizes_of, values_of
@@ -49,7 +50,7 @@ MOST_ROWS = 16
 RESULT = "result"  # the operands that hold results of reductions
 
 
-@dataclass(frozen=True)
+@record
 class Phases:
     """The kernels of one row, in order.
 

@@ -10,12 +10,12 @@ buffer k; copies and scratch memory have numbers behind those.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuflow.base.records import record
 from gpuflow.compiler.fuse import describe_program
 from gpuflow.compiler.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.shapes import KernelShape
@@ -124,7 +124,7 @@ class CopyStep(NamedTuple):
         return "copy"
 
 
-@dataclass(frozen=True)
+@record
 class Inner:
     """A compiled program that a step runs: its plan and the constants that are inputs besides."""
 
@@ -161,7 +161,7 @@ Step = KernelStep | CallStep | CopyStep | ProgramStep
 Programs = Mapping[Eqn, tuple[Inner, ...]]
 
 
-@dataclass(frozen=True)
+@record
 class Plan:
     """A program bound to sizes.
 

@@ -26,8 +26,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
+from gpuflow.base.records import record
 from gpuflow.kir.nodes import (
     Apply,
     Axis,
@@ -63,7 +63,7 @@ _TAKEN = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@record
 class Source:
     """The text of one Python module and the name of the kernel function in it."""
 

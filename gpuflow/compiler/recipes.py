@@ -9,11 +9,11 @@ sizes, views and numbers of the program has no recipe and is lowered each time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from gpuflow.base.records import record
 from gpuflow.compiler.lower import KernelCall, Use
 from gpuflow.compiler.schedule import LONGEST_EXACT
 from gpuflow.compiler.sources import BoundSizes
@@ -64,7 +64,7 @@ class Conditions(NamedTuple):
         return not self.traces or all(bound.asked(e).trace == trace for e, trace in self.traces)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Recipe:
     """A kernel and where its arguments come from; numbers are those of sources.
 
@@ -89,7 +89,7 @@ class Recipe:
         return KernelCall(self.use.kernel, words, self.buffers, extent, points)
 
 
-@dataclass(frozen=True)
+@record
 class Choice:
     """Recipes for all kernels of a program, taken together.
 

@@ -9,8 +9,8 @@ anyway, by a few cheap operations, each reader has them, and it is not stored.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from gpuflow.base.records import record
 from gpuflow.compiler.space import (
     NotOneKernelError,
     Program,
@@ -45,7 +45,7 @@ def _is_update(program: Program, position: int) -> bool:
     return isinstance(program.jaxpr.eqns[position].primitive.lower, Update)
 
 
-@dataclass
+@record(frozen=False)
 class _Work:
     """The groups so far.
 

@@ -8,15 +8,15 @@ matrices, vectors and numbers in a row do, as their dimensions became one axis.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 
+from gpuflow.base.records import record
 from gpuflow.compiler.lower import KernelCall, can_be_segmented, segmented
 from gpuflow.compiler.shapes import KernelShape, Shape
 from gpuflow.kir.text import kernel_text
 
 
-@dataclass(eq=False)
+@record(frozen=False, eq=False)
 class _Joint:
     """Equal steps, which run where the last of them stands."""
 

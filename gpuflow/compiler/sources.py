@@ -6,11 +6,12 @@ Recipes refer to sources by number. For a new size all of them are looked up at 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from math import prod
 from typing import Any
 
+from gpuflow.base.records import record
 from gpuflow.compiler.index_sizes import Asked, ask_sizes
 from gpuflow.core.jaxpr import Jaxpr, Var
 from gpuflow.core.views import View
@@ -26,7 +27,7 @@ from gpuflow.kir.interpret import scalar_to_word
 Source = tuple[Any, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Symbols:
     """What erasing the sizes of a program leaves.
 
@@ -44,7 +45,7 @@ class Symbols:
     is_known: bool
 
 
-@dataclass(frozen=True)
+@record
 class _Tables:
     """Sources by kind, each with its number.
 
@@ -68,7 +69,7 @@ def _no_tables() -> _Tables:
     return _Tables(0, [], [], [], [], [], [], [])
 
 
-@dataclass
+@record(frozen=False)
 class Sources:
     """The sources of all recipes of a template; recipes refer to them by number."""
 
@@ -137,7 +138,7 @@ def _tables(sources: Sequence[tuple[Source, int]]) -> _Tables:
     return tables
 
 
-@dataclass(frozen=True)
+@record
 class BoundSizes:
     """One program, as far as recipes need it."""
 

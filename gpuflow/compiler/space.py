@@ -9,12 +9,13 @@ Sizes are never compared, only ranks and structure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import cache
 from typing import Any
 
 from gpuflow.base import dtypes
+from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import (
@@ -40,7 +41,7 @@ class Kind(Enum):
     FULL = "full"
 
 
-@dataclass(frozen=True)
+@record
 class Iteration:
     """How one equation iterates.
 
@@ -131,7 +132,7 @@ def _is_supported(dtype: Any) -> bool:
     return storage_dtype(dtype).name in (*COMPUTE_DTYPES, *NARROW_DTYPES)
 
 
-@dataclass(frozen=True)
+@record
 class Program:
     """A program as the grouping sees it: positions instead of variables."""
 
@@ -166,7 +167,7 @@ class Program:
         return self.views.get(var) or (var, contiguous(var.aval.shape))
 
 
-@dataclass
+@record(frozen=False)
 class Space:
     """The unified axes of a group."""
 

@@ -13,8 +13,9 @@ few columns too little. Such a kernel becomes two, which any printer prints like
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from gpuflow.base.records import record
 from gpuflow.kir.nodes import (
     Axis,
     Block,
@@ -36,7 +37,7 @@ from gpuflow.kir.walk import all_uses, results_of, statements
 PART = "part"  # the axis of the parts
 
 
-@dataclass(frozen=True)
+@record
 class SplitKernels:
     """The two kernels of a reduction.
 
@@ -54,7 +55,7 @@ class SplitKernels:
     scratch: tuple[Operand, ...]
 
 
-@dataclass(frozen=True)
+@record
 class _Stages:
     before: tuple[Statement, ...]
     reduces: tuple[Reduce, ...]

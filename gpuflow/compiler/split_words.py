@@ -6,9 +6,9 @@ Which word of the whole call a word follows from is worked out once for each ker
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from gpuflow.base.records import record
 from gpuflow.compiler.orders import Distance, distances_of
 from gpuflow.compiler.recipes import taker
 from gpuflow.compiler.split import PART, SplitKernels
@@ -16,7 +16,7 @@ from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Argument, Kernel, arguments, remembered
 
 
-@dataclass(frozen=True)
+@record
 class _Block:
     """How the words of one of the two kernels follow from those of the whole call.
 
@@ -42,7 +42,7 @@ class _Block:
     moved: tuple[tuple[int, Distance, int], ...]
 
 
-@dataclass(frozen=True)
+@record
 class Blocks:
     """The blocks of both kernels, and the strides of what the parts read and write.
 

@@ -8,9 +8,10 @@ out once and kept with the template; ``bind`` fills in what depends on sizes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from gpuflow.base.records import record
 from gpuflow.compiler.buffers import Arrangement
 from gpuflow.compiler.fuse import Group
 from gpuflow.compiler.lower import NO_BUFFER, Use
@@ -40,7 +41,7 @@ class Kind(NamedTuple):
     decided: tuple[bool, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Structure:
     """A plan without sizes.
 

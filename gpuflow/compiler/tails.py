@@ -15,16 +15,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from gpuflow.base.records import record
 from gpuflow.compiler.space import Kind, Program, Space
 from gpuflow.core.jaxpr import Eqn, Literal, Var
 
 FEWEST = 3  # reductions: two, of which one waits, are two steps with or without their tail
 
 
-@dataclass(frozen=True)
+@record
 class _Full:
     """A group that is a full reduction; sets of groups are integers with a bit for each.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import Lock
 from typing import Any
 
+from gpuflow.base.records import record
 from gpuflow.compiler.emit import is_written_in
 from gpuflow.compiler.fuse import Group, describe_program, fuse
 from gpuflow.compiler.recipes import Recipe
@@ -22,7 +23,7 @@ _MOST_RECIPES = 64  # of one group: a class of sizes each
 MOST_STRUCTURES = 16  # of one template: each is tried in turn
 
 
-@dataclass(frozen=True)
+@record
 class Template:
     """The size-free part of a plan.
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from gpuflow.base import tree
 from gpuflow.base.errors import check
+from gpuflow.base.records import record
 from gpuflow.control.custom_vjp import custom_vjp
 from gpuflow.control.programs import Program, trace_program
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 
 
-@dataclass(frozen=True)
+@record
 class _Residuals:
     """A traced rule: what it closes over are leaves, the program is structure."""
 

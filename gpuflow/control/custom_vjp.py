@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import UnexpectedTracerError
+from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.control.custom_calls import (
     FlatCall,
@@ -45,7 +45,7 @@ def _closures_named(name: str) -> Iterator[None]:
         ) from error
 
 
-@dataclass(frozen=True)
+@record
 class _Rules:
     """One call of a custom_vjp function: its rules, and what its arguments are."""
 
@@ -58,7 +58,7 @@ class _Rules:
     argument_names: list[str]
 
 
-@dataclass
+@record(frozen=False)
 class CustomVJPPrimal:
     """What fwd gets for a leaf with ``symbolic_zeros``: its value, and whether it has a tangent."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 from weakref import WeakSet
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
+from gpuflow.base.records import record
 from gpuflow.base.tree_text import Read, reader
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.program import inline
@@ -34,7 +34,7 @@ _functions: WeakSet[JitFunction] = WeakSet()
 _MOST_FORMS = 4
 
 
-@dataclass(frozen=True)
+@record
 class Form:
     """A structure of arguments and what was traced for it.
 

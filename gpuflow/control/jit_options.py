@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from gpuflow.base.records import record
 from gpuflow.runtime.device import Device, devices
 
 
@@ -22,7 +23,7 @@ def _names(value: str | Iterable[str] | None) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-@dataclass(frozen=True)
+@record
 class JitOptions:
     """What ``jit`` was asked for."""
 

@@ -8,8 +8,8 @@ work on the programs of one lane; only lowering chooses what happens to the lane
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.core.effects import AxisUse
 from gpuflow.core.jaxpr import ClosedJaxpr
@@ -17,7 +17,7 @@ from gpuflow.core.rules import AxisData
 from gpuflow.transforms.batching import batch_jaxpr
 
 
-@dataclass(frozen=True)
+@record
 class Lane:
     """One mapped axis; outer ones stand before inner ones.
 

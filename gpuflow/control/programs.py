@@ -7,12 +7,12 @@ the primitive, so that derivatives, batching and the compiler see it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
+from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.effects import is_observable
@@ -23,7 +23,7 @@ from gpuflow.core.trace import Tracer
 from gpuflow.runtime.execute import executable_of
 
 
-@dataclass(frozen=True)
+@record
 class Program:
     """A traced function.
 

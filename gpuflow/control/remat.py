@@ -10,9 +10,9 @@ from starting it earlier, so that the residuals take no memory in between.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.program import dce, inline
 from gpuflow.control.jit import backward_jaxpr, jit_p
@@ -88,7 +88,7 @@ def _batch(
 # --- linearization -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@record
 class Split:
     """A program split into evaluation and a map of tangents that computes residuals again.
 

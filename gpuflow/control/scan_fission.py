@@ -9,9 +9,10 @@ products (the cotangent of a weight) becomes one product after the loop, of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Layout, Library
@@ -25,7 +26,7 @@ from gpuflow.transforms.batching import batch_jaxpr
 MOST_GROWTH = 2
 
 
-@dataclass(frozen=True)
+@record
 class Parts:
     """A scan taken apart: variables of the body beside the operands outside.
 
@@ -142,7 +143,7 @@ def _over_iterations(
 # --- after the loop ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@record
 class Sum:
     """A carry that only adds up what one library equation makes.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.records import record
 from gpuflow.control.programs import Program
 from gpuflow.control.scalar_programs import map_scalars, trace_scalars
 from gpuflow.core.aval import ShapedArray, aval_of
@@ -93,7 +93,7 @@ def _traced(op: str, function: Callable[..., Any], dtype: Any, result: Any, name
     return program
 
 
-@dataclass(frozen=True)
+@record
 class _View:
     """The elements that all windows have at one offset: a strided slice of the padded array."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base import dtypes, tree
+from gpuflow.base.records import record
 from gpuflow.base.tree_text import Build, builder
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.plan import KernelStep, Step, aliased_outputs, bytes_of, nbytes
@@ -20,7 +21,7 @@ from gpuflow.kir.text import kernel_text
 from gpuflow.runtime.execute import Executable, executable_of
 
 
-@dataclass
+@record(frozen=False)
 class Entry:
     """A traced signature: the program, its hidden operands, and what was asked for."""
 
@@ -53,7 +54,7 @@ class Entry:
         return self._executable
 
 
-@dataclass(frozen=True)
+@record
 class ShapeDtypeStruct:
     """The shape and dtype of an array, without its values."""
 
@@ -100,7 +101,7 @@ def _struct_aval(struct: ShapeDtypeStruct) -> ShapedArray:
 register_value_type(ShapeDtypeStruct, _struct_aval)
 
 
-@dataclass(frozen=True)
+@record
 class ArgInfo:
     """An argument of a traced function, and whether its memory may be used for results."""
 
@@ -144,7 +145,7 @@ class Stage:
         return tree.unflatten(self.out_tree, [struct_of(a) for a in self._entry.jaxpr.out_avals])
 
 
-@dataclass(frozen=True)
+@record
 class MemoryAnalysis:
     """Bytes that one call needs, in JAX's terms.
 

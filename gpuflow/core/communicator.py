@@ -10,11 +10,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
 from gpuflow.base.errors import CommunicationError
+from gpuflow.base.records import record
 
 Groups = tuple[tuple[int, ...], ...]
 Pairs = Sequence[tuple[int, int]]
@@ -22,7 +22,7 @@ Pairs = Sequence[tuple[int, int]]
 PROCESSES = "processes"  # the key of all processes of a program, in the order of their ranks
 
 
-@dataclass(frozen=True)
+@record
 class Across:
     """The part of a named axis along which neighbors share no memory.
 
@@ -37,7 +37,7 @@ class Across:
     groups: Groups | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Within:
     """The part of a named axis whose devices are elements of one batch: a name for vmap."""
 

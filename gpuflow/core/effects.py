@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from gpuflow.base.records import record
 
-@dataclass(frozen=True)
+
+@record
 class Effect:
     """A kind of side effect.
 
@@ -27,7 +28,7 @@ class Effect:
         return f"{self.name}{'(ordered)' if self.ordered else ''}"
 
 
-@dataclass(frozen=True, repr=False)
+@record(repr=False)
 class AxisUse(Effect):
     """The equation communicates over the mapped axis ``name``; that shows in its outputs only."""
 
@@ -36,7 +37,7 @@ class AxisUse(Effect):
         return False
 
 
-@dataclass(frozen=True, repr=False)
+@record(repr=False)
 class Communication(Effect):
     """The equation waits for its neighbors, who must get there in the same order."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, final
 
 import numpy as np
 
 from gpuflow.base.dtypes import canonicalize
+from gpuflow.base.records import record
 from gpuflow.base.util import SourceLine, safe_zip
 from gpuflow.core.aval import ShapedArray, aval_of, register_value_type
 from gpuflow.core.primitive import Primitive
@@ -74,7 +75,7 @@ register_value_type(Literal, _literal_aval)
 Atom = Var | Literal
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Eqn:
     """One application of a primitive."""
 
@@ -90,7 +91,7 @@ class Eqn:
         return Eqn(**{**self.__dict__, **changes})
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Jaxpr:
     """A program of equations in SSA form. Hashes by identity."""
 
@@ -126,7 +127,7 @@ class Jaxpr:
         return format_jaxpr(self)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class ClosedJaxpr:
     """A jaxpr with values for its constvars.
 

@@ -7,11 +7,12 @@ the op. Bodies emit KernelIR through a ``Builder``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from gpuflow.base.records import record
 
-@dataclass(frozen=True)
+
+@record
 class Elementwise:
     """One output element from the operands' elements at the same index.
 
@@ -30,7 +31,7 @@ class Elementwise:
     image: Callable[..., Any] | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Reduction:
     """Combine over ``params["axes"]``.
 
@@ -43,7 +44,7 @@ class Reduction:
     init: Callable[[Any], Any]
 
 
-@dataclass(frozen=True)
+@record
 class TupleReduction:
     """Combine several values for each element over the one axis of ``params["axes"]``.
 
@@ -60,7 +61,7 @@ class TupleReduction:
     result: Callable[..., Any]
 
 
-@dataclass(frozen=True)
+@record
 class Layout:
     """A rearrangement without arithmetic.
 
@@ -77,7 +78,7 @@ class Layout:
     sliced: Callable[..., Any] | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Indexed:
     """A map that computes for itself which elements of its operands to load.
 
@@ -109,7 +110,7 @@ class Indexed:
     converted: Callable[..., Any] | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Update:
     """Elements of the first operand combined with others, in its own memory where that is free.
 
@@ -130,7 +131,7 @@ class Update:
 Dims = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Product:
     """Which dimensions of two operands make a stack of matrix products.
 
@@ -152,7 +153,7 @@ class Product:
 Roles = tuple[Dims, Dims, Dims, Dims]
 
 
-@dataclass(frozen=True)
+@record
 class Convolution:
     """Which dimensions of two operands make a stack of convolutions, and how the right one slides.
 
@@ -176,7 +177,7 @@ class Convolution:
     right_dilation: Dims
 
 
-@dataclass(frozen=True)
+@record
 class Library:
     """A call of ``impl`` on whole arrays (GEMM, FFT, sort, ...).
 
@@ -205,7 +206,7 @@ class Library:
     summed: Callable[..., Any] | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Inline:
     """An op that is its inner jaxpr; the compiler inlines it.
 
@@ -216,7 +217,7 @@ class Inline:
     jaxpr: Callable[[dict[str, Any]], Any]
 
 
-@dataclass(frozen=True)
+@record
 class Barrier:
     """Each output is its operand, where it lies: no step runs, and nothing is copied.
 
@@ -224,12 +225,12 @@ class Barrier:
     """
 
 
-@dataclass(frozen=True)
+@record
 class HostCall:
     """A call of Python on the host, in a step of its own; ``impl`` makes it."""
 
 
-@dataclass(frozen=True)
+@record
 class Handwritten:
     """A kernel from kernels/. ``kernel`` names it; ``arguments`` maps avals to its launch."""
 
@@ -237,7 +238,7 @@ class Handwritten:
     arguments: Callable[..., Any]
 
 
-@dataclass(frozen=True)
+@record
 class ScanForm:
     """A loop of known length.
 
@@ -255,7 +256,7 @@ class ScanForm:
     reverse: bool
 
 
-@dataclass(frozen=True)
+@record
 class WhileForm:
     """A loop as long as ``condition`` holds.
 
@@ -271,7 +272,7 @@ class WhileForm:
     num_body_consts: int
 
 
-@dataclass(frozen=True)
+@record
 class Loop:
     """While, for and scan: a step that runs compiled bodies.
 
@@ -282,7 +283,7 @@ class Loop:
     form: Callable[[dict[str, Any]], ScanForm | WhileForm]
 
 
-@dataclass(frozen=True)
+@record
 class Branch:
     """Cond and switch: a step that runs one of several compiled programs.
 

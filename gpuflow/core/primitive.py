@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from gpuflow.base.records import record
 from gpuflow.core.trace import thread_state
 
 
@@ -15,7 +16,7 @@ def no_effects(params: dict[str, Any]) -> frozenset[Any]:
     return frozenset()
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Primitive:
     """One op: its meaning, its derivatives, its batching and its lowering.
 

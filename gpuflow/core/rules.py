@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray, aval_of, register_value_type
 
 
-@dataclass(frozen=True)
+@record
 class Zero:
     """A tangent or cotangent that is known to be zero and was never made."""
 
@@ -20,7 +20,7 @@ def zero_tangent(primal: Any) -> Zero:
     return Zero(aval_of(primal).tangent())
 
 
-@dataclass(frozen=True)
+@record
 class UndefinedPrimal:
     """An operand with respect to which an equation is transposed."""
 
@@ -44,7 +44,7 @@ def is_undefined(value: Any) -> bool:
     return type(value) is UndefinedPrimal
 
 
-@dataclass(frozen=True)
+@record
 class Uniform:
     """In place of a mapped dimension of an output: its elements along ``dim`` are all equal.
 
@@ -54,7 +54,7 @@ class Uniform:
     dim: int
 
 
-@dataclass(frozen=True)
+@record
 class AxisData:
     """The axis that a vmap maps over. ``name`` is None for an anonymous one."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
+from gpuflow.base.records import record
 
 Index = tuple[slice, ...]
 
@@ -327,7 +328,7 @@ def check_memory_kind(kind: str | None) -> None:
     )
 
 
-@dataclass(frozen=True)
+@record
 class NamedSharding(Sharding):
     """A mesh, and the axes over which each dimension is split.
 
@@ -393,7 +394,7 @@ class NamedSharding(Sharding):
         return f"NamedSharding(mesh={self.mesh}, spec={self.spec}, memory_kind=device)"
 
 
-@dataclass(frozen=True)
+@record
 class SingleDeviceSharding(Sharding):
     """The whole array on one device."""
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Mode, Operand, Stride, Value
 from gpuflow.kir.scalar import FUNCTIONS, compute_dtype, dtype_kind
@@ -25,7 +26,7 @@ from gpuflow.kir.scalar import FUNCTIONS, compute_dtype, dtype_kind
 Values = tuple[Value, ...]
 
 
-@dataclass
+@record(frozen=False)
 class _Scope:
     """A block under construction. A closed scope sees nothing of the scopes around it."""
 

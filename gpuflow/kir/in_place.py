@@ -22,9 +22,9 @@ Operands that are accessed at an offset are left out: updates choose their eleme
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from gpuflow.base.records import record
 from gpuflow.kir.nodes import (
     Block,
     For,
@@ -53,7 +53,7 @@ class Early(NamedTuple):
     rule: str
 
 
-@dataclass(frozen=True)
+@record
 class _Place:
     """A load or a store, and the loops around it by axis."""
 

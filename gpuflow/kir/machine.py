@@ -8,11 +8,12 @@ says which lanes are live inside branches and loops that lanes leave by themselv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Kernel, Mode, Role, Value
 from gpuflow.kir.reference import cast
@@ -24,7 +25,7 @@ Array = np.ndarray
 Place = tuple[Array, int]
 
 
-@dataclass
+@record(frozen=False)
 class Machine:
     """The state of one run; ``points`` holds the indices of the open axes."""
 

@@ -21,9 +21,11 @@ a run-time stride on each axis unless its stride class says 0 or 1. See docs/ker
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
+
+from gpuflow.base.records import record
 
 Made = TypeVar("Made")
 
@@ -56,7 +58,7 @@ class Mode(Enum):
     SCALAR = "scalar"  # one value passed by value
 
 
-@dataclass(frozen=True)
+@record
 class Axis:
     """One collapsed loop axis. ``exact`` writes the extent into the text; else it is a word."""
 
@@ -65,7 +67,7 @@ class Axis:
     exact: int | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Operand:
     """One array, index map or scalar that a kernel is given.
 
@@ -78,7 +80,7 @@ class Operand:
     strides: tuple[Stride, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Value:
     """The result of a statement: a number that is unique in the kernel, and a compute dtype."""
 
@@ -86,7 +88,7 @@ class Value:
     dtype: str
 
 
-@dataclass(frozen=True)
+@record
 class Block:
     """Statements in order; ``params`` are defined by the owner, ``results`` are handed to it."""
 
@@ -95,7 +97,7 @@ class Block:
     results: tuple[Value, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Const:
     """A number written into the text. Sizes and user literals are SCALAR operands instead."""
 
@@ -103,7 +105,7 @@ class Const:
     value: bool | int | float
 
 
-@dataclass(frozen=True)
+@record
 class Load:
     """Read ``operand`` at the current point of the axes, plus ``offset`` elements (int64).
 
@@ -116,7 +118,7 @@ class Load:
     where: Value | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Store:
     """Write ``value``; ``offset`` and ``where`` as in Load. An OUT element is stored once."""
 
@@ -126,7 +128,7 @@ class Store:
     where: Value | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Apply:
     """A function of kir.scalar on values of one lane."""
 
@@ -135,7 +137,7 @@ class Apply:
     args: tuple[Value, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Select:
     """``on_true if predicate else on_false``; both sides are evaluated."""
 
@@ -145,7 +147,7 @@ class Select:
     on_false: Value
 
 
-@dataclass(frozen=True)
+@record
 class Cast:
     """Convert to ``out.dtype``. Float to int truncates and saturates, nan gives 0; int wraps."""
 
@@ -153,7 +155,7 @@ class Cast:
     arg: Value
 
 
-@dataclass(frozen=True)
+@record
 class Reduce:
     """Combine ``body.results`` over all points of ``axes``.
 
@@ -168,7 +170,7 @@ class Reduce:
     body: Block
 
 
-@dataclass(frozen=True)
+@record
 class For:
     """Run ``body`` for every point of ``axis``, or ``count`` times when ``axis`` is None.
 
@@ -183,7 +185,7 @@ class For:
     init: tuple[Value, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class While:
     """Carries ``init``; while ``cond`` (one bool result) holds, they become ``body.results``."""
 
@@ -193,7 +195,7 @@ class While:
     body: Block
 
 
-@dataclass(frozen=True)
+@record
 class If:
     """A real branch: only the chosen block runs; both have results of the same dtypes."""
 
@@ -206,7 +208,7 @@ class If:
 Statement = Const | Load | Store | Apply | Select | Cast | Reduce | For | While | If
 
 
-@dataclass(frozen=True)
+@record
 class Kernel:
     """A complete kernel.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Kernel, Mode, Operand, Role, Value
 from gpuflow.kir.scalar import FUNCTIONS, compute_dtype, dtype_kind
@@ -17,7 +18,7 @@ class KernelError(RuntimeError):
     """A kernel breaks a rule of KernelIR, or its interpretation leaves an operand's memory."""
 
 
-@dataclass(frozen=True)
+@record
 class Context:
     """Where a block stands."""
 
@@ -29,7 +30,7 @@ class Context:
     closed: bool = False  # a combine block: no loads
 
 
-@dataclass
+@record(frozen=False)
 class State:
     kernel: Kernel
     operands: dict[str, Operand]

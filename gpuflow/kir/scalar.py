@@ -11,10 +11,10 @@ Each function has a result rule, which also says what it accepts:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from gpuflow.base.records import record
 from gpuflow.kir import reference
 
 COMPUTE_DTYPES = (
@@ -82,7 +82,7 @@ def dtype_kind(dtype: str) -> str:
 ResultRule = Callable[[tuple[str, ...]], "tuple[str, ...] | None"]
 
 
-@dataclass(frozen=True)
+@record
 class ScalarFunction:
     """One row of the table.
 

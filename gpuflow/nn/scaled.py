@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.errors import check
+from gpuflow.base.records import record
 from gpuflow.control.custom_vjp import custom_vjp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import convert, user_dtype
@@ -21,7 +21,7 @@ from gpuflow.numpy.promotion import convert, user_dtype
 _RESULTS = (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16))
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class BlockScaleConfig:
     """How an operand is rounded: blocks of ``block_size`` elements have a scale each.
 

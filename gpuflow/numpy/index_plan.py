@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import index as as_index
 from typing import Any
 
@@ -11,13 +10,14 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import NonConcreteBooleanIndexError, check
+from gpuflow.base.records import record
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.trace import Tracer
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.promotion import convert
 
 
-@dataclass(frozen=True)
+@record
 class Plan:
     """An index taken apart.
 

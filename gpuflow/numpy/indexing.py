@@ -9,7 +9,6 @@ Index arrays become one gather of rows: the indexed axes are joined into one, in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.records import record
 from gpuflow.core.aval import aval_of
 from gpuflow.core.primitive import Primitive
 from gpuflow.numpy.index_plan import Plan, is_index_array, plan_index, without_bools
@@ -83,7 +83,7 @@ def _static_steps(key: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[Step, .
     return tuple(steps)
 
 
-@dataclass(frozen=True)
+@record
 class _Cut:
     """What slices and ints take of each axis.
 

@@ -6,13 +6,13 @@ index vector; a slice is an index array along an axis of its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.records import record
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.index_plan import Plan, is_index_array
 from gpuflow.numpy.indexing import wrap_negative
@@ -20,7 +20,7 @@ from gpuflow.numpy.promotion import broadcast_shapes, convert
 from gpuflow.numpy.shaping import broadcast_to
 
 
-@dataclass(frozen=True)
+@record
 class ScatterPlan:
     """Where ``x[index]`` lies in ``x``.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import NonConcreteBooleanIndexError, check
+from gpuflow.base.records import record
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.numpy.creation import ones_like
@@ -49,7 +50,7 @@ class At:
         return f"At({self.array!r})"
 
 
-@dataclass(frozen=True)
+@record
 class Promises:
     """What every update may be told.
 
@@ -79,7 +80,7 @@ class Promises:
         }
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class IndexedUpdate:
     """``x.at[index]``: every method returns a new array of the shape and dtype of ``x``.
 

@@ -7,7 +7,6 @@ has the batch dimensions, then the free ones of lhs, then those of rhs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from operator import index as as_index
@@ -18,6 +17,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library, Product
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
@@ -150,7 +150,7 @@ def _dot_shape(
 # --- evaluation ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@record
 class _Plan:
     """How operands become stacks of matrices [batch..., M, K] and [batch..., K, N].
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from operator import index as as_index
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Indexed
 from gpuflow.kir.scalar import NARROW_DTYPES, compute_dtype
@@ -179,7 +179,7 @@ iota_p = define(
 # --- running sums --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@record
 class Line:
     """Where a running sum runs: along ``axis`` of arrays of ``shape``, or from its end."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray
 
 Dims = tuple[int, ...]
@@ -84,7 +84,7 @@ class ScatterDimensionNumbers(NamedTuple):
     scatter_indices_batching_dims: Dims = ()
 
 
-@dataclass(frozen=True)
+@record
 class Windows:
     """What gather and scatter have in common.
 

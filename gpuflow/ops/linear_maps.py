@@ -8,14 +8,14 @@ an iota ends at maps of the iota itself and of ones, which have closed forms.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from gpuflow.base.records import record
 from gpuflow.core.jaxpr import Atom, Eqn
 from gpuflow.core.lowering import Elementwise
 
 
-@dataclass(frozen=True)
+@record
 class LinearMap:
     """A map, and the images it has in closed form.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.records import record
 from gpuflow.core.aval import aval_of
 from gpuflow.ops.axes import broadcast_in_dim, reduce_sum, reshape, transpose
 from gpuflow.ops.contractions import as_algorithm_says, dot_general
@@ -22,7 +22,7 @@ from gpuflow.ops.ragged_products import ragged_dot_p, ragged_outer_p
 Dims = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class RaggedDotDimensionNumbers:
     """The dimensions of a ragged product.
 
@@ -121,7 +121,7 @@ def ragged_dot_general(
     return out if result is None else convert_element_type(out, result)
 
 
-@dataclass(frozen=True)
+@record
 class _Dims:
     """The dimensions of both operands by their role.
 

@@ -7,12 +7,12 @@ of windows in the flat array, and the update itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.records import record
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Literal
@@ -146,7 +146,7 @@ update_windows_p = define(
 # --- for the ops that become updates --------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@record
 class Component:
     """Where windows start along one dimension.
 

@@ -7,12 +7,12 @@ row-major order, since the first of equal extremes counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from math import prod
 from typing import Any
 
 from gpuflow.base import dtypes
+from gpuflow.base.records import record
 from gpuflow.core.aval import storage_name
 from gpuflow.kir.nodes import Value
 from gpuflow.kir.scalar import compute_dtype
@@ -23,7 +23,7 @@ Tap = Sequence[int | Value]
 Carry = tuple[Value, ...]
 
 
-@dataclass(frozen=True)
+@record
 class _Slide:
     """How windows lie in one dimension."""
 
@@ -176,7 +176,7 @@ def _constant(builder: Any, dtype: Any, value: Any) -> Value:
 # --- extremes ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@record
 class _Order:
     """Which of two elements is the extreme; a nan is one."""
 

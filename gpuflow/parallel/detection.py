@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from gpuflow.base.records import record
 
 Variables = Mapping[str, str]
 
 
-@dataclass(frozen=True)
+@record
 class Cluster:
     """What a launcher says.
 

@@ -6,13 +6,13 @@ import atexit
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base.config import choose_gpus, config, launcher_variables
 from gpuflow.base.errors import CommunicationError, check
+from gpuflow.base.records import record
 from gpuflow.core.communicator import PROCESSES, Communicator, serve
 from gpuflow.parallel.checks import CheckedCommunicator
 from gpuflow.parallel.detection import Cluster, detect, own_gpus, visible_gpus
@@ -26,7 +26,7 @@ from gpuflow.parallel.wire import is_loopback
 from gpuflow.runtime.device import device_counts, in_use, local_devices, set_process
 
 
-@dataclass
+@record(frozen=False)
 class _State:
     """What ``initialize`` made.
 

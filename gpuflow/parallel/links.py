@@ -14,10 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NoReturn
 
 from gpuflow.base.errors import CommunicationError
+from gpuflow.base.records import record
 
 # Mark, operation, how it combines, tag of the group, number of the call, bytes of data.
 _HEADER = struct.Struct("<4sHHIIQ")
@@ -31,7 +32,7 @@ OPERATIONS = (
 COMBINATIONS = ("", "sum", "max", "min")
 
 
-@dataclass(frozen=True)
+@record
 class Call:
     """One collective of one communicator, as all its ranks should see it."""
 
@@ -49,7 +50,7 @@ class Call:
         return f"{self.operation} number {self.number}"
 
 
-@dataclass
+@record(frozen=False)
 class Receipt:
     """What one peer sends: header first, then data into ``target``.
 
@@ -67,7 +68,7 @@ class Receipt:
         return self.count == _HEADER.size + len(self.target)
 
 
-@dataclass
+@record(frozen=False)
 class Delivery:
     """What one peer is sent: views of memory, the first of which is next."""
 

@@ -7,16 +7,16 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuflow.base.errors import CommunicationError
+from gpuflow.base.records import record
 from gpuflow.parallel import wire
 from gpuflow.parallel.wire import WireError
 
 
-@dataclass(frozen=True)
+@record
 class Listener:
     """Where a process can be reached: by others of the machine, and by all.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from gpuflow.base import tree
 from gpuflow.base.config import config, extend_axes
 from gpuflow.base.errors import check
+from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit import operand_avals
 from gpuflow.control.jit_function import JitFunction, argument_names
@@ -45,7 +46,7 @@ from gpuflow.transforms.batching import batch_flat
 _NO_NAME = "<pmap>"  # what the mesh of results calls an axis without a name
 
 
-@dataclass(frozen=True)
+@record
 class PmapOptions:
     """What ``pmap`` was asked for; see there."""
 
@@ -58,7 +59,7 @@ class PmapOptions:
     axis_size: int | None = None
 
 
-@dataclass
+@record(frozen=False)
 class _Mapped:
     """The program for arguments of one structure and type.
 

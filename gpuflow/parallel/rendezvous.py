@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import socket
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from gpuflow.base.errors import CommunicationError
+from gpuflow.base.records import record
 from gpuflow.parallel import wire
 from gpuflow.parallel.peers import Listener, connect_peers, listen_for_peers
 from gpuflow.parallel.wire import WireError
 
 
-@dataclass(frozen=True)
+@record
 class Group:
     """A process's place in its group.
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
+from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit import operand_avals
 from gpuflow.control.jit_function import JitFunction, argument_names
@@ -31,7 +32,7 @@ from gpuflow.runtime.sharded import check_one_memory, whole_of, with_sharding
 from gpuflow.transforms.batching import batch_flat
 
 
-@dataclass(frozen=True)
+@record
 class ShardMapOptions:
     """What ``shard_map`` was asked for; see there."""
 
@@ -47,7 +48,7 @@ class ShardMapOptions:
         return dict(self.mesh.shape)
 
 
-@dataclass
+@record(frozen=False)
 class _Blocks:
     """The program for one structure of arguments; what it gives is known once it was traced."""
 

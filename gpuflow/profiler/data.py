@@ -6,12 +6,13 @@ import gzip
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuflow.base.records import record
 
-@dataclass(frozen=True)
+
+@record
 class ProfileEvent:
     """Something that took time.
 
@@ -33,7 +34,7 @@ class ProfileEvent:
         return self.start_ns + self.duration_ns
 
 
-@dataclass(frozen=True)
+@record
 class ProfileLine:
     """One row of a trace, in order of time."""
 
@@ -41,7 +42,7 @@ class ProfileLine:
     events: tuple[ProfileEvent, ...]
 
 
-@dataclass(frozen=True)
+@record
 class ProfilePlane:
     """One process of a trace."""
 
@@ -50,7 +51,7 @@ class ProfilePlane:
     stats: tuple[tuple[str, Any], ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class ProfileData:
     """A trace that was written."""
 

@@ -9,12 +9,13 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from gpuflow.base.errors import check
 from gpuflow.base.recording import Event, Recording, clock, state
+from gpuflow.base.records import record
 from gpuflow.core.trace import eval_trace
 from gpuflow.runtime.eager import evaluate
 from gpuflow.runtime.memory import arenas
@@ -26,7 +27,7 @@ ROWS = (
 _ROWS_PER_THREAD = 10
 
 
-@dataclass
+@record(frozen=False)
 class ProfileOptions:
     """What to record; options of JAX's profiler that mean nothing here are taken and not used.
 
@@ -48,7 +49,7 @@ class ProfileOptions:
     start_timestamp_ns: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class _Session:
     """A trace under way."""
 
@@ -57,7 +58,7 @@ class _Session:
     options: ProfileOptions
 
 
-@dataclass
+@record(frozen=False)
 class _Current:
     session: _Session | None = None
 

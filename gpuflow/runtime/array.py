@@ -5,13 +5,13 @@ Operators and methods come from one table, ``numpy/methods.py``, through ``wirin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import DeletedArrayError
+from gpuflow.base.records import record
 from gpuflow.core.aval import HasAval, ShapedArray, check_fits, register_value_type, storage_dtype
 from gpuflow.core.rules import Zero
 from gpuflow.core.sharding import Index, Sharding, SingleDeviceSharding, replica_ids
@@ -229,7 +229,7 @@ class Array(HasAval, metaclass=_ArrayClass):
         return _restore, (self.host(), self.aval)
 
 
-@dataclass(frozen=True)
+@record
 class Shard:
     """The part of an array that one device has.
 

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.config import config, library_environment
+from gpuflow.base.records import record
 from gpuflow.compiler.cpu_target import cpu_target
 
 _PATTERN = "libscipy_openblas64_*"
 BLAS_LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 
 
-@dataclass(frozen=True)
+@record
 class Blas:
     """A loaded BLAS.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import gcd, prod
 
+from gpuflow.base.records import record
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.lowering import Convolution
 from gpuflow.core.views import View
@@ -20,7 +21,7 @@ _FEWEST_TAPS = 128  # summed at a time; else places are summed apart, if they ar
 _MOST_APART = 8
 
 
-@dataclass(frozen=True)
+@record
 class Slide:
     """One dimension of space: sizes of lhs, taps and places, strides of each, and how they meet."""
 
@@ -43,7 +44,7 @@ class Slide:
 _STILL = Slide(1, 1, 1, 0, 0, 0, 1, 0, 1, 1)
 
 
-@dataclass(frozen=True)
+@record
 class Problem:
     """The convolution in axes that are as few as strides allow."""
 

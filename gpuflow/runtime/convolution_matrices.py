@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from gpuflow.base.records import record
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.views import View
 from gpuflow.runtime.convolution_axes import Axes, Axis, Dims, Problem, Slide, dense_stride
@@ -18,7 +19,7 @@ _LONGEST_ROWS = 384  # summed at a time, where that makes room for more rows
 # --- the packed matrix ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@record
 class Layout:
     """How the matrix P of (u, i) and j lies."""
 
@@ -132,7 +133,7 @@ def row_major_lhs(problem: Problem, axes: Axes) -> tuple[View, Problem, Axes]:
     return view, replace(problem, slides=slides, lhs_offset=0), moved
 
 
-@dataclass(frozen=True)
+@record
 class Rhs:
     """Where rhs lies: as a matrix of o and what is summed."""
 
@@ -185,7 +186,7 @@ def rhs_matrix(
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record
 class Target:
     """Where the result lies: as a matrix of o and x, in the output or in an array of sums."""
 

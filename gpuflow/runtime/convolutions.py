@@ -11,11 +11,11 @@ and a free dimension as rows and taps as columns, and columns are summed (form 1
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd, prod
 
 import numpy as np
 
+from gpuflow.base.records import record
 from gpuflow.core.lowering import Convolution
 from gpuflow.core.views import View
 from gpuflow.runtime.convolution_axes import (
@@ -52,7 +52,7 @@ SLOT_WORDS = (1, 2, 3, 4)
 TABLE_WORD, STEP_TABLE_WORD = 12, 15
 
 
-@dataclass(frozen=True)
+@record
 class ConvolutionCall:
     """What a convolution runs.
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, cached_property
 from typing import Any
 
 from gpuflow.base.config import config
+from gpuflow.base.records import record
 from gpuflow.runtime.driver import Driver
 
 
-@dataclass
+@record(frozen=False)
 class _Process:
     """This process among those that work together.
 
@@ -28,7 +29,7 @@ class _Process:
 process = _Process()
 
 
-@dataclass(frozen=True)
+@record
 class Device:
     """One device of a platform."""
 
@@ -71,7 +72,7 @@ class Device:
     __str__ = __repr__
 
 
-@dataclass
+@record(frozen=False)
 class _InUse:
     """The drivers that this process has asked for; nearly always one."""
 
@@ -97,7 +98,7 @@ def check_one_driver(name: str, arrays: Sequence[Any]) -> None:
         )
 
 
-@dataclass(frozen=True)
+@record
 class Platform:
     """A kind of device.
 

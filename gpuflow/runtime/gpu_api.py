@@ -9,11 +9,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from gpuflow.base.records import record
 from gpuflow.compiler.cuda_cache import CudaKernel
 from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.runtime.device_array import DeviceArray
@@ -35,7 +35,7 @@ class Pool(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@record
 class Gemm:
     """One stack of products of row-major matrices, ``out = left @ right``.
 

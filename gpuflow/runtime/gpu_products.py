@@ -6,12 +6,12 @@ Operands are views: transposition is a flag, and batch dimensions are steps; not
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.records import record
 from gpuflow.compiler.plan import CallStep
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Library, Product
@@ -30,7 +30,7 @@ _FULL = (_FLOAT32, np.dtype(np.float64), np.dtype(np.complex64), np.dtype(np.com
 _MOST_CALLS = 64  # of a batch with two axes; more are left to the library
 
 
-@dataclass(frozen=True)
+@record
 class Products:
     """Calls of one GEMM at several places.
 

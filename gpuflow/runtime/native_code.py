@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from gpuflow.base.records import record
 from gpuflow.compiler.cpu_native import NativeRuntime
 from gpuflow.runtime.memory import address, has_known_layout
 
@@ -144,7 +145,7 @@ def _mask(body: Code) -> int:
     return (1 << max(turns.bit_length() - 1, 0)) - 1
 
 
-@dataclass(frozen=True)
+@record
 class Program:
     """A program inside another one, and where its registers point."""
 
@@ -152,7 +153,7 @@ class Program:
     registers: tuple[Place, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Turns:
     """A register of a loop's body: its place in the first, in odd and in even later iterations.
 
@@ -174,7 +175,7 @@ def always(place: Place, stride: int = 0) -> Turns:
     return Turns(place, place, place, stride)
 
 
-@dataclass(frozen=True)
+@record
 class Copy:
     """A carry of a while loop, which after no or an even number of turns is not in its output."""
 
@@ -193,7 +194,7 @@ class _MethodDef(ctypes.Structure):
     )
 
 
-@dataclass
+@record(frozen=False)
 class _Call:
     """What a callable program needs while it lives."""
 

@@ -7,11 +7,11 @@ is native if everything in it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from gpuflow.base.records import record
 from gpuflow.compiler.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.plan import (
     CallStep,
@@ -231,7 +231,7 @@ def _program(
         _while(form, programs, operands, values, carries, code)
 
 
-@dataclass(frozen=True)
+@record
 class _Carry:
     """Where a carry starts, where it ends, and the second array; the same one where it is kept.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from gpuflow.base.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Checks:
     """What a launch looks for. Bounds, alignment, freed and read-only memory always are.
 
@@ -26,7 +26,7 @@ class Checks:
     instructions: int = 20_000_000
 
 
-@dataclass(frozen=True)
+@record
 class Statistics:
     """What a launch did.
 

@@ -5,10 +5,11 @@ Nobody may touch the bytes of a copy before the lane that began it has waited fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from gpuflow.base.records import record
 from gpuflow.runtime.ptx.frame import Frame, Step
 from gpuflow.runtime.ptx.reach import Access
 from gpuflow.runtime.ptx.shared import READ, WRITE
@@ -17,7 +18,7 @@ from gpuflow.runtime.ptx.table import instruction
 from gpuflow.runtime.ptx.types import BOOL, U32, Array
 
 
-@dataclass
+@record(frozen=False)
 class _Copies:
     """The copies of a run that nobody has waited for.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from gpuflow.base.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Place:
     """Where a kernel failed.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from gpuflow.base.records import record
 from gpuflow.runtime.ptx.frame import Frame, Step
 from gpuflow.runtime.ptx.text import Instruction, Variable
 from gpuflow.runtime.ptx.types import BOOL, Array
@@ -19,7 +20,7 @@ LOCAL_WINDOW = 1 << 61
 Leave = Callable[[Frame], int]
 
 
-@dataclass(frozen=True)
+@record
 class Barrier:
     """A barrier of the block: bar, barrier.
 
@@ -43,14 +44,14 @@ class Barrier:
     target: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Meeting:
     """An instruction that lanes of a warp execute together; ``member`` holds which."""
 
     member: int
 
 
-@dataclass
+@record(frozen=False)
 class Block:
     """Steps without a branch.
 
@@ -91,7 +92,7 @@ class Block:
                 self.kills |= 1 << slot
 
 
-@dataclass
+@record(frozen=False)
 class Program:
     """A kernel that can be launched.
 

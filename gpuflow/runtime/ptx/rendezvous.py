@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuflow.base.records import record
 from gpuflow.runtime.ptx.faults import Fault
 from gpuflow.runtime.ptx.frame import Frame, merged
 from gpuflow.runtime.ptx.program import Barrier, Block
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpuflow.runtime.ptx.run import Run
 
 
-@dataclass
+@record(frozen=False)
 class _Arrival:
     """Lanes of one block that have come to a barrier, and whether they wait there."""
 

@@ -12,11 +12,11 @@ missed but none is reported where there is none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuflow.base.records import record
 from gpuflow.runtime.ptx.geometry import WARP, Geometry
 from gpuflow.runtime.ptx.types import U8, Array
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpuflow.runtime.ptx.frame import Frame
 
 
-@dataclass(frozen=True)
+@record
 class Kind:
     """What an access does; atomic ones of several threads are in some order, and no race."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
+from gpuflow.base.records import record
 from gpuflow.runtime.ptx.faults import unreadable
 from gpuflow.runtime.ptx.frame import Frame, Step
 from gpuflow.runtime.ptx.text import Function, Instruction
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _INTEGER = re.compile(r"-?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?")
 
 
-@dataclass(frozen=True)
+@record
 class Scope:
     """A function's body as it stands in one place: device functions are put where they are called.
 

@@ -8,11 +8,11 @@ nothing of an instruction's text is looked at when it runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuflow.base.records import record
 from gpuflow.runtime.ptx.frame import Frame, Step
 from gpuflow.runtime.ptx.types import BOOL, Array
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 WHOLE_WARP = 1 << 10  # in the place of the operand that holds a member mask: all 32 lanes
 
 
-@dataclass(frozen=True)
+@record
 class Entry:
     """What the table holds for an opcode.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gpuflow.base.records import record
 from gpuflow.runtime.ptx.types import TYPES
 
 
-@dataclass(frozen=True)
+@record
 class Instruction:
     """``@guard opcode.modifiers operands;``
 
@@ -38,14 +39,14 @@ class Instruction:
         return any(modifier in self.modifiers for modifier in modifiers)
 
 
-@dataclass(frozen=True)
+@record
 class Label:
     """A place that can be branched to."""
 
     name: str
 
 
-@dataclass(frozen=True)
+@record
 class Variable:
     """A named piece of memory.
 
@@ -68,7 +69,7 @@ class Variable:
         return self.count * TYPES[self.dtype].itemsize
 
 
-@dataclass
+@record(frozen=False)
 class Function:
     """An entry or a device function, as it stands in the text."""
 
@@ -88,7 +89,7 @@ class Function:
         return self.registers.get(name) or self.families.get(name.rstrip("0123456789"))
 
 
-@dataclass
+@record(frozen=False)
 class Module:
     """A parsed text."""
 

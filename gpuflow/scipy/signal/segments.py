@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow.base.errors import check
+from gpuflow.base.records import record
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import known_int
 from gpuflow.scipy.signal.trends import detrend as detrended
@@ -24,7 +24,7 @@ def load_windows() -> ModuleType:
     return scipy.signal
 
 
-@dataclass(frozen=True)
+@record
 class Segments:
     """How a signal is cut: the window, the size and step of segments, and of transforms."""
 
