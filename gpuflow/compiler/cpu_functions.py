@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from gpuflow.compiler import cpu_libm, cpu_narrow, cpu_polynomials
+from gpuflow.compiler import cpu_gamma, cpu_libm, cpu_narrow, cpu_polynomials
 from gpuflow.compiler.cpu_emit import (
     Lane,
     bits,
-    cast,
     constant,
     is_float,
     is_signed,
@@ -177,35 +176,6 @@ def _erf_inv(x: Lane) -> Lane:
     return select(_abs(x).equals(1), x * math.inf, factor * x)
 
 
-# Bernoulli terms B_2k / 2k of the asymptotic series. Source: DLMF 5.11.2.
-_DIGAMMA_SERIES = (
-    1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12, 0.0,
-)  # fmt: skip
-_DIGAMMA_SHIFTS = 10
-
-
-def _digamma(x: Lane) -> Lane:
-    """Reflection to x > 0, recurrence to x >= 10, then the series; always in float64."""
-    wide = cast(x, "float64")
-    pole = (wide <= 0) & wide.equals(wide.intrinsic("floor"))
-    reflected = wide < 0.5
-    argument = select(reflected, 1 - wide, wide)
-    correction = wide.constant(0)
-    for _ in range(_DIGAMMA_SHIFTS):
-        small = argument < _DIGAMMA_SHIFTS
-        correction = correction + select(small, 1 / argument, 0)
-        argument = select(small, argument + 1, argument)
-    inverse = 1 / argument
-    series = polynomial(inverse * inverse, _DIGAMMA_SERIES)
-    positive = cpu_polynomials.log(argument) - 0.5 * inverse - series - correction
-    # tan has period 1 in x, and x minus its nearest integer is exact.
-    fraction = wide - wide.intrinsic("rint")
-    mirrored = positive - math.pi / cpu_libm.call("tan", math.pi * fraction)
-    result = select(reflected, mirrored, positive)
-    result = select(wide.equals(math.inf), wide, result)
-    return cast(select(pole, wide.constant(math.nan), result), x.dtype)
-
-
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
@@ -237,7 +207,8 @@ _FORMULAS: dict[str, Callable[..., Lane | tuple[Lane, ...]]] = {
     "is_finite": _is_finite,
     "rsqrt": _rsqrt,
     "erf_inv": _erf_inv,
-    "digamma": _digamma,
+    "digamma": cpu_gamma.digamma,
+    "lgamma": cpu_gamma.lgamma,
     "threefry2x32": _threefry2x32,
 }
 
@@ -265,7 +236,7 @@ def emit_function(fn: str, *arguments: Lane) -> tuple[Lane, ...]:
         return found if isinstance(found, tuple) else (found,)
     if fn.startswith("round_"):
         storage = fn.removeprefix("round_")
-        return (cpu_narrow.widen(cpu_narrow.narrow(arguments[0], storage), storage),)
+        return (cpu_narrow.rounded(arguments[0], storage),)
     if fn.startswith("bitcast_"):
         return (arguments[0].bitcast(fn.removeprefix("bitcast_")),)
     if fn in cpu_libm.FUNCTIONS:

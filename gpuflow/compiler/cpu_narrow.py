@@ -100,11 +100,22 @@ def widen(code: Lane, storage: str) -> Lane:
     return widen_by_bits(cast(code, "uint32"), FORMATS[storage])
 
 
+def rounded(x: Lane, storage: str) -> Lane:
+    """A float32 rounded to a narrow float, as a float32."""
+    if storage == "bfloat16":  # all in 32 bits, which packs nothing
+        return select(x.is_nan(), x, (_to_even(x) & 0xFFFF0000).bitcast("float32"))
+    return widen(narrow(x, storage), storage)
+
+
 def _narrow_bfloat16(x: Lane) -> Lane:
+    quiet = (x.bitcast("uint32") >> 16) | 0x40
+    return cast(select(x.is_nan(), quiet, _to_even(x) >> 16), "uint16")
+
+
+def _to_even(x: Lane) -> Lane:
+    """The bits of a float32 whose upper half is the nearest bfloat16."""
     bits = x.bitcast("uint32")
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    quiet = (bits >> 16) | 0x40
-    return cast(select(x.is_nan(), quiet, rounded), "uint16")
+    return bits + 0x7FFF + ((bits >> 16) & 1)
 
 
 def narrow_by_bits(x: Lane, form: Format) -> Lane:

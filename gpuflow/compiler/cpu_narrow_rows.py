@@ -30,7 +30,7 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.places import finds_first_largest
 from gpuflow.kir.scalar import EXPENSIVE, compute_dtype
-from gpuflow.kir.walk import statements
+from gpuflow.kir.walk import is_whole, statements
 
 LONGEST_ROW = 16  # and of such rows a block fills an array on the stack
 
@@ -83,7 +83,7 @@ class NarrowRowPrinter(ColumnPrinter):
     def _turned_operands(self) -> list[Operand]:
         """Arrays that change along rows and columns, and are accessed nowhere else."""
         accesses = [s for s in statements(self.kernel.body) if isinstance(s, Load | Store)]
-        elsewhere = {s.operand for s in accesses if s.offset is not None or s.where is not None}
+        elsewhere = {s.operand for s in accesses if not is_whole(s)}
         return [
             operand
             for operand in self.kernel.operands

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from gpuflow.compiler import cpu_places
 from gpuflow.compiler.printer import FLOATS, NumbaPrinter, combine_functions
 from gpuflow.kir.nodes import Argument, Axis, Kernel, Mode, Operand, Reduce, Value, arguments
+from gpuflow.kir.scalar import PARTS
 
 SUM_BLOCK_BITS = 12
 SUM_BLOCK = 1 << SUM_BLOCK_BITS
@@ -61,7 +62,8 @@ class CpuPrinter(NumbaPrinter):
         for operand in self.kernel.operands:
             if operand.name not in self._scopes:
                 continue
-            place = f'"{operand.dtype}", {self._scopes[operand.name]}, {self._scope_count}'
+            dtype = PARTS.get(operand.dtype, operand.dtype)
+            place = f'"{dtype}", {self._scopes[operand.name]}, {self._scope_count}'
             if operand.mode is not Mode.OUT:
                 lines.append(f"load_{operand.name} = reader({place})")
             if operand.mode is not Mode.IN:

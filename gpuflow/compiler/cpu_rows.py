@@ -152,8 +152,8 @@ class _Keys:
         match statement:
             case Const(out, value):
                 return ("const", out.dtype, str(value))
-            case Load(out, operand, None, None):
-                return ("load", operand, out.dtype)
+            case Load(out, operand, None, None, part):
+                return ("load", operand, out.dtype, part)
             case Apply(_, fn, args):
                 return (fn, *[self.of(a.number) for a in args])
             case Select(_, predicate, on_true, on_false):

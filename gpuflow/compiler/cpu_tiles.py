@@ -26,7 +26,7 @@ from gpuflow.kir.nodes import (
     remembered,
 )
 from gpuflow.kir.scalar import compute_dtype
-from gpuflow.kir.walk import statements
+from gpuflow.kir.walk import is_whole, statements
 
 BAND = 256  # rows that are done before the next: their memory pages stay known
 KIND = "tiled"  # a map whose transposed operands are read in tiles
@@ -35,7 +35,7 @@ KIND = "tiled"  # a map whose transposed operands are read in tiles
 def across_operands(kernel: Kernel) -> tuple[Operand, ...]:
     """The operands that may lie across the rows of a map, by what the kernel does with them."""
     accesses = [s for s in statements(kernel.body) if isinstance(s, Load | Store)]
-    elsewhere = {s.operand for s in accesses if s.offset is not None or s.where is not None}
+    elsewhere = {s.operand for s in accesses if not is_whole(s)}
     return tuple(
         operand
         for operand in kernel.operands

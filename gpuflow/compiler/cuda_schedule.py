@@ -24,6 +24,7 @@ from gpuflow.compiler.printer import operands_in
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Axis, Block, Kernel, Mode, Role, Stride
 from gpuflow.kir.scalar import storage_bytes
+from gpuflow.kir.walk import is_whole
 
 POINT_ROLES = (Role.PARALLEL, Role.VECTOR)
 MEMBER_ROLES = (Role.ROW, Role.REDUCE)
@@ -43,7 +44,7 @@ BLOCKS_PER_PROCESSOR = 16
 # Each thread of a full reduction takes at least this many elements before another block is used.
 FULL_ELEMENTS_PER_THREAD = 8
 
-Dim = tuple[int, int]
+Dim = tuple[int, int] | tuple[int, int, int]
 
 
 @record
@@ -266,7 +267,7 @@ def moves_as_vector(
     operand = next(o for o in kernel.operands if o.name == statement.operand)
     if operand.mode in (Mode.INDEX, Mode.SCALAR) or not operand.strides:
         return False
-    plain = statement.offset is None and statement.where is None
+    plain = is_whole(statement)
     return plain and operand.strides[-1] is Stride.UNIT
 
 

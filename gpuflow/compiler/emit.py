@@ -23,7 +23,7 @@ from gpuflow.compiler.access import (
     window_access,
     write_access,
 )
-from gpuflow.compiler.space import Key, Kind, Program, Space, operands_in_memory
+from gpuflow.compiler.space import Key, Kind, Program, Space, has_complex, operands_in_memory
 from gpuflow.core.aval import ShapedArray, storage_dtype, storage_name
 from gpuflow.core.jaxpr import Eqn, Literal, Var
 from gpuflow.core.lowering import (
@@ -34,11 +34,13 @@ from gpuflow.core.lowering import (
     TupleReduction,
     Update,
 )
-from gpuflow.kir.builder import Builder
-from gpuflow.kir.nodes import Block, Mode, Value
-from gpuflow.kir.scalar import compute_dtype
+from gpuflow.kir.builder import Builder, Pair
+from gpuflow.kir.nodes import Block, Mode, Operand, Value
+from gpuflow.kir.scalar import PARTS, compute_dtype
 
 Values = tuple[Value, ...]
+Number = Value | Pair  # what stands for a variable: a pair if it is complex
+_PARTS_OF = {1: (None,), 2: (0, 1)}  # what a number's values are of an element
 _NAMED_OPS = 5
 _REDUCTIONS = (Reduction, TupleReduction)
 
@@ -51,7 +53,7 @@ def is_written_in(value: Any) -> bool:
     if isinstance(value, bool | np.bool_):
         return True
     if isinstance(value, complex | np.complexfloating):
-        return False  # no kernel holds one
+        return False  # not even 0: the signs of its parts would have to be told apart
     number = float(value)
     return number == 0.0 or not np.isfinite(number)
 
@@ -80,7 +82,7 @@ class Emitter:
         self.members = frozenset(space.members)
         self.reads = tuple(memory_reads(program, space))
         # Values of variables, and of operands that are read before their elements are written.
-        self.memo: list[dict[Var | str, Value]] = [{}]
+        self.memo: list[dict[Var | str, Number]] = [{}]
         self.reduced_axes = tuple(
             dict.fromkeys(axis_of[key] for key in space.order if key in space.reduced)
         )
@@ -202,29 +204,35 @@ class Emitter:
         if not axes:
             self.memo[-1][outs[0]] = self._operand(positions[0], 0)
             return
-        rules = [self.program.jaxpr.eqns[e].primitive.lower for e in positions]
-        inits = []
-        for e, rule in zip(positions, rules, strict=True):
-            dtype = self.program.jaxpr.eqns[e].inputs[0].aval.dtype
-            init = rule.init(storage_dtype(dtype))
-            inits.append(self.builder.const(compute_dtype(storage_name(dtype)), init))
+        # The parts of complex numbers are reduced on their own.
+        combines, inits, counts = [], [], []
+        for e in positions:
+            eqn = self.program.jaxpr.eqns[e]
+            dtype = eqn.inputs[0].aval.dtype
+            counts.append(2 if storage_name(dtype) in PARTS else 1)
+            init = eqn.primitive.lower.init(storage_dtype(dtype))
+            start = self.builder.const(compute_dtype(storage_name(dtype)), init)
+            inits += [start] * counts[-1]
+            combines += [eqn.primitive.lower.combine] * counts[-1]
 
         def body() -> list[Value]:
             self.memo.append({})
-            values = [self._operand(e, 0) for e in positions]
+            values = [part for e in positions for part in _parts(self._operand(e, 0))]
             self._store_in_row(beside)
             self.memo.pop()
             return values
 
         def combine(*sides: Value) -> list[Value]:
-            running, new = sides[: len(rules)], sides[len(rules) :]
+            running, new = sides[: len(combines)], sides[len(combines) :]
             return [
-                self.builder.apply(rule.combine, a, b)
-                for rule, a, b in zip(rules, running, new, strict=True)
+                self.builder.apply(fn, a, b)
+                for fn, a, b in zip(combines, running, new, strict=True)
             ]
 
-        results = self.builder.reduce(axes, inits, combine, body)
-        self.memo[-1].update(zip(outs, results, strict=True))
+        results = iter(self.builder.reduce(axes, inits, combine, body))
+        for out, count in zip(outs, counts, strict=True):
+            parts = [next(results) for _ in range(count)]
+            self.memo[-1][out] = Pair(*parts) if count == 2 else self._rounded(out, parts[0])
 
     def _tuple_reduction(
         self, position: int, axes: tuple[str, ...], beside: Sequence[Var]
@@ -278,7 +286,9 @@ class Emitter:
             return
         name = self.operands.array(access)
         self.builder.declare(self.operands.table[name])
-        self.builder.store(name, self._variable(var))
+        values = _parts(self._variable(var))
+        for part, value in zip(_PARTS_OF[len(values)], values, strict=True):
+            self.builder.store(name, self.builder.unrounded(value), part=part)
 
     def _store_update(self, position: int, access: Access) -> None:
         """Combine the current element of a window with the array's."""
@@ -292,15 +302,16 @@ class Emitter:
         inside = eqn.inputs[2]
         is_certain = type(inside) is Literal and bool(inside.value)
         where = None if is_certain else self._operand(position, 2)
-        value = self._operand(position, 3)
+        values = _parts(self._operand(position, 3))
         combine = eqn.primitive.lower.combine(eqn.params)
-        if combine is not None:
-            value = builder.apply(combine, builder.load(name, offset, where), value)
-        builder.store(name, value, offset, where)
+        for part, value in zip(_PARTS_OF[len(values)], values, strict=True):
+            if combine is not None:
+                value = builder.apply(combine, builder.load(name, offset, where, part), value)
+            builder.store(name, value, offset, where, part)
 
     # --- values ----------------------------------------------------------------------------
 
-    def _variable(self, var: Var) -> Value:
+    def _variable(self, var: Var) -> Any:
         known = self._known(var)
         if known is not None:
             return known
@@ -308,7 +319,7 @@ class Emitter:
             self._values(position)
         return self.memo[-1][var]
 
-    def _known(self, what: Var | str) -> Value | None:
+    def _known(self, what: Var | str) -> Any:
         for scope in reversed(self.memo):
             if what in scope:
                 return scope[what]
@@ -348,15 +359,22 @@ class Emitter:
             made = operands[0] if isinstance(rule, Layout) else self._apply(eqn, rule, operands)
         results = made if isinstance(made, tuple | list) else (made,)
         for var, value in zip(eqn.outputs, results, strict=True):
-            self.memo[-1][var] = value
+            self.memo[-1][var] = self._rounded(var, value)
 
-    def _apply(self, eqn: Eqn, rule: Elementwise, operands: list[Value]) -> Any:
-        if isinstance(rule.body, str):
-            return self.builder.apply(rule.body, *operands)
+    def _rounded(self, var: Var, value: Number) -> Number:
+        """A value as its dtype holds it: it must not depend on what is stored and what is not."""
+        if isinstance(value, Pair):
+            return value
+        return self.builder.round(value, storage_name(var.aval.dtype))
+
+    def _apply(self, eqn: Eqn, rule: Elementwise, operands: list[Any]) -> Any:
+        body = rule.pair if has_complex(eqn) else rule.body
+        if isinstance(body, str):
+            return self.builder.apply(body, *operands)
         avals = [atom.aval for atom in eqn.inputs]
-        return rule.body(self.builder, operands, avals, eqn.outputs[0].aval, eqn.params)
+        return body(self.builder, operands, avals, eqn.outputs[0].aval, eqn.params)
 
-    def _operand(self, position: int, number: int) -> Value:
+    def _operand(self, position: int, number: int) -> Any:
         atom = self.program.jaxpr.eqns[position].inputs[number]
         if type(atom) is Literal:
             return self.literal(atom.value, atom.aval, (position, number))
@@ -366,16 +384,24 @@ class Emitter:
 
     def _load(
         self, access: Access, offset: Value | None = None, where: Value | None = None
-    ) -> Value:
+    ) -> Any:
         name = self.operands.array(access)
         operand = self.operands.table[name]
         self.builder.declare(operand)
         if operand.mode is not Mode.INOUT:
-            return self.builder.load(name, offset, where)
+            return self._element(operand, offset, where)
         known = self._known(name)
         if known is None:
-            known = self.memo[-1][name] = self.builder.load(name)
+            known = self.memo[-1][name] = self._element(operand)
         return known
+
+    def _element(
+        self, operand: Operand, offset: Value | None = None, where: Value | None = None
+    ) -> Number:
+        if operand.dtype not in PARTS:
+            return self.builder.load(operand.name, offset, where)
+        parts = [self.builder.load(operand.name, offset, where, part) for part in (0, 1)]
+        return Pair(*parts)
 
     def _load_in_place(self, in_rows: bool) -> None:
         """Read the operands that are also written, those that vary in rows or the others."""
@@ -391,7 +417,7 @@ class Emitter:
             return self.builder.const("int64", 0)
         return self._load(Access(None, 0, tuple(sorted(own)), "int64", Mode.INDEX))
 
-    def literal(self, value: Any, aval: ShapedArray, slot: Any) -> Value:
+    def literal(self, value: Any, aval: ShapedArray, slot: Any) -> Any:
         """A scalar of the program: in the text if it is one of the few, else an operand.
 
         ``slot`` tells where it stands: numbers that are equal for some sizes only must not share
@@ -399,6 +425,9 @@ class Emitter:
         """
         storage = storage_name(aval.dtype)
         number = np.asarray(value).reshape(())[()]
+        if storage in PARTS:
+            parts = ((number.real, 0), (number.imag, 1))
+            return Pair(*[self.scalar(PARTS[storage], x, (*slot, part)) for x, part in parts])
         if is_written_in(number):
             kind = bool if storage == "bool" else (float if "float" in storage else int)
             return self.builder.const(compute_dtype(storage), kind(number))
@@ -409,6 +438,11 @@ class Emitter:
         name = self.operands.scalar(storage, number, slot)
         self.builder.declare(self.operands.table[name])
         return self.builder.load(name)
+
+
+def _parts(value: Number) -> Values:
+    """The values that a number is made of."""
+    return (value,) if isinstance(value, Value) else (value.real, value.imag)
 
 
 class IndexContext:

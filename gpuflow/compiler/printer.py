@@ -11,7 +11,7 @@ subclass that overrides hooks; they stand together at the end of ``NumbaPrinter`
     split_loop      the head of a ``For`` over the axis that a launch splits
     inner_loop      the head of any other loop over an axis
     reduce          a Reduce statement
-    load, store     one element, at an offset in elements
+    load, store     one element, at an offset in elements; those of complex numbers are their parts
     function        a scalar function without an operator; its expression has the exact dtype
     select, cast    an expression
     index_sum, index_product    address arithmetic at ``kernel.index_bits``
@@ -244,7 +244,7 @@ class NumbaPrinter:
     def _load(self, s: Load) -> None:
         out = self.value(s.out)
         operand = self.operands[s.operand]
-        expression = self._element(operand, s.offset)
+        expression = self._element(operand, s.offset, s.part)
         if s.where is None:
             self.emit(f"{out} = {expression}")
             return
@@ -254,12 +254,20 @@ class NumbaPrinter:
         with self.indented("else:"):
             self.emit(f"{out} = {constant(0, s.out.dtype)}")
 
-    def _element(self, operand: Operand, offset: Value | None) -> str:
+    def _element(self, operand: Operand, offset: Value | None, part: int | None) -> str:
         if operand.mode is Mode.SCALAR:
             return self.names.operand(operand.name)
         if operand.mode is Mode.INDEX:
             return self._as_int64(self._address(operand, offset))
-        return self.load(operand, self._address(operand, offset))
+        return self.load(operand, self._within(operand, offset, part))
+
+    def _within(self, operand: Operand, offset: Value | None, part: int | None) -> str:
+        """Where an element lies, or a part of one, counted in values of the compute dtype."""
+        address = self._address(operand, offset)
+        if part is None:
+            return address
+        real = address if address == "0" else self.index_product(f"({address})", "2")
+        return self.index_sum(real, "1") if part else real
 
     def _address(self, operand: Operand, offset: Value | None) -> str:
         base = self.offsets[operand.name]
@@ -273,7 +281,8 @@ class NumbaPrinter:
 
     def _store(self, s: Store) -> None:
         operand = self.operands[s.operand]
-        line = self.store(operand, self._address(operand, s.offset), self.value(s.value))
+        place = self._within(operand, s.offset, s.part)
+        line = self.store(operand, place, self.value(s.value))
         if s.where is None:
             self.emit(line)
             return

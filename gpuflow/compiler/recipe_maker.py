@@ -238,7 +238,7 @@ class _Maker:
             raise NoRecipeError
         before = jaxpr.memo("literals before", lambda: _literals_before(jaxpr))
         own = sum(type(atom) is Literal for atom in inputs[:number])
-        return ("literal", before[position] + own, dtype)
+        return ("part" if rest else "literal", before[position] + own, dtype, *rest)
 
     def _exact(self) -> tuple[tuple[int, int | None], ...]:
         if len(self.axes) < 2:

@@ -60,13 +60,14 @@ class _Tables:
     sizes: list[tuple[int, int]]
     products: list[tuple[int, tuple[int, ...]]]
     literals: list[tuple[int, int, str]]
+    parts: list[tuple[int, int, str, int]]
     strides: list[tuple[int, int, int, int]]
     offsets: list[tuple[int, int, int, int]]
     asked: list[tuple[int, int, int]]
 
 
 def _no_tables() -> _Tables:
-    return _Tables(0, [], [], [], [], [], [], [])
+    return _Tables(0, [], [], [], [], [], [], [], [])
 
 
 @record(frozen=False)
@@ -115,15 +116,18 @@ class Sources:
                 word = scalar_to_word(dtype, value)
                 known[number] = value, word
             values[number] = word
+        for number, place, dtype, part in tables.parts:
+            value = literals[place]
+            values[number] = scalar_to_word(dtype, value.imag if part else value.real)
 
 
 def _tables(sources: Sequence[tuple[Source, int]]) -> _Tables:
     """The sources by kind."""
     fixed = [0] * (1 + max([number for _, number in sources], default=-1))
-    tables = _Tables(len(sources), fixed, [], [], [], [], [], [])
+    tables = _Tables(len(sources), fixed, [], [], [], [], [], [], [])
     by_kind: dict[str, list[Any]] = {
-        "literal": tables.literals, "stride": tables.strides, "offset": tables.offsets,
-        "size": tables.asked,
+        "literal": tables.literals, "part": tables.parts, "stride": tables.strides,
+        "offset": tables.offsets, "size": tables.asked,
     }  # fmt: skip
     for source, number in sources:
         kind, *rest = source

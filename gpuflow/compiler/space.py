@@ -27,7 +27,7 @@ from gpuflow.core.lowering import (
     Update,
 )
 from gpuflow.core.views import View, contiguous
-from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES
+from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES, PARTS
 
 Key = tuple[int, int]  # (equation, iteration dimension)
 
@@ -69,9 +69,28 @@ def is_fusible(eqn: Eqn) -> bool:
     atoms = (*eqn.inputs, *eqn.outputs)
     if not eqn.outputs or eqn.effects or not all(_is_supported(a.aval.dtype) for a in atoms):
         return False
+    if has_complex(eqn) and not _takes_pairs(eqn):
+        return False
     if isinstance(rule, Layout):
         return rule.links(eqn.inputs[0].aval, eqn.outputs[0].aval, **eqn.params) is not None
     return True
+
+
+def has_complex(eqn: Eqn) -> bool:
+    """Whether an operand or a result of an equation is complex."""
+    return any(dtypes.is_complex(atom.aval.dtype) for atom in (*eqn.inputs, *eqn.outputs))
+
+
+def _takes_pairs(eqn: Eqn) -> bool:
+    """Whether an op's rule has a form for complex numbers."""
+    rule = eqn.primitive.lower
+    if isinstance(rule, Elementwise):
+        return rule.pair is not None
+    if isinstance(rule, Indexed):
+        return rule.moves
+    if isinstance(rule, Update):
+        return rule.combine(eqn.params) in (None, "add")
+    return isinstance(rule, Layout) or (isinstance(rule, Reduction) and rule.by_parts)
 
 
 def iteration_of(eqn: Eqn) -> Iteration | None:
@@ -126,10 +145,10 @@ def _elementwise_links(operand: ShapedArray, out: ShapedArray) -> tuple[tuple[in
 
 @cache
 def _is_supported(dtype: Any) -> bool:
-    """Whether kernels store it: not complex numbers, 4-bit integers and float8_e8m0fnu."""
+    """Whether kernels store it: not 4-bit integers and float8_e8m0fnu."""
     if dtype == dtypes.float0:
         return False
-    return storage_dtype(dtype).name in (*COMPUTE_DTYPES, *NARROW_DTYPES)
+    return storage_dtype(dtype).name in (*COMPUTE_DTYPES, *NARROW_DTYPES, *PARTS)
 
 
 @record

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuflow.base.records import record
+from gpuflow.kir.nodes import Kernel
 
 
 @record
@@ -24,11 +25,14 @@ class Elementwise:
         cheap: cheap enough to be computed again in each kernel that wants it.
         image: ``(eqn, map, build) -> atom``, the image of the output under a linear map of integer
             arrays, made from images of operands, or None where it cannot; see ops/linear_maps.py.
+        pair: the body where an operand or the output is complex, in the second form; complex values
+            are ``kir.builder.Pair``. None: kernels hold the op for real numbers only.
     """
 
     body: str | Callable[..., Any]
     cheap: bool = False
     image: Callable[..., Any] | None = None
+    pair: Callable[..., Any] | None = None
 
 
 @record
@@ -38,10 +42,12 @@ class Reduction:
     Attributes:
         combine: a commutative, associative function of kir.scalar.
         init: ``dtype -> neutral element``.
+        by_parts: complex numbers are combined by combining their parts.
     """
 
     combine: str
     init: Callable[[Any], Any]
+    by_parts: bool = False
 
 
 @record
@@ -90,6 +96,8 @@ class Indexed:
         in_memory: how many leading operands it chooses elements of; None: all. The others it reads
             at the output's index along its first dimensions, so that its kernel may compute them.
         cheap: as in Elementwise; for ops without array operands.
+        moves: it only chooses elements and selects between them, so that kernels hold it for
+            complex numbers too.
         linear: it asks for the linear index over all output dimensions and for nothing else that
             depends on an index, so that its axes may collapse.
         sliced: ``(eqn, bounds, cut, definition, build) -> atom``, a slice of the output made
@@ -103,6 +111,7 @@ class Indexed:
     body: Callable[..., Any]
     in_memory: int | None = None
     cheap: bool = False
+    moves: bool = False
     linear: bool = False
     sliced: Callable[..., Any] | None = None
     summed: Callable[..., Any] | None = None
@@ -121,11 +130,13 @@ class Update:
         combine: ``params -> name``, a function of kir.scalar, or None: elements are replaced.
         window: ``params -> dims``, the array's dimensions along which windows extend.
         repeats: ``params -> bool``: elements may be updated more than once, and are in order.
+        on_gpu: as ``Primitive.simplify``, for platforms of GPUs and before it.
     """
 
     combine: Callable[[dict[str, Any]], str | None]
     window: Callable[[dict[str, Any]], tuple[int, ...]]
     repeats: Callable[[dict[str, Any]], bool]
+    on_gpu: Callable[..., Any] | None = None
 
 
 Dims = tuple[int, ...]
@@ -178,6 +189,183 @@ class Convolution:
 
 
 @record
+class Triangular:
+    """Systems with triangular matrices: op(A) X = B, or X op(A) = B; operands are A and B.
+
+    Attributes:
+        left_side: whether op(A) stands on the left of X.
+        lower: whether A is lower triangular.
+        transpose, conjugate: what op does; it conjugates only where it transposes.
+        unit_diagonal: the diagonal is taken to be ones.
+    """
+
+    left_side: bool
+    lower: bool
+    transpose: bool
+    conjugate: bool
+    unit_diagonal: bool
+
+
+@record
+class Launch:
+    """One launch of a kernel that was written by hand.
+
+    Attributes:
+        kernel: what to run.
+        words: its argument block; for an address the bytes from the start of its array.
+        arrays: for each operand of the kernel the number of its array, or None: it has no memory.
+            Arrays are the op's operands, then its outputs, then the workspace.
+        extent: of the axis that threads share.
+        points: how many elements it visits.
+    """
+
+    kernel: Kernel
+    words: tuple[int, ...]
+    arrays: tuple[int | None, ...]
+    extent: int
+    points: int
+
+
+@record
+class Launches:
+    """Launches that do the work of a library call, one after the other.
+
+    What they compute depends on the types of the operands, never on the number of threads.
+
+    Attributes:
+        launches: in order.
+        workspace: the bytes of memory that they need besides.
+        kept: owns memory whose addresses stand in words.
+    """
+
+    launches: tuple[Launch, ...]
+    workspace: int = 0
+    kept: tuple[Any, ...] = ()
+
+
+@record
+class Scan:
+    """Running values of row-major rows, (outer, length, inner): each row along its length.
+
+    ``combine`` is "add", "mul", "max", "min" or "logaddexp"; with ``reverse`` from the end.
+    """
+
+    combine: str
+    outer: int
+    length: int
+    inner: int
+    reverse: bool
+
+
+@record
+class Sort:
+    """Rows of row-major arrays, (outer, length, inner), in the order of some of them.
+
+    Attributes:
+        keys: how many operands, the first ones, are keys; the first one is primary.
+        descending: keys fall; equal ones keep their order all the same.
+        total_order: floats are ordered by sign and magnitude alone; else all nan are equal and
+            come last, and zeros are equal.
+        kept: elements of each row that are wanted. The outputs are those of the operands, and of
+            their positions if there is one output more.
+    """
+
+    outer: int
+    length: int
+    inner: int
+    keys: int
+    kept: int
+    descending: bool = False
+    total_order: bool = False
+
+
+@record
+class Runs:
+    """Rows, (count, width), combined where they belong to one place.
+
+    Operands are places, int64; whether each counts, bool; and rows. Outputs are places that count
+    no more than once, whether they do, and what is to be combined with the element there.
+
+    Attributes:
+        combine: as for ``Scan``, or None: the last row of a place counts.
+        limit: places are below it.
+    """
+
+    combine: str | None
+    count: int
+    width: int
+    limit: int
+
+
+@record
+class Attention:
+    """Fused attention, or its gradients; see kernels/attention.py.
+
+    Operands are query, key and value; for gradients dout, sums and dots; then, where they are, bias,
+    mask, query_lengths and key_lengths. Outputs are out and sums; or dquery, dkey and dvalue.
+
+    Attributes:
+        batch, queries, keys, heads, key_heads, size: of query and key.
+        scale: of the products of queries and keys.
+        causal: queries see keys up to their own place.
+        window: how many keys to the left and to the right of their place queries see, or None.
+        bias, mask: the shape, in which 1 may stand for any size, or None.
+        query_lengths, key_lengths: whether there are such.
+        gradient: which of both.
+    """
+
+    batch: int
+    queries: int
+    keys: int
+    heads: int
+    key_heads: int
+    size: int
+    scale: float
+    causal: bool
+    window: tuple[int, int] | None
+    bias: tuple[int, ...] | None
+    mask: tuple[int, ...] | None
+    query_lengths: bool
+    key_lengths: bool
+    gradient: bool
+
+
+@record
+class Matrices:
+    """A batch of real matrices of at most 32 rows and columns, decomposed or solved.
+
+    Attributes:
+        what: "lu", "cholesky", "triangular", "qr" or "eigh", with the op's operands and outputs.
+        count, rows, columns: of the first operand.
+        sides: right-hand sides of each.
+        params: of the op.
+    """
+
+    what: str
+    count: int
+    rows: int
+    columns: int
+    sides: int
+    params: dict[str, Any]
+
+
+@record
+class Begun:
+    """The parts of a call that may run beside what comes behind it.
+
+    Attributes:
+        begin: a primitive with the operand and params of the call, and its result, which may not
+            be read yet.
+        end: a primitive of the operand and that result; it gives a number when both may be used.
+        barrier: optimization_barrier, behind which the result is read.
+    """
+
+    begin: Any
+    end: Any
+    barrier: Any
+
+
+@record
 class Library:
     """A call of ``impl`` on whole arrays (GEMM, FFT, sort, ...).
 
@@ -193,8 +381,18 @@ class Library:
             platforms with convolutions of their own.
         transposed: ``(eqn, permutation, build) -> atom``, the output with permuted dimensions made
             directly, or None where it cannot.
+        blocks: ``(in_avals, out_avals, params) -> Scan, Sort, Runs, Matrices or Attention``, or
+            None: the call as what GPUs have handwritten kernels for.
+        on_gpu: as ``Primitive.simplify``, for platforms of GPUs and before it.
+        triangular: ``params -> Triangular``, or None: the call as triangular systems, for platforms
+            with a BLAS of their own.
+        lu: the call is an LU decomposition, for platforms with a LAPACK of their own. Outputs are
+            factors, pivots and the permutation, both int32.
+        kernels: ``(views, out_avals, params) -> Launches``, or None: the call as kernels written by
+            hand, for platforms that run them; views say how the operands lie.
         summed: ``(eqn, axes, build) -> atom``, the output summed over axes made directly, or None
             where it cannot.
+        begun: how it runs beside other calls; see compiler/overlap.py.
     """
 
     call: Callable[..., None] | None = None
@@ -202,8 +400,14 @@ class Library:
     flops: Callable[..., int] | None = None
     product: Callable[..., Product | None] | None = None
     convolution: Callable[..., Convolution | None] | None = None
+    triangular: Callable[..., Triangular | None] | None = None
+    lu: bool = False
+    kernels: Callable[..., Launches | None] | None = None
+    blocks: Callable[..., Scan | Sort | Runs | Matrices | Attention | None] | None = None
+    on_gpu: Callable[..., Any] | None = None
     transposed: Callable[..., Any] | None = None
     summed: Callable[..., Any] | None = None
+    begun: Begun | None = None
 
 
 @record
@@ -222,6 +426,14 @@ class Barrier:
     """Each output is its operand, where it lies: no step runs, and nothing is copied.
 
     Whatever reads an output runs after all operands were computed, and no pass looks through.
+    """
+
+
+@record
+class Distributed:
+    """A program of one memory that runs in several at once; see parallel/shard_map_call.py.
+
+    No plan holds it: what runs programs over several memories takes it apart.
     """
 
 

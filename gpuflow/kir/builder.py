@@ -21,9 +21,17 @@ import numpy as np
 from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Mode, Operand, Stride, Value
-from gpuflow.kir.scalar import FUNCTIONS, compute_dtype, dtype_kind
+from gpuflow.kir.scalar import CLOSED, FUNCTIONS, NARROW_DTYPES, compute_dtype, dtype_kind
 
 Values = tuple[Value, ...]
+
+
+@record
+class Pair:
+    """A complex number: its real and its imaginary part, of one dtype."""
+
+    real: Value
+    imag: Value
 
 
 @record(frozen=False)
@@ -50,6 +58,9 @@ class Builder:
         self._axes = tuple(axes)
         self._scopes = [_Scope()]
         self._next = 0
+        # Values that are numbers of a narrow dtype, and what they were rounded from.
+        self._narrow: dict[Value, str] = {}
+        self._unrounded: dict[Value, Value] = {}
 
     def declare(self, operand: Operand) -> None:
         """Add an operand that was not known when the builder was made."""
@@ -61,18 +72,28 @@ class Builder:
         key = ("const", dtype, repr(exact))
         return self._pure(key, (dtype,), lambda outs: nodes.Const(outs[0], exact))[0]
 
-    def load(self, operand: str, offset: Value | None = None, where: Value | None = None) -> Value:
-        """The element of ``operand`` at the current point; see ``nodes.Load``."""
+    def load(
+        self,
+        operand: str,
+        offset: Value | None = None,
+        where: Value | None = None,
+        part: int | None = None,
+    ) -> Value:
+        """The element of ``operand`` at the current point, or a part; see ``nodes.Load``."""
         record = self._operand(operand)
         dtypes = (compute_dtype(record.dtype),)
 
         def statement(outs: Values) -> nodes.Statement:
-            return nodes.Load(outs[0], operand, offset, where)
+            return nodes.Load(outs[0], operand, offset, where, part)
 
         if record.mode in (Mode.OUT, Mode.INOUT):
-            return self._emit(dtypes, statement)[0]
-        key = ("load", operand, offset, where, self._varying_axes(record))
-        return self._pure(key, dtypes, statement)[0]
+            (out,) = self._emit(dtypes, statement)
+        else:
+            key = ("load", operand, offset, where, part, self._varying_axes(record))
+            (out,) = self._pure(key, dtypes, statement)
+        if record.dtype in NARROW_DTYPES:
+            self._narrow[out] = record.dtype
+        return out
 
     def store(
         self,
@@ -80,10 +101,11 @@ class Builder:
         value: Value,
         offset: Value | None = None,
         where: Value | None = None,
+        part: int | None = None,
     ) -> None:
         """Write ``value`` to ``operand`` at the current point; see ``nodes.Store``."""
         self._operand(operand)
-        self._append(nodes.Store(operand, value, offset, where))
+        self._append(nodes.Store(operand, value, offset, where, part))
 
     def apply(self, fn: str, *args: Value) -> Any:
         """A function of the scalar table.
@@ -100,7 +122,27 @@ class Builder:
         dtypes = FUNCTIONS[fn].results(tuple(arg.dtype for arg in args))
         key = ("apply", fn, args)
         outs = self._pure(key, dtypes, lambda outs: nodes.Apply(outs, fn, args))
+        if fn in CLOSED:
+            self._note_narrow(outs[0], *args)
         return outs[0] if len(outs) == 1 else outs
+
+    def round(self, value: Value, storage: str) -> Value:
+        """``value`` as a storage dtype holds it: rounded if that is a narrow float."""
+        if storage not in NARROW_DTYPES or self._narrow.get(value) == storage:
+            return value
+        rounded = self.apply(f"round_{storage}", value)
+        self._narrow[rounded], self._unrounded[rounded] = storage, value
+        return rounded
+
+    def unrounded(self, value: Value) -> Value:
+        """What ``round`` was given: a Store rounds by itself."""
+        return self._unrounded.get(value, value)
+
+    def _note_narrow(self, out: Value, *values: Value) -> None:
+        kinds = {self._narrow.get(value) for value in values}
+        kind = kinds.pop()
+        if not kinds and kind is not None:
+            self._narrow[out] = kind
 
     def cast(self, value: Value, dtype: str) -> Value:
         """Convert to a compute dtype; ``value`` itself where it has that dtype."""
@@ -109,13 +151,26 @@ class Builder:
         key = ("cast", dtype, value)
         return self._pure(key, (dtype,), lambda outs: nodes.Cast(outs[0], value))[0]
 
-    def select(self, predicate: Value, on_true: Value, on_false: Value) -> Value:
-        """``on_true if predicate else on_false``, both evaluated."""
+    def number(self, like: Value | Pair, value: Any) -> Any:
+        """A number written into the kernel's text, in the form and dtype of ``like``."""
+        if isinstance(like, Pair):
+            return Pair(self.number(like.real, value.real), self.number(like.imag, value.imag))
+        return self.const(like.dtype, value)
+
+    def select(self, predicate: Value, on_true: Any, on_false: Any) -> Any:
+        """``on_true if predicate else on_false``, both evaluated; of pairs, both parts."""
+        if isinstance(on_true, Pair):
+            return Pair(
+                self.select(predicate, on_true.real, on_false.real),
+                self.select(predicate, on_true.imag, on_false.imag),
+            )
         key = ("select", predicate, on_true, on_false)
         dtypes = (on_true.dtype,)
-        return self._pure(
+        (out,) = self._pure(
             key, dtypes, lambda outs: nodes.Select(outs[0], predicate, on_true, on_false)
-        )[0]
+        )
+        self._note_narrow(out, on_true, on_false)
+        return out
 
     def reduce(
         self,

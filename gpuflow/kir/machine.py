@@ -37,7 +37,7 @@ class Machine:
     span: tuple[int, int] | None
     points: dict[str, Array] = field(default_factory=dict)
     values: dict[int, Array] = field(default_factory=dict)
-    stored: dict[str, Array] = field(default_factory=dict)
+    stored: dict[tuple[str, int | None], Array] = field(default_factory=dict)
 
     def run(self) -> None:
         rank = len(self.kernel.axes)
@@ -109,7 +109,7 @@ class Machine:
         storage, first = self.places[name]
         address, live = self.checked(statement, first, mask)
         found = np.zeros(address.shape, statement.out.dtype)
-        found[live] = storage[address[live]].astype(statement.out.dtype)
+        found[live] = _part(storage, statement)[address[live]].astype(statement.out.dtype)
         return found
 
     def store(self, statement: nodes.Store, mask: Array) -> None:
@@ -117,9 +117,10 @@ class Machine:
         storage, first = self.places[name]
         address, live = self.checked(statement, first, mask)
         targets = address[live]
-        self.require_fresh(name, targets, len(storage), first)
+        self.require_fresh(statement, targets, len(storage), first)
         value = np.broadcast_to(self.values[statement.value.number], address.shape)[live]
-        storage[targets] = value.astype(storage.dtype)
+        stored = _part(storage, statement)
+        stored[targets] = value.astype(stored.dtype)
 
     def checked(
         self, statement: nodes.Load | nodes.Store, first: int, mask: Array
@@ -140,13 +141,16 @@ class Machine:
             )
         return address, live
 
-    def require_fresh(self, name: str, targets: Array, size: int, first: int) -> None:
+    def require_fresh(
+        self, statement: nodes.Store, targets: Array, size: int, first: int
+    ) -> None:
         """An element is stored once by a Store, and an OUT element once by the whole kernel."""
+        name, key = statement.operand, (statement.operand, statement.part)
         times = np.bincount(targets, minlength=size)
         operand = next(item for item in self.kernel.operands if item.name == name)
         if operand.mode is Mode.OUT:
-            times = times + self.stored.get(name, 0)
-            self.stored[name] = times
+            times = times + self.stored.get(key, 0)
+            self.stored[key] = times
         if (times > 1).any():
             index = int(np.argmax(times > 1)) - first
             raise KernelError(
@@ -227,6 +231,13 @@ class Machine:
         chosen = self.block(statement.then, mask & predicate)
         other = self.block(statement.orelse, mask & ~predicate)
         self.set(statement.outs, _merge(predicate, chosen, other))
+
+
+def _part(storage: Array, statement: nodes.Load | nodes.Store) -> Array:
+    """The elements of an operand, or the part of each that an access moves."""
+    if statement.part is None:
+        return storage
+    return storage.imag if statement.part else storage.real
 
 
 def _merge(where: Array, new: Sequence[Array], old: Sequence[Array]) -> tuple[Array, ...]:

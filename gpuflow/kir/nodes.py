@@ -10,9 +10,12 @@ Storage and compute types are apart. An operand has a storage dtype; a value has
     bool         bool        uint8 (0 or 1)
     float16      float32     16 bits
     bfloat16     float32     16 bits
+    complex64    float32     two parts, the real one first
+    complex128   float64     the same
     any other    the same    itself
 
-``Load`` widens and ``Store`` rounds. There are no complex numbers here: lowering makes pairs.
+``Load`` widens and ``Store`` rounds. Values are real: of an element that is a complex number a
+``Load`` or ``Store`` moves one part.
 
 Kernels do not know sizes. An axis has a run-time extent unless ``exact`` is set, and an operand has
 a run-time stride on each axis unless its stride class says 0 or 1. See docs/kernel_ir.md.
@@ -109,23 +112,26 @@ class Const:
 class Load:
     """Read ``operand`` at the current point of the axes, plus ``offset`` elements (int64).
 
-    Where ``where`` (bool) is false nothing is read and the result is zero.
+    Where ``where`` (bool) is false nothing is read and the result is zero. ``part`` is 0 for the
+    real and 1 for the imaginary part of a complex number, and None for all other elements.
     """
 
     out: Value
     operand: str
     offset: Value | None = None
     where: Value | None = None
+    part: int | None = None
 
 
 @record
 class Store:
-    """Write ``value``; ``offset`` and ``where`` as in Load. An OUT element is stored once."""
+    """Write ``value``; all else as in Load. An OUT element, or part of one, is stored once."""
 
     operand: str
     value: Value
     offset: Value | None = None
     where: Value | None = None
+    part: int | None = None
 
 
 @record

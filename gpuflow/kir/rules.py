@@ -10,7 +10,7 @@ import numpy as np
 from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Kernel, Mode, Operand, Role, Value
-from gpuflow.kir.scalar import FUNCTIONS, compute_dtype, dtype_kind
+from gpuflow.kir.scalar import FUNCTIONS, PARTS, compute_dtype, dtype_kind
 from gpuflow.kir.walk import owned_blocks
 
 
@@ -115,6 +115,9 @@ def _check_access(statement: nodes.Load | nodes.Store, state: State) -> Operand:
     int64 = offset is None or offset.dtype == "int64"
     require(int64, kernel, statement, "an offset must be int64")
     require(where is None or where.dtype == "bool", kernel, statement, "where must be bool")
+    allowed = (0, 1) if operand.dtype in PARTS else (None,)
+    rule = f"part must be one of {allowed} for {operand.dtype}"
+    require(statement.part in allowed, kernel, statement, rule)
     if operand.mode is Mode.INOUT:
         first = state.inplace_offsets.setdefault(name, offset)
         rule = "an INOUT operand must be accessed at equal indices, so with one offset"

@@ -43,6 +43,16 @@ FLOAT8_DTYPES = (
 )
 NARROW_DTYPES = ("float16", "bfloat16", *FLOAT8_DTYPES)
 
+# Storage types of two parts, with the dtype of each.
+PARTS = {"complex64": "float32", "complex128": "float64"}
+
+
+# Functions whose result is a number of a narrow dtype if their arguments are.
+CLOSED = frozenset(
+    ("abs", "ceil", "copysign", "floor", "max", "min", "neg", "rem", "round", "round_away", "sign",
+     "trunc")
+)  # fmt: skip
+
 
 def compute_dtype(storage: str) -> str:
     """The compute dtype of values loaded from ``storage``.
@@ -51,18 +61,20 @@ def compute_dtype(storage: str) -> str:
         storage: name of a storage dtype.
 
     Returns:
-        "float32" for the narrow floats, else ``storage`` itself.
+        "float32" for the narrow floats, that of a part for complex numbers, else ``storage``.
 
     Raises:
-        ValueError: there is no such storage dtype (complex numbers are pairs in KernelIR).
+        ValueError: there is no such storage dtype.
     """
     if storage in NARROW_DTYPES:
         return "float32"
+    if storage in PARTS:
+        return PARTS[storage]
     if storage in COMPUTE_DTYPES:
         return storage
     raise ValueError(
         f"[kir] an operand must have a storage dtype; got {storage!r}. "
-        f"Fix: one of {', '.join(COMPUTE_DTYPES + NARROW_DTYPES)}."
+        f"Fix: one of {', '.join(COMPUTE_DTYPES + NARROW_DTYPES + tuple(PARTS))}."
     )
 
 

@@ -21,7 +21,9 @@ from gpuflow.kir import nodes
 from gpuflow.kir.builder import simple_combine
 from gpuflow.kir.nodes import Block, Kernel, Mode, Operand, Value, remembered
 
-_SHORT_KINDS = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "bool": "bool"}
+_SHORT_KINDS = {
+    "float": "f", "bfloat": "bf", "complex": "c", "int": "i", "uint": "u", "bool": "bool",
+}  # fmt: skip
 
 # Blocks of at most this many statements without nested blocks are written in braces.
 _INLINE_STATEMENTS = 4
@@ -167,7 +169,7 @@ class _Writer:
         return ["  " + line for line in lines]
 
     def _places(self, statement: nodes.Load | nodes.Store) -> str:
-        text = ""
+        text = "" if statement.part is None else (" real", " imaginary")[statement.part]
         if statement.offset is not None:
             text += f" at {self._use(statement.offset)}"
         if statement.where is not None:

@@ -12,7 +12,7 @@ from gpuflow.kir import nodes
 from gpuflow.kir.in_place import overwritten_early
 from gpuflow.kir.nodes import Block, Kernel, Mode, Operand, Role, Stride, Value
 from gpuflow.kir.rules import CHECKS, Context, KernelError, State, require
-from gpuflow.kir.scalar import COMPUTE_DTYPES, compute_dtype, dtype_kind
+from gpuflow.kir.scalar import COMPUTE_DTYPES, PARTS, compute_dtype, dtype_kind
 from gpuflow.kir.walk import owned_blocks, results_of, statements, uses_of
 
 __all__ = ["KernelError", "verify", "verify_size_free"]
@@ -107,6 +107,7 @@ def _verify_operand(kernel: Kernel, operand: Operand) -> None:
     if operand.mode is Mode.SCALAR:
         still = all(stride is Stride.ZERO for stride in operand.strides)
         require(still, kernel, operand, "a SCALAR operand must have no strides")
+        require(operand.dtype not in PARTS, kernel, operand, "a SCALAR operand must be real")
         return
     rule = f"an operand must have one stride class for each of the {len(kernel.axes)} axes"
     require(len(operand.strides) == len(kernel.axes), kernel, operand, rule)

@@ -16,6 +16,11 @@ def statements(block: Block) -> Iterator[nodes.Statement]:
             yield from statements(owned)
 
 
+def is_whole(access: nodes.Load | nodes.Store) -> bool:
+    """Whether an access is of whole elements, at the current point, and unconditional."""
+    return access.offset is None and access.where is None and access.part is None
+
+
 def owned_blocks(statement: nodes.Statement) -> tuple[Block, ...]:
     """The blocks that a statement owns, in the order of their text."""
     match statement:
@@ -44,9 +49,9 @@ def uses_of(statement: nodes.Statement) -> tuple[Value, ...]:
     match statement:
         case nodes.Const():
             return ()
-        case nodes.Load(_, _, offset, where):
+        case nodes.Load(_, _, offset, where, _):
             return tuple(value for value in (offset, where) if value is not None)
-        case nodes.Store(_, value, offset, where):
+        case nodes.Store(_, value, offset, where, _):
             return tuple(used for used in (value, offset, where) if used is not None)
         case nodes.Apply():
             return statement.args

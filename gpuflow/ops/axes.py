@@ -21,6 +21,7 @@ from gpuflow.core.lowering import Indexed, Layout, Library, Reduction
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
+from gpuflow.ops.device import in_sharding
 from gpuflow.ops.linear_maps import LinearMap, wraps
 
 
@@ -140,8 +141,9 @@ def _broadcast_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | No
 
 
 def broadcast_in_dim(
-    operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int]
-) -> Any:
+    operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], *,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """Broadcast to ``shape``; dimension k of ``operand`` becomes ``broadcast_dimensions[k]``.
 
     Args:
@@ -155,6 +157,9 @@ def broadcast_in_dim(
     Raises:
         TypeError: dimensions or sizes that do not fit.
     """
+    if out_sharding is not None:
+        out = broadcast_in_dim(operand, shape, broadcast_dimensions)
+        return in_sharding("broadcast_in_dim", out, out_sharding)
     shape = _sizes("broadcast_in_dim", shape)
     dims = tuple(broadcast_dimensions)
     same = aval_of(operand).shape == shape and dims == tuple(range(len(shape)))
@@ -236,7 +241,7 @@ def bind_reduction(primitive: Primitive, x: Any, axes: Sequence[int]) -> Any:
     return x
 
 
-def reduce_sum(operand: Any, axes: Sequence[int]) -> Any:
+def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Any:
     """Sum over ``axes``.
 
     Args:
@@ -246,7 +251,7 @@ def reduce_sum(operand: Any, axes: Sequence[int]) -> Any:
     Returns:
         An array without those dimensions, of the dtype of ``operand``. The empty sum is 0.
     """
-    return bind_reduction(reduce_sum_p, operand, axes)
+    return in_sharding("reduce_sum", bind_reduction(reduce_sum_p, operand, axes), out_sharding)
 
 
 def of_one_element(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
@@ -315,7 +320,7 @@ reduce_sum_p = define(
     jvp=linear_jvp(lambda x, axes: reduce_sum(x, axes)),
     transpose=unary_transpose(_sum_transpose),
     batch=reduction_batch(reduce_sum),
-    lower=Reduction("add", lambda dtype: 0),
+    lower=Reduction("add", lambda dtype: 0, by_parts=True),
     simplify=_sum_simplify,
 )
 
@@ -364,8 +369,9 @@ def _reshape_batch(
 
 
 def reshape(
-    operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None
-) -> Any:
+    operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None, *,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """The elements of ``operand`` in row-major order with another shape.
 
     Args:
@@ -377,6 +383,9 @@ def reshape(
         TypeError: a size that is negative or no integer, or ``dimensions`` is no permutation.
         ValueError: the number of elements differs.
     """
+    if out_sharding is not None:
+        out = reshape(operand, new_sizes, dimensions)
+        return in_sharding("reshape", out, out_sharding)
     sizes = _sizes("reshape", new_sizes)
     if dimensions is not None:
         operand = transpose(operand, dimensions)

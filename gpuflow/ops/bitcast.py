@@ -14,7 +14,7 @@ from gpuflow.core.lowering import Elementwise
 from gpuflow.kir.scalar import NARROW_DTYPES
 from gpuflow.ops.axes import insert_axis, reduce_sum
 from gpuflow.ops.comparison import shift_left, shift_right_logical
-from gpuflow.ops.convert import batch_in_place, convert_element_type, rounded
+from gpuflow.ops.convert import batch_in_place, convert_element_type
 from gpuflow.ops.define import define
 from gpuflow.ops.nary import zero_jvp
 
@@ -47,7 +47,16 @@ def _bitcast_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, param
         return values[0]
     value = values[0]
     if source.name in NARROW_DTYPES:
-        value = _narrow_to_bits(builder, rounded(builder, value, source), source.name)
+        bits = _narrow_to_bits(builder, builder.round(value, source.name), source.name)
+        # What a GPU rounds to 16 bits has lost the bits of a NaN. Unrounded, one that is none of 16
+        # bits could become an infinity.
+        exact = _narrow_to_bits(builder, value, source.name)
+        largest = builder.const("uint16", 0x7F80 if source.name == "bfloat16" else 0x7C00)
+        magnitude = builder.apply("and", exact, builder.const("uint16", 0x7FFF))
+        is_nan = builder.apply(
+            "and", builder.apply("ne", value, value), builder.apply("gt", magnitude, largest)
+        )
+        value = builder.select(is_nan, exact, bits)
         source = np.dtype(np.uint16)
     if target.name in NARROW_DTYPES:
         bits = builder.apply("bitcast_uint16", value) if source.name != "uint16" else value

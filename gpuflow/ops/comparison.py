@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.ops import pairs
 from gpuflow.ops.define import any_dtype, is_ordered
 from gpuflow.ops.identities import filled, is_all, made_by, number_of, same
 from gpuflow.ops.linear_maps import wraps
@@ -27,6 +28,9 @@ def _bool_result(dtype: Any) -> np.dtype:
 # --- comparisons ---------------------------------------------------------------------------
 
 
+_PAIRS = {"eq": pairs.pair_body(pairs.equal), "ne": pairs.pair_body(pairs.not_equal)}
+
+
 def _comparison(
     name: str, impl: Callable[..., Any], accepts: Callable[[Any], bool], of_equal: bool
 ) -> Any:
@@ -41,7 +45,7 @@ def _comparison(
     what = "a number or bool" if accepts is any_dtype else "an integer, a real float or bool"
     return elementwise(
         name, arity=2, impl=impl, accepts=accepts, what=what, body=name, cheap=True,
-        result=_bool_result, simplify=simplify,
+        result=_bool_result, simplify=simplify, pair=_PAIRS.get(name),
     )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import Zero
+from gpuflow.kir.builder import Pair
+from gpuflow.ops import pairs
 from gpuflow.ops.comparison import ge
 from gpuflow.ops.convert import convert
 from gpuflow.ops.define import define, is_number, linear_jvp, unary_transpose
@@ -33,27 +35,18 @@ def part_dtype(dtype: Any) -> np.dtype:
     return _PARTS[dtype]
 
 
-def _complex_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
-    """KernelIR has no complex numbers: the compiler runs these ops through ``impl``."""
-    del builder, values, out_aval, params
-    raise NotImplementedError(
-        f"[complex] a kernel takes real operands; got {', '.join(map(str, in_avals))}. "
-        "Fix: lower through impl."
-    )
-
-
 # --- real, imag, complex, conj -------------------------------------------------------------
 
 real_p = elementwise(
     "real", impl=lambda xp, x: x.real, accepts=dtypes.is_complex, what="a complex number",
-    body=_complex_body, result=part_dtype,
+    body="", cheap=True, pair=pairs.pair_body(lambda builder, x: x.real), result=part_dtype,
     derivatives=(lambda t, out, x: real(t),),
     transpose=(lambda ct, x: complex(ct, constant(ct, 0)),),
 )  # fmt: skip
 
 imag_p = elementwise(
     "imag", impl=lambda xp, x: x.imag, accepts=dtypes.is_complex, what="a complex number",
-    body=_complex_body, result=part_dtype,
+    body="", cheap=True, pair=pairs.pair_body(lambda builder, x: x.imag), result=part_dtype,
     derivatives=(lambda t, out, x: imag(t),),
     transpose=(lambda ct, x: complex(constant(ct, 0), neg(ct)),),
 )  # fmt: skip
@@ -71,7 +64,8 @@ def _complex_impl(xp: Any, x: Any, y: Any) -> Any:
 
 complex_p = elementwise(
     "complex", arity=2, impl=_complex_impl, accepts=_is_part, what="float32 or float64",
-    body=_complex_body, result=_WHOLES.__getitem__,
+    body="", cheap=True, pair=pairs.pair_body(lambda builder, x, y: Pair(x, y)),
+    result=_WHOLES.__getitem__,
     derivatives=(
         lambda t, out, x, y: complex(t, constant(t, 0)),
         lambda t, out, x, y: complex(constant(t, 0), t),
@@ -103,6 +97,12 @@ def _conj_transpose(cotangent: Any, x: ShapedArray, *, input_dtype: Any) -> Any:
     return conj(cotangent) if dtypes.is_complex(x.dtype) else real(cotangent)
 
 
+def _conj_pair(builder: Any, x: Any) -> Pair:
+    if isinstance(x, Pair):
+        return Pair(x.real, builder.apply("neg", x.imag))
+    return Pair(x, builder.const(x.dtype, 0))
+
+
 conj_p = define(
     "conj",
     shape=_conj_shape,
@@ -110,7 +110,7 @@ conj_p = define(
     jvp=linear_jvp(lambda x, input_dtype: conj_p.bind(x, input_dtype=input_dtype)),
     transpose=unary_transpose(_conj_transpose),
     batch=batch_elementwise(lambda x, **params: conj_p.bind(x, **params)),
-    lower=Elementwise(_complex_body),
+    lower=Elementwise("", cheap=True, pair=pairs.pair_body(_conj_pair)),
 )
 
 
@@ -152,6 +152,7 @@ abs_p = elementwise(
     "abs", impl=lambda xp, x: xp.abs(x), accepts=_has_abs,
     what="a signed integer, a float or a complex number", body="abs", cheap=True,
     result=lambda dtype: _PARTS.get(dtype, dtype), derivatives=(_abs_jvp,),
+    pair=pairs.pair_body(pairs.modulus),
 )  # fmt: skip
 
 
@@ -178,7 +179,7 @@ sign_p = define(
     impl=lambda xp, x: _sign_impl(xp, x).astype(x.dtype),
     jvp=_sign_jvp,
     batch=batch_elementwise(lambda x: sign(x)),
-    lower=Elementwise("sign", cheap=True),
+    lower=Elementwise("sign", cheap=True, pair=pairs.pair_body(pairs.sign)),
 )
 
 

@@ -13,7 +13,8 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise, Indexed
 from gpuflow.core.rules import AxisData, Zero
-from gpuflow.kir.scalar import NARROW_DTYPES, compute_dtype
+from gpuflow.kir.builder import Pair
+from gpuflow.kir.scalar import compute_dtype
 from gpuflow.ops.define import define, linear_jvp, unary_transpose
 from gpuflow.ops.identities import first_of, same, sink_broadcasts
 from gpuflow.ops.linear_maps import wraps
@@ -93,19 +94,24 @@ def _convert_transpose(cotangent: Any, x: ShapedArray, *, new_dtype: Any, weak_t
 
 def convert_value(builder: Any, value: Any, dtype: Any) -> Any:
     """Convert a KernelIR value to the compute dtype of ``dtype``, rounded to ``dtype``."""
-    value = builder.cast(value, compute_dtype(dtype.name))
-    return rounded(builder, value, dtype)
-
-
-def rounded(builder: Any, value: Any, dtype: Any) -> Any:
-    """A KernelIR value rounded to ``dtype`` where it is held in a wider one."""
-    narrow = dtype.name in NARROW_DTYPES
-    return builder.apply(f"round_{dtype.name}", value) if narrow else value
+    return builder.round(builder.cast(value, compute_dtype(dtype.name)), dtype.name)
 
 
 def _convert_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
     del in_avals, params
     return convert_value(builder, values[0], out_aval.dtype)
+
+
+def _convert_pair(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    """Between complex numbers part by part; else the imaginary part is dropped, or zero."""
+    del in_avals, params
+    (x,) = values
+    if not dtypes.is_complex(out_aval.dtype):
+        return convert_value(builder, x.real, out_aval.dtype)
+    part = compute_dtype(out_aval.dtype.name)
+    if isinstance(x, Pair):
+        return Pair(builder.cast(x.real, part), builder.cast(x.imag, part))
+    return Pair(builder.cast(x, part), builder.const(part, 0))
 
 
 def _convert_simplify(eqn: Any, definition: Any, build: Any) -> Any:
@@ -171,7 +177,7 @@ convert_element_type_p = define(
     jvp=_convert_jvp,
     transpose=unary_transpose(_convert_transpose),
     batch=batch_in_place(lambda x, **params: convert_element_type_p.bind(x, **params)),
-    lower=Elementwise(_convert_body, cheap=True, image=_convert_image),
+    lower=Elementwise(_convert_body, cheap=True, image=_convert_image, pair=_convert_pair),
     simplify=first_of(_convert_simplify, sink_broadcasts),
 )
 
@@ -222,7 +228,7 @@ copy_p = define(
     jvp=linear_jvp(lambda x: copy_p.bind(x)),
     transpose=unary_transpose(lambda ct, x: copy_p.bind(ct)),
     batch=batch_in_place(lambda x: copy_p.bind(x)),
-    lower=Elementwise(_same_body, cheap=True),
+    lower=Elementwise(_same_body, cheap=True, pair=_same_body),
 )
 
 stop_gradient_p = define(
@@ -231,7 +237,7 @@ stop_gradient_p = define(
     impl=lambda xp, x: x,
     jvp=zero_jvp(lambda: stop_gradient_p),
     batch=batch_in_place(lambda x: stop_gradient_p.bind(x)),
-    lower=Elementwise(_same_body, cheap=True),
+    lower=Elementwise(_same_body, cheap=True, pair=_same_body),
     simplify=lambda eqn, definition, build: same(eqn, eqn.inputs[0]),
 )
 

@@ -15,11 +15,12 @@ from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Indexed
-from gpuflow.kir.scalar import NARROW_DTYPES, compute_dtype
+from gpuflow.kir.scalar import compute_dtype
 from gpuflow.ops.axes import broadcast_in_dim_p
 from gpuflow.ops.comparison import or_p, shift_right_logical_p
 from gpuflow.ops.convert import convert_element_type_p
 from gpuflow.ops.define import define, is_number
+from gpuflow.ops.device import in_sharding
 from gpuflow.ops.elementwise import add_p, mul_p, sub_p
 from gpuflow.ops.identities import wrapped
 from gpuflow.ops.linear_maps import wraps
@@ -60,30 +61,37 @@ def _iota_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> An
     del in_avals
     name = out.dtype.name
     value = context.builder.cast(context.index(params["dimension"]), compute_dtype(name))
-    return context.builder.apply(f"round_{name}", value) if name in NARROW_DTYPES else value
+    return context.builder.round(value, name)
 
 
-def iota(dtype: Any, shape: Sequence[int] | int, dimension: int = 0) -> Any:
+def iota(dtype: Any, size: Sequence[int] | int, dimension: int = 0) -> Any:
     """An array whose elements are their positions along ``dimension``.
 
     Args:
         dtype: an integer, float or complex dtype; integers wrap.
-        shape: sizes; one int makes a vector.
+        size: that of a vector, or the sizes of several dimensions.
         dimension: the dimension that counts.
 
     Returns:
-        An array of ``shape`` and ``dtype``.
+        An array of these sizes and ``dtype``.
 
     Raises:
         TypeError: a dtype that is no number, or a negative size.
-        ValueError: a dimension that ``shape`` does not have.
+        ValueError: a dimension that it does not have.
     """
-    sizes = (shape,) if isinstance(shape, int) else shape
+    sizes = (size,) if isinstance(size, int) else size
     return iota_p.bind(
         dtype=dtypes.canonicalize(dtype),
         shape=tuple(as_index(size) for size in sizes),
         dimension=as_index(dimension),
     )
+
+
+def broadcasted_iota(
+    dtype: Any, shape: Sequence[int] | int, dimension: int = 0, *, out_sharding: Any = None
+) -> Any:
+    """``iota`` under the name that it has for several dimensions."""
+    return in_sharding("broadcasted_iota", iota(dtype, shape, dimension), out_sharding)
 
 
 # --- what is iota again, or a number --------------------------------------------------------

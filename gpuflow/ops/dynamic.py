@@ -250,7 +250,7 @@ dynamic_slice_p = define(
     jvp=_slice_jvp,
     transpose=_slice_transpose,
     batch=_slice_batch,
-    lower=Indexed(_slice_body),
+    lower=Indexed(_slice_body, moves=True),
     simplify=_slice_simplify,
     size_params=frozenset({"slice_sizes"}),
 )
@@ -386,6 +386,6 @@ dynamic_update_slice_p = define(
     jvp=_update_jvp,
     transpose=_update_transpose,
     batch=_update_batch,
-    lower=Indexed(_update_body),
+    lower=Indexed(_update_body, moves=True),
     simplify=_update_simplify,
 )

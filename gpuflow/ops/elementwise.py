@@ -10,7 +10,9 @@ from typing import Any
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Elementwise
+from gpuflow.ops import pairs
 from gpuflow.ops.comparison import eq, lt
+from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.define import any_dtype, check_kind, define, is_number
 from gpuflow.ops.identities import filled, is_all, made_by, same, scalar_of, sink_broadcasts
 from gpuflow.ops.linear_maps import wraps
@@ -74,21 +76,21 @@ def _neg_simplify(eqn: Any, definition: Any, build: Any) -> Any:
 
 add_p = elementwise(
     "add", arity=2, impl=lambda xp, x, y: xp.add(x, y), accepts=is_number, what="a number",
-    body="add", cheap=True, simplify=_add_simplify, image=_same_image,
+    body="add", cheap=True, simplify=_add_simplify, image=_same_image, pair=pairs.by_name("add"),
     derivatives=(lambda t, out, x, y: t, lambda t, out, x, y: t),
     transpose=(lambda ct, x, y: ct, lambda ct, x, y: ct),
 )  # fmt: skip
 
 sub_p = elementwise(
     "sub", arity=2, impl=lambda xp, x, y: xp.subtract(x, y), accepts=is_number, what="a number",
-    body="sub", cheap=True, simplify=_sub_simplify, image=_same_image,
+    body="sub", cheap=True, simplify=_sub_simplify, image=_same_image, pair=pairs.by_name("sub"),
     derivatives=(lambda t, out, x, y: t, lambda t, out, x, y: neg(t)),
     transpose=(lambda ct, x, y: ct, lambda ct, x, y: neg(ct)),
 )  # fmt: skip
 
 neg_p = elementwise(
     "neg", impl=lambda xp, x: xp.negative(x), accepts=is_number, what="a number",
-    body="neg", cheap=True, simplify=_neg_simplify, image=_same_image,
+    body="neg", cheap=True, simplify=_neg_simplify, image=_same_image, pair=pairs.by_name("neg"),
     derivatives=(lambda t, out, x: neg(t),), transpose=(lambda ct, x: neg(ct),),
 )  # fmt: skip
 
@@ -138,6 +140,7 @@ def _mul_simplify(eqn: Any, definition: Any, build: Any) -> Any:
 mul_p = elementwise(
     "mul", arity=2, impl=lambda xp, x, y: xp.multiply(x, y), accepts=is_number, what="a number",
     body="mul", cheap=True, simplify=_mul_simplify, image=_mul_image,
+    pair=pairs.pair_body(pairs.mul),
     derivatives=(lambda t, out, x, y: mul(t, y), lambda t, out, x, y: mul(x, t)),
     transpose=(lambda ct, x, y: mul(ct, y), lambda ct, x, y: mul(x, ct)),
 )  # fmt: skip
@@ -183,6 +186,7 @@ def _rem_simplify(eqn: Any, definition: Any, build: Any) -> Any:
 # No rule for x / 1: a mean divides by sizes, and a batch of one would need kernels of its own.
 div_p = elementwise(
     "div", arity=2, impl=_div_impl, accepts=is_number, what="a number", body="div",
+    pair=pairs.pair_body(pairs.div),
     derivatives=(
         lambda t, out, x, y: div(t, y),
         lambda t, out, x, y: mul(neg(t), div(out, y)),
@@ -207,8 +211,16 @@ rem_p = elementwise(
 )  # fmt: skip
 
 
-def mul(x: Any, y: Any) -> Any:
-    """Elementwise product; integers wrap."""
+def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
+    """Elementwise product; integers wrap.
+
+    Args:
+        x, y: numbers of one dtype.
+        out_dtype: the dtype in which they are multiplied; by default their own.
+    """
+    if out_dtype is not None:
+        wanted = dtypes.canonicalize(out_dtype)
+        x, y = (convert_element_type(v, wanted) for v in match_scalars(x, y))
     return mul_p.bind(*match_scalars(x, y))
 
 
@@ -255,6 +267,7 @@ def _extremum(name: str, impl: Callable[..., Any], bool_body: str, neutral: floa
     return elementwise(
         name, arity=2, impl=impl, accepts=any_dtype, what="a number or bool", body=body,
         cheap=True, simplify=simplify,
+        pair=pairs.pair_body(pairs.extremum("gt" if name == "max" else "lt")),
         derivatives=(
             lambda t, out, x, y: _share(t, out, x, y),
             lambda t, out, x, y: _share(t, out, y, x),

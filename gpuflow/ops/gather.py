@@ -194,7 +194,7 @@ def _body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
         return context.load(0, position)
     value = context.load(0, position, where)
     filling = _filling(params["fill_value"], x.dtype)
-    return builder.select(where, value, builder.const(value.dtype, filling))
+    return builder.select(where, value, builder.number(value, filling))
 
 
 gather_p = define(
@@ -204,7 +204,7 @@ gather_p = define(
     jvp=_jvp,
     transpose=_transpose,
     batch=_batch,
-    lower=Indexed(_body),
+    lower=Indexed(_body, moves=True),
 )
 
 

@@ -202,7 +202,7 @@ def _gather_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> 
     value = context.load(0, [*batch, row, *rest], inside)
     if mode == "zero":
         return value
-    return builder.select(inside, value, builder.const(value.dtype, fill_value(x.dtype)))
+    return builder.select(inside, value, builder.number(value, fill_value(x.dtype)))
 
 
 def row_gather(x: Any, indices: Any, mode: str = "fill", batch_dims: int = 0) -> Any:
@@ -232,7 +232,7 @@ row_gather_p = define(
     jvp=_gather_jvp,
     transpose=_gather_transpose,
     batch=_gather_batch,
-    lower=Indexed(_gather_body, in_memory=1),
+    lower=Indexed(_gather_body, in_memory=1, moves=True),
 )
 
 

@@ -182,6 +182,6 @@ concatenate_p = define(
     jvp=_concatenate_jvp,
     transpose=_concatenate_transpose,
     batch=_concatenate_batch,
-    lower=Indexed(_concatenate_body, sliced=_concatenate_sliced),
+    lower=Indexed(_concatenate_body, moves=True, sliced=_concatenate_sliced),
     simplify=_concatenate_simplify,
 )

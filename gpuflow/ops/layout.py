@@ -473,7 +473,7 @@ pad_p = define(
     jvp=_pad_jvp,
     transpose=_pad_transpose,
     batch=_pad_batch,
-    lower=Indexed(_pad_body, sliced=_pad_sliced),
+    lower=Indexed(_pad_body, moves=True, sliced=_pad_sliced),
     simplify=_pad_simplify,
 )
 

@@ -17,6 +17,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise, Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, is_undefined
+from gpuflow.ops import pairs
 from gpuflow.ops.axes import broadcast_in_dim, move_axis, reduce_sum, reshape
 from gpuflow.ops.define import check_kind, check_same_dtype, define, is_number, types_text
 from gpuflow.ops.identities import first_of, sink_broadcasts
@@ -225,6 +226,7 @@ def elementwise(
     reference: Callable[..., Any] | None = None,
     simplify: Callable[..., Any] | None = None,
     image: Callable[..., Any] | None = None,
+    pair: Callable[..., Any] | None = None,
 ) -> Primitive:
     """Define an elementwise op without parameters.
 
@@ -236,7 +238,7 @@ def elementwise(
         transpose: one function per operand where the op is linear, see ``linear_in``.
         result: operand dtype -> output dtype, where they differ.
         simplify: identities of the op; broadcasts sink below every elementwise op.
-        image: see ``Elementwise``.
+        image, pair: see ``Elementwise``.
     """
 
     def own() -> Primitive:
@@ -254,7 +256,7 @@ def elementwise(
         jvp=zero_jvp(own) if derivatives is None else nary_jvp(own, derivatives),
         transpose=None if transpose is None else linear_in(transpose),
         batch=batch_elementwise(lambda *operands: primitive.bind(*operands)),
-        lower=Library() if body is None else Elementwise(body, cheap, image),
+        lower=Library() if body is None else Elementwise(body, cheap, image, pair),
         simplify=first_of(simplify, sink_broadcasts),
         domain=domain if domain is not None else ((-10.0, 10.0),) * arity,
         tolerance=tolerance,
@@ -304,7 +306,7 @@ add_any_p = define(
     jvp=nary_jvp(lambda: add_any_p, (lambda t, out, x, y: t, lambda t, out, x, y: t)),
     transpose=linear_in((lambda ct, x, y: ct, lambda ct, x, y: ct)),
     batch=_add_any_batch,
-    lower=Elementwise("add"),
+    lower=Elementwise("add", pair=pairs.by_name("add")),
     simplify=partial(sink_broadcasts, alike=True),
     domain=((-10.0, 10.0),) * 2,
 )

@@ -10,6 +10,8 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import Zero
+from gpuflow.ops import pairs
+from gpuflow.ops.accuracy import check_accuracy
 from gpuflow.ops.define import check_kind, define, is_number
 from gpuflow.ops.elementwise import constant, div, mul
 from gpuflow.ops.identities import filled, first_of, same, sink_broadcasts
@@ -26,18 +28,19 @@ def _square_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params
 square_p = elementwise(
     "square", impl=lambda xp, x: xp.multiply(x, x), accepts=is_number, what="a number",
     body=_square_body, cheap=True,
+    pair=pairs.pair_body(lambda builder, x: pairs.mul(builder, x, x)),
     derivatives=(lambda t, out, x: mul(t, mul(x, 2)),),
 )  # fmt: skip
 
 sqrt_p = elementwise(
     "sqrt", impl=lambda xp, x: xp.sqrt(x), accepts=dtypes.is_inexact,
-    what="a float or complex number", body="sqrt",
+    what="a float or complex number", body="sqrt", pair=pairs.pair_body(pairs.sqrt),
     derivatives=(lambda t, out, x: mul(t, div(0.5, out)),), domain=((0.1, 10.0),),
 )  # fmt: skip
 
 rsqrt_p = elementwise(
     "rsqrt", impl=widened(lambda xp, x: 1 / xp.sqrt(x)), accepts=dtypes.is_inexact,
-    what="a float or complex number", body="rsqrt",
+    what="a float or complex number", body="rsqrt", pair=pairs.pair_body(pairs.rsqrt),
     derivatives=(lambda t, out, x: mul(t, mul(div(out, x), -0.5)),), domain=((0.1, 10.0),),
 )  # fmt: skip
 
@@ -53,18 +56,24 @@ def square(x: Any) -> Any:
     return square_p.bind(x)
 
 
-def sqrt(x: Any) -> Any:
+def sqrt(x: Any, *, accuracy: Any = None) -> Any:
     """Elementwise square root."""
+    if accuracy is not None:
+        check_accuracy("sqrt", accuracy)
     return sqrt_p.bind(x)
 
 
-def rsqrt(x: Any) -> Any:
+def rsqrt(x: Any, *, accuracy: Any = None) -> Any:
     """Elementwise reciprocal square root."""
+    if accuracy is not None:
+        check_accuracy("rsqrt", accuracy)
     return rsqrt_p.bind(x)
 
 
-def cbrt(x: Any) -> Any:
+def cbrt(x: Any, *, accuracy: Any = None) -> Any:
     """Elementwise cube root of real floats."""
+    if accuracy is not None:
+        check_accuracy("cbrt", accuracy)
     return cbrt_p.bind(x)
 
 
@@ -109,6 +118,11 @@ def _integer_pow_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, p
     return builder.apply("div", one, power) if y < 0 else power
 
 
+def _integer_pow_pair(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+    del in_avals, out_aval
+    return pairs.power(builder, values[0], params["y"], _by_squaring)
+
+
 def _integer_pow_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, y: int) -> tuple[Any, Any]:
     x, t = primals[0], tangents[0]
     out = integer_pow(x, y)
@@ -131,7 +145,7 @@ integer_pow_p = define(
     impl=widened(_integer_pow_impl),
     jvp=_integer_pow_jvp,
     batch=batch_elementwise(lambda x, *, y: integer_pow(x, y)),
-    lower=Elementwise(_integer_pow_body, cheap=True),
+    lower=Elementwise(_integer_pow_body, cheap=True, pair=_integer_pow_pair),
     simplify=first_of(_integer_pow_simplify, sink_broadcasts),
     domain=((0.5, 2.0),),
 )

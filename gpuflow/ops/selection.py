@@ -148,7 +148,7 @@ select_n_p = define(
     jvp=_select_jvp,
     transpose=_select_transpose,
     batch=batch_elementwise(lambda *operands: select_n_p.bind(*operands)),
-    lower=Elementwise(_select_body, cheap=True),
+    lower=Elementwise(_select_body, cheap=True, pair=_select_body),
     simplify=first_of(_select_simplify, sink_broadcasts),
 )
 

@@ -10,6 +10,8 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
+from gpuflow.ops import pairs
+from gpuflow.ops.accuracy import check_accuracy
 from gpuflow.ops.comparison import eq
 from gpuflow.ops.convert import convert
 from gpuflow.ops.define import check_kind, define
@@ -31,12 +33,17 @@ _POSITIVE = ((0.1, 10.0),)
 
 
 def _function(
-    name: str, impl: Callable[..., Any], derivative: Callable[..., Any], domain: Any = _ANY
+    name: str, impl: Callable[..., Any], derivative: Callable[..., Any], domain: Any = _ANY,
+    pair: Callable[..., Any] | None = None,
 ) -> Any:
-    """A function of one float or complex operand; ``derivative(t, out, x)`` is its tangent."""
+    """A function of one float or complex operand; ``derivative(t, out, x)`` is its tangent.
+
+    ``pair(builder, x)`` is its value of complex numbers in kernels; None: a library computes it.
+    """
     return elementwise(
         name, impl=widened(impl), accepts=dtypes.is_inexact, what="a float or complex number",
         body=name, derivatives=(derivative,), domain=domain,
+        pair=None if pair is None else pairs.pair_body(pair),
     )  # fmt: skip
 
 
@@ -50,37 +57,49 @@ def _exp2_impl(xp: Any, x: Any) -> Any:
     return xp.exp(x * _LOG_2) if dtypes.is_complex(x.dtype) else xp.exp2(x)
 
 
-exp_p = _function("exp", lambda xp, x: xp.exp(x), lambda t, out, x: mul(t, out))
+exp_p = _function("exp", lambda xp, x: xp.exp(x), lambda t, out, x: mul(t, out), pair=pairs.exp)
 exp2_p = _function("exp2", _exp2_impl, lambda t, out, x: mul(mul(t, out), _LOG_2))
 expm1_p = _function("expm1", lambda xp, x: xp.expm1(x), lambda t, out, x: mul(t, add(out, 1)))
-log_p = _function("log", lambda xp, x: xp.log(x), lambda t, out, x: div(t, x), _POSITIVE)
+log_p = _function(
+    "log", lambda xp, x: xp.log(x), lambda t, out, x: div(t, x), _POSITIVE, pairs.log
+)
 log1p_p = _function(
     "log1p", lambda xp, x: xp.log1p(x), lambda t, out, x: div(t, add(x, 1)), ((-0.9, 9.0),)
 )
 
 
-def exp(x: Any) -> Any:
+def exp(x: Any, *, accuracy: Any = None) -> Any:
     """Elementwise exponential."""
+    if accuracy is not None:
+        check_accuracy("exp", accuracy)
     return exp_p.bind(x)
 
 
-def exp2(x: Any) -> Any:
+def exp2(x: Any, *, accuracy: Any = None) -> Any:
     """Elementwise ``2 ** x``."""
+    if accuracy is not None:
+        check_accuracy("exp2", accuracy)
     return exp2_p.bind(x)
 
 
-def expm1(x: Any) -> Any:
+def expm1(x: Any, *, accuracy: Any = None) -> Any:
     """Elementwise ``exp(x) - 1``, exact near 0."""
+    if accuracy is not None:
+        check_accuracy("expm1", accuracy)
     return expm1_p.bind(x)
 
 
-def log(x: Any) -> Any:
+def log(x: Any, *, accuracy: Any = None) -> Any:
     """Elementwise natural logarithm."""
+    if accuracy is not None:
+        check_accuracy("log", accuracy)
     return log_p.bind(x)
 
 
-def log1p(x: Any) -> Any:
+def log1p(x: Any, *, accuracy: Any = None) -> Any:
     """Elementwise ``log(1 + x)``, exact near 0."""
+    if accuracy is not None:
+        check_accuracy("log1p", accuracy)
     return log1p_p.bind(x)
 
 
@@ -119,18 +138,24 @@ atan2_p = elementwise(
 )  # fmt: skip
 
 
-def sin(x: Any) -> Any:
+def sin(x: Any, *, accuracy: Any = None) -> Any:
     """Elementwise sine of radians."""
+    if accuracy is not None:
+        check_accuracy("sin", accuracy)
     return sin_p.bind(x)
 
 
-def cos(x: Any) -> Any:
+def cos(x: Any, *, accuracy: Any = None) -> Any:
     """Elementwise cosine of radians."""
+    if accuracy is not None:
+        check_accuracy("cos", accuracy)
     return cos_p.bind(x)
 
 
-def tan(x: Any) -> Any:
+def tan(x: Any, *, accuracy: Any = None) -> Any:
     """Elementwise tangent of radians."""
+    if accuracy is not None:
+        check_accuracy("tan", accuracy)
     return tan_p.bind(x)
 
 
@@ -160,7 +185,8 @@ sinh_p = _function("sinh", lambda xp, x: xp.sinh(x), lambda t, out, x: mul(t, co
 cosh_p = _function("cosh", lambda xp, x: xp.cosh(x), lambda t, out, x: mul(t, sinh(x)))
 # (1 + out) (1 - out) loses less than 1 - out ** 2 where out is near 1.
 tanh_p = _function(
-    "tanh", lambda xp, x: xp.tanh(x), lambda t, out, x: mul(add(t, mul(t, out)), sub(1, out))
+    "tanh", lambda xp, x: xp.tanh(x), lambda t, out, x: mul(add(t, mul(t, out)), sub(1, out)),
+    pair=pairs.tanh,
 )
 asinh_p = _function(
     "asinh", lambda xp, x: xp.arcsinh(x), lambda t, out, x: mul(t, rsqrt(add(square(x), 1)))
@@ -189,8 +215,10 @@ def cosh(x: Any) -> Any:
     return cosh_p.bind(x)
 
 
-def tanh(x: Any) -> Any:
+def tanh(x: Any, *, accuracy: Any = None) -> Any:
     """Elementwise hyperbolic tangent."""
+    if accuracy is not None:
+        check_accuracy("tanh", accuracy)
     return tanh_p.bind(x)
 
 

@@ -17,7 +17,8 @@ from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Literal
 from gpuflow.core.lowering import Elementwise, Update
-from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES
+from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES, PARTS
+from gpuflow.ops.blocks import in_runs
 from gpuflow.ops.counting import iota_p
 from gpuflow.ops.define import define
 from gpuflow.ops.nary import broadcast_shape
@@ -139,7 +140,7 @@ update_windows_p = define(
     "update_windows",
     shape=_update_shape,
     impl=_update_impl,
-    lower=Update(_function, _window, _repeats),
+    lower=Update(_function, _window, _repeats, in_runs),
 )
 
 
@@ -164,6 +165,8 @@ class Component:
 def can_be_updated(dtype: Any, combine: str) -> bool:
     """Whether kernels hold elements of ``dtype``; sums of 16-bit floats are made elsewhere."""
     stored = storage_dtype(dtype)
+    if stored.name in PARTS:
+        return combine in ("set", "add")
     if stored.name not in (*COMPUTE_DTYPES, *NARROW_DTYPES):
         return False
     return combine == "set" or dtypes.is_integer(stored) or stored.itemsize > 2
@@ -172,6 +175,21 @@ def can_be_updated(dtype: Any, combine: str) -> bool:
 def counted(build: Any, shape: tuple[int, ...], dimension: int) -> Atom:
     """Each element's position along a dimension."""
     return build.apply(iota_p, dtype=_INDEX.dtype, shape=shape, dimension=dimension)
+
+
+def places_of(
+    build: Any, components: Sequence[Component], checked: bool
+) -> tuple[Atom, Atom]:
+    """The places at which windows start, and which windows count; see ``update``."""
+    operands: list[Atom] = []
+    for part in components:
+        last = build.literal(part.last, _INDEX)
+        operands += [part.start, last, build.literal(part.stride, _INDEX)]
+    everywhere = Literal(np.bool_(True), _TRUE)
+    if not operands:
+        return build.literal(0, _INDEX), everywhere
+    place, found = build.apply(window_places_p, *operands, checked=checked)
+    return place, found if checked else everywhere
 
 
 def update(
@@ -193,15 +211,7 @@ def update(
     Returns:
         The variable of the result.
     """
-    operands: list[Atom] = []
-    for part in components:
-        last = build.literal(part.last, _INDEX)
-        operands += [part.start, last, build.literal(part.stride, _INDEX)]
-    place: Atom = build.literal(0, _INDEX)
-    inside: Atom = Literal(np.bool_(True), _TRUE)
-    if operands:
-        place, found = build.apply(window_places_p, *operands, checked=checked)
-        inside = found if checked else inside
+    place, inside = places_of(build, components, checked)
     return build.apply(
         update_windows_p, x, place, inside, windows,
         window_dims=window_dims, combine=combine, repeats=repeats,

@@ -458,8 +458,10 @@ def test_storage_dtypes():
     sizes = [storage_bytes(name) for name in ("bool", "float16", "bfloat16", "float8_e5m2")]
     assert sizes == [1, 2, 2, 1]
     assert storage_bytes("int64") == 8
-    with pytest.raises(ValueError, match="storage dtype; got 'complex64'"):
-        compute_dtype("complex64")
+    assert [compute_dtype(name) for name in ("complex64", "complex128")] == ["float32", "float64"]
+    assert storage_bytes("complex64") == 8
+    with pytest.raises(ValueError, match="storage dtype; got 'int4'"):
+        compute_dtype("int4")
 
 
 def test_scipy_is_not_imported_with_the_table():

@@ -56,8 +56,8 @@ def kernel_of(*body, axes=AXES, operands=OPERANDS, **more):
     return Kernel("broken", axes, operands, Block(body=tuple(body)), **more)
 
 
-def with_operand(operand):
-    return kernel_of(operands=(*OPERANDS, operand))
+def with_operand(operand, *statements):
+    return kernel_of(*statements, operands=(*OPERANDS, operand))
 
 
 LOAD_X, LOAD_N = Load(f32(0), "x"), Load(i64(1), "n")
@@ -102,7 +102,12 @@ BROKEN = {
     "PARALLEL axes must come before all others": kernel_of(axes=AXES[::-1]),
     "an exact extent must be positive": kernel_of(axes=(AXES[0], replace(AXES[1], exact=0))),
     "an operand's dtype must be a storage dtype": with_operand(
-        Operand("z", "complex64", Mode.IN, (ANY, UNIT))
+        Operand("z", "int4", Mode.IN, (ANY, UNIT))
+    ),
+    "a SCALAR operand must be real": with_operand(Operand("z", "complex64", Mode.SCALAR)),
+    "part must be one of (None,) for float32": kernel_of(Load(f32(0), "x", part=0)),
+    "part must be one of (0, 1) for complex64": with_operand(
+        Operand("z", "complex64", Mode.IN, (ANY, UNIT)), Load(f32(0), "z")
     ),
     "an INDEX operand must be int64": with_operand(Operand("z", "int32", Mode.INDEX, (ANY, UNIT))),
     "a SCALAR operand must have no strides": with_operand(

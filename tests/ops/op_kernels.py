@@ -10,18 +10,43 @@ import numpy as np
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.lowering import Elementwise, Indexed, Reduction, TupleReduction
 from gpuflow.core.primitive import Primitive
-from gpuflow.kir.builder import Builder
+from gpuflow.kir.builder import Builder, Pair
 from gpuflow.kir.interpret import run
 from gpuflow.kir.nodes import Axis, Kernel, Mode, Operand, Role, Stride
-from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES, compute_dtype
+from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES, PARTS, compute_dtype
 from gpuflow.kir.verify import verify
 
 
 def has_kernel(primitive: Primitive, avals: Sequence[ShapedArray]) -> bool:
-    """Whether the op has a body that these avals can reach (complex numbers never do)."""
-    emits = isinstance(primitive.lower, (Elementwise, Reduction, TupleReduction, Indexed))
+    """Whether the op has a body that these avals can reach."""
+    rule = primitive.lower
+    emits = isinstance(rule, (Elementwise, Reduction, TupleReduction, Indexed))
     names = {storage_dtype(aval.dtype).name for aval in avals}
-    return emits and names <= {*COMPUTE_DTYPES, *NARROW_DTYPES}
+    if names & {*PARTS}:
+        emits = _takes_pairs(rule)
+    return emits and names <= {*COMPUTE_DTYPES, *NARROW_DTYPES, *PARTS}
+
+
+def _takes_pairs(rule: Any) -> bool:
+    if isinstance(rule, Elementwise):
+        return rule.pair is not None
+    if isinstance(rule, Indexed):
+        return rule.moves
+    return isinstance(rule, Reduction) and rule.by_parts
+
+
+def _load(builder: Builder, operand: Operand) -> Any:
+    if operand.dtype not in PARTS:
+        return builder.load(operand.name)
+    return Pair(*[builder.load(operand.name, part=part) for part in (0, 1)])
+
+
+def _store(builder: Builder, operand: str, value: Any) -> None:
+    if isinstance(value, Pair):
+        builder.store(operand, value.real, part=0)
+        builder.store(operand, value.imag, part=1)
+    else:
+        builder.store(operand, value)
 
 
 def run_kernel(
@@ -74,13 +99,15 @@ def _run_elementwise(
     builder = Builder(operands, ("i0",))
     out_aval = out_avals[0] if len(out_avals) == 1 else tuple(out_avals)
     with builder.for_axis("i0"):
-        values = [builder.load(f"x{k}") for k in range(len(in_avals))]
-        if isinstance(lower.body, str):
-            found = builder.apply(lower.body, *values)
+        values = [_load(builder, operands[f"x{k}"]) for k in range(len(in_avals))]
+        is_complex = any(operand.dtype in PARTS for operand in operands.values())
+        body = lower.pair if is_complex else lower.body
+        if isinstance(body, str):
+            found = builder.apply(body, *values)
         else:
-            found = lower.body(builder, values, in_avals, out_aval, params)
+            found = body(builder, values, in_avals, out_aval, params)
         for k, value in enumerate(found if isinstance(found, tuple) else (found,)):
-            builder.store(f"o{k}", value)
+            _store(builder, f"o{k}", value)
     kernel = Kernel("k", (Axis("i0", Role.PARALLEL),), tuple(operands.values()), builder.finish())
     shape = out_avals[0].shape
     inputs = {f"x{k}": _flat(np.broadcast_to(array, shape)) for k, array in enumerate(arrays)}
@@ -107,8 +134,15 @@ def _run_reduction(
             found = _reduced_tuple(builder, lower, ShapedArray((), array.dtype), out_aval, params)
         else:
             neutral = builder.const(compute, lower.init(np.dtype(compute)))
-            found = builder.reduce("i1", neutral, lower.combine, lambda: builder.load("x0"))
-        builder.store("o0", found)
+            parts = (0, 1) if dtype in PARTS else (None,)
+            found = builder.reduce(
+                "i1",
+                [neutral] * len(parts),
+                lower.combine,
+                lambda: [builder.load("x0", part=part) for part in parts],
+            )
+            found = Pair(*found) if len(parts) == 2 else found[0]
+        _store(builder, "o0", found)
     kernel_axes = (Axis("i0", Role.PARALLEL), Axis("i1", Role.REDUCE))
     kernel = Kernel("k", kernel_axes, tuple(operands.values()), builder.finish())
     width = array.size // max(out_aval.size, 1)
@@ -150,7 +184,9 @@ class IndexedContext:
 
     def load(self, operand: int, indices: Sequence[Any], where: Any = None) -> Any:
         offset = self._address(indices, self._in_avals[operand].shape)
-        return self.builder.load(f"x{operand}", offset, where)
+        if storage_dtype(self._in_avals[operand].dtype).name not in PARTS:
+            return self.builder.load(f"x{operand}", offset, where)
+        return Pair(*[self.builder.load(f"x{operand}", offset, where, k) for k in (0, 1)])
 
     def element(self, operand: int, dims: Sequence[int]) -> Any:
         shape = self._in_avals[operand].shape
@@ -191,7 +227,7 @@ def _run_indexed(
             return
         found = lower.body(context, in_avals, out_aval, params)
         for k, value in enumerate(found if isinstance(found, tuple) else (found,)):
-            builder.store(f"o{k}", value)
+            _store(builder, f"o{k}", value)
 
     loops(0)
     axes = tuple(Axis(name, Role.PARALLEL) for name in names)

@@ -1,0 +1,269 @@
+"""Arithmetic of complex numbers in kernels: the ``pair`` bodies of elementwise ops.
+
+A complex value is a ``Pair`` of real ones. Products are the plain formula, as in NumPy: an infinity
+times a number with a zero part may be nan. Quotients scale by the larger part of the divisor
+(Smith's method), and moduli are ``hypot``, so that neither overflows before its result does.
+
+Source: C99, annex G, for special values; R. L. Smith, "Algorithm 116: Complex division", 1962;
+W. Kahan, "Branch cuts for complex elementary functions", 1987, for sqrt and tanh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import exp as real_exp
+from typing import Any
+
+from gpuflow.kir.builder import Builder, Pair
+from gpuflow.kir.nodes import Value
+
+# Above this an exponential may overflow before its product with a cosine does: it is taken in two
+# factors, exp(x - SHIFT) and exp(SHIFT). No integers: those could be sizes.
+_LARGEST = {"float32": 88.5, "float64": 709.5}
+_SHIFT = 64.5
+
+# Above this tanh is 1 up to rounding.
+_FLAT = {"float32": 11.5, "float64": 22.5}
+
+# Moduli between these have logarithms so small that log(modulus) would lose digits.
+_NEAR_ONE = (0.7, 1.7)
+
+
+def pair_body(emit: Callable[..., Any]) -> Callable[..., Any]:
+    """A body for ``Elementwise.pair`` from ``emit(builder, *values)``."""
+
+    def body(builder: Builder, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+        del in_avals, out_aval, params
+        return emit(builder, *values)
+
+    return body
+
+
+def each_part(emit: Callable[..., Value]) -> Callable[..., Any]:
+    """A body that treats both parts of its operands alike: ``emit(builder, *parts)``."""
+
+    def body(builder: Builder, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
+        del in_avals, out_aval, params
+        return Pair(
+            emit(builder, *[value.real for value in values]),
+            emit(builder, *[value.imag for value in values]),
+        )
+
+    return body
+
+
+def by_name(fn: str) -> Callable[..., Any]:
+    """A body that applies a scalar function to both parts."""
+    return each_part(lambda builder, *parts: builder.apply(fn, *parts))
+
+
+def _number(builder: Builder, like: Value, value: float) -> Value:
+    return builder.const(like.dtype, value)
+
+
+def mul(builder: Builder, x: Pair, y: Pair) -> Pair:
+    """``x * y``."""
+    apply = builder.apply
+    return Pair(
+        apply("sub", apply("mul", x.real, y.real), apply("mul", x.imag, y.imag)),
+        apply("add", apply("mul", x.real, y.imag), apply("mul", x.imag, y.real)),
+    )
+
+
+def div(builder: Builder, x: Pair, y: Pair) -> Pair:
+    """``x / y``; a divisor of zero divides each part by +0."""
+    apply, select = builder.apply, builder.select
+    turned = apply("gt", apply("abs", y.imag), apply("abs", y.real))
+    large = select(turned, y.imag, y.real)
+    small = select(turned, y.real, y.imag)
+    zero = _number(builder, large, 0)
+    is_zero = apply("eq", large, zero)
+    large = select(is_zero, zero, large)
+    ratio = select(is_zero, zero, apply("div", small, large))
+    divisor = apply("add", large, apply("mul", small, ratio))
+    # Turned, x is multiplied by -i and y too.
+    a, b = select(turned, x.imag, x.real), select(turned, apply("neg", x.real), x.imag)
+    ratio = select(turned, apply("neg", ratio), ratio)
+    real = select(is_zero, a, apply("add", a, apply("mul", b, ratio)))
+    imag = select(is_zero, b, apply("sub", b, apply("mul", a, ratio)))
+    return Pair(apply("div", real, divisor), apply("div", imag, divisor))
+
+
+def reciprocal(builder: Builder, x: Pair) -> Pair:
+    """``1 / x``."""
+    one, zero = (_number(builder, x.real, value) for value in (1, 0))
+    return div(builder, Pair(one, zero), x)
+
+
+def modulus(builder: Builder, x: Pair) -> Value:
+    """``|x|``."""
+    return builder.apply("hypot", x.real, x.imag)
+
+
+def sign(builder: Builder, x: Pair) -> Pair:
+    """``x / |x|``, and 0 for 0."""
+    apply, zero = builder.apply, _number(builder, x.real, 0)
+    size = modulus(builder, x)
+    unit = Pair(apply("div", x.real, size), apply("div", x.imag, size))
+    return builder.select(apply("eq", size, zero), Pair(zero, zero), unit)
+
+
+def equal(builder: Builder, x: Pair, y: Pair) -> Value:
+    """``x == y``."""
+    parts = builder.apply("eq", x.real, y.real), builder.apply("eq", x.imag, y.imag)
+    return builder.apply("and", *parts)
+
+
+def not_equal(builder: Builder, x: Pair, y: Pair) -> Value:
+    """``x != y``."""
+    parts = builder.apply("ne", x.real, y.real), builder.apply("ne", x.imag, y.imag)
+    return builder.apply("or", *parts)
+
+
+def extremum(fn: str) -> Callable[..., Pair]:
+    """The larger ("gt") or smaller ("lt") of two, by the real and then the imaginary part.
+
+    The first operand wins if it has a nan in a part, else the second does.
+    """
+
+    def emit(builder: Builder, x: Pair, y: Pair) -> Pair:
+        apply = builder.apply
+        beyond = apply(fn, x.real, y.real)
+        equal_real = apply("eq", x.real, y.real)
+        later = apply("and", equal_real, apply({"gt": "ge", "lt": "le"}[fn], x.imag, y.imag))
+        ordered = apply("and", _is_number(builder, y), apply("or", beyond, later))
+        first = apply("or", apply("not", _is_number(builder, x)), ordered)
+        return builder.select(first, x, y)
+
+    return emit
+
+
+def _is_number(builder: Builder, x: Pair) -> Value:
+    """Whether no part is nan."""
+    return equal(builder, x, x)
+
+
+def power(builder: Builder, x: Pair, exponent: int, by_squaring: Callable[..., Any]) -> Pair:
+    """``x`` to an integer; ``by_squaring(multiply, x, n)`` does positive ones."""
+    if exponent == 0:
+        return Pair(_number(builder, x.real, 1), _number(builder, x.real, 0))
+
+    def multiply(a: Pair, b: Pair) -> Pair:
+        return mul(builder, a, b)
+
+    positive = by_squaring(multiply, x, exponent if exponent > 0 else -exponent)
+    return reciprocal(builder, positive) if exponent < 0 else positive
+
+
+def exp(builder: Builder, x: Pair) -> Pair:
+    """``e ** x``; of a real number that number's, with the sign of the zero kept."""
+    apply, select = builder.apply, builder.select
+    zero, one = (_number(builder, x.real, value) for value in (0, 1))
+    is_large = apply("gt", x.real, _number(builder, x.real, _LARGEST[x.real.dtype]))
+    shift = select(is_large, _number(builder, x.real, _SHIFT), zero)
+    factor = select(is_large, _number(builder, x.real, real_exp(_SHIFT)), one)
+    size = apply("exp", apply("sub", x.real, shift))
+    # An angle that does not matter may be infinite or nan: that of 0, and that of a real number.
+    endless = _number(builder, x.real, float("inf"))
+    vanishes = apply("eq", x.real, apply("neg", endless))
+    is_real = apply("eq", x.imag, zero)
+
+    def part(fn: str, of_zero: Value) -> Value:
+        value = apply("mul", apply("mul", size, apply(fn, x.imag)), factor)
+        return select(vanishes, of_zero, value)
+
+    angle = select(apply("is_finite", x.imag), x.imag, zero)
+    real = part("cos", apply("mul", zero, apply("cos", angle)))
+    real = select(is_real, apply("mul", size, factor), real)
+    # The real part of an infinite result is infinite, whatever its sign.
+    unknown = apply("and", apply("eq", x.real, endless), apply("ne", real, real))
+    real = select(unknown, endless, real)
+    imag = part("sin", apply("mul", zero, apply("sin", angle)))
+    return Pair(real, select(is_real, x.imag, imag))
+
+
+def log(builder: Builder, x: Pair) -> Pair:
+    """The logarithm with imaginary part in [-pi, pi]."""
+    apply, select = builder.apply, builder.select
+    one, half = (_number(builder, x.real, value) for value in (1, 0.5))
+    a, b = apply("abs", x.real), apply("abs", x.imag)
+    large, small = apply("max", a, b), apply("min", a, b)
+    size = modulus(builder, x)
+    low, high = (_number(builder, x.real, bound) for bound in _NEAR_ONE)
+    near = apply("and", apply("gt", size, low), apply("lt", size, high))
+    # log(size) = log(size ** 2) / 2, and size ** 2 - 1 = (large - 1) (large + 1) + small ** 2.
+    excess = apply("mul", apply("sub", large, one), apply("add", large, one))
+    excess = apply("add", excess, apply("mul", small, small))
+    close = apply("mul", half, apply("log1p", excess))
+    # Elsewhere the largest numbers have no modulus, but their half has.
+    is_huge = apply("and", apply("is_finite", large), apply("not", apply("is_finite", size)))
+    halved = modulus(builder, Pair(apply("mul", a, half), apply("mul", b, half)))
+    far = apply("log", select(is_huge, halved, size))
+    two = _number(builder, x.real, 2)
+    far = select(is_huge, apply("add", far, apply("log", two)), far)
+    return Pair(select(near, close, far), apply("atan2", x.imag, x.real))
+
+
+def sqrt(builder: Builder, x: Pair) -> Pair:
+    """The square root with a real part that is not negative."""
+    apply, select = builder.apply, builder.select
+    zero, half, one, two = (_number(builder, x.real, value) for value in (0, 0.5, 1, 2))
+    # The sum of modulus and part is taken from halves, and halved, lest it overflow; that of small
+    # numbers from themselves, lest they lose digits.
+    a, b = apply("abs", x.real), apply("abs", x.imag)
+    is_small = apply("and", apply("lt", a, one), apply("lt", b, one))
+    scale = select(is_small, one, half)
+    p, q = apply("mul", a, scale), apply("mul", b, scale)
+    size = modulus(builder, Pair(p, q))
+    total = apply("add", apply("mul", size, scale), apply("mul", p, scale))
+    root = apply("sqrt", select(is_small, half, two))
+    large = apply("mul", apply("sqrt", total), root)
+    other = apply("mul", apply("div", b, large), half)
+    other = select(apply("eq", large, zero), zero, other)
+    negative = apply("lt", x.real, zero)
+    real = select(negative, other, large)
+    imag = apply("copysign", select(negative, large, other), x.imag)
+    # An infinite part: C99's values.
+    endless = _number(builder, x.real, float("inf"))
+    real = select(apply("eq", b, endless), endless, real)
+    imag = select(apply("eq", b, endless), x.imag, imag)
+    is_minus = apply("and", apply("eq", a, endless), negative)
+    is_plus = apply("and", apply("eq", a, endless), apply("not", negative))
+    known = apply("is_finite", x.imag)
+    real = select(apply("and", is_minus, known), zero, real)
+    imag = select(apply("and", is_minus, known), apply("copysign", endless, x.imag), imag)
+    imag = select(apply("and", is_plus, known), apply("copysign", zero, x.imag), imag)
+    return Pair(real, imag)
+
+
+def rsqrt(builder: Builder, x: Pair) -> Pair:
+    """``1 / sqrt(x)``."""
+    return reciprocal(builder, sqrt(builder, x))
+
+
+def tanh(builder: Builder, x: Pair) -> Pair:
+    """The hyperbolic tangent."""
+    apply, select = builder.apply, builder.select
+    zero, one = (_number(builder, x.real, value) for value in (0, 1))
+    flat = apply("gt", apply("abs", x.real), _number(builder, x.real, _FLAT[x.real.dtype]))
+    a = select(flat, zero, x.real)
+    tangent, sine = apply("tan", x.imag), apply("sinh", a)
+    scale = apply("add", one, apply("mul", tangent, tangent))
+    cosine = apply("sqrt", apply("add", one, apply("mul", sine, sine)))
+    below = apply("add", one, apply("mul", scale, apply("mul", sine, sine)))
+    real = apply("div", apply("mul", scale, apply("mul", cosine, sine)), below)
+    imag = apply("div", tangent, below)
+    # Far out: 1, and 4 sin(b) cos(b) exp(-2 |a|); only of an infinite part the angle is nothing.
+    small = apply("exp", apply("neg", apply("abs", x.real)))
+    turn = apply("mul", apply("sin", x.imag), apply("cos", x.imag))
+    is_endless = apply("eq", apply("abs", x.real), _number(builder, x.real, float("inf")))
+    turn = select(apply("and", is_endless, apply("not", apply("is_finite", x.imag))), zero, turn)
+    four = apply("add", one, apply("add", one, _number(builder, x.real, 2)))
+    far = apply("mul", apply("mul", four, turn), apply("mul", small, small))
+    unit = apply("add", apply("copysign", one, x.real), apply("mul", zero, turn))
+    real, imag = select(flat, unit, real), select(flat, far, imag)
+    # Real and imaginary numbers stay so.
+    real = select(apply("eq", x.real, zero), x.real, real)
+    is_real = apply("eq", x.imag, zero)
+    real = select(is_real, apply("tanh", x.real), real)
+    return Pair(real, select(is_real, x.imag, imag))

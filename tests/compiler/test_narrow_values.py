@@ -1,0 +1,47 @@
+"""Values of 16-bit floats: rounded where they are made, whatever is stored and what is fused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+
+NARROW = ("bfloat16", "float16")
+
+
+def numbers(size, dtype):
+    return jnp.asarray(np.random.default_rng(size).standard_normal(size), dtype)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("size", [1, 5, 100, 5000])
+def test_gradient_of_a_maximum(dtype, size):
+    """The maximum was rounded, and equal to none of the values computed again: 0 / 0."""
+    x = numbers(size, dtype)
+    slope = gf.grad(lambda x: jnp.max(x * x * x).astype("float32"))
+    want = np.asarray(slope(x), np.float32)
+    assert want.any()
+    np.testing.assert_array_equal(np.asarray(gf.jit(slope)(x), np.float32), want)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_overflow_is_seen(dtype):
+    large = 300.0 if dtype == "float16" else 3e38
+    x = jnp.asarray([large, 1.0], dtype)
+    got = gf.jit(lambda x: x * x / x)(x)  # infinite on the way
+    np.testing.assert_array_equal(np.asarray(got, np.float32), [np.inf, 1.0])
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_jit_gives_what_ops_one_by_one_give(dtype):
+    x, y = numbers(1000, dtype), numbers(1001, dtype)[1:]
+
+    def function(x, y):
+        z = x * y + x
+        w = (z - y) * (z + y) / (abs(x) + 1)
+        return z, w, jnp.maximum(w, z) * x, jnp.where(w > z, w, -z) + y
+
+    for got, want in zip(gf.jit(function)(x, y), function(x, y), strict=True):
+        np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(want, np.float32))
