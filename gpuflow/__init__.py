@@ -92,10 +92,12 @@ from gpuflow.control.linear_transpose import linear_transpose as linear_transpos
 from gpuflow.control.remat_policies import checkpoint_policies as checkpoint_policies
 from gpuflow.core.sharding import NamedSharding as NamedSharding
 from gpuflow.core.sharding import PartitionSpec as P  # noqa: F401
+from gpuflow.parallel.meshes import get_abstract_mesh as get_abstract_mesh
+from gpuflow.parallel.meshes import get_mesh as get_mesh
+from gpuflow.parallel.meshes import make_mesh as make_mesh
+from gpuflow.parallel.meshes import set_mesh as set_mesh
 from gpuflow.parallel.placement import device_put_replicated as device_put_replicated
 from gpuflow.parallel.placement import device_put_sharded as device_put_sharded
-from gpuflow.parallel.placement import get_abstract_mesh as get_abstract_mesh
-from gpuflow.parallel.placement import get_mesh as get_mesh
 from gpuflow.parallel.placement import make_array_from_callback as make_array_from_callback
 from gpuflow.parallel.placement import (
     make_array_from_process_local_data as make_array_from_process_local_data,
@@ -103,9 +105,7 @@ from gpuflow.parallel.placement import (
 from gpuflow.parallel.placement import (
     make_array_from_single_device_arrays as make_array_from_single_device_arrays,
 )
-from gpuflow.parallel.placement import make_mesh as make_mesh
 from gpuflow.parallel.placement import reshard as reshard
-from gpuflow.parallel.placement import set_mesh as set_mesh
 from gpuflow.parallel.pmap import pmap as pmap
 from gpuflow.parallel.shard_map import shard_map as shard_map
 from gpuflow.runtime.array import Array as Array

@@ -18,6 +18,7 @@ from gpuflow.control.mapped_axes import (
     output_name,
     placed,
     positions_of,
+    summed,
 )
 from gpuflow.core.rules import AxisData
 from gpuflow.transforms.batching import batch_flat
@@ -30,6 +31,7 @@ def vmap(
     axis_name: Any = None,
     axis_size: int | None = None,
     spmd_axis_name: Any = None,
+    sum_match: bool = False,
 ) -> Callable[..., Any]:
     """Map ``fun`` over an axis of its arguments.
 
@@ -42,6 +44,8 @@ def vmap(
         axis_name: a hashable name for collectives over the axis, such as ``lax.psum``.
         axis_size: its size, needed only when no argument is mapped.
         spmd_axis_name: the mesh axis, or axes, over which the mapped axis is spread.
+        sum_match: whether outputs that differ between elements and have None in ``out_axes`` are
+            summed over them; otherwise they are an error.
 
     Returns:
         The mapped function.
@@ -84,6 +88,8 @@ def vmap(
             dim = dims[k]
             if target is None and dim is not None and uniform[k] and size > 0:
                 outs[k], dims[k] = first_element(outs[k], dim), None
+            elif target is None and dim is not None and sum_match:
+                outs[k], dims[k] = summed("vmap", outs[k], dim), None
         results = [
             placed("vmap", out, dim, target, size, lambda k=k: output_name(result, k, name))
             for k, (out, dim, target) in enumerate(safe_zip(outs, dims, targets))

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import string
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gpuflow.base import tree
+from gpuflow.base.errors import check
 from gpuflow.base.lazy import LazyModule
+from gpuflow.base.names import missing_name, public_names
 from gpuflow.ops.callbacks import debug_callback
 from gpuflow.parallel.pictures import inspect_array_sharding as inspect_array_sharding
 from gpuflow.parallel.pictures import visualize_array_sharding as visualize_array_sharding
 from gpuflow.parallel.pictures import visualize_sharding as visualize_sharding
 
 if TYPE_CHECKING:
+    import logging
     import pdb
 else:
-    pdb = LazyModule("pdb")
+    logging, pdb = LazyModule("logging"), LazyModule("pdb")
 
 
 def callback(
-    callback: Callable[..., Any], *args: Any, ordered: bool = False, **kwargs: Any
-) -> None:
+    callback: Callable[..., Any] | None = None, *args: Any, ordered: bool = False,
+    partitioned: bool = False, **kwargs: Any,
+) -> Any:  # fmt: skip
     """Call a Python function on the host whenever the program gets here.
 
     It also happens under jit, and once for each element under vmap. Derivatives ignore it.
@@ -31,10 +36,33 @@ def callback(
         callback: gets ``args`` and ``kwargs`` with NumPy arrays as leaves; its result is dropped.
         args, kwargs: trees of arrays.
         ordered: whether calls happen in program order.
+        partitioned: changes nothing: elements of a sharded array lie in one memory, and the
+            function gets them all.
+
+    Returns:
+        Nothing; without ``callback`` a function that takes it and its arguments.
 
     Raises:
-        TypeError: ``callback`` is not a function.
+        TypeError: ``callback`` is not a function, or there are arguments without one.
     """
+    del partitioned
+    if callback is None:
+        _check_no_values("debug.callback", args, kwargs)
+        return functools.partial(_call, ordered)
+    return _call(ordered, callback, *args, **kwargs)
+
+
+def _check_no_values(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    check(
+        not args and not kwargs,
+        lambda: (
+            f"[{op}] values go with what is called with them; got {[*args, *kwargs]} with options "
+            f"only. Fix: {op}(ordered=True)(..., x=x)."
+        ),
+    )
+
+
+def _call(ordered: bool, callback: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
     if not callable(callback):
         raise TypeError(
             f"[debug.callback] the first argument must be a function; got {callback!r}. "
@@ -49,15 +77,33 @@ def callback(
     debug_callback(flat, *leaves, ordered=ordered)
 
 
-def breakpoint(*, ordered: bool = False) -> None:
+def breakpoint(
+    *, backend: str | None = None, filter_frames: bool = True, num_frames: int | None = None,
+    ordered: bool = False, token: Any = None,
+) -> None:  # fmt: skip
     """Open Python's debugger whenever the program gets here, also under jit.
 
     It shows the frame of the call. Under jit, arrays are tracers there; ``debug.print`` and
     ``debug.callback`` show values.
 
     Args:
+        backend: ``"cli"`` or None.
+        filter_frames, num_frames: change nothing: Python's debugger shows all frames.
         ordered: whether it opens in program order with other ordered callbacks.
+        token: may only be None.
+
+    Raises:
+        NotImplementedError: another backend, or a token.
     """
+    del filter_frames, num_frames
+    check(
+        backend in (None, "cli") and token is None,
+        lambda: (
+            "[debug.breakpoint] the debugger must be that of the terminal, and token None; got "
+            f"backend={backend!r}, token={token!r}. Fix: leave them out, and use ordered=True."
+        ),
+        NotImplementedError,
+    )
     frame = sys._getframe(1)
 
     def stop() -> None:
@@ -66,25 +112,65 @@ def breakpoint(*, ordered: bool = False) -> None:
     callback(stop, ordered=ordered)
 
 
-def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
+def print(
+    fmt: str | None = None, *args: Any, ordered: bool = False, partitioned: bool = False,
+    skip_format_check: bool = False, **kwargs: Any,
+) -> Any:  # fmt: skip
     """Print values when the program runs, also under jit, grad and vmap.
 
     Args:
         fmt: a format string such as ``"x = {}, loss = {loss:.3f}"``.
         args, kwargs: arrays or trees of them for its fields.
         ordered: whether lines come in program order.
+        partitioned: see ``callback``.
+        skip_format_check: whether to find wrong format strings only when the program runs.
+
+    Returns:
+        Nothing; without ``fmt`` a function that takes it and the values.
 
     Raises:
+        TypeError: there are values without a format string.
         ValueError: fields and values do not fit.
     """
-    _check_fields(fmt, args, kwargs)
+    del partitioned
+    write = functools.partial(_show, _write, ordered, not skip_format_check)
+    if fmt is None:
+        _check_no_values("debug.print", args, kwargs)
+        return write
+    return write(fmt, *args, **kwargs)
+
+
+def log(
+    fmt: str | None = None, *args: Any, ordered: bool = False, partitioned: bool = False,
+    skip_format_check: bool = False, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """``print`` to the logger ``gpuflow.debug`` of Python's ``logging``, at level INFO."""
+    del partitioned
+    logger = logging.getLogger("gpuflow.debug")
+    write = functools.partial(_show, logger.info, ordered, not skip_format_check)
+    if fmt is None:
+        _check_no_values("debug.log", args, kwargs)
+        return write
+    return write(fmt, *args, **kwargs)
+
+
+def _show(
+    write: Callable[[str], None], ordered: bool, checked: bool, fmt: str, /, *args: Any,
+    **kwargs: Any,
+) -> None:  # fmt: skip
+    if checked:
+        _check_fields(fmt, args, kwargs)
 
     def show(*values: Any, **named: Any) -> None:
         plain = [_plain(value) for value in values]
-        sys.stdout.write(fmt.format(*plain, **{k: _plain(v) for k, v in named.items()}) + "\n")
-        sys.stdout.flush()
+        write(fmt.format(*plain, **{k: _plain(v) for k, v in named.items()}))
 
-    callback(show, *args, ordered=ordered, **kwargs)
+    _call(ordered, show, *args, **kwargs)
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def _plain(value: Any) -> Any:
@@ -109,3 +195,8 @@ def _check_fields(fmt: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
             f"{sorted(used)} and values {sorted(given)} for {fmt!r}. "
             "Fix: write one {} for each value, as in debug.print('x = {}', x)."
         )
+
+
+_SHOWN = ["inspect_array_sharding", "visualize_array_sharding", "visualize_sharding"]
+
+__getattr__ = missing_name(__name__, "debug", [*public_names(globals(), __name__), *_SHOWN])

@@ -16,12 +16,16 @@ from gpuflow.numpy import scalar_types
 from gpuflow.numpy.scalar_types import extended as extended
 from gpuflow.numpy.scalar_types import finfo as finfo
 from gpuflow.numpy.scalar_types import iinfo as iinfo
-from gpuflow.numpy.scalar_types import issubdtype as issubdtype
 from gpuflow.numpy.scalar_types import prng_key as prng_key
 
 bfloat16 = ml_dtypes.bfloat16
 
 _SCALAR_TYPES = {"b": bool, "c": complex}
+
+
+def issubdtype(a: Any, b: Any) -> bool:
+    """Whether a dtype is of a kind, such as ``jnp.floating``; bfloat16 is floating."""
+    return scalar_types.issubdtype(a, b)
 
 
 def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import tree as base_tree
 from gpuflow.base.errors import check
+from gpuflow.base.names import missing_name, public_names
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import check_arraylike, common_type, convert
 from gpuflow.numpy.shaping import ravel
@@ -65,3 +66,6 @@ def ravel_pytree(pytree: Any) -> tuple[Any, Callable[[Any], Any]]:
         return base_tree.unflatten(treedef, made)
 
     return flat, unravel
+
+
+__getattr__ = missing_name(__name__, "flatten_util", public_names(globals(), __name__))

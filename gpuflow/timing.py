@@ -7,10 +7,11 @@ sides are measured by the same code.
 from __future__ import annotations
 
 import dataclasses
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
 
 WARM_UP_CALLS = 2
 MINIMUM_RUNS = 5
@@ -86,7 +87,7 @@ def summarize(
         raise ValueError("[timeit] there must be a sample; got none. Fix: measure at least once.")
     if len(samples) == 1:
         return Timing(samples[0], 0.0, 1, bytes, flops)
-    low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
+    low, middle, high = map(float, np.quantile(samples, (0.25, 0.5, 0.75)))
     return Timing(middle, high - low, len(samples), bytes, flops)
 
 

@@ -1,5 +1,1 @@
-"""Handwritten kernels, CUDA C and Numba, for what the compiler does not generate well.
-
-Empty so far: every kernel that gpuflow runs today is generated. README.md states what a kernel
-has to bring to be put here.
-"""
+"""Handwritten kernels, for what the compiler does not generate well: see README.md."""

@@ -29,7 +29,7 @@ def cases(world: Any) -> dict[str, Callable[[], Any]]:
     program = gf.pmap(lambda v: lax.psum(v, "i"), "i", out_axes=None)
     row = jnp.asarray(x)[None]
     found: dict[str, Callable[[], Any]] = {}
-    if isinstance(world, MpiCommunicator):
+    if isinstance(world.inner, MpiCommunicator):
         from mpi4py import MPI
 
         found["all-reduce of mpi4py"] = lambda: MPI.COMM_WORLD.Allreduce(x, out)

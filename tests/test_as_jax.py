@@ -282,6 +282,11 @@ needs_flax = pytest.mark.skipif(
     reason="needs flax: pip install --no-deps -r tests/requirements-libraries.txt",
 )
 
+needs_chex = pytest.mark.skipif(
+    not all(map(find_spec, ("chex", "absl", "toolz"))),
+    reason="needs chex: pip install --no-deps -r tests/requirements-libraries.txt",
+)
+
 
 @needs_optax
 def test_optax_trains_as_on_jax():
@@ -297,3 +302,12 @@ def test_flax_trains_as_on_jax():
     check_losses(found["losses"], stored["losses"])
     assert found["shapes"] == stored["shapes"]
     assert found["table"] == stored["table"]
+
+
+@needs_chex
+def test_chex_asserts_as_on_jax():
+    """Assertions of shapes, types, trees and values, inside jit too; dataclasses and fakes."""
+    found = results("chex_asserts.py")
+    assert len(found["refused"]) == 9
+    assert found["values"] == [True, True, True] and found["traces"]
+    assert found["dataclass"] == [4.0, 8.0, 4.0] and found["fake_pmap"] == [1, 2, 3]

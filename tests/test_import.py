@@ -28,8 +28,9 @@ def run(code: str) -> str:
 
 
 def seconds_to_import(module: str) -> float:
-    clock = "import time; start = time.perf_counter()"
-    return float(run(f"{clock}\nimport {module}\nprint(time.perf_counter() - start)"))
+    # Of the processor's time: on a busy machine the clock counts what others do as well.
+    clock = "import time; start = time.process_time()"
+    return float(run(f"{clock}\nimport {module}\nprint(time.process_time() - start)"))
 
 
 def test_import_leaves_slow_packages_alone():

@@ -37,7 +37,7 @@ SURFACE = (7, "join")
 # Optional or slow third-party packages, the only ones that a function may import. `cuda` is
 # NVIDIA's cuda.core and cuda.bindings, which come with numba-cuda.
 LAZY_PACKAGES = frozenset(
-    {"cuda", "cupy", "cupyx", "llvmlite", "matplotlib", "mpi4py", "numba", "opt_einsum"}
+    {"cuda", "cupy", "cupyx", "llvmlite", "matplotlib", "mpi4py", "numba", "nvmath", "opt_einsum"}
     | {"rich", "scipy", "sklearn"}
 )
 

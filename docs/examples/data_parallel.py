@@ -4,6 +4,9 @@
     GPUFLOW_CPU_DEVICES=8 python docs/examples/data_parallel.py     # eight virtual ones
     gpuflow launch -n 4 docs/examples/data_parallel.py              # four processes
 
+and on all GPUs of a process, or with GPUFLOW_PLATFORM=cuda_sim GPUFLOW_SIM_DEVICES=2 on two
+simulated ones.
+
 The losses are the same. What makes it data-parallel is one line, ``lax.pmean``.
 """
 

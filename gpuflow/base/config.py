@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -19,6 +18,7 @@ from typing import Any
 
 from gpuflow.base.config_names import WITHOUT_EFFECT, unknown_setting
 from gpuflow.base.records import record
+from gpuflow.base.util import warn
 
 
 def _flag(name: str, default: bool) -> bool:
@@ -92,7 +92,8 @@ def _choice(name: str, choices: tuple[str, ...]) -> str:
     return text
 
 
-def _cpu_count() -> int:
+def cpu_count() -> int:
+    """How many cores this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:
@@ -110,6 +111,7 @@ class Environment:
 
     platform: str = ""
     cpu_devices: int = 1
+    sim_devices: int = 1
     num_threads: int = 1
     cpu_target: str = "native"
     cache_folder: Path = Path()
@@ -119,6 +121,7 @@ class Environment:
     check: bool = False
     preallocate: float = 0.0
     cuda_graphs: bool = True
+    cuda_epilogues: bool = True
     numba: tuple[str, ...] = ()  # Numba's own variables: some change the code that it makes
 
 
@@ -128,7 +131,8 @@ def read_environment() -> Environment:
     return Environment(
         platform=os.environ.get("GPUFLOW_PLATFORM", ""),
         cpu_devices=_integer("GPUFLOW_CPU_DEVICES", _xla_device_count(), 1),
-        num_threads=_integer("GPUFLOW_NUM_THREADS", _cpu_count(), 1),
+        sim_devices=_integer("GPUFLOW_SIM_DEVICES", 1, 1),
+        num_threads=_integer("GPUFLOW_NUM_THREADS", cpu_count(), 1),
         cpu_target=_choice("GPUFLOW_CPU_TARGET", CPU_TARGETS),
         cache_folder=Path(folder) if folder else _default_cache_folder(),
         cache_limit=_integer("GPUFLOW_CACHE_LIMIT", 1 << 30, 0),
@@ -137,6 +141,7 @@ def read_environment() -> Environment:
         check=_flag("GPUFLOW_CHECK", False),
         preallocate=_preallocated(),
         cuda_graphs=_flag("GPUFLOW_CUDA_GRAPHS", True),
+        cuda_epilogues=_flag("GPUFLOW_CUDA_EPILOGUES", True),
         numba=tuple(sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("NUMBA_"))),
     )
 
@@ -248,7 +253,7 @@ class Config:
             # Of those in a list the first counts; arrays that exist stay where they are.
             self.environment = replace(self.environment, platform=(value or "").split(",")[0])
         else:
-            warnings.warn(f"[config] {name} has no effect in gpuflow.", stacklevel=2)
+            warn(f"[config] {name} has no effect in gpuflow.")
             self._ignored[short] = value
 
     def read(self, name: str) -> Any:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from gpuflow.base.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
 
 # Programs that are written for JAX set these; here they would change nothing. Without "jax_".
 _WITHOUT_EFFECT = """

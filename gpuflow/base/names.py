@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Iterable
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from gpuflow.base.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
 
 
 def public_names(namespace: dict[str, Any], own: str | None = None) -> list[str]:

@@ -21,8 +21,67 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
 
 
 def unflatten(treedef: TreeDef, leaves: Iterable[Any]) -> Any:
-    """The tree of structure ``treedef`` with ``leaves``."""
-    return optree.tree_unflatten(treedef, leaves)
+    """The tree of structure ``treedef`` with ``leaves``; dicts have sorted keys, as in JAX."""
+    return optree.tree_unflatten(sorted_keys(treedef), leaves)
+
+
+def sorted_keys(treedef: TreeDef) -> TreeDef:
+    """The same structure, whose dicts come out with sorted keys.
+
+    optree gives a dict the order of the one that was flattened. In JAX the keys of a result go
+    along with its leaves: programs zip the two.
+
+    Cost: a look-up; structures with dicts and custom nodes are taken apart each time, since equal
+    ones may hold custom data that are equal but not the same (1 and True).
+    """
+    if treedef.num_nodes <= 1:
+        return treedef
+    try:
+        known = _sorted.get(treedef, _UNKNOWN)
+    except TypeError:  # custom data without a hash
+        return optree.treespec_transform(treedef, _sorted_node)
+    if known is _UNKNOWN:
+        if len(_sorted) >= _MOST_SORTED:
+            _sorted.clear()
+        known = _sorted[treedef] = _classified(treedef)
+    if known is _HAS_CUSTOM_DATA:
+        return optree.treespec_transform(treedef, _sorted_node)
+    return treedef if known is None else known
+
+
+_UNKNOWN, _HAS_CUSTOM_DATA = object(), object()
+# For structures: None where there is nothing to sort, the sorted one, or _HAS_CUSTOM_DATA.
+_sorted: dict[TreeDef, Any] = {}
+_MOST_SORTED = 1024
+_SORTED_KINDS = (optree.PyTreeKind.DICT, optree.PyTreeKind.DEFAULTDICT)
+
+
+def _classified(treedef: TreeDef) -> Any:
+    """What ``_sorted`` keeps of a structure."""
+    has_dict = is_plain = False
+
+    def look(node: TreeDef) -> TreeDef:
+        nonlocal has_dict, is_plain
+        has_dict = has_dict or node.kind in _SORTED_KINDS
+        # Equal strings are the same key; 1 and True are equal too.
+        named = node.kind in (*_SORTED_KINDS, optree.PyTreeKind.ORDEREDDICT)
+        is_plain = is_plain and node.kind is not optree.PyTreeKind.CUSTOM
+        is_plain = is_plain and not (named and any(type(k) is not str for k in node.entries()))
+        return _sorted_node(node)
+
+    is_plain = True
+    made = optree.treespec_transform(treedef, look)
+    return None if not has_dict else made if is_plain else _HAS_CUSTOM_DATA
+
+
+def _sorted_node(node: TreeDef) -> TreeDef:
+    if node.kind not in _SORTED_KINDS:
+        return node
+    items = dict(zip(node.entries(), node.children(), strict=True))
+    if node.kind is optree.PyTreeKind.DICT:
+        return optree.treespec_dict(items, namespace=NAMESPACE)
+    made: Any = optree.tree_unflatten(node, [None] * len(items))
+    return optree.treespec_defaultdict(made.default_factory, items, namespace=NAMESPACE)
 
 
 def leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
@@ -42,7 +101,9 @@ def tree_map(
     is_leaf: Callable[[Any], bool] | None = None,
 ) -> Any:
     """Apply ``function`` to the leaves of trees; ``tree`` may be a prefix of the others."""
-    return optree.tree_map(function, tree, *rest, is_leaf=is_leaf, namespace=NAMESPACE)
+    leaves, treedef = flatten(tree, is_leaf)
+    columns = [leaves, *[treedef.flatten_up_to(other) for other in rest]]
+    return unflatten(treedef, map(function, *columns))
 
 
 def all_leaves(items: Iterable[Any]) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
+from types import FrameType
 from typing import Any
 
 from gpuflow.base.records import record
@@ -70,9 +72,9 @@ class SourceLine:
 _is_user_code: dict[Any, bool] = {}
 
 
-def user_source_line() -> SourceLine | None:
+def user_frame() -> FrameType | None:
     """The innermost stack frame outside this package."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         is_user = _is_user_code.get(code)
@@ -80,6 +82,32 @@ def user_source_line() -> SourceLine | None:
             is_user = not code.co_filename.startswith((PACKAGE_FOLDER, "<string>", "<frozen"))
             _is_user_code[code] = is_user
         if is_user:
-            return SourceLine(code.co_filename, frame.f_lineno, code.co_name)
+            return frame
         frame = frame.f_back
     return None
+
+
+def user_source_line() -> SourceLine | None:
+    """The line at which ``user_frame`` is."""
+    frame = user_frame()
+    if frame is None:
+        return None
+    return SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn of the line outside this package that called it, however deep this is inside.
+
+    Args:
+        text: as that of an error: what should hold, what was found, what to write.
+        category: the class of the warning.
+    """
+    frame = user_frame()
+    if frame is None:
+        warnings.warn(text, category, stacklevel=2)
+        return
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    module = frame.f_globals.get("__name__", "<unknown>")
+    warnings.warn_explicit(
+        text, category, frame.f_code.co_filename, frame.f_lineno, module, registry
+    )

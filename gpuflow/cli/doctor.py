@@ -39,12 +39,16 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--cuda", action="store_true", help="also build a CUDA kernel; needs no GPU"
     )
+    parser.add_argument(
+        "--verbose", action="store_true", help="also say what GPU programs would need"
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the report; returns 1 if something that gpuflow needs is missing."""
-    rows = [*versions(), *machine(), *cache(config.environment.cache_folder), *gpu()]
+    rows = [*versions(), *machine(), *cache(config.environment.cache_folder)]
+    rows += gpu(options.verbose)
     if options.cuda:
         rows += cuda_compiler()
     width = max(len(name) for name, _ in rows)
@@ -98,9 +102,16 @@ def cache(folder: Path) -> Iterator[tuple[str, str]]:
         yield "cache", f"{len(sizes)} files, {sum(sizes) / 1e6:.1f} MB"
 
 
-def gpu() -> Iterator[tuple[str, str]]:
-    """Rows (name, text) about what GPU programs need; nothing is MISSING where there is no GPU."""
+def gpu(verbose: bool = False) -> Iterator[tuple[str, str]]:
+    """Rows (name, text) about what GPU programs need; nothing is MISSING where there is no GPU.
+
+    Args:
+        verbose: whether to go through all of it where there is no GPU and none was asked for.
+    """
     is_wanted = wants_gpu()
+    if not is_wanted and not verbose:
+        yield "GPU", "none found: programs run on the CPU (--verbose says what a GPU would need)"
+        return
     for finding in findings():
         is_missing = bool(finding.fix) and finding.is_needed and is_wanted
         yield finding.name, f"MISSING: {finding.line}" if is_missing else finding.line

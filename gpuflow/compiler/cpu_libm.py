@@ -55,7 +55,6 @@ FUNCTIONS = {
     "hypot": ("hypot", 2),
     "fmod": ("fmod", 2),
     "nextafter": ("nextafter", 2),
-    "lgamma": ("lgamma", 1),
 }
 _PREFIX = "gpuflow_"
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import linecache
 import re
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -79,6 +80,7 @@ def build_cuda(
     return CudaObject(ptx, cubin, entry, *read_link_report(log))
 
 
+_REFUSED_NAME = "Symbol name with unsupported characters"
 _COMPILE_LOCK = threading.Lock()
 
 
@@ -116,12 +118,23 @@ def _with_lines(build: Callable[..., Any]) -> str:
     """The PTX with line information, or without it.
 
     NVVM 13.4 refuses some kernels with launch bounds for the sake of a name that line information
-    brings in ("Symbol name with unsupported characters"); without it they are built as always.
+    brings in; without it they are built as always.
     """
     try:
         return build(lineinfo=True)[0]
-    except Exception:
+    except Exception as error:
+        if _REFUSED_NAME not in f"{error} {_log_of_nvvm(error)}":
+            raise
         return build(lineinfo=False)[0]
+
+
+def _log_of_nvvm(error: BaseException) -> str:
+    """NVVM's log of a failed build, which numba-cuda's error does not carry."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        get_log = getattr(frame.f_locals.get("self"), "get_log", None)
+        if get_log is not None:
+            return str(get_log())
+    return ""
 
 
 @contextmanager

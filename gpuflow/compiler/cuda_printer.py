@@ -22,6 +22,7 @@ from gpuflow.compiler.cuda_schedule import Launch, is_point_loop, perfect_nest
 from gpuflow.compiler.printer import Names, NumbaPrinter, Source
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Axis, Block, For, Kernel, Mode, Operand, Stride, Value
+from gpuflow.kir.scalar import PARTS
 
 Nest = list[tuple[Axis, Block]]
 
@@ -92,7 +93,7 @@ class CudaPrinter(NumbaPrinter):
             return self.names.stride(argument.operand, argument.axis), self.index_type
         name = self.names.operand(argument.operand)
         dtype = self.operands[argument.operand].dtype
-        bits = STORAGE_BITS.get(dtype, dtype)
+        bits = STORAGE_BITS.get(dtype, PARTS.get(dtype, dtype))
         if argument.kind == "pointer":
             return name, "*" + bits
         return name, "int64" if argument.kind == "base" else bits
@@ -230,10 +231,10 @@ class CudaPrinter(NumbaPrinter):
     def store(self, operand: Operand, offset: str, value: str) -> str:
         return f"{self.names.operand(operand.name)}[{offset}] = {narrow(value, operand.dtype)}"
 
-    def _element(self, operand: Operand, offset: Value | None) -> str:
+    def _element(self, operand: Operand, offset: Value | None, part: int | None) -> str:
         if operand.mode is Mode.SCALAR and operand.dtype in STORAGE_BITS:
             return f"{self.names.operand(operand.name)}_value"
-        return super()._element(operand, offset)
+        return super()._element(operand, offset, part)
 
     def _advance(self, operand: Operand, stride: Stride, axis: Axis) -> None:
         """An INDEX operand counts in 64 bits whatever the width of addresses."""

@@ -9,6 +9,7 @@ from gpuflow.base.config import config
 from gpuflow.compiler.bind import bind
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.fuse import clone_cheap
+from gpuflow.compiler.overlap import overlap
 from gpuflow.compiler.plan import Inner, Plan
 from gpuflow.compiler.program import (
     Pass,
@@ -18,6 +19,7 @@ from gpuflow.compiler.program import (
     inline,
     renamed,
     simplify,
+    simplify_for_gpu,
 )
 from gpuflow.compiler.sources import Symbols
 from gpuflow.compiler.target import PLAIN_TARGET, Target
@@ -33,6 +35,9 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("clone", clone_cheap),
     ("drop cloned", dce),
 )
+
+# The first one with the rules for GPUs.
+GPU_PASSES = (("simplify", simplify_for_gpu), *PASSES[1:])
 
 _templates: dict[Any, Template] = {}
 _MOST_TEMPLATES = 1024
@@ -54,9 +59,12 @@ def compile_plan(
     """
     program, values = hoist_array_literals(inline(jaxpr.jaxpr))
     _report("inline", program)
-    for name, rewrite in PASSES:
+    for name, rewrite in GPU_PASSES if target.on_gpu else PASSES:
         program = rewrite(program)
         _report(name, program)
+    if not target.on_gpu:  # on GPUs what is begun is ordered by the stream
+        program = overlap(program)
+        _report("overlap", program)
     programs = {eqn: compile_inner(eqn, target) for eqn in program.eqns if _has_programs(eqn)}
     given: dict[Var, Var | None] = {program.invars[k]: None for k in donated}
     if carried is not None:

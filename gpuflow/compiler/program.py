@@ -200,7 +200,12 @@ def folded(eqn: Eqn) -> Literal | None:
     return Literal(value.astype(aval.dtype)[()], aval)
 
 
-def simplify(jaxpr: Jaxpr) -> Jaxpr:
+def simplify_for_gpu(jaxpr: Jaxpr) -> Jaxpr:
+    """``simplify``, where rules of lowering classes for GPUs come first."""
+    return simplify(jaxpr, on_gpu=True)
+
+
+def simplify(jaxpr: Jaxpr, on_gpu: bool = False) -> Jaxpr:
     """Apply each primitive's own ``simplify`` rule in order, also to what the rules make.
 
     A rule is ``(eqn, definition, build) -> None | list of atoms``: ``definition`` is a
@@ -217,9 +222,9 @@ def simplify(jaxpr: Jaxpr) -> Jaxpr:
         if known is not None:
             env[eqn.outputs[0]] = known
             return
-        if eqn.primitive.simplify is not None:
+        for rule in _rules_of(eqn.primitive, on_gpu):
             build = Replacement(eqn.source)
-            results = eqn.primitive.simplify(eqn, definition, build)
+            results = rule(eqn, definition, build)
             if results is not None:
                 definition.add(build.eqns, eqn.outputs, results)
                 for made in build.eqns:
@@ -234,6 +239,11 @@ def simplify(jaxpr: Jaxpr) -> Jaxpr:
         visit(eqn)
     outvars = tuple(_resolve(env, atom) for atom in jaxpr.outvars)
     return jaxpr.replace(eqns=tuple(eqns), outvars=outvars)
+
+
+def _rules_of(primitive: Primitive, on_gpu: bool) -> list[Any]:
+    first = getattr(primitive.lower, "on_gpu", None) if on_gpu else None
+    return [rule for rule in (first, primitive.simplify) if rule is not None]
 
 
 # --- common subexpressions and dead code ---------------------------------------------------

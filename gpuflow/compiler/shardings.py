@@ -12,8 +12,9 @@ from typing import Any
 from gpuflow.compiler.program import inline
 from gpuflow.compiler.space import iteration_of
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Branch, Library, Loop, ScanForm
-from gpuflow.core.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, names_of
+from gpuflow.core.lowering import Branch, Distributed, Library, Loop, ScanForm
+from gpuflow.core.mesh import Mesh
+from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding, names_of
 
 # For each dimension the mesh axes that it is split over.
 Parts = tuple[tuple[Any, ...], ...]
@@ -22,21 +23,22 @@ _MOST_ROUNDS = 4  # of a loop's carries, until they are what goes in
 
 
 def result_shardings(
-    jaxpr: Jaxpr, shardings: Sequence[Sharding | None]
+    jaxpr: Jaxpr, shardings: Sequence[Sharding | None], mesh: Mesh | None = None
 ) -> list[NamedSharding] | None:
     """The shardings of a program's outputs.
 
     Args:
         jaxpr: the program.
         shardings: of its inputs; None for plain arrays.
+        mesh: of the outputs' shardings; by default that of the first NamedSharding.
 
     Returns:
-        One for each output, on the mesh of the first NamedSharding; None if there is none.
+        One for each output; None if there is no mesh.
     """
     meshes = [own.mesh for own in shardings if isinstance(own, NamedSharding)]
-    if not meshes:
+    mesh = mesh if mesh is not None else next(iter(meshes), None)
+    if mesh is None:
         return None
-    mesh = meshes[0]
     given = [
         parts_of(own, var.aval.ndim, mesh)
         for own, var in zip(shardings, jaxpr.invars, strict=True)
@@ -80,6 +82,9 @@ def _results(eqn: Eqn, operands: Sequence[Parts], mesh: Mesh) -> list[Parts]:
         if isinstance(sharding, NamedSharding) and sharding.mesh == mesh:
             return [parts_of(sharding, eqn.outputs[0].aval.ndim, mesh)]
         return [operands[0]]
+    if isinstance(rule, Distributed):
+        own = eqn.params["out_shardings"]
+        return [parts_of(s, v.aval.ndim, mesh) for s, v in zip(own, eqn.outputs, strict=True)]
     if isinstance(rule, Loop):
         form = rule.form(eqn.params)
         if isinstance(form, ScanForm):

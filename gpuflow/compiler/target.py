@@ -13,7 +13,13 @@ Allocate = Callable[[int], int]
 
 
 class Target(Protocol):
-    """How one platform runs steps, as far as memory and launches of a plan depend on it."""
+    """How one platform runs steps, as far as memory and launches of a plan depend on it.
+
+    Attributes:
+        on_gpu: programs are made by the rules for GPUs (``on_gpu`` of lowering classes).
+    """
+
+    on_gpu: bool
 
     def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
         """The calls that do the work of one; ``allocate`` gives a buffer of so many bytes."""
@@ -30,6 +36,8 @@ class Target(Protocol):
 
 class PlainTarget:
     """Runs every kernel as it is, and nothing needs memory besides."""
+
+    on_gpu = False
 
     def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
         """The call itself."""

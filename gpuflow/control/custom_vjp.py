@@ -13,6 +13,7 @@ from typing import Any
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import UnexpectedTracerError
 from gpuflow.base.records import record
+from gpuflow.base.tree import tree_map
 from gpuflow.base.util import safe_zip
 from gpuflow.control.custom_calls import (
     FlatCall,
@@ -66,11 +67,9 @@ class CustomVJPPrimal:
     perturbed: bool
 
 
-def custom_vjp_primal_tree_values(arguments: Any) -> Any:
+def custom_vjp_primal_tree_values(tree: Any) -> Any:
     """The tree with the value in place of each ``CustomVJPPrimal``."""
-    return tree.tree_map(
-        lambda leaf: leaf.value if isinstance(leaf, CustomVJPPrimal) else leaf, arguments
-    )
+    return tree_map(lambda leaf: leaf.value if isinstance(leaf, CustomVJPPrimal) else leaf, tree)
 
 
 class _Forward:

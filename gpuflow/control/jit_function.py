@@ -27,6 +27,8 @@ from gpuflow.core.trace import Tracer, eval_trace, thread_state
 from gpuflow.ops.device import device_put
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import check_one_driver, default_device, in_use
+from gpuflow.runtime.memories import is_in_one_memory
+from gpuflow.runtime.parted import PartedArray, goes_over_memories, programs
 from gpuflow.runtime.sharded import ShardedArray, whole_of, with_sharding
 
 _functions: WeakSet[JitFunction] = WeakSet()
@@ -123,13 +125,17 @@ class JitFunction:
     ) -> list[Any]:
         """Run the program; its results have shardings if operands have, or they were asked for."""
         options = self._options
-        given = [x.sharding if type(x) is ShardedArray else None for x in operands]
+        given = [x.sharding if type(x) in (ShardedArray, PartedArray) else None for x in operands]
         if options.in_shardings is not None:
             asked = self._asked_shardings(args, kwargs)
             for k, (own, value) in enumerate(safe_zip(asked, operands[len(entry.consts) :])):
                 if own is not None:
                     own.shard_shape(aval_of(value).shape)
                     given[len(entry.consts) + k] = own
+        if in_use.parted or options.out_shardings is not None or any(given):
+            outs = self._run_in_parts(entry, operands, given)
+            if outs is not None:
+                return outs
         outs = self._run(entry, [whole_of(value) for value in operands])
         wanted = entry.shardings(tuple(given)) if any(given) else None
         if options.out_shardings is not None:
@@ -143,6 +149,25 @@ class JitFunction:
             out if sharding is None else with_sharding(out, sharding)
             for out, sharding in safe_zip(outs, wanted)
         ]
+
+    def _run_in_parts(
+        self, entry: Entry, operands: list[Any], given: list[Sharding | None]
+    ) -> list[Any] | None:
+        """The results of a program that runs in several memories; None: it runs in one."""
+        wanted: list[Sharding | None] | None = None
+        if self._options.out_shardings is not None:
+            result = tree.unflatten(entry.out_tree, range(len(entry.jaxpr.out_avals)))
+            asked = tree.broadcast_prefix(
+                self._options.out_shardings, result, "jit out_shardings"
+            )
+            wanted = [_sharding(own) for own in asked]
+        shardings = [own for own in (*given, *(wanted or ())) if own is not None]
+        if all(map(is_in_one_memory, shardings)) and not goes_over_memories(entry.jaxpr):
+            return None
+        placed = [
+            x if own is None else programs.place(x, own) for x, own in safe_zip(operands, given)
+        ]
+        return programs.run(entry.jaxpr, placed, wanted)
 
     def _asked_shardings(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -226,7 +251,8 @@ class JitFunction:
                 options = self._options
                 is_plain = not (settings.debug_nans or settings.debug_infs or options.device)
                 is_placed = options.in_shardings is not None or options.out_shardings is not None
-                if is_plain and not is_placed and not self._has_statics:
+                is_here = not (in_use.parted and goes_over_memories(entry.jaxpr))
+                if is_plain and not is_placed and is_here and not self._has_statics:
                     self._remember(treedef, (settings, *avals), entry)
         return leaves, entry
 
@@ -307,7 +333,7 @@ class JitFunction:
         hidden, params = close_over(jaxpr, [_snapshot(const) for const in consts], self.name)
         closed = params["jaxpr"]
         donated = (False,) * len(hidden) + self._donated(dynamic, dynamic_kwargs)
-        return Entry(closed, tuple(hidden), out_trees[-1], donated)
+        return Entry(closed, tuple(hidden), tree.sorted_keys(out_trees[-1]), donated)
 
     def _rebuilder(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
         numbers = {k if k >= 0 else k + len(args) for k in self._options.static_argnums}

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.base import tree
+from gpuflow.base import dtypes, tree
+from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis, safe_zip
 from gpuflow.core.aval import aval_of, is_value
-from gpuflow.ops.axes import squeeze
+from gpuflow.ops.axes import reduce_sum, squeeze
+from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.layout import slice_in_dim
 from gpuflow.ops.moving import batch_to_dim
 
@@ -117,6 +119,24 @@ def output_name(result: Any, number: int, name: str) -> str:
 
 def first_element(out: Any, dim: int) -> Any:
     return squeeze(slice_in_dim(out, 0, 1, axis=dim), (dim,))
+
+
+def summed(op: str, out: Any, dim: int) -> Any:
+    """The sum over a mapped axis; small integers are added in the default integer.
+
+    Raises:
+        TypeError: keys, which have no sum.
+    """
+    dtype = aval_of(out).dtype
+    check(
+        not dtypes.is_extended(dtype),
+        lambda: f"[{op}] outputs that are summed must be numbers; got {aval_of(out)}. "
+        "Fix: out_axes=0.",
+    )
+    if dtype.kind in "biu" and dtype.itemsize < 4:
+        wide = dtypes.uint32 if dtype.kind == "u" else dtypes.default_int()
+        out = convert_element_type(out, wide)
+    return reduce_sum(out, (dim,))
 
 
 def placed(

@@ -8,7 +8,7 @@ asks ``communicator_of`` for the communicator that serves it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ Groups = tuple[tuple[int, ...], ...]
 Pairs = Sequence[tuple[int, int]]
 
 PROCESSES = "processes"  # the key of all processes of a program, in the order of their ranks
+DRIVERS = "drivers"  # the key of the memories of one process that run a program together
 
 
 @record
@@ -65,6 +66,14 @@ class Communicator(Protocol):
         """The "sum", "max" or "min" of all ranks' data; in ``out``, a row-major array, if given."""
         ...
 
+    def begin(self, data: Any, op: str, out: Any) -> None:
+        """Begin an ``all_reduce`` into ``out``; neither array may be touched before ``end``."""
+        ...
+
+    def end(self, out: Any) -> None:
+        """Wait for what was begun into ``out``."""
+        ...
+
     def all_gather(self, data: Any) -> Any:
         """``[size, *shape]``: the data of all ranks, in order."""
         ...
@@ -92,6 +101,32 @@ class Communicator(Protocol):
     def split(self, groups: Groups) -> Communicator:
         """The communicator of this rank's group; ranks there are positions in the group."""
         ...
+
+
+class Immediate:
+    """A communicator that has done at once what is begun."""
+
+    def begin(self: Any, data: Any, op: str, out: Any) -> None:
+        self.all_reduce(data, op, out)
+
+    def end(self, out: Any) -> None:
+        del out
+
+
+# --- what a program that fails leaves behind -----------------------------------------------
+
+_begun: list[Callable[[], None]] = []
+
+
+def watch(wait: Callable[[], None]) -> None:
+    """Have ``settle`` call ``wait``, which returns when nothing that was begun is under way."""
+    _begun.append(wait)
+
+
+def settle() -> None:
+    """Wait for all sums that were begun: their arrays are about to be used for something else."""
+    for wait in _begun:
+        wait()
 
 
 # --- which communicator serves a part ------------------------------------------------------
@@ -146,10 +181,12 @@ def _serving(op: str, part: Across) -> Communicator:
             f"[{op}] the axis {part.name!r} must be served by a communicator; got none for "
             f"{part.key!r}. Fix: call distributed.initialize() before the program."
         )
-    return communicator if part.groups is None else communicator.split(part.groups)
+    if part.groups in (None, (tuple(range(communicator.size)),)):
+        return communicator
+    return communicator.split(part.groups)
 
 
-class Product:
+class Product(Immediate):
     """The collectives of a row-major product of communicators, one of them after the other."""
 
     def __init__(self, parts: Sequence[Communicator]) -> None:

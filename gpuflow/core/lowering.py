@@ -301,8 +301,8 @@ class Runs:
 class Attention:
     """Fused attention, or its gradients; see kernels/attention.py.
 
-    Operands are query, key and value; for gradients dout, sums and dots; then, where they are, bias,
-    mask, query_lengths and key_lengths. Outputs are out and sums; or dquery, dkey and dvalue.
+    Operands are query, key and value; for gradients dout, sums and dots; then, where they are,
+    bias, mask, query_lengths and key_lengths. Outputs are out and sums; or dquery, dkey and dvalue.
 
     Attributes:
         batch, queries, keys, heads, key_heads, size: of query and key.
@@ -440,14 +440,6 @@ class Distributed:
 @record
 class HostCall:
     """A call of Python on the host, in a step of its own; ``impl`` makes it."""
-
-
-@record
-class Handwritten:
-    """A kernel from kernels/. ``kernel`` names it; ``arguments`` maps avals to its launch."""
-
-    kernel: str
-    arguments: Callable[..., Any]
 
 
 @record

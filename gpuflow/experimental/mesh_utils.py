@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpuflow.parallel.placement import device_grid
+from gpuflow.parallel.meshes import device_grid
 from gpuflow.runtime.device import Device
 
 

@@ -14,6 +14,8 @@ from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.core.communicator import Communicator
 from gpuflow.parallel.distributed import is_initialized, world
+from gpuflow.parallel.whole_programs import whole_of_parts
+from gpuflow.runtime.parted import PartedArray
 
 __all__ = ["assert_equal", "broadcast_one_to_all", "process_allgather", "sync_global_devices"]
 
@@ -25,6 +27,8 @@ def _world() -> Communicator | None:
 def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
     """The arrays of all processes, as NumPy arrays on each.
 
+    Of an array with parts in several processes it is the whole one, whatever ``tiled`` says.
+
     Args:
         in_tree: arrays of one shape on all processes, or a tree of them.
         tiled: concatenate along the first dimension instead of stacking along a new one.
@@ -35,6 +39,8 @@ def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
     group = _world()
 
     def one(leaf: Any) -> np.ndarray:
+        if type(leaf) is PartedArray:
+            return np.asarray(whole_of_parts(leaf))
         array = np.asarray(leaf)
         check(
             not tiled or array.ndim > 0,

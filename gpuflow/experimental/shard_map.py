@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpuflow.core.sharding import Mesh
+from gpuflow.core.mesh import Mesh
 from gpuflow.parallel.shard_map import shard_map as _shard_map
 
 

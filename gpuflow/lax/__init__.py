@@ -54,6 +54,8 @@ from gpuflow.lax.sizes import conv_shape_tuple as conv_shape_tuple
 from gpuflow.lax.sizes import conv_transpose_shape_tuple as conv_transpose_shape_tuple
 from gpuflow.lax.sizes import reduce_window_shape_tuple as reduce_window_shape_tuple
 from gpuflow.lax.sizes import shape_as_value as shape_as_value
+from gpuflow.ops.accuracy import AccuracyMode as AccuracyMode
+from gpuflow.ops.accuracy import Tolerance as Tolerance
 from gpuflow.ops.approximate_top_k import approx_max_k as approx_max_k
 from gpuflow.ops.approximate_top_k import approx_min_k as approx_min_k
 from gpuflow.ops.axes import broadcast_in_dim as broadcast_in_dim
@@ -112,6 +114,7 @@ from gpuflow.ops.convolutions import conv_general_dilated_patches as conv_genera
 from gpuflow.ops.convolutions import conv_transpose as conv_transpose
 from gpuflow.ops.convolutions import conv_with_general_padding as conv_with_general_padding
 from gpuflow.ops.convolutions import padtype_to_pads as padtype_to_pads
+from gpuflow.ops.counting import broadcasted_iota as broadcasted_iota
 from gpuflow.ops.counting import iota as iota
 from gpuflow.ops.cumulative import cumlogsumexp as cumlogsumexp
 from gpuflow.ops.cumulative import cummax as cummax
@@ -233,6 +236,5 @@ from gpuflow.parallel.placement import with_sharding_constraint as with_sharding
 
 slice = slice_
 stage = asarray
-broadcasted_iota = iota
 
 __getattr__, __dir__ = _primitive_names(__name__, "lax", globals())

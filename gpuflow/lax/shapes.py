@@ -16,21 +16,31 @@ from gpuflow.ops import dynamic, layout
 from gpuflow.ops.axes import broadcast_in_dim, reshape, squeeze
 from gpuflow.ops.contractions import dot_general
 from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.device import in_sharding
 from gpuflow.ops.elementwise import div
 from gpuflow.ops.gather import gather
 from gpuflow.ops.gather_numbers import GatherDimensionNumbers
 from gpuflow.ops.joining import concatenate
 from gpuflow.ops.zeros import full as full_of
+from gpuflow.parallel.placement import as_sharding, put
 from gpuflow.runtime.array import Array, from_numpy
 
 # --- filled arrays -------------------------------------------------------------------------
 
 
-def full(shape: Sequence[int], fill_value: Any, dtype: Any = None) -> Any:
+def full(
+    shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: Any = None
+) -> Any:
     """An array of ``shape`` filled with a scalar.
 
+    Args:
+        shape: sizes.
+        fill_value: a scalar.
+        dtype: by default that of the scalar.
+        sharding: a Sharding, or None for the default device.
+
     Raises:
-        TypeError: ``fill_value`` is not a scalar.
+        TypeError: ``fill_value`` is not a scalar, or ``sharding`` is no Sharding.
     """
     aval = aval_of(fill_value)
     check(
@@ -39,14 +49,17 @@ def full(shape: Sequence[int], fill_value: Any, dtype: Any = None) -> Any:
     )
     wanted = dtypes.canonicalize(aval.dtype if dtype is None else dtype)
     value = convert_element_type(fill_value, wanted, dtype is None and aval.weak_type)
-    return broadcast_in_dim(value, tuple(shape), ())
+    out = broadcast_in_dim(value, tuple(shape), ())
+    return out if sharding is None else put(out, as_sharding(sharding, "full"))
 
 
-def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> Any:
+def full_like(
+    x: Any, fill_value: Any, dtype: Any = None, shape: Any = None, sharding: Any = None
+) -> Any:
     """An array of the shape and dtype of ``x``, filled with a scalar."""
     aval = aval_of(x)
     sizes = aval.shape if shape is None else tuple(shape)
-    return full(sizes, fill_value, aval.dtype if dtype is None else dtype)
+    return full(sizes, fill_value, aval.dtype if dtype is None else dtype, sharding=sharding)
 
 
 def zeros_like_array(x: Any) -> Any:
@@ -70,10 +83,11 @@ def dtype(x: Any) -> Any:
 # --- shapes --------------------------------------------------------------------------------
 
 
-def broadcast(operand: Any, sizes: Sequence[int]) -> Any:
+def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -> Any:
     """``operand`` repeated along new leading dimensions of ``sizes``."""
     shape = (*sizes, *aval_of(operand).shape)
-    return broadcast_in_dim(operand, shape, range(len(tuple(sizes)), len(shape)))
+    out = broadcast_in_dim(operand, shape, range(len(tuple(sizes)), len(shape)))
+    return in_sharding("broadcast", out, out_sharding)
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
@@ -207,33 +221,68 @@ def _starts(start_indices: Any, rank: int) -> list[Any]:
     return [index_in_dim(start_indices, k, 0, keepdims=False) for k in range(rank)]
 
 
-def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int]) -> Any:
+Choice = bool | Sequence[bool]
+
+
+def dynamic_slice(
+    operand: Any, start_indices: Any, slice_sizes: Sequence[int], *,
+    allow_negative_indices: Choice = True,
+) -> Any:  # fmt: skip
     """A window of known sizes at a place known at run time; it is moved to lie inside.
 
     Args:
         operand: array of any dtype and rank r.
         start_indices: r integer scalars, or an array of them; negative ones count from the end.
         slice_sizes: r sizes.
+        allow_negative_indices: whether they may; a bool, or one for each dimension. Without, starts
+            below 0 are moved to 0 at run time.
 
     Raises:
         TypeError: starts that are not integers.
-        ValueError: numbers of starts or sizes that do not fit.
+        ValueError: numbers of starts or sizes that do not fit, and negative starts, known before,
+            that are not allowed.
     """
     starts = _starts(start_indices, aval_of(operand).ndim)
-    return dynamic.dynamic_slice(operand, _wrapped(starts, operand), slice_sizes)
+    starts = _wrapped("dynamic_slice", starts, operand, allow_negative_indices)
+    return dynamic.dynamic_slice(operand, starts, slice_sizes)
 
 
-def dynamic_update_slice(operand: Any, update: Any, start_indices: Any) -> Any:
+def dynamic_update_slice(
+    operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: Choice = True
+) -> Any:
     """``operand`` with a window replaced, at a place known at run time; see ``dynamic_slice``."""
     starts = _starts(start_indices, aval_of(operand).ndim)
-    return dynamic.dynamic_update_slice(operand, update, _wrapped(starts, operand))
+    starts = _wrapped("dynamic_update_slice", starts, operand, allow_negative_indices)
+    return dynamic.dynamic_update_slice(operand, update, starts)
 
 
-def _wrapped(starts: Sequence[Any], operand: Any) -> list[Any]:
+def _wrapped(op: str, starts: Sequence[Any], operand: Any, allowed: Choice) -> list[Any]:
+    """Starts that count from the front, where the operation sees to that."""
     shape = aval_of(operand).shape
     if len(starts) != len(shape):
         return list(starts)  # refused further down
-    return [_from_the_end(start, size) for start, size in zip(starts, shape, strict=True)]
+    choices = [allowed] * len(shape) if isinstance(allowed, bool) else list(allowed)
+    check(
+        len(choices) == len(shape),
+        lambda: (
+            f"[{op}] allow_negative_indices must be a bool or have one for each dimension; got "
+            f"{allowed} for {aval_of(operand)}. Fix: allow_negative_indices=False."
+        ),
+        ValueError,
+    )
+    for start, choice in zip(starts, choices, strict=True):
+        check(
+            choice or not (isinstance(start, int) and start < 0),
+            lambda start=start: (
+                f"[{op}] starts must not be negative with allow_negative_indices=False; got "
+                f"{start} for {aval_of(operand)}. Fix: allow_negative_indices=True."
+            ),
+            ValueError,
+        )
+    return [
+        _from_the_end(start, size) if choice else start
+        for start, size, choice in zip(starts, shape, choices, strict=True)
+    ]
 
 
 def _from_the_end(start: Any, size: int) -> Any:
@@ -245,33 +294,51 @@ def _from_the_end(start: Any, size: int) -> Any:
     return asarray(start) + (asarray(start) < 0) * np.asarray(size, aval.dtype)
 
 
-def dynamic_slice_in_dim(operand: Any, start_index: Any, slice_size: int, axis: int = 0) -> Any:
+def dynamic_slice_in_dim(
+    operand: Any, start_index: Any, slice_size: int, axis: int = 0, *,
+    allow_negative_indices: bool = True,
+) -> Any:  # fmt: skip
     """``dynamic_slice`` along one axis; the others are whole."""
     place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_slice_in_dim")
     sizes = list(aval_of(operand).shape)
     sizes[place] = slice_size
-    return dynamic_slice(operand, _only(operand, place, start_index), sizes)
+    starts = _only(operand, place, start_index)
+    return dynamic_slice(operand, starts, sizes, allow_negative_indices=allow_negative_indices)
 
 
-def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool = True) -> Any:
+def dynamic_index_in_dim(
+    operand: Any, index: Any, axis: int = 0, keepdims: bool = True, *,
+    allow_negative_indices: bool = True,
+) -> Any:  # fmt: skip
     """One element along ``axis``, at a place known at run time."""
     place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_index_in_dim")
-    out = dynamic_slice_in_dim(operand, index, 1, place)
+    out = dynamic_slice_in_dim(
+        operand, index, 1, place, allow_negative_indices=allow_negative_indices
+    )
     return out if keepdims else squeeze(out, (place,))
 
 
-def dynamic_update_slice_in_dim(operand: Any, update: Any, start_index: Any, axis: int) -> Any:
+def dynamic_update_slice_in_dim(
+    operand: Any, update: Any, start_index: Any, axis: int, *, allow_negative_indices: bool = True
+) -> Any:
     """``dynamic_update_slice`` along one axis."""
     place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_update_slice_in_dim")
-    return dynamic_update_slice(operand, update, _only(operand, place, start_index))
+    starts = _only(operand, place, start_index)
+    return dynamic_update_slice(
+        operand, update, starts, allow_negative_indices=allow_negative_indices
+    )
 
 
-def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int) -> Any:
+def dynamic_update_index_in_dim(
+    operand: Any, update: Any, index: Any, axis: int, *, allow_negative_indices: bool = True
+) -> Any:
     """One element along ``axis`` replaced; ``update`` may lack that axis."""
     place = canonicalize_axis(axis, aval_of(operand).ndim, "dynamic_update_index_in_dim")
     if aval_of(update).ndim != aval_of(operand).ndim:
         update = expand_dims(update, (place,))
-    return dynamic_update_slice_in_dim(operand, update, index, place)
+    return dynamic_update_slice_in_dim(
+        operand, update, index, place, allow_negative_indices=allow_negative_indices
+    )
 
 
 def _only(operand: Any, place: int, start: Any) -> list[Any]:
@@ -297,7 +364,7 @@ def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
 
 def dot(
     lhs: Any, rhs: Any, *, dimension_numbers: Any = None, precision: Any = None,
-    preferred_element_type: Any = None,
+    preferred_element_type: Any = None, out_sharding: Any = None
 ) -> Any:  # fmt: skip
     """The product of two vectors or matrices; with dimension numbers, ``dot_general``.
 
@@ -314,7 +381,8 @@ def dot(
             ),
         )
         dimension_numbers = (((ranks[0] - 1,), (0,)), ((), ()))
-    return dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
+    out = dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
+    return in_sharding("dot", out, out_sharding)
 
 
 def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
@@ -335,6 +403,6 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
     return dot_general(lhs, rhs, (((rank - 1,), (rank - 2,)), (batch, batch)), precision)
 
 
-def empty(shape: Sequence[int], dtype: Any) -> Any:
+def empty(shape: Sequence[int], dtype: Any, *, out_sharding: Any = None) -> Any:
     """An array of ``shape``; it is filled with zeros."""
-    return full_of(tuple(shape), 0, dtype)
+    return in_sharding("empty", full_of(tuple(shape), 0, dtype), out_sharding)

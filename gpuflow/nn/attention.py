@@ -1,4 +1,4 @@
-"""Attention of queries to keys: a composition of products and one softmax, which fuses."""
+"""Attention of queries to keys: its arguments, and which way it is computed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
-from gpuflow.nn.normalization import logsumexp, softmax
-from gpuflow.numpy.promotion import convert
-
-# The axes of scores, here and below: B batch, K key heads, G query heads of one key head,
-# T queries, S keys; H is the length of vectors, N = K * G the number of query heads.
+from gpuflow.nn.attention_composed import Settings, composed_attention
+from gpuflow.nn.attention_fused import fused_attention, may_fuse
 
 _IMPLEMENTATIONS = (None, "xla", "cudnn")
 
@@ -68,60 +65,20 @@ def dot_product_attention(
     lengths = [None if x is None else jnp.asarray(x) for x in (query_seq_lengths,
                                                                key_value_seq_lengths)]
     _check_operands(query, key, value, lengths)
-    heads = (key.shape[2], query.shape[2] // key.shape[2])
     spaces = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
-    scores = _scores(query, key, heads, scale)
     if bias is not None:
-        bias = _by_head("bias", _four_axes(bias), spaces, heads)
-        scores = jnp.add(scores, bias).astype(scores.dtype)
-    masks = _position_masks(spaces, is_causal, local_window_size)
+        bias = _check_scores_like("bias", _four_axes(bias), spaces)
     if mask is not None:
-        masks.append(_by_head("mask", _check_bool(_four_axes(mask)), spaces, heads))
-    masks += _length_masks(spaces, lengths)
-    if masks:
-        seen = masks[0]
-        for other in masks[1:]:
-            seen = jnp.logical_and(seen, other)
-        scores = jnp.where(seen, scores, _very_negative(scores.dtype))
-    out = _mix(softmax(scores, axis=-1).astype(key.dtype), value)
-    if lengths[0] is not None:
-        counts = jnp.less(jnp.arange(spaces[2])[None, :], lengths[0][:, None])
-        out = jnp.where(counts[:, :, None, None, None], out, convert(0, out.dtype))
+        mask = _check_scores_like("mask", _check_bool(_four_axes(mask)), spaces)
+    window = None if local_window_size is None else _window(local_window_size)
+    settings = Settings(query.shape[3] ** -0.5 if scale is None else scale, is_causal, window)
+    extras = (bias, mask, *lengths)
+    attend = fused_attention if may_fuse(settings, query, key, bias) else composed_attention
+    out, sums = attend(settings, query, key, value, extras, return_residual)
     out = jnp.reshape(out, shape)
     if not return_residual:
         return out
-    sums = jnp.transpose(logsumexp(scores, axis=-1).astype(key.dtype), (0, 3, 1, 2))
     return out, lax.stop_gradient(jnp.reshape(sums, shape[:-1]))
-
-
-def _scores(query: Any, key: Any, heads: tuple[int, int], scale: float | None) -> Any:
-    """Scaled products of queries and keys, ``[B, K, G, T, S]`` in at least float32."""
-    batch, length, _, size = query.shape
-    wide = jnp.promote_types(query.dtype, np.float32)
-    grouped = jnp.reshape(query, (batch, length, *heads, size))
-    scores = jnp.einsum("btkgh,bskh->bkgts", grouped, key, preferred_element_type=wide)
-    return jnp.multiply(scores, convert(size**-0.5 if scale is None else scale, wide))
-
-
-def _mix(weights: Any, value: Any) -> Any:
-    """The values, weighted: ``[B, T, K, G, H]``."""
-    return jnp.einsum("bkgts,bskh->btkgh", weights, value)
-
-
-def _position_masks(
-    spaces: Sequence[int], is_causal: bool, window: int | tuple[int, int] | None
-) -> list[Any]:
-    """Which keys a query may see because of where both stand: masks ``[T, S]``."""
-    masks = []
-    queries = jnp.arange(spaces[2])[:, None]
-    keys = jnp.arange(spaces[3])[None, :]
-    if is_causal:
-        masks.append(jnp.greater_equal(queries, keys))
-    if window is not None:
-        left, right = _window(window)
-        masks.append(jnp.less_equal(queries, jnp.add(keys, left)))
-        masks.append(jnp.greater_equal(queries, jnp.subtract(keys, right)))
-    return masks
 
 
 def _window(window: Any) -> tuple[int, int]:
@@ -138,33 +95,13 @@ def _window(window: Any) -> tuple[int, int]:
     return as_index(pair[0]), as_index(pair[1])
 
 
-def _length_masks(spaces: Sequence[int], lengths: Sequence[Any]) -> list[Any]:
-    """Which queries and keys lie within their sequence: masks that broadcast to all five axes."""
-    masks = []
-    for length, axis in zip(lengths, (3, 4), strict=True):
-        if length is not None:
-            sizes = _one_but(axis, spaces[axis - 1])
-            places = lax.broadcasted_iota(np.dtype(np.int32), sizes, axis)
-            masks.append(jnp.less(places, jnp.reshape(length, (-1, 1, 1, 1, 1))))
-    return masks
-
-
-def _one_but(axis: int, size: int) -> tuple[int, ...]:
-    return tuple(size if k == axis else 1 for k in range(5))
-
-
-def _very_negative(dtype: Any) -> Any:
-    """What scores of keys become that are not seen: finite, so that rows without any stay so."""
-    return np.asarray(-0.7 * float(np.finfo(np.float32).max), dtype)
-
-
 def _four_axes(x: Any) -> Any:
     x = jnp.asarray(x)
     return jnp.expand_dims(x, tuple(range(4 - x.ndim))) if x.ndim < 4 else x
 
 
-def _by_head(name: str, x: Any, spaces: Sequence[int], heads: tuple[int, int]) -> Any:
-    """``[B, N, T, S]``, where sizes of 1 may stand for others, with N split in ``heads``."""
+def _check_scores_like(name: str, x: Any, spaces: Sequence[int]) -> Any:
+    """``x``, whose sizes are those of ``[B, N, T, S]``, or 1."""
     check(
         x.ndim == 4
         and all(size in (1, whole) for size, whole in zip(x.shape, spaces, strict=True)),
@@ -174,8 +111,7 @@ def _by_head(name: str, x: Any, spaces: Sequence[int], heads: tuple[int, int]) -
         ),
         ValueError,
     )
-    split = (1, 1) if x.shape[1] == 1 else heads
-    return jnp.reshape(x, (x.shape[0], *split, *x.shape[2:]))
+    return x
 
 
 # --- checks --------------------------------------------------------------------------------

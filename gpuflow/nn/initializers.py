@@ -15,6 +15,7 @@ from gpuflow.base.names import missing_name, public_names
 from gpuflow.nn.initializer_draws import DRAWS
 from gpuflow.numpy.promotion import user_dtype
 from gpuflow.numpy.shaping import as_shape
+from gpuflow.ops.device import in_sharding
 
 Axes = int | Sequence[int]
 
@@ -38,16 +39,8 @@ def _initializer(name: str, dtype: Any, draw: _Draw) -> Initializer:
     given = dtype
 
     def init(key: Any, shape: Sequence[int], dtype: Any = given, out_sharding: Any = None) -> Any:
-        check(
-            out_sharding is None,
-            lambda: (
-                f"[{name}] out_sharding must be None, as arrays live on one device; "
-                f"got {out_sharding!r}. Fix: leave it out."
-            ),
-            NotImplementedError,
-        )
         found = user_dtype(float if dtype is None else dtype, name)
-        return draw(key, as_shape(name, shape), found)
+        return in_sharding(name, draw(key, as_shape(name, shape), found), out_sharding)
 
     return init
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -14,6 +13,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
+from gpuflow.base.util import warn
 from gpuflow.control.custom_vjp import custom_vjp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import convert, user_dtype
@@ -148,10 +148,10 @@ def scaled_dot_general(
         ValueError: axes that do not fit, or whose size is no multiple of the block.
     """
     if implementation is not None:
-        warnings.warn(
+        warn(
             "[scaled_dot_general] implementation has no effect; leave it out.",
-            DeprecationWarning, stacklevel=2,
-        )  # fmt: skip
+            DeprecationWarning,
+        )
     if configs is None:
         return lax.dot_general(
             lhs, rhs, dimension_numbers, preferred_element_type=preferred_element_type

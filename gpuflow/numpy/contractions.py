@@ -13,6 +13,7 @@ from gpuflow.numpy.elementary import conj
 from gpuflow.numpy.promotion import check_arraylike, convert, no_out, promote_dtypes, user_dtype
 from gpuflow.numpy.shaping import ravel
 from gpuflow.numpy.ufuncs import multiply
+from gpuflow.ops.device import in_sharding
 
 Labels = tuple[Any, ...]
 
@@ -74,8 +75,9 @@ def label_sizes(name: str, operands: Sequence[Any], labels: Sequence[Labels]) ->
 
 
 def matmul(
-    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None
-) -> Any:
+    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """The matrix product over the last two axes; leading axes broadcast.
 
     Args:
@@ -115,7 +117,8 @@ def matmul(
     sizes = label_sizes("matmul", (a, b), (a_labels, b_labels))
     a, a_labels = _squeeze_batch(a, a_labels, sizes)
     b, b_labels = _squeeze_batch(b, b_labels, sizes)
-    return contract(a, a_labels, b, b_labels, out, precision, preferred_element_type)
+    out = contract(a, a_labels, b, b_labels, out, precision, preferred_element_type)
+    return in_sharding("matmul", out, out_sharding)
 
 
 def _batch_labels(rank: int) -> Labels:
@@ -130,9 +133,13 @@ def _squeeze_batch(x: Any, labels: Labels, sizes: dict[Any, int]) -> tuple[Any, 
 
 
 def dot(
-    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None
-) -> Any:
+    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """Sum over the last axis of ``a`` and the second-to-last (or only) axis of ``b``."""
+    if out_sharding is not None:
+        out = dot(a, b, precision=precision, preferred_element_type=preferred_element_type)
+        return in_sharding("dot", out, out_sharding)
     a, b = _numbers("dot", a, b)
     a_rank, b_rank = aval_of(a).ndim, aval_of(b).ndim
     if a_rank == 0 or b_rank == 0:
@@ -150,8 +157,9 @@ def _numbers(name: str, a: Any, b: Any) -> list[Any]:
 
 
 def tensordot(
-    a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None
-) -> Any:
+    a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """Sum over pairs of axes.
 
     Args:
@@ -180,7 +188,8 @@ def tensordot(
         lambda: f"[tensordot] axes must come in pairs; got {axes}. Fix: equally long lists.",
         TypeError,
     )
-    return lax.dot_general(a, b, ((left, right), ((), ())), precision, preferred_element_type)
+    out = lax.dot_general(a, b, ((left, right), ((), ())), precision, preferred_element_type)
+    return in_sharding("tensordot", out, out_sharding)
 
 
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:

@@ -10,6 +10,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
+from gpuflow.core.sharding import Sharding
 from gpuflow.core.trace import Tracer
 from gpuflow.numpy.joining import stack
 from gpuflow.numpy.promotion import (
@@ -22,14 +23,15 @@ from gpuflow.numpy.promotion import (
 )
 from gpuflow.numpy.shaping import as_shape, expand_dims
 from gpuflow.ops.convert import convert_element_type_p
-from gpuflow.ops.device import device_put
+from gpuflow.ops.device import in_sharding
+from gpuflow.parallel.placement import put
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import Device
 
 
 def array(
     object: Any, dtype: Any = None, *, copy: bool = True, order: str | None = "K",
-    ndmin: int = 0, device: Any = None,
+    ndmin: int = 0, device: Any = None, out_sharding: Any = None
 ) -> Any:  # fmt: skip
     """An array from numbers, nested lists, or another array.
 
@@ -48,42 +50,56 @@ def array(
         TypeError: data that are no numbers.
         OverflowError: a Python int that the dtype does not hold.
     """
+    return placed("array", _built("array", object, dtype, copy, order, ndmin), device, out_sharding)
+
+
+def _built(
+    name: str, object: Any, dtype: Any, copy: bool, order: str | None, ndmin: int = 0
+) -> Any:
     check(
         order in ("K", "C", "A", None),
-        lambda: f"[array] order must be 'K' or 'C': arrays are row-major; got {order!r}. Fix: 'C'.",
+        lambda: (
+            f"[{name}] order must be 'K' or 'C': arrays are row-major; got {order!r}. Fix: 'C'."
+        ),
         NotImplementedError,
     )
-    wanted = None if dtype is None else user_dtype(dtype, "array")
+    wanted = None if dtype is None else user_dtype(dtype, name)
     out = _make(object, wanted)
     if copy and out is object:
         out = lax.copy(out)
     missing = ndmin - aval_of(out).ndim
-    out = expand_dims(out, tuple(range(missing))) if missing > 0 else out
-    return out if device is None else placed("array", out, device)
+    return expand_dims(out, tuple(range(missing))) if missing > 0 else out
 
 
-def placed(name: str, x: Any, device: Any) -> Any:
-    """``x`` on a device; None: where it is.
+def placed(name: str, x: Any, device: Any, out_sharding: Any = None) -> Any:
+    """``x`` on a device or with a sharding; None: where it is.
 
     Raises:
         TypeError: what is no device.
+        ValueError: a device, and a sharding besides.
     """
     if device is None:
-        return x
+        return x if out_sharding is None else in_sharding(name, x, out_sharding)
     check(
-        isinstance(device, Device),
-        lambda: f"[{name}] device must be a Device or None; got {device!r}. "
+        out_sharding is None,
+        lambda: f"[{name}] only one of device and out_sharding may be given; got {device!r} and "
+        f"{out_sharding!r}. Fix: leave out device=.",
+        ValueError,
+    )
+    check(
+        isinstance(device, Device | Sharding),
+        lambda: f"[{name}] device must be a Device or None, or a Sharding; got {device!r}. "
         "Fix: gpuflow.devices()[0].",
     )
-    return device_put(x, device)
+    return put(x, device)
 
 
 def asarray(
     a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None,
-    device: Any = None,
+    device: Any = None, out_sharding: Any = None
 ) -> Any:  # fmt: skip
     """``a`` as an array; arrays of that dtype are returned as they are."""
-    return array(a, dtype, copy=bool(copy), order=order, device=device)
+    return placed("asarray", _built("asarray", a, dtype, bool(copy), order), device, out_sharding)
 
 
 def _make(value: Any, wanted: Any) -> Any:
@@ -196,45 +212,59 @@ def copy(a: Any, order: str | None = None) -> Any:
 # --- constants -----------------------------------------------------------------------------
 
 
-def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Any:
+def full(
+    shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None
+) -> Any:
     """An array of ``shape`` filled with a number, or with an array that broadcasts."""
-    check_arraylike("full", fill_value)
+    return placed("full", _filled("full", shape, fill_value, dtype), device, out_sharding)
+
+
+def _filled(name: str, shape: Any, fill_value: Any, dtype: Any) -> Any:
+    check_arraylike(name, fill_value)
     if dtype is not None:
-        fill_value = convert(fill_value, user_dtype(dtype, "full"))
-    sizes, own = as_shape("full", shape), aval_of(fill_value).shape
-    out = lax.broadcast_in_dim(fill_value, sizes, range(len(sizes) - len(own), len(sizes)))
-    return out if device is None else placed("full", out, device)
+        fill_value = convert(fill_value, user_dtype(dtype, name))
+    sizes, own = as_shape(name, shape), aval_of(fill_value).shape
+    return lax.broadcast_in_dim(fill_value, sizes, range(len(sizes) - len(own), len(sizes)))
 
 
-def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
+def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
     """An array of zeros, by default float32."""
-    return full(shape, 0, float if dtype is None else dtype, device=device)
+    out = _filled("zeros", shape, 0, float if dtype is None else dtype)
+    return placed("zeros", out, device, out_sharding)
 
 
-def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
+def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
     """An array of ones, by default float32."""
-    return full(shape, 1, float if dtype is None else dtype, device=device)
+    out = _filled("ones", shape, 1, float if dtype is None else dtype)
+    return placed("ones", out, device, out_sharding)
 
 
-def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
+def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
     """An array of ``shape``; its elements are 0."""
-    return zeros(shape, dtype, device=device)
+    out = _filled("empty", shape, 0, float if dtype is None else dtype)
+    return placed("empty", out, device, out_sharding)
 
 
 def full_like(
-    a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None
-) -> Any:
+    a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """An array like ``a`` filled with a number."""
-    aval = _aval_like("full_like", a)
-    sizes = aval.shape if shape is None else as_shape("full_like", shape)
+    out = _like("full_like", a, fill_value, dtype, shape)
+    return placed("full_like", out, device, out_sharding)
+
+
+def _like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any) -> Any:
+    aval = _aval_like(name, a)
+    sizes = aval.shape if shape is None else as_shape(name, shape)
     if dtype is not None:
-        return full(sizes, fill_value, dtype, device=device)
-    check_arraylike("full_like", fill_value)
+        return _filled(name, sizes, fill_value, dtype)
+    check_arraylike(name, fill_value)
     weak = aval.weak_type and aval.dtype.kind in "ifc"
     value = fill_value
     if weak and type(value) in PYTHON_SCALARS:
         value = aval.dtype.type(value).item()
-    return full(sizes, convert(value, aval.dtype, weak), device=device)
+    return _filled(name, sizes, convert(value, aval.dtype, weak), None)
 
 
 def _aval_like(name: str, a: Any) -> ShapedArray:
@@ -244,14 +274,18 @@ def _aval_like(name: str, a: Any) -> ShapedArray:
     return aval_of(a)
 
 
-def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
+def zeros_like(
+    a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
+) -> Any:
     """Zeros with the shape and dtype of ``a``."""
-    return full_like(a, 0, dtype, shape, device=device)
+    return placed("zeros_like", _like("zeros_like", a, 0, dtype, shape), device, out_sharding)
 
 
-def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
+def ones_like(
+    a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
+) -> Any:
     """Ones with the shape and dtype of ``a``."""
-    return full_like(a, 1, dtype, shape, device=device)
+    return placed("ones_like", _like("ones_like", a, 1, dtype, shape), device, out_sharding)
 
 
 def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:

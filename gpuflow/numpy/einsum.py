@@ -13,6 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.contractions import Labels, contract, label_sizes, squeeze_ones
 from gpuflow.numpy.promotion import check_arraylike, convert, no_out, promote_dtypes
+from gpuflow.ops.device import in_sharding
 from gpuflow.ops.selection import where as select_where
 
 
@@ -25,7 +26,7 @@ def _path_finder() -> Any:
 def einsum(
     subscripts: Any, /, *operands: Any, out: None = None, optimize: Any = "auto",
     precision: Any = None, preferred_element_type: Any = None,
-    _dot_general: Callable[..., Any] = lax.dot_general,
+    _dot_general: Callable[..., Any] = lax.dot_general, out_sharding: Any = None
 ) -> Any:  # fmt: skip
     """Sum of products, as in ``einsum("ij,jk->ik", a, b)``.
 
@@ -65,7 +66,8 @@ def einsum(
         terms.append(_combine(chosen, needed, sizes, options))
     value, own = _sum_out(*terms[0], set(out_labels))
     result = lax.transpose(value, [own.index(k) for k in out_labels if k in own])
-    return convert(result, preferred_element_type) if preferred_element_type else result
+    out = convert(result, preferred_element_type) if preferred_element_type else result
+    return in_sharding("einsum", out, out_sharding)
 
 
 def _with_letters(subscripts: Any, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]]:

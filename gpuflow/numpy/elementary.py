@@ -37,12 +37,24 @@ exp2 = _float_unary("exp2", lax.exp2, "Elementwise 2 to the power x.")
 expm1 = _float_unary("expm1", lax.expm1, "Elementwise ``exp(x) - 1``, exact near 0.")
 log = _float_unary("log", lax.log, "Elementwise natural logarithm.")
 log1p = _float_unary("log1p", lax.log1p, "Elementwise ``log(1 + x)``, exact near 0.")
-log2 = _float_unary(
-    "log2", lambda x: lax.div(lax.log(x), like(np.log(2.0).item(), x)), "Logarithm to base 2."
-)
-log10 = _float_unary(
-    "log10", lambda x: lax.div(lax.log(x), like(np.log(10.0).item(), x)), "Logarithm to base 10."
-)
+
+
+def _log_to_base(base: float) -> Ufunc:
+    factor = np.log(base).item()
+
+    def logarithm(x: Any) -> Any:
+        found = lax.log(x)
+        if not dtypes.is_complex(aval_of(x).dtype):
+            return lax.div(found, like(factor, x))
+        # By a complex number infinities would be divided into nan.
+        parts = [lax.real(found), lax.imag(found)]
+        return lax.complex(*[lax.div(part, like(factor, part)) for part in parts])
+
+    return logarithm
+
+
+log2 = _float_unary("log2", _log_to_base(2.0), "Logarithm to base 2.")
+log10 = _float_unary("log10", _log_to_base(10.0), "Logarithm to base 10.")
 sin = _float_unary("sin", lax.sin, "Elementwise sine of an angle in radians.")
 cos = _float_unary("cos", lax.cos, "Elementwise cosine of an angle in radians.")
 tan = _float_unary("tan", lax.tan, "Elementwise tangent of an angle in radians.")

@@ -24,11 +24,13 @@ from gpuflow.numpy.reductions import min as smallest
 from gpuflow.numpy.reductions import sum as sum_of
 from gpuflow.numpy.searching import searchsorted
 from gpuflow.numpy.shaping import ravel, reshape
+from gpuflow.ops.device import in_sharding
 
 
 def bincount(
-    x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None
-) -> Any:
+    x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """How often each of 0, 1, 2, ... occurs.
 
     Args:
@@ -72,7 +74,8 @@ def bincount(
             ValueError,
         )
     counts = lax.full((length,), 0, aval_of(values).dtype)
-    return counts.at[clip(x, 0, None)].add(values, mode="drop")
+    out = counts.at[clip(x, 0, None)].add(values, mode="drop")
+    return in_sharding("bincount", out, out_sharding)
 
 
 def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = None) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.numpy import (
     array_api,
@@ -87,9 +88,12 @@ def _iterate(self: Any) -> Iterator[Any]:
     return iter([indexing.getitem(self, k) for k in range(aval_of(self).shape[0])])
 
 
-def _reshape(self: Any, *args: Any, order: str = "C") -> Any:
+def _reshape(
+    self: Any, *args: Any, order: str = "C", copy: bool | None = None, out_sharding: Any = None
+) -> Any:
     """The elements in row-major order with another shape."""
-    return shaping.reshape(self, args[0] if len(args) == 1 else args, order)
+    shape = args[0] if len(args) == 1 else args
+    return shaping.reshape(self, shape, order, copy=copy, out_sharding=out_sharding)
 
 
 def _transpose(self: Any, *args: Any) -> Any:
@@ -103,8 +107,13 @@ def _astype(self: Any, dtype: Any, copy: bool = False, device: Any = None) -> An
     return creation.astype(self, dtype, copy=copy, device=device)
 
 
-def _view(self: Any, dtype: Any = None) -> Any:
+def _view(self: Any, dtype: Any = None, type: None = None) -> Any:
     """The same bits as another dtype; the last axis grows or shrinks with the width."""
+    check(
+        type is None,
+        lambda: f"[view] type must be None: arrays have one class; got {type!r}. Fix: dtype=.",
+        NotImplementedError,
+    )
     if dtype is None:
         return self
     wanted, aval = dtypes.canonicalize(dtype), aval_of(self)

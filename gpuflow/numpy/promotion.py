@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.config import config
+from gpuflow.base.util import warn
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 
 PYTHON_SCALARS = (bool, int, float, complex)
@@ -175,7 +175,7 @@ def check_rank_promotion(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
     )
     if mode == "raise":
         raise ValueError(text)
-    warnings.warn(text, stacklevel=4)
+    warn(text)
 
 
 def promote_args(name: str, *operands: Any) -> Sequence[Any]:
@@ -228,10 +228,9 @@ def user_dtype(dtype: Any, name: str) -> Any:
 
 def _warn_if_narrowed(asked: Any, found: Any, name: str) -> None:
     if asked.itemsize > found.itemsize:
-        warnings.warn(
+        warn(
             f"[{name}] 64-bit dtypes must be enabled; got {asked}, which becomes {found}. "
             "Fix: config.update('enable_x64', True), or ask for the narrower dtype.",
-            stacklevel=4,
         )
 
 

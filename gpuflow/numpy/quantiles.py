@@ -19,6 +19,7 @@ from gpuflow.numpy.reductions import any as any_element
 from gpuflow.numpy.shaping import Axes, broadcast_to, expand_dims, moveaxis, reshape, squeeze
 from gpuflow.numpy.sorting import cumsum
 from gpuflow.numpy.taking import take_along_axis
+from gpuflow.ops.device import in_sharding
 
 METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
 
@@ -58,12 +59,13 @@ def nanquantile(
 
 def percentile(
     a: Any, q: Any, axis: Axes = None, out: None = None, overwrite_input: bool = False,
-    method: str = "linear", keepdims: bool = False, *, weights: Any = None,
+    method: str = "linear", keepdims: bool = False, *, weights: Any = None, out_sharding: Any = None
 ) -> Any:  # fmt: skip
     """``quantile`` with ``q`` in percent."""
     _no_writing("percentile", out, overwrite_input)
     parts = _part_of_percent("percentile", q)
-    return _quantile("percentile", a, parts, axis, method, keepdims, False, weights)
+    out = _quantile("percentile", a, parts, axis, method, keepdims, False, weights)
+    return in_sharding("percentile", out, out_sharding)
 
 
 def nanpercentile(

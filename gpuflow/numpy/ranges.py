@@ -29,8 +29,9 @@ from gpuflow.runtime.array import from_numpy
 
 
 def arange(
-    start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None
-) -> Any:
+    start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """Evenly spaced numbers in the half-open interval [start, stop).
 
     Args:
@@ -43,7 +44,7 @@ def arange(
     Raises:
         ConcretizationTypeError: traced arguments; the length must be known.
     """
-    return placed("arange", _arange(start, stop, step, dtype), device)
+    return placed("arange", _arange(start, stop, step, dtype), device, out_sharding)
 
 
 def _arange(start: Any, stop: Any, step: Any, dtype: Any) -> Any:

@@ -17,6 +17,7 @@ from gpuflow.base.util import canonicalize_axes, canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy import promotion
 from gpuflow.numpy.promotion import check_arraylike
+from gpuflow.ops.device import in_sharding
 
 Axes = int | Sequence[int] | None
 
@@ -61,8 +62,9 @@ def as_shape(name: str, new_shape: Any) -> tuple[int, ...]:
 
 
 def reshape(
-    a: Any, shape: Any = None, order: str = "C", *, copy: bool | None = None, newshape: Any = None
-) -> Any:
+    a: Any, shape: Any = None, order: str = "C", *, copy: bool | None = None, newshape: Any = None,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """The elements in row-major order with another shape.
 
     Args:
@@ -74,6 +76,9 @@ def reshape(
     Raises:
         TypeError: sizes whose product does not fit.
     """
+    if out_sharding is not None:
+        out = reshape(a, shape, order, copy=copy, newshape=newshape)
+        return in_sharding("reshape", out, out_sharding)
     del copy
     wanted = newshape if shape is None else shape
     old = _shape_of("reshape", a)
@@ -102,9 +107,10 @@ def _fill_in(old: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(count // known if n == -1 else n for n in sizes)
 
 
-def ravel(a: Any, order: str = "C") -> Any:
+def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Any:
     """All elements along one axis."""
-    return reshape(a, (-1,) if prod(_shape_of("ravel", a)) else (0,), order)
+    out = reshape(a, (-1,) if prod(_shape_of("ravel", a)) else (0,), order)
+    return in_sharding("ravel", out, out_sharding)
 
 
 def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
@@ -221,7 +227,7 @@ def flip(m: Any, axis: Axes = None) -> Any:
 # --- broadcasting --------------------------------------------------------------------------
 
 
-def broadcast_to(array: Any, shape: Any) -> Any:
+def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
     """Repeat axes of size 1, and add leading axes, up to ``shape``.
 
     Raises:
@@ -238,7 +244,8 @@ def broadcast_to(array: Any, shape: Any) -> Any:
         ),
         ValueError,
     )
-    return lax.broadcast_in_dim(array, new, range(lead, len(new)))
+    out = lax.broadcast_in_dim(array, new, range(lead, len(new)))
+    return in_sharding("broadcast_to", out, out_sharding)
 
 
 def broadcast_arrays(*args: Any) -> list[Any]:

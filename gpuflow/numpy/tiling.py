@@ -19,6 +19,7 @@ from gpuflow.numpy.joining import concatenate
 from gpuflow.numpy.promotion import check_arraylike
 from gpuflow.numpy.shaping import Axes, broadcast_to, moveaxis, ravel
 from gpuflow.numpy.ufuncs import remainder
+from gpuflow.ops.device import in_sharding
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
@@ -42,8 +43,9 @@ def tile(A: Any, reps: int | Sequence[int]) -> Any:
 
 
 def repeat(
-    a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None
-) -> Any:
+    a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """Repeat each element ``repeats`` times.
 
     Args:
@@ -58,6 +60,9 @@ def repeat(
         ConcretizationTypeError: traced repeats without ``total_repeat_length``.
         ValueError: negative repeats, or another total.
     """
+    if out_sharding is not None:
+        out = repeat(a, repeats, axis, total_repeat_length=total_repeat_length)
+        return in_sharding("repeat", out, out_sharding)
     check_arraylike("repeat", a)
     if axis is None:
         a, axis = ravel(a), 0

@@ -6,7 +6,6 @@ arrays become a scatter. Places outside of the array are dropped.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,6 +16,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import NonConcreteBooleanIndexError, check
 from gpuflow.base.records import record
+from gpuflow.base.util import warn
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.numpy.creation import ones_like
@@ -32,6 +32,7 @@ from gpuflow.numpy.promotion import check_arraylike, common_type, convert
 from gpuflow.numpy.scatter_plan import scatter_plan
 from gpuflow.numpy.shaping import broadcast_to
 from gpuflow.numpy.ufuncs import power, true_divide
+from gpuflow.ops.device import in_sharding
 from gpuflow.ops.selection import where as select_where
 
 Scatter = Callable[..., Any]
@@ -60,12 +61,14 @@ class Promises:
         mode: ``"drop"`` (or ``"fill"``, None): places outside are left out; ``"clip"``: the nearest
             place; ``"promise_in_bounds"``: they do not occur.
         wrap_negative_indices: whether negative numbers count from the end.
+        out_sharding: a NamedSharding or PartitionSpec in which the result is wanted.
     """
 
     indices_are_sorted: bool = False
     unique_indices: bool = False
     mode: Any = None
     wrap_negative_indices: bool = True
+    out_sharding: Any = None
 
     @property
     def drops(self) -> bool:
@@ -93,47 +96,57 @@ class IndexedUpdate:
 
     def set(
         self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: Any = None, wrap_negative_indices: bool = True,
+        mode: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
     ) -> Any:  # fmt: skip
         """The array with ``values`` at the index; where places repeat, the last one is seen."""
-        how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        how = Promises(
+            indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
+        )
         return _update("set", self, values, lambda old, new: new, lax.scatter, how)
 
     def add(
         self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: Any = None, wrap_negative_indices: bool = True,
+        mode: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
     ) -> Any:  # fmt: skip
         """The array with ``values`` added at the index; repeated places add up."""
-        how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        how = Promises(
+            indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
+        )
         return _update("add", self, values, lax.add, lax.scatter_add, how)
 
     def subtract(
         self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: Any = None, wrap_negative_indices: bool = True,
+        mode: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
     ) -> Any:  # fmt: skip
         """The array with ``values`` subtracted at the index; repeated places add up."""
-        how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        how = Promises(
+            indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
+        )
         return _update("subtract", self, values, lax.sub, lax.scatter_sub, how)
 
     def multiply(
         self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: Any = None, wrap_negative_indices: bool = True,
+        mode: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
     ) -> Any:  # fmt: skip
         """The array with the elements at the index multiplied by ``values``, repeatedly so."""
-        how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        how = Promises(
+            indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
+        )
         return _update("multiply", self, values, lax.mul, lax.scatter_mul, how)
 
     mul = multiply
 
     def divide(
         self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: Any = None, wrap_negative_indices: bool = True,
+        mode: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
     ) -> Any:  # fmt: skip
         """The array with the elements at the index divided by ``values``, repeatedly so.
 
         Of integers the result holds floats.
         """
-        how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        how = Promises(
+            indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
+        )
         if not dtypes.is_inexact(aval_of(self.array).dtype):
             ones = IndexedUpdate(ones_like(self.array), self.index)
             divisors = _update("divide", ones, values, lax.mul, lax.scatter_mul, how)
@@ -142,42 +155,52 @@ class IndexedUpdate:
 
     def power(
         self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: Any = None, wrap_negative_indices: bool = True,
+        mode: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
     ) -> Any:  # fmt: skip
         """The array with the elements at the index raised to ``values``, repeatedly so."""
-        how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        how = Promises(
+            indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
+        )
         return _update("power", self, values, power, _by_product(power), how)
 
     def min(
         self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: Any = None, wrap_negative_indices: bool = True,
+        mode: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
     ) -> Any:  # fmt: skip
         """The array with the smaller of element and value at the index."""
-        how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        how = Promises(
+            indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
+        )
         return _update("min", self, values, lax.min, lax.scatter_min, how)
 
     def max(
         self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: Any = None, wrap_negative_indices: bool = True,
+        mode: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
     ) -> Any:  # fmt: skip
         """The array with the larger of element and value at the index."""
-        how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        how = Promises(
+            indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
+        )
         return _update("max", self, values, lax.max, lax.scatter_max, how)
 
     def apply(
         self, func: Callable[[Any], Any], *, indices_are_sorted: bool = False,
-        unique_indices: bool = False, mode: Any = None, wrap_negative_indices: bool = True,
+        unique_indices: bool = False, mode: Any = None, out_sharding: Any = None,
+        wrap_negative_indices: bool = True,
     ) -> Any:  # fmt: skip
         """The array with ``func`` applied to the elements at the index, repeatedly so.
 
         Reverse-mode derivatives need ``unique_indices`` where an index array is traced.
         """
-        how = Promises(indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        how = Promises(
+            indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
+        )
         return _update("apply", self, 0, lambda old, new: func(old), _repeated(func), how)
 
     def get(
         self, *, indices_are_sorted: bool = False, unique_indices: bool = False,
-        mode: Any = None, fill_value: Any = None, wrap_negative_indices: bool = True,
+        mode: Any = None, fill_value: Any = None, out_sharding: Any = None,
+        wrap_negative_indices: bool = True,
     ) -> Any:  # fmt: skip
         """The elements at the index.
 
@@ -187,9 +210,11 @@ class IndexedUpdate:
             fill_value: None: nan, the least signed or the largest unsigned integer, True.
         """
         if mode is None and wrap_negative_indices:
-            return getitem(self.array, self.index)
-        how = Promises(indices_are_sorted, unique_indices, mode or "clip", wrap_negative_indices)
-        return _get(self, how, fill_value)
+            return in_sharding("at.get", getitem(self.array, self.index), out_sharding)
+        how = Promises(
+            indices_are_sorted, unique_indices, mode or "clip", wrap_negative_indices
+        )
+        return in_sharding("at.get", _get(self, how, fill_value), out_sharding)
 
 
 def _get(target: IndexedUpdate, how: Promises, fill_value: Any) -> Any:
@@ -206,6 +231,14 @@ def _get(target: IndexedUpdate, how: Promises, fill_value: Any) -> Any:
 
 
 def _update(
+    name: str, target: IndexedUpdate, values: Any, combine: Callable[..., Any], scatter: Scatter,
+    how: Promises,
+) -> Any:  # fmt: skip
+    out = _updated(name, target, values, combine, scatter, how)
+    return in_sharding(f"at.{name}", out, how.out_sharding)
+
+
+def _updated(
     name: str, target: IndexedUpdate, values: Any, combine: Callable[..., Any], scatter: Scatter,
     how: Promises,
 ) -> Any:  # fmt: skip
@@ -243,11 +276,10 @@ def _warn_of_loss(name: str, aval: Any, values: Any) -> None:
     given = aval_of(values)
     wide = common_type([aval, given])[0]
     if wide != aval.dtype and not (given.weak_type and wide == given.dtype == aval.dtype):
-        warnings.warn(
+        warn(
             f"[at.{name}] values should have a dtype that fits into the array's; got {given} for "
             f"{aval}, and digits may be lost. Fix: values.astype({aval.dtype.name!r}).",
             FutureWarning,
-            stacklevel=4,
         )
 
 

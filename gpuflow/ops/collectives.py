@@ -1,4 +1,4 @@
-"""Collectives that reduce over named axes.
+"""Sums, maxima and minima over named axes, as users call them.
 
 Under vmap over an axis of that name they become ordinary reductions; other axes are mapped through
 them. Parts of an axis between memories are left to its communicator. Moving data is in
@@ -11,114 +11,37 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
-from gpuflow.core.rules import AxisData
 from gpuflow.core.trace import Tracer
-from gpuflow.ops.axes import move_axis, reduce_sum, squeeze
+from gpuflow.ops.axes import reduce_sum
 from gpuflow.ops.comparison import eq
 from gpuflow.ops.convert import convert_element_type
-from gpuflow.ops.define import check_kind, define, linear_jvp, unary_transpose
-from gpuflow.ops.elementwise import constant, div, mul
+from gpuflow.ops.define import check_kind, define
+from gpuflow.ops.elementwise import div, mul
 from gpuflow.ops.gathering import TOGETHER, in_one_axis
-from gpuflow.ops.joining import concatenate
 from gpuflow.ops.merging import in_buckets
 from gpuflow.ops.named_axes import (
     Groups,
     Names,
     as_groups,
     as_names,
-    communicator_for,
     group_size,
     has_neighbors,
-    into_groups,
-    is_over,
-    is_summable,
-    mapped_in_front,
-    out_of_groups,
-    repeat_in_front,
     sizes_of,
-    take_rows,
-    uses_of,
+)
+from gpuflow.ops.named_sums import (
+    effects_of,
+    psum_p,
+    reduction_batch,
+    reduction_call,
+    reduction_impl,
 )
 from gpuflow.ops.reductions import reduce_max, reduce_min
 from gpuflow.ops.varying import is_checked, varying_sum
-
-# --- what psum, pmax and pmin share --------------------------------------------------------
-
-
-def _effects(params: dict[str, Any]) -> frozenset[Any]:
-    return uses_of(params["axes"])
-
-
-def _reduction_impl(op: str, operation: str) -> Callable[..., Any]:
-    def impl(xp: Any, x: Any, *, axes: Names, axis_index_groups: Groups | None) -> Any:
-        del xp
-        return communicator_for(op, axes, axis_index_groups).all_reduce(x, operation)
-
-    return impl
-
-
-def _reduction_call(op: str, operation: str) -> Callable[..., None]:
-    """The same in a plan: the result goes where it is wanted, without a copy."""
-
-    def call(
-        xp: Any, outs: Sequence[Any], x: Any, *, axes: Names, axis_index_groups: Groups | None
-    ) -> None:
-        del xp
-        communicator_for(op, axes, axis_index_groups).all_reduce(x, operation, outs[0])
-
-    return call
-
-
-def _reduce_in_groups(
-    reduce: Callable[..., Any], x: Any, dim: int | None, size: int, groups: Groups
-) -> Any:
-    """Each element of the mapped axis gets the total of its group; the axis is in front."""
-    rows = mapped_in_front(x, dim, size)
-    if len({len(group) for group in groups}) == 1:
-        totals = reduce(into_groups(rows, groups), (1,))
-        repeated = move_axis(repeat_in_front(totals, len(groups[0])), 0, 1)
-        return out_of_groups(repeated, groups)
-    parts = [
-        repeat_in_front(reduce(take_rows(rows, group), (0,)), len(group)) for group in groups
-    ]
-    order = np.argsort([index for group in groups for index in group])
-    return take_rows(concatenate(parts, 0), order)
-
-
-def _reduction_batch(
-    op: str, reduce: Callable[..., Any], of_equal: Callable[..., Any]
-) -> Callable[..., tuple[Any, int | None]]:
-    """The batch rule: over another axis nothing changes, over its own it is a reduction."""
-
-    def batch(
-        axis: AxisData,
-        operands: Sequence[Any],
-        dims: Sequence[int | None],
-        *,
-        axes: Names,
-        axis_index_groups: Groups | None,
-    ) -> tuple[Any, int | None]:
-        (x,), (dim,) = operands, dims
-        again = _PRIMITIVES[op].bind
-        if not is_over(axis, axes):
-            return again(x, axes=axes, axis_index_groups=axis_index_groups), dim
-        if axis_index_groups is not None:
-            return _reduce_in_groups(reduce, x, dim, axis.size, axis_index_groups), 0
-        if dim is None:
-            total = of_equal(x, axis.size)
-        else:  # one device per process has nothing to add, and nothing to copy
-            total = squeeze(x, (dim,)) if axis.size == 1 else reduce(x, (dim,))
-        rest = tuple(name for name in axes if name != axis.name)
-        return (again(total, axes=rest, axis_index_groups=None) if rest else total), None
-
-    return batch
 
 
 def _reduced(op: str, reduce: Callable[..., Any], x: Any, axis_name: Any, groups: Any) -> Any:
@@ -136,7 +59,8 @@ def _reduced(op: str, reduce: Callable[..., Any], x: Any, axis_name: Any, groups
     )
     sizes = sizes_of(op, names)
     groups = as_groups(op, groups, prod(sizes))
-    if op == "psum" and has_neighbors(names) and groups is None and not dims:
+    together = op == "psum" and has_neighbors(names) and not is_checked(names)
+    if together and groups is None and not dims:
         return _sum_together(x, names, sizes)
 
     def one(leaf: Any) -> Any:
@@ -209,12 +133,6 @@ def _sum(x: Any, axes: Names, axis_index_groups: Groups | None) -> Any:
 # --- psum ----------------------------------------------------------------------------------
 
 
-def _psum_shape(x: ShapedArray, *, axes: Names, axis_index_groups: Any) -> ShapedArray:
-    del axes, axis_index_groups
-    check_kind("psum", x, is_summable, "a number (not bool)")
-    return ShapedArray(x.shape, x.dtype)
-
-
 def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     """Sum over named axes.
 
@@ -233,23 +151,6 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     """
     return _reduced("psum", reduce_sum, x, axis_name, axis_index_groups)
 
-
-def _psum_transpose(cotangent: Any, x: ShapedArray, **params: Any) -> Any:
-    # Each element's total reaches every element, so their cotangents are added up again.
-    del x
-    return psum_p.bind(cotangent, **params)
-
-
-psum_p = define(
-    "psum",
-    shape=_psum_shape,
-    impl=_reduction_impl("psum", "sum"),
-    lower=Library(call=_reduction_call("psum", "sum")),
-    jvp=linear_jvp(lambda x, **params: psum_p.bind(x, **params)),
-    transpose=unary_transpose(_psum_transpose),
-    batch=_reduction_batch("psum", reduce_sum, lambda x, size: mul(x, constant(x, size))),
-    effects=_effects,
-)
 
 # --- pmax and pmin -------------------------------------------------------------------------
 
@@ -290,11 +191,11 @@ def _extremum(op: str, reduce: Callable[..., Any]) -> Any:
     return define(
         op,
         shape=_extremum_shape(op),
-        impl=_reduction_impl(op, op.removeprefix("p")),
-        lower=Library(call=_reduction_call(op, op.removeprefix("p"))),
+        impl=reduction_impl(op, op.removeprefix("p")),
+        lower=Library(call=reduction_call(op, op.removeprefix("p"))),
         jvp=_extremum_jvp(op),
-        batch=_reduction_batch(op, reduce, lambda x, size: x),
-        effects=_effects,
+        batch=reduction_batch(op, reduce, lambda x, size: x),
+        effects=effects_of,
     )
 
 

@@ -24,6 +24,7 @@ from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
 from gpuflow.ops.axes import transpose
 from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.define import define, types_text
+from gpuflow.ops.device import in_sharding
 from gpuflow.ops.nary import add_any_p, match_scalars
 from gpuflow.ops.precision import Precision, algorithm_dtypes, canonical_precision
 from gpuflow.ops.small_matrices import is_small_product, small_product, written_out
@@ -422,7 +423,7 @@ def dot_general(
     rhs: Any,
     dimension_numbers: Any,
     precision: Any = None,
-    preferred_element_type: Any = None,
+    preferred_element_type: Any = None, *, out_sharding: Any = None
 ) -> Any:
     """Multiply and sum over pairs of contracting dimensions, for each index of the batch ones.
 
@@ -442,6 +443,9 @@ def dot_general(
         TypeError: dimensions, sizes or dtypes that do not fit.
         ValueError: another precision, or an algorithm that no product here follows.
     """
+    if out_sharding is not None:
+        out = dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
+        return in_sharding("dot_general", out, out_sharding)
     (left, right), (left_batch, right_batch) = dimension_numbers
 
     def plain(dims: Sequence[int]) -> Dims:

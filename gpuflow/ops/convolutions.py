@@ -14,6 +14,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.ops.axes import reshape, transpose
 from gpuflow.ops.convolution import ConvDims, Dims, Pads, Roles, conv_p, dilated
 from gpuflow.ops.define import types_text
+from gpuflow.ops.device import in_sharding
 from gpuflow.ops.layout import rev
 from gpuflow.ops.precision import canonical_precision
 
@@ -145,7 +146,7 @@ def conv_general_dilated(
     lhs: Any, rhs: Any, window_strides: Sequence[int], padding: Any,
     lhs_dilation: Sequence[int] | None = None, rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: Any = None, feature_group_count: int = 1, batch_group_count: int = 1,
-    precision: Any = None, preferred_element_type: Any = None,
+    precision: Any = None, preferred_element_type: Any = None, *, out_sharding: Any = None
 ) -> Any:  # fmt: skip
     """The convolution of machine learning: a kernel slides over an input and is not mirrored.
 
@@ -161,7 +162,7 @@ def conv_general_dilated(
         dimension_numbers: see ``conv_dimension_numbers``.
         feature_group_count: in how many groups channels are convolved apart.
         batch_group_count: in how many groups examples meet groups of outputs.
-        precision: accepted as in JAX: float32 is float32.
+        precision: accepted as in JAX: float32 is float32, on every platform.
         preferred_element_type: dtype of the result.
 
     Raises:
@@ -171,6 +172,12 @@ def conv_general_dilated(
 
     Source: the definition of Conv in the XLA operation semantics.
     """
+    if out_sharding is not None:
+        out = conv_general_dilated(
+            lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers,
+            feature_group_count, batch_group_count, precision, preferred_element_type,
+        )  # fmt: skip
+        return in_sharding("conv_general_dilated", out, out_sharding)
     how = None if precision is None else canonical_precision(precision)
     check(
         how is None or (isinstance(how, tuple) and len(how) == 2),

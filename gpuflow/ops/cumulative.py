@@ -13,10 +13,11 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Library
+from gpuflow.core.lowering import Launches, Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
 from gpuflow.ops.axes import insert_axis, reshape
+from gpuflow.ops.blocks import scan_blocks
 from gpuflow.ops.comparison import eq, ne
 from gpuflow.ops.complex_numbers import abs as op_abs
 from gpuflow.ops.counting import Line, counts, iota_p, triangles
@@ -28,6 +29,7 @@ from gpuflow.ops.identities import number_of
 from gpuflow.ops.joining import concatenate
 from gpuflow.ops.layout import rev, slice_in_dim
 from gpuflow.ops.linear_maps import LinearMap, wraps
+from gpuflow.ops.scan_kernels import Combine, scan_launches
 from gpuflow.ops.selection import maximum, minimum, where
 from gpuflow.ops.transcendental import exp, log1p
 
@@ -36,9 +38,13 @@ Scan = Callable[[Any, Any, Any, int], None]
 
 
 def _define(
-    name: str, scan: Scan, accepts: Callable[[Any], bool], what: str, **rules: Any
-) -> Primitive:
-    """A cumulative op; ``scan(xp, x, out, axis)`` fills ``out`` from front to back."""
+    name: str, scan: Scan, accepts: Callable[[Any], bool], what: str,
+    combine: Combine | None = None, **rules: Any,
+) -> Primitive:  # fmt: skip
+    """A cumulative op; ``scan(xp, x, out, axis)`` fills ``out`` from front to back.
+
+    ``combine`` says how kernels do it.
+    """
 
     def shape(x: ShapedArray, *, axis: int, reverse: bool) -> ShapedArray:
         del reverse
@@ -66,6 +72,9 @@ def _define(
         call(xp, [out], x, axis=axis, reverse=reverse)
         return out
 
+    def kernels(views: Any, outs: Any, params: dict[str, Any]) -> Launches | None:
+        return scan_launches(combine, views, outs, **params) if combine is not None else None
+
     def batch(
         axis_data: AxisData, operands: Sequence[Any], dims: Sequence[int], *, axis: int,
         reverse: bool,
@@ -74,15 +83,28 @@ def _define(
         moved = axis + (axis >= dims[0])
         return primitive.bind(operands[0], axis=moved, reverse=reverse), dims[0]
 
-    primitive = define(
-        name, shape=shape, impl=impl, batch=batch, lower=Library(call), **rules
-    )
+    blocks = scan_blocks("logaddexp" if combine is None else combine.name)
+    lower = Library(call, kernels=None if combine is None else kernels, blocks=blocks)
+    primitive = define(name, shape=shape, impl=impl, batch=batch, lower=lower, **rules)
     return primitive
 
 
 def _wide(dtype: Any) -> Any:
     """16-bit floats accumulate in float32."""
     return dtypes.float32 if dtypes.is_floating(dtype) and dtype.itemsize <= 2 else dtype
+
+
+def _number_of(dtype: str, number: int) -> Any:
+    """A number as constants of kernels are."""
+    return float(number) if dtype.startswith("float") else number
+
+
+def _bound_of(dtype: str, greatest: bool) -> Any:
+    """The greatest or smallest number of a compute dtype."""
+    if dtype.startswith("float"):
+        return np.inf if greatest else -np.inf
+    bounds = np.iinfo(dtype)
+    return int(bounds.max if greatest else bounds.min)
 
 
 def _along(axis: int, start: int | None, stop: int | None) -> tuple[slice, ...]:
@@ -265,7 +287,9 @@ def _cumsum_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
 
 
 cumsum_p = _define(
-    "cumsum", _sum_scan, is_number, "a number (not bool)", simplify=_cumsum_simplify,
+    "cumsum", _sum_scan, is_number, "a number (not bool)",
+    Combine("add", lambda dtype: _number_of(dtype, 0), lambda dtype: True),
+    simplify=_cumsum_simplify,
     jvp=linear_jvp(lambda x, axis, reverse: cumsum(x, axis, reverse)),
     transpose=unary_transpose(lambda ct, x, *, axis, reverse: cumsum(ct, axis, not reverse)),
 )  # fmt: skip
@@ -289,6 +313,8 @@ def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
 
 cumprod_p = _define(
     "cumprod", _product_scan, is_number, "a number (not bool)",
+    # The product of a block may overflow where that of all before does not.
+    Combine("mul", lambda dtype: _number_of(dtype, 1), dtypes.is_integer),
     jvp=_scan_jvp(cumprod, _product_pair),
 )  # fmt: skip
 
@@ -342,6 +368,7 @@ cummax_p = _define(
     "cummax",
     _extremum_scan(maximum, np.maximum, lambda xp, x: ~xp.signbit(x), 0.0),
     is_number, "a number (not bool)",
+    Combine("max", lambda dtype: _bound_of(dtype, greatest=False), lambda dtype: True),
     jvp=_scan_jvp(cummax, _extremum_pair(op_max)),
 )  # fmt: skip
 
@@ -349,6 +376,7 @@ cummin_p = _define(
     "cummin",
     _extremum_scan(minimum, np.minimum, lambda xp, x: xp.signbit(x), -0.0),
     is_number, "a number (not bool)",
+    Combine("min", lambda dtype: _bound_of(dtype, greatest=True), lambda dtype: True),
     jvp=_scan_jvp(cummin, _extremum_pair(op_min)),
 )  # fmt: skip
 

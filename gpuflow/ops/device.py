@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpuflow.core.aval import ShapedArray
+from gpuflow.base.config import config
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Layout
 from gpuflow.core.rules import AxisData
+from gpuflow.core.sharding import NamedSharding, PartitionSpec
 from gpuflow.ops.define import define, linear_jvp, unary_transpose
 
 
@@ -91,3 +94,37 @@ sharding_constraint_p = define(
         lambda x, out, *, sharding: [(d, d) for d in range(x.ndim)],
     ),
 )
+
+
+def in_sharding(op: str, x: Any, out_sharding: Any) -> Any:
+    """A result of ``op`` where its ``out_sharding=`` wants it.
+
+    Args:
+        op: the function whose argument it is.
+        x: the result.
+        out_sharding: a NamedSharding, a PartitionSpec for the mesh in force, or None.
+
+    Returns:
+        An array of the same type, which eagerly has that sharding.
+
+    Raises:
+        TypeError: it is something else.
+        ValueError: a PartitionSpec without a mesh, or one that does not divide the result.
+    """
+    if out_sharding is None:
+        return x
+    if isinstance(out_sharding, PartitionSpec):
+        check(
+            config.mesh is not None,
+            lambda: f"[{op}] a PartitionSpec needs a mesh; got out_sharding={out_sharding} without "
+            "one. Fix: NamedSharding(mesh, spec), or jax.set_mesh(mesh).",
+            ValueError,
+        )
+        out_sharding = NamedSharding(config.mesh, out_sharding)
+    check(
+        isinstance(out_sharding, NamedSharding),
+        lambda: f"[{op}] out_sharding must be a NamedSharding, a PartitionSpec or None; got "
+        f"{out_sharding!r}. Fix: NamedSharding(mesh, PartitionSpec('x')), or device= for a device.",
+    )
+    out_sharding.shard_shape(aval_of(x).shape)
+    return sharding_constraint(x, out_sharding)

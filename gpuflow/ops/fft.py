@@ -19,7 +19,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.lowering import Library
+from gpuflow.core.lowering import Launches, Library
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.axes import move_axis
 from gpuflow.ops.comparison import bitwise_or, eq
@@ -28,6 +28,7 @@ from gpuflow.ops.convert import convert
 from gpuflow.ops.counting import iota
 from gpuflow.ops.define import check_kind, define, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise import mul
+from gpuflow.ops.fft_kernels import fft_launches
 from gpuflow.ops.selection import where
 
 Lengths = tuple[int, ...]
@@ -149,6 +150,15 @@ def _fft_batch(
     return fft_p.bind(move_axis(operands[0], dims[0], 0), **params), 0
 
 
+def _fft_kernels(
+    views: Sequence[Any], outs: Sequence[ShapedArray], params: dict[str, Any]
+) -> Launches | None:
+    kind, lengths = params["fft_type"], params["fft_lengths"]
+    if kind not in (FftType.FFT, FftType.IFFT) or len(lengths) != 1:
+        return None
+    return fft_launches(views, outs, lengths[0], kind is FftType.IFFT)
+
+
 def _fft_flops(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> int:
     """The usual count for a transform of powers of two."""
     size = max(in_avals[0].size, out_avals[0].size)
@@ -162,7 +172,7 @@ fft_p = define(
     jvp=linear_jvp(lambda x, **params: fft_p.bind(x, **params)),
     transpose=unary_transpose(_fft_transpose),
     batch=_fft_batch,
-    lower=Library(flops=_fft_flops),
+    lower=Library(flops=_fft_flops, kernels=_fft_kernels),
 )
 
 

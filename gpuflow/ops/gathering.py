@@ -122,8 +122,9 @@ def _gather_transpose(
 
 
 def all_gather(
-    x: Any, axis_name: Any, *, axis_index_groups: Any = None, axis: int = 0, tiled: bool = False
-) -> Any:
+    x: Any, axis_name: Any, *, axis_index_groups: Any = None, axis: int = 0, tiled: bool = False,
+    to: str = "varying",
+) -> Any:  # fmt: skip
     """Every element of a named axis gets the values of all of them.
 
     Args:
@@ -132,11 +133,26 @@ def all_gather(
         axis_index_groups: groups of equal size that gather on their own.
         axis: where the gathered dimension goes.
         tiled: concatenate along ``axis`` instead of stacking.
+        to: how the result counts to derivatives; only ``"varying"``: each element has its own.
 
     Raises:
         NameError: an axis name that no enclosing transformation binds.
-        ValueError: groups or an axis that do not fit.
+        ValueError: groups or an axis that do not fit, or an unknown ``to``.
+        NotImplementedError: ``to="reduced"`` and ``to="invarying"``.
     """
+    check(
+        to in ("varying", "reduced", "invarying"),
+        lambda: f"[all_gather] to must be 'varying'; got {to!r}. Fix: leave it out.",
+        ValueError,
+    )
+    check(
+        to == "varying",
+        lambda: (
+            f"[all_gather] the result must vary along {axis_name!r}; got to={to!r}. "
+            "Fix: leave it out, and lax.pmean the result where one value is wanted."
+        ),
+        NotImplementedError,
+    )
     names = as_names(axis_name)
     sizes = sizes_of("all_gather", names)
     groups = as_groups("all_gather", axis_index_groups, prod(sizes), even=True)

@@ -17,18 +17,23 @@ Negative indices do not wrap here; the surface does that. ``mode`` says what an 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import Indexed, Library
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
-from gpuflow.ops.axes import move_axis
+from gpuflow.ops.axes import broadcast_in_dim_p, move_axis
+from gpuflow.ops.convert import convert_element_type_p
 from gpuflow.ops.define import check_kind, define, is_number, types_text
 from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.updating import Component, can_be_updated, counted, update
 
 MODES = ("clip", "fill", "zero", "promise_in_bounds")
 
@@ -352,6 +357,33 @@ def _scatter_batch(
     return row_scatter_add(rows, indices, (axis.size, *shape), mode, batch_dims + 1), 0
 
 
+def _scatter_on_gpu(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """The sums as an update of zeros; those of 16-bit floats in float32."""
+    del definition
+    rows, indices = eqn.inputs
+    shape, batch_dims, dtype = eqn.params["shape"], eqn.params["batch_dims"], rows.aval.dtype
+    if 0 in (*shape, *rows.aval.shape) or type(rows) is Literal or type(indices) is Literal:
+        return None
+    if dtypes.is_floating(dtype) and dtype.itemsize == 2:
+        wide = partial(build.apply, convert_element_type_p, weak_type=False)
+        found = build.apply(eqn.primitive, wide(rows, new_dtype=dtypes.float32), indices,
+                            **eqn.params)  # fmt: skip
+        return [wide(found, new_dtype=dtype)]
+    if not can_be_updated(dtype, "add") or indices.aval.dtype in dtypes.INT4:
+        return None
+    zeros = build.apply(
+        broadcast_in_dim_p, build.literal(0, rows.aval), shape=shape, broadcast_dimensions=()
+    )
+    strides, own = row_major_strides(shape), indices.aval.shape
+    starts = [*[counted(build, own, d) for d in range(batch_dims)], indices]
+    components = [
+        Component(start, shape[d] - 1, strides[d]) for d, start in enumerate(starts)
+    ]
+    checked = eqn.params["mode"] not in ("clip", "promise_in_bounds")
+    window = tuple(range(batch_dims + 1, len(shape)))
+    return [update(build, zeros, components, rows, window, "add", checked=checked, repeats=True)]
+
+
 def row_scatter_add(
     rows: Any, indices: Any, shape: Sequence[int], mode: str = "zero", batch_dims: int = 0
 ) -> Any:
@@ -384,6 +416,6 @@ row_scatter_add_p = define(
     jvp=_scatter_jvp,
     transpose=_scatter_transpose,
     batch=_scatter_batch,
-    lower=Library(),
+    lower=Library(on_gpu=_scatter_on_gpu),
     size_params=frozenset({"shape"}),
 )

@@ -53,3 +53,15 @@ def check_algorithm(
         ),
         error,
     )
+
+
+def check_no_magma(name: str, use_magma: bool | None) -> None:
+    """Raise if MAGMA is asked for, JAX's other library on GPUs."""
+    check(
+        not use_magma,
+        lambda: (
+            f"[{name}] use_magma must be None or False: MAGMA is not called; got {use_magma!r}. "
+            "Fix: leave it out."
+        ),
+        ValueError,
+    )

@@ -11,6 +11,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
+from gpuflow.ops.blocks import matrix_blocks
 from gpuflow.ops.elementwise import add, div, mul
 from gpuflow.ops.linalg_algebra import (
     Shape,
@@ -109,7 +110,10 @@ cholesky_p = matrix_op(
     _cholesky_result,
     _cholesky_impl,
     jvp=_cholesky_jvp,
-    lower=Library(flops=lambda ins, outs, params: ins[0].size * ins[0].shape[-1] // 3),
+    lower=Library(
+        flops=lambda ins, outs, params: ins[0].size * ins[0].shape[-1] // 3,
+        blocks=matrix_blocks("cholesky"),
+    ),
     simplify=_cholesky_simplify,
 )
 

@@ -33,6 +33,7 @@ from gpuflow.ops.linalg_algorithms import (
     EIG_IMPLEMENTATIONS,
     EigImplementation,
     check_algorithm,
+    check_no_magma,
 )
 from gpuflow.ops.linalg_common import (
     Outputs,
@@ -189,6 +190,7 @@ eig_p = matrix_op(
 def eig(
     x: Any, *, compute_left_eigenvectors: bool = True, compute_right_eigenvectors: bool = True,
     enable_eigvec_derivs: bool = False, implementation: EigImplementation | None = None,
+    use_magma: bool | None = None,
 ) -> list[Any]:  # fmt: skip
     """Eigenvalues and eigenvectors of general matrices.
 
@@ -199,6 +201,7 @@ def eig(
         enable_eigvec_derivs: whether vectors may be differentiated; that is right only where all
             eigenvalues differ and no vector has two largest components.
         implementation: an ``EigImplementation`` of the CPU.
+        use_magma: may not be True: that library is not called.
 
     Returns:
         The complex values (..., n) in no particular order, then left and right vectors (..., n, n)
@@ -209,6 +212,7 @@ def eig(
         NotImplementedError: derivatives of vectors without ``enable_eigvec_derivs``.
     """
     check_algorithm("eig", "implementation", implementation, EIG_IMPLEMENTATIONS, ValueError)
+    check_no_magma("eig", use_magma)
     return list(
         eig_p.bind(
             x,

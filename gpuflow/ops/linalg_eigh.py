@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
+from gpuflow.ops.blocks import matrix_blocks
 from gpuflow.ops.complex_numbers import real
 from gpuflow.ops.elementwise import div, mul, sub
 from gpuflow.ops.linalg_algebra import (
@@ -144,7 +145,10 @@ eigh_p = matrix_op(
     _eigh_impl,
     jvp=_eigh_jvp,
     multiple_results=True,
-    lower=Library(flops=lambda ins, outs, params: 9 * ins[0].size * ins[0].shape[-1]),
+    lower=Library(
+        flops=lambda ins, outs, params: 9 * ins[0].size * ins[0].shape[-1],
+        blocks=matrix_blocks("eigh"),
+    ),
 )
 
 

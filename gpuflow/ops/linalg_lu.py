@@ -13,6 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import zero_tangent
+from gpuflow.ops.blocks import matrix_blocks
 from gpuflow.ops.counting import iota
 from gpuflow.ops.elementwise import add
 from gpuflow.ops.indexing import row_gather
@@ -142,7 +143,11 @@ lu_p = matrix_op(
     _lu_impl,
     jvp=_lu_jvp,
     multiple_results=True,
-    lower=Library(flops=lambda ins, outs, params: 2 * ins[0].size * min(ins[0].shape[-2:]) // 3),
+    lower=Library(
+        flops=lambda ins, outs, params: 2 * ins[0].size * min(ins[0].shape[-2:]) // 3,
+        lu=True,
+        blocks=matrix_blocks("lu"),
+    ),
     simplify=_lu_simplify,
 )
 

@@ -12,6 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import zero_tangent
+from gpuflow.ops.blocks import matrix_blocks
 from gpuflow.ops.complex_numbers import complex as complex_number
 from gpuflow.ops.complex_numbers import imag
 from gpuflow.ops.elementwise import add, sub
@@ -29,6 +30,7 @@ from gpuflow.ops.linalg_algebra import (
 )
 
 # --- geqrf, householder_product ------------------------------------------------------------
+from gpuflow.ops.linalg_algorithms import check_no_magma
 from gpuflow.ops.linalg_common import (
     Outputs,
     each_matrix,
@@ -227,11 +229,16 @@ qr_p = matrix_op(
     _qr_impl,
     jvp=_qr_jvp,
     multiple_results=True,
-    lower=Library(flops=lambda ins, outs, params: 4 * ins[0].size * min(ins[0].shape[-2:])),
+    lower=Library(
+        flops=lambda ins, outs, params: 4 * ins[0].size * min(ins[0].shape[-2:]),
+        blocks=matrix_blocks("qr"),
+    ),
 )
 
 
-def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True) -> tuple[Any, ...]:
+def qr(
+    x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma: bool | None = None
+) -> tuple[Any, ...]:
     """``x == Q @ R`` with orthonormal columns of Q and upper triangular R.
 
     Args:
@@ -239,5 +246,10 @@ def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True) -> tuple[A
         pivoting: whether to order columns so that the diagonal of R falls; then the third result
             is i32[..., n] with ``x[..., permutation] == Q @ R``.
         full_matrices: whether Q has m columns, or min(m, n).
+        use_magma: may not be True: that library is not called.
+
+    Raises:
+        ValueError: it is.
     """
+    check_no_magma("qr", use_magma)
     return tuple(qr_p.bind(x, pivoting=bool(pivoting), full_matrices=bool(full_matrices)))

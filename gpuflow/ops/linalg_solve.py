@@ -12,16 +12,15 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
-from gpuflow.core.lowering import Library
+from gpuflow.core.lowering import Library, Triangular
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.axes import insert_axis, move_axis, reshape, squeeze
+from gpuflow.ops.blocks import matrix_blocks
 from gpuflow.ops.elementwise import neg
 from gpuflow.ops.linalg_algebra import Shape, conjugate, matmul, swap, triangle
 from gpuflow.ops.linalg_common import (
     Outputs,
     check_square,
-    each_matrix,
-    lapack,
     load_scipy,
     matrix_op,
 )
@@ -51,26 +50,43 @@ def _triangular_result(
     return [(b, dtype)]
 
 
-def _triangular_impl(
+def _triangular_impl(xp: Any, a: Any, b: Any, **params: Any) -> Any:
+    if xp is np:
+        out = np.empty(b.shape, b.dtype)
+        _solve_into(out, a, b, **params)
+        return out
+    return _solve_on_device(xp, a, b, **params)
+
+
+def _triangular_call(xp: Any, outs: Sequence[Any], a: Any, b: Any, **params: Any) -> None:
+    if xp is np:
+        _solve_into(outs[0], a, b, **params)
+    else:
+        outs[0][...] = _solve_on_device(xp, a, b, **params)
+
+
+def _solve_on_device(
     xp: Any, a: Any, b: Any, *, left_side: bool, lower: bool, transpose_a: bool,
     conjugate_a: bool, unit_diagonal: bool,
 ) -> Any:  # fmt: skip
-    """Always a problem with the matrix on the left: the others are transposed into it."""
+    if not b.size:
+        return xp.zeros(b.shape, b.dtype)
+    a, b, lower = _on_the_left(a, b, left_side, lower, transpose_a, conjugate_a)
+    out = _load_cupy_linalg().solve_triangular(
+        a, b, lower=lower, unit_diagonal=unit_diagonal, check_finite=False
+    )
+    return out if left_side else out.swapaxes(-1, -2)
+
+
+def _on_the_left(
+    a: Any, b: Any, left_side: bool, lower: bool, transpose_a: bool, conjugate_a: bool
+) -> tuple[Any, Any, bool]:
+    """The problem as ``A X = B``: the others are transposed into it."""
     if conjugate_a:
         a = a.conj()
     if transpose_a == left_side:  # op(A) X = B with transposition, or X A = B: A^T X^T = B^T
         a, lower = a.swapaxes(-1, -2), not lower
-    if not left_side:
-        b = b.swapaxes(-1, -2)
-    if not b.size:
-        out = xp.zeros(b.shape, b.dtype)
-    elif xp is np:
-        out = _solve_left(a, b, lower, unit_diagonal)
-    else:
-        out = _load_cupy_linalg().solve_triangular(
-            a, b, lower=lower, unit_diagonal=unit_diagonal, check_finite=False
-        )
-    return out if left_side else out.swapaxes(-1, -2)
+    return a, b if left_side else b.swapaxes(-1, -2), lower
 
 
 def _load_cupy_linalg() -> ModuleType:
@@ -80,25 +96,34 @@ def _load_cupy_linalg() -> ModuleType:
     return cupyx.scipy.linalg
 
 
-def _solve_left(a: np.ndarray, b: np.ndarray, lower: bool, unit_diagonal: bool) -> np.ndarray:
-    # A row of substitution costs NumPy as much as a call of LAPACK for one matrix.
+def _solve_into(
+    out: np.ndarray, a: np.ndarray, b: np.ndarray, *, left_side: bool, lower: bool,
+    transpose_a: bool, conjugate_a: bool, unit_diagonal: bool,
+) -> None:  # fmt: skip
+    """Solve for every matrix of a batch, in the memory of the row-major ``out``."""
+    if not b.size:
+        return
+    # A row of substitution costs NumPy as much as a call of BLAS for one matrix.
     if prod(a.shape[:-2]) > a.shape[-1]:
-        return _substitute(a, b, lower, unit_diagonal)
-    (trtrs,) = lapack(["trtrs"], a, b)
+        a, b, lower = _on_the_left(a, b, left_side, lower, transpose_a, conjugate_a)
+        found = _substitute(a, b, lower, unit_diagonal)
+        out[...] = found if left_side else found.swapaxes(-1, -2)
+        return
     (trsm,) = load_scipy().get_blas_funcs(("trsm",), (a, b))
-
-    def solve(own: np.ndarray, right: np.ndarray) -> Sequence[np.ndarray]:
-        # LAPACK's matrices go by columns: it reads the transposed one without a copy.
-        below, transposed = lower, 0
-        if not own.flags.f_contiguous:
-            own, below, transposed = own.T, not lower, 1
-        # trtrs leaves b as it is where the matrix is singular; trsm divides by zero.
-        x, info = trtrs(own, right, lower=below, trans=transposed, unitdiag=unit_diagonal)
-        if info == 0:
-            return [x]
-        return [trsm(1.0, own, right, lower=below, trans_a=transposed, diag=unit_diagonal)]
-
-    return each_matrix(solve, [a, b], [2, 2], [(b.shape[-2:], b.dtype)])[0]
+    if conjugate_a and not transpose_a:
+        a, conjugate_a = a.conj(), False
+    out[...] = b
+    for place in np.ndindex(*a.shape[:-2]):
+        # BLAS counts by columns: its matrices are the transposed ones, so that nothing is copied.
+        # A X = B is X^T A^T = B^T there, and A^T lies in A's own memory. A zero on the diagonal
+        # divides.
+        target = out[place].T
+        found = trsm(
+            1.0, a[place].T, target, side=int(left_side), lower=not lower,
+            trans_a=2 if conjugate_a else int(transpose_a), diag=unit_diagonal, overwrite_b=True,
+        )  # fmt: skip
+        if not np.may_share_memory(found, target):
+            target[...] = found
 
 
 def _substitute(a: np.ndarray, b: np.ndarray, lower: bool, unit_diagonal: bool) -> np.ndarray:
@@ -167,6 +192,12 @@ def _triangular_flops(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> 
     return in_avals[0].shape[-1] * out_avals[0].size
 
 
+def _triangular_record(params: dict[str, Any]) -> Triangular | None:
+    names = ("left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal")
+    found = Triangular(*[params[name] for name in names])
+    return None if found.conjugate and not found.transpose else found
+
+
 def _triangular_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     del definition
     a, b = (atom.aval for atom in eqn.inputs)
@@ -183,7 +214,10 @@ triangular_solve_p = matrix_op(
     jvp=_triangular_jvp,
     transpose=_triangular_transpose,
     batch=_triangular_batch,
-    lower=Library(flops=_triangular_flops),
+    lower=Library(
+        _triangular_call, flops=_triangular_flops, triangular=_triangular_record,
+        blocks=matrix_blocks("triangular"),
+    ),
     simplify=_triangular_simplify,
 )
 

@@ -15,7 +15,11 @@ from gpuflow.base.errors import check
 
 
 class Precision(enum.Enum):
-    """A hint for devices that can trade accuracy for speed; float32 is float32 with each of them.
+    """How exact products of float32 must be.
+
+    On the CPU, float32 is float32 with each of them. On GPUs too, but for ``HIGH``, with which
+    cuBLAS may round the operands of ``lax.dot_general`` to TF32, which has 10 bits behind the
+    point; it adds in float32. Convolutions are float32 with each of them.
 
     ``"default"``, ``"fastest"`` and ``"bfloat16"`` name the first, ``"high"``, ``"tensorfloat32"``
     and ``"bfloat16_3x"`` the second, ``"highest"`` and ``"float32"`` the third.

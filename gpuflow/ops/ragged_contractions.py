@@ -15,6 +15,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.ops.axes import broadcast_in_dim, reduce_sum, reshape, transpose
 from gpuflow.ops.contractions import as_algorithm_says, dot_general
 from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.device import in_sharding
 from gpuflow.ops.elementwise import mul
 from gpuflow.ops.precision import DotDimensionNumbers, canonical_precision
 from gpuflow.ops.ragged_products import ragged_dot_p, ragged_outer_p
@@ -46,7 +47,7 @@ class RaggedDotDimensionNumbers:
 
 def ragged_dot(
     lhs: Any, rhs: Any, group_sizes: Any, precision: Any = None, preferred_element_type: Any = None,
-    group_offset: Any = None,
+    group_offset: Any = None, *, out_sharding: Any = None
 ) -> Any:  # fmt: skip
     """The product of each group of rows with a matrix of its own.
 
@@ -66,14 +67,16 @@ def ragged_dot(
     Cost: as one product f[m, k] @ f[k, n], on the host as many calls as there are groups.
     """
     numbers = RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
-    return ragged_dot_general(
+    out = ragged_dot_general(
         lhs, rhs, group_sizes, numbers, precision, preferred_element_type, group_offset
     )
+    return in_sharding("ragged_dot", out, out_sharding)
 
 
 def ragged_dot_general(
     lhs: Any, rhs: Any, group_sizes: Any, ragged_dot_dimension_numbers: RaggedDotDimensionNumbers,
-    precision: Any = None, preferred_element_type: Any = None, group_offset: Any = None,
+    precision: Any = None, preferred_element_type: Any = None, group_offset: Any = None, *,
+    out_sharding: Any = None,
 ) -> Any:  # fmt: skip
     """``dot_general`` where one dimension of lhs is cut into groups.
 
@@ -94,6 +97,12 @@ def ragged_dot_general(
         TypeError: shapes, dtypes or dimension numbers that do not fit.
         NotImplementedError: a group offset.
     """
+    if out_sharding is not None:
+        out = ragged_dot_general(
+            lhs, rhs, group_sizes, ragged_dot_dimension_numbers, precision, preferred_element_type,
+            group_offset,
+        )  # fmt: skip
+        return in_sharding("ragged_dot_general", out, out_sharding)
     check(
         group_offset is None,
         lambda: (

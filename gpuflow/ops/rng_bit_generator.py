@@ -23,6 +23,7 @@ from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, zero_tangent
 from gpuflow.ops.axes import move_axis
 from gpuflow.ops.define import define
+from gpuflow.ops.device import in_sharding
 from gpuflow.ops.threefry import HALF, hash_words
 
 Shape = tuple[int, ...]
@@ -159,7 +160,7 @@ rng_bit_generator_p = define(
 
 def rng_bit_generator(
     key: Any, shape: Sequence[int], dtype: Any = np.uint32,
-    algorithm: RandomAlgorithm = RandomAlgorithm.RNG_DEFAULT,
+    algorithm: RandomAlgorithm = RandomAlgorithm.RNG_DEFAULT, *, out_sharding: Any = None
 ) -> tuple[Any, Any]:  # fmt: skip
     """Uniform random bits from a raw state, bit for bit those of JAX.
 
@@ -195,4 +196,4 @@ def rng_bit_generator(
     state_out, bits = rng_bit_generator_p.bind(
         key, shape=tuple(map(as_index, shape)), dtype=found, algorithm=RandomAlgorithm(algorithm)
     )
-    return state_out, bits
+    return state_out, in_sharding("rng_bit_generator", bits, out_sharding)

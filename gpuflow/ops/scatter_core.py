@@ -17,6 +17,7 @@ from gpuflow.core.lowering import Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.axes import squeeze_p, transpose_p
+from gpuflow.ops.blocks import in_float32
 from gpuflow.ops.define import define, types_text
 from gpuflow.ops.gather_numbers import (
     Dims,
@@ -29,6 +30,7 @@ from gpuflow.ops.gather_numbers import (
 )
 from gpuflow.ops.layout import slice_p
 from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.scatter_parts import can_be_shared, scatter_by_parts
 from gpuflow.ops.updating import Component, can_be_updated, counted, update
 
 
@@ -167,12 +169,26 @@ def batch_scatter(
     return bind(x, indices, updates, dimension_numbers=moved, **params), 0
 
 
-def _simplify(combine: str, eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _on_gpu(combine: str, eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """The scatter as an update; repeated places are for ``update_windows`` to part."""
+    dtype = eqn.inputs[0].aval.dtype
+    if combine != "set" and dtypes.is_floating(dtype) and dtype.itemsize == 2:
+        return in_float32(eqn, build)
+    return _simplify(combine, eqn, definition, build, may_share=False)
+
+
+def _simplify(
+    combine: str, eqn: Any, definition: Any, build: Any, may_share: bool = True
+) -> list[Any] | None:
     """The scatter as an update of the array's own memory."""
     del definition
     x, indices, updates = eqn.inputs
     numbers, mode = eqn.params["dimension_numbers"], eqn.params["mode"]
-    if 0 in (*x.aval.shape, *updates.aval.shape) or not can_be_updated(x.aval.dtype, combine):
+    repeats, dtype = not eqn.params["unique_indices"], x.aval.dtype
+    in_parts = may_share and repeats and can_be_shared(dtype, combine)
+    if 0 in (*x.aval.shape, *updates.aval.shape):
+        return None
+    if not (in_parts or can_be_updated(dtype, combine)):
         return None
     if type(indices) is Literal or indices.aval.dtype in dtypes.INT4:
         return None
@@ -194,11 +210,25 @@ def _simplify(combine: str, eqn: Any, definition: Any, build: Any) -> list[Any] 
     )  # fmt: skip
     if order != tuple(range(len(order))):
         updates = build.apply(transpose_p, updates, permutation=order)
+    checked = mode is GatherScatterMode.FILL_OR_DROP
+    if in_parts and components and _lie_together(windows):
+        out = scatter_by_parts(build, x, components, updates, combine, checked)
+        if out is not None:
+            return [out]
+    if not can_be_updated(dtype, combine):
+        return None
     out = update(
-        build, x, components, updates, windows.kept, combine,
-        checked=mode is GatherScatterMode.FILL_OR_DROP, repeats=not eqn.params["unique_indices"],
-    )  # fmt: skip
+        build, x, components, updates, windows.kept, combine, checked=checked, repeats=repeats
+    )
     return [out]
+
+
+def _lie_together(windows: Windows) -> bool:
+    """Whether the elements of a window are neighbours in memory."""
+    wide = [d for d, size in enumerate(windows.sizes) if size > 1]
+    return not wide or all(
+        windows.sizes[d] == windows.shape[d] for d in range(wide[0] + 1, len(windows.shape))
+    )
 
 
 def _column(build: Any, indices: Any, number: int) -> Any:
@@ -228,7 +258,7 @@ def define_scatter(
         jvp=jvp,
         transpose=transpose,
         batch=batch,
-        lower=Library(partial(_call, combine)),
+        lower=Library(partial(_call, combine), on_gpu=partial(_on_gpu, combine)),
         simplify=partial(_simplify, combine),
     )
     return primitive

@@ -14,6 +14,7 @@ from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.axes import broadcast_in_dim
 from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.device import in_sharding
 from gpuflow.ops.gather import scatter_add
 from gpuflow.ops.gather_numbers import GatherScatterMode, ScatterDimensionNumbers
 from gpuflow.ops.joining import concatenate
@@ -38,7 +39,7 @@ def segment_sum(
         bucket_size: reduce so many rows at a time, and then what they gave: more exact.
         mode: what becomes of segments outside: ``"drop"`` (the default), ``"clip"`` or
             ``"promise_in_bounds"``; negative ones are outside.
-        out_sharding: None; arrays live on one device.
+        out_sharding: a NamedSharding or PartitionSpec in which the result is wanted, or None.
 
     Returns:
         ``[num_segments, ...]``; segments without rows give 0.
@@ -114,7 +115,7 @@ def _reduce(
         data, segment_ids, num_segments, bucket_size, out_sharding: see ``segment_sum``.
     """
     scatter, reduce, neutral = family
-    data, ids = _checked(name, data, segment_ids, bucket_size, out_sharding)
+    data, ids = _checked(name, data, segment_ids, bucket_size)
     count = _number_of_segments(name, num_segments, ids)
     length, rest = aval_of(ids).shape[0], aval_of(data).shape[1:]
     is_sorted, unique, mode = promises
@@ -131,11 +132,12 @@ def _reduce(
         full(lead + rest, neutral(dtype), dtype), indices, data, numbers,
         indices_are_sorted=is_sorted, unique_indices=unique, mode=GatherScatterMode.from_any(mode),
     )  # fmt: skip
-    return out if bucket_size is None else reduce(out, (0,))
+    out = out if bucket_size is None else reduce(out, (0,))
+    return in_sharding(name, out, out_sharding)
 
 
 def _checked(
-    name: str, data: Any, segment_ids: Any, bucket_size: int | None, out_sharding: Any
+    name: str, data: Any, segment_ids: Any, bucket_size: int | None
 ) -> tuple[Any, Any]:
     """Data with a row for each segment number, and those numbers, with at least 32 bits."""
     for operand in (data, segment_ids):
@@ -164,14 +166,6 @@ def _checked(
         bucket_size is None or bucket_size > 0,
         lambda: f"[{name}] bucket_size must be positive; got {bucket_size}. Fix: None, or 128.",
         ValueError,
-    )
-    check(
-        out_sharding is None,
-        lambda: (
-            f"[{name}] out_sharding must be None, as arrays live on one device; got "
-            f"{out_sharding!r}. Fix: leave it out."
-        ),
-        NotImplementedError,
     )
     if ids_aval.dtype.itemsize < 4 or dtypes.is_bool(ids_aval.dtype):
         segment_ids = convert_element_type(segment_ids, np.int32)

@@ -26,6 +26,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
 from gpuflow.ops.axes import move_axis
+from gpuflow.ops.blocks import sort_blocks, top_k_blocks
 from gpuflow.ops.counting import iota
 from gpuflow.ops.define import check_kind, define, is_ordered, types_text
 from gpuflow.ops.indexing import row_gather
@@ -259,7 +260,7 @@ sort_p = define(
     impl=_sort_impl,
     jvp=_sort_jvp,
     batch=_sort_batch,
-    lower=Library(_sort_into),
+    lower=Library(_sort_into, blocks=sort_blocks),
     multiple_results=True,
 )
 
@@ -357,6 +358,6 @@ top_k_p = define(
     impl=_top_k_impl,
     jvp=_top_k_jvp,
     batch=_top_k_batch,
-    lower=Library(),
+    lower=Library(blocks=top_k_blocks),
     multiple_results=True,
 )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.ops.accuracy import check_accuracy
 from gpuflow.ops.elementwise import mul, neg, sub
 from gpuflow.ops.nary import elementwise, widened
 from gpuflow.ops.powers import square
@@ -116,6 +117,8 @@ def erf_inv(x: Any) -> Any:
     return erf_inv_p.bind(x)
 
 
-def logistic(x: Any) -> Any:
+def logistic(x: Any, *, accuracy: Any = None) -> Any:
     """Elementwise ``1 / (1 + exp(-x))``, without overflow."""
+    if accuracy is not None:
+        check_accuracy("logistic", accuracy)
     return logistic_p.bind(x)

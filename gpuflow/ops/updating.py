@@ -177,14 +177,20 @@ def counted(build: Any, shape: tuple[int, ...], dimension: int) -> Atom:
     return build.apply(iota_p, dtype=_INDEX.dtype, shape=shape, dimension=dimension)
 
 
-def places_of(
-    build: Any, components: Sequence[Component], checked: bool
-) -> tuple[Atom, Atom]:
-    """The places at which windows start, and which windows count; see ``update``."""
+def place_operands(build: Any, components: Sequence[Component]) -> list[Atom]:
+    """Operands of ``window_places``."""
     operands: list[Atom] = []
     for part in components:
         last = build.literal(part.last, _INDEX)
         operands += [part.start, last, build.literal(part.stride, _INDEX)]
+    return operands
+
+
+def places_of(
+    build: Any, components: Sequence[Component], checked: bool
+) -> tuple[Atom, Atom]:
+    """The places at which windows start, and which windows count; see ``update``."""
+    operands = place_operands(build, components)
     everywhere = Literal(np.bool_(True), _TRUE)
     if not operands:
         return build.literal(0, _INDEX), everywhere

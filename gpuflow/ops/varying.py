@@ -9,13 +9,16 @@ along: an empty array that varies as the operand does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config
+from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.communicator import Across, Within
 from gpuflow.core.rules import AxisData, Zero, is_undefined
-from gpuflow.ops.axes import reduce_sum, reshape
+from gpuflow.ops.axes import reduce_sum, reshape, squeeze
 from gpuflow.ops.convert import stop_gradient
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise import constant, mul
@@ -28,6 +31,7 @@ from gpuflow.ops.named_axes import (
     sizes_of,
     uses_of,
 )
+from gpuflow.ops.named_sums import psum_p
 
 
 def is_checked(names: Names) -> bool:
@@ -44,7 +48,40 @@ def _emptied(token: Any) -> Any:
     return reshape(token, (0,))
 
 
-Rule = Callable[[Any, int | None, int | None, int], tuple[Any, int | None]]
+@record
+class Elements:
+    """The elements of an axis: those of a batch, and those that lie in other memories.
+
+    Attributes:
+        here: how many the batch has.
+        beside: the part of the axis between memories, if there is one.
+    """
+
+    here: int
+    beside: tuple[Across, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.here * prod(len((part.groups or ((),))[0]) for part in self.beside)
+
+    def total(self, x: Any, dim: int) -> Any:
+        """The sum over all of them."""
+        here = squeeze(x, (dim,)) if self.here == 1 else reduce_sum(x, (dim,))
+        if not self.beside:
+            return here
+        return psum_p.bind(here, axes=self.beside, axis_index_groups=None)
+
+
+def _beside(axis: AxisData, axes: Names) -> tuple[Across, ...]:
+    """The part between memories of the axis whose elements in one memory are mapped."""
+    if not isinstance(axis.name, Within):
+        return ()
+    own = axis.name.name
+    return tuple(part for part in axes if isinstance(part, Across) and part.name == own)
+
+
+Rule = Callable[[Any, int | None, int | None, Elements], tuple[Any, int | None]]
 
 
 def _define(name: str, along: Rule, transposed: Callable[..., Any]) -> Any:
@@ -52,7 +89,8 @@ def _define(name: str, along: Rule, transposed: Callable[..., Any]) -> Any:
 
     Args:
         name: of the op.
-        along: ``(x, dim, dim of the token, size) -> (result, dim)``: what it does along one axis.
+        along: ``(x, dim, dim of the token, elements) -> (result, dim)``: what it does along one
+            axis. A value varies between memories if it does so in each of them.
         transposed: ``(cotangent, token, axes) -> cotangent``.
     """
 
@@ -81,8 +119,9 @@ def _define(name: str, along: Rule, transposed: Callable[..., Any]) -> Any:
         own = token if token_dim is None else _emptied(token)
         if not is_over(axis, axes):
             return made.bind(x, own, axes=axes), dim
-        result, dim = along(x, dim, token_dim, axis.size)
-        rest = tuple(name for name in axes if name != axis.name)
+        beside = _beside(axis, axes)
+        result, dim = along(x, dim, token_dim, Elements(axis.size, beside))
+        rest = tuple(name for name in axes if name != axis.name and name not in beside)
         return (made.bind(result, own, axes=rest) if rest else result), dim
 
     made = define(
@@ -97,30 +136,37 @@ def _define(name: str, along: Rule, transposed: Callable[..., Any]) -> Any:
     return made
 
 
-def _times(x: Any, size: int) -> Any:
-    return mul(x, constant(x, size))
+def _times(x: Any, elements: Elements) -> Any:
+    return mul(x, constant(x, elements.count))
 
 
-def _sum(x: Any, dim: int | None, token: int | None, size: int) -> tuple[Any, int | None]:
+def _sum(
+    x: Any, dim: int | None, token: int | None, elements: Elements
+) -> tuple[Any, int | None]:
     del token
-    return (_times(x, size) if dim is None else reduce_sum(x, (dim,))), None
+    return (_times(x, elements) if dim is None else elements.total(x, dim)), None
 
 
 def _sum_transposed(
-    x: Any, dim: int | None, token: int | None, size: int
+    x: Any, dim: int | None, token: int | None, elements: Elements
 ) -> tuple[Any, int | None]:
     # What varies are the cotangents of copies of the sum.
-    total = x if dim is None else reduce_sum(x, (dim,))
-    return (total if token is not None else _times(total, size)), None
+    total = x if dim is None else elements.total(x, dim)
+    return (total if token is not None else _times(total, elements)), None
 
 
-def _match(x: Any, dim: int | None, token: int | None, size: int) -> tuple[Any, int | None]:
-    del size
-    return (reduce_sum(x, (dim,)), None) if dim is not None and token is None else (x, dim)
+def _match(
+    x: Any, dim: int | None, token: int | None, elements: Elements
+) -> tuple[Any, int | None]:
+    if dim is None or token is not None:
+        return x, dim
+    return elements.total(x, dim), None
 
 
-def _same(x: Any, dim: int | None, token: int | None, size: int) -> tuple[Any, int | None]:
-    del token, size
+def _same(
+    x: Any, dim: int | None, token: int | None, elements: Elements
+) -> tuple[Any, int | None]:
+    del token, elements
     return x, dim
 
 
@@ -132,13 +178,17 @@ def _matched(cotangent: Any, token: Any, axes: Names) -> Any:
     return match_p.bind(cotangent, token, axes=axes)
 
 
-def _cast(x: Any, dim: int | None, token: int | None, size: int) -> tuple[Any, int | None]:
+def _cast(
+    x: Any, dim: int | None, token: int | None, elements: Elements
+) -> tuple[Any, int | None]:
     del token
-    return (repeat_in_front(x, size), 0) if dim is None else (x, dim)
+    return (repeat_in_front(x, elements.here), 0) if dim is None else (x, dim)
 
 
-def _uncast(x: Any, dim: int | None, token: int | None, size: int) -> tuple[Any, int | None]:
-    return (x, dim) if token is not None else _sum(x, dim, token, size)
+def _uncast(
+    x: Any, dim: int | None, token: int | None, elements: Elements
+) -> tuple[Any, int | None]:
+    return (x, dim) if token is not None else _sum(x, dim, token, elements)
 
 
 varying_sum_p = _define("varying_sum", _sum, _sum_cotangent)

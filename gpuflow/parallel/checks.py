@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.errors import CommunicationError
-from gpuflow.core.communicator import Communicator, Groups, Pairs
+from gpuflow.core.communicator import Communicator, Groups, Immediate, Pairs
 
 _TEXT_BYTES = 160
 
 
-class CheckedCommunicator:
+class CheckedCommunicator(Immediate):
     """The same collectives; ranks that call different ones get an error that names both.
 
     GPUFLOW_CHECK=1 puts it around the communicators of all processes. It costs a small all_gather

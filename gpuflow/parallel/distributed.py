@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.base.config import choose_gpus, config, launcher_variables
+from gpuflow.base.config import choose_gpus, config, cpu_count, launcher_variables
 from gpuflow.base.errors import CommunicationError, check
 from gpuflow.base.records import record
 from gpuflow.core.communicator import PROCESSES, Communicator, serve
@@ -20,6 +21,7 @@ from gpuflow.parallel.heartbeats import Heartbeats
 from gpuflow.parallel.links import Links
 from gpuflow.parallel.mpi import MpiCommunicator, load_mpi
 from gpuflow.parallel.nccl import connect_nccl
+from gpuflow.parallel.overlapped import OverlappedCommunicator
 from gpuflow.parallel.rendezvous import join
 from gpuflow.parallel.sockets import SocketCommunicator
 from gpuflow.parallel.wire import is_loopback
@@ -33,14 +35,16 @@ class _State:
     Attributes:
         world: the communicator of all processes.
         base: the same without checks, which counts its calls.
+        overlap: whether sums run beside other work; None: where there is something to gain.
         by_launcher: whether ``gpuflow launch`` initialized the process, before its script.
     """
 
-    world: Communicator | None = None
+    world: OverlappedCommunicator | None = None
     base: Any = None
     links: Links | None = None
     heartbeats: Heartbeats | None = None
     shutdown_timeout: float = 300.0
+    overlap: bool | None = None
     by_launcher: bool = False
 
 
@@ -82,8 +86,11 @@ def initialize(
     heartbeat_timeout_seconds: float = 100,
     shutdown_timeout_seconds: float = 300,
     coordinator_bind_address: str | None = None,
+    slice_index: int | None = None,
+    partition_index: int | None = None,
     *,
     collective_timeout: float | None = None,
+    overlap_sums: bool | None = None,
 ) -> None:
     """Connect this process with the others of its group; call it before anything else.
 
@@ -102,8 +109,11 @@ def initialize(
         heartbeat_timeout_seconds: seconds after which a silent process counts as gone.
         shutdown_timeout_seconds: seconds for which process 0 waits for the others at its end.
         coordinator_bind_address: where process 0 listens, if not at ``coordinator_address``.
+        slice_index, partition_index: may only be None: there are no slices and partitions.
         collective_timeout: seconds for which a collective waits for a process that does not come;
             by default GPUFLOW_COLLECTIVE_TIMEOUT, else 300.
+        overlap_sums: whether sums of gradients run beside the backward pass, in a thread; by
+            default if processes are on several machines, or have more cores than threads.
 
     Raises:
         RuntimeError: it was called before, or arrays were made before.
@@ -114,11 +124,21 @@ def initialize(
     given = (coordinator_address, num_processes, process_id)
     if is_initialized():
         if _state.by_launcher and given == (None, None, None):
+            if overlap_sums is not None and _state.world is not None:
+                _state.world.beside = overlap_sums
             return
         raise RuntimeError(
             "[distributed] initialize must be called once; got a second call. "
             "Fix: call distributed.shutdown() between."
         )
+    check(
+        slice_index is None and partition_index is None,
+        lambda: (
+            "[distributed] slice_index and partition_index must be None: there are none; got "
+            f"{slice_index} and {partition_index}. Fix: num_processes and process_id."
+        ),
+        ValueError,
+    )
     check(
         not in_use.drivers,
         lambda: (
@@ -135,6 +155,7 @@ def initialize(
     timeout = collective_timeout
     if timeout is None:
         timeout = float(said.get("GPUFLOW_COLLECTIVE_TIMEOUT", "300"))
+    _state.overlap = overlap_sums
     if cluster.address is None:
         _over_mpi(cluster, timeout)
     else:
@@ -196,7 +217,8 @@ def _over_sockets(
     heartbeats = Heartbeats(group, heartbeat, links.fail)
     heartbeats.start()
     _state.links, _state.heartbeats = links, heartbeats
-    _begin(SocketCommunicator(links, tuple(range(cluster.size))), group.devices)
+    here = sum(peer.family == socket.AF_UNIX for peer in group.peers.values()) + 1
+    _begin(SocketCommunicator(links, tuple(range(cluster.size))), group.devices, here)
 
 
 def _over_mpi(cluster: Cluster, timeout: float) -> None:
@@ -212,12 +234,17 @@ def _over_mpi(cluster: Cluster, timeout: float) -> None:
     counts = device_counts()
     names = sorted(counts)
     table = base.all_gather(np.array([counts[name] for name in names], np.int64))
-    _begin(base, tuple(dict(zip(names, map(int, row), strict=True)) for row in table))
+    _begin(base, tuple(dict(zip(names, map(int, row), strict=True)) for row in table), base.here)
 
 
-def _begin(base: Any, devices: tuple[dict[str, int], ...]) -> None:
+def _begin(base: Any, devices: tuple[dict[str, int], ...], here: int) -> None:
+    """Let a communicator serve; ``here`` of its processes are on this machine."""
     _state.base = base
-    _state.world = CheckedCommunicator(base) if config.environment.check else base
+    spare = cpu_count() >= here * (config.environment.num_threads + 1)
+    beside = here < base.size or spare if _state.overlap is None else _state.overlap
+    _state.world = OverlappedCommunicator(
+        CheckedCommunicator(base) if config.environment.check else base, beside
+    )
     set_process(base.rank, base.size, devices)
     on_gpus = local_devices()[0].platform == "cuda" and base.size > 1
     # Data of GPUs stay there; what the host exchanges goes over the processes' own connections.
@@ -242,6 +269,7 @@ def _leave(error: str | None) -> None:
     if _state.links is not None:
         _state.links.close()
     if _state.world is not None:
+        _state.world.worker.stop()
         serve(PROCESSES, None)
         set_process(0, 1, ({},))
     _state.world = _state.base = _state.links = _state.heartbeats = None

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.errors import CommunicationError
-from gpuflow.core.communicator import Groups, Pairs
+from gpuflow.core.communicator import Groups, Immediate, Pairs
 from gpuflow.parallel.adding import (
     OPERATIONS,
     bytes_of,
@@ -48,7 +48,7 @@ def load_mpi() -> Any:
     return MPI
 
 
-class MpiCommunicator:
+class MpiCommunicator(Immediate):
     """Collectives of the processes of an MPI communicator; data are NumPy arrays.
 
     Args:
@@ -65,6 +65,14 @@ class MpiCommunicator:
         self._mpi = load_mpi()
         self._watch = _Watch(self._mpi.COMM_WORLD, timeout)
         self._groups: dict[Groups, MpiCommunicator] = {}
+
+    @property
+    def here(self) -> int:
+        """How many of the processes are on this machine; all must ask."""
+        near = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+        count = near.size
+        near.Free()
+        return count
 
     @contextmanager
     def _watched(self, operation: str) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Collectives over NCCL: one process per GPU, through ``cupy.cuda.nccl``.
+"""Collectives over NCCL, through ``cupy.cuda.nccl``: a process or a thread for each GPU.
 
 Calls go to CuPy's current stream, which is the driver's while a program runs: they return at once,
 and are ordered with the kernels before and behind them. Names and signatures are those of CuPy 14
@@ -8,7 +8,7 @@ yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import CommunicationError
-from gpuflow.core.communicator import Communicator, Groups, Pairs
+from gpuflow.core.communicator import Communicator, Groups, Immediate, Pairs
 
 # NCCL's names of dtypes that it adds and compares; others are moved as bytes.
 _NAMES = {
@@ -67,8 +67,18 @@ def connect_nccl(world: Communicator) -> NcclCommunicator:
     )
 
 
-class NcclCommunicator:
-    """Collectives of one GPU per process; data are CuPy arrays.
+def connect_gpus(numbers: Sequence[int]) -> list[NcclCommunicator]:
+    """A communicator for each of this process's GPUs; each is to be used by a thread of its own."""
+    cupy = load_cupy()
+    nccl = cupy.cuda.nccl
+    return [
+        NcclCommunicator(comm, nccl, cupy, lambda: cupy.cuda.get_current_stream().ptr, "devices")
+        for comm in nccl.NcclCommunicator.initAll(list(numbers))
+    ]
+
+
+class NcclCommunicator(Immediate):
+    """Collectives of one GPU per process or thread; data are CuPy arrays.
 
     Args:
         comm: a ``cupy.cuda.nccl.NcclCommunicator``.

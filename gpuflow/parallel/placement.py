@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,9 @@ from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import aval_of
+from gpuflow.core.mesh import Mesh
 from gpuflow.core.sharding import (
-    AbstractMesh,
-    AxisType,
     Index,
-    Mesh,
     NamedSharding,
     PartitionSpec,
     Sharding,
@@ -26,8 +23,10 @@ from gpuflow.core.sharding import (
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.device import device_put, sharding_constraint
 from gpuflow.runtime.array import Array, from_numpy
-from gpuflow.runtime.device import Device, devices
-from gpuflow.runtime.sharded import check_one_memory, whole_of, with_sharding
+from gpuflow.runtime.device import Device
+from gpuflow.runtime.memories import holdings, is_in_one_memory
+from gpuflow.runtime.parted import PartedArray, local_memories, programs
+from gpuflow.runtime.sharded import whole_of, with_sharding
 
 
 def put(x: Any, where: Device | Sharding | None) -> Any:
@@ -42,9 +41,10 @@ def put(x: Any, where: Device | Sharding | None) -> Any:
     if isinstance(x, Tracer):
         where.shard_shape(x.aval.shape)
         return sharding_constraint(x, where)
-    first = check_one_memory("device_put", where)
     where.shard_shape(aval_of(x).shape)
-    return with_sharding(device_put(whole_of(x), first), where)
+    if type(x) is PartedArray or not is_in_one_memory(where):
+        return programs.place(x, where)
+    return with_sharding(device_put(whole_of(x), where._devices[0]), where)
 
 
 def as_sharding(where: Any, op: str) -> Any:
@@ -71,6 +71,13 @@ def as_sharding(where: Any, op: str) -> Any:
         TypeError,
     )
     return where
+
+
+def make_single_device_sharding(
+    device: Device, *, memory_kind: str | None = None
+) -> SingleDeviceSharding:
+    """The sharding of an array that lies on one device."""
+    return SingleDeviceSharding(device, memory_kind=memory_kind or "device")
 
 
 def with_sharding_constraint(x: Any, shardings: Any) -> Any:
@@ -119,16 +126,15 @@ def make_array_from_callback(
         ValueError: a part of another shape, or a sharding that does not divide the shape.
     """
     shape = tuple(shape)
-    first = check_one_memory("make_array_from_callback", sharding)
     part = sharding.shard_shape(shape)
-    whole: np.ndarray | None = None
-    made: set[Any] = set()
-    for index in sharding.devices_indices_map(shape).values():
+    held = holdings(sharding, len(shape))
+    wholes: dict[Any, np.ndarray] = {}  # what each memory has
+    made: dict[Any, np.ndarray] = {}
+    for device, index in sharding.addressable_devices_indices_map(shape).items():
         key = tuple((own.start, own.stop) for own in index)
-        if key in made:
-            continue
-        made.add(key)
-        values = np.asarray(data_callback(index), dtype)
+        if key not in made:
+            made[key] = np.asarray(data_callback(index), dtype)
+        values = made[key]
         check(
             values.shape == part,
             lambda values=values, index=index: (
@@ -137,22 +143,29 @@ def make_array_from_callback(
             ),
             ValueError,
         )
+        own = held[device.memory]
+        whole = wholes.get(device.memory)
         if whole is None:
-            whole = np.empty(shape, values.dtype)
-        whole[index] = values
-    assert whole is not None
-    return with_sharding(from_numpy(whole, aval_of(whole), first), sharding)
+            whole = wholes[device.memory] = np.empty(own.shape(shape), values.dtype)
+        whole[own.place(index, shape)] = values
+    parts = [
+        from_numpy(wholes[device.memory], aval_of(wholes[device.memory]), device)
+        for device in local_memories(sharding)
+    ]
+    if is_in_one_memory(sharding):
+        return with_sharding(parts[0], sharding)
+    return PartedArray(parts, parts[0].aval.update(shape=shape), sharding)
 
 
 def make_array_from_single_device_arrays(
     shape: Sequence[int], sharding: Sharding, arrays: Sequence[Any], *, dtype: Any = None
 ) -> Array:
-    """An array of parts that lie on their devices already, in the sharding's order of devices.
+    """An array of parts that lie on this process's devices, in the sharding's order of devices.
 
     Raises:
         ValueError: another number of parts than devices, or parts of another shape.
     """
-    indices = sharding.devices_indices_map(shape)
+    indices = sharding.addressable_devices_indices_map(shape)
     check(
         len(arrays) == len(indices),
         lambda: (
@@ -171,21 +184,36 @@ def make_array_from_single_device_arrays(
 def make_array_from_process_local_data(
     sharding: Sharding, local_data: Any, global_shape: Sequence[int] | None = None
 ) -> Array:
-    """An array of which this process has all: ``local_data`` with a sharding.
+    """An array of which each process gives what its devices have.
+
+    Args:
+        sharding: which device has which part.
+        local_data: this process's rows, columns, ... in the order of the whole array.
+        global_shape: of the whole; by default what follows from the sharding.
 
     Raises:
-        ValueError: a global shape that is another one.
+        ValueError: data of another shape than this process's part of ``global_shape``.
     """
     data = np.asarray(local_data)
+    held = holdings(sharding, data.ndim)[local_memories(sharding)[0].memory]
+    count = [len(own) for own in held.pieces]
+    follows = tuple(
+        size // here * full
+        for size, here, full in zip(data.shape, count, held.counts, strict=True)
+    )
+    whole = follows if global_shape is None else tuple(global_shape)
     check(
-        global_shape is None or tuple(global_shape) == data.shape,
+        held.shape(whole) == data.shape,
         lambda: (
-            f"[make_array_from_process_local_data] global_shape must be that of the data of one "
-            f"process; got {global_shape} for {data.shape}. Fix: leave it out."
+            f"[make_array_from_process_local_data] the data must be this process's part of "
+            f"global_shape, {held.shape(whole)}; got {data.shape} for {whole}. "
+            f"Fix: global_shape={follows}, or leave it out."
         ),
         ValueError,
     )
-    return make_array_from_callback(data.shape, sharding, lambda index: data[index])
+    return make_array_from_callback(
+        whole, sharding, lambda index: data[held.place(index, whole)], data.dtype
+    )
 
 
 def device_put_replicated(x: Any, devices: Sequence[Device]) -> Any:
@@ -221,85 +249,3 @@ def device_put_sharded(shards: Sequence[Any], devices: Sequence[Device]) -> Any:
 
 def _stacked(devices: Sequence[Device]) -> NamedSharding:
     return NamedSharding(Mesh(list(devices), ("<pmap>",)), PartitionSpec("<pmap>"))
-
-
-# --- meshes --------------------------------------------------------------------------------
-
-
-def make_mesh(
-    axis_shapes: Sequence[int], axis_names: Sequence[Any],
-    axis_types: Sequence[AxisType] | None = None, *, devices: Sequence[Device] | None = None,
-) -> Mesh:  # fmt: skip
-    """A mesh of the given sizes over the first devices.
-
-    Args:
-        axis_shapes: the size of each axis.
-        axis_names: the name of each axis.
-        axis_types: kept with the mesh; ``Auto`` by default.
-        devices: by default all, of which the first ones are taken.
-
-    Raises:
-        ValueError: there are not enough devices.
-    """
-    return Mesh(device_grid("make_mesh", axis_shapes, devices), axis_names, axis_types)
-
-
-def device_grid(
-    op: str, shape: Sequence[int], given: Sequence[Device] | None = None
-) -> np.ndarray:
-    """Devices in an array.
-
-    Raises:
-        ValueError: there are not enough, or not as many as were given.
-    """
-    there = list(given if given is not None else devices())
-    count = int(np.prod(shape, dtype=np.int64))
-    check(
-        len(there) == count if given is not None else len(there) >= count,
-        lambda: (
-            f"[{op}] the mesh must have as many places as there are devices; got "
-            f"{tuple(shape)} for {len(there)}. Fix: choose sizes whose product is "
-            f"{len(there)}, or start with GPUFLOW_CPU_DEVICES={count}."
-        ),
-        ValueError,
-    )
-    grid = np.empty(count, object)
-    grid[:] = there[:count]
-    return grid.reshape(tuple(shape))
-
-
-class _MeshScope:
-    """Undoes ``set_mesh`` at the end of a ``with`` block."""
-
-    def __init__(self, before: Mesh | None) -> None:
-        self._before = before
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *details: Any) -> None:
-        config.update("mesh", self._before)
-
-
-def set_mesh(mesh: Mesh | None) -> _MeshScope:
-    """Choose the mesh that PartitionSpecs refer to: from now on, or for a ``with`` block."""
-    before = config.mesh
-    config.update("mesh", mesh)
-    return _MeshScope(before)
-
-
-def get_mesh() -> Mesh | None:
-    """The mesh that ``set_mesh`` or ``with mesh`` chose."""
-    return config.mesh
-
-
-def get_abstract_mesh() -> AbstractMesh:
-    """The axes of that mesh; there are none without one."""
-    return AbstractMesh((), ()) if config.mesh is None else config.mesh.abstract_mesh
-
-
-@contextmanager
-def use_mesh(mesh: Mesh) -> Iterator[None]:
-    """The mesh that PartitionSpecs refer to inside the block, for this thread."""
-    with config.override("mesh", mesh):
-        yield

@@ -1,218 +1,223 @@
 """shard_map: a program for the blocks of arrays, one block for each device of a mesh.
 
 Devices that share a driver are a batch: blocks become rows, the program is mapped over each axis of
-the mesh, and collectives over it are its batch rules (docs/design/0016-many-devices.md).
+the mesh, and collectives over it are its batch rules (docs/design/0016-many-devices.md). Over
+several memories the program of one is an op of its own, see shard_map_call.py.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
-from math import prod
 from typing import Any
 
 from gpuflow.base import tree
-from gpuflow.base.config import config
+from gpuflow.base.config import config, expand_names, extend_axes
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit import operand_avals
-from gpuflow.control.jit_function import JitFunction, argument_names
-from gpuflow.control.jit_options import JitOptions, name_of
+from gpuflow.control.jit_function import JitFunction
+from gpuflow.control.jit_options import JitOptions
 from gpuflow.control.mapped_axes import first_element, output_name
-from gpuflow.core.aval import aval_of, is_value
+from gpuflow.core.aval import aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.mesh import Mesh
 from gpuflow.core.rules import AxisData
-from gpuflow.core.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, names_of
+from gpuflow.core.sharding import NamedSharding, PartitionSpec
+from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.core.trace import eval_trace, thread_state
-from gpuflow.ops.axes import move_axis, reshape, transpose
+from gpuflow.ops.axes import move_axis
 from gpuflow.ops.named_axes import repeat_in_front
+from gpuflow.parallel.blocks import all_names, into_blocks, out_of_blocks, specs_of
+from gpuflow.parallel.mapped_function import MappedFunction, has_no_tracers, in_one_memory
+from gpuflow.parallel.pmap_axes import is_inside
+from gpuflow.parallel.shard_map_call import bind_shard_map, local_aval
+from gpuflow.parallel.shard_map_options import ShardMapOptions, check_inputs, counts_of
 from gpuflow.runtime.array import Array
-from gpuflow.runtime.sharded import check_one_memory, whole_of, with_sharding
+from gpuflow.runtime.memories import Memories, memories_of
+from gpuflow.runtime.sharded import with_sharding
 from gpuflow.transforms.batching import batch_flat
-
-
-@record
-class ShardMapOptions:
-    """What ``shard_map`` was asked for; see there."""
-
-    mesh: Mesh
-    in_specs: Any
-    out_specs: Any
-    check_vma: bool
-    axes: tuple[Any, ...]  # those over which the program is written, in the mesh's order
-
-    @property
-    def sizes(self) -> dict[Any, int]:
-        """The size of each axis."""
-        return dict(self.mesh.shape)
 
 
 @record(frozen=False)
 class _Blocks:
-    """The program for one structure of arguments; what it gives is known once it was traced."""
+    """The program for one structure of arguments; what it gives is known once it was traced.
 
-    run: Callable[..., list[Any]]
-    jitted: JitFunction
+    Attributes:
+        run: ``(*leaves) -> leaves``: what a memory has of them.
+        memories: where it runs; None: in one memory.
+        within: how many elements of each axis a memory has.
+        names: for each axis the name of its elements in a memory.
+        jitted: the program in one memory.
+        traced, consts: the program of one of several memories, and what it closes over.
+    """
+
+    memories: Memories | None
+    within: Mapping[Any, int]
+    names: dict[Any, Any]
+    run: Callable[..., list[Any]] = field(init=False)
+    jitted: JitFunction = field(init=False)
+    traced: ClosedJaxpr = field(init=False)
+    consts: Sequence[Any] = ()
     out_tree: Any = None
     specs: list[PartitionSpec] = field(default_factory=list)
-    shardings: dict[PartitionSpec, Sharding] = field(default_factory=dict)
+    result: Any = None  # the user's, while it is traced
+
+    def scope(self) -> AbstractContextManager[None]:
+        """The user's names of axes stand for their parts between memories and within one."""
+        memories = self.memories
+        if memories is None:
+            return nullcontext()
+        parts = {name: memories.parts(name) for name in self.names if name in memories.names}
+        across = [(own[0], memories.between[name]) for name, own in parts.items()]
+        return extend_axes(*across, aliases=parts)
 
 
-class ShardMapFunction:
+class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
     """A function of whole arrays that runs on blocks; see ``shard_map``."""
-
-    def __init__(self, function: Callable[..., Any], options: ShardMapOptions) -> None:
-        functools.update_wrapper(self, function)
-        self._function, self._options = function, options
-        self._known: dict[Any, _Blocks] = {}
-        self.name = name_of(function)
-
-    def __repr__(self) -> str:
-        return f"<shard_map of {self.name}>"
 
     def __call__(self, *args: Any) -> Any:
         options = self._options
         leaves, in_tree = tree.flatten(args)
-        leaves = [whole_of(leaf) for leaf in leaves]
-        specs = _specs("in_specs", options.in_specs, args, self.name)
-        self._check_inputs(args, leaves, specs)
-        key = (in_tree, tuple(specs), operand_avals(leaves))
-        blocks = self._known.get(key)
-        if blocks is None:
-            blocks = self._known[key] = self._make(in_tree, specs)
-        is_eager = thread_state.trace is eval_trace
-        outs = blocks.jitted(*leaves) if is_eager else blocks.run(*leaves)
-        if is_eager:
-            outs = [self._placed(blocks, out, k) for k, out in enumerate(outs)]
+        specs = specs_of("in_specs", options.in_specs, args, self.name)
+        check_inputs(self._function, self.name, options, args, leaves, specs)
+        memories = self._memories
+        if memories is not None and is_inside():
+            raise NotImplementedError(
+                f"[shard_map] a shard_map over several memories must not be inside of another "
+                f"one; got {self.name} over {options.mesh}. Fix: use one shard_map over all axes."
+            )
+        if memories is None:
+            leaves = [in_one_memory(leaf) for leaf in leaves]
+        avals = operand_avals(leaves)
+        # A program of several memories is traced here, for the settings in force.
+        settings = None if memories is None else config.trace_context()
+        blocks = self._find(
+            (in_tree, tuple(specs), avals, settings),
+            lambda: self._make(in_tree, specs, avals, memories),
+            lambda made: has_no_tracers(made.consts),
+        )
+        if memories is not None:
+            outs = self._bind(blocks, leaves, specs, memories)
+        elif thread_state.trace is eval_trace:
+            outs = [self._placed(blocks, x, k) for k, x in enumerate(blocks.jitted(*leaves))]
+        else:
+            outs = blocks.run(*leaves)
         return tree.unflatten(blocks.out_tree, outs)
+
+    def _bind(
+        self, blocks: _Blocks, leaves: Sequence[Any], specs: Sequence[PartitionSpec],
+        memories: Memories,
+    ) -> list[Any]:  # fmt: skip
+        return bind_shard_map(
+            blocks.traced, leaves, blocks.consts, name=self.name, memories=memories,
+            in_shardings=tuple(map(self._sharding, specs)),
+            out_shardings=tuple(map(self._sharding, blocks.specs)),
+        )  # fmt: skip
+
+    @functools.cached_property
+    def _memories(self) -> Memories | None:
+        return memories_of(self._options.mesh)
+
+    @functools.cached_property
+    def _sharding(self) -> Callable[[PartitionSpec], NamedSharding]:
+        """The sharding that a spec says, one object for equal specs."""
+        mesh = self._options.mesh
+        return functools.cache(lambda spec: NamedSharding(mesh, spec))
 
     def _placed(self, blocks: _Blocks, out: Any, number: int) -> Any:
         if type(out) is not Array:
             return out
-        spec = blocks.specs[number]
-        sharding = blocks.shardings.get(spec)
-        if sharding is None:
-            sharding = blocks.shardings[spec] = NamedSharding(self._options.mesh, spec)
-        return with_sharding(out, sharding)
+        return with_sharding(out, self._sharding(blocks.specs[number]))
 
-    def _check_inputs(
-        self, args: Sequence[Any], leaves: Sequence[Any], specs: Sequence[PartitionSpec]
-    ) -> None:
-        names = functools.cache(lambda: argument_names(self._function, tuple(args), {}))
-        for k, (leaf, spec) in enumerate(safe_zip(leaves, specs)):
-            check(
-                is_value(leaf),
-                lambda k=k, leaf=leaf: (
-                    f"[shard_map] arguments of {self.name} must be arrays or numbers; got "
-                    f"{leaf!r} of type {type(leaf).__name__} as {names()[k]}. "
-                    "Fix: close over it, as functools.partial does."
-                ),
-                TypeError,
-            )
-            shape = aval_of(leaf).shape
-            counts = self._counts(spec, shape, "in_specs", lambda k=k: names()[k])
-            for dim, count in enumerate(counts):
-                check(
-                    shape[dim] % count == 0,
-                    lambda k=k, dim=dim, count=count, shape=shape, spec=spec: (
-                        f"[shard_map] dimension {dim} of {names()[k]} must be divisible by "
-                        f"{count}, the size of the mesh axes of {spec}; got shape {shape}. "
-                        f"Fix: pad it to {-(-shape[dim] // count) * count}."
-                    ),
-                    ValueError,
-                )
-
-    def _counts(
-        self, spec: PartitionSpec, shape: Sequence[int], what: str, name: Callable[[], str]
-    ) -> list[int]:
-        """Into how many blocks each dimension is cut."""
+    def _make(
+        self, in_tree: Any, specs: Sequence[PartitionSpec], avals: Sequence[Any],
+        memories: Memories | None,
+    ) -> _Blocks:  # fmt: skip
         options = self._options
-        check(
-            len(spec) <= len(shape),
-            lambda: (
-                f"[shard_map] {what} must have at most one item for each dimension; got {spec} "
-                f"for {name()} of shape {tuple(shape)}. Fix: leave out the last ones."
-            ),
-            ValueError,
-        )
-        names = [own for part in spec for own in names_of(part)]
-        check(
-            set(names) <= set(options.axes) and len(set(names)) == len(names),
-            lambda: (
-                f"[shard_map] {what} must hold axes of the mesh, each once; got {spec} for "
-                f"{name()}. Fix: use names of {options.axes}, or None."
-            ),
-            ValueError,
-        )
-        counts = [prod(options.sizes[own] for own in names_of(part)) for part in spec]
-        return counts + [1] * (len(shape) - len(spec))
-
-    def _make(self, in_tree: Any, specs: Sequence[PartitionSpec]) -> _Blocks:
-        options = self._options
-        results: list[Any] = []
-
-        def user(*values: Any) -> list[Any]:
-            result = self._function(*tree.unflatten(in_tree, values))
-            outs, made.out_tree = tree.flatten(result)
-            made.specs = _specs("out_specs", options.out_specs, result, self.name)
-            results[:] = [result]
-            for k, (out, spec) in enumerate(safe_zip(outs, made.specs)):
-                self._counts(
-                    spec, aval_of(out).shape, "out_specs",
-                    lambda k=k: output_name(results[0], k, self.name),
-                )  # fmt: skip
-            return outs
-
-        def level(number: int) -> Callable[..., list[Any]]:
-            """The program for the blocks of one place along the first ``number`` axes."""
-            if number == len(options.axes):
-                return user
-            name, inner = options.axes[number], level(number + 1)
-            axis = AxisData(name, options.sizes[name])
-            dims = [0 if name in _all_names(spec) else None for spec in specs]
-
-            def mapped(*values: Any) -> list[Any]:
-                uniform: list[bool] = []
-                outs, out_dims = batch_flat(inner, axis, values, dims, uniform)
-                return [
-                    self._gathered(out, dim, axis, number, made.specs[k], uniform[k], results, k)
-                    for k, (out, dim) in enumerate(safe_zip(outs, out_dims))
-                ]
-
-            return mapped
-
-        def run(*leaves: Any) -> list[Any]:
-            blocks = [
-                into_blocks(leaf, spec, options.axes, options.sizes)
-                for leaf, spec in safe_zip(leaves, specs)
-            ]
-            with config.override("varying_axes", options.axes if options.check_vma else ()):
-                outs = level(0)(*blocks)
-            return [
-                out_of_blocks(out, spec, options.axes)
-                for out, spec in safe_zip(outs, made.specs)
-            ]
-
-        made = _Blocks(run, JitFunction(run, JitOptions()))
+        if memories is None:
+            made = _Blocks(None, options.sizes, {name: name for name in options.axes})
+        else:
+            own = {name: memories.parts(name)[-1] for name in options.axes}
+            made = _Blocks(memories, memories.within, own)
+        program = self._level(0, made, specs, functools.partial(self._user, made, in_tree))
+        made.run = run = functools.partial(self._run, made, specs, program)
+        if memories is None:
+            made.jitted = JitFunction(run, JitOptions())
+            return made
+        shardings = map(self._sharding, specs)
+        local = [local_aval(aval, own, memories) for aval, own in safe_zip(avals, shardings)]
+        jaxpr, made.consts = trace_to_jaxpr(run, local, (), self.name)
+        made.traced = ClosedJaxpr(hoist_consts(jaxpr))
         return made
 
+    def _user(self, made: _Blocks, in_tree: Any, *values: Any) -> list[Any]:
+        """The user's function of leaves."""
+        result = self._function(*tree.unflatten(in_tree, values))
+        outs, made.out_tree = tree.flatten(result)
+        made.specs = specs_of("out_specs", self._options.out_specs, result, self.name)
+        made.result = result
+        for k, (out, spec) in enumerate(safe_zip(outs, made.specs)):
+            counts_of(
+                self._options, spec, aval_of(out).shape, "out_specs",
+                lambda k=k: output_name(result, k, self.name),
+            )  # fmt: skip
+        return outs
+
+    def _level(
+        self, number: int, made: _Blocks, specs: Sequence[PartitionSpec],
+        user: Callable[..., list[Any]],
+    ) -> Callable[..., list[Any]]:  # fmt: skip
+        """The program for the blocks of one place along the first ``number`` axes."""
+        axes = self._options.axes
+        if number == len(axes):
+            return user
+        name, inner = axes[number], self._level(number + 1, made, specs, user)
+        axis = AxisData(made.names[name], made.within[name])
+        dims = [0 if name in all_names(spec) else None for spec in specs]
+
+        def mapped(*values: Any) -> list[Any]:
+            uniform: list[bool] = []
+            outs, out_dims = batch_flat(inner, axis, values, dims, uniform)
+            return [
+                self._gathered(out, dim, name, made, uniform[k], k)
+                for k, (out, dim) in enumerate(safe_zip(outs, out_dims))
+            ]
+
+        return mapped
+
+    def _run(
+        self, made: _Blocks, specs: Sequence[PartitionSpec], program: Callable[..., list[Any]],
+        *leaves: Any,
+    ) -> list[Any]:  # fmt: skip
+        """The program of arrays, or of what a memory has of them."""
+        axes, sizes = self._options.axes, made.within
+        blocks = [into_blocks(leaf, spec, axes, sizes) for leaf, spec in safe_zip(leaves, specs)]
+        with made.scope():
+            checked = expand_names(axes) if self._options.check_vma else ()
+            with config.override("varying_axes", checked):
+                outs = program(*blocks)
+        made.result = None  # tracers must not outlive their trace
+        return [out_of_blocks(out, spec, axes) for out, spec in safe_zip(outs, made.specs)]
+
     def _gathered(
-        self, out: Any, dim: int | None, axis: AxisData, number: int, spec: PartitionSpec,
-        is_uniform: bool, results: Sequence[Any], k: int,
-    ) -> Any:  # fmt: skip
+        self, out: Any, dim: int | None, name: Any, made: _Blocks, is_uniform: bool, k: int
+    ) -> Any:
         """An output with the axis in front if its spec names it, and without it otherwise."""
-        is_named = axis.name in _all_names(spec)
-        if is_named:
-            return _in_front(out, dim, axis.size)
+        spec = made.specs[k]
+        if name in all_names(spec):
+            return _in_front(out, dim, made.within[name])
         if dim is None:
             return out
         check(
             is_uniform or not self._options.check_vma,
             lambda: (
                 f"[shard_map] an output that out_specs does not split over mesh axis "
-                f"{axis.name!r} must be equal along it; got {spec} for "
-                f"{output_name(results[0], k, self.name)}, which may vary. Fix: name the axis in "
+                f"{name!r} must be equal along it; got {spec} for "
+                f"{output_name(made.result, k, self.name)}, which may vary. Fix: name the axis in "
                 f"out_specs, reduce over it with lax.psum, or pass check_vma=False."
             ),
             ValueError,
@@ -222,65 +227,6 @@ class ShardMapFunction:
 
 def _in_front(out: Any, dim: int | None, size: int) -> Any:
     return repeat_in_front(out, size) if dim is None else move_axis(out, dim, 0)
-
-
-def _all_names(spec: PartitionSpec) -> list[Any]:
-    return [name for part in spec for name in names_of(part)]
-
-
-def _specs(what: str, given: Any, value: Any, name: str) -> list[PartitionSpec]:
-    """The spec of each leaf; None stands for an empty one.
-
-    Raises:
-        TypeError: something else than a PartitionSpec.
-        ValueError: no tree prefix.
-    """
-    found = tree.broadcast_prefix(given, value, f"shard_map {what}")
-    for spec in found:
-        check(
-            spec is None or isinstance(spec, PartitionSpec),
-            lambda spec=spec: (
-                f"[shard_map] {what} must hold PartitionSpecs; got {spec!r} for {name}. "
-                "Fix: PartitionSpec('x', None)."
-            ),
-            TypeError,
-        )
-    return [PartitionSpec() if spec is None else spec for spec in found]
-
-
-def into_blocks(
-    x: Any, spec: PartitionSpec, axes: Sequence[Any], sizes: dict[Any, int]
-) -> Any:
-    """The blocks of an array: mesh axes in front, in their order, then a block's dimensions."""
-    names = _all_names(spec)
-    if not names:
-        return x
-    shape, split, place = aval_of(x).shape, [], {}
-    rest = []
-    for dim, size in enumerate(shape):
-        own = names_of(spec[dim]) if dim < len(spec) else ()
-        for name in own:
-            place[name] = len(split)
-            split.append(sizes[name])
-        rest.append(len(split))
-        split.append(size // prod(sizes[name] for name in own))
-    front = [place[name] for name in axes if name in place]
-    return transpose(reshape(x, tuple(split)), (*front, *rest))
-
-
-def out_of_blocks(x: Any, spec: PartitionSpec, axes: Sequence[Any]) -> Any:
-    """The inverse of ``into_blocks``."""
-    names = _all_names(spec)
-    if not names:
-        return x
-    place = {name: k for k, name in enumerate(name for name in axes if name in names)}
-    full = aval_of(x).shape
-    order, shape = [], []
-    for dim, size in enumerate(full[len(names) :]):
-        own = names_of(spec[dim]) if dim < len(spec) else ()
-        order += [place[name] for name in own] + [len(names) + dim]
-        shape.append(size * prod(full[place[name]] for name in own))
-    return reshape(transpose(x, tuple(order)), tuple(shape))
 
 
 def shard_map(
@@ -339,7 +285,7 @@ def shard_map(
         ),
         ValueError,
     )
-    check_one_memory("shard_map", NamedSharding(mesh, PartitionSpec()))
     in_specs = tuple(in_specs) if type(in_specs) is list else in_specs
     axes = tuple(name for name in mesh.axis_names if not axis_names or name in axis_names)
-    return ShardMapFunction(f, ShardMapOptions(mesh, in_specs, out_specs, check_vma, axes))
+    options = ShardMapOptions(mesh, in_specs, out_specs, check_vma, axes)
+    return ShardMapFunction("shard_map", f, options)

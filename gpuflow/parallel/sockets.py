@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.core.communicator import Groups, Pairs
+from gpuflow.core.communicator import Groups, Immediate, Pairs
 from gpuflow.parallel.adding import (
     OPERATIONS,
     bytes_of,
@@ -33,7 +33,7 @@ DIRECT_BYTES = 1 << 15
 BLOCK_BYTES = 1 << 18
 
 
-class SocketCommunicator:
+class SocketCommunicator(Immediate):
     """Collectives of processes that are connected by sockets; data are NumPy arrays.
 
     Args:

@@ -22,7 +22,8 @@ from gpuflow.runtime.memory import arenas
 
 # Rows from top to bottom.
 ROWS = (
-    "host", "eager ops", "builds", "kernels", "libraries", "loops", "copies", "host functions",
+    "host", "eager ops", "builds", "kernels", "libraries", "loops", "copies", "collectives",
+    "host functions",
 )  # fmt: skip
 _ROWS_PER_THREAD = 10
 

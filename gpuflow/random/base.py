@@ -23,6 +23,7 @@ from gpuflow.numpy.promotion import (
 )
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops import random as random_ops
+from gpuflow.ops.device import in_sharding
 from gpuflow.ops.selection import where as select_where
 from gpuflow.random.keys import typed_key
 
@@ -46,7 +47,7 @@ def float_dtype(name: str, dtype: Any) -> Any:
     return found
 
 
-def bits(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+def bits(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Uniform random bits as unsigned integers, by default of the width of the default integer.
 
     Raises:
@@ -59,12 +60,14 @@ def bits(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
         lambda: f"[bits] dtype must be an unsigned integer; got {found}. Fix: jnp.uint32.",
         ValueError,
     )
-    return random_ops.random_bits(typed, 8 * found.itemsize, as_shape("bits", shape))
+    out = random_ops.random_bits(typed, 8 * found.itemsize, as_shape("bits", shape))
+    return in_sharding("bits", out, out_sharding)
 
 
 def uniform(
-    key: Any, shape: Shape = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0
-) -> Any:
+    key: Any, shape: Shape = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0, *,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """Uniform random floats in [minval, maxval).
 
     Args:
@@ -78,7 +81,7 @@ def uniform(
     """
     typed, _ = typed_key("uniform", key)
     found, sizes = float_dtype("uniform", dtype), as_shape("uniform", shape)
-    return uniform_of(typed, sizes, found, minval, maxval)
+    return in_sharding("uniform", uniform_of(typed, sizes, found, minval, maxval), out_sharding)
 
 
 def compiled_if_large(draw: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,11 +135,14 @@ def to_shape(x: Any, shape: tuple[int, ...]) -> Any:
 # --- samplers ------------------------------------------------------------------------------
 
 
-def normal(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+def normal(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Random numbers of the standard normal distribution; complex ones have variance 1.
 
     Source: the inverse of the distribution function, ``sqrt(2) * erf_inv(u)``.
     """
+    if out_sharding is not None:
+        out = normal(key, shape, dtype)
+        return in_sharding("normal", out, out_sharding)
     typed, _ = typed_key("normal", key)
     found, sizes = user_dtype(float if dtype is None else dtype, "normal"), as_shape("", shape)
     if dtypes.is_complex(found):
@@ -156,15 +162,16 @@ def normal_of(typed: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def truncated_normal(
-    key: Any, lower: Any, upper: Any, shape: Shape | None = None, dtype: Any = None
-) -> Any:
+    key: Any, lower: Any, upper: Any, shape: Shape | None = None, dtype: Any = None, *,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """Standard normal numbers inside the open interval (lower, upper)."""
     typed, _ = typed_key("truncated_normal", key)
     found = float_dtype("truncated_normal", dtype)
     low, high = (convert(v, found) for v in (lower, upper))
     own = broadcast_shapes(aval_of(low).shape, aval_of(high).shape)
     sizes = own if shape is None else as_shape("truncated_normal", shape)
-    return _truncated(typed, sizes, found, low, high)
+    return in_sharding("truncated_normal", _truncated(typed, sizes, found, low, high), out_sharding)
 
 
 @compiled_if_large
@@ -194,7 +201,10 @@ def _next_after(x: Any, towards: float) -> Any:
     return select_where(stays, x, moved)
 
 
-def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "low") -> Any:
+def bernoulli(
+    key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "low", *,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """True with probability ``p``.
 
     Args:
@@ -207,6 +217,9 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "l
         TypeError: ``p`` is no float.
         ValueError: another mode.
     """
+    if out_sharding is not None:
+        out = bernoulli(key, p, shape, mode)
+        return in_sharding("bernoulli", out, out_sharding)
     typed, _ = typed_key("bernoulli", key)
     check(
         is_value(p) and dtypes.is_floating(aval_of(p).dtype),
@@ -236,14 +249,18 @@ def check_mode(name: str, mode: str, modes: tuple[str, ...]) -> None:
     )
 
 
-def rademacher(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+def rademacher(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """-1 or 1, each with probability one half."""
     found = user_dtype(int if dtype is None else dtype, "rademacher")
     signs = convert(bernoulli(key, 0.5, as_shape("rademacher", shape)), found)
-    return lax.sub(lax.mul(convert(2, found), signs), convert(1, found))
+    out = lax.sub(lax.mul(convert(2, found), signs), convert(1, found))
+    return in_sharding("rademacher", out, out_sharding)
 
 
-def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = None) -> Any:
+def randint(
+    key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = None, *,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """Uniform random integers in [minval, maxval).
 
     Args:
@@ -265,7 +282,8 @@ def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = None)
         low = jnp.clip(convert(low, work), int(limits.min), int(limits.max))
         high = jnp.clip(convert(high, work), int(limits.min), int(limits.max) + 1)
     check_parameters("randint", sizes, low, high)
-    return convert(_randint(typed, sizes, low, high, work), found)
+    out = convert(_randint(typed, sizes, low, high, work), found)
+    return in_sharding("randint", out, out_sharding)
 
 
 def _integer(value: Any) -> Any:
@@ -305,24 +323,25 @@ def _randint(typed: Any, shape: tuple[int, ...], minval: Any, maxval: Any, dtype
     return lax.add(low, convert(lax.rem(offset, span), dtype))
 
 
-def exponential(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+def exponential(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Random numbers of the exponential distribution with mean 1."""
-    return drawn("exponential", _exponential, key, shape, dtype)
+    out = drawn("exponential", _exponential, key, shape, dtype)
+    return in_sharding("exponential", out, out_sharding)
 
 
-def laplace(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+def laplace(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Random numbers of the standard Laplace distribution."""
-    return drawn("laplace", _laplace, key, shape, dtype)
+    return in_sharding("laplace", drawn("laplace", _laplace, key, shape, dtype), out_sharding)
 
 
-def logistic(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+def logistic(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Random numbers of the standard logistic distribution."""
-    return drawn("logistic", _logistic, key, shape, dtype)
+    return in_sharding("logistic", drawn("logistic", _logistic, key, shape, dtype), out_sharding)
 
 
-def cauchy(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+def cauchy(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Random numbers of the standard Cauchy distribution."""
-    return drawn("cauchy", _cauchy, key, shape, dtype)
+    return in_sharding("cauchy", drawn("cauchy", _cauchy, key, shape, dtype), out_sharding)
 
 
 def drawn(name: str, draw: Callable[..., Any], key: Any, shape: Shape, dtype: Any) -> Any:

@@ -14,6 +14,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import broadcast_shapes, check_arraylike, convert, user_dtype
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops import random as random_ops
+from gpuflow.ops.device import in_sharding
 from gpuflow.random.base import (
     Shape,
     check_parameters,
@@ -42,31 +43,43 @@ def drawn_shape(name: str, shape: Shape | None, *parameters: Any) -> tuple[int, 
     return sizes
 
 
-def pareto(key: Any, b: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+def pareto(
+    key: Any, b: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Any:
     """Random numbers of the Pareto distribution, with density ``b x**(-b - 1)`` on [1, inf)."""
     found = float_dtype("pareto", dtype)
     sizes = drawn_shape("pareto", shape, b)
-    return lax.exp(jnp.divide(exponential(key, sizes, found), convert(b, found)))
+    out = lax.exp(jnp.divide(exponential(key, sizes, found), convert(b, found)))
+    return in_sharding("pareto", out, out_sharding)
 
 
-def lognormal(key: Any, sigma: Any = 1.0, shape: Shape | None = None, dtype: Any = None) -> Any:
+def lognormal(
+    key: Any, sigma: Any = 1.0, shape: Shape | None = None, dtype: Any = None, *,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """``exp(sigma * normal)``."""
     found = float_dtype("lognormal", dtype)
     sizes = drawn_shape("lognormal", shape, sigma)
-    return lax.exp(jnp.multiply(normal(key, sizes, found), convert(sigma, found)))
+    out = lax.exp(jnp.multiply(normal(key, sizes, found), convert(sigma, found)))
+    return in_sharding("lognormal", out, out_sharding)
 
 
-def rayleigh(key: Any, scale: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+def rayleigh(
+    key: Any, scale: Any, shape: Shape | None = None, dtype: Any = None, *,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """Random numbers of the Rayleigh distribution, with density ``x exp(-x**2 / 2)`` at scale 1."""
     found = float_dtype("rayleigh", dtype)
     sizes = drawn_shape("rayleigh", shape, scale)
     twice = lax.mul(lax.log(uniform(key, sizes, found)), convert(-2, found))
-    return lax.mul(to_shape(convert(scale, found), sizes), lax.sqrt(twice))
+    out = lax.mul(to_shape(convert(scale, found), sizes), lax.sqrt(twice))
+    return in_sharding("rayleigh", out, out_sharding)
 
 
 def triangular(
-    key: Any, left: Any, mode: Any, right: Any, shape: Shape | None = None, dtype: Any = None
-) -> Any:
+    key: Any, left: Any, mode: Any, right: Any, shape: Shape | None = None, dtype: Any = None, *,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """Random numbers of the triangular distribution on [left, right] with its peak at ``mode``."""
     found = float_dtype("triangular", dtype)
     sizes = drawn_shape("triangular", shape, left, mode, right)
@@ -75,10 +88,12 @@ def triangular(
     width = right - left
     low = left + lax.sqrt(u * width * (mode - left))
     high = right - lax.sqrt((1 - u) * width * (right - mode))
-    return jnp.where(u < (mode - left) / width, low, high)
+    return in_sharding("triangular", jnp.where(u < (mode - left) / width, low, high), out_sharding)
 
 
-def wald(key: Any, mean: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+def wald(
+    key: Any, mean: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Any:
     """Random numbers of the Wald (inverse Gaussian) distribution with scale 1.
 
     Source: J. Michael, W. Schucany, R. Haas, Generating random variates using transformations with
@@ -92,7 +107,8 @@ def wald(key: Any, mean: Any, shape: Shape | None = None, dtype: Any = None) -> 
     u = uniform(keys[1], sizes, found)
     root = lax.sqrt(4 * mean * y + mean**2 * y**2)
     small = mean + mean**2 * y / 2 - mean / 2 * root
-    return jnp.where(u <= mean / (mean + small), small, mean**2 / small)
+    out = jnp.where(u <= mean / (mean + small), small, mean**2 / small)
+    return in_sharding("wald", out, out_sharding)
 
 
 def weibull_min(
@@ -108,10 +124,11 @@ def weibull_min(
     return jnp.power(-jnp.log1p(-u), 1.0 / concentration) * scale
 
 
-def maxwell(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
+def maxwell(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Random numbers of the Maxwell distribution with scale 1: lengths of normal 3-vectors."""
     found = float_dtype("maxwell", dtype)
-    return jnp.linalg.norm(normal(key, (*as_shape("maxwell", shape), 3), found), axis=-1)
+    out = jnp.linalg.norm(normal(key, (*as_shape("maxwell", shape), 3), found), axis=-1)
+    return in_sharding("maxwell", out, out_sharding)
 
 
 def double_sided_maxwell(
@@ -131,7 +148,9 @@ def double_sided_maxwell(
     return sample * convert(scale, found) + convert(loc, found)
 
 
-def geometric(key: Any, p: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+def geometric(
+    key: Any, p: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Any:
     """How many trials of probability ``p`` it takes until one succeeds: integers from 1.
 
     Raises:
@@ -149,12 +168,12 @@ def geometric(key: Any, p: Any, shape: Shape | None = None, dtype: Any = None) -
     u = uniform_of(typed_key("geometric", key)[0], sizes, p.dtype, 0.0, 1.0)
     u = jnp.where(u == 0, 1, u)
     count = lax.floor(jnp.divide(lax.log(u), jnp.log1p(-p))) + 1
-    return convert(count, found)
+    return in_sharding("geometric", convert(count, found), out_sharding)
 
 
 def multivariate_normal(
     key: Any, mean: Any, cov: Any, shape: Shape | None = None, dtype: Any = None,
-    method: str = "cholesky",
+    method: str = "cholesky", *, out_sharding: Any = None
 ) -> Any:  # fmt: skip
     """Random vectors of a normal distribution.
 
@@ -205,12 +224,14 @@ def multivariate_normal(
     else:
         factor = jnp.linalg.cholesky(cov)
     noise = normal(key, (*sizes, mean.shape[-1]), found)
-    return mean + jnp.einsum("...ij,...j->...i", factor, noise)
+    out = mean + jnp.einsum("...ij,...j->...i", factor, noise)
+    return in_sharding("multivariate_normal", out, out_sharding)
 
 
 def orthogonal(
-    key: Any, n: int, shape: Shape = (), dtype: Any = None, m: int | None = None
-) -> Any:
+    key: Any, n: int, shape: Shape = (), dtype: Any = None, m: int | None = None, *,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """Uniformly distributed orthogonal matrices, or with ``m`` columns: orthonormal ones.
 
     Returns:
@@ -235,4 +256,4 @@ def orthogonal(
     q, r = jnp.linalg.qr(z)
     signs = jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))
     x = q * jnp.expand_dims(signs, -2)
-    return jnp.matrix_transpose(x) if n < columns else x
+    return in_sharding("orthogonal", jnp.matrix_transpose(x) if n < columns else x, out_sharding)

@@ -17,6 +17,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import broadcast_shapes, convert, promote_dtypes_inexact, user_dtype
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops import random as random_ops
+from gpuflow.ops.device import in_sharding
 from gpuflow.random.base import Shape, float_dtype, uniform_of
 from gpuflow.random.continuous import drawn_shape
 from gpuflow.random.keys import typed_key
@@ -96,7 +97,9 @@ def _poisson(key: Any, mean: Any, dtype: Any) -> Any:
     return jnp.where(mean == 0, np.zeros((), dtype), jnp.where(waits, small, large))
 
 
-def poisson(key: Any, lam: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+def poisson(
+    key: Any, lam: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Any:
     """Random integers of the Poisson distribution with mean ``lam``.
 
     Args:
@@ -108,6 +111,9 @@ def poisson(key: Any, lam: Any, shape: Shape | None = None, dtype: Any = None) -
     Raises:
         ValueError: a dtype that is no integer, or ``lam`` that does not fit the shape.
     """
+    if out_sharding is not None:
+        out = poisson(key, lam, shape, dtype)
+        return in_sharding("poisson", out, out_sharding)
     typed, _ = typed_key("poisson", key)
     found = user_dtype(int if dtype is None else dtype, "poisson")
     check(

@@ -20,6 +20,7 @@ from gpuflow.nn import softmax
 from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops import random as random_ops
+from gpuflow.ops.device import in_sharding
 from gpuflow.random.base import (
     Shape,
     check_parameters,
@@ -115,7 +116,9 @@ def _draw(name: str, key: Any, a: Any, shape: Any, dtype: Any, in_logarithms: bo
     return _compiled_gamma(typed, alpha, in_logarithms)
 
 
-def gamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+def gamma(
+    key: Any, a: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Any:
     """Random numbers of the gamma distribution with scale 1; differentiable in ``a``.
 
     Args:
@@ -127,19 +130,24 @@ def gamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) -> An
     Raises:
         ValueError: a dtype that is no float, or ``a`` that does not fit the shape.
     """
-    return _draw("gamma", key, a, shape, dtype, False)
+    return in_sharding("gamma", _draw("gamma", key, a, shape, dtype, False), out_sharding)
 
 
-def loggamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+def loggamma(
+    key: Any, a: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Any:
     """Logarithms of ``gamma``: precise where ``a`` is small and the numbers would underflow."""
-    return _draw("loggamma", key, a, shape, dtype, True)
+    return in_sharding("loggamma", _draw("loggamma", key, a, shape, dtype, True), out_sharding)
 
 
 def _two_keys(name: str, key: Any) -> Any:
     return random_ops.random_split(typed_key(name, key)[0], (2,))
 
 
-def beta(key: Any, a: Any, b: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+def beta(
+    key: Any, a: Any, b: Any, shape: Shape | None = None, dtype: Any = None, *,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """Random numbers of the beta distribution, in [0, 1]."""
     found = float_dtype("beta", dtype)
     sizes = drawn_shape("beta", shape, a, b)
@@ -147,10 +155,13 @@ def beta(key: Any, a: Any, b: Any, shape: Shape | None = None, dtype: Any = None
     first, second = loggamma(keys[0], a, sizes, found), loggamma(keys[1], b, sizes, found)
     largest = lax.max(first, second)
     x, y = lax.exp(first - largest), lax.exp(second - largest)
-    return x / (x + y)
+    return in_sharding("beta", x / (x + y), out_sharding)
 
 
-def dirichlet(key: Any, alpha: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+def dirichlet(
+    key: Any, alpha: Any, shape: Shape | None = None, dtype: Any = None, *,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """Random probabilities of the Dirichlet distribution.
 
     Args:
@@ -177,19 +188,23 @@ def dirichlet(key: Any, alpha: Any, shape: Shape | None = None, dtype: Any = Non
     )
     batch = alpha.shape[:-1] if shape is None else as_shape("dirichlet", shape)
     check_parameters("dirichlet", batch, np.zeros(alpha.shape[:-1], np.bool_))
-    return softmax(loggamma(key, alpha, (*batch, alpha.shape[-1]), found), -1)
+    out = softmax(loggamma(key, alpha, (*batch, alpha.shape[-1]), found), -1)
+    return in_sharding("dirichlet", out, out_sharding)
 
 
-def chisquare(key: Any, df: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+def chisquare(
+    key: Any, df: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Any:
     """Random numbers of the chi-square distribution with ``df`` degrees of freedom."""
     found = float_dtype("chisquare", dtype)
     half = convert(jnp.asarray(df), found) / 2
-    return lax.exp(loggamma(key, half, shape, found)) * 2
+    return in_sharding("chisquare", lax.exp(loggamma(key, half, shape, found)) * 2, out_sharding)
 
 
 def f(
-    key: Any, dfnum: Any, dfden: Any, shape: Shape | None = None, dtype: Any = None
-) -> Any:
+    key: Any, dfnum: Any, dfden: Any, shape: Shape | None = None, dtype: Any = None, *,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """Random numbers of the F distribution with ``dfnum`` and ``dfden`` degrees of freedom."""
     found = float_dtype("f", dtype)
     sizes = drawn_shape("f", shape, dfnum, dfden)
@@ -197,30 +212,38 @@ def f(
     dfnum, dfden = convert(jnp.asarray(dfnum), found), convert(jnp.asarray(dfden), found)
     above = chisquare(keys[1], dfnum, sizes, found) / dfnum
     below = chisquare(keys[0], dfden, sizes, found) / dfden
-    return above / below
+    return in_sharding("f", above / below, out_sharding)
 
 
-def t(key: Any, df: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
+def t(
+    key: Any, df: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Any:
     """Random numbers of Student's t distribution with ``df`` degrees of freedom."""
     found = float_dtype("t", dtype)
     sizes = drawn_shape("t", shape, df)
     keys = _two_keys("t", key)
     half = convert(jnp.asarray(df), found) / 2
     noise = normal(keys[0], sizes, found)
-    return noise * jnp.sqrt(half / gamma(keys[1], half, sizes, found))
+    out = noise * jnp.sqrt(half / gamma(keys[1], half, sizes, found))
+    return in_sharding("t", out, out_sharding)
 
 
-def generalized_normal(key: Any, p: Any, shape: Shape = (), dtype: Any = None) -> Any:
+def generalized_normal(
+    key: Any, p: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None
+) -> Any:
     """Random numbers with density proportional to ``exp(-abs(x) ** p)``."""
     found = float_dtype("generalized_normal", dtype)
     sizes = as_shape("generalized_normal", shape)
     keys = _two_keys("generalized_normal", key)
     power = 1 / convert(jnp.asarray(p), found)
     sample = gamma(keys[0], power, sizes, found)
-    return rademacher(keys[1], sizes, found) * sample**power
+    out = rademacher(keys[1], sizes, found) * sample**power
+    return in_sharding("generalized_normal", out, out_sharding)
 
 
-def ball(key: Any, d: int, p: Any = 2, shape: Shape = (), dtype: Any = None) -> Any:
+def ball(
+    key: Any, d: int, p: Any = 2, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None
+) -> Any:
     """Uniformly distributed points in the unit ball of the p-norm, float[shape..., d].
 
     Source: F. Barthe, O. Guedon, S. Mendelson, A. Naor, A probabilistic approach to the geometry of
@@ -231,4 +254,4 @@ def ball(key: Any, d: int, p: Any = 2, shape: Shape = (), dtype: Any = None) -> 
     keys = _two_keys("ball", key)
     g = generalized_normal(keys[0], p, (*sizes, d), found)
     total = jnp.sum(jnp.abs(g) ** p, -1) + exponential(keys[1], sizes, found)
-    return g / (total ** (1 / p))[..., None]
+    return in_sharding("ball", g / (total ** (1 / p))[..., None], out_sharding)

@@ -16,6 +16,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops import random as random_ops
+from gpuflow.ops.device import in_sharding
 from gpuflow.ops.selection import where as select_where
 from gpuflow.random.base import (
     Shape,
@@ -29,7 +30,10 @@ from gpuflow.random.base import (
 )
 
 
-def gumbel(key: Any, shape: Shape = (), dtype: Any = None, mode: str | None = None) -> Any:
+def gumbel(
+    key: Any, shape: Shape = (), dtype: Any = None, mode: str | None = None, *,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """Random numbers of the standard Gumbel distribution.
 
     Args:
@@ -45,7 +49,7 @@ def gumbel(key: Any, shape: Shape = (), dtype: Any = None, mode: str | None = No
     check_mode("gumbel", mode or "low", ("low", "high", "highest"))
     is_finest = mode == "highest" and float_dtype("gumbel", dtype) == dtypes.float32
     draw = _finest_gumbel if is_finest else _gumbel if mode in (None, "low") else _fine_gumbel
-    return drawn("gumbel", draw, key, shape, dtype)
+    return in_sharding("gumbel", drawn("gumbel", draw, key, shape, dtype), out_sharding)
 
 
 @compiled_if_large
@@ -97,7 +101,7 @@ def _float_of_words(high: Any, low: Any) -> Any:
 
 def categorical(
     key: Any, logits: Any, axis: int = -1, shape: Shape | None = None, replace: bool = True,
-    mode: str | None = None,
+    mode: str | None = None, *, out_sharding: Any = None
 ) -> Any:  # fmt: skip
     """Positions along ``axis``, with probabilities ``softmax(logits)``.
 
@@ -114,6 +118,9 @@ def categorical(
 
     Source: the Gumbel-max trick, ``argmax(logits + gumbel)``; without replacement the largest ones.
     """
+    if out_sharding is not None:
+        out = categorical(key, logits, axis, shape, replace, mode)
+        return in_sharding("categorical", out, out_sharding)
     logits = jnp.asarray(logits)
     own = aval_of(logits).shape
     place = axis - len(own) if axis >= 0 else axis

@@ -29,14 +29,47 @@ def _seeded(name: str, seed: Any, impl: str | None) -> Any:
     return key_ops.random_seed(seed, impl or "threefry2x32")
 
 
-def key(seed: Any, *, impl: str | None = None) -> Any:
-    """A typed key from an integer seed."""
-    return _seeded("key", seed, impl)
+def key(seed: Any, *, impl: str | None = None, dtype: Any = None) -> Any:
+    """A typed key from an integer seed; ``dtype`` is another way to name the generator.
+
+    Raises:
+        ValueError: both are given.
+    """
+    return _seeded("key", seed, _generator("key", impl, dtype))
+
+
+def _generator(op: str, impl: str | None, dtype: Any) -> str | None:
+    """The generator that ``impl=`` or ``dtype=`` names."""
+    if dtype is None:
+        return impl
+    check(
+        impl is None,
+        lambda: f"[{op}] only one of impl and dtype may be given; got {impl!r} and {dtype}. "
+        "Fix: leave out dtype=.",
+        ValueError,
+    )
+    check(
+        isinstance(dtype, str | KeyDType),
+        lambda: f"[{op}] dtype must be that of a key; got {dtype!r}. Fix: random.key_dtype().",
+    )
+    return dtype.implementation if isinstance(dtype, KeyDType) else dtype
 
 
 def PRNGKey(seed: Any, *, impl: str | None = None) -> Any:
     """A raw key, u32[2], from an integer seed."""
     return key_ops.random_unwrap(_seeded("PRNGKey", seed, impl))
+
+
+def check_raw(name: str, key: Any) -> None:
+    """Raise TypeError unless the operand holds raw keys."""
+    aval = aval_of(key)
+    check(
+        aval.dtype == dtypes.uint32 and aval.shape[-1:] == (2,),
+        lambda: (
+            f"[{name}] the key must be a typed one, or a raw one of u32[2]; got {aval}. "
+            "Fix: random.key(0)."
+        ),
+    )
 
 
 def typed_key(name: str, key: Any) -> tuple[Any, bool]:
@@ -46,6 +79,8 @@ def typed_key(name: str, key: Any) -> tuple[Any, bool]:
         lambda: f"[{name}] the key must be an array; got {key!r}. Fix: random.key(0).",
     )
     raw = not key_ops.is_key(aval_of(key).dtype)
+    if raw:
+        check_raw(name, key)
     typed = key_ops.random_wrap(key) if raw else key
     check(
         aval_of(typed).ndim == 0,
@@ -102,9 +137,11 @@ def key_data(keys: Any) -> Any:
     return keys
 
 
-def wrap_key_data(key_bits_array: Any, *, impl: str | None = None) -> Any:
-    """Typed keys from their uint32 numbers."""
-    return key_ops.random_wrap(key_bits_array, impl or "threefry2x32")
+def wrap_key_data(key_bits_array: Any, *, impl: str | None = None, dtype: Any = None) -> Any:
+    """Typed keys from their uint32 numbers; ``dtype`` is another way to name the generator."""
+    check_raw("wrap_key_data", key_bits_array)
+    found = _generator("wrap_key_data", impl, dtype)
+    return key_ops.random_wrap(key_bits_array, found or "threefry2x32")
 
 
 def key_impl(keys: Any) -> str:
@@ -113,18 +150,18 @@ def key_impl(keys: Any) -> str:
     return found.implementation if key_ops.is_key(found) else "threefry2x32"
 
 
-def key_dtype(impl: str | None = None) -> KeyDType:
+def key_dtype(impl_spec: str | KeyDType | None = None) -> KeyDType:
     """The dtype of the keys of a generator.
 
     Raises:
         ValueError: there is no such generator.
     """
-    name = impl or "threefry2x32"
+    name = _generator("key_dtype", None, impl_spec) or "threefry2x32"
     check(
         name in KEY_DTYPES,
         lambda: (
             f"[key_dtype] the key implementation must be one of {tuple(KEY_DTYPES)}; "
-            f"got {impl!r}. Fix: impl='threefry2x32'."
+            f"got {impl_spec!r}. Fix: impl_spec='threefry2x32'."
         ),
         ValueError,
     )

@@ -14,12 +14,15 @@ from gpuflow.core.aval import aval_of, is_value
 from gpuflow.numpy.promotion import convert, promote_dtypes_inexact
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops import random as random_ops
+from gpuflow.ops.device import in_sharding
 from gpuflow.random.base import Shape, randint, uniform
 from gpuflow.random.gumbel import gumbel
 from gpuflow.random.keys import typed_key
 
 
-def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> Any:
+def permutation(
+    key: Any, x: Any, axis: int = 0, independent: bool = False, *, out_sharding: Any = None
+) -> Any:
     """The elements of ``x``, or the integers below it, in random order.
 
     Args:
@@ -32,6 +35,9 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
         TypeError: one number that is no integer.
         ValueError: no such axis.
     """
+    if out_sharding is not None:
+        out = permutation(key, x, axis, independent)
+        return in_sharding("permutation", out, out_sharding)
     typed, _ = typed_key("permutation", key)
     x = x if is_value(x) else jnp.asarray(x)
     rank = aval_of(x).ndim

@@ -81,11 +81,14 @@ class Array(HasAval, metaclass=_ArrayClass):
 
     @property
     def global_shards(self) -> list[Shard]:
-        """The parts of all devices, each a copy."""
+        """The parts of all devices, each a copy; those of other processes have no data."""
         indices = self.sharding.devices_indices_map(self.aval.shape)
         numbers = replica_ids(indices)
         return [
-            Shard(device, index, numbers[device], self._part(device, index))
+            Shard(
+                device, index, numbers[device],
+                self._part(device, index) if device.is_local else None,
+            )
             for device, index in indices.items()
         ]
 
@@ -96,7 +99,9 @@ class Array(HasAval, metaclass=_ArrayClass):
 
     def addressable_data(self, index: int) -> Array:
         """The part of this process's device number ``index``."""
-        return self.addressable_shards[index].data
+        data = self.addressable_shards[index].data
+        assert data is not None
+        return data
 
     def _part(self, device: Device, index: Index) -> Array:
         part = np.array(self.host()[index], order="C")
@@ -237,13 +242,13 @@ class Shard:
         device: the device.
         index: the slices of the whole array.
         replica_id: how many devices before it have the same part.
-        data: the part, an Array on the device.
+        data: the part, an Array on the device; None for a device of another process.
     """
 
     device: Device
     index: Index
     replica_id: int
-    data: Array
+    data: Array | None
 
 
 def _restore(data: np.ndarray, aval: ShapedArray) -> Array:

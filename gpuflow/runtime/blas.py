@@ -33,11 +33,14 @@ class Blas:
     """A loaded BLAS.
 
     Attributes:
-        gemm: addresses of cblas_?gemm with 64-bit integers, by dtype.
+        gemm, trsm: addresses of cblas_?gemm and cblas_?trsm with 64-bit integers, by dtype.
+        getrf: those of LAPACK's function.
         library: owns the code.
     """
 
     gemm: Mapping[str, int]
+    trsm: Mapping[str, int]
+    getrf: Mapping[str, int]
     library: Any = field(repr=False)
 
 
@@ -50,13 +53,16 @@ def private_blas() -> Blas | None:
     try:
         library = _load(original)
         library.scipy_openblas_set_num_threads64_(1)
-        gemm = {
-            dtype: _address(getattr(library, f"scipy_cblas_{letter}gemm64_"))
-            for dtype, letter in BLAS_LETTERS.items()
-        }
+        gemm, trsm, getrf = (
+            {
+                dtype: _address(getattr(library, name.replace("?", letter)))
+                for dtype, letter in BLAS_LETTERS.items()
+            }
+            for name in ("scipy_cblas_?gemm64_", "scipy_cblas_?trsm64_", "scipy_?getrf_64_")
+        )
     except (OSError, AttributeError):
         return None
-    return Blas(gemm, library)
+    return Blas(gemm, trsm, getrf, library)
 
 
 def _address(function: Any) -> int:

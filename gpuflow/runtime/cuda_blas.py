@@ -87,6 +87,11 @@ def load_cublas(path: str) -> Any:
     return library
 
 
+def workspace_bytes(major: int) -> int:
+    """Memory for products, by the major compute capability."""
+    return _WORKSPACE.get(major, _SMALL_WORKSPACE)
+
+
 class CuBlas:
     """cuBLAS on one device and stream.
 
@@ -99,7 +104,7 @@ class CuBlas:
 
     def __init__(self, library: Any, stream: int, pool: Pool, major: int) -> None:
         self._library = library
-        count = _WORKSPACE.get(major, _SMALL_WORKSPACE)
+        count = workspace_bytes(major)
         self._workspace = pool.malloc(count)
         handle = ctypes.c_void_p()
         _check("create", library.cublasCreate_v2(ctypes.byref(handle)))

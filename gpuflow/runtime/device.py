@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
 from functools import cache, cached_property
 from typing import Any
@@ -48,6 +48,12 @@ class Device:
         """Whether it is a device of this process."""
         return self.process_index == process.index
 
+    @property
+    def memory(self) -> Hashable:
+        """What is equal for devices that share memory, of whatever process."""
+        number = None if _platforms[self.platform].shares_memory else self.id
+        return self.platform, self.process_index, number
+
     @cached_property
     def driver(self) -> Driver:
         """What does the device's work."""
@@ -61,6 +67,20 @@ class Device:
         in_use.drivers.add(driver)
         in_use.several = len(in_use.drivers) > 1
         return driver
+
+    def memory_stats(self) -> dict[str, int]:
+        """The device's memory, by JAX's names.
+
+        Returns:
+            ``bytes_in_use`` and ``peak_bytes_in_use``, by arrays and temporaries of this process;
+            ``num_allocs`` and ``largest_alloc_size``, of what was allocated so far;
+            ``bytes_limit``, what there is. On the CPU the first two are the whole process's, and
+            the next two count results from 64 KiB on.
+
+        Raises:
+            ValueError: the device is another process's.
+        """
+        return self.driver.memory_stats()
 
     def __reduce__(self) -> Any:
         return Device, (self.platform, self.id, self.process_index, self.local_hardware_id)
@@ -78,6 +98,7 @@ class _InUse:
 
     drivers: set[Driver] = field(default_factory=set)
     several: bool = False
+    parted: bool = False  # whether an array ever had parts in several memories
 
 
 in_use = _InUse()
@@ -106,12 +127,14 @@ class Platform:
         count: the number of devices of this process; raises RuntimeError where there are none.
         driver: of the device with a number.
         is_default: whether it is the one that is used, unless an earlier one is; it may look.
+        shares_memory: whether all devices of a process share it.
     """
 
     name: str
     count: Callable[[], int]
     driver: Callable[[int], Driver]
     is_default: Callable[[], bool] = lambda: False
+    shares_memory: bool = False
 
 
 _platforms: dict[str, Platform] = {}

@@ -86,6 +86,10 @@ class Driver(Protocol):
         """Whether somebody besides one Array holds operand k's memory and would see it change."""
         ...
 
+    def memory_stats(self) -> dict[str, int]:
+        """What ``Device.memory_stats`` gives."""
+        ...
+
     def program(self, plan: Plan, out_avals: Sequence[ShapedArray]) -> Program:
         """The plan, ready to run."""
         ...

@@ -15,7 +15,7 @@ from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
-from gpuflow.runtime.memory import SMALLEST_POOLED, allocate
+from gpuflow.runtime.memory import SMALLEST_POOLED, allocate, process_memory
 from gpuflow.runtime.native_services import native_services
 from gpuflow.runtime.program_cpu import CpuProgram
 
@@ -73,6 +73,10 @@ class CpuDriver:
     def is_shared(self, arrays: list[np.ndarray], k: int) -> bool:
         """Whether somebody besides one Array holds operand k's memory and would see it change."""
         return is_shared(arrays, k)
+
+    def memory_stats(self) -> dict[str, int]:
+        """What the process has, and which blocks it took for large results."""
+        return process_memory()
 
     def program(self, plan: Plan, out_avals: Sequence[ShapedArray]) -> CpuProgram:
         """The plan as native code."""

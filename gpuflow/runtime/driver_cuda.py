@@ -9,22 +9,24 @@ from __future__ import annotations
 import gc
 import threading
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache, partial
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base.config import config
-from gpuflow.compiler.cuda_cache import CudaKernel
 from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.compiler.debugging import show
-from gpuflow.runtime.cuda_blas import CuBlas, find_cublas, load_cublas
+from gpuflow.runtime.cuda_blas import CuBlas, find_cublas, load_cublas, workspace_bytes
+from gpuflow.runtime.cuda_blas_lt import CuBlasLt, load_cublaslt
+from gpuflow.runtime.cuda_graphs import CapturedGraph, bound_launch, load_graph_calls
 from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.runtime.gpu_api import Gemm, Pool
+from gpuflow.runtime.gpu_api import BuiltKernel, Epilogue, Gemm, Pool
 from gpuflow.runtime.gpu_driver import GpuDriver
+from gpuflow.runtime.gpu_epilogue_check import CheckedProducts
 from gpuflow.runtime.gpu_faults import is_fault
 
 _NO_DEVICE = "cudaErrorNoDevice"
@@ -72,6 +74,12 @@ def device_count() -> int:
     return count
 
 
+_graph_calls = cache(load_graph_calls)
+
+_MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_SHARED_WITHOUT_ASKING = 48 << 10
+
+
 class NoGpuError(RuntimeError):
     """CUDA works, and shows no device."""
 
@@ -99,7 +107,8 @@ class CupyApi:
         self.memory_bytes: int = properties["totalGlobalMem"]
         self._streams: dict[int, Any] = {}
         self._blas: CuBlas | None = None
-        self._has_no_blas = False
+        self._lt: CheckedProducts | None = None
+        self._has_no_blas = self._has_no_lt = False
 
     def activate(self) -> None:
         """Make the device the current one of this thread, and its context."""
@@ -132,10 +141,29 @@ class CupyApi:
         return np.frombuffer(self._cuda.alloc_pinned_memory(count), np.uint8, count)
 
     def event(self, stream: int) -> Any:
-        """A recorded event, without a time."""
+        """A recorded event, without a time.
+
+        Arrays that die mark events, while any device may be the current one.
+        """
+        if self._several:
+            with self._cuda.Device(self._number):
+                return self._marked(stream)
+        return self._marked(stream)
+
+    def _marked(self, stream: int) -> Any:
         made = self._cuda.Event(disable_timing=True)
         made.record(self._streams[stream])
         return made
+
+    def timed_event(self, stream: int) -> Any:
+        """A recorded event, with its time."""
+        made = self._cuda.Event()
+        made.record(self._streams[stream])
+        return made
+
+    def nanoseconds(self, first: Any, second: Any) -> int:
+        """By CUDA's clock."""
+        return round(self._cuda.get_elapsed_time(first, second) * 1e6)
 
     def wait_event(self, stream: int, event: Any) -> None:
         """The stream's later work begins after the event."""
@@ -172,46 +200,37 @@ class CupyApi:
         """Write zeros, in the order of the stream."""
         self._runtime.memsetAsync(target, 0, count, stream)
 
-    def load(self, kernel: CudaKernel) -> int:
+    def load(self, kernel: BuiltKernel) -> int:
         """The function of a kernel's cubin, which stays loaded."""
         module = self._driver.moduleLoadData(kernel.built.cubin)
         return self._driver.moduleGetFunction(module, kernel.built.entry)
 
     def bind(
-        self, function: int, grid: Dim, block: Dim, words: array[int], stream: int
-    ) -> Callable[[], None]:
+        self, function: int, grid: Dim, block: Dim, words: array[int], stream: int,
+        shared_bytes: int = 0,
+    ) -> Callable[[], None]:  # fmt: skip
         """A launch; CUDA reads the parameters while it is called."""
-        start, count = words.buffer_info()
-        places = array("Q", [start + 8 * k for k in range(count)])
-        launch = partial(
-            self._driver.launchKernel, function, *_three(grid), *_three(block), 0, stream,
-            places.buffer_info()[0], 0,
-        )  # fmt: skip
-        launch.kept = (words, places)  # type: ignore[attr-defined]
-        return launch
+        if shared_bytes > _SHARED_WITHOUT_ASKING:
+            self._driver.funcSetAttribute(function, _MOST_DYNAMIC_SHARED, shared_bytes)
+        launch = self._driver.launchKernel
+        return bound_launch(launch, function, grid, block, words, stream, shared_bytes)
 
-    def record(self, stream: int, work: Callable[[], None]) -> Callable[[], Any] | None:
+    def record(self, stream: int, work: Sequence[Callable[[], Any]]) -> CapturedGraph | None:
         """A CUDA graph of the work.
 
         While a stream is captured, whatever any thread gives to it goes into the graph, so this is
         done only as long as one thread alone has used the device.
         """
-        captured = self._streams[stream]
         with self._lock, _without_collection():
             if self._threads > 1:
                 return None
             try:
-                captured.begin_capture()
-                try:
-                    work()
-                finally:
-                    graph = captured.end_capture()
+                return CapturedGraph(_graph_calls(), stream, work)
             except Exception as error:
                 if is_fault(error):
                     raise
                 show(1, "graph", lambda error=error: f"not recorded: {error}")
                 return None
-        return partial(graph.launch, captured)
 
     def library(self, stream: int) -> AbstractContextManager[Any]:
         """CuPy's current stream."""
@@ -235,6 +254,21 @@ class CupyApi:
             else:
                 self._blas = CuBlas(library, stream, self.pool(), self.compute_capability[0])
         return None if self._blas is None else self._blas.gemm(gemm)
+
+    def gemm_with(
+        self, gemm: Gemm, epilogue: Epilogue, stream: int
+    ) -> Callable[[int, int, int, int, int], None] | None:
+        """A product by cublasLt; None where it is missing, or does something else."""
+        if self._lt is None and not self._has_no_lt:
+            try:
+                count = workspace_bytes(self.compute_capability[0])
+                self._lt_workspace = self.pool().malloc(count)
+                lt = CuBlasLt(load_cublaslt(), stream, (self._lt_workspace.ptr, count))
+            except (OSError, AttributeError, RuntimeError):
+                self._has_no_lt = True
+            else:
+                self._lt = CheckedProducts(self, stream, lt.gemm_with)
+        return None if self._lt is None else self._lt(gemm, epilogue)
 
     def free_library_memory(self) -> None:
         """Empty the pool of CuPy's own arrays."""
@@ -261,11 +295,6 @@ class _Ready(threading.local):
     """Whether this thread has made the device its own."""
 
     done = False
-
-
-def _three(extents: Dim) -> tuple[int, int, int]:
-    x, y, z = (*extents, 1, 1)[:3]
-    return x, y, z
 
 
 @cache

@@ -9,26 +9,34 @@ from __future__ import annotations
 import ctypes
 import weakref
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from gpuflow.compiler.cuda_cache import DEFAULT_COMPUTE_CAPABILITY, CudaKernel
+from gpuflow.base.recording import clock
+from gpuflow.compiler.cuda_cache import DEFAULT_COMPUTE_CAPABILITY
 from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.runtime.gpu_api import Gemm
+from gpuflow.runtime.gpu_activations import mask_bytes, with_epilogue
+from gpuflow.runtime.gpu_api import BuiltKernel, Epilogue, Gemm
 from gpuflow.runtime.gpu_driver import GpuDriver
 from gpuflow.runtime.ptx.kernel import PtxModule
 from gpuflow.runtime.ptx.memory import DeviceMemory
+from gpuflow.runtime.ptx.types import U8
+from gpuflow.runtime.sim_work import SimGraph, current, given
 
 PROCESSORS = 2  # few, so that grids stay small
 
 
 class SimApi:
     """One simulated GPU, which has done everything when a call returns.
+
+    Each has memory of its own, and refuses work while another one is the current device, as CUDA
+    does.
 
     Args:
         capacity: bytes of its memory; None: as much as can be reserved.
@@ -46,7 +54,15 @@ class SimApi:
         self._streams = 0
 
     def activate(self) -> None:
-        """There is one device."""
+        """Make it the current device of this thread."""
+        current.device = self
+
+    def _check_current(self) -> None:
+        if current.device is not self:
+            raise RuntimeError(
+                "[cuda_sim] work must be given to the current device; another one is. "
+                "Fix: activate the device first."
+            )
 
     def stream(self) -> int:
         """A number."""
@@ -55,7 +71,7 @@ class SimApi:
 
     def pool(self) -> SimPool:
         """Memory of the device; nothing is kept for reuse, so that use after free is found."""
-        return SimPool(self.memory)
+        return SimPool(self.memory, self._check_current)
 
     def pinned(self, count: int) -> np.ndarray:
         """Any memory of the host."""
@@ -64,6 +80,16 @@ class SimApi:
     def event(self, stream: int) -> Any:
         """Nothing: all is done."""
         del stream
+
+    def timed_event(self, stream: int) -> Any:
+        """The time."""
+        event = SimpleNamespace()
+        self._do(stream, lambda: event.__setattr__("time", clock()))
+        return event
+
+    def nanoseconds(self, first: Any, second: Any) -> int:
+        """What the host's clock says."""
+        return second.time - first.time
 
     def wait_event(self, stream: int, event: Any) -> None:
         """All is done."""
@@ -81,6 +107,7 @@ class SimApi:
     def copy_in(self, target: int, source: int, count: int, stream: int) -> None:
         """Copy bytes to device memory."""
         del stream
+        assert current.recording is None, "a replay would read the host's memory later"
         ctypes.memmove(self.memory.view(target, count).ctypes.data, source, count)
 
     def copy_out(self, target: int, source: int, count: int, stream: int) -> None:
@@ -97,24 +124,39 @@ class SimApi:
         del stream
         self.memory.view(target, count)[:] = 0
 
-    def load(self, kernel: CudaKernel) -> Any:
+    def load(self, kernel: BuiltKernel) -> Any:
         """The kernel's PTX, parsed."""
         return PtxModule(kernel.built.ptx).entry(kernel.built.entry)
 
     def bind(
-        self, function: Any, grid: Dim, block: Dim, words: array[int], stream: int
-    ) -> Callable[[], None]:
+        self, function: Any, grid: Dim, block: Dim, words: array[int], stream: int,
+        shared_bytes: int = 0,
+    ) -> Callable[[], None]:  # fmt: skip
         """A launch that runs the whole grid."""
-        del stream
 
         def run() -> None:
-            function.launch(grid, block, np.frombuffer(words, np.uint64), self.memory)
+            self._check_current()
+            kept = np.frombuffer(words, np.uint64).copy()  # CUDA reads parameters at the call
+            self._give(
+                stream, lambda: function.launch(grid, block, kept, self.memory, shared_bytes)
+            )
 
         return run
 
-    def record(self, stream: int, work: Callable[[], None]) -> None:
-        """There is nothing to gain."""
-        del stream, work
+    def _give(self, stream: int, work: Callable[[], None]) -> None:
+        """Do work that may be recorded, or record it."""
+        if current.recording is not None:
+            current.recording.append(work)
+        else:
+            self._do(stream, work)
+
+    def _do(self, stream: int, work: Callable[[], None]) -> None:
+        del stream
+        work()
+
+    def record(self, stream: int, work: Sequence[Callable[[], Any]]) -> SimGraph:
+        """The work, as what it gives to the stream."""
+        return SimGraph([given(one) for one in work], lambda one: self._do(stream, one))
 
     @contextmanager
     def library(self, stream: int) -> Iterator[None]:
@@ -132,20 +174,55 @@ class SimApi:
 
     def gemm(self, gemm: Gemm, stream: int) -> Callable[[int, int, int], None]:
         """A product by NumPy, added in the wider of the result's dtype and float32."""
-        del stream
         one = _steps(gemm.left_transposed, gemm.left_leading, gemm.left_step)
         two = _steps(gemm.right_transposed, gemm.right_leading, gemm.right_step)
         out = (gemm.out_step, gemm.n, 1)
         wide = np.promote_types(gemm.dtype, np.float32)
 
-        def multiply(left: int, right: int, target: int) -> None:
+        def work(left: int, right: int, target: int) -> None:
             a = self._matrices(left, gemm.dtype, (gemm.count, gemm.m, gemm.k), one)
             b = self._matrices(right, gemm.dtype, (gemm.count, gemm.k, gemm.n), two)
             c = self._matrices(target, gemm.out_dtype, (gemm.count, gemm.m, gemm.n), out)
             with np.errstate(all="ignore"):
                 c[...] = np.matmul(a.astype(wide), b.astype(wide)).astype(gemm.out_dtype)
 
+        def multiply(left: int, right: int, target: int) -> None:
+            self._check_current()
+            self._give(stream, lambda: work(left, right, target))
+
         return multiply
+
+    def gemm_with(
+        self, gemm: Gemm, epilogue: Epilogue, stream: int
+    ) -> Callable[[int, int, int, int, int], None]:
+        """The same in NumPy, in float32."""
+        one = _steps(gemm.left_transposed, gemm.left_leading, 0)
+        two = _steps(gemm.right_transposed, gemm.right_leading, 0)
+        m, n, dtype = gemm.m, gemm.n, gemm.dtype
+
+        def work(left: int, right: int, target: int, bias: int, aux: int) -> None:
+            (a,) = self._matrices(left, dtype, (1, m, gemm.k), one).astype(np.float32)
+            (b,) = self._matrices(right, dtype, (1, gemm.k, n), two).astype(np.float32)
+            vector = self._flat(bias, dtype, n) if epilogue.bias else None
+            kept = None
+            if epilogue.keeps or epilogue.gradient:
+                is_mask = epilogue.activation == "relu"
+                kind, count = (U8, mask_bytes(m, n)) if is_mask else (dtype, m * n)
+                kept = self._flat(aux, kind, count).reshape(m, -1)
+            with np.errstate(all="ignore"):
+                result = with_epilogue(a @ b, epilogue, vector, kept)
+            self._flat(target, dtype, m * n).reshape(m, n)[...] = result.astype(dtype)
+
+        def multiply(*places: int) -> None:
+            self._check_current()
+            self._give(stream, lambda: work(*places))
+
+        return multiply
+
+    def _flat(self, address: int, dtype: np.dtype, count: int) -> np.ndarray:
+        """A vector in device memory."""
+        memory: Any = self.memory.view(address, count * dtype.itemsize)
+        return np.ndarray((count,), dtype, memory)
 
     def _matrices(
         self, address: int, dtype: np.dtype, shape: tuple[int, ...], steps: tuple[int, ...]
@@ -166,11 +243,12 @@ class SimApi:
 class SimPool:
     """Memory by address, given back when nothing refers to it."""
 
-    def __init__(self, memory: DeviceMemory) -> None:
-        self._memory = memory
+    def __init__(self, memory: DeviceMemory, check: Callable[[], None]) -> None:
+        self._memory, self._check = memory, check
 
     def malloc(self, count: int) -> Any:
         """New memory."""
+        self._check()
         return _Piece(self._memory, count)
 
     def free_all_blocks(self) -> None:

@@ -12,10 +12,13 @@ from gpuflow.base import dtypes
 from gpuflow.base.config import Settings, config
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise, Layout
+from gpuflow.core.sharding import Sharding
 from gpuflow.core.trace import Tracer, check_not_leaked
 from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import Device, check_one_driver, default_device, in_use
-from gpuflow.runtime.sharded import ShardedArray, evaluate_sharded
+from gpuflow.runtime.memories import is_in_one_memory
+from gpuflow.runtime.parted import needs_parts, programs
+from gpuflow.runtime.sharded import ShardedArray, evaluate_sharded, whole_of, with_sharding
 
 _MAX_CALLS = 16384
 
@@ -45,12 +48,18 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
     """Apply ``primitive`` to concrete values and return Arrays."""
     if primitive.execute is not None:
         _refuse_tracers(primitive, operands)
+        if in_use.parted and needs_parts(primitive, operands, params):
+            return programs.evaluate(primitive, operands, params)
         return primitive.execute(operands, params)
+    if primitive.sharding is not None:
+        return _in_sharding(operands[0], primitive.sharding(params))
     try:
         arrays = [value._data for value in operands]
         avals = tuple([value.aval for value in operands])
         device = operands[-1].device
     except (AttributeError, IndexError):  # other values than Arrays, deleted ones, or none
+        if in_use.parted and needs_parts(primitive, operands, params):
+            return programs.evaluate(primitive, operands, params)
         if any(type(value) is ShardedArray for value in operands):
             return evaluate_sharded(evaluate, primitive, operands, params)
         arrays, avals, device = _converted(primitive, operands)
@@ -119,6 +128,18 @@ def _moved(arrays: list[Any], source: Device, target: Device) -> tuple[Device, l
     if old is not new:
         arrays = [new.from_host(old.to_host(data)) for data in arrays]
     return target, arrays
+
+
+def _in_sharding(value: Any, sharding: Sharding) -> Array:
+    """An array that says which device has which part; its elements are copied only to move."""
+    if not is_in_one_memory(sharding):
+        return programs.place(value, sharding)
+    device = sharding._devices[0]
+    whole = whole_of(value)
+    if whole.device != device:
+        device, (data,) = _moved([whole.data], whole.device, device)
+        whole = Array(data, whole.aval, device)
+    return with_sharding(whole, sharding)
 
 
 def _quiet_context() -> Context:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpuflow.base.config import config
@@ -31,9 +31,18 @@ class Compiled:
         forwarded: positions of inputs that are outputs as they are.
     """
 
-    def __init__(self, jaxpr: ClosedJaxpr, donated: tuple[int, ...], driver: Driver) -> None:
-        with span("builds", "compile a program", equations=len(jaxpr.jaxpr.eqns)):
-            self.plan, values = compile_plan(jaxpr, donated, target=driver.target)
+    def __init__(
+        self, jaxpr: ClosedJaxpr, donated: tuple[int, ...], driver: Driver,
+        others: Iterable[Compiled],
+    ) -> None:  # fmt: skip
+        self._target = driver.target
+        made = next((other for other in others if other._target is self._target), None)
+        if made is not None:  # another device of the platform has the same plan
+            self.plan, self._values = made.plan, made._values
+        else:
+            with span("builds", "compile a program", equations=len(jaxpr.jaxpr.eqns)):
+                self.plan, self._values = compile_plan(jaxpr, donated, target=driver.target)
+        values = self._values
         self.program = driver.program(self.plan, jaxpr.out_avals)
         self.constants = [driver.from_host(as_numpy(value, aval_of(value))) for value in values]
         taken = set(self.plan.in_place.values())
@@ -57,7 +66,9 @@ class Executable:
         driver = (device or default_device()).driver
         found = self._compiled.get(driver)
         if found is None:
-            found = self._compiled[driver] = Compiled(self.jaxpr, self.donated, driver)
+            others = list(self._compiled.values())
+            found = Compiled(self.jaxpr, self.donated, driver, others)
+            self._compiled[driver] = found
         return found
 
     def __call__(self, operands: Sequence[Any]) -> list[Any]:

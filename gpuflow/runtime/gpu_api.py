@@ -7,16 +7,25 @@ CUDA's own. Streams, events and addresses are plain integers, as they are for CU
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
 
 from gpuflow.base.records import record
-from gpuflow.compiler.cuda_cache import CudaKernel
+from gpuflow.compiler.cuda_build import CudaObject
 from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.runtime.device_array import DeviceArray
+
+
+class BuiltKernel(Protocol):
+    """A generated or a handwritten kernel."""
+
+    @property
+    def built(self) -> CudaObject:
+        """Its code for one architecture."""
+        ...
 
 
 class Pool(Protocol):
@@ -65,6 +74,43 @@ class Gemm:
     reduced: bool = False
 
 
+@record
+class Epilogue:
+    """What a product does to its result before it is stored.
+
+    ``out = activation(left @ right + bias)``, or on the way back ``out = (left @ right) *
+    activation'(aux)`` with the sums of its columns as ``bias``. ``aux`` is what the activation was
+    applied to: relu keeps bits in rows of 128, gelu a matrix like the result.
+
+    Attributes:
+        activation: "", "relu" or "gelu" (by its approximation with tanh).
+        bias: whether there is a vector with one element for each column.
+        keeps: whether ``aux`` is written.
+        gradient: whether it is the way back.
+    """
+
+    activation: str = ""
+    bias: bool = False
+    keeps: bool = False
+    gradient: bool = False
+
+
+class Recorded(Protocol):
+    """Recorded work; called, it runs once more."""
+
+    def __call__(self) -> Any:
+        """Give the stream all of the work."""
+        ...
+
+    def change(self, number: int, launch: Callable[[], Any]) -> bool:
+        """Put what ``bind`` made, with its parameters of now, in the place of one launch.
+
+        What the stream was given before stays as it is. False where that cannot be done; what was
+        recorded must not be used any more then.
+        """
+        ...
+
+
 class GpuApi(Protocol):
     """One device.
 
@@ -104,6 +150,14 @@ class GpuApi(Protocol):
         """A mark behind what the stream was given so far."""
         ...
 
+    def timed_event(self, stream: int) -> Any:
+        """A mark that knows when the stream has come to it."""
+        ...
+
+    def nanoseconds(self, first: Any, second: Any) -> int:
+        """From one timed mark to another; both have been reached."""
+        ...
+
     def wait_event(self, stream: int, event: Any) -> None:
         """Let what the stream is given later begin after the mark."""
         ...
@@ -136,20 +190,22 @@ class GpuApi(Protocol):
         """Write zeros."""
         ...
 
-    def load(self, kernel: CudaKernel) -> Any:
+    def load(self, kernel: BuiltKernel) -> Any:
         """The function of a built kernel."""
         ...
 
     def bind(
-        self, function: Any, grid: Dim, block: Dim, words: array[int], stream: int
-    ) -> Callable[[], None]:
+        self, function: Any, grid: Dim, block: Dim, words: array[int], stream: int,
+        shared_bytes: int = 0,
+    ) -> Callable[[], None]:  # fmt: skip
         """A launch with the parameters that ``words`` holds when it is called.
 
-        Each parameter is the low bytes of its word. The array keeps its size.
+        Each parameter is the low bytes of its word. The array keeps its size. ``shared_bytes`` is
+        what a block has of dynamic shared memory.
         """
         ...
 
-    def record(self, stream: int, work: Callable[[], None]) -> Callable[[], Any] | None:
+    def record(self, stream: int, work: Sequence[Callable[[], Any]]) -> Recorded | None:
         """What runs again what ``work`` gives to the stream; nothing of it has run.
 
         None where that cannot be recorded now: the caller does the work itself.
@@ -170,6 +226,15 @@ class GpuApi(Protocol):
 
     def gemm(self, gemm: Gemm, stream: int) -> Callable[[int, int, int], None] | None:
         """A function of the addresses of left, right and out; None without such a library."""
+        ...
+
+    def gemm_with(
+        self, gemm: Gemm, epilogue: Epilogue, stream: int
+    ) -> Callable[[int, int, int, int, int], None] | None:
+        """A function of the addresses of left, right, out, bias and aux, 0 for what is not used.
+
+        The product is one of two matrices. None where the library has no such thing.
+        """
         ...
 
     def free_library_memory(self) -> None:

@@ -6,11 +6,10 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from gpuflow.compiler.cuda_cache import CudaKernel
 from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.driver import Driver
-from gpuflow.runtime.gpu_api import GpuApi
+from gpuflow.runtime.gpu_api import BuiltKernel, GpuApi
 
 
 class GpuDevice(Driver, Protocol):
@@ -35,7 +34,7 @@ class GpuDevice(Driver, Protocol):
         ...
 
     def prepare(
-        self, kernel: CudaKernel, grid: Dim, block: Dim, words: array[int]
+        self, kernel: BuiltKernel, grid: Dim, block: Dim, words: array[int], shared_bytes: int = 0
     ) -> Callable[[], None]:
         """A launch with the parameters that ``words`` holds when it is called."""
         ...
@@ -50,6 +49,10 @@ class GpuDevice(Driver, Protocol):
 
     def copy_into(self, target: DeviceArray, source: DeviceArray) -> None:
         """Copy elements between arrays of one shape and dtype, whatever their strides."""
+        ...
+
+    def synchronize(self) -> None:
+        """Return when everything that was launched is done."""
         ...
 
     def acquire(self, program: Any) -> Any:

@@ -20,24 +20,26 @@ from weakref import WeakSet
 import numpy as np
 
 from gpuflow.base.config import config
-from gpuflow.compiler.cuda_cache import CudaKernel
+from gpuflow.base.recording import span
 from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.compiler.plan import Plan
-from gpuflow.compiler.target import PLAIN_TARGET, Target
+from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.device_array import DeviceArray, strided
-from gpuflow.runtime.gpu_api import GpuApi
+from gpuflow.runtime.gpu_api import BuiltKernel, GpuApi
 from gpuflow.runtime.gpu_arena import DeviceArena
+from gpuflow.runtime.gpu_block_calls import GPU_TARGET
 from gpuflow.runtime.gpu_faults import fault, is_fault
 from gpuflow.runtime.gpu_memory import Memory
 from gpuflow.runtime.gpu_ops import OneOpPrograms
 from gpuflow.runtime.gpu_transfers import SMALL, Transfers
+from gpuflow.runtime.memory import arenas
 from gpuflow.runtime.program_gpu import GpuProgram
 
 # Every kernel is one launch with scratch memory of the device; libraries allocate for themselves.
-_TARGET = PLAIN_TARGET
+_TARGET = GPU_TARGET
 _BYTE, _COUNTER = np.dtype(np.uint8), np.dtype(np.uint32)
 _MOST_SCALARS = 1024
 _REMEMBERED = 16  # programs that an error may name
@@ -65,7 +67,7 @@ class GpuDriver:
         self._ops = OneOpPrograms(self)
         self._idle: list[DeviceArena] = []
         self._programs: WeakSet[GpuProgram] = WeakSet()
-        self._functions: dict[int, tuple[CudaKernel, Any]] = {}
+        self._functions: dict[int, tuple[BuiltKernel, Any]] = {}
         self._scalars: OrderedDict[Any, DeviceArray] = OrderedDict()
         self._scratch = self.empty((0,), _BYTE)
         self._counters = self.empty((0,), _COUNTER)
@@ -98,6 +100,10 @@ class GpuDriver:
         return self._from_host(np.ascontiguousarray(array).reshape(array.shape))
 
     def _from_host(self, array: np.ndarray) -> DeviceArray:
+        with span("copies", "to the device", bytes=array.nbytes):
+            return self._copied(array)
+
+    def _copied(self, array: np.ndarray) -> DeviceArray:
         if array.nbytes <= SMALL:
             data = self.empty(array.shape, array.dtype)
         else:
@@ -129,7 +135,8 @@ class GpuDriver:
             data = self.copy(data)
         result = np.empty(data.shape, data.dtype)
         try:
-            self.transfers.to_host(result, data.address)
+            with span("copies", "to the host", bytes=data.nbytes):
+                self.transfers.to_host(result, data.address)
         except RuntimeError as error:
             raise self._fault(error) from error
         return result
@@ -210,7 +217,9 @@ class GpuDriver:
         try:
             return self._idle.pop()
         except IndexError:
-            return DeviceArena(self)
+            arena = DeviceArena(self)
+            arenas.track(arena)  # drivers are printed again when a trace begins or ends
+            return arena
 
     def release(self, arena: DeviceArena) -> None:
         """Give back an arena."""
@@ -232,13 +241,13 @@ class GpuDriver:
         self.api.copy_in(data.address, place, 8 * count, self.compute)
 
     def prepare(
-        self, kernel: CudaKernel, grid: Dim, block: Dim, words: array[int]
+        self, kernel: BuiltKernel, grid: Dim, block: Dim, words: array[int], shared_bytes: int = 0
     ) -> Callable[[], None]:
         """A launch with the parameters that ``words`` holds when it is called."""
         found = self._functions.get(id(kernel))
         if found is None:
             found = self._functions[id(kernel)] = kernel, self.api.load(kernel)
-        launch = self.api.bind(found[1], grid, block, words, self.compute)
+        launch = self.api.bind(found[1], grid, block, words, self.compute, shared_bytes)
         if self.api.synchronous or not config.environment.check:
             return launch
         return self._checked(launch, kernel.built.entry)
@@ -276,13 +285,13 @@ class GpuDriver:
             return self._counters.address
 
     def memory_stats(self) -> dict[str, int]:
-        """Bytes in use, the most so far, and what the device has."""
-        self.api.activate()
+        """What arrays and temporaries take, as ``Device.memory_stats`` describes."""
         return {
+            "num_allocs": self.memory.count,
             "bytes_in_use": self.memory.used,
             "peak_bytes_in_use": self.memory.peak,
+            "largest_alloc_size": self.memory.largest,
             "bytes_limit": self.api.memory_bytes,
-            "bytes_free": self.api.free_bytes(),
         }
 
 

@@ -51,6 +51,10 @@ class Launch:
         self._upload, self._is_uploaded = upload, False
 
     def __call__(self, *addresses: int) -> None:
+        self.prepared(*addresses)()
+
+    def prepared(self, *addresses: int) -> Run:
+        """The launch for these addresses: its parameters, or its table, hold them."""
         words = self._words
         if self._upload is not None:
             self.fill_table(*addresses)
@@ -59,9 +63,8 @@ class Launch:
                 words[place] = addresses[register] + offset
         for register, offset, size in self._aligned:
             if (addresses[register] + offset) % size:
-                self._plain()()
-                return
-        self._run()
+                return self._plain()
+        return self._run
 
     @property
     def has_table(self) -> bool:

@@ -64,6 +64,7 @@ class LibraryCall:
         inputs = [device.to_host(x) for x in operands]
         results = [np.empty(out.shape, out.dtype) for out in outs]
         self._call(np, results, *inputs)
+        device.api.activate()  # a function of the user may have used another one
         for out, result in zip(outs, results, strict=True):
             device.copy_into(out, device.from_host(result))
 

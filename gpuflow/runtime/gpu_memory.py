@@ -48,6 +48,8 @@ class Memory:
     Attributes:
         used: bytes of blocks in use.
         peak: the most that were in use at once.
+        count: blocks that were allocated so far.
+        largest: bytes of the largest of them.
     """
 
     def __init__(self, api: GpuApi, forget: Callable[[], None]) -> None:
@@ -56,7 +58,7 @@ class Memory:
         self._waiting: deque[tuple[list[Any], Any]] = deque()
         self._large: dict[int, tuple[int, str]] = {}
         # Changed without a lock: a thread is never switched between the steps of += .
-        self.used = self.peak = 0
+        self.used = self.peak = self.count = self.largest = 0
 
     def pool_of(self, stream: int) -> Pool:
         """The pool of memory that a stream is the first to write."""
@@ -85,6 +87,9 @@ class Memory:
         except MemoryError as error:
             handle = self._once_more(pool, count, error)
         self.used += count
+        self.count += 1
+        if count > self.largest:
+            self.largest = count
         if self.used > self.peak:
             self.peak = self.used
         block = Block(self, handle, count)

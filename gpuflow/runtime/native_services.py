@@ -17,7 +17,7 @@ from gpuflow.compiler.launches import is_plain, launches
 from gpuflow.compiler.lower import KernelCall
 from gpuflow.compiler.plan import CallStep
 from gpuflow.compiler.target import Allocate
-from gpuflow.core.lowering import Convolution, Library, Product
+from gpuflow.core.lowering import Convolution, Launches, Library, Product
 from gpuflow.core.views import View
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.walk import statements
@@ -28,7 +28,9 @@ from gpuflow.runtime.convolutions import (
     workspace_places,
 )
 from gpuflow.runtime.cpu_pool import pool
+from gpuflow.runtime.decompositions import is_native_lu, lu_bytes
 from gpuflow.runtime.kernels import kernel_cache
+from gpuflow.runtime.native_kernels import launches_of
 from gpuflow.runtime.products import ProductCall, product_call
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ class ConvolutionFunctions(NamedTuple):
 
 class NativeServices:
     """Looks up, builds and sizes what native programs use."""
+
+    on_gpu = False
 
     def load(self, kernel: Kernel) -> LoadedKernel:
         return compile_cpu(kernel, kernel_cache(), config.environment.check)
@@ -104,12 +108,21 @@ class NativeServices:
         return is_plain(kernel)
 
     def workspace_bytes(self, step: CallStep) -> int:
-        """Memory that a library call needs besides its operands and outputs: a convolution's."""
+        """Memory that a library call needs besides its operands and outputs."""
+        launches = launches_of(step)
+        if launches is not None:
+            return launches.workspace
+        if is_native_lu(step):
+            return lu_bytes(step)[1]
         made = self.convolution_of(step)
         if made is None:
             return 0
         size = step.eqn.outputs[0].aval.dtype.itemsize
         return max((workspace_places(call, size)[1] for call in made[0]), default=0)
+
+    def launches_of(self, step: CallStep) -> Launches | None:
+        """The kernels written by hand that make a library call, or None."""
+        return launches_of(step)
 
     def convolution_of(self, step: CallStep) -> tuple[list[ConvolutionCall], bool] | None:
         """What a step that is a convolution runs, or None."""

@@ -26,9 +26,10 @@ from gpuflow.compiler.plan import (
     nbytes,
 )
 from gpuflow.core.aval import aval_of, storage_dtype
-from gpuflow.core.lowering import Branch, Library, ScanForm, WhileForm
+from gpuflow.core.lowering import Branch, Launches, Library, ScanForm, WhileForm
 from gpuflow.kir.nodes import Kernel, Role, remembered
 from gpuflow.runtime.array import as_numpy
+from gpuflow.runtime.decompositions import is_native_lu
 from gpuflow.runtime.memory import Arena, address
 from gpuflow.runtime.native_code import Code, Copy, Place, Program, Turns, always, fixed
 from gpuflow.runtime.native_convolutions import emit_convolution
@@ -39,7 +40,10 @@ from gpuflow.runtime.native_copies import (
     copy_view,
     operand_place,
 )
+from gpuflow.runtime.native_kernels import numbered
+from gpuflow.runtime.native_lu import emit_lu
 from gpuflow.runtime.native_services import NativeServices
+from gpuflow.runtime.native_triangular import emit_triangular, triangular_of
 from gpuflow.runtime.products import A_WORD, B_WORD, C_WORD, ProductCall
 from gpuflow.runtime.program_arrays import operand_places
 
@@ -158,6 +162,14 @@ def _call_step(step: CallStep, services: NativeServices) -> Emit | None:
     if rule.convolution is not None:
         made = services.convolution_of(step)
         return None if made is None else partial(emit_convolution, step, made, services)
+    if rule.lu:
+        return partial(emit_lu, step, services) if is_native_lu(step) else None
+    if rule.triangular is not None:
+        system = triangular_of(step)
+        return None if system is None else partial(emit_triangular, step, system, services)
+    if rule.kernels is not None:
+        launches = services.launches_of(step)
+        return None if launches is None else partial(_hand_kernels, step, launches, services)
     if rule.product is None:
         return None
     avals = [operand.aval for operand in step.operands]
@@ -167,6 +179,15 @@ def _call_step(step: CallStep, services: NativeServices) -> Emit | None:
     left, right = step.operands
     call = services.product(record, left.lies, right.lies, step.eqn.outputs[0].aval.dtype)
     return None if call is None else partial(_product, step, call, services)
+
+
+def _hand_kernels(
+    step: CallStep, launches: Launches, services: NativeServices, code: Code, places: Places
+) -> None:
+    services.prepare([launch.kernel for launch in launches.launches])
+    code.keep(*launches.kept)
+    for launch in launches.launches:
+        _launch([numbered(launch, step)], services, code, places)
 
 
 def _product(

@@ -68,5 +68,9 @@ def _has_cuda() -> bool:
 def register_platforms() -> None:
     """Make the devices of all platforms known; the first that is wanted is the default."""
     register_platform(Platform("cuda", _cuda_count, _cuda, _has_cuda))
-    register_platform(Platform("cpu", lambda: config.environment.cpu_devices, _cpu, lambda: True))
-    register_platform(Platform("cuda_sim", lambda: 1, _cuda_sim))
+    register_platform(
+        Platform("cpu", lambda: config.environment.cpu_devices, _cpu, lambda: True, True)
+    )
+    register_platform(
+        Platform("cuda_sim", lambda: config.environment.sim_devices, _cuda_sim)
+    )

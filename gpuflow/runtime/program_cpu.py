@@ -15,6 +15,7 @@ import numpy as np
 from gpuflow.compiler.cpu import source_path
 from gpuflow.compiler.plan import KernelStep, Plan, all_kernels, calls_python, kernels_of
 from gpuflow.core.aval import ShapedArray
+from gpuflow.core.communicator import settle
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.driver import Driver
@@ -41,6 +42,9 @@ class CpuProgram:
                 with np.errstate(all="ignore"):
                     return driver(arrays, device)
             return driver(arrays, device)
+        except BaseException:
+            settle()  # or a sum that was begun would write into memory that others have by then
+            raise
         finally:
             arenas.release(memory)
 

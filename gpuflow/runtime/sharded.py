@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpuflow.base.errors import check
 from gpuflow.compiler.shardings import result_shardings
 from gpuflow.core.aval import ShapedArray, aval_of, register_value_type
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
@@ -103,23 +102,3 @@ def evaluate_sharded(
         return results
     placed = [with_sharding(out, own) for out, own in zip(outs, shardings, strict=True)]
     return placed if primitive.multiple_results else placed[0]
-
-
-def check_one_memory(name: str, sharding: Sharding) -> Device:
-    """The first device of a sharding whose devices share a driver.
-
-    Raises:
-        NotImplementedError: they do not.
-    """
-    devices: Sequence[Device] = sharding._devices
-    local = [device for device in devices if device.is_local]
-    drivers = {device.driver for device in local}
-    check(
-        len(local) == len(devices) and len(drivers) == 1,
-        lambda: (
-            f"[{name}] the devices of a sharding must share memory; got {list(devices)}. "
-            "Fix: use devices of one GPU or of the CPU, or pmap and shard_map for each process."
-        ),
-        NotImplementedError,
-    )
-    return devices[0]

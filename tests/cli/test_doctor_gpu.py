@@ -65,8 +65,8 @@ def healthy(monkeypatch):
     return machine
 
 
-def _lines():
-    return dict(doctor.gpu())
+def _lines(verbose=False):
+    return dict(doctor.gpu(verbose))
 
 
 def test_a_healthy_machine_misses_nothing(healthy, capsys):
@@ -76,7 +76,7 @@ def test_a_healthy_machine_misses_nothing(healthy, capsys):
     assert lines["GPU memory"] == "100 GiB free of 141 GiB"
     assert lines["NVVM"] == "2.0" and lines["nvJitLink"] == "13.5" and lines["NVRTC"] == "13.5"
     assert not any("MISSING" in text or "Fix" in text for text in lines.values())
-    assert doctor.run(argparse.Namespace(cuda=False)) == 0
+    assert doctor.run(argparse.Namespace(cuda=False, verbose=False)) == 0
     assert "Numba pair" in capsys.readouterr().out
 
 
@@ -136,7 +136,7 @@ def test_what_is_broken_is_missing_and_says_what_to_do(name, healthy, capsys):
     break_it(healthy)
     line = _lines()[name.strip()]
     assert line.startswith("MISSING: ") and "Fix: " in line and re.search(pattern, line)
-    assert doctor.run(argparse.Namespace(cuda=False)) == 1
+    assert doctor.run(argparse.Namespace(cuda=False, verbose=False)) == 1
     capsys.readouterr()
 
 
@@ -152,9 +152,27 @@ def test_nothing_is_missing_on_a_machine_without_a_gpu(healthy):
     healthy.has_gpu = False
     _break_no_driver(healthy)
     _break_cupy(healthy)
-    lines = _lines()
+    lines = _lines(verbose=True)
     assert not any("MISSING" in text for text in lines.values())
     assert "Fix: " in lines["CUDA driver"]
+
+
+def test_a_machine_without_a_gpu_reads_as_fine(healthy, capsys):
+    healthy.has_gpu = False
+    _break_no_driver(healthy)
+    _break_cupy(healthy)
+    (line,) = _lines().values()
+    assert line.startswith("none found: programs run on the CPU")
+    assert doctor.run(argparse.Namespace(cuda=False, verbose=False)) == 0
+    out = capsys.readouterr().out
+    assert "Error" not in out and "Fix" not in out and "MISSING" not in out
+
+
+def test_a_gpu_that_is_asked_for_is_looked_for(healthy, monkeypatch):
+    healthy.has_gpu = False
+    _break_cupy(healthy)
+    monkeypatch.setattr(doctor, "wants_gpu", lambda: True)
+    assert _lines()["CuPy"].startswith("MISSING: ")
 
 
 def test_optional_pieces_are_never_missing(healthy):

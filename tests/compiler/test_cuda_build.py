@@ -156,3 +156,40 @@ def test_printing_does_not_import_numba():
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert found.stdout.strip() == "[]", found.stderr
+
+
+class _Unit:
+    """As numba-cuda's compilation unit: the error says little, the log says what."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def get_log(self):
+        return self.log
+
+    def compile(self):
+        raise RuntimeError("ERROR_COMPILATION (9)")
+
+
+@pytest.mark.parametrize(
+    "log, is_built",
+    [
+        ("error: Symbol name with unsupported characters: <gpuflow k>", True),
+        ("error: other", False),
+    ],
+)
+def test_lines_are_left_out_only_where_nvvm_refuses_their_names(log, is_built):
+    asked = []
+
+    def build(lineinfo):
+        asked.append(lineinfo)
+        if lineinfo:
+            _Unit(log).compile()
+        return ("ptx",)
+
+    if is_built:
+        assert cuda_build._with_lines(build) == "ptx" and asked == [True, False]
+    else:
+        with pytest.raises(RuntimeError, match="ERROR_COMPILATION"):
+            cuda_build._with_lines(build)
+        assert asked == [True]

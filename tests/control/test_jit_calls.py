@@ -27,7 +27,7 @@ def test_trees_of_arrays():
     tree = {"q": X, "p": Point(X + 1, [X * 2])}
     for _ in range(3):
         out = f(tree)
-        assert list(out) == ["sum", "kept", "p"] and type(out["p"]) is Point
+        assert list(out) == ["kept", "p", "sum"] and type(out["p"]) is Point
         np.testing.assert_array_equal(out["sum"], 3 * np.arange(3) + 1)
         assert out["kept"][1] is None and out["kept"][0] is not X
         (scaled,) = f(tree, scale=X)

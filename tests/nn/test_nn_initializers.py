@@ -77,7 +77,7 @@ def test_errors():
         initializers.orthogonal()(KEY, (3,))
     with pytest.raises(ValueError, match=r"\[delta_orthogonal\] the shape must have 3 to 5 axes"):
         initializers.delta_orthogonal()(KEY, (3, 5, 2))
-    with pytest.raises(NotImplementedError, match=r"out_sharding must be None"):
+    with pytest.raises(TypeError, match=r"out_sharding must be a NamedSharding"):
         initializers.zeros(KEY, (3,), out_sharding="x")
     with pytest.raises(TypeError, match=r"dtype must be a dtype"):
         initializers.normal()(KEY, (3,), "words")

@@ -59,6 +59,8 @@ class Sample:
         tolerance: relative to the eps of the result's dtype, in place of the primitive's.
         widen: False where the reference must get the operands in their own dtype.
         derivative: False for ops whose jvp is not the derivative (stop_gradient).
+        unordered: the results' last dimension is in any order, which may differ between one matrix
+            and several.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -70,6 +72,7 @@ class Sample:
     tolerance: float | None = None
     widen: bool = True
     derivative: bool = True
+    unordered: bool = False
 
     def params_for(self, dtype: Any) -> dict[str, Any]:
         """The parameters for one swept dtype."""
@@ -237,6 +240,12 @@ def widest(dtype: Any) -> np.dtype:
     if dtypes.is_extended(dtype) or not dtypes.is_inexact(dtype):
         return dtype
     return dtypes.complex128 if dtypes.is_complex(dtype) else dtypes.float64
+
+
+def in_order(x: np.ndarray) -> np.ndarray:
+    """Numbers sorted along the last dimension; parts that differ by roundings count as equal."""
+    keys = np.round(x.imag, 3), np.round(x.real, 3)
+    return np.take_along_axis(x, np.lexsort(keys, axis=-1), axis=-1)
 
 
 def assert_close(got: Any, want: Any, tolerance: float, what: str = "", sums: bool = False) -> None:

@@ -25,6 +25,7 @@ from sweep import (
     bound,
     default_samples,
     difference_quotient,
+    in_order,
     is_variable,
     jvp,
     operand_avals,
@@ -278,10 +279,13 @@ def test_vmap(primitive, sample):
         ]
         for chosen in [*[(k,) for k in movable], tuple(movable)]:
             for last in (False, True):
-                check_vmap(function, lanes, chosen, last)
+                check_vmap(function, lanes, chosen, last, sample.unordered)
 
 
-def check_vmap(function: Any, lanes: list[list[Any]], chosen: tuple[int, ...], last: bool) -> None:
+def check_vmap(
+    function: Any, lanes: list[list[Any]], chosen: tuple[int, ...], last: bool,
+    unordered: bool = False,
+) -> None:  # fmt: skip
     if not chosen:
         return
     dims: list[int | None] = [None] * len(lanes[0])
@@ -294,7 +298,10 @@ def check_vmap(function: Any, lanes: list[list[Any]], chosen: tuple[int, ...], l
     for number, lane in enumerate(lanes):
         single = [lane[k] if k in chosen else lanes[0][k] for k in range(len(values))]
         for out, want in zip(got, function(*single), strict=True):
-            assert_close(as_numpy(out)[number], as_numpy(want), TOLERANCE, f"lane {number}", True)
+            found, wanted = as_numpy(out)[number], as_numpy(want)
+            if unordered:
+                found, wanted = in_order(found), in_order(wanted)
+            assert_close(found, wanted, TOLERANCE, f"lane {number}", True)
 
 
 @every_case(CASES)

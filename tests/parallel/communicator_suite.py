@@ -147,6 +147,26 @@ def check_all(c, device=np.asarray):
     check_groups(checked)
 
 
+def check_begun(c):
+    """Sums in a thread: in order, between other collectives, and in groups that share it."""
+    own = [np.full(n, c.rank + 1.0, np.float32) for n in (1, 100_003, 7, 50_000)]
+    outs = [np.empty_like(x) for x in own]
+    halves = c.split((tuple(range(c.size // 2)), tuple(range(c.size // 2, c.size))))
+    for x, out in zip(own, outs, strict=True):
+        c.begin(x, "sum", out)
+    part = np.empty_like(own[2])
+    halves.begin(own[2], "max", part)
+    total = c.size * (c.size + 1) / 2
+    c.end(outs[2])
+    assert (outs[2] == total).all()
+    same(c.all_gather(np.float32([c.rank])).reshape(-1), np.arange(c.size, dtype=np.float32))
+    halves.end(part)
+    assert (part == (c.size if c.rank >= c.size // 2 else c.size // 2)).all()
+    for k in (3, 0, 1):
+        c.end(outs[k])
+        assert (outs[k] == total).all()
+
+
 def main():
     from gpuflow.parallel import distributed
 
@@ -158,7 +178,8 @@ def main():
                                collective_timeout=20)  # fmt: skip
     world = distributed.world()
     check_all(world)
-    print(f"{type(world).__name__} {world.rank} of {world.size} passed")
+    check_begun(world)
+    print(f"{type(world.inner).__name__} {world.rank} of {world.size} passed")
 
 
 if __name__ == "__main__":

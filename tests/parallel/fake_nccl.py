@@ -137,7 +137,8 @@ def main():
     distributed.initialize(f"127.0.0.1:{port}", size, rank, collective_timeout=20)
     nccl = FakeNccl()
     nccl.links = distributed._state.links
-    comm = NcclCommunicator(FakeComm(nccl, distributed.world()), nccl, FakeCupy, lambda: STREAM)
+    under = FakeComm(nccl, distributed.world().inner)
+    comm = NcclCommunicator(under, nccl, FakeCupy, lambda: STREAM)
     check_all(comm, device)
     print(f"NcclCommunicator {rank} of {size} passed")
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from gpuflow.runtime.driver_sim import SimApi
 from gpuflow.runtime.gpu_transfers import SMALL
+from gpuflow.runtime.sim_work import SimGraph, current
 
 
 class LateEvent:
@@ -49,6 +50,21 @@ class LatePiece:
         weakref.finalize(self, lambda: pool.free[count].append(ptr))
 
 
+class LateGraph:
+    """A graph that counts what is done with it."""
+
+    def __init__(self, graph: SimGraph, log):
+        self.graph, self.log = graph, log
+
+    def __call__(self):
+        self.log["replay"] += 1
+        self.graph()
+
+    def change(self, number, launch):
+        self.log["change"] += 1
+        return self.graph.change(number, launch)
+
+
 class LateApi(SimApi):
     """A GPU with queues; ``log`` counts what it was asked for."""
 
@@ -60,7 +76,6 @@ class LateApi(SimApi):
         self.queues = defaultdict(deque)
         self.log = defaultdict(int)
         self._pinned = []
-        self.recording = None
 
     def pool(self):
         return LatePool(self.memory)
@@ -82,7 +97,7 @@ class LateApi(SimApi):
             queue.popleft()()
 
     def event(self, stream):
-        assert self.recording is None, "the event would become a part of the graph"
+        assert current.recording is None, "the event would become a part of the graph"
         made = LateEvent(stream)
         self.queues[stream].append(lambda: setattr(made, "done", True))
         return made
@@ -104,7 +119,7 @@ class LateApi(SimApi):
 
     def copy_in(self, target, source, count, stream):
         self.log["copy_in"] += 1
-        assert self.recording is None, "a replay would read the host's memory later"
+        assert current.recording is None, "a replay would read the host's memory later"
         if self._is_pinned(source):
             self.queues[stream].append(lambda: SimApi.copy_in(self, target, source, count, 0))
             return
@@ -132,32 +147,19 @@ class LateApi(SimApi):
 
     # --- work ---
 
-    def _give(self, stream, work):
-        if self.recording is not None:
-            self.recording.append(work)
-        else:
-            self.queues[stream].append(work)
+    def _do(self, stream, work):
+        self.queues[stream].append(work)
 
     def record(self, stream, work):
-        assert self.recording is None
-        self.recording = kept = []
-        try:
-            work()
-        finally:
-            self.recording = None
         self.log["record"] += 1
+        return LateGraph(super().record(stream, work), self.log)
 
-        def replay():
-            self.log["replay"] += 1
-            self.queues[stream].extend(kept)
+    def bind(self, function, grid, block, words, stream, shared_bytes=0):
+        bound = super().bind(function, grid, block, words, stream, shared_bytes)
 
-        return replay
-
-    def bind(self, function, grid, block, words, stream):
         def launch():
             self.log["launch"] += 1
-            kept = np.frombuffer(words, np.uint64).copy()  # CUDA reads parameters at the call
-            self._give(stream, lambda: function.launch(grid, block, kept, self.memory))
+            bound()
 
         return launch
 
@@ -169,5 +171,4 @@ class LateApi(SimApi):
 
     def gemm(self, gemm, stream):
         self.log["gemm"] += 1
-        multiply = SimApi.gemm(self, gemm, stream)
-        return lambda *places: self._give(stream, lambda: multiply(*places))
+        return super().gemm(gemm, stream)

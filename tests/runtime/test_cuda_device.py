@@ -1,7 +1,9 @@
 """The CUDA platform on a real GPU. Skipped where there is none."""
 
 import gc
+import itertools
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ from test_cuda_sim import PROGRAMS, _check_same
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow import lax
+from gpuflow import lax, profiler
+from gpuflow.base.config import config
 from gpuflow.runtime.platforms import seems_to_have_gpu
 
 
@@ -173,3 +176,68 @@ def test_out_of_memory_names_arrays_and_leaves_the_gpu_usable(device):
     with pytest.raises(MemoryError, match=r"must have room for[\s\S]*made at[\s\S]*Fix:"):
         device.driver.empty((1 << 44,), np.dtype(np.uint8))
     assert float((kept + 1).sum()) == float(1 << 23)
+
+
+def _layers(act):
+    def loss(params, x):
+        for w, b in params[:-1]:
+            x = act(x @ w + b)
+        w, b = params[-1]
+        return jnp.mean((x @ w + b) ** 2)
+
+    return gf.value_and_grad(loss)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("act", [gf.nn.relu, gf.nn.gelu], ids=["relu", "gelu"])
+def test_products_with_epilogues(act, dtype, device):
+    sizes = (64, 128, 128, 32)
+    params = [
+        ((RNG.normal(size=(a, b)) / a**0.5).astype(dtype), np.zeros(b, dtype))
+        for a, b in itertools.pairwise(sizes)
+    ]
+    x = RNG.normal(size=(48, 64)).astype(dtype)
+    x[::3] = 0  # with biases of 0, what goes into the activation is 0
+    wide = [(w.astype(np.float32), b.astype(np.float32)) for w, b in params]
+    with gf.default_device(gf.devices("cpu")[0]):
+        want = gf.jit(_layers(act))(wide, x.astype(np.float32))
+    with gf.default_device(device):
+        step = gf.jit(_layers(act))
+        results = [step(params, x) for _ in range(4)]
+    tolerance = 1e-4 if dtype == "float32" else 5e-2
+    for a, b in zip(gf.tree.leaves(results[-1]), gf.tree.leaves(want), strict=True):
+        a, b = np.asarray(a).astype(np.float64), np.asarray(b).astype(np.float64)
+        assert np.linalg.norm(a - b) <= tolerance * (np.linalg.norm(b) + 1e-3)
+    for result in results[1:]:
+        for a, b in zip(gf.tree.leaves(result), gf.tree.leaves(results[0]), strict=True):
+            assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def test_graphs_between_library_calls_have_the_same_bits(device, monkeypatch):
+    def work(x):
+        for k in range(4):
+            x = jnp.sin(x + x.sum(k % 2, keepdims=True) * 0.01) @ jnp.eye(x.shape[1])
+        return jnp.tanh(jnp.sort(x, axis=1) + 1)
+
+    step, kept = gf.jit(work), []
+    for k in range(12):  # nothing is freed, so that recordings get new parameters
+        x = gf.device_put(X + k, device)
+        kept.append((x, step(x)))
+    monkeypatch.setattr(config, "environment", replace(config.environment, cuda_graphs=False))
+    gf.clear_caches()
+    plain = gf.jit(work)
+    for x, got in kept:
+        assert np.asarray(got).tobytes() == np.asarray(plain(x)).tobytes()
+
+
+def test_steps_are_timed_by_events(device, tmp_path):
+    step = gf.jit(lambda v: jnp.sin(v @ v.T).sum(0))
+    x = gf.device_put(X, device)
+    step(x)
+    with profiler.trace(tmp_path):
+        step(x)
+    (path,) = tmp_path.glob("plugins/profile/*/*.trace.json.gz")
+    (plane,) = profiler.ProfileData.from_file(path).planes
+    rows = {line.name: [event.name for event in line.events] for line in plane.lines}
+    assert rows["kernels"] and "dot_general" in rows["libraries"]
+    assert set(device.memory_stats()) >= {"num_allocs", "bytes_in_use", "bytes_limit"}

@@ -289,6 +289,19 @@ def test_a_barrier_ends_a_race_and_equal_values_are_none():
         run(body.replace("{}", "33"), [X, OUT], 64, SHARED)
 
 
+def test_a_read_before_a_warp_barrier_is_no_race_with_a_later_write():
+    """It was mixed up with the reads behind the barrier, of the lane that then writes."""
+    body = FOUR + """
+    mov.u64 %x6, kept; add.s64 %x7, %x6, %x0; st.shared.u32 [%x7], %r0; bar.warp.sync -1;
+    xor.b32 %r2, %r0, 5; mul.wide.u32 %x8, %r2, 4; add.s64 %x8, %x8, %x6;
+    ld.shared.u32 %r3, [%x8]; {} ld.shared.u32 %r4, [%x7]; add.s32 %r4, %r4, 1;
+    st.shared.u32 [%x7], %r4; st.global.u32 [%x12], %r3;"""
+    found, _ = run(body.replace("{}", "bar.warp.sync -1;"), [X, OUT], 64, SHARED)
+    np.testing.assert_array_equal(found[1], X ^ 5)
+    with pytest.raises(PtxError, match="race"):
+        run(body.replace("{}", ""), [X, OUT], 64, SHARED)
+
+
 def test_dynamic_shared_memory():
     module = ".shared .align 4 .b8 first[20];\n.extern .shared .align 16 .b8 rest[];"
     body = FOUR + """

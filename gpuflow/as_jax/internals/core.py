@@ -46,8 +46,11 @@ class ShapedArray(metaclass=_ShapedArrayMeta):
     """gpuflow's own aval, made with JAX's signature."""
 
 
-def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], *args: Any) -> list[Any]:
-    """The outputs of a jaxpr."""
+def eval_jaxpr(
+    jaxpr: Jaxpr, consts: Sequence[Any], *args: Any, propagate_source_info: bool = True
+) -> list[Any]:
+    """The outputs of a jaxpr; lines of source are always those of its equations."""
+    del propagate_source_info
     return evaluate(jaxpr, consts, args)
 
 

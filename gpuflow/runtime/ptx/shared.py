@@ -178,7 +178,11 @@ class Shared:
         return clash if clash.any() else None
 
     def _remember_readers(self, spots: Array, mine: Array) -> None:
-        """Note who reads; several lanes are noted as their warp, or as many."""
+        """Note who reads; several lanes are noted as their warp, or as many.
+
+        A read of the same warp before a warp barrier is forgotten: whoever must come after it
+        must come after this one too.
+        """
         last = self.reader[spots]
         self.reader[spots] = mine
         now = self.reader[spots]
@@ -187,6 +191,7 @@ class Shared:
         if not several.any():
             return
         warp = _warp_of(other & _WHO)
+        several &= ~((warp == (mine & _WHO) // WARP) & ((other ^ mine) >> 12 << 12 != 0))
         mine = np.broadcast_to(mine, spots.shape)
         together = several & (warp == (mine & _WHO) // WARP)
         apart = several & ~together

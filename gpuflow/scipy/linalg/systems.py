@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.errors import check
+from gpuflow.base.util import warn
 from gpuflow.control.fori import fori_loop
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import check_choice
@@ -33,11 +33,10 @@ def _columns(name: str, a: Any, b: Any) -> tuple[Any, Any, bool]:
     vector = len(shape) == 1
     if len(shape) > 1 and rank == len(shape) + 1 and shape[-1] == size:
         vector = True
-        warnings.warn(
+        warn(
             f"[{name}] b must have a last axis of right-hand sides; got {aval_of(b)}, which is "
             f"taken as a batch of vectors. Fix: {name}(a, b[..., None])[..., 0].",
             FutureWarning,
-            stacklevel=3,
         )
     check(
         len(shape) > 0 and shape[-1 if vector else -2] == size,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
+from gpuflow.base.util import warn
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import known_int
 from gpuflow.scipy.signal.trends import detrend as detrended
@@ -92,10 +92,9 @@ def segments_of(
     if isinstance(window, (str, tuple)):
         size = length if size is None else size
         if size > length:
-            warnings.warn(
+            warn(
                 f"[{name}] nperseg must not be longer than the signal; got {size}, and {length} is "
                 f"used. Fix: nperseg={length}.",
-                stacklevel=4,
             )
             size = length
         values = jnp.asarray(named_window(window, size), dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from operator import index as as_index
 from typing import Any
 
@@ -12,7 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
+from gpuflow.base.util import canonicalize_axis, warn
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_arrays, check_choice
 from gpuflow.numpy.promotion import broadcast_shapes, promote_dtypes_inexact
@@ -84,10 +83,9 @@ def spectra(
         signals = [_lengthened(s, missing) for s in signals]
     onesided = return_onesided and not dtypes.is_complex(aval_of(x).dtype)
     if return_onesided and not onesided:
-        warnings.warn(
+        warn(
             f"[{name}] return_onesided must be False for complex signals; got True, and False is "
             "used. Fix: return_onesided=False.",
-            stacklevel=3,
         )
     found = [transforms_of(s, cut, detrender(detrend), onesided) for s in signals]
     scale = _scale(scaling, fs, cut.window)

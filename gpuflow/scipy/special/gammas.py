@@ -64,7 +64,8 @@ def _gamma_right(x: Any) -> Any:
         factor = start + number_like(i, x)
         return jnp.where(near & (factor < x - 0.5), value * factor, value)
 
-    return lax.fori_loop(0, _FACTORS, multiply, value)
+    # Written out, it is part of the kernel; a loop would write its state in each turn.
+    return lax.fori_loop(0, _FACTORS, multiply, value, unroll=True)
 
 
 def _stirling(x: Any) -> Any:
@@ -144,7 +145,7 @@ def _choose_few(n: Any, k: Any) -> Any:
         j = number_like(i + 1, value)
         return jnp.where(j <= k, value * (n - k + j) / j, value)
 
-    return lax.fori_loop(0, _FEW, step, jnp.ones_like(n))
+    return lax.fori_loop(0, _FEW, step, jnp.ones_like(n), unroll=True)
 
 
 def _choose_slope(n: Any, k: Any) -> Any:

@@ -1,0 +1,1 @@
+"""jax._src.compiler, which libraries patch to forbid compiling. Nothing here calls it."""

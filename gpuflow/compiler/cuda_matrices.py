@@ -1,0 +1,264 @@
+"""What handwritten kernels ask for: tensor cores, registers as arrays, copies beside arithmetic.
+
+An array "in registers" is a ``local_array`` whose indices are all constants once loops are written
+out. A matrix instruction takes places in such arrays: where its fragment begins.
+
+    load_matrices     four 8 x 8 matrices of 16-bit elements from shared memory: lanes 8i to 8i + 7
+                      give where the rows of matrix i begin, 16 bytes aligned
+    multiply_*        acc[16 x 8] += a[16 x 16] @ b[16 x 8]; float32 += 16-bit floats
+    copy_async        16 bytes from global to shared memory; copy_commit ends a group of copies,
+                      copy_wait(n) returns when all groups but the last n are there
+
+Which lane holds which element: PTX manual, "Matrix fragments for mma.m16n8k16". Elements of 16 bits
+travel as pairs in a uint32, the lower one first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuflow.compiler.cuda_toolchain import NumbaCuda
+
+_COPY = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
+_SHARED_ALIGNMENT = 16
+_KINDS = {"bfloat16": "bf16", "float16": "f16"}
+
+
+def matrix_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
+    """All functions of this file by name."""
+    return {
+        **_arrays(tools),
+        **_copies(tools),
+        **_loads(tools),
+        **_products(tools),
+        **_numbers(tools),
+    }
+
+
+def _by_name(*functions: Any) -> dict[str, Any]:
+    return {function._name: function for function in functions}
+
+
+def _convergent(builder: Any, asm: Any, args: list[Any]) -> Any:
+    """Call what all lanes of a warp must reach together."""
+    builder.function.attributes.add("convergent")
+    return builder.call(asm, args, attrs=("convergent",))
+
+
+def _shared_address(ir: Any, builder: Any, pointer: Any, index: Any) -> Any:
+    """The 32-bit address within shared memory of an element."""
+    place = builder.gep(pointer, [index])
+    inside = builder.addrspacecast(place, ir.PointerType(place.type.pointee, addrspace=3))
+    return builder.ptrtoint(inside, ir.IntType(32))
+
+
+def _element(ir: Any, builder: Any, array: Any, at: Any, offset: int) -> Any:
+    """The place of an element of an array in registers."""
+    return builder.gep(array, [builder.add(at, ir.Constant(at.type, offset))])
+
+
+def _arrays(tools: NumbaCuda) -> dict[str, Any]:
+    ir, types = tools.llvm, tools.types
+
+    @tools.intrinsic
+    def local_array(typingctx, dtype, count):
+        """A pointer to ``count`` elements of this thread, without values."""
+        if not isinstance(count, types.IntegerLiteral):
+            return None  # Numba asks again with the literal
+        element = dtype.instance_type
+
+        def emit(context, builder, signature, args):
+            kind = ir.ArrayType(context.get_data_type(element), count.literal_value)
+            with builder.goto_entry_block():
+                array = builder.alloca(kind)
+            return builder.bitcast(array, kind.element.as_pointer())
+
+        return types.CPointer(element)(dtype, count), emit
+
+    @tools.intrinsic
+    def dynamic_shared(typingctx, dtype):
+        """A pointer to the shared memory that the launch asks for; the same for all calls."""
+        element = dtype.instance_type
+
+        def emit(context, builder, signature, args):
+            name, kind = "dynamic_shared", ir.ArrayType(ir.IntType(8), 0)
+            memory = builder.module.globals.get(name)
+            if memory is None:
+                memory = ir.GlobalVariable(builder.module, kind, name, addrspace=3)
+                memory.linkage = "external"
+                memory.align = _SHARED_ALIGNMENT
+            generic = builder.addrspacecast(memory, kind.as_pointer())
+            return builder.bitcast(generic, context.get_data_type(element).as_pointer())
+
+        return types.CPointer(element)(dtype), emit
+
+    return _by_name(local_array, dynamic_shared)
+
+
+def _copies(tools: NumbaCuda) -> dict[str, Any]:
+    ir, types = tools.llvm, tools.types
+    word, nothing = ir.IntType(32), ir.VoidType()
+
+    @tools.intrinsic
+    def copy_async(typingctx, shared, at, source, index, wanted):
+        """Begin to copy 16 bytes; zeros where ``wanted`` is false, and nothing is read."""
+
+        def emit(context, builder, signature, args):
+            target = _shared_address(ir, builder, args[0], args[1])
+            address = builder.gep(args[2], [args[3]])
+            in_global = ir.PointerType(address.type.pointee, addrspace=1)
+            address = builder.ptrtoint(builder.addrspacecast(address, in_global), ir.IntType(64))
+            flag = context.cast(builder, args[4], signature.args[4], types.boolean)
+            size = builder.select(flag, ir.Constant(word, 16), ir.Constant(word, 0))
+            kind = ir.FunctionType(nothing, [word, address.type, word])
+            asm = ir.InlineAsm(kind, _COPY, "r,l,r,~{memory}", side_effect=True)
+            builder.call(asm, [target, address, size])
+            return context.get_dummy_value()
+
+        return types.void(shared, at, source, index, wanted), emit
+
+    def statement(builder: Any, text: str) -> None:
+        asm = ir.InlineAsm(ir.FunctionType(nothing, []), text, "~{memory}", side_effect=True)
+        builder.call(asm, [])
+
+    @tools.intrinsic
+    def copy_commit(typingctx):
+        """End a group of copies."""
+
+        def emit(context, builder, signature, args):
+            statement(builder, "cp.async.commit_group;")
+            return context.get_dummy_value()
+
+        return types.void(), emit
+
+    @tools.intrinsic
+    def copy_wait(typingctx, pending):
+        """Wait until at most ``pending`` groups of this thread are under way."""
+        if not isinstance(pending, types.IntegerLiteral):
+            return None
+
+        def emit(context, builder, signature, args):
+            statement(builder, f"cp.async.wait_group {pending.literal_value};")
+            return context.get_dummy_value()
+
+        return types.void(pending), emit
+
+    return _by_name(copy_async, copy_commit, copy_wait)
+
+
+def _loads(tools: NumbaCuda) -> dict[str, Any]:
+    ir, types = tools.llvm, tools.types
+    word = ir.IntType(32)
+
+    def emitter(transposed: str) -> Any:
+        text = f"ldmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 {{$0,$1,$2,$3}}, [$4];"
+
+        def emit(context, builder, signature, args):
+            address = _shared_address(ir, builder, args[2], args[3])
+            kind = ir.FunctionType(ir.LiteralStructType([word] * 4), [word])
+            asm = ir.InlineAsm(kind, text, "=r,=r,=r,=r,r,~{memory}", side_effect=True)
+            found = _convergent(builder, asm, [address])
+            for place in range(4):
+                value = builder.extract_value(found, place)
+                builder.store(value, _element(ir, builder, args[0], args[1], place))
+            return context.get_dummy_value()
+
+        return emit
+
+    @tools.intrinsic
+    def load_matrices(typingctx, target, at, shared, index):
+        """Four matrices to ``target[at]`` and the next three; this lane gives one row."""
+        return types.void(target, at, shared, index), emitter("")
+
+    @tools.intrinsic
+    def load_matrices_transposed(typingctx, target, at, shared, index):
+        """The same, each matrix transposed."""
+        return types.void(target, at, shared, index), emitter(".trans")
+
+    return _by_name(load_matrices, load_matrices_transposed)
+
+
+def _products(tools: NumbaCuda) -> dict[str, Any]:
+    ir, types = tools.llvm, tools.types
+    word, real = ir.IntType(32), ir.FloatType()
+
+    def emitter(dtype: str) -> Any:
+        kind = _KINDS[dtype]
+        text = (
+            f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 "
+            "{$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};"
+        )
+        constraints = ",".join(["=f"] * 4 + ["r"] * 6 + ["f"] * 4)
+
+        def emit(context, builder, signature, args):
+            acc, acc_at, a, a_at, b, b_at = args
+            places = [_element(ir, builder, acc, acc_at, k) for k in range(4)]
+            values = [builder.load(_element(ir, builder, a, a_at, k)) for k in range(4)]
+            values += [builder.load(_element(ir, builder, b, b_at, k)) for k in range(2)]
+            values += [builder.load(place) for place in places]
+            result = ir.LiteralStructType([real] * 4)
+            function = ir.FunctionType(result, [word] * 6 + [real] * 4)
+            found = _convergent(builder, ir.InlineAsm(function, text, constraints), values)
+            for k, place in enumerate(places):
+                builder.store(builder.extract_value(found, k), place)
+            return context.get_dummy_value()
+
+        return emit
+
+    @tools.intrinsic
+    def multiply_bfloat16(typingctx, acc, acc_at, a, a_at, b, b_at):
+        """``acc[acc_at:+4] += a[a_at:+4] @ b[b_at:+2]``."""
+        return types.void(acc, acc_at, a, a_at, b, b_at), emitter("bfloat16")
+
+    @tools.intrinsic
+    def multiply_float16(typingctx, acc, acc_at, a, a_at, b, b_at):
+        """``acc[acc_at:+4] += a[a_at:+4] @ b[b_at:+2]``."""
+        return types.void(acc, acc_at, a, a_at, b, b_at), emitter("float16")
+
+    return _by_name(multiply_bfloat16, multiply_float16)
+
+
+def _numbers(tools: NumbaCuda) -> dict[str, Any]:
+    ir, types = tools.llvm, tools.types
+    word, real = ir.IntType(32), ir.FloatType()
+
+    def packer(dtype: str) -> Any:
+        def emit(context, builder, signature, args):
+            kind = ir.FunctionType(word, [real, real])
+            text = f"cvt.rn.{_KINDS[dtype]}x2.f32 $0, $2, $1;"
+            return builder.call(ir.InlineAsm(kind, text, "=r,f,f"), args)
+
+        return types.uint32(types.float32, types.float32), emit
+
+    @tools.intrinsic
+    def pack_bfloat16(typingctx, low, high):
+        """Two float32 as a pair of bfloat16."""
+        return packer("bfloat16")
+
+    @tools.intrinsic
+    def pack_float16(typingctx, low, high):
+        """Two float32 as a pair of float16."""
+        return packer("float16")
+
+    @tools.intrinsic
+    def exp2_approximate(typingctx, value):
+        """2 to the power of a float32, to 2 units in the last place; subnormal results are 0."""
+
+        def emit(context, builder, signature, args):
+            asm = ir.InlineAsm(ir.FunctionType(real, [real]), "ex2.approx.ftz.f32 $0, $1;", "=f,f")
+            return builder.call(asm, args)
+
+        return types.float32(types.float32), emit
+
+    @tools.intrinsic
+    def shuffle_from(typingctx, value, lane):
+        """The float32 that a lane of the warp holds; all 32 lanes take part."""
+
+        def emit(context, builder, signature, args):
+            kind = ir.FunctionType(real, [real, word])
+            text = "shfl.sync.idx.b32 $0, $1, $2, 0x1f, 0xffffffff;"
+            return _convergent(builder, ir.InlineAsm(kind, text, "=f,f,r", side_effect=True), args)
+
+        return types.float32(types.float32, types.int32), emit
+
+    return _by_name(pack_bfloat16, pack_float16, exp2_approximate, shuffle_from)

@@ -1,0 +1,219 @@
+"""Handwritten kernels: from Python functions to built code, through the path of generated kernels.
+
+    function -> its text, and those of the functions and numbers it names -> cuda_build -> cache
+
+The text is the key: a kernel is built once for each set of constants. kernels/language.py says what
+may stand in it.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from types import FunctionType
+from typing import Any
+
+from gpuflow.base.records import record
+from gpuflow.compiler.cache import Entry, KernelCache, cache_key
+from gpuflow.compiler.cuda_build import CudaObject, build_cuda
+from gpuflow.compiler.cuda_cache import cache_parts
+from gpuflow.compiler.debugging import show
+
+Number = int | float | bool
+LaunchBounds = int | tuple[int, int] | None
+
+_HEAD = """# Handwritten CUDA kernel: kernels/{module}.py, with
+{numbers}
+import math
+
+import numpy as np"""
+_UNROLLED = "unrolled"
+# The constant that says how much dynamic shared memory a block has.
+SHARED_BYTES = "SHARED_BYTES"
+_FOLDED = (ast.Name, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare)
+
+
+@record
+class HandwrittenKernel:
+    """A handwritten kernel, built for one architecture.
+
+    Attributes:
+        text: what was compiled.
+        signature: one type per parameter, as ``build_cuda`` takes them.
+        built: its PTX and cubin, and what they use of the machine.
+        shared_bytes: dynamic shared memory of each block.
+    """
+
+    text: str
+    signature: tuple[str, ...]
+    built: CudaObject
+    shared_bytes: int
+
+
+def build_handwritten(
+    kernel: Callable[..., None], signature: Sequence[str], constants: Mapping[str, Number],
+    launch_bounds: LaunchBounds, cache: KernelCache, compute_capability: tuple[int, int],
+) -> HandwrittenKernel:  # fmt: skip
+    """The built kernel: from this process, from the cache's folder, or made now.
+
+    Args:
+        kernel: a function of kernels/.
+        signature: one type per parameter: ``"int64"``, or ``"*float32"`` for a pointer.
+        constants: numbers for names in the text of the kernel and of what it calls.
+        launch_bounds: most threads per block, or (threads, blocks per multiprocessor).
+        cache, compute_capability: as for ``cuda_cache.compile_cuda``.
+
+    Raises:
+        CudaBuildError: as ``build_cuda``.
+        ImportError: the kernel must be built and numba-cuda or cuda-core is missing.
+    """
+    text, name = _source(kernel, tuple(constants.items())), kernel.__name__
+    parts = (*cache_parts(compute_capability), "handwritten", name, *signature, str(launch_bounds))
+    key = cache_key(text, parts)
+
+    def build() -> Entry:
+        show(4, f"source {name}", lambda: text)
+        built = build_cuda(text, name, signature, compute_capability, launch_bounds)
+        info = {
+            "ptx": built.ptx,
+            "registers": built.registers,
+            "spill_bytes": built.spill_bytes,
+            "shared_bytes": built.shared_bytes,
+        }
+        return Entry(built.cubin, "cubin", text, name, info=info)
+
+    def load() -> HandwrittenKernel:
+        entry = cache.get(key, build)
+        info: dict[str, Any] = entry.info
+        usage = (info["registers"], info["spill_bytes"], info["shared_bytes"])
+        built = CudaObject(info["ptx"], entry.code, entry.entry, *usage)
+        dynamic = int(constants.get(SHARED_BYTES, 0))
+        return HandwrittenKernel(text, tuple(signature), built, dynamic)
+
+    return cache.once(key, load)
+
+
+@lru_cache(maxsize=1024)
+def _source(kernel: Callable[..., None], constants: tuple[tuple[str, Number], ...]) -> str:
+    return kernel_source(kernel, dict(constants))
+
+
+def kernel_source(kernel: Callable[..., None], constants: Mapping[str, Number]) -> str:
+    """The module text of a kernel: the functions it calls as device functions, and itself.
+
+    Numbers stand in place of their names: Numba asks for literals in places.
+    """
+    numbers: dict[str, Number] = dict(constants)
+    trees: dict[Any, ast.FunctionDef] = {}
+    _collect(kernel, numbers, trees)
+    texts = []
+    for function, tree in trees.items():
+        mark = "" if function is kernel else "@device_function\n"
+        texts.append(mark + ast.unparse(ast.fix_missing_locations(tree)))
+    lines = [f"#   {name} = {value!r}" for name, value in sorted(numbers.items())]
+    head = _HEAD.format(module=kernel.__module__.rpartition(".")[2], numbers="\n".join(lines))
+    return "\n\n\n".join([head, *texts]) + "\n"
+
+
+def _collect(
+    function: Any, numbers: dict[str, Number], trees: dict[Any, ast.FunctionDef]
+) -> None:
+    """Enter a function into ``trees``, behind those it calls, and the numbers that it names."""
+    tree, known = _tree(function), function.__globals__
+    for name in _names(tree):
+        if isinstance(known.get(name), Number):
+            numbers.setdefault(name, known[name])
+    tree = _Unroller(numbers).visit(tree)
+    for name in sorted(_names(tree)):
+        value = known.get(name)
+        if isinstance(value, FunctionType) and value is not function and value not in trees:
+            _collect(value, numbers, trees)
+    trees[function] = tree
+
+
+def _tree(function: FunctionType) -> ast.FunctionDef:
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    assert isinstance(tree, ast.FunctionDef), function
+    tree.returns, tree.decorator_list = None, []
+    for argument in tree.args.args:
+        argument.annotation = None
+    return tree
+
+
+def _names(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+class _Unroller(ast.NodeTransformer):
+    """Writes ``unrolled`` loops out, decides tests of constants, and puts numbers for constants."""
+
+    def __init__(self, numbers: Mapping[str, Number]) -> None:
+        self._numbers = numbers
+
+    def visit_For(self, node: ast.For) -> Any:
+        """Copies of the body, where the loop is over ``unrolled(...)``."""
+        call = node.iter
+        if not (isinstance(call, ast.Call) and getattr(call.func, "id", "") == _UNROLLED):
+            return self.generic_visit(node)
+        assert isinstance(node.target, ast.Name), ast.unparse(node)
+        copies: list[ast.stmt] = []
+        for number in range(*[self._value(argument) for argument in call.args]):
+            inner = _Unroller({**self._numbers, node.target.id: number})
+            copies += inner.statements(copy.deepcopy(node.body))
+        return copies or [ast.Pass()]
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+        """``and`` and ``or`` without the operands that are constants."""
+        settles = isinstance(node.op, ast.Or)
+        kept: list[ast.expr] = []
+        for operand in node.values:
+            operand = self.visit(operand)
+            if not isinstance(operand, ast.Constant):
+                kept.append(operand)
+            elif bool(operand.value) == settles:
+                kept.append(ast.Constant(settles))
+                break
+        if len(kept) < 2 or isinstance(kept[0], ast.Constant):
+            return kept[0] if kept else ast.Constant(not settles)
+        return ast.BoolOp(node.op, kept)
+
+    def visit_If(self, node: ast.If) -> Any:
+        """The branch that is taken, where the test is made of constants."""
+        node.test = self.visit(node.test)
+        if not self._is_constant(node.test):
+            return self.generic_visit(node)
+        kept = node.body if self._value(node.test) else node.orelse
+        return self.statements(kept) or [ast.Pass()]
+
+    def visit(self, node: ast.AST) -> Any:
+        """A number in place of an expression of constants."""
+        if isinstance(node, _FOLDED) and self._is_constant(node):
+            value = self._value(node)
+            return ast.Constant(value) if isinstance(value, Number) else node
+        return super().visit(node)
+
+    def statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """What becomes of the statements of a body."""
+        made: list[ast.stmt] = []
+        for statement in body:
+            new = self.visit(statement)
+            made += new if isinstance(new, list) else [new]
+        return made
+
+    def _is_constant(self, node: ast.expr) -> bool:
+        """Whether an expression has no names but constants, no calls and no elements of arrays."""
+        parts = list(ast.walk(node))
+        return _names(node) <= set(self._numbers) and not any(
+            isinstance(part, ast.Call | ast.Subscript | ast.Attribute)
+            or isinstance(getattr(part, "ctx", None), ast.Store)
+            for part in parts
+        )
+
+    def _value(self, node: ast.expr) -> Any:
+        expression = ast.fix_missing_locations(ast.Expression(node))
+        code = compile(expression, "<constant>", "eval")
+        return eval(code, {"__builtins__": {}}, dict(self._numbers))

@@ -1,0 +1,87 @@
+"""Calls that run beside others: begun as soon as their operand is there, ended before it is read.
+
+A gradient's sum over memories can run while the rest of the backward pass is computed. The order in
+which calls are begun follows from the program alone, so that it is the same in all memories.
+"""
+
+from __future__ import annotations
+
+from gpuflow.compiler.program import Replacement, uses
+from gpuflow.core.effects import COMMUNICATION
+from gpuflow.core.jaxpr import DropVar, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import Begun, Layout, Library, Loop
+
+
+def overlap(jaxpr: Jaxpr) -> Jaxpr:
+    """Take calls apart between whose operand and first reader work is done."""
+    if not any(_begun(eqn) for eqn in jaxpr.eqns):
+        return jaxpr
+    made = {var: k for k, eqn in enumerate(jaxpr.eqns) for var in eqn.outputs}
+    readers = uses(jaxpr)
+    count = len(jaxpr.eqns)
+    heavy = [_is_heavy(eqn) for eqn in jaxpr.eqns]
+    behind: dict[int, list[Eqn]] = {}  # what comes right behind an equation
+    before: dict[int, list[Eqn]] = {}  # and before one
+    taken: set[int] = set()
+    for k, eqn in enumerate(jaxpr.eqns):
+        begun = _begun(eqn)
+        if begun is None or k in taken or len(eqn.inputs) != 1 or type(eqn.inputs[0]) is Literal:
+            continue
+        first, moved = _behind(jaxpr, made, eqn.inputs[0])
+        last = min(readers.get(eqn.outputs[0], ()), default=count)
+        if eqn.inputs[0].aval.size and any(heavy[first + 1 : last]):
+            start, end = _apart(eqn, begun)
+            views = [jaxpr.eqns[m] for m in moved if m not in taken]
+            behind.setdefault(first, []).extend([*views, start])
+            before.setdefault(last, []).extend(end)
+            taken.update((k, *moved))
+    eqns = list(behind.get(-1, ()))
+    for k, eqn in enumerate(jaxpr.eqns):
+        eqns += before.get(k, ())
+        if k not in taken:
+            eqns.append(eqn)
+        eqns += behind.get(k, ())
+    eqns += before.get(count, ())
+    return jaxpr.replace(eqns=tuple(eqns))
+
+
+def _behind(jaxpr: Jaxpr, made: dict[Var, int], var: Var) -> tuple[int, list[int]]:
+    """The equation that computes a value, and those behind it that only look at it otherwise."""
+    views: list[int] = []
+    while True:
+        k = made.get(var, -1)
+        eqn = jaxpr.eqns[k]
+        if k < 0 or not isinstance(eqn.primitive.lower, Layout) or len(eqn.inputs) != 1:
+            return k, views[::-1]
+        (source,) = eqn.inputs
+        if type(source) is Literal:
+            return k, views[::-1]
+        views.append(k)
+        var = source
+
+
+def _begun(eqn: Eqn) -> Begun | None:
+    rule = eqn.primitive.lower
+    return rule.begun if isinstance(rule, Library) else None
+
+
+def _is_heavy(eqn: Eqn) -> bool:
+    """Whether it takes so long that something else should run beside it."""
+    if COMMUNICATION in eqn.effects:
+        return False
+    rule = eqn.primitive.lower
+    return isinstance(rule, Loop) or (isinstance(rule, Library) and rule.flops is not None)
+
+
+def _apart(eqn: Eqn, begun: Begun) -> tuple[Eqn, list[Eqn]]:
+    """The equation that begins a call, and those that end it and give its output."""
+    build = Replacement(eqn.source)
+    (x,) = eqn.inputs
+    total = build.apply(begun.begin, x, **eqn.params)
+    done = build.apply(begun.end, x, total, **eqn.params)
+    build.apply(begun.barrier, total, done)
+    start, end, last = build.eqns
+    (out,) = eqn.outputs
+    assert isinstance(out, Var)
+    # The barrier's output is the result, where it lies.
+    return start, [end, last.replace(outputs=(out, DropVar(done.aval)))]

@@ -1,0 +1,109 @@
+"""PositionalSharding: devices in an array of the rank of what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.errors import check
+from gpuflow.core.mesh import as_grid
+from gpuflow.core.sharding import Sharding
+
+
+class PositionalSharding(Sharding):
+    """Devices in an array of the rank of what they share, whose shape says how often it is cut.
+
+    JAX has removed the class; scripts that use it still run.
+
+    Args:
+        devices: an array or sequence of devices.
+    """
+
+    def __init__(self, devices: Any) -> None:
+        flat = devices if isinstance(devices, np.ndarray) else as_grid(list(devices))
+        self._all: tuple[Any, ...] = tuple(flat.flat)
+        # Each cell holds the numbers of the devices that have its part.
+        self._cells = np.empty(flat.shape, object)
+        for number, position in enumerate(np.ndindex(*flat.shape)):
+            self._cells[position] = (number,)
+
+    def _with(self, cells: np.ndarray) -> PositionalSharding:
+        made = PositionalSharding.__new__(PositionalSharding)
+        made._all, made._cells = self._all, cells
+        return made
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Into how many parts each dimension is cut."""
+        return self._cells.shape
+
+    @property
+    def ndim(self) -> int:
+        """The rank of the arrays that it is for."""
+        return self._cells.ndim
+
+    def reshape(self, *shape: Any) -> PositionalSharding:
+        """The devices in an array of another shape."""
+        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+        return self._with(self._cells.reshape(sizes))
+
+    def transpose(self, *axes: Any) -> PositionalSharding:
+        """The devices with their axes in another order."""
+        return self._with(self._cells.transpose(*axes))
+
+    @property
+    def T(self) -> PositionalSharding:
+        """The devices with their axes in reverse."""
+        return self.transpose()
+
+    def replicate(self, axis: int | None = None, keepdims: bool = True) -> PositionalSharding:
+        """All devices along an axis, or all there are, get the same part."""
+        axes = range(self.ndim) if axis is None else (axis % self.ndim,)
+        cells = self._cells
+        for dim in sorted(axes, reverse=True):
+            merged = np.empty(cells.shape[:dim] + cells.shape[dim + 1 :], object)
+            for position in np.ndindex(*merged.shape):
+                line = cells[(*position[:dim], slice(None), *position[dim:])]
+                merged[position] = tuple(number for cell in line for number in cell)
+            cells = np.expand_dims(merged, dim) if keepdims else merged
+        return self._with(cells)
+
+    @property
+    def _devices(self) -> tuple[Any, ...]:
+        return self._all
+
+    def _cuts(self, rank: int) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+        check(
+            rank == self.ndim,
+            lambda: (
+                f"[PositionalSharding] its rank must be that of the array; got {self.shape} for "
+                f"{rank} dimensions. Fix: sharding.reshape(...)."
+            ),
+            ValueError,
+        )
+        pieces: list[tuple[int, ...]] = [()] * len(self._all)
+        for position in np.ndindex(*self._cells.shape):
+            for number in self._cells[position]:
+                pieces[number] = position
+        return self._cells.shape, pieces
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether every device has the whole array."""
+        return prod(self.shape) == 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PositionalSharding) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> Hashable:
+        return self._all, self._cells.shape, tuple(self._cells.flat)
+
+    def __repr__(self) -> str:
+        return f"PositionalSharding(shape={self.shape}, devices={list(self._all)})"

@@ -1,0 +1,9 @@
+"""Handwritten kernels, in a checkout: they lie beside this package, in ``kernels/``.
+
+An installation has them as the folder ``gpuflow/kernels``, which Python then takes in place of this
+file (setup.py), so ``import gpuflow.kernels.attention`` is right in both.
+"""
+
+from pathlib import Path
+
+__path__ = [str(Path(__file__).resolve().parents[1] / "kernels")]

@@ -1,0 +1,58 @@
+"""The ``accuracy=`` of elementary functions: what a program may ask for."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from gpuflow.base.errors import check
+
+
+class AccuracyMode(enum.Enum):
+    """How exact an elementary function must be."""
+
+    HIGHEST = 1
+    DEFAULT = 2
+
+
+class Tolerance:
+    """The error that an elementary function may have.
+
+    Args:
+        atol: absolute.
+        rtol: relative.
+        ulps: in units in the last place.
+
+    Raises:
+        ValueError: one is negative, or all are 0.
+    """
+
+    def __init__(self, atol: float = 0.0, rtol: float = 0.0, ulps: int = 0) -> None:
+        check(
+            min(atol, rtol, ulps) >= 0 and max(atol, rtol, ulps) > 0,
+            lambda: (
+                "[Tolerance] tolerances must not be negative, and one must be set; got "
+                f"atol={atol}, rtol={rtol}, ulps={ulps}. Fix: Tolerance(rtol=1e-6)."
+            ),
+            ValueError,
+        )
+        self.atol, self.rtol, self.ulps = atol, rtol, ulps
+
+    def __repr__(self) -> str:
+        return f"Tolerance(atol={self.atol}, rtol={self.rtol}, ulps={self.ulps})"
+
+
+def check_accuracy(op: str, accuracy: Any) -> None:
+    """Refuse what is no accuracy. There is one implementation of each function, the exact one.
+
+    Raises:
+        NotImplementedError: ``accuracy`` is neither a mode, nor a Tolerance, nor None.
+    """
+    check(
+        accuracy is None or isinstance(accuracy, AccuracyMode | Tolerance),
+        lambda: (
+            f"[{op}] accuracy must be a lax.AccuracyMode, a lax.Tolerance or None; got "
+            f"{accuracy!r}. Fix: lax.AccuracyMode.HIGHEST."
+        ),
+        NotImplementedError,
+    )

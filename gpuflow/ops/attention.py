@@ -1,0 +1,259 @@
+"""Fused attention and its gradients, which GPUs have handwritten kernels for.
+
+They are two ops without derivative: ``nn.dot_product_attention`` says what the derivatives are. The
+composition of products and a softmax that they stand for is what other platforms run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.lowering import Attention, Library
+from gpuflow.core.rules import AxisData
+from gpuflow.ops.axes import broadcast_in_dim, reshape
+from gpuflow.ops.define import check_same_dtype, define
+from gpuflow.ops.moving import batch_to_dim
+
+# Which of bias, mask, query_lengths and key_lengths are operands.
+Present = tuple[bool, bool, bool, bool]
+
+# The smallest length of vectors that the kernels take, and the largest.
+STEP, LONGEST = 16, 128
+KINDS = ("float32", "bfloat16", "float16")
+
+_UNSEEN = -0.7 * float(np.finfo(np.float32).max)
+_COUNTED = -1e30
+_FLOAT32 = np.dtype(np.float32)
+
+
+def may_fuse(query: ShapedArray, key: ShapedArray, bias: ShapedArray | None) -> bool:
+    """Whether the kernels hold attention of such operands."""
+    size = query.shape[3]
+    return (
+        query.dtype.name in KINDS
+        and (bias is None or bias.dtype.name in KINDS)
+        and size % STEP == 0
+        and STEP <= size <= LONGEST
+        and 0 not in (*query.shape, *key.shape)
+    )
+
+
+def _extras(operands: Sequence[Any], present: Present) -> list[Any]:
+    """bias, mask, query_lengths and key_lengths; None for what is not there."""
+    given = iter(operands)
+    return [next(given) if there else None for there in present]
+
+
+# --- what it computes ------------------------------------------------------------------------
+
+
+def _scores(xp: Any, query: Any, key: Any, scale: float, causal: bool, window: Any, extras: Any):
+    """Scores ``[B, N, T, S]``, and which keys each query sees."""
+    bias, mask, query_lengths, key_lengths = extras
+    scores = xp.einsum("btnd,bsnd->bnts", query, key) * xp.float32(scale)
+    if bias is not None:
+        scores = scores + bias.astype(xp.float32)
+    t, s = xp.arange(query.shape[1])[:, None], xp.arange(key.shape[1])[None, :]
+    seen = xp.ones(scores.shape, bool)
+    if causal:
+        seen &= t >= s
+    if window is not None:
+        seen &= (t <= s + window[0]) & (t >= s - window[1])
+    if mask is not None:
+        seen &= mask
+    if query_lengths is not None:
+        seen &= (t < query_lengths[:, None, None])[:, None]
+    if key_lengths is not None:
+        seen &= (s < key_lengths[:, None, None])[:, None]
+    return xp.where(seen, scores, xp.float32(_UNSEEN)), seen
+
+
+def _weights(xp: Any, scores: Any, query_lengths: Any) -> tuple[Any, Any]:
+    """Softmax, with 0 for queries that do not count; and the logarithms of its sums."""
+    most = scores.max(-1, keepdims=True)
+    weights = xp.exp(scores - most)
+    total = weights.sum(-1, keepdims=True)
+    unseen = most <= xp.float32(_UNSEEN)
+    sums = xp.where(unseen, xp.float32(_COUNTED) * total, most + xp.log(total))[..., 0]
+    weights = weights / total
+    if query_lengths is not None:
+        counts = xp.arange(scores.shape[2])[None, :] < query_lengths[:, None]
+        weights = xp.where(counts[:, None, :, None], weights, xp.float32(0))
+    return weights, sums
+
+
+def _for_each_head(xp: Any, x: Any, heads: int) -> Any:
+    return xp.repeat(x.astype(xp.float32), heads // x.shape[2], axis=2)
+
+
+def _attention_impl(
+    xp: Any, query: Any, key: Any, value: Any, *operands: Any, scale: float, causal: bool,
+    window: tuple[int, int] | None, present: Present,
+) -> list[Any]:  # fmt: skip
+    extras, heads = _extras(operands, present), query.shape[2]
+    wide_key, wide_value = (_for_each_head(xp, x, heads) for x in (key, value))
+    scores, _ = _scores(xp, query.astype(xp.float32), wide_key, scale, causal, window, extras)
+    weights, sums = _weights(xp, scores, extras[2])
+    out = xp.einsum("bnts,bsnd->btnd", weights, wide_value)
+    return [out.astype(query.dtype), sums]
+
+
+def _gradients_impl(
+    xp: Any, query: Any, key: Any, value: Any, dout: Any, sums: Any, dots: Any, *operands: Any,
+    scale: float, causal: bool, window: tuple[int, int] | None, present: Present,
+) -> list[Any]:  # fmt: skip
+    """As the kernels do, but for ``sums``, which follow from the scores."""
+    del sums
+    extras, heads = _extras(operands, present), query.shape[2]
+    wide_key, wide_value = (_for_each_head(xp, x, heads) for x in (key, value))
+    wide_query, dout = query.astype(xp.float32), dout.astype(xp.float32)
+    scores, seen = _scores(xp, wide_query, wide_key, scale, causal, window, extras)
+    weights, _ = _weights(xp, scores, extras[2])
+    slopes = weights * (xp.einsum("btnd,bsnd->bnts", dout, wide_value) - dots[..., None])
+    slopes = xp.where(seen, slopes, xp.float32(0)) * xp.float32(scale)
+    dquery = xp.einsum("bnts,bsnd->btnd", slopes, wide_key)
+    dkey = xp.einsum("bnts,btnd->bsnd", slopes, wide_query)
+    dvalue = xp.einsum("bnts,btnd->bsnd", weights, dout)
+    grouped = (*key.shape[:3], heads // key.shape[2], key.shape[3])
+    dkey, dvalue = (x.reshape(grouped).sum(3) for x in (dkey, dvalue))
+    return [x.astype(query.dtype) for x in (dquery, dkey, dvalue)]
+
+
+# --- rules -----------------------------------------------------------------------------------
+
+
+def _sums_shape(query: ShapedArray) -> tuple[int, ...]:
+    batch, queries, heads, _ = query.shape
+    return (batch, heads, queries)
+
+
+def _attention_shape(
+    query: ShapedArray, key: ShapedArray, value: ShapedArray, *operands: ShapedArray, **params: Any
+) -> list[ShapedArray]:
+    del operands, params
+    check_same_dtype("attention", (query, key, value))
+    return [ShapedArray(query.shape, query.dtype), ShapedArray(_sums_shape(query), _FLOAT32)]
+
+
+def _gradients_shape(
+    query: ShapedArray, key: ShapedArray, value: ShapedArray, dout: ShapedArray,
+    *operands: ShapedArray, **params: Any,
+) -> list[ShapedArray]:  # fmt: skip
+    del operands, params
+    check_same_dtype("attention_gradients", (query, key, value, dout))
+    return [ShapedArray(x.shape, x.dtype) for x in (query, key, value)]
+
+
+def _blocks(
+    ins: Sequence[ShapedArray], outs: Sequence[ShapedArray], params: dict[str, Any]
+) -> Attention | None:
+    gradient = len(outs) == 3
+    query, key = ins[:2]
+    bias, mask, query_lengths, key_lengths = _extras(ins[6 if gradient else 3 :], params["present"])
+    if not may_fuse(query, key, bias):
+        return None
+    batch, queries, heads, size = query.shape
+    return Attention(
+        batch, queries, key.shape[1], heads, key.shape[2], size, params["scale"],
+        params["causal"], params["window"], bias and bias.shape, mask and mask.shape,
+        query_lengths is not None, key_lengths is not None, gradient,
+    )  # fmt: skip
+
+
+def _flops(
+    ins: Sequence[ShapedArray], outs: Sequence[ShapedArray], params: dict[str, Any]
+) -> int:
+    """Of the products: two, or five for gradients, over all keys that the causal mask leaves."""
+    batch, queries, heads, size = ins[0].shape
+    products = 5 if len(outs) == 3 else 2
+    flops = 2 * products * batch * heads * queries * ins[1].shape[1] * size
+    return flops // 2 if params["causal"] else flops
+
+
+def _batch(
+    primitive: Any, axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None],
+    **params: Any,
+) -> tuple[list[Any], list[int]]:  # fmt: skip
+    """The mapped axis and the batch become one."""
+    size = axis.size
+    batch = next(
+        aval_of(x).shape[0 if dim is None else int(dim == 0)]
+        for x, dim in zip(operands, dims, strict=True)
+    )
+    merged = []
+    for x, dim in zip(operands, dims, strict=True):
+        moved = batch_to_dim(x, dim, 0, size)
+        shape = aval_of(moved).shape
+        if shape[1] != batch:  # of a bias or mask, for all of the batch
+            shape = (size, batch, *shape[2:])
+            moved = broadcast_in_dim(moved, shape, tuple(range(len(shape))))
+        merged.append(reshape(moved, (size * batch, *shape[2:])))
+    outs = primitive.bind(*merged, **params)
+    split = [reshape(out, (size, batch, *aval_of(out).shape[1:])) for out in outs]
+    return split, [0] * len(split)
+
+
+attention_p = define(
+    "attention",
+    shape=_attention_shape,
+    impl=_attention_impl,
+    batch=lambda *arguments, **params: _batch(attention_p, *arguments, **params),
+    lower=Library(flops=_flops, blocks=_blocks),
+    multiple_results=True,
+)
+
+attention_gradients_p = define(
+    "attention_gradients",
+    shape=_gradients_shape,
+    impl=_gradients_impl,
+    batch=lambda *arguments, **params: _batch(attention_gradients_p, *arguments, **params),
+    lower=Library(flops=_flops, blocks=_blocks),
+    multiple_results=True,
+)
+
+
+def attention(
+    query: Any, key: Any, value: Any, extras: Sequence[Any], *, scale: float, causal: bool,
+    window: tuple[int, int] | None,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Attention without a matrix of scores.
+
+    Args:
+        query, key, value: ``[B, T, N, H]`` and ``[B, S, K, H]`` of one float dtype.
+        extras: bias and mask that broadcast to ``[B, N, T, S]``, and i32[B] query_lengths and
+            key_lengths; each may be None.
+        scale, causal, window: as for ``nn.dot_product_attention``.
+
+    Returns:
+        The result, like query, and f32[B, N, T] the logarithms of the sums that softmax divides by;
+        for queries that see nothing -1e30 times the number of keys.
+    """
+    present = tuple([x is not None for x in extras])
+    given = [x for x in extras if x is not None]
+    out, sums = attention_p.bind(
+        query, key, value, *given, scale=scale, causal=causal, window=window, present=present
+    )
+    return out, sums
+
+
+def attention_gradients(
+    operands: Sequence[Any], extras: Sequence[Any], *, scale: float, causal: bool,
+    window: tuple[int, int] | None,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """The gradients of ``attention`` by query, key and value.
+
+    Args:
+        operands: query, key, value, the gradient by the result, the sums, and f32[B, N, T] the dot
+            products of that gradient and the result.
+        extras, scale, causal, window: as for ``attention``.
+    """
+    present = tuple([x is not None for x in extras])
+    given = [x for x in extras if x is not None]
+    dquery, dkey, dvalue = attention_gradients_p.bind(
+        *operands, *given, scale=scale, causal=causal, window=window, present=present
+    )
+    return dquery, dkey, dvalue

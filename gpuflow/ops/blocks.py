@@ -1,0 +1,164 @@
+"""Ops in terms of the handwritten kernels that GPUs have: running values, sorts, runs of places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.dtypes import is_extended, is_integer
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.jaxpr import Literal
+from gpuflow.core.lowering import Library, Matrices, Runs, Scan, Sort
+from gpuflow.ops.axes import broadcast_in_dim_p, reshape_p
+from gpuflow.ops.convert import convert_element_type_p
+from gpuflow.ops.define import define
+
+# With fewer updates, one thread for each element of a window is faster than a sort.
+FEWEST_RUNS = 64
+
+Avals = Sequence[ShapedArray]
+_FLOAT32 = np.dtype(np.float32)
+_INDEX, _BOOL = np.dtype(np.int64), np.dtype(np.bool_)
+
+
+def _rows(aval: ShapedArray, axis: int) -> tuple[int, int, int]:
+    """An array as (outer, length, inner) around an axis."""
+    shape = aval.shape
+    return prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+
+
+def scan_blocks(combine: str) -> Callable[..., Scan | None]:
+    """The rule ``Library.blocks`` of an op with running values."""
+
+    def blocks(ins: Avals, outs: Avals, params: dict[str, Any]) -> Scan | None:
+        if not outs[0].size:
+            return None
+        return Scan(combine, *_rows(ins[0], params["axis"]), params["reverse"])
+
+    return blocks
+
+
+def sort_blocks(ins: Avals, outs: Avals, params: dict[str, Any]) -> Sort | None:
+    """The rule of a sort by some of its operands."""
+    if not outs[0].size or any(is_extended(aval.dtype) for aval in ins):
+        return None
+    outer, length, inner = _rows(ins[0], params["dimension"])
+    return Sort(outer, length, inner, params["num_keys"], length)
+
+
+def top_k_blocks(ins: Avals, outs: Avals, params: dict[str, Any]) -> Sort | None:
+    """The rule of the k greatest."""
+    if not outs[0].size:
+        return None
+    rows = _rows(ins[0], params["axis"])
+    return Sort(*rows, 1, params["k"], descending=True, total_order=True)
+
+
+MOST_ROWS = 32  # of a matrix that a warp holds
+_REAL = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+def matrix_blocks(what: str) -> Callable[..., Matrices | None]:
+    """The rule of an op on small matrices."""
+
+    def blocks(ins: Avals, outs: Avals, params: dict[str, Any]) -> Matrices | None:
+        first = ins[0]
+        rows, columns = first.shape[-2:]
+        is_held = first.dtype in _REAL and max(rows, columns) <= MOST_ROWS
+        if not is_held or not first.size or not all(out.size for out in outs):
+            return None
+        if params.get("pivoting"):
+            return None
+        count = first.size // (rows * columns)
+        sides = ins[-1].size // (count * rows)
+        return Matrices(what, count, rows, columns, sides, params)
+
+    return blocks
+
+
+# --- updates ---------------------------------------------------------------------------------
+
+_COMBINES = {"add": "add", "multiply": "mul", "minimum": "min", "maximum": "max", "set": None}
+
+
+def _runs_shape(
+    places: ShapedArray, inside: ShapedArray, rows: ShapedArray, *, combine: str, limit: int
+) -> list[ShapedArray]:
+    del combine, limit
+    return [places, inside, rows]
+
+
+def _runs_impl(
+    xp: Any, places: Any, inside: Any, rows: Any, *, combine: str, limit: int
+) -> list[Any]:
+    keys = xp.where(inside, places, limit)
+    order = xp.argsort(keys, kind="stable")
+    keys = keys[order]
+    ends = xp.ones(keys.shape, bool)
+    ends[:-1] = keys[1:] != keys[:-1]
+    totals = rows[order]
+    for k in range(1, len(keys)):
+        if combine != "set" and keys[k] == keys[k - 1]:
+            totals[k] = getattr(xp, combine)(totals[k - 1], totals[k])
+    return [keys, ends & (keys < limit), totals]
+
+
+def _runs_blocks(ins: Avals, outs: Avals, params: dict[str, Any]) -> Runs | None:
+    count, rows = ins[0].size, outs[2].size
+    if not rows:
+        return None
+    return Runs(_COMBINES[params["combine"]], count, rows // count, params["limit"])
+
+
+combined_runs_p = define(
+    "combined_runs",
+    shape=_runs_shape,
+    impl=_runs_impl,
+    lower=Library(blocks=_runs_blocks),
+    multiple_results=True,
+)
+
+
+def in_runs(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """An update of repeated places, as one of places that do not repeat.
+
+    Windows of one place are combined in their order, before they meet the array. No thread waits
+    for another's update, and results do not depend on when threads run.
+    """
+    del definition
+    x, places, inside, windows = eqn.inputs
+    params, count = eqn.params, places.aval.size
+    if not params["repeats"] or count < FEWEST_RUNS or not windows.aval.size:
+        return None
+    if type(places) is Literal or type(windows) is Literal:
+        return None
+    if params["combine"] == "multiply" and not is_integer(windows.aval.dtype):
+        return None  # products overflow in one order and not in another
+    if type(inside) is Literal or inside.aval.shape != places.aval.shape:
+        inside = build.apply(
+            broadcast_in_dim_p, inside, shape=places.aval.shape,
+            broadcast_dimensions=tuple(range(inside.aval.ndim)),
+        )  # fmt: skip
+    window = windows.aval.shape[places.aval.ndim :]
+    flat = [
+        operand if operand.aval.shape == shape else build.apply(reshape_p, operand, new_sizes=shape)
+        for operand, shape in ((places, (count,)), (inside, (count,)), (windows, (count, *window)))
+    ]
+    made = build.apply(
+        combined_runs_p, *flat, combine=params["combine"], limit=max(x.aval.size, 1)
+    )
+    return [build.apply(eqn.primitive, x, *made, **{**params, "repeats": False})]
+
+
+def in_float32(eqn: Any, build: Any) -> list[Any]:
+    """A scatter that combines 16-bit floats, in float32: rounded once."""
+    x, indices, updates = eqn.inputs
+    dtype = x.aval.dtype
+    wide = partial(build.apply, convert_element_type_p, weak_type=False)
+    operands = [wide(operand, new_dtype=_FLOAT32) for operand in (x, updates)]
+    found = build.apply(eqn.primitive, operands[0], indices, operands[1], **eqn.params)
+    return [wide(found, new_dtype=dtype)]

@@ -1,0 +1,159 @@
+"""What psum, pmax and pmin share, and the primitive of sums.
+
+Under vmap over an axis of that name they become ordinary reductions; other axes are mapped through
+them. Parts of an axis between memories are left to its communicator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.lowering import Begun, Library
+from gpuflow.core.primitive import registry
+from gpuflow.core.rules import AxisData
+from gpuflow.ops.axes import move_axis, reduce_sum, squeeze
+from gpuflow.ops.barrier import optimization_barrier_p
+from gpuflow.ops.define import check_kind, define, linear_jvp, unary_transpose
+from gpuflow.ops.elementwise import constant, mul
+from gpuflow.ops.joining import concatenate
+from gpuflow.ops.named_axes import (
+    Groups,
+    Names,
+    communicator_for,
+    into_groups,
+    is_over,
+    is_summable,
+    mapped_in_front,
+    out_of_groups,
+    repeat_in_front,
+    take_rows,
+    uses_of,
+)
+
+
+def effects_of(params: dict[str, Any]) -> frozenset[Any]:
+    return uses_of(params["axes"])
+
+
+def reduction_impl(op: str, operation: str) -> Callable[..., Any]:
+    def impl(xp: Any, x: Any, *, axes: Names, axis_index_groups: Groups | None) -> Any:
+        del xp
+        return communicator_for(op, axes, axis_index_groups).all_reduce(x, operation)
+
+    return impl
+
+
+def reduction_call(op: str, operation: str) -> Callable[..., None]:
+    """The same in a plan: the result goes where it is wanted, without a copy."""
+
+    def call(
+        xp: Any, outs: Sequence[Any], x: Any, *, axes: Names, axis_index_groups: Groups | None
+    ) -> None:
+        del xp
+        communicator_for(op, axes, axis_index_groups).all_reduce(x, operation, outs[0])
+
+    return call
+
+
+def _reduce_in_groups(
+    reduce: Callable[..., Any], x: Any, dim: int | None, size: int, groups: Groups
+) -> Any:
+    """Each element of the mapped axis gets the total of its group; the axis is in front."""
+    rows = mapped_in_front(x, dim, size)
+    if len({len(group) for group in groups}) == 1:
+        totals = reduce(into_groups(rows, groups), (1,))
+        repeated = move_axis(repeat_in_front(totals, len(groups[0])), 0, 1)
+        return out_of_groups(repeated, groups)
+    parts = [
+        repeat_in_front(reduce(take_rows(rows, group), (0,)), len(group)) for group in groups
+    ]
+    order = np.argsort([index for group in groups for index in group])
+    return take_rows(concatenate(parts, 0), order)
+
+
+def reduction_batch(
+    op: str, reduce: Callable[..., Any], of_equal: Callable[..., Any]
+) -> Callable[..., tuple[Any, int | None]]:
+    """The batch rule: over another axis nothing changes, over its own it is a reduction."""
+
+    def batch(
+        axis: AxisData,
+        operands: Sequence[Any],
+        dims: Sequence[int | None],
+        *,
+        axes: Names,
+        axis_index_groups: Groups | None,
+    ) -> tuple[Any, int | None]:
+        (x,), (dim,) = operands, dims
+        again = registry()[op].bind
+        if not is_over(axis, axes):
+            return again(x, axes=axes, axis_index_groups=axis_index_groups), dim
+        if axis_index_groups is not None:
+            return _reduce_in_groups(reduce, x, dim, axis.size, axis_index_groups), 0
+        if dim is None:
+            total = of_equal(x, axis.size)
+        else:  # one device per process has nothing to add, and nothing to copy
+            total = squeeze(x, (dim,)) if axis.size == 1 else reduce(x, (dim,))
+        rest = tuple(name for name in axes if name != axis.name)
+        return (again(total, axes=rest, axis_index_groups=None) if rest else total), None
+
+    return batch
+
+
+def _psum_shape(x: ShapedArray, *, axes: Names, axis_index_groups: Any) -> ShapedArray:
+    del axes, axis_index_groups
+    check_kind("psum", x, is_summable, "a number (not bool)")
+    return ShapedArray(x.shape, x.dtype)
+
+
+def _psum_transpose(cotangent: Any, x: ShapedArray, **params: Any) -> Any:
+    # Each element's total reaches every element, so their cotangents are added up again.
+    del x
+    return psum_p.bind(cotangent, **params)
+
+
+def _begin(
+    xp: Any, outs: Sequence[Any], x: Any, *, axes: Names, axis_index_groups: Groups | None
+) -> None:
+    del xp
+    communicator_for("psum", axes, axis_index_groups).begin(x, "sum", outs[0])
+
+
+def _end(
+    xp: Any, outs: Sequence[Any], x: Any, total: Any, *, axes: Names,
+    axis_index_groups: Groups | None,
+) -> None:  # fmt: skip
+    del xp, x
+    communicator_for("psum", axes, axis_index_groups).end(total)
+    outs[0][...] = 0
+
+
+# A psum in two parts, between which a plan does something else: the compiler's own.
+psum_begin_p = define(
+    "psum_begin", shape=_psum_shape, impl=reduction_impl("psum", "sum"),
+    lower=Library(call=_begin), effects=effects_of,
+)  # fmt: skip
+psum_end_p = define(
+    "psum_end",
+    shape=lambda x, total, **params: ShapedArray((1,), np.dtype(np.uint8)),
+    impl=lambda xp, x, total, **params: xp.zeros(1, np.uint8),
+    lower=Library(call=_end),
+)
+
+psum_p = define(
+    "psum",
+    shape=_psum_shape,
+    impl=reduction_impl("psum", "sum"),
+    lower=Library(
+        call=reduction_call("psum", "sum"),
+        begun=Begun(psum_begin_p, psum_end_p, optimization_barrier_p),
+    ),
+    jvp=linear_jvp(lambda x, **params: psum_p.bind(x, **params)),
+    transpose=unary_transpose(_psum_transpose),
+    batch=reduction_batch("psum", reduce_sum, lambda x, size: mul(x, constant(x, size))),
+    effects=effects_of,
+)

@@ -1,0 +1,73 @@
+"""Blocks of arrays: how specs cut dimensions, and arrays taken apart and put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.base.errors import check
+from gpuflow.core.aval import aval_of
+from gpuflow.core.sharding import PartitionSpec, names_of
+from gpuflow.ops.axes import reshape, transpose
+
+
+def all_names(spec: PartitionSpec) -> list[Any]:
+    """The mesh axes of a spec, in order."""
+    return [name for part in spec for name in names_of(part)]
+
+
+def specs_of(what: str, given: Any, value: Any, name: str) -> list[PartitionSpec]:
+    """The spec of each leaf; None stands for an empty one.
+
+    Raises:
+        TypeError: something else than a PartitionSpec.
+        ValueError: no tree prefix.
+    """
+    found = tree.broadcast_prefix(given, value, f"shard_map {what}")
+    for spec in found:
+        check(
+            spec is None or isinstance(spec, PartitionSpec),
+            lambda spec=spec: (
+                f"[shard_map] {what} must hold PartitionSpecs; got {spec!r} for {name}. "
+                "Fix: PartitionSpec('x', None)."
+            ),
+            TypeError,
+        )
+    return [PartitionSpec() if spec is None else spec for spec in found]
+
+
+def into_blocks(
+    x: Any, spec: PartitionSpec, axes: Sequence[Any], sizes: Mapping[Any, int]
+) -> Any:
+    """The blocks of an array: mesh axes in front, in their order, then a block's dimensions."""
+    names = all_names(spec)
+    if not names:
+        return x
+    shape, split, place = aval_of(x).shape, [], {}
+    rest = []
+    for dim, size in enumerate(shape):
+        own = names_of(spec[dim]) if dim < len(spec) else ()
+        for name in own:
+            place[name] = len(split)
+            split.append(sizes[name])
+        rest.append(len(split))
+        split.append(size // prod(sizes[name] for name in own))
+    front = [place[name] for name in axes if name in place]
+    return transpose(reshape(x, tuple(split)), (*front, *rest))
+
+
+def out_of_blocks(x: Any, spec: PartitionSpec, axes: Sequence[Any]) -> Any:
+    """The inverse of ``into_blocks``."""
+    names = all_names(spec)
+    if not names:
+        return x
+    place = {name: k for k, name in enumerate(name for name in axes if name in names)}
+    full = aval_of(x).shape
+    order, shape = [], []
+    for dim, size in enumerate(full[len(names) :]):
+        own = names_of(spec[dim]) if dim < len(spec) else ()
+        order += [place[name] for name in own] + [len(names) + dim]
+        shape.append(size * prod(full[place[name]] for name in own))
+    return reshape(transpose(x, tuple(order)), tuple(shape))

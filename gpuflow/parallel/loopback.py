@@ -1,0 +1,150 @@
+"""Collectives between memories of one process: each has a thread, and data meet in the host.
+
+It serves the simulator, whose memories NumPy sees; data of real GPUs go over NCCL instead.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.errors import CommunicationError
+from gpuflow.core.communicator import Groups, Immediate, Pairs
+from gpuflow.parallel.adding import combine, contiguous
+
+
+class Meeting:
+    """Where the threads of a group exchange what they have.
+
+    Args:
+        size: how many there are.
+        timeout: seconds that one waits for the others.
+    """
+
+    def __init__(self, size: int, timeout: float) -> None:
+        self.size, self.timeout = size, timeout
+        self._slots: list[Any] = [None] * size
+        self._barrier = threading.Barrier(size)
+        self._lock = threading.Lock()
+        self._inner: dict[tuple[int, ...], Meeting] = {}
+        self.reason = ""
+
+    def exchange(self, rank: int, call: str, data: Any, use: Callable[[list[Any]], Any]) -> Any:
+        """``use`` of the data of all, which stay as they are until everybody has used them.
+
+        Raises:
+            CommunicationError: somebody ended, does something else, or does not come.
+        """
+        self._slots[rank] = call, data
+        self._wait(rank, call)
+        slots = list(self._slots)
+        other = next((k for k, (name, _) in enumerate(slots) if name != slots[0][0]), None)
+        if other is not None:
+            raise CommunicationError(
+                f"[{call.split()[0]}] all devices must call the same collectives in the same "
+                f"order; got {slots[0][0]} on number 0 and {slots[other][0]} on number {other}. "
+                "Fix: let no device skip or reorder a collective."
+            )
+        result = use([one for _, one in slots])
+        self._wait(rank, call)
+        return result
+
+    def _wait(self, rank: int, call: str) -> None:
+        try:
+            self._barrier.wait(self.timeout)
+        except threading.BrokenBarrierError:
+            reason = self.reason or f"not all came within {self.timeout:g} s"
+            raise CommunicationError(
+                f"[{call.split()[0]}] all devices must reach {call}; got no meeting on number "
+                f"{rank}: {reason}. Fix: look for the first error of the others."
+            ) from None
+
+    def fail(self, reason: str) -> None:
+        """End all that wait, now and later, with an error."""
+        self.reason = self.reason or reason
+        self._barrier.abort()
+        for inner in list(self._inner.values()):
+            inner.fail(reason)
+
+    def of(self, members: tuple[int, ...]) -> Meeting:
+        """The meeting of some of them, the same one for all who ask."""
+        with self._lock:
+            found = self._inner.get(members)
+            if found is None:
+                found = self._inner[members] = Meeting(len(members), self.timeout)
+            return found
+
+
+class LoopbackCommunicator(Immediate):
+    """Collectives of the threads of one process; data are NumPy arrays.
+
+    Args:
+        meeting: what the threads share.
+        rank: of this one.
+        name: for messages.
+    """
+
+    def __init__(self, meeting: Meeting, rank: int, name: str = "devices") -> None:
+        self.rank, self.size, self.name = rank, meeting.size, name
+        self._meeting, self._number = meeting, 0
+        self._groups: dict[Groups, LoopbackCommunicator] = {}
+
+    def _exchange(self, operation: str, data: Any, use: Callable[[list[Any]], Any]) -> Any:
+        self._number += 1
+        array = None if data is None else contiguous(data)
+        about = "" if array is None else f" of {array.dtype.name}{list(array.shape)}"
+        call = f"{operation} number {self._number}{about}"
+        return self._meeting.exchange(self.rank, call, array, use)
+
+    def all_reduce(self, data: Any, op: str, out: Any = None) -> np.ndarray:
+        def use(parts: list[np.ndarray]) -> np.ndarray:
+            return combine(parts, op, parts[0].dtype)
+
+        total = self._exchange(f"all_reduce ({op})", data, use)
+        if out is None:
+            return total
+        out[...] = total  # after the meeting: it may be somebody's operand
+        return out
+
+    def all_gather(self, data: Any) -> np.ndarray:
+        return self._exchange("all_gather", data, np.stack)
+
+    def reduce_scatter(self, data: Any) -> np.ndarray:
+        def use(parts: list[np.ndarray]) -> np.ndarray:
+            own = [part[self.rank] for part in parts]
+            return combine(own, "sum", own[0].dtype).reshape(parts[0].shape[1:])
+
+        return self._exchange("reduce_scatter", data, use)
+
+    def all_to_all(self, data: Any) -> np.ndarray:
+        return self._exchange(
+            "all_to_all", data, lambda parts: np.stack([part[self.rank] for part in parts])
+        )
+
+    def permute(self, data: Any, pairs: Pairs) -> np.ndarray:
+        def use(parts: list[np.ndarray]) -> np.ndarray:
+            sources = [source for source, target in pairs if target == self.rank]
+            return parts[sources[0]].copy() if sources else np.zeros_like(parts[self.rank])
+
+        return self._exchange("permute", data, use)
+
+    def broadcast(self, data: Any, root: int) -> np.ndarray:
+        return self._exchange("broadcast", data, lambda parts: parts[root].copy())
+
+    def barrier(self) -> None:
+        self._exchange("barrier", None, lambda parts: None)
+
+    def split(self, groups: Groups) -> LoopbackCommunicator:
+        found = self._groups.get(groups)
+        if found is None:
+            (own,) = [tuple(group) for group in groups if self.rank in group]
+            found = LoopbackCommunicator(
+                self._meeting.of(own), own.index(self.rank), f"{self.name} {own}"
+            )
+            self._groups[groups] = found
+        return found
+
+

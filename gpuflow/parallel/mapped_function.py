@@ -1,0 +1,70 @@
+"""What functions over devices share: arguments become leaves, for which a program is made once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+from gpuflow.control.jit_options import name_of
+from gpuflow.core.trace import Tracer
+from gpuflow.runtime.parted import PartedArray, gathered
+from gpuflow.runtime.sharded import ShardedArray
+
+Options = TypeVar("Options")
+Made = TypeVar("Made")
+
+
+class MappedFunction(Generic[Options, Made]):
+    """A user's function, the options of its transformation, and the programs made so far.
+
+    Args:
+        op: "pmap" or "shard_map", for messages.
+        function: the user's.
+        options: what the transformation was asked for.
+    """
+
+    def __init__(self, op: str, function: Callable[..., Any], options: Options) -> None:
+        wrapper: Any = self
+        functools.update_wrapper(wrapper, function)
+        self._op, self._function, self._options = op, function, options
+        self._made: dict[Any, Made] = {}
+        self.name = name_of(function)
+
+    def __repr__(self) -> str:
+        return f"<{self._op} of {self.name}>"
+
+    def clear_cache(self) -> None:
+        """Forget all traced signatures."""
+        self._made.clear()
+
+    def _find(self, key: Hashable, make: Callable[[], Made], keep: Callable[[Made], bool]) -> Made:
+        """The program for a structure and types of arguments, made once.
+
+        Args:
+            key: those, and what else the program depends on.
+            make: makes it.
+            keep: whether it may serve later calls: not if it closes over tracers.
+
+        Raises:
+            TypeError: a part of the key is not hashable.
+        """
+        found = self._made.get(key)
+        if found is None:
+            found = make()
+            if keep(found):
+                self._made[key] = found
+        return found
+
+
+def in_one_memory(leaf: Any) -> Any:
+    """A leaf as programs of one memory take it: the plain array of a sharded one."""
+    kind = type(leaf)
+    if kind is ShardedArray:
+        return leaf.whole
+    return gathered(leaf) if kind is PartedArray else leaf
+
+
+def has_no_tracers(values: Any) -> bool:
+    """Whether values may be remembered."""
+    return not any(isinstance(value, Tracer) for value in values)

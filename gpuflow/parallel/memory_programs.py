@@ -1,0 +1,76 @@
+"""Programs that run in several memories: arrays are cut for them, and results are in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuflow.core.aval import aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.sharding import Sharding
+from gpuflow.core.trace import Tracer, check_not_leaked
+from gpuflow.parallel.threads import in_threads
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import Device
+from gpuflow.runtime.execute import executable_of
+from gpuflow.runtime.memories import Memories, holdings
+from gpuflow.runtime.parted import PartedArray, in_parts, local_memories, programs
+from gpuflow.runtime.sharded import whole_of
+
+
+def placed(value: Any, sharding: Sharding) -> PartedArray:
+    """A value in parts, with a sharding over several memories.
+
+    Arrays that are in one memory must be equal in all processes.
+
+    Raises:
+        ValueError: the sharding does not divide it.
+    """
+    if isinstance(value, Tracer):
+        check_not_leaked(value, "device_put")
+    value = whole_of(value)
+    aval = aval_of(value)
+    if type(value) is PartedArray:
+        if value.sharding == sharding:
+            return value
+        if holdings(value.sharding, aval.ndim) == holdings(sharding, aval.ndim):
+            sharding.shard_shape(aval.shape)
+            return PartedArray(value.parts, aval, sharding)
+        return programs.place(value, sharding)
+    if type(value) is Array and local_memories(sharding) == (value.device,):
+        held = holdings(sharding, aval.ndim)[value.device.memory]
+        if held.is_whole:  # this process has one memory, and the array is there
+            sharding.shard_shape(aval.shape)
+            return PartedArray((value,), aval, sharding)
+    return in_parts(value, sharding)
+
+
+def run_local(
+    jaxpr: ClosedJaxpr, operands: Sequence[PartedArray], memories: Memories,
+    shardings: Sequence[Sharding], shapes: Sequence[tuple[int, ...]],
+) -> list[PartedArray]:  # fmt: skip
+    """Run a program of one memory in all memories of this process.
+
+    Args:
+        jaxpr: the program; its collectives over parts of axes meet the other memories'.
+        operands: in parts, for its inputs.
+        memories: where it runs.
+        shardings, shapes: of the results.
+    """
+    executable = executable_of(jaxpr, (False,) * len(jaxpr.in_avals))
+    devices = memories.local
+
+    def run(device: Device) -> list[Array]:
+        number = devices.index(device)
+        own = [operand.parts[number] for operand in operands]
+        return executable.run([part.data for part in own], own, device)
+
+    for device in devices:
+        executable.compiled(device)
+    ranks = [memories.devices.index(device) for device in devices]
+    results = in_threads(run, devices, ranks)
+    outs = zip(*results, strict=True) if jaxpr.out_avals else ()
+    return [
+        PartedArray(parts, parts[0].aval.update(shape=shape), sharding)
+        for parts, sharding, shape in zip(outs, shardings, shapes, strict=True)
+    ]

@@ -1,0 +1,93 @@
+"""Meshes over the devices that there are, and the one that PartitionSpecs refer to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.config import config
+from gpuflow.base.errors import check
+from gpuflow.core.mesh import AbstractMesh, AxisType, Mesh
+from gpuflow.runtime.device import Device, devices
+
+
+def make_mesh(
+    axis_shapes: Sequence[int], axis_names: Sequence[Any],
+    axis_types: Sequence[AxisType] | None = None, *, devices: Sequence[Device] | None = None,
+) -> Mesh:  # fmt: skip
+    """A mesh of the given sizes over the first devices.
+
+    Args:
+        axis_shapes: the size of each axis.
+        axis_names: the name of each axis.
+        axis_types: kept with the mesh; ``Auto`` by default.
+        devices: by default all, of which the first ones are taken.
+
+    Raises:
+        ValueError: there are not enough devices.
+    """
+    return Mesh(device_grid("make_mesh", axis_shapes, devices), axis_names, axis_types)
+
+
+def device_grid(
+    op: str, shape: Sequence[int], given: Sequence[Device] | None = None
+) -> np.ndarray:
+    """Devices in an array.
+
+    Raises:
+        ValueError: there are not enough, or not as many as were given.
+    """
+    there = list(given if given is not None else devices())
+    count = int(np.prod(shape, dtype=np.int64))
+    check(
+        len(there) == count if given is not None else len(there) >= count,
+        lambda: (
+            f"[{op}] the mesh must have as many places as there are devices; got "
+            f"{tuple(shape)} for {len(there)}. Fix: choose sizes whose product is "
+            f"{len(there)}, or start with GPUFLOW_CPU_DEVICES={count}."
+        ),
+        ValueError,
+    )
+    grid = np.empty(count, object)
+    grid[:] = there[:count]
+    return grid.reshape(tuple(shape))
+
+
+class _MeshScope:
+    """Undoes ``set_mesh`` at the end of a ``with`` block."""
+
+    def __init__(self, before: Mesh | None) -> None:
+        self._before = before
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *details: Any) -> None:
+        config.update("mesh", self._before)
+
+
+def set_mesh(mesh: Mesh | None) -> _MeshScope:
+    """Choose the mesh that PartitionSpecs refer to: from now on, or for a ``with`` block."""
+    before = config.mesh
+    config.update("mesh", mesh)
+    return _MeshScope(before)
+
+
+def get_mesh() -> Mesh | None:
+    """The mesh that ``set_mesh`` or ``with mesh`` chose."""
+    return config.mesh
+
+
+def get_abstract_mesh() -> AbstractMesh:
+    """The axes of that mesh; there are none without one."""
+    return AbstractMesh((), ()) if config.mesh is None else config.mesh.abstract_mesh
+
+
+@contextmanager
+def use_mesh(mesh: Mesh) -> Iterator[None]:
+    """The mesh that PartitionSpecs refer to inside the block, for this thread."""
+    with config.override("mesh", mesh):
+        yield

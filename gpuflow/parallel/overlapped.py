@@ -1,0 +1,149 @@
+"""A communicator with a thread of its own, in which sums run beside what the program computes.
+
+All communicators that share connections share the thread. What is begun is done in the order in
+which it was begun; any other collective waits until all of that is done, so that on the wire
+everything has the order of the program.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any
+
+from gpuflow.base.recording import span
+from gpuflow.base.records import record
+from gpuflow.core.communicator import Communicator, Groups, Pairs, watch
+
+
+@record(frozen=False, eq=False)
+class _Sum:
+    """A sum that was begun, and how it ended."""
+
+    communicator: Communicator
+    data: Any
+    op: str
+    out: Any
+    done: threading.Event
+    error: BaseException | None = None
+
+
+class Worker:
+    """The thread, started when something is begun."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[_Sum | None] = queue.SimpleQueue()
+        self._begun: dict[int, _Sum] = {}
+        self._last: _Sum | None = None
+        self._thread: threading.Thread | None = None
+
+    def begin(self, communicator: Communicator, data: Any, op: str, out: Any) -> None:
+        """Let the thread do a sum, after all that was begun before."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="gpuflow-sums", daemon=True)
+            self._thread.start()
+            watch(self.drain)
+        made = _Sum(communicator, data, op, out, threading.Event())
+        self._begun[out.ctypes.data] = self._last = made
+        self._waiting.put(made)
+
+    def end(self, out: Any) -> None:
+        """Wait for the sum that was begun into ``out``.
+
+        Raises:
+            Exception: what it raised.
+        """
+        found = self._begun.pop(out.ctypes.data)
+        if not found.done.is_set():
+            with span("collectives", "wait", bytes=out.nbytes):
+                found.done.wait()
+        if found.error is not None:
+            raise found.error
+
+    def drain(self) -> None:
+        """Wait for all that was begun."""
+        if self._last is not None:
+            self._last.done.wait()
+            self._last = None
+
+    def stop(self) -> None:
+        """End the thread, when all is done."""
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread = None
+
+    def _run(self) -> None:
+        while True:
+            item = self._waiting.get()
+            if item is None:
+                return
+            try:
+                with span("collectives", "all_reduce", bytes=item.data.nbytes):
+                    item.communicator.all_reduce(item.data, item.op, item.out)
+            except BaseException as error:  # raised where the program waits
+                item.error = error
+            item.done.set()
+            del item  # its arrays must not outlive it while nothing comes
+
+
+class OverlappedCommunicator:
+    """The same collectives; sums may also be begun and ended.
+
+    Args:
+        inner: does them.
+        beside: whether what is begun runs in the thread; else it is done at once.
+        worker: the thread of its connections.
+    """
+
+    def __init__(
+        self, inner: Communicator, beside: bool = True, worker: Worker | None = None
+    ) -> None:
+        self.inner, self.beside, self.worker = inner, beside, worker or Worker()
+        self.rank, self.size, self.name = inner.rank, inner.size, inner.name
+        self._groups: dict[Groups, OverlappedCommunicator] = {}
+
+    def _now(self) -> Communicator:
+        """The communicator, when nothing else is under way."""
+        self.worker.drain()
+        return self.inner
+
+    def begin(self, data: Any, op: str, out: Any) -> None:
+        if self.beside:
+            self.worker.begin(self.inner, data, op, out)
+        else:
+            self.inner.all_reduce(data, op, out)
+
+    def end(self, out: Any) -> None:
+        if self.beside:
+            self.worker.end(out)
+
+    def all_reduce(self, data: Any, op: str, out: Any = None) -> Any:
+        return self._now().all_reduce(data, op, out)
+
+    def all_gather(self, data: Any) -> Any:
+        return self._now().all_gather(data)
+
+    def reduce_scatter(self, data: Any) -> Any:
+        return self._now().reduce_scatter(data)
+
+    def all_to_all(self, data: Any) -> Any:
+        return self._now().all_to_all(data)
+
+    def permute(self, data: Any, pairs: Pairs) -> Any:
+        return self._now().permute(data, pairs)
+
+    def broadcast(self, data: Any, root: int) -> Any:
+        return self._now().broadcast(data, root)
+
+    def barrier(self) -> None:
+        self._now().barrier()
+
+    def split(self, groups: Groups) -> OverlappedCommunicator:
+        found = self._groups.get(groups)
+        if found is None:
+            # MPI makes a communicator by a call of all ranks.
+            found = OverlappedCommunicator(
+                self._now().split(groups), self.beside, self.worker
+            )
+            self._groups[groups] = found
+        return found

@@ -1,0 +1,294 @@
+"""Programs of whole arrays as programs of one memory: jit over several memories.
+
+Each equation is partitioned by what its lowering says of its dimensions: dimensions that correspond
+stay split, sums over split ones are added up between memories. Operands of an equation of which
+nothing is known are gathered, with a warning, and every memory computes all of it. So every program
+is right, and which one is fast can be read from the warnings.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from gpuflow.base.records import record
+from gpuflow.base.util import safe_zip
+from gpuflow.compiler.program import inline
+from gpuflow.compiler.space import iteration_of
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import (
+    Barrier,
+    Branch,
+    Distributed,
+    Elementwise,
+    Layout,
+    Library,
+    Loop,
+    Reduction,
+    TupleReduction,
+)
+from gpuflow.core.sharding import NamedSharding
+from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.ops.collectives import pmax_p, pmin_p
+from gpuflow.ops.named_sums import psum_p
+from gpuflow.parallel.partition_loops import partition_branch, partition_loop
+from gpuflow.parallel.resharding import Parts, local_params, local_shape, parts_in, resharded
+from gpuflow.runtime.memories import Memories
+
+# How what memories have reduced on their own becomes one, by the function that combines.
+_COLLECTIVES = {"add": psum_p, "max": pmax_p, "min": pmin_p}
+
+
+class UnpartitionedWarning(UserWarning):
+    """An op of a program over several memories is computed in each of them, on whole arrays."""
+
+
+@record
+class Split:
+    """A value of a program of one memory.
+
+    Attributes:
+        value: what the memory has.
+        parts: how the whole is split.
+    """
+
+    value: Any
+    parts: Parts
+
+
+class Partitioner:
+    """Evaluates equations of whole arrays on what one memory has.
+
+    Args:
+        memories: of the mesh whose axes split values.
+        warns: whether ops that are not partitioned are told.
+    """
+
+    def __init__(self, memories: Memories, warns: bool = True) -> None:
+        self.memories = memories
+        self._warns = warns
+        self._told: set[str] = set()
+
+    def evaluate(self, jaxpr: Jaxpr, operands: Sequence[Split]) -> list[Split]:
+        """The outputs of a program."""
+        program = inline(jaxpr)
+        env: dict[Var, Split] = dict(safe_zip(program.invars, operands))
+
+        def read(atom: Atom) -> Split:
+            if type(atom) is not Literal:
+                return env[atom]
+            return Split(atom.operand, ((),) * atom.aval.ndim)
+
+        for eqn in program.eqns:
+            outs = self._equation(eqn, [read(atom) for atom in eqn.inputs])
+            env.update(safe_zip(eqn.outputs, outs))
+        return [read(atom) for atom in program.outvars]
+
+    def moved(self, split: Split, want: Parts) -> Any:
+        """What the memory has of a value that is split otherwise."""
+        return resharded(split.value, split.parts, want, self.memories)
+
+    def traced(
+        self, jaxpr: ClosedJaxpr, given: Sequence[Parts], wanted: Sequence[Parts]
+    ) -> ClosedJaxpr:
+        """A program without constants as that of one memory, for values that are split so."""
+
+        def local(*values: Any) -> list[Any]:
+            operands = [Split(*pair) for pair in safe_zip(values, given)]
+            outs = self.evaluate(jaxpr.jaxpr, operands)
+            return [self.moved(out, want) for out, want in safe_zip(outs, wanted)]
+
+        avals = [
+            aval.update(shape=local_shape(aval, own, self.memories))
+            for aval, own in safe_zip(jaxpr.in_avals, given)
+        ]
+        made, consts = trace_to_jaxpr(local, avals)
+        return ClosedJaxpr(made, tuple(consts))
+
+    def _equation(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
+        rule = eqn.primitive.lower
+        if eqn.primitive.sharding is not None:
+            return [self._constrained(eqn, operands[0])]
+        if isinstance(rule, Distributed):
+            return self._distributed(eqn, operands)
+        if not any(any(operand.parts) for operand in operands):
+            return self._bound(eqn, [operand.value for operand in operands])
+        found: list[Split] | None = None
+        if isinstance(rule, Barrier):
+            found = self._barrier(eqn, operands)
+        elif isinstance(rule, Loop):
+            found = partition_loop(self, eqn, operands, Split)
+        elif isinstance(rule, Branch):
+            found = partition_branch(self, eqn, operands, Split)
+        elif isinstance(rule, Library) and rule.product is not None:
+            found = self._product(eqn, operands)
+        elif isinstance(rule, Elementwise | Layout | Reduction | TupleReduction):
+            found = self._iterated(eqn, operands)
+        return self._gathered(eqn, operands) if found is None else found
+
+    def _bound(self, eqn: Eqn, values: Sequence[Any]) -> list[Split]:
+        """An equation on whole values."""
+        outs = eqn.primitive.bind(*values, **eqn.params)
+        outs = outs if eqn.primitive.multiple_results else [outs]
+        return [Split(out, ((),) * aval_of(out).ndim) for out in outs]
+
+    def _gathered(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
+        name = eqn.primitive.name
+        if self._warns and name not in self._told:
+            self._told.add(name)
+            types = ", ".join(str(atom.aval) for atom in eqn.inputs)
+            place = f" at {eqn.source}" if eqn.source else ""
+            warnings.warn(
+                f"[jit] {name} of {types}{place} is not partitioned: its operands are gathered, "
+                "and every memory computes all of it. (shard_map says how to compute it in parts.)",
+                UnpartitionedWarning,
+                stacklevel=2,
+            )
+        return self._bound(eqn, [self.moved(x, ((),) * len(x.parts)) for x in operands])
+
+    def _constrained(self, eqn: Eqn, operand: Split) -> Split:
+        """A sharding that the user wants."""
+        assert eqn.primitive.sharding is not None
+        sharding, memories = eqn.primitive.sharding(eqn.params), self.memories
+        if not isinstance(sharding, NamedSharding) or sharding.mesh != memories.mesh:
+            return operand
+        parts = parts_in(sharding, eqn.inputs[0].aval.ndim, memories)
+        return Split(self.moved(operand, parts), parts)
+
+    def _distributed(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
+        """A shard_map: its program is that of one memory already."""
+        params, ours = eqn.params, self.memories
+        theirs: Memories = params["memories"]
+        if theirs.devices != ours.devices:
+            raise NotImplementedError(
+                f"[jit] all meshes of a program must have the same devices in the same order; got "
+                f"{theirs.mesh} and {ours.mesh}. Fix: use one mesh."
+            )
+        values = []
+        for operand, sharding in safe_zip(operands, params["in_shardings"]):
+            parts = parts_in(sharding, len(operand.parts), theirs)
+            whole = ((),) * len(operand.parts)
+            if theirs is ours:
+                values.append(self.moved(operand, parts))
+            else:
+                values.append(resharded(self.moved(operand, whole), whole, parts, theirs))
+        outs = []
+        results = params["jaxpr"](*values)
+        for value, var, sharding in safe_zip(results, eqn.outputs, params["out_shardings"]):
+            parts, whole = parts_in(sharding, var.aval.ndim, theirs), ((),) * var.aval.ndim
+            if theirs is not ours:
+                value, parts = resharded(value, parts, whole, theirs), whole
+            outs.append(Split(value, parts))
+        return outs
+
+    def _barrier(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
+        outs = eqn.primitive.bind(*[operand.value for operand in operands], **eqn.params)
+        outs = outs if eqn.primitive.multiple_results else [outs]
+        return [Split(out, operand.parts) for out, operand in safe_zip(outs, operands)]
+
+    # --- dimensions that correspond ---
+
+    def _iterated(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split] | None:
+        """Elementwise ops, layouts and reductions."""
+        iteration = iteration_of(eqn)
+        if iteration is None or any(len(iteration.out) != var.aval.ndim for var in eqn.outputs):
+            return None
+        rule = eqn.primitive.lower
+        combine = rule.combine if isinstance(rule, Reduction) else None
+        split: dict[int, tuple[Any, ...]] = {}
+        used: set[Any] = set()
+        for atom, operand, links in safe_zip(eqn.inputs, operands, iteration.reads):
+            for dim, axis in links:
+                names = operand.parts[dim]
+                is_own = atom.aval.shape[dim] == iteration.sizes[axis]
+                can = axis not in iteration.reduced or combine in _COLLECTIVES
+                if names and is_own and can and axis not in split and not used & {*names}:
+                    split[axis] = names
+                    used.update(names)
+        values = []
+        for atom, operand, links in safe_zip(eqn.inputs, operands, iteration.reads):
+            want: list[tuple[Any, ...]] = [()] * atom.aval.ndim
+            for dim, axis in links:
+                if atom.aval.shape[dim] == iteration.sizes[axis]:
+                    want[dim] = split.get(axis, ())
+            values.append(self.moved(operand, tuple(want)))
+        parts = tuple(split.get(axis, ()) for axis in iteration.out)
+        made = self._applied(eqn, values, parts)
+        if made is None:
+            return None
+        names = [name for axis in iteration.reduced for name in split.get(axis, ())]
+        if names:
+            assert combine is not None
+            made = [Split(self._combined(combine, out.value, names), parts) for out in made]
+        return made
+
+    def _combined(self, combine: str, value: Any, names: Sequence[Any]) -> Any:
+        """The results of all memories along some axes in one."""
+        between = [name for name in names if self.memories.between[name] > 1]
+        across = tuple(self.memories.across(name) for name in between)
+        if not across:
+            return value
+        return _COLLECTIVES[combine].bind(value, axes=across, axis_index_groups=None)
+
+    def _applied(
+        self, eqn: Eqn, values: Sequence[Any], parts: Parts
+    ) -> list[Split] | None:
+        """The equation on what the memory has; None if that is not what it means."""
+        wanted = [local_shape(var.aval, parts, self.memories) for var in eqn.outputs]
+        params = local_params(eqn, parts, wanted[0]) if wanted else eqn.params
+        try:
+            out = eqn.primitive.shape(*map(aval_of, values), **params)
+        except (TypeError, ValueError):
+            return None
+        avals: Sequence[ShapedArray] = out if eqn.primitive.multiple_results else [out]
+        if [aval.shape for aval in avals] != wanted:
+            return None
+        outs = eqn.primitive.bind(*values, **params)
+        outs = outs if eqn.primitive.multiple_results else [outs]
+        return [Split(value, parts) for value in outs]
+
+    def _product(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split] | None:
+        """A stack of matrix products; what is summed over may be split too."""
+        rule, (out,) = eqn.primitive.lower, eqn.outputs
+        product = rule.product([atom.aval for atom in eqn.inputs], [out.aval], eqn.params)
+        if product is None:
+            return None
+        (batch, rows, depth), (right_batch, right_depth, columns) = product.left, product.right
+        left, right = operands[:2]
+        used: set[Any] = set()
+
+        def chosen(*options: tuple[Any, ...]) -> tuple[Any, ...]:
+            found = next((names for names in options if names and not used & {*names}), ())
+            used.update(found)
+            return found
+
+        both = [
+            chosen(left.parts[a], right.parts[b]) for a, b in safe_zip(batch, right_batch)
+        ]
+        inner = [
+            chosen(left.parts[a], right.parts[b]) for a, b in safe_zip(depth, right_depth)
+        ]
+        own = [chosen(left.parts[d]) for d in rows]
+        others = [chosen(right.parts[d]) for d in columns]
+        one = _arranged(len(left.parts), (batch, both), (rows, own), (depth, inner))
+        two = _arranged(
+            len(right.parts), (right_batch, both), (right_depth, inner), (columns, others)
+        )
+        values = [self.moved(left, one), self.moved(right, two)]
+        values += [self.moved(x, ((),) * len(x.parts)) for x in operands[2:]]
+        made = self._applied(eqn, values, (*both, *own, *others))
+        names = [name for part in inner for name in part]
+        if made is None or not names:
+            return made
+        return [Split(self._combined("add", made[0].value, names), made[0].parts)]
+
+
+def _arranged(rank: int, *groups: tuple[Sequence[int], Sequence[tuple[Any, ...]]]) -> Parts:
+    """The parts of a value, of which some groups of dimensions are known."""
+    parts: list[tuple[Any, ...]] = [()] * rank
+    for dims, names in groups:
+        for dim, own in safe_zip(dims, names):
+            parts[dim] = own
+    return tuple(parts)

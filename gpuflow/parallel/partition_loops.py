@@ -1,0 +1,93 @@
+"""Loops and branches of programs over several memories: their bodies are partitioned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base.util import safe_zip
+from gpuflow.control.cond import bind_cond
+from gpuflow.control.scan import bind_scan
+from gpuflow.control.while_loop import bind_while
+from gpuflow.core.jaxpr import ClosedJaxpr, Eqn
+from gpuflow.core.lowering import Branch, Loop, ScanForm, WhileForm
+from gpuflow.parallel.resharding import Parts
+
+# ``(value, parts) -> Split``
+Make = Callable[[Any, Parts], Any]
+
+
+def partition_loop(partitioner: Any, eqn: Eqn, operands: Sequence[Any], made: Make) -> list[Any]:
+    """A loop whose carries stay split as they begin.
+
+    Args:
+        partitioner: the Partitioner.
+        eqn: of a loop.
+        operands: its operands, as Split.
+        made: makes a Split.
+    """
+    rule = eqn.primitive.lower
+    assert isinstance(rule, Loop)
+    form = rule.form(eqn.params)
+    if isinstance(form, ScanForm):
+        return _scan(partitioner, eqn, form, operands, made)
+    return _while(partitioner, form, operands, made)
+
+
+def _whole(rank: int) -> Parts:
+    return ((),) * rank
+
+
+def _scan(
+    partitioner: Any, eqn: Eqn, form: ScanForm, operands: Sequence[Any], made: Make
+) -> list[Any]:
+    split = form.num_consts + form.num_carry
+    consts, carries = operands[: form.num_consts], operands[form.num_consts : split]
+    # Every memory goes through all elements.
+    elements = [((), *x.parts[1:]) for x in operands[split:]]
+    inner = [x.parts for x in (*consts, *carries)] + [parts[1:] for parts in elements]
+    stacked = [_whole(a.ndim) for a in form.body.out_avals[form.num_carry :]]
+    ends = [*[x.parts for x in carries], *stacked]
+    body = partitioner.traced(_closed(form.body), inner, ends)
+    outs = bind_scan(
+        body, [x.value for x in consts], [x.value for x in carries],
+        [partitioner.moved(x, parts) for x, parts in safe_zip(operands[split:], elements)],
+        length=form.length, reverse=form.reverse, unroll=eqn.params.get("unroll", 1),
+    )  # fmt: skip
+    rows = [((), *parts) for parts in stacked]
+    return [made(*pair) for pair in safe_zip(outs, [*[x.parts for x in carries], *rows])]
+
+
+def _while(
+    partitioner: Any, form: WhileForm, operands: Sequence[Any], made: Make
+) -> list[Any]:
+    first = form.num_condition_consts
+    split = first + form.num_body_consts
+    carries = [x.parts for x in operands[split:]]
+    own = [x.parts for x in operands[:first]]
+    condition = partitioner.traced(_closed(form.condition), [*own, *carries], [()])
+    own = [x.parts for x in operands[first:split]]
+    body = partitioner.traced(_closed(form.body), [*own, *carries], carries)
+    values = [x.value for x in operands]
+    outs = bind_while(condition, body, values[:first], values[first:split], values[split:])
+    return [made(*pair) for pair in safe_zip(outs, carries)]
+
+
+def partition_branch(
+    partitioner: Any, eqn: Eqn, operands: Sequence[Any], made: Make
+) -> list[Any]:
+    """Branches, whose results are whole in every memory; arguments as in ``partition_loop``."""
+    rule = eqn.primitive.lower
+    assert isinstance(rule, Branch)
+    given = [x.parts for x in operands[1:]]
+    wanted = [_whole(var.aval.ndim) for var in eqn.outputs]
+    branches = [
+        partitioner.traced(_closed(branch), given, wanted) for branch in rule.branches(eqn.params)
+    ]
+    outs = bind_cond(branches, operands[0].value, [x.value for x in operands[1:]])
+    return [made(*pair) for pair in safe_zip(outs, wanted)]
+
+
+def _closed(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    assert not jaxpr.consts, "bodies hold no constants"
+    return jaxpr

@@ -1,0 +1,134 @@
+"""The axis of a pmap: its devices, who its neighbors are, and what is donated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import tree
+from gpuflow.base.config import config, extend_axes
+from gpuflow.base.errors import check
+from gpuflow.base.records import record
+from gpuflow.core.communicator import Across, Within
+from gpuflow.core.mesh import Mesh
+from gpuflow.runtime.device import Device, devices, process
+from gpuflow.runtime.memories import Memories, memories_of
+
+NO_NAME = "<pmap>"  # what the mesh of results calls an axis without a name
+
+
+@record
+class PmapOptions:
+    """What ``pmap`` was asked for; see there."""
+
+    axis_name: Any = None
+    in_axes: Any = 0
+    out_axes: Any = 0
+    static: tuple[int, ...] = ()
+    donated: tuple[int, ...] = ()
+    devices: tuple[Device, ...] = ()
+    axis_size: int | None = None
+
+
+def mesh_of(chosen: Sequence[Device], name: Any) -> Mesh:
+    """The devices along the axis."""
+    grid = np.empty(len(chosen), object)
+    grid[:] = chosen
+    return Mesh(grid, (name,))
+
+
+def neighbors_of(options: PmapOptions) -> Across | None:
+    """The part of the axis that lies between processes: each maps its own slice, as in JAX."""
+    alone = process.count == 1 or options.axis_name is None
+    if alone or (options.devices and all(device.is_local for device in options.devices)):
+        return None
+    # An outer pmap has taken the processes: then the inner axis is this process's.
+    if any(isinstance(name, Across) for name, _ in config.axis_env):
+        return None
+    counts = [sum(device.process_index == k for device in devices()) for k in range(process.count)]
+    check(
+        len(set(counts)) == 1,
+        lambda: (
+            f"[pmap] all processes must have as many devices; got {counts}. "
+            "Fix: start them with the same GPUFLOW_CPU_DEVICES."
+        ),
+        ValueError,
+    )
+    return Across(options.axis_name)
+
+
+def own_size(options: PmapOptions, name: str) -> int | None:
+    """This process's part of ``axis_size``, which counts the devices of all processes."""
+    if options.axis_size is None or neighbors_of(options) is None:
+        return options.axis_size
+    check(
+        options.axis_size % process.count == 0,
+        lambda: (
+            f"[pmap] axis_size must be a multiple of the number of processes; got "
+            f"{options.axis_size} for {process.count} in {name}. Fix: leave axis_size out."
+        ),
+        ValueError,
+    )
+    return options.axis_size // process.count
+
+
+def is_inside() -> bool:
+    """Whether this is traced for a program of one of several memories."""
+    return any(isinstance(name, Across) for name, _ in config.trace_context().axis_env)
+
+
+def memories_between(chosen: Sequence[Device], options: PmapOptions) -> Memories | None:
+    """The memories of the devices of this process; None if there is one.
+
+    Raises:
+        NotImplementedError: there are several in each of several processes.
+    """
+    name = NO_NAME if options.axis_name is None else options.axis_name
+    memories = memories_of(mesh_of(chosen, name)) if chosen else None
+    check(
+        memories is None or neighbors_of(options) is None,
+        lambda: (
+            f"[pmap] a process of several must have one memory; got {list(chosen)}. "
+            "Fix: start one process for each GPU: gpuflow launch."
+        ),
+        NotImplementedError,
+    )
+    return memories
+
+
+def in_scope(across: Across, count: int) -> AbstractContextManager[None]:
+    """The user's name stands for the memories, and then the devices of one, row-major."""
+    return extend_axes((across, count), aliases={across.name: (across, Within(across.name))})
+
+
+def donated_leaves(dynamic: Sequence[Any], options: PmapOptions) -> tuple[int, ...]:
+    """The numbers of the leaves of donated arguments."""
+    positions = [k for k in range(len(dynamic) + len(options.static)) if k not in options.static]
+    flags: list[bool] = []
+    for position, arg in zip(positions, dynamic, strict=False):
+        flags += [position in options.donated] * len(tree.leaves(arg))
+    return tuple(k for k, flag in enumerate(flags) if flag)
+
+
+def devices_for(size: int, given: Sequence[Device], name: str) -> tuple[Device, ...]:
+    """The devices of an axis.
+
+    Raises:
+        ValueError: there are not enough, or not as many as were given.
+    """
+    there = tuple(device for device in given or devices() if device.is_local)
+    check(
+        size == len(there) if given else size <= len(there),
+        lambda: (
+            f"[pmap] the mapped axis of {name} must have "
+            f"{'one element for each given device' if given else 'at most one for each device'}; "
+            f"got size {size} for {len(there)} devices. Fix: reshape to "
+            f"({len(there)}, {size}//{len(there)}, ...), use vmap, or start with "
+            f"GPUFLOW_CPU_DEVICES={size}."
+        ),
+        ValueError,
+    )
+    return there[:size]

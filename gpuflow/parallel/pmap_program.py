@@ -1,0 +1,99 @@
+"""The program of a pmap for one structure of arguments, and what its outputs are checked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.errors import check
+from gpuflow.base.records import record
+from gpuflow.base.util import safe_zip
+from gpuflow.control.jit_function import JitFunction
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.sharding import NamedSharding, PartitionSpec
+from gpuflow.core.trace import Tracer
+from gpuflow.parallel.pmap_axes import mesh_of
+from gpuflow.parallel.shard_map_call import bind_shard_map
+from gpuflow.runtime.device import Device
+from gpuflow.runtime.memories import Memories
+
+
+@record(frozen=False)
+class Mapped:
+    """The program for arguments of one structure and type.
+
+    Attributes:
+        run: the jitted function of leaves.
+        devices: one for each element of the axis.
+        name: of the axis, for meshes.
+        memories: where it runs; None: in one memory.
+        axes: the mapped axis of each leaf.
+        traced, consts: the program of one of several memories, and what it closes over.
+        out_tree, targets: of the outputs, known once it was traced.
+        unequal: names of the outputs that are made to compare them.
+        shardings: by where the axis is and the rank.
+    """
+
+    run: JitFunction
+    devices: tuple[Device, ...]
+    name: Any
+    memories: Memories | None
+    axes: Sequence[int | None]
+    traced: ClosedJaxpr | None = None
+    consts: Sequence[Any] = ()
+    out_tree: Any = None
+    targets: list[int | None] = field(default_factory=list)
+    unequal: list[str] = field(default_factory=list)
+    shardings: dict[tuple[int | None, int], NamedSharding] = field(default_factory=dict)
+
+    def sharding(self, target: int | None, rank: int) -> NamedSharding:
+        """Where the parts of an array of ``rank`` dimensions are."""
+        found = self.shardings.get((target, rank))
+        if found is None:
+            before = 0 if target is None else target % rank
+            spec = () if target is None else (*[None] * before, self.name)
+            found = NamedSharding(mesh_of(self.devices, self.name), PartitionSpec(*spec))
+            self.shardings[target, rank] = found
+        return found
+
+    def in_shardings(self, avals: Sequence[Any]) -> tuple[NamedSharding, ...]:
+        """Where the parts of arguments are."""
+        pairs = safe_zip(self.axes, avals)
+        return tuple(self.sharding(axis, aval.ndim) for axis, aval in pairs)
+
+    def in_memories(self, leaves: Sequence[Any], avals: Sequence[Any], name: str) -> list[Any]:
+        """The outputs of a program that runs in several memories."""
+        assert self.memories is not None and self.traced is not None
+        ranks = [aval.ndim for aval in self.traced.out_avals]
+        targets = [*self.targets, *[0] * len(self.unequal)]
+        return bind_shard_map(
+            self.traced, leaves, self.consts, name=name, memories=self.memories,
+            in_shardings=self.in_shardings(avals),
+            out_shardings=tuple(self.sharding(*pair) for pair in safe_zip(targets, ranks)),
+        )  # fmt: skip
+
+
+def without_tests(mapped: Mapped, outs: Sequence[Any], name: str) -> list[Any]:
+    """The outputs without those that were made to compare them: GPUFLOW_CHECK=1.
+
+    Raises:
+        ValueError: an output of out_axes=None differs between devices.
+    """
+    count = len(mapped.targets)
+    for out, which in zip(outs[count:], mapped.unequal, strict=True):
+        if isinstance(out, Tracer):
+            continue
+        rows = np.asarray(out)
+        bits = [row.tobytes() for row in rows]
+        check(
+            len(set(bits)) <= 1,
+            lambda which=which: (
+                f"[pmap] out_axes of None needs an output that is equal on all devices; got "
+                f"different values from {which}. Fix: reduce it with lax.pmean, or use out_axes=0."
+            ),
+            ValueError,
+        )
+    return list(outs[:count])

@@ -1,0 +1,280 @@
+"""A shard_map over several memories as an op: it holds the program of one memory.
+
+Its operands and results are whole arrays, the program's are what a memory has of them. The copies
+that memories have of a value are equal, so that a cotangent of the value is shared out evenly
+between them, and theirs are added up again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from gpuflow.base.util import safe_zip
+from gpuflow.control.jit import backward_jaxpr
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.lowering import Distributed
+from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.rules import AxisData, Zero, is_undefined
+from gpuflow.core.sharding import NamedSharding, PartitionSpec
+from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
+from gpuflow.ops.axes import insert_axis, move_axis, squeeze
+from gpuflow.ops.elementwise import constant, mul
+from gpuflow.ops.named_sums import psum_p
+from gpuflow.parallel.blocks import all_names
+from gpuflow.parallel.memory_programs import placed, run_local
+from gpuflow.runtime.memories import Memories
+from gpuflow.transforms.batching import batch_jaxpr
+from gpuflow.transforms.jvp import jvp_jaxpr
+from gpuflow.transforms.linearize import linearize_jaxpr
+
+Shardings = tuple[NamedSharding, ...]
+
+
+def local_aval(aval: ShapedArray, sharding: NamedSharding, memories: Memories) -> ShapedArray:
+    """What a memory has of an array."""
+    return aval.update(shape=_scaled(aval.shape, sharding, memories, lambda a, b: a // b))
+
+
+def whole_aval(aval: ShapedArray, sharding: NamedSharding, memories: Memories) -> ShapedArray:
+    """The array of which a memory has this."""
+    return aval.update(shape=_scaled(aval.shape, sharding, memories, lambda a, b: a * b))
+
+
+def _scaled(
+    shape: Sequence[int], sharding: NamedSharding, memories: Memories,
+    scale: Callable[[int, int], int],
+) -> tuple[int, ...]:  # fmt: skip
+    sizes = list(shape)
+    for dim, part in enumerate(sharding.spec):
+        names = all_names(PartitionSpec(part))
+        sizes[dim] = scale(sizes[dim], prod(memories.between[name] for name in names))
+    return tuple(sizes)
+
+
+def bind_shard_map(
+    jaxpr: ClosedJaxpr, operands: Sequence[Any], consts: Sequence[Any], *, name: str,
+    memories: Memories, in_shardings: Shardings, out_shardings: Shardings,
+) -> list[Any]:  # fmt: skip
+    """Bind a program of one memory.
+
+    Args:
+        jaxpr: the program; its constants are its first inputs.
+        operands, consts: whole arrays for its inputs; every memory gets the whole of constants.
+        name: for messages.
+        memories: where it runs.
+        in_shardings, out_shardings: of the operands and results.
+    """
+    whole = NamedSharding(memories.blocks, PartitionSpec())
+    return shard_map_p.bind(
+        *consts, *operands, jaxpr=jaxpr, name=name, memories=memories,
+        in_shardings=(*[whole] * len(consts), *in_shardings), out_shardings=tuple(out_shardings),
+    )  # fmt: skip
+
+
+def _again(
+    jaxpr: ClosedJaxpr, name: str, operands: Sequence[Any], memories: Memories,
+    in_shardings: Sequence[NamedSharding], out_shardings: Sequence[NamedSharding],
+) -> list[Any]:  # fmt: skip
+    """Bind a derived program; its constants become operands."""
+    hoisted = jaxpr.jaxpr.memo("hoisted", lambda: ClosedJaxpr(hoist_consts(jaxpr.jaxpr)))
+    return bind_shard_map(
+        hoisted, operands, jaxpr.consts, name=name, memories=memories,
+        in_shardings=tuple(in_shardings), out_shardings=tuple(out_shardings),
+    )  # fmt: skip
+
+
+def _shape(
+    *avals: ShapedArray, jaxpr: ClosedJaxpr, memories: Memories, in_shardings: Shardings,
+    out_shardings: Shardings, **params: Any,
+) -> list[ShapedArray]:  # fmt: skip
+    del params
+    for given, sharding, wanted in safe_zip(avals, in_shardings, jaxpr.in_avals):
+        own = local_aval(given, sharding, memories)
+        if (own.shape, own.dtype) != (wanted.shape, wanted.dtype):
+            raise TypeError(
+                f"[shard_map] operands must match the traced program; got {own} for {wanted}. "
+                "Fix: the rule that bound this shard_map; programs cannot cause it."
+            )
+    return [
+        whole_aval(aval, sharding, memories)
+        for aval, sharding in safe_zip(jaxpr.out_avals, out_shardings)
+    ]
+
+
+def _execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+    shapes = [aval.shape for aval in _shape(*map(aval_of, operands), **params)]
+    parts = [placed(x, sharding) for x, sharding in safe_zip(operands, params["in_shardings"])]
+    return run_local(params["jaxpr"], parts, params["memories"], params["out_shardings"], shapes)
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, name: str,
+    memories: Memories, in_shardings: Shardings, out_shardings: Shardings,
+) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
+    derivative, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros, False)
+    given = [tangent for tangent in tangents if type(tangent) is not Zero]
+    results = _again(
+        derivative, f"jvp({name})", [*primals, *given], memories,
+        [*in_shardings, *_chosen(in_shardings, nonzeros)],
+        [*out_shardings, *_chosen(out_shardings, out_nonzeros)],
+    )  # fmt: skip
+    count = len(jaxpr.out_avals)
+    made = iter(results[count:])
+    outs = results[:count]
+    out_tangents = [
+        next(made) if nonzero else Zero(aval_of(out).tangent())
+        for nonzero, out in safe_zip(out_nonzeros, outs)
+    ]
+    return outs, out_tangents
+
+
+def _chosen(shardings: Sequence[NamedSharding], flags: Sequence[bool]) -> list[NamedSharding]:
+    return [sharding for sharding, flag in safe_zip(shardings, flags) if flag]
+
+
+def _linearize(
+    nonzeros: tuple[bool, ...], *primals: Any, jaxpr: ClosedJaxpr, name: str, memories: Memories,
+    in_shardings: Shardings, out_shardings: Shardings,
+) -> tuple[Any, ...]:  # fmt: skip
+    known, linear, out_nonzeros, count = linearize_jaxpr(jaxpr, nonzeros)
+    stacked = NamedSharding(memories.blocks, PartitionSpec(memories.names))
+    evaluation, tangents = jaxpr.jaxpr.memo(
+        ("shard_map", nonzeros), lambda: _with_rows(known, ClosedJaxpr(linear), count)
+    )
+    outs = _again(
+        evaluation, name, primals, memories, in_shardings, [*out_shardings, *[stacked] * count]
+    )
+    split = len(outs) - count
+
+    def tangent_function(residuals: Sequence[Any], *given: Any) -> list[Any]:
+        return _again(
+            tangents, f"linear({name})", [*residuals, *given], memories,
+            [*[stacked] * count, *_chosen(in_shardings, nonzeros)],
+            _chosen(out_shardings, out_nonzeros),
+        )  # fmt: skip
+
+    return outs[:split], out_nonzeros, outs[split:], tangent_function
+
+
+def _with_rows(
+    known: ClosedJaxpr, linear: ClosedJaxpr, count: int
+) -> tuple[ClosedJaxpr, ClosedJaxpr]:
+    """The programs with a new first dimension for residuals, along which memories differ."""
+
+    def evaluation(*primals: Any) -> list[Any]:
+        outs = known(*primals)
+        split = len(outs) - count
+        return [*outs[:split], *[insert_axis(x, 0) for x in outs[split:]]]
+
+    def tangents(*values: Any) -> list[Any]:
+        rows = [squeeze(x, (0,)) for x in values[:count]]
+        return linear(*rows, *values[count:])
+
+    rows = [aval.update(shape=(1, *aval.shape)) for aval in linear.in_avals[:count]]
+    return (
+        _traced(evaluation, known.in_avals),
+        _traced(tangents, [*rows, *linear.in_avals[count:]]),
+    )
+
+
+def _traced(function: Callable[..., Any], avals: Sequence[ShapedArray]) -> ClosedJaxpr:
+    jaxpr, consts = trace_to_jaxpr(function, avals)
+    return ClosedJaxpr(jaxpr, tuple(consts))
+
+
+def _transpose(
+    cotangents: Sequence[Any], *operands: Any, jaxpr: ClosedJaxpr, name: str, memories: Memories,
+    in_shardings: Shardings, out_shardings: Shardings,
+) -> list[Any]:  # fmt: skip
+    undefined = tuple(is_undefined(operand) for operand in operands)
+    nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
+    backward, out_nonzeros = backward_jaxpr(jaxpr, undefined, nonzeros)
+    known = [k for k, flag in enumerate(undefined) if not flag]
+    given = _chosen(out_shardings, nonzeros)
+    wanted = _chosen(_chosen(in_shardings, undefined), out_nonzeros)
+    program = jaxpr.jaxpr.memo(
+        ("shared", undefined, nonzeros, memories, in_shardings, out_shardings),
+        lambda: _shared(backward, len(known), given, wanted, memories),
+    )
+    made = iter(_again(
+        program, f"transpose({name})",
+        [*[operands[k] for k in known], *[ct for ct in cotangents if type(ct) is not Zero]],
+        memories, [*[in_shardings[k] for k in known], *given], wanted,
+    ))  # fmt: skip
+    nonzero = iter(out_nonzeros)
+    return [
+        None if not is_undefined(operand)
+        else next(made) if next(nonzero) else Zero(operand.aval.tangent())
+        for operand in operands
+    ]  # fmt: skip
+
+
+def _shared(
+    backward: ClosedJaxpr, count: int, given: Sequence[NamedSharding],
+    wanted: Sequence[NamedSharding], memories: Memories,
+) -> ClosedJaxpr:  # fmt: skip
+    """The reverse pass with cotangents shared out between copies, and added up again."""
+
+    def shared(*values: Any) -> list[Any]:
+        cotangents = []
+        for value, sharding in safe_zip(values[count:], given):
+            copies = prod(memories.between[name] for name in _others(sharding, memories))
+            share = constant(value, 1 / copies) if copies > 1 else None
+            cotangents.append(value if share is None else mul(value, share))
+        results = []
+        for result, sharding in safe_zip(backward(*values[:count], *cotangents), wanted):
+            across = tuple(memories.across(name) for name in _others(sharding, memories))
+            results.append(
+                psum_p.bind(result, axes=across, axis_index_groups=None) if across else result
+            )
+        return results
+
+    return _traced(shared, backward.in_avals)
+
+
+def _others(sharding: NamedSharding, memories: Memories) -> list[Any]:
+    """The axes between memories along which they have copies."""
+    own = all_names(sharding.spec)
+    return [name for name in memories.names if name not in own]
+
+
+def _batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr,
+    name: str, memories: Memories, in_shardings: Shardings, out_shardings: Shardings,
+) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+    batched = tuple(dim is not None for dim in dims)
+    mapped, out_batched = batch_jaxpr(jaxpr, axis, batched)
+    moved = [x if dim is None else move_axis(x, dim, 0) for x, dim in safe_zip(operands, dims)]
+
+    def widened(shardings: Sequence[NamedSharding], flags: Sequence[bool]) -> list[NamedSharding]:
+        return [
+            NamedSharding(own.mesh, PartitionSpec(None, *own.spec)) if flag else own
+            for own, flag in safe_zip(shardings, flags)
+        ]
+
+    outs = _again(
+        mapped, name, moved, memories, widened(in_shardings, batched),
+        widened(out_shardings, out_batched),
+    )  # fmt: skip
+    return outs, [0 if flag else None for flag in out_batched]
+
+
+shard_map_p = register(
+    Primitive(
+        "shard_map",
+        shape=_shape,
+        execute=_execute,
+        jvp=_jvp,
+        linearize=_linearize,
+        transpose=_transpose,
+        batch=_batch,
+        lower=Distributed(),
+        multiple_results=True,
+        effects=lambda params: params["jaxpr"].effects,
+        subjaxprs=lambda params: [params["jaxpr"]],
+    )
+)

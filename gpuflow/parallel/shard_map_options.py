@@ -1,0 +1,97 @@
+"""What shard_map was asked for, and checks of arguments against it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from gpuflow.base.errors import check
+from gpuflow.base.records import record
+from gpuflow.base.util import safe_zip
+from gpuflow.control.jit_function import argument_names
+from gpuflow.core.aval import aval_of, is_value
+from gpuflow.core.mesh import Mesh
+from gpuflow.core.sharding import PartitionSpec, names_of
+
+
+@record
+class ShardMapOptions:
+    """What ``shard_map`` was asked for; see there."""
+
+    mesh: Mesh
+    in_specs: Any
+    out_specs: Any
+    check_vma: bool
+    axes: tuple[Any, ...]  # those over which the program is written, in the mesh's order
+
+    @property
+    def sizes(self) -> dict[Any, int]:
+        """The size of each axis."""
+        return dict(self.mesh.shape)
+
+
+def check_inputs(
+    function: Callable[..., Any], name: str, options: ShardMapOptions, args: Sequence[Any],
+    leaves: Sequence[Any], specs: Sequence[PartitionSpec],
+) -> None:  # fmt: skip
+    """Check that arguments are arrays that their specs divide.
+
+    Raises:
+        TypeError: an argument is no array.
+        ValueError: a spec does not fit.
+    """
+    names = functools.cache(lambda: argument_names(function, tuple(args), {}))
+    for k, (leaf, spec) in enumerate(safe_zip(leaves, specs)):
+        check(
+            is_value(leaf),
+            lambda k=k, leaf=leaf: (
+                f"[shard_map] arguments of {name} must be arrays or numbers; got "
+                f"{leaf!r} of type {type(leaf).__name__} as {names()[k]}. "
+                "Fix: close over it, as functools.partial does."
+            ),
+            TypeError,
+        )
+        shape = aval_of(leaf).shape
+        counts = counts_of(options, spec, shape, "in_specs", lambda k=k: names()[k])
+        for dim, count in enumerate(counts):
+            check(
+                shape[dim] % count == 0,
+                lambda k=k, dim=dim, count=count, shape=shape, spec=spec: (
+                    f"[shard_map] dimension {dim} of {names()[k]} must be divisible by "
+                    f"{count}, the size of the mesh axes of {spec}; got shape {shape}. "
+                    f"Fix: pad it to {-(-shape[dim] // count) * count}."
+                ),
+                ValueError,
+            )
+
+
+def counts_of(
+    options: ShardMapOptions, spec: PartitionSpec, shape: Sequence[int], what: str,
+    name: Callable[[], str],
+) -> list[int]:  # fmt: skip
+    """Into how many blocks each dimension is cut.
+
+    Raises:
+        ValueError: the spec does not fit the shape and the mesh.
+    """
+    check(
+        len(spec) <= len(shape),
+        lambda: (
+            f"[shard_map] {what} must have at most one item for each dimension; got {spec} "
+            f"for {name()} of shape {tuple(shape)}. Fix: leave out the last ones."
+        ),
+        ValueError,
+    )
+    names = [own for part in spec for own in names_of(part)]
+    check(
+        set(names) <= set(options.axes) and len(set(names)) == len(names),
+        lambda: (
+            f"[shard_map] {what} must hold axes of the mesh, each once; got {spec} for "
+            f"{name()}. Fix: use names of {options.axes}, or None."
+        ),
+        ValueError,
+    )
+    counts = [prod(options.sizes[own] for own in names_of(part)) for part in spec]
+    return counts + [1] * (len(shape) - len(spec))

@@ -1,0 +1,189 @@
+"""Programs of arrays whose parts lie in several memories: jitted ones, and single ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from gpuflow.base.records import record
+from gpuflow.base.util import safe_zip
+from gpuflow.compiler.shardings import result_shardings
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var, all_eqns
+from gpuflow.core.lowering import Distributed
+from gpuflow.core.primitive import Primitive
+from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding
+from gpuflow.core.staging import hoist_consts
+from gpuflow.core.trace import eval_trace
+from gpuflow.ops.device import device_put
+from gpuflow.parallel.memory_programs import placed, run_local
+from gpuflow.parallel.partition import Partitioner
+from gpuflow.parallel.resharding import parts_in
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.execute import executable_of
+from gpuflow.runtime.memories import Memories, is_in_one_memory, memories_of
+from gpuflow.runtime.parted import PartedArray, gathered, in_parts
+from gpuflow.runtime.sharded import with_sharding
+
+_MOST_OPS = 4096
+_ops: dict[Any, ClosedJaxpr] = {}
+
+
+@record(eq=False)
+class LocalProgram:
+    """A program of whole arrays for one memory.
+
+    Attributes:
+        jaxpr: ``(*constants, *what it has of operands) -> what it has of results``.
+        consts: the constants, of which every memory gets the whole.
+    """
+
+    jaxpr: ClosedJaxpr
+    consts: tuple[Any, ...]
+
+
+def partition(
+    jaxpr: ClosedJaxpr, memories: Memories, given: Sequence[NamedSharding],
+    wanted: Sequence[NamedSharding], warns: bool = True,
+) -> LocalProgram:  # fmt: skip
+    """A program for one memory.
+
+    Args:
+        jaxpr: a program of whole arrays, without constants.
+        memories: whose mesh the shardings are over.
+        given, wanted: the shardings of operands and results.
+        warns: whether ops that are not partitioned are told.
+    """
+    ins = [parts_in(s, a.ndim, memories) for s, a in safe_zip(given, jaxpr.in_avals)]
+    outs = [parts_in(s, a.ndim, memories) for s, a in safe_zip(wanted, jaxpr.out_avals)]
+    made = Partitioner(memories, warns).traced(jaxpr, ins, outs)
+    return LocalProgram(ClosedJaxpr(hoist_consts(made.jaxpr)), made.consts)
+
+
+def run(
+    jaxpr: ClosedJaxpr, operands: Sequence[Any],
+    wanted: Sequence[Sharding | None] | None = None, warns: bool = True,
+) -> list[Any]:  # fmt: skip
+    """Run a program of whole arrays in all memories.
+
+    Args:
+        jaxpr: without constants.
+        operands: arrays and numbers.
+        wanted: shardings of results; None: what follows from the operands'.
+        warns: whether ops that are not partitioned are told.
+    """
+    wanted = wanted or [None] * len(jaxpr.out_avals)
+    memories = next(_memories(jaxpr, operands, wanted), None)
+    if memories is None:  # parts without a mesh
+        here = [gathered(x) if type(x) is PartedArray else x for x in operands]
+        outs = executable_of(jaxpr, (False,) * len(here))(here)
+        return [x if own is None else placed(x, own) for x, own in safe_zip(outs, wanted)]
+    mesh = memories.mesh
+
+    def is_over(own: Sharding | None) -> bool:
+        return isinstance(own, NamedSharding) and own.mesh == mesh
+
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    shardings = [x.sharding if isinstance(x, Array) else None for x in operands]
+    given: tuple[Any, ...] = tuple(own if is_over(own) else everywhere for own in shardings)
+    found = jaxpr.jaxpr.memo(
+        ("shardings", mesh, given), lambda: result_shardings(jaxpr.jaxpr, given, mesh)
+    )
+    goal = tuple(own if is_over(own) else follows for own, follows in safe_zip(wanted, found))
+    local = jaxpr.jaxpr.memo(
+        ("memories", mesh, given, goal), lambda: partition(jaxpr, memories, given, goal, warns)
+    )
+    parts = [placed(x, everywhere) for x in local.consts]
+    parts += [placed(x, own) for x, own in safe_zip(operands, given)]
+    shapes = [aval.shape for aval in jaxpr.out_avals]
+    outs = run_local(local.jaxpr, parts, memories, goal, shapes)
+    return [
+        x if own is None or own == x.sharding else placed(x, own)
+        for x, own in safe_zip(outs, wanted)
+    ]
+
+
+def _memories(
+    jaxpr: ClosedJaxpr, operands: Sequence[Any], wanted: Sequence[Sharding | None]
+) -> Iterator[Memories]:
+    """The memories of the meshes that a program has to do with."""
+    shardings = [x.sharding for x in operands if type(x) is PartedArray]
+    for own in (*shardings, *wanted):
+        found = memories_of(own.mesh) if isinstance(own, NamedSharding) else None
+        if found is not None:
+            yield found
+    for eqn in all_eqns(jaxpr.jaxpr):
+        if isinstance(eqn.primitive.lower, Distributed):
+            yield eqn.params["memories"]
+
+
+def evaluate(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]) -> Any:
+    """Apply an op to arrays of which some have parts in several memories."""
+    if primitive.device is not None and primitive.device(params) is not None:
+        here = [gathered(x) if type(x) is PartedArray else x for x in operands]
+        return eval_trace.process(primitive, tuple(here), params)
+    is_program = primitive.execute is not None  # a single op is nobody's program
+    outs = run(_program(primitive, operands, params), operands, warns=is_program)
+    return outs if primitive.multiple_results else outs[0]
+
+
+def _program(
+    primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]
+) -> ClosedJaxpr:
+    """A program of one equation, the same one for equal ops on equal types."""
+    avals = tuple(map(aval_of, operands))
+    key = (primitive, avals, tuple(params.items()))
+    try:
+        found = _ops.get(key)
+    except TypeError:
+        return _one_equation(primitive, avals, params)
+    if found is None:
+        if len(_ops) > _MOST_OPS:
+            _ops.clear()
+        found = _ops[key] = _one_equation(primitive, avals, params)
+    return found
+
+
+def _one_equation(
+    primitive: Primitive, avals: Sequence[Any], params: dict[str, Any]
+) -> ClosedJaxpr:
+    result = primitive.shape(*avals, **params)
+    inputs = tuple(map(Var, avals))
+    outputs = tuple(map(Var, result if primitive.multiple_results else (result,)))
+    effects = primitive.effects(params)
+    eqn = Eqn(primitive, inputs, outputs, params, None, effects)
+    return ClosedJaxpr(Jaxpr((), inputs, outputs, (eqn,), effects))
+
+
+def place(value: Any, sharding: Sharding) -> Any:
+    """An array with a sharding over several memories, or over one.
+
+    Raises:
+        ValueError: the sharding does not divide it.
+    """
+    if type(value) is not PartedArray:
+        return placed(value, sharding)
+    own = value.sharding
+    if is_in_one_memory(sharding):
+        device = sharding._devices[0]
+        return with_sharding(device_put(whole_of_parts(value), device), sharding)
+    if isinstance(sharding, NamedSharding) and sharding.mesh == getattr(own, "mesh", None):
+        sharding.shard_shape(value.aval.shape)
+        return run(_identity(value.aval), [value], [sharding])[0]
+    return in_parts(whole_of_parts(value), sharding)
+
+
+def whole_of_parts(value: PartedArray) -> Array:
+    """All elements, in a memory of this process; all processes must call it."""
+    own = value.sharding
+    if own.is_fully_addressable or not isinstance(own, NamedSharding):
+        return gathered(value)
+    everywhere = NamedSharding(own.mesh, PartitionSpec())
+    return run(_identity(value.aval), [value], [everywhere])[0].parts[0]
+
+
+@cache
+def _identity(aval: ShapedArray) -> ClosedJaxpr:
+    variable = Var(aval)
+    return ClosedJaxpr(Jaxpr((), (variable,), (variable,), ()))

@@ -1,0 +1,174 @@
+"""Fused attention on GPUs: which build of the kernels of kernels/attention.py, and its launches."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import gpuflow.kernels.attention as forward
+import gpuflow.kernels.attention_backward as backward
+import gpuflow.kernels.tiles as tiles
+from gpuflow.base.records import record
+from gpuflow.base.util import row_major_strides
+from gpuflow.compiler.handwritten import SHARED_BYTES, Number
+from gpuflow.core.aval import storage_dtype
+from gpuflow.core.lowering import Attention
+from gpuflow.runtime.gpu_blocks import At, Schedule
+
+# What kernels hold: gpuflow.ops.attention.may_fuse says so.
+_KINDS = {
+    "float32": (tiles.FLOAT32, "*float32"),
+    "bfloat16": (tiles.BFLOAT16, "*uint16"),
+    "float16": (tiles.FLOAT16, "*uint16"),
+}
+_NONE = 0  # an address that is not used
+
+
+@record
+class Shape:
+    """How a kernel is cut: each warp has 16 * ``row_tiles`` rows, past which ``columns`` go."""
+
+    row_tiles: int
+    columns: int
+
+
+# By kernel: for elements of 16 bits and of 32, up to 64 in a vector and up to 128; without and with
+# a bias, a mask, a window or lengths. Chosen so that builds for sm_90 spill no registers. On sm_80
+# some do: the forward kernel with two tiles and long vectors by 0.6 KB, those of float32 by up to
+# 2.8 KB for a thread, stores and loads together.
+_Shapes = tuple[tuple[Shape, Shape], tuple[Shape, Shape]]
+SHAPES: dict[str, tuple[_Shapes, _Shapes]] = {
+    "attention_forward": (
+        ((Shape(2, 64), Shape(1, 64)), (Shape(2, 32), Shape(1, 64))),
+        ((Shape(1, 32), Shape(1, 32)), (Shape(1, 16), Shape(1, 16))),
+    ),
+    "attention_keys": (
+        ((Shape(1, 64), Shape(1, 32)), (Shape(1, 32), Shape(1, 16))),
+        ((Shape(1, 32), Shape(1, 16)), (Shape(1, 16), Shape(1, 16))),
+    ),
+    "attention_queries": (
+        ((Shape(1, 64), Shape(1, 64)), (Shape(1, 32), Shape(1, 32))),
+        ((Shape(1, 32), Shape(1, 32)), (Shape(1, 16), Shape(1, 16))),
+    ),
+}
+
+
+def add_attention(
+    schedule: Schedule, what: Attention, sources: Sequence[At], outs: Sequence[At],
+    kinds: Sequence[Any],
+) -> bool:  # fmt: skip
+    """Add the launches of attention or of its gradients.
+
+    Args:
+        schedule: to which. what: what to do. sources, outs: operands and outputs, row-major.
+        kinds: the operands' dtypes.
+    """
+    dtype = storage_dtype(kinds[0])
+    extras = _extras(what, sources, kinds)
+    own = sources[: 6 if what.gradient else 3]
+
+    def launch(kernel: Callable[..., None], given: Sequence[At], rows: int, heads: int) -> None:
+        constants = attention_constants(kernel.__name__, what, dtype, extras.bias_kind)
+        tile = 16 * tiles.WARPS * constants["M_TILES"]
+        blocks = -(-rows // tile) * what.batch * heads
+        arguments = _arguments(what, _KINDS[dtype.name][1], own, extras, given)
+        plain = {**constants, "ALIGNED": False}
+        schedule.launch(kernel, arguments, (blocks, 1, 1), tiles.THREADS, constants, plain)
+
+    if not what.gradient:
+        launch(forward.attention_forward, outs, what.queries, what.heads)
+    else:
+        dquery, dkey, dvalue = outs
+        launch(backward.attention_keys, [dkey, dvalue], what.keys, what.key_heads)
+        launch(backward.attention_queries, [dquery], what.queries, what.heads)
+    return True
+
+
+def attention_constants(
+    kernel: str, what: Attention, dtype: np.dtype, bias_kind: int
+) -> dict[str, Number]:
+    """The constants of a build."""
+    extras = what.bias or what.mask or what.window or what.query_lengths or what.key_lengths
+    shape = SHAPES[kernel][dtype.itemsize == 4][what.size > 64][bool(extras)]
+    constants: dict[str, Number] = {
+        **tiles.tile_constants(
+            _KINDS[dtype.name][0], what.size, shape.row_tiles, shape.columns, True
+        ),
+        "BIAS_KIND": bias_kind,
+        "CAUSAL": what.causal,
+        "WINDOW": what.window is not None,
+        "HAS_BIAS": what.bias is not None,
+        "HAS_MASK": what.mask is not None,
+        "HAS_QUERY_LENGTHS": what.query_lengths,
+        "HAS_KEY_LENGTHS": what.key_lengths,
+    }
+    # The block's own rows (of two operands for gradients), and two stages of two streamed tiles.
+    held = 16 * tiles.WARPS * shape.row_tiles * (2 if what.gradient else 1)
+    rows = held + 4 * shape.columns
+    constants[SHARED_BYTES] = rows * int(constants["PITCH"]) * dtype.itemsize
+    return constants
+
+
+@record
+class _Extras:
+    """Operands that not every call has."""
+
+    bias: At | int
+    bias_kind: int
+    bias_pointer: str
+    mask: At | int
+    query_lengths: At | int
+    key_lengths: At | int
+
+
+def _extras(what: Attention, sources: Sequence[At], kinds: Sequence[Any]) -> _Extras:
+    """The operands behind the first ones."""
+    place = 6 if what.gradient else 3
+    present = (what.bias, what.mask, what.query_lengths or None, what.key_lengths or None)
+    found: list[At | int] = []
+    bias_kind, bias_pointer = _KINDS["float32"]
+    for number, one in enumerate(present):
+        if one is None:
+            found.append(_NONE)
+            continue
+        if number == 0:
+            bias_kind, bias_pointer = _KINDS[storage_dtype(kinds[place]).name]
+        found.append(sources[place])
+        place += 1
+    bias, *others = found
+    return _Extras(bias, bias_kind, bias_pointer, *others)
+
+
+def _arguments(
+    what: Attention, pointer: str, own: Sequence[At], extras: _Extras, outs: Sequence[At]
+) -> list[tuple[str, At | int]]:
+    """The arguments of each of the kernels."""
+    left, right = what.window or (0, 0)
+    scale = int.from_bytes(struct.pack("<f", what.scale), "little")
+    numbers = [
+        what.heads, what.heads // what.key_heads, what.queries, what.keys,
+        *_steps(what.bias), *_steps(what.mask), left, right,
+    ]  # fmt: skip
+    sums = "*float32"
+    operands = [(pointer, place) for place in own[:4]]
+    results: list[tuple[str, At | int]]
+    if what.gradient:
+        results = [(sums, own[4]), (sums, own[5]), *[(pointer, out) for out in outs]]
+    else:
+        results = [(pointer, outs[0]), (sums, outs[1])]
+    return [
+        *operands, (extras.bias_pointer, extras.bias), ("*uint8", extras.mask),
+        ("*int32", extras.query_lengths), ("*int32", extras.key_lengths), *results,
+        *[("int64", number) for number in numbers], ("float32", scale),
+    ]  # fmt: skip
+
+
+def _steps(shape: tuple[int, ...] | None) -> list[int]:
+    """Elements from one index to the next, 0 where a size of 1 stands for others."""
+    if shape is None:
+        return [0] * 4
+    steps = row_major_strides(shape)
+    return [0 if size == 1 else step for size, step in zip(shape, steps, strict=True)]

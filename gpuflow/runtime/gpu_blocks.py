@@ -1,0 +1,164 @@
+"""Library calls as launches of handwritten kernels: what is launched, on which arrays, in order.
+
+Arrays have numbers: the operands, then the outputs, then the workspace, in which everything that
+passes from one launch to the next has a place. Operands that are not row-major are copied there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import gpuflow.kernels.copying as copying
+from gpuflow.base.records import record
+from gpuflow.compiler.cuda_schedule import Dim
+from gpuflow.compiler.handwritten import LaunchBounds, Number
+from gpuflow.core.aval import storage_dtype
+from gpuflow.core.views import View
+
+ALIGNMENT = 256
+THREADS = 256
+_MOST_DIMS = 4  # of arrays that are copied
+_MOST_ROWS = 1 << 15  # in the second dimension of a grid
+
+
+class At(NamedTuple):
+    """A place in memory: bytes from the start of an array.
+
+    A literal operand and the workspace are arrays like others.
+    """
+
+    array: int
+    offset: int = 0
+
+    def plus(self, count: int) -> At:
+        """The place so many bytes behind."""
+        return At(self.array, self.offset + count)
+
+
+@record
+class BlockLaunch:
+    """One launch of a handwritten kernel; arguments are places and numbers.
+
+    ``plain`` has the constants of the build for arrays that do not begin at multiples of 16 bytes,
+    where there is such a build.
+    """
+
+    kernel: Callable[..., None]
+    signature: tuple[str, ...]
+    constants: tuple[tuple[str, Number], ...]
+    bounds: LaunchBounds
+    grid: Dim
+    block: Dim
+    arguments: tuple[At | int, ...]
+    plain: tuple[tuple[str, Number], ...] | None = None
+
+
+class Schedule:
+    """Launches in order, and the memory that they need besides.
+
+    Args:
+        workspace: the number of that array.
+    """
+
+    def __init__(self, workspace: int) -> None:
+        self.launches: list[BlockLaunch] = []
+        self.workspace_bytes = 0
+        self._workspace = workspace
+
+    def memory(self, count: int) -> At:
+        """A place for so many bytes in the workspace."""
+        place = At(self._workspace, self.workspace_bytes)
+        self.workspace_bytes += -(-max(count, 1) // ALIGNMENT) * ALIGNMENT
+        return place
+
+    def launch(
+        self, kernel: Callable[..., None], arguments: Sequence[tuple[str, At | int]], grid: Dim,
+        threads: int, constants: Mapping[str, Number], plain: Mapping[str, Number] | None = None,
+    ) -> None:  # fmt: skip
+        """Add a launch; arguments are pairs of a type and a place or number."""
+        kinds, values = zip(*arguments, strict=True)
+        self.launches.append(
+            BlockLaunch(
+                kernel, kinds, tuple(sorted(constants.items())), threads, grid, (threads, 1, 1),
+                values, None if plain is None else tuple(sorted(plain.items())),
+            )
+        )  # fmt: skip
+
+    def for_each(
+        self, kernel: Callable[..., None], arguments: Sequence[tuple[str, At | int]], count: int,
+        constants: Mapping[str, Number],
+    ) -> None:  # fmt: skip
+        """Add a launch with a thread for each of ``count`` elements."""
+        grid = (-(-count // THREADS), 1, 1)
+        self.launch(kernel, arguments, grid, THREADS, constants)
+
+    def row_major(self, place: At, view: View, dtype: np.dtype) -> At | None:
+        """Where an operand's elements lie row-major: there, or in a copy; None: neither."""
+        start = place.plus(view.offset * dtype.itemsize)
+        if view.is_contiguous:
+            return start
+        if len(collapsed(view)) > _MOST_DIMS:
+            return None
+        copy = self.memory(prod(view.shape) * dtype.itemsize)
+        self.copy(start, copy, view, dtype)
+        return copy
+
+    def copy(self, start: At, target: At, view: View, dtype: np.dtype) -> None:
+        """Add a row-major copy of a view that begins at ``start``."""
+        dims = collapsed(view)
+        dims = [(1, 0)] * (_MOST_DIMS - len(dims)) + dims
+        count = prod(view.shape)
+        pointer = word_pointer(dtype.itemsize)
+        sizes = [("int64", size) for size, _ in dims[1:]]
+        steps = [("int64", step) for _, step in dims]
+        arguments = [(pointer, start), (pointer, target), ("int64", count), *sizes, *steps]
+        self.for_each(copying.copy_strided, arguments, count, {"SIZE": dtype.itemsize})
+
+
+def rows_grid(columns: int, rows: int) -> Dim:
+    """A grid with blocks for each row: row numbers are ``z * grid.y + y``."""
+    return (columns, min(rows, _MOST_ROWS), -(-rows // _MOST_ROWS))
+
+
+def word_pointer(itemsize: int) -> str:
+    """A pointer to elements as unsigned integers; two for one of 16 bytes."""
+    return f"*uint{8 * min(itemsize, 8)}"
+
+
+def collapsed(view: View) -> list[tuple[int, int]]:
+    """Size and stride of each dimension, those that lie like one as one."""
+    dims: list[tuple[int, int]] = []
+    for size, stride in zip(view.shape, view.strides, strict=True):
+        if size == 1:
+            continue
+        if dims and dims[-1][1] == stride * size:
+            dims[-1] = (dims[-1][0] * size, stride)
+        else:
+            dims.append((size, stride))
+    return dims
+
+
+# What scan.KIND is for each dtype, and a pointer to its elements.
+_FLOATS = {
+    "float32": (0, "*float32"), "float64": (1, "*float64"),
+    "bfloat16": (2, "*uint16"), "float16": (3, "*uint16"),
+}  # fmt: skip
+WIDE = ("float32", "float64", "float32", "float32", "int64", "uint64")
+
+
+@lru_cache(maxsize=64)
+def number_kind(dtype: Any) -> tuple[int, str] | None:
+    """``scan.KIND`` of a dtype and a pointer to its elements; None: kernels do not hold it."""
+    stored = storage_dtype(dtype)
+    if stored.name in _FLOATS:
+        return _FLOATS[stored.name]
+    if stored == np.bool_:
+        return 5, "*uint8"
+    if isinstance(stored, np.dtype) and stored.kind in "iu" and stored.isbuiltin == 1:
+        return (4 if stored.kind == "i" else 5), f"*{stored.name}"
+    return None

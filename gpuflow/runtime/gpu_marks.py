@@ -1,0 +1,107 @@
+"""Times of a GPU program's steps, while the profiler records: events around each step.
+
+The device is waited for before a program's first step and behind its last one, and not between
+them. As in ``marks.py``, a driver that is printed while nothing records has no such lines.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from gpuflow.base.recording import Event, clock, state
+from gpuflow.compiler.plan import Plan
+from gpuflow.runtime.gpu_device import GpuDevice
+from gpuflow.runtime.gpu_work import Work
+from gpuflow.runtime.marks import details_of, row_of
+from gpuflow.runtime.program_text import DriverText
+
+_Row = tuple[str, str, dict[str, Any]]
+
+
+class Timeline:
+    """Times the steps of one driver.
+
+    Args:
+        device: that it runs on.
+        rows: of each step its row, its name and what else is known.
+    """
+
+    def __init__(self, device: GpuDevice, rows: list[_Row]) -> None:
+        self._device, self._rows = device, rows
+        self._events: list[tuple[int, Any, Any]] = []
+        self._origin: Any = None
+        self._begun: Any = None
+        self._started = 0
+
+    def start(self) -> None:
+        """Before the first step."""
+        self._device.synchronize()
+        self._events.clear()
+        self._origin, self._started = self._event(), clock()
+
+    def begin(self) -> None:
+        """Before a step."""
+        self._begun = self._event()
+
+    def end(self, number: int) -> None:
+        """Behind a step."""
+        self._events.append((number, self._begun, self._event()))
+
+    def finish(self) -> None:
+        """Behind the last step: wait, and write the rows."""
+        self._device.synchronize()
+        recording = state.recording
+        if recording is None:
+            return
+        between, thread = self._device.api.nanoseconds, threading.get_ident()
+        for number, begun, ended in self._events:
+            row, name, details = self._rows[number]
+            start = self._started + between(self._origin, begun)
+            duration = between(begun, ended)
+            recording.events.append(Event(row, name, start, duration, thread, details))
+
+    def _event(self) -> Any:
+        return self._device.api.timed_event(self._device.compute)
+
+
+class GpuMarks:
+    """Prints what times each step of a driver.
+
+    Args:
+        plan: what the driver runs.
+        text: the driver's text.
+        work: the lines of its steps.
+        device: that it runs on.
+
+    Attributes:
+        active: whether a recording is under way.
+    """
+
+    def __init__(self, plan: Plan, text: DriverText, work: Work, device: GpuDevice) -> None:
+        self.active = state.recording is not None
+        self._plan, self._work, self._rows = plan, work, []
+        self._open = False
+        if self.active:
+            self._name = text.constant("times", Timeline(device, self._rows))
+            work.line(f"{self._name}.start()")
+
+    def begin(self, step: Any) -> None:
+        """Print the start of a step, and the end of the one before."""
+        if not self.active:
+            return
+        self._end_step()
+        self._rows.append((row_of(step), step.name, details_of(self._plan, step)))
+        self._work.line(f"{self._name}.begin()")
+        self._open = True
+
+    def end(self) -> None:
+        """Print the end of the last step."""
+        if self.active:
+            self._end_step()
+            self._work.line(f"{self._name}.finish()")
+
+    def _end_step(self) -> None:
+        if self._open:
+            self._work.line(f"{self._name}.end({len(self._rows) - 1})")
+            self._open = False

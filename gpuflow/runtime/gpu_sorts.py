@@ -1,0 +1,221 @@
+"""Sorts on GPUs: the passes of a stable radix sort, and what is taken in the order it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import gpuflow.kernels.copying as copying
+import gpuflow.kernels.radix_sort as kernels
+from gpuflow.base import dtypes
+from gpuflow.base.records import record
+from gpuflow.core.aval import storage_dtype
+from gpuflow.core.lowering import Scan, Sort
+from gpuflow.runtime.gpu_blocks import At, Schedule, number_kind, rows_grid, word_pointer
+from gpuflow.runtime.gpu_scans import add_scan
+
+_INDEX, _ORDER = "int64", "*uint32"
+_SHAPES = ((32, 1), (64, 4), (128, 8))  # threads of a block, and elements of a thread
+_DIGIT = 8
+LONGEST_TILE = {32: 4096, 64: 2048}  # elements that a block sorts by itself, by bits of words
+_THREADS = 256
+LONGEST_ROW = 1 << 31
+
+
+class Key(NamedTuple):
+    """What rows are sorted by.
+
+    Attributes:
+        place, pointer: where it lies, and the type of a pointer to it.
+        kind, bits, nan_above: see kernels/radix_sort.py.
+        parts, part: numbers of each element, and which one is meant.
+    """
+
+    place: At
+    pointer: str
+    kind: int
+    bits: int
+    nan_above: int = 0
+    parts: int = 1
+    part: int = 0
+
+    @property
+    def word_bits(self) -> int:
+        """Bits of its words."""
+        return 64 if self.bits > 32 else 32
+
+
+@record
+class _Rows:
+    """Where rows are, and how many: row-major (outer, length, inner)."""
+
+    outer: int
+    length: int
+    inner: int
+
+    @property
+    def count(self) -> int:
+        return self.outer * self.inner
+
+
+# --- keys ----------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def key_form(dtype: Any) -> tuple[int, int, int, int] | None:
+    """Kind, bits, the greatest magnitude that is a number, and parts; None: no such keys."""
+    stored = storage_dtype(dtype)
+    if dtypes.is_complex(stored):
+        form = key_form(np.dtype(f"f{stored.itemsize // 2}"))
+        return None if form is None else (*form[:3], 2)
+    if stored in dtypes.INT4:
+        return (kernels.SIGNED if stored.name == "int4" else kernels.UNSIGNED), 4, 0, 1
+    if dtypes.is_floating(stored):
+        greatest = _greatest_number(stored)
+        return None if greatest is None else (kernels.FLOAT, 8 * stored.itemsize, greatest, 1)
+    if number_kind(stored) is None:
+        return None
+    signed = stored.kind == "i"
+    return (kernels.SIGNED if signed else kernels.UNSIGNED), 8 * stored.itemsize, 0, 1
+
+
+def _greatest_number(dtype: np.dtype) -> int | None:
+    """The bits of the greatest positive number; None for formats without a sign or with one nan."""
+    bits, size = f"u{dtype.itemsize}", 8 * dtype.itemsize
+    if "fnuz" in dtype.name or "fnu" in dtype.name:
+        return None
+    if np.isinf(np.array(np.inf).astype(dtype).astype(np.float32)):
+        return int(np.array(np.inf).astype(dtype).view(bits))
+    return (1 << (size - 1)) - 2  # float8_e4m3fn: all bits set is nan, and there is no infinity
+
+
+# --- orders --------------------------------------------------------------------------------
+
+
+def add_order(
+    schedule: Schedule, keys: Sequence[Key], rows: tuple[int, int, int],
+    constants: dict[str, int],
+) -> At:  # fmt: skip
+    """Add the launches that find the order of rows by keys, the first one primary.
+
+    Args:
+        schedule: to which. keys: by what. rows: (outer, length, inner).
+        constants: of the words: ``DESCENDING`` and ``TOTAL_ORDER``.
+
+    Returns:
+        The order, uint32 (rows, length).
+    """
+    shape = _Rows(*rows)
+    size = 4 * shape.count * shape.length
+    order, spare = schedule.memory(size), None
+    for number, key in enumerate(reversed(keys)):
+        own = {
+            "KIND": key.kind, "BITS": key.bits, "WORD_BITS": key.word_bits,
+            "NAN_ABOVE": key.nan_above, "PARTS": key.parts, "PART": key.part,
+            "ORDERED": int(number > 0), **constants,
+        }  # fmt: skip
+        if shape.length <= LONGEST_TILE[key.word_bits]:
+            _add_tile(schedule, key, order, shape, own)
+            continue
+        spare = schedule.memory(size) if spare is None else spare
+        order, spare = _add_passes(schedule, key, (order, spare), shape, own)
+    return order
+
+
+def _add_tile(
+    schedule: Schedule, key: Key, order: At, shape: _Rows, constants: dict[str, int]
+) -> None:
+    """Short rows: one launch."""
+    fits = [pair for pair in _SHAPES if pair[0] * pair[1] >= shape.length]
+    threads, items = fits[0] if fits else (_THREADS, LONGEST_TILE[key.word_bits] // _THREADS)
+    schedule.launch(
+        kernels.sort_tile,
+        [(key.pointer, key.place), (_ORDER, order), (_ORDER, order), *_sizes(shape)],
+        rows_grid(1, shape.count),
+        threads,
+        {**constants, **_block(threads, items)},
+    )
+
+
+def _add_passes(
+    schedule: Schedule, key: Key, orders: tuple[At, At], shape: _Rows, constants: dict[str, int]
+) -> tuple[At, At]:  # fmt: skip
+    """Long rows: count, scan and move for each digit. Gives the order, and the other memory."""
+    bits = key.word_bits
+    items = LONGEST_TILE[bits] // _THREADS
+    tiles = -(-shape.length // (_THREADS * items))
+    counts = schedule.memory(4 * shape.count * 256 * tiles)
+    size = bits // 8 * shape.count * shape.length
+    words = [schedule.memory(size), schedule.memory(size)]
+    scan = Scan("add", shape.count, 256 * tiles, 1, False)
+    kind, pointer = number_kind(np.dtype(np.uint32)) or (0, "")
+    source, source_type = key.place, key.pointer
+    order, target = orders
+    own = {**constants, **_block(_THREADS, items)}
+    grid = rows_grid(tiles, shape.count)
+    for shift in range(0, key.bits, _DIGIT):
+        is_last = shift + _DIGIT >= key.bits
+        common = [(source_type, source), (_ORDER, order), (_ORDER, counts)]
+        sizes = [*_sizes(shape), (_INDEX, shift)]
+        schedule.launch(kernels.count_digits, [*common, *sizes], grid, _THREADS, own)
+        add_scan(schedule, scan, kind, pointer, counts, counts)
+        outs = [(f"*uint{bits}", words[0]), (_ORDER, target)]
+        keeps = {**own, "KEEP_WORDS": int(not is_last)}
+        schedule.launch(kernels.move_digits, [*common, *outs, *sizes], grid, _THREADS, keeps)
+        source, source_type = words[0], f"*uint{bits}"
+        order, target = target, order
+        words.reverse()
+        own = {**own, "KIND": kernels.WORDS, "NAN_ABOVE": 0, "ORDERED": 1, "BITS": bits}
+        own = {**own, "DESCENDING": 0, "TOTAL_ORDER": 0, "PARTS": 1, "PART": 0}
+    return order, target
+
+
+def _sizes(shape: _Rows) -> list[tuple[str, int]]:
+    return [(_INDEX, shape.count), (_INDEX, shape.length), (_INDEX, shape.inner)]
+
+
+def _block(threads: int, items: int) -> dict[str, int]:
+    return {
+        "THREADS": threads, "ITEMS": items, "TILE": threads * items, "TALLIES": 8 * threads,
+    }  # fmt: skip
+
+
+# --- sorts ---------------------------------------------------------------------------------
+
+
+def add_sort(
+    schedule: Schedule, sort: Sort, sources: Sequence[At], outs: Sequence[At],
+    kinds: Sequence[Any],
+) -> bool:  # fmt: skip
+    """Add the launches of a sort; False, and nothing, where kernels have no such keys.
+
+    Args:
+        schedule: to which. sort: what to do.
+        sources: row-major operands. outs: outputs. kinds: the operands' dtypes.
+    """
+    keys: list[Key] = []
+    for place, dtype in list(zip(sources, kinds, strict=True))[: sort.keys]:
+        form = key_form(dtype)
+        if form is None or sort.length >= LONGEST_ROW:
+            return False
+        kind, bits, greatest, parts = form
+        pointer = word_pointer(storage_dtype(dtype).itemsize // parts)
+        keys += [Key(place, pointer, kind, bits, greatest, parts, part) for part in range(parts)]
+    constants = {"DESCENDING": int(sort.descending), "TOTAL_ORDER": int(sort.total_order)}
+    order = add_order(schedule, keys, (sort.outer, sort.length, sort.inner), constants)
+    count = sort.outer * sort.kept * sort.inner
+    sizes = [(_INDEX, n) for n in (count, sort.length, sort.inner, sort.kept)]
+    has_positions = len(outs) > len(sources)
+    for number, (source, out, dtype) in enumerate(zip(sources, outs, kinds, strict=False)):
+        pointer = word_pointer(storage_dtype(dtype).itemsize)
+        positions = outs[-1] if has_positions and number == 0 else order
+        arguments = [(pointer, source), (_ORDER, order), (pointer, out), ("*int32", positions)]
+        own = {
+            "SIZE": storage_dtype(dtype).itemsize,
+            "POSITIONS": int(has_positions and number == 0),
+        }
+        schedule.for_each(copying.take, [*arguments, *sizes], count, own)
+    return True

@@ -1,0 +1,262 @@
+"""Which memories the devices of a mesh use, and what each memory has of a sharded array.
+
+Devices that share memory are a block of the mesh. So an axis of a mesh has two parts: the blocks
+along it, and the neighbors in a block (docs/design/0016-many-devices.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from functools import cache, cached_property
+from math import prod
+from typing import Any, cast
+
+import numpy as np
+
+from gpuflow.base.errors import check
+from gpuflow.base.records import record
+from gpuflow.core.communicator import DRIVERS, PROCESSES, Across, Within
+from gpuflow.core.mesh import Mesh
+from gpuflow.core.sharding import Index, Sharding
+from gpuflow.runtime.device import Device, in_use, process
+
+
+@record(eq=False)
+class Memories:
+    """The memories that a mesh goes over.
+
+    Attributes:
+        mesh: whose devices they are.
+        key: under which their communicator is registered.
+        devices: the first device of each, in the order of the communicator's ranks.
+        between: over how many memories each axis goes.
+        within: how many neighbors along each axis share a memory.
+        places: for each rank the number of its block along each axis.
+    """
+
+    mesh: Mesh
+    key: Hashable
+    devices: tuple[Device, ...]
+    between: dict[Any, int]
+    within: dict[Any, int]
+    places: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def local(self) -> tuple[Device, ...]:
+        """The first device of each memory of this process, in the order of parts of arrays."""
+        return in_order(device for device in self.devices if device.is_local)
+
+    @cached_property
+    def blocks(self) -> Mesh:
+        """The mesh with one device for each memory."""
+        grid = np.empty(tuple(self.between.values()), object)
+        for device, place in zip(self.devices, self.places, strict=True):
+            grid[place] = device
+        return Mesh(grid, self.mesh.axis_names)
+
+    def across(self, name: Any) -> Across:
+        """The part of an axis that lies between memories."""
+        number = self.mesh.axis_names.index(name)
+        groups: dict[Any, list[tuple[int, int]]] = {}
+        for rank, place in enumerate(self.places):
+            rest = (*place[:number], *place[number + 1 :])
+            groups.setdefault(rest, []).append((place[number], rank))
+        made = (tuple(rank for _, rank in sorted(group)) for group in groups.values())
+        return Across(name, self.key, tuple(made))
+
+    @property
+    def names(self) -> tuple[Any, ...]:
+        """The axes that go over several memories."""
+        return tuple(name for name, count in self.between.items() if count > 1)
+
+    def parts(self, name: Any) -> tuple[Any, ...]:
+        """The names that stand for an axis in a program of one memory."""
+        if self.between[name] == 1:
+            return (name,)
+        return self.across(name), Within(name)
+
+
+@cache
+def memories_of(mesh: Mesh) -> Memories | None:
+    """The memories of a mesh; None if there is only one, which is this process's.
+
+    Raises:
+        ValueError: devices that share a memory are no block of the mesh.
+        NotImplementedError: memories that no communicator joins.
+    """
+    owners, grid = np.empty(mesh.devices.shape, object), cast(Any, mesh.devices)
+    for place in np.ndindex(*owners.shape):
+        owners[place] = grid[place].memory
+    first = grid.flat[0]
+    if len(set(owners.flat)) == 1 and first.is_local:
+        return None
+    in_use.parted = True
+    within = _block(owners)
+    between = tuple(n // own for n, own in zip(owners.shape, within, strict=True))
+    devices: list[Device] = []
+    places: list[tuple[int, ...]] = []
+    for place in np.ndindex(*between):
+        corner = tuple(k * own for k, own in zip(place, within, strict=True))
+        devices.append(grid[corner])
+        places.append(place)
+    if all(device.is_local for device in devices):
+        key = DRIVERS
+    else:
+        key = PROCESSES
+        _check_processes(mesh, devices)
+        order = sorted(range(len(devices)), key=lambda k: devices[k].process_index)
+        devices, places = [devices[k] for k in order], [places[k] for k in order]
+    names = mesh.axis_names
+    return Memories(
+        mesh, key, tuple(devices), dict(zip(names, between, strict=True)),
+        dict(zip(names, within, strict=True)), tuple(places),
+    )  # fmt: skip
+
+
+def _block(owners: np.ndarray) -> tuple[int, ...]:
+    """The shape of the block of each memory.
+
+    Raises:
+        ValueError: they are no blocks of one shape.
+    """
+    sizes = []
+    for axis, size in enumerate(owners.shape):
+        line = owners[tuple(slice(None) if k == axis else 0 for k in range(owners.ndim))]
+        own = next((k for k in range(size) if line[k] != line[0]), size)
+        sizes.append(own)
+    fits = all(n % own == 0 for n, own in zip(owners.shape, sizes, strict=True))
+    seen: set[Any] = set()
+    if fits:
+        counts = [n // own for n, own in zip(owners.shape, sizes, strict=True)]
+        for place in np.ndindex(*counts):
+            block = owners[
+                tuple(slice(k * n, (k + 1) * n) for k, n in zip(place, sizes, strict=True))
+            ]
+            held = set(block.flat)
+            fits = fits and len(held) == 1 and not held & seen
+            seen |= held
+    check(
+        fits,
+        lambda: (
+            f"[mesh] devices that share memory must form a block of the mesh, all of one shape; "
+            f"got {owners.tolist()}. Fix: gpuflow.make_mesh(shape, names)."
+        ),
+        ValueError,
+    )
+    return tuple(sizes)
+
+
+def _check_processes(mesh: Mesh, devices: Sequence[Device]) -> None:
+    numbers = sorted(device.process_index for device in devices)
+    check(
+        len(set(numbers)) == len(numbers),
+        lambda: (
+            f"[mesh] a process of several must have one memory; got {mesh}. "
+            "Fix: start one process for each GPU: gpuflow launch."
+        ),
+        NotImplementedError,
+    )
+    check(
+        numbers == list(range(process.count)),
+        lambda: (
+            f"[mesh] a mesh over processes must have devices of all {process.count}; got those of "
+            f"{numbers}. Fix: use gpuflow.devices(), or local_devices() for this process alone."
+        ),
+        NotImplementedError,
+    )
+
+
+# --- what a memory has of an array -----------------------------------------------------------
+
+
+@record
+class Holding:
+    """The pieces of an array that one memory has: all combinations of some along each dimension.
+
+    Attributes:
+        counts: into how many pieces each dimension is cut.
+        pieces: the numbers of those that are there, for each dimension, in order.
+    """
+
+    counts: tuple[int, ...]
+    pieces: tuple[tuple[int, ...], ...]
+
+    def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
+        """The shape of what is there of an array of shape ``whole``."""
+        return tuple(
+            size // count * len(own)
+            for size, count, own in zip(whole, self.counts, self.pieces, strict=True)
+        )
+
+    def place(self, index: Index, whole: Sequence[int]) -> Index:
+        """Where the part at ``index`` of the array is in what is there."""
+        found = []
+        for part, size, count, own in zip(index, whole, self.counts, self.pieces, strict=True):
+            if count == 1:
+                found.append(slice(None))
+                continue
+            step = size // count
+            number = own.index(part.start // step) if step else 0
+            found.append(slice(number * step, (number + 1) * step))
+        return tuple(found)
+
+    def take(self, whole: np.ndarray) -> np.ndarray:
+        """What is there, of all elements."""
+        return whole[np.ix_(*self._elements(whole.shape))] if whole.ndim else whole
+
+    def put(self, whole: np.ndarray, part: np.ndarray) -> None:
+        """Write what is there into all elements."""
+        whole[np.ix_(*self._elements(whole.shape)) if whole.ndim else ()] = part
+
+    def _elements(self, whole: Sequence[int]) -> list[np.ndarray]:
+        """For each dimension the indices that are there."""
+        return [
+            np.arange(size).reshape(count, size // count)[list(own)].reshape(-1)
+            for size, count, own in zip(whole, self.counts, self.pieces, strict=True)
+        ]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything is there."""
+        return all(len(own) == n for own, n in zip(self.pieces, self.counts, strict=True))
+
+
+@cache
+def holdings(sharding: Sharding, rank: int) -> dict[Hashable, Holding]:
+    """What each memory has of an array of ``rank`` dimensions.
+
+    Raises:
+        ValueError: what a memory has is no product of pieces along dimensions.
+    """
+    counts, pieces = sharding._cuts(rank)
+    owned: dict[Hashable, set[tuple[int, ...]]] = {}
+    for device, own in zip(sharding._devices, pieces, strict=True):
+        owned.setdefault(device.memory, set()).add(own)
+    found = {}
+    for memory, own in owned.items():
+        along = tuple(tuple(sorted({piece[dim] for piece in own})) for dim in range(rank))
+        check(
+            prod(map(len, along)) == len(own),
+            lambda own=own: (
+                f"[sharding] what a memory has of an array must be a block of its parts; got parts "
+                f"{sorted(own)} of {sharding}. Fix: order the devices as gpuflow.make_mesh does."
+            ),
+            ValueError,
+        )
+        found[memory] = Holding(counts, along)
+    return found
+
+
+def in_order(devices: Iterable[Device]) -> tuple[Device, ...]:
+    """One device for each memory, in the order in which arrays have their parts."""
+    found: dict[Hashable, Device] = {}
+    for device in devices:
+        found.setdefault(device.memory, device)
+    return tuple(sorted(found.values(), key=lambda device: device.id))
+
+
+@cache
+def is_in_one_memory(sharding: Sharding) -> bool:
+    """Whether all devices share a memory of this process."""
+    devices = sharding._devices
+    return devices[0].is_local and len({device.memory for device in devices}) == 1

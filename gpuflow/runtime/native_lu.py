@@ -1,0 +1,138 @@
+"""LU decompositions as instructions of native programs, by our own LAPACK.
+
+LAPACK's matrices go by columns: they are copied into the workspace, decomposed there, and copied
+into the result. Threads share the matrices of a stack.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+
+from gpuflow.compiler.cpu_native import Module, load_native
+from gpuflow.compiler.plan import CallStep
+from gpuflow.core import views
+from gpuflow.core.views import View
+from gpuflow.runtime.blas import private_blas
+from gpuflow.runtime.decompositions import lu_bytes
+from gpuflow.runtime.kernels import kernel_cache
+from gpuflow.runtime.native_code import Code
+from gpuflow.runtime.native_copies import Places, copy_view, operand_place
+from gpuflow.runtime.native_services import NativeServices
+
+# An index is one matrix. LAPACK takes numbers by their addresses, and counts from 1. What it finds
+# among nan is no pivot for sure, and is brought inside.
+#   0  LAPACK's ?getrf  1  rows  2  columns  3  pivots of a matrix  4  bytes of one
+#   5  matrices  6  LAPACK's pivots  7  pivots, 32 bits  8  the permutation that they amount to
+_TEXT = """
+declare i64 @llvm.smin.i64(i64, i64)
+declare i64 @llvm.smax.i64(i64, i64)
+
+define void @gf_lu(ptr %words, i64 %low, i64 %high) {
+entry:
+  %info = alloca i64
+  %getrf = load ptr, ptr %words
+  %p1 = getelementptr i64, ptr %words, i64 1
+  %rows = load i64, ptr %p1
+  %p2 = getelementptr i64, ptr %words, i64 2
+  %p3 = getelementptr i64, ptr %words, i64 3
+  %count = load i64, ptr %p3
+  %p4 = getelementptr i64, ptr %words, i64 4
+  %bytes = load i64, ptr %p4
+  %p5 = getelementptr i64, ptr %words, i64 5
+  %matrices = load ptr, ptr %p5
+  %row.last = sub i64 %rows, 1
+  %p6 = getelementptr i64, ptr %words, i64 6
+  %own = load ptr, ptr %p6
+  %p7 = getelementptr i64, ptr %words, i64 7
+  %pivots = load ptr, ptr %p7
+  %p8 = getelementptr i64, ptr %words, i64 8
+  %permutations = load ptr, ptr %p8
+  br label %look
+look:
+  %k = phi i64 [ %low, %entry ], [ %next, %done ]
+  %more = icmp slt i64 %k, %high
+  br i1 %more, label %one, label %end
+one:
+  %a.offset = mul i64 %k, %bytes
+  %a = getelementptr i8, ptr %matrices, i64 %a.offset
+  %pivot.offset = mul i64 %k, %count
+  %own.k = getelementptr i64, ptr %own, i64 %pivot.offset
+  %pivots.k = getelementptr i32, ptr %pivots, i64 %pivot.offset
+  %row.offset = mul i64 %k, %rows
+  %order = getelementptr i32, ptr %permutations, i64 %row.offset
+  call void %getrf(ptr %p1, ptr %p2, ptr %a, ptr %p1, ptr %own.k, ptr %info)
+  br label %fill
+fill:
+  %f = phi i64 [ 0, %one ], [ %f.next, %filled ]
+  %f.more = icmp slt i64 %f, %rows
+  br i1 %f.more, label %filled, label %exchange
+filled:
+  %f.at = getelementptr i32, ptr %order, i64 %f
+  %f.value = trunc i64 %f to i32
+  store i32 %f.value, ptr %f.at
+  %f.next = add i64 %f, 1
+  br label %fill
+exchange:
+  %i = phi i64 [ 0, %fill ], [ %i.next, %exchanged ]
+  %i.more = icmp slt i64 %i, %count
+  br i1 %i.more, label %exchanged, label %done
+exchanged:
+  %own.at = getelementptr i64, ptr %own.k, i64 %i
+  %from.one = load i64, ptr %own.at
+  %j.found = sub i64 %from.one, 1
+  %j.low = call i64 @llvm.smax.i64(i64 %j.found, i64 0)
+  %j = call i64 @llvm.smin.i64(i64 %j.low, i64 %row.last)
+  %pivot = trunc i64 %j to i32
+  %pivot.at = getelementptr i32, ptr %pivots.k, i64 %i
+  store i32 %pivot, ptr %pivot.at
+  %i.at = getelementptr i32, ptr %order, i64 %i
+  %j.at = getelementptr i32, ptr %order, i64 %j
+  %i.value = load i32, ptr %i.at
+  %j.value = load i32, ptr %j.at
+  store i32 %j.value, ptr %i.at
+  store i32 %i.value, ptr %j.at
+  %i.next = add i64 %i, 1
+  br label %exchange
+done:
+  %next = add i64 %k, 1
+  br label %look
+end:
+  ret void
+}
+"""
+
+
+@cache
+def _function() -> int:
+    return load_native(Module(_TEXT, ("gf_lu",)), kernel_cache()).addresses["gf_lu"]
+
+
+def emit_lu(step: CallStep, services: NativeServices, code: Code, places: Places) -> None:
+    (a,), (factors, pivots, permutation) = step.operands, map(places.place, step.outputs)
+    blas = private_blas()
+    assert blas is not None and step.workspace is not None  # is_native_lu says so first
+    dtype, shape = a.aval.dtype, a.aval.shape
+    *batch, rows, columns = shape
+    register, start = places.place(step.workspace)
+    turned = (*range(len(batch)), len(batch) + 1, len(batch))
+    by_columns = register, start
+    source = operand_place(a, code, places)
+    copy_view(
+        views.transpose(a.lies, turned), dtype.itemsize, source, by_columns, services, code
+    )
+    matrices, size = prod(batch), rows * columns
+    block = code.block(
+        (
+            blas.getrf[dtype.name], rows, columns, min(rows, columns), size * dtype.itemsize,
+            0, 0, 0, 0,
+        )
+    )  # fmt: skip
+    own = register, start + lu_bytes(step)[0]
+    for word, place in ((5, by_columns), (6, own), (7, pivots), (8, permutation)):
+        code.fill(block + word, place)
+    work = matrices * size * min(rows, columns) // 8
+    code.run(_function(), block, matrices, services.chunk(matrices, work), work)
+    stored = views.contiguous((*batch, columns, rows))
+    result: View = views.transpose(stored, turned)
+    copy_view(result, dtype.itemsize, by_columns, factors, services, code)

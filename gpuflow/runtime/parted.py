@@ -1,0 +1,206 @@
+"""PartedArray: an Array whose parts lie in several memories, of this process and of others.
+
+Each memory holds what its devices have as one array. Operations run in every memory, on what is
+there: parallel/partition.py makes them, and is plugged in by wiring.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.errors import check
+from gpuflow.base.records import record
+from gpuflow.core.aval import ShapedArray, aval_of, register_value_type, storage_dtype
+from gpuflow.core.jaxpr import ClosedJaxpr, all_eqns
+from gpuflow.core.lowering import Distributed
+from gpuflow.core.primitive import Primitive
+from gpuflow.core.sharding import Index, Sharding
+from gpuflow.runtime.array import Array, as_numpy
+from gpuflow.runtime.device import Device, in_use
+from gpuflow.runtime.memories import Holding, holdings, in_order
+
+
+class PartedArray(Array):
+    """An Array in several memories.
+
+    Args:
+        parts: what each memory of this process has, in the order of ``local_memories``.
+        aval: of the whole array.
+        sharding: which device has which part.
+    """
+
+    __slots__ = ("_sharding", "parts")
+
+    def __init__(self, parts: Sequence[Array], aval: ShapedArray, sharding: Sharding) -> None:
+        # The slot of the data stays empty: what trusts it is for arrays in one memory.
+        self.parts, self.aval, self.device = tuple(parts), aval, parts[0].device
+        self._sharding = sharding
+        in_use.parted = True
+
+    @property
+    def data(self) -> Any:
+        """All elements, gathered by the first device; see ``Array.data``."""
+        return self.device.driver.from_host(self.host())
+
+    def host(self) -> np.ndarray:
+        """The values as a NumPy array.
+
+        Raises:
+            RuntimeError: other processes have some of them.
+        """
+        held = self._held()
+        for part, holding in held:
+            if holding.is_whole:
+                return part.host()
+        check(
+            self._sharding.is_fully_addressable,
+            lambda: (
+                f"[array] values must be in this process; got {self.aval} with parts in others: "
+                f"{self._sharding}. Fix: x.addressable_shards, or "
+                "multihost_utils.process_allgather(x, tiled=True)."
+            ),
+            RuntimeError,
+        )
+        whole = np.empty(self.aval.shape, storage_dtype(self.aval.dtype))
+        for part, holding in held:
+            holding.put(whole, part.host())
+        return whole
+
+    def _held(self) -> list[tuple[Array, Holding]]:
+        """This process's parts, and what they are of the whole."""
+        found = holdings(self._sharding, self.aval.ndim)
+        return [(part, found[part.device.memory]) for part in self.parts]
+
+    @property
+    def sharding(self) -> Sharding:
+        """Which device has which part."""
+        return self._sharding
+
+    def devices(self) -> set[Device]:
+        """The devices that hold parts of the array."""
+        return set(self._sharding.device_set)
+
+    def is_deleted(self) -> bool:
+        """Whether the array was donated or deleted."""
+        return any(part.is_deleted() for part in self.parts)
+
+    def delete(self) -> None:
+        """Free the memory now; later use raises."""
+        for part in self.parts:
+            part.delete()
+
+    def block_until_ready(self) -> Array:
+        """Wait until the values are computed, and return the array."""
+        for part in self.parts:
+            part.block_until_ready()
+        return self
+
+    def _part(self, device: Device, index: Index) -> Array:
+        """The part of a device of this process, a copy."""
+        ((part, holding),) = [
+            pair for pair in self._held() if pair[0].device.memory == device.memory
+        ]
+        own = np.array(part.host()[holding.place(index, self.aval.shape)], order="C")
+        aval = ShapedArray(own.shape, self.aval.dtype, self.aval.weak_type)
+        return Array(device.driver.from_host(own), aval, device)
+
+    def __deepcopy__(self, memo: Any) -> Array:
+        return PartedArray(
+            [part.__deepcopy__(memo) for part in self.parts], self.aval, self._sharding
+        )
+
+    def __repr__(self) -> str:
+        if self.is_deleted() or self._sharding.is_fully_addressable:
+            return super().__repr__()
+        if any(holding.is_whole for _, holding in self._held()):
+            return super().__repr__()
+        return f"Array({self.aval}, parts in several processes: {self._sharding})"
+
+    def __str__(self) -> str:
+        return repr(self) if not self._sharding.is_fully_addressable else super().__str__()
+
+
+def _parted_aval(array: PartedArray) -> ShapedArray:
+    return array.aval
+
+
+register_value_type(PartedArray, _parted_aval)
+
+
+@cache
+def local_memories(sharding: Sharding) -> tuple[Device, ...]:
+    """A device of each of this process's memories, in the order of parts."""
+    return in_order(device for device in sharding._devices if device.is_local)
+
+
+def in_parts(value: Any, sharding: Sharding) -> PartedArray:
+    """An array that each process has all of, cut for the memories of its devices.
+
+    Raises:
+        ValueError: the sharding does not divide it.
+    """
+    aval = aval_of(value)
+    sharding.shard_shape(aval.shape)
+    held = holdings(sharding, aval.ndim)
+    host = value.host() if isinstance(value, Array) else as_numpy(value, aval)
+    parts = []
+    for device in local_memories(sharding):
+        own = np.array(held[device.memory].take(host), order="C")
+        parts.append(
+            Array(device.driver.from_host(own), aval.update(shape=own.shape), device)
+        )
+    return PartedArray(parts, aval, sharding)
+
+
+def gathered(array: PartedArray) -> Array:
+    """The array in the memory of its first device.
+
+    Raises:
+        RuntimeError: other processes have some of the elements.
+    """
+    return Array(array.data, array.aval, array.device)
+
+
+def goes_over_memories(jaxpr: ClosedJaxpr) -> bool:
+    """Whether a program holds programs that run in several memories."""
+    return jaxpr.jaxpr.memo(
+        "goes over memories",
+        lambda: any(isinstance(e.primitive.lower, Distributed) for e in all_eqns(jaxpr.jaxpr)),
+    )
+
+
+def needs_parts(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]) -> bool:
+    """Whether an op has to run in several memories; only asked once arrays lie in several."""
+    if isinstance(primitive.lower, Distributed):
+        return False  # it knows how
+    if any(type(value) is PartedArray for value in operands):
+        return True
+    return primitive.subjaxprs is not None and any(
+        map(goes_over_memories, primitive.subjaxprs(params))
+    )
+
+
+def _unplugged(*arguments: Any) -> Any:
+    raise RuntimeError("[array] gpuflow must be imported as a whole. Fix: import gpuflow.")
+
+
+@record(frozen=False)
+class _Programs:
+    """What runs programs in several memories; set by wiring.py.
+
+    Attributes:
+        evaluate: ``(primitive, operands, params) -> results``, where an operand is in parts.
+        run: ``(jaxpr, operands, wanted shardings of results or None) -> results``.
+        place: ``(value, sharding) -> array`` with another sharding.
+    """
+
+    evaluate: Callable[..., Any] = _unplugged
+    run: Callable[..., Any] = _unplugged
+    place: Callable[..., Any] = _unplugged
+
+
+programs = _Programs()

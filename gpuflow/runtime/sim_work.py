@@ -1,0 +1,52 @@
+"""What simulated GPUs share: which one is the current device of a thread, and recorded work."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class _Current(threading.local):
+    """The device of this thread, and what it records instead of doing it."""
+
+    device: Any = None
+    recording: list[Callable[[], None]] | None = None
+
+
+current = _Current()
+
+
+class SimGraph:
+    """Recorded work: for each call what it gave to the stream.
+
+    Args:
+        parts: the work.
+        do: gives the stream a part of it.
+    """
+
+    def __init__(
+        self, parts: list[list[Callable[[], None]]], do: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self._parts, self._do = parts, do
+
+    def __call__(self) -> None:
+        for part in self._parts:
+            for one in part:
+                self._do(one)
+
+    def change(self, number: int, launch: Callable[[], Any]) -> bool:
+        """Record a launch once more."""
+        self._parts[number] = given(launch)
+        return True
+
+
+def given(work: Callable[[], Any]) -> list[Callable[[], None]]:
+    """What ``work`` gives to a stream, which does not run."""
+    assert current.recording is None, "recordings do not nest"
+    current.recording = kept = []
+    try:
+        work()
+    finally:
+        current.recording = None
+    return kept

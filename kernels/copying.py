@@ -1,0 +1,60 @@
+"""Copies into row-major memory: of strided arrays, and of rows in another order.
+
+Contract: elements of SIZE bytes as unsigned integers, two for one of 16 bytes; at most four
+dimensions, with strides in elements, of any sign.
+Launch: a thread for each element. Neighboring threads write neighbors.
+"""
+
+from __future__ import annotations
+
+from gpuflow.kernels.language import cuda, int32, int64
+
+# Given for each build.
+SIZE = 4  # bytes of an element
+POSITIONS = 0  # take: store where each element was, too
+
+
+def copy_strided(source, target, count, size1, size2, size3, step0, step1, step2, step3):
+    """Copy ``count`` elements of (any, size1, size2, size3) that lie ``step`` elements apart."""
+    thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if thread >= count:
+        return
+    above = thread // size3
+    place = (thread - above * size3) * step3
+    rest = above // size2
+    place += (above - rest * size2) * step2
+    first = rest // size1
+    place += (rest - first * size1) * step1 + first * step0
+    if SIZE == 16:
+        target[2 * thread] = source[2 * place]
+        target[2 * thread + 1] = source[2 * place + 1]
+    else:
+        target[thread] = source[place]
+
+
+def take(source, order, target, positions, count, length, inner, kept):
+    """The first ``kept`` elements of each row, in an order.
+
+    Args:
+        source: (outer, length, inner) elements of SIZE bytes, as unsigned integers.
+        order: uint32 (rows, length).
+        target: (outer, kept, inner). positions: int32 of that shape, with POSITIONS.
+        count: outer * kept * inner, a thread for each.
+        length, inner, kept: sizes.
+    """
+    thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    if thread >= count:
+        return
+    above = thread // inner
+    column = thread - above * inner
+    outer = above // kept
+    position = above - outer * kept
+    element = int64(order[(outer * inner + column) * length + position])
+    place = (outer * length + element) * inner + column
+    if SIZE == 16:
+        target[2 * thread] = source[2 * place]
+        target[2 * thread + 1] = source[2 * place + 1]
+    else:
+        target[thread] = source[place]
+    if POSITIONS:
+        positions[thread] = int32(element)

@@ -1,0 +1,317 @@
+"""Stable sort of rows by keys, as the order of their elements: least significant digits first.
+
+An array is (outer, length, inner), row-major; row number ``o * inner + c`` has the elements
+``(o, :, c)``. A key becomes an unsigned integer (a word) in the order that is wanted; then each
+pass sorts by 8 more bits of it, and keeps the order of equal ones. Several keys: the last one
+first, each beginning with the order that the one before gave.
+
+    sort_tile      rows of at most TILE elements: all passes in one block
+    count_digits   longer ones, for each pass: how many of each digit a tile has; counts lie as
+                   (row, digit, tile), so that their scan says where each tile's digits begin
+    move_digits    a tile sorted within its block, then written in runs of equal digits
+
+Contract: rows of less than 2**31 elements; orders are uint32 (row, position). Any alignment.
+Launch: a block of THREADS threads for each tile of each row: ``(tiles, y, z)`` with y * z >= rows.
+Shared memory: THREADS * (ITEMS * (4 + WORD_BITS / 8) + 32) + 2048 bytes, at most 48 KiB.
+Reads and writes, besides keys: 4 bytes for counting and 8 + 8 for moving, for each element of 32
+bits and pass.
+Source: Satish, Harris and Garland 2009, "Designing efficient sorting algorithms for manycore GPUs";
+ranks within a warp by votes as in Merrill's CUB.
+"""
+
+from __future__ import annotations
+
+from gpuflow.kernels.language import (
+    barrier,
+    count_ones,
+    cuda,
+    int32,
+    int64,
+    shared_array,
+    uint32,
+    uint64,
+    unrolled,
+)
+
+# KIND of keys
+UNSIGNED, SIGNED, FLOAT, WORDS = range(4)
+
+# Given for each build.
+KIND = UNSIGNED
+BITS = 32  # of a key
+WORD_BITS = 32  # of a word: 32 or 64
+NAN_ABOVE = 0x7F800000  # magnitudes above it are nan
+TOTAL_ORDER = 0  # of floats: by sign and magnitude alone, else all nan and all zeros are equal
+DESCENDING = 0
+PARTS = 1  # numbers of one element: complex ones have two
+PART = 0  # which of them is the key
+ORDERED = 0  # an order is given to begin with
+KEEP_WORDS = 0  # the next pass wants the words too
+THREADS = 256
+ITEMS = 16
+TILE = 4096  # THREADS * ITEMS
+TALLIES = 2048  # THREADS * 8
+
+
+def word(number):
+    """An unsigned integer of WORD_BITS."""
+    if WORD_BITS == 64:
+        return uint64(number)
+    else:
+        return uint32(number)
+
+
+def key_word(element):
+    """The word of a key: BITS bits in the order of the keys."""
+    bits = word(element) & word((1 << BITS) - 1)
+    sign = word(1 << (BITS - 1))
+    if KIND == WORDS:
+        return bits
+    if KIND == FLOAT:
+        magnitude = word(bits & word((1 << (BITS - 1)) - 1))
+        if not TOTAL_ORDER:
+            if magnitude > word(NAN_ABOVE):
+                bits = word((1 << (BITS - 1)) - 1)
+            if magnitude == word(0):
+                bits = word(0)
+        if bits & sign:
+            bits = word(~bits)
+        else:
+            bits = word(bits | sign)
+    if KIND == SIGNED:
+        bits = word(bits ^ sign)
+    if DESCENDING:
+        bits = word(~bits)
+    return word(bits & word((1 << BITS) - 1))
+
+
+def digit_of(bits, shift):
+    """The digit of one pass."""
+    return int32(word(bits >> word(shift)) & word(255))
+
+
+def same_digit(digit):
+    """The lanes of the warp that have the same digit, as bits."""
+    lanes = uint32(0xFFFFFFFF)
+    for bit in unrolled(8):
+        is_set = (digit >> bit) & 1
+        votes = uint32(cuda.ballot_sync(0xFFFFFFFF, is_set))
+        lanes = uint32(lanes & (votes if is_set else uint32(~votes)))
+    return lanes
+
+
+def count_digit(counts, place, lanes, lane):
+    """Count the lanes of one digit; gives how many came before this one, in its warp."""
+    before = int32(count_ones(uint32(lanes & uint32((uint32(1) << uint32(lane)) - uint32(1)))))
+    earlier = counts[place]
+    cuda.syncwarp()
+    if before == 0:
+        counts[place] = earlier + int32(count_ones(lanes))
+    cuda.syncwarp()
+    return int32(earlier + before)
+
+
+def clear_counts(counts, thread):
+    """Set the counts of all warps to 0."""
+    for place in range(thread, THREADS * 8, THREADS):
+        counts[place] = int32(0)
+    barrier()
+
+
+def counts_to_places(counts, firsts, thread):
+    """Make of counts (warp, digit) where in the tile the warp's digits begin, less ``firsts``.
+
+    ``firsts``: where in the tile the digits begin.
+    """
+    barrier()
+    for digit in range(thread, 256, THREADS):
+        total = int32(0)
+        for warp in range(THREADS // 32):
+            count = counts[256 * warp + digit]
+            counts[256 * warp + digit] = total
+            total = int32(total + count)
+        firsts[digit] = total
+    barrier()
+    if thread < 32:
+        total = int32(0)
+        for k in range(8):
+            total = int32(total + firsts[8 * thread + k])
+        sums = total
+        for step in unrolled(5):
+            before = cuda.shfl_up_sync(0xFFFFFFFF, sums, 1 << step)
+            if thread >= (1 << step):
+                sums = int32(sums + before)
+        place = int32(sums - total)
+        for k in range(8):
+            count = firsts[8 * thread + k]
+            firsts[8 * thread + k] = place
+            place = int32(place + count)
+    barrier()
+
+
+def row_of_block(rows):
+    """The number of the block's row, which may be too large."""
+    return int64(cuda.blockIdx.z) * cuda.gridDim.y + cuda.blockIdx.y
+
+
+def element_of_row(row, position, length, inner):
+    """Where an element of a row lies, in numbers."""
+    outer = row // inner
+    return ((outer * length + position) * inner + row - outer * inner) * PARTS + PART
+
+
+def load_word(source, order, row, position, length, inner):
+    """The word of the element that stands at a position of a row so far."""
+    if KIND == WORDS:
+        return word(source[row * length + position])
+    else:
+        place = int64(position)
+        if ORDERED:
+            place = int64(order[row * length + position])
+        return key_word(source[element_of_row(row, place, length, inner)])
+
+
+def load_order(order, row, position, length):
+    """Which element stands at a position of a row so far."""
+    if KIND == WORDS or ORDERED:
+        return uint32(order[row * length + position])
+    else:
+        return uint32(position)
+
+
+def sort_tile(source, order, sorted_order, rows, length, inner):
+    """Rows of at most TILE elements, by all bits of a key.
+
+    Args:
+        source: (outer, length, inner) keys, as unsigned integers.
+        order: with ORDERED, the order so far, uint32 (rows, length).
+        sorted_order: the result, which may be ``order``.
+        rows, length, inner: of the array.
+    """
+    if WORD_BITS == 64:
+        tile = shared_array(uint64, TILE)
+        words = cuda.local.array(ITEMS, uint64)
+    else:
+        tile = shared_array(uint32, TILE)
+        words = cuda.local.array(ITEMS, uint32)
+    numbers = shared_array(uint32, TILE)
+    counts, firsts = shared_array(int32, TALLIES), shared_array(int32, 256)
+    elements = cuda.local.array(ITEMS, uint32)
+    ranks = cuda.local.array(ITEMS, int32)
+    thread = int32(cuda.threadIdx.x)
+    lane, warp = int32(thread & 31), int32(thread >> 5)
+    row = row_of_block(rows)
+    if row >= rows:
+        return
+    first = int32(warp * (32 * ITEMS) + lane)
+    for k in range(ITEMS):
+        words[k] = word((1 << BITS) - 1)
+        elements[k] = uint32(0)
+        if first + 32 * k < length:
+            words[k] = load_word(source, order, row, first + 32 * k, length, inner)
+            elements[k] = load_order(order, row, first + 32 * k, length)
+    for shift in range(0, BITS, 8):
+        clear_counts(counts, thread)
+        for k in range(ITEMS):
+            digit = digit_of(words[k], shift)
+            ranks[k] = count_digit(counts, 256 * warp + digit, same_digit(digit), lane)
+        counts_to_places(counts, firsts, thread)
+        for k in range(ITEMS):
+            digit = digit_of(words[k], shift)
+            place = firsts[digit] + counts[256 * warp + digit] + ranks[k]
+            tile[place] = words[k]
+            numbers[place] = elements[k]
+        barrier()
+        for k in range(ITEMS):
+            words[k] = tile[first + 32 * k]
+            elements[k] = numbers[first + 32 * k]
+    for k in range(ITEMS):
+        if first + 32 * k < length:
+            sorted_order[row * length + first + 32 * k] = elements[k]
+
+
+def count_digits(source, order, counts, rows, length, inner, shift):
+    """How many elements of a tile have each digit.
+
+    Args:
+        source: keys, or with KIND WORDS the words, (rows, length).
+        order: the order so far, where there is one.
+        counts: uint32 (rows, 256, tiles), of which this sets one column.
+        rows, length, inner: of the array. shift: the digit's lowest bit.
+    """
+    tallies = shared_array(int32, TALLIES)
+    thread = int32(cuda.threadIdx.x)
+    lane, warp = int32(thread & 31), int32(thread >> 5)
+    row = row_of_block(rows)
+    if row >= rows:
+        return
+    clear_counts(tallies, thread)
+    begin = int64(cuda.blockIdx.x) * TILE
+    first = begin + warp * (32 * ITEMS) + lane
+    for k in range(ITEMS):
+        digit = int32(255)  # of places behind the row's end, too
+        if first + 32 * k < length:
+            digit = digit_of(load_word(source, order, row, first + 32 * k, length, inner), shift)
+        count_digit(tallies, 256 * warp + digit, same_digit(digit), lane)
+    barrier()
+    for digit in range(thread, 256, THREADS):
+        total = int32(0)
+        for other in range(THREADS // 32):
+            total = int32(total + tallies[256 * other + digit])
+        if digit == 255:
+            total = int32(total - max(begin + TILE - length, int64(0)))
+        counts[(row * 256 + digit) * cuda.gridDim.x + cuda.blockIdx.x] = total
+
+
+def move_digits(source, order, counts, sorted_words, sorted_order, rows, length, inner, shift):
+    """Put the elements of a tile where they belong by one digit.
+
+    Args:
+        source, order, rows, length, inner, shift: as for ``count_digits``.
+        counts: from ``count_digits``, scanned in each row.
+        sorted_words: the result's words (rows, length), with KEEP_WORDS. sorted_order: its order.
+            Neither may be what is read.
+    """
+    if WORD_BITS == 64:
+        tile = shared_array(uint64, TILE)
+        words = cuda.local.array(ITEMS, uint64)
+    else:
+        tile = shared_array(uint32, TILE)
+        words = cuda.local.array(ITEMS, uint32)
+    numbers = shared_array(uint32, TILE)
+    tallies, firsts = shared_array(int32, TALLIES), shared_array(int32, 256)
+    elements = cuda.local.array(ITEMS, uint32)
+    ranks = cuda.local.array(ITEMS, int32)
+    thread = int32(cuda.threadIdx.x)
+    lane, warp = int32(thread & 31), int32(thread >> 5)
+    row = row_of_block(rows)
+    if row >= rows:
+        return
+    begin = int64(cuda.blockIdx.x) * TILE
+    first = int32(warp * (32 * ITEMS) + lane)
+    clear_counts(tallies, thread)
+    for k in range(ITEMS):
+        words[k] = word((1 << WORD_BITS) - 1)
+        elements[k] = uint32(0)
+        if begin + first + 32 * k < length:
+            words[k] = load_word(source, order, row, begin + first + 32 * k, length, inner)
+            elements[k] = load_order(order, row, begin + first + 32 * k, length)
+        digit = digit_of(words[k], shift)
+        ranks[k] = count_digit(tallies, 256 * warp + digit, same_digit(digit), lane)
+    counts_to_places(tallies, firsts, thread)
+    for k in range(ITEMS):
+        digit = digit_of(words[k], shift)
+        place = firsts[digit] + tallies[256 * warp + digit] + ranks[k]
+        tile[place] = words[k]
+        numbers[place] = elements[k]
+    barrier()
+    count = min(length - begin, int64(TILE))
+    for place in range(thread, count, THREADS):
+        digit = digit_of(tile[place], shift)
+        column = (row * 256 + digit) * cuda.gridDim.x + cuda.blockIdx.x
+        target = row * length + place - firsts[digit]
+        if column > row * 256 * cuda.gridDim.x:
+            target += counts[column - 1]
+        if KEEP_WORDS:
+            sorted_words[target] = tile[place]
+        sorted_order[target] = numbers[place]

@@ -1,0 +1,109 @@
+"""Sorts by handwritten kernels, in the PTX interpreter."""
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+from schedule_run import SIZES, on_gpu, requires_cuda_tools, run_schedule
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.core.lowering import Sort
+from gpuflow.runtime import gpu_sorts
+from gpuflow.runtime.gpu_blocks import At, Schedule
+
+pytestmark = requires_cuda_tools
+
+RNG = np.random.default_rng(11)
+SPECIAL = [math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 5e-8, -0.0, 0.0]
+
+
+def keys_of(dtype, shape):
+    """Values with many equal ones, and all that is special about a dtype."""
+    dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    if dtype.kind == "c":
+        parts = np.stack([keys_of("float32", shape), keys_of("float32", shape)], -1)
+        return parts.view(dtype)[..., 0]
+    if dtype == np.bool_:
+        return RNG.random(shape) < 0.5
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        chosen = [info.min, info.max, 0, 1, 2, info.max // 2 + 1, info.max // 3]
+        return RNG.choice(np.array(chosen, dtype), shape)
+    if "int4" in dtype.name:
+        return RNG.integers(-8 if dtype.name == "int4" else 0, 8, shape).astype(dtype)
+    few = (RNG.normal(size=shape) * 3).round(1)
+    return np.where(RNG.random(shape) < 0.4, RNG.choice(SPECIAL, shape), few).astype(dtype)
+
+
+def assert_same_bits(got, want):
+    assert got.dtype == want.dtype and got.shape == want.shape
+    bits = f"u{min(got.dtype.itemsize, 8)}"
+    np.testing.assert_array_equal(
+        np.ascontiguousarray(got).view(bits), np.ascontiguousarray(want).view(bits)
+    )
+
+
+@pytest.mark.parametrize("size", [n for n in SIZES if n < 1000])
+def test_rows_within_a_block(size):
+    x = keys_of("float32", (3, size))
+    order = on_gpu(lambda x: jnp.argsort(x, 1), x)
+    np.testing.assert_array_equal(order, np.asarray(jnp.argsort(x, 1)))
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["bool", "int32", "uint64", "bfloat16", "float64", "complex64", "float8_e4m3fn", "int4"],
+)  # fmt: skip
+def test_the_order_is_that_of_the_host(dtype):
+    """nan last, zeros equal, and equal ones keep their order."""
+    x = keys_of(dtype, (2, 31))
+    with gf.enable_x64():
+        numbers = np.tile(np.arange(31, dtype=np.int32), (2, 1))
+        got = on_gpu(lambda x, k: lax.sort([x, k], 1), x, numbers)
+        want = lax.sort([x, numbers], 1)
+    assert_same_bits(got[0], np.asarray(want[0]))
+    np.testing.assert_array_equal(got[1], np.asarray(want[1]))
+
+
+def test_long_rows_in_passes(monkeypatch):
+    monkeypatch.setattr(gpu_sorts, "LONGEST_TILE", {32: 256, 64: 256})
+    x = keys_of("float32", (2, 1031))
+    schedule = Schedule(2)
+    sort = Sort(2, 1031, 1, 1, 1031)
+    assert gpu_sorts.add_sort(schedule, sort, [At(0)], [At(1)], [x.dtype])
+    assert len(schedule.launches) == 4 * 3 + 1
+    got = run_schedule(schedule, [x, np.zeros_like(x)])[1]
+    assert_same_bits(got, np.asarray(lax.sort(x, 1)))
+
+
+def test_long_columns_by_several_keys(monkeypatch):
+    monkeypatch.setattr(gpu_sorts, "LONGEST_TILE", {32: 256, 64: 256})
+    first, second = keys_of("int8", (257, 2)), keys_of("int8", (257, 2))
+    payload = RNG.normal(size=(257, 2))
+    arrays = [first, second, payload]
+    schedule = Schedule(6)
+    sort = Sort(1, 257, 2, 2, 257)
+    places = [At(k) for k in range(6)]
+    assert gpu_sorts.add_sort(schedule, sort, places[:3], places[3:], [x.dtype for x in arrays])
+    got = run_schedule(schedule, [*arrays, *map(np.zeros_like, arrays)])[3:]
+    order = np.lexsort((second, first), axis=0)
+    for x, out in zip(arrays, got, strict=True):
+        np.testing.assert_array_equal(out, np.take_along_axis(x, order, 0))
+
+
+@pytest.mark.parametrize("dtype, k", [("float32", 5), ("float32", 33), ("float32", 0)])
+def test_top_k(dtype, k):
+    x = keys_of(dtype, (33, 3))
+    got = on_gpu(lambda x: lax.top_k(x, k, axis=0), x)
+    want = lax.top_k(x, k, axis=0)
+    assert_same_bits(got[0], np.asarray(want[0]))
+    np.testing.assert_array_equal(got[1], np.asarray(want[1]))
+
+
+def test_operands_of_any_strides():
+    x = keys_of("float32", (5, 2, 33))
+    got = on_gpu(lambda x: jnp.sort(x.transpose(1, 2, 0)[:, ::2], 1), x)
+    assert_same_bits(got, np.asarray(jnp.sort(x.transpose(1, 2, 0)[:, ::2], 1)))

@@ -1,0 +1,82 @@
+"""Collectives between threads of one process, and what ends threads that wait."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from communicator_suite import check_all
+
+from gpuflow.base.errors import CommunicationError
+from gpuflow.parallel import threads
+from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
+from gpuflow.runtime.device import Device
+
+
+def together(work, size, timeout=20.0):
+    """``work(communicator)`` in a thread for each rank; what they return or raise."""
+    meeting = Meeting(size, timeout)
+    found = [None] * size
+
+    def run(rank):
+        try:
+            found[rank] = work(LoopbackCommunicator(meeting, rank))
+        except Exception as error:
+            found[rank] = error
+
+    own = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in own:
+        thread.start()
+    for thread in own:
+        thread.join(60)
+        assert not thread.is_alive()
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_the_suite_of_all_communicators(size):
+    assert together(check_all, size) == [None] * size
+
+
+def test_different_collectives_are_named():
+    def work(c):
+        return c.all_reduce(np.zeros(3 + c.rank), "sum")
+
+    for error in together(work, 2):
+        assert isinstance(error, CommunicationError)
+        assert "all_reduce (sum) number 1 of float64[3] on number 0" in str(error)
+        assert "float64[4] on number 1" in str(error)
+
+
+def test_who_does_not_come_is_waited_for_no_longer_than_the_timeout():
+    started = time.monotonic()
+    first, second = together(lambda c: c.barrier() if c.rank else None, 2, timeout=0.2)
+    assert first is None and "not all came within 0.2 s" in str(second)
+    assert time.monotonic() - started < 10
+
+
+@pytest.fixture
+def two_devices(monkeypatch):
+    monkeypatch.setattr(threads, "_teams", {})
+    return [Device("cuda_sim", 0), Device("cuda_sim", 1)]
+
+
+def test_an_error_in_one_thread_ends_the_others(two_devices):
+    def run(device):
+        if device.id == 0:
+            raise FloatingPointError("first")
+        team = threads._teams[tuple(two_devices)]
+        team.communicators[1].barrier()
+
+    with pytest.raises(FloatingPointError, match="first"):
+        threads.in_threads(run, two_devices, [0, 1])
+    assert not threads._teams  # the next program has a meeting of its own
+
+
+def test_ranks_are_those_of_the_mesh_and_not_of_the_list(two_devices):
+    def run(device):
+        team = threads._teams[two_devices[1], two_devices[0]]
+        own = team.communicators[1 - device.id]
+        return own.all_gather(np.array(device.id)).tolist()
+
+    assert threads.in_threads(run, two_devices, [1, 0]) == [[1, 0], [1, 0]]

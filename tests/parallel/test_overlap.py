@@ -1,0 +1,135 @@
+"""Sums that run beside other work: how programs are taken apart, and the thread that does them."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow.base import recording
+from gpuflow.compiler.overlap import overlap
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.communicator import PROCESSES, Across, serving
+from gpuflow.core.jaxpr import check_jaxpr
+from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.ops.named_sums import psum_p
+from gpuflow.parallel.overlapped import OverlappedCommunicator
+
+ACROSS = Across("i")
+X = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+
+
+def total(x):
+    return psum_p.bind(x, axes=(ACROSS,), axis_index_groups=None)
+
+
+def backward(x):
+    """Products, and the sum of each as soon as it is there."""
+    first = x @ x
+    second = first @ x
+    sums = total(first.T), total(second)
+    return sums[0] * 2, sums[1] + 1, total(second * 3)
+
+
+def names(function):
+    jaxpr, _ = trace_to_jaxpr(function, [ShapedArray((8, 8), np.dtype(np.float32))])
+    made = overlap(jaxpr)
+    check_jaxpr(made)
+    return [eqn.primitive.name for eqn in made.eqns], made is jaxpr
+
+
+def test_sums_begin_behind_their_operand_and_end_before_their_reader():
+    found, _ = names(backward)
+    begin, products = found.index("psum_begin"), [k for k, n in enumerate(found) if "dot" in n]
+    # The transpose comes along; the other sums have no work left to run beside.
+    assert products[0] < begin < products[1] and found[begin - 1] == "transpose"
+    assert found.count("psum_begin") == 1 and found.count("psum") == 2
+    assert found.index("psum_end") > products[1]
+    assert found.index("optimization_barrier") == found.index("psum_end") + 1
+
+
+def test_programs_without_work_beside_are_left_alone():
+    assert names(lambda x: [total(x) + 1]) == (["psum", "add"], False)
+    assert names(lambda x: [x + 1])[1]
+
+
+class Doubling:
+    """A communicator of two ranks with equal data."""
+
+    rank, size, name = 0, 2, "two"
+
+    def __init__(self, error=None):
+        self.calls, self.error = [], error
+
+    def all_reduce(self, data, op, out=None):
+        self.calls.append((data.shape, threading.current_thread().name))
+        if self.error is not None:
+            raise self.error
+        out[...] = data * 2
+        return out
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_results_are_those_of_a_sum_at_once(beside):
+    inner = Doubling()
+    communicator = OverlappedCommunicator(inner, beside)
+    with serving(PROCESSES, communicator):
+        found = gf.jit(backward)(jnp.asarray(X))
+    first = X @ X
+    np.testing.assert_allclose(found[0], 4 * first.T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found[1], 2 * (first @ X) + 1, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(found[2], 6 * (first @ X), rtol=1e-5, atol=1e-4)
+    threads = [name for _, name in inner.calls]
+    assert (threads[0] == "gpuflow-sums") == beside and "gpuflow-sums" not in threads[1:]
+    communicator.worker.stop()
+
+
+def test_sums_show_in_the_profile(tmp_path):
+    with serving(PROCESSES, OverlappedCommunicator(Doubling())):
+        step = gf.jit(backward)
+        step(jnp.asarray(X))
+        gf.profiler.start_trace(str(tmp_path))
+        try:
+            step(jnp.asarray(X))
+            events = list(recording.state.recording.events)
+        finally:
+            gf.profiler.stop_trace()
+    (shown,) = [event for event in events if event.name == "all_reduce"]
+    assert shown.row == "collectives" and shown.details["bytes"] == X.nbytes
+    assert shown.thread != threading.get_ident()
+
+
+def test_an_error_in_the_thread_is_raised_where_the_program_waits():
+    with (
+        serving(PROCESSES, OverlappedCommunicator(Doubling(ValueError("of the thread")))),
+        pytest.raises(ValueError, match="of the thread"),
+    ):
+        gf.jit(backward)(jnp.asarray(X))
+
+
+def test_a_program_that_fails_waits_for_what_it_began():
+    """Its memory goes to the next program; a sum would write into that."""
+
+    class Slow(Doubling):
+        def all_reduce(self, data, op, out=None):
+            time.sleep(0.2)
+            return super().all_reduce(data, op, out)
+
+    def fails(x):
+        raise ValueError("of the host")
+
+    def step(x):
+        first = x @ x
+        begun = total(first)
+        between = gf.pure_callback(fails, x, first @ x)
+        return begun, between @ x
+
+    inner = Slow()
+    with (
+        serving(PROCESSES, OverlappedCommunicator(inner)),
+        pytest.raises(Exception, match="of the host"),
+    ):
+        gf.jit(step)(jnp.asarray(X))
+    assert [thread for _, thread in inner.calls] == ["gpuflow-sums"]

@@ -1,0 +1,250 @@
+"""Products with bias, activation and gradients: which kernels they replace, and numbers."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from late_gpu import LateApi
+from test_cuda_sim import _missing
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.base.config import config
+from gpuflow.compiler.pipeline import compile_plan
+from gpuflow.runtime import device as devices_module
+from gpuflow.runtime.gpu_activations import derivative_of, packed, value_of
+from gpuflow.runtime.gpu_api import Epilogue
+from gpuflow.runtime.gpu_driver import GpuDriver
+from gpuflow.runtime.gpu_epilogues import fused_products
+
+needs_builds = pytest.mark.skipif(
+    bool(_missing()), reason=f"compiling for CUDA needs the wheels {', '.join(_missing())}"
+)
+RNG = np.random.default_rng(0)
+X, W, B = (RNG.normal(size=shape).astype(np.float32) for shape in ((16, 24), (24, 40), (40,)))
+
+
+def _found(function, *args, refuse=()):
+    """The epilogues of a program, and the names of the steps that are left."""
+    plan, _ = compile_plan(gf.make_jaxpr(function)(*args))
+    made = {}
+
+    def make(gemm, epilogue):
+        if epilogue in refuse:
+            return None
+
+        def run(*places):
+            raise AssertionError
+
+        made[run] = epilogue
+        return run
+
+    found = fused_products(plan, make)
+    gone = {one.product for one in found} | {one.kernel for one in found}
+    left = [step.name for k, step in enumerate(plan.steps) if k not in gone]
+    return [made[one.run] for one in found], left
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "name, function",
+    [("", lambda v: v), ("relu", gf.nn.relu), ("gelu", gf.nn.gelu),
+     ("relu", lambda v: jnp.where(v > 0, v, 0)), ("relu", lambda v: jnp.maximum(0, v))],
+)  # fmt: skip
+def test_bias_and_activation_join_the_product(name, function, dtype):
+    x, w, b = (jnp.asarray(value, dtype) for value in (X, W, B))
+    got, left = _found(lambda x, w, b: function(x @ w + b), x, w, b)
+    assert got == [Epilogue(name, bias=True)] and left == []
+    got, left = _found(lambda x, w, b: function(b + x[1:] @ w), x, w, b)
+    assert got == [Epilogue(name, bias=True)] and left == []
+    if name:
+        got, left = _found(lambda x, w: function(x @ w), x, w)
+        assert got == [Epilogue(name)] and left == []
+
+
+def test_stacked_rows_are_one_matrix():
+    x = np.ones((2, 8, 24), np.float32)
+    got, left = _found(lambda x, w, b: gf.nn.gelu(x @ w + b), x, W, B)
+    assert got == [Epilogue("gelu", bias=True)] and left == []
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        gf.nn.silu, gf.nn.relu6, gf.nn.leaky_relu, gf.nn.elu, jnp.tanh,
+        lambda v: gf.nn.gelu(v, approximate=False), lambda v: v * gf.nn.sigmoid(1.702 * v),
+        lambda v: jnp.maximum(v, 0.001), lambda v: jnp.where(v >= 0.5, v, 0), lambda v: v * 2,
+        lambda v: jnp.maximum(v, -v), lambda v: jnp.maximum(v, 0) ** 2,
+        lambda v: 0.5 * v * (1 + jnp.tanh(0.8 * (v + 0.0447 * v**3))),
+    ],
+)  # fmt: skip
+def test_what_is_only_like_an_activation_stays_a_kernel(function):
+    got, left = _found(lambda x, w, b: function(x @ w + b), X, W, B)
+    assert not got or (got == [Epilogue("", bias=True)] and left)
+    assert _found(lambda x, w: function(x @ w), X, W)[0] == []
+
+
+def test_biases_of_other_shapes_stay():
+    relu = gf.nn.relu
+    assert not _found(lambda x, w, b: relu(x @ w + b), X, W, B[:1])[0]
+    assert not _found(lambda x, w, b: relu(x @ w + b), X, W, X[:, :1])[0]
+    assert not _found(lambda x, w, b: relu(x @ w + b[::2]), X, W, np.tile(B, 2))[0]
+    # A residual is a matrix; the bias may join, but here everything is one kernel.
+    assert not _found(lambda x, w, r: relu(x @ w + r), X, W, X @ W)[0]
+
+
+def test_a_product_that_others_read_stays():
+    def function(x, w, b):
+        y = x @ w
+        return gf.nn.relu(y + b), y
+
+    assert not _found(function, X, W, B)[0]
+    assert not _found(lambda x, w, b: [gf.nn.relu(x @ w + b), (x @ w).sum()], X, W, B)[0]
+
+
+def _loss(act):
+    def loss(params, x):
+        for w, b in params[:-1]:
+            x = act(x @ w + b)
+        w, b = params[-1]
+        return jnp.mean((x @ w + b) ** 2)
+
+    return loss
+
+
+def _params(sizes, dtype=np.float32):
+    return [
+        ((RNG.normal(size=(a, b)) / a**0.5).astype(dtype), RNG.normal(size=b).astype(dtype))
+        for a, b in itertools.pairwise(sizes)
+    ]
+
+
+@pytest.mark.parametrize("act", ["relu", "gelu"])
+def test_gradients_join_as_well(act):
+    function = gf.grad(_loss(getattr(gf.nn, act)))
+    there, back = Epilogue(act, True, keeps=True), Epilogue(act, True, gradient=True)
+    got, left = _found(function, _params((24, 40, 40, 8)), X)
+    assert got == [there, back, there, back]
+    assert [name for name in left if not name.startswith("column")] == ["dot_general"] * 4
+    for refused in (there, back):  # the way there is useless without the way back
+        got, again = _found(function, _params((24, 40, 40, 8)), X, refuse=[refused])
+        assert got == [] and len(again) == len(left) + 2 * 4
+
+
+@pytest.mark.parametrize("act", ["relu", "gelu"])
+def test_gradients_without_those_of_biases(act):
+    def loss(weights, biases, x):
+        params = list(zip(weights, biases, strict=True))
+        return _loss(getattr(gf.nn, act))(params, x)
+
+    weights, biases = zip(*_params((24, 40, 8)), strict=True)
+    got, _ = _found(gf.grad(loss), weights, biases, X)
+    assert got == [Epilogue(act, True, keeps=True), Epilogue(act, gradient=True)]
+
+
+def test_what_is_rounded_by_wish_stays_rounded():
+    def function(x, w, b):
+        return gf.nn.relu(lax.reduce_precision(x @ w + b, 8, 7))
+
+    got, left = _found(function, X, W, B)
+    assert got == [Epilogue("", bias=True)] and "reduce_precision" in left
+    rounded = lambda x, w, b: (x @ w + b).astype("bfloat16").astype("float32")  # noqa: E731
+    assert not _found(rounded, X, W, B)[0]
+
+
+@pytest.fixture(scope="module")
+def late():
+    driver = GpuDriver(LateApi())
+    devices_module.register_platform(
+        devices_module.Platform("cuda_late_epilogues", lambda: 1, lambda number: driver)
+    )
+    (device,) = gf.devices("cuda_late_epilogues")
+    return device
+
+
+@pytest.fixture(params=["late", "sim"])
+def device(request):
+    return request.getfixturevalue("late") if request.param == "late" else gf.devices("cuda_sim")[0]
+
+
+def _on(device, function, *args):
+    with gf.default_device(device):
+        step = gf.jit(function)
+        results = [gf.tree.leaves(step(*args)) for _ in range(4)]
+    first = [np.asarray(leaf).astype(np.float64) for leaf in results[0]]
+    for result in results[1:]:
+        for a, b in zip(first, result, strict=True):
+            np.testing.assert_array_equal(a, np.asarray(b).astype(np.float64))
+    return first
+
+
+@needs_builds
+@pytest.mark.parametrize("sizes", [(24, 40, 8), (24, 32, 32, 32, 32), (8, 16, 8, 16, 8, 8)])
+@pytest.mark.parametrize("act", ["relu", "gelu"])
+def test_training_steps_give_the_same_numbers(act, sizes, device, monkeypatch):
+    params = _params(sizes)
+    x = RNG.normal(size=(12, sizes[0])).astype(np.float32)
+    x[::3] = 0  # with biases of 0, what goes into the activation is 0
+    params[0][1][::2] = 0
+
+    def step(params, x):
+        loss, grads = gf.value_and_grad(_loss(getattr(gf.nn, act)))(params, x)
+        return loss, gf.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+    fused = _on(device, step, params, x)
+    monkeypatch.setattr(config, "environment", replace(config.environment, cuda_epilogues=False))
+    gf.clear_caches()
+    plain = _on(device, step, params, x)
+    for a, b in zip(fused, plain, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)  # roundings of float32
+
+
+@needs_builds
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("act", ["relu", "gelu", "identity"])
+def test_halves(act, dtype, device):
+    function = getattr(gf.nn, act)
+    x, w, b = (jnp.asarray(value / 2, dtype) for value in (X, W, B))
+    (got,) = _on(device, lambda x, w, b: function(x @ w + b), x, w, b)
+    wide = [np.asarray(value).astype(np.float64) for value in (x, w, b)]
+    want = value_of(act.replace("identity", ""), wide[0] @ wide[1] + wide[2])
+    # One rounding of the result, where two steps have two.
+    eps = 2**-8 if dtype == "bfloat16" else 2**-11
+    np.testing.assert_allclose(got, want, rtol=2 * eps, atol=2 * eps)
+
+
+@needs_builds
+def test_a_donated_operand_is_not_overwritten_before_it_is_read(device):
+    params = _params((24, 24, 24))
+
+    def chain(x, params):
+        for w, b in params:
+            x = gf.nn.relu(x @ w + b)
+        return x
+
+    want = X
+    for w, b in params:
+        want = np.maximum(want @ w + b, 0)
+    step = gf.jit(chain, donate_argnums=0)
+    got = step(gf.device_put(X, device), params)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_activations_are_those_of_nn():
+    z = np.linspace(-6, 6, 97)
+    with gf.enable_x64(True):
+        for name in ("relu", "gelu"):
+            function = getattr(gf.nn, name)
+            np.testing.assert_allclose(value_of(name, z), function(z), rtol=1e-12, atol=1e-12)
+            slopes = gf.vmap(gf.grad(function))(z)
+            np.testing.assert_allclose(derivative_of(name, z), slopes, rtol=1e-12, atol=1e-12)
+
+
+def test_masks_are_bits_in_rows_of_128():
+    mask = np.zeros((2, 130), bool)
+    mask[0, [0, 9]] = mask[1, 129] = True
+    bits = packed(mask)
+    assert bits.shape == (2, 32)
+    assert bits[0, :2].tolist() == [1, 2] and bits[1, 16] == 2 and bits.sum() == 5

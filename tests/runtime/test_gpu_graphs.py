@@ -1,0 +1,240 @@
+"""Graphs of launches: what is recorded, replayed and changed, and that bits stay the same."""
+
+import ctypes
+from array import array
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from late_gpu import LateApi
+from test_cuda_sim import PROGRAMS, _missing
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow.base.config import config
+from gpuflow.runtime import device as devices_module
+from gpuflow.runtime.cuda_graphs import (
+    _SIGNATURES,
+    CapturedGraph,
+    NodeParameters,
+    bound_launch,
+    load_graph_calls,
+)
+from gpuflow.runtime.driver_sim import SimApi
+from gpuflow.runtime.gpu_driver import GpuDriver
+
+needs_builds = pytest.mark.skipif(
+    bool(_missing()), reason=f"compiling for CUDA needs the wheels {', '.join(_missing())}"
+)
+X = np.random.default_rng(0).normal(size=(8, 24)).astype(np.float32)
+
+
+def _device(name, api):
+    driver = GpuDriver(api)
+    devices_module.register_platform(devices_module.Platform(name, lambda: 1, lambda _: driver))
+    (device,) = gf.devices(name)
+    return device
+
+
+@pytest.fixture(scope="module")
+def late():
+    return _device("cuda_late_graphs", LateApi())
+
+
+@pytest.fixture(scope="module")
+def early():
+    return _device("cuda_early_graphs", SimApi())
+
+
+def _chain(x, count):
+    """Launches that do not fuse."""
+    for k in range(count):
+        x = jnp.sin(x + x.sum(k % 2, keepdims=True) * 0.01) @ jnp.eye(x.shape[1])
+    return x
+
+
+def _split(x):
+    x = jnp.fft.fft(_chain(x, 3), axis=1).real * 0.1
+    return jnp.fft.fft(_chain(x, 2), axis=0).real, _chain(x, 1)
+
+
+@needs_builds
+def test_runs_of_launches_between_library_calls_are_recorded(late):
+    api, x = late.driver.api, gf.device_put(X, late)
+    step = gf.jit(_split)
+    want = [np.asarray(out) for out in gf.jit(_split)(X)]
+    before = dict(api.log)
+    for _ in range(6):
+        outs = step(x)
+        for got, expected in zip(outs, want, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5)
+    recorded = api.log["record"] - before.get("record", 0)
+    assert recorded >= 2  # before the first transform, and between the two
+    assert api.log["replay"] - before.get("replay", 0) >= 2 * 4
+
+
+def _bits(name, device):
+    function, *args = PROGRAMS[name]
+    with gf.default_device(device):
+        step = gf.jit(function)
+        results = [step(*gf.tree.map(jnp.asarray, tuple(args))) for _ in range(5)]
+    return [[np.asarray(leaf).tobytes() for leaf in gf.tree.leaves(got)] for got in results]
+
+
+@needs_builds
+@pytest.mark.parametrize(
+    "name", ["training step", "recurrence", "several sums", "loop in the middle", "updates"]
+)
+@pytest.mark.parametrize("where", ["late", "early"])
+def test_bits_are_those_without_graphs(name, where, request, monkeypatch):
+    device = request.getfixturevalue(where)
+    with_graphs = _bits(name, device)
+    monkeypatch.setattr(config, "environment", replace(config.environment, cuda_graphs=False))
+    device.driver._forget_idle()  # programs are printed again
+    gf.clear_caches()
+    before = device.driver.api.log["record"] if where == "late" else 0
+    without = _bits(name, device)
+    assert with_graphs == without and all(bits == without[0] for bits in without)
+    if where == "late":
+        assert device.driver.api.log["record"] == before
+
+
+@needs_builds
+def test_launches_get_new_addresses_where_few_of_them_change(late):
+    api = late.driver.api
+    def work(x):
+        return jnp.tanh(_chain(jnp.cos(x), 6))  # products know no changes: their places are fixed
+
+    step = gf.jit(work)
+    want = [np.asarray(gf.jit(work)(X + k)) for k in range(12)]
+    kept = []
+    before = dict(api.log)
+    for k in range(12):
+        x = gf.device_put(X + k, late)
+        kept.append((x, step(x)))  # nothing is freed, so that no address comes again
+    for (_, got), expected in zip(kept, want, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5)
+    assert api.log["record"] - before.get("record", 0) == 4
+    assert api.log["change"] > before.get("change", 0)
+    assert api.log["replay"] - before.get("replay", 0) == 10
+    # What was changed is right for its old addresses too, when they come again.
+    np.testing.assert_array_equal(step(kept[2][0]), kept[2][1])
+
+
+@needs_builds
+def test_tables_of_changed_recordings_are_brought_up_to_date(late):
+    def work(x, parts):
+        return _chain(x, 6), [p * x.sum() + 1 for p in parts]
+
+    step, kept = gf.jit(work), []
+    for k in range(10):
+        given = [gf.device_put(value + k, late) for value in (X, X[1:], X[2:])]
+        kept.append((given, step(given[0], given[1:])))
+    for k, (_, (_, scaled)) in enumerate(kept):
+        for number, got in enumerate(scaled):
+            want = (X[number + 1 :] + k) * (X + np.float32(k)).sum() + 1
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+class FakeCuda:
+    """The driver's calls for graphs, which keep what they were told."""
+
+    def __init__(self, fails=""):
+        self.nodes, self.told, self.fails, self.capturing = [], [], fails, False
+
+    def __getattr__(self, name):
+        def call(*given):
+            assert len(given) == len(_SIGNATURES[name])
+            self.told.append(name)
+            return 700 if name == self.fails else getattr(self, f"_{name}", lambda *_: 0)(*given)
+
+        if name not in _SIGNATURES:
+            raise AttributeError(name)
+        return call
+
+    def _cuStreamBeginCapture_v2(self, stream, mode):
+        assert (stream, mode) == (7, 2)
+        self.capturing = True
+        return 0
+
+    def _cuStreamEndCapture(self, stream, place):
+        self.capturing = False
+        place._obj.value = 100
+        return 0
+
+    def _cuGraphInstantiateWithFlags(self, place, graph, flags):
+        assert graph.value == 100 and flags == 0
+        place._obj.value = 200
+        return 0
+
+    def _cuStreamGetCaptureInfo_v2(self, stream, status, identity, graph, nodes, count):
+        self.array = (ctypes.c_void_p * 1)(1000 + len(self.nodes))
+        nodes._obj.contents = self.array
+        count._obj.value = 1
+        return 0
+
+    def _cuGraphExecKernelNodeSetParams_v2(self, graph, node, place):
+        assert graph.value == 200
+        self.changed = node, place._obj
+        return 0
+
+    def launch(self, *given):
+        assert self.capturing
+        self.nodes.append(given)
+
+
+def _words(*numbers):
+    return array("q", numbers)
+
+
+def test_a_captured_graph_changes_nodes():
+    cuda = FakeCuda()
+    words = _words(5, 6)
+    launch = bound_launch(cuda.launch, 42, (3,), (128, 2), words, 7)
+    gemm = lambda: cuda.nodes.append("gemm")  # noqa: E731
+    graph = CapturedGraph(cuda, 7, [launch, gemm, launch])
+    assert cuda.nodes[0][:9] == (42, 3, 1, 1, 128, 2, 1, 0, 7) and cuda.nodes[1] == "gemm"
+    graph()
+    assert cuda.told[-1] == "cuGraphLaunch"
+    words[1] = 8
+    other = bound_launch(cuda.launch, 43, (4, 5), (64,), words, 7)
+    assert graph.change(2, other)
+    node, told = cuda.changed
+    assert node == 1003
+    assert (told.func, told.gridDimX, told.gridDimY, told.gridDimZ) == (43, 4, 5, 1)
+    assert (told.blockDimX, told.blockDimY, told.sharedMemBytes) == (64, 1, 0)
+    places = ctypes.cast(told.kernelParams, ctypes.POINTER(ctypes.c_void_p))
+    assert ctypes.c_longlong.from_address(places[1]).value == 8
+    assert not graph.change(1, other)  # the nodes of a library's call are not known
+    assert not graph.change(0, lambda: None)
+    del graph
+    assert cuda.told[-2:] == ["cuGraphExecDestroy", "cuGraphDestroy"]
+
+
+@pytest.mark.parametrize("name", ["cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags"])
+def test_what_cannot_be_captured_is_an_error(name):
+    cuda = FakeCuda(name)
+    with pytest.raises(RuntimeError, match=r"\[cuda graph\] .* status 700 .*Fix:"):
+        CapturedGraph(cuda, 7, [])
+
+
+def test_a_capture_ends_when_its_work_fails():
+    cuda = FakeCuda()
+
+    def fail():
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        CapturedGraph(cuda, 7, [fail])
+    assert not cuda.capturing
+
+
+def test_parameters_of_a_node_are_laid_out_as_cuda_says():
+    offsets = {name: getattr(NodeParameters, name).offset for name, _ in NodeParameters._fields_}
+    assert offsets["kernelParams"] == 40 and offsets["ctx"] == 64
+    assert ctypes.sizeof(NodeParameters) == 72
+
+
+def test_a_library_that_is_none_of_cuda():
+    with pytest.raises((OSError, AttributeError)):
+        load_graph_calls("libm.so.6")

@@ -1,0 +1,143 @@
+"""Several GPUs in one process: each has its own memory, kernels and programs."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from late_gpu import LateApi
+from test_cuda_sim import _missing
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow.runtime import device as devices_module
+from gpuflow.runtime.driver_sim import SimApi
+from gpuflow.runtime.gpu_driver import GpuDriver
+
+pytestmark = pytest.mark.skipif(
+    bool(_missing()), reason=f"compiling for CUDA needs the wheels {', '.join(_missing())}"
+)
+X = np.random.default_rng(0).normal(size=(6, 10)).astype(np.float32)
+
+
+@pytest.fixture(scope="module", params=[SimApi, LateApi])
+def two(request):
+    drivers = [GpuDriver(request.param()) for _ in range(2)]
+    name = f"cuda_two_{request.param.__name__.lower()}"
+    devices_module.register_platform(
+        devices_module.Platform(name, lambda: 2, lambda number: drivers[number])
+    )
+    return gf.devices(name)
+
+
+def work(x):
+    for k in range(3):
+        x = jnp.sin(x + x.sum(k % 2, keepdims=True)) @ jnp.eye(x.shape[1])
+    return jnp.sort(x, axis=1), x.sum()
+
+
+def test_programs_run_where_their_operands_are(two):
+    step, want = gf.jit(work), [gf.jit(work)(X + k) for k in range(2)]
+    operands = [gf.device_put(X + k, device) for k, device in enumerate(two)]
+    for _ in range(4):  # in turn, so that each call makes its device the current one
+        results = [step(x) for x in operands]
+    for device, got, expected in zip(two, results, want, strict=True):
+        assert all(leaf.device == device for leaf in got)
+        for a, b in zip(got, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+def test_devices_share_the_plan_and_nothing_that_runs(two):
+    step = gf.jit(lambda x: jnp.tanh(x) * 3 + x.sum())
+    for device in two:
+        step(gf.device_put(X, device)).block_until_ready()
+    one, other = (device.driver for device in two)
+    assert one is not other and one.memory is not other.memory and one.api is not other.api
+    assert one._functions.keys() & other._functions.keys()  # loaded by each, built once
+
+
+def test_arrays_of_two_devices_do_not_meet(two):
+    here, there = (gf.device_put(X, device) for device in two)
+    with pytest.raises(ValueError, match=r"must be on one device; got .*id=0.*id=1.*Fix: move"):
+        here + there
+    np.testing.assert_array_equal(here + gf.device_put(there, two[0]), X + X)
+    moved = gf.device_put(here, two[1])
+    assert moved.device == two[1]
+    np.testing.assert_array_equal(moved, X)
+
+
+def test_eager_ops_and_statistics_are_the_devices_own(two):
+    gc.collect()
+    before = [device.memory_stats()["bytes_in_use"] for device in two]
+    with gf.default_device(two[1]):
+        x = jnp.ones((1 << 18,)) + 1
+    after = [device.memory_stats()["bytes_in_use"] for device in two]
+    assert x.device == two[1]
+    assert after[0] == before[0] and after[1] >= before[1] + x.nbytes
+
+
+def test_a_host_function_may_use_another_device(two):
+    def host(x):
+        return np.asarray(gf.device_put(np.asarray(x), two[1]) * 2)
+
+    shape = gf.ShapeDtypeStruct(X.shape, np.float32)
+    step = gf.jit(lambda x: jnp.sin(gf.pure_callback(host, shape, x + 1)).sum(0))
+    got = step(gf.device_put(X, two[0]))
+    assert got.device == two[0]
+    np.testing.assert_allclose(got, np.sin((X + 1) * 2).sum(0), rtol=1e-4, atol=1e-5)
+
+
+def test_arrays_may_die_while_another_device_is_current(two):
+    big = np.zeros(1 << 18, np.float32)
+    add, kept = gf.jit(lambda x: x + 1), []
+    for k in range(6):
+        x = gf.device_put(big + k, two[k % 2])
+        kept.append(add(x))
+        other = gf.device_put(X, two[(k + 1) % 2])
+        del x  # its memory waits for an event of its own device
+        add(other).block_until_ready()
+    for k, result in enumerate(kept):
+        assert result.device == two[k % 2] and float(result[0]) == k + 1
+
+
+def test_threads_have_current_devices_of_their_own(two):
+    step, results = gf.jit(work), {}
+    for device in two:
+        step(gf.device_put(X, device))
+
+    def run(number):
+        x = gf.device_put(X, two[number])
+        results[number] = [np.asarray(step(x)[1]) for _ in range(8)]
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({value.tobytes() for values in results.values() for value in values}) == 1
+
+
+PROGRAM = """
+import numpy as np, gpuflow as gf
+assert [str(d) for d in gf.devices()] == ["CudaSimDevice(id=0)", "CudaSimDevice(id=1)"]
+assert gf.local_device_count() == 2 and len({d.driver for d in gf.devices()}) == 2
+x = np.arange(8, dtype=np.float32).reshape(2, 4)
+y = gf.pmap(lambda v: v * 2 + gf.lax.psum(v, "i"), axis_name="i")(x)
+np.testing.assert_array_equal(y, x * 2 + x.sum(0))
+print("passed")
+"""
+
+
+def test_the_number_of_simulated_devices_is_a_setting():
+    environment = {
+        **os.environ, "GPUFLOW_SIM_DEVICES": "2", "GPUFLOW_PLATFORM": "cuda_sim",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }  # fmt: skip
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True,
+        timeout=300,
+    )  # fmt: skip
+    assert ended.returncode == 0 and "passed" in ended.stdout, ended.stderr
