@@ -45,8 +45,10 @@ from gpuflow.kernels.attention_scores import (
     keys_of,
     limits_of,
     own_shared,
+    places_of,
     quad_maximum,
     quad_sum,
+    queries_of_block,
     task_of,
     to_scores,
     warp_first,
@@ -63,10 +65,17 @@ from gpuflow.kernels.language import (
     maximum,
     shared_array,
 )
-from gpuflow.kernels.tiles import add_mixed, add_products, clear, load_rows, store_rows
+from gpuflow.kernels.tiles import (
+    add_mixed,
+    add_products,
+    clear,
+    load_both,
+    load_rows,
+    store_rows,
+)
 
 # Set for each build; see attention_scores.py and tiles.py.
-D = PITCH = M_TILES = COLUMNS = N_TILES = D_TILES = 0
+D = PITCH = M_TILES = ROWS = COLUMNS = N_TILES = D_TILES = 0
 CAUSAL = WINDOW = HAS_KEY_LENGTHS = False
 
 
@@ -105,7 +114,7 @@ def attend(key, value, key_at, stride, t, first, end, state, out, task):
     shared = own_shared()
     keys = task[8][1]
     warp_row, _ = warp_first()
-    streams = 4 * 16 * M_TILES * PITCH
+    streams = ROWS * PITCH
     scores = local_array(float32, 4 * M_TILES * N_TILES)
     for r in range(2 * M_TILES):
         state[2 * r] = float32(-math.inf)
@@ -113,8 +122,7 @@ def attend(key, value, key_at, stride, t, first, end, state, out, task):
     clear(out, 4 * M_TILES * D_TILES)
     barrier()
     if first < end:
-        load_rows(shared, streams, key, key_at, stride, first, COLUMNS, keys)
-        load_rows(shared, streams + COLUMNS * PITCH, value, key_at, stride, first, COLUMNS, keys)
+        load_both(shared, streams, key, value, key_at, stride, first, COLUMNS, keys)
     copy_commit()
     s, stage = first, streams
     while s < end:
@@ -124,8 +132,7 @@ def attend(key, value, key_at, stride, t, first, end, state, out, task):
         other = 2 * streams + 2 * COLUMNS * PITCH - stage
         after = s + COLUMNS
         if after < end:
-            load_rows(shared, other, key, key_at, stride, after, COLUMNS, keys)
-            load_rows(shared, other + COLUMNS * PITCH, value, key_at, stride, after, COLUMNS, keys)
+            load_both(shared, other, key, value, key_at, stride, after, COLUMNS, keys)
         copy_commit()
         clear(scores, 4 * M_TILES * N_TILES)
         add_products(scores, shared, warp_row * PITCH, stage)
@@ -153,23 +160,18 @@ def attention_forward(
     query, key, value, bias, mask, query_lengths, key_lengths, out, sums, heads, group, queries,
     keys, bias_b, bias_n, bias_t, bias_s, mask_b, mask_n, mask_t, mask_s, left, right, scale,
 ):
-    """out and sums of a tile of queries of one head; later tiles, which see more keys, first."""
-    tiles = (queries + 4 * 16 * M_TILES - 1) // (4 * 16 * M_TILES)
-    pair = cuda.blockIdx.x // tiles
-    t = (tiles - 1 - (cuda.blockIdx.x - pair * tiles)) * (4 * 16 * M_TILES)
-    batch = pair // heads
-    head = pair - batch * heads
+    """out and sums of a tile of queries of one head."""
+    pair, batch, head, t = queries_of_block(heads, queries)
     limits = limits_of(batch, queries, keys, query_lengths, key_lengths)
     task = task_of(
         batch, head, bias, bias_b, bias_n, bias_t, bias_s, mask, mask_b, mask_n, mask_t, mask_s,
         limits, left, right, scale,
     )
-    own_at, stride = (batch * queries * heads + head) * D, heads // group * D
-    key_at = batch * keys * stride + head // group * D
-    load_rows(own_shared(), 0, query, own_at, heads * D, t, 4 * 16 * M_TILES, queries)
+    own_at, key_at, stride = places_of(batch, head, heads, group, queries, keys)
+    load_rows(own_shared(), 0, query, own_at, heads * D, t, ROWS, queries)
     state = local_array(float32, 4 * M_TILES)
     mixed = local_array(float32, 4 * M_TILES * D_TILES)
-    first, end = keys_of(t, 4 * 16 * M_TILES, task)
+    first, end = keys_of(t, ROWS, task)
     attend(key, value, key_at, stride, t, first, end, state, mixed, task)
     if CAUSAL or WINDOW or HAS_KEY_LENGTHS:
         flag = shared_array(int32, 1)

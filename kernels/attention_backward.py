@@ -20,7 +20,9 @@ from gpuflow.kernels.attention_scores import (
     keys_of,
     limits_of,
     own_shared,
+    places_of,
     queries_of,
+    queries_of_block,
     score,
     task_of,
     to_scores,
@@ -37,10 +39,10 @@ from gpuflow.kernels.language import (
     local_array,
     shared_array,
 )
-from gpuflow.kernels.tiles import THREADS, add_mixed, add_products, clear, load_rows, store_rows
+from gpuflow.kernels.tiles import THREADS, add_mixed, add_products, clear, load_both, store_rows
 
 # Set for each build; see attention_scores.py and tiles.py.
-D = PITCH = M_TILES = COLUMNS = N_TILES = D_TILES = 0
+D = PITCH = M_TILES = ROWS = COLUMNS = N_TILES = D_TILES = 0
 CAUSAL = WINDOW = HAS_MASK = HAS_KEY_LENGTHS = False
 
 
@@ -51,15 +53,31 @@ def shift_of(row_sum):
     return row_sum * float32(LOG2_E), float32(-math.inf)
 
 
+def multiply_both(scores, slopes, shared, warp_row, stage):
+    """Products of the block's rows and of a stage's: of the first tiles, and of the second ones."""
+    clear(scores, 4 * M_TILES * N_TILES)
+    clear(slopes, 4 * M_TILES * N_TILES)
+    add_products(scores, shared, warp_row * PITCH, stage)
+    add_products(slopes, shared, (ROWS + warp_row) * PITCH, stage + COLUMNS * PITCH)
+
+
+def store_times(out, base, stride, first, limit, sums, factor):
+    """``store_rows`` with one factor for all rows."""
+    factors = local_array(float32, 2 * M_TILES)
+    for r in range(2 * M_TILES):
+        factors[r] = factor
+    store_rows(out, base, stride, first, limit, sums, factors)
+
+
 # --- keys and values -------------------------------------------------------------------------
 
 
 def load_queries(
-    shared, stage, columns, column, query, dout, sums, dots, query_at, stride, row_at, t, limits
+    shared, stage, columns, column, query, dout, sums, dots, batch, head, heads, queries, t, limits
 ):
     """Begin to copy a tile of queries and of dout; what their columns need goes to ``columns``."""
-    load_rows(shared, stage, query, query_at, stride, t, COLUMNS, limits[0])
-    load_rows(shared, stage + COLUMNS * PITCH, dout, query_at, stride, t, COLUMNS, limits[0])
+    query_at, row_at = (batch * queries * heads + head) * D, (batch * heads + head) * queries
+    load_both(shared, stage, query, dout, query_at, heads * D, t, COLUMNS, limits[0])
     place = int32(cuda.threadIdx.x)
     if place < COLUMNS:
         shift, unseen, dot = float32(0), float32(-math.inf), float32(0)
@@ -75,7 +93,7 @@ def to_slopes_by_column(scores, slopes, columns, column, t, s, task):
     """Products become weights, and products with values the slopes of scores; rows are keys."""
     lane = int32(cuda.threadIdx.x) & 31
     warp_row, lane_row = warp_first()
-    plain = all_seen(t, COLUMNS, s, 4 * 16 * M_TILES, task)
+    plain = all_seen(t, COLUMNS, s, ROWS, task)
     for n in range(N_TILES):
         for c in range(2):
             place = 8 * n + 2 * (lane & 3) + c
@@ -110,36 +128,42 @@ def has_counted(sums, row_at, count, flag):
     return flag[0] != 0
 
 
+def queries_of_group(s, task, sums, row_at, group, queries):
+    """``queries_of`` the block's keys; all queries if one of a head of the group sees nothing."""
+    first, end = queries_of(s, ROWS, task)
+    if CAUSAL or WINDOW or HAS_KEY_LENGTHS:
+        flag = shared_array(int32, 1)
+        count = task[8][0]
+        for g in range(group):
+            if has_counted(sums, row_at + g * queries, count, flag):
+                first, end = first - first, count
+            barrier()
+    return first, end
+
+
 def attention_keys(
     query, key, value, dout, bias, mask, query_lengths, key_lengths, sums, dots, dkey, dvalue,
     heads, group, queries, keys, bias_b, bias_n, bias_t, bias_s, mask_b, mask_n, mask_t, mask_s,
     left, right, scale,
 ):
     """dkey and dvalue of a tile of keys of one key head, over the queries of its whole group."""
-    tiles = (keys + 4 * 16 * M_TILES - 1) // (4 * 16 * M_TILES)
+    tiles = (keys + ROWS - 1) // ROWS
     pair = cuda.blockIdx.x // tiles
-    s = (cuda.blockIdx.x - pair * tiles) * (4 * 16 * M_TILES)
+    s = (cuda.blockIdx.x - pair * tiles) * ROWS
     batch = pair // (heads // group)
     key_head = pair - batch * (heads // group)
     limits = limits_of(batch, queries, keys, query_lengths, key_lengths)
-    stride, own_stride = heads * D, heads // group * D
+    own_stride = heads // group * D
     own_at = batch * keys * own_stride + key_head * D
     shared, warp_row = own_shared(), warp_first()[0]
-    streams = 2 * 4 * 16 * M_TILES * PITCH
-    load_rows(shared, 0, key, own_at, own_stride, s, 4 * 16 * M_TILES, keys)
-    load_rows(shared, streams // 2, value, own_at, own_stride, s, 4 * 16 * M_TILES, keys)
+    streams = 2 * ROWS * PITCH
+    load_both(shared, 0, key, value, own_at, own_stride, s, ROWS, keys)
     task = task_of(
         batch, key_head * group, bias, bias_b, bias_n, bias_t, bias_s, mask, mask_b, mask_n,
         mask_t, mask_s, limits, left, right, scale,
     )
-    first, end = queries_of(s, 4 * 16 * M_TILES, task)
-    if CAUSAL or WINDOW or HAS_KEY_LENGTHS:
-        flag = shared_array(int32, 1)
-        for g in range(group):
-            row_at = (batch * heads + key_head * group + g) * queries
-            if has_counted(sums, row_at, limits[0], flag):
-                first, end = first - first, limits[0]
-            barrier()
+    row_at = (batch * heads + key_head * group) * queries
+    first, end = queries_of_group(s, task, sums, row_at, group, queries)
     columns = shared_array(float32, 6 * COLUMNS)
     scores = local_array(float32, 4 * M_TILES * N_TILES)
     slopes = local_array(float32, 4 * M_TILES * N_TILES)
@@ -154,8 +178,7 @@ def attention_keys(
     stage, column = streams, 0
     if head < after_last:
         load_queries(
-            shared, stage, columns, 0, query, dout, sums, dots,
-            (batch * queries * heads + head) * D, stride, (batch * heads + head) * queries, t,
+            shared, stage, columns, 0, query, dout, sums, dots, batch, head, heads, queries, t,
             limits,
         )
     copy_commit()
@@ -169,17 +192,11 @@ def attention_keys(
             next_t, next_head = first, head + 1
         if next_head < after_last:
             load_queries(
-                shared, other, columns, other_column, query, dout, sums, dots,
-                (batch * queries * heads + next_head) * D, stride,
-                (batch * heads + next_head) * queries, next_t, limits,
+                shared, other, columns, other_column, query, dout, sums, dots, batch, next_head,
+                heads, queries, next_t, limits,
             )
         copy_commit()
-        clear(scores, 4 * M_TILES * N_TILES)
-        clear(slopes, 4 * M_TILES * N_TILES)
-        add_products(scores, shared, warp_row * PITCH, stage)
-        add_products(
-            slopes, shared, streams // 2 + warp_row * PITCH, stage + COLUMNS * PITCH
-        )
+        multiply_both(scores, slopes, shared, warp_row, stage)
         task = task_of(
             batch, head, bias, bias_b, bias_n, bias_t, bias_s, mask, mask_b, mask_n, mask_t,
             mask_s, limits, left, right, scale,
@@ -188,13 +205,8 @@ def attention_keys(
         add_mixed(of_values, scores, shared, stage + COLUMNS * PITCH)
         add_mixed(of_keys, slopes, shared, stage)
         t, head, stage, column = next_t, next_head, other, other_column
-    factors = local_array(float32, 2 * M_TILES)
-    for r in range(2 * M_TILES):
-        factors[r] = float32(1)
-    store_rows(dvalue, own_at, own_stride, s + warp_row, keys, of_values, factors)
-    for r in range(2 * M_TILES):
-        factors[r] = scale
-    store_rows(dkey, own_at, own_stride, s + warp_row, keys, of_keys, factors)
+    store_times(dvalue, own_at, own_stride, s + warp_row, keys, of_values, float32(1))
+    store_times(dkey, own_at, own_stride, s + warp_row, keys, of_keys, scale)
 
 
 # --- queries ---------------------------------------------------------------------------------
@@ -215,23 +227,17 @@ def attention_queries(
     group, queries, keys, bias_b, bias_n, bias_t, bias_s, mask_b, mask_n, mask_t, mask_s, left,
     right, scale,
 ):
-    """dquery of a tile of queries of one head; later tiles, which see more keys, first."""
-    tiles = (queries + 4 * 16 * M_TILES - 1) // (4 * 16 * M_TILES)
-    pair = cuda.blockIdx.x // tiles
-    t = (tiles - 1 - (cuda.blockIdx.x - pair * tiles)) * (4 * 16 * M_TILES)
-    batch = pair // heads
-    head = pair - batch * heads
+    """dquery of a tile of queries of one head."""
+    pair, batch, head, t = queries_of_block(heads, queries)
     limits = limits_of(batch, queries, keys, query_lengths, key_lengths)
     task = task_of(
         batch, head, bias, bias_b, bias_n, bias_t, bias_s, mask, mask_b, mask_n, mask_t, mask_s,
         limits, left, right, scale,
     )
-    own_at, stride = (batch * queries * heads + head) * D, heads // group * D
-    key_at = batch * keys * stride + head // group * D
+    own_at, key_at, stride = places_of(batch, head, heads, group, queries, keys)
     shared, (warp_row, lane_row) = own_shared(), warp_first()
-    streams = 2 * 4 * 16 * M_TILES * PITCH
-    load_rows(shared, 0, query, own_at, heads * D, t, 4 * 16 * M_TILES, queries)
-    load_rows(shared, streams // 2, dout, own_at, heads * D, t, 4 * 16 * M_TILES, queries)
+    streams = 2 * ROWS * PITCH
+    load_both(shared, 0, query, dout, own_at, heads * D, t, ROWS, queries)
     shifts, row_dots = local_array(float32, 2 * M_TILES), local_array(float32, 2 * M_TILES)
     for r in range(2 * M_TILES):
         row = t + warp_row + lane_row + 8 * r
@@ -245,11 +251,10 @@ def attention_queries(
     mixed = local_array(float32, 4 * M_TILES * D_TILES)
     clear(mixed, 4 * M_TILES * D_TILES)
     # Keys that are left out have weights of 0, or scores on which nothing depends.
-    s, end = keys_of(t, 4 * 16 * M_TILES, task)
+    s, end = keys_of(t, ROWS, task)
     stage = streams
     if s < end:
-        load_rows(shared, stage, key, key_at, stride, s, COLUMNS, keys)
-        load_rows(shared, stage + COLUMNS * PITCH, value, key_at, stride, s, COLUMNS, keys)
+        load_both(shared, stage, key, value, key_at, stride, s, COLUMNS, keys)
     copy_commit()
     while s < end:
         copy_wait(0)
@@ -257,20 +262,11 @@ def attention_queries(
         other = 2 * streams + 2 * COLUMNS * PITCH - stage
         after = s + COLUMNS
         if after < end:
-            load_rows(shared, other, key, key_at, stride, after, COLUMNS, keys)
-            load_rows(shared, other + COLUMNS * PITCH, value, key_at, stride, after, COLUMNS, keys)
+            load_both(shared, other, key, value, key_at, stride, after, COLUMNS, keys)
         copy_commit()
-        clear(scores, 4 * M_TILES * N_TILES)
-        clear(slopes, 4 * M_TILES * N_TILES)
-        add_products(scores, shared, warp_row * PITCH, stage)
-        add_products(
-            slopes, shared, streams // 2 + warp_row * PITCH, stage + COLUMNS * PITCH
-        )
+        multiply_both(scores, slopes, shared, warp_row, stage)
         to_scores(scores, t, s, task)
         to_slopes_by_row(scores, slopes, shifts, row_dots)
         add_mixed(mixed, slopes, shared, stage)
         s, stage = after, other
-    factors = local_array(float32, 2 * M_TILES)
-    for r in range(2 * M_TILES):
-        factors[r] = scale
-    store_rows(dquery, own_at, heads * D, t + warp_row, queries, mixed, factors)
+    store_times(dquery, own_at, heads * D, t + warp_row, queries, mixed, scale)

@@ -28,7 +28,7 @@ UNSEEN, SURELY_UNSEEN = -3.0e38, -2.9e38
 COUNTED, SURELY_COUNTED = -1.0e30, -0.9e30
 
 # Set for each build, with the constants of tiles.py.
-KIND = M_TILES = N_TILES = COLUMNS = BIAS_KIND = 0
+KIND = M_TILES = N_TILES = ROWS = COLUMNS = D = BIAS_KIND = 0
 CAUSAL = WINDOW = HAS_MASK = HAS_BIAS = HAS_QUERY_LENGTHS = HAS_KEY_LENGTHS = False
 
 
@@ -60,6 +60,25 @@ def score(product, t, s, unseen, task):
     if HAS_MASK and mask[mask_at + t * mask_t + s * mask_s] == 0:
         x = unseen
     return x
+
+
+def queries_of_block(heads, queries):
+    """The head's number among all of the batches, its batch, its number there; the first query.
+
+    Later tiles, which see more keys, come first.
+    """
+    tiles = (queries + ROWS - 1) // ROWS
+    pair = cuda.blockIdx.x // tiles
+    batch = pair // heads
+    first = (tiles - 1 - (cuda.blockIdx.x - pair * tiles)) * ROWS
+    return pair, batch, pair - batch * heads, first
+
+
+def places_of(batch, head, heads, group, queries, keys):
+    """Where a head's queries begin, where its keys do, and from one key to the next."""
+    stride = heads // group * D
+    query_at = (batch * queries * heads + head) * D
+    return query_at, batch * keys * stride + head // group * D, stride
 
 
 def task_of(
@@ -122,7 +141,7 @@ def to_scores(products, t, s, task):
     """Products of the warp's queries, rows from t on, and of keys from s on become scores."""
     lane = int32(cuda.threadIdx.x) & 31
     warp_row, lane_row = warp_first()
-    if all_seen(t, 4 * 16 * M_TILES, s, COLUMNS, task):
+    if all_seen(t, ROWS, s, COLUMNS, task):
         for k in range(4 * M_TILES * N_TILES):
             products[k] = products[k] * task[10]
     else:

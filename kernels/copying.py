@@ -16,7 +16,7 @@ POSITIONS = 0  # take: store where each element was, too
 
 def copy_strided(source, target, count, size1, size2, size3, step0, step1, step2, step3):
     """Copy ``count`` elements of (any, size1, size2, size3) that lie ``step`` elements apart."""
-    thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    thread = cuda.grid(1)
     if thread >= count:
         return
     above = thread // size3
@@ -42,7 +42,7 @@ def take(source, order, target, positions, count, length, inner, kept):
         count: outer * kept * inner, a thread for each.
         length, inner, kept: sizes.
     """
-    thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    thread = cuda.grid(1)
     if thread >= count:
         return
     above = thread // inner

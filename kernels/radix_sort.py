@@ -32,6 +32,7 @@ from gpuflow.kernels.language import (
     uint64,
     unrolled,
 )
+from gpuflow.kernels.scan import row_of_block
 
 # KIND of keys
 UNSIGNED, SIGNED, FLOAT, WORDS = range(4)
@@ -149,11 +150,6 @@ def counts_to_places(counts, firsts, thread):
     barrier()
 
 
-def row_of_block(rows):
-    """The number of the block's row, which may be too large."""
-    return int64(cuda.blockIdx.z) * cuda.gridDim.y + cuda.blockIdx.y
-
-
 def element_of_row(row, position, length, inner):
     """Where an element of a row lies, in numbers."""
     outer = row // inner
@@ -179,6 +175,26 @@ def load_order(order, row, position, length):
         return uint32(position)
 
 
+def shared_words():
+    """TILE words of shared memory; the same ones in each call."""
+    if WORD_BITS == 64:
+        return shared_array(uint64, TILE)
+    else:
+        return shared_array(uint32, TILE)
+
+
+def put_in_order(tile, numbers, words, elements, ranks, counts, firsts, shift):
+    """Put the words of a tile, and their elements, in the order of one digit, by ``ranks``."""
+    thread = int32(cuda.threadIdx.x)
+    counts_to_places(counts, firsts, thread)
+    for k in range(ITEMS):
+        digit = digit_of(words[k], shift)
+        place = firsts[digit] + counts[256 * (thread >> 5) + digit] + ranks[k]
+        tile[place] = words[k]
+        numbers[place] = elements[k]
+    barrier()
+
+
 def sort_tile(source, order, sorted_order, rows, length, inner):
     """Rows of at most TILE elements, by all bits of a key.
 
@@ -189,18 +205,15 @@ def sort_tile(source, order, sorted_order, rows, length, inner):
         rows, length, inner: of the array.
     """
     if WORD_BITS == 64:
-        tile = shared_array(uint64, TILE)
         words = cuda.local.array(ITEMS, uint64)
     else:
-        tile = shared_array(uint32, TILE)
         words = cuda.local.array(ITEMS, uint32)
-    numbers = shared_array(uint32, TILE)
+    tile, numbers = shared_words(), shared_array(uint32, TILE)
     counts, firsts = shared_array(int32, TALLIES), shared_array(int32, 256)
-    elements = cuda.local.array(ITEMS, uint32)
-    ranks = cuda.local.array(ITEMS, int32)
+    elements, ranks = cuda.local.array(ITEMS, uint32), cuda.local.array(ITEMS, int32)
     thread = int32(cuda.threadIdx.x)
     lane, warp = int32(thread & 31), int32(thread >> 5)
-    row = row_of_block(rows)
+    row = row_of_block()
     if row >= rows:
         return
     first = int32(warp * (32 * ITEMS) + lane)
@@ -215,13 +228,7 @@ def sort_tile(source, order, sorted_order, rows, length, inner):
         for k in range(ITEMS):
             digit = digit_of(words[k], shift)
             ranks[k] = count_digit(counts, 256 * warp + digit, same_digit(digit), lane)
-        counts_to_places(counts, firsts, thread)
-        for k in range(ITEMS):
-            digit = digit_of(words[k], shift)
-            place = firsts[digit] + counts[256 * warp + digit] + ranks[k]
-            tile[place] = words[k]
-            numbers[place] = elements[k]
-        barrier()
+        put_in_order(tile, numbers, words, elements, ranks, counts, firsts, shift)
         for k in range(ITEMS):
             words[k] = tile[first + 32 * k]
             elements[k] = numbers[first + 32 * k]
@@ -242,7 +249,7 @@ def count_digits(source, order, counts, rows, length, inner, shift):
     tallies = shared_array(int32, TALLIES)
     thread = int32(cuda.threadIdx.x)
     lane, warp = int32(thread & 31), int32(thread >> 5)
-    row = row_of_block(rows)
+    row = row_of_block()
     if row >= rows:
         return
     clear_counts(tallies, thread)
@@ -273,18 +280,15 @@ def move_digits(source, order, counts, sorted_words, sorted_order, rows, length,
             Neither may be what is read.
     """
     if WORD_BITS == 64:
-        tile = shared_array(uint64, TILE)
         words = cuda.local.array(ITEMS, uint64)
     else:
-        tile = shared_array(uint32, TILE)
         words = cuda.local.array(ITEMS, uint32)
-    numbers = shared_array(uint32, TILE)
+    tile, numbers = shared_words(), shared_array(uint32, TILE)
     tallies, firsts = shared_array(int32, TALLIES), shared_array(int32, 256)
-    elements = cuda.local.array(ITEMS, uint32)
-    ranks = cuda.local.array(ITEMS, int32)
+    elements, ranks = cuda.local.array(ITEMS, uint32), cuda.local.array(ITEMS, int32)
     thread = int32(cuda.threadIdx.x)
     lane, warp = int32(thread & 31), int32(thread >> 5)
-    row = row_of_block(rows)
+    row = row_of_block()
     if row >= rows:
         return
     begin = int64(cuda.blockIdx.x) * TILE
@@ -298,13 +302,7 @@ def move_digits(source, order, counts, sorted_words, sorted_order, rows, length,
             elements[k] = load_order(order, row, begin + first + 32 * k, length)
         digit = digit_of(words[k], shift)
         ranks[k] = count_digit(tallies, 256 * warp + digit, same_digit(digit), lane)
-    counts_to_places(tallies, firsts, thread)
-    for k in range(ITEMS):
-        digit = digit_of(words[k], shift)
-        place = firsts[digit] + tallies[256 * warp + digit] + ranks[k]
-        tile[place] = words[k]
-        numbers[place] = elements[k]
-    barrier()
+    put_in_order(tile, numbers, words, elements, ranks, tallies, firsts, shift)
     count = min(length - begin, int64(TILE))
     for place in range(thread, count, THREADS):
         digit = digit_of(tile[place], shift)

@@ -30,6 +30,13 @@ LAST = 0  # combine nothing: the last row of a run is its total
 CONTINUED = 1  # there are earlier chunks
 
 
+def chunk_of(thread, count, width, chunk):
+    """The number of a thread's chunk, its column, and the chunk's rows."""
+    number = thread // width
+    start = number * chunk
+    return number, thread - number * width, start, min(start + chunk, count)
+
+
 def chunk_totals(rows, keys, order, totals, begins, threads, count, width, chunk):
     """The total of the last run in each chunk.
 
@@ -39,14 +46,12 @@ def chunk_totals(rows, keys, order, totals, begins, threads, count, width, chunk
             that run begins in the chunk.
         threads: chunks * width. count, width: sizes. chunk: rows of a chunk.
     """
-    thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    thread = cuda.grid(1)
     if thread >= threads:
         return
-    number = thread // width
-    column = thread - number * width
-    start = number * chunk
+    number, column, start, stop = chunk_of(thread, count, width, chunk)
     carry, begin = neutral(), uint8(0)
-    for place in range(start, min(start + chunk, count)):
+    for place in range(start, stop):
         if place == 0 or keys[place] != keys[place - 1]:
             carry, begin = neutral(), uint8(1)
         carry = combined(carry, widened(rows[int64(order[place]) * width + column]))
@@ -57,14 +62,12 @@ def chunk_totals(rows, keys, order, totals, begins, threads, count, width, chunk
 
 def pair_totals(values, begins, totals, more_begins, threads, count, width, chunk):
     """``chunk_totals`` of pairs: ``values`` (count, width) and ``begins`` (count,)."""
-    thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    thread = cuda.grid(1)
     if thread >= threads:
         return
-    number = thread // width
-    column = thread - number * width
-    start = number * chunk
+    number, column, start, stop = chunk_of(thread, count, width, chunk)
     carry, begin = neutral(), uint8(0)
-    for place in range(start, min(start + chunk, count)):
+    for place in range(start, stop):
         if begins[place]:
             carry, begin = neutral(), uint8(1)
         carry = combined(carry, values[place * width + column])
@@ -78,16 +81,14 @@ def scan_pairs(values, begins, totals, threads, count, width, chunk):
 
     ``totals`` are those of earlier chunks, scanned; without CONTINUED there is one chunk.
     """
-    thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    thread = cuda.grid(1)
     if thread >= threads:
         return
-    number = thread // width
-    column = thread - number * width
-    start = number * chunk
+    _, column, start, stop = chunk_of(thread, count, width, chunk)
     carry = neutral()
     if CONTINUED and start > 0:
         carry = totals[thread - width]
-    for place in range(start, min(start + chunk, count)):
+    for place in range(start, stop):
         if begins[place]:
             carry = neutral()
         carry = combined(carry, values[place * width + column])
@@ -106,16 +107,14 @@ def combine_runs(
         places: int64 (count,): the keys. ends: uint8 (count,): where a run of a key below ``limit``
             ends.
     """
-    thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    thread = cuda.grid(1)
     if thread >= threads:
         return
-    number = thread // width
-    column = thread - number * width
-    start = number * chunk
+    _, column, start, stop = chunk_of(thread, count, width, chunk)
     carry = neutral()
     if CONTINUED and start > 0 and keys[start] == keys[start - 1]:
         carry = totals[thread - width]
-    for place in range(start, min(start + chunk, count)):
+    for place in range(start, stop):
         key = int64(keys[place])
         is_end = place == count - 1 or keys[place] != keys[place + 1]
         if LAST:
@@ -134,6 +133,6 @@ def combine_runs(
 
 def keep_inside(places, inside, keys, count, limit):
     """The key of each place: ``limit`` where it is not inside. A thread for each of ``count``."""
-    thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    thread = cuda.grid(1)
     if thread < count:
         keys[thread] = places[thread] if inside[thread] else limit

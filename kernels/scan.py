@@ -170,6 +170,11 @@ def warp_scan(value, lane):
     return value
 
 
+def row_of_block():
+    """The number of the block's row, which may be too large."""
+    return int64(cuda.blockIdx.z) * cuda.gridDim.y + cuda.blockIdx.y
+
+
 def scan_rows(x, y, totals, rows, length, chunk):
     """One chunk of a row, by a block; ``gridDim.x`` is the number of chunks.
 
@@ -190,7 +195,7 @@ def scan_rows(x, y, totals, rows, length, chunk):
         shared, kept = shared_array(float32, 32), cuda.local.array(ITEMS, float32)
     lane, warp = int32(cuda.threadIdx.x & 31), int32(cuda.threadIdx.x >> 5)
     warps = int32(cuda.blockDim.x >> 5)
-    row = int64(cuda.blockIdx.z) * cuda.gridDim.y + cuda.blockIdx.y
+    row = row_of_block()
     if row >= rows:
         return
     begin = int64(cuda.blockIdx.x) * chunk
@@ -240,7 +245,7 @@ def scan_columns(x, y, totals, threads, length, inner, chunk, chunks):
         length: elements of a column. inner: columns beside each other.
         chunk: elements of a chunk. chunks: of a column.
     """
-    thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    thread = cuda.grid(1)
     if thread >= threads:
         return
     above = thread // inner

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import math
 
-from gpuflow.kernels.language import cuda, float32, float64, int32, shared_array
+from gpuflow.kernels.language import cuda, float64, int32
 from gpuflow.kernels.small_matrices import (
-    AREA,
     DOUBLE,
     LINE,
-    base_of_warp,
+    lane_of_warp,
     matrix_of_warp,
     number,
+    shared_tiles,
     warp_largest,
     warp_sum,
 )
@@ -35,6 +35,28 @@ LIMIT = 120  # of the exponent by which matrices are scaled
 _MOST_SWEEPS = 16
 
 
+def load_symmetric(source, tile, turned, base, start, size):
+    """Copy a matrix from one triangle, and set ``turned`` to ones on the diagonal.
+
+    Returns:
+        The largest magnitude; inf if there is nan.
+    """
+    lane = lane_of_warp()
+    largest = number(0.0)
+    for i in range(size):
+        if lane < size:
+            is_read = lane <= i if LOWER else lane >= i
+            value = source[start + (i * size + lane if is_read else lane * size + i)]
+            tile[base + LINE * i + lane] = value
+            largest = max(largest, number(math.fabs(value)))
+            if value - value != number(0.0):
+                largest = number(math.inf)
+        turned[base + LINE * i + lane] = number(1.0) if lane == i else number(0.0)
+    largest = warp_largest(largest)
+    cuda.syncwarp()
+    return largest
+
+
 def find_eigenvalues(source, vectors, values, count, size, first, kept):
     """A V = V diag(values) of symmetric A.
 
@@ -43,27 +65,11 @@ def find_eigenvalues(source, vectors, values, count, size, first, kept):
         vectors: (count, size, kept), with VECTORS. values: (count, kept), ascending.
         count, size: sizes. first, kept: the values that are wanted.
     """
-    if DOUBLE:
-        tile, turned = shared_array(float64, AREA), shared_array(float64, AREA)
-    else:
-        tile, turned = shared_array(float32, AREA), shared_array(float32, AREA)
-    matrix, base = matrix_of_warp(), base_of_warp()
+    tile, turned = shared_tiles()
+    matrix, base, lane = matrix_of_warp()
     if matrix >= count:
         return
-    lane = int32(cuda.threadIdx.x & 31)
-    square = number(0.0)
-    for i in range(size):
-        if lane < size:
-            is_read = lane <= i if LOWER else lane >= i
-            at = i * size + lane if is_read else lane * size + i
-            value = source[matrix * size * size + at]
-            tile[base + LINE * i + lane] = value
-            square = max(square, number(math.fabs(value)))
-            if value - value != number(0.0):
-                square = number(math.inf)
-        turned[base + LINE * i + lane] = number(1.0) if lane == i else number(0.0)
-    scale = warp_largest(square)
-    cuda.syncwarp()
+    scale = load_symmetric(source, tile, turned, base, matrix * size * size, size)
     is_finite = scale < number(math.inf)
     # A power of two, so that squares neither overflow nor vanish and nothing is rounded.
     shift = number(1.0)
@@ -118,32 +124,42 @@ def player_at(seat, players, turn):
     return int32((place - (players - 1) if place >= players - 1 else place) + 1)
 
 
+def pair_at(pair, players, turn):
+    """The players of a pair in this turn, the lower one first."""
+    one = player_at(int32(pair), players, turn)
+    other = player_at(int32(players - 1 - pair), players, turn)
+    return min(one, other), max(one, other)
+
+
+def angle_of(tile, base, p, q):
+    """Cosine and sine of the rotation after which p and q have nothing in common."""
+    cosine, sine = number(1.0), number(0.0)
+    between = tile[base + LINE * p + q]
+    if between != number(0.0):
+        gap = tile[base + LINE * q + q] - tile[base + LINE * p + p]
+        ratio = gap / (number(2.0) * between)
+        root = number(math.sqrt(number(1.0) + ratio * ratio))
+        tangent = number(1.0) / (number(math.fabs(ratio)) + root)
+        if ratio < number(0.0):
+            tangent = -tangent
+        cosine = number(1.0) / number(math.sqrt(number(1.0) + tangent * tangent))
+        sine = tangent * cosine
+    return cosine, sine
+
+
 def rotate_pairs(tile, turned, base, size, players, turn):
     """One rotation for each of the pairs that meet in this turn: lane k has the angle of pair k."""
-    lane = int32(cuda.threadIdx.x & 31)
+    lane = lane_of_warp()
     cosine, sine = number(1.0), number(0.0)
     if lane < players >> 1:
-        p = player_at(lane, players, turn)
-        q = player_at(players - 1 - lane, players, turn)
-        p, q = min(p, q), max(p, q)
+        p, q = pair_at(lane, players, turn)
         if q < size:
-            between = tile[base + LINE * p + q]
-            if between != number(0.0):
-                gap = tile[base + LINE * q + q] - tile[base + LINE * p + p]
-                ratio = gap / (number(2.0) * between)
-                root = number(math.sqrt(number(1.0) + ratio * ratio))
-                tangent = number(1.0) / (number(math.fabs(ratio)) + root)
-                if ratio < number(0.0):
-                    tangent = -tangent
-                cosine = number(1.0) / number(math.sqrt(number(1.0) + tangent * tangent))
-                sine = tangent * cosine
+            cosine, sine = angle_of(tile, base, p, q)
     cuda.syncwarp()
     for pair in range(players >> 1):
         c = cuda.shfl_sync(0xFFFFFFFF, cosine, pair)
         s = cuda.shfl_sync(0xFFFFFFFF, sine, pair)
-        p = player_at(int32(pair), players, turn)
-        q = player_at(int32(players - 1 - pair), players, turn)
-        p, q = min(p, q), max(p, q)
+        p, q = pair_at(pair, players, turn)
         if q < size and lane < size:
             x, y = tile[base + LINE * p + lane], tile[base + LINE * q + lane]
             tile[base + LINE * p + lane] = c * x - s * y
@@ -152,9 +168,7 @@ def rotate_pairs(tile, turned, base, size, players, turn):
     for pair in range(players >> 1):
         c = cuda.shfl_sync(0xFFFFFFFF, cosine, pair)
         s = cuda.shfl_sync(0xFFFFFFFF, sine, pair)
-        p = player_at(int32(pair), players, turn)
-        q = player_at(int32(players - 1 - pair), players, turn)
-        p, q = min(p, q), max(p, q)
+        p, q = pair_at(pair, players, turn)
         if q < size and lane < size:
             x, y = tile[base + LINE * lane + p], tile[base + LINE * lane + q]
             # What a rotation makes zero up to rounding is set to zero.

@@ -62,19 +62,36 @@ def warp_largest(value):
     return value
 
 
+def shared_tile():
+    """Shared memory for a matrix of each warp; the same in each call."""
+    if DOUBLE:
+        return shared_array(float64, AREA)
+    else:
+        return shared_array(float32, AREA)
+
+
+def shared_tiles():
+    """Shared memory for two matrices of each warp; the same in each call."""
+    if DOUBLE:
+        return shared_array(float64, AREA), shared_array(float64, AREA)
+    else:
+        return shared_array(float32, AREA), shared_array(float32, AREA)
+
+
 def matrix_of_warp():
-    """The number of the warp's matrix in the batch."""
-    return int64(cuda.blockIdx.x) * WARPS + (cuda.threadIdx.x >> 5)
+    """The number of the warp's matrix, where its shared memory begins, and the lane."""
+    warp = cuda.threadIdx.x >> 5
+    return int64(cuda.blockIdx.x) * WARPS + warp, int32(warp * (32 * LINE)), lane_of_warp()
 
 
-def base_of_warp():
-    """Where the warp's part of shared memory begins."""
-    return int32((cuda.threadIdx.x >> 5) * (32 * LINE))
+def lane_of_warp():
+    """The thread's number in its warp."""
+    return int32(cuda.threadIdx.x & 31)
 
 
 def load_matrix(source, tile, base, start, rows, columns):
     """Copy a matrix to shared memory."""
-    lane = int32(cuda.threadIdx.x & 31)
+    lane = lane_of_warp()
     for row in range(rows):
         if lane < columns:
             tile[base + LINE * row + lane] = source[start + row * columns + lane]
@@ -83,11 +100,28 @@ def load_matrix(source, tile, base, start, rows, columns):
 
 def store_matrix(tile, target, base, start, rows, columns):
     """Copy a matrix from shared memory."""
-    lane = int32(cuda.threadIdx.x & 31)
+    lane = lane_of_warp()
     cuda.syncwarp()
     for row in range(rows):
         if lane < columns:
             target[start + row * columns + lane] = tile[base + LINE * row + lane]
+
+
+def pivot_of(tile, base, k, rows):
+    """The first row from k on that has the largest number in column k."""
+    lane = lane_of_warp()
+    measure = number(-1.0)
+    if lane >= k and lane < rows:
+        measure = number(math.fabs(tile[base + LINE * lane + k]))
+        if not measure >= number(0.0):  # nan is chosen where no number was before
+            measure = number(math.inf) if lane == k else number(-1.0)
+    chosen = lane
+    for step in unrolled(5):
+        other = shuffle_xor(measure, 1 << step)
+        place = shuffle_xor(chosen, 1 << step)
+        if other > measure or (other == measure and place < chosen):
+            measure, chosen = other, place
+    return chosen
 
 
 def factor_lu(source, factors, pivots, order, count, rows, columns):
@@ -98,29 +132,15 @@ def factor_lu(source, factors, pivots, order, count, rows, columns):
         pivots: int32 (count, min(rows, columns)). order: int32 (count, rows), the permutation.
         count, rows, columns: sizes.
     """
-    if DOUBLE:
-        tile = shared_array(float64, AREA)
-    else:
-        tile = shared_array(float32, AREA)
-    matrix, base = matrix_of_warp(), base_of_warp()
+    tile = shared_tile()
+    matrix, base, lane = matrix_of_warp()
     if matrix >= count:
         return
-    lane = int32(cuda.threadIdx.x & 31)
     size = int32(min(rows, columns))
     load_matrix(source, tile, base, matrix * rows * columns, rows, columns)
     own = lane  # which row stands at the lane's place
     for k in range(size):
-        measure = number(-1.0)
-        if lane >= k and lane < rows:
-            measure = number(math.fabs(tile[base + LINE * lane + k]))
-            if not measure >= number(0.0):  # nan is chosen where no number was before
-                measure = number(math.inf) if lane == k else number(-1.0)
-        chosen = lane
-        for step in unrolled(5):
-            other = shuffle_xor(measure, 1 << step)
-            place = shuffle_xor(chosen, 1 << step)
-            if other > measure or (other == measure and place < chosen):
-                measure, chosen = other, place
+        chosen = pivot_of(tile, base, k, rows)
         pivot_row = cuda.shfl_sync(0xFFFFFFFF, own, chosen)
         this_row = cuda.shfl_sync(0xFFFFFFFF, own, k)
         if lane == k:
@@ -155,14 +175,10 @@ def factor_cholesky(source, target, count, size):
     Args:
         source, target: (count, size, size). count, size: sizes.
     """
-    if DOUBLE:
-        tile = shared_array(float64, AREA)
-    else:
-        tile = shared_array(float32, AREA)
-    matrix, base = matrix_of_warp(), base_of_warp()
+    tile = shared_tile()
+    matrix, base, lane = matrix_of_warp()
     if matrix >= count:
         return
-    lane = int32(cuda.threadIdx.x & 31)
     load_matrix(source, tile, base, matrix * size * size, size, size)
     is_positive = True
     for k in range(size):
@@ -198,14 +214,10 @@ def solve_triangular(a, b, x, count, size, sides, step, across):
         step, across: elements from one number of a right-hand side to the next, and from one
             side to the next.
     """
-    if DOUBLE:
-        tile, held = shared_array(float64, AREA), shared_array(float64, AREA)
-    else:
-        tile, held = shared_array(float32, AREA), shared_array(float32, AREA)
-    matrix, base = matrix_of_warp(), base_of_warp()
+    tile, held = shared_tiles()
+    matrix, base, lane = matrix_of_warp()
     if matrix >= count:
         return
-    lane = int32(cuda.threadIdx.x & 31)
     load_matrix(a, tile, base, matrix * size * size, size, size)
     for first in range(0, sides, 32):
         if first + lane < sides:
@@ -223,6 +235,43 @@ def solve_triangular(a, b, x, count, size, sides, step, across):
                 x[start + row * step] = value
 
 
+def make_reflection(tile, base, k, rows):
+    """Put the reflection that clears column k below the diagonal there; gives its factor."""
+    lane = lane_of_warp()
+    below = number(0.0)
+    if lane > k and lane < rows:
+        below = tile[base + LINE * lane + k]
+    # The sum is nan if a number is, which a comparison may lose.
+    largest = warp_largest(number(math.fabs(below))) + warp_sum(below * number(0.0))
+    head = tile[base + LINE * k + k]
+    factor = number(0.0)
+    if largest != number(0.0):
+        largest = max(largest, number(math.fabs(head)))
+        part = below / largest
+        top = head / largest
+        length = largest * number(math.sqrt(warp_sum(part * part) + top * top))
+        new_head = -length if head >= number(0.0) else length
+        factor = (new_head - head) / new_head
+        cuda.syncwarp()
+        if lane > k and lane < rows:
+            tile[base + LINE * lane + k] = below / (head - new_head)
+        if lane == k:
+            tile[base + LINE * k + k] = new_head
+    return factor
+
+
+def reflect(tile, target, base, k, rows, factor):
+    """Apply reflection k, which lies in ``tile``, to the lane's column of ``target``."""
+    lane = lane_of_warp()
+    total = target[base + LINE * k + lane]
+    for i in range(k + 1, rows):
+        total += tile[base + LINE * i + k] * target[base + LINE * i + lane]
+    total *= factor
+    target[base + LINE * k + lane] -= total
+    for i in range(k + 1, rows):
+        target[base + LINE * i + lane] -= tile[base + LINE * i + k] * total
+
+
 def factor_qr(source, q, r, count, rows, columns, inner):
     """A = Q R.
 
@@ -230,61 +279,26 @@ def factor_qr(source, q, r, count, rows, columns, inner):
         source: (count, rows, columns). q: (count, rows, inner). r: (count, inner, columns).
         count, rows, columns: sizes. inner: ``rows``, or the smaller one of both sizes.
     """
-    if DOUBLE:
-        tile, turned = shared_array(float64, AREA), shared_array(float64, AREA)
-    else:
-        tile, turned = shared_array(float32, AREA), shared_array(float32, AREA)
-    matrix, base = matrix_of_warp(), base_of_warp()
+    tile, turned = shared_tiles()
+    matrix, base, lane = matrix_of_warp()
     if matrix >= count:
         return
-    lane = int32(cuda.threadIdx.x & 31)
     load_matrix(source, tile, base, matrix * rows * columns, rows, columns)
     size = int32(min(rows, columns))
     own = number(0.0)  # lane k keeps the factor of reflection k
     for k in range(size):
-        below = number(0.0)
-        if lane > k and lane < rows:
-            below = tile[base + LINE * lane + k]
-        # The sum is nan if a number is, which a comparison may lose.
-        largest = warp_largest(number(math.fabs(below))) + warp_sum(below * number(0.0))
-        head = tile[base + LINE * k + k]
-        factor = number(0.0)
-        if largest != number(0.0):
-            largest = max(largest, number(math.fabs(head)))
-            part = below / largest
-            top = head / largest
-            length = largest * number(math.sqrt(warp_sum(part * part) + top * top))
-            new_head = -length if head >= number(0.0) else length
-            factor = (new_head - head) / new_head
-            cuda.syncwarp()
-            if lane > k and lane < rows:
-                tile[base + LINE * lane + k] = below / (head - new_head)
-            if lane == k:
-                tile[base + LINE * k + k] = new_head
+        factor = make_reflection(tile, base, k, rows)
         if lane == k:
             own = factor
         cuda.syncwarp()
         if lane > k and lane < columns:
-            total = tile[base + LINE * k + lane]
-            for i in range(k + 1, rows):
-                total += tile[base + LINE * i + k] * tile[base + LINE * i + lane]
-            total *= factor
-            tile[base + LINE * k + lane] -= total
-            for i in range(k + 1, rows):
-                tile[base + LINE * i + lane] -= tile[base + LINE * i + k] * total
+            reflect(tile, tile, base, k, rows, factor)
         cuda.syncwarp()
     for i in range(rows):
         turned[base + LINE * i + lane] = number(1.0) if lane == i else number(0.0)
     for turn in range(size):
         k = size - 1 - turn
-        factor = cuda.shfl_sync(0xFFFFFFFF, own, k)
-        total = turned[base + LINE * k + lane]
-        for i in range(k + 1, rows):
-            total += tile[base + LINE * i + k] * turned[base + LINE * i + lane]
-        total *= factor
-        turned[base + LINE * k + lane] -= total
-        for i in range(k + 1, rows):
-            turned[base + LINE * i + lane] -= tile[base + LINE * i + k] * total
+        reflect(tile, turned, base, k, rows, cuda.shfl_sync(0xFFFFFFFF, own, k))
     store_matrix(turned, q, base, matrix * rows * inner, rows, inner)
     for i in range(inner):
         if lane < columns:

@@ -7,8 +7,9 @@ out: element ``4 * (m * tiles + n) + e`` of lane l is
 
     row  16 * m + l // 4 + 8 * (e // 2)        column  8 * n + 2 * (l % 4) + e % 2
 
-Constants of the text: KIND of elements, D, PITCH, M_TILES, COLUMNS (of a streamed tile), N_TILES =
-COLUMNS / 8, D_TILES = D / 8, ALIGNED, and CHUNK, the elements of 16 bytes.
+Constants of the text: KIND of elements, D, PITCH, M_TILES, ROWS (of a block), COLUMNS (of a
+streamed tile), N_TILES = COLUMNS / 8, D_TILES = D / 8, ALIGNED, and CHUNK: the elements of 16
+bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ WARPS = 4
 THREADS = 32 * WARPS
 
 # Set by ``tile_constants`` for each build.
-KIND = D = PITCH = M_TILES = COLUMNS = N_TILES = D_TILES = CHUNK = 0
+KIND = D = PITCH = M_TILES = ROWS = COLUMNS = N_TILES = D_TILES = CHUNK = 0
 ALIGNED = True
 
 
@@ -59,8 +60,9 @@ def tile_constants(
     """
     chunk = 4 if kind == FLOAT32 else 8
     return {
-        "KIND": kind, "D": size, "PITCH": size + chunk, "M_TILES": row_tiles, "COLUMNS": columns,
-        "N_TILES": columns // 8, "D_TILES": size // 8, "CHUNK": chunk, "ALIGNED": aligned,
+        "KIND": kind, "D": size, "PITCH": size + chunk, "CHUNK": chunk, "ALIGNED": aligned,
+        "M_TILES": row_tiles, "ROWS": 16 * WARPS * row_tiles, "COLUMNS": columns,
+        "N_TILES": columns // 8, "D_TILES": size // 8,
     }  # fmt: skip
 
 
@@ -86,6 +88,12 @@ def load_rows(shared, at, source, base, stride, first, count, limit):
                 else:
                     shared[target + k] = uint16(0)
         chunk = int32(chunk + THREADS)
+
+
+def load_both(shared, at, one, other, base, stride, first, count, limit):
+    """``load_rows`` of two arrays that lie alike, one tile behind the other."""
+    load_rows(shared, at, one, base, stride, first, count, limit)
+    load_rows(shared, at + count * PITCH, other, base, stride, first, count, limit)
 
 
 def clear(values, count):

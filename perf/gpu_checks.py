@@ -28,6 +28,7 @@ PROGRAMS = ROOT / "tests" / "runtime" / "test_cuda_sim.py"
 
 def programs() -> dict[str, Any]:
     """Functions and arguments by name."""
+    sys.path.insert(0, str(ROOT / "tests"))  # the file imports a helper from there
     spec = importlib.util.spec_from_file_location("programs_of_the_tests", PROGRAMS)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

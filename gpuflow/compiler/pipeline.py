@@ -62,9 +62,8 @@ def compile_plan(
     for name, rewrite in GPU_PASSES if target.on_gpu else PASSES:
         program = rewrite(program)
         _report(name, program)
-    if not target.on_gpu:  # on GPUs what is begun is ordered by the stream
-        program = overlap(program)
-        _report("overlap", program)
+    program = overlap(program)
+    _report("overlap", program)
     programs = {eqn: compile_inner(eqn, target) for eqn in program.eqns if _has_programs(eqn)}
     given: dict[Var, Var | None] = {program.invars[k]: None for k in donated}
     if carried is not None:

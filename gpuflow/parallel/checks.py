@@ -31,8 +31,10 @@ class CheckedCommunicator(Immediate):
         extra = "".join(f" {item}" for item in more)
         own = f"{operation} number {self._number}{about}{extra}"
         line = np.frombuffer(own.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES), np.uint8)
-        lines = [bytes(row).decode(errors="replace").rstrip()
-                 for row in np.asarray(self.inner.all_gather(line))]  # fmt: skip
+        rows: Any = self.inner.all_gather(line)
+        if hasattr(rows, "get"):  # CuPy copies to the host only where that is said
+            rows = rows.get()
+        lines = [bytes(row).decode(errors="replace").rstrip() for row in rows]
         other = next((k for k, text in enumerate(lines) if text != lines[0]), None)
         if other is None:
             return

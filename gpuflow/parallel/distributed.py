@@ -20,7 +20,7 @@ from gpuflow.parallel.detection import Cluster, detect, own_gpus, visible_gpus
 from gpuflow.parallel.heartbeats import Heartbeats
 from gpuflow.parallel.links import Links
 from gpuflow.parallel.mpi import MpiCommunicator, load_mpi
-from gpuflow.parallel.nccl import connect_nccl
+from gpuflow.parallel.nccl_connect import connect_nccl
 from gpuflow.parallel.overlapped import OverlappedCommunicator
 from gpuflow.parallel.rendezvous import join
 from gpuflow.parallel.sockets import SocketCommunicator
@@ -113,7 +113,8 @@ def initialize(
         collective_timeout: seconds for which a collective waits for a process that does not come;
             by default GPUFLOW_COLLECTIVE_TIMEOUT, else 300.
         overlap_sums: whether sums of gradients run beside the backward pass, in a thread; by
-            default if processes are on several machines, or have more cores than threads.
+            default if processes are on several machines, or have more cores than threads. GPUs
+            need no thread: they always do, in a stream of their own.
 
     Raises:
         RuntimeError: it was called before, or arrays were made before.
@@ -248,7 +249,7 @@ def _begin(base: Any, devices: tuple[dict[str, int], ...], here: int) -> None:
     set_process(base.rank, base.size, devices)
     on_gpus = local_devices()[0].platform == "cuda" and base.size > 1
     # Data of GPUs stay there; what the host exchanges goes over the processes' own connections.
-    serve(PROCESSES, connect_nccl(base) if on_gpus else _state.world)
+    serve(PROCESSES, connect_nccl(base, local_devices()[0]) if on_gpus else _state.world)
 
 
 def initialize_by_launcher() -> None:

@@ -1,15 +1,17 @@
 """Collectives over NCCL, through ``cupy.cuda.nccl``: a process or a thread for each GPU.
 
-Calls go to CuPy's current stream, which is the driver's while a program runs: they return at once,
-and are ordered with the kernels before and behind them. Names and signatures are those of CuPy 14
-with NCCL 2.32. The tests run this file against a library that stands for NCCL; it has not met a GPU
-yet.
+Collectives run in a stream of their own, beside the compute stream, and calls return at once: a
+collective waits for what was computed before, and what is computed later waits for the collective,
+or, where it was begun, from its end on. CuPy's current stream must be the driver's, as it is while
+a program runs: arrays are made and converted there. Names and signatures are those of CuPy 14 with
+NCCL 2.32. The tests run this file against a library that stands for NCCL; it has not met a GPU yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from math import prod
 from typing import Any
 
@@ -17,7 +19,9 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import CommunicationError
-from gpuflow.core.communicator import Communicator, Groups, Immediate, Pairs
+from gpuflow.base.records import record
+from gpuflow.core.communicator import Groups, Pairs, watch
+from gpuflow.runtime.gpu_side_stream import SideStream
 
 # NCCL's names of dtypes that it adds and compares; others are moved as bytes.
 _NAMES = {
@@ -31,69 +35,79 @@ _WIDER = {
 }  # fmt: skip
 
 
-def load_cupy() -> Any:
-    """CuPy with NCCL.
-
-    Raises:
-        CommunicationError: CuPy or NCCL is not installed.
-    """
+@contextmanager
+def named(nccl: Any, operation: str, what: str) -> Iterator[None]:
+    """NCCL's errors, with what it was to do."""
     try:
-        import cupy
-        import cupy.cuda.nccl
-    except ImportError as error:
+        yield
+    except nccl.NcclError as error:
         raise CommunicationError(
-            f"[nccl] several GPUs need CuPy and NCCL; got: {error}. "
-            'Fix: pip install "gpuflow[cuda13]" nvidia-nccl-cu13.'
+            f"[{operation}] NCCL must {what}; got {error}. Fix: look for the first error of the "
+            "others; NCCL_DEBUG=WARN says more."
         ) from error
-    if not cupy.cuda.nccl.available:
-        raise CommunicationError(
-            "[nccl] NCCL must be installed; got CuPy without it. Fix: pip install nvidia-nccl-cu13."
-        )
-    return cupy
 
 
-def connect_nccl(world: Communicator) -> NcclCommunicator:
-    """The communicator of the current GPUs of all processes, which first agree over ``world``."""
-    cupy = load_cupy()
-    nccl = cupy.cuda.nccl
-    own = nccl.get_unique_id()
-    is_bytes = isinstance(own, bytes)  # a tuple of ints before CuPy 14
-    numbers = np.frombuffer(own, np.int8) if is_bytes else np.array(own, np.int8)
-    numbers = world.broadcast(numbers, 0)
-    unique = numbers.tobytes() if is_bytes else tuple(numbers.tolist())
-    comm = nccl.NcclCommunicator(world.size, unique, world.rank)
-    return NcclCommunicator(
-        comm, nccl, cupy, lambda: cupy.cuda.get_current_stream().ptr, world.name
-    )
+@record(frozen=False, eq=False)
+class _Sum:
+    """A sum that NCCL was given.
+
+    Its arrays must live until the compute stream waits for ``mark``: their memory is handed out
+    again in the order of that stream.
+
+    Attributes:
+        array: the operand.
+        working: what NCCL reads: the operand, or a copy in a wider dtype.
+        result: what NCCL writes: ``out``, or an array in the wider dtype.
+        out: where the caller wants it, if that was said.
+        mark: an event behind it.
+        thread: that gave it.
+    """
+
+    array: Any
+    working: Any
+    result: Any
+    out: Any
+    mark: Any
+    thread: int
 
 
-def connect_gpus(numbers: Sequence[int]) -> list[NcclCommunicator]:
-    """A communicator for each of this process's GPUs; each is to be used by a thread of its own."""
-    cupy = load_cupy()
-    nccl = cupy.cuda.nccl
-    return [
-        NcclCommunicator(comm, nccl, cupy, lambda: cupy.cuda.get_current_stream().ptr, "devices")
-        for comm in nccl.NcclCommunicator.initAll(list(numbers))
-    ]
-
-
-class NcclCommunicator(Immediate):
+class NcclCommunicator:
     """Collectives of one GPU per process or thread; data are CuPy arrays.
+
+    Its groups use the same stream: NCCL's communicators must run in one order on all GPUs, and a
+    stream keeps that of the program.
 
     Args:
         comm: a ``cupy.cuda.nccl.NcclCommunicator``.
         nccl: the module ``cupy.cuda.nccl``.
         xp: CuPy.
-        stream: the address of the stream to use now.
+        side: the stream that collectives run in.
         name: for messages.
     """
 
     def __init__(
-        self, comm: Any, nccl: Any, xp: Any, stream: Callable[[], int], name: str = "processes"
+        self, comm: Any, nccl: Any, xp: Any, side: SideStream, name: str = "processes"
     ) -> None:
         self.rank, self.size, self.name = comm.rank_id(), comm.size(), name
-        self._comm, self._nccl, self._xp, self._stream = comm, nccl, xp, stream
+        self._comm, self._nccl, self._xp, self._side = comm, nccl, xp, side
         self._groups: dict[Groups, NcclCommunicator] = {}
+        self._begun: dict[int, _Sum] = {}  # by the address of the result
+        self._is_watched = False
+
+    @contextmanager
+    def _behind(self, operation: str) -> Iterator[int]:
+        """The stream, for calls of NCCL that begin when what was computed so far is there."""
+        self._side.follow()
+        what = f"run {operation} on rank {self.rank} of {self.size} ({self.name})"
+        with named(self._nccl, operation, what):
+            yield self._side.address
+
+    @contextmanager
+    def _at_once(self, operation: str) -> Iterator[int]:
+        """The same, and what is computed later waits for these calls."""
+        with self._behind(operation) as stream:
+            yield stream
+        self._side.join(self._side.mark())
 
     def _contiguous(self, data: Any) -> Any:
         return self._xp.ascontiguousarray(data).reshape(data.shape)
@@ -135,31 +149,69 @@ class NcclCommunicator(Immediate):
             out[...] = found
         return out
 
-    def all_reduce(self, data: Any, op: str, out: Any = None) -> Any:
+    def _give(self, data: Any, op: str, out: Any) -> _Sum:
+        """Give NCCL a sum; nobody waits for it yet."""
         array = self._contiguous(data)
         working, count, kind = self._working(array, op)
         result: Any = out
         if out is None or out.dtype != working.dtype or not out.flags.c_contiguous:
             result = self._xp.empty(working.shape, working.dtype)
         code = self._code(op.upper())
-        self._comm.allReduce(working.data.ptr, result.data.ptr, count, kind, code, self._stream())
-        return self._finished(result, array, out)
+        with self._behind("all_reduce") as stream:
+            self._comm.allReduce(working.data.ptr, result.data.ptr, count, kind, code, stream)
+        mark = self._side.mark()
+        return _Sum(array, working, result, out, mark, threading.get_ident())
+
+    def _take(self, given: _Sum) -> Any:
+        """The result, for what is computed later."""
+        self._side.join(given.mark)
+        return self._finished(given.result, given.array, given.out)
+
+    def all_reduce(self, data: Any, op: str, out: Any = None) -> Any:
+        return self._take(self._give(data, op, out))
+
+    def begin(self, data: Any, op: str, out: Any) -> None:
+        if not self._is_watched:
+            self._is_watched = True
+            watch(self._settle)
+        self._begun[out.data.ptr] = self._give(data, op, out)
+
+    def end(self, out: Any) -> None:
+        given = self._begun.pop(out.data.ptr, None)
+        if given is None:
+            raise CommunicationError(
+                f"[all_reduce] what is ended must have been begun; got an array of "
+                f"{out.dtype.name}{list(out.shape)} that was not ({self.name}). "
+                "Fix: call begin(data, op, out) first, and end(out) once."
+            )
+        self._take(given)
+
+    def _settle(self) -> None:
+        """Let the compute stream wait for what this thread's program began and will not end."""
+        own = threading.get_ident()
+        for place, given in list(self._begun.items()):
+            if given.thread == own:
+                del self._begun[place]
+                with suppress(RuntimeError):  # a kernel failed: nothing runs there any more
+                    self._side.join(given.mark)
 
     def all_gather(self, data: Any) -> Any:
         array = self._contiguous(data)
         result = self._xp.empty((self.size, *array.shape), array.dtype)
         count, kind = self._bytes(array)
-        self._comm.allGather(array.data.ptr, result.data.ptr, count, kind, self._stream())
+        with self._at_once("all_gather") as stream:
+            self._comm.allGather(array.data.ptr, result.data.ptr, count, kind, stream)
         return result
 
     def reduce_scatter(self, data: Any) -> Any:
         array = self._contiguous(data)
         working, count, kind = self._working(array, "sum")
         result = self._xp.empty(working.shape[1:], working.dtype)
-        self._comm.reduceScatter(
-            working.data.ptr, result.data.ptr, count // self.size, kind, self._code("SUM"),
-            self._stream(),
-        )  # fmt: skip
+        with self._at_once("reduce_scatter") as stream:
+            self._comm.reduceScatter(
+                working.data.ptr, result.data.ptr, count // self.size, kind, self._code("SUM"),
+                stream,
+            )  # fmt: skip
         return self._finished(result, array, None)
 
     @contextmanager
@@ -175,43 +227,44 @@ class NcclCommunicator(Immediate):
         array = self._contiguous(data)
         result = self._xp.empty(array.shape, array.dtype)
         share, kind = prod(array.shape[1:]) * array.dtype.itemsize, self._code("UINT8")
-        with self._together():
+        with self._at_once("all_to_all") as stream, self._together():
             for peer in range(self.size):
                 at = peer * share
-                self._comm.send(array.data.ptr + at, share, kind, peer, self._stream())
-                self._comm.recv(result.data.ptr + at, share, kind, peer, self._stream())
+                self._comm.send(array.data.ptr + at, share, kind, peer, stream)
+                self._comm.recv(result.data.ptr + at, share, kind, peer, stream)
         return result
 
     def permute(self, data: Any, pairs: Pairs) -> Any:
         array = self._contiguous(data)
         result = self._xp.zeros(array.shape, array.dtype)
         count, kind = self._bytes(array)
-        with self._together():
+        with self._at_once("permute") as stream, self._together():
             for source, target in pairs:
                 if source == self.rank:
-                    self._comm.send(array.data.ptr, count, kind, target, self._stream())
+                    self._comm.send(array.data.ptr, count, kind, target, stream)
                 if target == self.rank:
-                    self._comm.recv(result.data.ptr, count, kind, source, self._stream())
+                    self._comm.recv(result.data.ptr, count, kind, source, stream)
         return result
 
     def broadcast(self, data: Any, root: int) -> Any:
         array = self._contiguous(data)
         result = self._xp.empty(array.shape, array.dtype)
         count, kind = self._bytes(array)
-        self._comm.broadcast(array.data.ptr, result.data.ptr, count, kind, root, self._stream())
+        with self._at_once("broadcast") as stream:
+            self._comm.broadcast(array.data.ptr, result.data.ptr, count, kind, root, stream)
         return result
 
     def barrier(self) -> None:
-        total = self.all_reduce(self._xp.zeros(1, np.float32), "sum")
-        float(total[0])  # waits for the stream
+        self.all_reduce(self._xp.zeros(1, np.float32), "sum")
+        self._side.synchronize()
 
     def split(self, groups: Groups) -> NcclCommunicator:
         found = self._groups.get(groups)
         if found is None:
             (color,) = [k for k, group in enumerate(groups) if self.rank in group]
-            comm = self._comm.commSplit(color, groups[color].index(self.rank))
-            found = NcclCommunicator(
-                comm, self._nccl, self._xp, self._stream, f"{self.name} {groups[color]}"
-            )
+            with named(self._nccl, "split", f"split {self.name} into {groups}"):
+                comm = self._comm.commSplit(color, groups[color].index(self.rank))
+            name = f"{self.name} {groups[color]}"
+            found = NcclCommunicator(comm, self._nccl, self._xp, self._side, name)
             self._groups[groups] = found
         return found

@@ -12,7 +12,7 @@ from gpuflow.base.records import record
 from gpuflow.core.communicator import DRIVERS, Communicator, serving
 from gpuflow.parallel.checks import CheckedCommunicator
 from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
-from gpuflow.parallel.nccl import connect_gpus
+from gpuflow.parallel.nccl_connect import connect_gpus
 from gpuflow.runtime.device import Device
 
 
@@ -40,7 +40,7 @@ def _team(devices: tuple[Device, ...]) -> Team:
 
 def _make(devices: tuple[Device, ...]) -> Team:
     if devices[0].platform == "cuda":
-        made: Sequence[Any] = connect_gpus([device.local_hardware_id for device in devices])
+        made: Sequence[Any] = connect_gpus(devices)
         return Team(_checked(made), _no_end)
     timeout = float(launcher_variables().get("GPUFLOW_COLLECTIVE_TIMEOUT", "300"))
     meeting = Meeting(len(devices), timeout)

@@ -30,7 +30,7 @@ _NO_REDUCED_SUMS = 16
 _DEFAULT_ALGORITHM = -1
 _WORKSPACE = {9: 32 << 20}  # bytes, by major compute capability, as NVIDIA recommends
 _SMALL_WORKSPACE = 4 << 20
-_NAMES = ("libcublas.so.13", "libcublas.so.12")
+_VERSIONS = (13, 12)  # of libraries; the first one that is there
 _MOST = (1 << 31) - 1
 
 _int, _long, _pointer = ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p
@@ -50,8 +50,11 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-def find_cublas() -> str:
+def find_cublas(name: str = "cublas") -> str:
     """The path or name of the library.
+
+    Args:
+        name: ``"cublas"``, or ``"cublasLt"``, which comes with it.
 
     Raises:
         OSError: it is not installed.
@@ -62,15 +65,16 @@ def find_cublas() -> str:
         pass
     else:
         with suppress(Exception):  # its errors are of many classes; the system may have one
-            path = pathfinder.load_nvidia_dynamic_lib("cublas").abs_path
+            path = pathfinder.load_nvidia_dynamic_lib(name).abs_path
             if path:
                 return path
-    for name in _NAMES:
+    files = [f"lib{name}.so.{version}" for version in _VERSIONS]
+    for file in files:
         with suppress(OSError):
-            ctypes.CDLL(name)
-            return name
+            ctypes.CDLL(file)
+            return file
     raise OSError(
-        f"[cublas] one of {', '.join(_NAMES)} must be installed; none was found. "
+        f"[{name.lower()}] one of {', '.join(files)} must be installed; none was found. "
         "Fix: pip install nvidia-cublas."
     )
 

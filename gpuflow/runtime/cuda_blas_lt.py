@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.dtypes import bfloat16
+from gpuflow.runtime.cuda_blas import find_cublas
 from gpuflow.runtime.gpu_api import Epilogue, Gemm
 
 # cudaDataType_t and cublasComputeType_t.
@@ -35,7 +36,6 @@ _DERIVATIVES = {"relu": 136, "gelu": 192}
 _WITH_BIAS, _WITH_AUX, _WITH_SUMS = 4, 128, 16
 _RESULT_BYTES = 96  # of cublasLtMatmulHeuristicResult_t, which begins with the algorithm
 _MOST_ALIGNED = 256
-_NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
 
 _int, _long, _size, _pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_size_t, ctypes.c_void_p
 _CREATING: dict[str, tuple[Any, ...]] = {
@@ -113,27 +113,7 @@ def load_cublaslt() -> Any:
 
         cublasLt.get_version()
         return cublasLt
-    return CtypesLt(ctypes.PyDLL(_find()))
-
-
-def _find() -> str:
-    try:
-        from cuda import pathfinder
-    except ImportError:
-        pass
-    else:
-        with suppress(Exception):  # its errors are of many classes; the system may have one
-            path = pathfinder.load_nvidia_dynamic_lib("cublasLt").abs_path
-            if path:
-                return path
-    for name in _NAMES:
-        with suppress(OSError):
-            ctypes.CDLL(name)
-            return name
-    raise OSError(
-        f"[cublaslt] one of {', '.join(_NAMES)} must be installed; none was found. "
-        "Fix: pip install nvidia-cublas."
-    )
+    return CtypesLt(ctypes.PyDLL(find_cublas("cublasLt")))
 
 
 class CuBlasLt:

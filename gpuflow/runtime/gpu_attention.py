@@ -72,8 +72,7 @@ def add_attention(
 
     def launch(kernel: Callable[..., None], given: Sequence[At], rows: int, heads: int) -> None:
         constants = attention_constants(kernel.__name__, what, dtype, extras.bias_kind)
-        tile = 16 * tiles.WARPS * constants["M_TILES"]
-        blocks = -(-rows // tile) * what.batch * heads
+        blocks = -(-rows // int(constants["ROWS"])) * what.batch * heads
         arguments = _arguments(what, _KINDS[dtype.name][1], own, extras, given)
         plain = {**constants, "ALIGNED": False}
         schedule.launch(kernel, arguments, (blocks, 1, 1), tiles.THREADS, constants, plain)
@@ -106,8 +105,7 @@ def attention_constants(
         "HAS_KEY_LENGTHS": what.key_lengths,
     }
     # The block's own rows (of two operands for gradients), and two stages of two streamed tiles.
-    held = 16 * tiles.WARPS * shape.row_tiles * (2 if what.gradient else 1)
-    rows = held + 4 * shape.columns
+    rows = int(constants["ROWS"]) * (2 if what.gradient else 1) + 4 * shape.columns
     constants[SHARED_BYTES] = rows * int(constants["PITCH"]) * dtype.itemsize
     return constants
 

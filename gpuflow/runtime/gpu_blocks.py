@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import gpuflow.kernels.copying as copying
+import gpuflow.kernels.scan as scan
 from gpuflow.base.records import record
 from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.compiler.handwritten import LaunchBounds, Number
@@ -145,10 +146,14 @@ def collapsed(view: View) -> list[tuple[int, int]]:
 
 # What scan.KIND is for each dtype, and a pointer to its elements.
 _FLOATS = {
-    "float32": (0, "*float32"), "float64": (1, "*float64"),
-    "bfloat16": (2, "*uint16"), "float16": (3, "*uint16"),
+    "float32": (scan.FLOAT32, "*float32"), "float64": (scan.FLOAT64, "*float64"),
+    "bfloat16": (scan.BFLOAT16, "*uint16"), "float16": (scan.FLOAT16, "*uint16"),
 }  # fmt: skip
-WIDE = ("float32", "float64", "float32", "float32", "int64", "uint64")
+# What the numbers of each kind are combined in.
+WIDE = {
+    scan.FLOAT32: "float32", scan.FLOAT64: "float64", scan.BFLOAT16: "float32",
+    scan.FLOAT16: "float32", scan.SIGNED: "int64", scan.UNSIGNED: "uint64",
+}  # fmt: skip
 
 
 @lru_cache(maxsize=64)
@@ -158,7 +163,7 @@ def number_kind(dtype: Any) -> tuple[int, str] | None:
     if stored.name in _FLOATS:
         return _FLOATS[stored.name]
     if stored == np.bool_:
-        return 5, "*uint8"
+        return scan.UNSIGNED, "*uint8"
     if isinstance(stored, np.dtype) and stored.kind in "iu" and stored.isbuiltin == 1:
-        return (4 if stored.kind == "i" else 5), f"*{stored.name}"
+        return (scan.SIGNED if stored.kind == "i" else scan.UNSIGNED), f"*{stored.name}"
     return None

@@ -3,6 +3,7 @@
 A product of matrices goes to the GEMM. Everything else runs ``impl`` or the op's own call with the
 device's array module. Where that module cannot do it (CuPy has not all of NumPy), the call runs on
 the host from then on, which copies operands and results; ``GpuDevice.host_calls`` says why.
+Collectives stay where they are.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base.errors import CommunicationError
 from gpuflow.compiler.plan import CallStep
+from gpuflow.core.effects import COMMUNICATION
 from gpuflow.core.lowering import Library
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.gpu_device import GpuDevice
@@ -36,16 +39,18 @@ class LibraryCall:
         kinds = ", ".join(str(operand.aval.dtype) for operand in step.operands)
         self._name, self._device = f"{step.name}({kinds})", device
         self._call = _call_of(step)
+        # Communicators take data of the device only, and the others are met once.
+        self._is_collective = COMMUNICATION in step.eqn.effects
         self._on_host = step.kind == "host" or self._name in device.host_calls
 
     def __call__(self, outs: Sequence[DeviceArray], *operands: DeviceArray) -> None:
         if not self._on_host:
             try:
                 self._on_device(outs, operands)
-            except MemoryError:
+            except (CommunicationError, MemoryError):
                 raise
             except Exception as error:
-                if is_fault(error):
+                if is_fault(error) or self._is_collective:
                     raise
                 self._on_host = True
                 self._device.host_calls[self._name] = f"{type(error).__name__}: {error}"

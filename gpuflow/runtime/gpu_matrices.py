@@ -13,7 +13,8 @@ from gpuflow.core.lowering import Matrices
 from gpuflow.runtime.gpu_blocks import At, Schedule
 
 _INDEX = "int64"
-_LANES, _AREA = 32, 32 * 33  # threads of a warp, and numbers of shared memory for a matrix
+_LANES = 32  # threads of a warp
+_AREA = _LANES * kernels.LINE  # numbers of shared memory for a matrix
 
 
 def add_matrices(

@@ -125,4 +125,3 @@ def multiplier(
             call(left + at_left, right + at_right, out + at_out)
 
     return multiply
-

@@ -16,7 +16,7 @@ from gpuflow.core.views import View
 from gpuflow.runtime.blas import private_blas
 from gpuflow.runtime.decompositions import lu_bytes
 from gpuflow.runtime.kernels import kernel_cache
-from gpuflow.runtime.native_code import Code
+from gpuflow.runtime.native_code import READ_WORDS, Code
 from gpuflow.runtime.native_copies import Places, copy_view, operand_place
 from gpuflow.runtime.native_services import NativeServices
 
@@ -31,23 +31,17 @@ declare i64 @llvm.smax.i64(i64, i64)
 define void @gf_lu(ptr %words, i64 %low, i64 %high) {
 entry:
   %info = alloca i64
-  %getrf = load ptr, ptr %words
-  %p1 = getelementptr i64, ptr %words, i64 1
-  %rows = load i64, ptr %p1
-  %p2 = getelementptr i64, ptr %words, i64 2
-  %p3 = getelementptr i64, ptr %words, i64 3
-  %count = load i64, ptr %p3
-  %p4 = getelementptr i64, ptr %words, i64 4
-  %bytes = load i64, ptr %p4
-  %p5 = getelementptr i64, ptr %words, i64 5
-  %matrices = load ptr, ptr %p5
+  %getrf = call ptr @place(ptr %words, i64 0)
+  %rows.at = getelementptr i64, ptr %words, i64 1
+  %columns.at = getelementptr i64, ptr %words, i64 2
+  %rows = load i64, ptr %rows.at
   %row.last = sub i64 %rows, 1
-  %p6 = getelementptr i64, ptr %words, i64 6
-  %own = load ptr, ptr %p6
-  %p7 = getelementptr i64, ptr %words, i64 7
-  %pivots = load ptr, ptr %p7
-  %p8 = getelementptr i64, ptr %words, i64 8
-  %permutations = load ptr, ptr %p8
+  %count = call i64 @word(ptr %words, i64 3)
+  %bytes = call i64 @word(ptr %words, i64 4)
+  %matrices = call ptr @place(ptr %words, i64 5)
+  %own = call ptr @place(ptr %words, i64 6)
+  %pivots = call ptr @place(ptr %words, i64 7)
+  %permutations = call ptr @place(ptr %words, i64 8)
   br label %look
 look:
   %k = phi i64 [ %low, %entry ], [ %next, %done ]
@@ -61,7 +55,7 @@ one:
   %pivots.k = getelementptr i32, ptr %pivots, i64 %pivot.offset
   %row.offset = mul i64 %k, %rows
   %order = getelementptr i32, ptr %permutations, i64 %row.offset
-  call void %getrf(ptr %p1, ptr %p2, ptr %a, ptr %p1, ptr %own.k, ptr %info)
+  call void %getrf(ptr %rows.at, ptr %columns.at, ptr %a, ptr %rows.at, ptr %own.k, ptr %info)
   br label %fill
 fill:
   %f = phi i64 [ 0, %one ], [ %f.next, %filled ]
@@ -105,7 +99,7 @@ end:
 
 @cache
 def _function() -> int:
-    return load_native(Module(_TEXT, ("gf_lu",)), kernel_cache()).addresses["gf_lu"]
+    return load_native(Module(READ_WORDS + _TEXT, ("gf_lu",)), kernel_cache()).addresses["gf_lu"]
 
 
 def emit_lu(step: CallStep, services: NativeServices, code: Code, places: Places) -> None:

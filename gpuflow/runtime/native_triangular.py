@@ -16,7 +16,7 @@ from gpuflow.core.lowering import Library, Triangular
 from gpuflow.runtime.blas import BLAS_LETTERS, private_blas
 from gpuflow.runtime.cpu_pool import pool
 from gpuflow.runtime.kernels import kernel_cache
-from gpuflow.runtime.native_code import Code
+from gpuflow.runtime.native_code import READ_WORDS, Code
 from gpuflow.runtime.native_copies import Places, copy_view, operand_place
 from gpuflow.runtime.native_services import NativeServices
 
@@ -33,12 +33,6 @@ _SMALLEST_BLOCK, _MOST_BLOCKS, _MULTIPLE = 64, 16, 16  # rows or columns
 _TEXT = """
 declare i64 @llvm.smin.i64(i64, i64)
 CONSTANTS
-define internal i64 @word(ptr %words, i64 %k) alwaysinline {
-  %at = getelementptr i64, ptr %words, i64 %k
-  %value = load i64, ptr %at
-  ret i64 %value
-}
-
 define internal i32 @flag(ptr %words, i64 %k) alwaysinline {
   %wide = call i64 @word(ptr %words, i64 %k)
   %value = trunc i64 %wide to i32
@@ -47,14 +41,14 @@ define internal i32 @flag(ptr %words, i64 %k) alwaysinline {
 
 define void @gf_triangular_TYPE(ptr %words, i64 %low, i64 %high) {
 entry:
-  %trsm = load ptr, ptr %words
+  %trsm = call ptr @place(ptr %words, i64 0)
   %side = call i32 @flag(ptr %words, i64 1)
   %triangle = call i32 @flag(ptr %words, i64 2)
   %transposed = call i32 @flag(ptr %words, i64 3)
   %diagonal = call i32 @flag(ptr %words, i64 4)
   %size = call i64 @word(ptr %words, i64 5)
-  %x.word = call i64 @word(ptr %words, i64 6)
-  %a.word = call i64 @word(ptr %words, i64 7)
+  %x = call ptr @place(ptr %words, i64 6)
+  %a = call ptr @place(ptr %words, i64 7)
   %rows = call i64 @word(ptr %words, i64 8)
   %columns = call i64 @word(ptr %words, i64 9)
   %blocks = call i64 @word(ptr %words, i64 10)
@@ -63,8 +57,6 @@ entry:
   %a.next = call i64 @word(ptr %words, i64 13)
   %x.next = call i64 @word(ptr %words, i64 14)
   %step = call i64 @word(ptr %words, i64 15)
-  %x = inttoptr i64 %x.word to ptr
-  %a = inttoptr i64 %a.word to ptr
   %by.columns = icmp ne i64 %split, 0
   %total = select i1 %by.columns, i64 %columns, i64 %rows
   br label %look
@@ -104,7 +96,7 @@ def _function(letter: str) -> int:
         constants = f"@one = internal constant [2 x {scalar}] [{scalar} 1.0, {scalar} 0.0]"
     text = _TEXT.replace("CONSTANTS", constants).replace("ONE", one).replace("TYPE", letter)
     symbol = f"gf_triangular_{letter}"
-    return load_native(Module(text, (symbol,)), kernel_cache()).addresses[symbol]
+    return load_native(Module(READ_WORDS + text, (symbol,)), kernel_cache()).addresses[symbol]
 
 
 def triangular_of(step: CallStep) -> Triangular | None:

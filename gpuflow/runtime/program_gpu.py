@@ -22,6 +22,7 @@ from gpuflow.compiler.plan import (
     calls_python,
 )
 from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.core.communicator import settle
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.device_array import DeviceArray
@@ -68,6 +69,9 @@ class GpuProgram:
             if driver is None or generation != arena.generation:
                 driver = self._print(arena)
             return driver(arrays, device)
+        except BaseException:
+            settle()  # or a sum that was begun would write into memory that others have by then
+            raise
         finally:
             self.device.release(arena)
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
 import numpy as np
-import pytest
 from cpu_harness import (
     ANY,
     IN,
@@ -20,6 +18,7 @@ from cpu_harness import (
     make_kernel,
     random_array,
 )
+from cuda_tools import requires_cuda_tools
 from ptx_launch import launch_ptx
 
 from gpuflow.compiler.cuda import CudaSource, print_cuda
@@ -39,21 +38,6 @@ __all__ = [
 PARALLEL, ROW, REDUCE, VECTOR = Role.PARALLEL, Role.ROW, Role.REDUCE, Role.VECTOR
 ARCHITECTURES = [(8, 0), (9, 0), (10, 0)]
 PROCESSORS = 2  # of the device that the tests imagine: few, so that grids stay small
-
-
-def _missing() -> list[str]:
-    missing = []
-    for name in ("numba-cuda", "cuda-core", "nvidia-nvvm", "nvidia-nvjitlink"):
-        try:
-            distribution(name)
-        except PackageNotFoundError:
-            missing.append(name)
-    return missing
-
-
-requires_cuda_tools = pytest.mark.skipif(
-    bool(_missing()), reason=f"compiling for CUDA needs the wheels {', '.join(_missing())}"
-)
 
 
 def make(name: str, axes: Mapping[str, Any], operands: Sequence[Operand], body: Any, **more: Any):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 from unittest import mock
 
 import numpy as np
-import pytest
 
 import gpuflow as gf
 from gpuflow.runtime import program_gpu
@@ -16,21 +14,6 @@ from gpuflow.runtime.gpu_blocks import Schedule
 
 SIZES = [0, 1, 31, 33, 1025, 257]
 ARCHITECTURES = [(8, 0), (9, 0), (10, 0)]
-
-
-def _missing() -> list[str]:
-    missing = []
-    for name in ("numba-cuda", "cuda-core", "nvidia-nvvm", "nvidia-nvjitlink"):
-        try:
-            distribution(name)
-        except PackageNotFoundError:
-            missing.append(name)
-    return missing
-
-
-requires_cuda_tools = pytest.mark.skipif(
-    bool(_missing()), reason=f"compiling for CUDA needs the wheels {', '.join(_missing())}"
-)
 
 
 def sim_device() -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from schedule_run import requires_cuda_tools, run_schedule, sim_device
+from cuda_tools import requires_cuda_tools
+from schedule_run import run_schedule, sim_device
 
 import gpuflow as gf
 import gpuflow.numpy as jnp

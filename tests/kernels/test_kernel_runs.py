@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from schedule_run import on_gpu, requires_cuda_tools, sim_device
+from cuda_tools import requires_cuda_tools
+from schedule_run import on_gpu, sim_device
 
 import gpuflow as gf
 import gpuflow.numpy as jnp

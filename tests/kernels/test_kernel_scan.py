@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from schedule_run import SIZES, on_gpu, requires_cuda_tools, run_schedule
+from cuda_tools import requires_cuda_tools
+from schedule_run import SIZES, on_gpu, run_schedule
 
 import gpuflow.kernels.scan as kernels
 from gpuflow import lax

@@ -5,7 +5,8 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from schedule_run import SIZES, on_gpu, requires_cuda_tools, run_schedule
+from cuda_tools import requires_cuda_tools
+from schedule_run import SIZES, on_gpu, run_schedule
 
 import gpuflow as gf
 import gpuflow.numpy as jnp

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from schedule_run import ARCHITECTURES, requires_cuda_tools
+from cuda_tools import requires_cuda_tools
+from schedule_run import ARCHITECTURES
 
 from gpuflow.compiler.handwritten import build_handwritten
 from gpuflow.core.lowering import Matrices, Runs, Scan, Sort

@@ -1,11 +1,18 @@
-"""A library with the functions of ``cupy.cuda.nccl`` that works on host memory, over sockets.
+"""A library with the functions of ``cupy.cuda.nccl`` that works on host memory, as late as it may.
 
-It sees what NCCL would see, addresses, counts and codes, and so tests what parallel/nccl.py makes
-of arrays; started as ``fake_nccl.py rank size port`` it runs the suite of all communicators.
+It sees what NCCL would see, addresses, counts, codes and streams, and so tests what
+parallel/nccl.py makes of arrays and streams. Between processes data go over sockets; started as
+``fake_nccl.py rank size port`` it runs the suite of all communicators. Between threads of one
+process they meet in memory.
 """
 
 import ctypes
+import queue
 import sys
+import threading
+import weakref
+from collections import defaultdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +20,13 @@ from communicator_suite import check_all
 
 from gpuflow.parallel import distributed
 from gpuflow.parallel.links import Call, Receipt
+from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
 from gpuflow.parallel.nccl import NcclCommunicator
+from gpuflow.runtime.gpu_side_stream import SideStream
+from gpuflow.runtime.sim_work import current
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
+from late_gpu import LateApi
 
 # As in nccl.h.
 CODES = {
@@ -21,54 +34,134 @@ CODES = {
     "FLOAT64": 8,
 }  # fmt: skip
 OPERATIONS = {"SUM": 0, "MAX": 2, "MIN": 3}
-STREAM = 4711
+COMPUTE = 1  # the first stream that a driver makes
+TIMEOUT = 20.0
+
+
+def wait():
+    """Do what the compute stream of this thread's device has; the side stream's work only where
+    the compute stream waits for it."""
+    current.device.synchronize(COMPUTE)
+
+
+class FakeApi(LateApi):
+    """A late GPU whose arrays are the fake CuPy's."""
+
+    @property
+    def xp(self):
+        return FakeCupy
+
+    def view(self, data):
+        return super().view(data).view(DevicePointer)
 
 
 class DevicePointer(np.ndarray):
-    """A NumPy array with the attribute by which CuPy's arrays give their address."""
+    """A NumPy array with what CuPy's arrays have. NumPy works at once, and so waits first."""
 
     @property
     def data(self):
         return SimpleNamespace(ptr=self.ctypes.data)
 
+    def get(self):
+        wait()
+        return np.array(self)
+
+    def astype(self, dtype, copy=True):
+        if not copy and self.dtype == dtype:
+            return self
+        wait()
+        made = FakeCupy.empty(self.shape, np.dtype(dtype))
+        made.view(np.ndarray)[...] = np.asarray(self).astype(dtype)
+        return made
+
+    def __setitem__(self, index, value):
+        wait()
+        super().__setitem__(index, value)
+
+
+class Place:
+    """Memory of CuPy's pool: dropped, it is used for something else, in the compute stream."""
+
+    def __init__(self, count):
+        raw = np.empty(max(count, 1), np.uint8)
+        self.__array_interface__ = raw.__array_interface__
+        later = current.device.queues[COMPUTE]
+        weakref.finalize(self, lambda: later.append(lambda: raw.fill(0xCD)))
+
 
 def device(array):
-    return np.asarray(array).view(DevicePointer)
+    """A copy in the fake CuPy's memory."""
+    array = np.asarray(array)
+    made = FakeCupy.empty(array.shape, array.dtype)
+    made.view(np.ndarray)[...] = array
+    return made
 
 
-class FakeCupy:
-    """The functions of CuPy that parallel/nccl.py calls."""
+class _Rest(type):
+    """NumPy's functions, which work at once."""
 
-    empty = staticmethod(lambda shape, dtype: device(np.empty(shape, dtype)))
-    zeros = staticmethod(lambda shape, dtype: device(np.zeros(shape, dtype)))
-    ascontiguousarray = staticmethod(lambda array: device(np.ascontiguousarray(array)))
+    def __getattr__(cls, name):
+        def call(*args, **options):
+            wait()
+            return getattr(np, name)(*args, **options)
+
+        return call
+
+
+class FakeCupy(metaclass=_Rest):
+    """CuPy; its arrays lie in memory that its pool hands out again."""
+
+    @staticmethod
+    def empty(shape, dtype):
+        dtype = np.dtype(dtype)
+        count = int(np.prod(shape)) * dtype.itemsize
+        memory = np.asarray(Place(count))[:count]
+        return memory.view(dtype).reshape(shape).view(DevicePointer)
+
+    @staticmethod
+    def zeros(shape, dtype):
+        return device(np.zeros(shape, dtype))
+
+    asarray = staticmethod(np.asanyarray)
+
+    @staticmethod
+    def ascontiguousarray(array):
+        if isinstance(array, DevicePointer):
+            if array.flags.c_contiguous:
+                return array
+            wait()
+        return device(np.ascontiguousarray(array))
+
+
+class NcclError(RuntimeError):
+    """NCCL's."""
 
 
 class FakeNccl:
-    """The module; between groupStart and groupEnd sends and receives are collected."""
+    """The module; between groupStart and groupEnd the sends and receives of a thread are kept."""
+
+    NcclError = NcclError
 
     def __init__(self):
-        self.collected = None
-        self.links = None
+        self.local = threading.local()
+        self.done = []  # what ran, in order
         for names in (CODES, OPERATIONS):
             for name, code in names.items():
                 setattr(self, f"NCCL_{name}", code)
 
     def groupStart(self):
-        assert self.collected is None
-        self.collected = ([], [])
+        assert getattr(self.local, "kept", None) is None
+        self.local.kept = []
 
     def groupEnd(self):
-        sends, receipts = self.collected
-        self.collected = None
-        own = distributed.world().rank
-        to_self = [view for peer, view in sends if peer == own]
-        for target, view in zip([r for r in receipts if r.peer == own], to_self, strict=True):
-            target.target[:] = view
-        self.links.exchange(
-            Call("permute", 0, 0), [item for item in sends if item[0] != own],
-            [item for item in receipts if item.peer != own],
-        )  # fmt: skip
+        kept, self.local.kept = self.local.kept, None
+        if not kept:
+            return
+        comm, stream = kept[0][:2]
+        assert all(one[:2] == (comm, stream) for one in kept)
+        sends = [(peer, view) for *_, kind, peer, view in kept if kind == "send"]
+        receipts = [(peer, view) for *_, kind, peer, view in kept if kind == "recv"]
+        comm.give("group", stream, lambda: comm.swap(sends, receipts))
 
 
 def memory(address, count, code):
@@ -82,10 +175,14 @@ def memory(address, count, code):
 
 
 class FakeComm:
-    """An NcclCommunicator."""
+    """An NcclCommunicator over one of ours.
+
+    Attributes:
+        error: what NCCL says to every call.
+    """
 
     def __init__(self, nccl, communicator):
-        self.nccl, self.under = nccl, communicator
+        self.nccl, self.under, self.error = nccl, communicator, None
 
     def rank_id(self):
         return self.under.rank
@@ -93,53 +190,156 @@ class FakeComm:
     def size(self):
         return self.under.size
 
+    def give(self, name, stream, work):
+        """Do it when the stream comes to it."""
+        assert COMPUTE < stream <= current.device._streams
+        if self.error is not None:
+            raise NcclError(self.error)
+
+        def run():
+            work()
+            self.nccl.done.append(name)
+
+        current.device.queues[stream].append(run)
+
     def allReduce(self, sendbuf, recvbuf, count, datatype, op, stream):
-        assert stream == STREAM
         name = next(name for name, code in OPERATIONS.items() if code == op).lower()
-        total = self.under.all_reduce(memory(sendbuf, count, datatype), name)
-        memory(recvbuf, count, datatype)[...] = total
+
+        def work():
+            total = self.under.all_reduce(memory(sendbuf, count, datatype), name)
+            memory(recvbuf, count, datatype)[...] = total
+
+        self.give("allReduce", stream, work)
 
     def allGather(self, sendbuf, recvbuf, count, datatype, stream):
-        assert stream == STREAM
-        rows = self.under.all_gather(memory(sendbuf, count, datatype))
-        memory(recvbuf, count * self.size(), datatype)[...] = rows.reshape(-1)
+        def work():
+            rows = self.under.all_gather(memory(sendbuf, count, datatype))
+            memory(recvbuf, count * self.size(), datatype)[...] = rows.reshape(-1)
+
+        self.give("allGather", stream, work)
 
     def reduceScatter(self, sendbuf, recvbuf, recvcount, datatype, op, stream):
-        assert stream == STREAM and op == OPERATIONS["SUM"]
-        rows = memory(sendbuf, recvcount * self.size(), datatype).reshape(self.size(), recvcount)
-        memory(recvbuf, recvcount, datatype)[...] = self.under.reduce_scatter(rows)
+        assert op == OPERATIONS["SUM"]
+
+        def work():
+            rows = memory(sendbuf, recvcount * self.size(), datatype)
+            part = self.under.reduce_scatter(rows.reshape(self.size(), recvcount))
+            memory(recvbuf, recvcount, datatype)[...] = part
+
+        self.give("reduceScatter", stream, work)
 
     def broadcast(self, sendbuff, recvbuff, count, datatype, root, stream):
-        assert stream == STREAM
-        sent = self.under.broadcast(memory(sendbuff, count, datatype), root)
-        memory(recvbuff, count, datatype)[...] = sent
+        def work():
+            sent = self.under.broadcast(memory(sendbuff, count, datatype), root)
+            memory(recvbuff, count, datatype)[...] = sent
+
+        self.give("broadcast", stream, work)
 
     def send(self, sendbuf, count, datatype, peer, stream):
-        assert stream == STREAM
-        view = memoryview(memory(sendbuf, count, datatype).view(np.uint8))
-        self.nccl.collected[0].append((self.under._members[peer], view))
+        view = memory(sendbuf, count, datatype).view(np.uint8)
+        self.nccl.local.kept.append((self, stream, "send", peer, view))
 
     def recv(self, recvbuf, count, datatype, peer, stream):
-        assert stream == STREAM
-        view = memoryview(memory(recvbuf, count, datatype).view(np.uint8))
-        self.nccl.collected[1].append(Receipt(self.under._members[peer], view))
+        view = memory(recvbuf, count, datatype).view(np.uint8)
+        self.nccl.local.kept.append((self, stream, "recv", peer, view))
+
+    def swap(self, sends, receipts):
+        """The sends and receives of a group, over sockets."""
+        own, ranks = self.rank_id(), self.under._members
+        to_self = [view for peer, view in sends if peer == own]
+        for target, view in zip([t for p, t in receipts if p == own], to_self, strict=True):
+            target[:] = view
+        self.under._links.exchange(
+            Call("permute", 0, 0),
+            [(ranks[peer], memoryview(view)) for peer, view in sends if peer != own],
+            [Receipt(ranks[peer], memoryview(view)) for peer, view in receipts if peer != own],
+        )
 
     def commSplit(self, color, key):
         colors = self.under.all_gather(np.array([color, key]))
         keyed = sorted((int(k), rank) for rank, (c, k) in enumerate(colors) if c == color)
         mine = tuple(rank for _, rank in keyed)
         rest = [(r,) for r in range(self.size()) if r not in mine]
-        return FakeComm(self.nccl, self.under.split((mine, *rest)))
+        return self.part((mine, *rest))
+
+    def part(self, groups):
+        return FakeComm(self.nccl, self.under.split(groups))
+
+
+class ThreadComm(FakeComm):
+    """One of several in a process; ``boxes`` has what one rank of a group sent to another."""
+
+    def __init__(self, nccl, communicator, boxes):
+        super().__init__(nccl, communicator)
+        self.boxes = boxes
+
+    def swap(self, sends, receipts):
+        group, own = self.under.name, self.rank_id()
+        for peer, view in sends:
+            self.boxes[group, own, peer].put(view.copy())
+        for peer, target in receipts:
+            target[:] = self.boxes[group, peer, own].get(timeout=TIMEOUT)
+
+    def part(self, groups):
+        return ThreadComm(self.nccl, self.under.split(groups), self.boxes)
+
+
+def fake_cupy():
+    """CuPy with NCCL, for the GPUs of one process."""
+    nccl = FakeNccl()
+
+    def init_all(numbers):
+        meeting, boxes = Meeting(len(numbers), TIMEOUT), defaultdict(queue.SimpleQueue)
+        nccl.numbers = numbers
+        return [
+            ThreadComm(nccl, LoopbackCommunicator(meeting, rank), boxes)
+            for rank in range(len(numbers))
+        ]
+
+    nccl.NcclCommunicator = SimpleNamespace(initAll=init_all)
+    return SimpleNamespace(
+        cuda=SimpleNamespace(nccl=nccl), empty=FakeCupy.empty, zeros=FakeCupy.zeros,
+        ascontiguousarray=FakeCupy.ascontiguousarray,
+    )  # fmt: skip
+
+
+class Waiting:
+    """The same collectives, for callers who look at results at once."""
+
+    def __init__(self, inner):
+        self.inner, self.groups = inner, {}
+        self.rank, self.size, self.name = inner.rank, inner.size, inner.name
+
+    def split(self, groups):
+        if groups not in self.groups:
+            self.groups[groups] = Waiting(self.inner.split(groups))
+        return self.groups[groups]
+
+    def __getattr__(self, name):
+        method = getattr(self.inner, name)
+
+        def call(*args):
+            result = method(*args)
+            wait()
+            return result
+
+        return call
+
+
+def late_device():
+    """A device for streams alone, the current one."""
+    api = FakeApi()
+    api.activate()
+    assert api.stream() == COMPUTE
+    return SimpleNamespace(driver=SimpleNamespace(api=api, compute=COMPUTE))
 
 
 def main():
     rank, size, port = map(int, sys.argv[1:4])
-    distributed.initialize(f"127.0.0.1:{port}", size, rank, collective_timeout=20)
-    nccl = FakeNccl()
-    nccl.links = distributed._state.links
-    under = FakeComm(nccl, distributed.world().inner)
-    comm = NcclCommunicator(under, nccl, FakeCupy, lambda: STREAM)
-    check_all(comm, device)
+    distributed.initialize(f"127.0.0.1:{port}", size, rank, collective_timeout=TIMEOUT)
+    under = FakeComm(nccl := FakeNccl(), distributed.world().inner)
+    comm = NcclCommunicator(under, nccl, FakeCupy, SideStream(late_device()))
+    check_all(Waiting(comm), device)
     print(f"NcclCommunicator {rank} of {size} passed")
 
 

@@ -14,9 +14,21 @@ from contextlib import contextmanager
 
 import numpy as np
 
+import gpuflow as gf
+from gpuflow.runtime import device as devices_module
 from gpuflow.runtime.driver_sim import SimApi
+from gpuflow.runtime.gpu_driver import GpuDriver
 from gpuflow.runtime.gpu_transfers import SMALL
 from gpuflow.runtime.sim_work import SimGraph, current
+
+
+def gpu_devices(name, *apis):
+    """The devices of a new platform: one for each API."""
+    drivers = [GpuDriver(api) for api in apis]
+    devices_module.register_platform(
+        devices_module.Platform(name, lambda: len(drivers), lambda number: drivers[number])
+    )
+    return gf.devices(name)
 
 
 class LateEvent:

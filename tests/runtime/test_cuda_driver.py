@@ -5,20 +5,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from late_gpu import LateApi
-from test_cuda_sim import PROGRAMS, _check_same, _missing
+from cuda_tools import requires_cuda_tools
+from late_gpu import LateApi, gpu_devices
+from test_cuda_sim import PROGRAMS, _check_same
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.runtime import device as devices_module
 from gpuflow.runtime.gpu_driver import GpuDriver
 from gpuflow.runtime.gpu_faults import GpuFault, fault
 from gpuflow.runtime.gpu_graphs import Call, RecordedLaunches
 from gpuflow.runtime.gpu_memory import LARGE, in_units
 
-pytestmark = pytest.mark.skipif(
-    bool(_missing()), reason=f"compiling for CUDA needs the wheels {', '.join(_missing())}"
-)
+pytestmark = requires_cuda_tools
 
 X = np.random.default_rng(0).normal(size=(8, 24)).astype(np.float32)
 BIG = np.random.default_rng(1).normal(size=(1 << 21) + 3).astype(np.float32)  # several pieces
@@ -27,12 +25,7 @@ BIG = np.random.default_rng(1).normal(size=(1 << 21) + 3).astype(np.float32)  # 
 @pytest.fixture(scope="module")
 def late():
     """A device of its own platform."""
-    driver = GpuDriver(LateApi())
-    devices_module.register_platform(
-        devices_module.Platform("cuda_late", lambda: 1, lambda number: driver)
-    )
-    (device,) = gf.devices("cuda_late")
-    return device
+    return gpu_devices("cuda_late", LateApi())[0]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -4,29 +4,16 @@ import gc
 import os
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, distribution
 
 import numpy as np
 import pytest
+from cuda_tools import requires_cuda_tools
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax, random
 
-
-def _missing():
-    missing = []
-    for name in ("numba-cuda", "cuda-core", "nvidia-nvvm", "nvidia-nvjitlink"):
-        try:
-            distribution(name)
-        except PackageNotFoundError:
-            missing.append(name)
-    return missing
-
-
-pytestmark = pytest.mark.skipif(
-    bool(_missing()), reason=f"compiling for CUDA needs the wheels {', '.join(_missing())}"
-)
+pytestmark = requires_cuda_tools
 
 X = np.random.default_rng(0).normal(size=(6, 40)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(40, 8)).astype(np.float32)

@@ -5,23 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from late_gpu import LateApi
-from test_cuda_sim import _missing
+from cuda_tools import requires_cuda_tools
+from late_gpu import LateApi, gpu_devices
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.config import config
 from gpuflow.compiler.pipeline import compile_plan
-from gpuflow.runtime import device as devices_module
 from gpuflow.runtime.gpu_activations import derivative_of, packed, value_of
 from gpuflow.runtime.gpu_api import Epilogue
-from gpuflow.runtime.gpu_driver import GpuDriver
 from gpuflow.runtime.gpu_epilogues import fused_products
 
-needs_builds = pytest.mark.skipif(
-    bool(_missing()), reason=f"compiling for CUDA needs the wheels {', '.join(_missing())}"
-)
 RNG = np.random.default_rng(0)
 X, W, B = (RNG.normal(size=shape).astype(np.float32) for shape in ((16, 24), (24, 40), (40,)))
 
@@ -156,12 +151,7 @@ def test_what_is_rounded_by_wish_stays_rounded():
 
 @pytest.fixture(scope="module")
 def late():
-    driver = GpuDriver(LateApi())
-    devices_module.register_platform(
-        devices_module.Platform("cuda_late_epilogues", lambda: 1, lambda number: driver)
-    )
-    (device,) = gf.devices("cuda_late_epilogues")
-    return device
+    return gpu_devices("cuda_late_epilogues", LateApi())[0]
 
 
 @pytest.fixture(params=["late", "sim"])
@@ -180,7 +170,7 @@ def _on(device, function, *args):
     return first
 
 
-@needs_builds
+@requires_cuda_tools
 @pytest.mark.parametrize("sizes", [(24, 40, 8), (24, 32, 32, 32, 32), (8, 16, 8, 16, 8, 8)])
 @pytest.mark.parametrize("act", ["relu", "gelu"])
 def test_training_steps_give_the_same_numbers(act, sizes, device, monkeypatch):
@@ -201,7 +191,7 @@ def test_training_steps_give_the_same_numbers(act, sizes, device, monkeypatch):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)  # roundings of float32
 
 
-@needs_builds
+@requires_cuda_tools
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("act", ["relu", "gelu", "identity"])
 def test_halves(act, dtype, device):
@@ -215,7 +205,7 @@ def test_halves(act, dtype, device):
     np.testing.assert_allclose(got, want, rtol=2 * eps, atol=2 * eps)
 
 
-@needs_builds
+@requires_cuda_tools
 def test_a_donated_operand_is_not_overwritten_before_it_is_read(device):
     params = _params((24, 24, 24))
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from late_gpu import LateApi
-from test_cuda_sim import PROGRAMS, _missing
+from cuda_tools import requires_cuda_tools
+from late_gpu import LateApi, gpu_devices
+from test_cuda_sim import PROGRAMS
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base.config import config
-from gpuflow.runtime import device as devices_module
 from gpuflow.runtime.cuda_graphs import (
     _SIGNATURES,
     CapturedGraph,
@@ -21,29 +21,18 @@ from gpuflow.runtime.cuda_graphs import (
     load_graph_calls,
 )
 from gpuflow.runtime.driver_sim import SimApi
-from gpuflow.runtime.gpu_driver import GpuDriver
 
-needs_builds = pytest.mark.skipif(
-    bool(_missing()), reason=f"compiling for CUDA needs the wheels {', '.join(_missing())}"
-)
 X = np.random.default_rng(0).normal(size=(8, 24)).astype(np.float32)
-
-
-def _device(name, api):
-    driver = GpuDriver(api)
-    devices_module.register_platform(devices_module.Platform(name, lambda: 1, lambda _: driver))
-    (device,) = gf.devices(name)
-    return device
 
 
 @pytest.fixture(scope="module")
 def late():
-    return _device("cuda_late_graphs", LateApi())
+    return gpu_devices("cuda_late_graphs", LateApi())[0]
 
 
 @pytest.fixture(scope="module")
 def early():
-    return _device("cuda_early_graphs", SimApi())
+    return gpu_devices("cuda_early_graphs", SimApi())[0]
 
 
 def _chain(x, count):
@@ -58,7 +47,7 @@ def _split(x):
     return jnp.fft.fft(_chain(x, 2), axis=0).real, _chain(x, 1)
 
 
-@needs_builds
+@requires_cuda_tools
 def test_runs_of_launches_between_library_calls_are_recorded(late):
     api, x = late.driver.api, gf.device_put(X, late)
     step = gf.jit(_split)
@@ -81,7 +70,7 @@ def _bits(name, device):
     return [[np.asarray(leaf).tobytes() for leaf in gf.tree.leaves(got)] for got in results]
 
 
-@needs_builds
+@requires_cuda_tools
 @pytest.mark.parametrize(
     "name", ["training step", "recurrence", "several sums", "loop in the middle", "updates"]
 )
@@ -99,7 +88,7 @@ def test_bits_are_those_without_graphs(name, where, request, monkeypatch):
         assert device.driver.api.log["record"] == before
 
 
-@needs_builds
+@requires_cuda_tools
 def test_launches_get_new_addresses_where_few_of_them_change(late):
     api = late.driver.api
     def work(x):
@@ -121,7 +110,7 @@ def test_launches_get_new_addresses_where_few_of_them_change(late):
     np.testing.assert_array_equal(step(kept[2][0]), kept[2][1])
 
 
-@needs_builds
+@requires_cuda_tools
 def test_tables_of_changed_recordings_are_brought_up_to_date(late):
     def work(x, parts):
         return _chain(x, 6), [p * x.sum() + 1 for p in parts]

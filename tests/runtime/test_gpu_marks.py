@@ -5,18 +5,14 @@ import itertools
 
 import numpy as np
 import pytest
-from late_gpu import LateApi
-from test_cuda_sim import _missing
+from cuda_tools import requires_cuda_tools
+from late_gpu import LateApi, gpu_devices
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import profiler
-from gpuflow.runtime import device as devices_module
-from gpuflow.runtime.gpu_driver import GpuDriver
 
-pytestmark = pytest.mark.skipif(
-    bool(_missing()), reason=f"compiling for CUDA needs the wheels {', '.join(_missing())}"
-)
+pytestmark = requires_cuda_tools
 X = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
 KEYS = {
     "num_allocs", "bytes_in_use", "peak_bytes_in_use", "largest_alloc_size", "bytes_limit",
@@ -25,12 +21,7 @@ KEYS = {
 
 @pytest.fixture(scope="module")
 def late():
-    driver = GpuDriver(LateApi())
-    devices_module.register_platform(
-        devices_module.Platform("cuda_late_marks", lambda: 1, lambda number: driver)
-    )
-    (device,) = gf.devices("cuda_late_marks")
-    return device
+    return gpu_devices("cuda_late_marks", LateApi())[0]
 
 
 @pytest.fixture(params=["late", "sim"])

@@ -8,29 +8,21 @@ import threading
 
 import numpy as np
 import pytest
-from late_gpu import LateApi
-from test_cuda_sim import _missing
+from cuda_tools import requires_cuda_tools
+from late_gpu import LateApi, gpu_devices
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.runtime import device as devices_module
 from gpuflow.runtime.driver_sim import SimApi
-from gpuflow.runtime.gpu_driver import GpuDriver
 
-pytestmark = pytest.mark.skipif(
-    bool(_missing()), reason=f"compiling for CUDA needs the wheels {', '.join(_missing())}"
-)
+pytestmark = requires_cuda_tools
 X = np.random.default_rng(0).normal(size=(6, 10)).astype(np.float32)
 
 
 @pytest.fixture(scope="module", params=[SimApi, LateApi])
 def two(request):
-    drivers = [GpuDriver(request.param()) for _ in range(2)]
     name = f"cuda_two_{request.param.__name__.lower()}"
-    devices_module.register_platform(
-        devices_module.Platform(name, lambda: 2, lambda number: drivers[number])
-    )
-    return gf.devices(name)
+    return gpu_devices(name, request.param(), request.param())
 
 
 def work(x):

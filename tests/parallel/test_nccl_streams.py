@@ -1,0 +1,319 @@
+"""The stream of NCCL's collectives: who waits for whom, on GPUs that do everything late."""
+
+import sys
+import threading
+from importlib.metadata import PackageNotFoundError, distribution
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from communicator_suite import check_all
+from fake_nccl import (
+    COMPUTE,
+    FakeApi,
+    FakeComm,
+    FakeCupy,
+    FakeNccl,
+    Waiting,
+    device,
+    fake_cupy,
+    late_device,
+    wait,
+)
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow.base.errors import CommunicationError
+from gpuflow.core.communicator import PROCESSES, Across, serving
+from gpuflow.ops.named_sums import psum_p
+from gpuflow.parallel import memory_programs, nccl_connect, threads
+from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
+from gpuflow.parallel.nccl import NcclCommunicator
+from gpuflow.runtime import device as devices_module
+from gpuflow.runtime.gpu_driver import GpuDriver
+from gpuflow.runtime.gpu_side_stream import SideStream
+
+X = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+
+
+def _has_compiler():
+    try:
+        for name in ("numba-cuda", "cuda-core", "nvidia-nvvm", "nvidia-nvjitlink"):
+            distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+needs_compiler = pytest.mark.skipif(not _has_compiler(), reason="compiling for CUDA needs wheels")
+
+
+class Doubled(LoopbackCommunicator):
+    """Two ranks with equal data."""
+
+    def all_reduce(self, data, op, out=None):
+        return super().all_reduce(data, op, out) * 2
+
+
+def single(where=None):
+    """A communicator of a late device, and what its library has done."""
+    nccl = FakeNccl()
+    comm = FakeComm(nccl, Doubled(Meeting(1, 20), 0))
+    return NcclCommunicator(comm, nccl, FakeCupy, SideStream(where or late_device())), nccl.done
+
+
+def later(done, name, work=lambda: None):
+    """Give the compute stream of the current device something to do."""
+    api = sys.modules["fake_nccl"].current.device
+
+    def run():
+        work()
+        done.append(name)
+
+    api.queues[COMPUTE].append(run)
+    return api
+
+
+def written(done, dtype=np.float32):
+    """An operand that a kernel will have written, and a place for its sum."""
+    x, out = device(np.zeros(5, dtype)), device(np.zeros(5, dtype))
+    api = later(done, "operand", lambda: x.view(np.ndarray).fill(3))
+    return api, x, out
+
+
+# --- the order -----------------------------------------------------------------------------
+
+
+def test_a_collective_waits_for_its_operand_and_later_work_for_the_collective():
+    comm, done = single()
+    _, x, out = written(done)
+    assert comm.all_reduce(x, "sum", out) is out
+    seen = []
+    later(done, "reader", lambda: seen.append(np.array(out)))
+    assert not done  # nothing was waited for
+    wait()
+    assert done == ["operand", "allReduce", "reader"]
+    np.testing.assert_array_equal(seen[0], np.full(5, 6, np.float32))
+
+
+def test_a_begun_sum_needs_the_operand_and_is_needed_by_the_end_alone():
+    comm, done = single()
+    api, x, out = written(done)
+    comm.begin(x, "sum", out)
+    later(done, "work")
+    comm.end(out)
+    later(done, "reader")
+    assert not done
+    wait()  # as late as possible: work between does not wait for the sum
+    assert done == ["operand", "work", "allReduce", "reader"]
+
+    done.clear()
+    _, x, out = written(done)
+    comm.begin(x, "sum", out)
+    later(done, "work")
+    api.synchronize(comm._side.address)  # as early as possible: the sum does not wait for work
+    assert done == ["operand", "allReduce"]
+    comm.end(out)
+    wait()
+    np.testing.assert_array_equal(out, np.full(5, 6, np.float32))
+
+
+def test_sums_and_other_collectives_run_in_the_order_of_the_program():
+    comm, done = single()
+    _, x, out = written(done)
+    half = comm.split(((0,),))
+    other = device(np.zeros(5, np.float32))
+    comm.begin(x, "sum", out)
+    half.begin(x, "max", other)
+    gathered = comm.all_gather(x)  # behind both, as on all ranks
+    wait()
+    assert done == ["operand", "allReduce", "allReduce", "allGather"]
+    np.testing.assert_array_equal(gathered, np.full((1, 5), 3, np.float32))
+    half.end(other)
+    comm.end(out)
+    wait()
+    assert len({half._side.address, comm._side.address}) == 1
+
+
+@pytest.mark.parametrize("missing", ["follow", "join"])
+def test_the_fake_notices_what_is_not_waited_for(missing, monkeypatch):
+    monkeypatch.setattr(SideStream, missing, lambda self, *mark: None)
+    comm, done = single()
+    api, x, out = written(done)
+    comm.begin(x, "sum", out)
+    if missing == "follow":
+        api.synchronize(comm._side.address)
+    comm.end(out)
+    wait()
+    assert np.array(out).tolist() != [6] * 5
+
+
+# --- what must live, and what is left behind -----------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
+def test_arrays_live_until_the_compute_stream_waits(dtype):
+    """What the pool gets back is written over in the compute stream at once."""
+    comm, done = single()
+    _, x, out = written(done, dtype)
+    wait()
+    comm.begin(x, "sum", out)
+    del x
+    later(done, "work")
+    wait()
+    assert "allReduce" not in done
+    comm.end(out)
+    wait()
+    assert np.asarray(out).astype(np.float32).tolist() == [6.0] * 5 and not comm._begun
+
+
+def test_a_failed_program_of_this_thread_is_waited_for_and_no_other():
+    comm, done = single()
+    _, x, out = written(done)
+    comm.begin(x, "sum", out)
+    thread = threading.Thread(target=comm._settle)
+    thread.start()
+    thread.join()
+    assert comm._begun  # another thread's program goes on
+    comm._settle()
+    later(done, "next program")
+    assert not comm._begun
+    wait()
+    assert done == ["operand", "allReduce", "next program"]
+
+
+def test_errors_are_named():
+    comm, _ = single()
+    x = device(X)
+    with pytest.raises(CommunicationError, match=r"must have been begun; got .*float32\[8, 8\]"):
+        comm.end(x)
+    comm._comm.error = "NCCL_ERROR_REMOTE_ERROR"
+    calls = {
+        "all_reduce": lambda: comm.all_reduce(x, "sum"),
+        "all_gather": lambda: comm.all_gather(x),
+        "reduce_scatter": lambda: comm.reduce_scatter(x[:1]),
+        "broadcast": lambda: comm.broadcast(x, 0),
+        "permute": lambda: comm.permute(x, [(0, 0)]),
+        "all_to_all": lambda: comm.all_to_all(x[:1]),
+    }
+    for name, call in calls.items():
+        pattern = rf"\[{name}\] NCCL must run {name} on rank 0 of 1 .*REMOTE_ERROR. Fix: look for"
+        with pytest.raises(CommunicationError, match=pattern):
+            call()
+
+
+# --- GPUs of one process -------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """Two late devices, which communicate over the fake."""
+    cupy = fake_cupy()
+    monkeypatch.setattr(nccl_connect, "load_cupy", lambda: cupy)
+    drivers = [GpuDriver(FakeApi()) for _ in range(2)]
+    name = f"late_nccl_{id(drivers)}"
+    devices_module.register_platform(
+        devices_module.Platform(name, lambda: 2, lambda number: drivers[number])
+    )
+    return SimpleNamespace(devices=gf.devices(name), nccl=cupy.cuda.nccl)
+
+
+def test_the_suite_of_all_communicators_on_gpus_of_one_process(two):
+    comms, errors = nccl_connect.connect_gpus(two.devices), []
+    assert two.nccl.numbers == [0, 1]
+
+    def run(own, comm):
+        own.driver.api.activate()
+        try:
+            check_all(Waiting(comm), device)
+        except BaseException as error:
+            errors.append(error)
+
+    pairs = zip(two.devices, comms, strict=True)
+    own = [threading.Thread(target=run, args=pair, daemon=True) for pair in pairs]
+    for thread in own:
+        thread.start()
+    for thread in own:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not errors
+    assert two.devices[0].driver.api is not two.devices[1].driver.api
+
+
+def total(x):
+    return psum_p.bind(x, axes=(Across("i"),), axis_index_groups=None)
+
+
+@needs_compiler
+def test_gradients_are_summed_beside_the_backward_pass(two, monkeypatch):
+    comms = tuple(nccl_connect.connect_gpus(two.devices))
+    monkeypatch.setattr(threads, "_make", lambda devices: threads.Team(comms, lambda reason: None))
+
+    def in_threads(run, devices, ranks):
+        def run_and_wait(device):  # a late device does nothing while nobody waits
+            result = run(device)
+            device.driver.synchronize()
+            return result
+
+        return threads.in_threads(run_and_wait, devices, ranks)
+
+    monkeypatch.setattr(memory_programs, "in_threads", in_threads)
+    begun, begin = [], NcclCommunicator.begin
+    monkeypatch.setattr(
+        NcclCommunicator, "begin", lambda self, *args: (begun.append(self.rank), begin(self, *args))
+    )
+
+    def loss(weights, x):
+        for w in weights:
+            x = jnp.tanh(x @ w)
+        return (x * x).sum()
+
+    def step(weights, x):
+        return gf.tree.map(lambda g: gf.lax.psum(g, "i"), gf.grad(loss)(weights, x))
+
+    weights = [X * 0.3, X.T * 0.2, X * 0.1]
+    parts = np.stack([X, 2 * X])
+    mapped = gf.pmap(step, axis_name="i", in_axes=(None, 0), devices=two.devices)
+    for _ in range(3):
+        found = mapped(weights, parts)
+    want = [gf.jit(gf.grad(loss))(weights, part) for part in parts]
+    for got, one, other in zip(found, *want, strict=True):
+        for k in range(2):
+            np.testing.assert_allclose(np.asarray(got)[k], one + other, rtol=1e-4, atol=1e-5)
+    assert begun.count(0) == begun.count(1) >= 3 and not any(comm._begun for comm in comms)
+
+
+@needs_compiler
+def test_a_program_that_fails_leaves_no_sum_behind(two):
+    where = two.devices[0]
+    where.driver.api.activate()
+    comm, done = single(where)
+
+    def fails(x):
+        assert comm._begun
+        raise ValueError("of the host")
+
+    def step(x):
+        first = x @ x
+        begun = total(first)
+        between = gf.pure_callback(fails, x, first @ x)
+        return begun, between @ x
+
+    operand = gf.device_put(X, where)
+    with serving(PROCESSES, comm), pytest.raises(Exception, match="of the host"):
+        gf.jit(step)(operand)
+    assert not comm._begun
+    where.driver.synchronize()
+    assert done == ["allReduce"]
+
+
+@needs_compiler
+def test_an_error_of_nccl_does_not_move_the_call_to_the_host(two):
+    where = two.devices[0]
+    where.driver.api.activate()
+    comm, _ = single(where)
+    comm._comm.error = "NCCL_ERROR_SYSTEM_ERROR"
+    with serving(PROCESSES, comm), pytest.raises(CommunicationError, match="SYSTEM_ERROR"):
+        gf.jit(total)(gf.device_put(X, where))
+    assert not where.driver.host_calls
