@@ -177,11 +177,12 @@ def needs_parts(primitive: Primitive, operands: Sequence[Any], params: dict[str,
     """Whether an op has to run in several memories; only asked once arrays lie in several."""
     if isinstance(primitive.lower, Distributed):
         return False  # it knows how
+    held = () if primitive.subjaxprs is None else primitive.subjaxprs(params)
+    if any(type(program) is not ClosedJaxpr for program in held):
+        return False  # a function that is not traced yet: it binds ops, which are asked each
     if any(type(value) is PartedArray for value in operands):
         return True
-    return primitive.subjaxprs is not None and any(
-        map(goes_over_memories, primitive.subjaxprs(params))
-    )
+    return any(map(goes_over_memories, held))
 
 
 def _unplugged(*arguments: Any) -> Any:

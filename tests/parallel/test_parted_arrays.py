@@ -85,6 +85,29 @@ def test_arrays_are_made_of_parts(mesh):
         gf.make_array_from_single_device_arrays((8, 4), sharding, parts[:1])
 
 
+def test_functions_with_rules_of_their_own(mesh):
+    """They hold functions that are not traced yet; ordinary arrays met them too, ever after."""
+
+    @gf.custom_vjp
+    def doubled(x):
+        return x * 2
+
+    doubled.defvjp(lambda x: (x * 2, x), lambda x, ct: (ct * 2 + 0 * x,))
+
+    @gf.custom_batching.custom_vmap
+    def shifted(x):
+        return x + 1
+
+    shifted.def_vmap(lambda axis_size, in_batched, x: (x + 1, True))
+
+    for x in (sharded(mesh, "x", "y"), jnp.asarray(X)):
+        np.testing.assert_array_equal(gf.nn.relu(x - 9), np.maximum(X - 9, 0))
+        np.testing.assert_array_equal(doubled(x), 2 * X)
+        np.testing.assert_array_equal(shifted(x), X + 1)
+        slope = gf.grad(lambda x: (doubled(x) + gf.nn.relu(x - 9)).sum())(x)
+        np.testing.assert_array_equal(slope, np.where(X > 9, 3, 2))
+
+
 def test_jit_puts_results_where_they_are_wanted(mesh):
     rows, whole = (gf.NamedSharding(mesh, spec) for spec in (P("x"), P()))
     double = gf.jit(lambda x: x * 2, in_shardings=rows, out_shardings=whole)
