@@ -103,19 +103,18 @@ def widen(code: Lane, storage: str) -> Lane:
 def rounded(x: Lane, storage: str) -> Lane:
     """A float32 rounded to a narrow float, as a float32."""
     if storage == "bfloat16":  # all in 32 bits, which packs nothing
-        return select(x.is_nan(), x, (_to_even(x) & 0xFFFF0000).bitcast("float32"))
+        return (_to_even(x) & 0xFFFF0000).bitcast("float32")
     return widen(narrow(x, storage), storage)
 
 
 def _narrow_bfloat16(x: Lane) -> Lane:
-    quiet = (x.bitcast("uint32") >> 16) | 0x40
-    return cast(select(x.is_nan(), quiet, _to_even(x) >> 16), "uint16")
+    return cast(_to_even(x) >> 16, "uint16")
 
 
 def _to_even(x: Lane) -> Lane:
-    """The bits of a float32 whose upper half is the nearest bfloat16."""
+    """The bits of a float32 whose upper half is the nearest bfloat16, or a quiet nan."""
     bits = x.bitcast("uint32")
-    return bits + 0x7FFF + ((bits >> 16) & 1)
+    return select(x.is_nan(), bits | 0x400000, bits + 0x7FFF + ((bits >> 16) & 1))
 
 
 def narrow_by_bits(x: Lane, form: Format) -> Lane:

@@ -7,6 +7,7 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
+from gpuflow import lax
 
 NARROW = ("bfloat16", "float16")
 
@@ -45,3 +46,16 @@ def test_jit_gives_what_ops_one_by_one_give(dtype):
 
     for got, want in zip(gf.jit(function)(x, y), function(x, y), strict=True):
         np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(want, np.float32))
+
+
+def test_signaling_nan_stays_nan():
+    """Its payload may lie in the lower half, which bfloat16 does not have: that left infinity."""
+    bits = np.array([0x7F800001, 0xFF800001, 0x7FC00000, 0x3F800001], np.uint32)
+
+    def function(bits):
+        narrow = lax.bitcast_convert_type(bits, jnp.float32).astype(jnp.bfloat16)
+        return lax.bitcast_convert_type(narrow, jnp.uint16), narrow != narrow
+
+    codes, is_nan = gf.jit(function)(bits)
+    np.testing.assert_array_equal(codes, np.array([0x7FC0, 0xFFC0, 0x7FC0, 0x3F80], np.uint16))
+    np.testing.assert_array_equal(is_nan, [True, True, True, False])
