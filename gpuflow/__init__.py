@@ -10,6 +10,7 @@ from gpuflow import flatten_util as flatten_util
 from gpuflow import lax as lax
 from gpuflow import numpy as numpy
 from gpuflow import random as random
+from gpuflow import ref as ref
 from gpuflow import tree as tree
 from gpuflow import tree_util as tree_util
 from gpuflow import wiring
@@ -108,6 +109,12 @@ from gpuflow.parallel.placement import (
 from gpuflow.parallel.placement import reshard as reshard
 from gpuflow.parallel.pmap import pmap as pmap
 from gpuflow.parallel.shard_map import shard_map as shard_map
+from gpuflow.parallel.smap import smap as smap
+from gpuflow.ref import Ref as Ref
+from gpuflow.ref import empty_ref as empty_ref
+from gpuflow.ref import free_ref as free_ref
+from gpuflow.ref import freeze as freeze
+from gpuflow.ref import new_ref as new_ref
 from gpuflow.runtime.array import Array as Array
 from gpuflow.runtime.array import Shard as Shard
 from gpuflow.runtime.device import Device as Device

@@ -19,7 +19,8 @@ from gpuflow.control.stages import ShapeDtypeStruct as ShapeDtypeStruct
 from gpuflow.control.stages import struct_of
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import ClosedJaxpr
-from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.core.ref_programs import record_program
+from gpuflow.core.refs import AbstractRef, Ref, values_of
 from gpuflow.core.trace import ConcreteTrace, current_trace, thread_state
 from gpuflow.parallel.placement import as_sharding, put
 from gpuflow.runtime.array import Array
@@ -106,8 +107,10 @@ def disable_jit(disable: bool = True) -> Iterator[None]:
         yield
 
 
-def _type_of(leaf: Any) -> ShapedArray:
-    """The aval of a value, or of anything else that has a shape and a dtype."""
+def _type_of(leaf: Any) -> Any:
+    """The type of a value or ref, or of anything else that has a shape and a dtype."""
+    if type(leaf) is Ref:
+        return leaf.aval
     if is_value(leaf) or not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
         return aval_of(leaf)
     dtype = dtypes.canonicalize(leaf.dtype)
@@ -137,8 +140,9 @@ def _trace(
     avals = [_type_of(leaf) for leaf in leaves]
     name = getattr(fun, "__name__", "the function")
     names = argument_names(fun, dynamic, kwargs, static)
-    jaxpr, consts = trace_to_jaxpr(flat, avals, names, name)
-    return ClosedJaxpr(jaxpr, tuple(consts)), out_trees[-1]
+    jaxpr, consts, refs = record_program(flat, avals, names, name)
+    closed = () if refs is None else values_of(refs.closed)
+    return ClosedJaxpr(jaxpr, (*consts, *closed)), out_trees[-1]
 
 
 def make_jaxpr(
@@ -148,6 +152,9 @@ def make_jaxpr(
     return_shape: bool = False,
 ) -> Callable[..., Any]:
     """A function that returns the jaxpr of ``fun`` for given arguments.
+
+    A ref that ``fun`` uses is an input of the jaxpr, and one that it writes an output behind all
+    others.
 
     Args:
         fun: the function to trace.
@@ -161,7 +168,7 @@ def make_jaxpr(
             jaxpr, out_tree = _trace(fun, static_argnums, args, kwargs)
         if not return_shape:
             return jaxpr
-        structs = [struct_of(a) for a in jaxpr.out_avals]
+        structs = [struct_of(a) for a in jaxpr.out_avals[: out_tree.num_leaves]]
         return jaxpr, tree.unflatten(out_tree, structs)
 
     return _named(make_jaxpr_f, fun, "make_jaxpr")
@@ -193,7 +200,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         The output tree with ShapeDtypeStruct leaves.
     """
     jaxpr, out_tree = _trace(fun, (), args, kwargs)
-    structs = [struct_of(a) for a in jaxpr.out_avals]
+    structs = [struct_of(a) for a in jaxpr.out_avals[: out_tree.num_leaves]]
     return tree.unflatten(out_tree, structs)
 
 
@@ -301,7 +308,9 @@ def device_put(
 
 def device_get(x: Any) -> Any:
     """The leaves of ``x`` as NumPy arrays; numbers and other Python objects stay as they are."""
-    return tree.tree_map(lambda leaf: np.asarray(leaf) if hasattr(leaf, "__array__") else leaf, x)
+    return tree.tree_map(
+        lambda x: np.asarray(x) if hasattr(x, "__array__") and type(x) is not Ref else x, x
+    )
 
 
 def block_until_ready(x: Any) -> Any:
@@ -309,7 +318,7 @@ def block_until_ready(x: Any) -> Any:
     if type(x) is Array:
         return x.block_until_ready()
     for leaf in tree.leaves(x):
-        if isinstance(leaf, Array):
+        if isinstance(leaf, Array | Ref):
             leaf.block_until_ready()
     return x
 
@@ -321,12 +330,14 @@ def effects_barrier() -> None:
     """
 
 
-def typeof(x: Any) -> ShapedArray:
-    """The aval of ``x``.
+def typeof(x: Any) -> ShapedArray | AbstractRef:
+    """The aval of ``x``, or the type of a ref.
 
     Raises:
         TypeError: ``x`` is neither an array nor a number.
     """
+    if type(x) is Ref:
+        return x.aval
     if not is_value(x):
         raise TypeError(
             f"[typeof] the value must be an array or a number; got {x!r}. Fix: jnp.asarray(x)."

@@ -20,7 +20,10 @@ from gpuflow.control.mapped_axes import (
     positions_of,
     summed,
 )
+from gpuflow.core.ref_programs import values_of_mapped
+from gpuflow.core.refs import Ref, borrowed, read, refuse_refs, write
 from gpuflow.core.rules import AxisData
+from gpuflow.ops.moving import batch_to_dim
 from gpuflow.transforms.batching import batch_flat
 
 
@@ -66,22 +69,33 @@ def vmap(
 
     def vmap_f(*args: Any, **kwargs: Any) -> Any:
         leaves, in_tree = tree.flatten((args, kwargs))
-        axes = positions_of("vmap", leaves, axes_of("vmap", in_axes, args, kwargs, name), name)
+        axes = axes_of("vmap", in_axes, args, kwargs, name)
+        refs = {k: x for k, x in enumerate(leaves) if type(x) is Ref and axes[k] is not None}
+        if refs:
+            leaves = values_of_mapped(leaves, refs)
+        axes = positions_of("vmap", leaves, axes, name)
         size = mapped_size(
             "vmap", leaves, axes, axis_size, name, lambda: argument_names(fun, args, kwargs)
         )
         out_trees: list[tree.TreeDef] = []
 
         def flat(*values: Any) -> list[Any]:
-            call_args, call_kwargs = tree.unflatten(in_tree, values)
+            inner = {k: borrowed(values[k]) for k in refs}
+            given = [inner.get(k, value) for k, value in enumerate(values)] if refs else values
+            call_args, call_kwargs = tree.unflatten(in_tree, given)
             outs, out_tree = tree.flatten(fun(*call_args, **call_kwargs))
+            refuse_refs("vmap", outs, f"results of {name}")
             out_trees.append(out_tree)
-            return outs
+            return [*outs, *map(read, inner.values())]
 
         uniform: list[bool] = []
         axis = AxisData(axis_name, size, mesh_names)
         outs, dims = batch_flat(flat, axis, leaves, axes, uniform)
         out_tree = out_trees[-1]
+        for k, ref in reversed(refs.items()):
+            at = axes[k]
+            assert at is not None  # refs that are not mapped are not among these
+            write(ref, batch_to_dim(outs.pop(), dims.pop(), at, size))
         result = tree.unflatten(out_tree, outs)
         targets = tree.broadcast_prefix(out_axes, result, "vmap out_axes")
         for k, target in enumerate(targets):

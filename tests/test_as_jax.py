@@ -16,7 +16,7 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.as_jax.internals import api_util, core
+from gpuflow.as_jax.internals import api_util, core, hijax
 from gpuflow.as_jax.internals.extend import core as extend_core
 from gpuflow.as_jax.internals.extend import linear_util
 from gpuflow.as_jax.internals.interpreters import partial_eval
@@ -282,6 +282,11 @@ needs_flax = pytest.mark.skipif(
     reason="needs flax: pip install --no-deps -r tests/requirements-libraries.txt",
 )
 
+needs_nnx = pytest.mark.skipif(
+    not all(map(find_spec, ("flax", "optax", "absl", "msgpack", "yaml", "rich", "treescope"))),
+    reason="needs flax: pip install --no-deps -r tests/requirements-libraries.txt",
+)
+
 needs_chex = pytest.mark.skipif(
     not all(map(find_spec, ("chex", "absl", "toolz"))),
     reason="needs chex: pip install --no-deps -r tests/requirements-libraries.txt",
@@ -302,6 +307,34 @@ def test_flax_trains_as_on_jax():
     check_losses(found["losses"], stored["losses"])
     assert found["shapes"] == stored["shapes"]
     assert found["table"] == stored["table"]
+
+
+@needs_nnx
+def test_flax_nnx_trains_as_on_jax():
+    """A CNN with metrics, lifted scan, vmap and remat, attention with a GRU, variables as refs."""
+    found = results("nnx_training.py")
+    stored = STORED["nnx"]
+    check_losses(found["losses"], stored["losses"])
+    assert found["shapes"] == stored["shapes"]
+
+
+def test_names_of_hijax_are_there_and_refuse():
+    made = hijax.HiPrimitive("mine")
+    with pytest.raises(NotImplementedError, match=r"\[mine\] values must be arrays or refs"):
+        made.bind(1.0)
+    with pytest.raises(NotImplementedError, match=r"\[jax.experimental.hijax.AvalQDD\] values"):
+        hijax.AvalQDD(1, 2)
+    run_code(
+        INSTALL
+        + """
+from jax.experimental import hijax
+from jax._src.state.types import AbstractRef
+from jax._src.tree_util import _registry
+import jax
+assert isinstance(jax.typeof(jax.new_ref(1.0)), AbstractRef) and hijax.AbstractRef is AbstractRef
+assert dict in _registry and int not in _registry
+"""
+    )
 
 
 @needs_chex

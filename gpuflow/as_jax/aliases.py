@@ -56,6 +56,9 @@ class AliasFinder(MetaPathFinder):
 def target_of(fullname: str) -> str | None:
     """The name of our module for a name in JAX; none if it is no part of JAX."""
     first, _, rest = fullname.partition(".")
+    if fullname.startswith("gpuflow.experimental."):
+        # Of ``from jax.experimental import X``: the import system asks by that module's own name.
+        return MODULES.get(f"jax.{rest}")
     if first not in ("jax", "jaxlib"):
         return None
     if fullname in MODULES:

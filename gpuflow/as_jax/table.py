@@ -11,6 +11,7 @@ MODULES = {
     "jax.extend": f"{_INTERNALS}.extend",
     "jax.interpreters": f"{_INTERNALS}.interpreters",
     "jax.api_util": f"{_INTERNALS}.api_util",
+    "jax.experimental.hijax": f"{_INTERNALS}.hijax",
     "jax.experimental.layout": f"{_INTERNALS}.layout",
     "jax.version": "gpuflow.as_jax.versions",
     "jaxlib": "gpuflow.as_jax.versions",

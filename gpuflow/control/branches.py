@@ -14,7 +14,9 @@ from gpuflow.base.util import safe_zip
 from gpuflow.control.carries import same_type, tree_difference
 from gpuflow.control.cond import bind_cond
 from gpuflow.control.programs import Program, join_consts, trace_program
+from gpuflow.control.ref_carries import with_ref_outputs
 from gpuflow.core.aval import aval_of, is_value
+from gpuflow.core.refs import Ref, type_of, values_of, write
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.comparison import ne
 from gpuflow.ops.convert import convert_element_type
@@ -151,22 +153,26 @@ def _choose(
     leaves, in_tree = tree.flatten(operands)
     for leaf in leaves:
         check(
-            is_value(leaf),
+            is_value(leaf) or type(leaf) is Ref,
             lambda leaf=leaf: (
                 f"[{op}] operands must be arrays or trees of them; got {leaf!r} of type "
                 f"{type(leaf).__name__}. Fix: close over it."
             ),
         )
-    avals = [aval_of(leaf) for leaf in leaves]
+    avals = [type_of(leaf) for leaf in leaves]
     programs = [
-        trace_program(op, function, in_tree, avals, name)
+        trace_program(op, function, in_tree, avals, name, takes_refs=True)
         for function, name in safe_zip(functions, names)
     ]
     _check_results(op, programs, names)
+    programs, changed = with_ref_outputs(op, programs, leaves)
     jaxprs, own = [p.jaxpr for p in programs], [p.consts for p in programs]
     joined, consts = join_consts(jaxprs, own)
-    outs = bind_cond(joined, number, [*consts, *leaves])
-    return tree.unflatten(programs[0].out_tree, outs)
+    outs = bind_cond(joined, number, [*consts, *values_of(leaves)])
+    out_tree = programs[0].out_tree
+    for ref, new in safe_zip(changed, outs[out_tree.num_leaves :]):
+        write(ref, new)
+    return tree.unflatten(out_tree, outs[: out_tree.num_leaves])
 
 
 def _check_results(op: str, programs: Sequence[Program], names: Sequence[str]) -> None:
@@ -179,10 +185,10 @@ def _check_results(op: str, programs: Sequence[Program], names: Sequence[str]) -
                 f"{tree_difference(first.out_tree, program.out_tree)}. "
                 "Fix: return the same containers and keys."
             )
-        paths = tree.paths(tree.unflatten(first.out_tree, range(len(first.jaxpr.out_avals))))
+        paths = tree.paths(tree.unflatten(first.out_tree, range(len(first.result_avals))))
         differing = [
             f"result{path} is {a} from {names[0]} and {b} from {name}"
-            for path, a, b in safe_zip(paths, first.jaxpr.out_avals, program.jaxpr.out_avals)
+            for path, a, b in safe_zip(paths, first.result_avals, program.result_avals)
             if not same_type(a, b)
         ]
         if differing:

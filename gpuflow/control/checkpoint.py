@@ -16,6 +16,8 @@ from gpuflow.control.programs import trace_program
 from gpuflow.control.remat import bind_remat, remat_p
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.jaxpr import Atom, Jaxpr, Literal
+from gpuflow.core.ref_programs import check_once, put_back
+from gpuflow.core.refs import Ref, type_of, values_of
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.naming import name_p
 from gpuflow.transforms.linearize import linearize_flat
@@ -114,10 +116,16 @@ class _Checkpoint:
         leaves, in_tree = tree.flatten((dynamic, named))
         self._check_leaves(leaves, dynamic, named, static)
         function = self._function(args, kwargs, static)
-        avals = [aval_of(leaf) for leaf in leaves]
-        program = trace_program("checkpoint", function, in_tree, avals)
-        outs = bind_remat(program.jaxpr, [*program.consts, *leaves], **self.params)
-        return tree.unflatten(program.out_tree, outs)
+        avals = [type_of(leaf) for leaf in leaves]
+        program = trace_program("checkpoint", function, in_tree, avals, takes_refs=True)
+        if program.refs is not None:
+            check_once("checkpoint", program.refs, leaves)
+        operands = [*program.closed_values, *values_of(leaves)]
+        outs = bind_remat(program.jaxpr, operands, **self.params)
+        count = program.out_tree.num_leaves
+        if program.refs is not None:
+            put_back(program.refs, leaves, outs[count:])
+        return tree.unflatten(program.out_tree, outs[:count])
 
     def _static_positions(self, count: int) -> frozenset[int]:
         for number in self.numbers:
@@ -156,12 +164,12 @@ class _Checkpoint:
         self, leaves: Sequence[Any], dynamic: tuple[Any, ...], named: dict[str, Any],
         static: frozenset[int],
     ) -> None:  # fmt: skip
-        if all(is_value(leaf) for leaf in leaves):
+        if all(is_value(leaf) or type(leaf) is Ref for leaf in leaves):
             return
         names = argument_names(self.fun, dynamic, named, tuple(static))
         for name, leaf in safe_zip(names, leaves):
             check(
-                is_value(leaf),
+                is_value(leaf) or type(leaf) is Ref,
                 lambda name=name, leaf=leaf: (
                     "[checkpoint] arguments must be arrays, numbers or trees of them; got "
                     f"{leaf!r} of type {type(leaf).__name__} as {name}. Fix: mark it static with "

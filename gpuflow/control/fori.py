@@ -14,8 +14,10 @@ from gpuflow.control.branches import cond
 from gpuflow.control.carries import carry_types, check_carry
 from gpuflow.control.loops import check_arrays, scan_as
 from gpuflow.control.programs import Program, trace_program
+from gpuflow.control.ref_carries import condition_of_carries, with_ref_carries
 from gpuflow.control.while_loop import bind_while
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
+from gpuflow.core.refs import refuse_refs, values_of, write
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.counting import iota
@@ -44,6 +46,7 @@ def while_loop(
         TypeError: the condition is not a bool scalar, or the value changes its type.
     """
     leaves, in_tree = tree.flatten(init_val)
+    refuse_refs("while_loop", leaves, "carries")
     check_arrays("while_loop", leaves, "init_val")
     check(
         max_steps is None or (isinstance(max_steps, int) and max_steps >= 0),
@@ -59,19 +62,28 @@ def while_loop(
     args_tree = tree.structure((init_val,))
 
     def trace(avals: list[ShapedArray]) -> tuple[Program, list[ShapedArray]]:
-        program = trace_program("while_loop", body_fun, args_tree, avals, "body_fun")
-        return program, program.jaxpr.out_avals
+        program = trace_program(
+            "while_loop", body_fun, args_tree, avals, "body_fun", takes_refs=True
+        )
+        return program, program.result_avals
 
     body, values = carry_types(leaves, trace)
     avals = [aval_of(value) for value in values]
-    check_carry("while_loop", in_tree, avals, body.out_tree, body.jaxpr.out_avals)
-    condition = trace_program("while_loop", cond_fun, args_tree, avals, "cond_fun")
+    check_carry("while_loop", in_tree, avals, body.out_tree, body.result_avals)
+    condition = trace_program(
+        "while_loop", cond_fun, args_tree, avals, "cond_fun", takes_refs=True
+    )
+    body, carried = with_ref_carries("while_loop", body, values)
+    condition = condition_of_carries(condition, carried)
     _check_condition(condition)
+    values = [*values_of(carried), *values]
     if max_steps is not None:
         outs = _bounded(condition, body, values, max_steps)
     else:
         outs = bind_while(condition.jaxpr, body.jaxpr, condition.consts, body.consts, values)
-    return tree.unflatten(in_tree, outs)
+    for ref, new in zip(carried, outs, strict=False):
+        write(ref, new)
+    return tree.unflatten(in_tree, outs[len(carried) :])
 
 
 def _check_condition(condition: Program) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import MethodType
 from typing import Any
 from weakref import WeakSet
@@ -15,20 +16,22 @@ from gpuflow.base.records import record
 from gpuflow.base.tree_text import Read, reader
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.program import inline
+from gpuflow.control.entry import Entry
 from gpuflow.control.jit import close_over, jit_p, operand_avals
 from gpuflow.control.jit_log import check_may_trace, explain_miss, told_time
 from gpuflow.control.jit_options import VARIADIC, JitOptions, name_of
-from gpuflow.control.stages import Entry, Lowered, Traced
+from gpuflow.control.stages import Lowered, Traced
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import evaluate
+from gpuflow.core.ref_programs import record_program
+from gpuflow.core.refs import Ref, refuse_refs, type_of
 from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding
-from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
 from gpuflow.ops.device import device_put
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import check_one_driver, default_device, in_use
 from gpuflow.runtime.memories import is_in_one_memory
-from gpuflow.runtime.parted import PartedArray, goes_over_memories, programs
+from gpuflow.runtime.parted import PartedArray, delete_donated, goes_over_memories, programs
 from gpuflow.runtime.sharded import ShardedArray, whole_of, with_sharding
 
 _functions: WeakSet[JitFunction] = WeakSet()
@@ -53,8 +56,14 @@ class Form:
 
 def clear_functions() -> None:
     """Forget the traced signatures of all jitted functions."""
-    for function in list(_functions):
+    for function in _all_functions():
         function.clear_cache()
+
+
+def _all_functions() -> list[JitFunction]:
+    while True:
+        with suppress(RuntimeError):  # another thread has just made one
+            return list(_functions)
 
 
 class JitFunction:
@@ -92,14 +101,14 @@ class JitFunction:
         if settings.disable_jit:
             return self._function(*args, **kwargs)
         leaves, entry = self._find(args, kwargs)
-        operands = [*entry.consts, *leaves]
+        operands = entry.operands("jit", leaves, runs=is_eager)
         if is_eager:
             outs = self._run_sharded(entry, operands, args, kwargs)
         elif self._options.inline:
             outs = entry.jaxpr(*operands)
         else:
             outs = jit_p.bind(*operands, **self._params(entry))
-        return tree.unflatten(entry.out_tree, outs)
+        return tree.unflatten(entry.out_tree, entry.results(leaves, outs, ran=is_eager))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -128,10 +137,10 @@ class JitFunction:
         given = [x.sharding if type(x) in (ShardedArray, PartedArray) else None for x in operands]
         if options.in_shardings is not None:
             asked = self._asked_shardings(args, kwargs)
-            for k, (own, value) in enumerate(safe_zip(asked, operands[len(entry.consts) :])):
+            for k, (own, value) in enumerate(safe_zip(asked, operands[entry.hidden :])):
                 if own is not None:
                     own.shard_shape(aval_of(value).shape)
-                    given[len(entry.consts) + k] = own
+                    given[entry.hidden + k] = own
         if in_use.parted or options.out_shardings is not None or any(given):
             outs = self._run_in_parts(entry, operands, given)
             if outs is not None:
@@ -139,10 +148,9 @@ class JitFunction:
         outs = self._run(entry, [whole_of(value) for value in operands])
         wanted = entry.shardings(tuple(given)) if any(given) else None
         if options.out_shardings is not None:
-            result = tree.unflatten(entry.out_tree, range(len(outs)))
-            asked = tree.broadcast_prefix(options.out_shardings, result, "jit out_shardings")
+            asked = self._asked_results(entry)
             found = wanted or [None] * len(outs)
-            wanted = [_sharding(own) or other for own, other in safe_zip(asked, found)]
+            wanted = [own or other for own, other in safe_zip(asked, found)]
         if wanted is None:
             return outs
         return [
@@ -156,18 +164,16 @@ class JitFunction:
         """The results of a program that runs in several memories; None: it runs in one."""
         wanted: list[Sharding | None] | None = None
         if self._options.out_shardings is not None:
-            result = tree.unflatten(entry.out_tree, range(len(entry.jaxpr.out_avals)))
-            asked = tree.broadcast_prefix(
-                self._options.out_shardings, result, "jit out_shardings"
-            )
-            wanted = [_sharding(own) for own in asked]
+            wanted = self._asked_results(entry)
         shardings = [own for own in (*given, *(wanted or ())) if own is not None]
         if all(map(is_in_one_memory, shardings)) and not goes_over_memories(entry.jaxpr):
             return None
         placed = [
             x if own is None else programs.place(x, own) for x, own in safe_zip(operands, given)
         ]
-        return programs.run(entry.jaxpr, placed, wanted)
+        outs = programs.run(entry.jaxpr, placed, wanted, entry.donated)
+        delete_donated(operands, entry.donated)
+        return outs
 
     def _asked_shardings(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -176,6 +182,13 @@ class JitFunction:
         _, dynamic, dynamic_kwargs = self._split_static(args, kwargs)
         asked = tree.broadcast_prefix(self._options.in_shardings, dynamic, "jit in_shardings")
         return [*map(_sharding, asked), *[None] * len(tree.leaves(dynamic_kwargs))]
+
+    def _asked_results(self, entry: Entry) -> list[Sharding | None]:
+        """For each output the sharding that ``out_shardings`` gives; refs have none."""
+        count = entry.out_tree.num_leaves
+        result = tree.unflatten(entry.out_tree, range(count))
+        asked = tree.broadcast_prefix(self._options.out_shardings, result, "jit out_shardings")
+        return [*map(_sharding, asked), *[None] * (len(entry.jaxpr.out_avals) - count)]
 
     def _run(self, entry: Entry, operands: list[Any]) -> list[Any]:
         """Run the program where it is wanted; a nan that is not allowed is traced to its op."""
@@ -187,7 +200,7 @@ class JitFunction:
         try:
             return entry.executable(operands)
         except FloatingPointError:
-            if not any(entry.donated):  # donated operands are gone
+            if not entry.executable.donated:  # donated operands are gone
                 # Op by op, those of inner jits too: this raises with the op's name.
                 evaluate(inline(entry.jaxpr.jaxpr), (), operands)
             raise
@@ -222,9 +235,10 @@ class JitFunction:
         leaves, treedef = tree.flatten((dynamic, dynamic_kwargs))
         try:
             avals = operand_avals(leaves)
-        except TypeError:
-            self._check_leaves(dynamic, dynamic_kwargs)
-            raise
+        except TypeError:  # refs, or what cannot be an argument
+            if not all(type(leaf) is Ref or is_value(leaf) for leaf in leaves):
+                self._check_leaves(dynamic, dynamic_kwargs)
+            avals = tuple([type_of(leaf) for leaf in leaves])
         settings = config.trace_context()
         key = (treedef, avals, statics, settings)
         try:
@@ -245,14 +259,16 @@ class JitFunction:
                 entry = self._trace_told(leaves, arguments)
             else:
                 entry = self._trace(*arguments)
-            if not any(isinstance(const, Tracer) for const in entry.consts):
+            is_lasting = entry.refs is None or entry.refs.outlives_traces
+            if is_lasting and not any(isinstance(const, Tracer) for const in entry.consts):
                 self._entries[key] = entry
                 # What has to be moved or checked takes the way through _run.
                 options = self._options
                 is_plain = not (settings.debug_nans or settings.debug_infs or options.device)
                 is_placed = options.in_shardings is not None or options.out_shardings is not None
                 is_here = not (in_use.parted and goes_over_memories(entry.jaxpr))
-                if is_plain and not is_placed and is_here and not self._has_statics:
+                is_plain = is_plain and entry.refs is None and not self._has_statics
+                if is_plain and not is_placed and is_here:
                     self._remember(treedef, (settings, *avals), entry)
         return leaves, entry
 
@@ -289,7 +305,7 @@ class JitFunction:
     def _check_leaves(self, dynamic: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         names = self._argument_names(dynamic, kwargs)
         for path, leaf in safe_zip(names, tree.leaves((dynamic, kwargs))):
-            if not is_value(leaf):
+            if not is_value(leaf) and type(leaf) is not Ref:
                 raise TypeError(
                     f"[jit] arguments of {self.name} must be arrays, numbers or trees of them; "
                     f"got {leaf!r} of type {type(leaf).__name__} as {path}. Fix: mark it static "
@@ -329,11 +345,12 @@ class JitFunction:
             return outs
 
         names = self._argument_names(dynamic, dynamic_kwargs)
-        jaxpr, consts = trace_to_jaxpr(flat, avals, names, self.name)
+        jaxpr, consts, refs = record_program(flat, avals, names, self.name)
         hidden, params = close_over(jaxpr, [_snapshot(const) for const in consts], self.name)
         closed = params["jaxpr"]
-        donated = (False,) * len(hidden) + self._donated(dynamic, dynamic_kwargs)
-        return Entry(closed, tuple(hidden), tree.sorted_keys(out_trees[-1]), donated)
+        donated = self._donated(dynamic, dynamic_kwargs)
+        donated = (False,) * (len(closed.in_avals) - len(donated)) + donated
+        return Entry(closed, tuple(hidden), tree.sorted_keys(out_trees[-1]), donated, refs)
 
     def _rebuilder(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
         numbers = {k if k >= 0 else k + len(args) for k in self._options.static_argnums}
@@ -355,10 +372,15 @@ class JitFunction:
         donated = {k if k >= 0 else k + count for k in options.donate_argnums}
         flags: list[bool] = []
         for position, arg in safe_zip(kept, dynamic):
-            flags += [position in donated] * len(tree.leaves(arg))
+            flags += _donated_leaves(arg, position in donated)
         for name in sorted(kwargs):
-            flags += [name in options.donate_argnames] * len(tree.leaves(kwargs[name]))
+            flags += _donated_leaves(kwargs[name], name in options.donate_argnames)
         return tuple(flags)
+
+
+def _donated_leaves(arg: Any, is_donated: bool) -> list[bool]:
+    """A flag for each leaf: the array in a ref may be held by whoever read it."""
+    return [is_donated and type(leaf) is not Ref for leaf in tree.leaves(arg)]
 
 
 def _sharding(asked: Any) -> Sharding | None:
@@ -420,6 +442,7 @@ def argument_names(
 def _check_outputs(name: str, outs: Sequence[Any], out_tree: tree.TreeDef) -> None:
     for out in outs:
         if not is_value(out):
+            refuse_refs("jit", [out], f"outputs of {name}")
             raise TypeError(
                 f"[jit] outputs of {name} must be arrays, numbers or trees of them; got {out!r} of "
                 f"type {type(out).__name__} in {out_tree}. Fix: return arrays only."

@@ -11,8 +11,10 @@ from gpuflow.base.errors import ConcretizationTypeError, check
 from gpuflow.base.util import safe_zip
 from gpuflow.control.carries import carry_types, check_carry
 from gpuflow.control.programs import Program, trace_program
+from gpuflow.control.ref_carries import changed_refs, with_ref_carries
 from gpuflow.control.scan import bind_scan
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
+from gpuflow.core.refs import AbstractRef, Ref, refuse_refs, type_of, values_of, write
 from gpuflow.core.rules import AxisData
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.axes import broadcast_in_dim, reshape, squeeze
@@ -75,19 +77,19 @@ def scan_as(
     unroll = _unroll(op, unroll)
     x_leaves = tree.leaves(xs)
     init_leaves, init_tree = tree.flatten(init)
-    check_arrays(op, x_leaves, "xs")
+    check_arrays(op, [x for x in x_leaves if type(x) is not Ref], "xs")
+    refuse_refs(op, init_leaves, "carries")
     check_arrays(op, init_leaves, "the initial carry")
     length = _scan_length(op, xs, x_leaves, length)
     if config.trace_context().disable_jit:
         return _scan_in_python(f, init, xs, length, reverse)
-    x_avals = [aval_of(x) for x in x_leaves]
-    element_avals = [aval.update(shape=aval.shape[1:]) for aval in x_avals]
+    element_avals = [_element_type(x) for x in x_leaves]
     in_tree = tree.structure((init, xs))
     pair_of: list[tuple[tree.TreeDef, tree.TreeDef]] = []
 
     def trace(avals: list[ShapedArray]) -> tuple[Program, list[ShapedArray]]:
         program = trace_program(
-            op, f, in_tree, [*avals, *element_avals], "f", identity
+            op, f, in_tree, [*avals, *element_avals], "f", identity, takes_refs=True
         )
         pair_of.append(_pair(op, program.out_tree))
         return program, program.jaxpr.out_avals[: pair_of[-1][0].num_leaves]
@@ -96,12 +98,26 @@ def scan_as(
     carry_tree, y_tree = pair_of[-1]
     carry_avals = program.jaxpr.out_avals[: carry_tree.num_leaves]
     check_carry(op, init_tree, [aval_of(x) for x in values], carry_tree, carry_avals)
+    written = changed_refs(program, [*values, *x_leaves])
+    program, carried = with_ref_carries(op, program, [*values, *x_leaves])
+    split, end = len(carried), len(carried) + program.out_tree.num_leaves
     outs = bind_scan(
-        program.jaxpr, program.consts, values, x_leaves, length=length, reverse=bool(reverse),
+        program.jaxpr, program.consts, [*values_of(carried), *values], values_of(x_leaves),
+        length=length, reverse=bool(reverse),
         unroll=max(length if unroll is True else min(unroll, length), 1),
     )  # fmt: skip
-    count = len(values)
+    for ref, new in safe_zip(written, [*outs[:split], *outs[end:]]):
+        write(ref, new)
+    outs, count = outs[split:end], len(values)
     return tree.unflatten(init_tree, outs[:count]), tree.unflatten(y_tree, outs[count:])
+
+
+def _element_type(x: Any) -> Any:
+    """The type of what the body gets of ``x``: an array without the leading axis, or a ref."""
+    aval = type_of(x)
+    inner = aval.inner_aval if type(aval) is AbstractRef else aval
+    element = inner.update(shape=inner.shape[1:])
+    return AbstractRef(element) if type(aval) is AbstractRef else element
 
 
 def _pair(op: str, out_tree: tree.TreeDef) -> tuple[tree.TreeDef, tree.TreeDef]:
@@ -135,14 +151,14 @@ def _scan_length(op: str, xs: Any, leaves: list[Any], length: Any) -> int:
     paths = tree.paths(xs)
     for path, leaf in safe_zip(paths, leaves):
         check(
-            aval_of(leaf).ndim > 0,
+            type_of(leaf).ndim > 0,
             lambda path=path, leaf=leaf: (
                 f"[{op}] xs must have a leading axis to scan over; got xs{path} of type "
-                f"{aval_of(leaf)}. Fix: close over scalars, or repeat them with jnp.full."
+                f"{type_of(leaf)}. Fix: close over scalars, or repeat them with jnp.full."
             ),
             ValueError,
         )
-    sizes = [aval_of(leaf).shape[0] for leaf in leaves]
+    sizes = [type_of(leaf).shape[0] for leaf in leaves]
     if length is not None:
         check(
             hasattr(length, "__index__") and not isinstance(length, Tracer),

@@ -18,6 +18,8 @@ from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.primitive import Primitive
+from gpuflow.core.ref_programs import RefUse, record_program
+from gpuflow.core.refs import refuse_refs, values_of
 from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.core.trace import Tracer
 from gpuflow.runtime.execute import executable_of
@@ -29,13 +31,25 @@ class Program:
 
     Attributes:
         jaxpr: ``(*closed-over values, *arguments) -> leaves of the result``.
-        consts: the closed-over values.
+        consts: the closed-over values, but for those of refs, which come behind them.
         out_tree: the structure of the result.
+        refs: what it does with refs; None if there are none.
     """
 
     jaxpr: ClosedJaxpr
     consts: tuple[Any, ...]
     out_tree: tree.TreeDef
+    refs: RefUse | None = None
+
+    @property
+    def closed_values(self) -> list[Any]:
+        """All closed-over values as they are now."""
+        return [*self.consts, *(() if self.refs is None else values_of(self.refs.closed))]
+
+    @property
+    def result_avals(self) -> list[ShapedArray]:
+        """The types of the results, without new values of refs."""
+        return self.jaxpr.out_avals[: self.out_tree.num_leaves]
 
 
 _programs: WeakKeyDictionary[Any, dict[Any, Program]] = WeakKeyDictionary()
@@ -53,11 +67,13 @@ def trace_program(
     avals: Sequence[ShapedArray],
     name: str = "function",
     identity: Any = None,
+    takes_refs: bool = False,
 ) -> Program:
     """Trace ``function(*args)`` for arguments of structure ``in_tree``, a tuple.
 
     One function object is traced once for each signature, unless it closes over tracers.
-    ``identity`` stands for it where ``function`` is made anew around the user's for each call.
+    ``identity`` stands for it where ``function`` is made anew around the user's for each call. With
+    ``takes_refs`` it may use refs: the caller carries their values in and out.
 
     Raises:
         TypeError: ``function`` is not callable, or returns something that is not an array.
@@ -73,21 +89,24 @@ def trace_program(
         known = {}
     found = known.get(key)
     if found is None:
-        found = _trace(op, function, in_tree, avals, name)
-        if not any(isinstance(value, Tracer) for value in found.consts):
+        found = _trace(op, function, in_tree, avals, name, takes_refs)
+        is_lasting = found.refs is None or found.refs.outlives_traces
+        if is_lasting and not any(isinstance(value, Tracer) for value in found.consts):
             known[key] = found
     return found
 
 
 def _trace(
-    op: str, function: Callable[..., Any], in_tree: tree.TreeDef, avals: Any, name: str
-) -> Program:
+    op: str, function: Callable[..., Any], in_tree: tree.TreeDef, avals: Any, name: str,
+    takes_refs: bool,
+) -> Program:  # fmt: skip
     structures: list[tree.TreeDef] = []
 
     def flat(*operands: Any) -> list[Any]:
         leaves, out_tree = tree.flatten(function(*tree.unflatten(in_tree, operands)))
         for leaf in leaves:
             if not is_value(leaf):
+                refuse_refs(op, [leaf], f"results of {name}")
                 raise TypeError(
                     f"[{op}] {name} must return arrays or trees of them; got {leaf!r} of type "
                     f"{type(leaf).__name__}. Fix: return arrays, or None."
@@ -95,8 +114,12 @@ def _trace(
         structures.append(out_tree)
         return leaves
 
-    jaxpr, consts = trace_to_jaxpr(flat, avals, function_name=f"the {name} of {op}")
-    return Program(ClosedJaxpr(hoist_consts(jaxpr)), tuple(consts), structures[0])
+    what, refs = f"the {name} of {op}", None
+    if takes_refs:
+        jaxpr, consts, refs = record_program(flat, avals, function_name=what)
+    else:
+        jaxpr, consts = trace_to_jaxpr(flat, avals, function_name=what)
+    return Program(ClosedJaxpr(hoist_consts(jaxpr)), tuple(consts), structures[0], refs)
 
 
 def close(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -10,48 +10,13 @@ import numpy as np
 
 from gpuflow.base import dtypes, tree
 from gpuflow.base.records import record
-from gpuflow.base.tree_text import Build, builder
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.plan import KernelStep, Step, aliased_outputs, bytes_of, nbytes
-from gpuflow.compiler.shardings import result_shardings
-from gpuflow.core.aval import ShapedArray, aval_of, register_value_type
+from gpuflow.control.entry import Entry
+from gpuflow.core.aval import ShapedArray, register_value_type
 from gpuflow.core.jaxpr import ClosedJaxpr
-from gpuflow.core.sharding import Sharding
+from gpuflow.core.refs import type_of
 from gpuflow.kir.text import kernel_text
-from gpuflow.runtime.execute import Executable, executable_of
-
-
-@record(frozen=False)
-class Entry:
-    """A traced signature: the program, its hidden operands, and what was asked for."""
-
-    jaxpr: ClosedJaxpr
-    consts: tuple[Any, ...]
-    out_tree: tree.TreeDef
-    donated: tuple[bool, ...]
-    _executable: Executable | None = None
-    _build: Build | None = None
-    _shardings: dict[Any, list[Any] | None] = field(default_factory=dict)
-
-    def shardings(self, given: tuple[Sharding | None, ...]) -> list[Any] | None:
-        """The shardings of the outputs for those of all operands; None if they are plain."""
-        if given not in self._shardings:
-            self._shardings[given] = result_shardings(self.jaxpr.jaxpr, given)
-        return self._shardings[given]
-
-    @property
-    def build(self) -> Build:
-        """Makes the tree of results from a list of its leaves."""
-        if self._build is None:
-            self._build = builder(self.out_tree)
-        return self._build
-
-    @property
-    def executable(self) -> Executable:
-        """The compiled program, made at first use: a jit inside another is never compiled."""
-        if self._executable is None:
-            self._executable = executable_of(self.jaxpr, self.donated)
-        return self._executable
 
 
 @record
@@ -123,13 +88,13 @@ class Stage:
     @property
     def in_avals(self) -> Any:
         """The types of the arguments: a tuple of positional ones, and a dict."""
-        hidden = len(self._entry.consts)
+        hidden = self._entry.hidden
         return tree.unflatten(self.in_tree, self._entry.jaxpr.in_avals[hidden:])
 
     @property
     def args_info(self) -> Any:
         """The arguments as a tree like ``in_avals``, each with ``donated``."""
-        own = self._entry.jaxpr.in_avals[len(self._entry.consts) :]
+        own = self._entry.jaxpr.in_avals[self._entry.hidden :]
         donated = self._entry.donated[len(self._entry.donated) - len(own) :]
         infos = [ArgInfo(a.shape, a.dtype, flag) for a, flag in safe_zip(own, donated)]
         return tree.unflatten(self.in_tree, infos)
@@ -137,12 +102,16 @@ class Stage:
     @property
     def out_avals(self) -> Any:
         """The types of the results, as a tree."""
-        return tree.unflatten(self.out_tree, self._entry.jaxpr.out_avals)
+        return tree.unflatten(self.out_tree, self._result_avals)
 
     @property
     def out_info(self) -> Any:
         """The results as a tree of ShapeDtypeStructs."""
-        return tree.unflatten(self.out_tree, [struct_of(a) for a in self._entry.jaxpr.out_avals])
+        return tree.unflatten(self.out_tree, [struct_of(a) for a in self._result_avals])
+
+    @property
+    def _result_avals(self) -> list[ShapedArray]:
+        return self._entry.jaxpr.out_avals[: self.out_tree.num_leaves]
 
 
 @record
@@ -197,15 +166,16 @@ class Compiled(Stage):
                 f"[compiled] arguments of {self.fun_name} must form the tree that was lowered, "
                 f"{self.in_tree}; got {in_tree}. Fix: lower again for other arguments."
             )
-        hidden = len(self._entry.consts)
-        for leaf, want in safe_zip(leaves, self._entry.jaxpr.in_avals[hidden:]):
-            got = aval_of(leaf)
+        entry = self._entry
+        for leaf, want in safe_zip(leaves, entry.jaxpr.in_avals[entry.hidden :]):
+            got = type_of(leaf)
             if (got.shape, got.dtype) != (want.shape, want.dtype):
                 raise TypeError(
                     f"[compiled] arguments of {self.fun_name} must have the lowered types; got "
                     f"{got} for {want}. Fix: lower again for other shapes, or convert the argument."
                 )
-        return tree.unflatten(self.out_tree, self._executable([*self._entry.consts, *leaves]))
+        outs = self._executable(entry.operands("compiled", leaves, runs=True))
+        return tree.unflatten(self.out_tree, entry.results(leaves, outs, ran=True))
 
     def as_text(self) -> str:
         """KernelIR of every kernel, and a line for every other step."""

@@ -97,11 +97,11 @@ class ShapedArray:
         return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
 
 
-class HasAval:
-    """What arrays and tracers say of their aval."""
+class HasShape:
+    """What everything with an aval, or with a type like one, says of it."""
 
     __slots__ = ()
-    aval: ShapedArray
+    aval: Any
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -129,6 +129,13 @@ class HasAval:
                 "[len] the array must have at least one axis; got shape (). Fix: x.size."
             )
         return self.aval.shape[0]
+
+
+class HasAval(HasShape):
+    """Arrays and tracers: what can be an operand as it is."""
+
+    __slots__ = ()
+    aval: ShapedArray
 
 
 class KeyDType(dtypes.ExtendedDType):
@@ -190,9 +197,11 @@ def aval_of(value: Any) -> ShapedArray:
     if rule is None:
         rule = _inherited_rule(type(value))
         if rule is None:
+            # The type of a ref tells what it is, and need not wait for its value.
+            what = getattr(value, "aval", None) or repr(value)
             raise TypeError(
                 "[aval] operands must be arrays or numbers; "
-                f"got {value!r} of type {type(value).__name__}. Fix: convert it with jnp.asarray."
+                f"got {what} of type {type(value).__name__}. Fix: convert it with jnp.asarray."
             )
         _aval_rules[type(value)] = rule
     return rule(value)

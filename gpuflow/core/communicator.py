@@ -20,7 +20,8 @@ Groups = tuple[tuple[int, ...], ...]
 Pairs = Sequence[tuple[int, int]]
 
 PROCESSES = "processes"  # the key of all processes of a program, in the order of their ranks
-DRIVERS = "drivers"  # the key of the memories of one process that run a program together
+HOSTS = "hosts"  # the same processes, for data in the host's memory
+DRIVERS = "drivers"  # the key of memories that run a program together, several of a process
 
 
 @record
@@ -162,6 +163,11 @@ def serving(key: Hashable, communicator: Communicator) -> Iterator[None]:
         _local.served = before
 
 
+def served(key: Hashable) -> Communicator | None:
+    """The communicator that serves the parts with this key here, if there is one."""
+    return _local.served.get(key) or _process.get(key)
+
+
 def communicator_of(op: str, names: Sequence[Any]) -> Communicator | None:
     """The communicator of the parts that ``names`` name, row-major; None: a name is no part.
 
@@ -175,7 +181,7 @@ def communicator_of(op: str, names: Sequence[Any]) -> Communicator | None:
 
 
 def _serving(op: str, part: Across) -> Communicator:
-    communicator = _local.served.get(part.key) or _process.get(part.key)
+    communicator = served(part.key)
     if communicator is None:
         raise CommunicationError(
             f"[{op}] the axis {part.name!r} must be served by a communicator; got none for "

@@ -77,11 +77,13 @@ class Layout:
             that are the same axis, or None: the op needs its operand in memory. Operand
             dimensions that are not named must have size 1.
         sliced: as in Indexed.
+        apart: as in Indexed, where links say less.
     """
 
     view: Callable[..., Any]
     links: Callable[..., list[tuple[int, int]] | None]
     sliced: Callable[..., Any] | None = None
+    apart: Callable[..., Any] | None = None
 
 
 @record
@@ -106,6 +108,11 @@ class Indexed:
         summed: as in Library.
         broadcast: ``(eqn, shape, dims, build) -> atom``, the output broadcast, made directly.
         converted: ``(eqn, dtype, build) -> atom``, the output in another dtype, made directly.
+        apart: ``(in_avals, out_aval, params) -> [(operand dim, output dim), ...]`` for each
+            operand: dimensions of equal sizes along which the op does the same at each index, and
+            asks for nothing else, so that devices may do it apart. None: nothing is known.
+            Dimensions "of the output" behind its last one are summed over: outputs for parts of
+            them add up. The same lists for outputs behind the first one follow.
     """
 
     body: Callable[..., Any]
@@ -117,6 +124,7 @@ class Indexed:
     summed: Callable[..., Any] | None = None
     broadcast: Callable[..., Any] | None = None
     converted: Callable[..., Any] | None = None
+    apart: Callable[..., Any] | None = None
 
 
 @record
@@ -131,12 +139,14 @@ class Update:
         window: ``params -> dims``, the array's dimensions along which windows extend.
         repeats: ``params -> bool``: elements may be updated more than once, and are in order.
         on_gpu: as ``Primitive.simplify``, for platforms of GPUs and before it.
+        with_atomics: the same before that, where users allow sums to differ from run to run.
     """
 
     combine: Callable[[dict[str, Any]], str | None]
     window: Callable[[dict[str, Any]], tuple[int, ...]]
     repeats: Callable[[dict[str, Any]], bool]
     on_gpu: Callable[..., Any] | None = None
+    with_atomics: Callable[..., Any] | None = None
 
 
 Dims = tuple[int, ...]
@@ -298,6 +308,26 @@ class Runs:
 
 
 @record
+class AtomicSums:
+    """Rows added to an array in any order, by additions that do not disturb each other.
+
+    Operands are the array, unless it is fresh; places, int64, the elements at which windows start;
+    whether each counts, bool; and rows, a window each. The output is the array.
+
+    Attributes:
+        size: elements of the array.
+        is_fresh: the array is zeros, and no operand.
+        count: rows.
+        window: (size, elements from one to the next) of each dimension of a window, at most three.
+    """
+
+    size: int
+    is_fresh: bool
+    count: int
+    window: tuple[tuple[int, int], ...]
+
+
+@record
 class Attention:
     """Fused attention, or its gradients; see kernels/attention.py.
 
@@ -332,10 +362,11 @@ class Attention:
 
 @record
 class Matrices:
-    """A batch of real matrices of at most 32 rows and columns, decomposed or solved.
+    """A batch of matrices of at most 32 rows and columns, decomposed or solved.
 
     Attributes:
-        what: "lu", "cholesky", "triangular", "qr" or "eigh", with the op's operands and outputs.
+        what: "lu", "cholesky", "triangular", "qr", "eigh" or "eig", with the op's operands and
+            outputs. All but "eig" are of real matrices.
         count, rows, columns: of the first operand.
         sides: right-hand sides of each.
         params: of the op.
@@ -349,6 +380,9 @@ class Matrices:
     params: dict[str, Any]
 
 
+Block = Scan | Sort | Runs | AtomicSums | Matrices | Attention | Convolution
+
+
 @record
 class Begun:
     """The parts of a call that may run beside what comes behind it.
@@ -358,11 +392,16 @@ class Begun:
             be read yet.
         end: a primitive of the operand and that result; it gives a number when both may be used.
         barrier: optimization_barrier, behind which the result is read.
+        joined: ``(build, operands, params) -> outputs``: several calls on operands of one dtype
+            as one.
+        small: the most bytes of an operand whose call is worth joining.
     """
 
     begin: Any
     end: Any
     barrier: Any
+    joined: Callable[..., Any]
+    small: int
 
 
 @record
@@ -381,9 +420,10 @@ class Library:
             platforms with convolutions of their own.
         transposed: ``(eqn, permutation, build) -> atom``, the output with permuted dimensions made
             directly, or None where it cannot.
-        blocks: ``(in_avals, out_avals, params) -> Scan, Sort, Runs, Matrices or Attention``, or
-            None: the call as what GPUs have handwritten kernels for.
+        blocks: ``(in_avals, out_avals, params) -> Scan, Sort, Runs, AtomicSums, Matrices,
+            Attention or Convolution``, or None: what GPUs have handwritten kernels for.
         on_gpu: as ``Primitive.simplify``, for platforms of GPUs and before it.
+        on_cpu: the same for other platforms.
         triangular: ``params -> Triangular``, or None: the call as triangular systems, for platforms
             with a BLAS of their own.
         lu: the call is an LU decomposition, for platforms with a LAPACK of their own. Outputs are
@@ -393,6 +433,7 @@ class Library:
         summed: ``(eqn, axes, build) -> atom``, the output summed over axes made directly, or None
             where it cannot.
         begun: how it runs beside other calls; see compiler/overlap.py.
+        apart: as in Indexed.
     """
 
     call: Callable[..., None] | None = None
@@ -403,11 +444,13 @@ class Library:
     triangular: Callable[..., Triangular | None] | None = None
     lu: bool = False
     kernels: Callable[..., Launches | None] | None = None
-    blocks: Callable[..., Scan | Sort | Runs | Matrices | Attention | None] | None = None
+    blocks: Callable[..., Block | None] | None = None
     on_gpu: Callable[..., Any] | None = None
+    on_cpu: Callable[..., Any] | None = None
     transposed: Callable[..., Any] | None = None
     summed: Callable[..., Any] | None = None
     begun: Begun | None = None
+    apart: Callable[..., Any] | None = None
 
 
 @record

@@ -42,7 +42,9 @@ class StagedTracer(Tracer):
 class StagingTrace(Trace):
     """Records equations. Values of other traces become constants of the jaxpr."""
 
-    __slots__ = ("argument_names", "const_values", "consts", "effects", "eqns", "function_name")
+    __slots__ = (
+        "argument_names", "const_values", "consts", "effects", "eqns", "function_name", "ref_cells",
+    )  # fmt: skip
 
     def __init__(self, parent: Trace, function_name: str = "the function") -> None:
         super().__init__(parent)
@@ -52,6 +54,7 @@ class StagingTrace(Trace):
         self.const_values: list[Any] = []  # keeps the ids alive
         self.argument_names: dict[Var, str] = {}
         self.function_name = function_name
+        self.ref_cells: dict[Any, Any] | None = None  # core/refs.py; None: refs are refused
 
     def new_argument(self, aval: ShapedArray, name: str = "") -> StagedTracer:
         """A fresh input variable."""

@@ -28,6 +28,8 @@ class Trace:
     """Gives ``bind`` its meaning."""
 
     __slots__ = ("__weakref__", "finished", "parent")
+    # What its tracers are besides values, for messages.
+    adds = "traced"
 
     def __init__(self, parent: Trace | None) -> None:
         self.parent = parent

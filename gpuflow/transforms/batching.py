@@ -41,6 +41,7 @@ class BatchTrace(Trace):
     """Applies batch rules; they run under the parent."""
 
     __slots__ = ("axis", "use")
+    adds = "mapped"
     parent: Trace
 
     def __init__(self, parent: Trace, axis: AxisData) -> None:

@@ -43,6 +43,7 @@ class TangentTrace(Trace):
     """A trace whose tracers carry tangents; tracers of ``tracer_class`` are its own."""
 
     __slots__ = ()
+    adds = "differentiated"
     parent: Trace
     tracer_class: type[DualTracer] = DualTracer
 

@@ -20,11 +20,16 @@ class PartialTrace(Trace):
     """Records what depends on recorded values; evaluates the rest under the parent."""
 
     __slots__ = ("recording",)
+    adds = "differentiated"
     parent: Trace
 
     def __init__(self, parent: Trace, recording: StagingTrace) -> None:
         super().__init__(parent)
         self.recording = recording
+
+    def owns(self, value: Any) -> bool:
+        """Whether ``value`` is recorded, which its known values are not."""
+        return self.recording.owns(value)
 
     def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
         recording = self.recording

@@ -4,8 +4,8 @@ import pytest
 from control_interpreter import interpret
 
 import gpuflow as gf
+from gpuflow.control import entry, programs
 from gpuflow.control import jit as jit_rules
-from gpuflow.control import programs, stages
 
 
 @pytest.fixture
@@ -23,5 +23,5 @@ def interpreted(monkeypatch):
         del donated
         return lambda operands: interpret(jaxpr, *operands)
 
-    for module in (jit_rules, stages, programs):
+    for module in (jit_rules, entry, programs):
         monkeypatch.setattr(module, "executable_of", executable_of)

@@ -1,4 +1,6 @@
-"""Writes library_losses.json: what optax_training.py and flax_training.py print on JAX 0.10.
+"""Writes library_losses.json: what the programs beside print on JAX 0.10.
+
+optax_training.py, flax_training.py and nnx_training.py train with libraries on top of JAX.
 
 Run by hand, where JAX, optax and flax are installed: python tests/data/make_library_losses.py. The
 tests run the same programs on gpuflow and need no JAX.
@@ -27,6 +29,7 @@ def main():
         "versions": {name: version(name) for name in ("jax", "optax", "flax")},
         "optax": printed("optax_training.py"),
         "flax": printed("flax_training.py"),
+        "nnx": printed("nnx_training.py"),
     }
     (FOLDER / "library_losses.json").write_text(json.dumps(data, indent=None) + "\n")
 

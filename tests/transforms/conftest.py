@@ -3,8 +3,8 @@
 import pytest
 
 import gpuflow as gf
+from gpuflow.control import entry
 from gpuflow.control import jit as jit_rules
-from gpuflow.control import stages
 
 
 @pytest.fixture
@@ -23,4 +23,4 @@ def interpreted_jit(monkeypatch):
         return lambda operands: jaxpr(*operands)
 
     monkeypatch.setattr(jit_rules, "executable_of", executable_of)
-    monkeypatch.setattr(stages, "executable_of", executable_of)
+    monkeypatch.setattr(entry, "executable_of", executable_of)

@@ -10,8 +10,15 @@ from gpuflow.as_jax.internals.core import Primitive as Primitive
 from gpuflow.as_jax.internals.core import Var as Var
 from gpuflow.as_jax.internals.core import check_jaxpr as check_jaxpr
 from gpuflow.as_jax.internals.core import get_opaque_trace_state as get_opaque_trace_state
-from gpuflow.core.effects import Effect as Effect
+from gpuflow.core import effects
 from gpuflow.core.jaxpr import subjaxprs as subjaxprs
+
+
+class Effect(effects.Effect):
+    """An effect of one's own: its class is its name."""
+
+    def __init__(self) -> None:
+        super().__init__(type(self).__name__)
 
 
 def jaxpr_as_fun(jaxpr: ClosedJaxpr) -> ClosedJaxpr:

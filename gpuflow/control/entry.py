@@ -1,0 +1,96 @@
+"""A traced signature of a jitted function: its program, and how it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.base.config import config
+from gpuflow.base.records import record
+from gpuflow.base.tree_text import Build, builder
+from gpuflow.compiler.shardings import result_shardings
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.ref_programs import RefUse, check_once, put_back
+from gpuflow.core.refs import Ref, lend, values_of
+from gpuflow.core.sharding import Sharding
+from gpuflow.ops.convert import copy
+from gpuflow.runtime.execute import Executable, executable_of
+
+
+@record(frozen=False)
+class Entry:
+    """A traced signature: the program, its hidden operands, and what was asked for.
+
+    The program is ``(*consts, *closed-over refs, *arguments) -> (*results, *new values of refs)``.
+    """
+
+    jaxpr: ClosedJaxpr
+    consts: tuple[Any, ...]
+    out_tree: tree.TreeDef
+    donated: tuple[bool, ...]
+    refs: RefUse | None = None
+    _executable: Executable | None = None
+    _build: Build | None = None
+    _shardings: dict[Any, list[Any] | None] = field(default_factory=dict)
+
+    @property
+    def hidden(self) -> int:
+        """How many operands of the program are no arguments."""
+        return len(self.consts) + (0 if self.refs is None else len(self.refs.closed))
+
+    def operands(self, name: str, leaves: Sequence[Any], runs: bool = False) -> list[Any]:
+        """The operands of the program for arguments; ``runs``: for ``executable``."""
+        use = self.refs
+        if use is None:
+            return [*self.consts, *leaves]
+        check_once(name, use, leaves)
+        known = [*use.closed, *leaves]
+        if not runs:
+            return [*self.consts, *values_of(known)]
+        lent = [lend(x) if type(x) is Ref else (x, False) for x in known]
+        values = [value for value, _ in lent]
+        donated = self.executable.donated
+        for k in use.written:
+            if lent[k][1] and len(self.consts) + k in donated:
+                values[k] = copy(values[k])  # whoever read the ref keeps what was in it
+        return [*self.consts, *values]
+
+    def results(self, leaves: Sequence[Any], outs: list[Any], ran: bool = False) -> list[Any]:
+        """What is returned of the outputs of the program; the rest goes into refs."""
+        if self.refs is None:
+            return outs
+        count = self.out_tree.num_leaves
+        outs, finals = outs[:count], outs[count:]
+        put_back(self.refs, leaves, finals, outs if ran else None)
+        return outs
+
+    def shardings(self, given: tuple[Sharding | None, ...]) -> list[Any] | None:
+        """The shardings of the outputs for those of all operands; None if they are plain."""
+        if given not in self._shardings:
+            self._shardings[given] = result_shardings(self.jaxpr.jaxpr, given)
+        return self._shardings[given]
+
+    @property
+    def build(self) -> Build:
+        """Makes the tree of results from a list of its leaves."""
+        if self._build is None:
+            self._build = builder(self.out_tree)
+        return self._build
+
+    @property
+    def executable(self) -> Executable:
+        """The compiled program, made at first use: a jit inside another is never compiled.
+
+        It may take the memory of the arrays in refs that it writes, unless it may fail on the way:
+        then their old values are still wanted.
+        """
+        if self._executable is None:
+            settings, donated = config.trace_context(), list(self.donated)
+            may_fail = self.jaxpr.effects or settings.debug_nans or settings.debug_infs
+            if self.refs is not None and not may_fail:
+                for k in self.refs.written:
+                    donated[len(self.consts) + k] = True
+            self._executable = executable_of(self.jaxpr, tuple(donated))
+        return self._executable

@@ -1,0 +1,132 @@
+"""Programs that use refs: their values as inputs and outputs. See docs/design/0021-refs.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpuflow.base.records import record
+from gpuflow.base.util import safe_zip
+from gpuflow.core.jaxpr import Jaxpr
+from gpuflow.core.refs import AbstractRef, Cell, Ref, read, write
+from gpuflow.core.staging import StagingTrace
+from gpuflow.core.trace import current_trace, eval_trace, thread_state
+
+
+@record(eq=False)
+class RefUse:
+    """What a recorded program does with refs.
+
+    Attributes:
+        closed: refs of outside, whose values are constants of the program behind all others.
+        written: numbers, in ``(*closed, *arguments)``, of the refs whose new values are the
+            program's outputs behind all others.
+        takes: whether arguments are refs.
+    """
+
+    closed: tuple[Ref, ...]
+    written: tuple[int, ...]
+    takes: bool
+
+    @property
+    def outlives_traces(self) -> bool:
+        """Whether the program may be remembered: it closes over no ref of a traced function."""
+        return all(ref._home is eval_trace for ref in self.closed)
+
+
+def record_program(
+    function: Callable[..., Sequence[Any]],
+    avals: Sequence[Any],
+    names: Sequence[str] = (),
+    function_name: str = "the function",
+) -> tuple[Jaxpr, list[Any], RefUse | None]:
+    """``trace_to_jaxpr`` for functions that may use refs.
+
+    Args:
+        function: of flat arguments; returns a flat sequence of values.
+        avals: of the arguments; for an AbstractRef the function gets a Ref.
+
+    Returns:
+        The jaxpr; the values of its constvars but for refs of outside, whose constvars are the
+        last; and what it does with refs, None if there are none.
+    """
+    trace = StagingTrace(thread_state.trace, function_name)
+    cells: dict[Ref, Cell] = {}
+    trace.ref_cells = cells
+    inner = [aval.inner_aval if type(aval) is AbstractRef else aval for aval in avals]
+    arguments = [
+        trace.new_argument(aval, name)
+        for aval, name in safe_zip(inner, names or [""] * len(inner))
+    ]
+    given = [
+        Ref(argument, trace, True) if type(aval) is AbstractRef else argument
+        for argument, aval in safe_zip(arguments, avals)
+    ]
+    try:
+        with current_trace(trace):
+            outs = function(*given)
+            taken = [(k, ref) for k, ref in enumerate(given) if type(ref) is Ref]
+            if not cells and not taken:
+                return *trace.finish(arguments, outs), None
+            count = len(cells)
+            changes = [(k, cell) for k, cell in enumerate(cells.values())]
+            finals = [(k, c._value) for k, c in changes if c._value is not c.argument]
+            finals += [(count + k, r._value) for k, r in taken if r._value is not arguments[k]]
+            inputs = [cell.argument for cell in cells.values()]
+            jaxpr, consts = trace.finish([*inputs, *arguments], [*outs, *[v for _, v in finals]])
+    finally:
+        trace.finished = True
+    use = RefUse(tuple(cells), tuple(k for k, _ in finals), bool(taken))
+    return _with_leading_consts(jaxpr, count), consts, use
+
+
+def _with_leading_consts(jaxpr: Jaxpr, count: int) -> Jaxpr:
+    """The jaxpr whose first inputs are constvars."""
+    return jaxpr.replace(
+        constvars=(*jaxpr.constvars, *jaxpr.invars[:count]),
+        invars=jaxpr.invars[count:],
+        argument_names=jaxpr.argument_names[count:],
+    )
+
+
+def check_once(op: str, use: RefUse, leaves: Sequence[Any]) -> None:
+    """Raise ValueError if a ref would be known to a program under two names."""
+    seen = set(use.closed)
+    for leaf in leaves:
+        if type(leaf) is not Ref:
+            continue
+        if leaf in seen:
+            twice = "closed over as well" if leaf in use.closed else "passed twice"
+            raise ValueError(
+                f"[{op}] a ref must be passed once; got {leaf.aval}, which is {twice}. Fix: pass "
+                "it as one argument, and use that."
+            )
+        seen.add(leaf)
+
+
+def values_of_mapped(leaves: Sequence[Any], refs: Mapping[int, Ref]) -> list[Any]:
+    """The leaves, with the arrays in some refs in their place.
+
+    Raises:
+        ValueError: a ref is there twice.
+    """
+    check_once("vmap", RefUse((), (), True), leaves)
+    return [read(x) if k in refs else x for k, x in enumerate(leaves)]
+
+
+def put_back(
+    use: RefUse, leaves: Sequence[Any], finals: Sequence[Any], results: Sequence[Any] | None = None
+) -> None:
+    """Write the last outputs of a program to its refs.
+
+    Args:
+        use: what it does with refs.
+        leaves: its arguments.
+        finals: the outputs.
+        results: of a program that ran, its other outputs: arrays that are not among them are the
+            refs' own.
+    """
+    refs = [*use.closed, *leaves]
+    known = [id(value) for value in (*finals, *(results or ()))]
+    for k, value in safe_zip(use.written, finals):
+        write(refs[k], value, results is None or known.count(id(value)) > 1)

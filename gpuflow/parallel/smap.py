@@ -1,0 +1,90 @@
+"""smap: shard_map over one axis of the mesh, with array axes in place of specs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.base.config import config
+from gpuflow.base.errors import check
+from gpuflow.core.sharding import PartitionSpec
+from gpuflow.parallel.shard_map import shard_map
+
+_NOT_GIVEN: Any = object()
+
+
+def smap(
+    f: Callable[..., Any] | None = None, /, *, in_axes: Any = _NOT_GIVEN, out_axes: Any,
+    axis_name: Any,
+) -> Any:  # fmt: skip
+    """Write a program for blocks of arrays along one axis of the mesh that ``set_mesh`` chose.
+
+    Args:
+        f: a function of blocks: arrays or trees. Without it, a decorator.
+        in_axes: the array axis along which arguments are cut: an int, None (all get the whole),
+            or a tuple with an item, or a tree of them, for each argument.
+        out_axes: along which array axis the blocks of outputs are put together, likewise.
+        axis_name: the axis of the mesh. Inside of ``f`` another ``smap`` may cut along another one.
+
+    Returns:
+        A function of whole arrays.
+
+    Raises:
+        TypeError: axes that are no ints or None, or several names.
+        ValueError: negative axes; from the call, no mesh, and what ``shard_map`` refuses.
+    """
+    check(
+        not isinstance(axis_name, list | tuple),
+        lambda: f"[smap] axis_name must be one name; got {axis_name!r}. Fix: nest smap, one each.",
+    )
+    check(
+        in_axes is not _NOT_GIVEN,
+        lambda: "[smap] in_axes must be given, for types do not tell how arrays are cut; got none. "
+        "Fix: in_axes=0.",
+    )
+    check(
+        in_axes is None or isinstance(in_axes, int | tuple),
+        lambda: f"[smap] in_axes must be an int, None or a tuple; got {in_axes!r}. Fix: in_axes=0.",
+    )
+    in_specs, out_specs = (
+        _specs(what, axes, axis_name) for what, axes in (("in", in_axes), ("out", out_axes))
+    )
+    if f is None:
+        return functools.partial(
+            smap, in_axes=in_axes, out_axes=out_axes, axis_name=axis_name
+        )
+    made: dict[Any, Any] = {}
+
+    @functools.wraps(f)
+    def mapped(*args: Any) -> Any:
+        mesh = config.mesh
+        if mesh not in made:
+            made[mesh] = shard_map(
+                f, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names={axis_name}
+            )
+        return made[mesh](*args)
+
+    return mapped
+
+
+def _specs(what: str, axes: Any, name: Any) -> Any:
+    """PartitionSpecs in place of axes."""
+
+    def spec(axis: Any) -> PartitionSpec:
+        if axis is None:
+            return PartitionSpec()
+        check(
+            isinstance(axis, int) and not isinstance(axis, bool),
+            lambda: f"[smap] {what}_axes must hold ints and None; got {axis!r}. Fix: an axis.",
+        )
+        check(
+            axis >= 0,
+            lambda: f"[smap] {what}_axes must count from the front; got {axis}. "
+            "Fix: ndim - 1 for the last axis.",
+            ValueError,
+        )
+        return PartitionSpec(*[None] * axis, name)
+
+    return tree.tree_map(spec, axes, is_leaf=lambda leaf: leaf is None)

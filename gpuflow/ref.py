@@ -1,0 +1,269 @@
+"""``jax.ref``: arrays that change, in cells. See docs/design/0021-refs.md."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of, is_value
+from gpuflow.core.refs import AbstractRef as AbstractRef
+from gpuflow.core.refs import Ref as Ref
+from gpuflow.core.refs import close, read, write
+from gpuflow.core.trace import Tracer, thread_state
+from gpuflow.numpy.creation import asarray, zeros
+from gpuflow.numpy.indexing import getitem
+from gpuflow.numpy.updates import At
+from gpuflow.ops.convert import convert_element_type
+
+# --- making and ending ---------------------------------------------------------------------
+
+
+def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None) -> Ref:
+    """A cell that holds a copy of an array, whose shape and dtype it keeps.
+
+    ``ref[i]`` reads it, ``ref[i] = x`` and ``ref[i] += x`` change it, also inside of jitted
+    functions and loops. It is no array: functions take ``ref[...]``.
+
+    Args:
+        init_val: an array or a number.
+        memory_space: must be None.
+        kind: in JAX, what rematerialization does with it; it changes nothing.
+
+    Returns:
+        The Ref. It can be an argument, or be closed over, but not be returned.
+
+    Raises:
+        TypeError: ``init_val`` is no array.
+        NotImplementedError: ``memory_space`` is given.
+    """
+    del kind
+    check(
+        memory_space is None,
+        lambda: f"[new_ref] arrays lie on a device; got memory_space {memory_space!r}. Fix: None.",
+        NotImplementedError,
+    )
+    _check_no_ref("new_ref", init_val)
+    check(
+        is_value(init_val),
+        lambda: (
+            f"[new_ref] the value must be an array or a number; got {init_val!r} of type "
+            f"{type(init_val).__name__}. Fix: one ref for each array."
+        ),
+    )
+    aval = aval_of(init_val)
+    value = _typed(asarray(init_val), aval)
+    if value is init_val and not isinstance(value, Tracer):
+        value = lax.copy(value)  # the caller may donate the array
+    ref = Ref(value, thread_state.trace)
+    write(ref, value, is_shared=False)
+    return ref
+
+
+def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
+    """A ref of the shape and dtype of ``ty``; the array in it is zeros."""
+    return new_ref(zeros(ty.shape, ty.dtype), memory_space=memory_space)
+
+
+def freeze(ref: Ref) -> Any:
+    """The array in ``ref``, which must not be used any more.
+
+    Raises:
+        TypeError: something else than a Ref.
+        ValueError: the ref was frozen before, or made outside of the function that is traced.
+    """
+    return close(_ref("freeze", ref))
+
+
+def free_ref(ref: Ref) -> tuple[()]:
+    """End the use of ``ref``, as ``freeze`` does."""
+    close(_ref("free_ref", ref))
+    return ()
+
+
+# --- reading and writing -------------------------------------------------------------------
+
+
+def get(ref: Ref, idx: Any = None) -> Any:
+    """``ref[idx]``; without ``idx`` the whole array.
+
+    Raises:
+        ValueError: a static index outside of the array, or a frozen ref.
+    """
+    value = read(_ref("get", ref))
+    if _is_whole(idx):
+        return value
+    _shape_at("get", ref.aval.inner_aval, idx)
+    return getitem(value, idx)
+
+
+def swap(ref: Ref, idx: Any, value: Any) -> Any:
+    """``ref[idx] = value``; returns what was there.
+
+    Args:
+        ref: the ref.
+        idx: as of arrays; None or ``...`` for the whole.
+        value: of the shape of ``ref[idx]`` and the dtype of ``ref``; Python floats and all
+            integers are converted.
+
+    Raises:
+        ValueError: another shape or dtype, a static index outside of the array, a frozen ref, or a
+            value that vmap has mapped or that is differentiated for a ref of outside.
+    """
+    before = get(ref, idx)
+    _put("swap", ref, idx, value)
+    return before
+
+
+def set(ref: Ref, idx: Any, value: Any) -> None:
+    """``ref[idx] = value``; see ``swap``."""
+    _put("set", ref, idx, value)
+
+
+def addupdate(ref: Ref, idx: Any, x: Any) -> None:
+    """``ref[idx] += x``, where places that an index array repeats add up; see ``swap``."""
+    _put("addupdate", ref, idx, x)
+
+
+def _put(op: str, ref: Ref, idx: Any, value: Any) -> None:
+    aval = _ref(op, ref).aval.inner_aval
+    value = _cast(op, aval, value)
+    whole = _is_whole(idx)
+    wanted = aval.shape if whole else _shape_at(op, aval, idx)
+    check(
+        aval_of(value).shape == wanted,
+        lambda: (
+            f"[{op}] the value must have the shape of the place, {wanted}; got {aval_of(value)} "
+            f"for {ref.aval}. Fix: jnp.broadcast_to(x, {wanted})."
+        ),
+        ValueError,
+    )
+    if op == "addupdate":
+        old = read(ref)
+        value = lax.add(old, value) if whole else At(old)[idx].add(value)
+    elif not whole:
+        value = At(read(ref))[idx].set(value)
+    write(ref, _typed(value, aval), is_shared=whole and op == "set")
+
+
+def _cast(op: str, aval: ShapedArray, value: Any) -> Any:
+    """``value`` as an array of the dtype of ``aval``, by JAX's rules for refs."""
+    _check_no_ref(op, value)
+    value = asarray(value)
+    given = aval_of(value)
+    if given.dtype == aval.dtype:
+        return value
+    is_number = not (dtypes.is_extended(aval.dtype) or dtypes.is_extended(given.dtype))
+    both = [
+        is_number and given.weak_type and all(map(dtypes.is_floating, (given.dtype, aval.dtype))),
+        is_number and all(map(dtypes.is_integer, (given.dtype, aval.dtype))),
+    ]
+    check(
+        any(both),
+        lambda: (
+            f"[{op}] the value must have the dtype of the ref; got {given} for Ref{{{aval}}}. "
+            f"Fix: x.astype({str(aval.dtype)!r})."
+        ),
+        ValueError,
+    )
+    return convert_element_type(value, aval.dtype)
+
+
+def _typed(value: Any, aval: ShapedArray) -> Any:
+    """``value`` with the weakness of ``aval``: a ref keeps its type."""
+    if aval_of(value) is aval:
+        return value
+    return convert_element_type(value, aval.dtype, aval.weak_type)
+
+
+def _is_whole(idx: Any) -> bool:
+    return idx is None or idx is Ellipsis or (isinstance(idx, tuple) and idx in ((), (Ellipsis,)))
+
+
+def _shape_at(op: str, aval: ShapedArray, idx: Any) -> tuple[int, ...]:
+    """The shape of ``x[idx]``; numbers of index arrays do not matter."""
+    entries = idx if isinstance(idx, tuple) else (idx,)
+    plain = tuple(
+        np.zeros(aval_of(e).shape, np.int32)
+        if is_value(e) and not isinstance(e, bool | int) and aval_of(e).dtype != np.bool_ else e
+        for e in entries
+    )  # fmt: skip
+    if any(isinstance(entry, Tracer) for entry in plain):
+        return aval_of(getitem(lax.full(aval.shape, 0), idx)).shape  # its error
+    try:
+        return np.broadcast_to(np.int8(0), aval.shape)[plain].shape
+    except IndexError as error:
+        raise ValueError(
+            f"[{op}] the index must lie in the array; got {idx!r} for Ref{{{aval}}}: {error}. "
+            "Fix: an index below the size of its axis."
+        ) from None
+
+
+def _ref(op: str, value: Any) -> Ref:
+    if type(value) is not Ref:
+        raise TypeError(
+            f"[{op}] the first argument must be a Ref; got {value!r} of type "
+            f"{type(value).__name__}. Fix: new_ref(x)."
+        )
+    return value
+
+
+def _check_no_ref(op: str, value: Any) -> None:
+    check(
+        type(value) is not Ref,
+        lambda: f"[{op}] the value must be an array; got a {value.aval}. Fix: ref[...].",
+    )
+
+
+# --- methods -------------------------------------------------------------------------------
+
+
+def _addupdate(self: Ref, x: Any, idx: Any = ()) -> None:
+    """``ref[idx] += x``."""
+    addupdate(self, idx, x)
+
+
+def _iterate(self: Ref) -> NoReturn:
+    raise TypeError(f"[iter] a ref cannot be walked through; got {self.aval}. Fix: ref[...].")
+
+
+def _as_numpy(self: Ref, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+    del dtype, copy
+    raise TypeError(f"[numpy] a ref is no array; got {self.aval}. Fix: np.asarray(ref[...]).")
+
+
+def _deep_copy(self: Ref, memo: Any) -> Ref:
+    del memo
+    return new_ref(read(self))
+
+
+def _wait(self: Ref) -> Ref:
+    """Wait until the array in it is computed."""
+    read(self).block_until_ready()
+    return self
+
+
+def _at(self: Ref) -> NoReturn:
+    raise NotImplementedError(
+        f"[at] parts of refs are no refs; got {self.aval}.at. Fix: ref[i], or ref[i] = x."
+    )
+
+
+METHODS = {
+    "__getitem__": get,
+    "__setitem__": set,
+    "__iter__": _iterate,
+    "__array__": _as_numpy,
+    "__copy__": lambda self: new_ref(read(self)),
+    "__deepcopy__": _deep_copy,
+    "addupdate": _addupdate,
+    "block_until_ready": _wait,
+}
+PROPERTIES = {
+    "at": _at,
+    "sharding": lambda self: read(self).sharding,
+    "committed": lambda self: True,
+}
