@@ -7,12 +7,25 @@ operand is split as that one is. Where operands disagree the first one counts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Any
 
+from gpuflow.base.records import record
 from gpuflow.compiler.program import inline
 from gpuflow.compiler.space import iteration_of
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Branch, Distributed, Library, Loop, ScanForm
+from gpuflow.core.lowering import (
+    Branch,
+    Convolution,
+    Distributed,
+    Indexed,
+    Layout,
+    Library,
+    Loop,
+    Scan,
+    ScanForm,
+    Sort,
+)
 from gpuflow.core.mesh import Mesh
 from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding, names_of
 
@@ -20,6 +33,90 @@ from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding, names_
 Parts = tuple[tuple[Any, ...], ...]
 
 _MOST_ROUNDS = 4  # of a loop's carries, until they are what goes in
+
+
+@record
+class Correspondence:
+    """Which dimensions of operands and results go together, at each index along them.
+
+    Attributes:
+        sizes: of the axes that they are.
+        outs: for each result the axes of its dimensions; None: a dimension of its own.
+        reads: for each operand pairs (its dimension, axis).
+        reduced: the axes along which results for parts are combined.
+    """
+
+    sizes: tuple[int, ...]
+    outs: tuple[tuple[int | None, ...], ...]
+    reads: tuple[tuple[tuple[int, int], ...], ...]
+    reduced: tuple[int, ...] = ()
+
+
+def corresponding(eqn: Eqn) -> Correspondence | None:
+    """Which dimensions correspond, by an equation's lowering; None: nothing is known."""
+    rule = eqn.primitive.lower
+    if not eqn.outputs:
+        return None
+    out, avals = eqn.outputs[0].aval, [atom.aval for atom in eqn.inputs]
+    if isinstance(rule, Layout | Indexed | Library) and rule.apart is not None:
+        links = rule.apart(avals, out, eqn.params)
+        return None if links is None else _linked(eqn, links)
+    if not isinstance(rule, Indexed | Library):
+        found = iteration_of(eqn)
+        if found is None or any(len(found.out) != var.aval.ndim for var in eqn.outputs):
+            return None
+        outs = (found.out,) * len(eqn.outputs)
+        return Correspondence(found.sizes, outs, found.reads, found.reduced)
+    if isinstance(rule, Library) and rule.blocks is not None:
+        rows = rule.blocks(avals, [var.aval for var in eqn.outputs], eqn.params)
+        if isinstance(rows, Scan | Sort):
+            return _along_rows(eqn, rows)
+        if isinstance(rows, Convolution):
+            return _linked(eqn, _sliding(rows, out.ndim))
+    return None
+
+
+def _linked(eqn: Eqn, links: Sequence[Sequence[tuple[int, int]]]) -> Correspondence:
+    """The correspondence of links of operands, and of results behind the first one."""
+    first, *others = [var.aval.ndim for var in eqn.outputs]
+    count = len(eqn.inputs)
+    sizes = dict(enumerate(eqn.outputs[0].aval.shape))
+    for atom, own in zip(eqn.inputs, links[:count], strict=True):
+        for dim, axis in own:
+            sizes.setdefault(axis, atom.aval.shape[dim])
+    order = sorted(sizes)
+    assert order == list(range(len(order))), "links leave no dimension out"
+    outs: list[tuple[int | None, ...]] = [tuple(range(first))]
+    for rank, own in zip(others, links[count:], strict=True):
+        axes = dict(own)
+        outs.append(tuple(axes.get(dim) for dim in range(rank)))
+    return Correspondence(
+        tuple(sizes[axis] for axis in order), tuple(outs), tuple(map(tuple, links[:count])),
+        tuple(order[first:]),
+    )  # fmt: skip
+
+
+def _along_rows(eqn: Eqn, rows: Scan | Sort) -> Correspondence | None:
+    """An op on rows: everything corresponds but the dimension along which they lie."""
+    first = eqn.inputs[0].aval
+    places = range(first.ndim)
+    own = [
+        d for d in places if (prod(first.shape[:d]), first.shape[d]) == (rows.outer, rows.length)
+    ]
+    if not own or any(atom.aval.shape != first.shape for atom in eqn.inputs):
+        return None
+    links = tuple((d, d) for d in places if d != own[-1])
+    outs = (tuple(places),) * len(eqn.outputs)
+    return Correspondence(eqn.outputs[0].aval.shape, outs, (links,) * len(eqn.inputs))
+
+
+def _sliding(rows: Convolution, rank: int) -> list[list[tuple[int, int]]]:
+    """The links of a convolution: all but space, in which the right operand slides."""
+    batch, free, others, _ = rows.out
+    summed = range(rank, rank + len(rows.left[2]))
+    left = [*zip(rows.left[0], batch), *zip(rows.left[1], free), *zip(rows.left[2], summed)]
+    right = [*zip(rows.right[0], batch), *zip(rows.right[1], others), *zip(rows.right[2], summed)]
+    return [left, right]
 
 
 def result_shardings(
@@ -70,12 +167,13 @@ def _outputs(jaxpr: Jaxpr, given: Sequence[Parts], mesh: Mesh) -> list[Parts]:
         return ((),) * atom.aval.ndim if found is None else found
 
     for eqn in program.eqns:
-        results = _results(eqn, [of(atom) for atom in eqn.inputs], mesh)
+        results = parts_of_results(eqn, [of(atom) for atom in eqn.inputs], mesh)
         known.update(zip(eqn.outputs, results, strict=True))
     return [of(atom) for atom in program.outvars]
 
 
-def _results(eqn: Eqn, operands: Sequence[Parts], mesh: Mesh) -> list[Parts]:
+def parts_of_results(eqn: Eqn, operands: Sequence[Parts], mesh: Mesh) -> list[Parts]:
+    """How an equation's results are split, given how its operands are."""
     rule = eqn.primitive.lower
     if eqn.primitive.sharding is not None:
         sharding = eqn.primitive.sharding(eqn.params)
@@ -96,21 +194,20 @@ def _results(eqn: Eqn, operands: Sequence[Parts], mesh: Mesh) -> list[Parts]:
         return [_common(column) for column in zip(*made, strict=True)]
     if isinstance(rule, Library) and rule.product is not None:
         return [_product(eqn, operands)]
-    return [_iterated(eqn, operands, var) for var in eqn.outputs]
+    return _iterated(eqn, operands)
 
 
-def _iterated(eqn: Eqn, operands: Sequence[Parts], var: Var) -> Parts:
-    """A result whose dimensions iterate with dimensions of operands."""
-    iteration = iteration_of(eqn)
-    nothing = ((),) * var.aval.ndim
-    if iteration is None or len(iteration.out) != var.aval.ndim:
-        return nothing
+def _iterated(eqn: Eqn, operands: Sequence[Parts]) -> list[Parts]:
+    """Results whose dimensions correspond to dimensions of operands."""
+    found = corresponding(eqn)
+    if found is None:
+        return [((),) * var.aval.ndim for var in eqn.outputs]
     split: dict[int, tuple[Any, ...]] = {}
-    for atom, parts, links in zip(eqn.inputs, operands, iteration.reads, strict=True):
+    for atom, parts, links in zip(eqn.inputs, operands, found.reads, strict=True):
         for dim, axis in links:
-            if parts[dim] and atom.aval.shape[dim] == iteration.sizes[axis]:
+            if parts[dim] and atom.aval.shape[dim] == found.sizes[axis]:
                 split.setdefault(axis, parts[dim])
-    return _once(split.get(axis, ()) for axis in iteration.out)
+    return [_once(() if k is None else split.get(k, ()) for k in out) for out in found.outs]
 
 
 def _product(eqn: Eqn, operands: Sequence[Parts]) -> Parts:

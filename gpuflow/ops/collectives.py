@@ -23,7 +23,6 @@ from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.define import check_kind, define
 from gpuflow.ops.elementwise import div, mul
 from gpuflow.ops.gathering import TOGETHER, in_one_axis
-from gpuflow.ops.merging import in_buckets
 from gpuflow.ops.named_axes import (
     Groups,
     Names,
@@ -59,9 +58,6 @@ def _reduced(op: str, reduce: Callable[..., Any], x: Any, axis_name: Any, groups
     )
     sizes = sizes_of(op, names)
     groups = as_groups(op, groups, prod(sizes))
-    together = op == "psum" and has_neighbors(names) and not is_checked(names)
-    if together and groups is None and not dims:
-        return _sum_together(x, names, sizes)
 
     def one(leaf: Any) -> Any:
         if dims:
@@ -69,29 +65,6 @@ def _reduced(op: str, reduce: Callable[..., Any], x: Any, axis_name: Any, groups
         return _bind(op, leaf, names, sizes, groups) if names else leaf
 
     return tree.tree_map(one, x)
-
-
-def _sum_together(x: Any, names: Names, sizes: tuple[int, ...]) -> Any:
-    """The sum of a tree between memories: first within each, and then small leaves in one call."""
-    flags = [has_neighbors((name,)) for name in names]
-
-    def chosen(values: tuple[Any, ...], wanted: bool) -> tuple[Any, ...]:
-        return tuple(value for value, flag in zip(values, flags, strict=True) if flag == wanted)
-
-    def summed(leaf: Any, wanted: bool) -> Any:
-        return _bind("psum", leaf, chosen(names, wanted), chosen(sizes, wanted), None)
-
-    leaves, structure = tree.flatten(x)
-    results = [
-        _bind("psum", leaf, names, sizes, None) if isinstance(leaf, _NUMBERS) else None
-        for leaf in leaves
-    ]
-    arrays = [k for k, result in enumerate(results) if result is None]
-    within = [leaves[k] if all(flags) else summed(leaves[k], False) for k in arrays]
-    totals = in_buckets(within, lambda leaf: summed(leaf, True))
-    for k, total in zip(arrays, totals, strict=True):
-        results[k] = total
-    return tree.unflatten(structure, results)
 
 
 _NUMBERS = (int, float, complex)

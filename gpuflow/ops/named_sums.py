@@ -15,11 +15,12 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Begun, Library
 from gpuflow.core.primitive import registry
 from gpuflow.core.rules import AxisData
-from gpuflow.ops.axes import move_axis, reduce_sum, squeeze
+from gpuflow.ops.axes import move_axis, reduce_sum, reshape_p, squeeze
 from gpuflow.ops.barrier import optimization_barrier_p
 from gpuflow.ops.define import check_kind, define, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise import constant, mul
-from gpuflow.ops.joining import concatenate
+from gpuflow.ops.joining import concatenate, concatenate_p
+from gpuflow.ops.layout import slice_p
 from gpuflow.ops.named_axes import (
     Groups,
     Names,
@@ -132,6 +133,26 @@ def _end(
     outs[0][...] = 0
 
 
+def _joined(build: Any, operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+    """The totals of several arrays, by one call."""
+    sizes = [atom.aval.size for atom in operands]
+    flat = [
+        build.apply(reshape_p, atom, new_sizes=(size,))
+        for atom, size in zip(operands, sizes, strict=True)
+    ]
+    total = build.apply(psum_p, build.apply(concatenate_p, *flat, dimension=0), **params)
+    outs, start = [], 0
+    for atom, size in zip(operands, sizes, strict=True):
+        bounds = {"start_indices": (start,), "limit_indices": (start + size,), "strides": None}
+        part = build.apply(slice_p, total, **bounds)
+        outs.append(build.apply(reshape_p, part, new_sizes=atom.aval.shape))
+        start += size
+    return outs
+
+
+# Larger arrays have a call of their own: to copy them would cost more than a call.
+SMALL_BYTES = 1 << 16
+
 # A psum in two parts, between which a plan does something else: the compiler's own.
 psum_begin_p = define(
     "psum_begin", shape=_psum_shape, impl=reduction_impl("psum", "sum"),
@@ -150,7 +171,7 @@ psum_p = define(
     impl=reduction_impl("psum", "sum"),
     lower=Library(
         call=reduction_call("psum", "sum"),
-        begun=Begun(psum_begin_p, psum_end_p, optimization_barrier_p),
+        begun=Begun(psum_begin_p, psum_end_p, optimization_barrier_p, _joined, SMALL_BYTES),
     ),
     jvp=linear_jvp(lambda x, **params: psum_p.bind(x, **params)),
     transpose=unary_transpose(_psum_transpose),

@@ -20,7 +20,7 @@ class CheckedCommunicator(Immediate):
     """
 
     def __init__(self, inner: Communicator) -> None:
-        self.inner = inner
+        self.inner: Any = inner
         self.rank, self.size, self.name = inner.rank, inner.size, inner.name
         self._number = 0
         self._groups: dict[Groups, CheckedCommunicator] = {}
@@ -34,6 +34,7 @@ class CheckedCommunicator(Immediate):
         rows: Any = self.inner.all_gather(line)
         if hasattr(rows, "get"):  # CuPy copies to the host only where that is said
             rows = rows.get()
+            self.inner.check()  # a GPU that was let go of has read anything
         lines = [bytes(row).decode(errors="replace").rstrip() for row in rows]
         other = next((k for k, text in enumerate(lines) if text != lines[0]), None)
         if other is None:

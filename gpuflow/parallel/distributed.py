@@ -14,13 +14,14 @@ import numpy as np
 from gpuflow.base.config import choose_gpus, config, cpu_count, launcher_variables
 from gpuflow.base.errors import CommunicationError, check
 from gpuflow.base.records import record
-from gpuflow.core.communicator import PROCESSES, Communicator, serve
+from gpuflow.core.communicator import HOSTS, PROCESSES, Communicator, serve
 from gpuflow.parallel.checks import CheckedCommunicator
 from gpuflow.parallel.detection import Cluster, detect, own_gpus, visible_gpus
 from gpuflow.parallel.heartbeats import Heartbeats
-from gpuflow.parallel.links import Links
+from gpuflow.parallel.links import VERDICT, Links
 from gpuflow.parallel.mpi import MpiCommunicator, load_mpi
-from gpuflow.parallel.nccl_connect import connect_nccl
+from gpuflow.parallel.nccl_calls import Signs
+from gpuflow.parallel.nccl_connect import collectives, connect_nccl, join_group, leave_group
 from gpuflow.parallel.overlapped import OverlappedCommunicator
 from gpuflow.parallel.rendezvous import join
 from gpuflow.parallel.sockets import SocketCommunicator
@@ -73,7 +74,8 @@ def world() -> Communicator:
 def progress() -> int:
     """How many transfers this process has made: who does not stand still makes more."""
     links, base = _state.links, _state.base
-    return links.calls if links is not None else getattr(base, "calls", 0)
+    calls = links.calls if links is not None else getattr(base, "calls", 0)
+    return calls + collectives()
 
 
 def initialize(
@@ -215,8 +217,10 @@ def _over_sockets(
         cluster.address, cluster.rank, cluster.size, token, device_counts(), initialization
     )
     links = Links(cluster.rank, group.peers, timeout)
-    heartbeats = Heartbeats(group, heartbeat, links.fail)
+    heartbeats = Heartbeats(group, heartbeat, links.fail, collectives)
     heartbeats.start()
+    # As long as transfers that break wait for the verdict of rank 0.
+    join_group(Signs(lambda: links.failure, heartbeats.behind, VERDICT), timeout)
     _state.links, _state.heartbeats = links, heartbeats
     here = sum(peer.family == socket.AF_UNIX for peer in group.peers.values()) + 1
     _begin(SocketCommunicator(links, tuple(range(cluster.size))), group.devices, here)
@@ -232,6 +236,7 @@ def _over_mpi(cluster: Cluster, timeout: float) -> None:
         ValueError,
     )
     base = MpiCommunicator(load_mpi().COMM_WORLD, timeout)
+    join_group(Signs(), timeout)  # of a rank that fails MPI's launcher ends the others
     counts = device_counts()
     names = sorted(counts)
     table = base.all_gather(np.array([counts[name] for name in names], np.int64))
@@ -249,6 +254,7 @@ def _begin(base: Any, devices: tuple[dict[str, int], ...], here: int) -> None:
     set_process(base.rank, base.size, devices)
     on_gpus = local_devices()[0].platform == "cuda" and base.size > 1
     # Data of GPUs stay there; what the host exchanges goes over the processes' own connections.
+    serve(HOSTS, _state.world)
     serve(PROCESSES, connect_nccl(base, local_devices()[0]) if on_gpus else _state.world)
 
 
@@ -265,6 +271,7 @@ def shutdown() -> None:
 
 
 def _leave(error: str | None) -> None:
+    leave_group(error is not None)
     if _state.heartbeats is not None:
         _state.heartbeats.leave(error, _state.shutdown_timeout)
     if _state.links is not None:
@@ -272,6 +279,7 @@ def _leave(error: str | None) -> None:
     if _state.world is not None:
         _state.world.worker.stop()
         serve(PROCESSES, None)
+        serve(HOSTS, None)
         set_process(0, 1, ({},))
     _state.world = _state.base = _state.links = _state.heartbeats = None
     _state.by_launcher = False

@@ -27,12 +27,24 @@ FAILED_STATUS = 70
 
 
 class Heartbeats:
-    """The thread; ``failed`` is called once, with the reason, when a process is gone."""
+    """The thread; ``failed`` is called once, with the reason, when a process is gone.
 
-    def __init__(self, group: Group, timeout: float, failed: Callable[[str], None]) -> None:
+    Args:
+        group: the processes.
+        timeout: seconds after which a silent process counts as gone.
+        failed: told why.
+        count: how many collectives this process has begun, which the others are told.
+    """
+
+    def __init__(
+        self, group: Group, timeout: float, failed: Callable[[str], None],
+        count: Callable[[], int] = lambda: 0,
+    ) -> None:  # fmt: skip
         self._group = group
         self._timeout = timeout
         self._failed = failed
+        self._count = count
+        self._counts: dict[int, int] = {}  # of other ranks; but for rank 0, of the slowest alone
         self._others: dict[int, socket.socket] = dict(group.members)
         if group.control is not None:
             self._others[0] = group.control
@@ -71,6 +83,18 @@ class Heartbeats:
         for connection in self._others.values():
             connection.close()
 
+    def behind(self, own: int) -> tuple[int, int] | None:
+        """The rank that has begun the fewest collectives, and how many, if these are fewer."""
+        slow = min(self._counts.items(), key=lambda item: item[1], default=None)
+        return slow if slow is not None and slow[1] < own else None
+
+    def _beat(self) -> dict[str, Any]:
+        own, count = self._group.rank, self._count()
+        message: dict[str, Any] = {"beat": own, "count": count}
+        if own == 0:
+            message["slowest"] = list(self.behind(count) or (0, count))
+        return message
+
     def _tell(self, message: dict[str, Any], besides: int = -1) -> None:
         with self._lock:
             for rank, connection in self._others.items():
@@ -84,7 +108,7 @@ class Heartbeats:
         while not self._stopping.is_set():
             now = time.monotonic()
             if now >= next_beat:
-                self._tell({"beat": self._group.rank})
+                self._tell(self._beat())
                 next_beat = now + interval
             self._listen(min(interval, 0.2))
             if self._reason is None:
@@ -125,6 +149,11 @@ class Heartbeats:
             self._left.add(sender)
         elif "failed" in message:
             self._fail(int(message["failed"]), str(message.get("reason", "failed")))
+
+        elif "beat" in message:
+            rank, count = message.get("slowest", (sender, message.get("count", 0)))
+            self._counts = {} if sender == 0 else self._counts
+            self._counts[int(rank)] = int(count)
 
     def _look_for_silence(self) -> None:
         for rank, heard in self._heard.items():

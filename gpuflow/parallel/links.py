@@ -24,7 +24,7 @@ from gpuflow.base.records import record
 _HEADER = struct.Struct("<4sHHIIQ")
 _MARK = b"gpfl"
 _SLICE = 1.0  # seconds between looks at what else happened while waiting
-_VERDICT = 2.0  # seconds in which rank 0 says who ended first, when a connection breaks
+VERDICT = 2.0  # seconds in which rank 0 says who ended first, when a connection breaks
 
 OPERATIONS = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast", "barrier",
@@ -244,7 +244,7 @@ class Links:
 
     def _lost(self, call: Call, peer: int) -> NoReturn:
         """A connection ended: say which process ended first, if rank 0 knows."""
-        self._failed.wait(_VERDICT)
+        self._failed.wait(VERDICT)
         reason = self._failure or f"rank {peer} ended"
         self.fail(reason)
         raise CommunicationError(

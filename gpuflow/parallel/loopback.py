@@ -82,12 +82,12 @@ class LoopbackCommunicator(Immediate):
     """Collectives of the threads of one process; data are NumPy arrays.
 
     Args:
-        meeting: what the threads share.
+        meeting: what the threads share; a Meeting, or a JoinedMeeting of several processes.
         rank: of this one.
         name: for messages.
     """
 
-    def __init__(self, meeting: Meeting, rank: int, name: str = "devices") -> None:
+    def __init__(self, meeting: Any, rank: int, name: str = "devices") -> None:
         self.rank, self.size, self.name = rank, meeting.size, name
         self._meeting, self._number = meeting, 0
         self._groups: dict[Groups, LoopbackCommunicator] = {}

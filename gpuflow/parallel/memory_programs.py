@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuflow.core.aval import aval_of
+from gpuflow.core.communicator import PROCESSES
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.sharding import Sharding
 from gpuflow.core.trace import Tracer, check_not_leaked
@@ -48,6 +49,7 @@ def placed(value: Any, sharding: Sharding) -> PartedArray:
 def run_local(
     jaxpr: ClosedJaxpr, operands: Sequence[PartedArray], memories: Memories,
     shardings: Sequence[Sharding], shapes: Sequence[tuple[int, ...]],
+    donated: Sequence[bool] = (),
 ) -> list[PartedArray]:  # fmt: skip
     """Run a program of one memory in all memories of this process.
 
@@ -56,19 +58,27 @@ def run_local(
         operands: in parts, for its inputs.
         memories: where it runs.
         shardings, shapes: of the results.
+        donated: which operands' memory may be used; their parts are deleted. None if empty.
+
+    Raises:
+        DeletedArrayError: an operand was donated before.
     """
-    executable = executable_of(jaxpr, (False,) * len(jaxpr.in_avals))
+    executable = executable_of(jaxpr, tuple(donated) or (False,) * len(jaxpr.in_avals))
     devices = memories.local
+    # Each list is its thread's alone. What was deleted is found before anybody waits for others.
+    data = [[operand.parts[k].data for operand in operands] for k in range(len(devices))]
 
     def run(device: Device) -> list[Array]:
         number = devices.index(device)
         own = [operand.parts[number] for operand in operands]
-        return executable.run([part.data for part in own], own, device)
+        return executable.run(data[number], own, device)
 
     for device in devices:
         executable.compiled(device)
-    ranks = [memories.devices.index(device) for device in devices]
-    results = in_threads(run, devices, ranks)
+    if memories.key == PROCESSES:
+        results = [run(device) for device in devices]  # there is one
+    else:
+        results = in_threads(run, devices, memories.team)
     outs = zip(*results, strict=True) if jaxpr.out_avals else ()
     return [
         PartedArray(parts, parts[0].aval.update(shape=shape), sharding)

@@ -3,14 +3,17 @@
 Collectives run in a stream of their own, beside the compute stream, and calls return at once: a
 collective waits for what was computed before, and what is computed later waits for the collective,
 or, where it was begun, from its end on. CuPy's current stream must be the driver's, as it is while
-a program runs: arrays are made and converted there. Names and signatures are those of CuPy 14 with
-NCCL 2.32. The tests run this file against a library that stands for NCCL; it has not met a GPU yet.
+a program runs: arrays are made and converted there. All communicators of a device take one thread
+at a time, hence the stream's lock. ``nccl_watch.py`` ends what would never end. Names are those of
+CuPy 14 with NCCL 2.32. The tests run this against a library that stands for NCCL, not on GPUs.
+
+Source: NVIDIA, NCCL user guide: thread safety; using multiple communicators concurrently.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from math import prod
 from typing import Any
@@ -21,6 +24,8 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.records import record
 from gpuflow.core.communicator import Groups, Pairs, watch
+from gpuflow.parallel.nccl_calls import Call
+from gpuflow.parallel.nccl_watch import Watch
 from gpuflow.runtime.gpu_side_stream import SideStream
 
 # NCCL's names of dtypes that it adds and compares; others are moved as bytes.
@@ -36,14 +41,16 @@ _WIDER = {
 
 
 @contextmanager
-def named(nccl: Any, operation: str, what: str) -> Iterator[None]:
-    """NCCL's errors, with what it was to do."""
+def named(
+    nccl: Any, operation: str, what: str, explained: Callable[[Exception], str] = str
+) -> Iterator[None]:
+    """NCCL's errors, with what it was to do, and what ``explained`` knows about them."""
     try:
         yield
     except nccl.NcclError as error:
         raise CommunicationError(
-            f"[{operation}] NCCL must {what}; got {error}. Fix: look for the first error of the "
-            "others; NCCL_DEBUG=WARN says more."
+            f"[{operation}] NCCL must {what}; got {explained(error)}. Fix: look for the first "
+            "error of the others; NCCL_DEBUG=WARN says more."
         ) from error
 
 
@@ -83,31 +90,52 @@ class NcclCommunicator:
         xp: CuPy.
         side: the stream that collectives run in.
         name: for messages.
+        watch: ends what would never end; those that were connected together share it.
     """
 
     def __init__(
-        self, comm: Any, nccl: Any, xp: Any, side: SideStream, name: str = "processes"
-    ) -> None:
+        self, comm: Any, nccl: Any, xp: Any, side: SideStream, name: str = "processes",
+        watch: Watch | None = None,
+    ) -> None:  # fmt: skip
         self.rank, self.size, self.name = comm.rank_id(), comm.size(), name
+        self.watch = watch or Watch()
+        self.watch.add(side, comm)
         self._comm, self._nccl, self._xp, self._side = comm, nccl, xp, side
+        self._place = f"rank {self.rank} of {self.size} ({name})"
         self._groups: dict[Groups, NcclCommunicator] = {}
         self._begun: dict[int, _Sum] = {}  # by the address of the result
         self._is_watched = False
 
     @contextmanager
-    def _behind(self, operation: str) -> Iterator[int]:
-        """The stream, for calls of NCCL that begin when what was computed so far is there."""
-        self._side.follow()
-        what = f"run {operation} on rank {self.rank} of {self.size} ({self.name})"
-        with named(self._nccl, operation, what):
-            yield self._side.address
+    def _behind(self, operation: str, count: int) -> Iterator[Call]:
+        """For calls of NCCL that begin when what was computed so far is there.
+
+        Args:
+            operation: their name.
+            count: bytes of the operand, for traces.
+        """
+        side, watch = self._side, self.watch
+        with side.lock:
+            call = watch.enter(side, operation, self._place)
+            try:
+                call.ready = side.follow()
+                work = side.begin_work(operation, {"bytes": count, "axis": self.name})
+                what = f"run {operation} on {self._place}"
+                with named(self._nccl, operation, what, watch.explained):
+                    yield call
+                watch.check()  # it may have been aborted, which NCCL does not say
+                mark = side.mark(work)
+            except BaseException:
+                watch.leave(call)
+                raise
+            call.mark = mark
 
     @contextmanager
-    def _at_once(self, operation: str) -> Iterator[int]:
-        """The same, and what is computed later waits for these calls."""
-        with self._behind(operation) as stream:
-            yield stream
-        self._side.join(self._side.mark())
+    def _at_once(self, operation: str, count: int) -> Iterator[int]:
+        """The same for a stream; what is computed later waits for these calls."""
+        with self._behind(operation, count) as call:
+            yield self._side.address
+        self._side.join(call.mark)
 
     def _contiguous(self, data: Any) -> Any:
         return self._xp.ascontiguousarray(data).reshape(data.shape)
@@ -157,10 +185,10 @@ class NcclCommunicator:
         if out is None or out.dtype != working.dtype or not out.flags.c_contiguous:
             result = self._xp.empty(working.shape, working.dtype)
         code = self._code(op.upper())
-        with self._behind("all_reduce") as stream:
-            self._comm.allReduce(working.data.ptr, result.data.ptr, count, kind, code, stream)
-        mark = self._side.mark()
-        return _Sum(array, working, result, out, mark, threading.get_ident())
+        source, target, stream = working.data.ptr, result.data.ptr, self._side.address
+        with self._behind("all_reduce", array.nbytes) as call:
+            self._comm.allReduce(source, target, count, kind, code, stream)
+        return _Sum(array, working, result, out, call.mark, threading.get_ident())
 
     def _take(self, given: _Sum) -> Any:
         """The result, for what is computed later."""
@@ -199,7 +227,7 @@ class NcclCommunicator:
         array = self._contiguous(data)
         result = self._xp.empty((self.size, *array.shape), array.dtype)
         count, kind = self._bytes(array)
-        with self._at_once("all_gather") as stream:
+        with self._at_once("all_gather", array.nbytes) as stream:
             self._comm.allGather(array.data.ptr, result.data.ptr, count, kind, stream)
         return result
 
@@ -207,7 +235,7 @@ class NcclCommunicator:
         array = self._contiguous(data)
         working, count, kind = self._working(array, "sum")
         result = self._xp.empty(working.shape[1:], working.dtype)
-        with self._at_once("reduce_scatter") as stream:
+        with self._at_once("reduce_scatter", array.nbytes) as stream:
             self._comm.reduceScatter(
                 working.data.ptr, result.data.ptr, count // self.size, kind, self._code("SUM"),
                 stream,
@@ -227,7 +255,7 @@ class NcclCommunicator:
         array = self._contiguous(data)
         result = self._xp.empty(array.shape, array.dtype)
         share, kind = prod(array.shape[1:]) * array.dtype.itemsize, self._code("UINT8")
-        with self._at_once("all_to_all") as stream, self._together():
+        with self._at_once("all_to_all", array.nbytes) as stream, self._together():
             for peer in range(self.size):
                 at = peer * share
                 self._comm.send(array.data.ptr + at, share, kind, peer, stream)
@@ -238,7 +266,7 @@ class NcclCommunicator:
         array = self._contiguous(data)
         result = self._xp.zeros(array.shape, array.dtype)
         count, kind = self._bytes(array)
-        with self._at_once("permute") as stream, self._together():
+        with self._at_once("permute", array.nbytes) as stream, self._together():
             for source, target in pairs:
                 if source == self.rank:
                     self._comm.send(array.data.ptr, count, kind, target, stream)
@@ -250,21 +278,38 @@ class NcclCommunicator:
         array = self._contiguous(data)
         result = self._xp.empty(array.shape, array.dtype)
         count, kind = self._bytes(array)
-        with self._at_once("broadcast") as stream:
+        with self._at_once("broadcast", array.nbytes) as stream:
             self._comm.broadcast(array.data.ptr, result.data.ptr, count, kind, root, stream)
         return result
 
     def barrier(self) -> None:
         self.all_reduce(self._xp.zeros(1, np.float32), "sum")
         self._side.synchronize()
+        self.check()
+
+    def check(self) -> None:
+        """Behind a wait for the GPU: whether its collectives have ended by themselves.
+
+        Raises:
+            CommunicationError: they were aborted.
+        """
+        self.watch.check()
 
     def split(self, groups: Groups) -> NcclCommunicator:
-        found = self._groups.get(groups)
-        if found is None:
-            (color,) = [k for k, group in enumerate(groups) if self.rank in group]
-            with named(self._nccl, "split", f"split {self.name} into {groups}"):
-                comm = self._comm.commSplit(color, groups[color].index(self.rank))
-            name = f"{self.name} {groups[color]}"
-            found = NcclCommunicator(comm, self._nccl, self._xp, self._side, name)
-            self._groups[groups] = found
+        with self._side.lock:
+            found = self._groups.get(groups)
+            if found is None:
+                found = self._groups[groups] = self._split(groups)
         return found
+
+    def _split(self, groups: Groups) -> NcclCommunicator:
+        (color,) = [k for k, group in enumerate(groups) if self.rank in group]
+        what = f"split {self.name} into {groups}"
+        with (
+            self.watch.inside(self._side, "split", self._place),
+            named(self._nccl, "split", what, self.watch.explained),
+        ):
+            self._side.synchronize()  # NCCL may wait forever while something is under way
+            comm = self._comm.commSplit(color, groups[color].index(self.rank))
+        name = f"{self.name} {groups[color]}"
+        return NcclCommunicator(comm, self._nccl, self._xp, self._side, name, self.watch)

@@ -15,19 +15,17 @@ from typing import Any
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.program import inline
-from gpuflow.compiler.space import iteration_of
+from gpuflow.compiler.shardings import corresponding
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import (
     Barrier,
     Branch,
     Distributed,
-    Elementwise,
-    Layout,
+    Indexed,
     Library,
     Loop,
     Reduction,
-    TupleReduction,
 )
 from gpuflow.core.sharding import NamedSharding
 from gpuflow.core.staging import trace_to_jaxpr
@@ -124,7 +122,7 @@ class Partitioner:
             found = partition_branch(self, eqn, operands, Split)
         elif isinstance(rule, Library) and rule.product is not None:
             found = self._product(eqn, operands)
-        elif isinstance(rule, Elementwise | Layout | Reduction | TupleReduction):
+        else:
             found = self._iterated(eqn, operands)
         return self._gathered(eqn, operands) if found is None else found
 
@@ -161,7 +159,7 @@ class Partitioner:
         """A shard_map: its program is that of one memory already."""
         params, ours = eqn.params, self.memories
         theirs: Memories = params["memories"]
-        if theirs.devices != ours.devices:
+        if theirs.team != ours.team:
             raise NotImplementedError(
                 f"[jit] all meshes of a program must have the same devices in the same order; got "
                 f"{theirs.mesh} and {ours.mesh}. Fix: use one mesh."
@@ -191,37 +189,38 @@ class Partitioner:
     # --- dimensions that correspond ---
 
     def _iterated(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split] | None:
-        """Elementwise ops, layouts and reductions."""
-        iteration = iteration_of(eqn)
-        if iteration is None or any(len(iteration.out) != var.aval.ndim for var in eqn.outputs):
+        """Ops whose dimensions correspond: elementwise ones, layouts, reductions and others."""
+        found = corresponding(eqn)
+        if found is None:
             return None
-        rule = eqn.primitive.lower
-        combine = rule.combine if isinstance(rule, Reduction) else None
+        combine = _combination(eqn.primitive.lower)
         split: dict[int, tuple[Any, ...]] = {}
         used: set[Any] = set()
-        for atom, operand, links in safe_zip(eqn.inputs, operands, iteration.reads):
+        for atom, operand, links in safe_zip(eqn.inputs, operands, found.reads):
             for dim, axis in links:
                 names = operand.parts[dim]
-                is_own = atom.aval.shape[dim] == iteration.sizes[axis]
-                can = axis not in iteration.reduced or combine in _COLLECTIVES
+                is_own = atom.aval.shape[dim] == found.sizes[axis]
+                can = axis not in found.reduced or combine in _COLLECTIVES
                 if names and is_own and can and axis not in split and not used & {*names}:
                     split[axis] = names
                     used.update(names)
         values = []
-        for atom, operand, links in safe_zip(eqn.inputs, operands, iteration.reads):
+        for atom, operand, links in safe_zip(eqn.inputs, operands, found.reads):
             want: list[tuple[Any, ...]] = [()] * atom.aval.ndim
             for dim, axis in links:
-                if atom.aval.shape[dim] == iteration.sizes[axis]:
+                if atom.aval.shape[dim] == found.sizes[axis]:
                     want[dim] = split.get(axis, ())
             values.append(self.moved(operand, tuple(want)))
-        parts = tuple(split.get(axis, ()) for axis in iteration.out)
+        if not split:
+            return None  # every memory would compute all of it, which is to be told
+        parts = [tuple(() if k is None else split.get(k, ()) for k in out) for out in found.outs]
         made = self._applied(eqn, values, parts)
         if made is None:
             return None
-        names = [name for axis in iteration.reduced for name in split.get(axis, ())]
+        names = [name for axis in found.reduced for name in split.get(axis, ())]
         if names:
             assert combine is not None
-            made = [Split(self._combined(combine, out.value, names), parts) for out in made]
+            made = [Split(self._combined(combine, out.value, names), out.parts) for out in made]
         return made
 
     def _combined(self, combine: str, value: Any, names: Sequence[Any]) -> Any:
@@ -233,11 +232,11 @@ class Partitioner:
         return _COLLECTIVES[combine].bind(value, axes=across, axis_index_groups=None)
 
     def _applied(
-        self, eqn: Eqn, values: Sequence[Any], parts: Parts
+        self, eqn: Eqn, values: Sequence[Any], parts: Sequence[Parts]
     ) -> list[Split] | None:
         """The equation on what the memory has; None if that is not what it means."""
-        wanted = [local_shape(var.aval, parts, self.memories) for var in eqn.outputs]
-        params = local_params(eqn, parts, wanted[0]) if wanted else eqn.params
+        wanted = [local_shape(v.aval, p, self.memories) for v, p in safe_zip(eqn.outputs, parts)]
+        params = local_params(eqn, parts[0], wanted[0])
         try:
             out = eqn.primitive.shape(*map(aval_of, values), **params)
         except (TypeError, ValueError):
@@ -247,7 +246,7 @@ class Partitioner:
             return None
         outs = eqn.primitive.bind(*values, **params)
         outs = outs if eqn.primitive.multiple_results else [outs]
-        return [Split(value, parts) for value in outs]
+        return [Split(*pair) for pair in safe_zip(outs, parts)]
 
     def _product(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split] | None:
         """A stack of matrix products; what is summed over may be split too."""
@@ -278,11 +277,18 @@ class Partitioner:
         )
         values = [self.moved(left, one), self.moved(right, two)]
         values += [self.moved(x, ((),) * len(x.parts)) for x in operands[2:]]
-        made = self._applied(eqn, values, (*both, *own, *others))
+        made = self._applied(eqn, values, [(*both, *own, *others)])
         names = [name for part in inner for name in part]
         if made is None or not names:
             return made
         return [Split(self._combined("add", made[0].value, names), made[0].parts)]
+
+
+def _combination(rule: Any) -> str | None:
+    """By which function results for parts become one; None: they do not."""
+    if isinstance(rule, Reduction):
+        return rule.combine
+    return "add" if isinstance(rule, Indexed | Library) else None
 
 
 def _arranged(rank: int, *groups: tuple[Sequence[int], Sequence[tuple[Any, ...]]]) -> Parts:

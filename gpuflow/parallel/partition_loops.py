@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base.util import safe_zip
+from gpuflow.compiler.shardings import parts_of_results
 from gpuflow.control.cond import bind_cond
 from gpuflow.control.scan import bind_scan
 from gpuflow.control.while_loop import bind_while
 from gpuflow.core.jaxpr import ClosedJaxpr, Eqn
 from gpuflow.core.lowering import Branch, Loop, ScanForm, WhileForm
-from gpuflow.parallel.resharding import Parts
+from gpuflow.parallel.resharding import Parts, needed
 
 # ``(value, parts) -> Split``
 Make = Callable[[Any, Parts], Any]
@@ -34,8 +35,11 @@ def partition_loop(partitioner: Any, eqn: Eqn, operands: Sequence[Any], made: Ma
     return _while(partitioner, form, operands, made)
 
 
-def _whole(rank: int) -> Parts:
-    return ((),) * rank
+def _followed(partitioner: Any, eqn: Eqn, operands: Sequence[Any]) -> list[Parts]:
+    """How results are split if they follow the operands."""
+    memories = partitioner.memories
+    found = parts_of_results(eqn, [x.parts for x in operands], memories.mesh)
+    return [tuple(needed(names, memories) for names in parts) for parts in found]
 
 
 def _scan(
@@ -46,7 +50,7 @@ def _scan(
     # Every memory goes through all elements.
     elements = [((), *x.parts[1:]) for x in operands[split:]]
     inner = [x.parts for x in (*consts, *carries)] + [parts[1:] for parts in elements]
-    stacked = [_whole(a.ndim) for a in form.body.out_avals[form.num_carry :]]
+    stacked = [parts[1:] for parts in _followed(partitioner, eqn, operands)[form.num_carry :]]
     ends = [*[x.parts for x in carries], *stacked]
     body = partitioner.traced(_closed(form.body), inner, ends)
     outs = bind_scan(
@@ -76,11 +80,11 @@ def _while(
 def partition_branch(
     partitioner: Any, eqn: Eqn, operands: Sequence[Any], made: Make
 ) -> list[Any]:
-    """Branches, whose results are whole in every memory; arguments as in ``partition_loop``."""
+    """Branches, of results that all of them split; arguments as in ``partition_loop``."""
     rule = eqn.primitive.lower
     assert isinstance(rule, Branch)
     given = [x.parts for x in operands[1:]]
-    wanted = [_whole(var.aval.ndim) for var in eqn.outputs]
+    wanted = _followed(partitioner, eqn, operands)
     branches = [
         partitioner.traced(_closed(branch), given, wanted) for branch in rule.branches(eqn.params)
     ]

@@ -43,8 +43,17 @@ def put(x: Any, where: Device | Sharding | None) -> Any:
         return sharding_constraint(x, where)
     where.shard_shape(aval_of(x).shape)
     if type(x) is PartedArray or not is_in_one_memory(where):
-        return programs.place(x, where)
+        return _apart(programs.place(x, where), x)
     return with_sharding(device_put(whole_of(x), where._devices[0]), where)
+
+
+def _apart(made: Array, x: Any) -> Array:
+    """The array with parts of its own, so that it stays when ``x`` is deleted or donated."""
+    own = x.parts[0] if type(x) is PartedArray else whole_of(x)
+    if type(made) is not PartedArray or made is x or made.parts[0] is not own:
+        return made
+    parts = [Array(part.data, part.aval, part.device) for part in made.parts]
+    return PartedArray(parts, made.aval, made.sharding)
 
 
 def as_sharding(where: Any, op: str) -> Any:

@@ -30,7 +30,7 @@ from gpuflow.control.mapped_axes import (
     positions_of,
 )
 from gpuflow.control.stages import Lowered
-from gpuflow.core.communicator import Within
+from gpuflow.core.communicator import Across, Within
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.rules import AxisData
 from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
@@ -122,11 +122,12 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
 
     def _memories(self, size: int) -> Memories | None:
         """The memories of the devices along the axis; None if there is one."""
+        chosen = devices_for(size, self._options.devices, self.name)
+        if is_inside():
+            return None
         if size not in self._spread:
-            chosen = devices_for(size, self._options.devices, self.name)
             self._spread[size] = memories_between(chosen, self._options)
-        found = self._spread[size]
-        return None if found is None or is_inside() else found
+        return self._spread[size]
 
     def _axes(
         self, args: tuple[Any, ...], dynamic: tuple[Any, ...], kwargs: dict[str, Any]
@@ -144,9 +145,10 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
         options, fixed = self._options, dict(statics)
         neighbors, count = neighbors_of(options), process.count
         name = NO_NAME if options.axis_name is None else options.axis_name
+        chosen = devices_for(size, options.devices, self.name)
         if memories is not None:
-            neighbors, count = memories.across(name), memories.between[name]
-            size //= count
+            neighbors, count = Across(name, memories.key), len(memories.team)
+            size //= memories.between[name]
         axis = AxisData(options.axis_name if neighbors is None else Within(neighbors.name), size)
 
         def user(*values: Any) -> list[Any]:
@@ -178,9 +180,8 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
             return [*results, *tests]
 
         donated = donated_leaves(dynamic, options)
-        chosen = devices_for(size * (1 if memories is None else count), options.devices, self.name)
         jitted = JitFunction(flat, JitOptions(donate_argnums=donated))
-        made = Mapped(jitted, chosen, name, memories, axes)
+        made = Mapped(jitted, chosen, name, memories, axes, donated)
         if memories is not None:
             pairs = safe_zip(avals, made.in_shardings(avals))
             local = [local_aval(aval, own, memories) for aval, own in pairs]

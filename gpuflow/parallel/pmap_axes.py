@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from gpuflow.base.records import record
 from gpuflow.core.communicator import Across, Within
 from gpuflow.core.mesh import Mesh
 from gpuflow.runtime.device import Device, devices, process
-from gpuflow.runtime.memories import Memories, memories_of
+from gpuflow.runtime.memories import Memories, first_of_each, memories_of
 
 NO_NAME = "<pmap>"  # what the mesh of results calls an axis without a name
 
@@ -84,19 +85,26 @@ def memories_between(chosen: Sequence[Device], options: PmapOptions) -> Memories
     """The memories of the devices of this process; None if there is one.
 
     Raises:
-        NotImplementedError: there are several in each of several processes.
+        ValueError: other processes have not as many.
     """
     name = NO_NAME if options.axis_name is None else options.axis_name
     memories = memories_of(mesh_of(chosen, name)) if chosen else None
+    if memories is None or neighbors_of(options) is None:
+        return memories
+    there = options.devices or devices(chosen[0].platform)
+    team: list[Device] = []
+    for number in range(process.count):
+        theirs = [device for device in there if device.process_index == number]
+        team += first_of_each(theirs[: len(chosen)])
     check(
-        memories is None or neighbors_of(options) is None,
+        len(team) == process.count * len(memories.devices),
         lambda: (
-            f"[pmap] a process of several must have one memory; got {list(chosen)}. "
-            "Fix: start one process for each GPU: gpuflow launch."
+            f"[pmap] all processes must have as many devices and memories; got {team}. "
+            "Fix: give all of them as many devices."
         ),
-        NotImplementedError,
+        ValueError,
     )
-    return memories
+    return replace(memories, team=tuple(team))
 
 
 def in_scope(across: Across, count: int) -> AbstractContextManager[None]:

@@ -31,6 +31,7 @@ class Mapped:
         name: of the axis, for meshes.
         memories: where it runs; None: in one memory.
         axes: the mapped axis of each leaf.
+        donated: the numbers of donated leaves.
         traced, consts: the program of one of several memories, and what it closes over.
         out_tree, targets: of the outputs, known once it was traced.
         unequal: names of the outputs that are made to compare them.
@@ -42,6 +43,7 @@ class Mapped:
     name: Any
     memories: Memories | None
     axes: Sequence[int | None]
+    donated: Sequence[int]
     traced: ClosedJaxpr | None = None
     consts: Sequence[Any] = ()
     out_tree: Any = None
@@ -73,6 +75,7 @@ class Mapped:
             self.traced, leaves, self.consts, name=name, memories=self.memories,
             in_shardings=self.in_shardings(avals),
             out_shardings=tuple(self.sharding(*pair) for pair in safe_zip(targets, ranks)),
+            donated=[k in self.donated for k in range(len(leaves))],
         )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from gpuflow.core.sharding import NamedSharding, names_of
 from gpuflow.ops.axes import reshape, squeeze
 from gpuflow.ops.axis_index import axis_index_p
 from gpuflow.ops.dynamic import dynamic_slice
+from gpuflow.ops.exchanges import all_to_all_p
 from gpuflow.ops.gathering import all_gather_p
 from gpuflow.runtime.memories import Memories
 
@@ -63,20 +64,71 @@ def local_params(eqn: Eqn, parts: Parts, local: tuple[int, ...]) -> dict[str, An
 
 
 def resharded(x: Any, have: Parts, want: Parts, memories: Memories) -> Any:
-    """A value that is split otherwise: gathered where it has to be, and then cut."""
-    for dim, (old, new) in enumerate(zip(have, want, strict=True)):
-        for count in range(len(old), _common(old, new), -1):
-            x = _gathered(x, dim, old[:count], memories)
-    for dim, (old, new) in enumerate(zip(have, want, strict=True)):
-        for count in range(_common(old, new), len(new)):
-            x = _cut(x, dim, new[: count + 1], memories)
-    return x
+    """A value that is split otherwise.
+
+    An axis that splits another dimension than it should is moved there, which costs each memory
+    what it has. Where that cannot be, dimensions are cut first, so that less is gathered.
+    """
+    now = list(have)
+    while True:
+        step = _moves(now, want) or _cuts(now, want) or _gathers(now, want)
+        if step is None:
+            return x
+        source, target = step
+        before: tuple[Any, ...] = () if source is None else now[source]
+        name = before[-1] if before else want[target][len(now[target])]
+        if source is not None:
+            now[source] = now[source][:-1]
+        if target is not None:
+            now[target] = (*now[target], name)
+        if memories.between[name] == 1:
+            continue  # it lies in one memory, and nothing changes
+        if source is None:
+            assert target is not None, "a step has one of both"
+            x = _cut(x, target, now[target], memories)
+        elif target is None:
+            x = _gathered(x, source, before, memories)
+        else:
+            x = _moved(x, source, target, before, now[target], memories)
 
 
-def _common(old: Sequence[Any], new: Sequence[Any]) -> int:
-    """How many axes are the same."""
-    pairs = zip(old, new, strict=False)
-    return next((k for k, (a, b) in enumerate(pairs) if a != b), min(len(old), len(new)))
+# A step of a value that is split otherwise: the dimensions that lose and get an axis, the last of
+# their axes; None where no dimension does.
+_Step = tuple[Any, Any]
+
+
+def _moves(now: Sequence[tuple[Any, ...]], want: Parts) -> _Step | None:
+    """An axis that goes from the end of one dimension's to that of another one's."""
+    for source in _excessive(now, want):
+        for target in _incomplete(now, want):
+            if now[source][-1] == want[target][len(now[target])]:
+                return source, target
+    return None
+
+
+def _cuts(now: Sequence[tuple[Any, ...]], want: Parts) -> _Step | None:
+    """A dimension that gets an axis over which nothing else is split."""
+    used = {name for names in now for name in names}
+    for target in _incomplete(now, want):
+        if want[target][len(now[target])] not in used:
+            return None, target
+    return None
+
+
+def _gathers(now: Sequence[tuple[Any, ...]], want: Parts) -> _Step | None:
+    return next(((source, None) for source in _excessive(now, want)), None)
+
+
+def _excessive(now: Sequence[tuple[Any, ...]], want: Parts) -> list[int]:
+    """The dimensions whose last axis must go."""
+    pairs = enumerate(zip(now, want, strict=True))
+    return [dim for dim, (old, new) in pairs if old != new[: len(old)]]
+
+
+def _incomplete(now: Sequence[tuple[Any, ...]], want: Parts) -> list[int]:
+    """The dimensions that lack axes, and have none too many."""
+    pairs = enumerate(zip(now, want, strict=True))
+    return [dim for dim, (old, new) in pairs if len(old) < len(new) and old == new[: len(old)]]
 
 
 def _outer(names: Sequence[Any], memories: Memories) -> int:
@@ -87,8 +139,6 @@ def _outer(names: Sequence[Any], memories: Memories) -> int:
 def _gathered(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any:
     """A dimension that is no longer split over the last of its axes."""
     count = memories.between[names[-1]]
-    if count == 1:
-        return x
     shape, outer = aval_of(x).shape, _outer(names, memories)
     rows = reshape(x, (*shape[:dim], outer, shape[dim] // outer, *shape[dim + 1 :]))
     whole = all_gather_p.bind(
@@ -101,8 +151,6 @@ def _gathered(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any
 def _cut(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any:
     """A dimension that is split over one more axis."""
     count = memories.between[names[-1]]
-    if count == 1:
-        return x
     shape, outer = aval_of(x).shape, _outer(names, memories)
     inner = shape[dim] // outer // count
     rows = reshape(x, (*shape[:dim], outer, count, inner, *shape[dim + 1 :]))
@@ -112,3 +160,33 @@ def _cut(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any:
     sizes[dim + 1] = 1
     own = squeeze(dynamic_slice(rows, starts, sizes), (dim + 1,))
     return reshape(own, (*shape[:dim], shape[dim] // count, *shape[dim + 1 :]))
+
+
+def _moved(
+    x: Any, source: int, target: int, old: Sequence[Any], new: Sequence[Any], memories: Memories
+) -> Any:
+    """A value whose dimension ``target`` is split over the last of the axes of ``source``.
+
+    Args:
+        source, target: dimensions.
+        old: the axes of ``source`` before.
+        new: those of ``target`` afterwards.
+    """
+    count, sizes = memories.between[old[-1]], aval_of(x).shape
+    rows: list[int] = []
+    at = {}
+    for dim, size in enumerate(sizes):
+        names = {source: old, target: new}.get(dim)
+        if names is not None:
+            outer = _outer(names, memories)
+            rows.append(outer)
+            size //= outer
+            at[dim] = len(rows)
+        rows.append(size)
+    swapped = all_to_all_p.bind(
+        reshape(x, tuple(rows)), split_axis=at[target], concat_axis=at[source],
+        axis_name=(memories.across(old[-1]),), axis_index_groups=None, sizes=(count,),
+    )  # fmt: skip
+    shape = list(sizes)
+    shape[source], shape[target] = sizes[source] * count, sizes[target] // count
+    return reshape(swapped, tuple(shape))

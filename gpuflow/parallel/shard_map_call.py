@@ -26,6 +26,7 @@ from gpuflow.ops.named_sums import psum_p
 from gpuflow.parallel.blocks import all_names
 from gpuflow.parallel.memory_programs import placed, run_local
 from gpuflow.runtime.memories import Memories
+from gpuflow.runtime.parted import delete_donated
 from gpuflow.transforms.batching import batch_jaxpr
 from gpuflow.transforms.jvp import jvp_jaxpr
 from gpuflow.transforms.linearize import linearize_jaxpr
@@ -57,6 +58,7 @@ def _scaled(
 def bind_shard_map(
     jaxpr: ClosedJaxpr, operands: Sequence[Any], consts: Sequence[Any], *, name: str,
     memories: Memories, in_shardings: Shardings, out_shardings: Shardings,
+    donated: Sequence[bool] = (),
 ) -> list[Any]:  # fmt: skip
     """Bind a program of one memory.
 
@@ -66,11 +68,13 @@ def bind_shard_map(
         name: for messages.
         memories: where it runs.
         in_shardings, out_shardings: of the operands and results.
+        donated: which operands' memory may be used; none if empty.
     """
     whole = NamedSharding(memories.blocks, PartitionSpec())
     return shard_map_p.bind(
         *consts, *operands, jaxpr=jaxpr, name=name, memories=memories,
         in_shardings=(*[whole] * len(consts), *in_shardings), out_shardings=tuple(out_shardings),
+        donated=(*[False] * len(consts), *donated) if any(donated) else (),
     )  # fmt: skip
 
 
@@ -107,13 +111,19 @@ def _shape(
 def _execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
     shapes = [aval.shape for aval in _shape(*map(aval_of, operands), **params)]
     parts = [placed(x, sharding) for x, sharding in safe_zip(operands, params["in_shardings"])]
-    return run_local(params["jaxpr"], parts, params["memories"], params["out_shardings"], shapes)
+    outs = run_local(
+        params["jaxpr"], parts, params["memories"], params["out_shardings"], shapes,
+        params["donated"],
+    )  # fmt: skip
+    delete_donated(operands, params["donated"])
+    return outs
 
 
 def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, name: str,
-    memories: Memories, in_shardings: Shardings, out_shardings: Shardings,
+    memories: Memories, in_shardings: Shardings, out_shardings: Shardings, donated: Sequence[bool],
 ) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    del donated  # of the call, not of what is derived from it
     nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
     derivative, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros, False)
     given = [tangent for tangent in tangents if type(tangent) is not Zero]
@@ -138,8 +148,9 @@ def _chosen(shardings: Sequence[NamedSharding], flags: Sequence[bool]) -> list[N
 
 def _linearize(
     nonzeros: tuple[bool, ...], *primals: Any, jaxpr: ClosedJaxpr, name: str, memories: Memories,
-    in_shardings: Shardings, out_shardings: Shardings,
+    in_shardings: Shardings, out_shardings: Shardings, donated: Sequence[bool],
 ) -> tuple[Any, ...]:  # fmt: skip
+    del donated  # of the call, not of what is derived from it
     known, linear, out_nonzeros, count = linearize_jaxpr(jaxpr, nonzeros)
     stacked = NamedSharding(memories.blocks, PartitionSpec(memories.names))
     evaluation, tangents = jaxpr.jaxpr.memo(
@@ -188,8 +199,9 @@ def _traced(function: Callable[..., Any], avals: Sequence[ShapedArray]) -> Close
 
 def _transpose(
     cotangents: Sequence[Any], *operands: Any, jaxpr: ClosedJaxpr, name: str, memories: Memories,
-    in_shardings: Shardings, out_shardings: Shardings,
+    in_shardings: Shardings, out_shardings: Shardings, donated: Sequence[bool],
 ) -> list[Any]:  # fmt: skip
+    del donated  # of the call, not of what is derived from it
     undefined = tuple(is_undefined(operand) for operand in operands)
     nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
     backward, out_nonzeros = backward_jaxpr(jaxpr, undefined, nonzeros)
@@ -245,7 +257,9 @@ def _others(sharding: NamedSharding, memories: Memories) -> list[Any]:
 def _batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr,
     name: str, memories: Memories, in_shardings: Shardings, out_shardings: Shardings,
+    donated: Sequence[bool],
 ) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+    del donated  # of the call, not of what is derived from it
     batched = tuple(dim is not None for dim in dims)
     mapped, out_batched = batch_jaxpr(jaxpr, axis, batched)
     moved = [x if dim is None else move_axis(x, dim, 0) for x, dim in safe_zip(operands, dims)]

@@ -1,4 +1,7 @@
-"""One thread for each memory of this process: the same program, whose collectives meet."""
+"""One thread for each memory of this process: the same program, whose collectives meet.
+
+The memories that run it together may be of several processes; each process has as many of them.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,34 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base.config import config, launcher_variables
-from gpuflow.base.errors import CommunicationError
+from gpuflow.base.errors import CommunicationError, check
 from gpuflow.base.records import record
-from gpuflow.core.communicator import DRIVERS, Communicator, serving
+from gpuflow.core.communicator import DRIVERS, HOSTS, Communicator, served, serving
 from gpuflow.parallel.checks import CheckedCommunicator
+from gpuflow.parallel.joined import JoinedMeeting
 from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
-from gpuflow.parallel.nccl_connect import connect_gpus
+from gpuflow.parallel.nccl_connect import connect_all_gpus, connect_gpus
 from gpuflow.runtime.device import Device
 
 
 @record(eq=False)
 class Team:
-    """The communicators of the memories of one process, and what ends their waiting."""
+    """The communicators of this process's memories by rank.
 
-    communicators: tuple[Communicator, ...]
+    Attributes:
+        communicators: of the memories.
+        fail: ends their waiting.
+        close: when nobody uses them any more.
+    """
+
+    communicators: dict[int, Communicator]
     fail: Callable[[str], None]
-
-
-def _no_end(reason: str) -> None:
-    del reason  # NCCL reports errors of the others by itself
+    close: Callable[[], None] = lambda: None
 
 
 _teams: dict[tuple[Device, ...], Team] = {}
+# Two programs at once would meet each other's collectives, or wait for devices in two orders.
+_turn = threading.Lock()
 
 
 def _team(devices: tuple[Device, ...]) -> Team:
@@ -39,43 +48,70 @@ def _team(devices: tuple[Device, ...]) -> Team:
 
 
 def _make(devices: tuple[Device, ...]) -> Team:
+    ranks = [rank for rank, device in enumerate(devices) if device.is_local]
+    world = None if len(ranks) == len(devices) else served(HOSTS)
     if devices[0].platform == "cuda":
-        made: Sequence[Any] = connect_gpus(devices)
-        return Team(_checked(made), _no_end)
+        own = [devices[rank] for rank in ranks]
+        made: Sequence[Any] = (
+            connect_gpus(own) if world is None else connect_all_gpus(world, own, ranks)
+        )
+        watch = made[0].watch
+        return Team(_checked(ranks, made), watch.fail, watch.stop)
     timeout = float(launcher_variables().get("GPUFLOW_COLLECTIVE_TIMEOUT", "300"))
-    meeting = Meeting(len(devices), timeout)
-    ranks = [LoopbackCommunicator(meeting, rank) for rank in range(len(devices))]
-    return Team(_checked(ranks), meeting.fail)
+    # Who waits here for the first thread waits for other processes, whose errors say more.
+    inside = Meeting(len(ranks), timeout if world is None else 2 * timeout)
+    meeting = inside if world is None else JoinedMeeting(world, inside)
+    made = [LoopbackCommunicator(meeting, rank) for rank in ranks]
+    return Team(_checked(ranks, made), inside.fail)
 
 
-def _checked(made: Sequence[Communicator]) -> tuple[Communicator, ...]:
-    return tuple(map(CheckedCommunicator, made) if config.environment.check else made)
+def _checked(ranks: Sequence[int], made: Sequence[Communicator]) -> dict[int, Communicator]:
+    checked = map(CheckedCommunicator, made) if config.environment.check else made
+    return dict(zip(ranks, checked, strict=True))
 
 
 def in_threads(
-    run: Callable[[Device], Any], devices: Sequence[Device], ranks: Sequence[int]
+    run: Callable[[Device], Any], devices: Sequence[Device], together: tuple[Device, ...]
 ) -> list[Any]:
     """``run`` of each device, in threads of their own whose collectives meet.
 
     Args:
         run: runs a program on a device.
         devices: one for each memory of this process.
-        ranks: of the devices, if there are several.
+        together: one for each memory that runs the program, of whatever process, by rank.
+
+    Threads of the user's take turns.
 
     Raises:
         Exception: the first error of a thread; the others are ended.
+        RuntimeError: such a program calls a host function that runs another one.
     """
-    if len(devices) == 1:
+    if len(together) == 1:
         return [run(devices[0])]
-    in_order = tuple(devices[ranks.index(rank)] for rank in range(len(devices)))
-    team = _team(in_order)
+    check(
+        served(DRIVERS) is None,
+        lambda: (
+            "[jit] a host function of a program over several devices must not run another one; "
+            f"got one over {', '.join(map(str, together))}. Fix: run it before or after, or use "
+            "arrays of one device."
+        ),
+        RuntimeError,
+    )
+    with _turn:
+        return _in_turn(run, devices, together)
+
+
+def _in_turn(
+    run: Callable[[Device], Any], devices: Sequence[Device], together: tuple[Device, ...]
+) -> list[Any]:
+    team = _team(together)
     results: list[Any] = [None] * len(devices)
     errors: list[BaseException] = []
 
     def work(number: int) -> None:
         device = devices[number]
         try:
-            with serving(DRIVERS, team.communicators[ranks[number]]):
+            with serving(DRIVERS, team.communicators[together.index(device)]):
                 results[number] = run(device)
         except BaseException as error:
             errors.append(error)
@@ -90,6 +126,7 @@ def in_threads(
     for thread in threads:
         thread.join()
     if errors:
-        _teams.pop(in_order, None)  # who waits there would wait in vain
+        _teams.pop(together, None)  # who waits there would wait in vain
+        team.close()
         raise next((e for e in errors if not isinstance(e, CommunicationError)), errors[0])
     return results

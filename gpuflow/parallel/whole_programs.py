@@ -22,7 +22,7 @@ from gpuflow.parallel.partition import Partitioner
 from gpuflow.parallel.resharding import parts_in
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.execute import executable_of
-from gpuflow.runtime.memories import Memories, is_in_one_memory, memories_of
+from gpuflow.runtime.memories import Memories, holdings, is_in_one_memory, memories_of
 from gpuflow.runtime.parted import PartedArray, gathered, in_parts
 from gpuflow.runtime.sharded import with_sharding
 
@@ -63,7 +63,8 @@ def partition(
 
 def run(
     jaxpr: ClosedJaxpr, operands: Sequence[Any],
-    wanted: Sequence[Sharding | None] | None = None, warns: bool = True,
+    wanted: Sequence[Sharding | None] | None = None, donated: Sequence[bool] = (),
+    warns: bool = True,
 ) -> list[Any]:  # fmt: skip
     """Run a program of whole arrays in all memories.
 
@@ -71,10 +72,13 @@ def run(
         jaxpr: without constants.
         operands: arrays and numbers.
         wanted: shardings of results; None: what follows from the operands'.
+        donated: which operands' memory may be used; they are deleted. None if empty.
         warns: whether ops that are not partitioned are told.
     """
     wanted = wanted or [None] * len(jaxpr.out_avals)
-    memories = next(_memories(jaxpr, operands, wanted), None)
+    # Of equal ones the one whose programs run in more processes: a pmap's.
+    every = _memories(jaxpr, operands, wanted)
+    memories = max(every, key=lambda found: len(found.team), default=None)
     if memories is None:  # parts without a mesh
         here = [gathered(x) if type(x) is PartedArray else x for x in operands]
         outs = executable_of(jaxpr, (False,) * len(here))(here)
@@ -92,12 +96,14 @@ def run(
     )
     goal = tuple(own if is_over(own) else follows for own, follows in safe_zip(wanted, found))
     local = jaxpr.jaxpr.memo(
-        ("memories", mesh, given, goal), lambda: partition(jaxpr, memories, given, goal, warns)
+        ("memories", mesh, memories.team, given, goal),
+        lambda: partition(jaxpr, memories, given, goal, warns)
     )
     parts = [placed(x, everywhere) for x in local.consts]
     parts += [placed(x, own) for x, own in safe_zip(operands, given)]
     shapes = [aval.shape for aval in jaxpr.out_avals]
-    outs = run_local(local.jaxpr, parts, memories, goal, shapes)
+    flags = (*[False] * len(local.consts), *donated) if any(donated) else ()
+    outs = run_local(local.jaxpr, parts, memories, goal, shapes, flags)
     return [
         x if own is None or own == x.sharding else placed(x, own)
         for x, own in safe_zip(outs, wanted)
@@ -164,7 +170,9 @@ def place(value: Any, sharding: Sharding) -> Any:
     """
     if type(value) is not PartedArray:
         return placed(value, sharding)
-    own = value.sharding
+    own, rank = value.sharding, value.aval.ndim
+    if own == sharding or holdings(own, rank) == holdings(sharding, rank):
+        return placed(value, sharding)
     if is_in_one_memory(sharding):
         device = sharding._devices[0]
         return with_sharding(device_put(whole_of_parts(value), device), sharding)

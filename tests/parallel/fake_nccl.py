@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import numpy as np
 from communicator_suite import check_all
 
+from gpuflow.base.errors import CommunicationError
 from gpuflow.parallel import distributed
 from gpuflow.parallel.links import Call, Receipt
 from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
@@ -175,14 +176,30 @@ def memory(address, count, code):
 
 
 class FakeComm:
-    """An NcclCommunicator over one of ours.
+    """An NcclCommunicator over one of ours; what cannot end keeps the stream busy until ``abort``.
 
     Attributes:
         error: what NCCL says to every call.
+        background: what it says when it is asked for errors in the background.
+        aborted: set by ``abort``.
     """
 
     def __init__(self, nccl, communicator):
-        self.nccl, self.under, self.error = nccl, communicator, None
+        self.nccl, self.under, self.error, self.background = nccl, communicator, None, None
+        self.aborted = threading.Event()
+
+    def check_async_error(self):
+        assert not self.aborted.is_set(), "NCCL has let go of its memory"
+        if self.background is not None:
+            raise self.background
+
+    def abort(self):
+        self.aborted.set()
+        links = getattr(self.under, "_links", None)
+        meeting = getattr(self.under, "_meeting", None)
+        for found in (links, meeting):
+            if found is not None:
+                found.fail("aborted")
 
     def rank_id(self):
         return self.under.rank
@@ -193,11 +210,15 @@ class FakeComm:
     def give(self, name, stream, work):
         """Do it when the stream comes to it."""
         assert COMPUTE < stream <= current.device._streams
-        if self.error is not None:
-            raise NcclError(self.error)
+        if self.error is not None or self.aborted.is_set():
+            raise NcclError(self.error or "NCCL_ERROR_INVALID_ARGUMENT: invalid argument")
 
         def run():
-            work()
+            try:
+                if not self.aborted.is_set():
+                    work()
+            except CommunicationError:
+                assert self.aborted.wait(TIMEOUT), "nobody ends what waits forever"
             self.nccl.done.append(name)
 
         current.device.queues[stream].append(run)
@@ -256,7 +277,10 @@ class FakeComm:
         )
 
     def commSplit(self, color, key):
-        colors = self.under.all_gather(np.array([color, key]))
+        try:
+            colors = self.under.all_gather(np.array([color, key]))
+        except CommunicationError as error:
+            raise NcclError("NCCL_ERROR_INTERNAL_ERROR") from error
         keyed = sorted((int(k), rank) for rank, (c, k) in enumerate(colors) if c == color)
         mine = tuple(rank for _, rank in keyed)
         rest = [(r,) for r in range(self.size()) if r not in mine]
@@ -331,7 +355,9 @@ def late_device():
     api = FakeApi()
     api.activate()
     assert api.stream() == COMPUTE
-    return SimpleNamespace(driver=SimpleNamespace(api=api, compute=COMPUTE))
+    return SimpleNamespace(
+        driver=SimpleNamespace(api=api, compute=COMPUTE, side_work=[], broken=None)
+    )
 
 
 def main():

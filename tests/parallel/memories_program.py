@@ -14,6 +14,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import P, lax
 from gpuflow.experimental import multihost_utils
+from gpuflow.ops.attention import attention_gradients_p, attention_p
 
 X = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
 W = np.random.default_rng(1).standard_normal((4, 4)).astype(np.float32)
@@ -98,6 +99,10 @@ def arrays(mesh):
     own = gf.make_array_from_callback(
         (8, 4), gf.NamedSharding(mesh, P(("y", "x"))), lambda index: X[index]
     )
+    for spec in [P(None, "x"), P(("y", "x")), P(None, ("y", "x")), P("x", "y"), P("y", "x")]:
+        x = gf.device_put(x, gf.NamedSharding(mesh, spec))
+        for shard in x.addressable_shards:
+            np.testing.assert_array_equal(shard.data, X[shard.index], err_msg=str(spec))
     return {"sum": y, "again": again, "made": own, "max": x.max(1), "product": x @ own.T}
 
 
@@ -143,12 +148,72 @@ def network(mesh):
     return {"losses": np.array(losses), "weights": weights}
 
 
+def chosen(mesh):
+    """Operations that choose elements along dimensions that are not split: no warning either."""
+    rng = np.random.default_rng(3)
+    rows = rng.standard_normal((4, 6, 8)).astype(np.float32)
+    kernel = rng.standard_normal((3, 8, 4)).astype(np.float32)
+    words = rng.integers(0, 6, (4, 3)).astype(np.int32)
+
+    def pooled(x):
+        return lax.reduce_window(x, -np.inf, lax.max, (1, 2, 1), (1, 2, 1), "VALID")
+
+    def convolved(x, kernel):
+        numbers = ("NHC", "HIO", "NHC")
+        return lax.conv_general_dilated(x, kernel, (1,), "SAME", dimension_numbers=numbers)
+
+    def attended(x, at):
+        lengths = jnp.full(4, 3, jnp.int32) + at
+        kind = {"scale": 0.3, "causal": True, "window": None, "present": (False,) * 3 + (True,)}
+        out, sums = attention_p.bind(x, x + 1, x * 2, lengths, **kind)
+        dots = jnp.einsum("btnd,btnd->bnt", out, x)
+        slopes = attention_gradients_p.bind(x, x + 1, x * 2, x, sums, dots, lengths, **kind)
+        return out, sums, slopes
+
+    def f(x, table, words, kernel, at):
+        picked = np.array([5, 1, 1])
+        scanned = lax.scan(lambda c, row: (c + row, c * row), x[:, 0], x.swapaxes(0, 1))
+        return {
+            "take": jnp.take(x, picked, axis=1),
+            "along": jnp.take_along_axis(x, jnp.argsort(x, axis=1), axis=1),
+            "window": lax.dynamic_slice(x, (0, at, 0), (4, 2, 8)),
+            "update": lax.dynamic_update_slice(x, x[:, :1] * 2, (0, at, 0)),
+            "set": x.at[:, picked[:2]].set(0.0),
+            "added": x.at[:, picked].add(x[:, :3]),
+            "joined": jnp.concatenate([x, jnp.pad(x, ((0, 0), (1, 0), (0, 0)))], axis=1),
+            "sorted": lax.top_k(jnp.sort(x, axis=1).swapaxes(1, 2), 2),
+            "running": jnp.cumsum(x[:, ::-1], axis=1),
+            "pooled": gf.grad(lambda x: jnp.sum(pooled(x) ** 2))(x),
+            "words": table[words],
+            "table": gf.grad(lambda table: jnp.sum(jnp.sin(table[words])))(table),
+            "convolved": convolved(x, kernel),
+            "kernel": gf.grad(lambda k: jnp.sum(convolved(x, k) ** 2))(kernel),
+            "scanned": scanned,
+            "attention": attended(x.reshape(4, 6, 8, 1).swapaxes(2, 3).repeat(2, axis=2), at),
+            "spectrum": jnp.abs(jnp.fft.rfft(x, axis=1)),
+            "branch": lax.cond(at > 2, lambda x: x * 2, lambda x: x - 1, x),
+        }
+
+    def put(x, *spec):
+        return gf.device_put(x, gf.NamedSharding(mesh, P(*spec)))
+
+    given = put(rows, "x", None, "y"), put(rows[0], None, "y"), put(words, "x"), put(kernel)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = gf.jit(f)(*given, np.int32(2))
+    for name in ("take", "along", "window", "update", "set", "added", "joined", "running"):
+        assert found[name].sharding.spec == P("x", None, "y"), (name, found[name].sharding)
+    assert found["table"].sharding.spec == P(None, "y")
+    return found
+
+
 def unpartitioned(mesh):
     """What cannot be partitioned is gathered, with a warning that names it."""
     x = gf.device_put(X, gf.NamedSharding(mesh, P("x", "y")))
+    rows = gf.device_put(X, gf.NamedSharding(mesh, P("x")))
 
-    def f(x):
-        order = jnp.sort(x, axis=0)
+    def f(x, rows):
+        order = jnp.sort(rows, axis=0)
 
         def body(carry, row):
             return jnp.tanh(carry + row.sum()), carry * row.sum()
@@ -160,15 +225,15 @@ def unpartitioned(mesh):
 
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        result = gf.jit(f)(x)
+        result = gf.jit(f)(x, rows)
     if type(x).__name__ == "PartedArray":
         texts = [str(one.message) for one in told]
         assert any("[jit] sort of f32[8,4] at" in t and "not partitioned" in t for t in texts)
-    wanted = gf.jit(f, out_shardings=gf.NamedSharding(mesh, P()))(X)
+    wanted = gf.jit(f, out_shardings=gf.NamedSharding(mesh, P()))(X, X)
     return {"followed": result, "wanted": wanted}
 
 
-CASES = [collectives, gradients, arrays, network, unpartitioned]
+CASES = [collectives, gradients, arrays, network, chosen, unpartitioned]
 
 
 def main():

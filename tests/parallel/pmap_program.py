@@ -1,4 +1,7 @@
-"""pmap over several processes, each with two virtual devices; run by test_process_pmap.py."""
+"""pmap over several processes, each with two virtual devices; run by test_process_pmap.py.
+
+``pmap_program.py rank size port [names of programs]``
+"""
 
 import sys
 
@@ -68,7 +71,9 @@ def main():
     total = size * LOCAL
     data = np.random.default_rng(0).standard_normal((total, 3)).astype(np.float32) + 1
     own = data[rank * LOCAL : (rank + 1) * LOCAL]
-    for name, function in functions().items():
+    programs = functions()
+    for name in sys.argv[4:] or programs:
+        function = programs[name]
         want = gf.vmap(function, axis_name="i")(data)
         got = gf.pmap(function, axis_name="i")(own)
         for found, whole in zip(gf.tree.leaves(got), gf.tree.leaves(want), strict=True):

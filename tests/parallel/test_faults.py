@@ -84,6 +84,23 @@ def test_others_name_the_rank_without_a_launcher(bad):
         assert f"rank {bad} ended without a goodbye" in ended[rank].output
 
 
+@pytest.mark.parametrize(
+    ("mode", "text"),
+    [
+        ("kill", "rank 1 ended without a goodbye"),
+        ("raise", "rank 1 raised ValueError: the data of the last device are bad"),
+    ],
+)
+def test_a_memory_of_several_of_a_process_goes_wrong(mode, text):
+    """Its thread ends the others of its process, and this process those of the others."""
+    values = {"GPUFLOW_PLATFORM": "cuda_sim", "GPUFLOW_SIM_DEVICES": "2"}
+    program = PROGRAM.with_name("faulty_memories_program.py")
+    good, bad = run_group(program, 2, mode, timeout=LIMIT, **values)
+    assert "a step is done" in good.output and bad.status == (-9 if mode == "kill" else 1)
+    assert good.status == 1 and text in good.output, good.output
+    assert mode == "kill" or "ValueError: the data of the last device are bad" in bad.output
+
+
 def test_a_stalled_rank_ends_the_wait_of_the_others():
     """Without a watchdog the others give up after the timeout, and say for whom they waited."""
     processes = [

@@ -9,18 +9,22 @@ from communicator_suite import check_all
 
 from gpuflow.base.errors import CommunicationError
 from gpuflow.parallel import threads
+from gpuflow.parallel.joined import JoinedMeeting
 from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
 from gpuflow.runtime.device import Device
 
 
-def together(work, size, timeout=20.0):
-    """``work(communicator)`` in a thread for each rank; what they return or raise."""
-    meeting = Meeting(size, timeout)
+def together(work, size, timeout=20.0, meetings=None):
+    """``work(communicator)`` in a thread for each rank; what they return or raise.
+
+    All use one meeting, or each one of its own that belongs together with those of the others.
+    """
+    meetings = meetings or [Meeting(size, timeout)] * size
     found = [None] * size
 
     def run(rank):
         try:
-            found[rank] = work(LoopbackCommunicator(meeting, rank))
+            found[rank] = work(LoopbackCommunicator(meetings[rank], rank))
         except Exception as error:
             found[rank] = error
 
@@ -36,6 +40,20 @@ def together(work, size, timeout=20.0):
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_the_suite_of_all_communicators(size):
     assert together(check_all, size) == [None] * size
+
+
+def joined(processes, local):
+    """Meetings of threads of what would be processes, which threads stand for."""
+    between = Meeting(processes, 20.0)
+    worlds = [LoopbackCommunicator(between, rank) for rank in range(processes)]
+    made = [JoinedMeeting(world, Meeting(local, 20.0)) for world in worlds]
+    return [made[rank // local] for rank in range(processes * local)]
+
+
+def test_the_suite_for_several_memories_in_each_of_several_processes():
+    assert together(check_all, 4, meetings=joined(2, 2)) == [None] * 4
+
+
 
 
 def test_different_collectives_are_named():
@@ -69,7 +87,7 @@ def test_an_error_in_one_thread_ends_the_others(two_devices):
         team.communicators[1].barrier()
 
     with pytest.raises(FloatingPointError, match="first"):
-        threads.in_threads(run, two_devices, [0, 1])
+        threads.in_threads(run, two_devices, tuple(two_devices))
     assert not threads._teams  # the next program has a meeting of its own
 
 
@@ -79,4 +97,4 @@ def test_ranks_are_those_of_the_mesh_and_not_of_the_list(two_devices):
         own = team.communicators[1 - device.id]
         return own.all_gather(np.array(device.id)).tolist()
 
-    assert threads.in_threads(run, two_devices, [1, 0]) == [[1, 0], [1, 0]]
+    assert threads.in_threads(run, two_devices, (two_devices[1], two_devices[0])) == [[1, 0]] * 2

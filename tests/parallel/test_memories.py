@@ -35,6 +35,12 @@ def check_same(found, expected):
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=2e-6, err_msg=name)
 
 
+def test_processes_of_simulated_devices(one_memory, tmp_path):
+    """Two GPUs in each of two processes: threads meet in each, and the first ones between."""
+    values = {"GPUFLOW_PLATFORM": "cuda_sim", "GPUFLOW_SIM_DEVICES": "2"}
+    check_same(results(tmp_path, 2, "collectives", "arrays", **values), one_memory)
+
+
 @pytest.mark.parametrize(
     ("size", "devices", "checked"), [(2, "2", "1"), (4, "1", "0")], ids=["2 of 2", "4 of 1"]
 )
@@ -69,6 +75,21 @@ def test_simulated_devices(names, one_memory, tmp_path):
     """Four GPUs of one process: a thread for each, whose collectives meet."""
     values = {"GPUFLOW_PLATFORM": "cuda_sim", "GPUFLOW_SIM_DEVICES": "4"}
     check_same(results(tmp_path, 1, *names, **values), one_memory)
+
+
+@pytest.mark.parametrize(
+    ("size", "values"),
+    [
+        (1, {"GPUFLOW_CPU_DEVICES": "8"}),
+        (4, {"GPUFLOW_CPU_DEVICES": "2"}),
+        (2, {"GPUFLOW_PLATFORM": "cuda_sim", "GPUFLOW_SIM_DEVICES": "4"}),
+    ],
+    ids=["8 virtual", "4 processes of 2", "2 processes of 4 simulated"],
+)
+def test_a_data_and_tensor_parallel_network(size, values):
+    """On 4 x 2 devices it trains with the losses of one device, and all of it is partitioned."""
+    for rank, one in enumerate(run_group(PROGRAM.with_name("network_program.py"), size, **values)):
+        assert one.status == 0 and f"rank {rank} of {size} passed" in one.output, one.output
 
 
 def test_the_example_on_two_simulated_devices(tmp_path):

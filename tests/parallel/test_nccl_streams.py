@@ -21,6 +21,7 @@ from fake_nccl import (
     late_device,
     wait,
 )
+from late_gpu import gpu_devices
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -30,8 +31,6 @@ from gpuflow.ops.named_sums import psum_p
 from gpuflow.parallel import memory_programs, nccl_connect, threads
 from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
 from gpuflow.parallel.nccl import NcclCommunicator
-from gpuflow.runtime import device as devices_module
-from gpuflow.runtime.gpu_driver import GpuDriver
 from gpuflow.runtime.gpu_side_stream import SideStream
 
 X = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
@@ -211,12 +210,9 @@ def two(monkeypatch):
     """Two late devices, which communicate over the fake."""
     cupy = fake_cupy()
     monkeypatch.setattr(nccl_connect, "load_cupy", lambda: cupy)
-    drivers = [GpuDriver(FakeApi()) for _ in range(2)]
-    name = f"late_nccl_{id(drivers)}"
-    devices_module.register_platform(
-        devices_module.Platform(name, lambda: 2, lambda number: drivers[number])
-    )
-    return SimpleNamespace(devices=gf.devices(name), nccl=cupy.cuda.nccl)
+    apis = FakeApi(), FakeApi()
+    devices = gpu_devices(f"late_nccl_{id(apis[0])}", *apis)
+    return SimpleNamespace(devices=devices, nccl=cupy.cuda.nccl)
 
 
 def test_the_suite_of_all_communicators_on_gpus_of_one_process(two):
@@ -272,15 +268,17 @@ def test_gradients_are_summed_beside_the_backward_pass(two, monkeypatch):
     def step(weights, x):
         return gf.tree.map(lambda g: gf.lax.psum(g, "i"), gf.grad(loss)(weights, x))
 
-    weights = [X * 0.3, X.T * 0.2, X * 0.1]
-    parts = np.stack([X, 2 * X])
+    # Sums of more than 64 KiB: smaller ones are joined, and made when the last one can be.
+    wide = np.random.default_rng(1).standard_normal((136, 136)).astype(np.float32) / 12
+    weights = [wide, wide.T, wide[::-1]]
+    parts = np.stack([wide[:8], 2 * wide[:8]])
     mapped = gf.pmap(step, axis_name="i", in_axes=(None, 0), devices=two.devices)
     for _ in range(3):
         found = mapped(weights, parts)
     want = [gf.jit(gf.grad(loss))(weights, part) for part in parts]
     for got, one, other in zip(found, *want, strict=True):
         for k in range(2):
-            np.testing.assert_allclose(np.asarray(got)[k], one + other, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(np.asarray(got)[k], one + other, rtol=1e-4, atol=1e-4)
     assert begun.count(0) == begun.count(1) >= 3 and not any(comm._begun for comm in comms)
 
 

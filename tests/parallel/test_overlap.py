@@ -18,7 +18,8 @@ from gpuflow.ops.named_sums import psum_p
 from gpuflow.parallel.overlapped import OverlappedCommunicator
 
 ACROSS = Across("i")
-X = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+# More than what is joined with other sums, so that each sum is a call of its own.
+X = np.random.default_rng(0).standard_normal((130, 130)).astype(np.float32) / 12
 
 
 def total(x):
@@ -99,6 +100,44 @@ def test_sums_show_in_the_profile(tmp_path):
     (shown,) = [event for event in events if event.name == "all_reduce"]
     assert shown.row == "collectives" and shown.details["bytes"] == X.nbytes
     assert shown.thread != threading.get_ident()
+
+
+def test_a_begun_sum_overlaps_the_steps_beside_it_in_the_profile(tmp_path):
+    """The sum ends only when a product behind its beginning has run."""
+    started, went_on = threading.Event(), threading.Event()
+
+    class Patient(Doubling):
+        def all_reduce(self, data, op, out=None):
+            if threading.current_thread().name == "gpuflow-sums":
+                started.set()
+                assert went_on.wait(10)
+            return super().all_reduce(data, op, out)
+
+    def beside(x):
+        assert started.wait(10)
+        went_on.set()
+        return np.asarray(x)
+
+    def step(x):
+        begun = total(x @ x)
+        between = gf.pure_callback(beside, gf.ShapeDtypeStruct(x.shape, x.dtype), x @ (x + 1))
+        return begun * 2, jnp.sin(between @ x)
+
+    with serving(PROCESSES, OverlappedCommunicator(Patient())):
+        jitted = gf.jit(step)
+        jitted(jnp.asarray(X))
+        started.clear()
+        went_on.clear()
+        with gf.profiler.trace(tmp_path):
+            jitted(jnp.asarray(X))
+    (path,) = tmp_path.glob("plugins/profile/*/*.trace.json.gz")
+    (plane,) = gf.profiler.ProfileData.from_file(path).planes
+    rows = {line.name.partition(" (")[0]: line.events for line in plane.lines}
+    (shown,) = [event for event in rows["collectives"] if event.name == "all_reduce"]
+    step, products = rows["host functions"][0], rows["libraries"]
+    assert step.start_ns < shown.end_ns and shown.start_ns < step.end_ns
+    assert [event.name for event in products][:3] == ["dot_general", "psum_begin", "dot_general"]
+    assert products[2].end_ns < shown.end_ns
 
 
 def test_an_error_in_the_thread_is_raised_where_the_program_waits():

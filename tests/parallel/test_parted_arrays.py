@@ -12,7 +12,9 @@ from gpuflow import P, lax
 from gpuflow.base.config import config
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.communicator import DRIVERS, PROCESSES, Across, Within
+from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr, Var
 from gpuflow.parallel.partition import UnpartitionedWarning
+from gpuflow.parallel.whole_programs import partition
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import Device, device_counts, devices, local_devices, set_process
 from gpuflow.runtime.memories import holdings, memories_of
@@ -85,6 +87,51 @@ def test_arrays_are_made_of_parts(mesh):
         gf.make_array_from_single_device_arrays((8, 4), sharding, parts[:1])
 
 
+def addresses(x):
+    """Where the parts are."""
+    return [part.data.address for part in x.parts]
+
+
+def test_donated_parts_are_used_again_and_gone(mesh):
+    def step(w, x):
+        return w - 0.5 * x
+
+    x, rows = sharded(mesh, "x", "y"), gf.NamedSharding(mesh, P("x"))
+    w = jnp.sin(sharded(mesh, "x", "y"))
+    was, expected = addresses(w), np.sin(X) - 0.5 * X
+    out = gf.jit(step, donate_argnums=0)(w, x)
+    assert addresses(out) == was and w.is_deleted() and not x.is_deleted()
+    np.testing.assert_allclose(out, expected, rtol=1e-6)
+    with pytest.raises(RuntimeError, match="must not have been donated or deleted"):
+        gf.jit(step, donate_argnums=0)(w, x)
+    with pytest.raises(ValueError, match="a donated array must be passed once"):
+        gf.jit(step, donate_argnums=0)(x, x)
+    # One that is cut or moved first is gone as well, and what shares its memory is not changed.
+    renamed = gf.make_mesh((2, 2), ("a", "b"), devices=devices("cuda_sim"))
+    plain, other = jnp.asarray(X), gf.device_put(x, gf.NamedSharding(renamed, P("a", "b")))
+    moved = gf.jit(step, donate_argnums=0, in_shardings=(rows, rows), out_shardings=rows)
+    np.testing.assert_array_equal(moved(x, plain), X - 0.5 * X)
+    np.testing.assert_array_equal(moved(plain, X), X - 0.5 * X)
+    assert x.is_deleted() and plain.is_deleted()
+    np.testing.assert_array_equal(other, X)
+    twice = gf.jit(lambda v: (v, v), donate_argnums=0)(other)
+    assert other.is_deleted()
+    for one in twice:
+        np.testing.assert_array_equal(one, X)
+
+
+def test_a_pmap_over_memories_takes_what_is_donated():
+    step = gf.pmap(lambda w, x: w - x, donate_argnums=0, devices=devices("cuda_sim"))
+    data = X.reshape(4, 8)
+    w = step(data, np.ones_like(data))
+    was = addresses(w)
+    out = step(w, data)
+    assert addresses(out) == was and w.is_deleted()
+    np.testing.assert_array_equal(out, -np.ones_like(data))
+    with pytest.raises(RuntimeError, match="must not have been donated or deleted"):
+        step(w, data)
+
+
 def test_functions_with_rules_of_their_own(mesh):
     """They hold functions that are not traced yet; ordinary arrays met them too, ever after."""
 
@@ -122,6 +169,58 @@ def test_a_warning_names_what_is_not_partitioned(mesh):
     np.testing.assert_array_equal(out, X)
 
 
+SPREAD = {"in_specs": P("x"), "out_specs": P("x")}
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda m: gf.device_put(X[:7], gf.NamedSharding(m, P("x"))), ValueError, "divisible by 2"),
+        (lambda m: gf.NamedSharding(m, P("z")), ValueError, "axes of the mesh"),
+        (
+            lambda m: gf.shard_map(jnp.sin, mesh=m, **SPREAD)(X[:7]),
+            ValueError,
+            "dimension 0 of x must be divisible by 2",
+        ),
+        (
+            lambda m: gf.shard_map(lambda x: lax.psum(x, "z"), mesh=m, **SPREAD)(X),
+            NameError,
+            "'z' must be bound",
+        ),
+        (
+            lambda m: gf.shard_map(jnp.sin, mesh=m, in_specs=P("x"), out_specs=P())(X),
+            ValueError,
+            "must be equal along it",
+        ),
+        (lambda m: gf.jit(jnp.sin, in_shardings=gf.NamedSharding(m, P("x")))(X[:7]), ValueError,
+         "divisible by 2"),
+        (lambda m: gf.pmap(jnp.sin, devices=devices("cuda_sim"))(X), ValueError, "size 8 for 4 d"),
+        (
+            lambda m: gf.pmap(lambda x: lax.psum(x, "j"), "i", devices=devices("cuda_sim"))(X[:4]),
+            NameError,
+            "'j' must be bound",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_input_over_memories(mesh, call, error, message):
+    with pytest.raises(error, match=message):
+        call(mesh)
+
+
+def test_outputs_of_no_axis_are_compared_over_memories(monkeypatch):
+    f = gf.pmap(lambda x: x, out_axes=None, devices=devices("cuda_sim"))
+    monkeypatch.setattr(config, "environment", replace(config.environment, check=True))
+    with pytest.raises(ValueError, match="out_axes of None needs an output that is equal on all"):
+        f(X[:4])
+    np.testing.assert_array_equal(f(np.ones((4, 3), np.float32)), np.ones(3))
+
+
+def test_a_shard_map_over_memories_inside_of_a_pmap_over_them_is_refused(mesh):
+    inner = gf.shard_map(jnp.sin, mesh=mesh, **SPREAD)
+    with pytest.raises(NotImplementedError, match="must not be inside of another one"):
+        gf.pmap(inner, devices=devices("cuda_sim"))(X.reshape(4, 2, 4))
+
+
 def test_a_shard_map_inside_of_another_one_is_refused(mesh):
     def inner(x):
         return gf.shard_map(jnp.sin, mesh=mesh, in_specs=P("y"), out_specs=P("y"))(x)
@@ -152,6 +251,31 @@ def test_axes_have_parts_between_memories_and_within(first_of_two):
     assert [one.pieces for one in held.values()] == [((0, 1, 4, 5),), ((2, 3, 6, 7),)]
 
 
+def collectives_of(memories, before, after):
+    """The collectives by which an array gets another sharding."""
+    aval = ShapedArray((8, 4), X.dtype)
+    x = Var(aval)
+    program = ClosedJaxpr(Jaxpr((), (x,), (x,), ()))
+    shardings = [gf.NamedSharding(memories.mesh, spec) for spec in (before, after)]
+    made = partition(program, memories, shardings[:1], shardings[1:]).jaxpr.jaxpr
+    return [eqn.primitive.name for eqn in made.eqns if eqn.primitive.name.startswith("all_")]
+
+
+def test_an_axis_moves_to_another_dimension_without_gathering(first_of_two):
+    mesh = gf.make_mesh((2, 4), ("x", "y"), devices=first_of_two)
+    memories = memories_of(mesh)
+    assert memories.between == {"x": 2, "y": 1}
+    assert collectives_of(memories, P("x"), P(None, "x")) == ["all_to_all"]
+    assert collectives_of(memories, P(None, "x"), P(("y", "x"))) == ["all_to_all"]
+    assert collectives_of(memories, P("x"), P()) == ["all_gather"]
+    assert collectives_of(memories, P("y"), P("x", "y")) == []
+    gpus = [Device("cuda_sim", k, k // 2, k % 2) for k in range(4)]
+    memories = memories_of(gf.make_mesh((2, 2), ("x", "y"), devices=gpus))
+    assert collectives_of(memories, P(("x", "y")), P("x", "y")) == ["all_to_all"]
+    assert collectives_of(memories, P(("x", "y")), P(None, "x")) == ["all_gather", "all_to_all"]
+    assert collectives_of(memories, P("x", "y"), P("y", "x")) == ["all_gather", "all_to_all"]
+
+
 def test_values_of_other_processes_are_not_here(first_of_two):
     mesh = gf.make_mesh((8,), ("x",), devices=first_of_two)
     sharding = gf.NamedSharding(mesh, P("x"))
@@ -175,9 +299,23 @@ def test_meshes_that_nobody_joins(first_of_two):
     others = gf.make_mesh((4,), ("x",), devices=first_of_two[4:])
     with pytest.raises(NotImplementedError, match="must have devices of all 2; got those of"):
         memories_of(others)
+    gpus = [Device("cuda_sim", k, k // 2, k % 2) for k in range(3)]
+    with pytest.raises(NotImplementedError, match=r"as many memories of each; got \[2, 1\]"):
+        memories_of(gf.make_mesh((3,), ("x",), devices=gpus))
+
+
+def test_several_memories_in_each_of_several_processes(first_of_two):
     gpus = [Device("cuda_sim", k, k // 2, k % 2) for k in range(4)]
-    with pytest.raises(NotImplementedError, match="a process of several must have one memory"):
-        memories_of(gf.make_mesh((4,), ("x",), devices=gpus))
+    mesh = gf.make_mesh((2, 2), ("x", "y"), devices=[gpus[k] for k in (3, 0, 1, 2)])
+    memories = memories_of(mesh)
+    # Ranks are in the order of processes, and of the mesh in each.
+    assert memories.key == DRIVERS and [d.id for d in memories.team] == [0, 1, 3, 2]
+    assert [device.id for device in memories.local] == [0, 1]
+    assert memories.across("x").groups == ((0, 3), (2, 1))
+    assert memories.across("y").groups == ((2, 0), (1, 3))
+    # One memory of each is no reason to use the connections of all processes' first ones.
+    seconds = memories_of(gf.make_mesh((2,), ("x",), devices=gpus[1::2]))
+    assert seconds.key == DRIVERS and [device.id for device in seconds.team] == [1, 3]
 
 
 def test_drivers_of_one_process_are_ranks_in_the_order_of_the_mesh():

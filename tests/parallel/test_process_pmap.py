@@ -19,6 +19,14 @@ def test_two_processes_of_two_devices(checked):
         assert one.status == 0 and f"rank {rank} of 2 passed" in one.output, one.output
 
 
+def test_two_processes_of_two_simulated_devices():
+    """Four memories: an axis goes over the processes, and then over the memories of each."""
+    values = {"GPUFLOW_PLATFORM": "cuda_sim", "GPUFLOW_SIM_DEVICES": "2"}
+    ended = run_group(PROGRAM, 2, "moved", "slope", **values)
+    for rank, one in enumerate(ended):
+        assert one.status == 0 and f"rank {rank} of 2 passed" in one.output, one.output
+
+
 LAUNCH = ["-m", "gpuflow.cli.main", "launch"]
 
 

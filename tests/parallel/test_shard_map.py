@@ -182,6 +182,10 @@ def test_under_vmap_and_the_mesh_in_force(mesh):
     np.testing.assert_array_equal(out[1], 2 * X.reshape(4, 2, 4).sum(0))
 
 
+def unknown(a):
+    return lax.psum(a, "z")
+
+
 @pytest.mark.parametrize(
     ("options", "args", "error", "message"),
     [
@@ -194,12 +198,13 @@ def test_under_vmap_and_the_mesh_in_force(mesh):
         ({"in_specs": (P(), P())}, (np.ones(8),), ValueError, "tree prefix"),
         ({"in_specs": P("x"), "mesh": None}, (np.ones(8),), ValueError, "must be a Mesh"),
         ({"in_specs": P("x")}, ("text",), TypeError, "must be arrays or numbers"),
+        ({"in_specs": P("x"), "f": unknown}, (np.ones(8),), NameError, "'z' must be bound"),
     ],
 )
 def test_errors(mesh, options, args, error, message):
-    options = {"mesh": mesh, "out_specs": P("x"), **options}
+    options = {"f": lambda a: a, "mesh": mesh, "out_specs": P("x"), **options}
     with pytest.raises(error, match=message):
-        gf.shard_map(lambda a: a, **options)(*args)
+        gf.shard_map(**options)(*args)
 
 
 def test_the_older_name(mesh):

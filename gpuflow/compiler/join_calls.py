@@ -1,0 +1,72 @@
+"""Small calls between memories as one: to start one costs more than to send what it has.
+
+Gradients make a sum for each parameter. Those of small ones wait for each other, as long as nothing
+reads them. Which ones follows from the program alone, so that it is the same in all memories.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuflow.compiler.program import Replacement
+from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import Begun, Library
+
+
+def join_calls(jaxpr: Jaxpr) -> Jaxpr:
+    """Join small calls with equal params, where the last one of them is."""
+    groups = [group for group in _groups(jaxpr) if len(group) > 1]
+    if not groups:
+        return jaxpr
+    last = {group[-1]: group for group in groups}
+    joined = {eqn for group in groups for eqn in group}
+    eqns: list[Eqn] = []
+    for eqn in jaxpr.eqns:
+        if eqn in last:
+            eqns += _together(last[eqn])
+        elif eqn not in joined:
+            eqns.append(eqn)
+    return jaxpr.replace(eqns=tuple(eqns))
+
+
+def _groups(jaxpr: Jaxpr) -> list[list[Eqn]]:
+    """Calls that may be made together: none is needed for what stands between them."""
+    made: list[list[Eqn]] = []
+    open_groups: dict[Any, list[Eqn]] = {}
+    waiting: dict[Var, Any] = {}  # results of open groups, and the keys of these
+    for eqn in jaxpr.eqns:
+        for atom in eqn.inputs:
+            if type(atom) is not Literal and atom in waiting:
+                open_groups.pop(waiting.pop(atom), None)
+        begun = _small(eqn)
+        if begun is None:
+            continue
+        key = (eqn.primitive, tuple(eqn.params.items()), eqn.inputs[0].aval.dtype)
+        if key not in open_groups:
+            made.append([])
+            open_groups[key] = made[-1]
+            waiting = {var: own for var, own in waiting.items() if own != key}
+        open_groups[key].append(eqn)
+        waiting.update((var, key) for var in eqn.outputs)
+    return made
+
+
+def _small(eqn: Eqn) -> Begun | None:
+    rule = eqn.primitive.lower
+    begun = rule.begun if isinstance(rule, Library) else None
+    if begun is None or len(eqn.inputs) != 1 or type(eqn.inputs[0]) is Literal:
+        return None
+    return begun if 0 < eqn.inputs[0].aval.nbytes <= begun.small else None
+
+
+def _together(group: list[Eqn]) -> list[Eqn]:
+    """The equations of one call in place of several, with their outputs."""
+    begun = _small(group[0])
+    assert begun is not None
+    build = Replacement(group[-1].source)
+    made = begun.joined(build, [eqn.inputs[0] for eqn in group], group[0].params)
+    wanted = {own: eqn.outputs for own, eqn in zip(made, group, strict=True)}
+    return [
+        eqn.replace(outputs=wanted[eqn.outputs[0]]) if eqn.outputs[0] in wanted else eqn
+        for eqn in build.eqns
+    ]

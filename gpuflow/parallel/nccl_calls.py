@@ -1,0 +1,107 @@
+"""Calls of NCCL that are under way, and what ends them: the records of ``nccl_watch.py``."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import field
+from typing import Any, Protocol
+
+from gpuflow.base.records import record
+from gpuflow.runtime.gpu_side_stream import SideStream
+
+
+class Communicates(Protocol):
+    """What the watch needs of ``cupy.cuda.nccl.NcclCommunicator``."""
+
+    def check_async_error(self) -> None:
+        """Raises what NCCL found out in the background."""
+        ...
+
+    def abort(self) -> None:
+        """Let go of everything that is under way."""
+        ...
+
+
+@record(eq=False)
+class Signs:
+    """What is known of the other ranks besides NCCL.
+
+    Attributes:
+        failure: why no collective can end any more, with the rank; None while all is well.
+        behind: which rank has begun fewer collectives than this process, and how many it has.
+        verdict: seconds in which ``failure`` is known, once NCCL reports an error.
+    """
+
+    failure: Callable[[], str | None] = lambda: None
+    behind: Callable[[int], tuple[int, int] | None] = lambda own: None
+    verdict: float = 0.0
+
+
+@record(frozen=False, eq=False)
+class Call:
+    """A collective that a GPU was given.
+
+    Attributes:
+        side: the stream it runs in.
+        operation: "all_reduce" and so on.
+        number: of this stream's collectives, from 1.
+        place: "rank 1 of 4 (processes)".
+        entered: when the host called NCCL.
+        ready: an event in front of it; None until it is known.
+        mark: an event behind it; None while the host is inside of NCCL.
+        waits: since when it is known to run.
+    """
+
+    side: SideStream
+    operation: str
+    number: int
+    place: str
+    entered: float
+    ready: Any = None
+    mark: Any = None
+    waits: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.operation} number {self.number}"
+
+
+@record(frozen=False, eq=False)
+class Queue:
+    """The calls of one GPU that may be under way, in order."""
+
+    calls: deque[Call] = field(default_factory=deque)
+    count: int = 0
+
+
+def drop_finished(calls: deque[Call], side: SideStream) -> None:
+    """Forget calls from the front that have ended."""
+    while calls:
+        first = calls[0]
+        if first.mark is None or not side.is_done(first.mark):
+            return
+        with suppress(ValueError):  # another thread has done it
+            calls.remove(first)
+
+
+def waiting_since(call: Call, now: float) -> float | None:
+    """Since when a call waits for other ranks; None while it waits for its own GPU."""
+    if call.mark is None:
+        return call.entered
+    if call.waits is None and call.side.is_done(call.ready):
+        call.waits = now
+    return call.waits
+
+
+def message(reason: str, call: Call | None) -> str:
+    if call is None:
+        return (
+            f"[nccl] all GPUs must run the program; got {reason}. "
+            "Fix: look for the first error of that rank."
+        )
+    return (
+        f"[{call.operation}] all ranks must reach {call}; got {reason} on {call.place}. Fix: look "
+        "for the first error of that rank, and at what it does (gpuflow launch --watchdog); "
+        "GPUFLOW_COLLECTIVE_TIMEOUT gives it more time."
+    )

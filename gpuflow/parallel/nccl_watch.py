@@ -1,0 +1,293 @@
+"""Ends collectives of NCCL that would never end: somebody is gone, does not come, or has failed.
+
+A GPU that waits for another one keeps its stream busy, and the host that waits for the GPU learns
+nothing. A thread looks at what is under way. When NCCL reports an error, another process is known
+to be gone, or a collective has waited for too long, it aborts all communicators, which lets go of
+the streams, and whoever waits for the GPU gets an error that names the rank.
+
+Source: NVIDIA, NCCL user guide: fault tolerance; ncclCommGetAsyncError, ncclCommAbort.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from gpuflow.base.errors import CommunicationError
+from gpuflow.parallel.heartbeats import FAILED_STATUS, GRACE_SECONDS
+from gpuflow.parallel.nccl_calls import (
+    Call,
+    Communicates,
+    Queue,
+    Signs,
+    drop_finished,
+    message,
+    waiting_since,
+)
+from gpuflow.runtime.gpu_side_stream import SideStream
+
+_LOOK = 0.1  # seconds between looks at what is under way
+_FREE = 0.5  # seconds to wait until no thread uses a communicator
+_IN_PROGRESS = 7  # ncclInProgress
+_MOST_KEPT = 256  # calls whose ends are not asked for before another one is made
+
+
+class Watch:
+    """Looks after all communicators of this process that were connected together.
+
+    Args:
+        timeout: seconds for which a collective that runs waits for the others.
+        signs: what is known of the others besides NCCL.
+    """
+
+    def __init__(self, timeout: float = 300.0, signs: Signs | None = None) -> None:
+        self.timeout, self._signs = timeout, signs or Signs()
+        self._queues: dict[SideStream, Queue] = {}
+        self._comms: list[tuple[SideStream, Communicates]] = []
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._error: str | None = None
+        self._is_stopped = False
+
+    # --- what communicators say ---
+
+    def add(self, side: SideStream, comm: Communicates | None = None) -> None:
+        """Look after what runs in a stream, and after a communicator of NCCL."""
+        if side not in self._queues:
+            self._queues[side] = Queue()
+        if comm is not None:
+            self._comms.append((side, comm))
+
+    @property
+    def calls(self) -> int:
+        """How many collectives the GPUs of this process were given."""
+        return sum(queue.count for queue in self._queues.values())
+
+    def check(self) -> None:
+        """Raises what ended the communicators.
+
+        Raises:
+            CommunicationError: they were aborted.
+        """
+        if self._error is not None:
+            raise CommunicationError(self._error)
+
+    def enter(self, side: SideStream, operation: str, place: str) -> Call:
+        """A call of NCCL that is made now; set its ``mark`` behind it, or ``leave`` it.
+
+        Raises:
+            CommunicationError: the communicators were aborted.
+        """
+        self.check()
+        queue = self._queues[side]
+        queue.count += 1
+        made = Call(side, operation, queue.count, place, time.monotonic())
+        if len(queue.calls) >= _MOST_KEPT:
+            drop_finished(queue.calls, side)
+        queue.calls.append(made)
+        if not self._wake.is_set():
+            self._start()
+        return made
+
+    def leave(self, call: Call) -> None:
+        """A call that is over, or has failed."""
+        with suppress(ValueError):
+            self._queues[call.side].calls.remove(call)
+
+    @contextmanager
+    def inside(self, side: SideStream, operation: str, place: str) -> Iterator[None]:
+        """A call that returns when all ranks have made it."""
+        call = self.enter(side, operation, place)
+        try:
+            yield
+        finally:
+            self.leave(call)
+        self.check()  # it may have been aborted, which NCCL does not say
+
+    def explained(self, error: BaseException) -> str:
+        """An error of NCCL, with the rank that is known to have failed."""
+        self.check()
+        reason = self._verdict()
+        return f"{error}" if reason is None else f"{reason} ({error})"
+
+    # --- the thread ---
+
+    def _start(self) -> None:
+        with self._lock:
+            self._wake.set()
+            if self._thread is None and not self._is_stopped:
+                self._thread = threading.Thread(
+                    target=self._run, name="gpuflow-nccl-watch", daemon=True
+                )
+                self._thread.start()
+
+    def _run(self) -> None:
+        with suppress(RuntimeError):  # a kernel failed: nothing runs on the device any more
+            self._keep_looking()
+
+    def _keep_looking(self) -> None:
+        while not self._is_stopped and self._error is None:
+            if not self._look():
+                self._wake.clear()
+                if not self._look():  # nothing came between
+                    self._wake.wait()
+                    continue
+                self._wake.set()
+            time.sleep(_LOOK)
+
+    def _look(self) -> bool:
+        """Look at what is under way; whether anything is."""
+        now, found = time.monotonic(), None
+        for side, queue in list(self._queues.items()):
+            side.visit()
+            drop_finished(queue.calls, side)
+            first = queue.calls[0] if queue.calls else None
+            if first is None:
+                continue
+            found = first
+            since = waiting_since(first, now)
+            if since is not None and now - since > self.timeout:
+                self.fail(self._late(first), first)
+                return False
+        if found is None:
+            return False
+        reason = self._signs.failure() or self._asynchronous()
+        if reason is not None:
+            self.fail(reason, found)
+            return False
+        return True
+
+    def _asynchronous(self) -> str | None:
+        """What NCCL has found out in the background."""
+        for _, comm in list(self._comms):
+            try:
+                comm.check_async_error()
+            except (RuntimeError, KeyError) as error:
+                text = _text_of(error)
+                if text is not None:
+                    reason = self._verdict()
+                    return f"NCCL reports {text}" if reason is None else f"{reason} ({text})"
+        return None
+
+    def _verdict(self) -> str | None:
+        """Which rank has failed; rank 0 may take a moment to say it."""
+        until = time.monotonic() + self._signs.verdict
+        while (reason := self._signs.failure()) is None and time.monotonic() < until:
+            time.sleep(0.02)
+        return reason
+
+    def _late(self, call: Call) -> str:
+        """Who is waited for."""
+        behind = self._signs.behind(self.calls)
+        if behind is not None:
+            rank, count = behind
+            who = f"nothing from rank {rank}, which has begun {count} collectives of {self.calls},"
+        else:
+            who = self._slow_device(call) or "no end of it"
+        return f"{who} for {self.timeout:g} s"
+
+    def _slow_device(self, call: Call) -> str | None:
+        """A GPU of this process that was given fewer collectives than another one."""
+        counts = {side: queue.count for side, queue in self._queues.items()}
+        slow = min(counts, key=lambda side: counts[side])
+        if counts[slow] == counts[call.side]:
+            return None
+        return f"only {counts[slow]} collectives on {slow}"
+
+    # --- the end ---
+
+    def fail(self, reason: str, call: Call | None = None) -> None:
+        """Abort all communicators; the first reason holds.
+
+        Args:
+            reason: what happened, with the rank.
+            call: a collective that cannot end.
+        """
+        with self._lock:
+            if self._error is not None or self._is_stopped:
+                return
+            self._error = message(reason, call)
+        for side in list(self._queues):
+            side.fail(self._error)  # before the streams go on: who waits for them looks there
+        self._wake.set()
+        self._abort()
+
+    def _abort(self) -> None:
+        """Let go of the streams; end the process if that does not work.
+
+        Each communicator has a thread: NCCL up to 2.23 lets one wait for the others of the machine.
+        """
+        threads = [
+            threading.Thread(target=_abort, args=pair, daemon=True) for pair in self._comms
+        ]
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + GRACE_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        if threading.current_thread() is self._thread:
+            self._end_if_stuck(threads, until)
+        else:  # of a GPU that failed by itself, whose error is to be seen
+            stuck = threading.Thread(target=self._end_if_stuck, args=(threads, until), daemon=True)
+            stuck.start()
+
+    def _end_if_stuck(self, threads: list[threading.Thread], until: float) -> None:
+        while time.monotonic() < until and not self._is_stopped:
+            if not any(thread.is_alive() for thread in threads) and not self._inside():
+                return
+            time.sleep(_LOOK)
+        if self._is_stopped:
+            return
+        print(f"{self._error}\nNCCL does not let go of it: the process ends.",
+              file=sys.stderr, flush=True)  # fmt: skip
+        os._exit(FAILED_STATUS)
+
+    def _inside(self) -> bool:
+        """Whether a thread has not come back from NCCL."""
+        return any(call.mark is None for queue in self._queues.values() for call in queue.calls)
+
+    def stop(self, failed: bool = False) -> None:
+        """Look no more, and let arrays be read that were computed before an error.
+
+        Args:
+            failed: what is under way is not waited for, but aborted.
+        """
+        if failed:
+            self.fail("an error of this process")
+        for side, queue in list(self._queues.items()):
+            if queue.calls and self._error is None:  # other ranks need our part of it
+                with suppress(RuntimeError):
+                    side.synchronize()
+        self._is_stopped = True
+        self._wake.set()
+        for side in self._queues:
+            side.recover()
+
+
+def _text_of(error: Exception) -> str | None:
+    """What an error of NCCL says; None: it is none.
+
+    CuPy raises a KeyError for the codes that it has no name for: 6, in CuPy 13, is an error of
+    another rank, and 7 says that NCCL is not ready yet.
+    """
+    if isinstance(error, KeyError):
+        code, text = error.args[0], "an error of another rank"
+    else:
+        code, text = getattr(error, "status", None), str(error)
+    return None if code == _IN_PROGRESS else text
+
+
+def _abort(side: SideStream, comm: Communicates) -> None:
+    """Nobody should be using it, unless a call of NCCL does not return."""
+    is_free = side.lock.acquire(timeout=_FREE)
+    try:
+        with suppress(RuntimeError, KeyError):
+            comm.abort()
+    finally:
+        if is_free:
+            side.lock.release()

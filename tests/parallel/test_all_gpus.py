@@ -1,0 +1,78 @@
+"""One NCCL communicator over several GPUs of each of several processes: how they are connected."""
+
+import threading
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gpuflow.core.communicator import HOSTS, serving
+from gpuflow.parallel import nccl_connect, threads
+from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
+from gpuflow.runtime import device as devices_module
+from gpuflow.runtime.device import Device, device_counts, set_process
+
+
+class FakeLibrary:
+    """What of ``cupy.cuda.nccl`` makes communicators; it writes down what it is asked for."""
+
+    NcclError = RuntimeError
+
+    def __init__(self):
+        self.log, self.device = [], None
+
+    def get_unique_id(self):
+        return bytes([7] * 128)
+
+    def groupStart(self):
+        self.log.append("start")
+
+    def groupEnd(self):
+        self.log.append("end")
+
+    def NcclCommunicator(self, size, unique, rank):
+        self.log.append((size, unique[0], rank, self.device))
+        return SimpleNamespace(rank_id=lambda: rank, size=lambda: size)
+
+    @contextmanager
+    def use(self, number):
+        self.device = number
+        yield
+        self.device = None
+
+
+@pytest.fixture
+def library(monkeypatch):
+    made = FakeLibrary()
+    cupy = SimpleNamespace(cuda=SimpleNamespace(nccl=made, Device=made.use))
+    monkeypatch.setattr(nccl_connect, "load_cupy", lambda: cupy)
+    monkeypatch.setattr(nccl_connect, "SideStream", lambda device: SimpleNamespace(device=device))
+    watch = SimpleNamespace(
+        add=lambda *about: None, inside=lambda *about: nullcontext(), explained=str,
+        fail=lambda reason: None, stop=lambda: None,
+    )  # fmt: skip
+    monkeypatch.setattr(nccl_connect, "_new_watch", lambda: watch)
+    monkeypatch.setattr(threads, "_teams", {})
+    platform = devices_module.Platform("cuda", lambda: 2, lambda number: None)
+    monkeypatch.setitem(devices_module._platforms, "cuda", platform)
+    counts = {**device_counts(), "cuda": 2}
+    set_process(1, 2, (counts, counts))
+    yield made
+    set_process(0, 1, ({},))
+
+
+def test_the_gpus_of_a_process_join_as_one_group(library):
+    gpus = tuple(Device("cuda", k, k // 2, k % 2) for k in range(4))
+    team = (gpus[1], gpus[0], gpus[2], gpus[3])
+    meeting = Meeting(2, 10.0)
+    # The other process sends its name of the group, and ours is not used.
+    first = LoopbackCommunicator(meeting, 0)
+    other = threading.Thread(target=lambda: first.broadcast(np.full(128, 3, np.int8), 0))
+    other.start()
+    with serving(HOSTS, LoopbackCommunicator(meeting, 1)):
+        made = threads._team(team)
+    other.join(10)
+    assert library.log == ["start", (4, 3, 2, 0), (4, 3, 3, 1), "end"]
+    own = {rank: getattr(c, "inner", c) for rank, c in made.communicators.items()}
+    assert {rank: (c.rank, c.size) for rank, c in own.items()} == {2: (2, 4), 3: (3, 4)}
