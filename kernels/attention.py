@@ -180,8 +180,12 @@ def attention_forward(
             attend(key, value, key_at, stride, t, first - first, keys, state, mixed, task)
     warp_row, lane_row = warp_first()
     factors = local_array(float32, 2 * M_TILES)
+    # Lanes that part between shuffles would make the assembler save all registers around each.
+    barrier()
     for r in range(2 * M_TILES):
-        most, total = state[2 * r], quad_sum(state[2 * r + 1])
+        state[2 * r + 1] = quad_sum(state[2 * r + 1])
+    for r in range(2 * M_TILES):
+        most, total = state[2 * r], state[2 * r + 1]
         row = t + warp_row + lane_row + 8 * r
         factors[r] = float32(1) / total
         result = most * float32(LN_2) + math.log(total)

@@ -12,6 +12,7 @@ from gpuflow.kernels.language import cuda, int32, int64
 # Given for each build.
 SIZE = 4  # bytes of an element
 POSITIONS = 0  # take: store where each element was, too
+SELECTED = 0  # take: the order has no elements but those that are taken
 
 
 def copy_strided(source, target, count, size1, size2, size3, step0, step1, step2, step3):
@@ -37,7 +38,7 @@ def take(source, order, target, positions, count, length, inner, kept):
 
     Args:
         source: (outer, length, inner) elements of SIZE bytes, as unsigned integers.
-        order: uint32 (rows, length).
+        order: uint32 (rows, length), or with SELECTED (rows, kept).
         target: (outer, kept, inner). positions: int32 of that shape, with POSITIONS.
         count: outer * kept * inner, a thread for each.
         length, inner, kept: sizes.
@@ -49,7 +50,8 @@ def take(source, order, target, positions, count, length, inner, kept):
     column = thread - above * inner
     outer = above // kept
     position = above - outer * kept
-    element = int64(order[(outer * inner + column) * length + position])
+    pitch = kept if SELECTED else length
+    element = int64(order[(outer * inner + column) * pitch + position])
     place = (outer * length + element) * inner + column
     if SIZE == 16:
         target[2 * thread] = source[2 * place]

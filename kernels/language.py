@@ -92,4 +92,6 @@ multiply_bfloat16 = _word("multiply_bfloat16")
 multiply_float16 = _word("multiply_float16")
 pack_bfloat16, pack_float16 = _word("pack_bfloat16"), _word("pack_float16")
 exp2_approximate = _word("exp2_approximate")
-shuffle_from = _word("shuffle_from")
+
+# gpuflow/compiler/cuda_atomics.py
+atomic_add = _word("atomic_add")

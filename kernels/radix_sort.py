@@ -132,6 +132,11 @@ def counts_to_places(counts, firsts, thread):
             counts[256 * warp + digit] = total
             total = int32(total + count)
         firsts[digit] = total
+    digits_to_places(firsts, thread)
+
+
+def digits_to_places(firsts, thread):
+    """Make of the counts of all digits where each begins."""
     barrier()
     if thread < 32:
         total = int32(0)

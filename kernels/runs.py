@@ -16,7 +16,7 @@ The order in which numbers are combined depends on the keys and sizes only, neve
 
 Contract: keys uint32 or uint64; pointers of any alignment; rows of ``width`` elements, row-major.
 Launch: a thread for each chunk and column, in blocks of any size.
-Reads each row twice, and writes a total for each run.
+Reads each row twice, and writes it once.
 Source: segmented scans, Blelloch 1990, "Prefix sums and their applications".
 """
 
@@ -103,7 +103,8 @@ def combine_runs(
     Args:
         rows, keys, order, threads, count, width, chunk: as for ``chunk_totals``.
         totals: of earlier chunks, scanned; without CONTINUED there is one chunk.
-        results: elements (count, width), set where a run ends.
+        results: elements (count, width): what rows of a run give up to each. Those at its end
+            count; whoever reads them reads the others too, so they are set.
         places: int64 (count,): the keys. ends: uint8 (count,): where a run of a key below ``limit``
             ends.
     """
@@ -118,13 +119,12 @@ def combine_runs(
         key = int64(keys[place])
         is_end = place == count - 1 or keys[place] != keys[place + 1]
         if LAST:
-            if is_end:
-                row = int64(order[place])
-                results[place * width + column] = rows[row * width + column]
+            row = int64(order[place])
+            results[place * width + column] = rows[row * width + column]
         else:
             carry = combined(carry, widened(rows[int64(order[place]) * width + column]))
+            results[place * width + column] = narrowed(carry)
             if is_end:
-                results[place * width + column] = narrowed(carry)
                 carry = neutral()
         if column == 0:
             places[place] = key

@@ -15,6 +15,7 @@ bytes.
 from __future__ import annotations
 
 from gpuflow.kernels.language import (
+    barrier,
     bfloat16_to_float32,
     copy_async,
     cuda,
@@ -31,7 +32,7 @@ from gpuflow.kernels.language import (
     multiply_float16,
     pack_bfloat16,
     pack_float16,
-    shuffle_from,
+    shared_array,
     store_vector,
     uint16,
     uint32,
@@ -187,23 +188,32 @@ def _add_products_plain(sums, shared, left, right):
 
 def _add_mixed_plain(sums, weights, shared, right):
     lane = int32(cuda.threadIdx.x) & 31
+    # Each lane needs the weights of its rows in all columns, of which the four lanes that share a
+    # row hold two each in turn. Four floats more for each row keep eight rows in different banks.
+    own = shared_array(float32, ROWS * (COLUMNS + 4))
+    first = (int32(cuda.threadIdx.x) >> 5) * (16 * M_TILES) + (lane >> 2)
+    # Of the whole block: lanes that may have parted would cost the assembler all registers.
+    barrier()
+    for n in range(N_TILES):
+        for r in range(2 * M_TILES):
+            at = 4 * ((r // 2) * N_TILES + n) + 2 * (r % 2)
+            place = (first + 8 * r) * (COLUMNS + 4) + 8 * n + 2 * (lane & 3)
+            store_vector(own, place, (weights[at], weights[at + 1]))
+    cuda.syncwarp()
     right_row = right + 2 * (lane & 3)
-    w = local_array(float32, 2 * M_TILES)
-    for quad in range(4):
-        # The lanes of a quad hold eight columns of a row; each gives its two in turn.
-        source = int32((lane & 28) + quad)
-        for n in range(N_TILES):
-            for c in range(2):
+    w = local_array(float32, 8 * M_TILES)
+    for k in range(0, COLUMNS, 4):
+        for r in range(2 * M_TILES):
+            x = load_vector(own, (first + 8 * r) * (COLUMNS + 4) + k, 4)
+            for i in range(4):
+                w[4 * r + i] = x[i]
+        for i in range(4):
+            for d in range(D_TILES):
+                y = load_vector(shared, right_row + (k + i) * PITCH + 8 * d, 2)
                 for r in range(2 * M_TILES):
-                    at = 4 * ((r // 2) * N_TILES + n) + 2 * (r % 2) + c
-                    w[r] = shuffle_from(weights[at], source)
-                row = right_row + (8 * n + 2 * quad + c) * PITCH
-                for d in range(D_TILES):
-                    y = load_vector(shared, row + 8 * d, 2)
-                    for r in range(2 * M_TILES):
-                        at = 4 * ((r // 2) * D_TILES + d) + 2 * (r % 2)
-                        sums[at] += w[r] * y[0]
-                        sums[at + 1] += w[r] * y[1]
+                    at = 4 * ((r // 2) * D_TILES + d) + 2 * (r % 2)
+                    sums[at] += w[4 * r + i] * y[0]
+                    sums[at + 1] += w[4 * r + i] * y[1]
 
 
 def store_rows(out, base, stride, first, limit, sums, factors):

@@ -5,19 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cuda_tools import requires_cuda_tools
-from schedule_run import run_schedule, sim_device
+from schedule_run import gpu_device, run_schedule
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import nn
 from gpuflow.base import dtypes
-from gpuflow.compiler.cuda_build import link_ptx, read_link_report
-from gpuflow.compiler.handwritten import build_handwritten
 from gpuflow.core.lowering import Attention
 from gpuflow.kernels import attention_reference as reference
 from gpuflow.runtime.gpu_attention import add_attention
 from gpuflow.runtime.gpu_blocks import At, Schedule
-from gpuflow.runtime.kernels import kernel_cache
 
 pytestmark = requires_cuda_tools
 
@@ -151,28 +148,11 @@ def test_operands_at_any_address():
     assert_near(out, reference.attention(*parts, seen, what.scale)[0], "float16")
 
 
-def test_builds_do_not_spill_and_have_no_double_precision():
-    kind, single = np.dtype(dtypes.bfloat16), np.dtype(np.float32)
-    what = attention_of(1, 65, 65, 2, 1, 64, causal=True)
-    gradient = attention_of(1, 65, 65, 2, 1, 64, causal=True, gradient=True)
-    launches = schedule_of(what, [kind] * 3, 2).launches
-    launches += schedule_of(gradient, [*[kind] * 4, single, single], 3).launches
-    for one in launches:
-        built = build_handwritten(
-            one.kernel, one.signature, dict(one.constants), one.bounds, kernel_cache(), (8, 0)
-        ).built
-        assert built.spill_bytes == 0 and ".f64" not in built.ptx, one.kernel.__name__
-        assert "mma.sync.aligned.m16n8k16" in built.ptx
-        for architecture in ("sm_90", "sm_100"):
-            log = link_ptx(built.ptx, architecture)[2]
-            assert read_link_report(log)[1] == 0, (one.kernel.__name__, architecture)
-
-
 # --- nn.dot_product_attention ------------------------------------------------------------------
 
 
 def on_sim(function, *operands):
-    with gf.default_device(sim_device()):
+    with gf.default_device(gpu_device()):
         return gf.tree.map(np.asarray, gf.jit(function)(*operands))
 
 
@@ -204,7 +184,7 @@ def test_nn_attention_and_its_gradient_are_what_the_cpu_computes():
         return jnp.sum(jnp.sin(nn.dot_product_attention(*xs, **more)))
 
     function = gf.value_and_grad(total, argnums=(0, 1, 2))
-    with gf.default_device(sim_device()):
+    with gf.default_device(gpu_device()):
         jaxpr = str(gf.make_jaxpr(function)(*arrays))
     assert " attention[" in jaxpr and " attention_gradients[" in jaxpr
     assert " attention[" not in str(gf.make_jaxpr(function)(*arrays))
@@ -223,7 +203,7 @@ def test_residuals_of_queries_that_see_nothing():
 @pytest.mark.parametrize("size", [31, 40, 144])
 def test_other_lengths_are_products_and_a_softmax(size):
     x = np.ones((1, 3, 1, size), np.float32)
-    with gf.default_device(sim_device()):
+    with gf.default_device(gpu_device()):
         assert "attention[" not in str(gf.make_jaxpr(nn.dot_product_attention)(x, x, x))
 
 

@@ -5,9 +5,15 @@ import pytest
 from cuda_tools import requires_cuda_tools
 from schedule_run import ARCHITECTURES
 
+from gpuflow.base import dtypes
+from gpuflow.compiler.cuda_build import link_ptx, read_link_report
 from gpuflow.compiler.handwritten import build_handwritten
-from gpuflow.core.lowering import Matrices, Runs, Scan, Sort
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.lowering import AtomicSums, Convolution, Matrices, Runs, Scan, Sort
+from gpuflow.core.views import contiguous
+from gpuflow.runtime.gpu_atomic_sums import add_atomic_sums
 from gpuflow.runtime.gpu_blocks import At, Schedule
+from gpuflow.runtime.gpu_convolutions import add_convolution
 from gpuflow.runtime.gpu_matrices import add_matrices
 from gpuflow.runtime.gpu_runs import add_runs
 from gpuflow.runtime.gpu_scans import add_running
@@ -48,3 +54,79 @@ def test_no_kernel_spills(name, architecture):
         assert built.shared_bytes <= 48 << 10, one.kernel
         # A depot would mean that what was meant for registers lies in memory.
         assert "__local_depot" not in built.ptx, one.kernel
+
+
+EIG = {"compute_left_eigenvectors": True, "compute_right_eigenvectors": True}
+COMPLEX = np.dtype(np.complex128)
+
+# The same for large kernels, or many: their PTX for sm_80 is linked for all.
+LINKED = {
+    "eig": (add_matrices, Matrices("eig", 9, 32, 32, 32, EIG), [FLOAT], 3),
+    "complex eig": (add_matrices, Matrices("eig", 9, 32, 32, 32, EIG), [COMPLEX], 3),
+    "top_k": (add_sort, Sort(1, LARGE, 1, 1, 4096, True, True), [FLOAT], 2),
+    "atomic sums": (
+        add_atomic_sums, AtomicSums(9, False, LARGE, ((3, 1),)), [FLOAT, INDEX, BOOL, FLOAT], 1
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_no_linked_kernel_spills(name):
+    add, what, kinds, outputs = LINKED[name]
+    schedule = Schedule(len(kinds) + outputs)
+    sources = [At(k) for k in range(len(kinds))]
+    outs = [At(len(kinds) + k) for k in range(outputs)]
+    assert add(schedule, what, sources, outs, kinds)
+    for one in {(one.kernel, one.constants): one for one in schedule.launches}.values():
+        built = build_handwritten(
+            one.kernel, one.signature, dict(one.constants), one.bounds, kernel_cache(), (8, 0)
+        ).built
+        assert built.shared_bytes <= 48 << 10, one.kernel
+        assert "__local_depot" not in built.ptx, one.kernel
+        for major, minor in ARCHITECTURES:
+            log = link_ptx(built.ptx, f"sm_{major}{minor}")[2]
+            assert read_link_report(log)[1] == 0, (one.kernel, major)
+
+
+# Shapes of lhs, rhs and result, roles of their dimensions, margins, and the dtype.
+_CHANNELS_LAST = (
+    ((), (0,), (3,), (1, 2)), ((), (3,), (2,), (0, 1)), ((), (0,), (3,), (1, 2)),
+)  # fmt: skip
+_BY_KERNEL = (
+    ((), (1,), (0,), (2, 3)), ((), (1,), (0,), (2, 3)), ((), (1,), (0,), (2, 3)),
+)  # fmt: skip
+_DEPTHWISE = (
+    ((1,), (0,), (2,), (3, 4)), ((0,), (1,), (2,), (3, 4)), ((1,), (0,), (2,), (3, 4)),
+)  # fmt: skip
+CONVOLUTIONS = {
+    "forward": (
+        (8, 56, 56, 64), (3, 3, 64, 64), (8, 56, 56, 64), _CHANNELS_LAST, 1, dtypes.bfloat16
+    ),
+    "by the kernel": (
+        (8, 64, 56, 56), (8, 64, 56, 56), (64, 64, 3, 3), _BY_KERNEL, 1, np.float32
+    ),
+    "depthwise": (
+        (8, 64, 1, 56, 56), (64, 1, 1, 3, 3), (8, 64, 1, 54, 54), _DEPTHWISE, 0, np.float32
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_no_convolution_spills(name):
+    lhs, rhs, out, roles, margin, dtype = CONVOLUTIONS[name]
+    what = Convolution(*roles, (1, 1), ((margin, margin),) * 2, (1, 1), (1, 1))
+    kind, schedule = np.dtype(dtype), Schedule(3)
+    target = (At(2), ShapedArray(out, kind))
+    views = [contiguous(lhs), contiguous(rhs)]
+    assert add_convolution(schedule, what, [At(0), At(1)], views, [kind, kind], target)
+    for one in schedule.launches:
+        built = build_handwritten(
+            one.kernel, one.signature, dict(one.constants), one.bounds, kernel_cache(), (8, 0)
+        ).built
+        assert built.spill_bytes == 0 and "__local_depot" not in built.ptx, one.kernel
+        assert ".f64" not in built.ptx, one.kernel
+        if kind.itemsize == 2 and one.kernel.__name__ == "convolve_tiles":
+            assert "mma.sync.aligned.m16n8k16" in built.ptx
+        for major, minor in ARCHITECTURES:
+            log = link_ptx(built.ptx, f"sm_{major}{minor}")[2]
+            assert read_link_report(log)[1] == 0, (one.kernel, major)

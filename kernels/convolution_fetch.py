@@ -1,0 +1,155 @@
+"""How slices of both operands of a convolution come to shared memory; see convolution.py.
+
+A slice is CHUNKS chunks of CHUNK elements, 16 bytes, along one axis of the sum. A thread fetches
+one chunk of every LANE_ROWS-th row, and counts where it is: taps of three slides, and the number of
+the chunk along its axis.
+"""
+
+from __future__ import annotations
+
+from gpuflow.kernels.convolution_axes import is_inside, split
+from gpuflow.kernels.language import (
+    copy_async,
+    cuda,
+    float32,
+    int32,
+    load_vector,
+    store_vector,
+    uint16,
+)
+from gpuflow.kernels.tiles import FLOAT32, THREADS
+
+CHUNKS = 4
+LANE_ROWS = THREADS // CHUNKS
+
+# Set for each build; see convolution.py and tiles.py.
+KIND = PITCH = ROWS = COLUMNS = CHUNK = 0
+MARGINS = TAPS = LEFT_VECTOR = RIGHT_VECTOR = False
+
+
+def zero():
+    """The element 0."""
+    if KIND == FLOAT32:
+        return float32(0)
+    else:
+        return uint16(0)
+
+
+def own_place(by_rows):
+    """Which chunk of a slice this thread fetches, and the first of the rows of which it does."""
+    thread = int32(cuda.threadIdx.x)
+    if by_rows:
+        return int32(thread // LANE_ROWS), int32(thread % LANE_ROWS)
+    else:
+        return int32(thread % CHUNKS), int32(thread // CHUNKS)
+
+
+def begin(state, chunk, counts):
+    """Count taps and chunks in ``state`` from a chunk on.
+
+    Args:
+        state: taps of each slide, and the number of the chunk along its axis, which is innermost.
+        chunk: the first one. counts: of taps of the last two slides, and of chunks.
+    """
+    taps1, taps2, chunks = counts
+    rest, along = split(chunk, chunks)
+    rest, t2 = split(rest, taps2)
+    t0, t1 = split(rest, taps1)
+    state[0] = t0
+    state[1] = t1
+    state[2] = t2
+    state[3] = along
+
+
+def advance(state, counts):
+    """Go one slice on."""
+    taps1, taps2, chunks = counts
+    along = int32(state[3] + CHUNKS)
+    while along >= chunks:
+        along = int32(along - chunks)
+        t2 = int32(state[2] + 1)
+        if t2 == taps2:
+            t2 = int32(0)
+            t1 = int32(state[1] + 1)
+            if t1 == taps1:
+                t1 = int32(0)
+                state[0] = int32(state[0] + 1)
+            state[1] = t1
+        state[2] = t2
+    state[3] = along
+
+
+def fetch_left(held, shared, at, lhs, table, state, own, is_wanted, left):
+    """Begin to copy this thread's chunks of rows, or read them into registers."""
+    sizes, gaps, steps, depth, depth_step = left
+    part, first_row = own
+    first = int32(state[3] * CHUNK)
+    p0, p1 = int32(state[0] * gaps[0]), int32(state[1] * gaps[1])
+    p2 = int32(state[2] * gaps[2])
+    offset = int32(
+        state[0] * steps[0] + state[1] * steps[1] + state[2] * steps[2] + first * depth_step
+    )
+    if TAPS:
+        p2 = int32(first * gaps[2])
+    for k in range(ROWS // LANE_ROWS):
+        row = int32(first_row + LANE_ROWS * k)
+        base, q0, q1, q2 = load_vector(table, 4 * row, 4)
+        inside = is_wanted
+        if MARGINS:
+            inside = inside and is_inside(q0 + p0, sizes[0]) and is_inside(q1 + p1, sizes[1])
+            if not TAPS:
+                inside = inside and is_inside(q2 + p2, sizes[2])
+        index = int32(base + offset)
+        if LEFT_VECTOR:
+            if not inside:
+                index = int32(0)
+            copy_async(shared, at + row * PITCH + part * CHUNK, lhs, index, inside)
+        else:
+            for j in range(CHUNK):
+                value = zero()
+                if TAPS and MARGINS:
+                    also = is_inside(q2 + p2 + j * gaps[2], sizes[2])
+                else:
+                    also = True
+                if inside and also and first + j < depth:
+                    value = lhs[index + j * depth_step]
+                held[CHUNK * k + j] = value
+
+
+def fetch_right(held, shared, at, rhs, table, state, own, is_wanted, right):
+    """The same for columns, which have no margins."""
+    steps, depth, depth_step = right
+    part, first_column = own
+    first = int32(state[3] * CHUNK)
+    offset = int32(
+        state[0] * steps[0] + state[1] * steps[1] + state[2] * steps[2] + first * depth_step
+    )
+    for k in range(COLUMNS // LANE_ROWS):
+        column = int32(first_column + LANE_ROWS * k)
+        index = int32(table[2 * column] + offset)
+        if RIGHT_VECTOR:
+            if not is_wanted:
+                index = int32(0)
+            copy_async(shared, at + column * PITCH + part * CHUNK, rhs, index, is_wanted)
+        else:
+            for j in range(CHUNK):
+                value = zero()
+                if is_wanted and first + j < depth:
+                    value = rhs[index + j * depth_step]
+                held[CHUNK * k + j] = value
+
+
+def put(shared, at, held, count, own):
+    """Write what was read to shared memory, 16 bytes at a time."""
+    part, row = own
+    for k in range(count):
+        place = at + (row + LANE_ROWS * k) * PITCH + part * CHUNK
+        h = CHUNK * k
+        if KIND == FLOAT32:
+            store_vector(shared, place, (held[h], held[h + 1], held[h + 2], held[h + 3]))
+        else:
+            store_vector(
+                shared, place,
+                (held[h], held[h + 1], held[h + 2], held[h + 3], held[h + 4], held[h + 5],
+                 held[h + 6], held[h + 7]),
+            )  # fmt: skip

@@ -1,0 +1,278 @@
+"""Eigenvectors of small matrices from their Schur form A = Z T Z^H: a lane for each.
+
+Right vectors v = Z x solve (T - w) x = 0 from the diagonal upwards. Left ones, u = Z conj(y), solve
+(T^T - w) y = 0 downwards: the same with rows for columns. Vectors are complex in either case; real
+and complex eigenvalues of a real T take one path, in which real numbers stay real and those of a
+pair are conjugates to the last bit.
+
+Source: LAPACK's trevc and laln2, for what happens where eigenvalues are equal or numbers grow.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gpuflow.kernels.language import int32, int64
+from gpuflow.kernels.small_complex import (
+    COMPLEX,
+    T_IMAG,
+    X_IMAG,
+    Z_IMAG,
+    X,
+    Z,
+    divided,
+    element,
+    epsilon,
+    length_of,
+    size_of,
+    times,
+    vanishing,
+    with_sign,
+)
+from gpuflow.kernels.small_matrices import LINE, lane_of_warp, number
+
+# Given for each build.
+LIMIT = 40  # of exponents of T
+
+
+def store_vectors(memory, base, out, matrix, size, w, w_imag, is_left):
+    """Write the vectors of a matrix: of length 1, a complex one with a real largest element.
+
+    Args:
+        memory, base: T and Z, which has what balancing asks of left vectors behind its rows.
+        out: complex (count, size, size), as pairs of numbers.
+        matrix: which of them. size: rows. w, w_imag: the lane's eigenvalue.
+        is_left: which vectors.
+    """
+    lane = lane_of_warp()
+    if lane >= size:
+        return
+    low, high = lane, int32(lane + 1)  # the rows of the eigenvalue's own block
+    if not COMPLEX:
+        if w_imag > number(0.0):
+            high = int32(lane + 2)
+        if w_imag < number(0.0):
+            low = int32(lane - 1)
+    begin_vector(memory, base, low, high, w_imag, is_left)
+    if is_left:
+        high = solve_down(memory, base, size, low, high, w, w_imag)
+    else:
+        low = solve_up(memory, base, low, high, w, w_imag)
+    # The length and the largest element, by one pass: ``total`` is a multiple of ``scale ** 2``.
+    scale, total = number(0.0), number(0.0)
+    best, best_imag, best_row = number(0.0), number(0.0), int32(0)
+    start = (matrix * size * size + lane) * 2
+    for i in range(size):
+        re, im = element_of_vector(memory, base, i, low, high, is_left)
+        place = start + int64(i * size) * 2
+        out[place], out[place + 1] = re, im
+        length = length_of(re, im)
+        if length > scale:
+            ratio = scale / length
+            total = total * ratio * ratio + number(1.0)
+            scale, best, best_imag, best_row = length, re, im, int32(i)
+        elif length > number(0.0):
+            ratio = length / scale
+            total += ratio * ratio
+    whole = scale * number(math.sqrt(total))
+    turn, turn_imag = best / scale, -best_imag / scale
+    # As in LAPACK it keeps its sign; of complex matrices it is positive.
+    if not COMPLEX and best < number(0.0):
+        turn, turn_imag = -turn, -turn_imag
+    is_complex = COMPLEX or w_imag != number(0.0)
+    for i in range(size):
+        place = start + int64(i * size) * 2
+        re, im = out[place] / whole, out[place + 1] / whole
+        if is_complex:
+            re, im = times(re, im, turn, turn_imag)
+            if i == best_row:
+                im = number(0.0)
+        out[place], out[place + 1] = re, im
+
+
+def element_of_vector(memory, base, row, low, high, is_left):
+    """An element of Z x, or of Z conj(y), less what balancing did."""
+    lane = lane_of_warp()
+    re, im = number(0.0), number(0.0)
+    for j in range(low, high):
+        place, of_vector = element(base, row, j), element(base, j, lane)
+        x, x_imag = memory[of_vector + X], memory[of_vector + X_IMAG]
+        if is_left:
+            x_imag = -x_imag
+        if COMPLEX:
+            more, more_imag = times(memory[place + Z], memory[place + Z_IMAG], x, x_imag)
+            re += more
+            im += more_imag
+        else:
+            re += memory[place + Z] * x
+            im += memory[place + Z] * x_imag
+    if is_left:
+        weight = memory[element(base, row, LINE - 1) + Z]
+        re, im = re * weight, im * weight
+    return re, im
+
+
+def put(memory, base, row, re, im):
+    """Set an element of the lane's vector."""
+    place = element(base, row, lane_of_warp())
+    memory[place + X], memory[place + X_IMAG] = re, im
+
+
+def begin_vector(memory, base, low, high, w_imag, is_left):
+    """Set the elements of the eigenvalue's own block, one or two."""
+    one, zero = number(1.0), number(0.0)
+    if high - low == 1:
+        put(memory, base, low, one, zero)
+    else:
+        b, c = memory[element(base, low, low + 1)], memory[element(base, low + 1, low)]
+        # The second vector of a pair is the first one's conjugate.
+        turn = with_sign(one, w_imag)
+        if is_left:
+            if size_of(b) >= size_of(c):
+                put(memory, base, low, size_of(w_imag) / b, zero)
+                put(memory, base, int32(low + 1), zero, -turn)
+            else:
+                put(memory, base, low, one, zero)
+                put(memory, base, int32(low + 1), zero, w_imag / c)
+        elif size_of(b) >= size_of(c):
+            put(memory, base, low, one, zero)
+            put(memory, base, int32(low + 1), zero, w_imag / b)
+        else:
+            put(memory, base, low, -size_of(w_imag) / c, zero)
+            put(memory, base, int32(low + 1), zero, turn)
+
+
+def has_pair(memory, base, row):
+    """Whether rows ``row`` and ``row + 1`` are a block of a complex pair."""
+    if COMPLEX:
+        return False
+    else:
+        return memory[element(base, row + 1, row)] != number(0.0)
+
+
+def solve_up(memory, base, low, high, w, w_imag):
+    """Elements above the own block, where T is what they solve; gives the first row."""
+    row = int32(low - 1)
+    while row >= 0:
+        known, above = int32(row + 1), int32(row - 1)
+        re, im = known_sum(memory, base, row, known, high, LINE, 1)
+        if row > 0 and has_pair(memory, base, above):
+            re0, im0 = known_sum(memory, base, above, known, high, LINE, 1)
+            corner = element(base, above, above)
+            b, c = memory[corner + 1], memory[corner + LINE]
+            up, down = (re0, im0), (re, im)
+            solve_pair(memory, base, above, (w, w_imag), up, down, b, c, known, high)
+            row = int32(row - 2)
+        else:
+            solve_one(memory, base, row, w, w_imag, re, im, known, high)
+            row = above
+    return int32(0)
+
+
+def solve_down(memory, base, size, low, high, w, w_imag):
+    """Elements below the own block, where T^T is what they solve; gives the row behind."""
+    row = int32(high)
+    while row < size:
+        below = int32(row + 1)
+        re, im = known_sum(memory, base, row, low, row, 1, LINE)
+        if below < size and has_pair(memory, base, row):
+            re1, im1 = known_sum(memory, base, below, low, row, 1, LINE)
+            corner = element(base, row, row)
+            b, c = memory[corner + 1], memory[corner + LINE]
+            up, down = (re, im), (re1, im1)
+            solve_pair(memory, base, row, (w, w_imag), up, down, c, b, low, row)
+            row = int32(row + 2)
+        else:
+            solve_one(memory, base, row, w, w_imag, re, im, low, row)
+            row = below
+    return int32(size)
+
+
+def known_sum(memory, base, row, first, stop, row_step, column_step):
+    """Minus what known elements of the vector add to a row."""
+    lane = lane_of_warp()
+    re, im = number(0.0), number(0.0)
+    for j in range(first, stop):
+        place, of_vector = base + row_step * row + column_step * j, element(base, j, lane)
+        x, x_imag = memory[of_vector + X], memory[of_vector + X_IMAG]
+        if COMPLEX:
+            more, more_imag = times(memory[place], memory[place + T_IMAG], x, x_imag)
+            re -= more
+            im -= more_imag
+        else:
+            re -= memory[place] * x
+            im -= memory[place] * x_imag
+    return re, im
+
+
+def least_gap(w, w_imag):
+    """What takes the place of a difference of eigenvalues that are equal."""
+    return max(epsilon() * (size_of(w) + size_of(w_imag)), vanishing())
+
+
+def rescale(memory, base, first, stop, factor):
+    """Multiply known elements, and so the whole vector."""
+    lane = lane_of_warp()
+    for j in range(first, stop):
+        place = element(base, j, lane)
+        memory[place + X] *= factor
+        memory[place + X_IMAG] *= factor
+
+
+def shrink(memory, base, first, stop, size, divisor):
+    """The factor that keeps a quotient from overflowing; known elements get it too."""
+    factor = number(1.0)
+    if size > number(1.0) and size * vanishing() > divisor:
+        factor = number(1.0) / size
+        rescale(memory, base, first, stop, factor)
+    return factor
+
+
+def keep_small(memory, base, first, stop, largest):
+    """Make elements smaller before products of them with T overflow."""
+    if largest > number(2.0**LIMIT):
+        rescale(memory, base, first, stop, number(1.0) / largest)
+
+
+def solve_one(memory, base, row, w, w_imag, re, im, first, stop):
+    """An element from one row; elements ``first`` to ``stop`` are known."""
+    place = element(base, row, row)
+    gap, gap_imag = memory[place] - w, -w_imag
+    if COMPLEX:
+        gap_imag = memory[place + T_IMAG] - w_imag
+    least = least_gap(w, w_imag)
+    if size_of(gap) + size_of(gap_imag) < least:
+        gap, gap_imag = least, number(0.0)
+    sizes = size_of(re) + size_of(im)
+    factor = shrink(memory, base, first, stop, sizes, size_of(gap) + size_of(gap_imag))
+    re, im = divided(re * factor, im * factor, gap, gap_imag)
+    put(memory, base, row, re, im)
+    first, stop = int32(min(first, row)), int32(max(stop, row + 1))
+    keep_small(memory, base, first, stop, size_of(re) + size_of(im))
+
+
+def solve_pair(memory, base, row, w, up, down, b, c, first, stop):
+    """Two elements from [[a - w, b], [c, d - w]] x = (up, down), by Cramer's rule."""
+    place = element(base, row, row)
+    a, d, imag = memory[place] - w[0], memory[place + LINE + 1] - w[0], -w[1]
+    scale = max(max(size_of(a), size_of(d)) + size_of(imag), max(size_of(b), size_of(c)))
+    a, b, c, d, imag = a / scale, b / scale, c / scale, d / scale, imag / scale
+    det, det_imag = times(a, imag, d, imag)
+    det -= b * c
+    least = least_gap(w[0], w[1]) / scale
+    if size_of(det) + size_of(det_imag) < least:
+        det, det_imag = least, number(0.0)
+    sizes = max(size_of(up[0]) + size_of(up[1]), size_of(down[0]) + size_of(down[1]))
+    divisor = (size_of(det) + size_of(det_imag)) * scale
+    factor = shrink(memory, base, first, stop, sizes, divisor) / scale
+    x, x_imag, y, y_imag = up[0] * factor, up[1] * factor, down[0] * factor, down[1] * factor
+    re, im = times(d, imag, x, x_imag)
+    re, im = divided(re - b * y, im - b * y_imag, det, det_imag)
+    put(memory, base, row, re, im)
+    largest = size_of(re) + size_of(im)
+    re, im = times(a, imag, y, y_imag)
+    re, im = divided(re - c * x, im - c * x_imag, det, det_imag)
+    put(memory, base, int32(row + 1), re, im)
+    largest = max(largest, size_of(re) + size_of(im))
+    first, stop = int32(min(first, row)), int32(max(stop, row + 2))
+    keep_small(memory, base, first, stop, largest)

@@ -1,0 +1,361 @@
+"""Convolutions and their gradients by handwritten kernels, in the PTX interpreter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cuda_tools import requires_cuda_tools
+from schedule_run import gpu_device, on_gpu, run_schedule
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.compiler.pipeline import compile_plan
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.lowering import Convolution
+from gpuflow.core.views import contiguous
+from gpuflow.kernels import convolution_reference as reference
+from gpuflow.ops.convolutions import conv_dimension_numbers
+from gpuflow.runtime import gpu_convolution_forms, gpu_convolutions
+from gpuflow.runtime.gpu_block_calls import GPU_TARGET, schedule_of
+from gpuflow.runtime.gpu_blocks import At, Schedule
+
+pytestmark = requires_cuda_tools
+
+# Operands of 16 bits are exact, sums are in float32, and results are rounded once.
+TOLERANCES = {"float32": 2e-6, "bfloat16": 5e-3, "float16": 1e-3, "float64": 1e-14, "int32": 0}
+LAYOUTS = {1: ("NCH", "OIH", "NCH"), 2: ("NCHW", "OIHW", "NCHW"), 3: ("NCDHW", "OIDHW", "NCDHW")}
+NHWC = ("NHWC", "HWIO", "NHWC")
+
+
+@pytest.fixture
+def few_builds(monkeypatch):
+    """One size of tiles, which always looks for margins, and splits sums that are short."""
+    monkeypatch.setattr(gpu_convolutions, "TILE_SHAPES", ((1, 32),))
+    monkeypatch.setattr(gpu_convolutions, "FEWEST_SLICES", 2)
+    monkeypatch.setattr(gpu_convolution_forms, "_leaves", lambda slide: True)
+
+
+class Case:
+    """A convolution as users write it: operands have batch, channels and space in front."""
+
+    def __init__(
+        self, lhs, rhs, *, strides=None, padding=None, holes=None, gaps=None, layout=None,
+        features=1, batches=1, dtype="float32",
+    ):  # fmt: skip
+        count = len(lhs) - 2
+        ones = (1,) * count
+        layout = LAYOUTS[count] if layout is None else layout
+        self.how = (strides or ones, padding or ((0, 0),) * count, holes or ones, gaps or ones)
+        self.groups, self.layout, self.dtype = (features, batches), layout, dtype
+        kind = np.dtype(getattr(dtypes, dtype, dtype))
+        rng = np.random.default_rng(17)
+        # Small numbers are exact in any dtype.
+        self.lhs, self.rhs = (
+            (rng.integers(-8, 9, shape) / (1 if kind.kind == "i" else 8)).astype(kind)
+            for shape in (lhs, rhs)
+        )
+        self.numbers = conv_dimension_numbers(lhs, rhs, layout)
+
+    @property
+    def operands(self):
+        """lhs and rhs in the layout."""
+        lhs, rhs, _ = self.numbers
+        pairs = ((self.lhs, lhs), (self.rhs, rhs))
+        return [np.ascontiguousarray(x.transpose(np.argsort(spec))) for x, spec in pairs]
+
+    def __call__(self, x, w, **more):
+        strides, padding, holes, gaps = self.how
+        return lax.conv_general_dilated(
+            x, w, strides, padding, holes, gaps, self.layout, *self.groups, **more
+        )
+
+    def wanted(self):
+        """The result in the layout."""
+        out = reference.convolution(self.lhs, self.rhs, *self.how, *self.groups)
+        return out.transpose(np.argsort(self.numbers.out_spec))
+
+    def wanted_gradients(self, slope):
+        """Gradients in the layout, for a slope in it."""
+        slope = slope.transpose(self.numbers.out_spec)
+        found = reference.convolution_gradients(
+            self.lhs, self.rhs, slope, *self.how, *self.groups
+        )
+        specs = self.numbers[:2]
+        return [x.transpose(np.argsort(s)) for x, s in zip(found, specs, strict=True)]
+
+    def assert_near(self, got, want):
+        """Compare, as exactly as the dtype allows."""
+        assert got.shape == want.shape
+        scale = max(np.abs(want).max(initial=0), 1)
+        error = np.abs(got.astype(np.float64) - want).max(initial=0) / scale
+        assert error <= TOLERANCES[self.dtype], error
+
+    def check(self):
+        """The result."""
+        out = on_gpu(self, *self.operands)
+        assert out.dtype == self.operands[0].dtype
+        self.assert_near(out, self.wanted())
+
+    def check_gradients(self):
+        """The result and both gradients."""
+        want, operands = self.wanted(), self.operands
+        slope = np.random.default_rng(3).integers(-8, 9, want.shape) / 8
+        slope = slope.astype(operands[0].dtype)
+
+        def function(x, w):
+            out, back = gf.vjp(self, x, w)
+            return out, *back(slope)
+
+        out, *gradients = on_gpu(function, *operands)
+        assert out.dtype == operands[0].dtype
+        self.assert_near(out, want)
+        for got, own in zip(gradients, self.wanted_gradients(slope), strict=True):
+            self.assert_near(got, own)
+
+
+CASES = {
+    "odd channels": dict(lhs=(2, 3, 9, 11), rhs=(5, 3, 3, 3), padding=((1, 1), (1, 1))),
+    "channels last": dict(
+        lhs=(2, 16, 7, 9), rhs=(32, 16, 3, 2), padding=((1, 1), (0, 1)), strides=(2, 1),
+        layout=NHWC,
+    ),
+    "points": dict(lhs=(3, 8, 5, 7), rhs=(33, 8, 1, 1), layout=NHWC),
+    "a line": dict(lhs=(2, 5, 31), rhs=(7, 5, 4), strides=(3,), padding=((2, 0),)),
+    "a volume": dict(
+        lhs=(1, 4, 5, 3, 7), rhs=(8, 4, 2, 3, 3), strides=(1, 2, 1), padding=((0, 1),) * 3,
+    ),
+    "no space": dict(lhs=(65, 12), rhs=(33, 12), layout=("NC", "OI", "NC")),
+    "holes": dict(
+        lhs=(2, 4, 5, 7), rhs=(8, 4, 3, 3), padding=((3, 1), (2, 4)), holes=(2, 3), gaps=(1, 2),
+        layout=NHWC,
+    ),
+    "holes in everything": dict(
+        lhs=(1, 3, 7, 6), rhs=(5, 3, 2, 3), padding=((4, 4), (3, 3)), strides=(3, 2), holes=(2, 4),
+        gaps=(3, 2),
+    ),
+    "more holes than taps": dict(lhs=(2, 4, 5, 5), rhs=(8, 4, 1, 1), holes=(3, 3), strides=(1, 2)),
+    "groups": dict(lhs=(2, 12, 5, 7), rhs=(24, 4, 3, 3), features=3, padding=((1, 1),) * 2),
+    "depthwise": dict(
+        lhs=(2, 7, 5, 9), rhs=(7, 1, 3, 3), features=7, padding=((1, 1),) * 2, strides=(2, 1),
+    ),
+    "depthwise, channels last": dict(
+        lhs=(2, 7, 5, 9), rhs=(14, 1, 3, 3), features=7, layout=NHWC, padding=((2, 0),) * 2,
+    ),
+    "groups of examples": dict(lhs=(6, 4, 5, 7), rhs=(6, 4, 2, 3), batches=3),
+    "margins that cut": dict(lhs=(2, 3, 9, 8), rhs=(9, 3, 2, 2), padding=((-2, 1), (1, -3))),
+    "wide margins": dict(lhs=(1, 3, 4, 5), rhs=(9, 3, 2, 2), padding=((5, 6), (0, 7))),
+    "ones": dict(lhs=(1, 1, 1, 1), rhs=(1, 1, 1, 1)),
+    "another layout": dict(
+        lhs=(3, 4, 7, 5), rhs=(8, 4, 3, 2), padding=((1, 1), (0, 1)),
+        layout=("CWNH", "WIOH", "HNWC"),
+    ),
+    "bfloat16": dict(
+        lhs=(2, 16, 7, 9), rhs=(32, 16, 3, 3), padding=((1, 1),) * 2, layout=NHWC,
+        dtype="bfloat16",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_and_gradients(name, few_builds):
+    Case(**CASES[name]).check_gradients()
+
+
+def test_half_precision(few_builds):
+    Case((2, 24, 7, 9), (31, 24, 3, 3), padding=((1, 1),) * 2, dtype="float16").check()
+
+
+def test_double_precision():
+    with gf.enable_x64(True):
+        Case((2, 3, 5, 7), (4, 3, 3, 3), padding=((1, 1),) * 2, dtype="float64").check_gradients()
+
+
+def test_integers_wrap():
+    case = Case((2, 3, 5, 7), (4, 3, 3, 3), dtype="int32")
+    case.assert_near(on_gpu(case, *case.operands), case.wanted())
+    large = np.full((1, 2, 3), 1 << 30, np.int32)
+    out = on_gpu(Case(large.shape, (1, 2, 2)), large, np.full((1, 2, 2), 2, np.int32))
+    np.testing.assert_array_equal(out, np.zeros((1, 1, 2), np.int32))
+
+
+def test_sums_of_halves_in_float32(few_builds):
+    """2049 is no float16, but a float32."""
+    case = Case((1, 2049, 64), (16, 2049, 1))
+    x, w = (np.ones(a.shape, np.float16) for a in case.operands)
+    out = on_gpu(lambda x, w: case(x, w, preferred_element_type=np.float32), x, w)
+    assert out.dtype == np.float32
+    np.testing.assert_array_equal(out, np.full((1, 16, 64), 2049))
+
+
+def test_large_tiles_without_margins(monkeypatch):
+    """Places and channels do not fill the last tiles."""
+    monkeypatch.setattr(gpu_convolutions, "TILE_SHAPES", ((2, 64),))
+    Case((1, 8, 13, 17), (70, 8, 3, 3), layout=NHWC).check()
+
+
+@pytest.mark.parametrize(
+    "lhs, rhs, padding",
+    [
+        ((0, 3, 5), (4, 3, 2), ((0, 0),)), ((2, 0, 5), (4, 0, 2), ((0, 0),)),
+        ((2, 3, 0), (4, 3, 2), ((2, 2),)), ((2, 3, 5), (0, 3, 2), ((0, 0),)),
+        ((2, 3, 5), (4, 3, 0), ((0, 0),)), ((2, 3, 2), (4, 3, 5), ((1, 1),)),
+    ],
+)  # fmt: skip
+def test_nothing_to_sum(lhs, rhs, padding):
+    case = Case(lhs, rhs, padding=padding)
+    out = on_gpu(case, *case.operands)
+    want = case.wanted()
+    assert out.shape == want.shape and not out.any()
+
+
+def calls_of(function, *operands):
+    """Library calls of the plan for GPUs."""
+    plan, _ = compile_plan(gf.make_jaxpr(function)(*operands), target=GPU_TARGET)
+    return [step for step in plan.steps if step.kind == "library"]
+
+
+@pytest.mark.parametrize("layout, launches", [(None, 3), (NHWC, 3)])
+def test_operands_are_read_where_they_lie(layout, launches):
+    """Transposed and mirrored operands are not copied, nor are places with holes filled."""
+    case = Case((8, 16, 12, 12), (32, 16, 3, 3), strides=(2, 2), layout=layout)
+
+    def function(x, w):
+        out, back = gf.vjp(case, x, w)
+        return out, *back(jnp.ones_like(out))
+
+    schedules = [schedule_of(step) for step in calls_of(function, *case.operands)]
+    kernels = [one.kernel.__name__ for schedule in schedules for one in schedule.launches]
+    assert kernels.count("convolve_tiles") == launches
+    assert set(kernels) <= {"convolve_tiles", "sum_parts"}
+
+
+@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0), (3, 1)])
+def test_batched(axes, few_builds):
+    """A mapped dimension is one more axis, of one operand or of all."""
+    case = Case((2, 4, 5, 7), (8, 4, 3, 3), padding=((1, 1),) * 2)
+
+    def several(array, axis):
+        if axis is None:
+            return array
+        return np.stack([array, array[::-1], 2 * array], axis)
+
+    x, w = (several(a, axis) for a, axis in zip(case.operands, axes, strict=True))
+    function = gf.vmap(gf.grad(lambda x, w: jnp.sum(jnp.sin(case(x, w))), (0, 1)), axes)
+    want = gf.jit(function)(x, w)
+    for got, own in zip(on_gpu(function, x, w), want, strict=True):
+        np.testing.assert_allclose(got, own, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["channels last", "holes", "groups"])
+def test_copied_kernels(name, few_builds, monkeypatch):
+    """Where many tiles read it, a kernel is copied with its depth innermost."""
+    monkeypatch.setattr(gpu_convolutions, "LAUNCH", 0)
+    monkeypatch.setattr(gpu_convolutions, "COPY", 0)
+    case = Case(**CASES[name])
+    case.check_gradients()
+    (call,) = calls_of(case, *case.operands)
+    kernels = [one.kernel.__name__ for one in schedule_of(call).launches]
+    assert kernels[:2] == ["copy_strided", "convolve_tiles"]
+
+
+def test_long_sums_are_split():
+    """The gradient by a kernel has few results; its sum is made by many blocks."""
+    case = Case((16, 8, 32, 32), (8, 8, 3, 3), padding=((1, 1),) * 2)
+
+    def gradient(x, w):
+        return gf.grad(lambda w: jnp.sum(case(x, w)))(w)
+
+    schedules = [schedule_of(step) for step in calls_of(gradient, *case.operands)]
+    (launches,) = (one.launches for one in schedules)
+    assert [one.kernel.__name__ for one in launches] == ["convolve_tiles", "sum_parts"]
+    assert launches[0].grid[0] >= gpu_convolutions.ENOUGH_BLOCKS
+
+
+@pytest.mark.parametrize("features", [1, 6])
+def test_the_same_bits_in_every_run(features, few_builds):
+    """Sums in parts: of tiles, and of threads."""
+    case = Case((2, 6, 9, 11), (6, 6 // features, 3, 3), features=features)
+    x, w = (np.random.default_rng(5).normal(size=a.shape) for a in case.operands)
+    x, w = x.astype(np.float32), w.astype(np.float32)
+
+    def gradient(x, w):
+        return gf.grad(lambda w: jnp.sum(jnp.sin(case(x, w))))(w)
+
+    calls = calls_of(gradient, x, w)
+    names = [one.kernel.__name__ for step in calls for one in schedule_of(step).launches]
+    assert "sum_parts" in names
+    first, again = (on_gpu(gradient, x, w) for _ in range(2))
+    np.testing.assert_array_equal(first.view(np.uint32), again.view(np.uint32))
+
+
+def test_operands_at_any_address(few_builds):
+    """Vectors are read one by one where they do not begin at multiples of 16 bytes."""
+    case = Case((1, 8, 5, 7), (32, 8, 1, 1), layout=("NHWC", "HWOI", "NHWC"))
+    x, w = case.operands
+    roles = (((), (0,), (3,), (1, 2)), ((), (2,), (3,), (0, 1)), ((), (0,), (3,), (1, 2)))
+    what = Convolution(*roles, (1, 1), ((0, 0),) * 2, (1, 1), (1, 1))
+    schedule = Schedule(3)
+    aval = ShapedArray((1, 5, 7, 32), np.dtype(np.float32))
+    assert gpu_convolutions.add_convolution(
+        schedule, what, [At(0, 4), At(1)], [contiguous(x.shape), contiguous(w.shape)],
+        [x.dtype, w.dtype], (At(2), aval),
+    )  # fmt: skip
+    assert dict(schedule.launches[0].constants)["LEFT_VECTOR"]
+    moved = np.concatenate([np.zeros(1, np.float32), x.ravel()])
+    out = run_schedule(schedule, [moved, w, np.zeros(aval.shape, np.float32)])[2]
+    case.assert_near(out, case.wanted())
+
+
+def test_what_stays_with_the_library():
+    """More than three dimensions of space, and complex numbers."""
+    four = np.ones((1, 2, 2, 2, 2, 2), np.float32)
+    complex_numbers = np.ones((1, 1, 3), np.complex64)
+    for x, count in ((four, 4), (complex_numbers, 1)):
+        padding = [(1, 1)] * count
+        (call,) = calls_of(lambda x, p=padding: lax.conv_general_dilated(x, x, (1,) * len(p), p), x)
+        assert schedule_of(call) is None
+
+
+def network(params, x):
+    """Two convolutions with pooling, and a mean."""
+    for kernel in params:
+        x = gf.nn.relu(lax.conv_general_dilated(x, kernel, (1, 1), "SAME"))
+        x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+    return jnp.mean(jnp.sin(x))
+
+
+def network_operands():
+    rng = np.random.default_rng(7)
+    shapes = ((8, 3, 3, 3), (8, 8, 3, 3), (2, 3, 8, 8))
+    *params, x = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
+    return params, x
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_no_library_is_left_in_plans_of_networks(dtype):
+    """Training steps can be recorded as CUDA graphs."""
+    kind = getattr(dtypes, dtype)
+    params, x = gf.tree.map(lambda a: a.astype(kind), network_operands())
+    calls = calls_of(lambda params, x: gf.value_and_grad(network)(params, x), params, x)
+    # The input needs no gradient.
+    assert len(calls) == 5
+    for step in calls:
+        assert schedule_of(step) is not None
+        assert all(operand.aval.dtype == kind for operand in step.operands)
+
+
+def test_replayed_launches_give_the_same_bits(few_builds):
+    """The third call records all launches, and later ones replay them."""
+    params, x = network_operands()
+    with gf.default_device(gpu_device()):
+        params, x = gf.tree.map(jnp.asarray, (params, x))
+        step = gf.jit(gf.grad(network))
+        results = [gf.tree.map(np.asarray, step(params, x)) for _ in range(4)]
+    for result in results[1:]:
+        for one, first in zip(result, results[0], strict=True):
+            np.testing.assert_array_equal(one.view(np.uint32), first.view(np.uint32))
+    for got, want in zip(results[0], gf.jit(gf.grad(network))(*network_operands()), strict=True):
+        # Sums of some hundred products, in another order.
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
