@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gpu_processes import DEVICE_LOST
 
 import gpuflow as gf
 
@@ -73,15 +74,29 @@ def check(name: str, platform: str, with_simulator: bool) -> dict[str, Any]:
     return found
 
 
+def works(platform: str) -> bool:
+    """Whether the device still computes."""
+    try:
+        run_on(platform, lambda x: x + 1, [np.ones(4, np.float32)])
+    except Exception:
+        traceback.print_exc(file=sys.stderr)
+        return False
+    return True
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Checks all programs; returns how many failed."""
+    """Checks all programs; returns 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--platform", default="cuda")
     parser.add_argument("--simulator", action="store_true")
     parser.add_argument("--most", type=int, default=1000, help="only so many programs")
+    parser.add_argument("--after", default="", help="only programs behind the one of this name")
     options = parser.parse_args(arguments)
     failed = 0
-    for name in list(programs())[: options.most]:
+    names = list(programs())[: options.most]
+    behind = names.index(options.after) + 1 if options.after in names else 0
+    for name in names[behind:]:
+        print(json.dumps({"begin": name}), flush=True)
         try:
             found = check(name, options.platform, options.simulator)
             sides = [found[side] for side in ("cpu", "simulator") if side in found]
@@ -92,11 +107,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = {"error": f"{type(error).__name__}: {error}"[:1000], "passed": False}
         failed += not found["passed"]
         print(json.dumps({"program": name, **found}), flush=True)
+        print(json.dumps({"end": name}), flush=True)
+        if "error" in found and not works(options.platform):
+            return DEVICE_LOST
     driver = gf.devices(options.platform)[0].driver
     for name in ("host_calls", "memory_stats"):
         value = getattr(driver, name, None)
         print(json.dumps({name: value() if callable(value) else value}), flush=True)
-    return min(failed, 100)
+    return int(failed > 0)
 
 
 if __name__ == "__main__":

@@ -1,203 +1,82 @@
 """One framework of the GPU acceptance in one process: times rows and prints a JSON line for each.
 
-usage: python perf/gpu_child.py FRAMEWORK [--platform cuda] [--tiny] [--seconds 60] [--rows TEXT]
+usage: python perf/gpu_child.py FRAMEWORK [--platform cuda] [--tiny] [--rows TEXT] [--after ROW]
+       python perf/gpu_child.py gpuflow --build 0/8      only builds every eighth row's kernels
 
 Times of the device are those of many calls on inputs in turn, which together are larger than the
 L2 cache, from before the first to after the last: with events where the framework has them, else
-with the host's clock. Times of the host end when the last call has returned.
+with the host's clock. Times of the host end when the last call has returned. Each time is the
+median of several such batches.
+
+A row is announced before it begins, so that whoever started this process knows which one it died
+of; it exits with DEVICE_LOST when a row leaves the device of no use.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
 import traceback
-import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-from gpu_rows import Row, all_rows
+from gpu_frameworks import OURS, Framework, load
+from gpu_processes import DEVICE_LOST
+from gpu_rows import BF16, JAX, Row, all_rows
 
 L2_TWICE = 1 << 28
 MOST_SETS = 8
-BATCHES = 7
+BATCHES = 9
 BATCH_SECONDS = 0.03
-SIZES = 500  # random batch sizes of the last row
+MOST_HOST_CALLS = 40  # a queue that is full would make the host wait
+SIZES, SIZES_SECONDS = 500, 40.0  # random batch sizes of the last row
+MANY_SIZES = "500 random batch sizes"
 
 
-@dataclass(frozen=True)
-class Framework:
-    """What the rows need of a framework.
-
-    Attributes:
-        version: for the report.
-        module: as rows want it: jax-like, or torch.
-        array: a NumPy array on the device.
-        jit: compiles a function.
-        numpy: an array of the framework in NumPy.
-        wait: returns when all work is done.
-        clock: a function that marks a place in the device's work; ``None``: no events.
-        between: seconds from one mark to another, both done.
-    """
-
-    version: str
-    module: Any
-    array: Callable[[np.ndarray], Any]
-    jit: Callable[[Any], Any]
-    numpy: Callable[[Any], np.ndarray]
-    wait: Callable[[Any], None]
-    leaves: Callable[[Any], list[Any]]
-    clock: Callable[[], Any] | None = None
-    between: Callable[[Any, Any], float] | None = None
-
-
-def load_gpuflow(platform: str) -> Framework:
-    """gpuflow on a platform."""
-    import gpuflow
-
-    (device, *_) = gpuflow.devices(platform)
-    gpuflow.config.update("default_device", device)
-    clock = between = None
-    if platform == "cuda":
-        import cupy
-
-        stream = device.driver.api.library(device.driver.compute)
-
-        def clock() -> Any:
-            mark = cupy.cuda.Event()
-            mark.record(stream)
-            return mark
-
-        def between(first: Any, last: Any) -> float:
-            return cupy.cuda.get_elapsed_time(first, last) / 1e3
-
-    return Framework(
-        gpuflow.__version__, gpuflow, lambda x: gpuflow.device_put(x, device), gpuflow.jit,
-        np.asarray, lambda out: gpuflow.block_until_ready(out), gpuflow.tree.leaves, clock, between,
-    )  # fmt: skip
-
-
-def load_jax(platform: str) -> Framework:
-    """JAX, on whatever it finds."""
-    del platform
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # others need memory as well
-    import jax
-
-    jax.config.update("jax_default_matmul_precision", "highest")  # float32 means float32
-    return Framework(
-        f"{jax.__version__} on {jax.devices()[0].device_kind}", jax, jax.device_put, jax.jit,
-        np.asarray, jax.block_until_ready, jax.tree_util.tree_leaves,
-    )  # fmt: skip
-
-
-def load_torch(platform: str, compiled: bool = False) -> Framework:
-    """torch, op by op or compiled."""
-    import torch
-
-    device = "cuda" if platform == "cuda" else "cpu"
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-
-    def array(x: np.ndarray) -> Any:
-        if x.dtype == ml_dtypes.bfloat16:
-            return torch.from_numpy(x.astype(np.float32)).to(device, torch.bfloat16)
-        return torch.from_numpy(x).to(device)
-
-    def wait(out: Any) -> None:
-        del out
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    def clock() -> Any:
-        mark = torch.cuda.Event(enable_timing=True)
-        mark.record()
-        return mark
-
-    def leaves(out: Any) -> list[Any]:
-        if not isinstance(out, (tuple, list)):
-            return [out]
-        return [x for part in out for x in leaves(part)]
-
-    on_gpu = device == "cuda"
-    return Framework(
-        torch.__version__, torch, array, torch.compile if compiled else lambda f: f,
-        lambda x: x.detach().float().cpu().numpy(), wait, leaves,
-        clock if on_gpu else None,
-        (lambda first, last: first.elapsed_time(last) / 1e3) if on_gpu else None,
-    )  # fmt: skip
-
-
-def load_cupy(platform: str) -> Framework:
-    """CuPy, op by op: rows that ask for more than arrays fail."""
-    del platform
-    import cupy
-
-    def clock() -> Any:
-        mark = cupy.cuda.Event()
-        mark.record()
-        return mark
-
-    return Framework(
-        cupy.__version__, types.SimpleNamespace(numpy=cupy), cupy.asarray, lambda f: f,
-        cupy.asnumpy, lambda out: cupy.cuda.Device().synchronize(),
-        lambda out: list(out) if isinstance(out, (tuple, list)) else [out],
-        clock, lambda first, last: cupy.cuda.get_elapsed_time(first, last) / 1e3,
-    )  # fmt: skip
-
-
-LOADERS: dict[str, Callable[[str], Framework]] = {
-    "gpuflow": load_gpuflow,
-    "jax": load_jax,
-    "torch": load_torch,
-    "torch.compile": lambda platform: load_torch(platform, compiled=True),
-    "cupy": load_cupy,
-}
-
-
-def inputs_of(row: Row, size: int, framework: Framework, seed: int) -> list[Any]:
-    """One set of inputs on the device."""
+def inputs_of(row: Row, size: int, seed: int) -> list[np.ndarray]:
+    """One set of inputs, on the host."""
     made = row.inputs(np.random.default_rng(seed), size)
-    kinds = [ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype) for _, dtype in made]
+    kinds = [ml_dtypes.bfloat16 if dtype == BF16 else np.dtype(dtype) for _, dtype in made]
     return [
-        framework.array(np.ascontiguousarray(array.astype(kind)))
+        np.ascontiguousarray(array.astype(kind, copy=False))
         for (array, _), kind in zip(made, kinds, strict=True)
     ]
 
 
-def measure(row: Row, framework: Framework, name: str, tiny: bool) -> dict[str, Any]:
-    """Seconds per call, and some numbers of a result."""
+def measure(row: Row, framework: Framework, tiny: bool, only_build: bool) -> dict[str, Any] | None:
+    """Seconds per call, and some numbers of a result; None: the row is not for the framework."""
     size = row.tiny if tiny else row.full
-    make = row.torch if name.startswith("torch") else row.make
-    if make is None:
-        return {"skipped": "no such row for this framework"}
-    function = make(framework.module)
-    if not row.is_eager:
-        function = framework.jit(function)
-    first = inputs_of(row, size, framework, 0)
+    function = framework.function(row)
+    if function is None:
+        return None
+    host = inputs_of(row, size, 0)
+    first = [framework.array(x) for x in host]
     start = time.perf_counter()
     out = function(*first)
     framework.wait(out)
-    compiled = time.perf_counter() - start
-    check = sample_of(framework, out)
-    count = sum(int(np.prod(x.shape)) * 4 for x in first)
+    found: dict[str, Any] = {"size": size, "first_call": time.perf_counter() - start}
+    if row.kernels and framework.kernels is not None:
+        found["kernels"] = framework.kernels(function, first)
+    if only_build:
+        return found
+    found["check"] = sample_of(framework, out)
+    count = sum(x.nbytes for x in host)
     sets = [first]
     if not tiny and not row.host:
         wanted = min(MOST_SETS, max(1, -(-L2_TWICE // max(count, 1))))
-        sets += [inputs_of(row, size, framework, seed) for seed in range(1, wanted)]
-    del out
+        sets += [[framework.array(x) for x in inputs_of(row, size, k)] for k in range(1, wanted)]
+    del out, host
     batch = timed_host if row.host else timed_device
     calls = 1 if tiny else calibrated(batch, function, sets, framework, row.host)
     samples = [batch(function, sets, framework, calls) for _ in range(1 if tiny else BATCHES)]
     return {
-        "seconds": statistics.median(samples), "samples": samples, "check": check,
-        "first_call": compiled, "calls": calls, "sets": len(sets), "size": size,
+        **found, "seconds": statistics.median(samples), "samples": samples, "calls": calls,
+        "sets": len(sets),
     }  # fmt: skip
 
 
@@ -206,15 +85,12 @@ def calibrated(
     is_host: bool,
 ) -> int:  # fmt: skip
     """How many calls take about as long as a batch should."""
-    batch(function, sets, framework, 2)
-    seconds = batch(function, sets, framework, 2)
-    # A queue that is full would make the host wait.
-    return max(2, min(int(BATCH_SECONDS / max(seconds, 1e-7)), 50 if is_host else 2000))
+    for _ in range(3):  # graphs are recorded at the third call
+        seconds = batch(function, sets, framework, 2)
+    return max(2, min(int(BATCH_SECONDS / max(seconds, 1e-7)), MOST_HOST_CALLS if is_host else 500))
 
 
-def timed_device(
-    function: Any, sets: Sequence[Any], framework: Framework, calls: int
-) -> float:
+def timed_device(function: Any, sets: Sequence[Any], framework: Framework, calls: int) -> float:
     """Seconds per call, of the device."""
     out = function(*sets[0])
     framework.wait(out)
@@ -245,60 +121,80 @@ def sample_of(framework: Framework, out: Any) -> list[float]:
     """A few numbers of each of the first outputs."""
     numbers: list[float] = []
     for leaf in framework.leaves(out)[:3]:
-        values = np.asarray(framework.numpy(leaf), np.float64).reshape(-1)
-        step = max(len(values) // 8, 1)
-        numbers += [float(x) for x in values[::step][:8]]
+        values = np.ravel(framework.numpy(leaf))
+        values = values[:: max(len(values) // 8, 1)][:8]
+        numbers += [float(x) for x in (np.abs(values) if values.dtype.kind == "c" else values)]
     return numbers
 
 
-def many_sizes(framework: Framework, tiny: bool) -> dict[str, Any]:
+def many_sizes(framework: Framework, tiny: bool) -> dict[str, Any] | None:
     """Seconds for one MLP step at each of many batch sizes, compiling included."""
     row = next(row for row in all_rows() if row.name == "MLP Adam step")
-    function = framework.jit(row.make(framework.module))
-    count = 3 if tiny else SIZES
-    sizes = np.random.default_rng(5).integers(1, 8 if tiny else 1024, count)
-    sets = [inputs_of(row, int(size), framework, 0) for size in sizes[:1]]
-    framework.wait(function(*sets[0]))
-    start = time.perf_counter()
-    for number, size in enumerate(sizes):
-        framework.wait(function(*inputs_of(row, int(size), framework, 0)))
-        if time.perf_counter() - start > 60:
-            return {"seconds": time.perf_counter() - start, "note": f"stopped after {number + 1}"}
-    return {"seconds": time.perf_counter() - start}
+    function = framework.function(row)
+    if function is None:
+        return None
+    count, most = (3, 8) if tiny else (SIZES, 1024)
+    sizes = np.random.default_rng(5).integers(1, most, count)
+    x, *state, labels = inputs_of(row, most, 0)
+    held = [framework.array(w) for w in state]
+
+    def step(size: int) -> None:
+        # Arrays of a size, as a loader gives them.
+        framework.wait(function(framework.array(x[:size]), *held, framework.array(labels[:size])))
+
+    step(most)
+    start, seconds, done = time.perf_counter(), 0.0, 0
+    while done < count and seconds < SIZES_SECONDS:
+        step(int(sizes[done]))
+        done, seconds = done + 1, time.perf_counter() - start
+    note = "" if done == count else f"stopped after {done}; the rest is taken to be as slow"
+    return {"seconds": seconds * count / done, "size": count, "note": note}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Times the rows; each is printed when it is done."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("framework", choices=LOADERS)
+    parser.add_argument("framework")
     parser.add_argument("--platform", default="cuda")
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rows", default="", help="only rows whose name holds this")
+    parser.add_argument("--after", default="", help="only rows behind the one of this name")
+    parser.add_argument("--build", default="", help="k/n: only the first calls of each nth row")
     options = parser.parse_args(arguments)
-    start = time.perf_counter()
-    framework = LOADERS[options.framework](options.platform)
+    framework = load(options.framework, options.platform)
     emit({"row": "version", "version": framework.version})
-    for row in all_rows():
-        if options.rows in row.name:
-            if time.perf_counter() - start > options.seconds:
-                emit({"row": row.name, "skipped": "out of time"})
-                continue
-            guarded(row.name, measure, row, framework, options.framework, options.tiny)
-    name = "500 random batch sizes"
-    if options.rows in name and options.framework in ("gpuflow", "jax"):
-        guarded(name, many_sizes, framework, options.tiny)
+    part, parts = map(int, options.build.split("/")) if options.build else (0, 1)
+    tasks: list[tuple[str, Callable[[], dict[str, Any] | None]]] = [
+        (row.name, lambda row=row: measure(row, framework, options.tiny, bool(options.build)))
+        for row in all_rows()
+    ]
+    if options.framework in (OURS, JAX) and not options.build:
+        tasks.append((MANY_SIZES, lambda: many_sizes(framework, options.tiny)))
+    names = [name for name, _ in tasks]
+    behind = names.index(options.after) + 1 if options.after in names else 0
+    for name, task in tasks[behind:][part::parts]:
+        if options.rows in name:
+            guarded(name, task, framework)
     return 0
 
 
-def guarded(name: str, function: Callable[..., dict[str, Any]], *arguments: Any) -> None:
-    """Prints what the function gives, or its error."""
+def guarded(name: str, task: Callable[[], dict[str, Any] | None], framework: Framework) -> None:
+    """Prints what a row gives, or its error; exits if the device is of no use after it."""
+    emit({"begin": name})
     try:
-        found = function(*arguments)
+        found = task()
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
         found = {"error": f"{type(error).__name__}: {error}"[:500]}
-    emit({"row": name, **found})
+    if found is not None:
+        emit({"row": name, **found})
+    emit({"end": name})
+    if found is not None and "error" in found:
+        try:
+            framework.numpy(framework.array(np.ones(4, np.float32)))
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            sys.exit(DEVICE_LOST)
 
 
 def emit(record: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from gpu_rows import F32, HALF, Row
+from gpu_rows import BF16, COMPILED, F32, JAX, NO_EPILOGUES, NO_GRAPHS, NO_KERNELS, Goal, Row
 
 _SIZES = (784, 512, 512, 10)
 
@@ -46,25 +46,42 @@ def _mlp_step(jax: Any) -> Callable[..., Any]:
     return step
 
 
-def _torch_mlp_step(torch: Any) -> Callable[..., Any]:
+def _torch_step(
+    torch: Any, jit: Any, loss: Callable[..., Any], update: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A training step as torch's users compile it: the loss, its gradient, and the update."""
+    loss, update = jit(loss), jit(update)
+
+    def step(x: Any, given: Any, *rest: Any) -> Any:
+        weights = [w.detach().requires_grad_() for w in given]
+        value = loss(x, weights, *rest)
+        grads = torch.autograd.grad(value, weights)
+        return value.detach(), update([w.detach() for w in weights], list(grads), *rest)
+
+    return step
+
+
+def _torch_mlp_step(torch: Any, jit: Any) -> Callable[..., Any]:
     functional = torch.nn.functional
 
-    def step(x: Any, *rest: Any) -> Any:
-        weights = [w.detach().requires_grad_() for w in rest[:6]]
-        first, second, labels = rest[6:12], rest[12:18], rest[18]
+    def loss(x: Any, weights: Any, first: Any, second: Any, labels: Any) -> Any:
         for k in range(0, 6, 2):
-            x = x @ weights[k] + weights[k + 1]
+            x = torch.addmm(weights[k + 1], x, weights[k])
             x = torch.relu(x) if k < 4 else x
-        value = functional.cross_entropy(x, labels.long())
-        grads = torch.autograd.grad(value, weights)
+        return functional.cross_entropy(x, labels)
+
+    def update(weights: Any, grads: Any, first: Any, second: Any, labels: Any) -> Any:
         outs = []
         for w, g, m, v in zip(weights, grads, first, second, strict=True):
             m = 0.9 * m + 0.1 * g
             v = 0.999 * v + 0.001 * g * g
-            outs.append((w.detach() - 1e-3 * m / (torch.sqrt(v) + 1e-8), m, v))
-        return value.detach(), outs
+            outs.append((w - 1e-3 * m / (torch.sqrt(v) + 1e-8), m, v))
+        return outs
 
-    return step
+    step = _torch_step(torch, jit, loss, update)
+    return lambda x, *rest: step(
+        x, list(rest[:6]), list(rest[6:12]), list(rest[12:18]), rest[18].long()
+    )
 
 
 def _block_inputs(rng: np.random.Generator, width: int) -> list[Any]:
@@ -72,7 +89,7 @@ def _block_inputs(rng: np.random.Generator, width: int) -> list[Any]:
     x = rng.standard_normal((batch, time, width), np.float32)
     shapes = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
     weights = [rng.standard_normal(shape, np.float32) * shape[0] ** -0.5 for shape in shapes]
-    return [(x, HALF), *[(w, HALF) for w in weights]]
+    return [(x, BF16), *[(w, BF16) for w in weights]]
 
 
 def _block_step(jax: Any) -> Callable[..., Any]:
@@ -89,12 +106,9 @@ def _block_step(jax: Any) -> Callable[..., Any]:
         batch, time, width = x.shape
         heads = max(width // 64, 1)
         split = (norm(x) @ into).reshape(batch, time, 3, heads, width // heads)
-        q, k, v = (split[:, :, n].transpose(0, 2, 1, 3) for n in range(3))
-        scores = np_.einsum("bhtd,bhsd->bhts", q, k, preferred_element_type=np_.float32)
-        places = np_.arange(time)
-        scores = np_.where(places[:, None] >= places, scores * (width // heads) ** -0.5, -1e30)
-        mixed = np_.einsum("bhts,bhsd->bhtd", jax.nn.softmax(scores).astype(x.dtype), v)
-        x = x + mixed.transpose(0, 2, 1, 3).reshape(batch, time, width) @ out
+        q, k, v = (split[:, :, n] for n in range(3))
+        mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+        x = x + mixed.reshape(batch, time, width) @ out
         x = x + jax.nn.gelu(norm(x) @ up) @ down
         return (x.astype(np_.float32) ** 2).mean()
 
@@ -105,11 +119,20 @@ def _block_step(jax: Any) -> Callable[..., Any]:
     return step
 
 
-def _torch_block_step(torch: Any) -> Callable[..., Any]:
+def _descent(rate: float) -> Callable[..., Any]:
+    """The update of a step that has no state; labels are of no use to it."""
+
+    def update(weights: Any, grads: Any, *labels: Any) -> Any:
+        del labels
+        return [w - g * rate for w, g in zip(weights, grads, strict=True)]
+
+    return update
+
+
+def _torch_block_step(torch: Any, jit: Any) -> Callable[..., Any]:
     functional = torch.nn.functional
 
-    def step(x: Any, *given: Any) -> Any:
-        weights = [w.detach().requires_grad_() for w in given]
+    def loss(x: Any, weights: Any) -> Any:
         into, out, up, down = weights
         batch, time, width = x.shape
         heads = max(width // 64, 1)
@@ -121,11 +144,10 @@ def _torch_block_step(torch: Any) -> Callable[..., Any]:
         x = x + mixed.transpose(1, 2).reshape(batch, time, width) @ out
         hidden = functional.gelu(functional.layer_norm(x, (width,)) @ up, approximate="tanh")
         x = x + hidden @ down
-        value = (x.float() ** 2).mean()
-        grads = torch.autograd.grad(value, weights)
-        return value.detach(), [(w - g * 0.01).detach() for w, g in zip(weights, grads)]
+        return (x.float() ** 2).mean()
 
-    return step
+    step = _torch_step(torch, jit, loss, _descent(0.01))
+    return lambda x, *weights: step(x, list(weights))
 
 
 def _cnn_inputs(rng: np.random.Generator, batch: int) -> list[Any]:
@@ -155,28 +177,26 @@ def _cnn_step(jax: Any) -> Callable[..., Any]:
     return step
 
 
-def _torch_cnn_step(torch: Any) -> Callable[..., Any]:
+def _torch_cnn_step(torch: Any, jit: Any) -> Callable[..., Any]:
     functional = torch.nn.functional
 
-    def step(x: Any, *rest: Any) -> Any:
-        weights = [w.detach().requires_grad_() for w in rest[:3]]
+    def loss(x: Any, weights: Any, labels: Any) -> Any:
         for kernel in weights[:2]:
             x = functional.max_pool2d(torch.relu(functional.conv2d(x, kernel, padding=1)), 2)
-        value = functional.cross_entropy(x.flatten(1) @ weights[2], rest[3].long())
-        grads = torch.autograd.grad(value, weights)
-        return value.detach(), [(w - 0.1 * g).detach() for w, g in zip(weights, grads)]
+        return functional.cross_entropy(x.flatten(1) @ weights[2], labels)
 
-    return step
+    step = _torch_step(torch, jit, loss, _descent(0.1))
+    return lambda x, *rest: step(x, list(rest[:3]), rest[3].long())
 
 
 def model_rows() -> list[Row]:
     """The rows of whole training steps."""
-    goal = "1.0 x the better of JAX and torch.compile"
+    goal = Goal(times=1.0, rivals=(JAX, COMPILED))
     return [
         Row("MLP Adam step", _mlp_inputs, _mlp_step, 128, 4, _torch_mlp_step, goal=goal,
-            tolerance=1e-3),
+            without=(NO_EPILOGUES, NO_GRAPHS), tolerance=1e-3),
         Row("transformer block step bf16", _block_inputs, _block_step, 1024, 16,
-            _torch_block_step, goal=goal, tolerance=5e-2),
+            _torch_block_step, goal=goal, without=(NO_KERNELS, NO_EPILOGUES), tolerance=5e-2),
         Row("CNN step", _cnn_inputs, _cnn_step, 128, 2, _torch_cnn_step, goal=goal,
-            tolerance=1e-2),
+            without=(NO_KERNELS,), tolerance=1e-2),
     ]  # fmt: skip

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
+from gpu_child import MANY_SIZES
+from gpu_frameworks import OURS
+from gpu_goals import MANY_SIZES_GOAL, agree, groups, verdict, wanted
 from gpu_rows import Row, all_rows
 
 TIMES = "times: "
@@ -14,28 +17,38 @@ def markdown(report: dict[str, Any]) -> str:
     """The report for people."""
     by_name = {section["name"]: section for section in report["sections"]}
     where = report["platform"] + (", tiny sizes: no measurement" if report["tiny"] else "")
-    parts = [f"# GPU acceptance, {report['date']}", f"Platform: {where}.", _overview(report)]
-    parts += [
-        _programs(by_name.get("programs")),
-        _ceilings(by_name.get("ceilings")),
-        _times(by_name),
-        *[_log(section) for section in report["sections"] if not section.get("records")],
-    ]
+    head = [f"# GPU acceptance, {report['date']}", f"Platform: {where}. {_versions(report)}"]
+    parts = [
+        *head, _overview(report), _ceilings(by_name.get("ceilings")), _times(by_name),
+        _kernels(by_name.get("kernels")), _programs(by_name.get("programs")),
+        *[_log(section) for section in report["sections"] if _has_log(section)],
+    ]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _versions(report: dict[str, Any]) -> str:
+    named = [f"{name} {version}" for name, version in report.get("versions", {}).items()]
+    commit = report.get("commit", "unknown")
+    return f"Device: {report.get('device', 'unknown')}. Commit {commit}. {', '.join(named)}."
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    return "\n".join([*lines, *["| " + " | ".join(row) + " |" for row in rows]])
+    cells = [[cell.replace("|", "/").replace("\n", " ") for cell in row] for row in rows]
+    return "\n".join([*lines, *["| " + " | ".join(row) + " |" for row in cells]])
 
 
 def _overview(report: dict[str, Any]) -> str:
     rows = [
-        [s["name"], "killed at its limit" if s["status"] is None else str(s["status"]),
-         f"{s['seconds']:.1f}"]
-        for s in report["sections"]
+        [section["name"], _status(section["status"]), f"{section['seconds']:.1f}",
+         section.get("note", "")]
+        for section in report["sections"]
     ]  # fmt: skip
-    return _table(["section", "exit status", "seconds"], rows)
+    return _table(["section", "exit status", "seconds", ""], rows)
+
+
+def _status(status: Any) -> str:
+    return "killed at its limit" if status is None else str(status)
 
 
 def _programs(section: dict[str, Any] | None) -> str:
@@ -45,8 +58,8 @@ def _programs(section: dict[str, Any] | None) -> str:
     for record in section["records"]:
         if "program" in record:
             sides = [_side(record.get(side)) for side in ("cpu", "simulator")]
-            verdict = "ok" if record["passed"] else f"FAILED {record.get('error', '')}"
-            rows.append([record["program"], *sides, verdict.replace("|", "/").replace("\n", " ")])
+            result = "ok" if record["passed"] else f"FAILED {record.get('error', '')}"
+            rows.append([record["program"], *sides, result])
     rest = [record for record in section["records"] if "program" not in record]
     notes = "\n".join(f"- {key}: {value}" for record in rest for key, value in record.items())
     head = ["program", "from the CPU's", "from the simulator's", ""]
@@ -59,6 +72,23 @@ def _side(side: dict[str, Any] | None) -> str:
     if "error" in side:
         return side["error"]
     return "same bits" if side["bits_equal"] else f"{side['difference']:.2g}"
+
+
+def _kernels(section: dict[str, Any] | None) -> str:
+    """What the tests of handwritten kernels computed on the GPU, beside the simulator's results."""
+    records = [r for r in (section or {}).get("records", []) if "test" in r]
+    if not records:
+        return ""
+    equal = sum(record["bits_equal"] for record in records)
+    rows = [
+        [record["test"], record.get("error") or f"{record['difference']:.2g}"]
+        for record in sorted(records, key=lambda r: -r.get("difference", 0.0))
+        if not record["bits_equal"]
+    ]  # fmt: skip
+    text = f"{len(records)} runs, of which {equal} have the same bits on the GPU and in the "
+    text += "simulator. Results are checked against NumPy's by the tests themselves."
+    head = ["test", "largest difference from the simulator's, relative"]
+    return f"## Handwritten kernels\n\n{text}\n\n{_table(head, rows[:60]) if rows else ''}"
 
 
 def _ceilings(section: dict[str, Any] | None) -> str:
@@ -76,78 +106,80 @@ def _ceilings(section: dict[str, Any] | None) -> str:
 _SCALE = {"TFLOP/s": 1e12, "GB/s": 1e9}
 
 
-def _times(by_name: dict[str, Any]) -> str:
+def _times(by_name: Mapping[str, Any]) -> str:
     found = {
-        name.removeprefix(TIMES): {record["row"]: record for record in section.get("records", [])}
+        name.removeprefix(TIMES): {r["row"]: r for r in section.get("records", []) if "row" in r}
         for name, section in by_name.items()
         if name.startswith(TIMES)
     }
     if not found:
         return ""
-    rows_of = {row.name: row for row in all_rows()}
-    names = list(dict.fromkeys(name for records in found.values() for name in records))
-    copy = _copy_rate(by_name.get("ceilings"))
+    rows_of: dict[str, Row] = {row.name: row for row in all_rows()}
+    ceilings = ceilings_of(by_name.get("ceilings"))
     lines = []
-    for name in names:
-        if name == "version":
-            continue
+    for name in [*rows_of, MANY_SIZES]:
         row = rows_of.get(name)
-        ours = found.get("gpuflow", {}).get(name, {})
+        goal = row.goal if row is not None else MANY_SIZES_GOAL
+        ours = found.get(OURS, {}).get(name, {})
         cells = [_time(records.get(name, {}), ours, row) for records in found.values()]
-        lines.append([name, *cells, _rate(row, ours, copy), row.goal if row else ""])
+        result = verdict(goal, row, name, found, ceilings.get("copy"))
+        lines.append([name, *cells, _rate(row, ours, ceilings), wanted(goal), result])
     versions = [f"{k} {v['version'].get('version')}" for k, v in found.items() if "version" in v]
-    head = ["row", *found, "gpuflow's rate", "goal"]
-    return f"## Times per call\n\n{', '.join(versions)}\n\n{_table(head, lines)}"
+    table = _table(["row", *found, "gpuflow's rate", "goal", "reached"], lines)
+    more = _table(["rows", "goal", "measured", "reached"], groups(rows_of.values(), found))
+    note = "Behind a time in brackets: gpuflow's time as a part of it; below 1 gpuflow is faster."
+    return f"## Times per call\n\n{', '.join(versions)}. {note}\n\n{table}\n\n{more}"
 
 
-def _time(record: dict[str, Any], ours: dict[str, Any], row: Row | None) -> str:
+
+def _time(record: Mapping[str, Any], ours: Mapping[str, Any], row: Row | None) -> str:
     if "error" in record:
-        return "failed: " + record["error"].replace("|", "/").replace("\n", " ")[:80]
+        return "failed: " + record["error"][:80]
     if "seconds" not in record:
-        return record.get("skipped", "")
+        return ""
     text = _seconds(record["seconds"])
     if record is not ours and ours.get("seconds"):
         text += f" ({ours['seconds'] / record['seconds']:.2f}x)"
-    if row is not None and not _agree(record, ours, row.tolerance):
+    if record.get("note"):
+        text += f" ({record['note']})"
+    if row is not None and not agree(record, ours, row.tolerance):
         text += " RESULTS DIFFER"
     return text
-
-
-def _agree(record: dict[str, Any], ours: dict[str, Any], tolerance: float) -> bool:
-    """Whether samples of the results are equal; random numbers of others need not be."""
-    one, two = record.get("check"), ours.get("check")
-    if not one or not two:
-        return True
-    if len(one) != len(two):
-        return False
-    a, b = np.array(one), np.array(two)
-    scale = max(float(np.abs(b).max()), 1e-30)
-    return bool(np.all(np.abs(a - b) <= tolerance * scale))
 
 
 def _seconds(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.3f} ms"
 
 
-def _copy_rate(section: dict[str, Any] | None) -> float | None:
+def ceilings_of(section: Mapping[str, Any] | None) -> dict[str, float]:
+    """What was measured of the machine, by name."""
     records = section.get("records", []) if section else []
-    rates = [record["per_second"] for record in records if record.get("ceiling") == "copy"]
-    return rates[0] if rates else None
+    return {r["ceiling"]: r["per_second"] for r in records if r.get("per_second")}
 
 
-def _rate(row: Row | None, record: dict[str, Any], copy: float | None) -> str:
+def _rate(row: Row | None, record: Mapping[str, Any], ceilings: Mapping[str, float]) -> str:
+    """Bytes or operations per second, and the part of the roofline that they are."""
     if row is None or "seconds" not in record or "size" not in record:
         return ""
     if row.traffic is not None:
         rate = row.traffic(record["size"]) / record["seconds"]
-        share = f" ({100 * rate / copy:.0f} % of a copy)" if copy else ""
-        return f"{rate / 1e9:.0f} GB/s{share}"
+        return f"{rate / 1e9:.0f} GB/s" + _part(rate, ceilings.get("copy"), "a copy")
     if row.flops is not None:
-        return f"{row.flops(record['size']) / record['seconds'] / 1e12:.1f} TFLOP/s"
+        rate = row.flops(record["size"]) / record["seconds"]
+        most = ceilings.get(f"product {row.unit}")
+        return f"{rate / 1e12:.1f} TFLOP/s" + _part(rate, most, "a product")
     return ""
 
 
-def _log(section: dict[str, Any]) -> str:
+def _part(rate: float, most: float | None, of: str) -> str:
+    return f" ({100 * rate / most:.0f} % of {of})" if most else ""
+
+
+def _has_log(section: Mapping[str, Any]) -> bool:
+    return not section.get("records") or section["status"] != 0
+
+
+def _log(section: Mapping[str, Any]) -> str:
     text = (section.get("tail") or "").strip()[-1800:]
     errors = (section.get("errors") or "").strip()[-800:] if section["status"] != 0 else ""
     if not text and not errors:

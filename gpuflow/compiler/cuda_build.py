@@ -54,6 +54,7 @@ def build_cuda(
     signature: Sequence[str],
     compute_capability: tuple[int, int],
     launch_bounds: int | tuple[int, int] | None = None,
+    newest_ptx: tuple[int, int] | None = None,
 ) -> CudaObject:
     """Compile printed source to PTX and link it for one architecture.
 
@@ -63,6 +64,7 @@ def build_cuda(
         signature: one type per parameter: ``"int64"``, or ``"*float32"`` for a pointer.
         compute_capability: (9, 0) for sm_90.
         launch_bounds: most threads per block, or (threads, blocks per multiprocessor).
+        newest_ptx: the newest architecture that PTX is made for; the cubin is for the one asked.
 
     Raises:
         CudaBuildError: NVVM, the normaliser or nvJitLink refused the kernel.
@@ -74,7 +76,8 @@ def build_cuda(
             f"{compute_capability[0]}.{compute_capability[1]}. "
             "Fix: use a newer GPU, or GPUFLOW_PLATFORM=cpu."
         )
-    raw = compile_ptx(source, entry, signature, compute_capability, launch_bounds)
+    written_for = min(compute_capability, newest_ptx or compute_capability)
+    raw = compile_ptx(source, entry, signature, written_for, launch_bounds)
     ptx = normalise_ptx(raw, entry)
     ptx, cubin, log = link_ptx(ptx, f"sm_{compute_capability[0]}{compute_capability[1]}")
     return CudaObject(ptx, cubin, entry, *read_link_report(log))

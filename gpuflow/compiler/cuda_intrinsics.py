@@ -7,6 +7,7 @@ loaded numba-cuda, so that importing this module costs nothing. Grouped by what 
     memory    cuda_memory.py
     numbers   cuda_arithmetic.py
     matrices  cuda_matrices.py, for handwritten kernels
+    sums      cuda_atomics.py, for the same
 
 16-bit floats are never given to Numba as such: pointers are uint16 and arithmetic is float32,
 because Numba's own half types call functions that exist only inside Numba.
@@ -19,6 +20,7 @@ import math
 from typing import Any
 
 from gpuflow.compiler.cuda_arithmetic import arithmetic_intrinsics
+from gpuflow.compiler.cuda_atomics import atomic_intrinsics
 from gpuflow.compiler.cuda_matrices import matrix_intrinsics
 from gpuflow.compiler.cuda_memory import memory_intrinsics
 from gpuflow.compiler.cuda_toolchain import NumbaCuda
@@ -34,6 +36,7 @@ def _intrinsics(tools: NumbaCuda) -> dict[str, Any]:
         **_block_intrinsics(tools),
         **arithmetic_intrinsics(tools),
         **matrix_intrinsics(tools),
+        **atomic_intrinsics(tools),
     }
 
 

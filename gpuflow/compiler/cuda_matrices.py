@@ -250,15 +250,4 @@ def _numbers(tools: NumbaCuda) -> dict[str, Any]:
 
         return types.float32(types.float32), emit
 
-    @tools.intrinsic
-    def shuffle_from(typingctx, value, lane):
-        """The float32 that a lane of the warp holds; all 32 lanes take part."""
-
-        def emit(context, builder, signature, args):
-            kind = ir.FunctionType(real, [real, word])
-            text = "shfl.sync.idx.b32 $0, $1, $2, 0x1f, 0xffffffff;"
-            return _convergent(builder, ir.InlineAsm(kind, text, "=f,f,r", side_effect=True), args)
-
-        return types.float32(types.float32, types.int32), emit
-
-    return _by_name(pack_bfloat16, pack_float16, exp2_approximate, shuffle_from)
+    return _by_name(pack_bfloat16, pack_float16, exp2_approximate)

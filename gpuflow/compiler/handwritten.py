@@ -22,6 +22,7 @@ from gpuflow.compiler.cache import Entry, KernelCache, cache_key
 from gpuflow.compiler.cuda_build import CudaObject, build_cuda
 from gpuflow.compiler.cuda_cache import cache_parts
 from gpuflow.compiler.debugging import show
+from gpuflow.compiler.parsing import parsed
 
 Number = int | float | bool
 LaunchBounds = int | tuple[int, int] | None
@@ -34,6 +35,9 @@ import numpy as np"""
 _UNROLLED = "unrolled"
 # The constant that says how much dynamic shared memory a block has.
 SHARED_BYTES = "SHARED_BYTES"
+# NVVM has another optimizer for sm_100 and above, which leaves long loops over arrays in registers
+# as they are, so that the arrays lie in memory.
+_NEWEST_PTX = (9, 0)
 _FOLDED = (ast.Name, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare)
 
 
@@ -72,12 +76,15 @@ def build_handwritten(
         ImportError: the kernel must be built and numba-cuda or cuda-core is missing.
     """
     text, name = _source(kernel, tuple(constants.items())), kernel.__name__
-    parts = (*cache_parts(compute_capability), "handwritten", name, *signature, str(launch_bounds))
+    how = (name, *signature, str(launch_bounds), str(_NEWEST_PTX))
+    parts = (*cache_parts(compute_capability), "handwritten", *how)
     key = cache_key(text, parts)
 
     def build() -> Entry:
         show(4, f"source {name}", lambda: text)
-        built = build_cuda(text, name, signature, compute_capability, launch_bounds)
+        built = build_cuda(
+            text, name, signature, compute_capability, launch_bounds, _NEWEST_PTX
+        )
         info = {
             "ptx": built.ptx,
             "registers": built.registers,
@@ -136,7 +143,7 @@ def _collect(
 
 
 def _tree(function: FunctionType) -> ast.FunctionDef:
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    (tree,) = parsed(textwrap.dedent(inspect.getsource(function))).body
     assert isinstance(tree, ast.FunctionDef), function
     tree.returns, tree.decorator_list = None, []
     for argument in tree.args.args:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
 from functools import cache, cached_property
@@ -63,7 +65,8 @@ class Device:
                 f"{self.process_index} in process {process.index}. Fix: use local_devices()."
             )
         number = self.id if self.local_hardware_id < 0 else self.local_hardware_id
-        driver = _platforms[self.platform].driver(number)
+        with in_use.making:  # or two threads would make a driver each
+            driver = _platforms[self.platform].driver(number)
         in_use.drivers.add(driver)
         in_use.several = len(in_use.drivers) > 1
         return driver
@@ -94,14 +97,28 @@ class Device:
 
 @record(frozen=False)
 class _InUse:
-    """The drivers that this process has asked for; nearly always one."""
+    """The drivers that this process has asked for; nearly always one.
+
+    Attributes:
+        drivers: all of them.
+        several: whether there is more than one.
+        parted: whether an array ever had parts in several memories.
+        making: held while one is made.
+    """
 
     drivers: set[Driver] = field(default_factory=set)
     several: bool = False
-    parted: bool = False  # whether an array ever had parts in several memories
+    parted: bool = False
+    making: Any = field(default_factory=threading.RLock)
+
+    def forget_lock(self) -> None:
+        """In a forked child: the thread that held the lock may be gone."""
+        self.making = threading.RLock()
 
 
 in_use = _InUse()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=in_use.forget_lock)
 
 
 def check_one_driver(name: str, arrays: Sequence[Any]) -> None:

@@ -108,3 +108,8 @@ def strided(
 ) -> DeviceArray:  # fmt: skip
     """A view of data's memory; ``offset`` and ``strides`` are in bytes."""
     return DeviceArray(data.device, shape, dtype, data.address + offset, data.block, strides)
+
+
+def described(shape: tuple[int, ...], dtype: np.dtype) -> str:
+    """An array for people, as ``float32[2,3]``."""
+    return f"{dtype.name}[{','.join(map(str, shape))}]"

@@ -121,6 +121,10 @@ class CupyApi:
         elif self._several:
             self._runtime.setDevice(self._number)
 
+    def visit(self) -> None:
+        """Make the device the current one of a thread that launches nothing, nor counts."""
+        self._runtime.setDevice(self._number)
+
     def stream(self) -> int:
         """A new stream, which the default stream does not wait for."""
         made = self._cuda.Stream(non_blocking=True)

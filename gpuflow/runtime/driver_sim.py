@@ -7,6 +7,7 @@ real one, and what a GPU would do silently, such as a load out of bounds, is an 
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -24,12 +25,14 @@ from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.gpu_activations import mask_bytes, with_epilogue
 from gpuflow.runtime.gpu_api import BuiltKernel, Epilogue, Gemm
 from gpuflow.runtime.gpu_driver import GpuDriver
+from gpuflow.runtime.ptx.checks import Checks
 from gpuflow.runtime.ptx.kernel import PtxModule
 from gpuflow.runtime.ptx.memory import DeviceMemory
 from gpuflow.runtime.ptx.types import U8
 from gpuflow.runtime.sim_work import SimGraph, current, given
 
 PROCESSORS = 2  # few, so that grids stay small
+CHECKS = Checks(uninitialized_global=True)
 
 
 class SimApi:
@@ -50,12 +53,17 @@ class SimApi:
 
     def __init__(self, capacity: int | None = None) -> None:
         self.memory = DeviceMemory(capacity)
+        self.memory.track_writes()
         self.memory_bytes = self.memory.capacity
         self._streams = 0
+        self._order = threading.RLock()
 
     def activate(self) -> None:
         """Make it the current device of this thread."""
         current.device = self
+
+    def visit(self) -> None:
+        """Anybody may ask about events."""
 
     def _check_current(self) -> None:
         if current.device is not self:
@@ -138,7 +146,8 @@ class SimApi:
             self._check_current()
             kept = np.frombuffer(words, np.uint64).copy()  # CUDA reads parameters at the call
             self._give(
-                stream, lambda: function.launch(grid, block, kept, self.memory, shared_bytes)
+                stream,
+                lambda: function.launch(grid, block, kept, self.memory, shared_bytes, CHECKS),
             )
 
         return run
@@ -152,7 +161,8 @@ class SimApi:
 
     def _do(self, stream: int, work: Callable[[], None]) -> None:
         del stream
-        work()
+        with self._order:  # kernels share scratch memory and counters, as in a stream
+            work()
 
     def record(self, stream: int, work: Sequence[Callable[[], Any]]) -> SimGraph:
         """The work, as what it gives to the stream."""

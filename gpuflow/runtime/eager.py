@@ -67,18 +67,18 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
         check_one_driver(primitive.name, [x for x in operands if type(x) is Array])
     if primitive.device is not None:
         device, arrays = _moved(arrays, device, primitive.device(params) or device)
+    driver = device.driver
+    if driver.evaluate is not None:
+        made = driver.evaluate(primitive, avals, params, arrays, device)
+        if config.may_check and (settings := _checks()) is not None:
+            for array in made:
+                check_finite(primitive.name, array.host(), array.aval, settings)
+        return made if primitive.multiple_results else made[0]
     try:
         call = _calls[primitive, avals, tuple(params.items()) if params else ()]
     except (KeyError, TypeError):
         call = known_call(primitive, avals, params)
-    outs, driver = call.outs, device.driver
-    if driver.evaluate is not None:
-        made = driver.evaluate(primitive, avals, params, arrays, device)
-        if config.may_check:
-            for array in made:
-                check_finite(primitive.name, array.host(), array.aval, config.trace_context())
-        return made if primitive.multiple_results else made[0]
-    xp = driver.xp
+    outs, xp = call.outs, driver.xp
     if call.is_plain:
         context = _quiet.pop() if _quiet else _quiet_context()
         try:
@@ -181,9 +181,14 @@ def _examine(primitive: Any, data: Any, aval: ShapedArray, device: Device) -> No
             f"[{primitive.name}] impl must give shape {aval.shape}; got {data.shape}: "
             "impl and shape rule disagree."
         )
-    if config.may_check:
-        host = device.driver.to_host(data)
-        check_finite(primitive.name, host, aval, config.trace_context())
+    if config.may_check and (settings := _checks()) is not None:
+        check_finite(primitive.name, device.driver.to_host(data), aval, settings)
+
+
+def _checks() -> Settings | None:
+    """The settings if they ask for checks now: to look at values waits for a GPU."""
+    settings = config.trace_context()
+    return settings if settings.debug_nans or settings.debug_infs else None
 
 
 def check_finite(name: str, data: np.ndarray, aval: ShapedArray, settings: Settings) -> None:

@@ -134,6 +134,10 @@ class GpuApi(Protocol):
         """Make the device the one that this thread's other calls mean."""
         ...
 
+    def visit(self) -> None:
+        """The same for a thread that gives it no work, and only asks about events."""
+        ...
+
     def stream(self) -> int:
         """A new stream, which the default stream does not wait for."""
         ...

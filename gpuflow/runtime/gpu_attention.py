@@ -16,7 +16,7 @@ from gpuflow.base.util import row_major_strides
 from gpuflow.compiler.handwritten import SHARED_BYTES, Number
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.lowering import Attention
-from gpuflow.runtime.gpu_blocks import At, Schedule
+from gpuflow.runtime.gpu_blocks import At, BlockLaunch, Schedule, one_launch
 
 # What kernels hold: gpuflow.ops.attention.may_fuse says so.
 _KINDS = {
@@ -36,22 +36,26 @@ class Shape:
 
 
 # By kernel: for elements of 16 bits and of 32, up to 64 in a vector and up to 128; without and with
-# a bias, a mask, a window or lengths. Chosen so that builds for sm_90 spill no registers. On sm_80
-# some do: the forward kernel with two tiles and long vectors by 0.6 KB, those of float32 by up to
-# 2.8 KB for a thread, stores and loads together.
-_Shapes = tuple[tuple[Shape, Shape], tuple[Shape, Shape]]
+# a bias, a mask, a window or lengths. The first of each for which a device has registers and shared
+# memory is taken; with the toolkit that the tests use, that is the first one, but for float32 of
+# more than 64 on devices with 99 KB.
+_Tries = tuple[Shape, ...]
+_Shapes = tuple[tuple[_Tries, _Tries], tuple[_Tries, _Tries]]
+_TWO_OF_64, _TWO_OF_32 = (Shape(2, 64), Shape(1, 64), Shape(1, 32)), (Shape(2, 32), Shape(1, 32))
+_64, _32 = (Shape(1, 64), Shape(1, 32), Shape(1, 16)), (Shape(1, 32), Shape(1, 16))
+_16, _32_PLAIN = (Shape(1, 16), Shape(1, 8)), (Shape(1, 32), Shape(1, 16), Shape(1, 8))
 SHAPES: dict[str, tuple[_Shapes, _Shapes]] = {
     "attention_forward": (
-        ((Shape(2, 64), Shape(1, 64)), (Shape(2, 32), Shape(1, 64))),
-        ((Shape(1, 32), Shape(1, 32)), (Shape(1, 16), Shape(1, 16))),
+        ((_TWO_OF_64, _64), (_TWO_OF_32, _64)),
+        ((_32_PLAIN, _32_PLAIN), (_16, _16)),
     ),
     "attention_keys": (
-        ((Shape(1, 64), Shape(1, 32)), (Shape(1, 32), Shape(1, 16))),
-        ((Shape(1, 32), Shape(1, 16)), (Shape(1, 16), Shape(1, 16))),
+        ((_64, _32), (_32, (Shape(1, 16),))),
+        ((_32_PLAIN, _16), (_16, _16)),
     ),
     "attention_queries": (
-        ((Shape(1, 64), Shape(1, 64)), (Shape(1, 32), Shape(1, 32))),
-        ((Shape(1, 32), Shape(1, 32)), (Shape(1, 16), Shape(1, 16))),
+        ((_64, _64), (_32, _32)),
+        ((_32_PLAIN, _32_PLAIN), (_16, _16)),
     ),
 }
 
@@ -71,11 +75,17 @@ def add_attention(
     own = sources[: 6 if what.gradient else 3]
 
     def launch(kernel: Callable[..., None], given: Sequence[At], rows: int, heads: int) -> None:
-        constants = attention_constants(kernel.__name__, what, dtype, extras.bias_kind)
-        blocks = -(-rows // int(constants["ROWS"])) * what.batch * heads
         arguments = _arguments(what, _KINDS[dtype.name][1], own, extras, given)
-        plain = {**constants, "ALIGNED": False}
-        schedule.launch(kernel, arguments, (blocks, 1, 1), tiles.THREADS, constants, plain)
+        one: BlockLaunch | None = None
+        for shape in reversed(shapes_to_try(kernel.__name__, what, dtype)):
+            constants = attention_constants(shape, what, dtype, extras.bias_kind)
+            blocks = -(-rows // int(constants["ROWS"])) * what.batch * heads
+            one = one_launch(
+                kernel, arguments, (blocks, 1, 1), tiles.THREADS, constants,
+                {**constants, "ALIGNED": False}, one,
+            )  # fmt: skip
+        assert one is not None, kernel
+        schedule.launches.append(one)
 
     if not what.gradient:
         launch(forward.attention_forward, outs, what.queries, what.heads)
@@ -86,12 +96,16 @@ def add_attention(
     return True
 
 
+def shapes_to_try(kernel: str, what: Attention, dtype: np.dtype) -> tuple[Shape, ...]:
+    """How a kernel may be cut, the best first."""
+    extras = what.bias or what.mask or what.window or what.query_lengths or what.key_lengths
+    return SHAPES[kernel][dtype.itemsize == 4][what.size > 64][bool(extras)]
+
+
 def attention_constants(
-    kernel: str, what: Attention, dtype: np.dtype, bias_kind: int
+    shape: Shape, what: Attention, dtype: np.dtype, bias_kind: int
 ) -> dict[str, Number]:
     """The constants of a build."""
-    extras = what.bias or what.mask or what.window or what.query_lengths or what.key_lengths
-    shape = SHAPES[kernel][dtype.itemsize == 4][what.size > 64][bool(extras)]
     constants: dict[str, Number] = {
         **tiles.tile_constants(
             _KINDS[dtype.name][0], what.size, shape.row_tiles, shape.columns, True

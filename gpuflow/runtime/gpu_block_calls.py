@@ -6,12 +6,24 @@ from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
 
+from gpuflow.compiler.handwritten import HandwrittenKernel
 from gpuflow.compiler.plan import CallStep, CopyStep
 from gpuflow.compiler.target import PlainTarget
 from gpuflow.core.aval import storage_dtype
-from gpuflow.core.lowering import Attention, Library, Matrices, Runs, Scan, Sort
+from gpuflow.core.lowering import (
+    AtomicSums,
+    Attention,
+    Convolution,
+    Library,
+    Matrices,
+    Runs,
+    Scan,
+    Sort,
+)
+from gpuflow.runtime.gpu_atomic_sums import add_atomic_sums
 from gpuflow.runtime.gpu_attention import add_attention
 from gpuflow.runtime.gpu_blocks import At, BlockLaunch, Schedule, collapsed
+from gpuflow.runtime.gpu_convolutions import add_convolution
 from gpuflow.runtime.gpu_device import GpuDevice
 from gpuflow.runtime.gpu_launch import Launch, Place
 from gpuflow.runtime.gpu_matrices import add_matrices
@@ -21,12 +33,18 @@ from gpuflow.runtime.gpu_sorts import add_sort
 from gpuflow.runtime.handwritten import load, prepare
 
 _ALIGNED = 16  # bytes, for copies of 128 bits
+# Shared memory that a block may have, where it is not the 163 KB of sm_80 or more.
+_SHARED_BYTES = {(8, 6): 99 << 10, (8, 9): 99 << 10, (12, 0): 99 << 10, (12, 1): 99 << 10}
+_SHARED_BYTES_AT_LEAST = 163 << 10
 
 
 class GpuTarget(PlainTarget):
     """Every kernel is one launch; library calls that are handwritten kernels need workspaces."""
 
     on_gpu = True
+
+    def __init__(self, atomic_sums: bool = False) -> None:
+        self.atomic_sums = atomic_sums
 
     def workspace_bytes(self, step: CallStep) -> int:
         """Memory that a library call needs besides its operands and outputs."""
@@ -35,6 +53,7 @@ class GpuTarget(PlainTarget):
 
 
 GPU_TARGET = GpuTarget()
+ATOMIC_TARGET = GpuTarget(atomic_sums=True)
 
 
 def schedule_of(step: CallStep) -> Schedule | None:
@@ -50,6 +69,12 @@ def schedule_of(step: CallStep) -> Schedule | None:
     if what is None:
         return None
     schedule = Schedule(len(ins) + len(outs))
+    if isinstance(what, Convolution):
+        # It reads operands as they lie.
+        views, kinds = [x.lies for x in step.operands], [aval.dtype for aval in ins]
+        target = (At(len(ins)), outs[0])
+        done = add_convolution(schedule, what, [At(0), At(1)], views, kinds, target)
+        return schedule if done else None
     sources: list[At] = []
     for number, (operand, aval) in enumerate(zip(step.operands, ins, strict=True)):
         place = schedule.row_major(At(number), operand.lies, storage_dtype(aval.dtype))
@@ -73,8 +98,20 @@ def copy_schedule(step: CopyStep) -> Schedule | None:
 
 _MAKERS: dict[type, Callable[..., bool]] = {
     Scan: add_running, Sort: add_sort, Runs: add_runs, Matrices: add_matrices,
+    AtomicSums: add_atomic_sums,
     Attention: add_attention,
 }  # fmt: skip
+
+
+def that_fits(one: BlockLaunch, device: GpuDevice) -> tuple[BlockLaunch, HandwrittenKernel]:
+    """The launch, or that with the largest tiles that a device holds; the last one in any case."""
+    most = _SHARED_BYTES.get(device.compute_capability, _SHARED_BYTES_AT_LEAST)
+    while True:
+        kernel = load(one.kernel, one.signature, device, dict(one.constants), one.bounds)
+        shared = kernel.shared_bytes + kernel.built.shared_bytes
+        if one.smaller is None or (kernel.built.spill_bytes == 0 and shared <= most):
+            return one, kernel
+        one = one.smaller
 
 
 def block_launch(
@@ -87,7 +124,7 @@ def block_launch(
         places: where the arrays that it names are.
         device: that it runs on.
     """
-    kernel = load(one.kernel, one.signature, device, dict(one.constants), one.bounds)
+    one, kernel = that_fits(one, device)
     words, registers = array("q"), {}
     fixups: list[tuple[int, int, int]] = []
     for number, argument in enumerate(one.arguments):

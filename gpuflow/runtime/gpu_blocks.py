@@ -46,7 +46,8 @@ class BlockLaunch:
     """One launch of a handwritten kernel; arguments are places and numbers.
 
     ``plain`` has the constants of the build for arrays that do not begin at multiples of 16 bytes,
-    where there is such a build.
+    where there is such a build. ``smaller`` does the same with smaller tiles, for devices on which
+    this one spills registers or lacks shared memory.
     """
 
     kernel: Callable[..., None]
@@ -57,6 +58,7 @@ class BlockLaunch:
     block: Dim
     arguments: tuple[At | int, ...]
     plain: tuple[tuple[str, Number], ...] | None = None
+    smaller: BlockLaunch | None = None
 
 
 class Schedule:
@@ -80,15 +82,11 @@ class Schedule:
     def launch(
         self, kernel: Callable[..., None], arguments: Sequence[tuple[str, At | int]], grid: Dim,
         threads: int, constants: Mapping[str, Number], plain: Mapping[str, Number] | None = None,
+        smaller: BlockLaunch | None = None,
     ) -> None:  # fmt: skip
         """Add a launch; arguments are pairs of a type and a place or number."""
-        kinds, values = zip(*arguments, strict=True)
-        self.launches.append(
-            BlockLaunch(
-                kernel, kinds, tuple(sorted(constants.items())), threads, grid, (threads, 1, 1),
-                values, None if plain is None else tuple(sorted(plain.items())),
-            )
-        )  # fmt: skip
+        one = one_launch(kernel, arguments, grid, threads, constants, plain, smaller)
+        self.launches.append(one)
 
     def for_each(
         self, kernel: Callable[..., None], arguments: Sequence[tuple[str, At | int]], count: int,
@@ -119,6 +117,19 @@ class Schedule:
         steps = [("int64", step) for _, step in dims]
         arguments = [(pointer, start), (pointer, target), ("int64", count), *sizes, *steps]
         self.for_each(copying.copy_strided, arguments, count, {"SIZE": dtype.itemsize})
+
+
+def one_launch(
+    kernel: Callable[..., None], arguments: Sequence[tuple[str, At | int]], grid: Dim,
+    threads: int, constants: Mapping[str, Number], plain: Mapping[str, Number] | None = None,
+    smaller: BlockLaunch | None = None,
+) -> BlockLaunch:  # fmt: skip
+    """A launch; arguments are pairs of a type and a place or number."""
+    kinds, values = zip(*arguments, strict=True)
+    return BlockLaunch(
+        kernel, kinds, tuple(sorted(constants.items())), threads, grid, (threads, 1, 1), values,
+        None if plain is None else tuple(sorted(plain.items())), smaller,
+    )  # fmt: skip
 
 
 def rows_grid(columns: int, rows: int) -> Dim:

@@ -20,14 +20,21 @@ class GpuDevice(Driver, Protocol):
         compute_capability: of the device, as (9, 0).
         processors: its number of multiprocessors.
         compute: the stream that kernels and libraries run on.
+        allocate: gives a block of so many bytes of memory, for that stream; the device is the
+            current one. Its second argument describes the block.
         host_calls: why library calls ran on the host, by the op and its operands' dtypes.
+        broken: why nothing that is computed is worth anything; None while all is well.
+        side_work: what streams beside the compute stream were given while a trace is taken.
     """
 
     api: GpuApi
     compute_capability: tuple[int, int]
     processors: int
     compute: int
+    allocate: Callable[[int, Callable[[], str]], Any]
     host_calls: dict[str, str]
+    broken: str | None
+    side_work: list[Any]
 
     def upload(self, data: DeviceArray, words: array[int]) -> None:
         """Copy 8-byte words, before what is launched later."""

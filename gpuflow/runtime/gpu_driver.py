@@ -11,7 +11,7 @@ import threading
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,7 @@ from weakref import WeakSet
 import numpy as np
 
 from gpuflow.base.config import config
+from gpuflow.base.errors import CommunicationError
 from gpuflow.base.recording import span
 from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.compiler.plan import Plan
@@ -27,19 +28,17 @@ from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
-from gpuflow.runtime.device_array import DeviceArray, strided
+from gpuflow.runtime.device_array import DeviceArray, described, strided
 from gpuflow.runtime.gpu_api import BuiltKernel, GpuApi
 from gpuflow.runtime.gpu_arena import DeviceArena
-from gpuflow.runtime.gpu_block_calls import GPU_TARGET
+from gpuflow.runtime.gpu_block_calls import ATOMIC_TARGET, GPU_TARGET
 from gpuflow.runtime.gpu_faults import fault, is_fault
-from gpuflow.runtime.gpu_memory import Memory
+from gpuflow.runtime.gpu_memory import Memory, in_units
 from gpuflow.runtime.gpu_ops import OneOpPrograms
 from gpuflow.runtime.gpu_transfers import SMALL, Transfers
 from gpuflow.runtime.memory import arenas
 from gpuflow.runtime.program_gpu import GpuProgram
 
-# Every kernel is one launch with scratch memory of the device; libraries allocate for themselves.
-_TARGET = GPU_TARGET
 _BYTE, _COUNTER = np.dtype(np.uint8), np.dtype(np.uint32)
 _MOST_SCALARS = 1024
 _REMEMBERED = 16  # programs that an error may name
@@ -61,8 +60,12 @@ class GpuDriver:
         api.activate()
         self.compute = api.stream()
         self.memory = Memory(api, self._forget_idle)
+        # Memory that the compute stream writes first; for programs, on a device that is current.
+        self.allocate = self.memory.allocator(self.compute)
         self.transfers = Transfers(api, self.compute)
         self.host_calls: dict[str, str] = {}
+        self.broken: str | None = None
+        self.side_work: list[Any] = []
         self.recent: deque[str] = deque(maxlen=_REMEMBERED)
         self._ops = OneOpPrograms(self)
         self._idle: list[DeviceArena] = []
@@ -76,21 +79,36 @@ class GpuDriver:
         # What program_arrays.py and inner_programs.py call of an array module.
         self.xp: Any = SimpleNamespace(copyto=self.copy_into, empty=self.empty)
         if preallocate:
-            # The pool keeps what comes back to it at once.
-            self.memory.pool_of(self.compute).malloc(int(preallocate * api.memory_bytes))
+            self._take(preallocate)
+
+    def _take(self, share: float) -> None:
+        """Have the pool of the compute stream take a share of the memory at once, and keep it.
+
+        Raises:
+            MemoryError: so much is not free.
+        """
+        api, count = self.api, int(share * self.api.memory_bytes)
+        try:
+            self.memory.pool_of(self.compute).malloc(count)  # it comes back to the pool at once
+        except MemoryError as error:
+            raise MemoryError(
+                f"[memory] {api.name} must have room for the share of its memory that is to be "
+                f"taken at the start, {share:g} or {in_units(count)}; got "
+                f"{in_units(api.free_bytes())} free of {in_units(api.memory_bytes)}. Fix: end what "
+                "uses the GPU, or set GPUFLOW_PREALLOCATE to a smaller share, or to 0."
+            ) from error
 
     # --- arrays ---
 
     @property
     def target(self) -> Target:
-        """One launch for each kernel."""
-        return _TARGET
+        """One launch for each kernel; sums are as this thread's settings allow."""
+        return ATOMIC_TARGET if config.trace_context().atomic_sums else GPU_TARGET
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
         """Device memory, given back when no array uses it."""
         self.api.activate()
-        count = prod(shape) * dtype.itemsize
-        block = self.memory.allocate(count, self.compute, lambda: _text(shape, dtype))
+        block = self.allocate(prod(shape) * dtype.itemsize, partial(described, shape, dtype))
         return DeviceArray(self, shape, dtype, block.address, block)
 
     def from_host(self, array: np.ndarray) -> DeviceArray:
@@ -109,9 +127,8 @@ class GpuDriver:
         else:
             self.api.activate()
             stream = self.transfers.stream
-            block = self.memory.allocate(
-                array.nbytes, stream, lambda: _text(array.shape, array.dtype)
-            )
+            what = partial(described, array.shape, array.dtype)
+            block = self.memory.allocate(array.nbytes, stream, what)
             self.memory.guard(block, self.compute)
             data = DeviceArray(self, array.shape, array.dtype, block.address, block)
         self.transfers.to_device(data.address, array)
@@ -139,6 +156,7 @@ class GpuDriver:
                 self.transfers.to_host(result, data.address)
         except RuntimeError as error:
             raise self._fault(error) from error
+        self._check()
         return result
 
     def copy(self, data: DeviceArray) -> DeviceArray:
@@ -168,13 +186,20 @@ class GpuDriver:
 
         Raises:
             GpuFault: a kernel failed.
+            CommunicationError: a collective was aborted, and what came after it is worth nothing.
         """
         self.api.activate()
         try:
             self.api.synchronize(self.compute)
         except RuntimeError as error:
             raise self._fault(error) from error
+        self._check()
         self.recent.clear()
+
+    def _check(self) -> None:
+        """Behind a wait: whether what was waited for has been computed."""
+        if self.broken is not None:
+            raise CommunicationError(self.broken)
 
     def result(self, value: Any, aval: ShapedArray, operands: Sequence[Any]) -> DeviceArray:
         """An array of the host in device memory."""
@@ -200,7 +225,8 @@ class GpuDriver:
     def program(self, plan: Plan, out_avals: Sequence[ShapedArray]) -> GpuProgram:
         """The plan as launches."""
         program = GpuProgram(plan, out_avals, self)
-        self._programs.add(program)
+        with self._lock:  # somebody may be going through them
+            self._programs.add(program)
         return program
 
     def evaluate(
@@ -228,10 +254,11 @@ class GpuDriver:
     def _forget_idle(self) -> None:
         """Let go of all arenas that nobody uses, and of what was made for them."""
         idle, self._idle = set(self._idle), []
-        for program in list(self._programs):
-            program.forget(idle)
         with self._lock:
+            programs = list(self._programs)
             self._scalars.clear()
+        for program in programs:
+            program.forget(idle)
 
     # --- launches ---
 
@@ -260,7 +287,7 @@ class GpuDriver:
                 launch()
                 self.api.synchronize(self.compute)
             except RuntimeError as error:
-                raise fault(error, [entry], exactly=True) from error
+                raise fault(error, [entry, *list(self.recent)[-1:]], exactly=True) from error
 
         return run
 
@@ -298,10 +325,6 @@ class GpuDriver:
 def _references(data: DeviceArray) -> tuple[int, int]:
     """Reference counts of an array and of the block behind it."""
     return sys.getrefcount(data), sys.getrefcount(data.block)
-
-
-def _text(shape: tuple[int, ...], dtype: np.dtype) -> str:
-    return f"{dtype.name}[{','.join(map(str, shape))}]"
 
 
 def _as_words(data: DeviceArray) -> DeviceArray:

@@ -35,12 +35,13 @@ def fault(error: BaseException, suspects: Sequence[str], exactly: bool = False) 
     Args:
         error: what CUDA said.
         suspects: descriptions of what ran since nothing had failed, the last one last.
-        exactly: the suspect is known to have failed.
+        exactly: the first suspect is a kernel that is known to have failed; a second one is the
+            program that it belongs to.
     """
     if not is_fault(error):
         return RuntimeError(f"[cuda] a kernel must be launched; got {error} for {suspects}.")
     if exactly:
-        what = f"in kernel {suspects[0]}"
+        what = " of ".join([f"in kernel {suspects[0]}", *suspects[1:2]])
         fix = "report the kernel: jit(f).lower(...).compile().as_text() shows its source"
     else:
         ran = "\n".join(f"  {text}" for text in suspects) or "  (unknown)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ Run = Callable[[], None]
 
 
 class Launch:
-    """One launch; called with the addresses in the registers that it uses, in their order.
+    """One launch, as a function of the addresses in the registers that it uses, in their order.
 
     Args:
         run: the launch of the variant for aligned addresses.
@@ -49,6 +50,29 @@ class Launch:
         self._run, self._plain = run, plain
         self._words, self._fixups, self._aligned = words, fixups, aligned
         self._upload, self._is_uploaded = upload, False
+
+    def text(self, constant: Callable[[str, Any], str], addresses: Sequence[str]) -> list[str]:
+        """Python that launches it, without loops: a launch costs little more than CUDA's call.
+
+        Args:
+            constant: gives a value a name.
+            addresses: the variables that hold the registers.
+        """
+        if self._upload is not None:
+            return [f"{constant('launch', self)}({', '.join(addresses)})"]
+        words = constant("words", self._words)
+        places = [
+            f"{words}[{place}] = {_sum(addresses[register], offset)}"
+            for place, register, offset in self._fixups
+        ]
+        run = constant("run", self._run)
+        by_size: dict[int, list[str]] = {}
+        for register, offset, size in self._aligned:
+            by_size.setdefault(size, []).append(_sum(addresses[register], offset))
+        if by_size:
+            rests = [f"({' | '.join(sums)}) % {size}" for size, sums in by_size.items()]
+            run = f"({constant('plain', self._plain)}() if {' or '.join(rests)} else {run})"
+        return [*places, f"{run}()"]
 
     def __call__(self, *addresses: int) -> None:
         self.prepared(*addresses)()
@@ -82,6 +106,10 @@ class Launch:
         if changed:
             self._upload()
             self._is_uploaded = True
+
+
+def _sum(address: str, offset: int) -> str:
+    return f"{address} + {offset}" if offset else address
 
 
 class Registers:

@@ -1,7 +1,8 @@
 """Times of a GPU program's steps, while the profiler records: events around each step.
 
 The device is waited for before a program's first step and behind its last one, and not between
-them. As in ``marks.py``, a driver that is printed while nothing records has no such lines.
+them. Collectives that ran in a stream beside the steps have a row of their own. As in ``marks.py``,
+a driver that is printed while nothing records has no such lines.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from gpuflow.base.recording import Event, clock, state
+from gpuflow.base.recording import Event, Recording, clock, state
 from gpuflow.compiler.plan import Plan
 from gpuflow.runtime.gpu_device import GpuDevice
 from gpuflow.runtime.gpu_work import Work
@@ -60,6 +61,23 @@ class Timeline:
             start = self._started + between(self._origin, begun)
             duration = between(begun, ended)
             recording.events.append(Event(row, name, start, duration, thread, details))
+        self._write_side_work(recording, thread)
+
+    def _write_side_work(self, recording: Recording, thread: int) -> None:
+        """Rows of what ran beside; what has not ended belongs to a program around this one."""
+        api, kept = self._device.api, []
+        given, self._device.side_work = self._device.side_work, []
+        for work in given:
+            if work.recording is not recording:
+                continue  # of a trace that has ended
+            if not api.is_done(work.mark):
+                kept.append(work)
+                continue
+            start = self._started + api.nanoseconds(self._origin, work.begun)
+            duration = api.nanoseconds(work.begun, work.ended)
+            event = Event("collectives", work.name, start, duration, thread, work.details)
+            recording.events.append(event)
+        self._device.side_work += kept
 
     def _event(self) -> Any:
         return self._device.api.timed_event(self._device.compute)

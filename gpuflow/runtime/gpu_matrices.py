@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 
 import gpuflow.kernels.small_eigenvalues as eigenvalues
+import gpuflow.kernels.small_general_eigenvalues as general
 import gpuflow.kernels.small_matrices as kernels
+from gpuflow.base import dtypes
+from gpuflow.compiler.handwritten import SHARED_BYTES
 from gpuflow.core.lowering import Matrices
 from gpuflow.runtime.gpu_blocks import At, Schedule
 
@@ -27,6 +30,8 @@ def add_matrices(
         schedule: to which. matrices: what to do.
         sources, outs: operands and outputs, row-major. kinds: the operands' dtypes.
     """
+    if matrices.what == "eig":
+        return _add_eig(schedule, matrices, sources, outs, np.dtype(kinds[0]))
     dtype = np.dtype(kinds[0])
     is_double = dtype.itemsize == 8
     warps = 2 if is_double else 4
@@ -87,3 +92,49 @@ def _eigh(m: Matrices, sources: Sequence[At], outs: Sequence[At], pointer: str) 
 _CALLS: dict[str, Callable[..., _Call]] = {
     "lu": _lu, "cholesky": _cholesky, "triangular": _triangular, "qr": _qr, "eigh": _eigh,
 }  # fmt: skip
+
+
+# --- general eigenvalues -------------------------------------------------------------------
+
+_BLOCK_BYTES = 48 << 10  # of shared memory that every GPU gives without being asked for more
+_MOST_WARPS = 4
+TURNS = 30  # of the iteration, for each row
+
+
+def _add_eig(
+    schedule: Schedule, matrices: Matrices, sources: Sequence[At], outs: Sequence[At],
+    dtype: np.dtype,
+) -> bool:  # fmt: skip
+    """Eigenvalues, then left and right vectors as far as they are wanted."""
+    is_complex = dtypes.is_complex(dtype)
+    part = np.dtype(f"f{dtype.itemsize // 2}") if is_complex else dtype
+    left = matrices.params["compute_left_eigenvectors"]
+    right = matrices.params["compute_right_eigenvectors"]
+    constants = _tiles(is_complex, left or right)
+    size = constants["TILES"] * _AREA * part.itemsize
+    warps = max(min(_MOST_WARPS, _BLOCK_BYTES // size), 1)
+    constants |= {
+        "DOUBLE": int(part.itemsize == 8), "COMPLEX": int(is_complex), "WARPS": warps,
+        "VECTORS": int(left or right), "LEFT": int(left), "RIGHT": int(right),
+        "LIMIT": 460 if part.itemsize == 8 else 40, "TURNS": TURNS, SHARED_BYTES: warps * size,
+    }  # fmt: skip
+    pointer = f"*{part.name}"
+    unused = At(0)
+    vectors = [outs[1] if left else unused, outs[-1] if right else unused]
+    arguments = [(pointer, place) for place in [sources[0], outs[0], *vectors]]
+    arguments += [(_INDEX, matrices.count), (_INDEX, matrices.rows)]
+    grid = (-(-matrices.count // warps), 1, 1)
+    schedule.launch(general.find_general_eigenvalues, arguments, grid, warps * _LANES, constants)
+    return True
+
+
+def _tiles(is_complex: bool, has_vectors: bool) -> dict[str, int]:
+    """Where tiles of a matrix begin in shared memory, in numbers, and how many there are."""
+    names = ["T"]
+    names += ["T_IMAG"] if is_complex else []
+    names += ["Z"] if has_vectors else []
+    names += ["Z_IMAG"] if has_vectors and is_complex else []
+    names += ["X", "X_IMAG"] if has_vectors else []
+    offsets = {name: number * _AREA for number, name in enumerate(names)}
+    known = {name: offsets.get(name, 0) for name in ("T_IMAG", "Z", "Z_IMAG", "X", "X_IMAG")}
+    return {**known, "TILES": len(names)}

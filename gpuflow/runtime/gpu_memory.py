@@ -8,8 +8,10 @@ reads must not; such blocks wait for an event of that stream first.
 from __future__ import annotations
 
 import gc
+import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gpuflow.base.util import user_source_line
@@ -28,13 +30,18 @@ class Block:
     __slots__ = ("_memory", "address", "count", "handle", "readers")
 
     def __init__(self, memory: Memory, handle: Any, count: int) -> None:
-        self._memory, self.handle, self.count = memory, handle, count
+        self.handle, self.count = handle, count
         self.address: int = handle.ptr
         self.readers: set[int] | None = None
+        self._memory = memory  # last: until then it does not count
 
-    def __del__(self) -> None:
-        memory = getattr(self, "_memory", None)  # an interrupt may have left nothing
-        if memory is not None:
+    def __del__(self, large: int = LARGE) -> None:  # the module may be empty by then
+        try:
+            memory, count = self._memory, self.count
+        except AttributeError:
+            return  # an interrupt has left nothing
+        memory.used -= count
+        if count >= large or self.readers is not None:
             memory.dropped(self)
 
 
@@ -57,6 +64,8 @@ class Memory:
         self._pools: dict[int, Pool] = {}
         self._waiting: deque[tuple[list[Any], Any]] = deque()
         self._large: dict[int, tuple[int, str]] = {}
+        # Reentrant: garbage that is collected meanwhile puts blocks into what waits.
+        self._lock = threading.RLock()
         # Changed without a lock: a thread is never switched between the steps of += .
         self.used = self.peak = self.count = self.largest = 0
 
@@ -67,7 +76,9 @@ class Memory:
             found = self._pools[stream] = self._api.pool()
         return found
 
-    def allocate(self, count: int, stream: int, what: Callable[[], str] | None = None) -> Block:
+    def allocate(
+        self, count: int, stream: int, what: Callable[[], str] | None = None
+    ) -> Block:
         """A block of at least ``count`` bytes, that hold anything.
 
         Args:
@@ -78,21 +89,27 @@ class Memory:
         Raises:
             MemoryError: the device has not so much.
         """
+        return self._allocate(self.pool_of(stream), count, what)
+
+    def allocator(self, stream: int) -> Callable[..., Block]:
+        """``allocate`` for one stream."""
+        return partial(self._allocate, self.pool_of(stream))
+
+    def _allocate(self, pool: Pool, count: int, what: Callable[[], str] | None = None) -> Block:
         if self._waiting:
             self._release_finished()
-        count = max(count, 1)
-        pool = self._pools.get(stream) or self.pool_of(stream)
+        count = count or 1
         try:
             handle = pool.malloc(count)
         except MemoryError as error:
             handle = self._once_more(pool, count, error)
-        self.used += count
+        block = Block(self, handle, count)
+        used = self.used = self.used + count
         self.count += 1
+        if used > self.peak:
+            self.peak = used
         if count > self.largest:
             self.largest = count
-        if self.used > self.peak:
-            self.peak = self.used
-        block = Block(self, handle, count)
         if count >= LARGE:
             self._large[block.address] = count, _description(what)
         return block
@@ -107,8 +124,7 @@ class Memory:
         block.readers.add(stream)
 
     def dropped(self, block: Block) -> None:
-        """Take a block back, now or when its other streams are done."""
-        self.used -= block.count
+        """Forget a block that was large, and keep one until its other streams are done."""
         if block.count >= LARGE:
             self._large.pop(block.address, None)
         if block.readers:
@@ -119,18 +135,20 @@ class Memory:
             self._waiting.append((marks, block.handle))
 
     def _release_finished(self) -> None:
-        is_done = self._api.is_done
-        while self._waiting and all(is_done(mark) for mark in self._waiting[0][0]):
-            self._waiting.popleft()
+        is_done, waiting = self._api.is_done, self._waiting
+        with self._lock:  # or another thread would take the first one, and this one the next
+            while waiting and all(is_done(mark) for mark in waiting[0][0]):
+                waiting.popleft()
 
     def _once_more(self, pool: Pool, count: int, error: MemoryError) -> Any:
         """Free what can be freed and try again."""
         self._forget()
         gc.collect()
-        while self._waiting:
-            marks, _ = self._waiting.popleft()
-            for mark in marks:
-                self._api.synchronize_event(mark)
+        with self._lock:
+            while self._waiting:
+                marks, _ = self._waiting.popleft()
+                for mark in marks:
+                    self._api.synchronize_event(mark)
         for other in self._pools.values():
             other.free_all_blocks()
         self._api.free_library_memory()

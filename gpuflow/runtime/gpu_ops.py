@@ -32,7 +32,7 @@ class OneOpPrograms:
         arrays: list[Any], device: Device,
     ) -> list[Array]:  # fmt: skip
         """The outputs of an op for data of its operands."""
-        key = (primitive, *avals, *params.items()) if params else (primitive, *avals)
+        key = (self._driver.target, primitive, *avals, *params.items())
         try:
             found = self._known.get(key)
         except TypeError:  # params that are not hashable: nothing is remembered

@@ -5,10 +5,32 @@ What it is given and what kernels are given meet by events only; the host waits 
 
 from __future__ import annotations
 
+import threading
 from functools import cached_property
 from typing import Any
 
+from gpuflow.base.recording import state
+from gpuflow.base.records import record
 from gpuflow.runtime.device import Device
+
+
+@record(frozen=False, eq=False)
+class SideWork:
+    """What a trace of the profiler shows of something that the stream was given.
+
+    Attributes:
+        recording: under which it was given.
+        name, details: what it is.
+        begun, ended: timed events around it.
+        mark: an event behind it.
+    """
+
+    recording: Any
+    name: str
+    details: dict[str, Any]
+    begun: Any
+    ended: Any = None
+    mark: Any = None
 
 
 class SideStream:
@@ -16,10 +38,18 @@ class SideStream:
 
     Args:
         device: whose driver has an api and a compute stream.
+
+    Attributes:
+        lock: to be held while work is given to the stream in several calls that belong together,
+            and while a library is used that takes one thread for each device.
     """
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self.lock = threading.RLock()
+
+    def __str__(self) -> str:
+        return str(self._device)
 
     @cached_property
     def _driver(self) -> Any:
@@ -31,14 +61,31 @@ class SideStream:
         self._driver.api.activate()
         return self._driver.api.stream()
 
-    def follow(self) -> None:
-        """Let what this stream is given later begin behind what the compute stream has by now."""
-        driver = self._driver
-        driver.api.wait_event(self.address, driver.api.event(driver.compute))
+    def follow(self) -> Any:
+        """Let what this stream is given later begin behind what the compute stream has by now.
 
-    def mark(self) -> Any:
-        """An event behind what this stream has by now."""
-        return self._driver.api.event(self.address)
+        Returns:
+            the event in between.
+        """
+        driver = self._driver
+        event = driver.api.event(driver.compute)
+        driver.api.wait_event(self.address, event)
+        return event
+
+    def mark(self, work: SideWork | None = None) -> Any:
+        """An event behind what this stream has by now, the end of ``work`` if that is shown."""
+        api = self._driver.api
+        if work is not None:
+            work.ended = api.timed_event(self.address)
+        event = api.event(self.address)
+        if work is not None:
+            work.mark = event
+            self._driver.side_work.append(work)  # gpu_marks.py writes the row
+        return event
+
+    def is_done(self, mark: Any) -> bool:
+        """Whether the device has come to an event."""
+        return self._driver.api.is_done(mark)
 
     def join(self, mark: Any) -> None:
         """Let what the compute stream is given later begin behind a mark of this stream."""
@@ -47,3 +94,26 @@ class SideStream:
     def synchronize(self) -> None:
         """Return when this stream has done all that it was given."""
         self._driver.api.synchronize(self.address)
+
+    def visit(self) -> None:
+        """For a thread that only asks about events: make the device its current one."""
+        self._driver.api.visit()
+
+    # --- when what it was given cannot end well ---
+
+    def fail(self, reason: str) -> None:
+        """Have whoever waits for the device get an error: what it computes is worth nothing."""
+        self._driver.broken = reason
+
+    def recover(self) -> None:
+        """Let the device be waited for again."""
+        self._driver.broken = None
+
+    # --- traces ---
+
+    def begin_work(self, name: str, details: dict[str, Any]) -> SideWork | None:
+        """Before something is given to the stream; None while no trace is taken."""
+        if state.recording is None:
+            return None
+        begun = self._driver.api.timed_event(self.address)
+        return SideWork(state.recording, name, details, begun)

@@ -16,6 +16,7 @@ from gpuflow.core.aval import storage_dtype
 from gpuflow.core.lowering import Scan, Sort
 from gpuflow.runtime.gpu_blocks import At, Schedule, number_kind, rows_grid, word_pointer
 from gpuflow.runtime.gpu_scans import add_scan
+from gpuflow.runtime.gpu_selection import FEWEST_BITS, add_selected, sorted_words
 
 _INDEX, _ORDER = "int64", "*uint32"
 _SHAPES = ((32, 1), (64, 4), (128, 8))  # threads of a block, and elements of a thread
@@ -112,17 +113,20 @@ def add_order(
     size = 4 * shape.count * shape.length
     order, spare = schedule.memory(size), None
     for number, key in enumerate(reversed(keys)):
-        own = {
-            "KIND": key.kind, "BITS": key.bits, "WORD_BITS": key.word_bits,
-            "NAN_ABOVE": key.nan_above, "PARTS": key.parts, "PART": key.part,
-            "ORDERED": int(number > 0), **constants,
-        }  # fmt: skip
+        own = {**_key_constants(key), "ORDERED": int(number > 0), **constants}
         if shape.length <= LONGEST_TILE[key.word_bits]:
             _add_tile(schedule, key, order, shape, own)
             continue
         spare = schedule.memory(size) if spare is None else spare
         order, spare = _add_passes(schedule, key, (order, spare), shape, own)
     return order
+
+
+def _key_constants(key: Key) -> dict[str, int]:
+    return {
+        "KIND": key.kind, "BITS": key.bits, "WORD_BITS": key.word_bits,
+        "NAN_ABOVE": key.nan_above, "PARTS": key.parts, "PART": key.part,
+    }  # fmt: skip
 
 
 def _add_tile(
@@ -168,8 +172,7 @@ def _add_passes(
         source, source_type = words[0], f"*uint{bits}"
         order, target = target, order
         words.reverse()
-        own = {**own, "KIND": kernels.WORDS, "NAN_ABOVE": 0, "ORDERED": 1, "BITS": bits}
-        own = {**own, "DESCENDING": 0, "TOTAL_ORDER": 0, "PARTS": 1, "PART": 0}
+        own = {**sorted_words(own), "BITS": bits}
     return order, target
 
 
@@ -205,7 +208,12 @@ def add_sort(
         pointer = word_pointer(storage_dtype(dtype).itemsize // parts)
         keys += [Key(place, pointer, kind, bits, greatest, parts, part) for part in range(parts)]
     constants = {"DESCENDING": int(sort.descending), "TOTAL_ORDER": int(sort.total_order)}
-    order = add_order(schedule, keys, (sort.outer, sort.length, sort.inner), constants)
+    rows = (sort.outer, sort.length, sort.inner)
+    is_selected = len(keys) == 1 and _is_selected(sort, keys[0])
+    if is_selected:
+        order = _add_selected_order(schedule, keys[0], rows, sort.kept, constants)
+    else:
+        order = add_order(schedule, keys, rows, constants)
     count = sort.outer * sort.kept * sort.inner
     sizes = [(_INDEX, n) for n in (count, sort.length, sort.inner, sort.kept)]
     has_positions = len(outs) > len(sources)
@@ -215,7 +223,26 @@ def add_sort(
         arguments = [(pointer, source), (_ORDER, order), (pointer, out), ("*int32", positions)]
         own = {
             "SIZE": storage_dtype(dtype).itemsize,
-            "POSITIONS": int(has_positions and number == 0),
-        }
+            "POSITIONS": int(has_positions and number == 0), "SELECTED": int(is_selected),
+        }  # fmt: skip
         schedule.for_each(copying.take, [*arguments, *sizes], count, own)
     return True
+
+
+def _is_selected(sort: Sort, key: Key) -> bool:
+    """Whether a row is longer than what a block sorts, and what is wanted of it is not."""
+    tile = LONGEST_TILE[key.word_bits]
+    return key.bits >= FEWEST_BITS and sort.kept <= tile < sort.length and key.parts == 1
+
+
+def _add_selected_order(
+    schedule: Schedule, key: Key, rows: tuple[int, int, int], kept: int, constants: dict[str, int]
+) -> At:
+    """The first ``kept`` of the order, (rows, kept)."""
+    items = LONGEST_TILE[key.word_bits] // _THREADS
+    own = {**_key_constants(key), "ORDERED": 0, **constants, **_block(_THREADS, items)}
+    words, chosen = add_selected(schedule, (key.pointer, key.place), rows, kept, own)
+    found = Key(words, word_pointer(key.word_bits // 8), kernels.WORDS, key.bits)
+    shape = _Rows(rows[0] * rows[2], kept, 1)
+    _add_tile(schedule, found, chosen, shape, sorted_words(own))
+    return chosen

@@ -12,6 +12,7 @@ from typing import Any
 from gpuflow.base.records import record
 from gpuflow.runtime.gpu_device import GpuDevice
 from gpuflow.runtime.gpu_graphs import LEAST_LAUNCHES, Call, RecordedLaunches
+from gpuflow.runtime.gpu_launch import Launch
 from gpuflow.runtime.program_text import DriverText
 
 # A variable that holds an address, or None and the address.
@@ -24,7 +25,7 @@ class _Given:
 
     run: Callable[..., Any]
     arguments: tuple[Argument, ...]
-    line: str
+    lines: list[str]
 
 
 class Work:
@@ -49,8 +50,12 @@ class Work:
     ) -> None:
         """A call with addresses that only launches kernels."""
         texts = [str(number) if name is None else name for name, number in arguments]
-        line = f"{self._text.constant(stem, run)}({', '.join(texts)})  # {comment}"
-        self._parts.append(_Given(run, tuple(arguments), line))
+        if isinstance(run, Launch):
+            lines = run.text(self._text.constant, texts)
+        else:
+            lines = [f"{self._text.constant(stem, run)}({', '.join(texts)})"]
+        lines[-1] += f"  # {comment}"
+        self._parts.append(_Given(run, tuple(arguments), lines))
 
     def lines(self, names: Mapping[str, Any]) -> list[str]:
         """All lines; ``names`` are globals of the driver besides the text's constants."""
@@ -68,7 +73,7 @@ class Work:
 
     def _launches(self, given: Sequence[_Given], names: Mapping[str, Any]) -> list[str]:
         """Lines for launches that follow one another."""
-        lines = [one.line for one in given]
+        lines = [line for one in given for line in one.lines]
         if not self._may_record or len(given) < LEAST_LAUNCHES:
             return lines
         used = list(

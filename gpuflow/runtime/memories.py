@@ -19,6 +19,7 @@ from gpuflow.core.communicator import DRIVERS, PROCESSES, Across, Within
 from gpuflow.core.mesh import Mesh
 from gpuflow.core.sharding import Index, Sharding
 from gpuflow.runtime.device import Device, in_use, process
+from gpuflow.runtime.device import devices as default_devices
 
 
 @record(eq=False)
@@ -28,10 +29,12 @@ class Memories:
     Attributes:
         mesh: whose devices they are.
         key: under which their communicator is registered.
-        devices: the first device of each, in the order of the communicator's ranks.
+        devices: the first device of each, in the order of processes and of the mesh.
         between: over how many memories each axis goes.
         within: how many neighbors along each axis share a memory.
         places: for each rank the number of its block along each axis.
+        team: the memories that run a program together, in the order of the communicator's ranks:
+            those of the mesh, or, where every process has a mesh of its own, of all these meshes.
     """
 
     mesh: Mesh
@@ -40,6 +43,7 @@ class Memories:
     between: dict[Any, int]
     within: dict[Any, int]
     places: tuple[tuple[int, ...], ...]
+    team: tuple[Device, ...]
 
     @cached_property
     def local(self) -> tuple[Device, ...]:
@@ -61,8 +65,10 @@ class Memories:
         for rank, place in enumerate(self.places):
             rest = (*place[:number], *place[number + 1 :])
             groups.setdefault(rest, []).append((place[number], rank))
-        made = (tuple(rank for _, rank in sorted(group)) for group in groups.values())
-        return Across(name, self.key, tuple(made))
+        made = [tuple(rank for _, rank in sorted(group)) for group in groups.values()]
+        starts = range(0, len(self.team), len(self.devices))  # of the meshes
+        every = (tuple(start + rank for rank in own) for start in starts for own in made)
+        return Across(name, self.key, tuple(every))
 
     @property
     def names(self) -> tuple[Any, ...]:
@@ -99,18 +105,27 @@ def memories_of(mesh: Mesh) -> Memories | None:
         corner = tuple(k * own for k, own in zip(place, within, strict=True))
         devices.append(grid[corner])
         places.append(place)
-    if all(device.is_local for device in devices):
-        key = DRIVERS
-    else:
-        key = PROCESSES
+    key = DRIVERS
+    if not all(device.is_local for device in devices):
         _check_processes(mesh, devices)
         order = sorted(range(len(devices)), key=lambda k: devices[k].process_index)
         devices, places = [devices[k] for k in order], [places[k] for k in order]
+        firsts = first_memories()
+        if [device.memory for device in devices] == firsts:
+            key = PROCESSES  # which have met already
     names = mesh.axis_names
     return Memories(
         mesh, key, tuple(devices), dict(zip(names, between, strict=True)),
-        dict(zip(names, within, strict=True)), tuple(places),
+        dict(zip(names, within, strict=True)), tuple(places), tuple(devices),
     )  # fmt: skip
+
+
+def first_memories() -> list[Hashable]:
+    """The memory that each process communicates from, where it uses only one."""
+    found: dict[int, Hashable] = {}
+    for device in default_devices():
+        found.setdefault(device.process_index, device.memory)
+    return list(found.values())
 
 
 def _block(owners: np.ndarray) -> tuple[int, ...]:
@@ -148,19 +163,21 @@ def _block(owners: np.ndarray) -> tuple[int, ...]:
 
 def _check_processes(mesh: Mesh, devices: Sequence[Device]) -> None:
     numbers = sorted(device.process_index for device in devices)
+    counts = [numbers.count(number) for number in range(process.count)]
     check(
-        len(set(numbers)) == len(numbers),
+        0 not in counts,
         lambda: (
-            f"[mesh] a process of several must have one memory; got {mesh}. "
-            "Fix: start one process for each GPU: gpuflow launch."
+            f"[mesh] a mesh over processes must have devices of all {process.count}; got those of "
+            f"{sorted(set(numbers))}. Fix: use gpuflow.devices(), or local_devices() for this "
+            "process alone."
         ),
         NotImplementedError,
     )
     check(
-        numbers == list(range(process.count)),
+        len(set(counts)) == 1,
         lambda: (
-            f"[mesh] a mesh over processes must have devices of all {process.count}; got those of "
-            f"{numbers}. Fix: use gpuflow.devices(), or local_devices() for this process alone."
+            f"[mesh] a mesh over processes must have as many memories of each; got {counts} of "
+            f"{mesh}. Fix: choose as many GPUs of each process."
         ),
         NotImplementedError,
     )
@@ -247,12 +264,17 @@ def holdings(sharding: Sharding, rank: int) -> dict[Hashable, Holding]:
     return found
 
 
-def in_order(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """One device for each memory, in the order in which arrays have their parts."""
+def first_of_each(devices: Iterable[Device]) -> tuple[Device, ...]:
+    """The first device of each memory."""
     found: dict[Hashable, Device] = {}
     for device in devices:
         found.setdefault(device.memory, device)
-    return tuple(sorted(found.values(), key=lambda device: device.id))
+    return tuple(found.values())
+
+
+def in_order(devices: Iterable[Device]) -> tuple[Device, ...]:
+    """One device for each memory, in the order in which arrays have their parts."""
+    return tuple(sorted(first_of_each(devices), key=lambda device: device.id))
 
 
 @cache

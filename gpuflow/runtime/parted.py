@@ -156,6 +156,13 @@ def in_parts(value: Any, sharding: Sharding) -> PartedArray:
     return PartedArray(parts, aval, sharding)
 
 
+def delete_donated(operands: Sequence[Any], donated: Sequence[bool]) -> None:
+    """Delete what was donated to a program that had copies or parts of it."""
+    for value, flag in zip(operands, donated, strict=False):
+        if flag and isinstance(value, Array):
+            value.delete()
+
+
 def gathered(array: PartedArray) -> Array:
     """The array in the memory of its first device.
 
@@ -195,7 +202,7 @@ class _Programs:
 
     Attributes:
         evaluate: ``(primitive, operands, params) -> results``, where an operand is in parts.
-        run: ``(jaxpr, operands, wanted shardings of results or None) -> results``.
+        run: ``(jaxpr, operands, wanted shardings of results or None, donated) -> results``.
         place: ``(value, sharding) -> array`` with another sharding.
     """
 

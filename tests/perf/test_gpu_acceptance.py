@@ -1,57 +1,222 @@
-"""The acceptance script for GPUs: its structure, without running what it measures."""
+"""The acceptance script for GPUs: its structure, its rows without a GPU, and its report."""
 
 import json
+import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cuda_tools import requires_cuda_tools
 
 PERF = Path(__file__).resolve().parents[2] / "perf"
-HANGS = """
-import time
-print('{"row": "a"}', flush=True)
-print('{bad', flush=True)
-time.sleep(60)
+PARTS = (
+    "acceptance", "bandwidth_rows", "ceilings", "checks", "child", "frameworks", "goals",
+    "kernel_rows", "models", "processes", "report", "rows",
+)  # fmt: skip
+# A process that hangs, dies or loses its device, as its first argument says.
+TASKS = """
+import json, os, sys, time
+names = ["a", "b", "c", "d"]
+behind = names.index(sys.argv[3]) + 1 if "--after" in sys.argv else 0
+for name in names[behind:]:
+    print(json.dumps({"begin": name}), flush=True)
+    if name == "b" and sys.argv[1] == "hangs":
+        time.sleep(60)
+    if name == "b" and sys.argv[1] == "dies":
+        os.abort()
+    print(json.dumps({"row": name}), flush=True)
+    print('{bad', flush=True)
+    print(json.dumps({"end": name}), flush=True)
+    if name == "c" and sys.argv[1] == "loses":
+        sys.exit(70)
+sys.exit(3 if sys.argv[1] == "fails" else 0)
 """
 
 
 @pytest.fixture
-def modules(monkeypatch):
-    """The script's modules, as it finds them itself."""
+def perf(monkeypatch):
+    """The script's modules by their names without ``gpu_``, as it finds them itself."""
     monkeypatch.setattr(sys, "path", [str(PERF), *sys.path])
-    import gpu_acceptance
-    import gpu_report
-    import gpu_rows
-
-    yield gpu_acceptance, gpu_report, gpu_rows
-    for name in ("gpu_acceptance", "gpu_report", "gpu_rows", "gpu_models"):
-        sys.modules.pop(name, None)
+    yield types.SimpleNamespace(**{name: __import__(f"gpu_{name}") for name in PARTS})
+    for name in PARTS:
+        sys.modules.pop(f"gpu_{name}", None)
 
 
-def test_sections_fit_their_limits_and_begin_with_what_tells_most(modules):
-    acceptance, _, _ = modules
-    names = [section.name for section in acceptance.sections("cuda", False, 8)]
-    first = ["doctor", "programs", "op sweep", "demo", "ceilings", "tests", "times: gpuflow"]
-    assert names[: len(first)] == first
-    tiny = acceptance.sections("cuda_sim", True, 1)
-    assert not any("demo" in section.name or "jax" in section.name for section in tiny)
-    assert acceptance.marked_files() and "test_cuda_device" in "".join(acceptance.marked_files())
+# --- processes -------------------------------------------------------------------------------
 
 
-def test_a_section_that_hangs_or_fails_leaves_what_it_printed(modules, tmp_path):
-    acceptance, _, _ = modules
-    code = HANGS
-    hung = acceptance.run(acceptance.Section("hangs", ["-c", code], 3), 100, tmp_path)
+def test_sections_begin_with_ceilings_and_compare_before_they_time(perf, tmp_path):
+    found = perf.acceptance.sections("cuda", False, 8, tmp_path / "records")
+    names = [section.name for section in found]
+    assert names[:2] == ["doctor", "ceilings"]
+    together = [section.name for section in found if section.together]
+    assert {"programs", "kernels", "op sweep", "tests", "demo"} < set(together)
+    assert names[2 : 2 + len(together)] == together
+    assert names[2 + len(together)] == "times: gpuflow"
+    assert names[-4:] == [f"times: {name}" for name in perf.rows.OFF]
+    alone = [section.seconds for section in found if not section.together]
+    most = max(section.seconds for section in found if section.together)
+    assert sum(alone) + most < 700  # all limits; the whole ends after 530 in any case
+    tiny = perf.acceptance.sections("cpu", True, 1, tmp_path / "records")
+    assert not any("jax" in section.name or section.together for section in tiny)
+    assert "test_cuda_device" in "".join(perf.acceptance.marked_files())
+
+
+@pytest.mark.parametrize(
+    "how, failed, rows, restarts",
+    [("hangs", {"b"}, "abcd", 1), ("dies", {"b"}, "abcd", 1), ("loses", set(), "abcd", 1)],
+)
+def test_a_task_that_ends_its_process_is_entered_and_the_others_run(
+    perf, tmp_path, how, failed, rows, restarts
+):
+    section = perf.processes.Section(how, ["-c", TASKS, how], 30, task_seconds=3)
+    (entry,) = perf.processes.run([section], 100, tmp_path)
+    found = {record["row"]: record for record in entry["records"]}
+    assert "".join(sorted(found)) == rows and entry["status"] == 0
+    assert {name for name, record in found.items() if "error" in record} == failed
+    assert entry["note"] == f"began again {restarts} times"
+    if failed:
+        reason = {"hangs": "no result within 3 s", "dies": "died of it, with status -6"}[how]
+        assert reason in found["b"]["error"]
+
+
+def test_sections_at_the_same_time_keep_their_limits(perf, tmp_path):
+    made = [
+        perf.processes.Section("hangs", ["-c", TASKS, "hangs"], 2),
+        perf.processes.Section("fails", ["-c", TASKS, "fails"], 30, task_seconds=9),
+        perf.processes.Section("no", ["-c", "import sys; print('no'); sys.exit(4)"], 30),
+    ]
+    hung, failed, broken = perf.processes.run(made, 100, tmp_path)
     assert hung["status"] is None and hung["records"] == [{"row": "a"}]
-    code = "import sys; print('no'); sys.exit(3)"
-    failed = acceptance.run(acceptance.Section("fails", ["-c", code], 30), 100, tmp_path)
-    assert failed["status"] == 3 and failed["tail"] == "no\n"
+    assert failed["status"] == 3 and len(failed["records"]) == 4
+    assert broken["status"] == 4 and broken["tail"] == "no\n"
+    assert perf.acceptance.failed({"name": "tests", "status": 1, "records": []})
+    errors = {"status": 0, "records": [{"row": "a", "error": "no"}]}
+    assert perf.acceptance.failed({"name": "times: gpuflow", **errors})
+    assert not perf.acceptance.failed({"name": "times: jax", **errors})
 
 
-def test_the_report_of_a_run_with_gaps(modules):
-    _, report, rows = modules
-    row = next(row for row in rows.all_rows() if row.name == "chain float32")
+@requires_cuda_tools
+def test_the_whole_script_without_a_gpu(tmp_path):
+    """All rows with tiny sizes on the CPU; ceilings on the simulated GPU."""
+    command = [sys.executable, str(PERF / "gpu_acceptance.py"), "--tiny", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    (path,) = tmp_path.glob("*.json")
+    report = json.loads(path.read_text())
+    sections = {section["name"]: section for section in report["sections"]}
+    times = [r for r in sections["times: gpuflow"]["records"] if r["row"] != "version"]
+    assert len(times) > 45 and all(record["seconds"] > 0 for record in times)
+    assert len(sections["ceilings"]["records"]) == 8 and report["versions"]["numpy"]
+    assert "## Times per call" in next(tmp_path.glob("*.md")).read_text()
+
+
+# --- rows ------------------------------------------------------------------------------------
+
+
+def test_rows_make_their_inputs(perf):
+    found = perf.rows.all_rows()
+    assert len({row.name for row in found}) == len(found) > 45
+    for row in found:
+        made = perf.child.inputs_of(row, row.tiny, 0)
+        assert all(isinstance(array, np.ndarray) and array.nbytes < 1 << 26 for array in made)
+        assert set(row.without) <= set(perf.rows.OFF)
+        # A comparison with something turned off is also measured.
+        assert set(row.goal.rivals) & set(perf.rows.OFF) <= set(row.without)
+
+
+def test_the_table_of_the_issue_is_there(perf):
+    """Each with a goal: GPU performance that the project promises."""
+    rows = {row.name: row for row in perf.rows.all_rows()}
+    names = ["chain float32", "chain bfloat16", "full sum", "column sum", "MLP Adam step"]
+    names += [f"{what} rows of {n}" for what in ("softmax", "layernorm") for n in (256, 32768)]
+    names += ["normal, fused into a mean", "host: eager add", "host: jitted call of 2 arrays"]
+    names += ["host: plan of 3 kernels", "host: plan of 100 kernels", "CNN step"]
+    names += [f"attention forward and backward bf16 D={n}" for n in (64, 128)]
+    names += ["transformer block step bf16"]
+    assert all(rows[name].goal != perf.rows.Goal() for name in names)
+    assert sum(row.group == "segment sum" for row in rows.values()) == 4
+    assert perf.goals.MANY_SIZES_GOAL.times == 0.05
+
+
+def test_torch_rows_compile_what_they_are_told_to(perf):
+    """Each is given ``jit``; the functions themselves need torch, which tests do not."""
+    compiled = [row for row in perf.rows.all_rows() if perf.rows.COMPILED in row.goal.rivals]
+    assert len(compiled) >= 15 and all(row.torch is not None for row in compiled)
+    for row in compiled:
+        jitted = []
+        row.torch(types.SimpleNamespace(nn=types.SimpleNamespace(functional=None)), jitted.append)
+        assert jitted, row.name
+
+
+def fake_cupy():
+    """NumPy where CuPy is expected, with CuPy's events."""
+    fake = types.ModuleType("cupy")
+    fake.__dict__.update({name: getattr(np, name) for name in np.__all__})
+    fake.__version__, fake.asnumpy = "0", np.asarray
+
+    class Event:
+        def record(self, stream=None):
+            del stream
+
+    device = types.SimpleNamespace(synchronize=lambda: None)
+    fake.cuda = types.SimpleNamespace(
+        Event=Event, Device=lambda: device, get_elapsed_time=lambda first, last: 2.0
+    )
+    return fake
+
+
+def test_rows_in_cupy(perf, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
+    framework = perf.frameworks.load("cupy", "cuda")
+    found = {}
+    for row in perf.rows.all_rows():
+        found[row.name] = perf.child.measure(row, framework, tiny=True, only_build=False)
+    measured = {name: record for name, record in found.items() if record is not None}
+    assert len(measured) >= 15 and "solve of 8 x 8" in measured
+    assert measured["full sum"]["seconds"] == 2e-3  # as the events say
+
+
+# --- goals and report ------------------------------------------------------------------------
+
+
+def test_verdicts(perf):
+    goals, rows = perf.goals, {row.name: row for row in perf.rows.all_rows()}
+    chain, copy = rows["chain float32"], 4e12
+    best = 8 * chain.full / copy
+
+    def of(row, seconds, copy=copy, **others):
+        records = {name.replace("_", " "): {row.name: {"seconds": s}} for name, s in others.items()}
+        records["gpuflow"] = {row.name: {"seconds": seconds, "size": row.full}}
+        return goals.verdict(row.goal, row, row.name, records, copy)
+
+    assert of(chain, best / 0.95, jax=best * 2) == "pass"
+    assert of(chain, best / 0.5, jax=best) == "FAIL: 50 % of a copy; FAIL: 2.00 x jax"
+    assert of(chain, best, copy=None).startswith("not measured: no copy bandwidth; not measured")
+    assert of(rows["host: eager add"], 9e-6) == "FAIL: 1.50 x it"
+    sort = rows["sort of a vector"]
+    assert of(sort, 2.0, without_handwritten_kernels=1.0).startswith("DELETE the kernel: 2.00 x")
+    assert of(sort, 0.5, without_handwritten_kernels=1.0) == "pass"
+    assert goals.verdict(chain.goal, chain, chain.name, {}, copy) == "not measured"
+    broken = {"gpuflow": {chain.name: {"error": "boom"}}}
+    assert goals.verdict(chain.goal, chain, chain.name, broken, copy) == "FAIL: no time"
+    plan = rows["host: plan of 3 kernels"]
+    records = {"gpuflow": {plan.name: {"seconds": 1e-6, "kernels": 4}}}
+    assert "4 kernels, not 3" in goals.verdict(plan.goal, plan, plan.name, records, copy)
+    assert goals.wanted(sort.goal) == "not slower than without handwritten kernels"
+    names = [name for name, row in rows.items() if row.group]
+    records = {"gpuflow": {name: {"seconds": 1.0 + k} for k, name in enumerate(names)}}
+    group, *others = goals.groups(rows.values(), records)
+    assert group[2:] == ["4.00 x", "FAIL"] and all(one[3] == "not measured" for one in others)
+    records["with atomic sums"] = {name: {"seconds": 2.0} for name in names}
+    found = {one[0]: one[2:] for one in goals.groups(rows.values(), records)}
+    assert found["segment sum float32, unsorted: atomic over ordered"] == ["0.50 x", "pass"]
+
+
+def test_the_report_of_a_run_with_gaps(perf):
+    row = next(row for row in perf.rows.all_rows() if row.name == "chain float32")
     ours = {"row": row.name, "seconds": 1e-3, "size": row.full, "check": [1.0, 2.0]}
     theirs = {"row": row.name, "seconds": 2e-3, "size": row.full, "check": [1.0, 2.5]}
     sections = [
@@ -59,6 +224,10 @@ def test_the_report_of_a_run_with_gaps(modules):
             {"program": "rows", "passed": True, "cpu": {"difference": 1e-7, "bits_equal": False}},
             {"program": "full", "passed": False, "error": "a | b"},
             {"host_calls": {"sort(f2)": "TypeError"}},
+        ]},
+        {"name": "kernels", "status": 0, "seconds": 1.0, "records": [
+            {"test": "scan", "bits_equal": True, "difference": 0.0},
+            {"test": "attention", "bits_equal": False, "difference": 1e-7},
         ]},
         {"name": "ceilings", "status": 0, "seconds": 1.0, "records": [
             {"ceiling": "copy", "bytes": 8, "per_second": 4.0e12}, {"ceiling": "x", "error": "no"},
@@ -68,20 +237,11 @@ def test_the_report_of_a_run_with_gaps(modules):
         ]},
         {"name": "times: jax", "status": 0, "seconds": 1.0, "records": [theirs]},
     ]  # fmt: skip
-    text = report.markdown(
-        {"date": "today", "platform": "cuda", "tiny": False, "sections": sections}
-    )
-    assert "| copy | 4000.0 GB/s |" in text and "killed at its limit" in text
+    head = {"date": "today", "platform": "cuda", "tiny": False, "commit": "abc", "device": "gpu"}
+    text = perf.report.markdown({**head, "versions": {"torch": "2"}, "sections": sections})
+    assert "Device: gpu. Commit abc. torch 2." in text and "killed at its limit" in text
+    assert "| copy | 4000.0 GB/s |" in text and "| attention | 1e-07 |" in text
+    assert "2 runs, of which 1 have the same bits" in text
     assert "2.000 ms (0.50x) RESULTS DIFFER" in text and "failed: boom" in text
     share = 2 * 4 * row.full / 1e-3 / 4.0e12
     assert f"({100 * share:.0f} % of a copy)" in text and "FAILED a / b" in text
-
-
-def test_rows_make_their_inputs(modules):
-    _, _, rows = modules
-    found = rows.all_rows()
-    assert len({row.name for row in found}) == len(found) > 20
-    for row in found:
-        made = row.inputs(np.random.default_rng(0), row.tiny)
-        assert all(isinstance(array, np.ndarray) for array, _ in made)
-        assert json.dumps([list(array.shape) for array, _ in made])

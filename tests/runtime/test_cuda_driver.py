@@ -54,6 +54,16 @@ def test_calls_return_before_the_work_is_done(late):
     assert not api.queues[late.driver.compute]
 
 
+def test_values_are_looked_at_only_while_checks_are_on(late):
+    """They were from the first time on that debug_nans was set: each op waited for the device."""
+    api, x = late.driver.api, gf.device_put(X, late)
+    with gf.debug_nans(True):
+        x + x
+    copied = api.log["copy_out"]
+    x * x
+    assert api.log["copy_out"] == copied
+
+
 def test_ops_one_by_one_are_programs(late):
     with gf.default_device(late):
         x = jnp.asarray(X)

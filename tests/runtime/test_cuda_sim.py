@@ -12,6 +12,7 @@ from cuda_tools import requires_cuda_tools
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax, random
+from gpuflow.runtime.ptx.faults import PtxError
 
 pytestmark = requires_cuda_tools
 
@@ -131,6 +132,13 @@ def test_memory_goes_back(device):
         result = gf.jit(lambda v: v * 2)(gf.device_put(X, device))
         del result
     assert device.driver.memory.used == used
+
+
+def test_memory_that_nobody_has_written_is_not_read(device):
+    x = gf.device_put(X, device)
+    device.driver.api.memory.find(x.data.address).written[:] = False
+    with pytest.raises(PtxError, match=r"read of byte 0 of 960, which nobody has written"):
+        gf.jit(lambda v: v * 2)(x)
 
 
 def test_arrays_of_two_platforms_do_not_meet(device):

@@ -1,0 +1,241 @@
+"""The text of a GPU program's driver: arrays, addresses, and a line for everything that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from gpuflow.base.config import config
+from gpuflow.compiler.lower import NO_BUFFER
+from gpuflow.compiler.plan import CallStep, CopyStep, KernelStep, Operand, Plan, ProgramStep
+from gpuflow.core.aval import ShapedArray, storage_dtype
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device_array import DeviceArray, described
+from gpuflow.runtime.gpu_arena import DeviceArena
+from gpuflow.runtime.gpu_block_calls import block_launch, copy_schedule, schedule_of
+from gpuflow.runtime.gpu_blocks import Schedule
+from gpuflow.runtime.gpu_device import GpuDevice
+from gpuflow.runtime.gpu_epilogues import (
+    OWN_MEMORY,
+    FusedProduct,
+    at_offsets,
+    fused_products,
+)
+from gpuflow.runtime.gpu_graphs import may_record
+from gpuflow.runtime.gpu_launch import Place, Registers, launched_kernel, make_launch
+from gpuflow.runtime.gpu_library import LibraryCall
+from gpuflow.runtime.gpu_marks import GpuMarks
+from gpuflow.runtime.gpu_products import multiplier, products_of
+from gpuflow.runtime.gpu_work import Argument, Work
+from gpuflow.runtime.program_arrays import NamedArrays
+from gpuflow.runtime.program_text import DriverText
+
+
+def build_driver(
+    plan: Plan, arena: DeviceArena, device: GpuDevice, out_avals: Sequence[ShapedArray] = ()
+) -> Callable[..., list[Array]]:
+    """``function(operands, device)``; a program inside another has no ``out_avals``."""
+    text = DriverText()
+    places = _Places(plan, text, device, arena)
+    marks = GpuMarks(plan, text, places.work, device)
+    products = places.fused() if out_avals else []
+    fused, run_later = {one.kernel: one for one in products}, {one.product for one in products}
+    for position, step in enumerate(plan.steps):
+        if position in run_later:
+            continue
+        marks.begin(step)
+        if position in fused:
+            places.fused_product(fused[position])
+        elif isinstance(step, KernelStep):
+            places.kernel_step(step)
+        elif isinstance(step, CopyStep):
+            places.copy_step(step)
+        elif isinstance(step, ProgramStep):
+            places.program_step(step)
+        else:
+            places.call_step(step)
+    marks.end()
+    outs = [places.output(out) for out in plan.outputs] if out_avals else []
+    names = {
+        "allocate": device.allocate, "copyto": device.copy_into, "new": object.__new__,
+        "Array": Array, "DeviceArray": DeviceArray, "gpu": device,
+    }  # fmt: skip
+    text.lines += places.work.lines(names)
+    results = [places.result(name, aval) for name, aval in zip(outs, out_avals, strict=True)]
+    return text.finish(f"[{', '.join(results)}]", names)
+
+
+class _Places(NamedArrays):
+    """Names of arrays and of their addresses."""
+
+    device: GpuDevice
+
+    def __init__(
+        self, plan: Plan, text: DriverText, device: GpuDevice, arena: DeviceArena
+    ) -> None:
+        super().__init__(plan, text, device, arena)
+        self.device, self.arena = device, arena
+        self.pointers: dict[str, str] = {}
+        # Buffers that lie outside of the arena, and what fused products share with each other.
+        self._moved: dict[int, DeviceArray] = {}
+        self._kept: dict[int, DeviceArray] = {}
+        # It stands behind all allocations, so that it can be recorded.
+        self.work = Work(text, device, may_record())
+
+    def allocate(self, name: str, aval: ShapedArray) -> None:
+        """Print the allocation of an output, without a call of its ``__init__``."""
+        dtype = storage_dtype(aval.dtype)
+        kind, shape = self.text.constant("dtype", dtype), self.text.constant("shape", aval.shape)
+        what = self.text.constant("what", partial(described, aval.shape, dtype))
+        block, pointer = self.text.fresh("block"), f"pointer{len(self.pointers)}"
+        self.pointers[name] = pointer
+        self.text.line(f"{block} = allocate({prod(aval.shape) * dtype.itemsize}, {what})")
+        self.text.line(
+            f"{name} = new(DeviceArray); {name}.device = gpu; {name}.shape = {shape}; "
+            f"{name}.dtype = {kind}; {name}.block = {block}; {name}.strides = None; "
+            f"{name}.address = {pointer} = {block}.address"
+        )
+
+    def array(self, buffer: int) -> str:
+        """The name of the array of a buffer."""
+        if buffer in self._moved:
+            return self.text.constant("moved", self._moved[buffer])
+        return super().array(buffer)
+
+    def body(self, plan: Plan, memory: DeviceArena) -> Callable[..., list[Array]]:
+        """The driver of a program inside this one."""
+        return build_driver(plan, memory, self.device)
+
+    def place(self, buffer: int) -> Place:
+        """Where a launch finds a buffer."""
+        if buffer in self._moved:
+            return None, self._moved[buffer].address
+        if buffer in self.plan.offsets:
+            return None, self.arena.memory.address + self.plan.offsets[buffer]
+        return self._pointer(self.array(buffer)), 0
+
+    def _pointer(self, name: str) -> int:
+        """The number of the variable that holds an array's address."""
+        if name not in self.pointers:
+            self.pointers[name] = f"pointer{len(self.pointers)}"
+            self.text.line(f"{self.pointers[name]} = {name}.address")
+        return list(self.pointers).index(name)
+
+    def kernel_step(self, step: KernelStep) -> None:
+        """Print a step's launches."""
+        if step.kernel.kind == "map" and all(call.points == 0 for call in step.calls):
+            return
+        for calls in step.launches:
+            registers = Registers(self.place)
+            kernel, _ = launched_kernel(step, calls)
+            launch = make_launch(calls, kernel, registers, self.device)
+            if launch is None:
+                continue
+            used = [self._argument((number, 0)) for number in registers.numbers]
+            self.work.launch("launch", launch, used, step.name)
+
+    def copy_step(self, step: CopyStep) -> None:
+        """Print a copy of a view."""
+        if step.source.aval.size:
+            schedule = copy_schedule(step)
+            if schedule is not None:
+                places = [self._where(step.source), self.place(step.target)]
+                self._block_launches(step.name, schedule, places)
+                return
+            target, source = self.array(step.target), self.operand(step.source)
+            self.work.line(f"copyto({target}, {source})")
+
+    def call_step(self, step: CallStep) -> None:
+        """Print a product of matrices, or the call of a library or host function."""
+        products = products_of(step)
+        schedule = schedule_of(step) if products is None else None
+        if schedule is not None:
+            buffers = [*step.outputs, *([] if step.workspace is None else [step.workspace])]
+            places = [self._where(operand) for operand in step.operands]
+            places += [self.place(buffer) for buffer in buffers]
+            self._block_launches(step.name, schedule, places)
+            return
+        multiply = None
+        if products is not None:
+            device = self.device
+            multiply = multiplier(products, lambda gemm: device.api.gemm(gemm, device.compute))
+        if multiply is None:
+            operands = [self.operand(operand) for operand in step.operands]
+            call = self.text.constant("call", LibraryCall(step, self.device))
+            outs = ", ".join(self.array(buffer) for buffer in step.outputs)
+            self.work.line(f"{call}([{outs}], {', '.join(operands)})  # {step.name}")
+            return
+        arguments = [self._address(operand) for operand in step.operands]
+        arguments.append(self._argument(self.place(step.outputs[0])))
+        self.work.launch("multiply", multiply, arguments, step.name)
+
+    def _block_launches(self, name: str, schedule: Schedule, places: Sequence[Place]) -> None:
+        """Print the launches of handwritten kernels on arrays at these places."""
+        for one in schedule.launches:
+            launch, registers = block_launch(one, places, self.device)
+            used = [self._argument((number, 0)) for number in registers]
+            self.work.launch("launch", launch, used, name)
+
+    def fused(self) -> list[FusedProduct]:
+        """Products that stand in the place of kernels."""
+        if not config.environment.cuda_epilogues:
+            return []
+        api, stream = self.device.api, self.device.compute
+        return fused_products(
+            self.plan, lambda gemm, epilogue: api.gemm_with(gemm, epilogue, stream)
+        )
+
+    def fused_product(self, fused: FusedProduct) -> None:
+        """Print a product that does what a kernel would do to its result."""
+        step = self.plan.steps[fused.product]
+        assert isinstance(step, CallStep)
+        operands = [self._address(operand) for operand in step.operands]
+        if fused.moves_out:
+            aval = self.plan.aval(fused.out)
+            self._moved[fused.out] = self.device.empty(aval.shape, storage_dtype(aval.dtype))
+            self.text.keep(self._moved[fused.out])
+        own = [
+            (None, 0) if buffer is None else self._argument(self.place(buffer))
+            for buffer in (fused.out, fused.bias)
+        ]
+        own.append(self._aux(fused))
+        run = fused.run
+        if any(fused.offsets):
+            run = at_offsets(run, fused.offsets)
+        name = f"{step.name}, {self.plan.steps[fused.kernel].name}"
+        self.work.launch("multiply", run, [*operands, *own], name)
+
+    def _aux(self, fused: FusedProduct) -> Argument:
+        """What the way there writes for the way back."""
+        if fused.aux is None:
+            return None, 0
+        if fused.aux != OWN_MEMORY:
+            return self._argument(self.place(fused.aux))
+        if fused.pair not in self._kept:
+            byte = np.dtype(np.uint8)
+            self._kept[fused.pair] = self.device.empty((fused.aux_bytes,), byte)
+            self.text.keep(self._kept[fused.pair])
+        return None, self._kept[fused.pair].address
+
+    def program_step(self, step: ProgramStep) -> None:
+        """Print a loop or branch that is driven from Python."""
+        super().program_step(step)
+        # Its last line is the call; allocations of outputs stand before.
+        self.work.line(self.text.lines.pop())
+
+    def _address(self, operand: Operand) -> Argument:
+        """The address of the buffer behind an operand."""
+        return self._argument(self._where(operand))
+
+    def _where(self, operand: Operand) -> Place:
+        """Where the buffer behind an operand is."""
+        if operand.buffer != NO_BUFFER:
+            return self.place(operand.buffer)
+        return None, self.text.namespace[self.operand(operand)].address  # a literal
+
+    def _argument(self, place: Place) -> Argument:
+        register, offset = place
+        return (None, offset) if register is None else (list(self.pointers.values())[register], 0)

@@ -1,0 +1,202 @@
+"""What the rows of the GPU acceptance need of each framework: arrays, jit, and clocks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from gpu_rows import (
+    ATOMIC,
+    COMPILED,
+    CUPY,
+    JAX,
+    NO_EPILOGUES,
+    NO_GRAPHS,
+    NO_KERNELS,
+    OFF,
+    TORCH,
+    Row,
+)
+
+OURS = "gpuflow"
+_SETTINGS = {
+    NO_EPILOGUES: {"GPUFLOW_CUDA_EPILOGUES": "0"},
+    NO_GRAPHS: {"GPUFLOW_CUDA_GRAPHS": "0"},
+    ATOMIC: {"GPUFLOW_ATOMIC_SUMS": "1"},
+}
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A framework on a device.
+
+    Attributes:
+        version: for the report.
+        function: what a row computes, ready to be called; None: the row is not for it.
+        array: a NumPy array on the device.
+        numpy: an array of the framework in NumPy.
+        wait: returns when all work is done.
+        leaves: the arrays of a result.
+        clock: marks a place in the device's work; ``None``: there are no events.
+        between: seconds from one mark to another, both done.
+        kernels: how many launches a jitted function is, for these arrays; None: not known.
+    """
+
+    version: str
+    function: Callable[[Row], Any]
+    array: Callable[[np.ndarray], Any]
+    numpy: Callable[[Any], np.ndarray]
+    wait: Callable[[Any], None]
+    leaves: Callable[[Any], list[Any]]
+    clock: Callable[[], Any] | None = None
+    between: Callable[[Any, Any], float] | None = None
+    kernels: Callable[[Any, list[Any]], int] | None = None
+
+
+def load(name: str, platform: str) -> Framework:
+    """A framework by its name in the report."""
+    if name in (OURS, *OFF):
+        return _load_gpuflow(platform, name)
+    if name in (TORCH, COMPILED):
+        return _load_torch(platform, name == COMPILED)
+    return {JAX: _load_jax, CUPY: _load_cupy}[name](platform)
+
+
+def _load_gpuflow(platform: str, name: str) -> Framework:
+    """gpuflow on a platform, with something turned off, or on."""
+    os.environ.update(_SETTINGS.get(name, {}))
+    import gpuflow
+
+    if name == NO_KERNELS:
+        _turn_kernels_off()
+    (device, *_) = gpuflow.devices(platform)
+    gpuflow.config.update("default_device", device)
+    clock = between = None
+    if platform == "cuda":
+        import cupy
+
+        stream = device.driver.api.library(device.driver.compute)
+
+        def clock() -> Any:
+            mark = cupy.cuda.Event()
+            mark.record(stream)
+            return mark
+
+        def between(first: Any, last: Any) -> float:
+            return cupy.cuda.get_elapsed_time(first, last) / 1e3
+
+    def function(row: Row) -> Any:
+        if name != OURS and name not in row.without:
+            return None
+        made = row.make(gpuflow)
+        return made if row.is_eager else gpuflow.jit(made)
+
+    def kernels(jitted: Any, arrays: list[Any]) -> int:
+        steps = jitted.lower(*arrays).compile().steps
+        return sum(step.kind != "copy" for step in steps)
+
+    return Framework(
+        gpuflow.__version__, function, lambda x: gpuflow.device_put(x, device), np.asarray,
+        lambda out: gpuflow.block_until_ready(out), gpuflow.tree.leaves, clock, between, kernels,
+    )  # fmt: skip
+
+
+def _turn_kernels_off() -> None:
+    """Leave everything to generated kernels and libraries; there is no such setting for users."""
+    from gpuflow.compiler import pipeline
+    from gpuflow.nn import attention
+    from gpuflow.runtime import gpu_block_calls, gpu_text
+
+    attention.may_fuse = lambda *operands: False
+    pipeline.GPU_PASSES = pipeline.PASSES
+    gpu_block_calls.schedule_of = gpu_text.schedule_of = lambda step: None
+
+
+def _load_jax(platform: str) -> Framework:
+    """JAX, on whatever it finds."""
+    del platform
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # others need memory as well
+    import jax
+
+    jax.config.update("jax_default_matmul_precision", "highest")  # float32 means float32
+
+    def function(row: Row) -> Any:
+        made = row.make(jax)
+        return made if row.is_eager else jax.jit(made)
+
+    return Framework(
+        f"{jax.__version__} on {jax.devices()[0].device_kind}", function, jax.device_put,
+        np.asarray, jax.block_until_ready, jax.tree_util.tree_leaves,
+    )  # fmt: skip
+
+
+def _load_torch(platform: str, is_compiled: bool) -> Framework:
+    """torch, op by op or compiled."""
+    import torch
+
+    device = "cuda" if platform == "cuda" else "cpu"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+
+    def function(row: Row) -> Any:
+        if row.torch is None or (is_compiled and COMPILED not in row.goal.rivals):
+            return None
+        if is_compiled:
+            torch.compiler.reset()
+            return row.torch(torch, lambda made: torch.compile(made, dynamic=False))
+        return row.torch(torch, lambda made: made)
+
+    def array(x: np.ndarray) -> Any:
+        if x.dtype == ml_dtypes.bfloat16:
+            return torch.from_numpy(x.astype(np.float32)).to(device, torch.bfloat16)
+        return torch.from_numpy(x).to(device)
+
+    def wait(out: Any) -> None:
+        del out
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    def clock() -> Any:
+        mark = torch.cuda.Event(enable_timing=True)
+        mark.record()
+        return mark
+
+    def in_numpy(x: Any) -> np.ndarray:
+        x = x.detach().cpu()
+        return (x.float() if x.dtype in (torch.bfloat16, torch.float16) else x).numpy()
+
+    name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    return Framework(
+        f"{torch.__version__} on {name}", function, array, in_numpy, wait, _flat,
+        clock if device == "cuda" else None,
+        (lambda first, last: first.elapsed_time(last) / 1e3) if device == "cuda" else None,
+    )  # fmt: skip
+
+
+def _load_cupy(platform: str) -> Framework:
+    """CuPy, op by op."""
+    del platform
+    import cupy
+
+    def clock() -> Any:
+        mark = cupy.cuda.Event()
+        mark.record()
+        return mark
+
+    return Framework(
+        cupy.__version__, lambda row: row.cupy(cupy) if row.cupy else None, cupy.asarray,
+        cupy.asnumpy, lambda out: cupy.cuda.Device().synchronize(), _flat, clock,
+        lambda first, last: cupy.cuda.get_elapsed_time(first, last) / 1e3,
+    )  # fmt: skip
+
+
+def _flat(out: Any) -> list[Any]:
+    """The arrays of nested lists and tuples."""
+    if not isinstance(out, (tuple, list)):
+        return [out]
+    return [x for part in out for x in _flat(part)]

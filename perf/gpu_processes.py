@@ -1,0 +1,170 @@
+"""Processes of the GPU acceptance: each has a time limit, and none takes the others with it.
+
+A process that does tasks one by one says which it begins and has done (``{"begin": NAME}`` and
+``{"end": NAME}``), and between what came out (``{"row": NAME, ...}``, or ``"program"`` for
+``"row"``). If it dies, or a task takes too long, the task is entered as failed, and another process
+goes on behind it; also where it exits with DEVICE_LOST.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+DEVICE_LOST = 70  # exit status: the device is of no use to this process any more
+_POLL = 0.1
+
+
+@dataclass
+class Section:
+    """One process, or several one after the other.
+
+    Attributes:
+        name: in the report.
+        command: arguments behind the interpreter.
+        seconds: it may take.
+        environment: variables besides.
+        task_seconds: each task of it may take so long; 0: it has no tasks.
+        task_key: what its records call a task.
+        together: it runs while its neighbors do that are to run together.
+        python: the interpreter; None: this one.
+        records: a file with more records, or None.
+    """
+
+    name: str
+    command: list[str]
+    seconds: float
+    environment: dict[str, str] = field(default_factory=dict)
+    task_seconds: float = 0.0
+    task_key: str = "row"
+    together: bool = False
+    python: str | None = None
+    records: Path | None = None
+
+
+class Running:
+    """A section that was started.
+
+    Args:
+        section: what to run.
+        seconds: left for everything.
+        folder: what it prints goes to files there.
+    """
+
+    def __init__(self, section: Section, seconds: float, folder: Path) -> None:
+        self.section, self._start = section, time.perf_counter()
+        self._limit = self._start + min(section.seconds, seconds)
+        stem = "".join(c if c.isalnum() else "-" for c in section.name)
+        self._out, self._errors = folder / f"{stem}.out", folder / f"{stem}.err"
+        self._out.write_text("")
+        self._errors.write_text("")
+        self._restarts = 0
+        self._process = self._begin([])
+        self._seen, self._last_news = -1, time.perf_counter()
+
+    def _begin(self, more: list[str]) -> subprocess.Popen[bytes]:
+        section = self.section
+        environment = {**os.environ, **section.environment, "PYTHONUNBUFFERED": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        environment.pop("OPENBLAS_CORETYPE", None)
+        command = [section.python or sys.executable, *section.command, *more]
+        with self._out.open("ab") as out, self._errors.open("ab") as errors:
+            return subprocess.Popen(
+                command, stdout=out, stderr=errors, cwd=ROOT, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def poll(self) -> dict[str, Any] | None:
+        """The section's entry in the report, once it has ended."""
+        status, now = self._process.poll(), time.perf_counter()
+        if status is None and now > self._limit:
+            self._kill()
+            return self._entry(None)
+        task, is_done = self._task() if self.section.task_seconds else ("", True)
+        if status is None:
+            if not is_done and now - self._last_news > self.section.task_seconds:
+                self._kill()
+                reason = f"no result within {self.section.task_seconds:.0f} s"
+                return self._go_on(None, task, reason)
+            return None
+        if not is_done:
+            return self._go_on(status, task, f"the process died of it, with status {status}")
+        return self._go_on(status, task) if status == DEVICE_LOST else self._entry(status)
+
+    def _task(self) -> tuple[str, bool]:
+        """The task that was announced last, and whether it is done; keeps the time of the news."""
+        if (size := self._out.stat().st_size) != self._seen:
+            self._seen, self._last_news = size, time.perf_counter()
+        said = [record for record in self._records() if "begin" in record or "end" in record]
+        if not said:
+            return "", True
+        return said[-1].get("begin") or said[-1]["end"], "end" in said[-1]
+
+    def _go_on(self, status: int | None, task: str, reason: str = "") -> dict[str, Any] | None:
+        """Enter a task as failed, if there is a reason, and begin again behind it."""
+        with self._out.open("a") as out:
+            if reason:
+                failed = {self.section.task_key: task, "error": reason, "passed": False}
+                out.write("\n" + json.dumps(failed))
+            out.write("\n" + json.dumps({"end": task}) + "\n")
+        if self._limit - time.perf_counter() < 3:
+            return self._entry(status)
+        self._restarts += 1
+        self._process = self._begin(["--after", task])
+        self._last_news = time.perf_counter()
+        return None
+
+    def _kill(self) -> None:
+        """End the process and those that it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _records(self) -> list[dict[str, Any]]:
+        return records_of(self._out.read_text(errors="replace"))
+
+    def _entry(self, status: int | None) -> dict[str, Any]:
+        records = [r for r in self._records() if "begin" not in r and "end" not in r]
+        more = self.section.records
+        if more is not None and more.exists():
+            records += records_of(more.read_text(errors="replace"))
+        return {
+            "name": self.section.name, "status": status,
+            "seconds": time.perf_counter() - self._start, "records": records,
+            "note": f"began again {self._restarts} times" if self._restarts else "",
+            "tail": self._out.read_text(errors="replace")[-3000:],
+            "errors": self._errors.read_text(errors="replace")[-3000:],
+        }  # fmt: skip
+
+
+def run(sections: Sequence[Section], seconds: float, folder: Path) -> list[dict[str, Any]]:
+    """Runs sections at the same time; returns their entries in the report, in order."""
+    started = [Running(section, seconds, folder) for section in sections]
+    entries: list[dict[str, Any] | None] = [None] * len(started)
+    while None in entries:
+        for number, one in enumerate(started):
+            entries[number] = entries[number] or one.poll()
+        time.sleep(_POLL)
+    return [entry for entry in entries if entry is not None]
+
+
+def records_of(text: str) -> list[dict[str, Any]]:
+    """The lines that are JSON objects."""
+    found = []
+    for line in text.splitlines():
+        if line.startswith("{"):
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue  # a process that was killed while it wrote
+    return found
