@@ -3,9 +3,10 @@
 The function is ``kernel_<name>(words, lo, hi)``: ``words`` is the address of the argument block
 that ``kir.nodes.arguments`` describes, ``lo..hi`` the part of the first PARALLEL axis to run.
 
-Float sums over long axes are added in blocks of ``SUM_BLOCK`` by an addition that LLVM may reorder
-into vector lanes; the sums of the blocks are added in float64, in order. Everything else is IEEE
-with contraction. Column kernels are printed by ``cpu_column``.
+Float sums over long axes are added in blocks by an addition that LLVM may reorder into vector
+lanes; the sums of the blocks are added in float64, in order. A block is short where there will be
+no lanes: its rounding errors add up over all of its points. Everything else is IEEE with
+contraction. Column kernels are printed by ``cpu_column``.
 """
 
 from __future__ import annotations
@@ -15,17 +16,36 @@ from contextlib import contextmanager
 
 from gpuflow.compiler import cpu_places
 from gpuflow.compiler.printer import FLOATS, NumbaPrinter, combine_functions
-from gpuflow.kir.nodes import Argument, Axis, Kernel, Mode, Operand, Reduce, Value, arguments
+from gpuflow.kir.nodes import (
+    Apply,
+    Argument,
+    Axis,
+    Block,
+    For,
+    Kernel,
+    Load,
+    Mode,
+    Operand,
+    Reduce,
+    Stride,
+    Value,
+    While,
+    arguments,
+)
 from gpuflow.kir.scalar import PARTS
+from gpuflow.kir.walk import statements
 
 SUM_BLOCK_BITS = 12
-SUM_BLOCK = 1 << SUM_BLOCK_BITS
+SERIAL_BLOCK_BITS = 7  # of a loop without lanes
 NARROW_ROWS = "narrow_row"  # the kind of a row kernel whose rows are turned, see NarrowRowPrinter
 SHORT_ROWS = "short_row"  # the kind of a row kernel whose rows are a few vectors long
 
 # The smallest exact extent of which a loop is vectorized as such; shorter ones are written out. A
 # reduction of a few elements costs more in a vector than one after the other.
 _SHORTEST_VECTORS = {"map": 3, "row": 8}
+
+# Of these only quotients of floats have vector instructions.
+_QUOTIENTS = ("div", "rem")
 
 # The integers as which floats are ordered.
 ORDERED = {"float32": "int32", "float64": "int64"}
@@ -199,27 +219,43 @@ class CpuPrinter(NumbaPrinter):
         close_block: Callable[[], None],
         accumulate: Callable[[], None],
     ) -> None:
-        """Loops over ``axes``, the last one in blocks of SUM_BLOCK points."""
+        """Loops over ``axes``, the last one in blocks of points."""
         axis = self.axes[axes[0]]
         if len(axes) > 1:
             with self.axis_loop(axis.name, s.body):
                 self._blocks(s, axes[1:], open_block, close_block, accumulate)
             return
+        bits = SUM_BLOCK_BITS if self._takes_lanes(axis, s.body) else SERIAL_BLOCK_BITS
         is_short = self.kernel.kind == SHORT_ROWS
-        if is_short or (axis.exact is not None and axis.exact <= SUM_BLOCK):
+        if is_short or (axis.exact is not None and axis.exact <= 1 << bits):
             open_block()
             with self.axis_loop(axis.name, s.body):
                 self.block(s.body)
                 accumulate()
             close_block()
             return
-        with self.block_loop(axis, SUM_BLOCK_BITS) as span:
+        with self.block_loop(axis, bits) as span:
             open_block()
             head = f"for {axis.name} in range({span}):"
             with self.indented(head), self.at_point(axis, s.body):
                 self.block(s.body)
                 accumulate()
             close_block()
+
+    def _takes_lanes(self, axis: Axis, body: Block) -> bool:
+        """Whether LLVM can run neighbouring points of an axis as lanes of a vector."""
+        place = self.kernel.axes.index(axis)
+        for statement in statements(body):
+            match statement:
+                case Load(_, name, offset) if name in self._scopes:
+                    if offset is not None or self.operands[name].strides[place] is Stride.ANY:
+                        return False
+                case Apply(outs, fn) if fn in _QUOTIENTS:
+                    if fn == "rem" or outs[0].dtype not in FLOATS:
+                        return False
+                case Reduce() | For() | While():
+                    return False
+        return True
 
     @contextmanager
     def block_loop(self, axis: Axis, bits: int) -> Iterator[str]:

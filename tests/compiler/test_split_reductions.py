@@ -266,6 +266,26 @@ def test_sums_of_16_million_are_as_accurate_as_pairwise_ones(shift):
     assert error <= np.abs(columns.sum(0) - exact).max()
 
 
+NOT_IN_LANES = {
+    "reversed": lambda x: x[..., ::-1],
+    "every second": lambda x: x[..., ::2],
+    "remainder": lambda x: jnp.mod(x, np.float32(0.7)),
+    "quotient": lambda x: x * ((jnp.arange(x.shape[-1]) + 1) // 3 % 5),
+    "chosen": lambda x: x[..., np.arange(x.shape[-1]) * 7 % x.shape[-1]],
+}
+
+
+@pytest.mark.parametrize("name", NOT_IN_LANES)
+def test_sums_are_accurate_where_no_loop_is_vectorized(name):
+    function = NOT_IN_LANES[name]
+    for shape in [(1300,), (4096,), (3, 2049), (100_003,)]:
+        x = np.random.default_rng(1).uniform(0.1, 0.9, shape).astype(np.float32)
+        exact = np.asarray(gf.jit(function)(x)).sum(-1, dtype=np.float64)
+        got = np.asarray(gf.jit(lambda x: function(x).sum(-1))(x))
+        # 128 additions in a row; the rest is added in float64.
+        assert np.all(np.abs(got - exact) <= 4 * np.spacing(exact.astype(np.float32)))
+
+
 _SCRIPT = """
 import hashlib, sys
 import numpy as np
