@@ -111,12 +111,13 @@ def _row_for(
 
 def _shared(early: Block, late: Block) -> tuple[Value, Value] | None:
     """The last value of ``late`` that ``early`` computes as well, at some expense."""
-    found: dict[Any, Value] = {}
-    keys = _Keys(early.body)
+    found: dict[int, Value] = {}
+    numbers: dict[Any, int] = {}
+    keys = _Keys(early.body, numbers)
     for statement in early.body:
         for value in results_of(statement):
             found[keys.of(value.number)] = value
-    keys = _Keys(late.body)
+    keys = _Keys(late.body, numbers)
     for statement in reversed(late.body):
         for value in results_of(statement):
             key = keys.of(value.number)
@@ -126,21 +127,28 @@ def _shared(early: Block, late: Block) -> tuple[Value, Value] | None:
 
 
 class _Keys:
-    """Says which values of two blocks are the same expression."""
+    """Says which values of two blocks are the same expression.
 
-    def __init__(self, items: Sequence[Statement]) -> None:
-        self._keys: dict[int, Any] = {}
+    Args:
+        items: the statements of one of them.
+        numbers: negative numbers of expressions, for both: an expression names its parts by them.
+            One that held its parts would be as long as the formula written out.
+    """
+
+    def __init__(self, items: Sequence[Statement], numbers: dict[Any, int]) -> None:
+        self._keys: dict[int, int] = {}
         self._expensive: set[int] = set()
         for statement in items:
             parts = self._parts(statement)
             is_expensive = isinstance(statement, Apply) and statement.fn in EXPENSIVE
             inherits = bool(all_uses(statement) & self._expensive)
             for place, value in enumerate(results_of(statement)):
-                self._keys[value.number] = (*parts, place)
+                key = (*parts, place)
+                self._keys[value.number] = numbers.setdefault(key, -1 - len(numbers))
                 if inherits or is_expensive:
                     self._expensive.add(value.number)
 
-    def of(self, number: int) -> Any:
+    def of(self, number: int) -> int:
         """The key of a value; values from outside stand for themselves."""
         return self._keys.get(number, number)
 

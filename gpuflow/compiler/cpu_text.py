@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import ast
 import math
-import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +17,7 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.compiler import cpu_names
 from gpuflow.compiler.cpu_emit import Lane, cast, constant, is_float, llvm_type
 from gpuflow.compiler.cpu_names import POINTER, Named
+from gpuflow.compiler.parsing import parsed
 from gpuflow.compiler.printer import Source
 from gpuflow.kir.scalar import COMPUTE_DTYPES
 
@@ -59,7 +58,10 @@ def module_of(source: Source) -> ir.Module:
     Raises:
         Unsupported: Numba has to compile it.
     """
-    tree = _parse(source.text)
+    try:
+        tree = parsed(source.text)
+    except SystemError as error:
+        raise Unsupported(str(error)) from error
     module = ir.Module(source.entry)
     names: dict[str, Named] = {}
     for node in tree.body:
@@ -73,38 +75,6 @@ def module_of(source: Source) -> ir.Module:
             case _:
                 raise Unsupported(ast.unparse(node))
     return module
-
-
-def _parse(text: str) -> ast.Module:
-    """The syntax tree.
-
-    CPython 3.11 counts the depth of trees in one place for all threads, and raises SystemError when
-    another one parses at the same time (python/cpython issue 106905).
-    """
-    for _ in range(_MOST_TRIES):
-        try:
-            with _parser.lock:
-                return ast.parse(text)
-        except SystemError:
-            continue
-    raise Unsupported("the interpreter does not parse it now")
-
-
-class _Parser:
-    """Keeps threads of this package from parsing at once."""
-
-    def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        """Make a new lock; in a forked child, the thread that held the old one is gone."""
-        self.lock = threading.Lock()
-
-
-_MOST_TRIES = 20
-_parser = _Parser()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_parser.renew)
 
 
 def _accessor(call: ast.Call) -> Named:

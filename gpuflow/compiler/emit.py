@@ -285,10 +285,11 @@ class Emitter:
             self._store_update(position, access)
             return
         name = self.operands.array(access)
-        self.builder.declare(self.operands.table[name])
+        array = self.operands.table[name]
+        self.builder.declare(array)
         values = _parts(self._variable(var))
         for part, value in zip(_PARTS_OF[len(values)], values, strict=True):
-            self.builder.store(name, self.builder.unrounded(value), part=part)
+            self.builder.store(name, self.builder.unrounded(value, array.dtype), part=part)
 
     def _store_update(self, position: int, access: Access) -> None:
         """Combine the current element of a window with the array's."""

@@ -134,9 +134,9 @@ class Builder:
         self._narrow[rounded], self._unrounded[rounded] = storage, value
         return rounded
 
-    def unrounded(self, value: Value) -> Value:
-        """What ``round`` was given: a Store rounds by itself."""
-        return self._unrounded.get(value, value)
+    def unrounded(self, value: Value, storage: str | None) -> Value:
+        """What ``round`` was given, for a Store to elements of ``storage``: it rounds by itself."""
+        return self._unrounded.get(value, value) if self._narrow.get(value) == storage else value
 
     def _note_narrow(self, out: Value, *values: Value) -> None:
         kinds = {self._narrow.get(value) for value in values}

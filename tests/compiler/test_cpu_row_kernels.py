@@ -217,3 +217,16 @@ def test_rows_with_broadcast_operands(width):
     p = softmax(wide[0])
     want = p * (wide[1] - (p * wide[1]).sum(-1, keepdims=True))
     np.testing.assert_allclose(gradient, want, rtol=1e-4, atol=1e-6)
+
+
+def test_a_value_that_is_used_twice_at_each_of_many_steps():
+    """Written out, the formula has 2**40 terms: whoever follows it term by term never ends."""
+
+    def function(x):
+        for _ in range(40):
+            x = x * x - x
+        e = jnp.exp(x)
+        return e / e.sum(1, keepdims=True)
+
+    x = np.full((5, 7), 1.5, np.float32)
+    np.testing.assert_allclose(gf.jit(function)(x), np.full((5, 7), 1 / 7), rtol=1e-6)

@@ -59,3 +59,16 @@ def test_signaling_nan_stays_nan():
     codes, is_nan = gf.jit(function)(bits)
     np.testing.assert_array_equal(codes, np.array([0x7FC0, 0xFFC0, 0x7FC0, 0x3F80], np.uint16))
     np.testing.assert_array_equal(is_nan, [True, True, True, False])
+
+
+@pytest.mark.parametrize("narrow", [jnp.bfloat16, jnp.float16, jnp.float8_e4m3fn])
+@pytest.mark.parametrize("wide", [jnp.float32, jnp.float16, jnp.bfloat16])
+def test_a_narrow_value_that_is_stored_as_another_dtype_is_rounded(narrow, wide):
+    x = jnp.array([1.001, 3.14159, -100.3, 1e-3, 0.3], jnp.float32)
+
+    def through(x):
+        return x.astype(narrow).astype(wide)
+
+    np.testing.assert_array_equal(
+        np.asarray(gf.jit(through)(x), np.float64), np.asarray(through(x), np.float64)
+    )
