@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from gpuflow import ref
+from gpuflow.core.refs import Ref
 from gpuflow.core.trace import Tracer, eval_trace
 from gpuflow.numpy.methods import METHODS, PROPERTIES
 from gpuflow.parallel import whole_programs
@@ -12,14 +17,19 @@ from gpuflow.runtime.platforms import register_platforms
 
 
 def install() -> None:
-    """Plug in platforms, evaluators, and the operators and methods of Array and Tracer."""
+    """Plug in platforms, evaluators, and the operators and methods of Array, Tracer and Ref."""
     register_platforms()
     eval_trace.process = evaluate
     programs.evaluate = whole_programs.evaluate
     programs.run = whole_programs.run
     programs.place = whole_programs.place
-    for cls in (Array, Tracer):
-        for name, function in METHODS.items():
-            setattr(cls, name, function)
-        for name, function in PROPERTIES.items():
-            setattr(cls, name, property(function))
+    _put_on(Array, METHODS, PROPERTIES)
+    _put_on(Tracer, METHODS, PROPERTIES)
+    _put_on(Ref, ref.METHODS, ref.PROPERTIES)
+
+
+def _put_on(cls: type, methods: Mapping[str, Any], properties: Mapping[str, Any]) -> None:
+    for name, function in methods.items():
+        setattr(cls, name, function)
+    for name, function in properties.items():
+        setattr(cls, name, property(function))

@@ -2,6 +2,9 @@
 
 The kernel cache of a run is a folder of its own, so that every run builds what it tests; set
 GPUFLOW_CACHE_DIR to keep one between runs. Helper modules beside this file can be imported.
+
+``GPUFLOW_PLATFORM=cuda_sim pytest`` runs the tests that say something of a GPU on a simulated one:
+the op sweep and whole programs. Files that are named run there too, but for what is below.
 """
 
 import atexit
@@ -10,6 +13,8 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -21,3 +26,80 @@ if "GPUFLOW_CACHE_DIR" not in os.environ:
 # Tests multiply small matrices, and on a busy machine the threads of a BLAS wait for each other for
 # many times longer than that takes. This must stand before numpy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# --- a simulated GPU -----------------------------------------------------------------------
+
+ON_SIMULATED_GPU = os.environ.get("GPUFLOW_PLATFORM") == "cuda_sim"
+WHOLE_SWEEP = bool(os.environ.get("WHOLE_SWEEP"))
+
+# What runs there when no files are named. Nearly all of the time goes into building kernels.
+SIMULATED = (
+    "ops/test_every_op.py",
+    "ops/test_gradients_on_gpu.py",
+    "control/test_control_flow.py",
+    "control/test_jit.py",
+    "control/test_jit_calls.py",
+    "control/test_jit_options.py",
+    "nn/test_nn_attention.py",
+    "runtime/test_cuda_sim.py",
+    "test_examples.py",
+    "test_fuzz_programs.py",
+)
+NOT_NAMED = (
+    "the compiler's tests, kernels/ and runtime/ choose their platform themselves; surfaces are "
+    "made of the ops of the sweep"
+)
+
+# What does not run there, by the beginning of its name, with the reason.
+_RULES = "is about rules and the meaning of KernelIR, which are the same on every platform"
+_SWEEP = "ops/test_every_op.py::"
+IN_WHOLE_SWEEP = {
+    **{
+        _SWEEP + name: _RULES
+        for name in ("test_jaxpr", "test_kernel", "test_transpose", "test_neutral", "test_wrong")
+    },
+    _SWEEP + "test_derivatives": "gradients are compared with the CPU's, in test_gradients_on_gpu",
+    _SWEEP + "test_vmap": "a mapped op is an op on one more dimension",
+}
+NEVER = {
+    "test_examples.py::test_the_spectral_radius_is_learned": "3,000 steps; another test takes 20",
+    "ops/test_fft_kernels.py": "is about kernels of the CPU",
+    "ops/test_scan_kernels.py": "is about kernels of the CPU",
+    "ops/test_scatter_parts.py": "is about kernels of the CPU",
+}
+_SIGNS = "signs of eigenvectors are each library's choice; kernels/test_kernel_eig.py asks the rest"
+_EIG = "[eig-compute_left_eigenvectors="
+OF_OTHER_SIGNS = {
+    _SWEEP + "test_values" + _EIG + f"{left}-compute_right_eigenvectors=True": _SIGNS
+    for left in (False, True)
+}
+NOT_SIMULATED = {**NEVER, **OF_OTHER_SIGNS, **({} if WHOLE_SWEEP else IN_WHOLE_SWEEP)}
+
+
+def pytest_configure(config):
+    """Choose files, unless some were named."""
+    nothing_named = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if ON_SIMULATED_GPU and nothing_named:
+        config.args[:] = [str(Path(__file__).parent / name) for name in SIMULATED]
+
+
+def pytest_report_header(config):
+    """Say what does not run, and why."""
+    if not ON_SIMULATED_GPU:
+        return []
+    reasons = {}
+    for name, reason in NOT_SIMULATED.items():
+        reasons.setdefault(reason, []).append(name)
+    named = [f"  {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+    return ["simulated GPU; not run there:", f"  other files, unless named: {NOT_NAMED}", *named]
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what is not for a simulated GPU."""
+    if not ON_SIMULATED_GPU:
+        return
+    prefixes = tuple(f"tests/{name}" for name in NOT_SIMULATED)
+    left_out = [item for item in items if item.nodeid.startswith(prefixes)]
+    items[:] = [item for item in items if not item.nodeid.startswith(prefixes)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)

@@ -165,6 +165,7 @@ class Settings:
     varying_axes: tuple[Any, ...] = ()  # named axes along which derivatives know what varies
     mesh: Any = None  # the mesh that set_mesh chose
     user_contexts: tuple[tuple[Any, Any], ...] = ()  # of make_user_context, with their values
+    atomic_sums: bool = False  # GPUs may add what meets at one place in any order
 
 
 _CHOICES = {
@@ -217,7 +218,12 @@ class Config:
         self.may_check = False
         self.environment = read_environment()
         self._local = _Local()
-        self._process = _intern(Settings(enable_x64=_flag("GPUFLOW_ENABLE_X64", False)))
+        self._process = _intern(
+            Settings(
+                enable_x64=_flag("GPUFLOW_ENABLE_X64", False),
+                atomic_sums=_flag("GPUFLOW_ATOMIC_SUMS", False),
+            )
+        )
         self._process_switches = Switches()
         self._checks: dict[str, Callable[[Any], Any]] = {}
         self._ignored: dict[str, Any] = {}

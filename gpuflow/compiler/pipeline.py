@@ -9,6 +9,7 @@ from gpuflow.base.config import config
 from gpuflow.compiler.bind import bind
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.fuse import clone_cheap
+from gpuflow.compiler.join_calls import join_calls
 from gpuflow.compiler.overlap import overlap
 from gpuflow.compiler.plan import Inner, Plan
 from gpuflow.compiler.program import (
@@ -20,6 +21,7 @@ from gpuflow.compiler.program import (
     renamed,
     simplify,
     simplify_for_gpu,
+    simplify_with_atomics,
 )
 from gpuflow.compiler.sources import Symbols
 from gpuflow.compiler.target import PLAIN_TARGET, Target
@@ -38,6 +40,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 
 # The first one with the rules for GPUs.
 GPU_PASSES = (("simplify", simplify_for_gpu), *PASSES[1:])
+ATOMIC_PASSES = (("simplify", simplify_with_atomics), *PASSES[1:])
 
 _templates: dict[Any, Template] = {}
 _MOST_TEMPLATES = 1024
@@ -59,9 +62,11 @@ def compile_plan(
     """
     program, values = hoist_array_literals(inline(jaxpr.jaxpr))
     _report("inline", program)
-    for name, rewrite in GPU_PASSES if target.on_gpu else PASSES:
+    for name, rewrite in _passes(target):
         program = rewrite(program)
         _report(name, program)
+    program = join_calls(program)
+    _report("join calls", program)
     program = overlap(program)
     _report("overlap", program)
     programs = {eqn: compile_inner(eqn, target) for eqn in program.eqns if _has_programs(eqn)}
@@ -71,6 +76,13 @@ def compile_plan(
     template, symbols = _template(program, given)
     plan = bind(template, program, programs, given, carried is not None, target, symbols)
     return plan, values
+
+
+def _passes(target: Target) -> tuple[tuple[str, Pass], ...]:
+    """The passes of a platform."""
+    if not target.on_gpu:
+        return PASSES
+    return ATOMIC_PASSES if target.atomic_sums else GPU_PASSES
 
 
 def _given_carries(program: Jaxpr, first: int, count: int) -> dict[Var, Var | None]:

@@ -201,12 +201,20 @@ def folded(eqn: Eqn) -> Literal | None:
 
 
 def simplify_for_gpu(jaxpr: Jaxpr) -> Jaxpr:
-    """``simplify``, where rules of lowering classes for GPUs come first."""
-    return simplify(jaxpr, on_gpu=True)
+    """``simplify``, where rules of lowering classes are those for GPUs."""
+    return simplify(jaxpr, ("on_gpu",))
 
 
-def simplify(jaxpr: Jaxpr, on_gpu: bool = False) -> Jaxpr:
+def simplify_with_atomics(jaxpr: Jaxpr) -> Jaxpr:
+    """``simplify_for_gpu``, where sums may be atomic."""
+    return simplify(jaxpr, ("with_atomics", "on_gpu"))
+
+
+def simplify(jaxpr: Jaxpr, platform: Sequence[str] = ("on_cpu",)) -> Jaxpr:
     """Apply each primitive's own ``simplify`` rule in order, also to what the rules make.
+
+    Rules of its lowering class for the platform, which are in the fields that are named, come
+    before.
 
     A rule is ``(eqn, definition, build) -> None | list of atoms``: ``definition`` is a
     ``Definitions``, ``build`` makes new equations.
@@ -222,7 +230,7 @@ def simplify(jaxpr: Jaxpr, on_gpu: bool = False) -> Jaxpr:
         if known is not None:
             env[eqn.outputs[0]] = known
             return
-        for rule in _rules_of(eqn.primitive, on_gpu):
+        for rule in _rules_of(eqn.primitive, platform):
             build = Replacement(eqn.source)
             results = rule(eqn, definition, build)
             if results is not None:
@@ -241,9 +249,9 @@ def simplify(jaxpr: Jaxpr, on_gpu: bool = False) -> Jaxpr:
     return jaxpr.replace(eqns=tuple(eqns), outvars=outvars)
 
 
-def _rules_of(primitive: Primitive, on_gpu: bool) -> list[Any]:
-    first = getattr(primitive.lower, "on_gpu", None) if on_gpu else None
-    return [rule for rule in (first, primitive.simplify) if rule is not None]
+def _rules_of(primitive: Primitive, platform: Sequence[str]) -> list[Any]:
+    own = [getattr(primitive.lower, field, None) for field in platform]
+    return [rule for rule in (*own, primitive.simplify) if rule is not None]
 
 
 # --- common subexpressions and dead code ---------------------------------------------------

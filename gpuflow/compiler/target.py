@@ -17,9 +17,11 @@ class Target(Protocol):
 
     Attributes:
         on_gpu: programs are made by the rules for GPUs (``on_gpu`` of lowering classes).
+        atomic_sums: so are those of ``with_atomics``: sums may differ from run to run.
     """
 
     on_gpu: bool
+    atomic_sums: bool
 
     def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
         """The calls that do the work of one; ``allocate`` gives a buffer of so many bytes."""
@@ -38,6 +40,7 @@ class PlainTarget:
     """Runs every kernel as it is, and nothing needs memory besides."""
 
     on_gpu = False
+    atomic_sums = False
 
     def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
         """The call itself."""

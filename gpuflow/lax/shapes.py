@@ -11,7 +11,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
-from gpuflow.core.aval import aval_of
+from gpuflow.core.aval import aval_of, is_value
 from gpuflow.ops import dynamic, layout
 from gpuflow.ops.axes import broadcast_in_dim, reshape, squeeze
 from gpuflow.ops.contractions import dot_general
@@ -69,15 +69,16 @@ def zeros_like_array(x: Any) -> Any:
 
 def asarray(x: Any) -> Any:
     """``x`` as an array."""
-    if isinstance(x, Array) or hasattr(x, "aval"):
+    if isinstance(x, Array) or (hasattr(x, "aval") and is_value(x)):
         return x
     aval = aval_of(x)
     return from_numpy(np.asarray(x, aval.dtype), aval)
 
 
 def dtype(x: Any) -> Any:
-    """The dtype that ``x`` has as an array."""
-    return aval_of(x).dtype
+    """The dtype that ``x`` has as an array; that of arrays, if ``x`` is a dtype or a type."""
+    is_type = isinstance(x, np.dtype | type | dtypes.ExtendedDType) or hasattr(x, "dtype")
+    return dtypes.canonicalize(x) if is_type and not is_value(x) else aval_of(x).dtype
 
 
 # --- shapes --------------------------------------------------------------------------------

@@ -164,6 +164,20 @@ def _blocks(
     )  # fmt: skip
 
 
+def _apart(ins: Sequence[ShapedArray], out: ShapedArray, params: dict[str, Any]) -> Any:
+    """Batch, and heads unless several share a key."""
+    gradient = any(x.ndim == 3 for x in ins)  # the sums, of shape (batch, heads, queries)
+    extras = _extras(ins[6 if gradient else 3 :], params["present"])
+    own = [(0, 0), (2, 2)] if ins[1].shape[2] == out.shape[2] else [(0, 0)]
+    sums = [(d, axis) for d, axis in ((0, 0), (1, 2)) if (axis, axis) in own]
+    links = [own, own, own, *([own, sums, sums] if gradient else [])]
+    for extra in extras:
+        if extra is not None:
+            dims = sums if extra.ndim == 4 else [(0, 0)]
+            links.append([(d, k) for d, k in dims if extra.shape[d] == out.shape[k]])
+    return [*links, *([own, own] if gradient else [sums])]
+
+
 def _flops(
     ins: Sequence[ShapedArray], outs: Sequence[ShapedArray], params: dict[str, Any]
 ) -> int:
@@ -202,7 +216,7 @@ attention_p = define(
     shape=_attention_shape,
     impl=_attention_impl,
     batch=lambda *arguments, **params: _batch(attention_p, *arguments, **params),
-    lower=Library(flops=_flops, blocks=_blocks),
+    lower=Library(flops=_flops, blocks=_blocks, apart=_apart),
     multiple_results=True,
 )
 
@@ -211,7 +225,7 @@ attention_gradients_p = define(
     shape=_gradients_shape,
     impl=_gradients_impl,
     batch=lambda *arguments, **params: _batch(attention_gradients_p, *arguments, **params),
-    lower=Library(flops=_flops, blocks=_blocks),
+    lower=Library(flops=_flops, blocks=_blocks, apart=_apart),
     multiple_results=True,
 )
 

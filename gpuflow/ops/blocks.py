@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.dtypes import is_extended, is_integer
+from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Literal
-from gpuflow.core.lowering import Library, Matrices, Runs, Scan, Sort
+from gpuflow.core.lowering import AtomicSums, Library, Matrices, Runs, Scan, Sort
 from gpuflow.ops.axes import broadcast_in_dim_p, reshape_p
 from gpuflow.ops.convert import convert_element_type_p
 from gpuflow.ops.define import define
@@ -60,15 +61,18 @@ def top_k_blocks(ins: Avals, outs: Avals, params: dict[str, Any]) -> Sort | None
 
 MOST_ROWS = 32  # of a matrix that a warp holds
 _REAL = (np.dtype(np.float32), np.dtype(np.float64))
+REAL_OR_COMPLEX = (*_REAL, np.dtype(np.complex64), np.dtype(np.complex128))
 
 
-def matrix_blocks(what: str) -> Callable[..., Matrices | None]:
-    """The rule of an op on small matrices."""
+def matrix_blocks(
+    what: str, kinds: Sequence[np.dtype] = _REAL
+) -> Callable[..., Matrices | None]:
+    """The rule of an op on small matrices of one of some dtypes."""
 
     def blocks(ins: Avals, outs: Avals, params: dict[str, Any]) -> Matrices | None:
         first = ins[0]
         rows, columns = first.shape[-2:]
-        is_held = first.dtype in _REAL and max(rows, columns) <= MOST_ROWS
+        is_held = first.dtype in kinds and max(rows, columns) <= MOST_ROWS
         if not is_held or not first.size or not all(out.size for out in outs):
             return None
         if params.get("pivoting"):
@@ -130,28 +134,118 @@ def in_runs(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     for another's update, and results do not depend on when threads run.
     """
     del definition
-    x, places, inside, windows = eqn.inputs
-    params, count = eqn.params, places.aval.size
-    if not params["repeats"] or count < FEWEST_RUNS or not windows.aval.size:
-        return None
-    if type(places) is Literal or type(windows) is Literal:
+    x, params, windows = eqn.inputs[0], eqn.params, eqn.inputs[3]
+    if not _has_many_rows(eqn):
         return None
     if params["combine"] == "multiply" and not is_integer(windows.aval.dtype):
         return None  # products overflow in one order and not in another
+    flat = _flat_rows(eqn, build)
+    made = build.apply(
+        combined_runs_p, *flat, combine=params["combine"], limit=max(x.aval.size, 1)
+    )
+    return [build.apply(eqn.primitive, x, *made, **{**params, "repeats": False})]
+
+
+def _has_many_rows(eqn: Any) -> bool:
+    """Whether an update may have repeated places, and so many that they are worth a rewrite."""
+    _, places, _, windows = eqn.inputs
+    if not eqn.params["repeats"] or places.aval.size < FEWEST_RUNS or not windows.aval.size:
+        return False
+    return type(places) is not Literal and type(windows) is not Literal
+
+
+def _flat_rows(eqn: Any, build: Any) -> list[Any]:
+    """Places, whether each counts, and rows, of an update, along one dimension."""
+    _, places, inside, windows = eqn.inputs
+    count = places.aval.size
     if type(inside) is Literal or inside.aval.shape != places.aval.shape:
         inside = build.apply(
             broadcast_in_dim_p, inside, shape=places.aval.shape,
             broadcast_dimensions=tuple(range(inside.aval.ndim)),
         )  # fmt: skip
     window = windows.aval.shape[places.aval.ndim :]
-    flat = [
+    return [
         operand if operand.aval.shape == shape else build.apply(reshape_p, operand, new_sizes=shape)
         for operand, shape in ((places, (count,)), (inside, (count,)), (windows, (count, *window)))
     ]
-    made = build.apply(
-        combined_runs_p, *flat, combine=params["combine"], limit=max(x.aval.size, 1)
-    )
-    return [build.apply(eqn.primitive, x, *made, **{**params, "repeats": False})]
+
+
+# --- atomic sums -----------------------------------------------------------------------------
+
+_MOST_DIMS = 3  # of windows
+_ADDED = tuple(map(np.dtype, (
+    np.float32, np.float64, np.complex64, np.complex128, np.int32, np.uint32, np.int64, np.uint64,
+)))  # fmt: skip
+
+
+def _sums_shape(
+    *avals: ShapedArray, shape: tuple[int, ...], window: tuple[tuple[int, int], ...]
+) -> ShapedArray:
+    del window
+    return ShapedArray(shape, avals[-1].dtype)
+
+
+def _sums_impl(
+    xp: Any, *arrays: Any, shape: tuple[int, ...], window: tuple[tuple[int, int], ...]
+) -> Any:
+    *given, places, inside, rows = arrays
+    out = xp.array(given[0], copy=True) if given else xp.zeros(shape, rows.dtype)
+    spots = places
+    for size, step in window:
+        spots = spots[..., None] + xp.arange(size) * step
+    spots, rows = spots.reshape(len(places), -1), rows.reshape(len(places), -1)
+    xp.add.at(out.reshape(-1), spots[inside], rows[inside])
+    return out
+
+
+def _sums_blocks(ins: Avals, outs: Avals, params: dict[str, Any]) -> AtomicSums:
+    return AtomicSums(outs[0].size, len(ins) == 3, ins[-1].shape[0], params["window"])
+
+
+# Operands are the array, unless that is zeros; places, whether each counts, and rows.
+atomic_sums_p = define(
+    "atomic_sums", shape=_sums_shape, impl=_sums_impl, lower=Library(blocks=_sums_blocks)
+)
+
+
+def in_any_order(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """A sum at repeated places by atomic additions."""
+    x, params = eqn.inputs[0], eqn.params
+    if not _has_many_rows(eqn) or params["combine"] != "add" or x.aval.dtype not in _ADDED:
+        return None
+    strides, window = row_major_strides(x.aval.shape), []
+    for d in params["window_dims"]:
+        size, step = eqn.inputs[3].aval.shape[eqn.inputs[1].aval.ndim + len(window)], strides[d]
+        window.append((size, step))
+    window = _joined(window)
+    if len(window) > _MOST_DIMS:
+        return None
+    given = [] if type(x) is Literal or _is_zeros(definition(x)) else [x]
+    if type(x) is Literal and x.value != 0:
+        return None
+    flat = _flat_rows(eqn, build)
+    return [build.apply(atomic_sums_p, *given, *flat, shape=x.aval.shape, window=window)]
+
+
+def _joined(window: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Size and step of each dimension, those that lie like one as one."""
+    dims: list[tuple[int, int]] = []
+    for size, step in window:
+        if size == 1:
+            continue
+        if dims and dims[-1][1] == step * size:
+            dims[-1] = (dims[-1][0] * size, step)
+        else:
+            dims.append((size, step))
+    return tuple(dims)
+
+
+def _is_zeros(eqn: Any) -> bool:
+    """Whether an equation makes an array of zeros."""
+    if eqn is None or eqn.primitive is not broadcast_in_dim_p:
+        return False
+    (number,) = eqn.inputs
+    return type(number) is Literal and not number.aval.shape and bool(number.value == 0)
 
 
 def in_float32(eqn: Any, build: Any) -> list[Any]:

@@ -182,6 +182,12 @@ def _convolution(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> Convo
     """The call for platforms with a convolution of their own: one dtype throughout."""
     if in_avals[0].dtype != out_avals[0].dtype:
         return None
+    return _blocks(in_avals, out_avals, params)
+
+
+def _blocks(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> Convolution:
+    """The call for GPUs, which know of more dtypes."""
+    del in_avals, out_avals
     lhs, rhs, out = (tuple(roles) for roles in params["dimension_numbers"])
     return Convolution(
         lhs, rhs, out, params["window_strides"], params["padding"], params["lhs_dilation"],
@@ -189,7 +195,7 @@ def _convolution(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> Convo
     )  # fmt: skip
 
 
-def _simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _on_cpu(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     """Floats of several types, or narrow ones, are converted around a convolution of one type."""
     del definition
     dtype, out = eqn.inputs[0].aval.dtype, eqn.outputs[0].aval.dtype
@@ -326,7 +332,9 @@ conv_p = define(
     jvp=_jvp,
     transpose=_transpose,
     batch=_batch,
-    simplify=_simplify,
-    lower=Library(flops=_flops, convolution=_convolution, transposed=_transposed),
+    lower=Library(
+        flops=_flops, convolution=_convolution, blocks=_blocks, on_cpu=_on_cpu,
+        transposed=_transposed,
+    ),
     tolerance=64,
 )

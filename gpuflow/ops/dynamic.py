@@ -221,6 +221,13 @@ def _slice_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> A
     return context.load(0, indices)
 
 
+def _slice_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+    """Dimensions of the batch, and those along which the window is everything."""
+    batch = [(d, d) for d in range(params["batch_dims"])]
+    whole = [(d, d) for d, sizes in enumerate(zip(ins[0].shape, out.shape)) if len({*sizes}) == 1]
+    return [whole, *[batch] * (len(ins) - 1)]
+
+
 def dynamic_slice(
     x: Any, start_indices: Sequence[Any], slice_sizes: Sequence[int], batch_dims: int = 0
 ) -> Any:
@@ -250,7 +257,7 @@ dynamic_slice_p = define(
     jvp=_slice_jvp,
     transpose=_slice_transpose,
     batch=_slice_batch,
-    lower=Indexed(_slice_body, moves=True),
+    lower=Indexed(_slice_body, moves=True, apart=_slice_apart),
     simplify=_slice_simplify,
     size_params=frozenset({"slice_sizes"}),
 )
@@ -358,6 +365,13 @@ def _update_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return [build_update(build, x, components, window, dims, "set", checked=False, repeats=False)]
 
 
+def _update_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+    batch = [(d, d) for d in range(params["batch_dims"])]
+    whole = [(d, d) for d, sizes in enumerate(zip(ins[1].shape, out.shape)) if len({*sizes}) == 1]
+    own = [pair for pair in whole if pair not in batch]
+    return [batch + own, batch + own, *[batch] * (len(ins) - 2)]
+
+
 def dynamic_update_slice(
     x: Any, update: Any, start_indices: Sequence[Any], batch_dims: int = 0
 ) -> Any:
@@ -386,6 +400,6 @@ dynamic_update_slice_p = define(
     jvp=_update_jvp,
     transpose=_update_transpose,
     batch=_update_batch,
-    lower=Indexed(_update_body, moves=True),
+    lower=Indexed(_update_body, moves=True, apart=_update_apart),
     simplify=_update_simplify,
 )

@@ -159,6 +159,12 @@ def _fft_kernels(
     return fft_launches(views, outs, lengths[0], kind is FftType.IFFT)
 
 
+def _fft_apart(ins: Any, out: ShapedArray, params: dict[str, Any]) -> Any:
+    """Dimensions before the transformed ones."""
+    del ins
+    return [[(d, d) for d in range(out.ndim - len(params["fft_lengths"]))]]
+
+
 def _fft_flops(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> int:
     """The usual count for a transform of powers of two."""
     size = max(in_avals[0].size, out_avals[0].size)
@@ -172,7 +178,7 @@ fft_p = define(
     jvp=linear_jvp(lambda x, **params: fft_p.bind(x, **params)),
     transpose=unary_transpose(_fft_transpose),
     batch=_fft_batch,
-    lower=Library(flops=_fft_flops, kernels=_fft_kernels),
+    lower=Library(flops=_fft_flops, kernels=_fft_kernels, apart=_fft_apart),
 )
 
 

@@ -197,6 +197,14 @@ def _body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
     return builder.select(where, value, builder.number(value, filling))
 
 
+def _apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+    """Dimensions of the indices, of which some are the operand's as well."""
+    numbers: GatherDimensionNumbers = params["dimension_numbers"]
+    batch = [d for d in range(out.ndim) if d not in numbers.offset_dims]
+    both = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
+    return [(d, batch[k]) for d, k in both], list(enumerate(batch))
+
+
 gather_p = define(
     "gather",
     shape=_shape,
@@ -204,7 +212,7 @@ gather_p = define(
     jvp=_jvp,
     transpose=_transpose,
     batch=_batch,
-    lower=Indexed(_body, moves=True),
+    lower=Indexed(_body, moves=True, apart=_apart),
 )
 
 

@@ -210,6 +210,13 @@ def _gather_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> 
     return builder.select(inside, value, builder.number(value, fill_value(x.dtype)))
 
 
+def _gather_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+    del out
+    (x, indices), b = ins, params["batch_dims"]
+    rest = [(b + 1 + k, indices.ndim + k) for k in range(x.ndim - b - 1)]
+    return [(d, d) for d in range(b)] + rest, [(d, d) for d in range(indices.ndim)]
+
+
 def row_gather(x: Any, indices: Any, mode: str = "fill", batch_dims: int = 0) -> Any:
     """Rows of ``x`` by index: ``out[j..., rest...] = x[indices[j...], rest...]``.
 
@@ -237,7 +244,7 @@ row_gather_p = define(
     jvp=_gather_jvp,
     transpose=_gather_transpose,
     batch=_gather_batch,
-    lower=Indexed(_gather_body, in_memory=1, moves=True),
+    lower=Indexed(_gather_body, in_memory=1, moves=True, apart=_gather_apart),
 )
 
 
@@ -384,6 +391,13 @@ def _scatter_on_gpu(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return [update(build, zeros, components, rows, window, "add", checked=checked, repeats=True)]
 
 
+def _scatter_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+    """Dimensions of the batch and of rows; over those of the indices sums are made."""
+    (_, indices), b = ins, params["batch_dims"]
+    own = [(d, d if d < b else out.ndim + d - b) for d in range(indices.ndim)]
+    return own + [(indices.ndim + k, b + 1 + k) for k in range(out.ndim - b - 1)], own
+
+
 def row_scatter_add(
     rows: Any, indices: Any, shape: Sequence[int], mode: str = "zero", batch_dims: int = 0
 ) -> Any:
@@ -416,6 +430,6 @@ row_scatter_add_p = define(
     jvp=_scatter_jvp,
     transpose=_scatter_transpose,
     batch=_scatter_batch,
-    lower=Library(on_gpu=_scatter_on_gpu),
+    lower=Library(on_gpu=_scatter_on_gpu, apart=_scatter_apart),
     size_params=frozenset({"shape"}),
 )

@@ -156,6 +156,11 @@ def _concatenate_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | 
     return [build.apply(concatenate_p, *merged, dimension=dimension)]
 
 
+def _concatenate_apart(ins: Sequence[Any], out: Any, params: Any) -> Any:
+    own = [(d, d) for d in range(out.ndim) if d != params["dimension"]]
+    return [own] * len(ins)
+
+
 def concatenate(operands: Sequence[Any], dimension: int) -> Any:
     """Join arrays along an existing dimension.
 
@@ -182,6 +187,8 @@ concatenate_p = define(
     jvp=_concatenate_jvp,
     transpose=_concatenate_transpose,
     batch=_concatenate_batch,
-    lower=Indexed(_concatenate_body, moves=True, sliced=_concatenate_sliced),
+    lower=Indexed(
+        _concatenate_body, moves=True, sliced=_concatenate_sliced, apart=_concatenate_apart
+    ),
     simplify=_concatenate_simplify,
 )

@@ -134,6 +134,12 @@ def _slice_links(
     return [(d, d) for d in range(x.ndim)] if x.shape == out.shape else None
 
 
+def _slice_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+    """Dimensions of which nothing is dropped."""
+    del params
+    return [[(d, d) for d, size in enumerate(ins[0].shape) if size == out.shape[d]]]
+
+
 def _slice_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     """Nothing is cut; a slice of a slice; what makes its slice itself."""
     x = eqn.inputs[0]
@@ -246,7 +252,7 @@ slice_p = define(
     jvp=linear_jvp(lambda x, **params: slice_(x, **params)),
     transpose=unary_transpose(_slice_transpose),
     batch=_slice_batch,
-    lower=Layout(_slice_view, _slice_links),
+    lower=Layout(_slice_view, _slice_links, apart=_slice_apart),
     simplify=_slice_simplify,
     size_params=frozenset({"start_indices", "limit_indices"}),
 )
@@ -437,6 +443,12 @@ def _pad_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return [build.apply(slice_p, x, **_slice_params(bounds))] if bounds else [x]
 
 
+def _pad_apart(ins: Sequence[Any], out: Any, params: Any) -> Any:
+    del ins, out
+    config = params["padding_config"]
+    return [(d, d) for d, edges in enumerate(config) if edges == (0, 0, 0)], ()
+
+
 def pad(operand: Any, padding_value: Any, padding_config: Sequence[Sequence[int]]) -> Any:
     """Put a padding value around and between the elements of ``operand``, or cut elements off.
 
@@ -473,7 +485,7 @@ pad_p = define(
     jvp=_pad_jvp,
     transpose=_pad_transpose,
     batch=_pad_batch,
-    lower=Indexed(_pad_body, moves=True, sliced=_pad_sliced),
+    lower=Indexed(_pad_body, moves=True, sliced=_pad_sliced, apart=_pad_apart),
     simplify=_pad_simplify,
 )
 
@@ -504,6 +516,11 @@ def _rev_links(x: ShapedArray, out: ShapedArray, *, dimensions: tuple[int, ...])
     return None if dimensions else [(d, d) for d in range(x.ndim)]
 
 
+def _rev_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+    del ins
+    return [[(d, d) for d in range(out.ndim) if d not in params["dimensions"]]]
+
+
 def _rev_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     """Reversals of reversals join: what is reversed twice is not."""
     source, dimensions = definition(eqn.inputs[0]), eqn.params["dimensions"]
@@ -531,6 +548,9 @@ rev_p = define(
     jvp=linear_jvp(lambda x, dimensions: rev(x, dimensions)),
     transpose=unary_transpose(lambda ct, x, *, dimensions: rev(ct, dimensions)),
     batch=_rev_batch,
-    lower=Layout(lambda view, out, *, dimensions: views.reverse(view, dimensions), _rev_links),
+    lower=Layout(
+        lambda view, out, *, dimensions: views.reverse(view, dimensions), _rev_links,
+        apart=_rev_apart,
+    ),
     simplify=_rev_simplify,
 )

@@ -11,6 +11,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.ops.axes import reduce_sum
+from gpuflow.ops.blocks import REAL_OR_COMPLEX, matrix_blocks
 from gpuflow.ops.comparison import eq
 from gpuflow.ops.complex_numbers import abs as absolute
 from gpuflow.ops.complex_numbers import complex as complex_number
@@ -182,7 +183,10 @@ eig_p = matrix_op(
     _eig_impl,
     jvp=_eig_jvp,
     multiple_results=True,
-    lower=Library(flops=lambda ins, outs, params: 25 * ins[0].size * ins[0].shape[-1]),
+    lower=Library(
+        flops=lambda ins, outs, params: 25 * ins[0].size * ins[0].shape[-1],
+        blocks=matrix_blocks("eig", REAL_OR_COMPLEX),
+    ),
     simplify=_eig_simplify,
 )
 

@@ -242,6 +242,19 @@ def _column(build: Any, indices: Any, number: int) -> Any:
     return build.apply(squeeze_p, indices, dimensions=(len(shape) - 1,))
 
 
+def _apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+    """Dimensions along which windows are everything."""
+    numbers, (x, _, updates) = params["dimension_numbers"], ins
+    dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    kept = [d for d in range(out.ndim) if d not in dropped]
+    pairs = [
+        (d, u)
+        for d, u in zip(kept, numbers.update_window_dims, strict=True)
+        if x.shape[d] == updates.shape[u] and d not in numbers.scatter_dims_to_operand_dims
+    ]
+    return [(d, d) for d, _ in pairs], (), [(u, d) for d, u in pairs]
+
+
 def define_scatter(
     name: str, combine: str, accepts: Callable[[Any], bool], jvp: Callable[..., Any],
     transpose: Callable[..., Any] | None = None,
@@ -258,7 +271,7 @@ def define_scatter(
         jvp=jvp,
         transpose=transpose,
         batch=batch,
-        lower=Library(partial(_call, combine), on_gpu=partial(_on_gpu, combine)),
+        lower=Library(partial(_call, combine), on_gpu=partial(_on_gpu, combine), apart=_apart),
         simplify=partial(_simplify, combine),
     )
     return primitive

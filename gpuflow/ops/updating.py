@@ -18,7 +18,7 @@ from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Literal
 from gpuflow.core.lowering import Elementwise, Update
 from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES, PARTS
-from gpuflow.ops.blocks import in_runs
+from gpuflow.ops.blocks import in_any_order, in_runs
 from gpuflow.ops.counting import iota_p
 from gpuflow.ops.define import define
 from gpuflow.ops.nary import broadcast_shape
@@ -140,7 +140,7 @@ update_windows_p = define(
     "update_windows",
     shape=_update_shape,
     impl=_update_impl,
-    lower=Update(_function, _window, _repeats, in_runs),
+    lower=Update(_function, _window, _repeats, in_runs, in_any_order),
 )
 
 

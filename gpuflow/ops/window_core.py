@@ -65,3 +65,19 @@ def with_leading(params: dict[str, Any]) -> dict[str, Any]:
 def has_bounds(dtype: Any) -> bool:
     """Whether there is a smallest and a largest number to fill margins with."""
     return is_ordered(dtype) and not dtypes.is_bool(dtype)
+
+
+def window_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
+    """Dimensions along which windows are single elements, one after the other."""
+    ones = (1,) * out.ndim
+    still = [
+        (d, d)
+        for d, (window, stride, edges, hole) in enumerate(
+            zip(
+                params["window_dimensions"], params["window_strides"], params["padding"],
+                params.get("base_dilation") or ones, strict=True,
+            )
+        )
+        if (window, stride, hole) == (1, 1, 1) and tuple(edges) == (0, 0)
+    ]  # fmt: skip
+    return [still] * len(ins)

@@ -25,7 +25,13 @@ from gpuflow.ops.convolution import Dims, Pads, padded
 from gpuflow.ops.define import check_kind, define, types_text
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.reductions import highest, lowest
-from gpuflow.ops.window_core import has_bounds, window_counts, window_slices, with_leading
+from gpuflow.ops.window_core import (
+    has_bounds,
+    window_apart,
+    window_counts,
+    window_slices,
+    with_leading,
+)
 from gpuflow.ops.window_kernels import numbered, spread
 
 
@@ -138,7 +144,7 @@ window_extreme_p = define(
     impl=_extreme_impl,
     jvp=_extreme_jvp,
     batch=partial(batch_in_front, lambda: window_extreme_p),
-    lower=Indexed(numbered),
+    lower=Indexed(numbered, apart=window_apart),
 )
 
 
@@ -193,7 +199,7 @@ window_spread_p = define(
     impl=_spread_impl,
     jvp=partial(jvp_of_linear, lambda: window_spread_p),
     batch=_spread_batch,
-    lower=Indexed(spread),
+    lower=Indexed(spread, apart=window_apart),
     size_params=frozenset({"shape"}),
     tolerance=16,
 )

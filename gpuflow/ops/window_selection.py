@@ -21,7 +21,7 @@ from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import Zero, is_undefined
 from gpuflow.ops.convolution import Dims
 from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
-from gpuflow.ops.window_core import has_bounds
+from gpuflow.ops.window_core import has_bounds, window_apart
 from gpuflow.ops.window_extremes import (
     batch_in_front,
     extreme_places,
@@ -76,7 +76,7 @@ select_and_gather_add_p = define(
     jvp=partial(jvp_of_linear, lambda: select_and_gather_add_p),
     transpose=partial(_transpose, lambda: select_and_scatter_add_p),
     batch=partial(batch_in_front, lambda: select_and_gather_add_p),
-    lower=Indexed(gathered),
+    lower=Indexed(gathered, apart=window_apart),
 )
 
 
@@ -168,7 +168,7 @@ select_and_scatter_add_p = define(
     jvp=partial(jvp_of_linear, lambda: select_and_scatter_add_p),
     transpose=partial(_transpose, lambda: select_and_gather_add_p),
     batch=partial(batch_in_front, lambda: select_and_scatter_add_p),
-    lower=Library(),
+    lower=Library(apart=window_apart),
     tolerance=16,
 )
 

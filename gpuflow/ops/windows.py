@@ -22,7 +22,13 @@ from gpuflow.ops.comparison import ge_p, le_p
 from gpuflow.ops.convolution import Dims, Pads, dilated, padded
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
 from gpuflow.ops.reductions import highest, lowest
-from gpuflow.ops.window_core import has_bounds, window_counts, window_slices, with_leading
+from gpuflow.ops.window_core import (
+    has_bounds,
+    window_apart,
+    window_counts,
+    window_slices,
+    with_leading,
+)
 from gpuflow.ops.window_kernels import reduction
 from gpuflow.ops.window_selection import select_and_gather_add_p
 
@@ -98,7 +104,7 @@ reduce_window_sum_p = define(
     jvp=linear_jvp(lambda x, **params: reduce_window_sum_p.bind(x, **params)),
     transpose=unary_transpose(_sum_transpose),
     batch=partial(_batch, lambda: reduce_window_sum_p),
-    lower=Indexed(reduction("add", lambda dtype: 0)),
+    lower=Indexed(reduction("add", lambda dtype: 0), apart=window_apart),
     tolerance=16,
 )
 
@@ -122,7 +128,7 @@ def _extreme(
         impl=partial(_impl, combine, neutral),
         jvp=jvp,
         batch=partial(_batch, lambda: primitive),
-        lower=Indexed(reduction(function, neutral)),
+        lower=Indexed(reduction(function, neutral), apart=window_apart),
     )
     return primitive
 

@@ -179,15 +179,16 @@ def chrome_trace(recording: Recording) -> dict[str, Any]:
 
     Source: Google, "Trace Event Format" (complete events "X", metadata "M"; times in us).
     """
-    threads = list(dict.fromkeys(event.thread for event in recording.events))
+    events = list(recording.events)  # other threads may still be adding some
+    threads = list(dict.fromkeys(event.thread for event in events))
     number = {
         (thread, row): _ROWS_PER_THREAD * index + place
         for index, thread in enumerate(threads)
         for place, row in enumerate(ROWS)
     }
     process = os.getpid()
-    shown = [_complete(event, recording, process, number) for event in recording.events]
-    used = sorted({(number[event.thread, event.row], event.row) for event in recording.events})
+    shown = [_complete(event, recording, process, number) for event in events]
+    used = sorted({(number[event.thread, event.row], event.row) for event in events})
     heads = [_metadata(process, 0, "process_name", {"name": "gpuflow"})]
     for place, row in used:
         thread = place // _ROWS_PER_THREAD

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuflow.base.config import read_environment
+from gpuflow.base.config import Config, read_environment
 
 
 def test_values_are_read(monkeypatch):
@@ -17,6 +17,14 @@ def test_values_are_read(monkeypatch):
     assert not environment.check and not environment.cuda_graphs
 
 
+@pytest.mark.parametrize("name", ["enable_x64", "atomic_sums"])
+def test_settings_that_may_be_set_from_outside(monkeypatch, name):
+    monkeypatch.setenv(f"GPUFLOW_{name.upper()}", "1")
+    assert getattr(Config().trace_context(), name)
+    monkeypatch.delenv(f"GPUFLOW_{name.upper()}")
+    assert not getattr(Config().trace_context(), name)
+
+
 def test_empty_values_are_the_defaults(monkeypatch):
     for name in ("NUM_THREADS", "CPU_DEVICES", "PREALLOCATE", "DEBUG", "CACHE_DIR", "DUMP"):
         monkeypatch.setenv(f"GPUFLOW_{name}", "")
@@ -24,6 +32,29 @@ def test_empty_values_are_the_defaults(monkeypatch):
     assert environment.num_threads >= 1 and environment.cpu_devices == 1
     assert (environment.preallocate, environment.debug, environment.dump) == (0.0, 0, "")
     assert environment.cache_folder.name == "gpuflow"
+
+
+@pytest.mark.parametrize(
+    ("values", "share"),
+    [
+        ({}, 0.0),
+        ({"XLA_PYTHON_CLIENT_PREALLOCATE": "true"}, 0.75),
+        ({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, 0.0),
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.4"}, 0.4),
+        ({"XLA_PYTHON_CLIENT_PREALLOCATE": "1", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".5"}, 0.5),
+        ({"XLA_PYTHON_CLIENT_PREALLOCATE": "0", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".5"}, 0.0),
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.4", "GPUFLOW_PREALLOCATE": "0.1"}, 0.1),
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.4", "GPUFLOW_PREALLOCATE": "0"}, 0.0),
+    ],
+)
+def test_what_is_taken_at_the_start_has_jaxs_names_too(monkeypatch, values, share):
+    """Unlike JAX, nothing is taken where nothing is said."""
+    for name in ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("GPUFLOW_PREALLOCATE", raising=False)
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    assert read_environment().preallocate == share
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from fuzzing.derivatives import (
 )
 from fuzzing.programs import Program, all_steps, random_inputs
 from fuzzing.reference import evaluate
-from fuzzing.running import run
+from fuzzing.running import on_cpu, run
 from hypothesis import HealthCheck, settings
 
 import gpuflow as gf
@@ -46,7 +46,9 @@ def check_reference(program: Program) -> None:
     """Ops one by one, control flow that runs by itself, and jit agree with NumPy."""
     inputs = random_inputs(program)
     want = evaluate(program, inputs)
-    compare(program, run(program, inputs), inputs, "op by op", want)
+    with on_cpu():
+        plain = run(program, inputs)
+    compare(program, plain, inputs, "op by op", want)
     compare(program, run(program, inputs, plain=False), inputs, "with control flow", want)
     got = gf.jit(lambda *xs: run(program, xs, plain=False))(*inputs)
     compare(program, got, inputs, "jit", want)

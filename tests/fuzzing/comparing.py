@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from fuzzing.programs import FLOATS, Program
-from fuzzing.running import run
+from fuzzing.running import on_cpu, run
 
 # A rounding error moves a result by as much as noise of one rounding error does, give or take
 # the number of terms in a sum: programs here add up to some thirty.
@@ -68,8 +68,9 @@ def compare(
     program: Program, got: Sequence[Any], inputs: Sequence[Any], what: str, want: Any = None
 ) -> None:
     """Compare the outputs of a program with those of another way, by default its eager run."""
-    want = run(program, inputs) if want is None else want
-    noisy = [run(program, inputs, np.random.default_rng(k)) for k in range(NOISY_RUNS)]
+    with on_cpu():
+        want = run(program, inputs) if want is None else want
+        noisy = [run(program, inputs, np.random.default_rng(k)) for k in range(NOISY_RUNS)]
     assert len(got) == len(want)
     for k, value in enumerate(program.outputs):
         check_close(

@@ -9,7 +9,7 @@ import numpy as np
 from fuzzing.comparing import NOISY_RUNS, SAFETY, check_close, wide
 from fuzzing.programs import SPECIAL_SEEDS, Program, all_steps, random_array, random_inputs
 from fuzzing.reference import evaluate
-from fuzzing.running import run
+from fuzzing.running import on_cpu, run
 
 import gpuflow as gf
 from gpuflow import lax
@@ -38,17 +38,19 @@ def _loss(program: Program, weights: Any, noise: Any = None, plain: bool = False
 
 def _output_weights(program: Program, inputs: Any) -> list[np.ndarray]:
     random = np.random.default_rng(program.seed)
-    return [random_array(random, np.shape(out), "float32") for out in run(program, inputs)]
+    with on_cpu():
+        return [random_array(random, np.shape(out), "float32") for out in run(program, inputs)]
 
 
 def _compare_gradients(program: Program, ways: Any, inputs: Any, weights: Any) -> None:
     """Compare gradients with those of ops one by one, with and without noise."""
     numbers = _float_positions(program)
-    want = gf.grad(_loss(program, weights, plain=True), numbers)(*inputs)
-    noisy = [
-        gf.grad(_loss(program, weights, np.random.default_rng(k), True), numbers)(*inputs)
-        for k in range(NOISY_RUNS)
-    ]
+    with on_cpu():
+        want = gf.grad(_loss(program, weights, plain=True), numbers)(*inputs)
+        noisy = [
+            gf.grad(_loss(program, weights, np.random.default_rng(k), True), numbers)(*inputs)
+            for k in range(NOISY_RUNS)
+        ]
     # The derivative of tanh is a difference from 1, whatever it is multiplied with; between
     # equations of one kernel narrow cotangents are not rounded.
     unit = max(EPSILONS.get(dtype, 1.2e-7) for dtype in all_dtypes(program)) / 1.2e-7
@@ -133,7 +135,8 @@ def check_derivatives(program: Program, plain: bool = True) -> None:
 
     with np.errstate(all="ignore"):
         forward, backward = products(None)
-        noisy = [products(np.random.default_rng(k)) for k in range(3)]
+        with on_cpu():
+            noisy = [products(np.random.default_rng(k)) for k in range(3)]
         left, right = total(forward), total(backward)
         sums = [total(parts) for pair in noisy for parts in pair]
         size = sum(float(np.abs(part).sum()) for part in (*forward, *backward))

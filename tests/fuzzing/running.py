@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,14 @@ from fuzzing.programs import Program, Step, dtype_of
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
+
+
+def on_cpu() -> AbstractContextManager[Any]:
+    """Where the results come from that others are compared with.
+
+    On a simulated GPU each op by itself would be a kernel to build, and shared mistakes be unseen.
+    """
+    return gf.default_device(gf.devices("cpu")[0])
 
 
 def _spread(x: Any, axes: Sequence[int], shape: Sequence[int]) -> Any:

@@ -7,6 +7,7 @@ the primitives that are not plain elementwise.
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,11 @@ DTYPES_32 = tuple(
     )
 )  # fmt: skip
 DTYPES_64 = tuple(np.dtype(name) for name in ("int64", "float64", "complex128"))
+
+# On a simulated GPU each op on each type is a kernel that must be built, op by op too. There one
+# type stands for all that kernels hold in the same way; WHOLE_SWEEP=1 runs all of them.
+ON_SIMULATED_GPU = config.environment.platform == "cuda_sim"
+WHOLE = not ON_SIMULATED_GPU or bool(os.environ.get("WHOLE_SWEEP"))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,9 @@
 """Collectives over parts of axes between memories: what is asked of communicators, and in which
 order. One process plays all ranks: each of the others has the same data as this one."""
 
+import math
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -114,7 +117,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values(name, mirror):
-    """Eagerly and compiled, with the calls of an eager run."""
+    """Eagerly and compiled, with the calls of an eager run; small sums are made together."""
     program = PROGRAMS[name]
     want = whole(gf.jit(program))(X)
     assert not mirror.calls  # the vmap binds the name again, which hides the part
@@ -126,8 +129,18 @@ def test_values(name, mirror):
         for found, wanted in zip(gf.tree.leaves(got), gf.tree.leaves(want), strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
             assert found.dtype == wanted.dtype and found.shape == wanted.shape
-    if name not in ("of a transposed operand",):  # there a view is summed in another layout
+    if name == "jvp":
+        assert len(mirror.calls) < len(calls) and elements(mirror.calls) == elements(calls)
+    elif name != "of a transposed operand":  # there a view is summed in another layout
         assert mirror.calls == calls
+
+
+def elements(calls):
+    """How many elements go into calls of each kind."""
+    found = Counter()
+    for what, shape in calls:
+        found[what] += math.prod(shape)
+    return found
 
 
 def test_calls_of_a_plan_are_in_the_order_of_tracing(mirror):
@@ -176,9 +189,8 @@ def test_small_leaves_of_a_tree_share_a_call(mirror):
         "e": jnp.ones((200, 100)), "f": jnp.zeros((0, 2)), "g": jnp.ones(2, jnp.bfloat16),
         "h": jnp.array([True, False]), "i": jnp.arange(3),
     }  # fmt: skip
-    total = lax.psum(tree, "i")
-    assert mirror.calls == [("sum", (7,)), ("sum", (7,)), ("sum", (200, 100)), ("sum", (2,)),
-                            ("sum", (2,))]  # fmt: skip
+    total = gf.jit(lambda tree: lax.psum(tree, "i"))(tree)
+    assert sorted(shape for _, shape in mirror.calls) == [(0, 2), (2,), (8,), (9,), (200, 100)]
     for name, leaf in tree.items():
         want = 7.5 if name == "d" else RANKS * np.asarray(leaf, total[name].dtype)
         np.testing.assert_array_equal(total[name], want)
