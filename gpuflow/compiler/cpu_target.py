@@ -25,6 +25,9 @@ _LEVELS = {
 # The processors of OpenBLAS whose kernels need no more than a level has.
 _BLAS = {"x86-64": "Prescott", "x86-64-v2": "Nehalem", "x86-64-v3": "Haswell"}
 _X86 = ("x86_64", "AMD64")
+# Arithmetic on float16, which kernels do in float32: with these instructions LLVM would contract a
+# product and a sum into one, over the rounding between them.
+_UNUSED = ("avx512fp16", "fullfp16", "fp16fml")
 
 
 @record
@@ -75,7 +78,9 @@ def target_named(name: str) -> CpuTarget:
     own = host_processor()
     present = frozenset(own.features)
     if name == "native":
-        return CpuTarget(name, own.cpu, own.flags, present)
+        flags = [flag for flag in own.flags.split(",") if flag[1:] not in _UNUSED]
+        flags += [f"-{feature}" for feature in _UNUSED if feature in present]
+        return CpuTarget(name, own.cpu, ",".join(flags), present.difference(_UNUSED))
     needed = _features_of(name)
     missing = sorted(needed - present) if platform.machine() in _X86 else [platform.machine()]
     check(

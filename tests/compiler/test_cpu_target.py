@@ -144,3 +144,14 @@ def test_the_setting_is_one_of_the_targets(monkeypatch):
     assert read_environment().cpu_target == "x86-64-v2"
     monkeypatch.delenv("GPUFLOW_CPU_TARGET")
     assert read_environment().cpu_target == "native"
+
+
+def test_no_target_has_arithmetic_of_float16(monkeypatch):
+    """LLVM would contract a product and a sum of float16 over the rounding between them."""
+    features = ("avx512f", "avx512fp16", "f16c", "fma")
+    flags = ",".join(f"+{feature}" for feature in features)
+    own = HostProcessor("sapphirerapids", flags, features)
+    monkeypatch.setattr(cpu_target, "host_processor", lambda: own)
+    target = target_named("native")
+    assert target.flags == "+avx512f,+f16c,+fma,-avx512fp16"
+    assert target.features == {"avx512f", "f16c", "fma"}
