@@ -66,8 +66,8 @@ def _found(name: str, check: Callable[[], str], fix: str, is_needed: bool) -> Fi
     except Trouble as trouble:
         return Finding(name, str(trouble), trouble.fix, is_needed)
     except Exception as error:
-        first = str(error).strip().split("\n")[0]
-        return Finding(name, f"{type(error).__name__}: {first}", fix, is_needed)
+        first, _, own = str(error).strip().split("\n")[0].partition(". Fix: ")
+        return Finding(name, f"{type(error).__name__}: {first}", own.rstrip(".") or fix, is_needed)
 
 
 def load(module: str) -> Any:

@@ -11,6 +11,7 @@ from gpuflow.base.records import record
 from gpuflow.compiler.cuda_full import FullPrinter
 from gpuflow.compiler.cuda_groups import GroupPrinter
 from gpuflow.compiler.cuda_printer import CudaPrinter
+from gpuflow.compiler.cuda_rows import VectorGroupPrinter
 from gpuflow.compiler.cuda_schedule import Launch, schedule_cuda
 from gpuflow.compiler.cuda_segments import FullSegmentPrinter, SegmentPrinter
 from gpuflow.compiler.cuda_vectors import VectorPrinter
@@ -60,7 +61,9 @@ def print_scheduled(kernel: Kernel, launch: Launch) -> CudaSource:
 def _printer(kernel: Kernel, launch: Launch) -> CudaPrinter:
     if launch.strategy == "full":
         return (FullSegmentPrinter if launch.segmented else FullPrinter)(kernel, launch)
-    if launch.strategy in ("row", "column"):
+    if launch.strategy == "row":
+        return VectorGroupPrinter(kernel, launch)
+    if launch.strategy == "column":
         return GroupPrinter(kernel, launch)
     if launch.segmented:
         return SegmentPrinter(kernel, launch)

@@ -21,7 +21,9 @@ from gpuflow.compiler import (
     cuda_intrinsics,
     cuda_matrices,
     cuda_memory,
+    cuda_phases,
     cuda_printer,
+    cuda_rows,
     cuda_scalar,
     cuda_schedule,
     cuda_segments,
@@ -50,7 +52,9 @@ _EMITTERS = (
     cuda,
     cuda_printer,
     cuda_vectors,
+    cuda_phases,
     cuda_groups,
+    cuda_rows,
     cuda_full,
     cuda_segments,
     cuda_helpers,
@@ -191,14 +195,15 @@ def _to_entry(kernel: CudaKernel) -> Entry:
         "signature": list(source.signature),
         "vectorize": source.launch.width > 1,
         "small_tile": source.launch.small_tile,
+        "tile": source.launch.tile,
     }
     return Entry(built.cubin, "cubin", source.text, built.entry, info=info)
 
 
 def _from_entry(kernel: Kernel, entry: Entry) -> CudaKernel:
-    """The launch follows from the kernel and two choices, so those are all that is stored of it."""
+    """The launch follows from the kernel and three choices: those are all that is stored of it."""
     info: dict[str, Any] = entry.info
-    launch = schedule_cuda(kernel, info["vectorize"], info["small_tile"])
+    launch = schedule_cuda(kernel, info["vectorize"], info["small_tile"], info["tile"])
     source = CudaSource(entry.source, entry.entry, tuple(info["signature"]), launch)
     usage = (info["registers"], info["spill_bytes"], info["shared_bytes"])
     return CudaKernel(source, CudaObject(info["ptx"], entry.code, entry.entry, *usage))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuflow.compiler import cuda_helpers
-from gpuflow.compiler.cuda_groups import GroupPrinter, all_uses
 from gpuflow.compiler.cuda_printer import CudaPrintError
+from gpuflow.compiler.cuda_rows import VectorGroupPrinter
 from gpuflow.compiler.cuda_schedule import Launch
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import For, Kernel, Reduce, Store
-from gpuflow.kir.walk import results_of
+from gpuflow.kir.walk import all_uses, results_of
 
 
-class FullPrinter(GroupPrinter):
+class FullPrinter(VectorGroupPrinter):
     """Prints a full reduction: one launch, two stages, and the same result in every run.
 
     Every block combines its share and writes it to scratch memory; the block that finishes last
@@ -48,6 +48,8 @@ class FullPrinter(GroupPrinter):
         first = self.index_product("block_id", "cuda.blockDim.x")
         self.emit(f"member_id = {self.index_sum(first, 'cuda.threadIdx.x')}")
         self.emit(f"member_count = {self.index_product('block_count', 'cuda.blockDim.x')}")
+        if self.launch.width > 1:
+            self.count_vectors()
         self.in_points = True
         for statement in before:
             self.statement(statement)

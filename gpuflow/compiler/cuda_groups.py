@@ -11,21 +11,30 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from gpuflow.compiler import cuda_helpers
+from gpuflow.compiler.cuda_phases import may_share
 from gpuflow.compiler.cuda_printer import CudaPrinter, Nest
 from gpuflow.compiler.cuda_scalar import STORAGE_BITS
 from gpuflow.compiler.cuda_schedule import MEMBER_ROLES, perfect_nest
 from gpuflow.kir.nodes import (
+    Apply,
     Axis,
     Block,
+    Cast,
     Const,
     For,
     If,
+    Load,
     Mode,
     Reduce,
+    Select,
     Store,
     While,
 )
-from gpuflow.kir.walk import all_uses, statements
+from gpuflow.kir.walk import statements
+
+# Turns of a column's loop whose loads are on their way at once, and the longest body of them.
+IN_FLIGHT = 4
+MOST_REPEATED = 16
 
 
 class GroupPrinter(CudaPrinter):
@@ -123,6 +132,32 @@ class GroupPrinter(CudaPrinter):
             print_body()
         self.in_members = False
 
+    def several_over_members(
+        self, axes: Sequence[Axis], print_body: Callable[[], None]
+    ) -> None:
+        """``over_members`` of a body that only reads: several turns stand behind each other.
+
+        The assembler then has their loads on their way at once, which it does not across the
+        turns of a loop whose step it does not know.
+        """
+        self.in_members = True
+        linear = axes[0].name if len(axes) == 1 else f"place_{axes[-1].name}"
+        count = self.product(axes)
+        self.emit("turn = member_id")
+        self.emit(f"ahead = {self.index_product('member_count', str(IN_FLIGHT - 1))}")
+        with self.indented(f"while {self.index_sum('turn', 'ahead')} < {count}:"):
+            for _ in range(IN_FLIGHT):
+                self.emit(f"{linear} = turn")
+                if len(axes) > 1:
+                    self.split(linear, axes)
+                print_body()
+                self.emit(f"turn = {self.index_sum('turn', 'member_count')}")
+        with self.counting(linear, "turn", count, "member_count"):
+            if len(axes) > 1:
+                self.split(linear, axes)
+            print_body()
+        self.in_members = False
+
     # Reductions
 
     def block(self, block: Block) -> None:
@@ -130,7 +165,7 @@ class GroupPrinter(CudaPrinter):
         together: list[Reduce] = []
         for statement in block.body:
             if isinstance(statement, Reduce) and self.is_shared(statement.axes[0]):
-                if together and not _may_share(together, statement):
+                if together and not may_share(together, statement):
                     self._reduce_together(together)
                     together = []
                 together.append(statement)
@@ -148,11 +183,18 @@ class GroupPrinter(CudaPrinter):
 
     def partial_reduces(self, reduces: Sequence[Reduce]) -> None:
         """Each member combines its share, of all reductions in one loop."""
-        for s in reduces:
-            self.assign(self.results(s), [self.value(v) for v in s.init])
+        self.begin_reduces(reduces)
         if reduces:
             axes = [axis for axis in self.kernel.axes if axis.name in reduces[0].axes]
-            self.over_members(axes, lambda: self._combine_points(reduces, axes))
+            only_reads = self.is_column and _only_read(reduces)
+            over = self.several_over_members if only_reads else self.over_members
+            over(axes, lambda: self._combine_points(reduces, axes))
+
+    def begin_reduces(self, reduces: Sequence[Reduce]) -> None:
+        """Set the results to what they begin with; the bodies may write in place."""
+        for s in reduces:
+            self.assign(self.results(s), [self.value(v) for v in s.init])
+        self._barrier_before_writing_in_place(*(s.body for s in reduces))
 
     def _combine_points(self, reduces: Sequence[Reduce], axes: Sequence[Axis]) -> None:
         for s in reduces:
@@ -223,9 +265,9 @@ class GroupPrinter(CudaPrinter):
         with self.indented(f"if {' and '.join(guards)}:"):
             super()._store(s)
 
-    def _barrier_before_writing_in_place(self, body: Block) -> None:
+    def _barrier_before_writing_in_place(self, *bodies: Block) -> None:
         """Other members may still read, for an earlier phase, what this loop overwrites."""
-        stored = {s.operand for s in statements(body) if isinstance(s, Store)}
+        stored = {s.operand for body in bodies for s in statements(body) if isinstance(s, Store)}
         if any(self.operands[name].mode is Mode.INOUT for name in stored):
             self.emit(self._group_barrier())
 
@@ -236,10 +278,11 @@ class GroupPrinter(CudaPrinter):
         return "row_barrier()"
 
 
-def _may_share(together: Sequence[Reduce], s: Reduce) -> bool:
-    """Whether a reduction runs over the same axes as others and uses none of their results."""
-    found = {value.number for other in together for value in other.outs}
-    return set(s.axes) == set(together[0].axes) and not all_uses(s) & found
+def _only_read(reduces: Sequence[Reduce]) -> bool:
+    """Whether the bodies are short, and only read and compute."""
+    inside = [s for reduce in reduces for s in reduce.body.body]
+    pure = (Const, Load, Apply, Select, Cast)
+    return len(inside) <= MOST_REPEATED and all(isinstance(s, pure) for s in inside)
 
 
 def _renumbered(text: str) -> str:

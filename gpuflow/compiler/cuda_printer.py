@@ -6,6 +6,7 @@ per word of ``nodes.arguments``, in that order.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -80,6 +81,15 @@ class CudaPrinter(NumbaPrinter):
             yield self.lines
         finally:
             self.lines, self.depth = outer
+
+    def known_names(self) -> list[str]:
+        """The variables of the kernel so far: parameters and whatever was assigned."""
+        known = [name for name, _ in self.parameters()]
+        for line in self.lines[self.signature_line + 1 :]:
+            assigned = re.match(r"\s*([\w, ]+) = ", line)
+            if assigned:
+                known += assigned[1].split(", ")
+        return list(dict.fromkeys(known))
 
     def parameters(self) -> list[tuple[str, str]]:
         """Name and type of every parameter; a pointer's type starts with a star."""
@@ -260,3 +270,12 @@ class CudaPrinter(NumbaPrinter):
 
     def cast(self, argument: str, source: str, dtype: str) -> str:
         return spell_cast(argument, source, dtype)
+
+
+def captured_names(lines: list[str], known: list[str], parameters: list[str]) -> list[str]:
+    """The kernel's variables that the lines of a device function use."""
+    text = "\n".join(lines)
+    words = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text))
+    assigned = re.findall(r"^\s*([\w, ]+) = ", text, re.MULTILINE)
+    own = {name for names in assigned for name in names.split(", ")}
+    return [n for n in known if n in words and n not in own and n not in parameters]

@@ -9,7 +9,8 @@ thread of the group that works on a point.
     column     blockDim.y threads      32, neighbours in x      shared memory
     full       the whole grid          -                        the last block to finish
 
-The text does not know sizes: whether a row is done by a warp or by a block is the launch's choice.
+The text does not know sizes: whether a row is done by a warp or by a block is the launch's choice,
+and so is whether the group keeps it in registers or reads it again for every phase.
 With 32-bit indices the number of points and of threads together must stay below 2**31.
 """
 
@@ -17,20 +18,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TypeGuard
 
 from gpuflow.base.records import record
-from gpuflow.compiler.printer import operands_in
+from gpuflow.compiler.cuda_phases import (
+    MOST_KEPT_VECTORS,
+    VECTOR_BYTES,
+    group_vectors,
+    moves_as_vector,
+    read_after_write,
+)
 from gpuflow.kir import nodes
-from gpuflow.kir.nodes import Axis, Block, Kernel, Mode, Role, Stride
+from gpuflow.kir.nodes import Axis, Block, Kernel, Role, Stride
 from gpuflow.kir.scalar import storage_bytes
-from gpuflow.kir.walk import is_whole
 
 POINT_ROLES = (Role.PARALLEL, Role.VECTOR)
 MEMBER_ROLES = (Role.ROW, Role.REDUCE)
 
 WARP = 32
-VECTOR_BYTES = 16
 POINT_THREADS = 256
 FULL_THREADS = 256
 LONGEST_WARP_ROW = 1024
@@ -41,6 +47,8 @@ SMALL_TILE_THREADS = 256
 SHORTEST_SHARED_ROW = 16
 # Blocks per multiprocessor: enough to fill it several times over, so that uneven blocks even out.
 BLOCKS_PER_PROCESSOR = 16
+# Of a full reduction: what fills it once, as every block costs a part of the last one's work.
+FULL_BLOCKS_PER_PROCESSOR = 8
 # Each thread of a full reduction takes at least this many elements before another block is used.
 FULL_ELEMENTS_PER_THREAD = 8
 
@@ -57,6 +65,8 @@ class Launch:
         members: axes that the members of a group share.
         width: elements of the innermost axis that a thread handles at once; 1 in scalar variants.
         vector_operands: operands read or written ``width`` elements at once. See ``may_launch``.
+        kept: operands whose elements of a row a thread may keep in registers; see ``tile``.
+        tile: the vectors of each that it keeps, in rows that are short enough; 0 if there are none.
         components: values per block in the scratch memory of a full reduction.
         segmented: the only parameter is the device address of a segment table.
         small_tile: a group has at most 256 threads, for kernels that need many registers.
@@ -67,6 +77,8 @@ class Launch:
     members: tuple[Axis, ...] = ()
     width: int = 1
     vector_operands: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    tile: int = 0
     components: int = 0
     segmented: bool = False
     small_tile: bool = False
@@ -119,11 +131,17 @@ def full_blocks(members: int, processors: int) -> int:
     """Blocks that work on a full reduction of so many elements, alone or in a segment."""
     wanted = _ceil(members, FULL_THREADS * FULL_ELEMENTS_PER_THREAD)
     # No element gives one block all the same: the result is then the initial value.
-    return max(1, min(wanted, 2 * processors))
+    return max(1, min(wanted, FULL_BLOCKS_PER_PROCESSOR * processors))
 
 
 def _row_shape(launch: Launch, points: int, members: int, most: int) -> tuple[Dim, Dim]:
-    if members <= LONGEST_WARP_ROW:
+    if launch.tile:
+        # As few threads as keep the row; or all of them, which then read a longer one again.
+        warps = _ceil(members, WARP * launch.width * launch.tile)
+        threads = min(WARP * warps, launch.bounds)
+        if warps > 1:
+            return (min(points, most * max(1, POINT_THREADS // threads)), 1), (threads, 1)
+    if launch.tile or members <= LONGEST_WARP_ROW:
         rows = POINT_THREADS // WARP if launch.points else 1
         return (min(_ceil(points, rows), most), 1), (WARP, rows)
     threads = 256 if members <= 8 * LONGEST_WARP_ROW else launch.bounds
@@ -141,6 +159,7 @@ def may_launch(
 
     Every vector operand starts at a multiple of ``width`` elements. With several axes each row
     starts at one too, and holds a multiple of ``width`` elements: there is no tail in the kernel.
+    Nor is there one where members share the innermost axis.
 
     Args:
         addresses: by operand, the address of its first element.
@@ -150,14 +169,15 @@ def may_launch(
     if launch.width == 1:
         return True
     operands = {operand.name: operand for operand in kernel.operands}
+    axes = (*launch.points, *launch.members)
     for name in launch.vector_operands:
         if addresses[name] % (launch.width * storage_bytes(operands[name].dtype)):
             return False
-        for axis in launch.points[:-1]:
+        for axis in axes[:-1]:
             if strides.get((name, axis.name), 0) % launch.width:
                 return False
-    several = len(launch.points) > 1
-    return not several or _extent(launch.points[-1], extents) % launch.width == 0
+    has_tail = len(axes) == 1 and not launch.members
+    return has_tail or _extent(axes[-1], extents) % launch.width == 0
 
 
 def scratch_bytes(launch: Launch, grid: Dim) -> int:
@@ -173,40 +193,68 @@ def _ceil(number: int, divisor: int) -> int:
     return -(-number // divisor)
 
 
-def schedule_cuda(kernel: Kernel, vectorize: bool, small_tile: bool = False) -> Launch:
+def schedule_cuda(
+    kernel: Kernel, vectorize: bool, small_tile: bool = False, most_kept: int = MOST_KEPT_VECTORS
+) -> Launch:
     """Choose the strategy of ``kernel``, from its kind and the roles of its axes.
 
     Args:
         kernel: a verified kernel.
         vectorize: whether to use 128-bit accesses where the text allows them.
         small_tile: give rows and columns smaller groups, whose threads may use more registers.
+        most_kept: at most so many vectors of a row stay in the registers of a thread.
     """
     strategy = _strategy(kernel)
     axes = {axis.name: axis for axis in kernel.axes}
     if strategy == "full":
         components = _components(kernel.body)
-        return Launch(
+        launch = Launch(
             strategy, (), kernel.axes, components=components, segmented=kernel.segmented
         )
+        return _with_vectors(launch, kernel, kernel.body, vectorize, 0)
     loop = next((s for s in kernel.body.body if is_point_loop(s, axes)), None)
-    points = tuple(axis for axis, _ in perfect_nest(loop, axes)) if loop else ()
+    nest = perfect_nest(loop, axes) if loop else []
+    points = tuple(axis for axis, _ in nest)
     if strategy != "point":
         members = tuple(axis for axis in kernel.axes if axis.role in MEMBER_ROLES)
-        return Launch(strategy, points, members, small_tile=small_tile)
+        launch = Launch(strategy, points, members, small_tile=small_tile)
+        alone = loop is None or sum(isinstance(s, nodes.For) for s in kernel.body.body) == 1
+        block = nest[-1][1] if nest else kernel.body
+        return _with_vectors(
+            launch, kernel, block, vectorize and alone and strategy == "row",
+            most_kept if points else 0,
+        )  # fmt: skip
     if vectorize and loop and not kernel.segmented:
         width, operands = _vector_width(kernel, loop, axes)
         return Launch(strategy, points, (), width, operands)
     return Launch(strategy, points, segmented=kernel.segmented)
 
 
+def _with_vectors(
+    launch: Launch, kernel: Kernel, block: Block, vectorize: bool, most_kept: int
+) -> Launch:
+    """The launch of a group, with vectors where its phases allow them."""
+    if not vectorize or launch.segmented:
+        return launch
+    found = group_vectors(kernel, block, most_kept > 0)
+    tile = min(found.tile, most_kept)
+    return replace(
+        launch, width=found.width, vector_operands=found.operands, tile=tile,
+        kept=found.kept if tile else (),
+    )  # fmt: skip
+
+
 def schedules_to_try(kernel: Kernel, vectorize: bool) -> Iterator[Launch]:
     """The wanted schedule, then ones that leave a thread more registers, for kernels that spill.
 
-    A thread of the scalar variant has one point's values alive instead of several points'; a block
-    of a small tile has fewer threads to share the registers with.
+    A thread of a smaller tile keeps less of its row, or nothing; one of the scalar variant has one
+    point's values alive instead of several points'; a block of a small tile has fewer threads to
+    share the registers with.
     """
     wanted = schedule_cuda(kernel, vectorize)
     yield wanted
+    for most_kept in dict.fromkeys((wanted.tile // 2, 0)) if wanted.tile else ():
+        yield schedule_cuda(kernel, vectorize, most_kept=most_kept)
     if wanted.width > 1:
         yield schedule_cuda(kernel, vectorize=False)
     if wanted.bounds > SMALL_TILE_THREADS:
@@ -258,19 +306,6 @@ def perfect_nest(
     return nest
 
 
-def moves_as_vector(
-    statement: nodes.Statement, kernel: Kernel
-) -> TypeGuard[nodes.Load | nodes.Store]:
-    """Whether a statement is a plain access to neighbors along the innermost axis."""
-    if not isinstance(statement, nodes.Load | nodes.Store):
-        return False
-    operand = next(o for o in kernel.operands if o.name == statement.operand)
-    if operand.mode in (Mode.INDEX, Mode.SCALAR) or not operand.strides:
-        return False
-    plain = is_whole(statement)
-    return plain and operand.strides[-1] is Stride.UNIT
-
-
 def _vector_width(
     kernel: Kernel, loop: nodes.For, axes: Mapping[str, Axis]
 ) -> tuple[int, tuple[str, ...]]:
@@ -282,7 +317,7 @@ def _vector_width(
     moved = [s for s in body.body if moves_as_vector(s, kernel)]
     names = tuple(dict.fromkeys(s.operand for s in moved))
     stores = [s.operand for s in moved if isinstance(s, nodes.Store)]
-    if not stores or _read_after_write(body, stores):
+    if not stores or read_after_write(body, stores):
         return scalar
     dtypes = [o.dtype for o in kernel.operands if o.name in names]
     width = VECTOR_BYTES // max(storage_bytes(dtype) for dtype in dtypes)
@@ -290,15 +325,3 @@ def _vector_width(
     if several and axis.exact is not None and axis.exact % width:
         return scalar
     return (width, names) if width > 1 else scalar
-
-
-def _read_after_write(body: Block, stores: list[str]) -> bool:
-    """Whether the body stores one operand twice, or loads one that it has stored before."""
-    written: set[str] = set()
-    for statement in body.body:
-        touched = operands_in(Block(body=(statement,)))
-        if isinstance(statement, nodes.Store):
-            written.add(statement.operand)
-        elif written.intersection(touched):
-            return True
-    return len(stores) != len(set(stores))

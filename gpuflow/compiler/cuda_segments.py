@@ -78,7 +78,7 @@ class FullSegmentPrinter(FullPrinter, _OfSegments):
     """Prints a full reduction with ``segmented`` set.
 
     A segment's blocks do what the grid does for one reduction alone, and as many of them: results
-    have the same bits. Two parameters stand behind the table:
+    have the bits of its scalar variant. Two parameters stand behind the table:
 
         scratch_words    uint64[components * blocks]: a segment's begin at its first block's
         block_counters   the address of uint32[segments], each as in ``FullPrinter``

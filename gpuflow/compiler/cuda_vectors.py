@@ -11,13 +11,12 @@ takes a quarter of the time that the expression written out for every lane would
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from gpuflow.base.records import record
-from gpuflow.compiler.cuda_printer import CudaPrinter, CudaPrintError, Nest
+from gpuflow.compiler.cuda_phases import moves_as_vector
+from gpuflow.compiler.cuda_printer import CudaPrinter, CudaPrintError, Nest, captured_names
 from gpuflow.compiler.cuda_scalar import narrow, widen
-from gpuflow.compiler.cuda_schedule import moves_as_vector
 from gpuflow.kir.nodes import Block, Load, Mode, Operand, Store
 
 
@@ -123,7 +122,7 @@ class VectorPrinter(CudaPrinter):
             results = [narrow(self.value(s.value), self.operands[s.operand].dtype) for s in stores]
             self.emit(f"return {', '.join(results)}")
         parameters = [self._lane(name) for name in loads]
-        captured = _captured(lines, self._known_names(), parameters)
+        captured = captured_names(lines, self.known_names(), parameters)
         head = f"def each_element({', '.join([*parameters, *captured])}):"
         text = "\n".join(["@device_function", head, *lines])
         self.helper("each_element", text)
@@ -138,21 +137,3 @@ class VectorPrinter(CudaPrinter):
 
     def _lane(self, operand: str) -> str:
         return f"{self.names.operand(operand)}_lane"
-
-    def _known_names(self) -> list[str]:
-        """The variables of the kernel so far: parameters and whatever was assigned."""
-        known = [name for name, _ in self.parameters()]
-        for line in self.lines[self.signature_line + 1 :]:
-            assigned = re.match(r"\s*([\w, ]+) = ", line)
-            if assigned:
-                known += assigned[1].split(", ")
-        return list(dict.fromkeys(known))
-
-
-def _captured(lines: list[str], known: list[str], parameters: list[str]) -> list[str]:
-    """The kernel's variables that the lines of a device function use."""
-    text = "\n".join(lines)
-    words = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text))
-    assigned = re.findall(r"^\s*([\w, ]+) = ", text, re.MULTILINE)
-    own = {name for names in assigned for name in names.split(", ")}
-    return [n for n in known if n in words and n not in own and n not in parameters]

@@ -73,7 +73,7 @@ def launches(call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
     cut = _cut(call, split, sizes, blocks)
     if cut is None:
         return (_with_short_rows(call, sizes),)
-    return _calls(call, split, cut, sizes, blocks, allocate)
+    return split_calls(call, split, cut, sizes, blocks, allocate)
 
 
 def is_plain(kernel: Kernel) -> bool:
@@ -144,10 +144,11 @@ def _is_dense(call: KernelCall, split: SplitKernels, columns: int, blocks: Block
     return True
 
 
-def _calls(
+def split_calls(
     call: KernelCall, split: SplitKernels, cut: Cut, sizes: Mapping[str, int], blocks: Blocks,
     allocate: Allocate,
 ) -> tuple[KernelCall, ...]:  # fmt: skip
+    """The calls of the two kernels of a reduction that is split."""
     kept = prod([sizes[axis] for axis in split.kept])
     results = cut.parts * cut.group + (cut.left > 0)
     places = [allocate(results * kept * itemsize) for itemsize in blocks.itemsizes]

@@ -6,9 +6,11 @@ from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
 
+from gpuflow.compiler.gpu_splits import gpu_launches, is_plain_on_gpu
 from gpuflow.compiler.handwritten import HandwrittenKernel
+from gpuflow.compiler.lower import KernelCall
 from gpuflow.compiler.plan import CallStep, CopyStep
-from gpuflow.compiler.target import PlainTarget
+from gpuflow.compiler.target import Allocate, PlainTarget
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.lowering import (
     AtomicSums,
@@ -20,6 +22,7 @@ from gpuflow.core.lowering import (
     Scan,
     Sort,
 )
+from gpuflow.kir.nodes import Kernel
 from gpuflow.runtime.gpu_atomic_sums import add_atomic_sums
 from gpuflow.runtime.gpu_attention import add_attention
 from gpuflow.runtime.gpu_blocks import At, BlockLaunch, Schedule, collapsed
@@ -39,12 +42,20 @@ _SHARED_BYTES_AT_LEAST = 163 << 10
 
 
 class GpuTarget(PlainTarget):
-    """Every kernel is one launch; library calls that are handwritten kernels need workspaces."""
+    """Some reductions are split; library calls that are handwritten kernels need workspaces."""
 
     on_gpu = True
 
     def __init__(self, atomic_sums: bool = False) -> None:
         self.atomic_sums = atomic_sums
+
+    def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
+        """The calls that do the work of one."""
+        return gpu_launches(call, allocate)
+
+    def is_plain(self, kernel: Kernel) -> bool:
+        """Whether every call of a kernel is its own launch."""
+        return is_plain_on_gpu(kernel)
 
     def workspace_bytes(self, step: CallStep) -> int:
         """Memory that a library call needs besides its operands and outputs."""

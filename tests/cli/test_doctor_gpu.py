@@ -178,3 +178,11 @@ def test_a_gpu_that_is_asked_for_is_looked_for(healthy, monkeypatch):
 def test_optional_pieces_are_never_missing(healthy):
     del healthy.modules["cuda.pathfinder"]
     assert "several GPUs" in _lines()["NCCL"] and "MISSING" not in _lines()["NCCL"]
+
+
+def test_an_error_that_says_what_to_do_is_not_told_twice():
+    def check():
+        raise OSError("[cublas] a library must be installed; got none. Fix: pip install it.")
+
+    found = doctor_gpu._found("cuBLAS", check, "pip install nvidia-cublas", True)
+    assert found.line.count("Fix:") == 1 and found.line.endswith("got none. Fix: pip install it")

@@ -65,8 +65,8 @@ def test_variants_and_architectures_are_kept_apart(tmp_path):
     assert (vectors.source.launch.width, scalars.source.launch.width) == (4, 1)
     other = compile_cuda(kernel, cache, (8, 0))
     assert other.built.cubin != vectors.built.cubin and cache.stats.built == 3
-    row = cuda_zoo.zoo()["row"]  # its text allows no vectors: one build serves for both
-    assert compile_cuda(row, cache) is compile_cuda(row, cache, vectorize=False)
+    column = cuda_zoo.zoo()["column"]  # its text allows no vectors: one build serves for both
+    assert compile_cuda(column, cache) is compile_cuda(column, cache, vectorize=False)
     assert cache.stats.built == 4
 
 
@@ -126,12 +126,13 @@ def greedy_columns(sums):
 def test_what_is_tried_after_a_spill():
     zoo = cuda_zoo.zoo()
     tried = {
-        name: [(s.width, s.small_tile) for s in schedules_to_try(zoo[name], vectorize=True)]
+        name: [(s.width, s.tile, s.small_tile) for s in schedules_to_try(zoo[name], vectorize=True)]
         for name in ("map", "row", "column", "full")
     }
-    assert tried["map"] == [(4, False), (1, False)]
-    assert tried["row"] == tried["column"] == [(1, False), (1, True)]
-    assert tried["full"] == [(1, False)]
+    assert tried["map"] == tried["full"] == [(4, 0, False), (1, 0, False)]
+    last = [(1, 0, False), (1, 0, True)]
+    assert tried["row"] == [(4, 4, False), (4, 2, False), (4, 0, False), *last]
+    assert tried["column"] == last
 
 
 def test_blocks_of_a_small_tile():

@@ -21,6 +21,7 @@ from cuda_harness import (
     ROW,
     UNIT,
     ZERO,
+    aligned,
     build,
     check,
     make,
@@ -180,6 +181,116 @@ def test_softmax_by_warps_and_by_blocks(architecture, block):
         shifted = np.exp(x - x.max(1, keepdims=True)) if rows else x
         want = shifted / shifted.sum(1, keepdims=True)
         np.testing.assert_allclose(arrays["o"].reshape(x.shape), want, rtol=2e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("block", [None, (32, 8), (64, 1), (512, 1)])
+@pytest.mark.parametrize("index_bits", [32, 64])
+def test_rows_in_vectors(architecture, block, index_bits):
+    """In registers, or read again where 4 vectors of 4 for each thread do not hold them."""
+    kernel = cuda_zoo.softmax(index_bits=index_bits)
+    assert "_kept_3" in build(kernel, True, architecture)[0].text
+    for rows, columns in [(1, 4), (5, 36), (17, 512), (3, 516), (3, 1500), (2, 8200), (0, 8)]:
+        pitch = columns + 4
+        x = random_array((rows, pitch), "float32", columns)
+        arrays = {"x": aligned(x), "o": aligned(np.zeros(rows * columns, np.float32))}
+        strides = {("x", "i0"): pitch, ("o", "i0"): columns}
+        extents = {"i0": rows, "i1": columns}
+        run_cuda(kernel, arrays, extents, strides, architecture=architecture, block=block)
+        seen = x[:, :columns]
+        shifted = np.exp(seen - seen.max(1, keepdims=True)) if rows else seen
+        want = shifted / shifted.sum(1, keepdims=True)
+        np.testing.assert_allclose(arrays["o"].reshape(rows, columns), want, rtol=2e-6, atol=1e-9)
+
+
+def test_rows_and_full_reductions_use_wide_accesses_only():
+    """A row in registers is read once; several vectors of a full reduction are on their way."""
+    row, full = (build(cuda_zoo.zoo()[name], True, (9, 0))[1].ptx for name in ("row", "full"))
+    assert not re.search(r"(?:ld|st)\.global(?:\.nc)?\.f32", row)
+    kept, phases = 4, 3
+    assert len(re.findall(r"ld\.global\.nc\.v4\.f32", row)) == kept + phases
+    assert len(re.findall(r"st\.global\.v4\.f32", row)) == kept + 1
+    accesses = re.findall(r"(?:ld|st)\.global\S*|\bbra\b", full)
+    wide = ["ld.global.nc.v4.f32"] * 4
+    assert any(accesses[k : k + 4] == wide for k in range(len(accesses)))
+    column = build(cuda_zoo.column_sum(), True, (9, 0))[1].ptx
+    accesses = re.findall(r"(?:ld|st)\.global\S*|\bbra\b", column)
+    four = ["ld.global.nc.f32"] * 4
+    assert any(accesses[k : k + 4] == four for k in range(len(accesses)))
+
+
+def test_what_is_written_in_place_is_not_read_through_the_read_only_cache():
+    for kernel in (cuda_zoo.softmax(in_place=True), cuda_zoo.update_step()):
+        source, built = build(kernel, True, (9, 0))
+        written = next(o.name for o in kernel.operands if o.mode is INOUT)
+        assert not re.search(rf"load_\w*readonly\({written}\b", source.text)
+        assert re.search(r"ld\.global\.(v4\.)?f32", built.ptx)
+
+
+@pytest.mark.parametrize("block", [(32, 8), (128, 1)])
+def test_a_sum_that_writes_in_place_waits_for_earlier_reads(block):
+    """As a loop that stores does: members may share an earlier phase in another way."""
+    x = Operand("x", "float32", INOUT, (ANY, UNIT))
+    operands = [x, Operand("o", "float32", OUT, (ANY, ZERO))]
+
+    def body(b):
+        with b.for_axis("i0"):
+            zero = b.const("float32", 0.0)
+            first = b.reduce("i1", zero, "max", lambda: b.load("x"))
+
+            def less():
+                rest = b.apply("sub", b.load("x"), first)
+                b.store("x", rest)
+                return rest
+
+            b.store("o", b.reduce("i1", zero, "add", less))
+
+    kernel = make("centered", {"i0": PARALLEL, "i1": ROW}, operands, body, kind="row")
+    text = build(kernel, True, (9, 0))[0].text
+    entry = text[text.index("def centered(") :]
+    assert entry.index("row_combine") < entry.index("row_barrier()") < entry.index("store_vector")
+    for columns in (64, 67):
+        values = random_array((5, columns), "float32")
+        arrays = {"x": values.reshape(-1).copy(), "o": np.zeros(5, np.float32)}
+        strides = {("x", "i0"): columns, ("o", "i0"): 1}
+        check(kernel, arrays, {"i0": 5, "i1": columns}, strides, ulps=2000, block=block)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64", "int8"])
+def test_phases_of_other_widths(dtype):
+    """Two operands that two phases read, one that the last phase reads alone, an index."""
+    operands = [
+        Operand("x", dtype, IN, (ANY, UNIT)),
+        Operand("y", dtype, IN, (ANY, UNIT)),
+        Operand("z", dtype, IN, (ZERO, UNIT)),
+        Operand("p", "int64", Mode.INDEX, (ZERO, UNIT)),
+        Operand("o", dtype, OUT, (ANY, UNIT)),
+        Operand("odd", "bool", OUT, (ANY, UNIT)),
+    ]
+    compute = "float32" if dtype == "bfloat16" else dtype
+
+    def body(b):
+        with b.for_axis("i0"):
+            zero = b.const(compute, 0)
+            largest = b.reduce("i1", zero, "max", lambda: b.apply("add", b.load("x"), b.load("y")))
+            with b.for_axis("i1"):
+                rest = b.apply("sub", b.apply("sub", b.load("x"), b.load("y")), largest)
+                b.store("o", b.apply("add", rest, b.load("z")))
+                low = b.apply("and", b.load("p"), b.const("int64", 1))
+                b.store("odd", b.apply("ne", low, b.const("int64", 0)))
+
+    kernel = make("phases", {"i0": PARALLEL, "i1": ROW}, operands, body, kind="row")
+    launch = build(kernel, True, (9, 0))[0].launch
+    assert (launch.width, launch.tile) == {"bfloat16": (8, 2), "float64": (2, 2), "int8": (16, 1)}[
+        dtype
+    ]
+    for rows, columns in [(9, 48), (3, 32 * 50), (2, 32 * 600), (2, 33)]:
+        count = rows * columns
+        arrays = {n: random_array(count, dtype, k) for k, n in enumerate("xy")}
+        arrays |= {"z": random_array(columns, dtype, 2), "p": 3}
+        arrays |= {"o": np.zeros(count, storage_dtype(dtype)), "odd": np.zeros(count, bool)}
+        strides = {(name, "i0"): columns for name in ("x", "y", "o", "odd")}
+        check(kernel, arrays, {"i0": rows, "i1": columns}, strides)
 
 
 def test_softmax_with_32_bit_indices():
@@ -467,14 +578,14 @@ def test_full_reductions_in_segments():
     want, given, blocks = [], [], []
     for size, scale in zip(sizes, scales, strict=True):
         want.append(_norm_arrays(size))
-        run_cuda(alone, {**want[-1], "scale": scale}, {"i0": size})
+        run_cuda(alone, {**want[-1], "scale": scale}, {"i0": size}, vectorize=False)
         given.append(_norm_arrays(size))
         place = {name: array.ctypes.data for name, array in given[-1].items()}
         words = [place["x"], int(scale.view(np.uint32))]
         words += [place["norm"], place["largest"], place["square"], size]
         blocks.append(np.array(words, np.int64))
     lengths = [full_blocks(size, PROCESSORS) for size in sizes]
-    assert lengths == [1, 1, 2, 1, 4, 1]
+    assert lengths == [1, 1, 2, 1, 5, 1]
     starts = np.cumsum([0, *lengths])
     pairs = zip(starts, [block.ctypes.data for block in blocks], strict=False)
     words = [word for pair in pairs for word in pair]

@@ -26,12 +26,12 @@ GOLDEN = Path(__file__).parent / "golden"
     [
         ("map", "point", 4),
         ("map_two_axes", "point", 4),
-        ("row", "row", 1),
-        ("row_tuple", "row", 1),
+        ("row", "row", 4),
+        ("row_tuple", "row", 4),
         ("column", "column", 1),
         ("column_first", "column", 1),
-        ("column_between", "row", 1),
-        ("full", "full", 1),
+        ("column_between", "row", 4),
+        ("full", "full", 4),
         ("loop", "point", 2),
         ("segments", "point", 1),
         ("full_segments", "full", 1),
@@ -57,20 +57,26 @@ def test_launch_shapes():
     assert shape("map", i0=1024) == (1, (256, 1))
     assert shape("map", i0=1025) == (2, (256, 1))
     assert shape("map", i0=10**9) == (160, (256, 1))  # 16 blocks for each processor
-    assert shape("row", i0=100, i1=1024) == (13, (32, 8))
-    assert shape("row", i0=100, i1=1025) == (100, (256, 1))
-    assert shape("row", i0=100, i1=10**6) == (100, (512, 1))
+    assert shape("row", i0=100, i1=512) == (13, (32, 8))  # 4 vectors of 4 for each thread
+    assert shape("row", i0=100, i1=1024) == (100, (64, 1))
+    assert shape("row", i0=10**6, i1=1024) == (640, (64, 1))  # as many threads as of 256
+    assert shape("row", i0=100, i1=1028) == (100, (96, 1))
+    assert shape("row", i0=100, i1=8192) == (100, (512, 1))
+    assert shape("row", i0=100, i1=10**6) == (100, (512, 1))  # read again for every phase
+    assert shape("row_in_place", i0=100, i1=1024) == (13, (32, 8))  # nothing stays in registers
+    assert shape("row_in_place", i0=100, i1=1025) == (100, (256, 1))
+    assert shape("row_in_place", i0=100, i1=10**6) == (100, (512, 1))
     assert shape("column", row=100, column=70) == (3, (32, 8))
     assert shape("column", row=5000, column=70) == (3, (32, 32))
     assert shape("full", i0=0) == (1, (256, 1))
-    assert shape("full", i0=10**9) == (20, (256, 1))
+    assert shape("full", i0=10**9) == (80, (256, 1))  # 8 blocks for each processor
     assert shape("no_axes") == (1, (1, 1))
     launch = schedule_cuda(cuda_zoo.zoo()["segments"], vectorize=True)
     assert launch_shape(launch, {}, 10, segment_points=513)[0] == (3, 1)
     launch = schedule_cuda(cuda_zoo.zoo()["full_segments"], vectorize=True)
     blocks = [full_blocks(members, 10) for members in (0, 1, 2048, 2049, 10**9)]
-    assert blocks == [1, 1, 1, 2, 20]
-    assert launch_shape(launch, {}, 10, segment_points=sum(blocks)) == ((25, 1), (256, 1))
+    assert blocks == [1, 1, 1, 2, 80]
+    assert launch_shape(launch, {}, 10, segment_points=sum(blocks)) == ((85, 1), (256, 1))
     full = schedule_cuda(cuda_zoo.zoo()["full"], vectorize=True)
     assert scratch_bytes(full, (20, 1)) == 8 * 2 * 20
 
@@ -99,6 +105,25 @@ def test_what_a_vector_variant_must_be_given():
     assert not may_launch(launch, kernel, addresses, extents, strides | {("o", "i0"): 10})
     scalar = schedule_cuda(kernel, vectorize=False)
     assert may_launch(scalar, kernel, addresses | {"bias": 4}, {"i0": 3, "i1": 7}, strides)
+
+
+def test_what_vectors_of_rows_must_be_given():
+    kernel = cuda_zoo.zoo()["row"]
+    launch = schedule_cuda(kernel, vectorize=True)
+    assert (launch.vector_operands, launch.kept, launch.tile) == (("x", "o"), ("x",), 4)
+    strides = {("x", "i0"): 12, ("o", "i0"): 8}
+    assert may_launch(launch, kernel, {"x": 16, "o": 32}, {"i0": 3, "i1": 8}, strides)
+    assert not may_launch(launch, kernel, {"x": 8, "o": 32}, {"i0": 3, "i1": 8}, strides)
+    assert not may_launch(launch, kernel, {"x": 16, "o": 32}, {"i0": 3, "i1": 7}, strides)
+    odd = strides | {("x", "i0"): 9}
+    assert not may_launch(launch, kernel, {"x": 16, "o": 32}, {"i0": 3, "i1": 8}, odd)
+    full = cuda_zoo.zoo()["full"]
+    launch = schedule_cuda(full, vectorize=True)
+    addresses = {"x": 16, "square": 32}
+    assert launch.tile == 0 and may_launch(launch, full, addresses, {"i0": 8}, {})
+    assert not may_launch(launch, full, addresses, {"i0": 9}, {})
+    between = schedule_cuda(cuda_zoo.zoo()["column_between"], vectorize=True)
+    assert (between.kept, between.tile) == (("x",), 4)
 
 
 def test_an_operand_that_is_read_after_it_was_written_is_not_vectorized():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -64,6 +64,17 @@ def on_gpu(function: Any, *operands: Any) -> Any:
     results = _on_device(function, operands, gpu_device())
     if PLATFORM != "cuda_sim":
         simulated = _on_device(function, operands, sim_device())
+        note_difference(gf.tree.leaves(results), gf.tree.leaves(simulated))
+    return results
+
+
+def at_gpu(work: Callable[[], Any]) -> Any:
+    """What ``work`` gives where the GPU is the default device: arrays, or a tree of them."""
+    with gf.default_device(gpu_device()):
+        results = gf.tree.map(np.asarray, work())
+    if PLATFORM != "cuda_sim":
+        with gf.default_device(sim_device()):
+            simulated = gf.tree.map(np.asarray, work())
         note_difference(gf.tree.leaves(results), gf.tree.leaves(simulated))
     return results
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from cuda_tools import requires_cuda_tools
-from schedule_run import on_gpu, sim_device
+from schedule_run import at_gpu, on_gpu
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -117,20 +117,25 @@ def test_launches():
 
 def test_the_default_has_the_same_bits_in_every_run_and_the_setting_is_in_the_key():
     places, rows = RNG.integers(0, 5, 300), RNG.normal(size=300).astype(np.float32)
-    x, traced = np.zeros(5, np.float32), []
+    x = np.zeros(5, np.float32)
 
-    @gf.jit
-    def total(x, places, rows):
-        traced.append(config.atomic_sums)
-        return added(x, places, rows)
+    def both_ways():
+        traced = []
 
-    with gf.default_device(sim_device()):
-        first, again = (np.asarray(total(x, places, rows)) for _ in range(2))
+        @gf.jit
+        def total(x, places, rows):
+            traced.append(config.atomic_sums)
+            return added(x, places, rows)
+
+        ordered = [total(x, places, rows) for _ in range(2)]
         with config.override("atomic_sums", True):
-            other = np.asarray(total(x, places, rows))
-            eager = np.asarray(added(jnp.asarray(x), jnp.asarray(places), jnp.asarray(rows)))
+            other = total(x, places, rows)
+            eager = added(jnp.asarray(x), jnp.asarray(places), jnp.asarray(rows))
+        assert traced == [False, True]
+        return *ordered, other, eager
+
+    first, again, other, eager = at_gpu(both_ways)
     np.testing.assert_array_equal(first.view(np.uint32), again.view(np.uint32))
-    assert traced == [False, True]
     for got in (other, eager):
         np.testing.assert_allclose(got, first, rtol=1e-4, atol=1e-4)
 

@@ -1,0 +1,172 @@
+"""Phases of rows and full reductions: which loops the members of a group share, and in vectors.
+
+A phase is one loop over the axes of the members: reductions that stand together, or stores. Where
+every phase goes along the innermost axis, a member takes several neighbors at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TypeGuard
+
+from gpuflow.base.records import record
+from gpuflow.compiler.printer import operands_in
+from gpuflow.kir import nodes
+from gpuflow.kir.nodes import Block, Kernel, Mode, Operand, Stride
+from gpuflow.kir.scalar import storage_bytes
+from gpuflow.kir.walk import all_uses, is_whole, statements
+
+VECTOR_BYTES = 16
+# What a thread keeps of a row, in elements of at most 4 bytes; more takes the place of other warps.
+MOST_KEPT = 32
+MOST_KEPT_VECTORS = 4
+
+_PURE = (nodes.Const, nodes.Load, nodes.Apply, nodes.Select, nodes.Cast)
+
+
+@record
+class Phase:
+    """One loop over ``axes``: the bodies that are run at each of its places."""
+
+    axes: tuple[str, ...]
+    bodies: tuple[Block, ...]
+
+
+@record
+class Vectors:
+    """How the members of a group take their elements.
+
+    Attributes:
+        width: neighbors that a member takes at once.
+        operands: those that are read or written so.
+        kept: those that several phases read, which a thread may keep in registers.
+        tile: vectors of each that it keeps; 0 if there are none.
+    """
+
+    width: int = 1
+    operands: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    tile: int = 0
+
+
+def moves_as_vector(
+    statement: nodes.Statement, kernel: Kernel
+) -> TypeGuard[nodes.Load | nodes.Store]:
+    """Whether a statement is a plain access to neighbors along the innermost axis."""
+    if not isinstance(statement, nodes.Load | nodes.Store):
+        return False
+    operand = next(o for o in kernel.operands if o.name == statement.operand)
+    if operand.mode in (Mode.INDEX, Mode.SCALAR) or not operand.strides:
+        return False
+    plain = is_whole(statement)
+    return plain and operand.strides[-1] is Stride.UNIT
+
+
+def may_share(together: Sequence[nodes.Reduce], s: nodes.Reduce) -> bool:
+    """Whether a reduction runs over the same axes as others and uses none of their results."""
+    found = {value.number for other in together for value in other.outs}
+    return set(s.axes) == set(together[0].axes) and not all_uses(s) & found
+
+
+def group_vectors(kernel: Kernel, block: Block, may_keep: bool) -> Vectors:
+    """How members take the elements of the phases in ``block``, which is run at one point.
+
+    Args:
+        kernel: that it belongs to. Its innermost axis is the members'.
+        block: the statements of one point.
+        may_keep: whether a point is small enough for the registers of a group, for some sizes.
+    """
+    phases, last = _phases_of(kernel, block), kernel.axes[-1]
+    if not phases or any(phase.axes != phases[0].axes for phase in phases):
+        return Vectors()
+    if phases[0].axes[-1] != last.name:
+        return Vectors()
+    bodies = [body for phase in phases for body in phase.bodies]
+    if not all(_takes_vectors(body, kernel) for body in bodies):
+        return Vectors()
+    moved = [s for body in bodies for s in body.body if moves_as_vector(s, kernel)]
+    names = tuple(dict.fromkeys(s.operand for s in moved))
+    operands = {o.name: o for o in kernel.operands}
+    if not names or any(Stride.UNIT in operands[name].strides[:-1] for name in names):
+        return Vectors()
+    width = VECTOR_BYTES // max(storage_bytes(operands[name].dtype) for name in names)
+    if width == 1 or (last.exact is not None and last.exact % width):
+        return Vectors()
+    kept = _read_again(phases, kernel, operands) if may_keep else ()
+    tile = min(MOST_KEPT_VECTORS, MOST_KEPT // width) // len(kept) if kept else 0
+    return Vectors(width, names, kept if tile else (), tile)
+
+
+def read_after_write(body: Block, stores: Sequence[str]) -> bool:
+    """Whether the body stores one operand twice, or loads one that it has stored before."""
+    written: set[str] = set()
+    for statement in body.body:
+        touched = operands_in(Block(body=(statement,)))
+        if isinstance(statement, nodes.Store):
+            written.add(statement.operand)
+        elif written.intersection(touched):
+            return True
+    return len(stores) != len(set(stores))
+
+
+def _phases_of(kernel: Kernel, block: Block) -> list[Phase]:
+    """The phases in order; none if loops stand where they are not understood."""
+    phases: list[Phase] = []
+    together: list[nodes.Reduce] = []
+    for statement in block.body:
+        if isinstance(statement, nodes.Reduce):
+            if together and may_share(together, statement):
+                together.append(statement)
+                phases[-1] = Phase(phases[-1].axes, (*phases[-1].bodies, statement.body))
+                continue
+            together = [statement]
+            axes = tuple(axis.name for axis in kernel.axes if axis.name in statement.axes)
+            phases.append(Phase(axes, (statement.body,)))
+            continue
+        if not isinstance(statement, nodes.Const):
+            together = []
+        if isinstance(statement, nodes.For) and statement.axis is not None:
+            phases.append(_loop_phase(statement))
+        elif any(isinstance(s, nodes.Reduce) or _is_over_axis(s) for s in _inner(statement)):
+            return []
+    return phases
+
+
+def _inner(statement: nodes.Statement) -> list[nodes.Statement]:
+    return list(statements(Block(body=(statement,))))
+
+
+def _is_over_axis(statement: nodes.Statement) -> bool:
+    return isinstance(statement, nodes.For) and statement.axis is not None
+
+
+def _loop_phase(loop: nodes.For) -> Phase:
+    assert loop.axis is not None
+    axes, body = [loop.axis], loop.body
+    while len(body.body) == 1 and _is_over_axis(body.body[0]):
+        inner = body.body[0]
+        assert isinstance(inner, nodes.For) and inner.axis is not None
+        axes, body = [*axes, inner.axis], inner.body
+    return Phase(tuple(axes), (body,))
+
+
+def _takes_vectors(body: Block, kernel: Kernel) -> bool:
+    """Whether the body computes, reads, and stores neighbors beside neighbors."""
+    stores = [s.operand for s in body.body if isinstance(s, nodes.Store)]
+    simple = all(isinstance(s, _PURE) or moves_as_vector(s, kernel) for s in body.body)
+    return simple and not read_after_write(body, stores)
+
+
+def _read_again(
+    phases: Sequence[Phase], kernel: Kernel, operands: dict[str, Operand]
+) -> tuple[str, ...]:
+    """Operands that nothing writes and several phases read, all of them in vectors."""
+    count: Counter[str] = Counter()
+    otherwise: set[str] = set()
+    for phase in phases:
+        loads = [s for b in phase.bodies for s in b.body if isinstance(s, nodes.Load)]
+        count.update({s.operand for s in loads if moves_as_vector(s, kernel)})
+        otherwise |= {s.operand for s in loads if not moves_as_vector(s, kernel)}
+    readonly = [name for name in count if operands[name].mode is Mode.IN]
+    return tuple(n for n in readonly if count[n] > 1 and n not in otherwise)

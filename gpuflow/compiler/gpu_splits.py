@@ -1,0 +1,64 @@
+"""Reductions of few columns or rows on a GPU: more blocks, each with a part of the reduced axis.
+
+A launch gives 32 columns, or a row, to a block. Where that leaves most of a GPU idle, the
+reduction is split (``split``): the parts, what they leave over, and their combination are launches
+of their own. The number of parts follows from the shape alone, so that results do not depend on
+the device.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from gpuflow.compiler.cuda_schedule import WARP, schedule_cuda
+from gpuflow.compiler.launches import Cut, split_calls
+from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.orders import sizes_of
+from gpuflow.compiler.split import split_kernel
+from gpuflow.compiler.split_words import blocks_of
+from gpuflow.compiler.target import Allocate
+from gpuflow.kir.nodes import Kernel, remembered
+
+SMALLEST_SPLIT = 1 << 18  # points; fewer take about as long as another launch
+WANTED_BLOCKS = 1024  # several for each of some 132 multiprocessors
+MOST_PARTS = 64
+# Elements that a part of one column, or row, has at least.
+SMALLEST_PART = {"column": 64, "row": 1 << 12}
+
+
+def gpu_launches(call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
+    """The calls that do the work of one on a GPU: itself, or those of its two kernels.
+
+    Args:
+        call: of any kernel.
+        allocate: gives a buffer of so many bytes.
+    """
+    if is_plain_on_gpu(call.kernel) or call.points < SMALLEST_SPLIT:
+        return (call,)
+    split = split_kernel(call.kernel)
+    if split is None or not split.kept:
+        return (call,)
+    sizes, strategy = sizes_of(call), _strategy(call.kernel)
+    kept, rows = prod([sizes[axis] for axis in split.kept]), sizes[split.rows]
+    blocks = -(-kept // WARP) if strategy == "column" else kept
+    parts_of_one = call.points // kept // SMALLEST_PART[strategy]
+    most = min(WANTED_BLOCKS // blocks, parts_of_one, rows, MOST_PARTS)
+    if most < 2:
+        return (call,)
+    # Parts that leave nothing over save a launch.
+    even = (parts for parts in range(most, most // 2, -1) if rows % parts == 0)
+    parts = next((parts for parts in even if parts > 1), most)
+    each = rows // parts
+    cut = Cut(parts, each, 1, rows - parts * each)
+    return split_calls(call, split, cut, sizes, blocks_of(call.kernel, split), allocate)
+
+
+def is_plain_on_gpu(kernel: Kernel) -> bool:
+    """Whether ``gpu_launches`` never gives anything but the call of a kernel itself."""
+    if kernel.kind not in ("column", "row") or kernel.segmented:
+        return True
+    return _strategy(kernel) not in SMALLEST_PART
+
+
+def _strategy(kernel: Kernel) -> str:
+    return remembered(kernel, "strategy", lambda: schedule_cuda(kernel, False).strategy)
