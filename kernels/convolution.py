@@ -13,17 +13,26 @@ margins of the left operand is 0 there, and is not read.
 
 A slice is four chunks of 16 bytes: successive elements along one axis, which is depth, or with TAPS
 the last slide. Where these lie together in memory they are copied at once beside the arithmetic
-(LEFT_VECTOR, RIGHT_VECTOR). Else they are read one by one, by lanes that have neighboring chunks of
-a row, or the same chunk of neighboring rows (``left_by_rows``, ``right_by_rows``).
+(LEFT_VECTOR, RIGHT_VECTOR). So are, of 16-bit types, elements of neighboring rows that lie together
+(LEFT_ACROSS, RIGHT_ACROSS): such a tile lies across in shared memory, and is transposed on its way
+to registers. Else elements are read one by one, by lanes that have neighboring chunks of a row, or
+the same chunk of neighboring rows (``left_by_rows``, ``right_by_rows``).
 
-Products of 16-bit types run on tensor cores and are summed in float32; float32 is float32.
+Products of 16-bit types run on tensor cores and are summed in float32. float32 is float32, unless
+the build is REDUCED: then tensor cores multiply operands that are rounded to tensorfloat32, with 10
+bits behind the point. Each product has a relative error of up to 2^-10 + 2^-22, and sums are made
+in float32; so the error is at most about 0.001 times the sum of the products' magnitudes.
 
 Contract
-    lhs, rhs      arrays by strides; their spans, like the result's, less than 2^31 elements
+    lhs, rhs      arrays by strides; their spans, like the result's, less than 2^31 elements, or
+                  LONG and numbers of 64 bits; chunks of a sum less than 2^31
     out           row-major; float32 (parts, *result) if there are several, see ``sum_parts``
     *_VECTOR      stride 1 along chunks, whole chunks, all else at multiples of 16 bytes
+    *_ACROSS      stride 1 along m1 (with rows_inner) or n1, whose size is a multiple of 8, all else
+                  at multiples of 16 bytes; *_by_rows
     launch        128 threads; blocks in x: (axes, phases, parts, tiles of rows, tiles of columns)
     shared        STAGES * (ROWS + COLUMNS) * PITCH elements, and 20 * ROWS + 8 * COLUMNS bytes
+                  or, with LONG, twice as many
 
 Each sum has one order, which follows from the shape.
 Source: Chetlur et al. 2014, "cuDNN: efficient primitives for deep learning", section 3.
@@ -31,14 +40,16 @@ Source: Chetlur et al. 2014, "cuDNN: efficient primitives for deep learning", se
 
 from __future__ import annotations
 
-from gpuflow.kernels.convolution_axes import split, without_holes
+from gpuflow.kernels.convolution_axes import number, split, without_holes
 from gpuflow.kernels.convolution_fetch import (
     CHUNKS,
     LANE_ROWS,
     advance,
     begin,
     fetch_left,
+    fetch_left_across,
     fetch_right,
+    fetch_right_across,
     own_place,
     put,
 )
@@ -52,6 +63,7 @@ from gpuflow.kernels.language import (
     float32_to_bfloat16,
     float32_to_float16,
     int32,
+    int64,
     local_array,
     shared_array,
     store_vector,
@@ -64,9 +76,10 @@ STAGES = 2
 # Set for each build; see tiles.py.
 KIND = D = PITCH = M_TILES = ROWS = COLUMNS = N_TILES = CHUNK = 0
 OUT_KIND = 0  # of what is stored
+LONG = False  # numbers have 64 bits
 MARGINS = True  # positions may lie outside of the left operand
 TAPS = False  # chunks are taps of the last slide
-LEFT_VECTOR = RIGHT_VECTOR = False
+LEFT_VECTOR = RIGHT_VECTOR = LEFT_ACROSS = RIGHT_ACROSS = False
 
 
 def own_shared():
@@ -108,8 +121,8 @@ def list_rows(table, outs, first, count, rows_inner, places, free, lhs_at, out_a
     m0, m0_l, m0_o, m1, m1_l, m1_o = free
     row = int32(cuda.threadIdx.x)
     while row < ROWS:
-        # Rows behind the last one are computed like it, and not stored.
-        rest = int32(min(first + row, count - 1))
+        # Rows behind the last one are computed like it, or not read across; they are not stored.
+        rest = number(min(first + row, count - 1))
         if rows_inner:
             rest, j1 = split(rest, m1)
             rest, j0 = split(rest, m0)
@@ -120,10 +133,14 @@ def list_rows(table, outs, first, count, rows_inner, places, free, lhs_at, out_a
             rest, k1 = split(rest, c1)
             rest, k0 = split(rest, c0)
             j0, j1 = split(rest, m1)
-        p0, p1, p2 = int32(q0 + k0 * s0), int32(q1 + k1 * s1), int32(q2 + k2 * s2)
-        base = int32(lhs_at + j0 * m0_l + j1 * m1_l + p0 * l0 + p1 * l1 + p2 * l2)
-        store_vector(table, 4 * row, (base, p0, p1, p2))
-        outs[row] = int32(out_at + j0 * m0_o + j1 * m1_o + k0 * w0 + k1 * w1 + k2 * w2)
+        p0, p1, p2 = number(q0 + k0 * s0), number(q1 + k1 * s1), number(q2 + k2 * s2)
+        base = number(lhs_at + j0 * m0_l + j1 * m1_l + p0 * l0 + p1 * l1 + p2 * l2)
+        if LONG:
+            table[4 * row], table[4 * row + 1] = base, p0
+            table[4 * row + 2], table[4 * row + 3] = p1, p2
+        else:
+            store_vector(table, 4 * row, (base, p0, p1, p2))
+        outs[row] = number(out_at + j0 * m0_o + j1 * m1_o + k0 * w0 + k1 * w1 + k2 * w2)
         row = int32(row + THREADS)
 
 
@@ -132,13 +149,13 @@ def list_columns(table, first, columns, n1, n0_r, n0_o, n1_r, n1_o, rhs_at):
     column = int32(cuda.threadIdx.x)
     while column < COLUMNS:
         k0, k1 = split(min(first + column, columns - 1), n1)
-        table[2 * column] = int32(rhs_at + k0 * n0_r + k1 * n1_r)
-        table[2 * column + 1] = int32(k0 * n0_o + k1 * n1_o)
+        table[2 * column] = number(rhs_at + k0 * n0_r + k1 * n1_r)
+        table[2 * column + 1] = number(k0 * n0_o + k1 * n1_o)
         column = int32(column + THREADS)
 
 
 def add_slices(
-    sums, lhs, rhs, row_table, column_table, first, end, counts, left, right, by_rows
+    sums, lhs, rhs, row_table, column_table, first, end, counts, left, right, by_rows, limits
 ):
     """Add the products of all chunks from ``first`` to ``end``."""
     shared = own_shared()
@@ -153,7 +170,9 @@ def add_slices(
     left_own, right_own = own_place(by_rows[0]), own_place(by_rows[1])
     begin(left_state, first + left_own[0], counts)
     begin(right_state, first + right_own[0], counts)
-    warp_row = int32(cuda.threadIdx.x >> 5) * (16 * M_TILES * PITCH)
+    warp_row = int32(cuda.threadIdx.x >> 5) * (16 * M_TILES)
+    if not LEFT_ACROSS:
+        warp_row = warp_row * PITCH
     both = (ROWS + COLUMNS) * PITCH
     # The first turn fetches only.
     chunk, stage = int32(first - CHUNKS), int32(both)
@@ -163,23 +182,35 @@ def add_slices(
         # All warps are done with the other stage.
         after, other = int32(chunk + CHUNKS), int32(both - stage)
         if after < end:
-            fetch_left(
-                left_held, shared, other, lhs, row_table, left_state, left_own,
-                after + left_own[0] < end, left,
-            )  # fmt: skip
-            fetch_right(
-                right_held, shared, other + ROWS * PITCH, rhs, column_table, right_state,
-                right_own, after + right_own[0] < end, right,
-            )  # fmt: skip
+            if LEFT_ACROSS:
+                fetch_left_across(
+                    shared, other, lhs, row_table, left_state, left_own,
+                    after + left_own[0] < end, left, limits[0],
+                )  # fmt: skip
+            else:
+                fetch_left(
+                    left_held, shared, other, lhs, row_table, left_state, left_own,
+                    after + left_own[0] < end, left,
+                )  # fmt: skip
+            if RIGHT_ACROSS:
+                fetch_right_across(
+                    shared, other + ROWS * PITCH, rhs, column_table, right_state, right_own,
+                    after + right_own[0] < end, right, limits[1],
+                )  # fmt: skip
+            else:
+                fetch_right(
+                    right_held, shared, other + ROWS * PITCH, rhs, column_table, right_state,
+                    right_own, after + right_own[0] < end, right,
+                )  # fmt: skip
             advance(left_state, counts)
             advance(right_state, counts)
         copy_commit()
         if chunk >= first:
             add_products(sums, shared, stage + warp_row, stage + ROWS * PITCH)
         if after < end:
-            if not LEFT_VECTOR:
+            if not LEFT_VECTOR and not LEFT_ACROSS:
                 put(shared, other, left_held, ROWS // LANE_ROWS, left_own)
-            if not RIGHT_VECTOR:
+            if not RIGHT_VECTOR and not RIGHT_ACROSS:
                 put(shared, other + ROWS * PITCH, right_held, COLUMNS // LANE_ROWS, right_own)
         chunk, stage = after, other
 
@@ -221,43 +252,48 @@ def convolve_tiles(
         taps2, places2, step2, pad2, hole2, gap2, every2, skip2, phase2
     )
     first_row, first_column = int32(row_tile * ROWS), int32(column_tile * COLUMNS)
-    rows, columns = int32(m0 * m1 * count0 * count1 * count2), int32(n0 * n1)
+    rows, columns = number(m0 * m1 * count0 * count1 * count2), number(n0 * n1)
     if first_row >= rows:
         return
-    lhs_at = int32(i0 * a0_l + i1 * a1_l + i2 * a2_l)
-    rhs_at = int32(
+    lhs_at = number(i0 * a0_l + i1 * a1_l + i2 * a2_l)
+    rhs_at = number(
         i0 * a0_r + i1 * a1_r + i2 * a2_r + first0 * rhs0 + first1 * rhs1 + first2 * rhs2
     )
-    out_at = int32(
+    out_at = number(
         i0 * a0_o + i1 * a1_o + i2 * a2_o + phase0 * out0 + phase1 * out1 + phase2 * out2
         + part * part_size
     )
-    row_table, row_outs = shared_array(int32, 4 * ROWS), shared_array(int32, ROWS)
-    column_table = shared_array(int32, 2 * COLUMNS)
+    if LONG:
+        row_table, row_outs = shared_array(int64, 4 * ROWS), shared_array(int64, ROWS)
+        column_table = shared_array(int64, 2 * COLUMNS)
+    else:
+        row_table, row_outs = shared_array(int32, 4 * ROWS), shared_array(int32, ROWS)
+        column_table = shared_array(int32, 2 * COLUMNS)
     places = (
-        (count0, move0, start0, lhs0, int32(out0 * every0)),
-        (count1, move1, start1, lhs1, int32(out1 * every1)),
-        (count2, move2, start2, lhs2, int32(out2 * every2)),
+        (count0, move0, start0, lhs0, number(out0 * every0)),
+        (count1, move1, start1, lhs1, number(out1 * every1)),
+        (count2, move2, start2, lhs2, number(out2 * every2)),
     )
     free = (m0, m0_l, m0_o, m1, m1_l, m1_o)
     list_rows(row_table, row_outs, first_row, rows, rows_inner, places, free, lhs_at, out_at)
     list_columns(column_table, first_column, columns, n1, n0_r, n0_o, n1_r, n1_o, rhs_at)
     barrier()
-    left_steps = (int32(near0 * lhs0), int32(near1 * lhs1), int32(near2 * lhs2))
-    right_steps = (int32(skip0 * rhs0), int32(skip1 * rhs1), int32(skip2 * rhs2))
+    left_steps = (number(near0 * lhs0), number(near1 * lhs1), number(near2 * lhs2))
+    right_steps = (number(skip0 * rhs0), number(skip1 * rhs1), number(skip2 * rhs2))
     chunks2 = own2
     if TAPS:
-        depth, depth_l, depth_r, chunks2 = own2, left_steps[2], right_steps[2], int32(1)
-    chunks = int32((depth + CHUNK - 1) // CHUNK)
+        depth, depth_l, depth_r, chunks2 = own2, left_steps[2], right_steps[2], number(1)
+    chunks = number((depth + CHUNK - 1) // CHUNK)
     counts = (own1, chunks2, chunks)
-    first = int32(part * part_chunks)
-    end = int32(min(first + part_chunks, own0 * own1 * chunks2 * chunks))
+    first = number(part * part_chunks)
+    end = number(min(first + part_chunks, own0 * own1 * chunks2 * chunks))
     left = ((size0, size1, size2), (near0, near1, near2), left_steps, depth, depth_l)
     right = (right_steps, depth, depth_r)
+    limits = (number(rows - first_row), number(columns - first_column))
     sums = local_array(float32, 4 * M_TILES * N_TILES)
     clear(sums, 4 * M_TILES * N_TILES)
     add_slices(
         sums, lhs, rhs, row_table, column_table, first, end, counts, left, right,
-        (left_by_rows, right_by_rows),
+        (left_by_rows, right_by_rows), limits,
     )  # fmt: skip
-    store_tile(out, sums, row_outs, column_table, rows - first_row, columns - first_column)
+    store_tile(out, sums, row_outs, column_table, limits[0], limits[1])

@@ -12,7 +12,17 @@ every ``every``-th place. So holes are neither read nor multiplied.
 
 from __future__ import annotations
 
-from gpuflow.kernels.language import int32, split_index, uint32
+from gpuflow.kernels.language import int32, int64, split_index, uint32, uint64
+
+LONG = False  # set for builds whose arrays span 2^31 elements or more
+
+
+def number(value):
+    """An index, a position or a size."""
+    if LONG:
+        return int64(value)
+    else:
+        return int32(value)
 
 
 def without_holes(taps, places, step, pad, hole, gap, every, skip, phase):
@@ -22,25 +32,33 @@ def without_holes(taps, places, step, pad, hole, gap, every, skip, phase):
         The first tap that meets elements, how many do, the number of places; then the step of
         places and the gap of taps in elements, and where the first place meets the first tap.
     """
-    at = int32(phase * step - pad)
-    first, own = int32(0), int32(taps)
+    at = number(phase * step - pad)
+    first, own = number(0), number(taps)
     if hole > 1:
-        own = int32(0)
+        own = number(0)
         while first < skip and (at + first * gap) % hole != 0:
-            first = int32(first + 1)
+            first = number(first + 1)
         if first < skip:
-            own = int32((taps - first + skip - 1) // skip)
-        at = int32((at + first * gap) // hole)
-        places = int32((places - phase + every - 1) // every)
-        step, gap = int32(every * step // hole), int32(skip * gap // hole)
+            own = number((taps - first + skip - 1) // skip)
+        at = number((at + first * gap) // hole)
+        places = number((places - phase + every - 1) // every)
+        step, gap = number(every * step // hole), number(skip * gap // hole)
     return first, own, places, step, gap, at
 
 
 def is_inside(position, size):
     """Whether ``0 <= position < size``."""
-    return uint32(position) < uint32(size)
+    if LONG:
+        return uint64(position) < uint64(size)
+    else:
+        return uint32(position) < uint32(size)
 
 
 def split(index, extent):
     """Quotient and remainder of numbers that are not negative; by 0 as by 1."""
-    return split_index(int32(index), int32(max(extent, 1)))
+    if LONG:
+        size = int64(max(extent, 1))
+        quotient = int64(index) // size
+        return quotient, int64(index) - quotient * size
+    else:
+        return split_index(int32(index), int32(max(extent, 1)))

@@ -8,6 +8,7 @@ altogether; and for dtypes that tensor cores and tiles do not hold.
 
 Contract
     lhs, rhs      arrays by strides, of one dtype; their spans, like the result's, less than 2^31
+                  elements, or LONG and numbers of 64 bits
     out           row-major; with parts, (parts, *result) of what sums are made in
     sums          float32 for 16-bit floats, 64-bit integers for integers, else the dtype itself
     launch        threads in x; neighbors have neighboring numbers of the result
@@ -18,14 +19,13 @@ slide. A part is a run of lines, so that the order of additions follows from the
 
 from __future__ import annotations
 
-from gpuflow.kernels.convolution_axes import is_inside, split, without_holes
+from gpuflow.kernels.convolution_axes import is_inside, number, split, without_holes
 from gpuflow.kernels.language import (
     cuda,
     float32,
     float32_to_bfloat16,
     float32_to_float16,
     float64,
-    int32,
     int64,
     uint64,
 )
@@ -61,7 +61,7 @@ def narrowed(value):
 def coordinate(element, step, size):
     """Where an element of a row-major array stands along an axis."""
     if size == 1:
-        return int32(0)
+        return number(0)
     above, _ = split(element, step)
     _, own = split(above, size)
     return own
@@ -104,33 +104,33 @@ def convolve_directly(
         taps2, places2, step2, pad2, hole2, gap2, every2, skip2,
         coordinate(element, out2, places2),
     )
-    lhs_at = int32(i0 * a0_l + i1 * a1_l + i2 * a2_l + j0 * m0_l + j1 * m1_l + start2 * lhs2)
-    rhs_at = int32(
+    lhs_at = number(i0 * a0_l + i1 * a1_l + i2 * a2_l + j0 * m0_l + j1 * m1_l + start2 * lhs2)
+    rhs_at = number(
         i0 * a0_r + i1 * a1_r + i2 * a2_r + k0 * n0_r + k1 * n1_r + first0 * rhs0 + first1 * rhs1
         + first2 * rhs2
     )
     # The most taps that any place meets, so that parts are the same lines everywhere.
-    most0, most1 = int32((taps0 + skip0 - 1) // skip0), int32((taps1 + skip1 - 1) // skip1)
-    line = int32(part * part_lines)
-    end = int32(min(line + part_lines, depth * most0 * most1))
+    most0, most1 = number((taps0 + skip0 - 1) // skip0), number((taps1 + skip1 - 1) // skip1)
+    line = number(part * part_lines)
+    end = number(min(line + part_lines, depth * most0 * most1))
     rest, t1 = split(line, most1)
     c, t0 = split(rest, most0)
     total = nothing()
     while line < end:
-        p0, p1 = int32(start0 + t0 * near0), int32(start1 + t1 * near1)
+        p0, p1 = number(start0 + t0 * near0), number(start1 + t1 * near1)
         if t0 < own0 and t1 < own1 and is_inside(p0, size0) and is_inside(p1, size1):
-            x = int32(lhs_at + c * depth_l + p0 * lhs0 + p1 * lhs1)
-            w = int32(rhs_at + c * depth_r + t0 * skip0 * rhs0 + t1 * skip1 * rhs1)
-            p2, x_step, w_step = start2, int32(near2 * lhs2), int32(skip2 * rhs2)
+            x = number(lhs_at + c * depth_l + p0 * lhs0 + p1 * lhs1)
+            w = number(rhs_at + c * depth_r + t0 * skip0 * rhs0 + t1 * skip1 * rhs1)
+            p2, x_step, w_step = start2, number(near2 * lhs2), number(skip2 * rhs2)
             for _ in range(own2):
                 if is_inside(p2, size2):
                     total = total + widened(lhs[x]) * widened(rhs[w])
-                p2, x, w = int32(p2 + near2), int32(x + x_step), int32(w + w_step)
-        line, t1 = int32(line + 1), int32(t1 + 1)
+                p2, x, w = number(p2 + near2), number(x + x_step), number(w + w_step)
+        line, t1 = number(line + 1), number(t1 + 1)
         if t1 == most1:
-            t1, t0 = int32(0), int32(t0 + 1)
+            t1, t0 = number(0), number(t0 + 1)
             if t0 == most0:
-                t0, c = int32(0), int32(c + 1)
+                t0, c = number(0), number(c + 1)
     out[thread] = narrowed(total)
 
 

@@ -7,7 +7,7 @@ the chunk along its axis.
 
 from __future__ import annotations
 
-from gpuflow.kernels.convolution_axes import is_inside, split
+from gpuflow.kernels.convolution_axes import is_inside, number, split
 from gpuflow.kernels.language import (
     copy_async,
     cuda,
@@ -24,7 +24,8 @@ LANE_ROWS = THREADS // CHUNKS
 
 # Set for each build; see convolution.py and tiles.py.
 KIND = PITCH = ROWS = COLUMNS = CHUNK = 0
-MARGINS = TAPS = LEFT_VECTOR = RIGHT_VECTOR = False
+LONG = False
+MARGINS = TAPS = LEFT_VECTOR = RIGHT_VECTOR = LEFT_ACROSS = RIGHT_ACROSS = False
 
 
 def zero():
@@ -55,10 +56,8 @@ def begin(state, chunk, counts):
     rest, along = split(chunk, chunks)
     rest, t2 = split(rest, taps2)
     t0, t1 = split(rest, taps1)
-    state[0] = t0
-    state[1] = t1
-    state[2] = t2
-    state[3] = along
+    state[0], state[1] = int32(t0), int32(t1)
+    state[2], state[3] = int32(t2), int32(along)
 
 
 def advance(state, counts):
@@ -79,30 +78,38 @@ def advance(state, counts):
     state[3] = along
 
 
+def read_row(table, row):
+    """Where a row begins in lhs, and its position in each slide."""
+    if LONG:
+        return table[4 * row], table[4 * row + 1], table[4 * row + 2], table[4 * row + 3]
+    else:
+        return load_vector(table, 4 * row, 4)
+
+
 def fetch_left(held, shared, at, lhs, table, state, own, is_wanted, left):
     """Begin to copy this thread's chunks of rows, or read them into registers."""
     sizes, gaps, steps, depth, depth_step = left
     part, first_row = own
-    first = int32(state[3] * CHUNK)
-    p0, p1 = int32(state[0] * gaps[0]), int32(state[1] * gaps[1])
-    p2 = int32(state[2] * gaps[2])
-    offset = int32(
+    first = number(state[3] * CHUNK)
+    p0, p1 = number(state[0] * gaps[0]), number(state[1] * gaps[1])
+    p2 = number(state[2] * gaps[2])
+    offset = number(
         state[0] * steps[0] + state[1] * steps[1] + state[2] * steps[2] + first * depth_step
     )
     if TAPS:
-        p2 = int32(first * gaps[2])
+        p2 = number(first * gaps[2])
     for k in range(ROWS // LANE_ROWS):
         row = int32(first_row + LANE_ROWS * k)
-        base, q0, q1, q2 = load_vector(table, 4 * row, 4)
+        base, q0, q1, q2 = read_row(table, row)
         inside = is_wanted
         if MARGINS:
             inside = inside and is_inside(q0 + p0, sizes[0]) and is_inside(q1 + p1, sizes[1])
             if not TAPS:
                 inside = inside and is_inside(q2 + p2, sizes[2])
-        index = int32(base + offset)
+        index = number(base + offset)
         if LEFT_VECTOR:
             if not inside:
-                index = int32(0)
+                index = number(0)
             copy_async(shared, at + row * PITCH + part * CHUNK, lhs, index, inside)
         else:
             for j in range(CHUNK):
@@ -120,16 +127,16 @@ def fetch_right(held, shared, at, rhs, table, state, own, is_wanted, right):
     """The same for columns, which have no margins."""
     steps, depth, depth_step = right
     part, first_column = own
-    first = int32(state[3] * CHUNK)
-    offset = int32(
+    first = number(state[3] * CHUNK)
+    offset = number(
         state[0] * steps[0] + state[1] * steps[1] + state[2] * steps[2] + first * depth_step
     )
     for k in range(COLUMNS // LANE_ROWS):
         column = int32(first_column + LANE_ROWS * k)
-        index = int32(table[2 * column] + offset)
+        index = number(table[2 * column] + offset)
         if RIGHT_VECTOR:
             if not is_wanted:
-                index = int32(0)
+                index = number(0)
             copy_async(shared, at + column * PITCH + part * CHUNK, rhs, index, is_wanted)
         else:
             for j in range(CHUNK):
@@ -137,6 +144,54 @@ def fetch_right(held, shared, at, rhs, table, state, own, is_wanted, right):
                 if is_wanted and first + j < depth:
                     value = rhs[index + j * depth_step]
                 held[CHUNK * k + j] = value
+
+
+def fetch_left_across(shared, at, lhs, table, state, own, is_wanted, left, rows):
+    """Begin to copy 16 bytes of neighboring rows for each place along this thread's chunk."""
+    sizes, gaps, steps, depth, depth_step = left
+    part, lane = own
+    first = number(state[3] * CHUNK)
+    p0, p1 = number(state[0] * gaps[0]), number(state[1] * gaps[1])
+    p2 = number(state[2] * gaps[2])
+    offset = number(
+        state[0] * steps[0] + state[1] * steps[1] + state[2] * steps[2] + first * depth_step
+    )
+    if TAPS:
+        p2 = number(first * gaps[2])
+    for i in range(ROWS // LANE_ROWS):
+        item = int32(lane + LANE_ROWS * i)
+        k, row = int32(item // (ROWS // CHUNK)), int32(item % (ROWS // CHUNK) * CHUNK)
+        base, q0, q1, q2 = read_row(table, row)
+        inside = is_wanted and first + k < depth and row < rows
+        if MARGINS:
+            inside = inside and is_inside(q0 + p0, sizes[0]) and is_inside(q1 + p1, sizes[1])
+            if TAPS:
+                inside = inside and is_inside(q2 + p2 + k * gaps[2], sizes[2])
+            else:
+                inside = inside and is_inside(q2 + p2, sizes[2])
+        index = number(base + offset + k * depth_step)
+        if not inside:
+            index = number(0)
+        copy_async(shared, at + (part * CHUNK + k) * (ROWS + CHUNK) + row, lhs, index, inside)
+
+
+def fetch_right_across(shared, at, rhs, table, state, own, is_wanted, right, columns):
+    """The same for columns, which have no margins."""
+    steps, depth, depth_step = right
+    part, lane = own
+    first = number(state[3] * CHUNK)
+    offset = number(
+        state[0] * steps[0] + state[1] * steps[1] + state[2] * steps[2] + first * depth_step
+    )
+    for i in range(COLUMNS // LANE_ROWS):
+        item = int32(lane + LANE_ROWS * i)
+        k, column = int32(item // (COLUMNS // CHUNK)), int32(item % (COLUMNS // CHUNK) * CHUNK)
+        inside = is_wanted and first + k < depth and column < columns
+        index = number(table[2 * column] + offset + k * depth_step)
+        if not inside:
+            index = number(0)
+        place = at + (part * CHUNK + k) * (COLUMNS + CHUNK) + column
+        copy_async(shared, place, rhs, index, inside)
 
 
 def put(shared, at, held, count, own):

@@ -90,6 +90,8 @@ load_matrices = _word("load_matrices")
 load_matrices_transposed = _word("load_matrices_transposed")
 multiply_bfloat16 = _word("multiply_bfloat16")
 multiply_float16 = _word("multiply_float16")
+multiply_tensorfloat32 = _word("multiply_tensorfloat32")
+round_tensorfloat32 = _word("round_tensorfloat32")
 pack_bfloat16, pack_float16 = _word("pack_bfloat16"), _word("pack_float16")
 exp2_approximate = _word("exp2_approximate")
 

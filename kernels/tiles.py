@@ -7,6 +7,12 @@ out: element ``4 * (m * tiles + n) + e`` of lane l is
 
     row  16 * m + l // 4 + 8 * (e // 2)        column  8 * n + 2 * (l % 4) + e % 2
 
+With REDUCED, tensor cores multiply float32 too, rounded to tensorfloat32: 10 bits behind the point,
+to nearest with ties away. A tile of ``mma.m16n8k8`` has the same layout.
+
+Tiles of 16-bit elements may lie across (LEFT_ACROSS, RIGHT_ACROSS): D rows of ROWS or COLUMNS
+elements, with 16 bytes between; ``load_matrices_transposed`` makes the same fragments of them.
+
 Constants of the text: KIND of elements, D, PITCH, M_TILES, ROWS (of a block), COLUMNS (of a
 streamed tile), N_TILES = COLUMNS / 8, D_TILES = D / 8, ALIGNED, and CHUNK: the elements of 16
 bytes.
@@ -30,8 +36,10 @@ from gpuflow.kernels.language import (
     local_array,
     multiply_bfloat16,
     multiply_float16,
+    multiply_tensorfloat32,
     pack_bfloat16,
     pack_float16,
+    round_tensorfloat32,
     shared_array,
     store_vector,
     uint16,
@@ -45,6 +53,7 @@ THREADS = 32 * WARPS
 # Set by ``tile_constants`` for each build.
 KIND = D = PITCH = M_TILES = ROWS = COLUMNS = N_TILES = D_TILES = CHUNK = 0
 ALIGNED = True
+REDUCED = LEFT_ACROSS = RIGHT_ACROSS = False
 
 
 def tile_constants(
@@ -105,7 +114,7 @@ def clear(values, count):
 
 def add_products(sums, shared, left, right):
     """``sums[rows, columns] += left[rows, D] @ right[columns, D].T``; places of both tiles."""
-    if KIND == FLOAT32:
+    if KIND == FLOAT32 and not REDUCED:
         _add_products_plain(sums, shared, left, right)
     else:
         _add_products_matrix(sums, shared, left, right)
@@ -122,6 +131,8 @@ def add_mixed(sums, weights, shared, right):
 def _multiply(sums, at, a, a_at, b, b_at):
     if KIND == BFLOAT16:
         multiply_bfloat16(sums, at, a, a_at, b, b_at)
+    elif REDUCED:
+        multiply_tensorfloat32(sums, at, a, a_at, b, b_at)
     else:
         multiply_float16(sums, at, a, a_at, b, b_at)
 
@@ -136,13 +147,31 @@ def _pack(low, high):
 def _add_products_matrix(sums, shared, left, right):
     lane = int32(cuda.threadIdx.x) & 31
     a, b = local_array(uint32, 4 * M_TILES), local_array(uint32, 4)
-    left_row = left + (lane & 15) * PITCH + 8 * (lane >> 4)
-    right_row = right + ((lane & 7) + 8 * (lane >> 4)) * PITCH + 8 * ((lane >> 3) & 1)
-    for k in range(D // 16):
+    if LEFT_ACROSS:
+        left_row = left + ((lane & 7) + 8 * (lane >> 4)) * (ROWS + CHUNK) + 8 * ((lane >> 3) & 1)
+    else:
+        left_row = left + (lane & 15) * PITCH + CHUNK * (lane >> 4)
+    if RIGHT_ACROSS:
+        right_row = right + (lane & 15) * (COLUMNS + CHUNK) + 8 * (lane >> 4)
+    else:
+        right_row = right + ((lane & 7) + 8 * (lane >> 4)) * PITCH + CHUNK * ((lane >> 3) & 1)
+    for k in range(D // (2 * CHUNK)):
         for m in range(M_TILES):
-            load_matrices(a, 4 * m, shared, left_row + 16 * m * PITCH + 16 * k)
+            if LEFT_ACROSS:
+                place = left_row + 16 * k * (ROWS + CHUNK) + 16 * m
+                load_matrices_transposed(a, 4 * m, shared, place)
+            else:
+                load_matrices(a, 4 * m, shared, left_row + 16 * m * PITCH + 2 * CHUNK * k)
+        if REDUCED:
+            round_tensorfloat32(a, 0, 4 * M_TILES)
         for n in range(N_TILES // 2):
-            load_matrices(b, 0, shared, right_row + 16 * n * PITCH + 16 * k)
+            if RIGHT_ACROSS:
+                place = right_row + 16 * k * (COLUMNS + CHUNK) + 16 * n
+                load_matrices_transposed(b, 0, shared, place)
+            else:
+                load_matrices(b, 0, shared, right_row + 16 * n * PITCH + 2 * CHUNK * k)
+            if REDUCED:
+                round_tensorfloat32(b, 0, 4)
             for m in range(M_TILES):
                 _multiply(sums, 4 * (m * N_TILES + 2 * n), a, 4 * m, b, 0)
                 _multiply(sums, 4 * (m * N_TILES + 2 * n + 1), a, 4 * m, b, 2)

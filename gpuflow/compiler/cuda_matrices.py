@@ -6,11 +6,13 @@ out. A matrix instruction takes places in such arrays: where its fragment begins
     load_matrices     four 8 x 8 matrices of 16-bit elements from shared memory: lanes 8i to 8i + 7
                       give where the rows of matrix i begin, 16 bytes aligned
     multiply_*        acc[16 x 8] += a[16 x 16] @ b[16 x 8]; float32 += 16-bit floats
+                      tensorfloat32: a[16 x 8] @ b[8 x 8], of float32 whose last 13 bits are ignored
     copy_async        16 bytes from global to shared memory; copy_commit ends a group of copies,
                       copy_wait(n) returns when all groups but the last n are there
 
-Which lane holds which element: PTX manual, "Matrix fragments for mma.m16n8k16". Elements of 16 bits
-travel as pairs in a uint32, the lower one first.
+Which lane holds which element: PTX manual, "Matrix fragments for mma.m16n8k16" and "m16n8k8".
+Elements of 16 bits travel as pairs in a uint32, the lower one first, float32 by their bits: to
+``load_matrices`` four of them are a row of eight halves, and land where m16n8k8 wants them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from gpuflow.compiler.cuda_toolchain import NumbaCuda
 
 _COPY = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
 _SHARED_ALIGNMENT = 16
-_KINDS = {"bfloat16": "bf16", "float16": "f16"}
+_KINDS = {"bfloat16": "bf16", "float16": "f16", "tensorfloat32": "tf32"}
 
 
 def matrix_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
@@ -183,9 +185,9 @@ def _products(tools: NumbaCuda) -> dict[str, Any]:
     word, real = ir.IntType(32), ir.FloatType()
 
     def emitter(dtype: str) -> Any:
-        kind = _KINDS[dtype]
+        kind, depth = _KINDS[dtype], 8 if dtype == "tensorfloat32" else 16
         text = (
-            f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 "
+            f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{kind}.{kind}.f32 "
             "{$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};"
         )
         constraints = ",".join(["=f"] * 4 + ["r"] * 6 + ["f"] * 4)
@@ -215,7 +217,12 @@ def _products(tools: NumbaCuda) -> dict[str, Any]:
         """``acc[acc_at:+4] += a[a_at:+4] @ b[b_at:+2]``."""
         return types.void(acc, acc_at, a, a_at, b, b_at), emitter("float16")
 
-    return _by_name(multiply_bfloat16, multiply_float16)
+    @tools.intrinsic
+    def multiply_tensorfloat32(typingctx, acc, acc_at, a, a_at, b, b_at):
+        """``acc[acc_at:+4] += a[a_at:+4] @ b[b_at:+2]``."""
+        return types.void(acc, acc_at, a, a_at, b, b_at), emitter("tensorfloat32")
+
+    return _by_name(multiply_bfloat16, multiply_float16, multiply_tensorfloat32)
 
 
 def _numbers(tools: NumbaCuda) -> dict[str, Any]:
@@ -241,6 +248,23 @@ def _numbers(tools: NumbaCuda) -> dict[str, Any]:
         return packer("float16")
 
     @tools.intrinsic
+    def round_tensorfloat32(typingctx, values, at, count):
+        """Round ``count`` float32, given by their bits, to 10 bits behind the point; ties away."""
+        if not isinstance(count, types.IntegerLiteral):
+            return None
+
+        def emit(context, builder, signature, args):
+            kind = ir.FunctionType(word, [real])
+            asm = ir.InlineAsm(kind, "cvt.rna.tf32.f32 $0, $1;", "=r,f")
+            for k in range(count.literal_value):
+                place = _element(ir, builder, args[0], args[1], k)
+                value = builder.bitcast(builder.load(place), real)
+                builder.store(builder.call(asm, [value]), place)
+            return context.get_dummy_value()
+
+        return types.void(values, at, count), emit
+
+    @tools.intrinsic
     def exp2_approximate(typingctx, value):
         """2 to the power of a float32, to 2 units in the last place; subnormal results are 0."""
 
@@ -250,4 +274,4 @@ def _numbers(tools: NumbaCuda) -> dict[str, Any]:
 
         return types.float32(types.float32), emit
 
-    return _by_name(pack_bfloat16, pack_float16, exp2_approximate)
+    return _by_name(pack_bfloat16, pack_float16, round_tensorfloat32, exp2_approximate)

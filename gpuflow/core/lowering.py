@@ -187,6 +187,7 @@ class Convolution:
         strides: how far the right operand moves, in each dimension of space.
         padding: (low, high) zeros around the left operand; negative ones cut.
         left_dilation, right_dilation: how far elements are apart.
+        reduced: as for ``Product``.
     """
 
     left: Roles
@@ -196,6 +197,7 @@ class Convolution:
     padding: tuple[tuple[int, int], ...]
     left_dilation: Dims
     right_dilation: Dims
+    reduced: bool = False
 
 
 @record

@@ -26,6 +26,7 @@ from gpuflow.ops.convert import convert_element_type, convert_element_type_p
 from gpuflow.ops.define import check_same_dtype, define, is_number, types_text
 from gpuflow.ops.layout import rev
 from gpuflow.ops.nary import add_any_p
+from gpuflow.ops.precision import Precision
 
 Dims = tuple[int, ...]
 Pads = tuple[tuple[int, int], ...]
@@ -65,8 +66,10 @@ def _sizes(aval: ShapedArray, dims: Dims) -> Dims:
 
 def _shape(
     lhs: ShapedArray, rhs: ShapedArray, *, dimension_numbers: ConvDims, window_strides: Dims,
-    padding: Pads, lhs_dilation: Dims, rhs_dilation: Dims, preferred_element_type: Any,
+    padding: Pads, lhs_dilation: Dims, rhs_dilation: Dims, precision: Any,
+    preferred_element_type: Any,
 ) -> ShapedArray:  # fmt: skip
+    del precision
     check_same_dtype("conv_general_dilated", [lhs, rhs])
     check(
         is_number(lhs.dtype),
@@ -142,14 +145,15 @@ def _accumulator(dtype: Any) -> Any:
 
 def _impl(
     xp: Any, lhs: Any, rhs: Any, *, dimension_numbers: ConvDims, window_strides: Dims,
-    padding: Pads, lhs_dilation: Dims, rhs_dilation: Dims, preferred_element_type: Any,
+    padding: Pads, lhs_dilation: Dims, rhs_dilation: Dims, precision: Any,
+    preferred_element_type: Any,
 ) -> Any:  # fmt: skip
-    """Products of the kernel with the matrix of all windows."""
+    """Products of the kernel with the matrix of all windows; all of them float32 at least."""
     aval = _shape(
         ShapedArray(lhs.shape, lhs.dtype), ShapedArray(rhs.shape, rhs.dtype),
         dimension_numbers=dimension_numbers, window_strides=window_strides, padding=padding,
         lhs_dilation=lhs_dilation, rhs_dilation=rhs_dilation,
-        preferred_element_type=preferred_element_type,
+        precision=precision, preferred_element_type=preferred_element_type,
     )  # fmt: skip
     left, right, out = dimension_numbers
     wide = np.result_type(_accumulator(lhs.dtype), _accumulator(aval.dtype))
@@ -191,7 +195,7 @@ def _blocks(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> Convolutio
     lhs, rhs, out = (tuple(roles) for roles in params["dimension_numbers"])
     return Convolution(
         lhs, rhs, out, params["window_strides"], params["padding"], params["lhs_dilation"],
-        params["rhs_dilation"],
+        params["rhs_dilation"], params["precision"] == (Precision.HIGH, Precision.HIGH),
     )  # fmt: skip
 
 
@@ -256,7 +260,7 @@ def _transpose_lhs(ct: Any, lhs: ShapedArray, rhs: Any, params: dict[str, Any]) 
     return conv_p.bind(
         ct, rev(rhs, right.space), dimension_numbers=dims, window_strides=params["lhs_dilation"],
         padding=tuple(pads), lhs_dilation=strides, rhs_dilation=params["rhs_dilation"],
-        preferred_element_type=lhs.dtype,
+        precision=params["precision"], preferred_element_type=lhs.dtype,
     )  # fmt: skip
 
 
@@ -280,7 +284,7 @@ def _transpose_rhs(ct: Any, lhs: Any, rhs: ShapedArray, params: dict[str, Any]) 
     return conv_p.bind(
         lhs, ct, dimension_numbers=dims, window_strides=params["rhs_dilation"], padding=tuple(pads),
         lhs_dilation=params["lhs_dilation"], rhs_dilation=strides,
-        preferred_element_type=rhs.dtype,
+        precision=params["precision"], preferred_element_type=rhs.dtype,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from gpuflow.ops.axes import transpose
 from gpuflow.ops.contractions import dot_general
 from gpuflow.ops.convolutions import conv_dimension_numbers, conv_general_dilated_patches
 from gpuflow.ops.define import types_text
+from gpuflow.ops.precision import canonical_precision
 
 
 def conv_general_dilated_local(
@@ -27,15 +28,25 @@ def conv_general_dilated_local(
         window_strides, padding, lhs_dilation, rhs_dilation: as in ``conv_general_dilated``.
         filter_shape: the kernel's sizes in space.
         dimension_numbers: see ``conv_dimension_numbers``.
-        precision: as in ``dot_general``.
+        precision: as in ``dot_general``, but no algorithm.
 
     Raises:
         TypeError: dtypes or ranks that differ.
         ValueError: sizes, strides or margins that do not fit.
     """
-    patches = conv_general_dilated_patches(
-        lhs, filter_shape, window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers
+    how = canonical_precision(precision)
+    check(
+        how is None or (isinstance(how, tuple) and len(how) == 2),
+        lambda: (
+            "[conv_general_dilated_local] precision must be a lax.Precision, a pair of them, or a "
+            f"name; got {how!r}. Fix: precision='highest'."
+        ),
+        ValueError,
     )
+    patches = conv_general_dilated_patches(
+        lhs, filter_shape, window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers,
+        None if how is None else how[0],
+    )  # fmt: skip
     probe = (1, 1, *filter_shape)
     numbers = conv_dimension_numbers(aval_of(lhs).shape, probe, dimension_numbers)
     patches = transpose(patches, numbers.out_spec)
@@ -58,7 +69,7 @@ def conv_general_dilated_local(
         ),
     )
     space = tuple(range(2, rank))
-    product = dot_general(patches, kernels, (((1,), (1,)), (space, space)), precision)
+    product = dot_general(patches, kernels, (((1,), (1,)), (space, space)), how)
     # The product has space first, then batch and outputs.
     order = [0] * rank
     for place, source in zip(numbers.out_spec, (rank - 2, rank - 1, *range(rank - 2)), strict=True):

@@ -12,11 +12,12 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.ops.axes import reshape, transpose
+from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.convolution import ConvDims, Dims, Pads, Roles, conv_p, dilated
 from gpuflow.ops.define import types_text
 from gpuflow.ops.device import in_sharding
 from gpuflow.ops.layout import rev
-from gpuflow.ops.precision import canonical_precision
+from gpuflow.ops.precision import Precision, canonical_precision
 
 
 class ConvDimensionNumbers(NamedTuple):
@@ -162,8 +163,10 @@ def conv_general_dilated(
         dimension_numbers: see ``conv_dimension_numbers``.
         feature_group_count: in how many groups channels are convolved apart.
         batch_group_count: in how many groups examples meet groups of outputs.
-        precision: accepted as in JAX: float32 is float32, on every platform.
-        preferred_element_type: dtype of the result.
+        precision: of float32 products, see ``Precision``; None: ``default_matmul_precision``.
+            Algorithms, which say how ``lax.dot_general`` multiplies, have no effect, as in JAX.
+        preferred_element_type: dtype of the result; of bools, which else give "any of all", the
+            dtype that they are counted in.
 
     Raises:
         TypeError: dtypes or ranks that differ.
@@ -178,15 +181,15 @@ def conv_general_dilated(
             feature_group_count, batch_group_count, precision, preferred_element_type,
         )  # fmt: skip
         return in_sharding("conv_general_dilated", out, out_sharding)
-    how = None if precision is None else canonical_precision(precision)
-    check(
-        how is None or (isinstance(how, tuple) and len(how) == 2),
-        lambda: (
-            "[conv_general_dilated] precision must be a lax.Precision, a pair of them, or a name; "
-            f"got {precision!r}. Fix: precision='highest', for algorithms are for lax.dot."
-        ),
-        ValueError,
-    )
+    if dtypes.is_bool(aval_of(lhs).dtype) and dtypes.is_bool(aval_of(rhs).dtype):
+        wanted = np.bool_ if preferred_element_type is None else preferred_element_type
+        wide = np.int32 if dtypes.is_bool(dtypes.canonicalize(wanted)) else wanted
+        lhs, rhs = (convert_element_type(x, wide) for x in (lhs, rhs))
+        out = conv_general_dilated(
+            lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers,
+            feature_group_count, batch_group_count, precision,
+        )  # fmt: skip
+        return convert_element_type(out, wanted)
     numbers = conv_dimension_numbers(aval_of(lhs).shape, aval_of(rhs).shape, dimension_numbers)
     count = aval_of(lhs).ndim - 2
     space = [aval_of(lhs).shape[d] for d in numbers.lhs_spec[2:]]
@@ -204,18 +207,9 @@ def conv_general_dilated(
         ),
         ValueError,
     )
-    if isinstance(padding, str):
-        check(
-            all(d == 1 for d in holes),
-            lambda: (
-                "[conv_general_dilated] padding by name is not defined with lhs_dilation; got "
-                f"{padding!r} and {holes}. Fix: pairs, or lax.conv_transpose."
-            ),
-            ValueError,
-        )
     sizes = [dilated(n, d) for n, d in zip(space, holes, strict=True)]
     windows = [dilated(n, d) for n, d in zip(kernel, kernel_holes, strict=True)]
-    pads = explicit_pads(padding, sizes, windows, strides)
+    pads = _margins(padding, sizes, windows, strides, holes)
     _check_groups(aval_of(lhs), aval_of(rhs), numbers, feature_group_count, batch_group_count)
     preferred = _accumulated_in(aval_of(lhs).dtype, preferred_element_type)
     groups = max(feature_group_count, batch_group_count)
@@ -230,12 +224,37 @@ def conv_general_dilated(
         )  # fmt: skip
     out = conv_p.bind(
         lhs, rhs, dimension_numbers=dims, window_strides=strides, padding=pads,
-        lhs_dilation=holes, rhs_dilation=kernel_holes, preferred_element_type=preferred,
+        lhs_dilation=holes, rhs_dilation=kernel_holes, precision=canonical_precision(precision),
+        preferred_element_type=preferred,
     )  # fmt: skip
     if groups == 1:
         return out
     sizes, d = aval_of(out).shape, out_spec[1]
     return reshape(out, (*sizes[:d], sizes[d] * sizes[d + 1], *sizes[d + 2 :]))
+
+
+def _margins(
+    padding: Any, sizes: Sequence[int], windows: Sequence[int], strides: Dims, holes: Dims
+) -> Pads:
+    """Margins from a name or from pairs, checked against sizes, which include holes."""
+    check(
+        not isinstance(padding, str) or all(d == 1 for d in holes),
+        lambda: (
+            "[conv_general_dilated] padding by name is not defined with lhs_dilation; got "
+            f"{padding!r} and {holes}. Fix: pairs, or lax.conv_transpose."
+        ),
+        ValueError,
+    )
+    pads = explicit_pads(padding, sizes, windows, strides)
+    check(
+        all(size + low + high >= 0 for size, (low, high) in zip(sizes, pads, strict=True)),
+        lambda: (
+            "[conv_general_dilated] negative padding must not cut more than there is; got "
+            f"{pads} for sizes {tuple(sizes)} of the input with its holes. Fix: smaller margins."
+        ),
+        ValueError,
+    )
+    return pads
 
 
 def _plain_dims(numbers: ConvDimensionNumbers) -> ConvDims:
@@ -415,7 +434,8 @@ def conv_general_dilated_patches(
         filter_shape: the kernel's sizes in space.
         window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers: as in
             ``conv_general_dilated``; the kernel's layout is that of the numbers.
-        precision, preferred_element_type: as there.
+        precision: one for the input; the kernel's, of zeros and ones, is exact with any.
+        preferred_element_type: as there.
     """
     window = tuple(filter_shape)
     rank = aval_of(lhs).ndim
@@ -427,9 +447,10 @@ def conv_general_dilated_patches(
     inverse = [0] * rank
     for k, d in enumerate(numbers.rhs_spec):
         inverse[d] = k
+    pair = None if precision is None else (precision, Precision.DEFAULT)
     return conv_general_dilated(
         lhs, transpose(kernel, inverse), window_strides, padding, lhs_dilation, rhs_dilation,
-        numbers, feature_group_count=channels, precision=precision,
+        numbers, feature_group_count=channels, precision=pair,
         preferred_element_type=preferred_element_type,
     )  # fmt: skip
 

@@ -17,9 +17,9 @@ from gpuflow.base.errors import check
 class Precision(enum.Enum):
     """How exact products of float32 must be.
 
-    On the CPU, float32 is float32 with each of them. On GPUs too, but for ``HIGH``, with which
-    cuBLAS may round the operands of ``lax.dot_general`` to TF32, which has 10 bits behind the
-    point; it adds in float32. Convolutions are float32 with each of them.
+    On the CPU, float32 is float32 with each of them. On GPUs too, but for ``HIGH``, with which the
+    operands of products and convolutions may be rounded to TF32, which has 10 bits behind the
+    point; products are added in float32.
 
     ``"default"``, ``"fastest"`` and ``"bfloat16"`` name the first, ``"high"``, ``"tensorfloat32"``
     and ``"bfloat16_3x"`` the second, ``"highest"`` and ``"float32"`` the third.

@@ -65,7 +65,7 @@ def _stride(view: View, d: int) -> int:
     return 0 if view.broadcast and view.broadcast[d] else view.strides[d]
 
 
-def _collapsed(axes: Axes) -> Axes:
+def merged(axes: Axes) -> Axes:
     """Without axes of size 1; neighbours that all arrays walk through as one are one."""
     result: Axes = []
     for size, lhs, rhs, to in axes:
@@ -95,7 +95,7 @@ def as_problem(
                 size, 0 if lhs is None else _stride(left, lhs),
                 0 if rhs is None else _stride(right, rhs), 0 if to is None else strides[to],
             ))  # fmt: skip
-        return _collapsed(found)
+        return merged(found)
 
     nothing = [None] * max(len(left.shape), len(right.shape), len(out))
     slides = []

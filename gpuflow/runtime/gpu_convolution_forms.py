@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from math import gcd, prod
 
 from gpuflow.base.records import record
-from gpuflow.base.util import row_major_strides
 from gpuflow.core.views import View
-from gpuflow.runtime.convolution_axes import Axes, Axis, Problem, Slide
-from gpuflow.runtime.gpu_blocks import collapsed
+from gpuflow.runtime.convolution_axes import Axes, Axis, Problem, Slide, merged
 
 _MOST_OUTER, _MOST_FREE, _MOST_SLIDES = 3, 2, 3
-_MOST_COPIED = 4  # dimensions of an array that a copy may have
+# How elements of an operand come to shared memory: in vectors along chunks, or across rows.
+ONE_BY_ONE, ALONG, ACROSS = range(3)
+_HALVES = 8  # elements of a chunk, if they have 16 bits
 _ONE: Axis = (1, 0, 0, 0)
 _STILL = Slide(1, 1, 1, 0, 0, 0, 1, 0, 1, 1)
 
@@ -27,7 +28,7 @@ class Form:
         depth: the axis of chunks.
         slides: three; with ``taps`` chunks are taps of the last one, and depth has size 1.
         offsets: where lhs and rhs begin, in elements.
-        copied: the right operand is a row-major copy of this view.
+        copied: of which view each operand is a row-major copy; None: it is read where it lies.
     """
 
     outer: Axes
@@ -37,9 +38,9 @@ class Form:
     slides: list[Slide]
     offsets: tuple[int, int]
     taps: bool = False
-    copied: View | None = None
+    copied: tuple[View | None, View | None] = (None, None)
 
-    def numbers(self) -> list[tuple[str, int]]:
+    def numbers(self) -> list[int]:
         """The arguments that both kernels have for it."""
         free = [(m, lhs, out) for m, lhs, _, out in self.rows]
         free += [(n, rhs, out) for n, _, rhs, out in self.columns]
@@ -50,7 +51,7 @@ class Form:
             )
             for slide in self.slides
         ]  # fmt: skip
-        return [("int32", value) for value in chain(*self.outer, *free, self.depth[:3], *slides)]
+        return list(chain(*self.outer, *free, self.depth[:3], *slides))
 
     @property
     def row_count(self) -> int:
@@ -106,20 +107,33 @@ class Form:
         """Whether some tap meets a margin."""
         return any(_leaves(slide) for slide in self.slides)
 
-    def vectors(self, chunk: int) -> tuple[bool, bool]:
-        """Whether chunks of so many elements of each operand are vectors in memory."""
-        if self.along % chunk or (self.taps and any(slide.hole > 1 for slide in self.slides)):
-            return False, False
-        slides = self.slides[:-1] if self.taps else self.slides
-        left = [axis[1] for axis in (*self.outer, *self.rows)] + [one.lhs for one in slides]
-        right = [axis[2] for axis in (*self.outer, *self.columns)] + [one.rhs for one in slides]
-        aligned = [
-            all(step % chunk == 0 for step in (*steps, offset))
-            for steps, offset in zip((left, right), self.offsets, strict=True)
+    def ways(self, chunk: int) -> tuple[int, int]:
+        """How both operands are read in chunks of so many elements: ALONG, ACROSS, ONE_BY_ONE."""
+        return self._way(0, chunk), self._way(1, chunk)
+
+    def _way(self, side: int, chunk: int) -> int:
+        own = self.columns if side else self.rows
+        size, step = own[-1][0], own[-1][1 + side]
+        # What moves by other numbers than 1; of slides that have one element it does not matter.
+        steps = [axis[1 + side] for axis in (*self.outer, *own[:-1])] + [self.offsets[side]]
+        moves = [(one.lhs, one.rhs)[side] for one in self.slides]
+        moves = [
+            0 if (one.size, one.taps)[side] == 1 else move
+            for one, move in zip(self.slides, moves, strict=True)
         ]
-        first, second = (step == 1 for step in self.chunk_steps)
+
+        def are_aligned(*others: int) -> bool:
+            return all(other % chunk == 0 for other in (*steps, *others))
+
         # With taps, places begin anywhere, and margins cut through chunks of the left operand.
-        return first and aligned[0] and not self.taps, second and aligned[1]
+        is_whole = self.along % chunk == 0 and not (self.taps and side == 0)
+        has_holes = self.taps and any(one.hole > 1 for one in self.slides)
+        if self.chunk_steps[side] == 1 and is_whole and not has_holes:
+            return ALONG if are_aligned(step, *(moves[:-1] if self.taps else moves)) else ONE_BY_ONE
+        # Matrices are transposed on their way from shared memory by elements of 16 bits.
+        if chunk == _HALVES and step == 1 and size % chunk == 0:
+            return ACROSS if are_aligned(self.depth[1 + side], *moves) else ONE_BY_ONE
+        return ONE_BY_ONE
 
 
 def every(slide: Slide) -> int:
@@ -135,6 +149,28 @@ def skip(slide: Slide) -> int:
 def _leaves(slide: Slide) -> bool:
     last = slide.position(slide.places - 1, slide.taps - 1)
     return slide.hole > 1 or slide.position(0, 0) < 0 or last >= slide.size
+
+
+def without_still_slides(problem: Problem) -> Problem:
+    """The problem with axes in place of slides of one tap or one place that meet no margin.
+
+    So kernels of size 1, and their gradients, are products of matrices with few, long axes.
+    """
+    rows, depth, slides = list(problem.rows), list(problem.depth), []
+    offset = problem.lhs_offset
+    for one in problem.slides:
+        if min(one.taps, one.places) != 1 or one == _STILL or _leaves(one):
+            slides.append(one)
+            continue
+        offset -= one.pad * one.lhs
+        if one.places > 1:
+            rows.append((one.places, one.stride * one.lhs, 0, one.out))
+        elif one.taps > 1:
+            depth.append((one.taps, one.gap * one.lhs, one.rhs, 0))
+    slides = _three(slides)
+    return replace(
+        problem, rows=merged(rows), depth=merged(depth), slides=slides, lhs_offset=offset
+    )
 
 
 def forms_of(problem: Problem) -> list[Form]:
@@ -183,36 +219,3 @@ def direct_form(form: Form) -> Form:
     others.remove(_STILL)
     slides = [*others, _as_slide(form.depth)]
     return Form(form.outer, form.rows, form.columns, _ONE, slides, form.offsets)
-
-
-def with_copied_right(form: Form) -> Form | None:
-    """The form whose right operand is a copy with the depth innermost, if a copy can be made."""
-    if form.taps:
-        return None
-    sizes, steps = [], []
-    for size, step in (
-        *[(axis[0] if axis[2] else 1, axis[2]) for axis in (*form.outer, *form.columns)],
-        *[(slide.taps, slide.rhs) for slide in form.slides],
-        (form.depth[0], form.depth[2]),
-    ):
-        sizes.append(size)
-        steps.append(step)
-    view = View(tuple(sizes), tuple(steps), form.offsets[1], (False,) * len(sizes))
-    if len(collapsed(view)) > _MOST_COPIED:
-        return None
-    dense = zip(sizes, row_major_strides(sizes), strict=True)
-    places = iter([step if size > 1 else 0 for size, step in dense])
-
-    def moved(axes: Axes) -> Axes:
-        return [(size, lhs, next(places), out) for size, lhs, _, out in axes]
-
-    outer, columns = moved(form.outer), moved(form.columns)
-    slides = [
-        Slide(
-            one.size, one.taps, one.places, one.lhs, next(places), one.out, one.stride, one.pad,
-            one.hole, one.gap,
-        )
-        for one in form.slides
-    ]  # fmt: skip
-    (depth,) = moved([form.depth])
-    return Form(outer, form.rows, columns, depth, slides, (form.offsets[0], 0), False, view)

@@ -5,8 +5,9 @@ Everything follows from shapes, strides and dtypes, so results have the same bit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -21,14 +22,18 @@ from gpuflow.compiler.handwritten import SHARED_BYTES, Number
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.lowering import Convolution
 from gpuflow.core.views import View
-from gpuflow.runtime.convolution_axes import as_problem
+from gpuflow.runtime.convolution_axes import Problem, as_problem
 from gpuflow.runtime.gpu_blocks import WIDE, At, Schedule, number_kind
+from gpuflow.runtime.gpu_convolution_copies import add_copy, copied_bytes, with_copies
 from gpuflow.runtime.gpu_convolution_forms import (
+    ACROSS,
+    ALONG,
+    ONE_BY_ONE,
     Form,
     direct_form,
     forms_of,
     skip,
-    with_copied_right,
+    without_still_slides,
 )
 
 ENOUGH_BLOCKS = 256  # that keep a GPU busy
@@ -38,15 +43,19 @@ FEWEST_PRODUCTS = 64  # of the part of a sum that a thread makes
 # Tiles of 16 rows of a warp, and columns: from the largest on.
 TILE_SHAPES = ((2, 64), (2, 32), (1, 64), (1, 32))
 _MOST_PARTIAL_BYTES = 1 << 26
-_LONGEST = 1 << 31  # spans of arrays are below it, in elements
+LONGEST = 1 << 31  # spans of arrays are below it, in elements, or numbers have 64 bits
 
-# What things cost, in instructions of a thread; only ratios count. A product: by a thread alone,
-# with a tile's fma, with tensor cores. An element that is read for a tile: in vectors, from
-# neighboring places, from others. An element that is copied before, and a launch.
-_DIRECT, _FMA, _MATRIX = 16.0, 1.3, 0.1
-_VECTOR, _NEAR, _FAR = 0.4, 3.0, 6.0
-COPY, LAUNCH = 40.0, 4e7
+# What things cost, in instructions of a thread; only ratios count. From data sheets and counts of
+# instructions, not measured. A product: by a thread alone, with a tile's fma, with tensor cores of
+# 16 bits, and of tensorfloat32 with its rounding. An element that is read for a tile: in vectors,
+# from neighboring places, from others; a load takes the time of four instructions, as one unit
+# loads for four schedulers, and its place and its condition two more. A byte of memory that a copy
+# reads or writes: 2e13 instructions and 2e12 bytes a second. A launch.
+_DIRECT, _FMA, _MATRIX, _REDUCED = 16.0, 1.3, 0.1, 0.25
+_VECTOR, _NEAR, _FAR = 0.4, 6.0, 12.0
+COPY, LAUNCH = 10.0, 4e7
 
+_IN_VECTORS = ("LEFT_VECTOR", "RIGHT_VECTOR", "LEFT_ACROSS", "RIGHT_ACROSS")
 _TILE_KINDS = {
     scan.FLOAT32: tiles.FLOAT32, scan.BFLOAT16: tiles.BFLOAT16, scan.FLOAT16: tiles.FLOAT16,
 }  # fmt: skip
@@ -60,6 +69,8 @@ class _Call:
         kind, pointer, itemsize: of both operands' elements.
         places: where they begin.
         out, out_kind, out_pointer, count: the result and its elements.
+        reduced: float32 may be rounded to tensorfloat32.
+        long: numbers have 64 bits.
     """
 
     kind: int
@@ -70,6 +81,12 @@ class _Call:
     out_kind: int
     out_pointer: str
     count: int
+    reduced: bool
+    long: bool
+
+    def numbers(self, values: Iterable[int]) -> list[tuple[str, int]]:
+        """Numbers as arguments."""
+        return [("int64" if self.long else "int32", int(value)) for value in values]
 
 
 def add_convolution(
@@ -89,11 +106,12 @@ def add_convolution(
         return False
     spans = [_span(view) for view in views]
     problem = as_problem(what, views[0], views[1], aval.shape)
-    forms = [] if problem is None else forms_of(problem)
-    if not forms or max(*spans, aval.size) >= _LONGEST:
+    forms = [] if problem is None else _every_form(problem)
+    if problem is None or not forms:
         return False
     size = storage_dtype(kinds[0]).itemsize
-    call = _Call(*found, size, places, target, *stored, aval.size)
+    is_long = max(*spans, aval.size, *_extents(problem)) >= LONGEST
+    call = _Call(*found, size, places, target, *stored, aval.size, what.reduced, is_long)
     best = _best_tiles(forms, call) if 0 not in spans else None
     if best is not None:
         _add_tiles(schedule, call, *best)
@@ -108,6 +126,15 @@ def _span(view: View) -> int:
         return 0
     sizes = zip(view.shape, view.strides, strict=True)
     return 1 + sum([(size - 1) * abs(stride) for size, stride in sizes])
+
+
+def _extents(problem: Problem) -> list[int]:
+    """The terms of a sum; and how far positions reach in each slide, with holes and margins."""
+    found = [prod(axis[0] for axis in problem.depth) * prod(s.taps for s in problem.slides)]
+    for slide in problem.slides:
+        last = slide.position(slide.places - 1, slide.taps - 1)
+        found += [abs(slide.pad), abs(last), slide.size * slide.hole]
+    return found
 
 
 # --- sums in parts -------------------------------------------------------------------------
@@ -139,17 +166,14 @@ def _add_sums(schedule: Schedule, call: _Call, parts: int, partial: tuple[str, A
 
 
 def _operands(schedule: Schedule, call: _Call, form: Form) -> list[tuple[str, At]]:
-    """Where both operands begin, and the type of pointers; the right one may be copied."""
-    dtype = np.dtype(f"u{call.itemsize}")
-    places = [
-        place.plus(offset * dtype.itemsize)
-        for place, offset in zip(call.places, form.offsets, strict=True)
-    ]
-    if form.copied is not None:
-        source = call.places[1].plus(form.copied.offset * dtype.itemsize)
-        places[1] = schedule.memory(prod(form.copied.shape) * dtype.itemsize)
-        schedule.copy(source, places[1], form.copied, dtype)
-    return [(call.pointer, place) for place in places]
+    """Where both operands or their copies begin, and the type of pointers."""
+    size, found = call.itemsize, []
+    for place, offset, view in zip(call.places, form.offsets, form.copied, strict=True):
+        if view is not None:
+            source, place = place.plus(view.offset * size), schedule.memory(prod(view.shape) * size)
+            add_copy(schedule, source, place, view, size)
+        found.append((call.pointer, place.plus(offset * size)))
+    return found
 
 
 # --- a thread for each number --------------------------------------------------------------
@@ -162,12 +186,12 @@ def _add_direct(schedule: Schedule, call: _Call, form: Form) -> None:
     parts = _parts(-(-ENOUGH_THREADS // call.count), lines // fewest, call)
     part_lines = -(-lines // parts)
     parts = -(-lines // part_lines) if lines else 1
-    numbers = [("int32", number) for number in (parts, part_lines, call.count)]
+    numbers = call.numbers((parts, part_lines, call.count, *form.numbers()))
     target, out_kind = _sums(schedule, call, parts)
     schedule.for_each(
         direct.convolve_directly,
-        [*_operands(schedule, call, form), target, *numbers, *form.numbers()],
-        call.count * parts, {"KIND": call.kind, "OUT_KIND": out_kind},
+        [*_operands(schedule, call, form), target, *numbers], call.count * parts,
+        {"KIND": call.kind, "OUT_KIND": out_kind, "LONG": call.long},
     )  # fmt: skip
     _add_sums(schedule, call, parts, target)
 
@@ -205,14 +229,21 @@ def _chunk(call: _Call) -> int:
     return 16 // call.itemsize
 
 
+def _every_form(problem: Problem) -> list[Form]:
+    """The forms of a problem as it is, and those without slides that do not slide."""
+    forms, other = forms_of(problem), without_still_slides(problem)
+    return forms if other == problem else forms + forms_of(other)
+
+
 def _best_tiles(forms: list[Form], call: _Call) -> tuple[Form, Tiling] | None:
     """The form and its tiles; None where threads do better one by one."""
     if call.kind not in _TILE_KINDS:
         return None
-    copies = [with_copied_right(form) for form in forms]
-    every_form = forms + [form for form in copies if form is not None]
-    form = min(every_form, key=lambda one: _cost(one, call))
-    products = form.row_count * form.column_count * form.along * form.lines
+    form = min(forms, key=lambda one: _cost(one, call))
+    if _cost(form, call) > LAUNCH:
+        every_copy = chain(*(with_copies(one, _chunk(call)) for one in forms))
+        form = min(every_copy, key=lambda one: _cost(one, call))
+    products = form.row_count * form.column_count * form.along * form.lines * form.phases
     if _cost(form, call) > products * prod(axis[0] for axis in form.outer) * _DIRECT:
         return None
     found = [tiling(form, call, *shape) for shape in TILE_SHAPES]
@@ -224,19 +255,20 @@ def _best_tiles(forms: list[Form], call: _Call) -> tuple[Form, Tiling] | None:
 
 def _cost(form: Form, call: _Call) -> float:
     """What a form costs in tiles of middle size: products, those with zeros too, and reading."""
-    chunk, vectors = _chunk(call), form.vectors(_chunk(call))
+    chunk = _chunk(call)
     rows, columns = 64, 64 if form.column_count > 32 else 32
-    work = rows * columns * (_FMA if call.kind == scan.FLOAT32 else _MATRIX)
-    sides = zip((rows, columns), vectors, form.chunk_steps, form.lane_steps, strict=True)
-    for count, vector, step, lane in sides:
+    is_plain = call.kind == scan.FLOAT32
+    work = rows * columns * ((_REDUCED if call.reduced else _FMA) if is_plain else _MATRIX)
+    sides = zip((rows, columns), form.ways(chunk), form.chunk_steps, form.lane_steps, strict=True)
+    for count, way, step, lane in sides:
         is_near = abs(step) == 1 or abs(lane) == 1
-        work += count * (_VECTOR if vector else _NEAR if is_near else _FAR)
+        work += count * (_VECTOR if way != ONE_BY_ONE else _NEAR if is_near else _FAR)
     tile_count = -(-form.row_count // rows) * -(-form.column_count // columns)
     along = -(-form.along // chunk) * chunk * form.lines
-    cost = tile_count * along * work * prod(axis[0] for axis in form.outer)
-    if form.copied is None:
-        return cost
-    return cost + LAUNCH + COPY * prod(form.copied.shape) if vectors[1] else float("inf")
+    cost = tile_count * along * work * form.phases * prod(axis[0] for axis in form.outer)
+    copies = [view for view in form.copied if view is not None]
+    bytes_copied = sum([copied_bytes(view, call.itemsize) for view in copies])
+    return cost + LAUNCH * len(copies) + COPY * bytes_copied
 
 
 def tiling(form: Form, call: _Call, row_tiles: int, columns: int) -> Tiling:
@@ -255,11 +287,12 @@ def tile_constants(form: Form, call: _Call, how: Tiling) -> dict[str, Number]:
     constants: dict[str, Number] = dict(
         tiles.tile_constants(kind, size, how.row_tiles, how.columns, True)
     )
-    left, right = form.vectors(_chunk(call))
+    left, right = form.ways(_chunk(call))
     constants.update({
         "OUT_KIND": tiles.FLOAT32 if how.parts > 1 else _TILE_KINDS[call.out_kind],
-        "MARGINS": form.has_margins, "TAPS": form.taps, "LEFT_VECTOR": left,
-        "RIGHT_VECTOR": right,
+        "REDUCED": call.reduced and kind == tiles.FLOAT32, "MARGINS": form.has_margins,
+        "TAPS": form.taps, "LEFT_VECTOR": left == ALONG, "RIGHT_VECTOR": right == ALONG,
+        "LONG": call.long, "LEFT_ACROSS": left == ACROSS, "RIGHT_ACROSS": right == ACROSS,
     })  # fmt: skip
     tile = (int(constants["ROWS"]) + how.columns) * int(constants["PITCH"])
     constants[SHARED_BYTES] = tiled.STAGES * tile * call.itemsize
@@ -272,18 +305,18 @@ def _add_tiles(schedule: Schedule, call: _Call, form: Form, how: Tiling) -> None
     operands = _operands(schedule, call, form)
     target, _ = _sums(schedule, call, how.parts)
     # Neighboring lanes read neighboring elements; of vectors it does not matter.
-    by_rows = [abs(step) != 1 for step in form.chunk_steps]
-    numbers = (
+    ways = zip(form.ways(_chunk(call)), form.chunk_steps, strict=True)
+    by_rows = [way == ACROSS or abs(step) != 1 for way, step in ways]
+    numbers = call.numbers((
         how.parts, slices * tiled.CHUNKS, call.count, how.down, how.across, form.rows_inner,
-        *by_rows,
-    )  # fmt: skip
-    arguments = [*operands, target, *[("int32", int(number)) for number in numbers]]
+        *by_rows, *form.numbers(),
+    ))  # fmt: skip
     constants = tile_constants(form, call, how)
     plain = None
-    if constants["LEFT_VECTOR"] or constants["RIGHT_VECTOR"]:
-        plain = {**constants, "LEFT_VECTOR": False, "RIGHT_VECTOR": False}
+    if any(constants[name] for name in _IN_VECTORS):
+        plain = {**constants, **dict.fromkeys(_IN_VECTORS, False)}
     schedule.launch(
-        tiled.convolve_tiles, [*arguments, *form.numbers()], (how.blocks * how.parts, 1, 1),
+        tiled.convolve_tiles, [*operands, target, *numbers], (how.blocks * how.parts, 1, 1),
         tiles.THREADS, constants, plain,
     )  # fmt: skip
     _add_sums(schedule, call, how.parts, target)

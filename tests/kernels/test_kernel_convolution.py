@@ -11,15 +11,17 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.util import row_major_strides
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Convolution
-from gpuflow.core.views import contiguous
+from gpuflow.core.views import View, contiguous
 from gpuflow.kernels import convolution_reference as reference
 from gpuflow.ops.convolutions import conv_dimension_numbers
 from gpuflow.runtime import gpu_convolution_forms, gpu_convolutions
 from gpuflow.runtime.gpu_block_calls import GPU_TARGET, schedule_of
 from gpuflow.runtime.gpu_blocks import At, Schedule
+from gpuflow.runtime.gpu_convolution_copies import add_copy
 
 pytestmark = requires_cuda_tools
 
@@ -34,7 +36,7 @@ def few_builds(monkeypatch):
     """One size of tiles, which always looks for margins, and splits sums that are short."""
     monkeypatch.setattr(gpu_convolutions, "TILE_SHAPES", ((1, 32),))
     monkeypatch.setattr(gpu_convolutions, "FEWEST_SLICES", 2)
-    monkeypatch.setattr(gpu_convolution_forms, "_leaves", lambda slide: True)
+    monkeypatch.setattr(gpu_convolution_forms.Form, "has_margins", True)
 
 
 class Case:
@@ -189,6 +191,162 @@ def test_sums_of_halves_in_float32(few_builds):
     np.testing.assert_array_equal(out, np.full((1, 16, 64), 2049))
 
 
+# --- tensorfloat32 ---------------------------------------------------------------------------
+
+
+def rounded(x):
+    """float32 with 10 bits behind the point, ties away from zero."""
+    return ((x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def normal_case(**how):
+    """A case of float32 that tensorfloat32 does not hold."""
+    case = Case(**how)
+    rng = np.random.default_rng(23)
+    case.lhs, case.rhs = (
+        rng.normal(size=x.shape).astype(np.float32) for x in (case.lhs, case.rhs)
+    )
+    return case
+
+
+def convolved(case, lhs, rhs):
+    """The convolution of other operands in float64, in the layout."""
+    out = reference.convolution(lhs, rhs, *case.how, *case.groups)
+    return out.transpose(np.argsort(case.numbers.out_spec))
+
+
+REDUCED = {
+    "vectors": dict(lhs=(2, 16, 7, 9), rhs=(40, 16, 3, 2), padding=((1, 1), (0, 1)), layout=NHWC),
+    "one by one": dict(lhs=(2, 13, 9, 7), rhs=(33, 13, 3, 3), strides=(2, 1)),
+    "points": dict(lhs=(3, 32, 5, 7), rhs=(31, 32, 1, 1), layout=NHWC),
+    "groups": dict(lhs=(2, 48, 5, 7), rhs=(48, 24, 3, 3), features=2, padding=((1, 1),) * 2),
+}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_tensorfloat32(name, few_builds):
+    """Operands are rounded to nearest, products and sums are those of float32."""
+    case = normal_case(**REDUCED[name])
+    out = on_gpu(lambda x, w: case(x, w, precision="tensorfloat32"), *case.operands)
+    exact, near = case.wanted(), convolved(case, rounded(case.lhs), rounded(case.rhs))
+    sizes = convolved(case, np.abs(case.lhs), np.abs(case.rhs))
+    assert out.dtype == np.float32
+    # Some hundred sums in float32.
+    np.testing.assert_array_less(np.abs(out - near), 1e-5 * sizes)
+    errors = np.abs(out - exact) / sizes
+    assert 1e-6 < errors.max() < 2.0**-10 + 2.0**-22 + 1e-5
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_gradients_in_tensorfloat32(name, few_builds):
+    """They have the precision of their convolution."""
+    case = normal_case(**REDUCED[name])
+    slope = np.random.default_rng(3).normal(size=case.wanted().shape).astype(np.float32)
+
+    def gradients(x, w):
+        return gf.vjp(lambda x, w: case(x, w, precision=lax.Precision.HIGH), x, w)[1](slope)
+
+    found = on_gpu(gradients, *case.operands)
+    exact = case.wanted_gradients(slope)
+    own, case.lhs, case.rhs = (case.lhs, case.rhs), rounded(case.lhs), rounded(case.rhs)
+    near = case.wanted_gradients(rounded(slope))
+    case.lhs, case.rhs = (np.abs(x) for x in own)
+    sizes = case.wanted_gradients(np.abs(slope))
+    for got, want, rough, size in zip(found, exact, near, sizes, strict=True):
+        np.testing.assert_array_less(np.abs(got - rough), 1e-5 * size + 1e-30)
+        assert 1e-6 < (np.abs(got - want) / np.maximum(size, 1e-30)).max() < 2.0**-10 + 2e-5
+
+
+@pytest.mark.parametrize("setting", [None, "highest", "tensorfloat32"])
+@pytest.mark.parametrize(
+    "precision, is_reduced",
+    [(None, None), ("fastest", False), ("bfloat16", False), ("highest", False), ("high", True),
+     (("high", "highest"), False), (("high", "high"), True), ("TF32_TF32_F32", False)],
+)  # fmt: skip
+def test_float32_is_float32_unless_asked(precision, is_reduced, setting):
+    """As for products of matrices; the setting counts where nothing is asked for."""
+    case = normal_case(**REDUCED["vectors"])
+    with gf.default_matmul_precision(setting):
+        calls = calls_of(
+            lambda x, w: gf.vjp(lambda x, w: case(x, w, precision=precision), x, w)[1](
+                jnp.ones(case.wanted().shape)
+            ),
+            *case.operands,
+        )
+    wanted = setting == "tensorfloat32" if is_reduced is None else is_reduced
+    for step in calls:
+        for one in schedule_of(step).launches:
+            if one.kernel.__name__ == "convolve_tiles":
+                assert dict(one.constants)["REDUCED"] == wanted
+
+
+def test_halves_have_no_tensorfloat32():
+    case = Case(**CASES["bfloat16"])
+    (call,) = calls_of(lambda x, w: case(x, w, precision="high"), *case.operands)
+    (one,) = [
+        one for one in schedule_of(call).launches if one.kernel.__name__ == "convolve_tiles"
+    ]
+    assert not dict(one.constants)["REDUCED"]
+
+
+def test_nan_and_infinity_in_tensorfloat32(few_builds):
+    case = normal_case(**REDUCED["points"])
+    operands = case.operands
+    operands[0][0, 0, 0, 0], operands[0][1, 1, 1, 1] = np.inf, np.nan
+    out = on_gpu(lambda x, w: case(x, w, precision="high"), *operands)
+    assert not np.isfinite(out[0, 0, 0]).any() and np.isinf(out[0, 0, 0]).any()
+    assert np.isnan(out[1, 1, 1]).all()
+    assert np.isfinite(out).sum() == out.size - 2 * out.shape[-1]
+
+
+# --- large arrays ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["channels last", "holes in everything", "groups", "bfloat16"])
+def test_numbers_of_64_bits(name, few_builds, monkeypatch):
+    """Builds for arrays that span 2^31 elements; here, for all."""
+    monkeypatch.setattr(gpu_convolutions, "LONGEST", 0)
+    case = Case(**CASES[name])
+    case.check_gradients()
+    for step in calls_of(with_gradients(case), *case.operands):
+        for one in schedule_of(step).launches:
+            if one.kernel.__name__.startswith("convolve"):
+                assert dict(one.constants)["LONG"]
+                assert set(one.signature[3:]) == {"int64"}
+
+
+def test_long_halves_across(few_builds, free_copies, monkeypatch):
+    monkeypatch.setattr(gpu_convolutions, "LONGEST", 0)
+    case = half_case("groups")
+    case.check_gradients()
+    assert ["ACROSS", "ACROSS"] in ways_of(with_gradients(case), *case.operands)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+def test_what_needs_64_bits(dtype):
+    """Operands or results of 2^31 elements, or margins that reach as far."""
+    kind = np.dtype(getattr(dtypes, dtype, dtype))
+
+    def is_long(lhs, rhs, padding=((0, 0),), strides=(1,)):
+        def function(x, w):
+            return lax.conv_general_dilated(x, w, strides, padding)
+
+        avals = [gf.ShapeDtypeStruct(shape, kind) for shape in (lhs, rhs)]
+        (call,) = calls_of(function, *avals)
+        first, *_ = schedule_of(call).launches
+        return dict(first.constants)["LONG"]
+
+    most = 1 << 31
+    assert not is_long((1, 1, most - 8), (1, 1, 2), strides=(4,))
+    assert is_long((1, 1, most), (1, 1, 2), strides=(4,))
+    assert is_long((2, 1, most >> 1), (1, 1, 1), strides=(4,))
+    assert is_long((1, 1, 1 << 20), (1 << 12, 1, 1))
+    assert is_long((1, 1, 8), (1, 1, 2), ((most, 0),), (1 << 20,))
+
+
+# --- the rest ----------------------------------------------------------------------------------
+
+
 def test_large_tiles_without_margins(monkeypatch):
     """Places and channels do not fill the last tiles."""
     monkeypatch.setattr(gpu_convolutions, "TILE_SHAPES", ((2, 64),))
@@ -248,16 +406,152 @@ def test_batched(axes, few_builds):
         np.testing.assert_allclose(got, own, rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["channels last", "holes", "groups"])
-def test_copied_kernels(name, few_builds, monkeypatch):
-    """Where many tiles read it, a kernel is copied with its depth innermost."""
+@pytest.fixture
+def free_copies(monkeypatch):
+    """Operands are copied wherever that makes vectors of them."""
     monkeypatch.setattr(gpu_convolutions, "LAUNCH", 0)
     monkeypatch.setattr(gpu_convolutions, "COPY", 0)
+
+
+def kernels_of(function, *operands):
+    """Names of the launches of a plan's calls."""
+    launches = [schedule_of(step).launches for step in calls_of(function, *operands)]
+    return [one.kernel.__name__ for each in launches for one in each]
+
+
+@pytest.mark.parametrize("name", ["channels last", "holes", "groups"])
+def test_copied_kernels(name, few_builds, free_copies):
+    """Where many tiles read it, a kernel is copied with its depth innermost."""
     case = Case(**CASES[name])
     case.check_gradients()
-    (call,) = calls_of(case, *case.operands)
-    kernels = [one.kernel.__name__ for one in schedule_of(call).launches]
-    assert kernels[:2] == ["copy_strided", "convolve_tiles"]
+    first, *_ = kernels_of(case, *case.operands)
+    assert first in ("copy_strided", "copy_transposed")
+
+
+# Halves with channels in front, whose both operands are vectors after copies, or without any.
+HALVES = {
+    "two dimensions": dict(
+        lhs=(2, 24, 7, 9), rhs=(40, 24, 3, 2), padding=((1, 1), (0, 1)), strides=(2, 1)
+    ),
+    "groups": dict(lhs=(2, 48, 5, 7), rhs=(72, 16, 3, 3), features=3, padding=((1, 1),) * 2),
+    "groups of examples": dict(lhs=(6, 16, 5, 7), rhs=(48, 16, 2, 3), batches=3),
+    "holes": dict(
+        lhs=(2, 16, 5, 7), rhs=(32, 16, 3, 3), padding=((3, 1), (2, 4)), holes=(2, 3), gaps=(1, 2)
+    ),
+    "margins that cut": dict(lhs=(2, 16, 9, 8), rhs=(40, 16, 2, 2), padding=((-2, 1), (1, -3))),
+    "a line": dict(lhs=(3, 16, 33), rhs=(33, 16, 4), strides=(3,), padding=((2, 0),)),
+    "a volume": dict(lhs=(1, 8, 5, 3, 7), rhs=(16, 8, 2, 3, 3), padding=((0, 1),) * 3),
+    "prime channels": dict(lhs=(2, 31, 5, 7), rhs=(37, 31, 3, 3), padding=((1, 1),) * 2),
+    "points": dict(lhs=(3, 32, 8, 9), rhs=(48, 32, 1, 1)),
+    "points, strided": dict(lhs=(3, 32, 9, 31), rhs=(48, 32, 1, 1), strides=(2, 2)),
+    "points that cut": dict(lhs=(2, 16, 8, 24), rhs=(32, 16, 1, 1), padding=((0, 0), (-8, -8))),
+    "whole images": dict(lhs=(9, 16, 4, 4), rhs=(32, 16, 4, 4)),
+    "channels last": dict(
+        lhs=(8, 7, 9, 24), rhs=(3, 2, 24, 40), padding=((1, 1), (0, 1)), layout=NHWC
+    ),
+    "channels last, more rows": dict(
+        lhs=(2, 9, 15, 8), rhs=(3, 3, 8, 16), gaps=(2, 1), layout=NHWC
+    ),
+}  # fmt: skip
+
+
+def half_case(name, dtype="bfloat16"):
+    """A case of HALVES; with channels last, shapes are those of that layout."""
+    how = dict(HALVES[name])
+    if how.get("layout") == NHWC:
+        (n, h, w, c), (y, x, i, o) = how["lhs"], how["rhs"]
+        how.update(lhs=(n, c, h, w), rhs=(o, i, y, x))
+    return Case(**how, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_halves_with_free_copies(name, few_builds, free_copies):
+    """Transposed copies, and tiles that lie across, of operands of both gradients."""
+    half_case(name).check_gradients()
+
+
+@pytest.mark.parametrize("name", ["two dimensions", "points", "channels last", "prime channels"])
+def test_halves_without_copies(name, few_builds):
+    half_case(name, "float16").check_gradients()
+
+
+def ways_of(function, *operands):
+    """For each launch of tiles, how both operands are read."""
+    found = []
+    for step in calls_of(function, *operands):
+        for one in schedule_of(step).launches:
+            constants = dict(one.constants)
+            if one.kernel.__name__ == "convolve_tiles":
+                found.append([
+                    next((k for k in ("VECTOR", "ACROSS") if constants[f"{side}_{k}"]), "")
+                    for side in ("LEFT", "RIGHT")
+                ])  # fmt: skip
+    return found
+
+
+def with_gradients(case):
+    """A function of operands: the result and both gradients."""
+
+    def function(x, w):
+        out, back = gf.vjp(case, x, w)
+        return out, *back(jnp.ones_like(out))
+
+    return function
+
+
+def test_points_of_halves_are_vectors_where_they_lie():
+    """Kernels of size 1 with channels in front are products of matrices, one of them across."""
+    case = half_case("points")
+    function = with_gradients(case)
+    assert set(kernels_of(function, *case.operands)) <= {"convolve_tiles", "sum_parts"}
+    assert all(all(ways) for ways in ways_of(function, *case.operands))
+
+
+@pytest.mark.parametrize("layout", [None, NHWC])
+def test_large_halves_are_vectors(layout):
+    """No operand of a usual layer is read one by one; with channels in front it is copied."""
+    shapes = ((64, 128, 56, 56), (128, 128, 3, 3))
+    numbers = conv_dimension_numbers(*shapes, layout)
+    x, w = (
+        jax_like(tuple(np.array(shape)[np.argsort(spec)])) for shape, spec in
+        zip(shapes, numbers, strict=False)
+    )  # fmt: skip
+
+    def case(x, w):
+        return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=layout)
+
+    function = with_gradients(case)
+    assert all(all(ways) for ways in ways_of(function, x, w))
+    copies = [name for name in kernels_of(function, x, w) if name.startswith("copy")]
+    assert set(copies) <= {"copy_transposed", "copy_strided"} and bool(copies) == (layout is None)
+
+
+def jax_like(shape):
+    """A shape and a dtype in place of an array."""
+    return gf.ShapeDtypeStruct(shape, dtypes.bfloat16)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+@pytest.mark.parametrize(
+    "shape, order",
+    [((65, 63), (1, 0)), ((3, 16, 130), (0, 2, 1)), ((2, 3, 17, 64), (0, 1, 3, 2)),
+     ((17, 2, 3, 31), (3, 1, 2, 0)), ((33, 5, 16), (2, 1, 0))],
+)  # fmt: skip
+def test_transposed_copies(shape, order, size):
+    """As NumPy transposes, at sizes around those of tiles."""
+    dtype = np.dtype(f"u{size}")
+    x = np.random.default_rng(2).integers(0, 256, (*shape, size)).astype(np.uint8)
+    x = x.view(dtype).reshape(shape)
+    strides = row_major_strides(shape)
+    view = View(
+        tuple(shape[d] for d in order), tuple(strides[d] for d in order), 0, (False,) * len(shape)
+    )
+    schedule = Schedule(2)
+    add_copy(schedule, At(0), At(1), view, size)
+    (one,) = schedule.launches
+    assert one.kernel.__name__ == "copy_transposed"
+    found = run_schedule(schedule, [x, np.zeros(view.shape, dtype)])[1]
+    np.testing.assert_array_equal(found, x.transpose(order))
 
 
 def test_long_sums_are_split():
@@ -306,6 +600,22 @@ def test_operands_at_any_address(few_builds):
     moved = np.concatenate([np.zeros(1, np.float32), x.ravel()])
     out = run_schedule(schedule, [moved, w, np.zeros(aval.shape, np.float32)])[2]
     case.assert_near(out, case.wanted())
+
+
+def test_halves_across_at_any_address(few_builds):
+    case = half_case("points")
+    x, w = case.operands
+    roles = ((), (0,), (1,), (2, 3))
+    what = Convolution(roles, roles, roles, (1, 1), ((0, 0),) * 2, (1, 1), (1, 1))
+    schedule, aval = Schedule(3), ShapedArray((3, 48, 8, 9), x.dtype)
+    assert gpu_convolutions.add_convolution(
+        schedule, what, [At(0, 2), At(1)], [contiguous(x.shape), contiguous(w.shape)],
+        [x.dtype, w.dtype], (At(2), aval),
+    )  # fmt: skip
+    assert dict(schedule.launches[0].constants)["LEFT_ACROSS"]
+    moved = np.concatenate([np.zeros(1, x.dtype), x.ravel()]).view(np.uint16)
+    arrays = [moved, w.view(np.uint16), np.zeros(aval.shape, np.uint16)]
+    case.assert_near(run_schedule(schedule, arrays)[2].view(x.dtype), case.wanted())
 
 
 def test_what_stays_with_the_library():

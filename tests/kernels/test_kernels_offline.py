@@ -98,7 +98,36 @@ _BY_KERNEL = (
 _DEPTHWISE = (
     ((1,), (0,), (2,), (3, 4)), ((0,), (1,), (2,), (3, 4)), ((1,), (0,), (2,), (3, 4)),
 )  # fmt: skip
+_CHANNELS_FIRST = (((), (0,), (1,), (2, 3)), ((), (0,), (1,), (2, 3)), ((), (0,), (1,), (2, 3)))
 CONVOLUTIONS = {
+    "tensorfloat32": (
+        (8, 56, 56, 64), (3, 3, 64, 64), (8, 56, 56, 64), _CHANNELS_LAST, 1, np.float32
+    ),
+    "tensorfloat32, by the kernel": (
+        (8, 64, 56, 56), (8, 64, 56, 56), (64, 64, 3, 3), _BY_KERNEL, 1, np.float32
+    ),
+    "points of halves": (
+        (8, 64, 56, 56), (64, 64, 1, 1), (8, 64, 56, 56), _CHANNELS_FIRST, 0, dtypes.bfloat16
+    ),
+    "channels in front": (
+        (64, 128, 56, 56), (128, 128, 3, 3), (64, 128, 56, 56), _CHANNELS_FIRST, 1, np.float16
+    ),
+    "halves by the kernel, channels in front": (
+        (64, 128, 56, 56), (64, 128, 56, 56), (128, 128, 3, 3), _BY_KERNEL, 1, dtypes.bfloat16
+    ),
+    "64 bits": (
+        (2048, 56, 56, 512), (3, 3, 512, 64), (2048, 56, 56, 64), _CHANNELS_LAST, 1, np.float32
+    ),
+    "64 bits, halves by the kernel": (
+        (2048, 512, 56, 56), (2048, 64, 56, 56), (512, 64, 3, 3), _BY_KERNEL, 1, dtypes.bfloat16
+    ),
+    "64 bits, depthwise": (
+        (2048, 512, 1, 56, 56), (512, 1, 1, 3, 3), (2048, 512, 1, 54, 54), _DEPTHWISE, 0,
+        np.float32,
+    ),
+    "halves one by one": (
+        (8, 13, 56, 56), (31, 13, 3, 3), (8, 31, 56, 56), _CHANNELS_FIRST, 1, dtypes.bfloat16
+    ),
     "forward": (
         (8, 56, 56, 64), (3, 3, 64, 64), (8, 56, 56, 64), _CHANNELS_LAST, 1, dtypes.bfloat16
     ),
@@ -114,12 +143,15 @@ CONVOLUTIONS = {
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_no_convolution_spills(name):
     lhs, rhs, out, roles, margin, dtype = CONVOLUTIONS[name]
-    what = Convolution(*roles, (1, 1), ((margin, margin),) * 2, (1, 1), (1, 1))
+    reduced = name.startswith("tensorfloat32")
+    what = Convolution(*roles, (1, 1), ((margin, margin),) * 2, (1, 1), (1, 1), reduced)
     kind, schedule = np.dtype(dtype), Schedule(3)
     target = (At(2), ShapedArray(out, kind))
     views = [contiguous(lhs), contiguous(rhs)]
     assert add_convolution(schedule, what, [At(0), At(1)], views, [kind, kind], target)
     for one in schedule.launches:
+        if one.kernel.__name__.startswith("convolve"):
+            assert dict(one.constants)["LONG"] == name.startswith("64 bits")
         built = build_handwritten(
             one.kernel, one.signature, dict(one.constants), one.bounds, kernel_cache(), (8, 0)
         ).built
@@ -127,6 +159,9 @@ def test_no_convolution_spills(name):
         assert ".f64" not in built.ptx, one.kernel
         if kind.itemsize == 2 and one.kernel.__name__ == "convolve_tiles":
             assert "mma.sync.aligned.m16n8k16" in built.ptx
+        if reduced and one.kernel.__name__ == "convolve_tiles":
+            assert "mma.sync.aligned.m16n8k8.row.col.f32.tf32" in built.ptx
+            assert "cvt.rna.tf32.f32" in built.ptx
         for major, minor in ARCHITECTURES:
             log = link_ptx(built.ptx, f"sm_{major}{minor}")[2]
             assert read_link_report(log)[1] == 0, (one.kernel, major)

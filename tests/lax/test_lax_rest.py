@@ -132,8 +132,8 @@ ERRORS = {
     r"^\[conv_general_dilated_local\] the kernels": (
         TypeError, lambda: lax.conv_general_dilated_local(X[None], X[None], (1,), "SAME", (2,)),
     ),
-    r"^\[conv_general_dilated\] precision": (
-        ValueError, lambda: lax.conv(X[None], X[None], (1,), "SAME", precision="F32_F32_F32"),
+    r"^\[conv_general_dilated\] negative padding": (
+        ValueError, lambda: lax.conv_general_dilated(X[None], X[None], (1,), ((-9, -9),)),
     ),
     r"^\[broadcast_to_rank\] rank": (ValueError, lambda: lax.broadcast_to_rank(X, 1)),
     r"^\[reduce_window\] dilations": (

@@ -18,7 +18,7 @@ def _params(strides, pads, lhs_dilation=None, rhs_dilation=None, grouped=False):
         "dimension_numbers": groups if grouped else plain, "window_strides": strides,
         "padding": pads,
         "lhs_dilation": lhs_dilation or ones, "rhs_dilation": rhs_dilation or ones,
-        "preferred_element_type": None,
+        "precision": None, "preferred_element_type": None,
     }  # fmt: skip
 
 

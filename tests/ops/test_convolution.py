@@ -52,7 +52,8 @@ def _random_case(seed):
     lhs = generator.normal(size=(2 * batch_groups, channels * groups, *sizes))
     rhs = generator.normal(size=(outputs * groups * batch_groups, channels, *kernel))
     draw = lambda low, high: tuple(int(n) for n in generator.integers(low, high, space))  # noqa: E731
-    pads = tuple(zip(draw(-1, 3), draw(-1, 3), strict=True))
+    pads = zip(draw(-1, 3), draw(-1, 3), sizes, strict=True)
+    pads = tuple((low, max(high, -low - size)) for low, high, size in pads)
     return (lhs.astype(np.float32), rhs.astype(np.float32), draw(1, 3), pads, draw(1, 3),
             draw(1, 3), groups, batch_groups)  # fmt: skip
 
@@ -118,6 +119,99 @@ def test_vmap(number, axes):
         np.testing.assert_allclose(got[k], _call(*own, *rest), rtol=1e-4, atol=1e-5)
 
 
+# What JAX 0.10 makes of a precision, as the parameter of its convolution.
+PRECISIONS = {
+    None: "None",
+    "fastest": "(Precision.DEFAULT, Precision.DEFAULT)",
+    "bfloat16": "(Precision.DEFAULT, Precision.DEFAULT)",
+    "tensorfloat32": "(Precision.HIGH, Precision.HIGH)",
+    lax.Precision.HIGHEST: "(Precision.HIGHEST, Precision.HIGHEST)",
+    ("high", "highest"): "(Precision.HIGH, Precision.HIGHEST)",
+    "F32_F32_F32": "F32_F32_F32",
+    lax.DotAlgorithmPreset.TF32_TF32_F32: "TF32_TF32_F32",
+}
+
+
+def _precisions(jaxpr):
+    """The parameter of each convolution of a program, as it is printed."""
+    return [
+        str(eqn.params["precision"]) for eqn in jaxpr.jaxpr.eqns
+        if eqn.primitive.name == "conv_general_dilated"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_programs_carry_the_precision(precision):
+    """Both gradients, their gradients, tangents and mapped convolutions have it too."""
+    x, w = np.ones((2, 4, 6), np.float32), np.ones((6, 2, 3), np.float32)
+
+    def call(x, w):
+        return lax.conv_general_dilated(
+            x, w, (1,), "SAME", feature_group_count=2, precision=precision
+        )
+
+    def slopes(x, w):
+        return gf.vjp(call, x, w)[1](jnp.ones((2, 6, 6)))
+
+    def second(x, w):
+        return gf.grad(lambda x, w: jnp.sum(slopes(x, w)[0] ** 2), (0, 1))(x, w)
+
+    mapped = gf.vmap(gf.vmap(call, (None, 0)), (0, None))
+    programs = [
+        gf.make_jaxpr(call)(x, w), gf.make_jaxpr(slopes)(x, w), gf.make_jaxpr(second)(x, w),
+        gf.make_jaxpr(lambda x, w: gf.jvp(call, (x, w), (x, w)))(x, w),
+        gf.make_jaxpr(mapped)(x[None], w[None]),
+    ]  # fmt: skip
+    for program, fewest in zip(programs, (1, 2, 3, 3, 1), strict=True):
+        found = _precisions(program)
+        assert len(found) >= fewest and set(found) == {PRECISIONS[precision]}
+    # Parameters that are None are not printed.
+    printed = f"precision={PRECISIONS[precision]}" in str(programs[0])
+    assert printed == (precision is not None)
+    want = call(x, w) if precision is None else lax.conv_general_dilated(
+        x, w, (1,), "SAME", feature_group_count=2
+    )  # fmt: skip
+    # On the CPU a precision changes nothing.
+    for got in (call(x, w), gf.jit(call)(x, w)):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("setting", ["tensorfloat32", "highest", "F32_F32_F32"])
+def test_the_setting_counts_where_no_precision_is_named(setting):
+    x, w = np.ones((1, 2, 5), np.float32), np.ones((3, 2, 2), np.float32)
+
+    def call(x, w, precision=None):
+        return lax.conv(x, w, (1,), "VALID", precision)
+
+    traced = gf.jit(lambda x, w: call(x, w))
+    before = traced(x, w)
+    with gf.default_matmul_precision(setting):
+        assert _precisions(gf.make_jaxpr(call)(x, w)) == [PRECISIONS.get(setting) or str(
+            (lax.Precision.HIGHEST,) * 2)]  # fmt: skip
+        named = gf.make_jaxpr(lambda x, w: call(x, w, "fastest"))(x, w)
+        assert _precisions(named) == [PRECISIONS["fastest"]]
+        np.testing.assert_array_equal(traced(x, w), before)
+        assert traced._cache_size() == 2
+    assert _precisions(gf.make_jaxpr(call)(x, w)) == ["None"]
+
+
+def test_patches_have_the_precision_of_the_input():
+    """The kernel of zeros and ones is exact with any, as in JAX."""
+    x = np.ones((1, 2, 5), np.float32)
+
+    def patches(x, precision):
+        return lax.conv_general_dilated_patches(x, (2,), (1,), "VALID", precision=precision)
+
+    for precision, want in ((None, "None"), ("high", "(Precision.HIGH, Precision.DEFAULT)")):
+        program = gf.make_jaxpr(lambda x, p=precision: patches(x, p))(x)
+        assert _precisions(program) == [want]
+    kernels = np.ones((3, 4, 4), np.float32)
+    for precision, want in ((None, "None"), ("high", "(Precision.HIGH, Precision.DEFAULT)")):
+        program = gf.make_jaxpr(lambda x, w, p=precision: lax.conv_general_dilated_local(
+            x, w, (1,), "VALID", (2,), precision=p))(x, kernels)  # fmt: skip
+        assert _precisions(program) == [want]
+
+
 def test_layouts():
     x = np.random.default_rng(0).normal(size=(2, 7, 6, 3)).astype(np.float32)
     w = np.random.default_rng(1).normal(size=(3, 2, 3, 4)).astype(np.float32)
@@ -179,6 +273,22 @@ def test_dtypes(dtype):
         assert slope.dtype == rhs.dtype and slope[0, 0, 0] == 3
 
 
+def test_bools():
+    """Any of all, as in JAX; with a dtype to count in, how many."""
+    generator = np.random.default_rng(0)
+    x, w = generator.random((2, 3, 9)) < 0.4, generator.random((4, 3, 2)) < 0.4
+    counts = _naive(x, w, (1,), ((0, 0),), (1,), (1,), 1)
+    assert counts.max() > 2 and counts.min() == 0
+    for call in (lax.conv, gf.jit(lax.conv, static_argnums=(2, 3))):
+        out = call(x, w, (1,), "VALID")
+        assert out.dtype == np.bool_
+        np.testing.assert_array_equal(out, counts > 0)
+    for dtype in ("int8", "float32"):
+        out = lax.conv(x, w, (1,), "VALID", preferred_element_type=dtype)
+        assert out.dtype == dtype
+        np.testing.assert_array_equal(out, counts)
+
+
 def test_empty():
     assert lax.conv(jnp.ones((0, 2, 5)), jnp.ones((3, 2, 2)), (1,), "VALID").shape == (0, 3, 4)
     assert lax.conv(jnp.ones((2, 2, 1)), jnp.ones((3, 2, 4)), (1,), "VALID").shape == (2, 3, 0)
@@ -199,6 +309,10 @@ def test_refusals():
         (TypeError, "one dtype", lambda: lax.conv(x, w.astype(jnp.float16), (1,), "SAME")),
         (ValueError, "window_strides", lambda: lax.conv(x, w, (1, 1), "SAME")),
         (ValueError, "window_strides", lambda: lax.conv(x, w, (0,), "SAME")),
+        (ValueError, "must not cut more", lambda: lax.conv_general_dilated(
+            x, w, (1,), ((-4, -3),))),
+        (ValueError, "must not cut more", lambda: lax.conv_general_dilated(
+            x, w, (1,), ((-12, 0),), (2,))),
         (ValueError, "a name must be", lambda: lax.conv(x, w, (1,), "FULL")),
         (ValueError, "lhs_dilation", lambda: lax.conv_with_general_padding(
             x, w, (1,), "SAME", (2,), None)),
@@ -208,6 +322,10 @@ def test_refusals():
             x.astype(a), w.astype(a), (1,), "SAME", preferred_element_type=b))
           for a, b in (("float32", "int32"), ("float32", "bfloat16"), ("int8", "uint8"),
                        ("float32", "complex64"), ("complex64", "float32"), ("int32", "int8"))],
+        *[(ValueError, "precision must be one of", lambda p=p: lax.conv(
+            x, w, (1,), "SAME", precision=p)) for p in ("exact", 3, ("high",), ("high", 1, 2))],
+        (ValueError, "precision must be a lax.Precision", lambda: lax.conv_general_dilated_local(
+            x, jnp.ones((4, 12, 6)), (1,), "SAME", (3,), precision="F32_F32_F32")),
         (TypeError, "three strings", lambda: lax.conv_general_dilated(
             x, w, (1,), "SAME", dimension_numbers="NHC")),
     ]  # fmt: skip

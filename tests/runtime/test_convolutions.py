@@ -34,7 +34,8 @@ def _random_case(seed):
     kernel = generator.integers(1, [8, 5, 3][space - 1], space)
     sizes = generator.integers(1, [40, 12, 6][space - 1], space)
     draw = lambda choices: tuple(int(n) for n in generator.choice(choices, space))  # noqa: E731
-    pads = tuple(zip(draw(range(-2, 4)), draw(range(-2, 4)), strict=True))
+    pads = zip(draw(range(-2, 4)), draw(range(-2, 4)), map(int, sizes), strict=True)
+    pads = tuple((low, max(high, -low - size)) for low, high, size in pads)
     layout = LAYOUTS[space][generator.integers(len(LAYOUTS[space]))]
     letters = LAYOUTS[space][0]
     shapes = ((examples * batch_groups, inputs * groups, *sizes),

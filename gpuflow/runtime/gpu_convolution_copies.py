@@ -1,0 +1,130 @@
+"""Copies of a convolution's operands, whose chunks or rows then lie together in memory.
+
+Kernels read an operand by other numbers than 16 bytes where neither its depth nor its free elements
+are innermost: channels in front, or kernels as ``OIHW``. Where tiles read such an operand often, a
+copy costs less. A tiled transposition makes it; small or odd ones a thread for each element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+import gpuflow.kernels.transposing as transposing
+from gpuflow.base.util import row_major_strides
+from gpuflow.core.views import View
+from gpuflow.runtime.convolution_axes import Axes
+from gpuflow.runtime.gpu_blocks import At, Schedule, collapsed, word_pointer
+from gpuflow.runtime.gpu_convolution_forms import ONE_BY_ONE, Form
+
+_MOST_DIMS = 4  # of arrays that are copied
+_FEWEST = 16  # elements in both directions, that a tiled transposition is for
+
+
+def with_copies(form: Form, chunk: int) -> Iterator[Form]:
+    """The form, and those in which operands that are read one by one are copied."""
+    for left in _with_copied(form, 0, chunk):
+        yield from _with_copied(left, 1, chunk)
+
+
+def _with_copied(form: Form, side: int, chunk: int) -> Iterator[Form]:
+    yield form
+    if form.ways(chunk)[side] != ONE_BY_ONE:
+        return
+    for made in (_copied(form, side, True), _copied(form, side, False)):
+        if made is not None and made.ways(chunk)[side] != ONE_BY_ONE:
+            yield made
+
+
+def _copied(form: Form, side: int, depth_inner: bool) -> Form | None:
+    """The form with a copy of an operand; depth or free elements are innermost in it."""
+    free = form.columns if side else form.rows
+    axes = [*form.outer, *free]
+    sizes = [axis[0] for axis in axes] + [(one.size, one.taps)[side] for one in form.slides]
+    steps = [axis[1 + side] for axis in axes] + [(one.lhs, one.rhs)[side] for one in form.slides]
+    sizes.append(form.depth[0])
+    steps.append(form.depth[1 + side])
+    # What is repeated is not copied again and again.
+    sizes = [size if step else 1 for size, step in zip(sizes, steps, strict=True)]
+    order = list(range(len(sizes)))
+    if not depth_inner:
+        inner = len(axes) - 1
+        order.remove(inner)
+        order.append(inner)
+    shape = tuple(sizes[k] for k in order)
+    view = View(
+        shape, tuple(steps[k] for k in order), form.offsets[side], (False,) * len(order)
+    )
+    if 0 in shape or len(collapsed(view)) > _MOST_DIMS:
+        return None
+    moved = [0] * len(order)
+    for k, size, step in zip(order, shape, row_major_strides(shape), strict=True):
+        moved[k] = step if size > 1 else 0
+    places = iter(moved)
+
+    def with_places(own: Axes) -> Axes:
+        return [_with_step(axis, side, next(places)) for axis in own]
+
+    outer, free = with_places(form.outer), with_places(free)
+    name = ("lhs", "rhs")[side]
+    slides = [replace(one, **{name: next(places)}) for one in form.slides]
+    (depth,) = with_places([form.depth])
+    offsets, copied = list(form.offsets), list(form.copied)
+    offsets[side], copied[side] = 0, view
+    return replace(
+        form, outer=outer, rows=form.rows if side else free, columns=free if side else form.columns,
+        depth=depth, slides=slides, offsets=(offsets[0], offsets[1]),
+        copied=(copied[0], copied[1]),
+    )  # fmt: skip
+
+
+def _with_step(axis: tuple[int, ...], side: int, step: int) -> tuple[int, int, int, int]:
+    numbers = list(axis)
+    numbers[1 + side] = step
+    return numbers[0], numbers[1], numbers[2], numbers[3]
+
+
+def copied_bytes(view: View, itemsize: int) -> int:
+    """Bytes that a copy moves; a thread for each element moves some twice."""
+    return prod(view.shape) * itemsize * (4 if _tiles(view) is None else 2)
+
+
+def add_copy(schedule: Schedule, source: At, target: At, view: View, itemsize: int) -> None:
+    """Add a row-major copy of a view that begins at ``source``, of at most four dimensions."""
+    tiles = _tiles(view) if itemsize <= 8 else None
+    if tiles is None:
+        schedule.copy(source, target, view, np.dtype(f"u{itemsize}"))
+        return
+    blocks, numbers = tiles
+    pointer = word_pointer(itemsize)
+    arguments = [
+        (pointer, source), (pointer, target), *[("int64", number) for number in numbers]
+    ]  # fmt: skip
+    constants = {"SIZE": itemsize, "PITCH": transposing.TILE + max(4 // itemsize, 1)}
+    schedule.launch(
+        transposing.copy_transposed, arguments, (blocks, 1, 1), transposing.THREADS, constants
+    )
+
+
+def _tiles(view: View) -> tuple[int, list[int]] | None:
+    """Blocks of a tiled transposition and its numbers; None: it does not suit."""
+    dims = collapsed(view)
+    sizes = [size for size, _ in dims]
+    found = [
+        (size, step, out)
+        for (size, step), out in zip(dims, row_major_strides(sizes), strict=True)
+    ]
+    *others, (size_b, step_b, _) = found
+    across = next((one for one in others if one[1] == 1), None)
+    if step_b == 1 or across is None or min(size_b, across[0]) < _FEWEST:
+        return None
+    others.remove(across)
+    (size_i, step_i, out_i), (size_j, step_j, out_j) = [(1, 0, 0)] * (2 - len(others)) + others
+    size_a, _, out_a = across
+    blocks = size_i * size_j * prod(-(-size // transposing.TILE) for size in (size_a, size_b))
+    return blocks, [
+        size_j, size_a, size_b, step_i, step_j, step_b, out_i, out_j, out_a
+    ]  # fmt: skip
