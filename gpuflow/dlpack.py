@@ -30,8 +30,10 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
     """An array of another library; it shares the memory where it can.
 
     Args:
-        external_array: an object with ``__dlpack__``, or a capsule, in the memory of the host.
-        device: where to put it, by default the default device.
+        external_array: an object with ``__dlpack__``, in the memory of the host or of a GPU; or a
+            capsule of the host's.
+        device: where to put it; by default what is on a GPU stays there, and the rest goes to the
+            default device.
         copy: True: never share; False: share, or raise; None: share where that is possible.
 
     Raises:

@@ -12,6 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.numpy.creation import asarray, placed
+from gpuflow.runtime import gpu_exchange
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, default_device
 
@@ -23,24 +24,30 @@ def dlpack(
     """The array as a DLPack capsule, which shares its memory: do not write to it.
 
     Args:
-        stream: must be None: the array is in the memory of the host.
-        max_version, dl_device, copy: as the array API standard says.
+        stream: of the reader, on a GPU; must be None where the memory is the host's.
+        max_version, dl_device, copy: as the array API standard says. An array on a GPU is copied
+            to the host for a ``dl_device`` of (1, 0).
 
     Raises:
         BufferError: a dtype that the format lacks.
+        ValueError: a stream on the CPU.
     """
+    dtype = aval_of(self).dtype
+    check(
+        not dtypes.is_extended(dtype) and np.dtype(dtype).kind in "biufc",
+        lambda: f"[dlpack] the dtype must be one of NumPy's own; got {aval_of(self)}. "
+        "Fix: x.astype(jnp.float32).",
+        BufferError,
+    )
+    if dlpack_device(self)[0] == gpu_exchange.CUDA and dl_device != (1, 0):
+        options = {"stream": stream, "max_version": max_version, "dl_device": dl_device}
+        return gpu_exchange.exported(self, {**options, "copy": copy})
     check(
         stream is None,
         lambda: f"[dlpack] stream must be None on the CPU; got {stream!r}. Fix: leave it out.",
         ValueError,
     )
     host = np.asarray(self)
-    check(
-        host.dtype.kind in "biufc" and not dtypes.is_extended(aval_of(self).dtype),
-        lambda: f"[dlpack] the dtype must be one of NumPy's own; got {aval_of(self)}. "
-        "Fix: x.astype(jnp.float32).",
-        BufferError,
-    )
     # NumPy refuses to export what it may not write to unless the reader can be told so.
     shared = host if max_version is not None and max_version >= (1, 0) else self.data
     if max_version is None:
@@ -54,8 +61,9 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     Where it can, the array shares the memory: who writes to it changes the array.
 
     Args:
-        x: an object with ``__dlpack__``, in the memory of the host.
-        device: where to put it, by default the default device.
+        x: an object with ``__dlpack__``, in the memory of the host or of a GPU.
+        device: where to put it; by default what is on a GPU stays there, and the rest goes to the
+            default device.
         copy: True: never share; False: share, or raise; None: share where that is possible.
 
     Raises:
@@ -64,6 +72,8 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     """
     if type(x) is Array and copy is not True:
         return placed("from_dlpack", x, device)
+    if gpu_exchange.is_on_gpu(x):
+        return _from_gpu(x, device, copy)
     host = np.from_dlpack(x)  # pyright: ignore[reportArgumentType]
     place = default_device() if device is None else device
     placed("from_dlpack", host, None if isinstance(place, Device) else place)
@@ -83,6 +93,19 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     return array
 
 
+def _from_gpu(x: Any, device: Any, copy: bool | None) -> Any:
+    """``from_dlpack`` of what is in the memory of a GPU."""
+    array = gpu_exchange.imported(x, copy)
+    check(
+        array is not None and (copy is not False or device in (None, array.device)),
+        lambda: "[from_dlpack] the memory cannot be shared: it must be row-major without gaps, of "
+        f"a dtype that is not narrowed, and on the device; got {x.dtype} of shape {x.shape} for "
+        f"{device}. Fix: copy=None.",
+        ValueError,
+    )
+    return placed("from_dlpack", array, device)
+
+
 def _forget(view: np.ndarray) -> None:
     """What is left to do when an array dies that shared its memory."""
     del view
@@ -100,9 +123,24 @@ def _why_not_shared(host: np.ndarray, device: Device) -> str | None:
 
 
 def dlpack_device(self: Any) -> tuple[int, int]:
-    """The kind of device in DLPack's numbers, 1 for the CPU, and which one."""
-    del self
-    return (1, 0)
+    """The kind of device in DLPack's numbers, 1 for the CPU and 2 for CUDA, and which one."""
+    number = gpu_exchange.number_of(self.device) if type(self) is Array else None
+    return (1, 0) if number is None else (gpu_exchange.CUDA, number)
+
+
+def cuda_array_interface(self: Any) -> dict[str, Any]:
+    """Where an array on a GPU lies, for CuPy, Numba and others.
+
+    Raises:
+        AttributeError: it is not on a GPU, or CUDA's libraries have no such dtype.
+    """
+    is_known = aval_of(self).dtype.kind in "biufc"
+    if not is_known or dlpack_device(self)[0] != gpu_exchange.CUDA:
+        raise AttributeError(
+            "[__cuda_array_interface__] the array must be on a GPU, of a dtype of NumPy's own; got "
+            f"{aval_of(self)}. Fix: jax.device_put(x, jax.devices('cuda')[0])."
+        )
+    return gpu_exchange.interface(self)
 
 
 def to_device(self: Any, device: Any, *, stream: Any = None) -> Any:

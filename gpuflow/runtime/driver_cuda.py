@@ -89,6 +89,9 @@ class CupyApi:
 
     Args:
         number: of the device.
+
+    Attributes:
+        number: by which CUDA and other libraries know the device.
     """
 
     synchronous = False
@@ -96,7 +99,7 @@ class CupyApi:
     def __init__(self, number: int) -> None:
         cupy = self.xp = load_cupy()
         self._cuda, self._runtime, self._driver = cupy.cuda, cupy.cuda.runtime, cupy.cuda.driver
-        self._number, self._several = number, device_count() > 1
+        self.number, self._several = number, device_count() > 1
         self._ready = _Ready()
         self._threads, self._lock = 0, threading.Lock()
         self.activate()
@@ -115,15 +118,15 @@ class CupyApi:
         if not self._ready.done:
             with self._lock:  # not while another thread records
                 self._threads += 1
-            self._runtime.setDevice(self._number)
+            self._runtime.setDevice(self.number)
             self._runtime.free(0)  # nothing, but it makes the context
             self._ready.done = True
         elif self._several:
-            self._runtime.setDevice(self._number)
+            self._runtime.setDevice(self.number)
 
     def visit(self) -> None:
         """Make the device the current one of a thread that launches nothing, nor counts."""
-        self._runtime.setDevice(self._number)
+        self._runtime.setDevice(self.number)
 
     def stream(self) -> int:
         """A new stream, which the default stream does not wait for."""
@@ -150,7 +153,7 @@ class CupyApi:
         Arrays that die mark events, while any device may be the current one.
         """
         if self._several:
-            with self._cuda.Device(self._number):
+            with self._cuda.Device(self.number):
                 return self._marked(stream)
         return self._marked(stream)
 
@@ -244,7 +247,7 @@ class CupyApi:
         """A CuPy array on the same memory."""
         cuda = self._cuda
         # CuPy looks at the size for copies only; the block keeps the memory alive.
-        memory = cuda.UnownedMemory(data.block.address, data.block.count, data.block, self._number)
+        memory = cuda.UnownedMemory(data.block.address, data.block.count, data.block, self.number)
         place = cuda.MemoryPointer(memory, data.address - data.block.address)
         return self.xp.ndarray(data.shape, data.dtype, place, data.strides)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.config import Settings, config
+from gpuflow.compiler.shardings import settled
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise, Layout
 from gpuflow.core.sharding import Sharding
@@ -52,7 +53,7 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
             return programs.evaluate(primitive, operands, params)
         return primitive.execute(operands, params)
     if primitive.sharding is not None:
-        return _in_sharding(operands[0], primitive.sharding(params))
+        return _in_sharding(primitive, operands[0], primitive.sharding(params))
     try:
         arrays = [value._data for value in operands]
         avals = tuple([value.aval for value in operands])
@@ -62,14 +63,21 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
             return programs.evaluate(primitive, operands, params)
         if any(type(value) is ShardedArray for value in operands):
             return evaluate_sharded(evaluate, primitive, operands, params)
-        arrays, avals, device = _converted(primitive, operands)
+        wanted = None if primitive.device is None else primitive.device(params)
+        arrays, avals, device = _converted(primitive, operands, wanted)
     if in_use.several:
         check_one_driver(primitive.name, [x for x in operands if type(x) is Array])
+    is_new = False
     if primitive.device is not None:
+        before = device.driver if type(operands[0]) is Array else None
         device, arrays = _moved(arrays, device, primitive.device(params) or device)
+        is_new = device.driver is not before
     driver = device.driver
     if driver.evaluate is not None:
-        made = driver.evaluate(primitive, avals, params, arrays, device)
+        if is_new:  # it came here just now, and nobody else has it
+            made = [Array(arrays[0], avals[0], device)]
+        else:
+            made = driver.evaluate(primitive, avals, params, arrays, device)
         if config.may_check and (settings := _checks()) is not None:
             for array in made:
                 check_finite(primitive.name, array.host(), array.aval, settings)
@@ -105,11 +113,14 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
 
 
 def _converted(
-    primitive: Any, operands: tuple[Any, ...]
+    primitive: Any, operands: tuple[Any, ...], wanted: Device | None = None
 ) -> tuple[list[Any], tuple[ShapedArray, ...], Device]:
-    """Data, types and device of operands of which some are no Arrays, or deleted ones."""
+    """Data, types and device of operands of which some are no Arrays, or deleted ones.
+
+    What is no Array goes to the last Array's device; without one to where it is wanted.
+    """
     used = [value.device for value in operands if type(value) is Array]
-    device = used[-1] if used else default_device()
+    device = used[-1] if used else wanted or default_device()
     arrays, avals = [], []
     for value in operands:
         aval = aval_of(value)
@@ -130,12 +141,17 @@ def _moved(arrays: list[Any], source: Device, target: Device) -> tuple[Device, l
     return target, arrays
 
 
-def _in_sharding(value: Any, sharding: Sharding) -> Array:
+def _in_sharding(primitive: Any, value: Any, sharding: Sharding) -> Array:
     """An array that says which device has which part; its elements are copied only to move."""
+    own = value.sharding if isinstance(value, Array) else None
+    sharding = settled(sharding, own, aval_of(value).ndim)
     if not is_in_one_memory(sharding):
         return programs.place(value, sharding)
     device = sharding._devices[0]
     whole = whole_of(value)
+    if not isinstance(whole, Array):
+        (data,), (aval,), source = _converted(primitive, (value,))
+        whole = Array(data, aval, source)
     if whole.device != device:
         device, (data,) = _moved([whole.data], whole.device, device)
         whole = Array(data, whole.aval, device)

@@ -146,9 +146,9 @@ class Memory:
         gc.collect()
         with self._lock:
             while self._waiting:
-                marks, _ = self._waiting.popleft()
-                for mark in marks:
+                for mark in self._waiting[0][0]:
                     self._api.synchronize_event(mark)
+                self._waiting.popleft()  # no name may hold it: it goes back to its pool here
         for other in self._pools.values():
             other.free_all_blocks()
         self._api.free_library_memory()

@@ -116,6 +116,49 @@ def test_offsets_beyond_32_bits():
     assert total == x[-1].sum()
 
 
+def test_index_arrays_beyond_32_bits():
+    """Two index arrays are joined to one number; it once wrapped, and other elements were read."""
+    x = np.zeros(((HUGE >> 15) + 2, (1 << 15) + 3), np.int8)
+    rows, columns = np.array([-1, len(x) - 2, 0]), np.array([-1, 5, 7])
+    x[rows, columns] = 7, 6, 5
+    f = gf.jit(lambda x, i, j: x[i, j])
+    np.testing.assert_array_equal(f(x, rows, columns), [7, 6, 5])
+    assert f(x, -1, -1) == 7 and f(x, len(x) - 2, 5) == 6
+
+
+def test_positions_beyond_32_bits():
+    """int32 counts from the end of any size; numbers of Python and uint32 reach 2^32."""
+    x = np.zeros(HUGE, np.int8)
+    x[[3, -2, -1]] = 4, 5, 6
+    f = gf.jit(lambda x, i: (x[i], jnp.take(x, i), gf.lax.dynamic_slice(x, (i,), (2,))))
+    for place, want in [(-2, 5), (3, 4), (np.uint32(HUGE - 2), 5)]:
+        one, taken, window = f(x, place)
+        assert one == taken == window[0] == want
+    known = gf.jit(lambda x: (jnp.take(x, HUGE - 2), gf.lax.dynamic_slice(x, (HUGE - 2,), (2,))))
+    assert known(x)[0] == 5 and known(x)[1].tolist() == [5, 6]
+    np.testing.assert_array_equal(gf.jit(lambda x, i: x[i])(x, jnp.array([3, -1])), [4, 6])
+
+
+def test_updates_beyond_32_bits():
+    """Traced only: the result would be 2 GB."""
+    huge = gf.ShapeDtypeStruct((HUGE,), np.int8)
+    text = str(gf.make_jaxpr(lambda x: x.at[-2].set(1))(huge))
+    assert f"{HUGE - 2}:u32[]" in text
+    three = gf.ShapeDtypeStruct((3,), np.int32)
+    text = str(gf.make_jaxpr(lambda x, i: x.at[i].add(1))(huge, three))
+    assert f"{HUGE}:u32[]" in text
+
+
+def test_positions_that_nothing_holds():
+    far = gf.ShapeDtypeStruct((2**32 + 7,), np.int8)
+    with pytest.raises(OverflowError, match=r"\[index\] without 64-bit dtypes .* got 4294967303"):
+        gf.eval_shape(lambda x, i: x[i], far, gf.ShapeDtypeStruct((3,), np.int32))
+    with pytest.raises(OverflowError, match=r"index_dtype must hold .* got i32 for axis"):
+        gf.eval_shape(jnp.argmax, far)
+    with gf.enable_x64():
+        assert gf.eval_shape(jnp.argmax, far).dtype == np.int64
+
+
 def test_sizes_that_no_memory_holds():
     with pytest.raises(MemoryError):
         jnp.zeros((1 << 40, 1 << 10))

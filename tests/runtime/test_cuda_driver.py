@@ -211,6 +211,30 @@ def test_out_of_memory_tries_again_without_what_is_kept():
     assert driver.empty((30 << 20,), np.dtype(np.uint8)).nbytes == 30 << 20
 
 
+def test_out_of_memory_takes_back_what_another_stream_reads():
+    """The last block that waited was held by a name while its pool was emptied."""
+    driver = _small_device(40 << 20)
+    data = driver.from_host(np.zeros(30 << 20, np.uint8))
+    del data  # waits for kernels, in the pool of copies
+    assert driver.empty((30 << 20,), np.dtype(np.uint8)).nbytes == 30 << 20
+
+
+def test_what_is_put_on_a_device_is_copied_once():
+    """It was copied to the default device, and there once more: twice the memory of the array."""
+    devices = gpu_devices("cuda_put_once", LateApi(), LateApi())
+    logs = [dict(device.driver.api.log) for device in devices]
+    memory = devices[1].driver.memory
+    before, x = memory.count, gf.device_put(X, devices[1])
+    assert memory.count == before + 1
+    logs[1]["copy_in"] = logs[1].get("copy_in", 0) + 1
+    assert [dict(device.driver.api.log) for device in devices] == logs
+    np.testing.assert_array_equal(x, X)
+    y = gf.device_put(x, devices[1])  # an Array is copied: the other one may be donated
+    assert y.data.address != x.data.address
+    cpu = gf.device_put(X, gf.devices("cpu")[0])
+    assert gf.device_put(cpu, devices[1]).data.block is not x.data.block
+
+
 class _Named:
     summary = "a program"
 

@@ -1,0 +1,128 @@
+"""Arrays of a GPU for other libraries, and theirs for us, in the memory where they are.
+
+Both ways go through CuPy's arrays, which speak DLPack. Streams meet by events: ours is CuPy's
+current one meanwhile.
+
+Source: DLPack's Python specification, dlpack.__dlpack__ and __dlpack_device__; Numba's
+documentation of the CUDA Array Interface, version 3.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.core.aval import ShapedArray
+from gpuflow.runtime.array import Array
+from gpuflow.runtime.device import Device, local_devices
+from gpuflow.runtime.device_array import DeviceArray
+from gpuflow.runtime.gpu_memory import Block
+
+CUDA = 2  # kDLCUDA
+
+
+def number_of(device: Device) -> int | None:
+    """CUDA's number of a device; None where memory is the host's, as that of a simulated GPU."""
+    api = getattr(device.driver, "api", None)
+    return getattr(api, "number", None)
+
+
+def is_on_gpu(x: Any) -> bool:
+    """Whether another library's array is in the memory of a GPU."""
+    if isinstance(x, np.ndarray) or not hasattr(type(x), "__dlpack_device__"):
+        return False
+    return int(x.__dlpack_device__()[0]) == CUDA
+
+
+def exported(x: Array, options: dict[str, Any]) -> Any:
+    """A DLPack capsule on an array's memory, which it keeps.
+
+    Args:
+        x: of a dtype that CuPy has.
+        options: what ``__dlpack__`` was called with.
+    """
+    driver: Any = x.device.driver
+    driver.api.activate()
+    with driver.api.library(driver.compute):
+        return driver.api.view(x.data).__dlpack__(**options)
+
+
+def interface(x: Array) -> dict[str, Any]:
+    """The CUDA Array Interface of an array; who reads it waits for our stream."""
+    data: Any = x.data
+    return {
+        "version": 3,
+        "shape": data.shape,
+        "typestr": data.dtype.str,
+        "data": (data.address if data.size else 0, False),
+        "strides": None if data.is_row_major else data.byte_strides,
+        "stream": data.device.compute,
+    }
+
+
+def imported(x: Any, copy: bool | None) -> Array | None:
+    """Another library's array, where it is; None where ``copy=False`` cannot be.
+
+    Args:
+        x: an object with ``__dlpack__``, in the memory of a GPU.
+        copy: True: never share memory; False: share, or give None; None: share if possible.
+    """
+    device = local_devices("cuda")[x.__dlpack_device__()[1]]  # by CUDA's number
+    driver: Any = device.driver
+    driver.api.activate()
+    # With its owner's current stream, behind which ours has to wait.
+    capsule = x.__dlpack__(stream=driver.compute)
+    with driver.api.library(driver.compute):
+        theirs = driver.api.xp.from_dlpack(_Given(capsule, x.__dlpack_device__()))
+    dtype = dtypes.canonicalize(theirs.dtype)
+    shares = copy is not True and dtype == theirs.dtype and theirs.flags.c_contiguous
+    if copy is False and not shares:
+        return None
+    block = _block(driver, theirs)
+    aval = ShapedArray(theirs.shape, dtype)
+    if not shares:
+        return Array(_copied(driver, theirs, dtype), aval, device)
+    array = Array(DeviceArray(driver, aval.shape, dtype, block.address, block), aval, device)
+    # A second reference to the memory, for as long as the array lives, tells donation that
+    # somebody else sees it.
+    weakref.finalize(array, _forget, block).atexit = False
+    return array
+
+
+class _Given:
+    """A capsule that was made already, as an object that makes one."""
+
+    def __init__(self, capsule: Any, place: tuple[int, int]) -> None:
+        self._capsule, self._place = capsule, place
+
+    def __dlpack__(self, **options: Any) -> Any:
+        del options
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._place
+
+
+def _copied(driver: Any, theirs: Any, dtype: np.dtype) -> DeviceArray:
+    """Memory of our own with their elements."""
+    out = driver.empty(theirs.shape, dtype)
+    if theirs.size:
+        with driver.api.library(driver.compute):
+            driver.api.view(out)[...] = theirs
+    return out
+
+
+def _block(driver: Any, theirs: Any) -> Block:
+    """A block that gives their memory back when our stream has done what it was given."""
+    block = Block(driver.memory, theirs.data, theirs.nbytes)
+    driver.memory.used += theirs.nbytes
+    driver.memory.guard(block, driver.compute)
+    return block
+
+
+def _forget(block: Block) -> None:
+    """What is left to do when an array dies that shared its memory."""
+    del block
