@@ -74,8 +74,15 @@ def _preallocated() -> float:
 def _xla_device_count() -> int:
     """The number of CPU devices that scripts for JAX ask for in XLA_FLAGS, or 1."""
     flags = os.environ.get("XLA_FLAGS", "")
-    found = re.search(r"--xla_force_host_platform_device_count=(\d+)", flags)
-    return max(int(found[1]), 1) if found else 1
+    found = re.search(r"--xla_force_host_platform_device_count=(\S*)", flags)
+    if found is None:
+        return 1
+    if not found[1].isdecimal():
+        raise ValueError(
+            "[config] --xla_force_host_platform_device_count in XLA_FLAGS must be an integer of at "
+            f"least 0; got {found[1]!r}. Fix: export GPUFLOW_CPU_DEVICES=8."
+        )
+    return max(int(found[1]), 1)
 
 
 CPU_TARGETS = ("native", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
@@ -158,6 +165,7 @@ class Settings:
     threefry_partitionable: bool = True
     debug_nans: bool = False
     debug_infs: bool = False
+    check_indices: bool = False  # whether indexing notes what is outside, for checkify
     disable_jit: bool = False
     default_device: Any = None
     axis_env: tuple[tuple[Any, int], ...] = ()  # named axes in scope with sizes, innermost last
@@ -190,7 +198,7 @@ _FLAGS = frozenset(
 )  # fmt: skip
 _PLATFORM_NAMES = ("platforms", "platform_name")
 # What users may set: the others belong to transformations and to meshes.
-_INTERNAL = ("axis_env", "axis_aliases", "varying_axes", "mesh", "user_contexts")
+_INTERNAL = ("check_indices", "axis_env", "axis_aliases", "varying_axes", "mesh", "user_contexts")
 _PUBLIC = (*(name for name in _NAMES if name not in _INTERNAL), *_SWITCHES, *_PLATFORM_NAMES)
 _interned: dict[tuple[Any, ...], Settings] = {}
 
@@ -316,7 +324,8 @@ class Config:
     def _changed(self, settings: Settings, name: str, value: Any) -> Settings:
         self._check(name, value)
         changed = _intern(replace(settings, **{name: value}))
-        self.may_check = self.may_check or changed.debug_nans or changed.debug_infs
+        asked = changed.debug_nans or changed.debug_infs or changed.check_indices
+        self.may_check = self.may_check or asked
         return changed
 
     def _switched(self, switches: Switches, name: str, value: Any) -> Switches:

@@ -115,6 +115,24 @@ def canonicalize(dtype: Any) -> Any:
     return _TO_32.get(dtype, dtype)
 
 
+def index_dtype(size: int) -> np.dtype:
+    """The dtype that positions among ``size`` elements are computed in, and ``size`` itself.
+
+    Raises:
+        OverflowError: they need 64 bits, which are not enabled.
+    """
+    if size < 2**31:
+        return int32
+    if config.trace_context().enable_x64:
+        return int64
+    if size < 2**32:
+        return uint32
+    raise OverflowError(
+        f"[index] without 64-bit dtypes an index can reach 2**32 - 1 elements; got {size}. "
+        "Fix: config.update('enable_x64', True)."
+    )
+
+
 def default_float() -> np.dtype:
     """float32, or float64 with x64."""
     return canonicalize(float64)

@@ -79,6 +79,8 @@ def _check(options: argparse.Namespace, said: Mapping[str, str]) -> None:
         options.procs = max(1, len(_gpus(said)))
     if options.procs < 1 or options.nnodes < 1 or options.max_restarts < 0:
         raise CommandError("-n and --nnodes must be at least 1, and --max-restarts at least 0")
+    if not options.watchdog >= 0:
+        raise CommandError(f"--watchdog must be seconds, or 0 for none; got {options.watchdog:g}")
     if not 0 <= options.node_rank < options.nnodes:
         raise CommandError(f"--node-rank must be from 0 to {options.nnodes - 1}; "
                            f"got {options.node_rank}. Fix: number the machines from 0")  # fmt: skip

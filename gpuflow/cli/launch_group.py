@@ -14,7 +14,7 @@ from dataclasses import field
 from pathlib import Path
 
 from gpuflow.base.records import record
-from gpuflow.cli.launch_output import Output, is_consequence, last_traceback, say
+from gpuflow.cli.launch_output import Output, is_consequence, is_cut, last_traceback, say
 
 POLL_SECONDS = 0.02
 SETTLE_SECONDS = 0.5  # in which other ranks may end that failed at the same time, or before
@@ -171,24 +171,30 @@ class Group:
         self._output.close(1.0)
         if None in failed:
             return self._mpi_failed(failed[None])
+        printed = self._output.tracebacks()
 
-        def is_later(rank: int | None) -> bool:
-            return is_consequence(self._output.lines_of(rank or 0))
+        def order(rank: int | None) -> tuple[bool, bool, int, int]:
+            own = rank or 0
+            is_later = is_consequence(self._output.lines_of(own))
+            return is_later, failed[rank] > 0, printed.get(own, 0), own
 
-        rank = min(failed, key=lambda rank: (is_later(rank), failed[rank] > 0, rank or 0))
+        rank = min(failed, key=order)
         status = failed[rank]
         how = f"status {status}" if status > 0 else f"signal {signal.Signals(-status).name}"
         self._show(rank or 0, f"rank {rank} failed first, with {how}")
         return status if status > 0 else 128 - status
 
     def _mpi_failed(self, status: int) -> int:
-        """mpiexec says that a rank failed, and the output says which."""
-        for rank in self._output.ranks():
-            lines = self._output.lines_of(rank)
-            has_traceback = any(line.startswith("Traceback") for line in lines)
-            if has_traceback and not is_consequence(lines):
-                self._show(rank, f"rank {rank} failed first, mpiexec with status {status}")
-                break
+        """mpiexec says that a rank failed, and the output says which, if it printed anything."""
+        printed = self._output.tracebacks()
+
+        def order(rank: int) -> tuple[bool, bool, int]:
+            lines = last_traceback(self._output.lines_of(rank))
+            return is_cut(lines), is_consequence(lines), printed[rank]
+
+        if printed:
+            rank = min(printed, key=order)
+            self._show(rank, f"rank {rank} failed first, mpiexec with status {status}")
         else:
             say(f"mpiexec ended with status {status}.")
         return status if status > 0 else 128 - status

@@ -10,6 +10,8 @@ from collections import deque
 from pathlib import Path
 from typing import IO, TextIO
 
+from gpuflow.cli.problems import CommandError
+
 KEPT_LINES = 200
 _RANKED = re.compile(r"^\[(\d+)\] ?")
 _TRACEBACK = "Traceback (most recent call last):"
@@ -27,12 +29,13 @@ class Output:
         self._selector = selectors.DefaultSelector()
         self._logs: dict[int, TextIO] = {}
         self._kept: dict[int, deque[str]] = {}
+        self._tracebacks: dict[int, int] = {}  # at which line each rank's last one began
         self._lines = 0
         self._lock = threading.Lock()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="gpuflow-output", daemon=True)
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
 
     def add(self, rank: int | None, pipe: IO[bytes], target: TextIO) -> None:
         """Read a pipe of a rank; of None, each line says which rank it is of (mpiexec)."""
@@ -50,10 +53,10 @@ class Output:
         with self._lock:
             return list(self._kept.get(rank, ()))
 
-    def ranks(self) -> list[int]:
-        """Who wrote anything."""
+    def tracebacks(self) -> dict[int, int]:
+        """For each rank that printed a traceback, at which line of all it began."""
         with self._lock:
-            return sorted(self._kept)
+            return dict(self._tracebacks)
 
     def close(self, seconds: float) -> None:
         """Read what is left, for a while: a grandchild may keep a pipe open."""
@@ -95,6 +98,8 @@ class Output:
         with self._lock:
             self._lines += 1
             self._kept.setdefault(rank, deque(maxlen=KEPT_LINES)).append(line)
+            if line.startswith(_TRACEBACK):
+                self._tracebacks[rank] = self._lines
         print(f"[{rank}] {line}", file=target)
         log = self._log(rank)
         if log is not None:
@@ -127,6 +132,26 @@ def last_traceback(lines: list[str]) -> list[str]:
 def is_consequence(lines: list[str]) -> bool:
     """Whether a rank failed because another one did."""
     return any("CommunicationError" in line for line in last_traceback(lines))
+
+
+def is_cut(lines: list[str]) -> bool:
+    """Whether a traceback lacks its end, the exception: its process was killed on the way."""
+    return lines[-1].startswith((" ", _TRACEBACK))
+
+
+def make_folder(folder: Path) -> None:
+    """The folder of logs.
+
+    Raises:
+        CommandError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(
+            f"--log-dir must be a folder that can be written; got {folder} ({error.strerror}). "
+            "Fix: name another one"
+        ) from None
 
 
 def say(text: str) -> None:

@@ -44,7 +44,12 @@ def run_script(arguments: Sequence[str], progress_folder: str | None = None) -> 
         threading.Thread(target=_report, args=(Path(progress_folder),), daemon=True).start()
     sys.argv = [script, *rest]
     sys.path[0] = str(Path(script).resolve().parent)
-    runpy.run_path(script, run_name="__main__")
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as ended:
+        if ended.code not in (None, 0):
+            distributed.fail(ended)
+        raise
 
 
 def die_with_parent(parent: int) -> None:

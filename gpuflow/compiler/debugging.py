@@ -31,7 +31,17 @@ def show(level: int, title: str, text: Callable[[], str]) -> None:
     if environment.debug >= level:
         print(f"[gpuflow] {title}\n{body}", file=sys.stderr)
     if environment.dump:
-        folder = Path(environment.dump)
-        folder.mkdir(parents=True, exist_ok=True)
         name = title.replace(" ", "_").replace("/", "_")
-        (folder / f"{next(_numbers):04d}_{name}.txt").write_text(body)
+        _write(Path(environment.dump), f"{next(_numbers):04d}_{name}.txt", body)
+
+
+def _write(folder: Path, name: str, body: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(body)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"[config] GPUFLOW_DUMP must be a folder that can be written; got {folder} "
+            f"({error.strerror}). Fix: export GPUFLOW_DUMP=/tmp/dump, or unset it.",
+        ) from None

@@ -13,7 +13,7 @@ from typing import Any
 from gpuflow.base.records import record
 from gpuflow.compiler.program import inline
 from gpuflow.compiler.space import iteration_of
-from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var, all_eqns
 from gpuflow.core.lowering import (
     Branch,
     Convolution,
@@ -127,13 +127,15 @@ def result_shardings(
     Args:
         jaxpr: the program.
         shardings: of its inputs; None for plain arrays.
-        mesh: of the outputs' shardings; by default that of the first NamedSharding.
+        mesh: of the outputs' shardings; by default that of the first NamedSharding of an input,
+            else of the first one that the program itself asks for.
 
     Returns:
         One for each output; None if there is no mesh.
     """
     meshes = [own.mesh for own in shardings if isinstance(own, NamedSharding)]
-    mesh = mesh if mesh is not None else next(iter(meshes), None)
+    if mesh is None:
+        mesh = next(iter(meshes), None) or next((own.mesh for own in asked_shardings(jaxpr)), None)
     if mesh is None:
         return None
     given = [
@@ -144,12 +146,41 @@ def result_shardings(
     return [NamedSharding(mesh, _spec(parts)) for parts in outs]
 
 
+def asked_shardings(jaxpr: Jaxpr) -> tuple[NamedSharding, ...]:
+    """The shardings that a program itself asks for, in programs that it holds too."""
+
+    def found() -> tuple[NamedSharding, ...]:
+        rules = [(eqn.primitive.sharding, eqn.params) for eqn in all_eqns(jaxpr)]
+        asked = [rule(params) for rule, params in rules if rule is not None]
+        return tuple(own for own in asked if isinstance(own, NamedSharding))
+
+    return jaxpr.memo("asked shardings", found)
+
+
 def parts_of(sharding: Sharding | None, rank: int, mesh: Mesh) -> Parts:
     """How an array is split, if it is over this mesh."""
     if not isinstance(sharding, NamedSharding) or sharding.mesh != mesh:
         return ((),) * rank
     own = [names_of(part) for part in sharding.spec]
     return (*own, *[()] * (rank - len(own)))
+
+
+def constrained(asked: Parts, spec: PartitionSpec, own: Parts) -> Parts:
+    """How a value is split that was split so, where unconstrained dimensions stay as they are."""
+    taken = {name for names in asked for name in names}
+    free = {dim for dim, part in enumerate(spec) if part is PartitionSpec.UNCONSTRAINED}
+    return tuple(
+        own[dim] if dim in free and not taken.intersection(own[dim]) else names
+        for dim, names in enumerate(asked)
+    )
+
+
+def settled(wanted: Sharding, own: Sharding | None, rank: int) -> Sharding:
+    """A sharding for an array that has another: unconstrained dimensions stay as they are."""
+    if not isinstance(wanted, NamedSharding) or PartitionSpec.UNCONSTRAINED not in wanted.spec:
+        return wanted
+    parts = [parts_of(sharding, rank, wanted.mesh) for sharding in (wanted, own)]
+    return NamedSharding(wanted.mesh, _spec(constrained(parts[0], wanted.spec, parts[1])))
 
 
 def _spec(parts: Parts) -> PartitionSpec:
@@ -178,7 +209,8 @@ def parts_of_results(eqn: Eqn, operands: Sequence[Parts], mesh: Mesh) -> list[Pa
     if eqn.primitive.sharding is not None:
         sharding = eqn.primitive.sharding(eqn.params)
         if isinstance(sharding, NamedSharding) and sharding.mesh == mesh:
-            return [parts_of(sharding, eqn.outputs[0].aval.ndim, mesh)]
+            asked = parts_of(sharding, eqn.outputs[0].aval.ndim, mesh)
+            return [constrained(asked, sharding.spec, operands[0])]
         return [operands[0]]
     if isinstance(rule, Distributed):
         own = eqn.params["out_shardings"]

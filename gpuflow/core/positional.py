@@ -46,9 +46,21 @@ class PositionalSharding(Sharding):
         return self._cells.ndim
 
     def reshape(self, *shape: Any) -> PositionalSharding:
-        """The devices in an array of another shape."""
+        """The devices in an array of another shape.
+
+        Raises:
+            ValueError: a shape of more or fewer cells than there are.
+        """
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
-        return self._with(self._cells.reshape(sizes))
+        try:
+            cells = self._cells.reshape(sizes)
+        except ValueError:
+            raise ValueError(
+                f"[PositionalSharding] the shape must have {self._cells.size} cells; got "
+                f"{tuple(sizes)} for {self}. Fix: choose sizes whose product is "
+                f"{self._cells.size}."
+            ) from None
+        return self._with(cells)
 
     def transpose(self, *axes: Any) -> PositionalSharding:
         """The devices with their axes in another order."""

@@ -63,9 +63,13 @@ device_put_p = define(
 def _wish_batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int], *, sharding: Any
 ) -> tuple[Any, int]:
-    # A wish names dimensions, and the mapped one would be one more: it ends here.
-    del axis, sharding
-    return operands[0], dims[0]
+    (x,), (dim,) = operands, dims
+    if not isinstance(sharding, NamedSharding):
+        return x, dim  # it has no name for one dimension more
+    spec = [*sharding.spec, *[None] * (dim - len(sharding.spec))]
+    name = PartitionSpec.UNCONSTRAINED if axis.spmd_name is None else axis.spmd_name
+    wish = NamedSharding(sharding.mesh, PartitionSpec(*spec[:dim], name, *spec[dim:]))
+    return sharding_constraint(x, wish), dim
 
 
 def sharding_constraint(x: Any, sharding: Any) -> Any:

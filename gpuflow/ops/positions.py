@@ -45,6 +45,15 @@ def _argument_shape(name: str) -> Callable[..., ShapedArray]:
             ),
             ValueError,
         )
+        check(
+            x.shape[axes[0]] - 1 <= np.iinfo(index_dtype).max,
+            lambda: (
+                f"[{name}] index_dtype must hold the positions along the axis; got "
+                f"{dtypes.short_name(index_dtype)} for axis {axes[0]} of {x}. "
+                "Fix: config.update('enable_x64', True), or reduce parts of the axis."
+            ),
+            OverflowError,
+        )
         return ShapedArray(reduced_shape(x, axes), index_dtype)
 
     return shape

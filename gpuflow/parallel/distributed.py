@@ -38,6 +38,7 @@ class _State:
         base: the same without checks, which counts its calls.
         overlap: whether sums run beside other work; None: where there is something to gain.
         by_launcher: whether ``gpuflow launch`` initialized the process, before its script.
+        error: what ends the process, where Python itself does not tell.
     """
 
     world: OverlappedCommunicator | None = None
@@ -47,6 +48,7 @@ class _State:
     shutdown_timeout: float = 300.0
     overlap: bool | None = None
     by_launcher: bool = False
+    error: BaseException | None = None
 
 
 _state = _State()
@@ -285,9 +287,14 @@ def _leave(error: str | None) -> None:
     _state.by_launcher = False
 
 
+def fail(error: BaseException) -> None:
+    """Let the others know, at the end, what ends this process: Python hides SystemExit."""
+    _state.error = error
+
+
 def _at_exit() -> None:
     """Say goodbye; where an error ends the process, the others are told."""
-    error: Any = getattr(sys, "last_value", None)
+    error: Any = getattr(sys, "last_value", None) or _state.error
     text = None if error is None else f"{type(error).__name__}: {error}"
     uses_mpi = isinstance(_state.base, MpiCommunicator)
     if uses_mpi and text is not None:
@@ -295,5 +302,6 @@ def _at_exit() -> None:
         with suppress(Exception):
             sys.stderr.flush()
             sys.stdout.flush()
-        load_mpi().COMM_WORLD.Abort(1)
+        code = getattr(error, "code", 1)
+        load_mpi().COMM_WORLD.Abort(code if isinstance(code, int) else 1)
     _leave(None if text is None else text.splitlines()[0][:500])

@@ -15,7 +15,7 @@ from typing import Any
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.program import inline
-from gpuflow.compiler.shardings import corresponding
+from gpuflow.compiler.shardings import constrained, corresponding
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import (
@@ -152,7 +152,8 @@ class Partitioner:
         sharding, memories = eqn.primitive.sharding(eqn.params), self.memories
         if not isinstance(sharding, NamedSharding) or sharding.mesh != memories.mesh:
             return operand
-        parts = parts_in(sharding, eqn.inputs[0].aval.ndim, memories)
+        asked = parts_in(sharding, eqn.inputs[0].aval.ndim, memories)
+        parts = constrained(asked, sharding.spec, operand.parts)
         return Split(self.moved(operand, parts), parts)
 
     def _distributed(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:

@@ -11,6 +11,7 @@ from gpuflow.base import tree
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
+from gpuflow.compiler.shardings import settled
 from gpuflow.core.aval import aval_of
 from gpuflow.core.mesh import Mesh
 from gpuflow.core.sharding import (
@@ -41,7 +42,9 @@ def put(x: Any, where: Device | Sharding | None) -> Any:
     if isinstance(x, Tracer):
         where.shard_shape(x.aval.shape)
         return sharding_constraint(x, where)
-    where.shard_shape(aval_of(x).shape)
+    aval = aval_of(x)
+    where = settled(where, x.sharding if isinstance(x, Array) else None, aval.ndim)
+    where.shard_shape(aval.shape)
     if type(x) is PartedArray or not is_in_one_memory(where):
         return _apart(programs.place(x, where), x)
     return with_sharding(device_put(whole_of(x), where._devices[0]), where)

@@ -34,7 +34,9 @@ from gpuflow.core.communicator import Across, Within
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.rules import AxisData
 from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
+from gpuflow.core.trace import Tracer
 from gpuflow.ops.axes import move_axis
+from gpuflow.ops.device import sharding_constraint
 from gpuflow.parallel.mapped_function import MappedFunction, has_no_tracers, in_one_memory
 from gpuflow.parallel.pmap_axes import (
     NO_NAME,
@@ -52,7 +54,7 @@ from gpuflow.parallel.shard_map_call import local_aval
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, devices, process
 from gpuflow.runtime.memories import Memories
-from gpuflow.runtime.sharded import with_sharding
+from gpuflow.runtime.sharded import whole_of, with_sharding
 from gpuflow.transforms.batching import batch_flat
 
 
@@ -71,13 +73,8 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
             outs = mapped.in_memories(leaves, operand_avals(leaves), self.name)
         if mapped.unequal:
             outs = without_tests(mapped, outs, self.name)
-        placed_outs = [
-            with_sharding(out, mapped.sharding(target, out.aval.ndim))
-            if type(out) is Array
-            else out
-            for out, target in safe_zip(outs, mapped.targets)
-        ]
-        return tree.unflatten(mapped.out_tree, placed_outs)
+        results = map(functools.partial(_placed, mapped), outs, mapped.targets)
+        return tree.unflatten(mapped.out_tree, list(results))
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Trace for arguments or ShapeDtypeStructs, without running anything."""
@@ -188,6 +185,15 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
             jaxpr, made.consts = trace_to_jaxpr(flat, local, (), self.name)
             made.traced = ClosedJaxpr(hoist_consts(jaxpr))
         return made
+
+
+def _placed(mapped: Mapped, out: Any, target: int | None) -> Any:
+    """An output that says which device has which part; a traced one is wanted so."""
+    whole = whole_of(out)
+    if type(whole) is not Array and not isinstance(whole, Tracer):
+        return out
+    own = mapped.sharding(target, whole.aval.ndim)
+    return with_sharding(whole, own) if type(whole) is Array else sharding_constraint(whole, own)
 
 
 def pmap(

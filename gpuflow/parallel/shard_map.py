@@ -28,8 +28,9 @@ from gpuflow.core.mesh import Mesh
 from gpuflow.core.rules import AxisData
 from gpuflow.core.sharding import NamedSharding, PartitionSpec
 from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
-from gpuflow.core.trace import eval_trace, thread_state
+from gpuflow.core.trace import Tracer, eval_trace, thread_state
 from gpuflow.ops.axes import move_axis
+from gpuflow.ops.device import sharding_constraint
 from gpuflow.ops.named_axes import repeat_in_front
 from gpuflow.parallel.blocks import all_names, into_blocks, out_of_blocks, specs_of
 from gpuflow.parallel.mapped_function import MappedFunction, has_no_tracers, in_one_memory
@@ -38,7 +39,7 @@ from gpuflow.parallel.shard_map_call import bind_shard_map, local_aval
 from gpuflow.parallel.shard_map_options import ShardMapOptions, check_inputs, counts_of
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.memories import Memories, memories_of
-from gpuflow.runtime.sharded import with_sharding
+from gpuflow.runtime.sharded import whole_of, with_sharding
 from gpuflow.transforms.batching import batch_flat
 
 
@@ -105,7 +106,8 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         elif thread_state.trace is eval_trace:
             outs = [self._placed(blocks, x, k) for k, x in enumerate(blocks.jitted(*leaves))]
         else:
-            outs = blocks.run(*leaves)
+            outs = blocks.run(*map(self._asking, leaves, specs))
+            outs = list(map(self._asking, outs, blocks.specs))
         return tree.unflatten(blocks.out_tree, outs)
 
     def _bind(
@@ -128,10 +130,16 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         mesh = self._options.mesh
         return functools.cache(lambda spec: NamedSharding(mesh, spec))
 
+    def _asking(self, value: Any, spec: PartitionSpec) -> Any:
+        """A traced value, which is wanted in the blocks that a spec says."""
+        own = self._sharding(spec)
+        return sharding_constraint(value, own) if isinstance(value, Tracer) else value
+
     def _placed(self, blocks: _Blocks, out: Any, number: int) -> Any:
-        if type(out) is not Array:
+        whole = whole_of(out)
+        if type(whole) is not Array:
             return out
-        return with_sharding(out, self._sharding(blocks.specs[number]))
+        return with_sharding(whole, self._sharding(blocks.specs[number]))
 
     def _make(
         self, in_tree: Any, specs: Sequence[PartitionSpec], avals: Sequence[Any],

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.shardings import result_shardings
+from gpuflow.compiler.shardings import asked_shardings, result_shardings
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var, all_eqns
 from gpuflow.core.lowering import Distributed
@@ -115,7 +115,7 @@ def _memories(
 ) -> Iterator[Memories]:
     """The memories of the meshes that a program has to do with."""
     shardings = [x.sharding for x in operands if type(x) is PartedArray]
-    for own in (*shardings, *wanted):
+    for own in (*shardings, *wanted, *asked_shardings(jaxpr.jaxpr)):
         found = memories_of(own.mesh) if isinstance(own, NamedSharding) else None
         if found is not None:
             yield found

@@ -14,6 +14,7 @@ import numpy as np
 
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
+from gpuflow.compiler.shardings import asked_shardings
 from gpuflow.core.aval import ShapedArray, aval_of, register_value_type, storage_dtype
 from gpuflow.core.jaxpr import ClosedJaxpr, all_eqns
 from gpuflow.core.lowering import Distributed
@@ -21,7 +22,7 @@ from gpuflow.core.primitive import Primitive
 from gpuflow.core.sharding import Index, Sharding
 from gpuflow.runtime.array import Array, as_numpy
 from gpuflow.runtime.device import Device, in_use
-from gpuflow.runtime.memories import Holding, holdings, in_order
+from gpuflow.runtime.memories import Holding, holdings, in_order, is_in_one_memory
 
 
 class PartedArray(Array):
@@ -173,11 +174,15 @@ def gathered(array: PartedArray) -> Array:
 
 
 def goes_over_memories(jaxpr: ClosedJaxpr) -> bool:
-    """Whether a program holds programs that run in several memories."""
-    return jaxpr.jaxpr.memo(
-        "goes over memories",
-        lambda: any(isinstance(e.primitive.lower, Distributed) for e in all_eqns(jaxpr.jaxpr)),
-    )
+    """Whether a program holds programs that run in several memories, or wants values there."""
+
+    def goes() -> bool:
+        program = jaxpr.jaxpr
+        if not all(map(is_in_one_memory, asked_shardings(program))):
+            return True
+        return any(isinstance(eqn.primitive.lower, Distributed) for eqn in all_eqns(program))
+
+    return jaxpr.jaxpr.memo("goes over memories", goes)
 
 
 def needs_parts(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any]) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from gpuflow.base.config import Config, read_environment
+from gpuflow.base.config import Config, config, read_environment
+from gpuflow.compiler.debugging import show
 
 
 def test_values_are_read(monkeypatch):
@@ -75,3 +78,9 @@ def test_a_value_that_cannot_be_read_names_the_variable(monkeypatch, name, value
     with pytest.raises(ValueError) as caught:
         read_environment()
     assert str(caught.value).startswith(f"[config] {name} must be {wanted}; got {value!r}. Fix: ")
+
+
+def test_a_dump_folder_that_cannot_be_written(monkeypatch):
+    monkeypatch.setattr(config, "environment", replace(config.environment, dump="/dev/null/x"))
+    with pytest.raises(OSError, match=r"GPUFLOW_DUMP must be a folder .* got /dev/null/x"):
+        show(1, "title", lambda: "text")

@@ -3,13 +3,14 @@
 import argparse
 import io
 import os
+import sys
 import time
 
 import pytest
 
 from gpuflow.cli import launch
-from gpuflow.cli.launch_group import Progress
-from gpuflow.cli.launch_output import Output, is_consequence, last_traceback
+from gpuflow.cli.launch_group import Group, Progress, Start
+from gpuflow.cli.launch_output import Output, is_consequence, is_cut, last_traceback
 from gpuflow.cli.main import main
 
 
@@ -36,6 +37,9 @@ def no_launcher_around(monkeypatch):
         (["--nnodes", "2", "--coordinator", "a:9"], "Fix: export GPUFLOW_TOKEN"),
         (["--nnodes", "2", "--mpi"], "--mpi starts on one machine"),
         (["--coordinator", "a"], "an address must be host:port; got 'a'"),
+        (["--watchdog", "-3"], "--watchdog must be seconds, or 0 for none; got -3"),
+        (["--watchdog", "nan"], "--watchdog must be seconds, or 0 for none; got nan"),
+        (["--log-dir", "/dev/null/logs"], "--log-dir must be a folder that can be written; got "),
     ],
 )
 def test_bad_options(options, text, script, capsys):
@@ -149,3 +153,31 @@ def test_who_holds_up_the_others(tmp_path):
     assert progress.stalled([0], 1) == [0]  # rank 1 is done
     at(r0=6)
     assert progress.stalled([0, 1], 1) == []
+
+
+def test_who_failed_first(tmp_path, capfd):
+    """Rank 1 says first what is wrong, but rank 0, which was told so by it, ends before it does."""
+    last = "gpuflow.base.errors.CommunicationError: said by rank"
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, sys, time\n"
+        "rank, begin, end = map(float, sys.argv[1:])\n"
+        "time.sleep(begin)\n"
+        f"print('Traceback (most recent call last):\\n  here\\n{last} %d' % rank, flush=True)\n"
+        "time.sleep(end)\n"
+        "os._exit(1)\n"
+    )
+    waits = [("0.3", "0"), ("0", "0.5")]  # until a rank prints, and from then until it ends
+    starts = [
+        Start(rank, (sys.executable, str(program), str(rank), *pair), dict(os.environ))
+        for rank, pair in enumerate(waits)
+    ]
+    assert Group(starts, Output(None), 0, []).run() == 1
+    said = capfd.readouterr().err.partition("[launch] rank 1 failed first, with status 1")
+    assert said[1] and said[2].rstrip().endswith(f"[1] {last} 1")
+
+
+def test_a_traceback_that_was_cut():
+    assert is_cut(["Traceback (most recent call last):"])
+    assert is_cut(["Traceback (most recent call last):", '  File "a.py", line 1, in f'])
+    assert not is_cut(["Traceback (most recent call last):", "  here", "ValueError: x"])

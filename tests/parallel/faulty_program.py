@@ -26,6 +26,8 @@ def go_wrong(mode: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif mode == "raise":
         raise ValueError("the data of rank 1 are bad")
+    elif mode == "exit":
+        sys.exit(3)
     elif mode == "stall":
         time.sleep(1000)
     elif mode == "stop":

@@ -59,7 +59,25 @@ def functions():
         inner = gf.vmap(lambda v: lax.psum(v, ("i", "j")), axis_name="j")
         return inner(x), gf.vmap(lambda v: lax.axis_index(("j", "i")), axis_name="j")(x)
 
-    return {"moved": moved, "looped": looped, "until": until, "slope": slope, "nested": nested}
+    def ragged(x):
+        """Every device sends 0, 1, 2, ... elements to the devices behind it."""
+        size, own = lax.axis_size("i"), lax.axis_index("i")
+        sizes = (jnp.arange(size) - own) % size
+        received = (own - jnp.arange(size)) % size
+        places = jnp.arange(size) * 0 + own * size
+        starts = jnp.minimum(jnp.arange(size), 2)
+
+        def sent(v):
+            rows, out = jnp.tile(v, 2), jnp.zeros(size * size)
+            numbers = starts, sizes, places, received
+            return lax.ragged_all_to_all(rows, out, *numbers, axis_name="i")
+
+        return sent(x), gf.grad(lambda v: jnp.sum(jnp.sin(sent(v))))(x)
+
+    return {
+        "moved": moved, "ragged": ragged, "looped": looped, "until": until, "slope": slope,
+        "nested": nested,
+    }  # fmt: skip
 
 
 def main():

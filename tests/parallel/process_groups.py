@@ -37,7 +37,7 @@ def environment(**values: str) -> dict[str, str]:
     }
     paths = [str(ROOT), str(Path(__file__).parent)]
     own |= {"PYTHONPATH": os.pathsep.join(paths), "GPUFLOW_NUM_THREADS": "1",
-            "GPUFLOW_PLATFORM": "cpu"}  # fmt: skip
+            "GPUFLOW_PLATFORM": "cpu", "TEST_OWNER": str(os.getpid())}  # fmt: skip
     return own | values
 
 
@@ -103,3 +103,17 @@ def children_of(pid: int) -> list[int]:
             if int(fields[3]) == pid and fields[0] != "Z":
                 found.append(int(folder.name))
     return found
+
+
+def left_behind() -> list[int]:
+    """Processes that this one has started, whatever their sessions are: they have its mark."""
+    mark = f"TEST_OWNER={os.getpid()}".encode()
+    return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ")
+            if mark in _read(path).split(b"\0")]  # fmt: skip
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

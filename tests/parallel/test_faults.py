@@ -17,6 +17,7 @@ from process_groups import (
     finish,
     free_port,
     kill_group,
+    left_behind,
     mpiexec,
     run_group,
     start,
@@ -34,19 +35,6 @@ def launched(*arguments, limit=LIMIT, **values):
     (ended,) = finish([process], limit)
     assert not children_of(process.pid)
     return ended, time.monotonic() - begin
-
-
-def left_behind():
-    """Processes of the program: ranks are sessions of their own, so look at /proc."""
-    return [path for path in Path("/proc").glob("[0-9]*/cmdline")
-            if str(PROGRAM).encode() in _read(path)]  # fmt: skip
-
-
-def _read(path):
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
 
 
 @pytest.fixture(autouse=True)
@@ -188,15 +176,22 @@ def test_a_rank_that_skips_a_step():
 
 
 @pytest.mark.skipif(not HAS_MPI, reason="needs mpi4py and mpiexec")
-@pytest.mark.parametrize("mode", ["raise", "stall"])
+@pytest.mark.parametrize("mode", ["raise", "stall", "exit", "order"])
 def test_over_mpi(mode):
-    """A rank that raises ends the job, though MPI's own end would wait for the others."""
+    """A rank that fails ends the job, though MPI's own end would wait for the others."""
     limit = {"GPUFLOW_COLLECTIVE_TIMEOUT": "3"} if mode == "stall" else {}
+    if mode == "order":
+        limit = {"GPUFLOW_CHECK": "1"}
     ended, _ = launched("--mpi", "-n", "2", str(PROGRAM), mode, **limit)
     assert ended.status not in (0, None)
     if mode == "raise":
         after = ended.output.partition("[launch] rank 1 failed first")[2]
         assert "ValueError: the data of rank 1 are bad" in after
+    elif mode == "exit":
+        assert ended.status == 3, ended.output
+    elif mode == "order":
+        after = ended.output.partition("failed first, mpiexec with status 1")[2]
+        assert "float32[4] sum on rank 0 and all_reduce number 7 of float32[4] max" in after
     else:
         assert "must reach all_reduce number 8; rank 0 has waited for 3 s" in ended.output
 

@@ -233,6 +233,10 @@ def test_flags_for_jax_name_the_number_of_devices(monkeypatch):
     assert read_environment().cpu_devices == 6
     monkeypatch.setenv("GPUFLOW_CPU_DEVICES", "2")
     assert read_environment().cpu_devices == 2
+    monkeypatch.delenv("GPUFLOW_CPU_DEVICES")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=many")
+    with pytest.raises(ValueError, match=r"\[config\] --xla_force.* an integer .* got 'many'"):
+        read_environment()
 
 
 def test_lowering_without_running():

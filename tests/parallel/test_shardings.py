@@ -117,6 +117,7 @@ def test_positional_shardings():
         (lambda m: gf.device_put(X, P("x")), ValueError, "needs a mesh"),
         (lambda m: gf.device_put(X, "gpu"), TypeError, "must be a Device"),
         (lambda m: gf.device_put(X, PositionalSharding(gf.devices())), ValueError, "its rank"),
+        (lambda m: PositionalSharding(gf.devices()).reshape(3, 3), ValueError, "have 8 cells"),
         (lambda m: gf.jit(jnp.sin, out_shardings=3)(X), TypeError, "must hold Shardings"),
         (
             lambda m: gf.jit(jnp.sin, in_shardings=NamedSharding(m, P("x")))(X[:3]),
