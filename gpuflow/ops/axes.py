@@ -20,6 +20,7 @@ from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import Indexed, Layout, Library, Reduction
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
+from gpuflow.ops.blocked_sums import blocked_sum
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
 from gpuflow.ops.device import in_sharding
 from gpuflow.ops.linear_maps import LinearMap, wraps
@@ -211,6 +212,8 @@ def _sum_shape(x: ShapedArray, *, axes: tuple[int, ...]) -> ShapedArray:
 
 def _sum_impl(xp: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
     wide = x.astype(np.float32) if x.dtype.itemsize <= 2 and dtypes.is_floating(x.dtype) else x
+    if xp is np and dtypes.is_inexact(wide.dtype):
+        return np.asarray(blocked_sum(wide, axes)).astype(x.dtype)
     return xp.asarray(wide.sum(axis=axes, dtype=wide.dtype)).astype(x.dtype)
 
 

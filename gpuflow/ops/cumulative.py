@@ -33,6 +33,8 @@ from gpuflow.ops.scan_kernels import Combine, scan_launches
 from gpuflow.ops.selection import maximum, minimum, where
 from gpuflow.ops.transcendental import exp, log1p
 
+_TWICE = {np.dtype(np.float32): np.float64, np.dtype(np.complex64): np.complex128}
+
 Pair = tuple[Any, Any]
 Scan = Callable[[Any, Any, Any, int], None]
 
@@ -234,7 +236,10 @@ def _share(x: Any, out: Any) -> Any:
 
 def _sum_scan(xp: Any, x: Any, out: Any, axis: int) -> None:
     wide = _wide(x.dtype)
-    if xp is np and wide == x.dtype:
+    if xp is np and x.dtype in _TWICE:
+        # One after the other: in their own precision the error would grow with the length.
+        out[...] = np.add.accumulate(x, axis, dtype=_TWICE[x.dtype])
+    elif xp is np and wide == x.dtype:
         np.add.accumulate(x, axis, dtype=x.dtype, out=out)
     else:
         out[...] = xp.cumsum(x.astype(wide), axis, dtype=wide).astype(x.dtype)

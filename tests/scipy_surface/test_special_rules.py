@@ -249,3 +249,24 @@ def test_one_kernel():
     program = gpuflow.jit(lambda x: 2 * special.expi(lax.exp(x)))
     text = program.lower(jnp.ones(8)).compile().as_text()
     assert text.count("kernel ") == 1
+
+
+def test_logsumexp_of_complex_numbers():
+    """It was refused; the expected values are logarithms of sums in double precision."""
+    random = np.random.default_rng(0)
+    z = (random.normal(size=(3, 4)) + 1j * random.normal(size=(3, 4))).astype(np.complex64)
+    expected = np.log(np.exp(z.astype(np.complex128)).sum(0))
+    for function in (special.logsumexp, gpuflow.jit(special.logsumexp, static_argnums=1)):
+        np.testing.assert_allclose(function(z, 0), expected, rtol=1e-5)
+        np.testing.assert_allclose(function(z + 200, 0), expected + 200, rtol=1e-6)
+    log_size, sign = special.logsumexp(z, 0, return_sign=True)
+    assert log_size.dtype == np.float32
+    np.testing.assert_allclose(np.exp(log_size) * sign, np.exp(expected), rtol=1e-5)
+
+
+def test_logsumexp_of_a_mask_has_a_derivative_beside_nan():
+    """What the mask leaves out has derivative 0, and not nan."""
+    x, mask = jnp.array([1.0, np.nan, 2.0]), np.array([True, False, True])
+    got = gpuflow.grad(lambda x: special.logsumexp(x, where=mask))(x)
+    weights = np.exp([1.0, -np.inf, 2.0])
+    np.testing.assert_allclose(got, weights / weights.sum(), rtol=1e-6)

@@ -8,6 +8,7 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base import dtypes
 from gpuflow.base.util import canonicalize_axes
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import convert, promote_args_inexact
@@ -23,31 +24,36 @@ def logsumexp(
     """``log(sum(exp(a)))`` without overflow.
 
     Args:
-        a: real array.
+        a: array of real or complex numbers.
         axis: an axis, a tuple of axes, or None for all.
         b: weights of the exponentials; they may be negative.
         keepdims: keep the axes, with size 1.
-        return_sign: whether to return (log of the absolute sum, its sign); without it, a negative
-            sum gives nan.
+        return_sign: whether to return (log of the absolute sum, its sign, of complex sums on the
+            unit circle); without it, a negative sum of real numbers gives nan.
         where: mask of the elements to sum.
     """
+    if where is not None:
+        a = jnp.where(where, a, 0)  # else a nan that is left out would reach the derivative
     if b is None:
         (a,) = promote_args_inexact("logsumexp", a)
     else:
         a, b = promote_args_inexact("logsumexp", a, b)
         a = jnp.where(jnp.not_equal(b, 0), a, -np.inf)
-    shape = aval_of(a).shape
+    shape, dtype = aval_of(a).shape, aval_of(a).dtype
+    is_complex = dtypes.is_complex(dtype)
     axes = canonicalize_axes(axis, len(shape), "logsumexp")
-    top = jnp.max(a, axes, initial=-np.inf, where=where)
-    top = lax.stop_gradient(select_where(lax.is_finite(top), top, convert(0, aval_of(a).dtype)))
-    scaled = lax.exp(lax.sub(a, keep_dims(top, shape, axes)))
+    top = jnp.max(jnp.real(a), axes, initial=-np.inf, where=where)
+    top = lax.stop_gradient(select_where(lax.is_finite(top), top, convert(0, aval_of(top).dtype)))
+    scaled = lax.exp(lax.sub(a, keep_dims(convert(top, dtype), shape, axes)))
     if b is not None:
         scaled = jnp.multiply(b, scaled)
     total = jnp.sum(scaled, axes, where=where)
     sign = lax.sign(total)
-    out = lax.add(lax.log(lax.abs(total) if b is not None else total), top)
+    if return_sign or (b is not None and not is_complex):
+        total = lax.abs(total)
+    out = lax.add(lax.log(total), convert(top, aval_of(total).dtype))
     if keepdims:
         out, sign = keep_dims(out, shape, axes), keep_dims(sign, shape, axes)
     if return_sign:
         return out, sign
-    return out if b is None else jnp.where(jnp.less(sign, 0), np.nan, out)
+    return out if b is None or is_complex else jnp.where(jnp.less(sign, 0), np.nan, out)
