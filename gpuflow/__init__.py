@@ -93,6 +93,7 @@ from gpuflow.control.linear_transpose import linear_transpose as linear_transpos
 from gpuflow.control.remat_policies import checkpoint_policies as checkpoint_policies
 from gpuflow.core.sharding import NamedSharding as NamedSharding
 from gpuflow.core.sharding import PartitionSpec as P  # noqa: F401
+from gpuflow.numpy.placed_slices import ds as ds
 from gpuflow.parallel.meshes import get_abstract_mesh as get_abstract_mesh
 from gpuflow.parallel.meshes import get_mesh as get_mesh
 from gpuflow.parallel.meshes import make_mesh as make_mesh

@@ -12,6 +12,7 @@ from gpuflow.base.util import safe_zip
 from gpuflow.control.linear_transpose import refuse_reduce_axes
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import Jaxpr, evaluate
+from gpuflow.core.refs import Ref
 from gpuflow.core.rules import UndefinedPrimal, Zero
 from gpuflow.core.trace import Tracer, check_not_leaked, thread_state
 from gpuflow.ops.convert import convert, convert_element_type
@@ -95,6 +96,12 @@ def _at(number: int, treedef: tree.TreeDef) -> str:
 
 def _check_value(value: Any, number: int, treedef: tree.TreeDef, what: str, name: str) -> None:
     if not is_value(value):
+        if type(value) is Ref:
+            raise TypeError(
+                f"[{what}] {name} must be arrays, numbers or trees of them; got {value.aval}, a "
+                f"ref{_at(number, treedef)}. Fix: differentiate with respect to its value, "
+                "ref[...]."
+            )
         raise TypeError(
             f"[{what}] {name} must be arrays, numbers or trees of them; got {value!r} of type "
             f"{type(value).__name__}{_at(number, treedef)}. Fix: jnp.asarray, or close over it."

@@ -32,7 +32,7 @@ def ravel_pytree(pytree: Any) -> tuple[Any, Callable[[Any], Any]]:
         ValueError: the vector given back has another length.
     """
     leaves, treedef = base_tree.flatten(pytree)
-    check_arraylike("ravel_pytree", *leaves)
+    leaves = check_arraylike("ravel_pytree", *leaves)
     avals = [aval_of(leaf) for leaf in leaves]
     if not leaves:
         dtype, flat = np.dtype(np.float32), full((0,), 0, np.float32)

@@ -16,6 +16,7 @@ from gpuflow.core.refs import close, read, write
 from gpuflow.core.trace import Tracer, thread_state
 from gpuflow.numpy.creation import asarray, zeros
 from gpuflow.numpy.indexing import getitem
+from gpuflow.numpy.placed_slices import in_window
 from gpuflow.numpy.updates import At
 from gpuflow.ops.convert import convert_element_type
 
@@ -185,6 +186,7 @@ def _is_whole(idx: Any) -> bool:
 
 def _shape_at(op: str, aval: ShapedArray, idx: Any) -> tuple[int, ...]:
     """The shape of ``x[idx]``; numbers of index arrays do not matter."""
+    idx = in_window(idx)
     entries = idx if isinstance(idx, tuple) else (idx,)
     plain = tuple(
         np.zeros(aval_of(e).shape, np.int32)

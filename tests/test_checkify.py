@@ -65,19 +65,146 @@ def test_under_derivatives():
     assert text_of(gf.jit(gf.grad(checked)), ONE) is None
 
 
-def test_inside_of_loops_and_branches():
-    for f in (inside_a_loop, gf.jit(inside_a_loop)):
-        error, out = checkify.checkify(f)(np.float32(0))
-        assert error.get() == "step 3.0 (`check` failed)" and float(out) == 10
-    assert text_of(lambda x: lax.cond(x > 5, lambda: checked(x), lambda: x), 20 * ONE) is not None
-    # Under jit, loops of known length are written out, and others are refused.
-    assert "step 3.0" in gf.jit(checkify.checkify(inside_a_loop))(np.float32(0))[0].get()
+def while_body(x):
+    def body(c):
+        checkify.check(c < 3, "body {}", c)
+        return c + 1
 
-    def loop(x):
-        return lax.while_loop(lambda c: c < x, lambda c: checked(c), x * 0)
+    return lax.while_loop(lambda c: c < 5, body, x)
 
-    with pytest.raises(NotImplementedError, match="must have its checks outside of loops"):
-        gf.jit(checkify.checkify(loop))(ONE)
+
+def while_condition(x):
+    def condition(c):
+        checkify.check(c < 3, "condition {}", c)
+        return c < 5
+
+    return lax.while_loop(condition, lambda c: c + 1, x)
+
+
+def in_branches(x):
+    def high(x):
+        checkify.check(x < 3, "high {x}", x=x)
+        return x
+
+    def low(x):
+        checkify.check(x > -3, "low {x}", x=x)
+        return -x
+
+    return lax.cond(x > 0, high, low, x)
+
+
+def in_all(x):
+    return lax.scan(lambda c, y: (while_body(c) * 0 + 9 + in_branches(y), None), x, ROWS)[0]
+
+
+ROWS = np.array([1, 2, 7, 8], np.float32)
+
+
+@pytest.mark.parametrize("wrap", [gf.jit, lambda f: f])
+@pytest.mark.parametrize(
+    ("function", "x", "text"),
+    [
+        (inside_a_loop, 0, "step 3.0"),
+        (while_body, 0, "body 3.0"),
+        (while_body, 9, None),
+        (while_condition, 0, "condition 3.0"),
+        (while_condition, 4, "condition 4.0"),
+        (in_branches, 1, None),
+        (in_branches, 5, "high 5.0"),
+        (in_branches, -5, "low -5.0"),
+        (in_all, 9, "high 7.0"),
+        (in_all, 0, "body 3.0"),
+        (gf.checkpoint(in_branches), 5, "high 5.0"),
+        (gf.grad(gf.checkpoint(lambda x: jnp.sin(in_branches(x)))), 5, "high 5.0"),
+        (gf.grad(inside_a_loop), 0, "step 3.0"),
+        (gf.jit(in_all), 9, "high 7.0"),
+    ],
+)
+def test_inside_of_loops_and_branches(function, x, text, wrap):
+    """Texts are those of JAX 0.10, which loses the check of grad of scan."""
+    expected = None if text is None else f"{text} (`check` failed)"
+    assert wrap(checkify.checkify(wrap(function)))(np.float32(x))[0].get() == expected
+
+
+def test_results_are_those_without_checks():
+    error, out = checkify.checkify(in_all)(9 * ONE)
+    assert float(out) == 17 and "high 7.0" in error.get()
+    assert float(checkify.checkify(while_body)(ONE)[1]) == 5
+    gradient = gf.grad(lambda x: checkify.checkify(lambda x: jnp.sin(while_free(x)))(x)[1])(ONE)
+    np.testing.assert_allclose(gradient, 8 * np.cos(8), rtol=1e-5)
+
+
+def while_free(x):
+    return lax.scan(lambda c, _: (c * 2, None), x, None, length=3)[0]
+
+
+def test_the_first_in_time_counts_in_a_loop():
+    def f(x):
+        def body(c, k):
+            checkify.check(k < 3, "A {}", k)
+            checkify.check(k < 2, "B {}", k)
+            return c / (2 - k), None
+
+        return lax.scan(body, x, jnp.arange(5.0))[0]
+
+    assert text_of(f, ONE) == "B 2.0 (`check` failed)"
+    both = checkify.user_checks | checkify.div_checks
+    assert checkify.checkify(f, both)(ONE)[0].get() == "B 2.0 (`check` failed)"
+    assert checkify.checkify(f, checkify.div_checks)(ONE)[0].get() == "division by zero"
+
+
+@pytest.mark.parametrize("function", [while_body, while_condition, in_branches, in_all])
+def test_lanes_of_loops_and_branches(function):
+    """vmap inside: the first in time; outside: a line for each. JAX refuses such loops."""
+    x = np.array([9, 1, -5], np.float32)
+    alone = [text_of(function, value) for value in x]
+    error, out = checkify.checkify(gf.vmap(function))(x)
+    assert error.get() in [text for text in alone if text is not None]
+    np.testing.assert_array_equal(out, [checkify.checkify(function)(value)[1] for value in x])
+    lines = gf.vmap(checkify.checkify(function))(x)[0].get()
+    wanted = [f"at mapped index {k}: {text}" for k, text in enumerate(alone) if text]
+    assert lines == ("\n".join(wanted) or None)
+
+
+@gf.custom_jvp
+def with_jvp(x):
+    checkify.check(x > 0, "jvp {}", x)
+    return jnp.log(x)
+
+
+with_jvp.defjvp(lambda primals, tangents: (with_jvp(*primals), tangents[0] * 3))
+
+
+@gf.custom_vjp
+def with_vjp(x):
+    checkify.check(x > 0, "vjp {}", x)
+    return x / (x - 1)
+
+
+with_vjp.defvjp(lambda x: (with_vjp(x), x), lambda x, ct: (ct * x,))
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "slope"), [(with_jvp, "jvp", 3.0), (with_vjp, "vjp", 2.0)]
+)
+def test_functions_with_rules_keep_them(function, name, slope):
+    assert text_of(function, -ONE) == f"{name} -1.0 (`check` failed)"
+    assert text_of(gf.grad(function), -ONE) == f"{name} -1.0 (`check` failed)"
+    for wrap in (gf.jit, lambda f: f):
+        gradient = wrap(gf.grad(lambda x: checkify.checkify(function)(x)[1]))
+        assert float(gradient(2 * ONE)) == slope
+
+
+def test_programs_that_cannot_hand_checks_on():
+    def f(b):
+        def solve(matvec, b):
+            checkify.check(b[0] > 0, "b")
+            return b
+
+        return lax.custom_linear_solve(lambda x: x, b, solve, symmetric=True)
+
+    with pytest.raises(NotImplementedError, match=r"\[checkify\] .*solve must not have checks in"):
+        checkify.checkify(f)(np.ones(2, np.float32))
 
 
 def test_one_inside_another():
@@ -97,13 +224,133 @@ def test_without_checkify():
     gf.jit(lambda x: checkify.debug_check(x > 0, "x"))(-ONE)
 
 
-def test_nan():
-    f = checkify.checkify(jnp.log, errors=checkify.nan_checks)
-    error, out = f(-ONE)
-    assert "nan generated by primitive" in error.get() and np.isnan(out)
-    assert f(ONE)[0].get() is None
-    with pytest.raises(NotImplementedError, match="nan_checks need values"):
-        gf.jit(f)(ONE)
+def nan_text(name):
+    return f"nan generated by primitive: {name}."
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "text"),
+    [
+        (jnp.log, -1, nan_text("log")),
+        (jnp.log, 1, None),
+        (lambda x: x * 2, np.nan, nan_text("mul")),
+        (lambda x: x[None] + 1, np.nan, nan_text("add")),
+        (lambda x: -jnp.maximum(x, 1), np.nan, None),
+        (lambda x: jnp.where(x > 0, np.nan, x), 1, None),
+        (lambda x: 0 / x, 0, nan_text("div")),
+        (gf.nn.softmax, [np.inf, np.inf], nan_text("sub")),
+        (gf.nn.silu, -np.inf, nan_text("mul")),
+        (gf.jit(jnp.log), -1, nan_text("log")),
+        (lambda x: lax.scan(lambda c, _: (jnp.log(c), None), x, None, length=3)[0], 1,
+         nan_text("log")),
+        (lambda x: lax.switch(2, [jnp.sin, jnp.cos, jnp.log], x), -1, nan_text("log")),
+        (gf.grad(jnp.sqrt), 0, None),
+        (with_jvp, -1, nan_text("log")),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("wrap", [gf.jit, lambda f: f])
+def test_nan(function, x, text, wrap):
+    """As in JAX 0.10: ops that only move numbers generate none."""
+    error, _ = wrap(checkify.checkify(function, checkify.nan_checks))(np.float32(x))
+    assert error.get() == text
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "fails"),
+    [
+        (lambda x: 1 / x, 0, True),
+        (lambda x: 1 / x, 2, False),
+        (lambda x: jnp.int32(3) // x.astype(int), 0, True),
+        (lambda x: x % 0, 1, False),
+        (gf.grad(jnp.sqrt), 0, True),
+        (lambda x: jnp.mean(x[None][:0]), 0, True),
+        (lambda x: lax.fori_loop(0, 3, lambda k, c: c + 1 / (x - k), x), 2, True),
+    ],
+)
+def test_division_by_zero(function, x, fails):
+    for wrap in (gf.jit, lambda f: f):
+        error, _ = wrap(checkify.checkify(function, checkify.div_checks))(np.float32(x))
+        assert error.get() == ("division by zero" if fails else None)
+
+
+TABLE = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def outside(index, axis, shape=(3, 4)):
+    return (
+        f"out-of-bounds indexing for array of shape {shape}: index {index} is out of bounds for "
+        f"axis {axis} with size {shape[axis]}. "
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "at_7", "at_minus_7"),
+    [
+        (lambda x, i: x[i], (7, 0), (-4, 0)),
+        (lambda x, i: x[:, i], (7, 1), (-3, 1)),
+        (lambda x, i: x[i, i], (7, 0), (-4, 0)),
+        (lambda x, i: x[0, i, None], (7, 1), (-3, 1)),
+        (lambda x, i: x[10], (10, 0), (10, 0)),
+        (lambda x, i: x[-3, 3], None, None),
+        (lambda x, i: x.at[i].set(1.0), (7, 0), (-4, 0)),
+        (lambda x, i: x.at[10].add(1.0), (10, 0), (10, 0)),
+        (lambda x, i: x.at[0, i].add(1.0), (7, 1), (-3, 1)),
+        (lambda x, i: x.at[i].set(1.0, mode="drop"), (7, 0), (-4, 0)),
+        (lambda x, i: x.at[i].get(mode="fill"), (7, 0), (-4, 0)),
+        (lambda x, i: jnp.take(x, i, axis=1, mode="clip"), (7, 1), (-7, 1)),
+        (lambda x, i: jnp.take_along_axis(x, i + jnp.zeros((3, 1), int), 1), (7, 1), (-3, 1)),
+        (lambda x, i: lax.dynamic_slice(x, (i, i), (2, 2)), (7, 0), (-4, 0)),
+        (lambda x, i: lax.dynamic_update_slice(x, x[:2], (0, i)), (7, 1), (-3, 1)),
+        (lambda x, i: gf.grad(lambda x: x[i].sum())(x), (7, 0), (-4, 0)),
+        (lambda x, i: lax.scan(lambda c, k: (c + x[k, 0], None), 0.0, i + jnp.arange(2)), (7, 0),
+         (-4, 0)),
+        (lambda x, i: jnp.sort(x) + jnp.median(x) + jnp.diag(x)[0], None, None),
+        (lambda x, i: gf.nn.one_hot(i, 3) + jnp.cumsum(x)[0], None, None),
+    ],
+)  # fmt: skip
+def test_indices_outside(function, at_7, at_minus_7):
+    """Texts are those of JAX 0.10."""
+    checked = checkify.checkify(function, checkify.index_checks)
+    for wrap in (gf.jit, lambda f: f):
+        for number, wanted in ((0, None), (7, at_7), (-7, at_minus_7)):
+            known_anyway = (10, 0) in (at_7, at_minus_7)
+            wanted = (10, 0) if known_anyway else wanted
+            text = wrap(checked)(TABLE, np.int32(number))[0].get()
+            assert text == (None if wanted is None else outside(*wanted))
+
+
+def test_the_first_of_several_indices():
+    checked = checkify.checkify(lambda x, i: x[i], checkify.index_checks)
+    assert checked(TABLE, np.array([0, 5, 9]))[0].get() == outside(5, 0)
+    error, _ = gf.vmap(checked, in_axes=(None, 0))(TABLE, np.array([0, 9, -9]))
+    lines = [f"at mapped index {k}: {outside(i, 0)}" for k, i in ((1, 9), (2, -6))]
+    assert error.get() == "\n".join(lines)
+    mapped = gf.vmap(lambda x, i: x[i], in_axes=(None, 0))
+    error, _ = checkify.checkify(mapped, checkify.index_checks)(TABLE, np.array([0, 9, -9]))
+    assert error.get() == outside(9, 0)
+
+
+def test_indices_are_not_looked_at_elsewhere():
+    """A function that was traced inside of checkify is another program outside of it."""
+    f = gf.jit(lambda x, i: x[i])
+    assert checkify.checkify(f, checkify.index_checks)(TABLE, np.int32(9))[0].get() == outside(9, 0)
+    np.testing.assert_array_equal(f(TABLE, np.int32(9)), TABLE[2])
+    assert "check" not in str(gf.make_jaxpr(f)(TABLE, np.int32(9)))
+
+
+def test_all_checks_together():
+    def f(x, i):
+        checkify.check(i < 5, "i {}", i)
+        return jnp.log(x[i] / x[0])
+
+    checked = checkify.checkify(f, checkify.all_checks)
+    x = np.ones((3, 2), np.float32)
+    assert checked(x, np.int32(1))[0].get() is None
+    assert checked(x, np.int32(9))[0].get() == "i 9 (`check` failed)"
+    assert checked(x, np.int32(4))[0].get() == outside(4, 0, (3, 2))
+    assert checked(x * 0, np.int32(1))[0].get() == "division by zero"
+    x[1] = -1
+    assert checked(x, np.int32(1))[0].get() == nan_text("log")
 
 
 @pytest.mark.parametrize(
@@ -114,11 +361,13 @@ def test_nan():
         (lambda: checkify.check(True, "{}", "a"), TypeError, "values must be trees of arrays"),
         (lambda: checkify.check_error(3), TypeError, "must be an Error; got 3"),
         (lambda: checkify.checkify(3), TypeError, r"\[checkify\] the first argument must be a fun"),
-        (lambda: checkify.checkify(abs, checkify.index_checks), NotImplementedError, "indices out"),
-        (lambda: checkify.checkify(abs, 3), NotImplementedError, "errors must be user_checks"),
+        (lambda: checkify.check(True, "{}", gf.random.key(0)), TypeError, "trees of arrays"),
+        (lambda: checkify.checkify(abs, 3), TypeError, "errors must be a set of categories; got 3"),
+        (lambda: checkify.checkify(abs, {ValueError}), TypeError, "errors must be a set of categ"),
+        (lambda: checkify.checkify(abs)("a"), TypeError, r"\[checkify\] arguments must be trees"),
         (
             lambda: gf.jit(lambda x: checkify.check_error(checkify.checkify(checked)(x)[0]))(ONE),
-            ValueError, "must be looked at outside",
+            ValueError, "must be made with checkify",
         ),
     ],
 )  # fmt: skip

@@ -35,6 +35,14 @@ from gpuflow.ops.axes import broadcast_in_dim, move_axis
 from gpuflow.ops.selection import select_n
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.batching import batch_jaxpr
+from gpuflow.transforms.checking import (
+    Categories,
+    State,
+    blank,
+    checked_jaxpr,
+    moved_code,
+    split_state,
+)
 from gpuflow.transforms.jvp import jvp_jaxpr
 from gpuflow.transforms.transpose import backward_pass
 
@@ -194,6 +202,41 @@ def _over_lanes(branches: Branches, lanes: Lanes) -> ClosedJaxpr:
     return branches[0].jaxpr.memo(key, make)
 
 
+def _checked(
+    categories: Categories, operands: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], State | None]:
+    """Each branch gives the state of all of them, of which only its own part may say something."""
+    lanes = params.get("lanes", ())
+    pairs = [checked_jaxpr(branch, categories) for branch in params["branches"]]
+    sites = tuple(site for _, own in pairs for site in own)
+    count = len(params["branches"][0].out_avals)
+    avals = [ShapedArray((), np.int32)]
+    avals += [aval for program, own in pairs for aval in program.out_avals[count + 1 :] if own]
+
+    def with_all(number: int) -> ClosedJaxpr:
+        program, own = pairs[number]
+        sites_before = sum(len(other) for _, other in pairs[:number])
+        start = 1 + sum(site.count for _, other in pairs[:number] for site in other)
+
+        def branch(*values: Any) -> list[Any]:
+            results = program(*values)
+            if not sites:
+                return results
+            state = blank(avals)
+            if own:
+                code, *made = results[count:]
+                state[0] = moved_code(code, sites_before)
+                state[start : start + len(made)] = made
+            return [*results[:count], *state]
+
+        jaxpr, consts = trace_to_jaxpr(branch, program.in_avals)
+        return ClosedJaxpr(jaxpr, tuple(consts))
+
+    key = ("checked cond", tuple(program.jaxpr for program, _ in pairs))
+    branches = pairs[0][0].jaxpr.memo(key, lambda: [with_all(k) for k in range(len(pairs))])
+    return split_state(bind_cond(branches, operands[0], operands[1:], lanes), count, sites)
+
+
 def _effects(params: dict[str, Any]) -> frozenset[Any]:
     return frozenset().union(*[branch.effects for branch in params["branches"]])
 
@@ -215,6 +258,7 @@ def _define(
             prune=prune,
             multiple_results=True,
             effects=_effects,
+            checked=_checked,
             subjaxprs=lambda params: list(params["branches"]),
         )
     )

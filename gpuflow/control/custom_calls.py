@@ -13,12 +13,17 @@ from typing import Any
 from gpuflow.base import tree
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit import close_over
-from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.primitive import Primitive
+from gpuflow.core.ref_programs import record_program
+from gpuflow.core.refs import Ref
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.ops.convert import stop_gradient
 from gpuflow.ops.zeros import zeros_of
 from gpuflow.transforms.batching import batch_flat
+from gpuflow.transforms.checking import Categories, State, checked_jaxpr
 
 Flat = Callable[..., Sequence[Any]]
 
@@ -26,7 +31,7 @@ Flat = Callable[..., Sequence[Any]]
 class FlatCall:
     """A function of trees as a function of the leaves of its differentiable arguments.
 
-    ``out_tree`` and ``out_avals`` are known once it has run.
+    Refs among them go past it. ``out_tree`` and ``out_avals`` are known once it has run.
     """
 
     def __init__(
@@ -35,8 +40,10 @@ class FlatCall:
         fixed: dict[int, Any],
         count: int,
         treedef: tree.TreeDef,
+        refs: dict[int, Ref],
     ) -> None:
         self.function, self.fixed, self.count, self.treedef = function, fixed, count, treedef
+        self.refs = refs
         self.out_tree: tree.TreeDef | None = None
         self.out_avals: list[ShapedArray] = []
 
@@ -48,8 +55,47 @@ class FlatCall:
 
     def arguments(self, leaves: Sequence[Any]) -> list[Any]:
         """All arguments by position, with ``leaves`` in place of the differentiable ones."""
-        rest = iter(tree.unflatten(self.treedef, leaves))
+        rest = iter(tree.unflatten(self.treedef, with_refs(leaves, self.refs)))
         return [self.fixed[k] if k in self.fixed else next(rest) for k in range(self.count)]
+
+
+def without_refs(leaves: Sequence[Any]) -> tuple[list[Any], dict[int, Ref]]:
+    """Leaves that are no refs, and by position those that are."""
+    refs = {k: leaf for k, leaf in enumerate(leaves) if type(leaf) is Ref}
+    return [leaf for k, leaf in enumerate(leaves) if k not in refs], refs
+
+
+def with_refs(leaves: Sequence[Any], others: dict[int, Any]) -> list[Any]:
+    """Undoes ``without_refs``."""
+    rest = iter(leaves)
+    count = len(leaves) + len(others)
+    return [others[k] if k in others else next(rest) for k in range(count)]
+
+
+class UsesRefsError(Exception):
+    """A function with its own derivative uses refs of outside, so that it is no equation."""
+
+
+class NoDerivative:
+    """A rule that refuses.
+
+    A program has the refs of a function with its own derivative as inputs and outputs, of which
+    its rule knows nothing.
+    """
+
+    symbolic_zeros = True
+    __name__ = "no_derivative"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, *operands: Any) -> Any:
+        del operands
+        raise NotImplementedError(
+            f"[{self.name}] a function with its own derivative that uses refs must be "
+            "differentiated inside of the program that it is in; got jit or a loop under grad. "
+            "Fix: jit(grad(f)) in place of grad(jit(f))."
+        )
 
 
 def bind_arguments(
@@ -182,6 +228,63 @@ def call_execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
     return list(params["call_jaxpr"](*operands))
 
 
+class _Unchecked:
+    """A user's rule without the checks in it: they belong to a program that was collected from."""
+
+    def __init__(self, rule: Any) -> None:
+        self.rule = rule
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rule, name)
+
+    def __call__(self, *operands: Any) -> list[Any]:
+        places = [k for k, operand in enumerate(operands) if is_value(operand)]
+        given: list[bool] = []
+
+        def run(*values: Any) -> list[Any]:
+            full = list(operands)
+            for place, value in safe_zip(places, values):
+                full[place] = value
+            results = self.rule(*full)
+            given[:] = [result is not None for result in results]
+            return [result for result in results if result is not None]
+
+        values = [operands[k] for k in places]
+        jaxpr, consts = trace_to_jaxpr(run, [aval_of(value) for value in values])
+        program, _ = checked_jaxpr(ClosedJaxpr(jaxpr, tuple(consts)), frozenset())
+        made = iter(program(*values))
+        return [next(made) if flag else None for flag in given]
+
+
+def call_checked(get: Callable[[], Primitive], rules: Sequence[str]) -> Callable[..., Any]:
+    """A ``checked`` rule: the call keeps its derivative, and its function is looked at beside it.
+
+    The compiler computes the function once, for both.
+
+    Args:
+        get: gives the primitive.
+        rules: names of the params that are users' rules.
+    """
+
+    def checked(
+        categories: Categories, operands: Sequence[Any], params: dict[str, Any]
+    ) -> tuple[list[Any], State | None]:
+        call = params["call_jaxpr"]
+        program, sites = checked_jaxpr(call, categories)
+        count, inner = len(call.out_avals), program.jaxpr
+        without = inner.memo(
+            ("first outputs", count), lambda: inner.replace(outvars=inner.outvars[:count])
+        )
+        plain = ClosedJaxpr(without, program.consts)
+        silent = {name: _Unchecked(params[name]) for name in rules}
+        outs = get().bind(*operands, **{**params, **silent, "call_jaxpr": plain})
+        if not sites:
+            return outs, None
+        return outs, State(tuple(program(*map(stop_gradient, operands))[count:]), sites)
+
+    return checked
+
+
 def call_effects(params: dict[str, Any]) -> frozenset[Any]:
     """The effects of the function."""
     call = params["call_jaxpr"]
@@ -196,7 +299,9 @@ def close_call(
     if isinstance(call, ClosedJaxpr):
         return operands, params
     avals = [aval_of(operand) for operand in operands]
-    jaxpr, consts = trace_to_jaxpr(call, avals, function_name=params["name"])
+    jaxpr, consts, refs = record_program(call, avals, function_name=params["name"])
+    if refs is not None:
+        raise UsesRefsError
     hidden, closed = close_over(jaxpr, consts, params["name"])
     count = params["num_consts"] + len(hidden)
     return [*hidden, *operands], {**params, "call_jaxpr": closed["jaxpr"], "num_consts": count}

@@ -15,19 +15,25 @@ from gpuflow.base.util import safe_zip
 from gpuflow.control.custom_calls import (
     Flat,
     FlatCall,
+    NoDerivative,
     SymbolicZero,
+    UsesRefsError,
     as_symbolic,
     batch_with_zeros,
     bind_arguments,
+    call_checked,
     call_effects,
     call_execute,
     call_shape,
     close_call,
     positions_of,
+    with_refs,
+    without_refs,
 )
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
+from gpuflow.core.refs import Ref
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.zeros import instantiate
@@ -130,9 +136,19 @@ custom_jvp_p = register(
         lower=Inline(lambda params: params["call_jaxpr"]),
         multiple_results=True,
         effects=call_effects,
+        checked=call_checked(lambda: custom_jvp_p, ("jvp",)),
         subjaxprs=lambda params: [params["call_jaxpr"]],
     )
 )
+
+
+def without_rule(name: str, call: Flat, leaves: Sequence[Any]) -> list[Any]:
+    """The outputs of a function that uses refs, in a program: they have no derivative there."""
+    outs = call(*leaves)
+    return custom_jvp_p.bind(
+        *outs, call_jaxpr=lambda *values: list(values), jvp=NoDerivative(name), name=name,
+        num_consts=0,
+    )  # fmt: skip
 
 
 class custom_jvp:
@@ -221,11 +237,15 @@ class custom_jvp:
         fixed = {k: args[k] for k in sorted({number % count for number in self.nondiff_argnums})}
         dynamic = tuple(arg for k, arg in enumerate(args) if k not in fixed)
         leaves, treedef = tree.flatten(dynamic)
-        call = FlatCall(self.fun, fixed, len(args), treedef)
-        rule = _FlatJvpRule(self, tuple(fixed.values()), treedef)
-        outs = custom_jvp_p.bind(
-            *leaves, call_jaxpr=call, jvp=rule, name=self.name, num_consts=0
-        )
+        leaves, refs = without_refs(leaves)
+        call = FlatCall(self.fun, fixed, len(args), treedef, refs)
+        rule = _FlatJvpRule(self, tuple(fixed.values()), treedef, refs)
+        try:
+            outs = custom_jvp_p.bind(
+                *leaves, call_jaxpr=call, jvp=rule, name=self.name, num_consts=0
+            )
+        except UsesRefsError:
+            outs = without_rule(self.name, call, leaves)
         out_tree = rule.out_tree[-1] if call.out_tree is None else call.out_tree
         return tree.unflatten(out_tree, outs)
 
@@ -238,18 +258,22 @@ class _FlatJvpRule:
     """A user's jvp rule on flat operands: ``(*primals, *tangents) -> (*outs, *tangents)``."""
 
     def __init__(
-        self, function: custom_jvp, fixed: tuple[Any, ...], treedef: tree.TreeDef
-    ) -> None:
+        self, function: custom_jvp, fixed: tuple[Any, ...], treedef: tree.TreeDef,
+        refs: dict[int, Ref],
+    ) -> None:  # fmt: skip
         assert function.jvp is not None
         self.rule, self.fixed, self.treedef = function.jvp, fixed, treedef
+        self.refs = refs
         self.name, self.symbolic_zeros = function.name, function.symbolic_zeros
         self.out_tree: list[tree.TreeDef] = []
         self.__name__ = f"{self.name}_jvp"
 
     def __call__(self, *operands: Any) -> list[Any]:
         count = len(operands) // 2
-        primals = tree.unflatten(self.treedef, operands[:count])
-        tangents = tree.unflatten(self.treedef, [as_symbolic(x) for x in operands[count:]])
+        primals = tree.unflatten(self.treedef, with_refs(operands[:count], self.refs))
+        zeros = {k: SymbolicZero(ref.aval.aval.tangent()) for k, ref in self.refs.items()}
+        given = with_refs([as_symbolic(x) for x in operands[count:]], zeros)
+        tangents = tree.unflatten(self.treedef, given)
         result = self.rule(*self.fixed, primals, tangents)
         if not (isinstance(result, tuple | list) and len(result) == 2):
             raise TypeError(

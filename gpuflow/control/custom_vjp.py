@@ -18,13 +18,18 @@ from gpuflow.base.util import safe_zip
 from gpuflow.control.custom_calls import (
     FlatCall,
     SymbolicZero,
+    UsesRefsError,
     as_symbolic,
     bind_arguments,
     parameter_names,
     positions_of,
+    with_refs,
+    without_refs,
 )
+from gpuflow.control.custom_rules import without_rule
 from gpuflow.control.custom_vjp_call import custom_vjp_p
 from gpuflow.core.aval import HasAval, ShapedArray, aval_of, is_value
+from gpuflow.core.refs import AbstractRef, Ref, type_of
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.convert import convert
 
@@ -55,7 +60,7 @@ class _Rules:
     fwd: Callable[..., Any]
     bwd: Callable[..., Any]
     call: FlatCall
-    in_avals: list[ShapedArray]
+    in_avals: list[ShapedArray | AbstractRef]
     argument_names: list[str]
 
 
@@ -79,6 +84,7 @@ class _Forward:
         self.rules = rules
         self.out_tree: tree.TreeDef  # both trees are known after a call
         self.residual_tree: tree.TreeDef
+        self.residual_refs: dict[int, Ref] = {}
         self.out_count = 0
         self.__name__ = getattr(rules.fwd, "__name__", "fwd")
 
@@ -96,6 +102,7 @@ class _Forward:
             )
         outs, self.out_tree = tree.flatten(pair[0])
         residuals, self.residual_tree = tree.flatten(pair[1])
+        residuals, self.residual_refs = without_refs(residuals)
         self.out_count = len(outs)
         for value in (*outs, *residuals):
             if not is_value(value):
@@ -136,7 +143,8 @@ class _Backward:
     def __call__(self, *operands: Any) -> list[Any]:
         rules, forward = self.rules, self.forward
         count = len(operands) - forward.out_count
-        residuals = tree.unflatten(forward.residual_tree, operands[:count])
+        leaves = with_refs(operands[:count], forward.residual_refs)
+        residuals = tree.unflatten(forward.residual_tree, leaves)
         given = [as_symbolic(cotangent) for cotangent in operands[count:]]
         cotangents = tree.unflatten(forward.out_tree, given)
         with _closures_named(rules.name):
@@ -157,7 +165,9 @@ class _Backward:
         flat: list[Any] = []
         for name, argument, result in safe_zip(rules.argument_names, arguments, results):
             for number, item in enumerate(self._spread(name, argument, result)):
-                flat.append(self._typed((name, argument, number), next(avals), item))
+                aval = next(avals)
+                if type(aval) is not AbstractRef:  # which have no cotangents
+                    flat.append(self._typed((name, argument, number), aval, item))
         return flat
 
     def _spread(self, argument_name: str, argument: Any, result: Any) -> list[Any]:
@@ -278,18 +288,23 @@ class custom_vjp:
         args = bind_arguments(self.fun, args, kwargs)
         fixed = self._fixed(args)
         leaves, treedef = tree.flatten(tuple(x for k, x in enumerate(args) if k not in fixed))
-        call = FlatCall(self.fun, fixed, len(args), treedef)
+        avals = [type_of(leaf) for leaf in leaves]
+        leaves, refs = without_refs(leaves)
+        call = FlatCall(self.fun, fixed, len(args), treedef, refs)
         names = [self._argument_name(k) for k in range(len(args)) if k not in fixed]
-        avals = [aval_of(leaf) for leaf in leaves]
         rules = _Rules(
             self.name, self.symbolic_zeros, self.fwd, self.bwd, call, avals, names
         )
         forward = _Forward(rules)
         backward = _Backward(rules, forward)
-        with _closures_named(self.name):
-            outs = custom_vjp_p.bind(
-                *leaves, call_jaxpr=call, fwd=forward, bwd=backward, name=self.name, num_consts=0
-            )
+        try:
+            with _closures_named(self.name):
+                outs = custom_vjp_p.bind(
+                    *leaves, call_jaxpr=call, fwd=forward, bwd=backward, name=self.name,
+                    num_consts=0,
+                )  # fmt: skip
+        except UsesRefsError:
+            outs = without_rule(self.name, call, leaves)
         return tree.unflatten(forward.out_tree if call.out_tree is None else call.out_tree, outs)
 
     def _argument_name(self, number: int) -> str:

@@ -20,6 +20,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.util import safe_zip
 from gpuflow.control.custom_calls import (
     batch_with_zeros,
+    call_checked,
     call_effects,
     call_execute,
     call_shape,
@@ -180,6 +181,7 @@ custom_vjp_p = register(
         lower=Inline(lambda params: params["call_jaxpr"]),
         multiple_results=True,
         effects=call_effects,
+        checked=call_checked(lambda: custom_vjp_p, ("fwd", "bwd")),
         subjaxprs=lambda params: [params["call_jaxpr"]],
     )
 )

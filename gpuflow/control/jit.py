@@ -19,6 +19,7 @@ from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.ops.axes import move_axis
 from gpuflow.runtime.execute import executable_of
 from gpuflow.transforms.batching import batch_jaxpr
+from gpuflow.transforms.checking import Categories, State, checked_jaxpr, split_state
 from gpuflow.transforms.jvp import jvp_jaxpr
 from gpuflow.transforms.linearize import linearize_jaxpr
 from gpuflow.transforms.transpose import backward_pass
@@ -31,7 +32,7 @@ def close_over(
     return list(consts), {"jaxpr": ClosedJaxpr(hoist_consts(jaxpr)), "name": name, **extra}
 
 
-def _bind(jaxpr: ClosedJaxpr, name: str, operands: Sequence[Any]) -> list[Any]:
+def bind_program(jaxpr: ClosedJaxpr, name: str, operands: Sequence[Any]) -> list[Any]:
     """Bind a derived program; its constants become hidden operands."""
     consts, params = close_over(jaxpr.jaxpr, jaxpr.consts, name, donated=(), inline=False)
     return jit_p.bind(*consts, *operands, **params)
@@ -59,7 +60,7 @@ def _jvp(
     nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
     derivative, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros, False)
     given = [tangent for tangent in tangents if type(tangent) is not Zero]
-    results = _bind(derivative, f"jvp({name})", [*primals, *given])
+    results = bind_program(derivative, f"jvp({name})", [*primals, *given])
     count = len(jaxpr.out_avals)
     made = iter(results[count:])
     out_tangents = [
@@ -74,11 +75,11 @@ def _linearize(
 ) -> tuple[Any, ...]:
     del params
     known, linear, out_nonzeros, count = linearize_jaxpr(jaxpr, nonzeros)
-    results = _bind(known, name, primals)
+    results = bind_program(known, name, primals)
     split = len(results) - count
 
     def tangent_function(residuals: Sequence[Any], *tangents: Any) -> list[Any]:
-        return _bind(ClosedJaxpr(linear), f"linear({name})", [*residuals, *tangents])
+        return bind_program(ClosedJaxpr(linear), f"linear({name})", [*residuals, *tangents])
 
     return results[:split], out_nonzeros, results[split:], tangent_function
 
@@ -92,7 +93,7 @@ def _transpose(
     backward, out_nonzeros = backward_jaxpr(jaxpr, undefined, nonzeros)
     known = [operand for operand in operands if not is_undefined(operand)]
     given = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
-    made = iter(_bind(backward, f"transpose({name})", [*known, *given]))
+    made = iter(bind_program(backward, f"transpose({name})", [*known, *given]))
     nonzero = iter(out_nonzeros)
     results: list[Any] = []
     for operand in operands:
@@ -154,8 +155,17 @@ def _batch(
     moved = [
         x if dim is None else move_axis(x, dim, 0) for x, dim in safe_zip(operands, dims)
     ]
-    outs = _bind(mapped, name, moved)
+    outs = bind_program(mapped, name, moved)
     return outs, [0 if flag else None for flag in out_batched]
+
+
+def _checked(
+    categories: Categories, operands: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], State | None]:
+    jaxpr = params["jaxpr"]
+    program, sites = checked_jaxpr(jaxpr, categories)
+    outs = bind_program(program, params["name"], operands)
+    return split_state(outs, len(jaxpr.out_avals), sites)
 
 
 def _effects(params: dict[str, Any]) -> frozenset[Any]:
@@ -174,6 +184,7 @@ jit_p = register(
         lower=Inline(lambda params: params["jaxpr"]),
         multiple_results=True,
         effects=_effects,
+        checked=_checked,
         subjaxprs=lambda params: [params["jaxpr"]],
     )
 )

@@ -16,6 +16,7 @@ from gpuflow.base.records import record
 from gpuflow.base.tree_text import Read, reader
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.program import inline
+from gpuflow.compiler.shardings import asked_shardings
 from gpuflow.control.entry import Entry
 from gpuflow.control.jit import close_over, jit_p, operand_avals
 from gpuflow.control.jit_log import check_may_trace, explain_miss, told_time
@@ -27,7 +28,7 @@ from gpuflow.core.ref_programs import record_program
 from gpuflow.core.refs import Ref, refuse_refs, type_of
 from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
-from gpuflow.ops.device import device_put
+from gpuflow.ops.device import device_put, sharding_constraint
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import check_one_driver, default_device, in_use
 from gpuflow.runtime.memories import is_in_one_memory
@@ -104,10 +105,8 @@ class JitFunction:
         operands = entry.operands("jit", leaves, runs=is_eager)
         if is_eager:
             outs = self._run_sharded(entry, operands, args, kwargs)
-        elif self._options.inline:
-            outs = entry.jaxpr(*operands)
         else:
-            outs = jit_p.bind(*operands, **self._params(entry))
+            outs = self._bind(entry, operands, args, kwargs)
         return tree.unflatten(entry.out_tree, entry.results(leaves, outs, ran=is_eager))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -121,6 +120,22 @@ class JitFunction:
         """The function's name."""
         return name_of(self._function)
 
+    def _bind(
+        self, entry: Entry, operands: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[Any]:
+        """The program as a part of one that is traced, which then asks for its shardings."""
+        options, hidden = self._options, entry.hidden
+        if options.in_shardings is not None:
+            asked = self._asked_shardings(args, kwargs)
+            operands = [*operands[:hidden], *_asking(operands[hidden:], asked)]
+        if options.inline:
+            outs = entry.jaxpr(*operands)
+        else:
+            outs = jit_p.bind(*operands, **self._params(entry))
+        if options.out_shardings is not None:
+            outs = _asking(outs, self._asked_results(entry))
+        return outs
+
     def _params(self, entry: Entry) -> dict[str, Any]:
         return {
             "jaxpr": entry.jaxpr,
@@ -132,7 +147,7 @@ class JitFunction:
     def _run_sharded(
         self, entry: Entry, operands: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[Any]:
-        """Run the program; its results have shardings if operands have, or they were asked for."""
+        """Run the program; its results have shardings if operands have, or something asks."""
         options = self._options
         given = [x.sharding if type(x) in (ShardedArray, PartedArray) else None for x in operands]
         if options.in_shardings is not None:
@@ -141,12 +156,13 @@ class JitFunction:
                 if own is not None:
                     own.shard_shape(aval_of(value).shape)
                     given[entry.hidden + k] = own
-        if in_use.parted or options.out_shardings is not None or any(given):
+        asks = bool(asked_shardings(entry.jaxpr.jaxpr))
+        if in_use.parted or options.out_shardings is not None or any(given) or asks:
             outs = self._run_in_parts(entry, operands, given)
             if outs is not None:
                 return outs
         outs = self._run(entry, [whole_of(value) for value in operands])
-        wanted = entry.shardings(tuple(given)) if any(given) else None
+        wanted = entry.shardings(tuple(given)) if any(given) or asks else None
         if options.out_shardings is not None:
             asked = self._asked_results(entry)
             found = wanted or [None] * len(outs)
@@ -268,6 +284,7 @@ class JitFunction:
                 is_placed = options.in_shardings is not None or options.out_shardings is not None
                 is_here = not (in_use.parted and goes_over_memories(entry.jaxpr))
                 is_plain = is_plain and entry.refs is None and not self._has_statics
+                is_plain = is_plain and not asked_shardings(entry.jaxpr.jaxpr)
                 if is_plain and not is_placed and is_here:
                     self._remember(treedef, (settings, *avals), entry)
         return leaves, entry
@@ -397,6 +414,21 @@ def _sharding(asked: Any) -> Sharding | None:
             "Fix: NamedSharding(mesh, PartitionSpec(...)), or a PartitionSpec under set_mesh."
         )
     return asked
+
+
+def _asking(values: Sequence[Any], asked: Sequence[Sharding | None]) -> list[Any]:
+    """Traced values, which are wanted with shardings.
+
+    Raises:
+        ValueError: a sharding that does not divide its value.
+    """
+    for value, own in safe_zip(values, asked):
+        if own is not None:
+            own.shard_shape(aval_of(value).shape)
+    return [
+        value if own is None else sharding_constraint(value, own)
+        for value, own in safe_zip(values, asked)
+    ]
 
 
 def _snapshot(const: Any) -> Any:

@@ -26,6 +26,7 @@ from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.axes import move_axis
 from gpuflow.ops.barrier import optimization_barrier_p
 from gpuflow.transforms.batching import batch_jaxpr
+from gpuflow.transforms.checking import Categories, State, checked_jaxpr, split_state
 from gpuflow.transforms.jvp import jvp_jaxpr
 from gpuflow.transforms.linearize import linearize_jaxpr
 from gpuflow.transforms.partial_eval import partial_jaxpr
@@ -83,6 +84,15 @@ def _batch(
     moved = [x if dim is None else move_axis(x, dim, 0) for x, dim in safe_zip(operands, dims)]
     outs = bind_remat(mapped, moved, **params)
     return outs, [0 if flag else None for flag in out_batched]
+
+
+def _checked(
+    categories: Categories, operands: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], State | None]:
+    jaxpr = params["jaxpr"]
+    program, sites = checked_jaxpr(jaxpr, categories)
+    rest = {name: value for name, value in params.items() if name != "jaxpr"}
+    return split_state(bind_remat(program, operands, **rest), len(jaxpr.out_avals), sites)
 
 
 # --- linearization -------------------------------------------------------------------------
@@ -300,6 +310,7 @@ remat_p = register(
         multiple_results=True,
         effects=lambda params: params["jaxpr"].effects,
         subjaxprs=lambda params: [params["jaxpr"]],
+        checked=_checked,
     )
 )
 

@@ -22,9 +22,11 @@ from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn
 from gpuflow.core.lowering import Loop, ScanForm
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero
+from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.batching import batch_jaxpr
+from gpuflow.transforms.checking import Categories, State, blank, checked_jaxpr, kept
 from gpuflow.transforms.jvp import jvp_jaxpr
 
 
@@ -146,6 +148,34 @@ def _batch(
     return outs, out_dims
 
 
+def _checked(
+    categories: Categories, operands: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], State | None]:
+    """What failed first is carried along."""
+    body, sites = checked_jaxpr(params["jaxpr"], categories)
+    count, num_carry = params["num_consts"], params["num_carry"]
+    num_outs = len(params["jaxpr"].out_avals)
+    avals = body.out_avals[num_outs:]
+
+    def step(*values: Any) -> list[Any]:
+        consts, held = values[:count], values[count : count + len(avals)]
+        results = body(*consts, *values[count + len(avals) :])
+        return [*kept(held, results[num_outs:]), *results[:num_outs]] if sites else results
+
+    def make() -> ClosedJaxpr:
+        given = body.in_avals
+        jaxpr, consts = trace_to_jaxpr(step, [*given[:count], *avals, *given[count:]])
+        return ClosedJaxpr(jaxpr, tuple(consts))
+
+    program = body.jaxpr.memo(("checked scan", count, num_carry), make)
+    consts, rest = operands[:count], operands[count:]
+    init = [*blank(avals), *rest[:num_carry]]
+    options = {name: params[name] for name in ("length", "reverse", "unroll")}
+    results = bind_scan(program, consts, init, rest[num_carry:], **options)
+    outs, values = results[len(avals) :], results[: len(avals)]
+    return outs, State(tuple(values), sites) if sites else None
+
+
 def _form(params: dict[str, Any]) -> ScanForm:
     return ScanForm(
         params["jaxpr"], params["num_consts"], params["num_carry"], params["length"],
@@ -172,6 +202,7 @@ scan_p = register(
         lower=Loop(_form),
         simplify=_simplify,
         prune=prune_scan,
+        checked=_checked,
         multiple_results=True,
         effects=lambda params: params["jaxpr"].effects,
         subjaxprs=lambda params: [params["jaxpr"]],

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from gpuflow.base.util import safe_zip
@@ -22,6 +23,7 @@ from gpuflow.control.lanes import (
 )
 from gpuflow.control.programs import close, execute_alone, with_inputs
 from gpuflow.control.pruning import prune_while
+from gpuflow.control.while_checks import check_while
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Var
 from gpuflow.core.lowering import Inline, Loop, WhileForm
@@ -338,6 +340,7 @@ def _define(
             multiple_results=True,
             effects=lambda params: params["condition"].effects | params["body"].effects,
             subjaxprs=lambda params: [params["condition"], params["body"]],
+            checked=partial(check_while, bind_while),
         )
     )
 

@@ -49,6 +49,10 @@ class Primitive:
         sharding: ``params -> Sharding`` that is wanted of the output.
         simplify: ``(eqn, definition, build) -> outputs``, or None; see compiler/program.py.
         prune: ``(eqn, used) -> eqn`` without outputs that are not used; see compiler/program.py.
+        faults: ``(operands, params) -> list of Fault``: what can be wrong with operands.
+        passes_nan: whether nan in a result was there before; so it is for ops that move elements.
+        checked: ``(categories, operands, params) -> (outs, State | None)``, for ops that hold
+            programs: how what fails inside gets out; see transforms/checking.py.
         size_params: names of params that hold sizes only; a plan template ignores them.
         domain, tolerance, reference: for the op sweep in the tests.
     """
@@ -71,6 +75,9 @@ class Primitive:
     sharding: Callable[[dict[str, Any]], Any] | None = None
     simplify: Callable[..., Any] | None = None
     prune: Callable[..., Any] | None = None
+    faults: Callable[..., Any] | None = None
+    passes_nan: bool = False
+    checked: Callable[..., Any] | None = None
     size_params: frozenset[str] = frozenset()
     domain: Any = None
     tolerance: float | None = None

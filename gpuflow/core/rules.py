@@ -44,6 +44,26 @@ def is_undefined(value: Any) -> bool:
     return type(value) is UndefinedPrimal
 
 
+USER, NAN, DIVISION, INDEX = "user", "nan", "division", "index"
+
+
+@record
+class Fault:
+    """Something that may be wrong with the operands of an equation.
+
+    Attributes:
+        category: USER, NAN, DIVISION or INDEX.
+        text: what is wrong, a format string for values.
+        wrong: bool[...], which elements are.
+        values: arrays of that shape, of which the text has those of the first wrong element.
+    """
+
+    category: str
+    text: str
+    wrong: Any
+    values: tuple[Any, ...]
+
+
 @record
 class Uniform:
     """In place of a mapped dimension of an output: its elements along ``dim`` are all equal.

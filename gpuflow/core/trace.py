@@ -189,6 +189,19 @@ class Tracer(HasAval):
         mend = "return the array and call .tolist() outside the traced function."
         raise self._refusal(ConcretizationTypeError, "tolist", mend)
 
+    # Like the array that it stands for a tracer never changes, so that it is its own copy.
+
+    def __copy__(self) -> Tracer:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tracer:
+        del memo
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        mend = "return the array and pickle it outside the traced function."
+        raise self._refusal(ConcretizationTypeError, "pickle", mend)
+
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError(
             f"[setitem] arrays are immutable; got an assignment to x[{index!r}]. "

@@ -42,7 +42,7 @@ def resize(
     Raises:
         ValueError: an unknown method, or another number of axes.
     """
-    check_arraylike("resize", image)
+    (image,) = check_arraylike("resize", image)
     sizes, found = _checked("resize", image, shape, method)
     old = aval_of(image).shape
     axes = [k for k in range(len(old)) if old[k] != sizes[k]]
@@ -92,7 +92,7 @@ def scale_and_translate(
     Raises:
         ValueError: an unknown method, or numbers of axes that differ.
     """
-    check_arraylike("scale_and_translate", image, scale, translation)
+    image, scale, translation = check_arraylike("scale_and_translate", image, scale, translation)
     sizes, found = _checked("scale_and_translate", image, shape, method)
     check(
         found is not ResizeMethod.NEAREST,

@@ -172,6 +172,7 @@ from gpuflow.ops.ragged_contractions import (
 )
 from gpuflow.ops.ragged_contractions import ragged_dot as ragged_dot
 from gpuflow.ops.ragged_contractions import ragged_dot_general as ragged_dot_general
+from gpuflow.ops.ragged_exchanges import ragged_all_to_all as ragged_all_to_all
 from gpuflow.ops.reductions import reduce_and as reduce_and
 from gpuflow.ops.reductions import reduce_max as reduce_max
 from gpuflow.ops.reductions import reduce_min as reduce_min

@@ -291,8 +291,13 @@ def _from_the_end(start: Any, size: int) -> Any:
     if dtypes.is_extended(aval.dtype) or aval.dtype.kind != "i":
         return start
     if isinstance(start, int):
-        return start + size if start < 0 else start
-    return asarray(start) + (asarray(start) < 0) * np.asarray(size, aval.dtype)
+        place = start + size if start < 0 else start
+        return place if abs(place) < 2**31 else dtypes.index_dtype(abs(place)).type(place)
+    start = asarray(start)
+    is_negative = start < 0
+    if size > np.iinfo(aval.dtype).max:  # an addition in uint32 wraps to what int64 gives
+        start = convert_element_type(start, dtypes.index_dtype(size))
+    return start + is_negative * np.asarray(size, aval_of(start).dtype)
 
 
 def dynamic_slice_in_dim(

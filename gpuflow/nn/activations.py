@@ -103,13 +103,13 @@ def gelu(x: Any, approximate: bool = True) -> Any:
 
 def leaky_relu(x: Any, negative_slope: Any = 1e-2) -> Any:
     """``x`` where positive, else ``negative_slope * x``."""
-    check_arraylike("leaky_relu", x)
+    (x,) = check_arraylike("leaky_relu", x)
     return jnp.where(jnp.greater_equal(x, 0), x, jnp.multiply(negative_slope, x))
 
 
 def elu(x: Any, alpha: Any = 1.0) -> Any:
     """``x`` where positive, else ``alpha * (exp(x) - 1)``."""
-    check_arraylike("elu", x)
+    (x,) = check_arraylike("elu", x)
     positive = jnp.greater(x, 0)
     # The inner choice keeps exp from overflowing where its branch is not taken.
     return jnp.where(positive, x, jnp.multiply(alpha, jnp.expm1(jnp.where(positive, 0.0, x))))
@@ -142,7 +142,7 @@ def hard_tanh(x: Any) -> Any:
 
 def glu(x: Any, axis: int = -1) -> Any:
     """The first half of ``axis`` times the sigmoid of the second half."""
-    check_arraylike("glu", x)
+    (x,) = check_arraylike("glu", x)
     first, second = jnp.split(x, 2, axis)
     return jnp.multiply(first, sigmoid(second))
 
@@ -157,7 +157,7 @@ hard_swish = hard_silu
 
 def identity(x: Any) -> Any:
     """``x`` itself, as an array."""
-    check_arraylike("identity", x)
+    (x,) = check_arraylike("identity", x)
     return jnp.asarray(x)
 
 

@@ -64,7 +64,7 @@ def standardize(
     Raises:
         ValueError: another algorithm.
     """
-    check_arraylike("standardize", x)
+    (x,) = check_arraylike("standardize", x)
     check(
         algorithm in ("fast", "stable"),
         lambda: (

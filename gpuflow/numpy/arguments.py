@@ -17,13 +17,13 @@ from gpuflow.numpy.promotion import check_arraylike
 
 def as_array(name: str, x: Any) -> Any:
     """An argument as an array; TypeError for lists and other objects."""
-    check_arraylike(name, x)
+    (x,) = check_arraylike(name, x)
     return asarray(x)
 
 
 def as_arrays(name: str, *operands: Any) -> list[Any]:
     """Arguments as arrays; TypeError for lists and other objects."""
-    check_arraylike(name, *operands)
+    operands = check_arraylike(name, *operands)
     return [asarray(x) for x in operands]
 
 

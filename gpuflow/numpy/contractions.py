@@ -90,7 +90,7 @@ def matmul(
         ValueError: a scalar operand.
         TypeError: inner sizes that differ.
     """
-    check_arraylike("matmul", a, b)
+    a, b = check_arraylike("matmul", a, b)
     avals = [aval_of(x) for x in (a, b)]
     check(
         all(aval.ndim > 0 for aval in avals),
@@ -152,7 +152,7 @@ def dot(
 
 
 def _numbers(name: str, a: Any, b: Any) -> list[Any]:
-    check_arraylike(name, a, b)
+    a, b = check_arraylike(name, a, b)
     return promote_dtypes(a, b)
 
 

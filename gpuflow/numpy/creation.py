@@ -18,6 +18,7 @@ from gpuflow.numpy.promotion import (
     check_arraylike,
     check_fits,
     convert,
+    is_arraylike,
     promote_dtypes,
     user_dtype,
 )
@@ -25,6 +26,7 @@ from gpuflow.numpy.shaping import as_shape, expand_dims
 from gpuflow.ops.convert import convert_element_type_p
 from gpuflow.ops.device import in_sharding
 from gpuflow.parallel.placement import put
+from gpuflow.runtime import gpu_exchange
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import Device
 
@@ -115,7 +117,7 @@ def _make(value: Any, wanted: Any) -> Any:
         # NumPy has no dtype for larger ints; floats have room for them.
         host = np.asarray(float(value) if type(value) is int and abs(value) >= 2**63 else value)
         return from_numpy(_host_convert(host, aval.dtype), aval)
-    if hasattr(value, "__jax_array__"):
+    if hasattr(type(value), "__jax_array__"):
         return _make(value.__jax_array__(), wanted)
     if isinstance(value, (list, tuple)):
         return _from_sequence(value, wanted)
@@ -123,6 +125,8 @@ def _make(value: Any, wanted: Any) -> Any:
         value is not None,
         lambda: "[array] the data must be numbers; got None. Fix: use jnp.nan, or leave it out.",
     )
+    if gpu_exchange.is_on_gpu(value):
+        return _make(gpu_exchange.imported(value, copy=True), wanted)
     host = np.asarray(value)
     # Of the value itself where it has a dtype: masked arrays are refused by their class.
     own = aval_of(value if isinstance(value, np.ndarray) else host).dtype
@@ -156,8 +160,12 @@ def _from_sequence(value: Any, wanted: Any) -> Any:
     if any(isinstance(leaf, (Array, Tracer)) for leaf in leaves):
         return _stacked(value, wanted)
     for leaf in leaves:
+        if is_value(leaf):
+            continue
+        if is_arraylike(leaf):
+            return _stacked(value, wanted)
         check(
-            is_value(leaf) or hasattr(leaf, "__array__"),
+            hasattr(leaf, "__array__"),
             lambda leaf=leaf: (
                 f"[array] the data must be numbers; got {leaf!r} of type {type(leaf).__name__}. "
                 "Fix: leave it out, or use jnp.nan."
@@ -182,7 +190,7 @@ def _leaves(value: Any) -> list[Any]:
 def _stacked(value: Any, wanted: Any) -> Any:
     """Nested lists with arrays inside: their rows, stacked in one dtype."""
     leaves, structure = tree.flatten(_as_lists(value))
-    promoted = promote_dtypes(*leaves)
+    promoted = promote_dtypes(*check_arraylike("array", *leaves))
     out = _stack_rows(tree.unflatten(structure, promoted))
     return out if wanted is None else convert(out, wanted)
 
@@ -197,7 +205,7 @@ def _stack_rows(value: Any) -> Any:
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Any:
     """Convert elements; floats become integers by truncation, complex numbers lose a part."""
-    check_arraylike("astype", x)
+    (x,) = check_arraylike("astype", x)
     wanted = dtypes.default_float() if dtype is None else user_dtype(dtype, "astype")
     out = lax.convert_element_type(x, wanted)
     return placed("astype", lax.copy(out) if copy and out is x else out, device)
@@ -205,7 +213,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
 
 def copy(a: Any, order: str | None = None) -> Any:
     """A copy of an array, in memory of its own; ``order`` as for ``array``."""
-    check_arraylike("copy", a)
+    (a,) = check_arraylike("copy", a)
     return array(a, copy=True, order=order)
 
 
@@ -220,7 +228,7 @@ def full(
 
 
 def _filled(name: str, shape: Any, fill_value: Any, dtype: Any) -> Any:
-    check_arraylike(name, fill_value)
+    (fill_value,) = check_arraylike(name, fill_value)
     if dtype is not None:
         fill_value = convert(fill_value, user_dtype(dtype, name))
     sizes, own = as_shape(name, shape), aval_of(fill_value).shape
@@ -259,7 +267,7 @@ def _like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any) -> Any:
     sizes = aval.shape if shape is None else as_shape(name, shape)
     if dtype is not None:
         return _filled(name, sizes, fill_value, dtype)
-    check_arraylike(name, fill_value)
+    (fill_value,) = check_arraylike(name, fill_value)
     weak = aval.weak_type and aval.dtype.kind in "ifc"
     value = fill_value
     if weak and type(value) in PYTHON_SCALARS:
@@ -270,7 +278,7 @@ def _like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any) -> Any:
 def _aval_like(name: str, a: Any) -> ShapedArray:
     if hasattr(a, "shape") and hasattr(a, "dtype") and not is_value(a):
         return ShapedArray(a.shape, dtypes.canonicalize(a.dtype))
-    check_arraylike(name, a)
+    (a,) = check_arraylike(name, a)
     return aval_of(a)
 
 

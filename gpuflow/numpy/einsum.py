@@ -53,7 +53,7 @@ def einsum(
         ),
         TypeError,
     )
-    check_arraylike("einsum", *values)
+    values = check_arraylike("einsum", *values)
     values = promote_dtypes(*values)
     labels, out_labels = parse(subscripts, [aval_of(x).ndim for x in values])
     sizes = label_sizes("einsum", values, labels)
@@ -95,7 +95,7 @@ def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> t
         A list of which operands to combine, step by step, and opt_einsum's description of it.
     """
     subscripts, arrays = _with_letters(subscripts, operands)
-    check_arraylike("einsum_path", *arrays)
+    arrays = check_arraylike("einsum_path", *arrays)
     strategy = "auto" if optimize is True else "naive" if optimize is False else optimize
     shapes = [aval_of(x).shape for x in arrays]
     return _path_finder()(subscripts, *shapes, shapes=True, optimize=strategy)
@@ -160,7 +160,7 @@ def _one_axis_a_label(x: Any, labels: Labels) -> tuple[Any, Labels]:
             shape = aval_of(x).shape
             rows, columns = (lax.iota(np.int32, shape, d) for d in (first, second))
             zero = convert(0, aval_of(x).dtype)
-            x = lax.reduce_sum(select_where(lax.eq(rows, columns), x, zero), (second,))
+            x = _sum_axes(select_where(lax.eq(rows, columns), x, zero), (second,))
             labels = labels[:second] + labels[second + 1 :]
     return x, labels
 
@@ -188,7 +188,12 @@ def _path(
 def _sum_out(x: Any, labels: Labels, needed: set[Any]) -> tuple[Any, Labels]:
     """Sum over labels that nobody needs."""
     gone = tuple(d for d, label in enumerate(labels) if label not in needed)
-    return lax.reduce_sum(x, gone), tuple(k for k in labels if k in needed)
+    return _sum_axes(x, gone), tuple(k for k in labels if k in needed)
+
+
+def _sum_axes(x: Any, axes: tuple[int, ...]) -> Any:
+    """The sum over axes in the operand's own dtype; of booleans, as in products, it is ``or``."""
+    return (lax.reduce_or if aval_of(x).dtype == np.bool_ else lax.reduce_sum)(x, axes)
 
 
 def _combine(

@@ -80,8 +80,20 @@ def _logaddexp(x: Any, y: Any) -> Any:
     larger, distance = lax.max(x, y), lax.sub(x, y)
     # Equal infinities have no distance; there, and for nan, the sum is the answer.
     undefined, total = lax.ne(distance, distance), lax.add(x, y)
-    stable = lax.add(larger, lax.log1p(lax.exp(lax.neg(lax.abs(distance)))))
+    is_complex = dtypes.is_complex(aval_of(x).dtype)
+    # The smaller less the larger one; |x - y| of complex numbers would lose their angles.
+    gap = lax.sub(total, lax.add(larger, larger)) if is_complex else lax.neg(lax.abs(distance))
+    stable = lax.add(larger, lax.log1p(lax.exp(gap)))
+    if is_complex:
+        stable = lax.complex(lax.real(stable), within(lax.imag(stable), np.pi))
     return select_where(undefined, total, stable)
+
+
+def within(angle: Any, bound: float) -> Any:
+    """The same angle in [-bound, bound), where 2 ``bound`` is a whole turn."""
+    half, turn = like(bound, angle), like(2 * bound, angle)
+    rest = lax.rem(lax.add(angle, half), turn)
+    return lax.sub(select_where(lax.lt(rest, like(0, rest)), lax.add(rest, turn), rest), half)
 
 
 @_logaddexp.defjvp
@@ -149,8 +161,16 @@ def trunc(x: Any) -> Any:
 
 
 _half_even = lax.RoundingMethod.TO_NEAREST_EVEN
-rint = make_unary("rint", lambda x: lax.round(x, _half_even), "Round; halves go to the even "
-                  "neighbor. Integers become floats first.", promote_args_inexact)  # fmt: skip
+
+
+def _to_even(x: Any) -> Any:
+    if dtypes.is_complex(aval_of(x).dtype):
+        return lax.complex(_to_even(lax.real(x)), _to_even(lax.imag(x)))
+    return lax.round(x, _half_even)
+
+
+rint = make_unary("rint", _to_even, "Round; halves go to the even neighbor. Integers become "
+                  "floats first.", promote_args_inexact)  # fmt: skip
 
 
 def round(a: Any, decimals: int = 0, out: None = None) -> Any:

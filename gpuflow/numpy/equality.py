@@ -21,7 +21,7 @@ def allclose(
 
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     """Whether two arrays have one shape and equal elements."""
-    check_arraylike("array_equal", a1, a2)
+    a1, a2 = check_arraylike("array_equal", a1, a2)
     first, second = aval_of(a1), aval_of(a2)
     if first.shape != second.shape:
         return lax.convert_element_type(False, dtypes.bool_)
@@ -33,7 +33,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
 
 def array_equiv(a1: Any, a2: Any) -> Any:
     """Whether two arrays have equal elements after broadcasting; False if they do not broadcast."""
-    check_arraylike("array_equiv", a1, a2)
+    a1, a2 = check_arraylike("array_equiv", a1, a2)
     try:
         broadcast_shapes(aval_of(a1).shape, aval_of(a2).shape)
     except ValueError:

@@ -30,7 +30,7 @@ def _transform(
     name: str, fft_type: FftType, a: Any, s: Any, axes: Sequence[int] | None, norm: str | None
 ) -> Any:
     """Pad or cut the axes to the lengths ``s``, move them to the end and transform them."""
-    check_arraylike(name, a)
+    (a,) = check_arraylike(name, a)
     rank = aval_of(a).ndim
     lengths = _lengths(name, s)
     if axes is None:
@@ -296,7 +296,7 @@ def _placed(x: Any, device: Any) -> Any:
 
 
 def _shifted(name: str, x: Any, axes: Any, inverse: bool) -> Any:
-    check_arraylike(name, x)
+    (x,) = check_arraylike(name, x)
     shape = aval_of(x).shape
     if axes is None:
         axes = tuple(range(len(shape)))

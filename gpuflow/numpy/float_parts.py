@@ -13,7 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays
-from gpuflow.numpy.elementary import broadcastlike, ceil, floor, imag, real
+from gpuflow.numpy.elementary import broadcastlike, ceil, floor, imag, real, within
 from gpuflow.numpy.logic import greater, isinf, isnan, less, where
 from gpuflow.numpy.promotion import (
     convert,
@@ -254,8 +254,13 @@ def i0(x: Any) -> Any:
 def _logaddexp2(x: Any, y: Any) -> Any:
     larger, distance = lax.max(x, y), lax.sub(x, y)
     undefined, total = lax.ne(distance, distance), lax.add(x, y)
-    share = lax.log1p(lax.exp2(lax.neg(lax.abs(distance))))
+    is_complex = dtypes.is_complex(aval_of(x).dtype)
+    gap = lax.sub(total, lax.add(larger, larger)) if is_complex else lax.neg(lax.abs(distance))
+    share = lax.log1p(lax.exp2(gap))
     stable = lax.add(larger, lax.div(share, like(np.log(2.0).item(), share)))
+    if is_complex:
+        turned = within(lax.imag(stable), (np.pi / np.log(2.0)).item())
+        stable = lax.complex(lax.real(stable), turned)
     return select_where(undefined, total, stable)
 
 

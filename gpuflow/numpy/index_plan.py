@@ -59,7 +59,7 @@ def without_bools(index: Any, rank: int) -> tuple[Any, list[int]]:
     if not any(_is_bool(entry) for entry in entries):
         return index, []
     changed = [np.zeros(int(bool(e)), np.int32) if _is_bool(e) else e for e in entries]
-    used = sum(_axes_used(entry) for entry in entries)
+    used = sum(axes_used(entry) for entry in entries)
     places: list[int] = []
     axis = 0
     for entry in entries:
@@ -67,7 +67,7 @@ def without_bools(index: Any, rank: int) -> tuple[Any, list[int]]:
             places.append(axis)
             axis += 1
         else:
-            axis += rank - used if entry is Ellipsis else _axes_used(entry)
+            axis += rank - used if entry is Ellipsis else axes_used(entry)
     return tuple(changed), places
 
 
@@ -80,7 +80,7 @@ def _is_bool(entry: Any) -> bool:
     return not isinstance(entry, Tracer) or entry.concrete() is not None
 
 
-def _axes_used(entry: Any) -> int:
+def axes_used(entry: Any) -> int:
     """How many axes of the array an entry stands for; none for an ellipsis."""
     if is_mask(entry):
         return aval_of(entry).ndim
@@ -142,7 +142,7 @@ def is_mask(entry: Any) -> bool:
 
 def _check_masks(entries: Sequence[Any], shape: tuple[int, ...]) -> None:
     """Raise IndexError for a mask whose shape is not that of the axes it stands for."""
-    widths = [_axes_used(entry) for entry in entries]
+    widths = [axes_used(entry) for entry in entries]
     axis = 0
     for entry, width in zip(entries, widths, strict=True):
         if is_mask(entry) and aval_of(entry).shape != shape[axis : axis + width]:

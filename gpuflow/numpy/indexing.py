@@ -17,11 +17,20 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.core.aval import aval_of
 from gpuflow.core.primitive import Primitive
-from gpuflow.numpy.index_plan import Plan, is_index_array, plan_index, without_bools
+from gpuflow.numpy.bounds import note_index
+from gpuflow.numpy.index_plan import (
+    Plan,
+    axes_used,
+    is_index_array,
+    plan_index,
+    without_bools,
+)
+from gpuflow.numpy.placed_slices import has_slices, in_window, window_of
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
     convert,
@@ -32,11 +41,16 @@ from gpuflow.ops.selection import where as select_where
 
 def getitem(x: Any, index: Any) -> Any:
     """``x[index]``; index arrays outside of an axis take the nearest row."""
+    if config.may_check:
+        note_index(aval_of(x).shape, index)
     key = _static_key(index)
     if key is not None:
         for primitive, params in _static_steps(key, aval_of(x).shape):
             x = primitive.bind(x, **params)
         return x
+    if has_slices(index):
+        starts, sizes = window_of(index, aval_of(x).shape, axes_used)
+        return getitem(lax.dynamic_slice(x, starts, sizes), in_window(index))
     index, bool_axes = without_bools(index, aval_of(x).ndim)
     x = lax.expand_dims(x, bool_axes) if bool_axes else x
     plan = plan_index(index, aval_of(x).shape)
@@ -190,8 +204,11 @@ def wrap_negative(indices: Any, size: int) -> Any:
         indices, dtype = convert(indices, np.dtype(np.int32)), np.dtype(np.int32)
     if isinstance(indices, np.ndarray) and not (indices < 0).any():
         return indices
-    zero, length = convert(0, dtype), convert(size, dtype)
-    return select_where(lax.lt(indices, zero), lax.add(indices, length), indices)
+    is_negative = lax.lt(indices, convert(0, dtype))
+    if size > np.iinfo(dtype).max:  # an addition in uint32 wraps to what int64 gives
+        dtype = dtypes.index_dtype(size)
+        indices = convert(indices, dtype)
+    return select_where(is_negative, lax.add(indices, convert(size, dtype)), indices)
 
 
 def _gather(x: Any, plan: Plan, int_axes: Sequence[int]) -> Any:
@@ -221,14 +238,15 @@ def _linear_indices(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
     """Row numbers of the joined axis; positions outside of their axis are clipped first."""
     if len(indices) == 1:
         return indices[0]
-    dtype = np.dtype(np.int32) if prod(sizes) < 2**31 else dtypes.canonicalize(np.int64)
+    dtype = dtypes.index_dtype(prod(sizes))
     shape = broadcast_shapes(*[aval_of(i).shape for i in indices], name="index")
     total: Any = None
     for index, size in zip(indices, sizes, strict=True):
-        index = convert(index, dtype)
-        top = convert(max(size - 1, 0), dtype)
-        index = lax.min(lax.max(index, convert(0, dtype)), top)
-        index = broadcast_to(index, shape)
+        own = dtypes.index_dtype(size)
+        index = convert(index, own)
+        top = convert(max(size - 1, 0), own)
+        index = lax.min(lax.max(index, convert(0, own)), top)
+        index = broadcast_to(convert(index, dtype), shape)
         if total is not None:
             index = lax.add(lax.mul(total, convert(size, dtype)), index)
         total = index

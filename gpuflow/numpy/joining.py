@@ -41,7 +41,7 @@ def _pieces(name: str, arrays: Any, dtype: Any) -> list[Any]:
         lambda: f"[{name}] at least one array is needed; got none. Fix: pass a list of arrays.",
         ValueError,
     )
-    check_arraylike(name, *arrays)
+    arrays = check_arraylike(name, *arrays)
     if dtype is not None:
         wanted = user_dtype(dtype, name)
         return [convert(x, wanted) for x in arrays]
@@ -142,6 +142,7 @@ def _bounds(size: int, cuts: Sequence[int]) -> list[int]:
 
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     """Cut into sections whose sizes differ by at most one, or at the given indices."""
+    (ary,) = check_arraylike("array_split", ary)
     sizes = shape(ary)
     place = canonicalize_axis(axis, len(sizes), "array_split")
     size = sizes[place]
@@ -200,7 +201,7 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
     Raises:
         ValueError: an array of rank 0, or an axis that does not exist.
     """
-    check_arraylike("unstack", x)
+    (x,) = check_arraylike("unstack", x)
     check(
         aval_of(x).ndim > 0,
         lambda: f"[unstack] the array must have an axis; got {aval_of(x)}. Fix: jnp.atleast_1d(x).",
@@ -237,7 +238,7 @@ def _block(arrays: Any) -> tuple[Any, int]:
         ValueError,
     )
     if not isinstance(arrays, list):
-        check_arraylike("block", arrays)
+        (arrays,) = check_arraylike("block", arrays)
         return arrays, 0
     check(
         len(arrays) > 0,

@@ -44,7 +44,7 @@ def lstsq(a: Any, b: Any, rcond: Any = None, *, numpy_resid: bool = False) -> tu
     Raises:
         ValueError: sizes that do not fit. TypeError: batches.
     """
-    check_arraylike("lstsq", a, b)
+    a, b = check_arraylike("lstsq", a, b)
     a, b = (asarray(x) for x in promote_dtypes_inexact(a, b))
     check(
         aval_of(a).ndim == 2 and aval_of(b).ndim in (1, 2),

@@ -58,7 +58,7 @@ def outer(x1: Any, x2: Any, /) -> Any:
     Raises:
         ValueError: operands that are no vectors.
     """
-    check_arraylike("outer", x1, x2)
+    x1, x2 = check_arraylike("outer", x1, x2)
     check(
         aval_of(x1).ndim == aval_of(x2).ndim == 1,
         lambda: (
@@ -76,7 +76,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     Raises:
         ValueError: vectors of another size.
     """
-    check_arraylike("cross", x1, x2)
+    x1, x2 = check_arraylike("cross", x1, x2)
     sizes = tuple(aval_of(x).shape[axis] for x in (x1, x2))
     check(
         sizes == (3, 3),

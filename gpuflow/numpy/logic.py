@@ -59,7 +59,7 @@ def as_bool(x: Any) -> Any:
 
 def _logical(name: str, op: Ufunc, doc: str) -> Ufunc:
     def promote(name: str, *operands: Any) -> list[Any]:
-        check_arraylike(name, *operands)
+        operands = check_arraylike(name, *operands)
         return promote_shapes(name, [as_bool(x) for x in operands])
 
     maker = make_unary if op is lax.bitwise_not else make_binary
@@ -176,7 +176,7 @@ def where(
             f"{'two' if x is None or y is None else 'size or fill_value with three'}. "
             "Fix: jnp.where(c, x, y)."
         )
-    check_arraylike("where", condition, x, y)
+    condition, x, y = check_arraylike("where", condition, x, y)
     x, y = promote_dtypes(x, y)
     condition, x, y = promote_shapes("where", (as_bool(condition), x, y))
     return select_where(condition, x, y)
@@ -194,7 +194,9 @@ def clip(
     """
     low = a_min if min is None else min
     high = a_max if max is None else max
-    check_arraylike("clip", *[v for v in (arr, low, high) if v is not None])
+    arr, low, high = (
+        v if v is None else check_arraylike("clip", v)[0] for v in (arr, low, high)
+    )
     if dtypes.is_complex(aval_of(arr).dtype):
         raise ValueError(
             f"[clip] the array must be real; got {aval_of(arr)}. Fix: clip x.real and x.imag."
@@ -214,10 +216,16 @@ def convert_scalar(x: Any) -> Any:
 def nan_to_num(
     x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
 ) -> Any:
-    """Replace nan and infinities; by default by 0 and the largest finite numbers."""
+    """Replace nan and infinities; by default by 0 and the largest finite numbers.
+
+    The real and the imaginary parts of complex numbers are replaced each by itself.
+    """
     del copy
-    check_arraylike("nan_to_num", x)
+    (x,) = check_arraylike("nan_to_num", x)
     dtype = aval_of(x).dtype
+    if dtypes.is_complex(dtype):
+        parts = (lax.real(x), lax.imag(x))
+        return lax.complex(*[nan_to_num(p, nan=nan, posinf=posinf, neginf=neginf) for p in parts])
     if not dtypes.is_floating(dtype):
         return x
     limits = ml_dtypes.finfo(dtype)
@@ -233,7 +241,7 @@ def isclose(
     a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Any:
     """Whether ``abs(a - b) <= atol + rtol * abs(b)``, elementwise; equal infinities are close."""
-    check_arraylike("isclose", a, b)
+    a, b = check_arraylike("isclose", a, b)
     a, b = promote_shapes("isclose", promote_dtypes(a, b))
     dtype = aval_of(a).dtype
     if not dtypes.is_inexact(dtype):

@@ -33,7 +33,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     Raises:
         ValueError: fewer than two axes, or one axis twice.
     """
-    check_arraylike("diagonal", a)
+    (a,) = check_arraylike("diagonal", a)
     rank = aval_of(a).ndim
     check(
         rank >= 2,
@@ -109,7 +109,7 @@ def cross(
 
 def _common(name: str, a: Any, b: Any) -> list[Any]:
     """Both operands in their common dtype, as arrays; their shapes need not broadcast."""
-    check_arraylike(name, a, b)
+    a, b = check_arraylike(name, a, b)
     return [asarray(x) for x in promote_dtypes(a, b)]
 
 
@@ -144,7 +144,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     Raises:
         ValueError: no vector, or a negative ``N``.
     """
-    check_arraylike("vander", x)
+    (x,) = check_arraylike("vander", x)
     aval = aval_of(x)
     check(
         aval.ndim == 1,
@@ -164,11 +164,11 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
 
 def matvec(x1: Any, x2: Any, /) -> Any:
     """Matrices of shape (..., m, n) times vectors (..., n)."""
-    check_arraylike("matvec", x1, x2)
+    x1, x2 = check_arraylike("matvec", x1, x2)
     return squeeze(matmul(x1, expand_dims(x2, -1)), -1)
 
 
 def vecmat(x1: Any, x2: Any, /) -> Any:
     """The conjugates of vectors (..., n) times matrices (..., n, m)."""
-    check_arraylike("vecmat", x1, x2)
+    x1, x2 = check_arraylike("vecmat", x1, x2)
     return squeeze(matmul(expand_dims(conj(x1), -2), x2), -2)

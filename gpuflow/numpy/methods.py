@@ -31,6 +31,7 @@ from gpuflow.numpy import (
     statistics,
     ufuncs,
 )
+from gpuflow.numpy.promotion import is_arraylike
 from gpuflow.numpy.taking import take
 from gpuflow.numpy.tiling import repeat
 from gpuflow.numpy.updates import At
@@ -40,7 +41,9 @@ def _operator(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A binary operator; other types, such as lists, get their turn."""
 
     def operator(self: Any, other: Any) -> Any:
-        return function(self, other) if is_value(other) else NotImplemented
+        if is_value(other) or is_arraylike(other):
+            return function(self, other)
+        return NotImplemented
 
     operator.__name__ = name
     return operator
@@ -50,7 +53,9 @@ def _reflected(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A binary operator whose array stands on the right."""
 
     def operator(self: Any, other: Any) -> Any:
-        return function(other, self) if is_value(other) else NotImplemented
+        if is_value(other) or is_arraylike(other):
+            return function(other, self)
+        return NotImplemented
 
     operator.__name__ = name
     return operator
@@ -237,6 +242,7 @@ PROPERTIES: dict[str, Callable[[Any], Any]] = {
     "imag": lambda self: elementary.imag(self),
     "at": At,
     "flat": _flat,
+    "__cuda_array_interface__": exports.cuda_array_interface,
     "committed": exports.committed,
     "is_fully_addressable": exports.is_fully_addressable,
     "is_fully_replicated": exports.is_fully_replicated,

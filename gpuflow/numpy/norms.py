@@ -187,7 +187,7 @@ def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any =
     Raises:
         ValueError: both names at once.
     """
-    check_arraylike("matrix_rank", M)
+    (M,) = check_arraylike("matrix_rank", M)
     check(
         rtol is None or tol is None,
         lambda: "[matrix_rank] only one of rtol and tol may be given; got both. Fix: rtol=...",

@@ -11,19 +11,38 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.config import config
 from gpuflow.base.util import warn
-from gpuflow.core.aval import ShapedArray, aval_of, is_value
+from gpuflow.core.aval import HasAval, ShapedArray, aval_of, is_value
 
 PYTHON_SCALARS = (bool, int, float, complex)
 
 
-def check_arraylike(name: str, *operands: Any) -> None:
-    """Raise TypeError unless all operands are arrays or numbers; lists are neither."""
-    for position, operand in enumerate(operands):
+def check_arraylike(name: str, *operands: Any) -> Sequence[Any]:
+    """The operands, which must be arrays or numbers, or say with ``__jax_array__`` which they are.
+
+    Raises:
+        TypeError: other operands; lists are others.
+    """
+    for operand in operands:
         if not is_value(operand):
-            raise TypeError(
-                f"[{name}] operands must be arrays or numbers; got {type(operand).__name__} at "
-                f"position {position}. Fix: convert it with jnp.asarray."
-            )
+            return [
+                x if is_value(x) else _asked_for_array(name, x, position)
+                for position, x in enumerate(operands)
+            ]
+    return operands
+
+
+def is_arraylike(x: Any) -> bool:
+    """Whether functions of arrays take ``x``."""
+    return is_value(x) or hasattr(type(x), "__jax_array__")
+
+
+def _asked_for_array(name: str, operand: Any, position: int) -> Any:
+    if not is_arraylike(operand):
+        raise TypeError(
+            f"[{name}] operands must be arrays or numbers; got {type(operand).__name__} at "
+            f"position {position}. Fix: convert it with jnp.asarray."
+        )
+    return operand.__jax_array__()
 
 
 def convert(x: Any, dtype: Any, weak_type: bool = False) -> Any:
@@ -185,10 +204,11 @@ def promote_args(name: str, *operands: Any) -> Sequence[Any]:
         TypeError: an operand that is no array or number.
         ValueError: shapes that do not broadcast.
     """
-    first = getattr(operands[0], "aval", None)
-    if first is not None and getattr(operands[-1], "aval", None) is first and len(operands) < 3:
+    first, last = operands[0], operands[-1]
+    is_pair = isinstance(first, HasAval) and isinstance(last, HasAval) and len(operands) < 3
+    if is_pair and first.aval is last.aval:
         return operands  # arrays of one type need nothing, and are the common case
-    check_arraylike(name, *operands)
+    operands = check_arraylike(name, *operands)
     if len(operands) == 1:
         return promote_dtypes(*operands)
     return promote_shapes(name, promote_dtypes(*operands))
@@ -196,7 +216,7 @@ def promote_args(name: str, *operands: Any) -> Sequence[Any]:
 
 def promote_args_inexact(name: str, *operands: Any) -> list[Any]:
     """``promote_args`` to a float or complex dtype."""
-    check_arraylike(name, *operands)
+    operands = check_arraylike(name, *operands)
     return promote_shapes(name, promote_dtypes_inexact(*operands))
 
 

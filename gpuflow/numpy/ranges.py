@@ -71,7 +71,7 @@ def _arange(start: Any, stop: Any, step: Any, dtype: Any) -> Any:
 
 
 def _known_number(value: Any) -> Any:
-    check_arraylike("arange", value)
+    (value,) = check_arraylike("arange", value)
     check(
         aval_of(value).shape == (),
         lambda: f"[arange] arguments must be scalars; got {aval_of(value)}. Fix: pass numbers.",
@@ -97,7 +97,7 @@ def linspace(
         axis: where the new axis goes.
         device: where the array lives, by default on the default device.
     """
-    check_arraylike("linspace", start, stop)
+    start, stop = check_arraylike("linspace", start, stop)
     count = as_index(num)
     check(
         count >= 0,
@@ -173,30 +173,31 @@ def _lower(rows: int, columns: int, k: int) -> Any:
 
 def tril(m: Any, k: int = 0) -> Any:
     """The last two axes with zeros above diagonal ``k``."""
-    sizes = _matrix_sizes("tril", m)
-    return where(_lower(*sizes, k), m, convert(0, aval_of(m).dtype))
+    m, rows, columns = _matrix("tril", m)
+    return where(_lower(rows, columns, k), m, convert(0, aval_of(m).dtype))
 
 
 def triu(m: Any, k: int = 0) -> Any:
     """The last two axes with zeros below diagonal ``k``."""
-    sizes = _matrix_sizes("triu", m)
-    return where(_lower(*sizes, k - 1), convert(0, aval_of(m).dtype), m)
+    m, rows, columns = _matrix("triu", m)
+    return where(_lower(rows, columns, k - 1), convert(0, aval_of(m).dtype), m)
 
 
-def _matrix_sizes(name: str, m: Any) -> tuple[int, int]:
-    check_arraylike(name, m)
+def _matrix(name: str, m: Any) -> tuple[Any, int, int]:
+    """The operand, and the sizes of its last two axes."""
+    (m,) = check_arraylike(name, m)
     aval = aval_of(m)
     check(
         aval.ndim >= 2,
         lambda: f"[{name}] the array must have two axes; got {aval}. Fix: jnp.tri for a mask.",
         ValueError,
     )
-    return aval.shape[-2], aval.shape[-1]
+    return m, aval.shape[-2], aval.shape[-1]
 
 
 def diag(v: Any, k: int = 0) -> Any:
     """A matrix with the vector ``v`` on diagonal ``k``, or that diagonal of a matrix."""
-    check_arraylike("diag", v)
+    (v,) = check_arraylike("diag", v)
     aval = aval_of(v)
     check(
         aval.ndim in (1, 2),
@@ -216,5 +217,5 @@ def diag(v: Any, k: int = 0) -> Any:
 
 def diagflat(v: Any, k: int = 0) -> Any:
     """A matrix with the elements of ``v``, raveled, on diagonal ``k``."""
-    check_arraylike("diagflat", v)
+    (v,) = check_arraylike("diagflat", v)
     return diag(reshape(v, (aval_of(v).size,)), as_index(k))

@@ -20,7 +20,6 @@ from gpuflow.numpy.promotion import (
     check_arraylike,
     convert,
     no_out,
-    promote_args,
     user_dtype,
 )
 from gpuflow.numpy.shaping import Axes, broadcast_to, ravel, reshape
@@ -36,12 +35,12 @@ def keep_dims(out: Any, shape: Sequence[int], axes: Sequence[int]) -> Any:
 def prepare(name: str, a: Any, axis: Axes, out: Any, where: Any, fill: Any) -> Any:
     """The operand with elements outside of ``where`` replaced, and the axes."""
     no_out(name, out)
-    check_arraylike(name, a)
+    (a,) = check_arraylike(name, a)
     aval = aval_of(a)
     if aval.weak_type or not hasattr(a, "aval"):
         a = lax.convert_element_type(a, aval.dtype)
     if where is not None:
-        check_arraylike(name, where)
+        (where,) = check_arraylike(name, where)
         a = broadcast_to(a, broadcast_shapes(aval_of(a).shape, aval_of(where).shape, name=name))
         a = jnp_where(where, a, convert(fill, aval_of(a).dtype))
     return a, canonicalize_axes(axis, aval_of(a).ndim, name)
@@ -106,8 +105,19 @@ def _accumulate(
     result = op(convert(a, sum_dtype(name, aval.dtype, dtype)), axes)
     if initial is not None:
         combine = lax.mul if neutral else lax.add
-        result = combine(result, convert(initial, aval_of(result).dtype))
+        result = combine(result, _first_value(name, initial, aval_of(result).dtype))
     return finish(result, aval.shape, axes, keepdims)
+
+
+def _first_value(name: str, initial: Any, dtype: np.dtype) -> Any:
+    """``initial`` in the result's dtype, which it does not change."""
+    check(
+        aval_of(initial).shape == (),
+        lambda: f"[{name}] initial must be a number; got {aval_of(initial)}. "
+        "Fix: combine the result with the array afterwards.",
+        ValueError,
+    )
+    return convert(initial, dtype)
 
 
 # --- extremes ------------------------------------------------------------------------------
@@ -133,7 +143,7 @@ def _extreme(
     )
     result = op(a, axes)
     if initial is not None:
-        result = pair(*promote_args(name, initial, result))
+        result = pair(_first_value(name, initial, aval_of(result).dtype), result)
     return finish(result, sizes, axes, keepdims)
 
 
@@ -187,7 +197,7 @@ def _position(
     name: str, op: Callable[..., Any], a: Any, axis: int | None, out: Any, keepdims: bool
 ) -> Any:
     no_out(name, out)
-    check_arraylike(name, a)
+    (a,) = check_arraylike(name, a)
     sizes = aval_of(a).shape
     if axis is None:
         found = op(ravel(a), 0, dtypes.default_int())
@@ -224,12 +234,12 @@ def _test(
     name: str, op: Callable[..., Any], neutral: bool, a: Any, axis: Axes, out: Any,
     keepdims: bool, where: Any,
 ) -> Any:  # fmt: skip
-    check_arraylike(name, a)
+    (a,) = check_arraylike(name, a)
     a, axes = prepare(name, as_bool(a), axis, out, where, neutral)
     return finish(op(a, axes), aval_of(a).shape, axes, keepdims)
 
 
 def count_nonzero(a: Any, axis: Axes = None, keepdims: bool = False) -> Any:
     """How many elements are nonzero."""
-    check_arraylike("count_nonzero", a)
+    (a,) = check_arraylike("count_nonzero", a)
     return sum(as_bool(a), axis, keepdims=keepdims)

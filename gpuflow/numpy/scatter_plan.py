@@ -127,9 +127,9 @@ def _size(plan: Plan, shape: tuple[int, ...], item: Item, common: tuple[int, ...
 
 def _index_dtype(entries: dict[int, Any], shape: tuple[int, ...]) -> Any:
     """int32, unless an index or a size is wider."""
-    wide = any(aval_of(e).dtype.itemsize == 8 for e in entries.values())
-    wide = wide or any(size > np.iinfo(np.int32).max for size in shape)
-    return dtypes.canonicalize(np.int64) if wide else np.dtype(np.int32)
+    if any(aval_of(e).dtype.itemsize == 8 for e in entries.values()):
+        return dtypes.canonicalize(np.int64)
+    return dtypes.index_dtype(max(shape, default=0))
 
 
 def _column(numbers: Any, places: list[int], batch_shape: tuple[int, ...]) -> Any:

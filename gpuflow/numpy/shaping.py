@@ -22,30 +22,30 @@ from gpuflow.ops.device import in_sharding
 Axes = int | Sequence[int] | None
 
 
-def _shape_of(name: str, x: Any) -> tuple[int, ...]:
-    check_arraylike(name, x)
-    return aval_of(x).shape
+def _with_shape(name: str, x: Any) -> tuple[Any, tuple[int, ...]]:
+    (x,) = check_arraylike(name, x)
+    return x, aval_of(x).shape
 
 
 def ndim(a: Any) -> int:
     """The number of axes."""
-    return len(_shape_of("ndim", a))
+    return len(_with_shape("ndim", a)[1])
 
 
 def shape(a: Any) -> tuple[int, ...]:
     """The sizes of all axes."""
-    return _shape_of("shape", a)
+    return _with_shape("shape", a)[1]
 
 
 def size(a: Any, axis: Axes = None) -> int:
     """The number of elements, or the size along ``axis``."""
-    sizes = _shape_of("size", a)
+    _, sizes = _with_shape("size", a)
     return prod(sizes[d] for d in canonicalize_axes(axis, len(sizes), "size"))
 
 
 def as_shape(name: str, new_shape: Any) -> tuple[int, ...]:
-    """A user's shape argument as a tuple: an int or a sequence of ints."""
-    if hasattr(new_shape, "__index__"):
+    """A user's shape argument as a tuple: an int or a sequence of ints, also as an array."""
+    if hasattr(new_shape, "__index__") and not getattr(new_shape, "ndim", 0):
         return (as_index(new_shape),)
     try:
         return tuple(as_index(n) for n in new_shape)
@@ -81,7 +81,7 @@ def reshape(
         return in_sharding("reshape", out, out_sharding)
     del copy
     wanted = newshape if shape is None else shape
-    old = _shape_of("reshape", a)
+    a, old = _with_shape("reshape", a)
     sizes = _fill_in(old, as_shape("reshape", wanted))
     if order == "F":
         flipped = reshape(transpose(a), sizes[::-1])
@@ -109,13 +109,14 @@ def _fill_in(old: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Any:
     """All elements along one axis."""
-    out = reshape(a, (-1,) if prod(_shape_of("ravel", a)) else (0,), order)
+    a, old = _with_shape("ravel", a)
+    out = reshape(a, (-1,) if prod(old) else (0,), order)
     return in_sharding("ravel", out, out_sharding)
 
 
 def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
     """Insert axes of size 1; ``axis`` counts in the result."""
-    old = _shape_of("expand_dims", a)
+    a, old = _with_shape("expand_dims", a)
     count = len(axis) if isinstance(axis, (tuple, list)) else 1
     new = canonicalize_axes(axis, len(old) + count, "expand_dims")
     sizes = iter(old)
@@ -129,7 +130,7 @@ def squeeze(a: Any, axis: Axes = None) -> Any:
     Raises:
         ValueError: an axis of another size.
     """
-    old = _shape_of("squeeze", a)
+    a, old = _with_shape("squeeze", a)
     if axis is None:
         dims = tuple(d for d, n in enumerate(old) if n == 1)
     else:
@@ -139,7 +140,8 @@ def squeeze(a: Any, axis: Axes = None) -> Any:
 
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
     """Permute the axes; by default reverse them."""
-    rank = len(_shape_of("transpose", a))
+    a, old = _with_shape("transpose", a)
+    rank = len(old)
     if axes is None:
         order = tuple(range(rank))[::-1]
     else:
@@ -154,7 +156,8 @@ def permute_dims(a: Any, /, axes: Sequence[int]) -> Any:
 
 def matrix_transpose(x: Any, /) -> Any:
     """Swap the last two axes."""
-    rank = len(_shape_of("matrix_transpose", x))
+    x, old = _with_shape("matrix_transpose", x)
+    rank = len(old)
     check(
         rank >= 2,
         lambda: f"[matrix_transpose] the array must have two axes; got rank {rank}. Fix: x[None].",
@@ -165,7 +168,8 @@ def matrix_transpose(x: Any, /) -> Any:
 
 def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
     """Swap two axes."""
-    rank = len(_shape_of("swapaxes", a))
+    a, old = _with_shape("swapaxes", a)
+    rank = len(old)
     first, second = (canonicalize_axis(d, rank, "swapaxes") for d in (axis1, axis2))
     order = list(range(rank))
     order[first], order[second] = second, first
@@ -174,7 +178,8 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
 
 def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Any:
     """Move axes to other positions; the others keep their order."""
-    rank = len(_shape_of("moveaxis", a))
+    a, old = _with_shape("moveaxis", a)
+    rank = len(old)
     sources, targets = (
         [canonicalize_axis(d, rank, "moveaxis") for d in _as_list(v)] for v in (source, destination)
     )
@@ -203,7 +208,8 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
     Raises:
         ValueError: axes that do not exist.
     """
-    rank = len(_shape_of("rollaxis", a))
+    a, old = _with_shape("rollaxis", a)
+    rank = len(old)
     origin = canonicalize_axis(axis, rank, "rollaxis")
     target = as_index(start)
     check(
@@ -221,7 +227,8 @@ def _as_list(value: Any) -> list[int]:
 
 def flip(m: Any, axis: Axes = None) -> Any:
     """Reverse the order of elements along ``axis``, by default along all."""
-    return lax.rev(m, canonicalize_axes(axis, len(_shape_of("flip", m)), "flip"))
+    m, old = _with_shape("flip", m)
+    return lax.rev(m, canonicalize_axes(axis, len(old), "flip"))
 
 
 # --- broadcasting --------------------------------------------------------------------------
@@ -233,7 +240,8 @@ def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
     Raises:
         ValueError: a shape that the array does not broadcast to.
     """
-    old, new = _shape_of("broadcast_to", array), as_shape("broadcast_to", shape)
+    array, old = _with_shape("broadcast_to", array)
+    new = as_shape("broadcast_to", shape)
     lead = len(new) - len(old)
     fits = lead >= 0 and all(n in (1, m) for n, m in zip(old, new[max(lead, 0) :], strict=True))
     check(
@@ -250,7 +258,7 @@ def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
 
 def broadcast_arrays(*args: Any) -> list[Any]:
     """Broadcast arrays to their common shape."""
-    shapes = [_shape_of("broadcast_arrays", x) for x in args]
+    shapes = [_with_shape("broadcast_arrays", x)[1] for x in args]
     common = promotion.broadcast_shapes(*shapes, name="broadcast_arrays")
     return [broadcast_to(x, common) for x in args]
 
@@ -280,6 +288,7 @@ def atleast_3d(*arys: Any) -> Any:
 
 
 def _at_least(arys: Sequence[Any], rank: int, widen: Any) -> Any:
+    arys = check_arraylike(f"atleast_{rank}d", *arys)
     own = [ndim(x) for x in arys]
     outs = [x if n >= rank else widen(x, n) for x, n in zip(arys, own, strict=True)]
     return outs[0] if len(outs) == 1 else outs

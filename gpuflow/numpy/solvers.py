@@ -82,7 +82,7 @@ def solve(a: Any, b: Any) -> Any:
     Raises:
         ValueError: shapes that do not fit.
     """
-    check_arraylike("solve", a, b)
+    a, b = check_arraylike("solve", a, b)
     a, b = (asarray(x) for x in promote_dtypes_inexact(a, b))
     check_square("solve", a)
     shape = aval_of(b).shape
@@ -118,7 +118,7 @@ def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Any:
     Raises:
         ValueError: shapes that do not fit.
     """
-    check_arraylike("tensorsolve", a, b)
+    a, b = check_arraylike("tensorsolve", a, b)
     if axes is not None:
         rank = aval_of(a).ndim
         a = moveaxis(a, tuple(axes), tuple(range(rank - len(axes), rank)))
@@ -142,7 +142,7 @@ def tensorinv(a: Any, ind: int = 2) -> Any:
     Raises:
         ValueError: a map that is not square, or ``ind`` below 1.
     """
-    check_arraylike("tensorinv", a)
+    (a,) = check_arraylike("tensorinv", a)
     count, shape = as_index(ind), aval_of(a).shape
     first, rest = shape[:count], shape[count:]
     check(
@@ -166,7 +166,7 @@ def matrix_power(a: Any, n: int) -> Any:
     Raises:
         TypeError: matrices that are not square, or ``n`` that is no integer.
     """
-    check_arraylike("matrix_power", a)
+    (a,) = check_arraylike("matrix_power", a)
     a, shape = asarray(a), aval_of(a).shape
     check(
         len(shape) >= 2 and shape[-1] == shape[-2],
@@ -201,7 +201,7 @@ def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Any:
         ValueError: fewer than two arrays, or shapes that do not fit.
     """
     arrays = list(arrays)
-    check_arraylike("multi_dot", *arrays)
+    arrays = check_arraylike("multi_dot", *arrays)
     shapes = [aval_of(x).shape for x in arrays]
     ends_fit = len(shapes) >= 2 and all(len(shape) in (1, 2) for shape in (shapes[0], shapes[-1]))
     check(

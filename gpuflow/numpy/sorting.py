@@ -24,7 +24,7 @@ def _prepare(name: str, a: Any, axis: int | None, kind: Any, order: Any) -> tupl
         lambda: f"[{name}] kind and order must be None; got {kind!r} and {order!r}. "
         f"Fix: jnp.{name}(x, stable=True).",
     )
-    check_arraylike(name, a)
+    (a,) = check_arraylike(name, a)
     if axis is None:
         return ravel(a), 0
     return a, canonicalize_axis(axis, aval_of(a).ndim, name)
@@ -83,7 +83,7 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
         len(many) > 0,
         lambda: "[lexsort] there must be a key; got none. Fix: jnp.lexsort([x]).",
     )
-    check_arraylike("lexsort", *many)
+    many = check_arraylike("lexsort", *many)
     aval = aval_of(many[0])
     if aval.ndim == 0:
         return convert(0, dtypes.default_int())
@@ -115,7 +115,7 @@ def _cumulative(
     name: str, op: Callable[..., Any], a: Any, axis: int | None, dtype: Any, out: Any
 ) -> Any:
     no_out(name, out)
-    check_arraylike(name, a)
+    (a,) = check_arraylike(name, a)
     if axis is None or aval_of(a).ndim == 0:
         a = ravel(a)
     place = 0 if axis is None else canonicalize_axis(axis, aval_of(a).ndim, name)
@@ -155,7 +155,7 @@ def _with_initial(
     name: str, op: Callable[..., Any], first: int, x: Any, axis: int | None, dtype: Any,
     include_initial: bool,
 ) -> Any:  # fmt: skip
-    check_arraylike(name, x)
+    (x,) = check_arraylike(name, x)
     aval = aval_of(x)
     check(
         aval.ndim == 1 or (aval.ndim > 1 and axis is not None),

@@ -47,7 +47,7 @@ def mean(
     where: Any = None,
 ) -> Any:  # fmt: skip
     """Mean over axes; of integers in the default float dtype, of 16-bit floats via float32."""
-    check_arraylike("mean", a)
+    (a,) = check_arraylike("mean", a)
     a, axes = prepare("mean", a, axis, out, where, 0)
     shape = aval_of(a).shape
     wanted = user_dtype(dtype, "mean") if dtype is not None else _float_type(a)
@@ -105,7 +105,7 @@ def var(
         ValueError: both ``ddof`` and ``correction``, or a real ``dtype`` for complex numbers.
     """
     no_out("var", out)
-    check_arraylike("var", a)
+    (a,) = check_arraylike("var", a)
     less = _correction("var", ddof, correction)
     work, wanted = variance_dtypes("var", aval_of(a).dtype, dtype)
     a = convert(a, work)
@@ -139,7 +139,7 @@ def std(
 ) -> Any:  # fmt: skip
     """The square root of ``var``; arguments as there."""
     no_out("std", out)
-    check_arraylike("std", a)
+    (a,) = check_arraylike("std", a)
     less = _correction("std", ddof, correction)
     wanted = variance_dtypes("std", aval_of(a).dtype, dtype)[1]
     check(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
+from gpuflow.numpy.bounds import note_positions
 from gpuflow.numpy.index_plan import normal_entry
 from gpuflow.numpy.indexing import wrap_negative
 from gpuflow.numpy.promotion import (
@@ -51,18 +51,24 @@ def take(
         lambda: f"[take] mode must be 'fill', 'clip' or 'wrap'; got {mode!r}. Fix: mode='clip'.",
         NotImplementedError if mode == "raise" else ValueError,
     )
-    check_arraylike("take", a, indices)
+    a, indices = check_arraylike("take", a, indices)
     if axis is None:
         a, axis = ravel(a), 0
     place = canonicalize_axis(axis, aval_of(a).ndim, "take")
-    (entry,) = normal_entry(indices) if not isinstance(indices, int) else (np.int32(indices),)
-    size, dtype = aval_of(a).shape[place], aval_of(entry).dtype
+    size = aval_of(a).shape[place]
+    if isinstance(indices, int):
+        (entry,) = (dtypes.index_dtype(abs(indices)).type(indices),)
+    else:
+        (entry,) = normal_entry(indices)
+    dtype = aval_of(entry).dtype
     if mode == "wrap":
         rest = lax.rem(entry, convert(size, dtype))
         wrapped = lax.add(rest, convert(size, dtype))
         entry = select_where(lax.lt(rest, convert(0, dtype)), wrapped, rest)
     elif mode != "clip":
         entry = wrap_negative(entry, size)
+    if config.may_check:
+        note_positions(aval_of(a).shape, place, entry)
     fills = mode in (None, "fill")
     x = moveaxis(a, place, 0)
     rows = lax.row_gather(x, entry, "fill" if fills else "clip")
@@ -93,7 +99,7 @@ def take_along_axis(
         fill_value: what to fill with in place of nan.
         wrap_negative_indices: whether negative positions count from the end.
     """
-    check_arraylike("take_along_axis", arr, indices)
+    arr, indices = check_arraylike("take_along_axis", arr, indices)
     if axis is None:
         arr, axis = ravel(arr), 0
     place = canonicalize_axis(axis, aval_of(arr).ndim, "take_along_axis")
@@ -112,6 +118,8 @@ def take_along_axis(
         ValueError,
     )
     indices = wrap_negative(indices, size) if wrap_negative_indices else indices
+    if config.may_check:
+        note_positions(aval_of(arr).shape, place, indices)
     x, index = moveaxis(arr, place, -1), moveaxis(indices, place, -1)
     shapes = aval_of(x).shape[:-1], aval_of(index).shape[:-1]
     lead = broadcast_shapes(*shapes, name="take_along_axis")

@@ -28,7 +28,7 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 def tile(A: Any, reps: int | Sequence[int]) -> Any:
     """Repeat the whole array ``reps[d]`` times along axis d; missing axes are added in front."""
-    check_arraylike("tile", A)
+    (A,) = check_arraylike("tile", A)
     counts = [as_index(n) for n in _as_tuple(reps)]
     old = aval_of(A).shape
     rank = max(len(old), len(counts))
@@ -63,7 +63,7 @@ def repeat(
     if out_sharding is not None:
         out = repeat(a, repeats, axis, total_repeat_length=total_repeat_length)
         return in_sharding("repeat", out, out_sharding)
-    check_arraylike("repeat", a)
+    (a,) = check_arraylike("repeat", a)
     if axis is None:
         a, axis = ravel(a), 0
     sizes = aval_of(a).shape
@@ -114,7 +114,7 @@ def roll(a: Any, shift: Any, axis: Axes = None) -> Any:
         shift: by how many places, one number or one for each axis; they may be traced.
         axis: an axis, a tuple of axes, or None: of the raveled array.
     """
-    check_arraylike("roll", a)
+    (a,) = check_arraylike("roll", a)
     if axis is None:
         return lax.reshape(roll(ravel(a), shift, 0), aval_of(a).shape)
     dims = _as_tuple(axis)
@@ -167,7 +167,7 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
     Raises:
         ValueError: axes that are equal, or do not exist.
     """
-    check_arraylike("rot90", m)
+    (m,) = check_arraylike("rot90", m)
     rank = aval_of(m).ndim
     first, second = (canonicalize_axis(d, rank, "rot90") for d in axes)
     check(

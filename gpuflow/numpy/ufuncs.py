@@ -191,7 +191,7 @@ def power(x: Any, y: Any, /) -> Any:
     Raises:
         TypeError: an integer to a negative integer.
     """
-    check_arraylike("power", x, y)
+    x, y = check_arraylike("power", x, y)
     if type(y) is int or isinstance(y, np.integer):
         (x,) = promote_args("power", x)
         return lax.integer_pow(_as_int(x) if _is_bool(x) else x, as_index(y))

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import NonConcreteBooleanIndexError, check
@@ -19,15 +17,18 @@ from gpuflow.base.records import record
 from gpuflow.base.util import warn
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
+from gpuflow.numpy.bounds import note_index
 from gpuflow.numpy.creation import ones_like
 from gpuflow.numpy.index_plan import (
     Plan,
+    axes_used,
     is_index_array,
     is_mask,
     plan_index,
     without_bools,
 )
 from gpuflow.numpy.indexing import getitem, slice_range, wrap_negative
+from gpuflow.numpy.placed_slices import has_slices, in_window, window_of
 from gpuflow.numpy.promotion import check_arraylike, common_type, convert
 from gpuflow.numpy.scatter_plan import scatter_plan
 from gpuflow.numpy.shaping import broadcast_to
@@ -219,6 +220,10 @@ class IndexedUpdate:
 
 def _get(target: IndexedUpdate, how: Promises, fill_value: Any) -> Any:
     x = target.array
+    if has_slices(target.index):
+        starts, sizes = window_of(target.index, aval_of(x).shape, axes_used)
+        window = IndexedUpdate(lax.dynamic_slice(x, starts, sizes), in_window(target.index))
+        return _get(window, how, fill_value)
     index, bool_axes = without_bools(target.index, aval_of(x).ndim)
     x = lax.expand_dims(x, bool_axes) if bool_axes else x
     shape = aval_of(x).shape
@@ -243,7 +248,12 @@ def _updated(
     how: Promises,
 ) -> Any:  # fmt: skip
     x = target.array
-    check_arraylike(f"at.{name}", values)
+    if has_slices(target.index):
+        starts, sizes = window_of(target.index, aval_of(x).shape, axes_used)
+        window = IndexedUpdate(lax.dynamic_slice(x, starts, sizes), in_window(target.index))
+        changed = _update(name, window, values, combine, scatter, how)
+        return lax.dynamic_update_slice(x, changed, starts)
+    (values,) = check_arraylike(f"at.{name}", values)
     index, bool_axes = without_bools(target.index, aval_of(x).ndim)
     if bool_axes:
         wide = IndexedUpdate(lax.expand_dims(x, bool_axes), index)
@@ -257,6 +267,7 @@ def _updated(
     plan = plan_index(target.index, aval.shape)
     is_static = not any(is_index_array(e) for e in plan.axes)
     if is_static and drops and how.wrap_negative_indices:
+        note_index(aval.shape, target.index)
         placed = _placed(plan, aval, _in_array_rank(name, aval, plan, values))
         mask = _mask(plan, aval.shape)
         changed = combine(x, placed) if mask is None else select_where(mask, combine(x, placed), x)
@@ -434,20 +445,21 @@ def _mask(plan: Plan, shape: tuple[int, ...]) -> Any:
 
 
 def _axis_mask(entry: Any, size: int, d: int, rank: int) -> Any:
-    positions = lax.iota(np.int32, [size if k == d else 1 for k in range(rank)], d)
+    dtype = dtypes.index_dtype(size)
+    positions = lax.iota(dtype, [size if k == d else 1 for k in range(rank)], d)
     if isinstance(entry, int):
-        return lax.eq(positions, np.int32(entry + size if entry < 0 else entry))
+        return lax.eq(positions, dtype.type(entry + size if entry < 0 else entry))
     if is_index_array(entry):
-        index = convert(wrap_negative(entry, size), np.dtype(np.int32))
+        index = convert(wrap_negative(entry, size), dtype)
         return lax.eq(positions, index)
     start, limit, step = slice_range(entry, size)
     step = abs(step)
     if (start, limit, step) == (0, size, 1):
         return None
-    mask = lax.lt(positions, np.int32(limit))
+    mask = lax.lt(positions, dtype.type(limit))
     if start:
-        mask = lax.bitwise_and(mask, lax.ge(positions, np.int32(start)))
+        mask = lax.bitwise_and(mask, lax.ge(positions, dtype.type(start)))
     if step != 1:
-        offset = lax.rem(lax.sub(positions, np.int32(start)), np.int32(step))
-        mask = lax.bitwise_and(mask, lax.eq(offset, np.int32(0)))
+        offset = lax.rem(lax.sub(positions, dtype.type(start)), dtype.type(step))
+        mask = lax.bitwise_and(mask, lax.eq(offset, dtype.type(0)))
     return mask

@@ -152,7 +152,7 @@ abs_p = elementwise(
     "abs", impl=lambda xp, x: xp.abs(x), accepts=_has_abs,
     what="a signed integer, a float or a complex number", body="abs", cheap=True,
     result=lambda dtype: _PARTS.get(dtype, dtype), derivatives=(_abs_jvp,),
-    pair=pairs.pair_body(pairs.modulus),
+    pair=pairs.pair_body(pairs.modulus), passes_nan=True,
 )  # fmt: skip
 
 

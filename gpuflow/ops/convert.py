@@ -178,6 +178,7 @@ convert_element_type_p = define(
     transpose=unary_transpose(_convert_transpose),
     batch=batch_in_place(lambda x, **params: convert_element_type_p.bind(x, **params)),
     lower=Elementwise(_convert_body, cheap=True, image=_convert_image, pair=_convert_pair),
+    passes_nan=True,
     simplify=first_of(_convert_simplify, sink_broadcasts),
 )
 
@@ -229,6 +230,7 @@ copy_p = define(
     transpose=unary_transpose(lambda ct, x: copy_p.bind(ct)),
     batch=batch_in_place(lambda x: copy_p.bind(x)),
     lower=Elementwise(_same_body, cheap=True, pair=_same_body),
+    passes_nan=True,
 )
 
 stop_gradient_p = define(

@@ -79,7 +79,7 @@ def iota(dtype: Any, size: Sequence[int] | int, dimension: int = 0) -> Any:
         TypeError: a dtype that is no number, or a negative size.
         ValueError: a dimension that it does not have.
     """
-    sizes = (size,) if isinstance(size, int) else size
+    sizes = size if hasattr(size, "__len__") and getattr(size, "ndim", 1) else (size,)
     return iota_p.bind(
         dtype=dtypes.canonicalize(dtype),
         shape=tuple(as_index(size) for size in sizes),

@@ -20,9 +20,10 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
-from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
+from gpuflow.core.rules import AxisData, Fault, Zero, is_undefined, zero_tangent
 from gpuflow.ops.axes import insert_axis, move_axis
 from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
+from gpuflow.ops.faults import outside
 from gpuflow.ops.identities import number_of
 from gpuflow.ops.layout import slice_p
 from gpuflow.ops.moving import batch_to_dim
@@ -259,8 +260,20 @@ dynamic_slice_p = define(
     batch=_slice_batch,
     lower=Indexed(_slice_body, moves=True, apart=_slice_apart),
     simplify=_slice_simplify,
+    faults=lambda operands, params: _faults(
+        operands[0], operands[1:], params["slice_sizes"], params["batch_dims"]
+    ),
     size_params=frozenset({"slice_sizes"}),
 )
+
+
+def _faults(x: Any, starts: Sequence[Any], sizes: Sequence[int], batch_dims: int) -> list[Fault]:
+    """Windows that would have to be moved to lie inside."""
+    shape = aval_of(x).shape[batch_dims:]
+    return [
+        outside(shape, (d,), insert_axis(start, batch_dims), (shape[d] - sizes[d],))
+        for d, start in enumerate(starts)
+    ]
 
 
 # --- dynamic_update_slice ------------------------------------------------------------------
@@ -402,4 +415,8 @@ dynamic_update_slice_p = define(
     batch=_update_batch,
     lower=Indexed(_update_body, moves=True, apart=_update_apart),
     simplify=_update_simplify,
+    faults=lambda operands, params: _faults(
+        operands[0], operands[2:], aval_of(operands[1]).shape[params["batch_dims"] :],
+        params["batch_dims"],
+    ),
 )

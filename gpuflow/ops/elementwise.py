@@ -14,6 +14,7 @@ from gpuflow.ops import pairs
 from gpuflow.ops.comparison import eq, lt
 from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.define import any_dtype, check_kind, define, is_number
+from gpuflow.ops.faults import zero_divisor
 from gpuflow.ops.identities import filled, is_all, made_by, same, scalar_of, sink_broadcasts
 from gpuflow.ops.linear_maps import wraps
 from gpuflow.ops.nary import (
@@ -92,6 +93,7 @@ neg_p = elementwise(
     "neg", impl=lambda xp, x: xp.negative(x), accepts=is_number, what="a number",
     body="neg", cheap=True, simplify=_neg_simplify, image=_same_image, pair=pairs.by_name("neg"),
     derivatives=(lambda t, out, x: neg(t),), transpose=(lambda ct, x: neg(ct),),
+    passes_nan=True,
 )  # fmt: skip
 
 
@@ -192,7 +194,7 @@ div_p = elementwise(
         lambda t, out, x, y: mul(neg(t), div(out, y)),
     ),
     transpose=(lambda ct, x, y: div(ct, y), None),
-    domain=((-10.0, 10.0), (0.5, 10.0)),
+    domain=((-10.0, 10.0), (0.5, 10.0)), faults=zero_divisor,
 )  # fmt: skip
 
 
@@ -266,6 +268,7 @@ def _extremum(name: str, impl: Callable[..., Any], bool_body: str, neutral: floa
 
     return elementwise(
         name, arity=2, impl=impl, accepts=any_dtype, what="a number or bool", body=body,
+        passes_nan=True,
         cheap=True, simplify=simplify,
         pair=pairs.pair_body(pairs.extremum("gt" if name == "max" else "lt")),
         derivatives=(

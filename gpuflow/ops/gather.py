@@ -11,9 +11,10 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
-from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
+from gpuflow.core.rules import AxisData, Fault, Zero, is_undefined, zero_tangent
 from gpuflow.ops.define import define, is_number
 from gpuflow.ops.elementwise import neg
+from gpuflow.ops.faults import outside_windows
 from gpuflow.ops.gather_numbers import (
     Dims,
     GatherDimensionNumbers,
@@ -205,6 +206,12 @@ def _apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
     return [(d, batch[k]) for d, k in both], list(enumerate(batch))
 
 
+def _faults(operands: Sequence[Any], params: dict[str, Any]) -> list[Fault]:
+    x, indices = operands
+    numbers = params["dimension_numbers"]
+    return outside_windows(_windows(aval_of(x).shape, numbers, params["slice_sizes"]), indices)
+
+
 gather_p = define(
     "gather",
     shape=_shape,
@@ -213,6 +220,7 @@ gather_p = define(
     transpose=_transpose,
     batch=_batch,
     lower=Indexed(_body, moves=True, apart=_apart),
+    faults=_faults,
 )
 
 

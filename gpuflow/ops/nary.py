@@ -227,6 +227,8 @@ def elementwise(
     simplify: Callable[..., Any] | None = None,
     image: Callable[..., Any] | None = None,
     pair: Callable[..., Any] | None = None,
+    faults: Callable[..., Any] | None = None,
+    passes_nan: bool = False,
 ) -> Primitive:
     """Define an elementwise op without parameters.
 
@@ -239,6 +241,7 @@ def elementwise(
         result: operand dtype -> output dtype, where they differ.
         simplify: identities of the op; broadcasts sink below every elementwise op.
         image, pair: see ``Elementwise``.
+        faults, passes_nan: see ``Primitive``.
     """
 
     def own() -> Primitive:
@@ -261,6 +264,8 @@ def elementwise(
         domain=domain if domain is not None else ((-10.0, 10.0),) * arity,
         tolerance=tolerance,
         reference=reference,
+        faults=faults,
+        passes_nan=passes_nan,
     )
     return primitive
 

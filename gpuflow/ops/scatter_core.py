@@ -11,14 +11,15 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import row_major_strides
-from gpuflow.core.aval import ShapedArray
+from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import Library
 from gpuflow.core.primitive import Primitive
-from gpuflow.core.rules import AxisData
+from gpuflow.core.rules import AxisData, Fault
 from gpuflow.ops.axes import squeeze_p, transpose_p
 from gpuflow.ops.blocks import in_float32
 from gpuflow.ops.define import define, types_text
+from gpuflow.ops.faults import outside_windows
 from gpuflow.ops.gather_numbers import (
     Dims,
     GatherScatterMode,
@@ -255,6 +256,14 @@ def _apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
     return [(d, d) for d, _ in pairs], (), [(u, d) for d, u in pairs]
 
 
+def _faults(operands: Sequence[Any], params: dict[str, Any]) -> list[Fault]:
+    x, indices, updates = operands
+    shapes = aval_of(x).shape, aval_of(updates).shape
+    return outside_windows(
+        scatter_windows(shapes[0], params["dimension_numbers"], shapes[1]), indices
+    )
+
+
 def define_scatter(
     name: str, combine: str, accepts: Callable[[Any], bool], jvp: Callable[..., Any],
     transpose: Callable[..., Any] | None = None,
@@ -273,6 +282,7 @@ def define_scatter(
         batch=batch,
         lower=Library(partial(_call, combine), on_gpu=partial(_on_gpu, combine), apart=_apart),
         simplify=partial(_simplify, combine),
+        faults=_faults,
     )
     return primitive
 

@@ -149,6 +149,7 @@ select_n_p = define(
     transpose=_select_transpose,
     batch=batch_elementwise(lambda *operands: select_n_p.bind(*operands)),
     lower=Elementwise(_select_body, cheap=True, pair=_select_body),
+    passes_nan=True,
     simplify=first_of(_select_simplify, sink_broadcasts),
 )
 

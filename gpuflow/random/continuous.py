@@ -35,7 +35,7 @@ def drawn_shape(name: str, shape: Shape | None, *parameters: Any) -> tuple[int, 
     Raises:
         ValueError: parameters do not broadcast to it.
     """
-    check_arraylike(name, *parameters)
+    parameters = check_arraylike(name, *parameters)
     if shape is None:
         return broadcast_shapes(*[aval_of(p).shape for p in parameters], name=name)
     sizes = as_shape(name, shape)
@@ -139,7 +139,7 @@ def double_sided_maxwell(
     As in JAX the result has the shape asked for followed by that of the parameters.
     """
     found = float_dtype("double_sided_maxwell", dtype)
-    check_arraylike("double_sided_maxwell", loc, scale)
+    loc, scale = check_arraylike("double_sided_maxwell", loc, scale)
     own = broadcast_shapes(aval_of(loc).shape, aval_of(scale).shape)
     sizes = (*(as_shape("double_sided_maxwell", shape) or own), *own)
     keys = random_ops.random_split(typed_key("double_sided_maxwell", key)[0], (2,))

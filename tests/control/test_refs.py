@@ -544,7 +544,7 @@ def test_refs_are_no_arrays():
         (lambda: jnp.asarray(ref), r"a ref is no array"),
         (lambda: lax.asarray(ref), r"operands must be arrays or numbers; got Ref\{f32"),
         (lambda: jnp.sin(ref), r"\[sin\] operands must be arrays"),
-        (lambda: jnp.add(ref, ref), r"operands must be arrays or numbers; got Ref\{f32\[3\]\}"),
+        (lambda: jnp.add(ref, ref), r"operands must be arrays or numbers; got Ref at position 0"),
         (lambda: ref + 1, r"unsupported operand"),
         (lambda: list(ref), r"\[iter\] a ref cannot be walked through"),
         (lambda: len(gf.new_ref(0.0)), r"\[len\] the array must have"),
@@ -643,14 +643,8 @@ def test_conditions_do_not_write():
 def test_what_does_not_carry_refs_says_so():
     ref = gf.new_ref(jnp.ones(1))
 
-    @gf.custom_vjp
-    def f(x):
-        return x * ref[0]
-
-    f.defvjp(lambda x: (f(x), None), lambda _, ct: (ct,))
-    for call in (lambda: gf.jit(f)(1.0), lambda: gf.linear_transpose(lambda x: ref[0] * x, 1.0)):
-        with pytest.raises(NotImplementedError, match=r"\[ref\] .* must not use refs of outside"):
-            call()
+    with pytest.raises(NotImplementedError, match=r"\[ref\] .* must not use refs of outside"):
+        gf.linear_transpose(lambda x: ref[0] * x, 1.0)
 
 
 def test_devices_share_a_ref_of_outside():

@@ -1,5 +1,7 @@
 """Traces: one current trace for each thread, parents, and tracers that know their aval."""
 
+import copy
+import pickle
 import threading
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.core.trace import EvalTrace, Tracer, current_trace, eval_trace, thread_state
-from gpuflow.errors import UnexpectedTracerError
+from gpuflow.errors import ConcretizationTypeError, UnexpectedTracerError
 
 
 def test_without_transformations_values_are_computed():
@@ -58,6 +60,22 @@ def test_tracers_look_like_arrays():
     gf.vmap(f, in_axes=2)(np.ones((2, 3, 4), "f"))
     gf.jvp(f, (np.ones((2, 3), "f"),), (np.ones((2, 3), "f"),))
     gf.linearize(f, np.ones((2, 3), "f"))
+
+
+@pytest.mark.parametrize(
+    "transform", [gf.jit, gf.grad, gf.vmap, lambda f: gf.jit(gf.grad(gf.checkpoint(f)))]
+)
+def test_tracers_are_their_own_copies(transform):
+    """Copying a tree of parameters inside of jit gave tracers of no trace."""
+
+    def f(x):
+        assert copy.copy(x) is x
+        tree = copy.deepcopy({"w": x, "n": [x]})
+        with pytest.raises(ConcretizationTypeError, match=r"\[pickle\] the value must be known"):
+            pickle.dumps(tree)
+        return (tree["w"] * tree["n"][0]).sum()
+
+    transform(f)(np.ones(3, "f"))
 
 
 @pytest.mark.parametrize(

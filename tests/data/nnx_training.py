@@ -172,12 +172,47 @@ def train_refs():
     return [*losses, model.calls[...]]
 
 
+class Discriminator(nnx.Module):
+    """Spectral normalization of a convolution and of a head, which changes their parameters."""
+
+    def __init__(self, *, rngs):
+        conv = nnx.Conv(1, 4, (3, 3), rngs=rngs)
+        self.conv = nnx.SpectralNorm(conv, n_steps=2, rngs=rngs)
+        self.head = nnx.SpectralNorm(nnx.Linear(4 * 8 * 8, 4, rngs=rngs), rngs=rngs)
+
+    def __call__(self, x):
+        return self.head(nnx.leaky_relu(self.conv(x)).reshape(x.shape[0], -1))
+
+
+def train_spectral():
+    """nnx.SpectralNorm gives its variables to functions of jax.numpy, in jit and outside of it."""
+    model = Discriminator(rngs=nnx.Rngs(4))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    x, labels = images()
+
+    def loss_of(model):
+        logits = model(x)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    @nnx.jit
+    def step(model, optimizer):
+        loss, grads = nnx.value_and_grad(loss_of)(model)
+        optimizer.update(model, grads)
+        return loss
+
+    losses = [loss_of(model), *[step(model, optimizer) for _ in range(STEPS)]]
+    model.eval()
+    sigmas = [layer.batch_stats["kernel", "sigma"][...] for layer in (model.conv, model.head)]
+    return [*losses, loss_of(model), *sigmas]
+
+
 def main():
     losses = {
         "convolutions": train_convolutions(),
         "deep": train_deep(),
         "recurrent": train_recurrent(),
         "refs": train_refs(),
+        "spectral": train_spectral(),
     }
     model = nnx.eval_shape(lambda: ConvolutionNetwork(rngs=nnx.Rngs(0)))
     state = nnx.to_flat_state(nnx.state(model))

@@ -92,6 +92,8 @@ CASES = [
     (lambda: jnp.matmul(x(), 2), ValueError, "at least one axis.*use \\* for scalars"),
     (lambda: jnp.tensordot(x(), x(), 3), TypeError, "must not exceed the ranks"),
     (lambda: jnp.einsum("ij,jk", x()), ValueError, "one term for each operand"),
+    (lambda: jnp.sum(x(), initial=i()), ValueError, r"\[sum\] initial must be a number; got i32"),
+    (lambda: jnp.max(x(), 0, initial=i()), ValueError, r"\[max\] initial must be a number"),
     (lambda: jnp.einsum("ijk->i", x()), ValueError, "one letter for each axis"),
     (lambda: jnp.einsum("ij->k", x()), ValueError, "labels of the result"),
     (lambda: jnp.einsum("ij,kj->ik", x(), x()[:, :2]), ValueError, "one size; got 4 and 2"),

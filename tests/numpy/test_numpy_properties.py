@@ -234,3 +234,61 @@ def test_copies_do_not_share_memory():
     made = jnp.asarray(host)
     host[0] = 5
     assert float(made[0]) == 0
+
+
+@pytest.mark.parametrize("shape", [np.array([2, 3]), jnp.array([2, 3]), (np.int8(2), jnp.int8(3))])
+def test_shapes_may_be_arrays(shape):
+    """An array of sizes was taken for a single size, as every array can be asked to be one."""
+    made = [
+        jnp.zeros(shape), jnp.broadcast_to(1.0, shape), jnp.ones(6).reshape(shape),
+        gpuflow.random.normal(gpuflow.random.key(0), shape),
+        gpuflow.lax.broadcasted_iota(int, shape, 1),
+    ]  # fmt: skip
+    assert [x.shape for x in made] == [(2, 3)] * 5
+    assert jnp.zeros(jnp.array(3)).shape == gpuflow.lax.iota(int, jnp.array(3)).shape == (3,)
+
+
+def test_initial_does_not_change_the_dtype():
+    """As in JAX: with 2.5 the maximum of integers became a weak float."""
+    x = jnp.arange(3)
+    for reduce, expected in [(jnp.max, 2), (jnp.min, 0), (jnp.sum, 5), (jnp.prod, 0)]:
+        got = reduce(x, initial=2.5)
+        assert (int(got), got.dtype, got.weak_type) == (expected, np.int32, False)
+
+
+@pytest.mark.parametrize("spec", ["ij,jk", "ij->i", "ij->", "ii->i", "iij->j", "ij,kj,kl->il"])
+def test_einsum_of_bools(spec):
+    """Sums of bools are ``or``, in those over single operands too, which were refused."""
+    shapes = {"ii->i": [(3, 3)], "iij->j": [(3, 3, 2)], "ij,kj,kl->il": [(2, 3), (4, 3), (4, 5)]}
+    sizes = shapes.get(spec, [(2, 3), (3, 4)][: spec.count(",") + 1])
+    random = np.random.default_rng(0)
+    arrays = [random.random(shape) < 0.4 for shape in sizes]
+    expected = np.einsum(spec, *[x.astype(int) for x in arrays]) > 0
+    for einsum in (jnp.einsum, gpuflow.jit(jnp.einsum, static_argnums=0)):
+        got = einsum(spec, *arrays)
+        assert got.dtype == bool
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_parts_of_complex_numbers_are_replaced_and_rounded():
+    """nan_to_num gave complex numbers back as they were; rint refused them."""
+    z = np.array([1.5 + 2.5j, complex(np.inf, np.nan), complex(-2.5, -np.inf)], np.complex64)
+    for call in (lambda f: f(z), lambda f: gpuflow.jit(f)(z)):
+        np.testing.assert_array_equal(call(jnp.nan_to_num), np.nan_to_num(z))
+        got = call(lambda z: jnp.nan_to_num(z, nan=7, posinf=5, neginf=-3))
+        np.testing.assert_array_equal(got, np.nan_to_num(z, nan=7, posinf=5, neginf=-3))
+        np.testing.assert_array_equal(call(lambda z: jnp.rint(z[:1])), np.rint(z[:1]))
+
+
+def test_logaddexp_of_complex_numbers():
+    """It was refused; the angle is that of the sum, in one turn, as in JAX."""
+    random = np.random.default_rng(0)
+    x, y = (random.normal(size=(2, 20)) + 3j * random.normal(size=(2, 20))).astype(np.complex64)
+    exact = [v.astype(np.complex128) for v in (x, y)]
+    expected = np.log(np.exp(exact[0]) + np.exp(exact[1]))
+    for function in (jnp.logaddexp, gpuflow.jit(jnp.logaddexp)):
+        np.testing.assert_allclose(function(x, y), expected, rtol=1e-5, atol=1e-6)
+    tangent = gpuflow.jvp(jnp.logaddexp, (x, y), (np.ones_like(x), np.zeros_like(y)))[1]
+    np.testing.assert_allclose(tangent, np.exp(exact[0] - expected), rtol=1e-5, atol=1e-6)
+    powers = jnp.exp2(jnp.logaddexp2(x, y))
+    np.testing.assert_allclose(powers, 2 ** exact[0] + 2 ** exact[1], rtol=1e-5, atol=1e-5)

@@ -270,7 +270,10 @@ RANDOM = {
 }
 
 # Primitives whose whole meaning is an effect or a place; each with the file that tests it.
-TESTED_ELSEWHERE = {"debug_callback": "tests/ops/test_callbacks.py"}
+TESTED_ELSEWHERE = {
+    "check": "tests/test_checkify.py",
+    "debug_callback": "tests/ops/test_callbacks.py",
+}
 
 SAMPLES: dict[str, list[Sample]] = {
     **ELEMENTWISE, **REDUCTIONS, **LAYOUT, **CONTRACTIONS, **INDEXING, **CUMULATIVE,

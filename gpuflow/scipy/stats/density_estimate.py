@@ -75,7 +75,7 @@ class gaussian_kde:
     def __init__(
         self, dataset: Any, bw_method: BandwidthMethod = None, weights: Any = None
     ) -> None:
-        check_arraylike("gaussian_kde", dataset)
+        (dataset,) = check_arraylike("gaussian_kde", dataset)
         dataset = _real("dataset", jnp.atleast_2d(jnp.asarray(dataset)))
         check(
             dataset.size > 1,
@@ -89,7 +89,7 @@ class gaussian_kde:
             (dataset,) = promote_dtypes_inexact(dataset)
             weights = jnp.full(dataset.shape[1], 1.0 / dataset.shape[1], dataset.dtype)
         else:
-            check_arraylike("gaussian_kde", weights)
+            (weights,) = check_arraylike("gaussian_kde", weights)
             dataset, weights = promote_dtypes_inexact(dataset, weights)
             weights = _weights_of(weights, dataset.shape[1])
         self._set("dataset", dataset)
@@ -179,7 +179,7 @@ class gaussian_kde:
 
     def evaluate(self, points: Any) -> Any:
         """The density at points f32[d, m] or f32[m]."""
-        check_arraylike("evaluate", points)
+        (points,) = check_arraylike("evaluate", points)
         return jnp.sum(self.weights * jnp.exp(self._log_kernels(points)), -1)
 
     def __call__(self, points: Any) -> Any:
@@ -191,7 +191,7 @@ class gaussian_kde:
 
     def logpdf(self, x: Any) -> Any:
         """The logarithm of the density at points f32[d, m] or f32[m]."""
-        check_arraylike("logpdf", x)
+        (x,) = check_arraylike("logpdf", x)
         return logsumexp(self._log_kernels(x) + jnp.log(self.weights), axis=-1)
 
     def integrate_gaussian(self, mean: Any, cov: Any) -> Any:

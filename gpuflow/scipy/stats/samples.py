@@ -73,7 +73,7 @@ def mode(
         NotImplementedError: another policy.
         ValueError: an unknown policy.
     """
-    check_arraylike("mode", a)
+    (a,) = check_arraylike("mode", a)
     _check_policy("mode", nan_policy)
     x = jnp.atleast_1d(a)
     shape = x.shape
@@ -129,7 +129,7 @@ def rankdata(
         NotImplementedError: another policy.
         ValueError: an unknown policy or method.
     """
-    check_arraylike("rankdata", a)
+    (a,) = check_arraylike("rankdata", a)
     _check_policy("rankdata", nan_policy)
     check(
         method in _METHODS,

@@ -1,0 +1,84 @@
+"""What fails in a while_loop: in its body, and in its condition before and after each iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.control.lanes import Lanes, extend, lane_shape, over_lanes
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.staging import trace_to_jaxpr
+from gpuflow.ops.axes import broadcast_in_dim
+from gpuflow.transforms.checking import (
+    Categories,
+    State,
+    blank,
+    checked_jaxpr,
+    joined,
+    kept,
+    moved_code,
+    of_mapped,
+)
+
+Bind = Callable[..., list[Any]]
+
+
+def check_while(
+    bind: Bind, categories: Categories, operands: Sequence[Any], params: dict[str, Any]
+) -> tuple[list[Any], State | None]:
+    """The loop with what failed first as further carries; each lane has its own."""
+    lanes: Lanes = params.get("lanes", ())
+    first, second = params["num_condition_consts"], params["num_body_consts"]
+    condition, after_test = checked_jaxpr(params["condition"], categories)
+    body, in_body = checked_jaxpr(params["body"], categories)
+    count, sites = len(params["body"].out_avals), (*in_body, *after_test)
+    avals = [ShapedArray((), np.int32), *body.out_avals[count + 1 :], *condition.out_avals[2:]]
+    avals = avals if sites else []
+    consts, init = list(operands[:first]), list(operands[first + second :])
+
+    def goes_on(*values: Any) -> list[Any]:
+        return condition(*values[:first], *values[first + len(avals) :])[:1]
+
+    def step(*values: Any) -> list[Any]:
+        held = values[first + second : first + second + len(avals)]
+        results = body(*values[first : first + second], *values[first + second + len(avals) :])
+        outs = results[:count]
+        states = [State(tuple(results[count:]), in_body)] if in_body else []
+        if after_test:
+            tested = condition(*values[:first], *outs)
+            states.append(State(tuple(tested[1:]), after_test))
+        state = joined(states)
+        return outs if state is None else [*kept(held, state.values), *outs]
+
+    def make() -> list[ClosedJaxpr]:
+        inside = [*avals, *body.in_avals[second:]]
+        before = condition.in_avals[:first]
+        made = trace_to_jaxpr(goes_on, [*before, *inside])
+        looped = trace_to_jaxpr(step, [*before, *body.in_avals[:second], *inside])
+        return [ClosedJaxpr(jaxpr, tuple(closed)) for jaxpr, closed in (made, looped)]
+
+    key = ("checked while", condition.jaxpr, first, second)
+    programs = body.jaxpr.memo(key, make)
+    start = [_in_lanes(value, lanes) for value in blank(avals)]
+    if after_test:
+        chosen = [*range(first), *[-1] * count]
+        tested = over_lanes(condition, lanes, chosen)(*consts, *init)[1:]
+        start[0] = moved_code(tested[0], len(in_body))
+        start[len(start) - len(tested) + 1 :] = tested[1:]
+    both, rest = range(first + second), range(first + second, len(operands))
+    chosen = [*range(first), *both, *[-1] * len(avals), *rest]
+    results = bind(
+        *programs, consts, list(operands[: first + second]), [*start, *init],
+        extend(lanes, chosen),
+    )  # fmt: skip
+    outs, values = results[len(avals) :], results[: len(avals)]
+    return outs, of_mapped(State(tuple(values), sites)) if sites else None
+
+
+def _in_lanes(value: Any, lanes: Lanes) -> Any:
+    own, shape = lane_shape(lanes), aval_of(value).shape
+    dims = range(len(own), len(own) + len(shape))
+    return broadcast_in_dim(value, (*own, *shape), dims) if own else value

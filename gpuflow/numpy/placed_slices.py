@@ -1,0 +1,118 @@
+"""``ds``: a slice of known size whose start may be known only while the program runs.
+
+An index with such slices is the index of a window: ``x[ds(i, 4), j]`` is ``w[:, j]`` with
+``w = dynamic_slice(x, ...)``, and an update of it an update of the window, which is put back.
+"""
+
+from __future__ import annotations
+
+from operator import index as as_index
+from typing import Any
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.base.records import record
+from gpuflow.core.aval import aval_of, is_value
+
+
+@record(eq=False)
+class Slice:
+    """``start : start + size * stride : stride``; see ``ds``."""
+
+    start: Any
+    size: int
+    stride: int = 1
+
+    @property
+    def span(self) -> int:
+        """From the first element to the last."""
+        return (self.size - 1) * self.stride + 1 if self.size else 0
+
+    @property
+    def inside(self) -> slice:
+        """The slice in its window."""
+        return slice(0, self.span, self.stride)
+
+
+def ds(start: Any, size: Any = None, stride: int | None = None) -> Slice | slice:
+    """A slice of an index, ``start : start + size`` with every ``stride``-th element.
+
+    Args:
+        start: an int, or an integer scalar that may be traced. Where the slice does not fit it is
+            moved so that it does; negative ones count from the end. ``ds(None)`` is ``:``.
+        size: how many elements, an int; ``ds(n)`` is ``:n``.
+        stride: an int, at least 1.
+
+    Returns:
+        Something for indices of arrays, of ``x.at`` and of refs.
+
+    Raises:
+        TypeError: a start that is no integer scalar, or a size that is no int.
+        ValueError: a negative size, or a stride below 1 or no int.
+    """
+    if start is None:
+        return slice(None)
+    if size is None:
+        start, size = 0, start
+    check(
+        hasattr(size, "__index__"),
+        lambda: f"[ds] the size must be an int; got {size!r}. Fix: ds(start, 4).",
+    )
+    count, step = as_index(size), 1 if stride is None else stride
+    check(
+        isinstance(step, int) and step >= 1 and count >= 0,
+        lambda: (
+            f"[ds] the stride must be an int of at least 1, and the size not negative; got stride "
+            f"{stride!r} and size {count}. Fix: ds(start, 4, 2)."
+        ),
+        ValueError,
+    )
+    check(
+        is_value(start) and aval_of(start).shape == () and dtypes.is_integer(aval_of(start).dtype),
+        lambda: f"[ds] the start must be an integer scalar; got {start!r}. Fix: x.astype(int).",
+    )
+    return Slice(start, count, step)
+
+
+def has_slices(index: Any) -> bool:
+    """Whether there is a ``ds`` in an index."""
+    if isinstance(index, tuple):
+        return any(isinstance(entry, Slice) for entry in index)
+    return isinstance(index, Slice)
+
+
+def in_window(index: Any) -> Any:
+    """The index in its window."""
+    if isinstance(index, tuple):
+        return tuple(entry.inside if isinstance(entry, Slice) else entry for entry in index)
+    return index.inside if isinstance(index, Slice) else index
+
+
+def window_of(
+    index: Any, shape: tuple[int, ...], used: Any
+) -> tuple[list[Any], list[int]]:
+    """Where the window of an index starts, and its sizes.
+
+    Args:
+        index: with slices of ``ds``.
+        shape: of the array.
+        used: how many axes an entry stands for.
+    """
+    entries = index if isinstance(index, tuple) else (index,)
+    starts: list[Any] = [0] * len(shape)
+    sizes = list(shape)
+    counts = [used(entry) for entry in entries]
+    axis = 0
+    for entry, count in zip(entries, counts, strict=True):
+        if isinstance(entry, Slice) and axis < len(shape):
+            check(
+                entry.span <= shape[axis],
+                lambda entry=entry, axis=axis: (
+                    f"[index] a slice must fit into its axis; got one over {entry.span} elements "
+                    f"for axis {axis} of shape {shape}. Fix: a smaller size."
+                ),
+                ValueError,
+            )
+            starts[axis], sizes[axis] = entry.start, entry.span
+        axis += len(shape) - sum(counts) if entry is Ellipsis else count
+    return starts, sizes

@@ -1,0 +1,136 @@
+"""Checks of values: equations that say whether something failed, until ``checkify`` collects them.
+
+``check_p`` has operands ``(code, *values)``. The code is 0 where all is well, and n where the n-th
+of its sites failed. Under vmap the code has the mapped axes, and all values have them in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import tree
+from gpuflow.base.errors import check
+from gpuflow.base.records import record
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.effects import Effect
+from gpuflow.core.lowering import HostCall
+from gpuflow.core.rules import AxisData
+from gpuflow.ops.define import define
+from gpuflow.ops.moving import batch_to_dim
+
+CHECK = Effect("check")
+
+
+class JaxRuntimeError(ValueError):
+    """A check did not hold."""
+
+
+@record
+class Site:
+    """A place in a program where something can fail.
+
+    Attributes:
+        category: which kind of check it is.
+        text: a format string for its values.
+        structure: of the values, a pair of positional and named arguments.
+    """
+
+    category: str
+    text: str
+    structure: tree.TreeDef
+
+    @property
+    def count(self) -> int:
+        """How many values it has."""
+        return self.structure.num_leaves
+
+    def message(self, values: Sequence[Any]) -> str:
+        """The text for known values."""
+        args, kwargs = tree.unflatten(self.structure, values)
+        return self.text.format(*args, **kwargs)
+
+
+def plain_site(category: str, text: str, count: int = 0) -> Site:
+    """A site whose values have no names."""
+    return Site(category, text, tree.flatten(((0,) * count, {}))[1])
+
+
+def message_of(code: Any, values: Sequence[Any], sites: Sequence[Site]) -> str | None:
+    """What failed, a line for each mapped element; None if nothing did. All values are known."""
+    codes = np.asarray(code)
+    if not codes.any():
+        return None
+    hosts = [np.asarray(value) for value in values]
+    lines = []
+    for place in np.ndindex(codes.shape):
+        number = int(codes[place])
+        if number:
+            first = sum(site.count for site in sites[: number - 1])
+            site = sites[number - 1]
+            line = site.message([host[place] for host in hosts[first : first + site.count]])
+            where = ", ".join(map(str, place))
+            lines.append(f"at mapped index {where}: {line}" if place else line)
+    return "\n".join(lines)
+
+
+def _shape(
+    code: ShapedArray, *values: ShapedArray, sites: tuple[Site, ...], debug: bool
+) -> list[ShapedArray]:
+    del debug
+    count = sum(site.count for site in sites)
+    check(
+        code.dtype == np.int32 and len(values) == count,
+        lambda: f"[check] operands must be a code and {count} values; got {code} and "
+        f"{len(values)}. Fix: checkify.check(pred, text, *values).",
+    )
+    return []
+
+
+def _impl(xp: Any, code: Any, *values: Any, sites: tuple[Site, ...], debug: bool) -> list[Any]:
+    if not debug:
+        code, *hosts = [x if xp is np else xp.asnumpy(x) for x in (code, *values)]
+        if (text := message_of(code, hosts, sites)) is not None:
+            raise JaxRuntimeError(text)
+    return []
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
+) -> tuple[list[Any], list[Any]]:
+    del tangents
+    return check_p.bind(*primals, **params), []
+
+
+def _batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], **params: Any
+) -> tuple[list[Any], list[Any]]:
+    moved = [batch_to_dim(x, d, 0, axis.size) for x, d in zip(operands, dims, strict=True)]
+    return check_p.bind(*moved, **params), []
+
+
+def _simplify(eqn: Any, definition: Any, build: Any) -> list[Any]:
+    """In a program that is compiled nobody collects checks."""
+    del definition, build
+    check(
+        eqn.params["debug"],
+        lambda: "[check] programs with checks must be made with checkify; got a traced value. "
+        "Fix: jit(checkify.checkify(f)), or debug_check.",
+        ValueError,
+    )
+    return []
+
+
+check_p = define(
+    "check",
+    multiple_results=True,
+    shape=_shape,
+    impl=_impl,
+    jvp=_jvp,
+    batch=_batch,
+    effects=lambda params: frozenset({CHECK}),
+    simplify=_simplify,
+    lower=HostCall(),
+)

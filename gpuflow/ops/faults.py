@@ -1,0 +1,72 @@
+"""What can be wrong with the operands of ops, for ``checkify``: the rules behind ``faults``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.core.aval import aval_of
+from gpuflow.core.rules import DIVISION, INDEX, Fault
+from gpuflow.ops.axes import broadcast_in_dim
+from gpuflow.ops.comparison import bitwise_or, eq, gt, lt
+from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.gather_numbers import Windows
+
+
+def zero_divisor(operands: Sequence[Any], params: dict[str, Any]) -> list[Fault]:
+    """Divisors that are 0."""
+    del params
+    divisor = operands[1]
+    return [Fault(DIVISION, "division by zero", eq(divisor, _number(0, divisor)), ())]
+
+
+def outside(
+    shape: Sequence[int], axes: Sequence[int], indices: Any, highest: Sequence[int]
+) -> Fault:
+    """Positions that are below 0 or above the highest ones.
+
+    Args:
+        shape: of the array that is indexed.
+        axes: which of its axes each number of an index vector is for.
+        indices: index vectors i[..., n].
+        highest: the highest position for each number.
+    """
+    aval = aval_of(indices)
+    limit = np.iinfo(aval.dtype).max
+    tops = np.minimum(np.asarray(highest, np.int64), limit).astype(aval.dtype)
+    wrong = bitwise_or(
+        lt(indices, _number(0, indices)), gt(indices, _for_each_vector(tops, aval.shape))
+    )
+    sizes = [shape[axis] for axis in axes]
+    return Fault(
+        INDEX,
+        f"out-of-bounds indexing for array of shape {tuple(shape)}: "
+        "index {0} is out of bounds for axis {1} with size {2}. ",
+        wrong,
+        (
+            convert_element_type(indices, np.int32),
+            _for_each_vector(np.asarray(axes, np.int32), aval.shape),
+            _for_each_vector(np.asarray(sizes, np.int32), aval.shape),
+        ),
+    )
+
+
+def outside_windows(windows: Windows, indices: Any) -> list[Fault]:
+    """Index vectors whose windows do not lie inside."""
+    axes = windows.mapped
+    if not axes:
+        return []
+    return [outside(windows.shape, axes, indices, [windows.room(d) - 1 for d in axes])]
+
+
+def _number(value: int, like: Any) -> Any:
+    return np.asarray(value, aval_of(like).dtype)[()]
+
+
+def _for_each_vector(numbers: np.ndarray, shape: tuple[int, ...]) -> Any:
+    """Numbers n[n] along the last axis of ``shape``; a single one needs no array of its own."""
+    if numbers.size == 1:
+        return broadcast_in_dim(numbers[0], shape, ())
+    return broadcast_in_dim(numbers, shape, (len(shape) - 1,))

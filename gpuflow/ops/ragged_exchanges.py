@@ -1,0 +1,138 @@
+"""ragged_all_to_all: slices of different sizes go to their places at other indices of an axis.
+
+Sizes are known only when the program runs, and shapes before. So every index of the axis gets the
+operands of all, and takes its rows from them:
+
+    row m of the result  <-  the last slice i with offset[i] <= m < offset[i] + size[i]
+
+Where the axis lies in one memory the gathered operands are the mapped array itself, and only rows
+that are taken move. Between processes whole operands do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.ops.axes import broadcast_in_dim, reshape
+from gpuflow.ops.comparison import bitwise_and, ge, lt
+from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.counting import iota
+from gpuflow.ops.elementwise import add, div, mul, sub
+from gpuflow.ops.exchanges import all_to_all
+from gpuflow.ops.gathering import all_gather
+from gpuflow.ops.indexing import row_gather
+from gpuflow.ops.reductions import reduce_max
+from gpuflow.ops.selection import where
+
+NUMBERS = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
+
+
+def ragged_all_to_all(
+    operand: Any,
+    output: Any,
+    input_offsets: Any,
+    send_sizes: Any,
+    output_offsets: Any,
+    recv_sizes: Any,
+    *,
+    axis_name: Any,
+    axis_index_groups: Any = None,
+) -> Any:
+    """Send slices of rows to other indices of a named axis, and write those that arrive.
+
+    Slice k goes to index ``k // (K / axis size)``: the rows of ``operand`` from
+    ``input_offsets[k]`` on, ``send_sizes[k]`` of them, to the rows of the receiver's output from
+    ``output_offsets[k]`` on. Where slices overlap, the last one counts.
+
+    Args:
+        operand: the rows to send, [N, ...].
+        output: what the result is where nothing arrives, [M, ...] of the operand's dtype.
+        input_offsets, send_sizes, output_offsets: i[K], of the slices that are sent.
+        recv_sizes: i[K], of those that arrive: ``all_to_all(send_sizes, axis_name, 0, 0,
+            tiled=True)``.
+        axis_name: a name, or several as one row-major axis.
+        axis_index_groups: groups of equal size that work on their own.
+
+    Returns:
+        An array like ``output``. It has derivatives with respect to ``operand`` and ``output``.
+
+    Raises:
+        NameError: an axis name that no enclosing transformation binds.
+        TypeError: an output of another dtype, or rows of another shape.
+        ValueError: offsets or sizes that are no integer vectors of one length, a multiple of the
+            size of the axis.
+
+    Cost: between processes each gets the operands of all, whatever the sizes are.
+    """
+    given = (input_offsets, send_sizes, output_offsets, recv_sizes)
+    rows, out = aval_of(operand), aval_of(output)
+    count = _checked(rows, out, [aval_of(numbers) for numbers in given])
+    groups = axis_index_groups
+    everything = all_gather(operand, axis_name, axis_index_groups=groups)  # [size, N, ...]
+    size = aval_of(everything).shape[0]
+    check(
+        count % size == 0,
+        lambda: (
+            "[ragged_all_to_all] the number of slices must be a multiple of the size of the axis; "
+            f"got {count} slices for {axis_name!r} of size {size}. Fix: slices of size 0."
+        ),
+        ValueError,
+    )
+    starts, targets = (
+        all_to_all(_int32(x), axis_name, 0, 0, axis_index_groups=groups, tiled=True)
+        for x in (input_offsets, output_offsets)
+    )
+    length, sent = out.shape[0], rows.shape[0]
+    if out.size == 0 or sent == 0:
+        return output
+    places = iota(np.int32, (length, count), 0)
+    first = broadcast_in_dim(targets, (length, count), (1,))
+    ends = broadcast_in_dim(add(targets, _int32(recv_sizes)), (length, count), (1,))
+    inside = bitwise_and(ge(places, first), lt(places, ends))
+    numbers = where(inside, iota(np.int32, (length, count), 1), np.int32(-1))
+    last = reduce_max(numbers, (1,))  # of each row of the result, its slice
+    begin = row_gather(sub(starts, targets), last, "clip")
+    source = div(last, np.int32(count // size))
+    row = add(begin, iota(np.int32, length))
+    flat = reshape(everything, (size * sent, *rows.shape[1:]))
+    taken = row_gather(flat, add(mul(source, np.int32(sent)), row), "clip")
+    arrived = broadcast_in_dim(ge(last, np.int32(0)), out.shape, (0,))
+    return where(arrived, taken, output)
+
+
+def _checked(rows: ShapedArray, out: ShapedArray, numbers: list[ShapedArray]) -> int:
+    """The number of slices."""
+    check(
+        rows.ndim > 0 and rows.dtype == out.dtype and rows.shape[1:] == out.shape[1:],
+        lambda: (
+            f"[ragged_all_to_all] output must have rows like those of operand; got {out} for "
+            f"{rows}. Fix: jnp.zeros((n, *operand.shape[1:]), operand.dtype)."
+        ),
+    )
+    for name, aval in zip(NUMBERS, numbers, strict=True):
+        check(
+            dtypes.is_integer(aval.dtype),
+            lambda name=name, aval=aval: (
+                f"[ragged_all_to_all] {name} must be integers; got {aval}. "
+                "Fix: x.astype(jnp.int32)."
+            ),
+            ValueError,
+        )
+        check(
+            aval.ndim == 1 and aval.shape[0] > 0 and aval.shape == numbers[0].shape,
+            lambda name=name, aval=aval: (
+                "[ragged_all_to_all] offsets and sizes must be vectors of one length, at least 1; "
+                f"got {name} {aval} beside {numbers[0]}. Fix: one number for each slice."
+            ),
+            ValueError,
+        )
+    return numbers[0].shape[0]
+
+
+def _int32(x: Any) -> Any:
+    return convert_element_type(x, np.int32)
