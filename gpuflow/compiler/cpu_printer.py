@@ -27,6 +27,7 @@ from gpuflow.kir.nodes import (
     Mode,
     Operand,
     Reduce,
+    Store,
     Stride,
     Value,
     While,
@@ -247,7 +248,7 @@ class CpuPrinter(NumbaPrinter):
         place = self.kernel.axes.index(axis)
         for statement in statements(body):
             match statement:
-                case Load(_, name, offset) if name in self._scopes:
+                case Load(_, name, offset) | Store(name, _, offset) if name in self._scopes:
                     if offset is not None or self.operands[name].strides[place] is Stride.ANY:
                         return False
                 case Apply(outs, fn) if fn in _QUOTIENTS:

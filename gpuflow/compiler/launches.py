@@ -2,7 +2,7 @@
 
 A long reduction is split (``split``): the number of parts follows from the shape alone, so that
 results do not depend on threads. What the parts leave over is one more call of their kernel, for a
-part of another length. Transposed operands are for ``orders``.
+part of another length. Transposed operands are for ``orders`` and ``full_orders``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 from gpuflow.compiler.cpu_narrow_rows import is_narrow
 from gpuflow.compiler.cpu_printer import NARROW_ROWS, SHORT_ROWS
 from gpuflow.compiler.cpu_tiles import can_be_tiled
+from gpuflow.compiler.full_orders import full_in_memory_order
 from gpuflow.compiler.lower import KernelCall
 from gpuflow.compiler.orders import in_memory_order, in_tiles, sizes_of
 from gpuflow.compiler.phases import in_phases
@@ -61,7 +62,8 @@ def launches(call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
     """
     if call.kernel.kind == "map":
         return (in_tiles(call),)
-    call = in_memory_order(call)
+    is_full = call.kernel.kind == "full"
+    call = full_in_memory_order(call) if is_full else in_memory_order(call)
     phases = in_phases(call, allocate)
     if phases:
         return tuple(made for phase in phases for made in launches(phase, allocate))

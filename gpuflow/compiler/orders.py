@@ -1,12 +1,13 @@
 """Loops in the order of memory: transposed operands of one kernel call on the CPU.
 
 A map reads them in tiles; a reduction over them runs with its loops exchanged, as a reduction of
-rows instead of columns or the other way round. Both are decided by the strides of a call.
+rows instead of columns or the other way round. Both are decided by the strides of a call. Full
+reductions are for ``full_orders``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -185,20 +186,36 @@ def in_memory_order(call: KernelCall) -> KernelCall:
     turn = remembered(kernel, "turn", lambda: _turn(kernel))
     if turn is None or not (turn.always or _lies_across(turn.distances, call.words)):
         return call
-    *_, first, last = kernel.axes
-    values = values_of(call)
-    for operand in kernel.operands:
-        for axis in (first, last):
-            distance = distances_of(kernel)[operand.name, axis.name]
-            step = distance.within(call.words)
-            values[Argument("stride", operand.name, axis.name)] = step
-    if last.exact is not None:
-        values[Argument("extent", axis=last.name)] = last.exact
-    is_unit = tuple(
-        values[Argument("stride", operand.name, first.name)] == 1
+    first = kernel.axes[-2]
+    values = all_values(call)
+    is_unit = are_unit(kernel, values, first)
+    turned = remembered(kernel, ("turned", is_unit), lambda: _turned_kernel(kernel, is_unit))
+    return turned_call(call, turned, values)
+
+
+def all_values(call: KernelCall) -> dict[Argument, int]:
+    """The words of a call, with the extents and strides that its kernel has written out."""
+    kernel, values = call.kernel, values_of(call)
+    for (operand, axis), distance in distances_of(kernel).items():
+        values[Argument("stride", operand, axis)] = distance.within(call.words)
+    for axis in kernel.axes:
+        if axis.exact is not None:
+            values[Argument("extent", axis=axis.name)] = axis.exact
+    return values
+
+
+def are_unit(
+    kernel: Kernel, values: Mapping[Argument, int], innermost: Axis
+) -> tuple[bool, ...]:
+    """Which operands lie contiguously along an axis."""
+    return tuple(
+        values[Argument("stride", operand.name, innermost.name)] == 1
         for operand in kernel.operands
     )
-    turned = remembered(kernel, ("turned", is_unit), lambda: _turned_kernel(kernel, is_unit))
+
+
+def turned_call(call: KernelCall, turned: Kernel, values: Mapping[Argument, int]) -> KernelCall:
+    """The call of a kernel whose axes and operands have the names of another's."""
     words = tuple([values[argument] for argument in arguments(turned)])
     return call._replace(kernel=turned, words=words)
 

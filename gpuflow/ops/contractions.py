@@ -28,6 +28,7 @@ from gpuflow.ops.device import in_sharding
 from gpuflow.ops.nary import add_any_p, match_scalars
 from gpuflow.ops.precision import Precision, algorithm_dtypes, canonical_precision
 from gpuflow.ops.small_matrices import is_small_product, small_product, written_out
+from gpuflow.ops.vector_products import is_vector_product, vector_product
 
 Dims = tuple[int, ...]
 DimensionNumbers = tuple[tuple[Dims, Dims], tuple[Dims, Dims]]
@@ -481,10 +482,14 @@ def as_algorithm_says(how: Any, lhs: Any, rhs: Any, preferred: Any) -> tuple[Any
 def _dot_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     del definition
     numbers = eqn.params["dimension_numbers"]
-    lhs, rhs = (atom.aval for atom in eqn.inputs)
-    if not is_small_product(lhs, rhs, eqn.outputs[0].aval, numbers):
-        return None
-    return written_out(small_product, eqn, build, dimension_numbers=numbers)
+    lhs, rhs, out = (atom.aval for atom in (*eqn.inputs, *eqn.outputs))
+    if is_small_product(lhs, rhs, out, numbers):
+        return written_out(small_product, eqn, build, dimension_numbers=numbers)
+    if is_vector_product(lhs, rhs, numbers):
+        wide = accumulator(operand_dtype(lhs, rhs), out.dtype)
+        params = {"dimension_numbers": numbers, "accumulator": wide, "result": out}
+        return written_out(vector_product, eqn, build, **params)
+    return None
 
 
 dot_general_p = define(

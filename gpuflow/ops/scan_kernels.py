@@ -79,6 +79,11 @@ class _Line:
     starts: int | None = None
 
 
+def _running_dtype(dtype: str, name: str) -> str:
+    """The dtype of running values: sums of float32 would lose a digit in every thousand terms."""
+    return "float64" if (dtype, name) == ("float32", "add") else compute_dtype(dtype)
+
+
 # --- kernels -------------------------------------------------------------------------------
 
 
@@ -93,9 +98,10 @@ def _kernel(dtype: str, name: str, neutral: Any, kept: str, chains: int, started
         chains: how many; 16 lie side by side in x, and in a result of which all are kept.
         started: whether results are combined with starts.
     """
-    axes, wide = parallel_axes(3), compute_dtype(dtype)
+    axes, wide = parallel_axes(3), _running_dtype(dtype, name)
     operands = [array("x", dtype, Mode.IN, 3)]
     operands.append(array("o", dtype if kept == "all" else wide, Mode.OUT, 3))
+    kept_dtype = compute_dtype(dtype) if kept == "all" else wide
     if started:
         operands.append(array("f", wide, Mode.IN, 3))
     walked = [operand.name for operand in operands]
@@ -121,14 +127,14 @@ def _kernel(dtype: str, name: str, neutral: Any, kept: str, chains: int, started
         firsts = [builder.load("f", at("f", c)) for c in range(chains)] if started else []
 
         def step(k: Value, *running: Value) -> list[Value]:
-            loaded = [builder.load("x", at("x", c, k)) for c in range(chains)]
+            loaded = [builder.cast(builder.load("x", at("x", c, k)), wide) for c in range(chains)]
             after = [builder.apply(name, a, b) for a, b in zip(running, loaded, strict=True)]
             results = list(running) if kept == "before" else after
             if started:
                 results = [builder.apply(name, a, b) for a, b in zip(firsts, after, strict=True)]
             if kept != "last":
                 for c, result in enumerate(results):
-                    builder.store("o", result, at("o", c, k))
+                    builder.store("o", builder.cast(result, kept_dtype), at("o", c, k))
             return after
 
         count = builder.load("count")
@@ -264,14 +270,19 @@ class _Maker:
         return Launches(tuple(launches), 2 * self._starts_at)
 
     @property
+    def _wide(self) -> str:
+        """The dtype of totals and starts."""
+        return _running_dtype(self.dtype, self.combine.name)
+
+    @property
     def _starts_at(self) -> int:
         """The bytes of all totals; behind them lie the starts."""
-        return self.totals * storage_bytes(compute_dtype(self.dtype))
+        return self.totals * storage_bytes(self._wide)
 
     def _starts(self, outer: _Dim, inner: _Dim, blocks: int) -> Launch:
         """The launch that turns totals into starts."""
-        wide, strides = compute_dtype(self.dtype), (outer.starts, inner.starts)
-        kernel = self._kernel(wide, "before", 1, False)
+        strides = outer.starts, inner.starts
+        kernel = self._kernel(self._wide, "before", 1, False)
         walks = {
             "x": _Walk(WORKSPACE, 0, 1, 0, strides),
             "o": _Walk(WORKSPACE, self._starts_at, 1, 0, strides),
@@ -295,7 +306,7 @@ class _Maker:
         self, kept: str, dims: Sequence[_Dim], line: _Line, chain: _Dim, first: int, chains: int
     ) -> Launch:
         """One launch; its first running value is number ``first`` along the dimension ``chain``."""
-        small, large = storage_bytes(self.dtype), storage_bytes(compute_dtype(self.dtype))
+        small, large = storage_bytes(self.dtype), storage_bytes(self._wide)
         started = line.starts is not None and kept == "all"
         total = ((line.starts or 0) + first * chain.starts) * large
         starts = tuple(dim.starts for dim in dims)
@@ -313,5 +324,5 @@ class _Maker:
         return _launched(kernel, [dim.size for dim in dims], walks, line.count, chains)
 
     def _kernel(self, dtype: str, kept: str, chains: int, started: bool) -> Kernel:
-        neutral = self.combine.neutral(compute_dtype(dtype))
+        neutral = self.combine.neutral(_running_dtype(dtype, self.combine.name))
         return _kernel(dtype, self.combine.name, neutral, kept, chains, started)

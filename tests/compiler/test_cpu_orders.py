@@ -1,5 +1,7 @@
 """Transposed operands on the CPU: maps in tiles, and reductions with their loops exchanged."""
 
+import itertools
+
 import numpy as np
 import pytest
 from cpu_harness import call_of, calls_of, normals
@@ -10,6 +12,7 @@ from gpuflow.compiler.cpu_names import TILE
 from gpuflow.compiler.cpu_tiles import KIND, can_be_tiled
 from gpuflow.compiler.orders import transposing_copy
 from gpuflow.compiler.split import is_one_pass
+from gpuflow.kir.nodes import Stride
 from gpuflow.kir.verify import verify
 
 # Around a tile, around a band of them, and primes.
@@ -105,3 +108,44 @@ def test_which_loops_are_exchanged():
     assert not is_one_pass(kernel)
     for function in (lambda x: x.T.sum(1), lambda x: x.T.sum(0)):
         verify(calls_of(function, (170, 180))[0].kernel)
+
+
+# --- full reductions -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (300, 70), (3, 40, 50), (5, 1, 6, 301), (0, 4)])
+def test_full_reductions_of_permuted_arrays(shape):
+    x = normals(*shape) + 1
+    weights = np.arange(x.size) % 7
+
+    def results(xp, x, axes):
+        y = xp.transpose(x, axes)
+        flat = weights.reshape(y.shape).astype(x.dtype)
+        return [xp.sum(y * y), xp.sum(y[::-1] * flat), xp.max(y, initial=-9), xp.sum(y + y[:1])]
+
+    for axes in itertools.permutations(range(len(shape))):
+        got = gf.jit(lambda x, axes=axes: results(jnp, x, axes))(x)
+        for one, want in zip(got, results(np, x.astype(np.float64), axes), strict=True):
+            np.testing.assert_allclose(one, want, rtol=1e-6, atol=1e-6)
+
+
+def test_full_reductions_run_in_the_order_of_memory():
+    def strides(function, *shapes):
+        kernel = calls_of(function, *shapes)[0].kernel
+        verify(kernel)
+        return {o.name: o.strides[-1] for o in kernel.operands if o.name.startswith("x")}
+
+    across, along = {"x0": Stride.ANY}, {"x0": Stride.UNIT}
+    assert strides(lambda x: jnp.exp(x.T).sum(), (150, 160)) == along
+    assert strides(lambda x: jnp.exp(x.transpose(2, 0, 1)).sum(), (15, 16, 17)) == along
+    assert strides(lambda x: jnp.exp(x[:, ::2].T).sum(), (150, 160)) == across
+    # Operands that lie differently: one of them is read across in any order.
+    assert len(strides(lambda x, y: (x.T * y).sum(), (150, 160), (160, 150))) == 2
+
+
+def test_positions_and_stores_keep_the_order_of_the_result():
+    x = normals(90, 70)
+    y, total, place = gf.jit(lambda x: (jnp.tanh(x.T), jnp.tanh(x.T).sum(), x.T.argmax()))(x)
+    np.testing.assert_allclose(y, np.tanh(x.T), rtol=1e-6)
+    np.testing.assert_allclose(total, np.tanh(x.T.astype(np.float64)).sum(), rtol=1e-5)
+    assert place == x.T.argmax()

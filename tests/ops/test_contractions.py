@@ -6,6 +6,7 @@ import pytest
 from rule_checks import check_derivatives, check_vmap, random_array
 
 import gpuflow as gf
+import gpuflow.numpy as jnp
 from gpuflow.core.aval import ShapedArray
 from gpuflow.ops import keys
 from gpuflow.ops.contractions import dot_general, dot_general_p
@@ -228,3 +229,48 @@ def test_keys_are_no_numbers():
     made = keys.random_seed(np.arange(3))
     with pytest.raises(TypeError, match=r"operands must hold numbers; got key<fry>\[3\]"):
         dot_general(made, made, (((0,), (0,)), ((), ())))
+
+
+# --- with a vector -----------------------------------------------------------------------------
+
+VECTORS = [
+    ("i,i->", (70_001,), (70_001,)),
+    ("ij,j->i", (300, 517), (517,)),
+    ("i,ij->j", (300,), (300, 517)),
+    ("ji,j->i", (300, 517), (300,)),
+    ("ij,ij->i", (300, 517), (300, 517)),
+    ("ij,ij->j", (300, 517), (300, 517)),
+    ("ij,jk->ik", (1, 300), (300, 517)),
+    ("ij,jk->ik", (300, 517), (517, 1)),
+    ("bikj,jkb->bi", (2, 30, 4, 70), (70, 4, 2)),
+    ("kj,bjik->bi", (4, 70), (5, 70, 30, 4)),
+    ("ij,j->i", (0, 5), (5,)),
+    ("ij,j->i", (5, 0), (0,)),
+]
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float64", "float16", "bfloat16", "int8", "complex64"]
+)
+@pytest.mark.parametrize(("text", "left", "right"), VECTORS)
+def test_products_with_a_vector_are_reductions(text, left, right, dtype):
+    with gf.enable_x64(dtype == "float64"):
+        make = np.random.default_rng(0)
+        a, b = ((make.integers(-9, 9, shape) / 4).astype(dtype) for shape in (left, right))
+        if dtype == "complex64":
+            a, b = (x + 1j * np.roll(x, 1, -1) for x in (a, b))
+        wide = {"int8": np.int64, "complex64": np.complex128}.get(dtype, np.float64)
+        want = np.einsum(text, a.astype(wide), b.astype(wide))
+        size = np.einsum(text, np.abs(a).astype(np.float64), np.abs(b).astype(np.float64))
+        function = gf.jit(lambda a, b: jnp.einsum(text, a, b))
+        got = np.asarray(function(a, b))
+        assert got.dtype == dtype and got.shape == want.shape
+        if dtype == "int8":
+            np.testing.assert_array_equal(got, want.astype(np.int8))
+            return
+        eps = float(ml_dtypes.finfo(dtype).eps)
+        # Rounded once, and 128 times at most while it is added up in float32.
+        allowed = eps * np.abs(want) + (eps if dtype == "float64" else 1.2e-7) * 8 * size
+        assert np.all(np.abs(got.astype(wide) - want) <= allowed)
+        plan = function.lower(a, b).compile().explain()
+        assert not got.size or dtype == "complex64" or "dot_general" not in plan

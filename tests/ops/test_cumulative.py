@@ -92,3 +92,12 @@ def test_operands_are_left_alone():
 def test_errors(wrong, error, text):
     with pytest.raises(error, match=text):
         wrong()
+
+
+@pytest.mark.parametrize("shape", [(100_000,), (20_000, 40), (3, 9_000)])
+def test_compiled_running_sums_are_rounded_once(shape):
+    x = np.random.default_rng(0).random(shape, np.float32)
+    for axis in range(len(shape)):
+        exact = np.cumsum(x.astype(np.float64), axis)
+        got = np.asarray(gf.jit(lambda x, axis=axis: lax.cumsum(x, axis))(x))
+        assert np.all(np.abs(got - exact) <= 0.51 * np.spacing(exact.astype(np.float32)))

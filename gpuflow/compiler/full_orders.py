@@ -1,0 +1,89 @@
+"""Full reductions with their loops in the order of memory.
+
+The sum over a transposed array is the sum over the array itself: what is added in which order is
+free. The strides of a call decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+
+from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.orders import Distance, all_values, are_unit, distances_of, turned_call
+from gpuflow.compiler.split import is_one_pass
+from gpuflow.kir.nodes import Kernel, Mode, Operand, Reduce, Stride, remembered
+from gpuflow.kir.places import finds_first_largest
+from gpuflow.kir.walk import statements
+
+
+def full_in_memory_order(call: KernelCall) -> KernelCall:
+    """A full reduction with its loops in the order of memory, if all operands have the same."""
+    kernel = call.kernel
+    reads = remembered(kernel, "reads", lambda: _reads_of_full(kernel))
+    if reads is None:
+        return call
+    order = _order_of_memory([[d.within(call.words) for d in row] for row in reads])
+    if order is None:
+        return call
+    values = all_values(call)
+    is_unit = are_unit(kernel, values, kernel.axes[order[-1]])
+    turned = remembered(
+        kernel, ("ordered", order, is_unit), lambda: _ordered_kernel(kernel, order, is_unit)
+    )
+    return turned_call(call, turned, values)
+
+
+def _reads_of_full(kernel: Kernel) -> list[list[Distance]] | None:
+    """How the operands of a full reduction lie; None where its loops must stay as they are."""
+    if len(kernel.axes) < 2 or not is_one_pass(kernel):
+        return None
+    if any(isinstance(s, Reduce) and finds_first_largest(s) for s in statements(kernel.body)):
+        return None
+    memory = [o for o in kernel.operands if o.mode in (Mode.IN, Mode.OUT, Mode.INOUT)]
+    varying = [o for o in memory if any(kind is not Stride.ZERO for kind in o.strides)]
+    if any(operand.mode is not Mode.IN for operand in varying):
+        return None  # a row-major output beside the reduction
+    found = distances_of(kernel)
+    return [[found[o.name, axis.name] for axis in kernel.axes] for o in varying]
+
+
+def _order_of_memory(steps: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+    """The axes with the one along which all operands are contiguous innermost, if it is not.
+
+    Args:
+        steps: for each operand its strides.
+    """
+    if not any(abs(row[-1]) > 1 for row in steps):
+        return None
+    lead = max(steps, key=lambda row: sum(step != 0 for step in row))
+    order = sorted(range(len(lead)), key=lambda k: -abs(lead[k]) if lead[k] else -inf)
+    if any(abs(row[order[-1]]) > 1 for row in steps):
+        return None
+    return tuple(order)
+
+
+def _ordered_kernel(kernel: Kernel, order: Sequence[int], is_unit: Sequence[bool]) -> Kernel:
+    """A full reduction with its loops in another order; which operands are then contiguous."""
+    *outer, innermost = (kernel.axes[k] for k in order)
+    axes = (*[replace(axis, exact=None) for axis in outer], innermost)
+
+    def ordered(operand: Operand, unit: bool) -> Operand:
+        if not operand.strides:
+            return operand
+        *strides, last = (operand.strides[k] for k in order)
+        strides = [Stride.ANY if kind is Stride.UNIT else kind for kind in strides]
+        return replace(operand, strides=(*strides, Stride.UNIT if unit else last))
+
+    body = tuple(
+        replace(s, axes=tuple(axis.name for axis in axes if axis.name in s.axes))
+        if isinstance(s, Reduce) else s
+        for s in kernel.body.body
+    )  # fmt: skip
+    return replace(
+        kernel,
+        axes=axes,
+        operands=tuple(map(ordered, kernel.operands, is_unit)),
+        body=replace(kernel.body, body=body),
+    )
