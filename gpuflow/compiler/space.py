@@ -345,6 +345,14 @@ def _classify(program: Program, space: Space) -> None:
     domain = space.domains[largest]
     if any(not own <= domain for own in space.domains.values()):
         raise NotOneKernelError("it would loop over axes that are not those of one array")
+    _choose_kind(program, space, domain, largest)
+    repeated = _repeated(program, space)
+    if repeated is not None:
+        name = program.jaxpr.eqns[repeated].primitive.name
+        raise NotOneKernelError(f"it would compute {name} again for each element of another axis")
+
+
+def _choose_kind(program: Program, space: Space, domain: frozenset[Key], largest: int) -> None:
     space.escaping = program.escaping(space.members, space.unstored)
     most = MOST_OPERANDS if domain else MOST_NUMBERS
     if len(_external_arrays(program, space)) + len(space.escaping) > most:
@@ -359,6 +367,30 @@ def _classify(program: Program, space: Space) -> None:
     if any(_reduced_axes(program, space, e) != red for e in reductions):
         raise NotOneKernelError("it would reduce different axes")
     _classify_reduction(program, space, domain, red, reductions)
+
+
+def _repeated(program: Program, space: Space) -> int | None:
+    """A costly equation that a loop which it does not need would run again, or None.
+
+    Loops over inner axes do not: what an equation needs of outer ones only is computed before them.
+    """
+    place = {key: number for number, key in enumerate(space.order)}
+    around: dict[int, frozenset[Key]] = {}  # the axes of what an equation is computed for
+    inside = set(space.members)
+    for e in reversed(space.members):
+        eqn, own = program.jaxpr.eqns[e], space.domains[e]
+        readers = {r for var in eqn.outputs for r in program.readers.get(var, ()) if r in inside}
+        around[e] = own.union(*(around[r] for r in readers))
+        if own and own != around[e] and _is_costly(eqn):
+            last = max(place.get(key, 0) for key in own)
+            if any(place.get(key, last) < last for key in around[e] - own):
+                return e
+    return None
+
+
+def _is_costly(eqn: Eqn) -> bool:
+    rule = eqn.primitive.lower
+    return isinstance(rule, Elementwise) and not rule.cheap
 
 
 def _external_arrays(program: Program, space: Space) -> set[Var]:

@@ -227,6 +227,29 @@ def test_no_reduction_is_recomputed_for_each_element(name):
     np.testing.assert_allclose(gf.jit(function)(X), function(X), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("function", "wanted"),
+    [
+        # Along the rows: the loop over rows would compute the vector again for each.
+        (lambda x, v: x * jnp.exp(v), ["map", "map"]),
+        (lambda x, v: (x * lax.lgamma(v)).sum(1), ["map", "row"]),
+        (lambda x, v: (x * jnp.tanh(v)).sum(0), ["map", "column"]),
+        (lambda x, v: x @ jnp.exp(v), ["map", "row"]),
+        (lambda x, v: x + jnp.exp(v * 2) * 3, ["map", "map"]),
+        # Down the columns: computed once, before the loop over columns.
+        (lambda x, v: x * jnp.exp(x[:, 0])[:, None], ["map"]),
+        # Cheap, a number, or after the reduction.
+        (lambda x, v: x * (v * 2 + 1), ["map"]),
+        (lambda x, v: x * jnp.exp(v[0]), ["map"]),
+        (lambda x, v: jnp.tanh(x.sum(0)) * jnp.exp(v), ["column"]),
+    ],
+)
+def test_costly_vectors_are_computed_once(function, wanted):
+    assert kinds(function, X, ROW + 3) == wanted
+    got = gf.jit(function)(X, ROW + 3)
+    np.testing.assert_allclose(got, function(jnp.asarray(X), ROW + 3), rtol=1e-5, atol=1e-4)
+
+
 def test_square_matrix_and_its_transpose():
     """Sizes are equal, axes are not: each operand is read along its own."""
     x = RANDOM.standard_normal((9, 9)).astype(np.float32)
