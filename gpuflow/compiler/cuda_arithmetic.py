@@ -228,6 +228,12 @@ def _integer_division(tools: NumbaCuda) -> dict[str, Any]:
         rest = builder.sub(args[0], builder.mul(quotient, args[1]))
         return context.make_tuple(builder, signature.return_type, (quotient, rest))
 
+    def emit_next(context, builder, signature, args):
+        kind = signature.return_type
+        pairs = zip(args, signature.args, strict=True)
+        index, step = (context.cast(builder, given, own, kind) for given, own in pairs)
+        return builder.add(index, step, flags=["nsw"])
+
     @tools.intrinsic
     def split_index(typingctx, index, extent):
         """Quotient and remainder of an index by an extent; neither is negative."""
@@ -237,6 +243,14 @@ def _integer_division(tools: NumbaCuda) -> dict[str, Any]:
         return types.UniTuple(wide, 2)(wide, wide), emit_split
 
     @tools.intrinsic
+    def next_index(typingctx, index, step):
+        """An index and a step, whose sum has the index's type and does not overflow.
+
+        LLVM then knows how often a loop turns. It knows of Numba's sums of 64 bits too.
+        """
+        return types.unliteral(index)(index, step), emit_next
+
+    @tools.intrinsic
     def divide_integers(typingctx, x, y):
         return (x(x, y), emit_divide) if integers(x, y) else None
 
@@ -244,7 +258,7 @@ def _integer_division(tools: NumbaCuda) -> dict[str, Any]:
     def remainder_integers(typingctx, x, y):
         return (x(x, y), emit_remainder) if integers(x, y) else None
 
-    return _by_name(split_index, divide_integers, remainder_integers)
+    return _by_name(split_index, next_index, divide_integers, remainder_integers)
 
 
 def _bit_functions(tools: NumbaCuda) -> dict[str, Any]:

@@ -143,6 +143,11 @@ class CudaPrinter(NumbaPrinter):
         total = f"{left} + {right}"
         return total if self.kernel.index_bits == 64 else self.index(total)
 
+    def next_index(self, index: str, step: str) -> str:
+        """The sum with which a loop counts: it does not overflow, and LLVM may rely on that."""
+        is_wide = self.kernel.index_bits == 64
+        return f"{index} + {step}" if is_wide else f"next_index({index}, {step})"
+
     def index_product(self, index: str, stride: str) -> str:
         product = f"{index} * {stride}"
         return product if self.kernel.index_bits == 64 else self.index(product)
@@ -180,7 +185,7 @@ class CudaPrinter(NumbaPrinter):
         self.emit(f"{variable} = {start}")
         with self.indented(f"while {variable} < {stop}:"):
             yield
-            self.emit(f"{variable} = {self.index_sum(variable, step)}")
+            self.emit(f"{variable} = {self.next_index(variable, step)}")
 
     @contextmanager
     def axis_loop(self, axis_name: str, body: Block) -> Iterator[None]:

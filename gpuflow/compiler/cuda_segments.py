@@ -61,17 +61,16 @@ class SegmentPrinter(_OfSegments):
             with self.indented("while point_id >= segment_table[3 + 2 * segment_id]:"):
                 self.emit("segment_id = segment_id + 1")
             self.emit("segment_start = segment_table[1 + 2 * segment_id]")
-            self.emit("segment_stop = segment_table[3 + 2 * segment_id]")
             self.unpack_segment()
             self.block(self.kernel.body)
 
     def points(self, nest: Nest) -> None:
         """The points of this thread in the current segment."""
         ((axis, _),) = nest
-        with self.indented("while point_id < segment_stop:"):
-            self.emit(f"{axis.name} = {self.index('point_id - segment_start')}")
+        start, stop = self.index("point_id - segment_start"), self.extent(axis)
+        with self.counting(axis.name, start, stop, "thread_count"):
             self.inside(nest, self.block)
-            self.emit("point_id = point_id + thread_count")
+        self.emit(f"point_id = segment_start + {axis.name}")
 
 
 class FullSegmentPrinter(FullPrinter, _OfSegments):

@@ -266,15 +266,16 @@ class NumbaPrinter:
         address = self._address(operand, offset)
         if part is None:
             return address
-        real = address if address == "0" else self.index_product(f"({address})", "2")
-        return self.index_sum(real, "1") if part else real
+        real = address if address == "0" else f"({address}) * 2"
+        return f"{real} + 1" if part else real
 
     def _address(self, operand: Operand, offset: Value | None) -> str:
+        """An explicit offset is an int64 value, and so is its sum with offsets of any width."""
         base = self.offsets[operand.name]
         if offset is None:
             return base
         extra = self.value(offset)
-        return extra if base == "0" else self.index_sum(base, extra)
+        return extra if base == "0" else f"{base} + {extra}"
 
     def _as_int64(self, expression: str) -> str:
         return expression if self.kernel.index_bits == 64 else f"np.int64({expression})"

@@ -16,6 +16,7 @@ from gpuflow.compiler.cuda_schedule import (
     may_launch,
     scratch_bytes,
 )
+from gpuflow.compiler.gpu_index_bits import at_fitting_width
 from gpuflow.compiler.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.orders import distances_of, sizes_of
 from gpuflow.compiler.plan import KernelStep
@@ -134,8 +135,13 @@ class Registers:
 
 
 def launched_kernel(step: KernelStep, calls: Sequence[KernelCall]) -> tuple[Kernel, bool]:
-    """The kernel of one of a step's launches, and whether its accesses may have 128 bits."""
-    return (step.kernel, False) if len(calls) > 1 else (calls[0].kernel, True)
+    """The kernel of one of a step's launches, and whether its accesses may have 128 bits.
+
+    Sizes and strides of the calls decide how wide its index arithmetic is.
+    """
+    several = len(calls) > 1
+    kernel = step.kernel if several else calls[0].kernel
+    return at_fitting_width(kernel, calls), not several
 
 
 def make_launch(

@@ -27,6 +27,7 @@ from gpuflow.compiler.cuda_schedule import (
     may_launch,
     scratch_bytes,
 )
+from gpuflow.compiler.gpu_index_bits import at_fitting_width
 from gpuflow.compiler.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.plan import (
@@ -118,10 +119,18 @@ def _kernel_step(step: KernelStep, memory: Memory, architecture: tuple[int, int]
     touched = dict.fromkeys(
         buffer for call in step.calls for buffer in call.buffers if buffer != NO_BUFFER
     )
-    device = {buffer: aligned(memory[buffer]).reshape(memory[buffer].shape) for buffer in touched}
-    compiled = _run_on_cuda(step, device, architecture)
+    narrow = at_fitting_width(step.kernel, step.calls)
+    assert narrow.index_bits == 32, "sizes of tests are small"
+    wide, device = (
+        {buffer: aligned(memory[buffer]).reshape(memory[buffer].shape) for buffer in touched}
+        for _ in range(2)
+    )
+    compiled = _run_on_cuda(step, step.kernel, wide, architecture)
+    with_32_bits = _run_on_cuda(step, narrow, device, architecture)
+    assert compiled.source.launch == with_32_bits.source.launch
     _run_on_cpu(step, memory)
     for buffer in touched:
+        assert wide[buffer].tobytes() == device[buffer].tobytes(), step.kernel.name
         assert_same(device[buffer], memory[buffer], step.kernel.name)
     assert set(reads_of(step)) <= set(memory)
     return [Ran(step, compiled)]
@@ -151,22 +160,23 @@ def _segment_table(blocks: Sequence[np.ndarray], extents: Sequence[int]) -> np.n
 
 
 def _run_on_cuda(
-    step: KernelStep, device: Memory, architecture: tuple[int, int]
+    step: KernelStep, kernel: Kernel, device: Memory, architecture: tuple[int, int]
 ) -> CudaKernel:
+    """Run the step with one of the widths of its kernel."""
     blocks = [numbers_of(call, device) for call in step.calls]
-    if step.kernel.segmented:
-        return _run_segments(step, blocks, device, architecture)
+    if kernel.segmented:
+        return _run_segments(step, kernel, blocks, device, architecture)
     (numbers,) = blocks
-    named = _by_kind(step.kernel, numbers)
-    compiled = compile_cuda(step.kernel, shared_cache(), architecture)
+    named = _by_kind(kernel, numbers)
+    compiled = compile_cuda(kernel, shared_cache(), architecture)
     if not may_launch(
-        compiled.source.launch, step.kernel, named["pointer"], named["extent"], named["stride"]
+        compiled.source.launch, kernel, named["pointer"], named["extent"], named["stride"]
     ):
-        compiled = compile_cuda(step.kernel, shared_cache(), architecture, vectorize=False)
+        compiled = compile_cuda(kernel, shared_cache(), architecture, vectorize=False)
     grid, block = launch_shape(compiled.source.launch, named["extent"], PROCESSORS)
     if grid[0] == 0:
         return compiled
-    listed = list(_parameters(step.kernel, numbers))
+    listed = list(_parameters(kernel, numbers))
     counter = np.zeros(1, np.uint32)
     if compiled.source.launch.strategy == "full":
         listed += [np.zeros(scratch_bytes(compiled.source.launch, grid) // 8, np.uint64), counter]
@@ -176,9 +186,10 @@ def _run_on_cuda(
 
 
 def _run_segments(
-    step: KernelStep, blocks: Sequence[np.ndarray], device: Memory, architecture: tuple[int, int]
-) -> CudaKernel:
-    compiled = compile_cuda(step.kernel, shared_cache(), architecture)
+    step: KernelStep, kernel: Kernel, blocks: Sequence[np.ndarray], device: Memory,
+    architecture: tuple[int, int],
+) -> CudaKernel:  # fmt: skip
+    compiled = compile_cuda(kernel, shared_cache(), architecture)
     launch = compiled.source.launch
     is_full = launch.strategy == "full"
     lengths = [

@@ -5,6 +5,7 @@ reciprocal square root), so tolerances of transcendental functions are those of 
 """
 
 import re
+from dataclasses import replace
 
 import cuda_zoo
 import numpy as np
@@ -537,8 +538,9 @@ def test_columns_that_disagree_do_not_meet_at_a_barrier():
     np.testing.assert_array_equal(arrays["o"], want)
 
 
-def test_segments_of_all_lengths():
-    kernel = cuda_zoo.update_step()
+@pytest.mark.parametrize("index_bits", [32, 64])
+def test_segments_of_all_lengths(index_bits):
+    kernel = replace(cuda_zoo.update_step(), index_bits=index_bits)
     _, built = build(kernel, True, (9, 0))
     kinds = ["pointer", "pointer", "scalar", "scalar", "extent"]
     assert [argument.kind for argument in arguments(kernel)] == kinds
@@ -570,9 +572,11 @@ def _norm_arrays(size):
     return arrays | {"square": np.full(size + 1, 7, np.float32)}
 
 
-def test_full_reductions_in_segments():
+@pytest.mark.parametrize("index_bits", [32, 64])
+def test_full_reductions_in_segments(index_bits):
     """Of all lengths and numbers of blocks, twice: with the bits of separate launches."""
-    alone, kernel = cuda_zoo.zoo()["full"], cuda_zoo.zoo()["full_segments"]
+    alone = cuda_zoo.zoo()["full"]
+    kernel = replace(cuda_zoo.zoo()["full_segments"], index_bits=index_bits)
     sizes = [5, 0, 2500, 1, 9000, 700]
     scales = [np.float32(0.5 + k) for k in range(len(sizes))]
     want, given, blocks = [], [], []
