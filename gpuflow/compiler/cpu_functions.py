@@ -14,9 +14,11 @@ from gpuflow.compiler import cpu_gamma, cpu_libm, cpu_narrow, cpu_polynomials
 from gpuflow.compiler.cpu_emit import (
     Lane,
     bits,
+    cast,
     constant,
     is_float,
     is_signed,
+    llvm_type,
     polynomial,
     select,
 )
@@ -64,27 +66,45 @@ def _div(x: Lane, y: Lane) -> Lane:
     """Division by 0 and INT_MIN / -1 trap on x86, so that the divisor is made safe."""
     if is_float(x.dtype):
         return x / y
-    builder, zero = x.builder, y.equals(0)
+    zero = y.equals(0)
     if not is_signed(x.dtype):
-        quotient = x.like(builder.udiv(x.value, select(zero, x.constant(1), y).value))
+        quotient = _quotient(x, select(zero, x.constant(1), y))
         return select(zero, x.constant((1 << bits(x.dtype)) - 1), quotient)
     minus_one = y.equals(-1)
-    safe = select(zero | minus_one, x.constant(1), y)
-    quotient = x.like(builder.sdiv(x.value, safe.value))
+    quotient = _quotient(x, select(zero | minus_one, x.constant(1), y))
     return select(zero, x.constant(-1), select(minus_one, -x, quotient))
 
 
 def _rem(x: Lane, y: Lane) -> Lane:
     if is_float(x.dtype):
         return cpu_libm.call("fmod", x, y)
-    builder, zero = x.builder, y.equals(0)
+    zero = y.equals(0)
     if not is_signed(x.dtype):
-        rest = x.like(builder.urem(x.value, select(zero, x.constant(1), y).value))
-        return select(zero, x, rest)
+        safe = select(zero, x.constant(1), y)
+        return select(zero, x, x - _quotient(x, safe) * safe)
     minus_one = y.equals(-1)
     safe = select(zero | minus_one, x.constant(1), y)
-    rest = x.like(builder.srem(x.value, safe.value))
+    rest = x - _quotient(x, safe) * safe
     return select(zero, x, select(minus_one, x.constant(0), rest))
+
+
+def _quotient(x: Lane, y: Lane) -> Lane:
+    """An integer quotient that neither traps nor overflows.
+
+    Vectors have no division of integers. A float quotient that is rounded stays on its side of the
+    next integer, from which it is at least 1 part in x + 1: 2**-32, above the 2**-53 of float64.
+    """
+    builder, is_short = x.builder, bits(x.dtype) <= 16
+    if bits(x.dtype) > 32:
+        divide = builder.sdiv if is_signed(x.dtype) else builder.udiv
+        return x.like(divide(x.value, y.value))
+    wide = "float32" if is_short else "float64"
+    quotient = cast(x, wide) / cast(y, wide)
+    # Shorter integers by way of int32, for which there are instructions.
+    if is_signed(x.dtype) or is_short:
+        whole = Lane(builder, builder.fptosi(quotient.value, llvm_type("int32")), "int32")
+        return cast(whole, x.dtype)
+    return x.like(builder.fptoui(quotient.value, llvm_type(x.dtype)))
 
 
 def _inside(x: Lane, count: Lane) -> Lane:

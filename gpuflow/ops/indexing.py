@@ -364,7 +364,7 @@ def _scatter_batch(
     return row_scatter_add(rows, indices, (axis.size, *shape), mode, batch_dims + 1), 0
 
 
-def _scatter_on_gpu(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+def _scatter_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     """The sums as an update of zeros; those of 16-bit floats in float32."""
     del definition
     rows, indices = eqn.inputs
@@ -430,6 +430,7 @@ row_scatter_add_p = define(
     jvp=_scatter_jvp,
     transpose=_scatter_transpose,
     batch=_scatter_batch,
-    lower=Library(on_gpu=_scatter_on_gpu, apart=_scatter_apart),
+    lower=Library(apart=_scatter_apart),
+    simplify=_scatter_simplify,
     size_params=frozenset({"shape"}),
 )

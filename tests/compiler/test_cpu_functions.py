@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from cpu_harness import IN, OUT, UNIT, assert_close, make_kernel, run_cpu, ulp_distance
 
+import gpuflow as gf
+from gpuflow import lax
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Operand, Role
 from gpuflow.kir.reference import cast
@@ -261,3 +263,31 @@ def test_formulas_agree_with_mpmath():
             want = np.array([float(functions[fn](mpmath.mpf(float(v)))) for v in x])
         # 1e-14 is 45 ulp; the series and the polynomials are good to about 10.
         np.testing.assert_allclose(outs[fn, 0], want, rtol=1e-14, err_msg=fn)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32"])
+def test_integer_quotients_are_exact(dtype):
+    """They are made by floats: what matters lies beside multiples of the divisor."""
+    info, random = np.iinfo(dtype), np.random.default_rng(0)
+    if info.bits == 8:
+        every = np.arange(info.min, info.max + 1)
+        x, y = (grid.ravel() for grid in np.meshgrid(every, every))
+    else:
+        y = random.integers(1, info.max, 100_000) >> random.integers(0, info.bits, 100_000)
+        y = np.maximum(y, 1)
+        below = info.max // y - random.integers(0, 3, y.size)
+        multiples = np.maximum(below, 0) * y
+        x = np.concatenate([multiples + k for k in (-1, 0, 1)])
+        y = np.tile(y, 3)
+        x, y = x[x >= 0], y[x >= 0]
+        if info.min:
+            x = np.concatenate([x, -x, x, -x, [info.min] * 2])
+            y = np.concatenate([y, y, -y, -y, [1, 3]])
+    keep = (y != 0) & (x <= info.max) & ((x != info.min) | (y != -1))
+    x, y = x[keep].astype(np.int64), y[keep].astype(np.int64)
+    want = np.abs(x) // np.abs(y) * np.where((x < 0) != (y < 0), -1, 1)
+    quotient, rest = gf.jit(lambda x, y: (lax.div(x, y), lax.rem(x, y)))(
+        x.astype(dtype), y.astype(dtype)
+    )
+    np.testing.assert_array_equal(np.asarray(quotient).astype(np.int64), want)
+    np.testing.assert_array_equal(np.asarray(rest).astype(np.int64), x - want * y)
