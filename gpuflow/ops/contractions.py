@@ -487,7 +487,7 @@ def _dot_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
         return written_out(small_product, eqn, build, dimension_numbers=numbers)
     if is_vector_product(lhs, rhs, numbers):
         wide = accumulator(operand_dtype(lhs, rhs), out.dtype)
-        params = {"dimension_numbers": numbers, "accumulator": wide, "result": out}
+        params = {"dimension_numbers": numbers, "accumulator": wide, "result": out.dtype}
         return written_out(vector_product, eqn, build, **params)
     return None
 

@@ -81,7 +81,8 @@ class _Line:
 
 def _running_dtype(dtype: str, name: str) -> str:
     """The dtype of running values: sums of float32 would lose a digit in every thousand terms."""
-    return "float64" if (dtype, name) == ("float32", "add") else compute_dtype(dtype)
+    wide = compute_dtype(dtype)
+    return "float64" if (wide, name) == ("float32", "add") else wide
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -14,20 +14,23 @@ from typing import Any
 
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.ops.axes import broadcast_in_dim, reduce_sum, reshape, squeeze, transpose
+from gpuflow.ops.axes import broadcast_in_dim, reduce_sum, transpose
 from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.elementwise import mul
 
 
 def is_vector_product(lhs: ShapedArray, rhs: ShapedArray, dimension_numbers: Any) -> bool:
-    """Whether an operand of numbers has only batch and contracting dimensions, or of size 1."""
+    """Whether an operand of numbers has only batch and contracting dimensions.
+
+    Others of size 1 do not count: a batch of one would need other kernels than any other batch.
+    """
     if dtypes.is_bool(lhs.dtype) or dtypes.is_bool(rhs.dtype) or not dimension_numbers[0][0]:
         return False
     return any(map(_is_vector, (lhs, rhs), *dimension_numbers))
 
 
 def vector_product(
-    lhs: Any, rhs: Any, *, dimension_numbers: Any, accumulator: Any, result: ShapedArray
+    lhs: Any, rhs: Any, *, dimension_numbers: Any, accumulator: Any, result: Any
 ) -> list[Any]:
     """The sum, along the dimensions of the operand that has others of its own.
 
@@ -35,27 +38,23 @@ def vector_product(
         lhs, rhs: the operands.
         dimension_numbers: of the product.
         accumulator: the dtype in which products are added.
-        result: the type of the product.
+        result: the dtype of the product.
     """
     (left, right), (left_batch, right_batch) = dimension_numbers
     sides = [(lhs, left, left_batch), (rhs, right, right_batch)]
     is_first = _is_vector(aval_of(lhs), left, left_batch)
     (vector, own, batch), (whole, summed, whole_batch) = sides if is_first else sides[::-1]
     place_of = dict(zip((*own, *batch), (*summed, *whole_batch), strict=True))
-    dropped = tuple(d for d in range(aval_of(vector).ndim) if d not in place_of)
-    places = [place_of[d] for d in range(aval_of(vector).ndim) if d in place_of]
-    order = sorted(range(len(places)), key=lambda k: places[k])
-    vector = transpose(squeeze(vector, dropped), order)
+    places = [place_of[d] for d in range(aval_of(vector).ndim)]
+    vector = transpose(vector, sorted(range(len(places)), key=lambda k: places[k]))
     vector, whole = (convert_element_type(x, accumulator) for x in (vector, whole))
     vector = broadcast_in_dim(vector, aval_of(whole).shape, sorted(places))
     total = reduce_sum(mul(vector, whole), summed)
     kept = [d for d in range(aval_of(whole).ndim) if d not in summed]
     rest = [d for d in kept if d not in whole_batch]
     total = transpose(total, [kept.index(d) for d in (*whole_batch, *rest)])
-    return [convert_element_type(reshape(total, result.shape), result.dtype)]
+    return [convert_element_type(total, result)]
 
 
 def _is_vector(aval: ShapedArray, contracting: Sequence[int], batch: Sequence[int]) -> bool:
-    return all(
-        size == 1 for d, size in enumerate(aval.shape) if d not in contracting and d not in batch
-    )
+    return aval.ndim == len(contracting) + len(batch)

@@ -196,7 +196,7 @@ def test_a_share_that_is_not_free_is_an_error_that_says_so():
 def test_out_of_memory_gives_recordings_and_idle_arenas_back():
     (where,) = gpu_devices("cuda_late_small", LateApi(64 << 20))
     x = gf.device_put(np.ones((64, 64), np.float32), where)
-    step = gf.jit(lambda v: [jnp.sin(v @ v + k).sum(0) @ v for k in range(4)])
+    step = gf.jit(lambda v: [(jnp.sin(v @ v + k) @ v).sum(0) for k in range(4)])
     for _ in range(4):
         step(x)
     where.driver.synchronize()
