@@ -1,6 +1,7 @@
 """Collectives over NCCL that would never end: dead, stalled and failing ranks; who is named."""
 
 import os
+import re
 import sys
 import threading
 import time
@@ -249,9 +250,12 @@ def test_a_process_that_is_gone_ends_the_others(mode, status, text):
     assert ended[1].status == status
     for rank in (0, 2):
         assert ended[rank].status == 1, ended[rank].output
-        assert f"[all_reduce] all ranks must reach all_reduce number 3; got {text}" in (
-            ended[rank].output
+        # The second one may not have ended where rank 1 is gone already.
+        found = re.search(
+            r"\[all_reduce\] all ranks must reach all_reduce number [23]; got (.*)",
+            ended[rank].output,
         )
+        assert found and found[1].startswith(text), ended[rank].output
         assert "aborted True" in ended[rank].output
 
 
