@@ -205,8 +205,8 @@ def promote_args(name: str, *operands: Any) -> Sequence[Any]:
         ValueError: shapes that do not broadcast.
     """
     first, last = operands[0], operands[-1]
-    is_pair = isinstance(first, HasAval) and isinstance(last, HasAval) and len(operands) < 3
-    if is_pair and first.aval is last.aval:
+    are_alike = type(first) is type(last) and isinstance(first, HasAval) and len(operands) < 3
+    if are_alike and first.aval is last.aval:
         return operands  # arrays of one type need nothing, and are the common case
     operands = check_arraylike(name, *operands)
     if len(operands) == 1:

@@ -22,6 +22,8 @@ def blocked_sum(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     Returns:
         The array without those axes. The error grows with the logarithm of the length.
     """
+    if x.ndim == 1 or x.size < 2 * _BLOCK:
+        return x.sum(axis=axes, dtype=x.dtype)  # no axis is long and apart
     steps = [abs(step) for step, size in zip(x.strides, x.shape, strict=True) if size > 1]
     for axis in axes:
         if x.shape[axis] >= 2 * _BLOCK and abs(x.strides[axis]) > min(steps):
