@@ -69,6 +69,51 @@ assert float(jax.jit(jax.grad(lambda x: jnp.sin(x)))(0.0)) == 1.0
     )
 
 
+ASKED = """
+import jax
+print(jax.numpy.ones(1).dtype, jax.config.jax_debug_nans, len(jax.devices()), jax.default_backend(),
+      jax.config.jax_default_matmul_precision, jax.config.jax_numpy_rank_promotion)
+"""
+VARIABLES = {
+    "JAX_ENABLE_X64": "1", "JAX_DEBUG_NANS": "true", "JAX_NUM_CPU_DEVICES": "3",
+    "JAX_PLATFORMS": "cpu,cuda", "JAX_DEFAULT_MATMUL_PRECISION": "high",
+    "JAX_NUMPY_RANK_PROMOTION": "raise", "JAX_COMPILATION_CACHE_DIR": "/x", "JAX_ANYTHING": "1",
+}  # fmt: skip
+
+
+def test_environment_variables_of_jax_count_under_the_alias(tmp_path, monkeypatch):
+    script = tmp_path / "asked.py"
+    script.write_text(ASKED)
+    monkeypatch.delenv("GPUFLOW_PLATFORM", raising=False)
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    done = run("-m", "gpuflow.as_jax", str(script))
+    assert done.stdout.split() == ["float64", "True", "3", "cpu", "high", "raise"]
+    told = [line for line in done.stderr.splitlines() if "UserWarning" in line]
+    assert len(told) == 1
+    assert "JAX_ANYTHING, JAX_COMPILATION_CACHE_DIR of the environment have no effect" in told[0]
+
+
+def test_gpuflows_own_variables_win_over_jaxs(monkeypatch):
+    monkeypatch.setenv("JAX_ENABLE_X64", "1")
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "3")
+    monkeypatch.setenv("GPUFLOW_ENABLE_X64", "0")
+    monkeypatch.setenv("GPUFLOW_CPU_DEVICES", "2")
+    code = "import jax; assert not jax.config.jax_enable_x64 and len(jax.devices('cpu')) == 2"
+    run_code(INSTALL + code)
+
+
+def test_environment_variables_of_jax_mean_nothing_without_the_alias(monkeypatch):
+    monkeypatch.setenv("JAX_ENABLE_X64", "1")
+    run_code("import gpuflow; assert not gpuflow.config.enable_x64")
+
+
+def test_an_environment_variable_of_jax_that_cannot_be_read(monkeypatch):
+    monkeypatch.setenv("JAX_DEBUG_NANS", "maybe")
+    done = run_code(INSTALL, check=False)
+    assert "[config] JAX_DEBUG_NANS must be 0 or 1; got 'maybe'." in done.stderr
+
+
 def test_submodules_are_there_after_import_jax_alone():
     run_code(
         INSTALL

@@ -56,6 +56,71 @@ def test_a_block_is_of_one_thread_and_update_of_all():
     assert seen == [(False, False), True]
 
 
+BLOCKS = {
+    "enable_x64": (True, False),
+    "numpy_dtype_promotion": ("strict", "standard"),
+    "numpy_rank_promotion": ("raise", "allow"),
+    "default_matmul_precision": ("highest", None),
+    "threefry_partitionable": (False, True),
+    "debug_nans": (True, False),
+    "debug_infs": (True, False),
+    "disable_jit": (True, False),
+    "default_device": ("cpu", None),
+    "atomic_sums": (True, False),
+    "log_compiles": (True, False),
+    "explain_cache_misses": (True, False),
+    "no_tracing": (True, False),
+}
+
+
+@pytest.mark.parametrize("updated", BLOCKS)
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_sets_its_own_setting_only(block, updated):
+    """An update inside of a block holds there too, unless the block is of the same setting."""
+    new, old = BLOCKS[updated]
+    try:
+        with config.override(block, BLOCKS[block][0]):
+            config.update(updated, new)
+            assert config.read(updated) == new
+            config.update(updated, old)
+            assert config.read(updated) == (new if block == updated else old)
+        config.update(updated, new)
+        assert config.read(updated) == new
+    finally:
+        config.update(updated, old)
+    assert config.read(block) == BLOCKS[block][1]
+
+
+def test_an_update_of_another_thread_reaches_into_a_block():
+    with gpuflow.default_matmul_precision("highest"), gpuflow.enable_x64(True):
+        thread = threading.Thread(target=lambda: config.update("numpy_rank_promotion", "raise"))
+        thread.start()
+        thread.join()
+        assert config.numpy_rank_promotion == "raise" and config.enable_x64
+        with pytest.raises(ValueError, match="one rank"):
+            jnp.ones((3, 3)) + jnp.ones(3)
+
+
+def test_a_mesh_that_is_set_inside_a_block_counts():
+    mesh = gpuflow.make_mesh((1,), ("x",))
+    with gpuflow.enable_x64(False):
+        with gpuflow.set_mesh(mesh), gpuflow.numpy_rank_promotion("warn"):
+            config.update("jax_debug_nans", True)
+            assert gpuflow.sharding.get_abstract_mesh().axis_names == ("x",)
+            with pytest.raises(FloatingPointError):
+                jnp.log(jnp.float32(-1.0))
+        assert gpuflow.sharding.get_abstract_mesh().empty
+
+
+def test_the_number_of_cpu_devices_is_settled_by_their_first_use():
+    assert config.jax_num_cpu_devices == len(gpuflow.devices("cpu"))
+    config.update("jax_num_cpu_devices", config.num_cpu_devices)
+    with pytest.raises(RuntimeError, match="num_cpu_devices must be set before devices are first"):
+        config.update("jax_num_cpu_devices", 17)
+    with pytest.raises(ValueError, match="num_cpu_devices must be an integer of at least 1"):
+        config.update("jax_num_cpu_devices", 0)
+
+
 def test_debug_nans():
     config.update("jax_debug_nans", True)
     with pytest.raises(FloatingPointError):

@@ -10,6 +10,7 @@ import sys
 
 from gpuflow.as_jax.aliases import AliasFinder, JaxModule
 from gpuflow.as_jax.versions import VersionFinder
+from gpuflow.base.config import config
 
 _alias = AliasFinder()
 _versions = VersionFinder()
@@ -19,9 +20,12 @@ def install() -> None:
     """Make ``import jax`` and its submodules give gpuflow, from here on in this process.
 
     ``importlib.metadata`` then knows versions of ``jax`` and ``jaxlib``: those whose names and
-    semantics gpuflow follows. Calling it again does nothing.
+    semantics gpuflow follows. JAX's environment variables (``JAX_ENABLE_X64``,
+    ``JAX_NUM_CPU_DEVICES``, ...) count, as far as they mean something here. Calling it again does
+    nothing.
 
     Raises:
+        ValueError: one of those variables cannot be read.
         RuntimeError: JAX itself is imported already; its modules and ours would get mixed.
     """
     if isinstance(sys.modules.get("jax"), JaxModule):
@@ -33,6 +37,7 @@ def install() -> None:
             f"{', '.join(imported[:3])} {'is' if len(imported) == 1 else 'are'} imported. Fix: "
             "call gpuflow.as_jax.install() first, or run python -m gpuflow.as_jax script.py."
         )
+    config.adopt_jax_variables()
     for finder in (_alias, _versions):
         if finder not in sys.meta_path:
             sys.meta_path.insert(0, finder)

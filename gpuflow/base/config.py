@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gpuflow.base.config_names import WITHOUT_EFFECT, unknown_setting
@@ -25,9 +26,9 @@ def _flag(name: str, default: bool) -> bool:
     text = os.environ.get(name)
     if text is None:
         return default
-    if text.lower() in ("1", "true", "yes", "on"):
+    if text.lower() in ("1", "true", "t", "yes", "y", "on"):
         return True
-    if text.lower() in ("", "0", "false", "no", "off"):
+    if text.lower() in ("", "0", "false", "f", "no", "n", "off"):
         return False
     raise ValueError(f"[config] {name} must be 0 or 1; got {text!r}. Fix: export {name}=1.")
 
@@ -196,11 +197,26 @@ _FLAGS = frozenset(
     field.name for record in (Settings, Switches) for field in fields(record)
     if isinstance(field.default, bool)
 )  # fmt: skip
-_PLATFORM_NAMES = ("platforms", "platform_name")
+# What a process is started with, and can be told before its first array.
+_STARTING = {"platforms": "platform", "platform_name": "platform", "num_cpu_devices": "cpu_devices"}
 # What users may set: the others belong to transformations and to meshes.
 _INTERNAL = ("check_indices", "axis_env", "axis_aliases", "varying_axes", "mesh", "user_contexts")
-_PUBLIC = (*(name for name in _NAMES if name not in _INTERNAL), *_SWITCHES, *_PLATFORM_NAMES)
+_PUBLIC = (*(name for name in _NAMES if name not in _INTERNAL), *_SWITCHES, *_STARTING)
 _interned: dict[tuple[Any, ...], Settings] = {}
+
+
+def _own_variable(short: str) -> str:
+    """gpuflow's environment variable for a setting."""
+    return f"GPUFLOW_{_STARTING.get(short, short).upper()}"
+
+
+def _value_of(variable: str, short: str) -> Any:
+    """The value that an environment variable gives to a setting."""
+    if short in _FLAGS:
+        return _flag(variable, False)
+    if short == "num_cpu_devices":
+        return _integer(variable, 1, 1)
+    return os.environ[variable]
 
 
 def _intern(settings: Settings) -> Settings:
@@ -208,13 +224,26 @@ def _intern(settings: Settings) -> Settings:
     return _interned.setdefault(key, settings)
 
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
 class _Local(threading.local):
+    """What the blocks around a thread's code set; everything else is as the process has it.
+
+    Attributes:
+        changed, switched: values of settings and of switches, by name.
+        settings: ``changed`` on top of ``process``; None: no block changes a setting.
+        process: the settings of the process when ``settings`` was made.
+    """
+
+    changed = _NOTHING
+    switched = _NOTHING
     settings: Settings | None = None
-    switches: Switches | None = None
+    process: Settings | None = None
 
 
 class Config:
-    """The settings in force: a process-wide object and a thread-local override of it.
+    """The settings in force: those of the process, and what blocks of a thread set instead.
 
     Attributes:
         environment: what the process was started with.
@@ -238,11 +267,26 @@ class Config:
 
     def trace_context(self) -> Settings:
         """The current settings; identical objects mean identical settings."""
-        return self._local.settings or self._process
+        local = self._local
+        settings = local.settings
+        if settings is None:
+            return self._process
+        if local.process is not self._process:  # it was updated inside of a block
+            settings = self._on_top(local.changed)
+        return settings
+
+    def _on_top(self, changed: Mapping[str, Any]) -> Settings:
+        """Make the values that blocks set, on top of the process's, this thread's settings."""
+        local, process = self._local, self._process
+        settings = _intern(replace(process, **changed))
+        self._note_checks(settings)
+        local.changed, local.settings, local.process = changed, settings, process
+        return settings
 
     def switches(self) -> Switches:
         """The current switches."""
-        return self._local.switches or self._process_switches
+        switched = self._local.switched
+        return replace(self._process_switches, **switched) if switched else self._process_switches
 
     def register_check(self, name: str, check: Callable[[Any], Any]) -> None:
         """Have ``check(value)`` raise ValueError for values that a setting does not take."""
@@ -260,12 +304,17 @@ class Config:
         """
         short = self._known(name)
         if short in _NAMES:
-            self._process = self._changed(self._process, short, value)
+            self._check(short, value)
+            self._process = _intern(replace(self._process, **{short: value}))
+            self._note_checks(self._process)
         elif short in _SWITCHES:
-            self._process_switches = self._switched(self._process_switches, short, value)
-        elif short in _PLATFORM_NAMES:
-            # Of those in a list the first counts; arrays that exist stay where they are.
-            self.environment = replace(self.environment, platform=(value or "").split(",")[0])
+            self._check(short, value)
+            self._process_switches = replace(self._process_switches, **{short: value})
+        elif short in _STARTING:
+            self._check(short, value)
+            if isinstance(value, str) or value is None:
+                value = (value or "").split(",")[0]  # of those in a list the first counts
+            self.environment = replace(self.environment, **{_STARTING[short]: value})
         else:
             warn(f"[config] {name} has no effect in gpuflow.")
             self._ignored[short] = value
@@ -276,17 +325,18 @@ class Config:
 
     @contextmanager
     def override(self, name: str, value: Any) -> Iterator[None]:
-        """Set a setting for this thread inside a ``with`` block."""
+        """Set a setting for this thread inside a ``with`` block; others stay as they are."""
         local, short = self._local, self._known(name)
-        before = local.settings, local.switches
+        before = local.changed, local.switched, local.settings, local.process
+        self._check(short, value)
         if short in _SWITCHES:
-            local.switches = self._switched(self.switches(), short, value)
+            local.switched = {**local.switched, short: value}
         elif short in _NAMES:
-            local.settings = self._changed(self.trace_context(), short, value)
+            self._on_top({**local.changed, short: value})
         try:
             yield
         finally:
-            local.settings, local.switches = before
+            local.changed, local.switched, local.settings, local.process = before
 
     def __getattr__(self, name: str) -> Any:
         # Only reached for names that are not attributes of the object itself.
@@ -297,7 +347,32 @@ class Config:
             return getattr(self.trace_context(), short)
         if short in _SWITCHES:
             return getattr(self.switches(), short)
-        return self.environment.platform if short in _PLATFORM_NAMES else self._ignored.get(short)
+        if short in _STARTING:
+            return getattr(self.environment, _STARTING[short])
+        return self._ignored.get(short)
+
+    def adopt_jax_variables(self) -> None:
+        """Set what JAX's own environment variables ask for, as ``import jax`` does.
+
+        Those of gpuflow's that are set win.
+
+        Raises:
+            ValueError: a value that cannot be read, or that the setting does not take.
+
+        Warns:
+            UserWarning: variables of JAX's that mean nothing here, all at once.
+        """
+        idle = []
+        for variable in sorted(os.environ):
+            short = variable.removeprefix("JAX_").lower()
+            if not variable.startswith("JAX_") or os.environ.get(_own_variable(short)):
+                continue
+            if short not in _PUBLIC:
+                idle.append(variable)
+            elif os.environ[variable]:
+                self.update(short, _value_of(variable, short))
+        if idle:
+            warn(f"[config] {', '.join(idle)} of the environment have no effect in gpuflow.")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_") or name in ("may_check", "environment"):
@@ -321,16 +396,9 @@ class Config:
         if name in self._checks and value is not None:
             self._checks[name](value)
 
-    def _changed(self, settings: Settings, name: str, value: Any) -> Settings:
-        self._check(name, value)
-        changed = _intern(replace(settings, **{name: value}))
-        asked = changed.debug_nans or changed.debug_infs or changed.check_indices
+    def _note_checks(self, settings: Settings) -> None:
+        asked = settings.debug_nans or settings.debug_infs or settings.check_indices
         self.may_check = self.may_check or asked
-        return changed
-
-    def _switched(self, switches: Switches, name: str, value: Any) -> Switches:
-        self._check(name, value)
-        return replace(switches, **{name: value})
 
 
 config = Config()

@@ -229,7 +229,22 @@ def _check_default(value: Any) -> None:
         )
 
 
+def _check_cpu_count(value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(
+            f"[config] num_cpu_devices must be an integer of at least 1; got {value!r}. "
+            "Fix: config.update('num_cpu_devices', 8)."
+        )
+    if devices.cache_info().currsize and value != config.environment.cpu_devices:
+        raise RuntimeError(
+            "[config] num_cpu_devices must be set before devices are first used; got "
+            f"{value} where there are {config.environment.cpu_devices}. "
+            "Fix: set it right after the import, or export GPUFLOW_CPU_DEVICES."
+        )
+
+
 config.register_check("default_device", _check_default)
+config.register_check("num_cpu_devices", _check_cpu_count)
 
 
 def default_backend() -> str:
