@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuflow.base.config import config
+from gpuflow.base.private_files import folder_problem
 from gpuflow.cli.doctor_gpu import findings, wants_gpu
 from gpuflow.compiler.cache import KernelCache
 from gpuflow.compiler.cuda_cache import compile_cuda
@@ -93,7 +94,10 @@ def cache(folder: Path) -> Iterator[tuple[str, str]]:
     """Rows (name, text) about the folder of compiled kernels."""
     yield "cache folder", str(folder)
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
-    if not os.access(nearest, os.W_OK):
+    problem = folder_problem(folder)
+    if problem:
+        yield "cache", f"refused: it {problem}; every process builds its kernels anew"
+    elif not os.access(nearest, os.W_OK):
         yield "cache", "not writable: every process builds its kernels anew"
     elif not folder.exists():
         yield "cache", "empty"

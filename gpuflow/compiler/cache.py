@@ -2,12 +2,13 @@
 
     <folder>/<2 hex>/<key>.<suffix>       the code: .image or .o, .cubin
     <folder>/<2 hex>/<key>.py             the readable source
-    <folder>/<2 hex>/<key>.json           entry symbol, imports, checksum of the code
+    <folder>/<2 hex>/<key>.json           entry symbol, imports, checksum of all this
 
 Files are written under a temporary name and moved into place, the json last: an entry whose json
-is there is complete, unless the disk damaged it, which the checksum tells. Processes that build
-the same kernel at once write equal content, and the last one stays. The cache never fails a
-program: whatever is wrong with the folder costs one warning and a build in memory.
+is there is complete, unless the disk damaged it, which the checksum tells. Files that somebody
+else may have written are not read. Processes that build the same kernel at once write equal
+content, and the last one stays. The cache never fails a program: whatever is wrong with the
+folder costs one warning and a build in memory.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterable
@@ -25,11 +25,15 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from gpuflow.base.errors import CacheWarning
+from gpuflow.base.private_files import parse_json, read_private, replace_file
 from gpuflow.base.recording import clock, state
 from gpuflow.base.records import record
 from gpuflow.compiler.cache_size import trim
 
-_WRITES_BETWEEN_LOOKS = 256  # at the folder's size; a process looks after its first write
+# At the folder's size: a process looks after its first write, when it may have filled what was
+# left below the limit, and for the sake of other processes that write as well.
+_WRITES_BETWEEN_LOOKS = 256
+_PARTS_OF_LIMIT = 16  # written between looks at least, where all entries are in use
 
 Loaded = TypeVar("Loaded")
 
@@ -114,7 +118,8 @@ class KernelCache:
     def __init__(self, folder: str | os.PathLike[str] | None, limit: int = 0) -> None:
         self.folder = Path(folder) if folder is not None else None
         self.limit = limit
-        self._written = 0
+        self._writes = 0
+        self._left = 0  # bytes that may be written before the next look at the folder's size
         self.stats = CacheStats()
         self._lock = threading.Lock()
         self._warned = False
@@ -207,14 +212,14 @@ class KernelCache:
         if description is None:
             return None
         try:
-            text = description.read_bytes()
+            text = read_private(description)
         except FileNotFoundError:
             return None
         except OSError as error:
             self._warn(f"cannot be read ({error})")
             return None
         try:
-            return self._parse(key, json.loads(text))
+            return self._parse(key, parse_json(text))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             if not description.exists():
                 return None  # another process has just deleted the entry
@@ -224,12 +229,13 @@ class KernelCache:
     def _parse(self, key: str, record: dict[str, Any]) -> Entry:
         code_path, source_path = self.path(key, record["suffix"]), self.path(key, "py")
         assert code_path is not None and source_path is not None
-        code = code_path.read_bytes()
-        checksum = hashlib.sha256(code).hexdigest()
-        if checksum != record["checksum"]:
-            raise ValueError("the checksum of the code differs")
-        # The source is for people: a kernel without it still runs.
-        source = source_path.read_text() if source_path.exists() else ""
+        code = read_private(code_path)
+        if record["checksum"] != _checksum(key, record, code):
+            raise ValueError("the checksum differs")
+        try:
+            source = read_private(source_path).decode()
+        except FileNotFoundError:
+            source = ""  # it is for people: a kernel without it still runs
         return Entry(
             code,
             str(record["suffix"]),
@@ -242,13 +248,13 @@ class KernelCache:
     def _write(self, key: str, entry: Entry) -> None:
         if self.folder is None:
             return
-        record = {
+        record: dict[str, Any] = {
             "entry": entry.entry,
             "imports": list(entry.imports),
             "info": entry.info,
             "suffix": entry.suffix,
-            "checksum": hashlib.sha256(entry.code).hexdigest(),
         }
+        record["checksum"] = _checksum(key, record, entry.code)
         files = {
             entry.suffix: entry.code,
             "py": entry.source.encode(),
@@ -259,11 +265,21 @@ class KernelCache:
                 path = self.path(key, suffix)
                 assert path is not None
                 replace_file(path, content)
-            if self.limit and self._written % _WRITES_BETWEEN_LOOKS == 0:
-                trim(self.folder, self.limit)
-            self._written += 1
+            self._look(sum(map(len, files.values())))
         except OSError as error:
             self._warn(f"cannot be written ({error})")
+
+    def _look(self, written: int) -> None:
+        """Trim the folder when what was written may have brought it above its limit."""
+        if not self.limit or self.folder is None:
+            return
+        with self._lock:
+            self._left -= written
+            is_due = self._left < 0 or self._writes % _WRITES_BETWEEN_LOOKS == 0
+            self._writes += 1
+        if is_due:
+            left = self.limit - trim(self.folder, self.limit)
+            self._left = max(left, self.limit // _PARTS_OF_LIMIT)
 
     def _warn(self, what: str) -> None:
         with self._lock:
@@ -278,14 +294,9 @@ class KernelCache:
         )
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that other processes see it whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+def _checksum(key: str, record: dict[str, Any], code: bytes) -> str:
+    """Of an entry, whose key says where it belongs."""
+    fields = [key, *(record[name] for name in ("suffix", "entry", "imports", "info"))]
+    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
+    digest.update(code)
+    return digest.hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import field
@@ -12,6 +13,8 @@ from gpuflow.base.records import record
 
 # Another process may be writing the rest of an entry, or about to read it.
 _YOUNGEST_SECONDS = 60.0
+# Beside those of kernels, which have two letters: runtime/blas.py, compiler/cpu_host.py.
+OTHER_FOLDERS = ("blas", "processors")
 _FULL, _EMPTIED = 1.0, 0.8  # parts of the limit at which files are deleted, and until which
 
 
@@ -29,7 +32,7 @@ class _Stored:
     paths: list[str] = field(default_factory=list)
 
 
-def trim(folder: Path, limit: int) -> None:
+def trim(folder: Path, limit: int) -> int:
     """Delete the entries unused longest if the folder holds more than ``limit`` bytes.
 
     Files that others delete at the same time are no error.
@@ -37,12 +40,17 @@ def trim(folder: Path, limit: int) -> None:
     Args:
         folder: of a ``KernelCache``.
         limit: in bytes.
+
+    Returns:
+        The bytes that it holds afterwards.
     """
     entries: dict[str, _Stored] = {}
     for file in _files(folder):
         try:
-            status = file.stat()
+            status = file.stat(follow_symlinks=False)
         except FileNotFoundError:
+            continue
+        if stat.S_ISDIR(status.st_mode):
             continue
         entry = entries.setdefault(file.name.split(".")[0] or file.name, _Stored())
         entry.size += status.st_size
@@ -50,20 +58,22 @@ def trim(folder: Path, limit: int) -> None:
         entry.paths.append(file.path)
     total = sum(entry.size for entry in entries.values())
     if total <= limit * _FULL:
-        return
+        return total
     newest = time.time() - _YOUNGEST_SECONDS
     for entry in sorted(entries.values(), key=lambda entry: entry.used):
         if total <= limit * _EMPTIED or entry.used > newest:
-            return
+            break
         # The description first: without it nobody looks for the rest.
         for path in sorted(entry.paths, key=lambda path: not path.endswith(".json")):
             Path(path).unlink(missing_ok=True)
         total -= entry.size
+    return total
 
 
 def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
     with os.scandir(folder) as parts:
         for part in parts:
-            if part.is_dir(follow_symlinks=False) and len(part.name) == 2:
+            is_ours = len(part.name) == 2 or part.name in OTHER_FOLDERS
+            if is_ours and part.is_dir(follow_symlinks=False):
                 with os.scandir(part.path) as files:
                     yield from files

@@ -18,10 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuflow.base.config import config
 from gpuflow.base.lazy import LazyModule
+from gpuflow.base.private_files import parse_json, read_private, replace_file
 from gpuflow.base.records import record
-from gpuflow.compiler.cache import replace_file
+from gpuflow.compiler.cache_folder import cache_folder
 from gpuflow.compiler.cpu_loader import HAS_IMAGES, PAGE, Image, load_image
 from gpuflow.compiler.versions import version_of
 
@@ -84,7 +84,7 @@ def _ask() -> HostProcessor:
 
 def _path() -> Path | None:
     """The file of this kind of processor; None where nothing can be remembered."""
-    folder = config.environment.cache_folder
+    folder = cache_folder()
     if folder is None or not HAS_IMAGES:
         return None
     try:
@@ -92,7 +92,7 @@ def _path() -> Path | None:
     except OSError:
         return None
     text = json.dumps([registers, version_of("llvmlite")])
-    return Path(folder) / "processors" / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
+    return folder / "processors" / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
 
 
 def processor_registers() -> list[list[int]]:
@@ -126,7 +126,7 @@ def processor_registers() -> list[list[int]]:
 def _read(path: Path) -> HostProcessor | None:
     """What a file says; None if it is not there, or damaged."""
     try:
-        record = json.loads(path.read_bytes())
+        record = parse_json(read_private(path))
         checksum, values = record["checksum"], record["processor"]
         if checksum != _checksum(values):
             return None

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from gpuflow.base.private_files import parse_json
 from gpuflow.base.records import record
 
 # Where objects are of the kind that cpu_image reads.
@@ -86,7 +87,7 @@ def image_from(code: bytes) -> Image:
         if not is_image(code):
             raise ValueError("it starts with other bytes")
         (length,) = _LENGTH.unpack_from(code, len(MAGIC))
-        header = json.loads(code[start : start + length])
+        header = parse_json(code[start : start + length])
         block = code[start + length :]
         if header.pop("stored") != len(block):
             raise ValueError("it is cut off")

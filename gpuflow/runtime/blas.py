@@ -8,7 +8,7 @@ NumPy came without an OpenBLAS of the expected name, products go through NumPy.
 from __future__ import annotations
 
 import ctypes
-import os
+import itertools
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -21,10 +21,16 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.config import config, library_environment
+from gpuflow.base.errors import CacheWarning
+from gpuflow.base.private_files import opened, replace_file
 from gpuflow.base.records import record
+from gpuflow.base.util import warn
+from gpuflow.compiler.cache_folder import cache_folder
 from gpuflow.compiler.cpu_target import cpu_target
 
 _PATTERN = "libscipy_openblas64_*"
+_numbers = itertools.count(1)
+_CHUNK_BYTES = 1 << 18  # stays in the processor's caches
 BLAS_LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 
 
@@ -77,44 +83,67 @@ def _numpy_openblas() -> Path | None:
 
 def _load(original: Path) -> Any:
     """Load a copy: the system gives a library that is loaded already a second time otherwise."""
-    kept = _kept_copy(original)
-    if kept is not None:
-        return _open(kept)
-    handle, name = tempfile.mkstemp(suffix=".so")
-    os.close(handle)
-    try:
-        shutil.copyfile(original, name)
-        return _open(Path(name))
-    finally:
+    folder = cache_folder()
+    limit = config.environment.cache_limit
+    if folder is not None and not 0 < limit < original.stat().st_size:
         with suppress(OSError):
-            os.unlink(name)
+            return _load_kept(original, folder / "blas" / original.name)
+    with tempfile.NamedTemporaryFile(suffix=".so") as file, open(original, "rb") as source:
+        shutil.copyfileobj(source, file, _CHUNK_BYTES)
+        file.flush()
+        return _open(file.fileno())
 
 
-def _kept_copy(original: Path) -> Path | None:
-    """The copy in the cache folder; None where it cannot be kept."""
-    folder = config.environment.cache_folder
-    if folder is None:
-        return None
-    copy = Path(folder) / "blas" / original.name
+def _load_kept(original: Path, copy: Path) -> Any:
+    """Load the copy in the cache folder if it holds what the original holds, else a new one.
+
+    Raises:
+        OSError: the copy cannot be kept, or not be loaded.
+    """
+    is_there, is_good = copy.is_symlink() or copy.exists(), False
+    problem = "differs from NumPy's library"
     try:
-        if copy.exists() and copy.stat().st_size == original.stat().st_size:
-            return copy
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=copy.parent, prefix=".new-")
-        os.close(handle)
-        try:
-            shutil.copyfile(original, name)
-            os.replace(name, copy)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError:
-        return None
-    return copy
+        with opened(copy) as descriptor:
+            is_good = _holds(descriptor, original)
+            if is_good:
+                return _open(descriptor)
+    except OSError as error:
+        if is_good:
+            raise  # no file of this folder can be loaded
+        problem = f"cannot be read ({error})"
+    if is_there:
+        warn(
+            "[cache] the copy of OpenBLAS in the kernel cache folder must be what was stored; "
+            f"{copy} {problem}. It is replaced. Fix: look at the disk, and at who may write there.",
+            CacheWarning,
+        )
+    replace_file(copy, original.read_bytes())
+    with opened(copy) as descriptor:
+        if not _holds(descriptor, original):
+            raise OSError(f"{copy} does not keep what is written to it")
+        return _open(descriptor)
 
 
-def _open(path: Path) -> Any:
+def _holds(descriptor: int, original: Path) -> bool:
+    """Whether an open file holds the bytes of another; 0.1 ms a MB, an eighth of a checksum's."""
+    own, other = bytearray(_CHUNK_BYTES), bytearray(_CHUNK_BYTES)
+    with (
+        open(descriptor, "rb", buffering=0, closefd=False) as copy,
+        open(original, "rb", buffering=0) as source,
+    ):
+        while True:
+            count, wanted = copy.readinto(own), source.readinto(other)
+            if count != wanted or own != other:
+                return False
+            if not count:
+                return True
+
+
+def _open(descriptor: int) -> Any:
+    # By its descriptor: what a path names may have become another file since it was compared. The
+    # system takes a name that it knows for the library that it loaded by it, so none comes twice.
+    name = f"/proc/self/fd/{'./' * next(_numbers)}{descriptor}"
     # Read when it loads: its number of threads, and the processor that it believes in.
     core = cpu_target().blas
     with library_environment(OPENBLAS_NUM_THREADS="1", OPENBLAS_CORETYPE=core):
-        return ctypes.CDLL(str(path))
+        return ctypes.CDLL(name)

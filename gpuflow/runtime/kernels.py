@@ -7,12 +7,13 @@ from functools import cache
 
 from gpuflow.base.config import config
 from gpuflow.compiler.cache import CacheStats, KernelCache
+from gpuflow.compiler.cache_folder import cache_folder
 
 
 @cache
 def kernel_cache() -> KernelCache:
     """The process's kernel cache, in the configured folder."""
-    return KernelCache(config.environment.cache_folder, config.environment.cache_limit)
+    return KernelCache(cache_folder(), config.environment.cache_limit)
 
 
 def _forget_locks() -> None:

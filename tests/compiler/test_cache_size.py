@@ -7,6 +7,7 @@ import warnings
 import pytest
 
 from gpuflow.base.config import read_environment
+from gpuflow.compiler import cache as cache_module
 from gpuflow.compiler.cache import Entry, KernelCache
 from gpuflow.compiler.cache_size import trim
 
@@ -71,6 +72,45 @@ def test_a_cache_with_a_limit_trims_itself(tmp_path):
     limited = KernelCache(tmp_path, limit=50_000)
     store(limited, 100)
     assert present(limited) < {6, 7, 8, 9, 100} | {5} and 100 in present(limited)
+
+
+def test_the_limit_holds_between_any_two_writes(tmp_path):
+    # A process looked at the size once every 256 writes, whatever it wrote.
+    cache = KernelCache(tmp_path, limit=200_000)
+    most = 0
+    for number in range(100):
+        store(cache, number)
+        most = max(most, sum(file.stat().st_size for file in tmp_path.glob("??/*")))
+    assert 100_000 < most <= 200_000 + 11_000
+
+
+def test_entries_in_use_are_not_looked_at_with_each_write(tmp_path, monkeypatch):
+    looks = []
+    monkeypatch.setattr(cache_module, "trim", lambda *args: looks.append(args) or trim(*args))
+    cache = KernelCache(tmp_path, limit=100_000)
+    for number in range(100):
+        store(cache, number, age=0, size=1000)
+    assert 2 <= len(looks) <= 20 and len(present(cache)) == 100
+
+
+def test_the_copy_of_openblas_and_processors_count(tmp_path):
+    cache = KernelCache(tmp_path)
+    store(cache, 1, age=10)
+    for used, name in ((1000, "blas/libopenblas-1.2.so"), (2000, "processors/aa.json")):
+        path = tmp_path / name
+        path.parent.mkdir()
+        path.write_bytes(bytes(50_000))
+        os.utime(path, (used, used))
+    assert trim(tmp_path, 200_000) > 100_000
+    assert trim(tmp_path, 80_000) < 64_000 and not (tmp_path / "blas/libopenblas-1.2.so").exists()
+
+
+def test_what_is_no_file_is_left_alone(tmp_path):
+    store(KernelCache(tmp_path), 1, age=100)
+    (tmp_path / "01" / "folder").mkdir()
+    (tmp_path / "01" / "link").symlink_to(tmp_path / "gone")
+    os.utime(tmp_path / "01" / "link", (0, 0), follow_symlinks=False)
+    assert trim(tmp_path, 1) == 0 and (tmp_path / "01" / "folder").exists()
 
 
 def test_an_entry_that_another_process_deletes_is_built_again_in_silence(tmp_path, monkeypatch):

@@ -90,9 +90,62 @@ def wrong_description(folder):
     (folder / KEY[:2] / f"{KEY}.json").write_text(json.dumps({"entry": 1}))
 
 
+def changed_description(folder):
+    # One flipped bit of a number in "info" would launch a GPU's kernel with other sizes.
+    path = folder / KEY[:2] / f"{KEY}.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "info": {"changed": 1}}))
+
+
+def description_of_another(folder):
+    other = KEY[:2] + "0" * 62
+    for file in list((folder / KEY[:2]).iterdir()):
+        file.rename(file.with_name(file.name.replace(KEY, other)))
+    KernelCache(folder)._write(KEY, Entry(b"code", "o", "", "k"))
+    (folder / KEY[:2] / f"{other}.json").rename(folder / KEY[:2] / f"{KEY}.json")
+
+
+def deep_description(folder):
+    # json gave up with a RecursionError, which ended the program.
+    (folder / KEY[:2] / f"{KEY}.json").write_text("[" * 100_000)
+
+
+def fifo_description(folder):
+    # Opening it waited for somebody to write, for ever.
+    path = folder / KEY[:2] / f"{KEY}.json"
+    path.unlink()
+    os.mkfifo(path)
+
+
+def fifo_code(folder):
+    (folder / KEY[:2] / CODE).unlink()
+    os.mkfifo(folder / KEY[:2] / CODE)
+
+
+def fifo_source(folder):
+    (folder / KEY[:2] / f"{KEY}.py").unlink()
+    os.mkfifo(folder / KEY[:2] / f"{KEY}.py")
+
+
+def device_code(folder):
+    (folder / KEY[:2] / CODE).unlink()
+    (folder / KEY[:2] / CODE).symlink_to("/dev/zero")
+
+
+def code_that_others_may_write(folder):
+    (folder / KEY[:2] / CODE).chmod(0o666)
+
+
+def linked_code(folder):
+    path = folder / KEY[:2] / CODE
+    path.rename(folder / "elsewhere")
+    path.symlink_to(folder / "elsewhere")
+
+
 DAMAGES = [
     damage_code, truncate_code, remove_code, truncate_description, replace_description,
-    wrong_description,
+    wrong_description, changed_description, description_of_another, deep_description,
+    fifo_description, fifo_code, fifo_source, device_code, code_that_others_may_write, linked_code,
 ]  # fmt: skip
 
 
@@ -100,7 +153,7 @@ DAMAGES = [
 def test_damaged_entry_costs_one_warning_and_a_rebuild(filled, damage):
     damage(filled)
     cache = KernelCache(filled)
-    with pytest.warns(CacheWarning, match="damaged kernel.*Fix: delete the folder") as caught:
+    with pytest.warns(CacheWarning, match="(damaged|be read).*Fix: delete the folder") as caught:
         check_result(compile_cpu(KERNEL, cache))
     assert len(caught) == 1 and cache.stats.built == 1
     mended = KernelCache(filled)
@@ -108,6 +161,17 @@ def test_damaged_entry_costs_one_warning_and_a_rebuild(filled, damage):
         warnings.simplefilter("error")
         check_result(compile_cpu(KERNEL, mended))
     assert mended.stats.loaded == 1
+
+
+@pytest.mark.parametrize("suffix", ["json", CODE.partition(".")[2]])
+def test_a_folder_in_place_of_a_file_costs_one_warning(filled, suffix):
+    path = filled / KEY[:2] / f"{KEY}.{suffix}"
+    path.unlink()
+    path.mkdir()
+    cache = KernelCache(filled)
+    with pytest.warns(CacheWarning, match="Fix: delete the folder") as caught:
+        check_result(compile_cpu(KERNEL, cache))
+    assert len(caught) == 1 and cache.stats.built == 1
 
 
 def test_missing_source_file_does_not_matter(filled):
@@ -152,7 +216,10 @@ def test_stored_object_that_does_not_link_is_built_again(tmp_path):
     check_result(compile_cpu(KERNEL, KernelCache(tmp_path)))
     (description,) = tmp_path.rglob("*.json")
     record = json.loads(description.read_text())
-    description.write_text(json.dumps({**record, "entry": "no_such_symbol"}))
+    record["entry"] = "no_such_symbol"
+    code = (description.parent / CODE).read_bytes()
+    record["checksum"] = cache_module._checksum(KEY, record, code)
+    description.write_text(json.dumps(record))
     cache = KernelCache(tmp_path)
     with pytest.warns(CacheWarning, match="does not load"):
         check_result(compile_cpu(KERNEL, cache))
@@ -269,6 +336,7 @@ def test_the_key_holds_every_module_that_prints_or_emits():
     # What the setting of the target decides is in the key by its value.
     assert needed - held <= {
         "text", "reference", "config", "errors", "lazy", "cpu_host", "records", "parsing",
+        "private_files",
     }  # fmt: skip
 
 

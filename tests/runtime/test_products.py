@@ -108,7 +108,7 @@ def test_a_library_that_does_not_load_is_no_error(monkeypatch, tmp_path):
     broken = tmp_path / "libscipy_openblas64_-x.so"
     broken.write_bytes(b"no library")
     monkeypatch.setattr(blas, "_numpy_openblas", lambda: broken)
-    monkeypatch.setattr(blas, "_kept_copy", lambda original: None)
+    monkeypatch.setattr(blas, "cache_folder", lambda: None)
     assert blas.private_blas.__wrapped__() is None
 
 

@@ -1,0 +1,61 @@
+"""Where built code is kept: a folder of this user's alone, since what it holds is run.
+
+Whoever may write that folder could put code of theirs into this process. A folder that belongs to
+somebody else, or that others may write, is refused: this process then has a temporary one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from gpuflow.base.config import config
+from gpuflow.base.errors import CacheWarning
+from gpuflow.base.private_files import folder_problem
+from gpuflow.base.util import warn
+
+
+def cache_folder() -> Path | None:
+    """The folder of this process's kernel cache; None where nothing is to be kept.
+
+    Warns:
+        CacheWarning: once, if the configured folder is refused.
+    """
+    configured = config.environment.cache_folder
+    return None if configured is None else _checked(Path(configured))
+
+
+@cache
+def _checked(folder: Path) -> Path | None:
+    with suppress(OSError):  # a folder that cannot be made is reported when it is written to
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    problem = folder_problem(folder)
+    if not problem:
+        return folder
+    warn(
+        "[cache] the kernel cache folder must be this user's alone, for the code in it is run; "
+        f"{folder} {problem}. Kernels are kept until this process ends. "
+        f"Fix: chmod 700 {folder} if nobody else wrote to it, or set GPUFLOW_CACHE_DIR to another.",
+        CacheWarning,
+    )
+    return _temporary_folder()
+
+
+def _temporary_folder() -> Path | None:
+    try:
+        folder = tempfile.mkdtemp(prefix="gpuflow-")  # of mode 0700
+    except OSError:
+        return None
+    atexit.register(_remove, folder, os.getpid())
+    return Path(folder)
+
+
+def _remove(folder: str, process: int) -> None:
+    # A forked child ends as well, while its parent goes on.
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
