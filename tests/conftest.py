@@ -95,7 +95,11 @@ def pytest_report_header(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out what is not for a simulated GPU."""
+    """Leave out what is not for a simulated GPU; skip what needs packages that are not here."""
+    # Not imported before the settings above are made.
+    from optional_packages import skip_without_packages
+
+    skip_without_packages(items)
     if not ON_SIMULATED_GPU:
         return
     prefixes = tuple(f"tests/{name}" for name in NOT_SIMULATED)

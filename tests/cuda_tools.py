@@ -1,22 +1,5 @@
-"""Marks tests that compile for CUDA, which needs wheels but no GPU."""
-
-from __future__ import annotations
-
-from importlib.metadata import PackageNotFoundError, distribution
+"""Marks tests that compile for CUDA, which needs wheels but no GPU: see optional_packages.py."""
 
 import pytest
 
-
-def _missing() -> list[str]:
-    missing = []
-    for name in ("numba-cuda", "cuda-core", "nvidia-nvvm", "nvidia-nvjitlink"):
-        try:
-            distribution(name)
-        except PackageNotFoundError:
-            missing.append(name)
-    return missing
-
-
-requires_cuda_tools = pytest.mark.skipif(
-    bool(_missing()), reason=f"compiling for CUDA needs the wheels {', '.join(_missing())}"
-)
+requires_cuda_tools = pytest.mark.cuda_toolchain

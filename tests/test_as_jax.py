@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -318,33 +317,13 @@ def check_losses(found, stored):
         np.testing.assert_allclose(found[name], losses, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-needs_optax = pytest.mark.skipif(
-    not (find_spec("optax") and find_spec("absl")),
-    reason="needs optax: pip install --no-deps -r tests/requirements-libraries.txt",
-)
-needs_flax = pytest.mark.skipif(
-    not all(map(find_spec, ("flax", "optax", "absl", "msgpack", "yaml", "rich"))),
-    reason="needs flax: pip install --no-deps -r tests/requirements-libraries.txt",
-)
-
-needs_nnx = pytest.mark.skipif(
-    not all(map(find_spec, ("flax", "optax", "absl", "msgpack", "yaml", "rich", "treescope"))),
-    reason="needs flax: pip install --no-deps -r tests/requirements-libraries.txt",
-)
-
-needs_chex = pytest.mark.skipif(
-    not all(map(find_spec, ("chex", "absl", "toolz"))),
-    reason="needs chex: pip install --no-deps -r tests/requirements-libraries.txt",
-)
-
-
-@needs_optax
+@pytest.mark.jax_libraries("optax", "absl")
 def test_optax_trains_as_on_jax():
     """Twenty-one optimizers with schedules, clipping, masks and losses, forty steps each."""
     check_losses(results("optax_training.py")["losses"], STORED["optax"]["losses"])
 
 
-@needs_flax
+@pytest.mark.jax_libraries("flax", "optax", "absl", "msgpack", "yaml")
 def test_flax_trains_as_on_jax():
     """A CNN, a transformer, recurrent networks, lifted scan, vmap and remat, normalizations."""
     found = results("flax_training.py")
@@ -354,7 +333,7 @@ def test_flax_trains_as_on_jax():
     assert found["table"] == stored["table"]
 
 
-@needs_nnx
+@pytest.mark.jax_libraries("flax", "optax", "absl", "msgpack", "yaml", "treescope")
 def test_flax_nnx_trains_as_on_jax():
     """A CNN with metrics, lifted scan, vmap and remat, attention with a GRU, variables as refs."""
     found = results("nnx_training.py")
@@ -382,7 +361,7 @@ assert dict in _registry and int not in _registry
     )
 
 
-@needs_chex
+@pytest.mark.jax_libraries("chex", "absl", "toolz")
 def test_chex_asserts_as_on_jax():
     """Assertions of shapes, types, trees and values, inside jit too; dataclasses and fakes."""
     found = results("chex_asserts.py")

@@ -17,7 +17,7 @@ from gpuflow.base.private_files import folder_problem
 from gpuflow.cli.doctor_gpu import findings, wants_gpu
 from gpuflow.compiler.cache import KernelCache
 from gpuflow.compiler.cuda_cache import compile_cuda
-from gpuflow.compiler.cuda_toolchain import CudaBuildError
+from gpuflow.compiler.cuda_toolchain import CudaBuildError, CudaToolchainError
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.nodes import Kernel, Mode, Operand
 from gpuflow.version import __version__
@@ -131,7 +131,7 @@ def cuda_compiler() -> Iterator[tuple[str, str]]:
     start = time.perf_counter()
     try:
         built = compile_cuda(kernel, KernelCache(None)).built
-    except (ImportError, CudaBuildError) as error:
+    except (CudaToolchainError, CudaBuildError) as error:
         yield "CUDA compiler", f"MISSING: {error}"
     else:
         seconds, size = time.perf_counter() - start, len(built.cubin)

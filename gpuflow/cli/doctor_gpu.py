@@ -10,14 +10,13 @@ from typing import Any
 
 from gpuflow.base.config import config
 from gpuflow.base.records import record
+from gpuflow.compiler.cuda_toolchain import INSTALL, pair_fault
 from gpuflow.runtime.cuda_blas import find_cublas
 from gpuflow.runtime.gpu_memory import in_units
 from gpuflow.runtime.platforms import GPU_SIGNS, seems_to_have_gpu
 
 OLDEST_DRIVER = (13, 0)
 _EXTRA = 'pip install "gpuflow[cuda13]"'
-# numba and the numba-cuda that works with it: no package says so (pyproject.toml pins them).
-_PAIRS = {"0.68": "0.30", "0.63": "0.24", "0.62": "0.22"}
 
 
 @record
@@ -177,13 +176,8 @@ def check_nccl() -> str:
 def check_numba_pair() -> str:
     """numba and numba-cuda, of versions that work together."""
     numba, numba_cuda = version("numba"), version("numba-cuda")
-    series = ".".join(numba.split(".")[:2])
-    wanted = _PAIRS.get(series)
-    if wanted is None or not numba_cuda.startswith(wanted + "."):
-        raise Trouble(
-            f"numba {numba} with numba-cuda {numba_cuda}: not known to work together",
-            'pip install "numba>=0.68.1,<0.69" "numba-cuda[cu13]>=0.30.4,<0.31"',
-        )
+    if fault := pair_fault(numba, numba_cuda):
+        raise Trouble(fault, INSTALL)
     return f"{numba} and {numba_cuda}"
 
 

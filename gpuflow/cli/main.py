@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from gpuflow.cli import bench, demo, doctor, launch
 from gpuflow.cli.problems import CommandError
+from gpuflow.compiler.cuda_toolchain import CudaToolchainError
 from gpuflow.version import __version__
 
 # What a shell reports of a command that Ctrl-C ended: 128 + SIGINT.
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     try:
         return options.run(options)
-    except CommandError as error:
+    except (CommandError, CudaToolchainError) as error:
         print(f"gpuflow {options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

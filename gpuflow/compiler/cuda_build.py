@@ -68,7 +68,7 @@ def build_cuda(
 
     Raises:
         CudaBuildError: NVVM, the normaliser or nvJitLink refused the kernel.
-        ImportError: numba-cuda or cuda-core is missing.
+        CudaToolchainError: the packages for it are missing.
     """
     if compute_capability < OLDEST_COMPUTE_CAPABILITY:
         raise CudaBuildError(

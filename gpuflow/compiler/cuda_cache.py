@@ -121,7 +121,7 @@ def compile_cuda(
     Raises:
         CudaPrintError: as ``print_cuda``.
         CudaBuildError: as ``build_cuda``.
-        ImportError: the kernel must be built and numba-cuda or cuda-core is missing.
+        CudaToolchainError: the kernel must be built and its packages are missing.
     """
     vectorize = schedule_cuda(kernel, vectorize).width > 1
     key = _key(kernel, compute_capability, vectorize)

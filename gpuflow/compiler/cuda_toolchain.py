@@ -1,15 +1,31 @@
-"""The third-party packages behind a CUDA build, each behind one loader that only a build calls."""
+"""The third-party packages behind a CUDA build: one check of them, and one loader of each.
+
+Only a build asks: kernels that lie in the cache run without any of these packages.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 from gpuflow.base.records import record
+from gpuflow.compiler.versions import version_of
+
+# numba and the numba-cuda that works with it: no package says so (pyproject.toml pins them).
+_PAIRS = {"0.68": "0.30", "0.63": "0.24", "0.62": "0.22"}
+# Neither needs a GPU or a driver.
+INSTALL = 'pip install "numba>=0.68.1,<0.69" "numba-cuda[cu13]>=0.30.4,<0.31"'
+# The compiler from LLVM to PTX and the linker from PTX to machine code, by cuda.pathfinder's names.
+_LIBRARIES = ("nvvm", "nvJitLink")
 
 
 class CudaBuildError(RuntimeError):
     """Printed source did not become a loadable kernel; a fault of the compiler, not of the user."""
+
+
+class CudaToolchainError(ImportError):
+    """The packages that build CUDA kernels are missing, or do not work together."""
 
 
 @record
@@ -24,12 +40,70 @@ class NumbaCuda:
     llvm: ModuleType
 
 
+def pair_fault(numba: str, numba_cuda: str) -> str:
+    """What is wrong with these versions of numba and numba-cuda; "" where they work together."""
+    if numba_cuda == "none":
+        return f"numba {numba} without numba-cuda"
+    if _PAIRS.get(_series(numba)) != _series(numba_cuda):
+        return f"numba {numba} with numba-cuda {numba_cuda}: not known to work together"
+    return ""
+
+
+def _series(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+@cache
+def toolchain_fault() -> str:
+    """Why no CUDA kernel can be built in this environment, as an error says it; "" where one can.
+
+    It goes by versions: Numba brings an older ``numba.cuda`` of its own, which imports but does not
+    compile our kernels. Needs no GPU and does not import Numba.
+    """
+    fault = pair_fault(version_of("numba"), version_of("numba-cuda"))
+    if not fault and version_of("cuda-core") == "none":
+        fault = "no cuda-core"
+    fault = fault or _library_fault()
+    return fault and _sentence(fault)
+
+
+def _library_fault() -> str:
+    try:
+        from cuda import pathfinder
+    except ImportError as error:
+        return str(error)
+    for name in _LIBRARIES:
+        try:
+            pathfinder.load_nvidia_dynamic_lib(name)
+        except (RuntimeError, OSError) as error:
+            return f"no {name}: {str(error).strip().partition(chr(10))[0]}"
+    return ""
+
+
+def _sentence(fault: str) -> str:
+    return (
+        "[cuda build] building CUDA kernels needs numba-cuda, of the version that fits numba, and "
+        f"its libraries; got {fault}. Fix: {INSTALL}."
+    )
+
+
+def require_toolchain() -> None:
+    """Refuse to build where the packages are not there.
+
+    Raises:
+        CudaToolchainError: with ``toolchain_fault()`` as its text.
+    """
+    if fault := toolchain_fault():
+        raise CudaToolchainError(fault)
+
+
 def load_numba_cuda() -> NumbaCuda:
     """Import numba-cuda; about half a second, so only a build calls this.
 
     Raises:
-        ImportError: numba-cuda is not installed.
+        CudaToolchainError: the packages are missing, do not fit together or do not load.
     """
+    require_toolchain()
     try:
         import numba.cuda.dispatcher
         from llvmlite import ir
@@ -37,10 +111,7 @@ def load_numba_cuda() -> NumbaCuda:
         from numba.cuda import libdevice
         from numba.cuda.extending import intrinsic
     except ImportError as error:
-        raise ImportError(
-            f"[cuda build] numba-cuda must be installed; got {error}. "
-            'Fix: pip install "gpuflow[cuda13]".'
-        ) from error
+        raise CudaToolchainError(_sentence(str(error))) from error
     return NumbaCuda(cuda, types, numba.cuda.dispatcher, libdevice, intrinsic, ir)
 
 
@@ -48,13 +119,11 @@ def load_linker() -> ModuleType:
     """Import cuda.core, the Python binding of nvJitLink; only a build calls this.
 
     Raises:
-        ImportError: cuda-core is not installed.
+        CudaToolchainError: as ``load_numba_cuda``.
     """
+    require_toolchain()
     try:
         import cuda.core
     except ImportError as error:
-        raise ImportError(
-            f"[cuda build] cuda-core must be installed; got {error}. "
-            'Fix: pip install "gpuflow[cuda13]".'
-        ) from error
+        raise CudaToolchainError(_sentence(str(error))) from error
     return cuda.core

@@ -73,7 +73,7 @@ def build_handwritten(
 
     Raises:
         CudaBuildError: as ``build_cuda``.
-        ImportError: the kernel must be built and numba-cuda or cuda-core is missing.
+        CudaToolchainError: the kernel must be built and its packages are missing.
     """
     text, name = _source(kernel, tuple(constants.items())), kernel.__name__
     how = (name, *signature, str(launch_bounds), str(_NEWEST_PTX))

@@ -45,7 +45,7 @@ def load(
 
     Raises:
         CudaBuildError: as ``cuda_build.build_cuda``.
-        ImportError: the kernel must be built and numba-cuda or cuda-core is missing.
+        CudaToolchainError: the kernel must be built and its packages are missing.
     """
     return build_handwritten(
         kernel, signature, constants, launch_bounds, kernel_cache(), device.compute_capability

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import subprocess
 import sys
 
 import pytest
 
 from gpuflow.cli import bench, doctor
+from gpuflow.cli import main as command_line
 from gpuflow.cli.main import build_parser, main
 from gpuflow.cli.problems import CommandError, require
+from gpuflow.compiler import cuda_toolchain
 from gpuflow.version import __version__
 
 BENCH_FILE = """
@@ -189,18 +193,51 @@ def test_doctor_on_libraries():
     assert doctor.can_load("libc.so.6") and not doctor.can_load("libnowhere.so.7")
 
 
-def test_doctor_builds_a_cuda_kernel_on_request(monkeypatch, capsys):
+@pytest.mark.cuda_toolchain
+def test_doctor_builds_a_cuda_kernel_on_request(capsys):
     assert "CUDA compiler" not in dict(doctor.versions())
-    (row,) = doctor.cuda_compiler()
-    wanted = "built a kernel for sm_90 in" if doctor.installed_version("numba-cuda") else "MISSING"
-    assert row[0] == "CUDA compiler" and row[1].startswith(wanted)
+    assert main(["doctor", "--cuda"]) == 0
+    assert "built a kernel for sm_90 in" in capsys.readouterr().out
 
-    def refuse(kernel, cache):
-        raise ImportError("[cuda build] numba-cuda must be installed. Fix: install it.")
 
-    monkeypatch.setattr(doctor, "compile_cuda", refuse)
+@pytest.fixture
+def no_toolchain(monkeypatch):
+    """An environment without numba-cuda, which is what `pip install .` makes; the sentence."""
+    monkeypatch.setattr(cuda_toolchain, "toolchain_fault", lambda: "[cuda build] none. Fix: pip.")
+    return "[cuda build] none. Fix: pip."
+
+
+def test_doctor_without_a_cuda_toolchain(no_toolchain, capsys):
     assert main(["doctor", "--cuda"]) == 1
-    assert "CUDA compiler" in capsys.readouterr().out
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if "CUDA compiler" in one]
+    assert line.endswith(f"  MISSING: {no_toolchain}")
+
+
+def test_a_command_without_a_cuda_toolchain_says_so_in_one_line(no_toolchain, capsys, monkeypatch):
+    def run(options):
+        cuda_toolchain.load_numba_cuda()
+
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(run=run, command="demo")
+    monkeypatch.setattr(command_line, "build_parser", lambda: parser)
+    assert main([]) == 2
+    assert capsys.readouterr().err == f"gpuflow demo: {no_toolchain}\n"
+
+
+def test_the_demo_on_a_simulated_gpu_without_a_toolchain(tmp_path):
+    """From outside, in an environment that has one or not: never a traceback."""
+    program = (
+        "import sys; from gpuflow.compiler import cuda_toolchain;"
+        "cuda_toolchain.toolchain_fault = lambda: '[cuda build] none. Fix: pip.';"
+        "from gpuflow.cli.main import main;"
+        "sys.exit(main(['demo', '--platform', 'cuda_sim', '--steps', '2']))"
+    )
+    # A kernel in the cache would need no toolchain.
+    environment = {**os.environ, "GPUFLOW_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr, ended.stderr
+    assert ended.stderr.endswith("gpuflow demo: [cuda build] none. Fix: pip.\n")
 
 
 def test_module_runs_as_a_command():

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cuda_tools import requires_cuda_tools
 from process_groups import (
     children_of,
     finish,
@@ -72,6 +73,7 @@ def test_others_name_the_rank_without_a_launcher(bad):
         assert f"rank {bad} ended without a goodbye" in ended[rank].output
 
 
+@requires_cuda_tools
 @pytest.mark.parametrize(
     ("mode", "text"),
     [

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cuda_tools import requires_cuda_tools
 from process_groups import ROOT, finish, mpiexec, run_group, start
 
 PROGRAM = Path(__file__).with_name("memories_program.py")
@@ -35,6 +36,7 @@ def check_same(found, expected):
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=2e-6, err_msg=name)
 
 
+@requires_cuda_tools
 def test_processes_of_simulated_devices(one_memory, tmp_path):
     """Two GPUs in each of two processes: threads meet in each, and the first ones between."""
     values = {"GPUFLOW_PLATFORM": "cuda_sim", "GPUFLOW_SIM_DEVICES": "2"}
@@ -70,6 +72,7 @@ def test_the_launcher(options, one_memory, tmp_path):
         check_same(dict(found), one_memory)
 
 
+@requires_cuda_tools
 @pytest.mark.parametrize("names", [("collectives",), ("network", "arrays")], ids=str)
 def test_simulated_devices(names, one_memory, tmp_path):
     """Four GPUs of one process: a thread for each, whose collectives meet."""
@@ -82,7 +85,11 @@ def test_simulated_devices(names, one_memory, tmp_path):
     [
         (1, {"GPUFLOW_CPU_DEVICES": "8"}),
         (4, {"GPUFLOW_CPU_DEVICES": "2"}),
-        (2, {"GPUFLOW_PLATFORM": "cuda_sim", "GPUFLOW_SIM_DEVICES": "4"}),
+        pytest.param(
+            2,
+            {"GPUFLOW_PLATFORM": "cuda_sim", "GPUFLOW_SIM_DEVICES": "4"},
+            marks=requires_cuda_tools,
+        ),
     ],
     ids=["8 virtual", "4 processes of 2", "2 processes of 4 simulated"],
 )
@@ -92,6 +99,7 @@ def test_a_data_and_tensor_parallel_network(size, values):
         assert one.status == 0 and f"rank {rank} of {size} passed" in one.output, one.output
 
 
+@requires_cuda_tools
 def test_the_example_on_two_simulated_devices(tmp_path):
     losses = []
     for platform, count in [("cpu", "GPUFLOW_CPU_DEVICES"), ("cuda_sim", "GPUFLOW_SIM_DEVICES")]:

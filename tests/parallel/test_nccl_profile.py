@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from test_nccl_streams import needs_compiler, single, total, two
+from cuda_tools import requires_cuda_tools
+from test_nccl_streams import single, total, two
 
 import gpuflow as gf
 from gpuflow.core.communicator import PROCESSES, serving
 from gpuflow.runtime.driver_sim import SimApi
 
 __all__ = ["two"]  # a fixture
-pytestmark = needs_compiler
+pytestmark = requires_cuda_tools
 # More than 64 KiB: smaller sums are joined.
 X = np.random.default_rng(0).standard_normal((136, 136)).astype(np.float32) / 12
 

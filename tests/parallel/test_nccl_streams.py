@@ -2,13 +2,13 @@
 
 import sys
 import threading
-from importlib.metadata import PackageNotFoundError, distribution
 from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
 import pytest
 from communicator_suite import check_all
+from cuda_tools import requires_cuda_tools
 from fake_nccl import (
     COMPUTE,
     FakeApi,
@@ -34,18 +34,6 @@ from gpuflow.parallel.nccl import NcclCommunicator
 from gpuflow.runtime.gpu_side_stream import SideStream
 
 X = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
-
-
-def _has_compiler():
-    try:
-        for name in ("numba-cuda", "cuda-core", "nvidia-nvvm", "nvidia-nvjitlink"):
-            distribution(name)
-    except PackageNotFoundError:
-        return False
-    return True
-
-
-needs_compiler = pytest.mark.skipif(not _has_compiler(), reason="compiling for CUDA needs wheels")
 
 
 class Doubled(LoopbackCommunicator):
@@ -241,7 +229,7 @@ def total(x):
     return psum_p.bind(x, axes=(Across("i"),), axis_index_groups=None)
 
 
-@needs_compiler
+@requires_cuda_tools
 def test_gradients_are_summed_beside_the_backward_pass(two, monkeypatch):
     comms = tuple(nccl_connect.connect_gpus(two.devices))
     monkeypatch.setattr(threads, "_make", lambda devices: threads.Team(comms, lambda reason: None))
@@ -282,7 +270,7 @@ def test_gradients_are_summed_beside_the_backward_pass(two, monkeypatch):
     assert begun.count(0) == begun.count(1) >= 3 and not any(comm._begun for comm in comms)
 
 
-@needs_compiler
+@requires_cuda_tools
 def test_a_program_that_fails_leaves_no_sum_behind(two):
     where = two.devices[0]
     where.driver.api.activate()
@@ -306,7 +294,7 @@ def test_a_program_that_fails_leaves_no_sum_behind(two):
     assert done == ["allReduce"]
 
 
-@needs_compiler
+@requires_cuda_tools
 def test_an_error_of_nccl_does_not_move_the_call_to_the_host(two):
     where = two.devices[0]
     where.driver.api.activate()

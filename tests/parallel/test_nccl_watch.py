@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cuda_tools import requires_cuda_tools
 from fake_nccl import FakeApi, NcclError, device, fake_cupy, wait
 from late_gpu import gpu_devices
 from process_groups import free_port, kill_group, run_group, start
-from test_nccl_streams import needs_compiler
 
 import gpuflow as gf
 from gpuflow.base.errors import CommunicationError
@@ -182,7 +182,7 @@ def test_calls_that_ended_are_forgotten_and_the_thread_sleeps(two, monkeypatch):
     assert distributed.progress() >= nccl_connect.collectives()
 
 
-@needs_compiler
+@requires_cuda_tools
 def test_a_device_that_raises_ends_the_wait_of_the_other_and_is_named(two, monkeypatch):
     """Without an end the thread of the second GPU would wait in its callback forever."""
     comms, watch = dict(enumerate(two.comms)), two.comms[0].watch

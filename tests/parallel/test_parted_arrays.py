@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cuda_tools import requires_cuda_tools
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
@@ -62,6 +63,7 @@ def test_each_memory_has_its_part(mesh):
         np.asarray(x)
 
 
+@requires_cuda_tools
 def test_arrays_move_between_shardings_and_devices(mesh):
     x = sharded(mesh, "x")
     for spec in [("y", "x"), (("y", "x"),), (None, ("x", "y")), ()]:
@@ -92,6 +94,7 @@ def addresses(x):
     return [part.data.address for part in x.parts]
 
 
+@requires_cuda_tools
 def test_donated_parts_are_used_again_and_gone(mesh):
     def step(w, x):
         return w - 0.5 * x
@@ -120,6 +123,7 @@ def test_donated_parts_are_used_again_and_gone(mesh):
         np.testing.assert_array_equal(one, X)
 
 
+@requires_cuda_tools
 def test_a_pmap_over_memories_takes_what_is_donated():
     step = gf.pmap(lambda w, x: w - x, donate_argnums=0, devices=devices("cuda_sim"))
     data = X.reshape(4, 8)
@@ -132,6 +136,7 @@ def test_a_pmap_over_memories_takes_what_is_donated():
         step(w, data)
 
 
+@requires_cuda_tools
 def test_functions_with_rules_of_their_own(mesh):
     """They hold functions that are not traced yet; ordinary arrays met them too, ever after."""
 
@@ -155,6 +160,7 @@ def test_functions_with_rules_of_their_own(mesh):
         np.testing.assert_array_equal(slope, np.where(X > 9, 3, 2))
 
 
+@requires_cuda_tools
 def test_jit_puts_results_where_they_are_wanted(mesh):
     rows, whole = (gf.NamedSharding(mesh, spec) for spec in (P("x"), P()))
     double = gf.jit(lambda x: x * 2, in_shardings=rows, out_shardings=whole)
@@ -163,6 +169,7 @@ def test_jit_puts_results_where_they_are_wanted(mesh):
     np.testing.assert_array_equal(out, 2 * X)
 
 
+@requires_cuda_tools
 def test_a_warning_names_what_is_not_partitioned(mesh):
     with pytest.warns(UnpartitionedWarning, match=r"\[jit\] sort of f32\[8,4\] at .* is not part"):
         out = gf.jit(lambda x: lax.sort(x, dimension=0))(sharded(mesh, "x"))
@@ -207,6 +214,7 @@ def test_bad_input_over_memories(mesh, call, error, message):
         call(mesh)
 
 
+@requires_cuda_tools
 def test_outputs_of_no_axis_are_compared_over_memories(monkeypatch):
     f = gf.pmap(lambda x: x, out_axes=None, devices=devices("cuda_sim"))
     monkeypatch.setattr(config, "environment", replace(config.environment, check=True))
@@ -318,6 +326,7 @@ def test_several_memories_in_each_of_several_processes(first_of_two):
     assert seconds.key == DRIVERS and [device.id for device in seconds.team] == [1, 3]
 
 
+@requires_cuda_tools
 def test_drivers_of_one_process_are_ranks_in_the_order_of_the_mesh():
     turned = gf.make_mesh((2,), ("x",), devices=devices("cuda_sim")[1::-1])
     memories = memories_of(turned)

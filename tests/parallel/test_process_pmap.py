@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cuda_tools import requires_cuda_tools
 from process_groups import ROOT, finish, mpiexec, run_group, start
 
 PROGRAM = Path(__file__).with_name("pmap_program.py")
@@ -19,6 +20,7 @@ def test_two_processes_of_two_devices(checked):
         assert one.status == 0 and f"rank {rank} of 2 passed" in one.output, one.output
 
 
+@requires_cuda_tools
 def test_two_processes_of_two_simulated_devices():
     """Four memories: an axis goes over the processes, and then over the memories of each."""
     values = {"GPUFLOW_PLATFORM": "cuda_sim", "GPUFLOW_SIM_DEVICES": "2"}

@@ -1,0 +1,29 @@
+"""Tests of what not every environment holds: one mark for each, and one sentence for a skip.
+
+    @pytest.mark.cuda_toolchain                 builds CUDA kernels, which needs no GPU
+    @pytest.mark.jax_libraries("flax", "yaml")  imports libraries that are written for JAX
+
+``.ci/run`` runs these by their marks, in an environment that holds the packages. A program that a
+test starts in a process of its own is of the same kind as the test.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+from gpuflow.compiler.cuda_toolchain import toolchain_fault
+
+_LIBRARIES = "pip install --no-deps -r tests/requirements-libraries.txt"
+
+
+def skip_without_packages(items: list[pytest.Item]) -> None:
+    """Skip each marked test whose packages are not there, with the command that installs them."""
+    for item in items:
+        if item.get_closest_marker("cuda_toolchain") and toolchain_fault():
+            item.add_marker(pytest.mark.skip(reason=toolchain_fault()))
+        libraries = item.get_closest_marker("jax_libraries")
+        missing = [name for name in libraries.args if not find_spec(name)] if libraries else []
+        if missing:
+            item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(missing)}: {_LIBRARIES}"))
