@@ -57,6 +57,18 @@ class Entry:
                 values[k] = copy(values[k])  # whoever read the ref keeps what was in it
         return [*self.consts, *values]
 
+    def counted(self, operands: Sequence[Any]) -> list[Any]:
+        """The operands that say where the program runs: the arguments that it reads."""
+
+        def read() -> list[int]:
+            program = self.jaxpr.jaxpr
+            atoms = [*program.outvars, *(atom for eqn in program.eqns for atom in eqn.inputs)]
+            used = {id(atom) for atom in atoms}
+            places = enumerate(program.invars)
+            return [k for k, var in places if k >= len(self.consts) and id(var) in used]
+
+        return [operands[k] for k in self.jaxpr.jaxpr.memo(("counted", len(self.consts)), read)]
+
     def results(self, leaves: Sequence[Any], outs: list[Any], ran: bool = False) -> list[Any]:
         """What is returned of the outputs of the program; the rest goes into refs."""
         if self.refs is None:

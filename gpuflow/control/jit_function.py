@@ -26,14 +26,15 @@ from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import evaluate
 from gpuflow.core.ref_programs import record_program
 from gpuflow.core.refs import Ref, refuse_refs, type_of
-from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding
+from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
 from gpuflow.ops.device import device_put, sharding_constraint
 from gpuflow.runtime.array import Array, from_numpy
-from gpuflow.runtime.device import check_one_driver, default_device, in_use
+from gpuflow.runtime.device import default_device, in_use
+from gpuflow.runtime.eager import together
 from gpuflow.runtime.memories import is_in_one_memory
 from gpuflow.runtime.parted import PartedArray, delete_donated, goes_over_memories, programs
-from gpuflow.runtime.sharded import ShardedArray, whole_of, with_sharding
+from gpuflow.runtime.sharded import ShardedArray, check_places, whole_of, with_sharding
 
 _functions: WeakSet[JitFunction] = WeakSet()
 # Functions that are called with more structures than this find them by flattening.
@@ -96,8 +97,9 @@ class JitFunction:
                 except (KeyError, AttributeError):
                     break  # new types, other values than Arrays, or deleted ones
                 if in_use.several:
-                    check_one_driver("jit", leaves)
-                device = leaves[-1].device if leaves else default_device()
+                    device, arrays = together("jit", leaves, arrays, entry.counted(leaves))
+                else:
+                    device = leaves[-1].device if leaves else default_device()
                 return entry.build(entry.executable.run(arrays, leaves, device))
         if settings.disable_jit:
             return self._function(*args, **kwargs)
@@ -155,8 +157,13 @@ class JitFunction:
             for k, (own, value) in enumerate(safe_zip(asked, operands[entry.hidden :])):
                 if own is not None:
                     own.shard_shape(aval_of(value).shape)
+                    _check_asked(self.name, value, own)
                     given[entry.hidden + k] = own
         asks = bool(asked_shardings(entry.jaxpr.jaxpr))
+        if any(given) or asks or options.out_shardings is not None:
+            wanted = options.out_shardings and self._asked_results(entry)
+            inside = [*given, *(wanted or ()), *asked_shardings(entry.jaxpr.jaxpr)]
+            check_places("jit", entry.counted(operands), [own for own in inside if own])
         if in_use.parted or options.out_shardings is not None or any(given) or asks:
             outs = self._run_in_parts(entry, operands, given)
             if outs is not None:
@@ -213,8 +220,9 @@ class JitFunction:
             operands = [device_put(operand, device) for operand in operands]
             with config.override("default_device", device):
                 return entry.executable(operands)
+        counted = entry.counted(operands) if in_use.several else None
         try:
-            return entry.executable(operands)
+            return entry.executable(operands, counted)
         except FloatingPointError:
             if not entry.executable.donated:  # donated operands are gone
                 # Op by op, those of inner jits too: this raises with the op's name.
@@ -414,6 +422,24 @@ def _sharding(asked: Any) -> Sharding | None:
             "Fix: NamedSharding(mesh, PartitionSpec(...)), or a PartitionSpec under set_mesh."
         )
     return asked
+
+
+def _check_asked(name: str, value: Any, asked: Sharding) -> None:
+    """Check that an array that was put somewhere is where ``in_shardings`` wants it.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not isinstance(value, Array) or isinstance(value, Tracer):
+        return
+    own, ndim = value.sharding, value.aval.ndim
+    is_placed = value.device.is_committed or not isinstance(own, SingleDeviceSharding)
+    if is_placed and not own.is_equivalent_to(asked, ndim):
+        raise ValueError(
+            f"[jit] arguments of {name} that were put on devices must have the shardings of "
+            f"in_shardings; got {own} where {asked} is asked for. "
+            "Fix: device_put(x, sharding) before the call, or leave out in_shardings."
+        )
 
 
 def _asking(values: Sequence[Any], asked: Sequence[Sharding | None]) -> list[Any]:

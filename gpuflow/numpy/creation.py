@@ -259,7 +259,16 @@ def full_like(
 ) -> Any:  # fmt: skip
     """An array like ``a`` filled with a number."""
     out = _like("full_like", a, fill_value, dtype, shape)
-    return placed("full_like", out, device, out_sharding)
+    return placed("full_like", out, device or _place_of(a, shape, out_sharding), out_sharding)
+
+
+def _place_of(a: Any, shape: Any, out_sharding: Any) -> Any:
+    """Where an array like ``a`` goes: where that one was put; None: anywhere."""
+    if out_sharding is not None or not isinstance(a, Array) or isinstance(a, Tracer):
+        return None
+    if type(a) is Array:
+        return a.device if a.device.is_committed else None
+    return a.sharding if shape is None else None
 
 
 def _like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any) -> Any:
@@ -286,14 +295,16 @@ def zeros_like(
     a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
 ) -> Any:
     """Zeros with the shape and dtype of ``a``."""
-    return placed("zeros_like", _like("zeros_like", a, 0, dtype, shape), device, out_sharding)
+    out = _like("zeros_like", a, 0, dtype, shape)
+    return placed("zeros_like", out, device or _place_of(a, shape, out_sharding), out_sharding)
 
 
 def ones_like(
     a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
 ) -> Any:
     """Ones with the shape and dtype of ``a``."""
-    return placed("ones_like", _like("ones_like", a, 1, dtype, shape), device, out_sharding)
+    out = _like("ones_like", a, 1, dtype, shape)
+    return placed("ones_like", out, device or _place_of(a, shape, out_sharding), out_sharding)
 
 
 def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.sharding import SingleDeviceSharding
 from gpuflow.core.trace import Tracer
 from gpuflow.numpy.creation import asarray, placed
 from gpuflow.runtime import gpu_exchange
@@ -174,9 +175,10 @@ def is_ready(self: Any) -> bool:
 
 
 def committed(self: Any) -> bool:
-    """Whether computations with the array must run on its device; they may run anywhere."""
-    del self
-    return False
+    """Whether the array was put where it is: others follow it, and it stays."""
+    if isinstance(self, Tracer):
+        return False
+    return self.device.is_committed or not isinstance(self.sharding, SingleDeviceSharding)
 
 
 def is_fully_addressable(self: Any) -> bool:

@@ -27,7 +27,7 @@ from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.memories import holdings, is_in_one_memory
 from gpuflow.runtime.parted import PartedArray, local_memories, programs
-from gpuflow.runtime.sharded import whole_of, with_sharding
+from gpuflow.runtime.sharded import check_places, whole_of, with_sharding
 
 
 def put(x: Any, where: Device | Sharding | None) -> Any:
@@ -106,11 +106,11 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
         ValueError: a sharding that does not divide its array.
     """
     leaves, structure = tree.flatten(x)
-    wanted = tree.broadcast_prefix(shardings, x, "with_sharding_constraint")
-    placed = [
-        put(leaf, as_sharding(where, "with_sharding_constraint"))
-        for leaf, where in safe_zip(leaves, wanted)
-    ]
+    op = "with_sharding_constraint"
+    wanted = [as_sharding(where, op) for where in tree.broadcast_prefix(shardings, x, op)]
+    for leaf, where in safe_zip(leaves, wanted):
+        check_places(op, [leaf], [where] if isinstance(where, Sharding) else [])
+    placed = [put(leaf, where) for leaf, where in safe_zip(leaves, wanted)]
     return tree.unflatten(structure, placed)
 
 

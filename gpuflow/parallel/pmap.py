@@ -33,6 +33,7 @@ from gpuflow.control.stages import Lowered
 from gpuflow.core.communicator import Across, Within
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.rules import AxisData
+from gpuflow.core.sharding import NamedSharding, PartitionSpec
 from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.axes import move_axis
@@ -46,6 +47,7 @@ from gpuflow.parallel.pmap_axes import (
     in_scope,
     is_inside,
     memories_between,
+    mesh_of,
     neighbors_of,
     own_size,
 )
@@ -54,7 +56,7 @@ from gpuflow.parallel.shard_map_call import local_aval
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, devices, process
 from gpuflow.runtime.memories import Memories
-from gpuflow.runtime.sharded import whole_of, with_sharding
+from gpuflow.runtime.sharded import check_places, whole_of, with_sharding
 from gpuflow.transforms.batching import batch_flat
 
 
@@ -94,6 +96,8 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
             "pmap", leaves, axes, own_size(options, self.name), self.name,
             lambda: argument_names(self._function, dynamic, kwargs, options.static),
         )  # fmt: skip
+        places = mesh_of(devices_for(size, options.devices, self.name), NO_NAME)
+        check_places("pmap", leaves, [NamedSharding(places, PartitionSpec())])
         memories = self._memories(size)
         settings = None
         if memories is None:

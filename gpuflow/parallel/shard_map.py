@@ -39,7 +39,7 @@ from gpuflow.parallel.shard_map_call import bind_shard_map, local_aval
 from gpuflow.parallel.shard_map_options import ShardMapOptions, check_inputs, counts_of
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.memories import Memories, memories_of
-from gpuflow.runtime.sharded import whole_of, with_sharding
+from gpuflow.runtime.sharded import check_places, whole_of, with_sharding
 from gpuflow.transforms.batching import batch_flat
 
 
@@ -85,6 +85,7 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         leaves, in_tree = tree.flatten(args)
         specs = specs_of("in_specs", options.in_specs, args, self.name)
         check_inputs(self._function, self.name, options, args, leaves, specs)
+        check_places("shard_map", leaves, [self._sharding(PartitionSpec())])
         memories = self._memories
         if memories is not None and is_inside():
             raise NotImplementedError(

@@ -106,7 +106,7 @@ class Array(HasAval, metaclass=_ArrayClass):
     def _part(self, device: Device, index: Index) -> Array:
         part = np.array(self.host()[index], order="C")
         aval = ShapedArray(part.shape, self.aval.dtype, self.aval.weak_type)
-        return Array(device.driver.from_host(part), aval, device)
+        return Array(device.driver.from_host(part), aval, device.committed)
 
     def block_until_ready(self) -> Array:
         """Wait until the values are computed, and return the array."""

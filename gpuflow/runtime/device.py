@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -40,6 +40,9 @@ class Device:
     process_index: int = 0
     # Its number in its process; -1: its id.
     local_hardware_id: int = field(default=-1, compare=False)
+    # Whether an array that names it was put there: such an array stays, others follow. What is
+    # computed takes the device of an operand, and so this as well.
+    is_committed: bool = field(default=False, compare=False, repr=False)
 
     @property
     def device_kind(self) -> str:
@@ -68,8 +71,18 @@ class Device:
         with in_use.making:  # or two threads would make a driver each
             driver = _platforms[self.platform].driver(number)
         in_use.drivers.add(driver)
-        in_use.several = len(in_use.drivers) > 1
+        in_use.devices.add(self)
+        in_use.several = len(in_use.devices) > 1
         return driver
+
+    @cached_property
+    def committed(self) -> Device:
+        """The same device, as arrays name it that were put there."""
+        if self.is_committed:
+            return self
+        others = (device for device in devices(self.platform) if device.is_local)
+        in_use.several = in_use.several or any(device != self for device in others)
+        return replace(self, is_committed=True)
 
     def memory_stats(self) -> dict[str, int]:
         """The device's memory, by JAX's names.
@@ -97,16 +110,18 @@ class Device:
 
 @record(frozen=False)
 class _InUse:
-    """The drivers that this process has asked for; nearly always one.
+    """The drivers and devices that this process has asked for; nearly always one.
 
     Attributes:
         drivers: all of them.
-        several: whether there is more than one.
+        devices: those with arrays.
+        several: whether arrays may be on more than one, so that operations have to look.
         parted: whether an array ever had parts in several memories.
         making: held while one is made.
     """
 
     drivers: set[Driver] = field(default_factory=set)
+    devices: set[Device] = field(default_factory=set)
     several: bool = False
     parted: bool = False
     making: Any = field(default_factory=threading.RLock)
@@ -121,19 +136,35 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=in_use.forget_lock)
 
 
-def check_one_driver(name: str, arrays: Sequence[Any]) -> None:
-    """Check that all arrays are where one driver finds them.
+def common_device(name: str, arrays: Sequence[Any]) -> Device:
+    """Where an operation on arrays runs.
+
+    That is where those are that were put somewhere, for which others are moved; without such the
+    default device.
 
     Raises:
-        ValueError: they are not.
+        ValueError: arrays were put on different devices.
     """
-    drivers = {array.device.driver for array in arrays}
-    if len(drivers) > 1:
-        places = ", ".join(f"{array.aval} on {array.device}" for array in arrays)
-        raise ValueError(
-            f"[{name}] arrays must be on one device; got {places}. "
-            "Fix: move them with device_put(x, device)."
-        )
+    placed = [array for array in arrays if array.device.is_committed]
+    if not placed:
+        return default_device()
+    device = placed[0].device
+    if any(array.device != device for array in placed):
+        raise different_devices(name, placed)
+    return device
+
+
+def different_devices(name: str, arrays: Sequence[Any]) -> ValueError:
+    """The error for arrays that were put on different devices."""
+    places = ", ".join(f"{array.aval} on {_places(array)}" for array in arrays)
+    return ValueError(
+        f"[{name}] arrays that were put on devices must be on the same ones; got {places}. "
+        "Fix: move them with device_put(x, device)."
+    )
+
+
+def _places(array: Any) -> str:
+    return ", ".join(sorted(map(str, array.devices())))
 
 
 @record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +17,16 @@ from gpuflow.core.lowering import Elementwise, Layout
 from gpuflow.core.sharding import Sharding
 from gpuflow.core.trace import Tracer, check_not_leaked
 from gpuflow.runtime.array import Array, as_numpy
-from gpuflow.runtime.device import Device, check_one_driver, default_device, in_use
+from gpuflow.runtime.device import Device, common_device, default_device, in_use
 from gpuflow.runtime.memories import is_in_one_memory
 from gpuflow.runtime.parted import needs_parts, programs
-from gpuflow.runtime.sharded import ShardedArray, evaluate_sharded, whole_of, with_sharding
+from gpuflow.runtime.sharded import (
+    ShardedArray,
+    check_places,
+    evaluate_sharded,
+    whole_of,
+    with_sharding,
+)
 
 _MAX_CALLS = 16384
 
@@ -50,6 +57,7 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
     if primitive.execute is not None:
         _refuse_tracers(primitive, operands)
         if in_use.parted and needs_parts(primitive, operands, params):
+            check_places(primitive.name, operands)
             return programs.evaluate(primitive, operands, params)
         return primitive.execute(operands, params)
     if primitive.sharding is not None:
@@ -60,17 +68,18 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
         device = operands[-1].device
     except (AttributeError, IndexError):  # other values than Arrays, deleted ones, or none
         if in_use.parted and needs_parts(primitive, operands, params):
+            check_places(primitive.name, operands)
             return programs.evaluate(primitive, operands, params)
         if any(type(value) is ShardedArray for value in operands):
             return evaluate_sharded(evaluate, primitive, operands, params)
         wanted = None if primitive.device is None else primitive.device(params)
         arrays, avals, device = _converted(primitive, operands, wanted)
-    if in_use.several:
-        check_one_driver(primitive.name, [x for x in operands if type(x) is Array])
+    if in_use.several and primitive.device is None:
+        device, arrays = together(primitive.name, operands, arrays)
     is_new = False
     if primitive.device is not None:
         before = device.driver if type(operands[0]) is Array else None
-        device, arrays = _moved(arrays, device, primitive.device(params) or device)
+        device, arrays = _moved(arrays, device, _wanted(primitive, params) or device)
         is_new = device.driver is not before
     driver = device.driver
     if driver.evaluate is not None:
@@ -133,6 +142,36 @@ def _converted(
     return arrays, tuple(avals), device
 
 
+def together(
+    name: str, operands: Sequence[Any], arrays: list[Any], counted: Sequence[Any] | None = None
+) -> tuple[Device, list[Any]]:
+    """The device for an operation, and the data of its operands where its driver finds them.
+
+    Args:
+        name: of the operation.
+        operands: values, of which Arrays count.
+        arrays: the data of each, with the driver of the last Array if it was no Array.
+        counted: the operands that say where it runs; by default all.
+
+    Raises:
+        ValueError: operands were put on different devices.
+    """
+    used = [x for x in (operands if counted is None else counted) if type(x) is Array]
+    device = common_device(name, used)
+    if len(in_use.drivers) > 1:
+        homes = [x.device for x in operands if type(x) is Array]
+        last = homes[-1] if homes else device
+        own = [x.device if type(x) is Array else last for x in operands]
+        arrays = [_moved([x], home, device)[1][0] for x, home in zip(arrays, own, strict=True)]
+    return device, arrays
+
+
+def _wanted(primitive: Any, params: dict[str, Any]) -> Device | None:
+    """Where the result of an op is put, whose params may say so."""
+    device = primitive.device(params)
+    return None if device is None else device.committed
+
+
 def _moved(arrays: list[Any], source: Device, target: Device) -> tuple[Device, list[Any]]:
     """A device, and data where its driver finds them."""
     old, new = source.driver, target.driver
@@ -147,7 +186,7 @@ def _in_sharding(primitive: Any, value: Any, sharding: Sharding) -> Array:
     sharding = settled(sharding, own, aval_of(value).ndim)
     if not is_in_one_memory(sharding):
         return programs.place(value, sharding)
-    device = sharding._devices[0]
+    device = sharding._devices[0].committed
     whole = whole_of(value)
     if not isinstance(whole, Array):
         (data,), (aval,), source = _converted(primitive, (value,))

@@ -15,9 +15,9 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.trace import Tracer, check_not_leaked
 from gpuflow.runtime.array import Array, as_numpy
-from gpuflow.runtime.device import Device, check_one_driver, default_device, in_use
+from gpuflow.runtime.device import Device, default_device, in_use
 from gpuflow.runtime.driver import Driver
-from gpuflow.runtime.eager import check_finite
+from gpuflow.runtime.eager import check_finite, together
 
 
 class Compiled:
@@ -71,11 +71,12 @@ class Executable:
             self._compiled[driver] = found
         return found
 
-    def __call__(self, operands: Sequence[Any]) -> list[Any]:
+    def __call__(
+        self, operands: Sequence[Any], counted: Sequence[Any] | None = None
+    ) -> list[Any]:
+        """Run the program; ``counted``: the operands that say where, by default all."""
         used = [value for value in operands if type(value) is Array]
         device = used[-1].device if used else default_device()
-        if in_use.several:
-            check_one_driver("jit", used)
         driver, arrays = device.driver, []
         for value, aval in zip(operands, self.in_avals, strict=True):
             if type(value) is Array:
@@ -84,6 +85,9 @@ class Executable:
                 if isinstance(value, Tracer):
                     check_not_leaked(value, "jit")
                 arrays.append(driver.from_host(as_numpy(value, aval)))
+        if in_use.several:
+            device, arrays = together("jit", operands, arrays, counted)
+            driver = device.driver
         for k in self.compiled(device).forwarded:
             if type(operands[k]) is not Array:
                 arrays[k] = driver.copy(arrays[k])

@@ -107,7 +107,7 @@ class PartedArray(Array):
         ]
         own = np.array(part.host()[holding.place(index, self.aval.shape)], order="C")
         aval = ShapedArray(own.shape, self.aval.dtype, self.aval.weak_type)
-        return Array(device.driver.from_host(own), aval, device)
+        return Array(device.driver.from_host(own), aval, device.committed)
 
     def __deepcopy__(self, memo: Any) -> Array:
         return PartedArray(
@@ -135,7 +135,7 @@ register_value_type(PartedArray, _parted_aval)
 @cache
 def local_memories(sharding: Sharding) -> tuple[Device, ...]:
     """A device of each of this process's memories, in the order of parts."""
-    return in_order(device for device in sharding._devices if device.is_local)
+    return in_order(device.committed for device in sharding._devices if device.is_local)
 
 
 def in_parts(value: Any, sharding: Sharding) -> PartedArray:

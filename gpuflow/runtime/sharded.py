@@ -6,15 +6,16 @@ on it as on any other value; what knows shardings asks for ``whole`` and wraps i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gpuflow.compiler.shardings import result_shardings
 from gpuflow.core.aval import ShapedArray, aval_of, register_value_type
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
 from gpuflow.core.sharding import Sharding, SingleDeviceSharding
+from gpuflow.core.trace import Tracer
 from gpuflow.runtime.array import Array
-from gpuflow.runtime.device import Device
+from gpuflow.runtime.device import Device, different_devices
 
 
 class ShardedArray(Array):
@@ -77,6 +78,31 @@ def with_sharding(whole: Array, sharding: Sharding) -> Array:
     return ShardedArray(whole, sharding)
 
 
+def check_places(name: str, values: Iterable[Any], asked: Iterable[Sharding] = ()) -> None:
+    """Check that what was put on devices is on the same ones, in one order.
+
+    Args:
+        name: of the operation.
+        values: its operands; those that nobody put anywhere follow the others.
+        asked: shardings that its operands or results are to have.
+
+    Raises:
+        ValueError: it is not.
+    """
+    placed = [x for x in values if isinstance(x, Array) and not isinstance(x, Tracer)]
+    placed = [x for x in placed if type(x) is not Array or x.device.is_committed]
+    places = {x.sharding._devices for x in placed}
+    wanted = [sharding for sharding in asked if sharding._devices not in places]
+    if len(places) > 1:
+        raise different_devices(name, placed)
+    if len(places | {sharding._devices for sharding in wanted}) > 1:
+        raise ValueError(
+            f"[{name}] arrays that were put on devices must be on those that are asked for; got "
+            f"{', '.join(map(str, [x.sharding for x in placed] + wanted))}. "
+            "Fix: move the arrays with device_put(x, sharding)."
+        )
+
+
 def whole_of(value: Any) -> Any:
     """The plain Array of a sharded one; anything else as it is."""
     return value.whole if type(value) is ShardedArray else value
@@ -91,6 +117,7 @@ def evaluate_sharded(
         evaluate: applies it to plain arrays.
         primitive, operands, params: the op.
     """
+    check_places(primitive.name, operands)
     results = evaluate(primitive, tuple(map(whole_of, operands)), params)
     outs = results if primitive.multiple_results else [results]
     inputs = tuple(Var(aval_of(value)) for value in operands)

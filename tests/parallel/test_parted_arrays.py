@@ -113,7 +113,10 @@ def test_donated_parts_are_used_again_and_gone(mesh):
     renamed = gf.make_mesh((2, 2), ("a", "b"), devices=devices("cuda_sim"))
     plain, other = jnp.asarray(X), gf.device_put(x, gf.NamedSharding(renamed, P("a", "b")))
     moved = gf.jit(step, donate_argnums=0, in_shardings=(rows, rows), out_shardings=rows)
-    np.testing.assert_array_equal(moved(x, plain), X - 0.5 * X)
+    with pytest.raises(ValueError, match=r"must have the shardings of in_shardings; .* Fix: devic"):
+        moved(x, plain)
+    kept = gf.jit(step, donate_argnums=0, out_shardings=rows)
+    np.testing.assert_array_equal(kept(x, plain), X - 0.5 * X)
     np.testing.assert_array_equal(moved(plain, X), X - 0.5 * X)
     assert x.is_deleted() and plain.is_deleted()
     np.testing.assert_array_equal(other, X)

@@ -144,7 +144,7 @@ def test_memory_that_nobody_has_written_is_not_read(device):
 def test_arrays_of_two_platforms_do_not_meet(device):
     (cpu, *_) = gf.devices("cpu")
     here, there = gf.device_put(X, cpu), gf.device_put(X, device)
-    message = r"must be on one device; got .* on CpuDevice\(id=0\), .* on CudaSimDevice.*Fix: move"
+    message = r"on the same ones; got .* on CpuDevice\(id=0\), .* on CudaSimDevice.*Fix: move"
     add = gf.jit(lambda a, b: a + b)
     add(here, here), add(there, there)
     for call in (lambda: here + there, lambda: add(here, there)):

@@ -53,7 +53,7 @@ def test_devices_share_the_plan_and_nothing_that_runs(two):
 
 def test_arrays_of_two_devices_do_not_meet(two):
     here, there = (gf.device_put(X, device) for device in two)
-    with pytest.raises(ValueError, match=r"must be on one device; got .*id=0.*id=1.*Fix: move"):
+    with pytest.raises(ValueError, match=r"must be on the same ones; got .*id=0.*id=1.*Fix: move"):
         here + there
     np.testing.assert_array_equal(here + gf.device_put(there, two[0]), X + X)
     moved = gf.device_put(here, two[1])
