@@ -307,10 +307,13 @@ def device_put(
 
 
 def device_get(x: Any) -> Any:
-    """The leaves of ``x`` as NumPy arrays; numbers and other Python objects stay as they are."""
-    return tree.tree_map(
-        lambda x: np.asarray(x) if hasattr(x, "__array__") and type(x) is not Ref else x, x
-    )
+    """The leaves of ``x`` as NumPy arrays; keys, numbers and other Python objects stay."""
+
+    def get(leaf: Any) -> Any:
+        stays = type(leaf) is Ref or dtypes.is_extended(getattr(leaf, "dtype", None))
+        return np.asarray(leaf) if hasattr(leaf, "__array__") and not stays else leaf
+
+    return tree.tree_map(get, x)
 
 
 def block_until_ready(x: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -470,7 +471,12 @@ def grad(
 
 
 def check_callable(fun: Any, what: str) -> None:
-    """Raise TypeError unless ``fun`` can be called."""
+    """Raise TypeError unless ``fun`` can be called, and is no generator function."""
+    if inspect.isgeneratorfunction(fun):
+        raise TypeError(
+            f"[{what}] the function must return its results; got the generator function {fun!r}. "
+            "Fix: return a list or a tuple."
+        )
     if not callable(fun):
         raise TypeError(
             f"[{what}] the first argument must be a function; got {fun!r}. Fix: {what}(f)(x)."

@@ -81,13 +81,7 @@ def scalar_type_of(x: Any) -> type:
 
 def itemsize_bits(dtype: Any) -> int:
     """The number of bits of an element; int4 has 4."""
-    if base_dtypes.is_extended(dtype):
-        return 8 * dtype.itemsize
-    found = np.dtype(dtype)
-    if found.kind == "V":  # those of ml_dtypes whose elements may be smaller than a byte
-        is_float = found.name.startswith(("float", "bfloat"))
-        return (ml_dtypes.finfo if is_float else ml_dtypes.iinfo)(found).bits
-    return 8 * found.itemsize
+    return base_dtypes.bits_of(dtype if base_dtypes.is_extended(dtype) else np.dtype(dtype))
 
 
 __getattr__ = missing_name(

@@ -23,9 +23,26 @@ PyTreeDef = base_tree.TreeDef
 IsLeaf = Callable[[Any], bool] | None
 _Node = TypeVar("_Node")
 
-tree_flatten = base_tree.flatten
-tree_leaves = base_tree.leaves
-tree_structure = base_tree.structure
+
+
+def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDef]:
+    """The leaves of ``tree`` and its structure.
+
+    Raises:
+        ValueError: a dict whose keys cannot be sorted.
+    """
+    leaves, treedef = base_tree.flatten(tree, is_leaf)
+    return leaves, base_tree.check_keys(treedef)
+
+
+def tree_leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
+    """The leaves of ``tree``; ValueError for dicts whose keys cannot be sorted."""
+    return tree_flatten(tree, is_leaf)[0]
+
+
+def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> PyTreeDef:
+    """The structure of ``tree``; ValueError for dicts whose keys cannot be sorted."""
+    return base_tree.check_keys(base_tree.structure(tree, is_leaf))
 
 
 def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:

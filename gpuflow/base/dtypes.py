@@ -29,22 +29,23 @@ uint64 = np.dtype(np.uint64)
 # The dtype of tangents of integer, bool and key values: it holds nothing.
 float0 = np.dtype([("float0", np.void, 0)])
 
-FLOAT8 = tuple(
+# Dtypes of at most 8 bits, each element in a byte of its own.
+NARROW_FLOATS = tuple(
     np.dtype(getattr(ml_dtypes, name))
     for name in (
-        "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn",
+        "float4_e2m1fn", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn",
         "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
     )
 )  # fmt: skip
-INT4 = tuple(np.dtype(getattr(ml_dtypes, name)) for name in ("int4", "uint4"))
+NARROW_INTEGERS = tuple(
+    np.dtype(getattr(ml_dtypes, name)) for name in ("int2", "uint2", "int4", "uint4")
+)
 _UNSUPPORTED = {
     np.dtype(getattr(ml_dtypes, name))
-    for name in (
-        "int1", "uint1", "int2", "uint2", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn",
-    )
+    for name in ("int1", "uint1", "float6_e2m3fn", "float6_e3m2fn")
     if hasattr(ml_dtypes, name)
 }  # fmt: skip
-_CUSTOM_FLOATS = {bfloat16, *FLOAT8}
+_CUSTOM_FLOATS = {bfloat16, *NARROW_FLOATS}
 _SHORT_PREFIX = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
 
 
@@ -62,7 +63,7 @@ def is_extended(dtype: Any) -> bool:
 
 
 def is_floating(dtype: Any) -> bool:
-    """Whether ``dtype`` is a real floating-point dtype, the 8- and 16-bit ones included."""
+    """Whether ``dtype`` is a real floating-point dtype, those of 4 to 16 bits included."""
     return not is_extended(dtype) and (dtype.kind == "f" or dtype in _CUSTOM_FLOATS)
 
 
@@ -78,7 +79,20 @@ def is_inexact(dtype: Any) -> bool:
 
 def is_integer(dtype: Any) -> bool:
     """Whether ``dtype`` is a signed or unsigned integer dtype (bool is not)."""
-    return dtype.kind in "iu" or dtype in INT4
+    return dtype.kind in "iu" or dtype in NARROW_INTEGERS
+
+
+def is_unsigned(dtype: Any) -> bool:
+    """Whether ``dtype`` is an unsigned integer dtype (bool is not)."""
+    return dtype.kind == "u" or (dtype in NARROW_INTEGERS and dtype.name.startswith("u"))
+
+
+@cache
+def bits_of(dtype: Any) -> int:
+    """The number of bits of an element, of which int4 has 4; complex numbers have both parts."""
+    if is_extended(dtype) or dtype not in (*NARROW_INTEGERS, *NARROW_FLOATS):
+        return 8 * dtype.itemsize
+    return int((ml_dtypes.iinfo if is_integer(dtype) else ml_dtypes.finfo)(dtype).bits)
 
 
 def is_bool(dtype: Any) -> bool:
@@ -170,7 +184,7 @@ def tangent_dtype(dtype: Any) -> Any:
 
 _LATTICE_STEPS: dict[str, tuple[str, ...]] = {
     "bool": ("int*",),
-    "int*": ("uint8", "int8", "int4", "uint4"),
+    "int*": ("uint8", "int8", *(dtype.name for dtype in NARROW_INTEGERS)),
     "uint8": ("int16", "uint16"),
     "uint16": ("int32", "uint32"),
     "uint32": ("int64", "uint64"),
@@ -179,9 +193,7 @@ _LATTICE_STEPS: dict[str, tuple[str, ...]] = {
     "int16": ("int32",),
     "int32": ("int64",),
     "int64": ("float*",),
-    "int4": (),
-    "uint4": (),
-    "float*": ("complex*", "bfloat16", "float16", *(dtype.name for dtype in FLOAT8)),
+    "float*": ("complex*", "bfloat16", "float16", *(dtype.name for dtype in NARROW_FLOATS)),
     "bfloat16": ("float32",),
     "float16": ("float32",),
     "float32": ("float64", "complex64"),
@@ -189,7 +201,7 @@ _LATTICE_STEPS: dict[str, tuple[str, ...]] = {
     "complex*": ("complex64",),
     "complex64": ("complex128",),
     "complex128": (),
-    **{dtype.name: () for dtype in FLOAT8},
+    **{dtype.name: () for dtype in (*NARROW_INTEGERS, *NARROW_FLOATS)},
 }
 _WEAK_DTYPES = {"int*": int64, "float*": float64, "complex*": complex128}
 _STRICT_FREE = ("int*", "float*", "complex*")

@@ -49,6 +49,29 @@ def sorted_keys(treedef: TreeDef) -> TreeDef:
     return treedef if known is None else known
 
 
+def check_keys(treedef: TreeDef) -> TreeDef:
+    """The structure, whose dicts must have keys that can be sorted, as JAX asks for.
+
+    Raises:
+        ValueError: a dict with keys that cannot be compared, such as 1 and "a".
+    """
+    if treedef.num_nodes > 1:
+        if treedef.kind in _SORTED_KINDS:
+            _check_comparable(treedef.entries())
+        for child in treedef.children():
+            check_keys(child)
+    return treedef
+
+
+def _check_comparable(keys: Iterable[Any]) -> None:
+    try:
+        sorted(keys)
+    except TypeError:
+        raise ValueError(
+            f"[tree] the keys of a dict must be sortable; got {list(keys)}. Fix: keys of one type."
+        ) from None
+
+
 _UNKNOWN, _HAS_CUSTOM_DATA = object(), object()
 # For structures: None where there is nothing to sort, the sorted one, or _HAS_CUSTOM_DATA.
 _sorted: dict[TreeDef, Any] = {}
@@ -77,6 +100,7 @@ def _classified(treedef: TreeDef) -> Any:
 def _sorted_node(node: TreeDef) -> TreeDef:
     if node.kind not in _SORTED_KINDS:
         return node
+    _check_comparable(node.entries())
     items = dict(zip(node.entries(), node.children(), strict=True))
     if node.kind is optree.PyTreeKind.DICT:
         return optree.treespec_dict(items, namespace=NAMESPACE)

@@ -71,6 +71,8 @@ def is_fusible(eqn: Eqn) -> bool:
         return False
     if has_complex(eqn) and not _takes_pairs(eqn):
         return False
+    if isinstance(rule, Elementwise) and rule.holds is not None:
+        return rule.holds(*[atom.aval for atom in atoms])
     if isinstance(rule, Layout):
         return rule.links(eqn.inputs[0].aval, eqn.outputs[0].aval, **eqn.params) is not None
     return True
@@ -145,7 +147,7 @@ def _elementwise_links(operand: ShapedArray, out: ShapedArray) -> tuple[tuple[in
 
 @cache
 def _is_supported(dtype: Any) -> bool:
-    """Whether kernels store it: not 4-bit integers and float8_e8m0fnu."""
+    """Whether kernels store it: not what has 2 or 4 bits, and not float8_e8m0fnu."""
     if dtype == dtypes.float0:
         return False
     return storage_dtype(dtype).name in (*COMPUTE_DTYPES, *NARROW_DTYPES, *PARTS)

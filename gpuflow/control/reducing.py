@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.base import tree
+from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes, safe_zip
 from gpuflow.control.programs import Program, trace_program
@@ -252,6 +252,8 @@ def reduce_window(
     windows = [dilated(n, d) for n, d in zip(window, gaps, strict=True)]
     pads = explicit_pads(padding, sizes, windows, strides)
     known = WINDOW_REDUCTIONS.get(_known_primitive(program))
+    if known is not None and dtypes.is_bool(aval_of(leaves[0]).dtype):
+        known = None  # bools have no kernel of windows
     if known is not None:
         made = known.bind(
             leaves[0], window_dimensions=window, window_strides=strides, padding=pads,

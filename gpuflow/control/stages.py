@@ -28,6 +28,11 @@ class ShapeDtypeStruct:
     weak_type: bool = False
 
     def __post_init__(self) -> None:
+        if self.dtype is None:
+            raise ValueError(
+                f"[ShapeDtypeStruct] a dtype must be given; got None for shape {self.shape}. "
+                "Fix: ShapeDtypeStruct(shape, jnp.float32)."
+            )
         object.__setattr__(self, "shape", tuple(self.shape))
         if not dtypes.is_extended(self.dtype):
             object.__setattr__(self, "dtype", np.dtype(self.dtype))

@@ -241,7 +241,7 @@ def _masked_array_aval(value: np.ndarray) -> ShapedArray:
 
 
 def _is_known_void(dtype: np.dtype) -> bool:
-    return dtype in (dtypes.float0, dtypes.bfloat16, *dtypes.FLOAT8, *dtypes.INT4)
+    return dtype in (dtypes.float0, dtypes.bfloat16, *dtypes.NARROW_FLOATS, *dtypes.NARROW_INTEGERS)
 
 
 def _python_scalar_rule(cls: type) -> Callable[[Any], ShapedArray]:

@@ -27,12 +27,15 @@ class Elementwise:
             arrays, made from images of operands, or None where it cannot; see ops/linear_maps.py.
         pair: the body where an operand or the output is complex, in the second form; complex values
             are ``kir.builder.Pair``. None: kernels hold the op for real numbers only.
+        holds: ``(*in_avals, out_aval) -> bool``, whether kernels hold the op for these; None: they
+            do for all dtypes that they have.
     """
 
     body: str | Callable[..., Any]
     cheap: bool = False
     image: Callable[..., Any] | None = None
     pair: Callable[..., Any] | None = None
+    holds: Callable[..., bool] | None = None
 
 
 @record

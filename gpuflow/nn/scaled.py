@@ -144,7 +144,7 @@ def scaled_dot_general(
 
     Raises:
         TypeError: another dtype of the result.
-        NotImplementedError: nvfp4, whose elements no array here can hold.
+        NotImplementedError: nvfp4, which is not written.
         ValueError: axes that do not fit, or whose size is no multiple of the block.
     """
     if implementation is not None:
@@ -182,8 +182,8 @@ def _check_configs(dtype: Any, configs: Sequence[BlockScaleConfig]) -> None:
     check(
         all(c.mode == "mxfp8" for c in configs),
         lambda: (
-            "[scaled_dot_general] configs must be of mode 'mxfp8', as arrays cannot hold "
-            f"float4_e2m1fn; got {[c.mode for c in configs]}. "
+            "[scaled_dot_general] configs must be of mode 'mxfp8', the only one that is written; "
+            f"got {[c.mode for c in configs]}. "
             "Fix: nn.get_scaled_dot_general_config('mxfp8')."
         ),
         NotImplementedError,

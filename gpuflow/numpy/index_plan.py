@@ -141,11 +141,15 @@ def is_mask(entry: Any) -> bool:
 
 
 def _check_masks(entries: Sequence[Any], shape: tuple[int, ...]) -> None:
-    """Raise IndexError for a mask whose shape is not that of the axes it stands for."""
+    """Raise IndexError for a mask whose shape is not that of the axes it stands for.
+
+    A mask without elements selects nothing, whatever its shape is, as in JAX.
+    """
     widths = [axes_used(entry) for entry in entries]
     axis = 0
     for entry, width in zip(entries, widths, strict=True):
-        if is_mask(entry) and aval_of(entry).shape != shape[axis : axis + width]:
+        fits = not is_mask(entry) or aval_of(entry).shape == shape[axis : axis + width]
+        if not fits and aval_of(entry).size:
             raise IndexError(
                 "[index] a mask must have the shape of the axes it indexes; got mask shape "
                 f"{aval_of(entry).shape} for axes {shape[axis : axis + width]}. Fix: broadcast it."

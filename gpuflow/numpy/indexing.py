@@ -65,6 +65,7 @@ def getitem(x: Any, index: Any) -> Any:
 # --- static indices ------------------------------------------------------------------------
 
 Step = tuple[Primitive, dict[str, Any]]
+_INDEX_LIMIT = 2**31
 
 
 def _static_key(index: Any) -> tuple[Any, ...] | None:
@@ -173,6 +174,12 @@ def _clipped_position(entry: int, size: int) -> int:
         size > 0,
         lambda: f"[index] an empty axis has no elements; got index {entry}. Fix: check the shape.",
         IndexError,
+    )
+    check(
+        -_INDEX_LIMIT <= entry < _INDEX_LIMIT or -size <= entry < size,
+        lambda: f"[index] an index must fit into int32, or into the axis; got {entry} for size "
+        f"{size}. Fix: x[-1] for the last element.",
+        OverflowError,
     )
     return min(max(entry + size if entry < 0 else entry, 0), size - 1)
 

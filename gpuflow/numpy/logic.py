@@ -83,7 +83,7 @@ bitwise_left_shift = left_shift
 def right_shift(x: Any, y: Any, /) -> Any:
     """Elementwise ``x >> y``; the sign is kept."""
     x, y = promote_args("right_shift", x, y)
-    signed = aval_of(x).dtype.kind == "i"
+    signed = not dtypes.is_unsigned(aval_of(x).dtype)
     return (lax.shift_right_arithmetic if signed else lax.shift_right_logical)(x, y)
 
 

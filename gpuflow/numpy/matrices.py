@@ -11,13 +11,14 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
+from gpuflow.core.trace import Tracer
 from gpuflow.numpy import reductions
 from gpuflow.numpy.contractions import matmul
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.elementary import conj
 from gpuflow.numpy.joining import stack
 from gpuflow.numpy.promotion import check_arraylike, no_out, promote_dtypes, to_rank
-from gpuflow.numpy.ranges import arange
+from gpuflow.numpy.ranges import arange, eye
 from gpuflow.numpy.shaping import expand_dims, moveaxis, reshape, squeeze
 from gpuflow.numpy.ufuncs import multiply, power, subtract
 
@@ -65,9 +66,15 @@ def trace(
     """The sum of a diagonal; arguments as for ``diagonal``.
 
     Args:
+        offset: which diagonal; it may be traced.
         dtype: of the result; by default that of ``a``, widened as for ``sum``.
     """
     no_out("trace", out)
+    if isinstance(offset, Tracer) and offset.concrete() is None:
+        x = moveaxis(a, (axis1, axis2), (-2, -1))
+        height, width = aval_of(x).shape[-2:]
+        on_diagonal = eye(height, width, offset, dtype=bool)
+        return reductions.sum(x, (-2, -1), dtype, where=on_diagonal)
     return reductions.sum(diagonal(a, offset, axis1, axis2), -1, dtype)
 
 

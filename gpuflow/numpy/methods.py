@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from gpuflow import lax
-from gpuflow.base import dtypes
-from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.numpy import (
     array_api,
@@ -22,6 +20,7 @@ from gpuflow.numpy import (
     indexing,
     logic,
     matrices,
+    memory,
     partitions,
     positions,
     reductions,
@@ -112,25 +111,6 @@ def _astype(self: Any, dtype: Any, copy: bool = False, device: Any = None) -> An
     return creation.astype(self, dtype, copy=copy, device=device)
 
 
-def _view(self: Any, dtype: Any = None, type: None = None) -> Any:
-    """The same bits as another dtype; the last axis grows or shrinks with the width."""
-    check(
-        type is None,
-        lambda: f"[view] type must be None: arrays have one class; got {type!r}. Fix: dtype=.",
-        NotImplementedError,
-    )
-    if dtype is None:
-        return self
-    wanted, aval = dtypes.canonicalize(dtype), aval_of(self)
-    if wanted.itemsize > aval.dtype.itemsize:
-        parts = wanted.itemsize // aval.dtype.itemsize
-        self = shaping.reshape(self, (*aval.shape[:-1], -1, parts))
-    out = lax.bitcast_convert_type(self, wanted)
-    if wanted.itemsize < aval.dtype.itemsize:
-        out = shaping.reshape(out, (*aval.shape[:-1], -1))
-    return out
-
-
 def _clip(self: Any, min: Any = None, max: Any = None) -> Any:
     """Limit elements to ``[min, max]``."""
     return logic.clip(self, min, max)
@@ -175,6 +155,12 @@ def _flat(self: Any) -> NoReturn:
     )
 
 
+def _round(self: Any, ndigits: int | None = None) -> Any:
+    """As ``round`` of Python: without a number of digits, integers of the default dtype."""
+    rounded = elementary.round(self, ndigits or 0)
+    return creation.astype(rounded, int) if ndigits is None else rounded
+
+
 METHODS: dict[str, Callable[..., Any]] = {
     **{f"__{k}__": _operator(f, f"__{k}__") for k, f in {**_BINARY, **_COMPARISONS}.items()},
     **{f"__r{k}__": _reflected(f, f"__r{k}__") for k, f in _BINARY.items()},
@@ -182,7 +168,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "__pos__": _identity,
     "__abs__": lambda self: ufuncs.abs(self),
     "__invert__": lambda self: logic.bitwise_not(self),
-    "__round__": lambda self, ndigits=0: elementary.round(self, ndigits or 0),
+    "__round__": _round,
     "__getitem__": indexing.getitem,
     "__iter__": _iterate,
     "__contains__": _contains,
@@ -227,7 +213,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     "take": take,
     "dot": contractions.dot,
     "astype": _astype,
-    "view": _view,
+    "view": memory.view,
+    "byteswap": memory.byteswap,
     "clip": _clip,
     "copy": _copy,
     "round": elementary.round,

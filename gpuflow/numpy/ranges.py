@@ -11,7 +11,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.numpy.creation import placed
 from gpuflow.numpy.logic import where
 from gpuflow.numpy.promotion import (
@@ -148,9 +148,13 @@ def _diagonals(rows: int, columns: int) -> tuple[Any, Any]:
 def eye(
     N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None
 ) -> Any:
-    """Ones on diagonal ``k`` of an N by M matrix, zeros elsewhere."""
+    """Ones on diagonal ``k`` of an N by M matrix, zeros elsewhere; ``k`` may be traced.
+
+    Raises:
+        ValueError: a ``k`` that is no integer.
+    """
     rows, columns = _diagonals(as_index(N), as_index(N if M is None else M))
-    mask = lax.eq(lax.add(rows, np.int32(k)), columns)
+    mask = lax.eq(lax.add(rows, _offset("eye", k, ValueError)), columns)
     wanted = user_dtype(float if dtype is None else dtype, "eye")
     return placed("eye", lax.convert_element_type(mask, wanted), device)
 
@@ -161,26 +165,46 @@ def identity(n: int, dtype: Any = None) -> Any:
 
 
 def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:
-    """Ones on and below diagonal ``k`` of an N by M matrix."""
-    mask = _lower(as_index(N), as_index(N if M is None else M), k)
+    """Ones on and below diagonal ``k`` of an N by M matrix; ``k`` may be traced.
+
+    Raises:
+        TypeError: a ``k`` that is no integer.
+    """
+    mask = _lower(as_index(N), as_index(N if M is None else M), _offset("tri", k, TypeError))
     return lax.convert_element_type(mask, user_dtype(float if dtype is None else dtype, "tri"))
 
 
-def _lower(rows: int, columns: int, k: int) -> Any:
+def _lower(rows: int, columns: int, k: Any) -> Any:
     row, column = _diagonals(rows, columns)
-    return lax.ge(lax.add(row, np.int32(k)), column)
+    return lax.ge(lax.add(row, k), column)
+
+
+def _offset(name: str, k: Any, error: type[Exception]) -> Any:
+    """The number of a diagonal as an int32, traced where ``k`` is.
+
+    Raises:
+        TypeError, ValueError: as ``error`` says, what is no integer.
+    """
+    check(
+        is_value(k) and aval_of(k).shape == () and dtypes.is_integer(aval_of(k).dtype),
+        lambda: f"[{name}] k must be an integer; got {k!r}. Fix: k=1.",
+        error,
+    )
+    return lax.convert_element_type(k, np.int32) if hasattr(k, "aval") else np.int32(k)
 
 
 def tril(m: Any, k: int = 0) -> Any:
     """The last two axes with zeros above diagonal ``k``."""
     m, rows, columns = _matrix("tril", m)
-    return where(_lower(rows, columns, k), m, convert(0, aval_of(m).dtype))
+    lower = _lower(rows, columns, _offset("tril", k, TypeError))
+    return where(lower, m, convert(0, aval_of(m).dtype))
 
 
 def triu(m: Any, k: int = 0) -> Any:
     """The last two axes with zeros below diagonal ``k``."""
     m, rows, columns = _matrix("triu", m)
-    return where(_lower(rows, columns, k - 1), convert(0, aval_of(m).dtype), m)
+    below = _lower(rows, columns, _offset("triu", k, TypeError) - np.int32(1))
+    return where(below, convert(0, aval_of(m).dtype), m)
 
 
 def _matrix(name: str, m: Any) -> tuple[Any, int, int]:

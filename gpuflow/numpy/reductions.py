@@ -41,6 +41,11 @@ def prepare(name: str, a: Any, axis: Axes, out: Any, where: Any, fill: Any) -> A
         a = lax.convert_element_type(a, aval.dtype)
     if where is not None:
         (where,) = check_arraylike(name, where)
+        check(
+            dtypes.is_bool(aval_of(where).dtype),
+            lambda: f"[{name}] where must hold bools; got {aval_of(where)}. Fix: where=mask != 0.",
+            ValueError,
+        )
         a = broadcast_to(a, broadcast_shapes(aval_of(a).shape, aval_of(where).shape, name=name))
         a = jnp_where(where, a, convert(fill, aval_of(a).dtype))
     return a, canonicalize_axes(axis, aval_of(a).ndim, name)
@@ -55,7 +60,7 @@ def sum_dtype(name: str, dtype: Any, wanted: Any) -> Any:
     """The dtype of sums and products: small integers and bools become default ones."""
     if wanted is not None:
         return user_dtype(wanted, name)
-    if dtype.kind == "u":
+    if dtypes.is_unsigned(dtype):
         default = dtypes.canonicalize(np.uint64)
         return default if dtype.itemsize < default.itemsize else dtype
     if dtypes.is_bool(dtype) or dtypes.is_integer(dtype):
@@ -84,7 +89,10 @@ def sum(
 
 
 def _own_dtype_unless(promote_integers: bool, a: Any, dtype: Any) -> Any:
-    return dtype if promote_integers or dtype is not None else aval_of(a).dtype
+    if promote_integers or dtype is not None:
+        return dtype
+    own = aval_of(a).dtype
+    return dtypes.default_int() if dtypes.is_bool(own) else own
 
 
 def prod(
@@ -102,11 +110,19 @@ def _accumulate(
 ) -> Any:  # fmt: skip
     a, axes = prepare(name, a, axis, out, where, neutral)
     aval = aval_of(a)
-    result = op(convert(a, sum_dtype(name, aval.dtype, dtype)), axes)
+    wanted, combine = sum_dtype(name, aval.dtype, dtype), lax.mul if neutral else lax.add
+    if dtypes.is_bool(wanted):  # what a sum of bools in bool would be
+        op, combine = _OF_BOOLS[bool(neutral)]
+    result = op(convert(a, wanted), axes)
     if initial is not None:
-        combine = lax.mul if neutral else lax.add
         result = combine(result, _first_value(name, initial, aval_of(result).dtype))
     return finish(result, aval.shape, axes, keepdims)
+
+
+_OF_BOOLS = {
+    False: (lax.reduce_or, lax.bitwise_or),
+    True: (lax.reduce_and, lax.bitwise_and),
+}
 
 
 def _first_value(name: str, initial: Any, dtype: np.dtype) -> Any:

@@ -66,7 +66,7 @@ float8_e4m3b11fnuz = ScalarType(ml_dtypes.float8_e4m3b11fnuz)
 float8_e4m3fnuz = ScalarType(ml_dtypes.float8_e4m3fnuz)
 float8_e5m2fnuz = ScalarType(ml_dtypes.float8_e5m2fnuz)
 float8_e8m0fnu = ScalarType(ml_dtypes.float8_e8m0fnu)
-# Arrays cannot hold these; they are names of dtypes, as for ``np.dtype``.
+# Arrays cannot hold int1, uint1 and those of 6 bits; they are names of dtypes, as for ``np.dtype``.
 int1, int2, uint1, uint2 = (
     ScalarType(getattr(ml_dtypes, name)) for name in ("int1", "int2", "uint1", "uint2")
 )
@@ -125,8 +125,9 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
     own = np.dtype(first) if not _is_abstract(first) else None
     if own is not None and dtypes.is_floating(own) and second in kinds:
         return True
-    if own is not None and own in dtypes.INT4 and second in (np.integer, np.number, np.generic):
-        return True
+    if own is not None and own in dtypes.NARROW_INTEGERS:
+        signed = np.unsignedinteger if dtypes.is_unsigned(own) else np.signedinteger
+        return second is first or issubclass(signed, second)
     return issubclass(first, second)
 
 
@@ -139,8 +140,8 @@ def _is_abstract(scalar: type) -> bool:
 
 _KINDS = {
     "bool": dtypes.is_bool,
-    "signed integer": lambda dt: dt.kind == "i",
-    "unsigned integer": lambda dt: dt.kind == "u",
+    "signed integer": lambda dt: dtypes.is_integer(dt) and not dtypes.is_unsigned(dt),
+    "unsigned integer": dtypes.is_unsigned,
     "integral": dtypes.is_integer,
     "real floating": dtypes.is_floating,
     "complex floating": dtypes.is_complex,

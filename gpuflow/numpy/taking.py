@@ -95,7 +95,8 @@ def take_along_axis(
         arr: array.
         indices: integer array of the same rank.
         axis: the axis that is indexed; None: of the raveled array.
-        mode: ``"fill"`` (the default), ``"clip"`` or ``"promise_in_bounds"``, as in ``take``.
+        mode: ``"fill"`` (the default), ``"clip"`` or ``"promise_in_bounds"``, as in ``take``;
+            ``"one_hot"``: as a product with rows of zeros and a one, which gives 0 outside.
         fill_value: what to fill with in place of nan.
         wrap_negative_indices: whether negative positions count from the end.
     """
@@ -112,8 +113,8 @@ def take_along_axis(
         ),
     )
     check(
-        mode in (None, "fill", "clip", "promise_in_bounds"),
-        lambda: f"[take_along_axis] mode must be 'fill' or 'clip'; got {mode!r}. "
+        mode in (None, "fill", "clip", "promise_in_bounds", "one_hot"),
+        lambda: f"[take_along_axis] mode must be 'fill', 'clip' or 'one_hot'; got {mode!r}. "
         "Fix: mode='clip'.",
         ValueError,
     )
@@ -125,8 +126,23 @@ def take_along_axis(
     lead = broadcast_shapes(*shapes, name="take_along_axis")
     x = broadcast_to(x, (*lead, size))
     index = broadcast_to(index, (*lead, aval_of(index).shape[-1]))
+    if mode == "one_hot":
+        return moveaxis(_by_products(x, index), -1, place)
     fills = mode in (None, "fill")
     rows = lax.row_gather(x, index, "fill" if fills else "clip", batch_dims=len(lead))
     if fill_value is not None and fills:
         rows = select_where(_inside(index, size), rows, convert(fill_value, aval_of(rows).dtype))
     return moveaxis(rows, -1, place)
+
+
+def _by_products(x: Any, index: Any) -> Any:
+    """``x[..., index]``, which share leading axes, as products with rows of zeros and a one."""
+    aval = aval_of(x)
+    rank = aval.ndim
+    counts = lax.iota(aval_of(index).dtype, (*aval_of(index).shape, aval.shape[-1]), rank)
+    rows = lax.convert_element_type(lax.eq(lax.expand_dims(index, (rank,)), counts), aval.dtype)
+    batch = tuple(range(rank - 1))
+    return lax.dot_general(
+        rows, x, (((rank,), (rank - 1,)), (batch, batch)), precision=lax.Precision.HIGHEST,
+        preferred_element_type=aval.dtype,
+    )  # fmt: skip

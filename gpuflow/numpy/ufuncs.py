@@ -5,7 +5,7 @@ The builders make one function from one op; what needs more than promotion is wr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import index as as_index
 from typing import Any, NoReturn
 
@@ -95,7 +95,7 @@ minimum = make_binary("minimum", lax.min, "The smaller of two elements; nan wins
 
 
 def _keeps_sign(dtype: Any) -> bool:
-    return dtype.kind in "bu"
+    return dtypes.is_bool(dtype) or dtypes.is_unsigned(dtype)
 
 
 def abs(x: Any, /) -> Any:
@@ -107,21 +107,20 @@ def abs(x: Any, /) -> Any:
 absolute = abs
 fabs = make_unary("fabs", lax.abs, "Absolute value as a float.", promote_args_inexact)
 sign = make_unary("sign", lax.sign, "-1, 0 or 1 by sign; nan stays.")
-square = make_unary("square", lax.square, "Elementwise ``x * x``.")
+square = make_unary(
+    "square", lax.square, "Elementwise ``x * x``; of bools an integer.",
+    lambda name, x: _numbers(name, x),
+)  # fmt: skip
 reciprocal = make_unary(
     "reciprocal", lambda x: lax.div(like(1, x), x), "Elementwise ``1 / x``.", promote_args_inexact
 )
 
 
 def floor_divide(x: Any, y: Any, /) -> Any:
-    """Elementwise quotient, rounded down."""
-    x, y = promote_args("floor_divide", x, y)
+    """Elementwise quotient, rounded down; zeros and infinities are signed as those of ``x / y``."""
+    x, y = _numbers("floor_divide", x, y)
     dtype = aval_of(x).dtype
-    if dtypes.is_bool(dtype):
-        raise TypeError(
-            "[floor_divide] operands must be numbers; got bools. Fix: x.astype(jnp.int32)."
-        )
-    if dtype.kind == "u":
+    if dtypes.is_unsigned(dtype):
         return lax.div(x, y)
     if dtypes.is_integer(dtype):
         quotient = lax.div(x, y)
@@ -134,20 +133,38 @@ def floor_divide(x: Any, y: Any, /) -> Any:
 
 def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
     """Floor and remainder of floats; the remainder has the sign of ``y``."""
-    remainder_ = lax.rem(x, y)
-    whole = select_where(lax.eq(y, like(0, y)), x, lax.sub(x, remainder_))
+    remainder_, zero = lax.rem(x, y), like(0, x)
+    whole = lax.sub(x, remainder_)
+    # A zero keeps the sign of x. What has no remainder divides as it is: into infinity or nan.
+    whole = select_where(lax.eq(whole, zero), lax.mul(x, zero), whole)
+    whole = select_where(lax.ne(remainder_, remainder_), x, whole)
     quotient = lax.div(whole, y)
     off = lax.bitwise_and(
         lax.ne(remainder_, like(0, x)), lax.ne(lax.sign(y), lax.sign(remainder_))
     )
     remainder_ = select_where(off, lax.add(remainder_, y), remainder_)
     quotient = select_where(off, lax.sub(quotient, like(1, x)), quotient)
-    return lax.round(quotient), remainder_
+    return lax.round(quotient), _zero_like(remainder_, y)
+
+
+def _zero_like(rest: Any, y: Any) -> Any:
+    """The remainder, whose zeros get the sign of ``y``.
+
+    -(0 - r) and r + 0 are r, except that zeros come out as -0 and as 0; so the derivative stays.
+    """
+    zero = like(0, rest)
+    return select_where(lax.lt(y, zero), lax.neg(lax.sub(zero, rest)), lax.add(rest, zero))
+
+
+def _numbers(name: str, *operands: Any) -> Sequence[Any]:
+    """Promoted operands; bools become integers of the default dtype."""
+    operands = promote_args(name, *operands)
+    return [_as_int(x) for x in operands] if _is_bool(operands[0]) else operands
 
 
 def remainder(x: Any, y: Any, /) -> Any:
-    """Elementwise ``x % y`` with the sign of ``y``; integers by zero give 0."""
-    x, y = promote_args("remainder", x, y)
+    """Elementwise ``x % y`` with the sign of ``y``, zeros too; integers by zero give 0."""
+    x, y = _numbers("remainder", x, y)
     zero = like(0, x)
     if dtypes.is_integer(aval_of(x).dtype):
         y = select_where(lax.eq(y, zero), like(1, y), y)
@@ -155,7 +172,8 @@ def remainder(x: Any, y: Any, /) -> Any:
     off = lax.bitwise_and(
         lax.ne(lax.lt(rest, zero), lax.lt(y, zero)), lax.ne(rest, zero)
     )
-    return select_where(off, lax.add(rest, y), rest)
+    rest = select_where(off, lax.add(rest, y), rest)
+    return _zero_like(rest, y) if dtypes.is_floating(aval_of(x).dtype) else rest
 
 
 mod = remainder
@@ -163,7 +181,7 @@ mod = remainder
 
 def fmod(x: Any, y: Any, /) -> Any:
     """Elementwise remainder with the sign of ``x``."""
-    x, y = promote_args("fmod", x, y)
+    x, y = _numbers("fmod", x, y)
     if dtypes.is_integer(aval_of(x).dtype):
         y = select_where(lax.eq(y, like(0, y)), like(1, y), y)
     return lax.rem(x, y)
@@ -171,7 +189,7 @@ def fmod(x: Any, y: Any, /) -> Any:
 
 def divmod(x: Any, y: Any, /) -> tuple[Any, Any]:
     """``(x // y, x % y)``."""
-    x, y = promote_args("divmod", x, y)
+    x, y = _numbers("divmod", x, y)
     if dtypes.is_integer(aval_of(x).dtype):
         return floor_divide(x, y), remainder(x, y)
     return _float_divmod(x, y)

@@ -368,6 +368,8 @@ def _update_mask(
     """The same values wherever a mask over the leading axes holds; the mask may be traced."""
     x, mask = target.array, target.index
     shape, own = aval_of(x).shape, aval_of(mask).shape
+    if 0 in own:
+        return x  # a mask without elements selects nothing, whatever its shape is
     check(
         shape[: len(own)] == own,
         lambda: (

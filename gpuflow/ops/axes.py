@@ -14,6 +14,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.util import canonicalize_axis
 from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Literal
@@ -460,8 +461,13 @@ def _squeeze_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None
 
 
 def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
-    """Drop ``dimensions``, all of size 1."""
-    return squeeze_p.bind(array, dimensions=tuple(dimensions)) if len(dimensions) else array
+    """Drop ``dimensions``, all of size 1; negative ones count from the end."""
+    if not len(dimensions):
+        return array
+    if min(dimensions) < 0:
+        rank = aval_of(array).ndim
+        dimensions = [canonicalize_axis(d, rank, "squeeze") for d in dimensions]
+    return squeeze_p.bind(array, dimensions=tuple(dimensions))
 
 
 squeeze_p = define(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from gpuflow.base import dtypes
@@ -29,7 +30,7 @@ def _bitcast_shape(x: ShapedArray, *, new_dtype: Any) -> ShapedArray:
         ),
     )
     check(
-        x.dtype.itemsize == new_dtype.itemsize,
+        dtypes.bits_of(x.dtype) == dtypes.bits_of(new_dtype),
         lambda: (
             "[bitcast_convert_type] the primitive needs dtypes of one width; "
             f"got {x} and {dtypes.short_name(new_dtype)}. "
@@ -64,10 +65,10 @@ def _bitcast_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, param
     return builder.apply(f"bitcast_{target.name}", value) if source != target else value
 
 
-_NO_KERNEL = (
-    "[bitcast_convert_type] kernels take 16-bit floats only as float16 and bfloat16; got {}. "
-    "Fix: call it outside of jit."
-)
+def _in_kernels(x: ShapedArray, out: ShapedArray) -> bool:
+    """Whether a kernel has the bits: it holds 8-bit floats as float32, and so not those of nan."""
+    is_small = any(aval.dtype in dtypes.NARROW_FLOATS for aval in (x, out))
+    return x.dtype == out.dtype or not is_small
 
 
 def _narrow_to_bits(builder: Any, value: Any, name: str) -> Any:
@@ -77,7 +78,6 @@ def _narrow_to_bits(builder: Any, value: Any, name: str) -> Any:
     high = builder.apply("shift_right_logical", bits, u32(16))
     if name == "bfloat16":
         return builder.cast(high, "uint16")
-    check(name == "float16", lambda: _NO_KERNEL.format(name))
     magnitude = builder.apply("and", bits, u32(0x7FFFFFFF))
     # float32 has 13 more bits of mantissa and a bias larger by 112.
     fraction = builder.apply("shift_right_logical", magnitude, u32(13))
@@ -99,7 +99,6 @@ def _bits_to_narrow(builder: Any, bits: Any, name: str) -> Any:
     wide = builder.cast(bits, "uint32")
     if name == "bfloat16":
         return builder.apply("bitcast_float32", builder.apply("shift_left", wide, u32(16)))
-    check(name == "float16", lambda: _NO_KERNEL.format(name))
     low = builder.apply("and", wide, u32(0x7FFF))
     shifted = builder.apply("shift_left", low, u32(13))
     normal = builder.apply("add", shifted, u32(112 << 23))
@@ -119,7 +118,7 @@ bitcast_convert_type_p = define(
     impl=lambda xp, x, *, new_dtype: xp.ascontiguousarray(x).reshape(x.shape).view(new_dtype),
     jvp=zero_jvp(lambda: bitcast_convert_type_p),
     batch=batch_in_place(lambda x, **params: bitcast_convert_type_p.bind(x, **params)),
-    lower=Elementwise(_bitcast_body, cheap=True),
+    lower=Elementwise(_bitcast_body, cheap=True, holds=_in_kernels),
 )
 
 
@@ -132,7 +131,7 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
 
     Returns:
         An array of ``new_dtype``. A narrower dtype adds a last dimension of the parts, lowest
-        bits first; a wider one consumes a last dimension of that size.
+        bits first; a wider one consumes a last dimension of that size. int4 has 4 bits.
 
     Raises:
         TypeError: bool, complex or key dtypes.
@@ -140,7 +139,7 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
     """
     dtype = dtypes.canonicalize(new_dtype)
     aval = aval_of(operand)
-    old, new = aval.dtype.itemsize, dtype.itemsize
+    old, new = dtypes.bits_of(aval.dtype), dtypes.bits_of(dtype)
     plain = not any(kind in "bcX" for kind in (aval.dtype.kind, dtype.kind))
     if old > new and plain:
         return _split_bits(operand, aval, dtype)
@@ -149,28 +148,30 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
     return bitcast_convert_type_p.bind(operand, new_dtype=dtype)
 
 
-def _bits_dtype(dtype: Any) -> np.dtype:
-    return np.dtype(f"u{dtype.itemsize}")
+def _word(dtype: Any) -> np.dtype:
+    """The unsigned integers of the same width."""
+    name = f"uint{dtypes.bits_of(dtype)}"
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
-def _positions(parts: int, width: int, rank: int) -> np.ndarray:
-    """The lowest bit of each part, along the last of ``rank`` dimensions."""
-    places = np.arange(parts, dtype=f"u{width}") * np.array(8 * width // parts, f"u{width}")
+def _positions(parts: int, width: int, word: np.dtype, rank: int) -> np.ndarray:
+    """The lowest bit of each of the parts of ``width``, along the last of ``rank`` dimensions."""
+    places = (np.arange(parts) * width).astype(word)
     return places.reshape((1,) * (rank - 1) + (parts,))
 
 
 def _split_bits(x: Any, aval: ShapedArray, dtype: Any) -> Any:
-    old = aval.dtype.itemsize
-    parts = old // dtype.itemsize
-    bits = bitcast_convert_type_p.bind(x, new_dtype=_bits_dtype(aval.dtype))
-    places = _positions(parts, old, aval.ndim + 1)
+    word, width = _word(aval.dtype), dtypes.bits_of(dtype)
+    bits = bitcast_convert_type_p.bind(x, new_dtype=word)
+    places = _positions(dtypes.bits_of(word) // width, width, word, aval.ndim + 1)
     shifted = shift_right_logical(insert_axis(bits, aval.ndim), places)
-    low = convert_element_type(shifted, _bits_dtype(dtype))
+    low = convert_element_type(shifted, _word(dtype))
     return bitcast_convert_type_p.bind(low, new_dtype=dtype)
 
 
 def _join_bits(x: Any, aval: ShapedArray, dtype: Any) -> Any:
-    parts = dtype.itemsize // aval.dtype.itemsize
+    width = dtypes.bits_of(aval.dtype)
+    parts = dtypes.bits_of(dtype) // width
     check(
         aval.shape[-1:] == (parts,),
         lambda: (
@@ -179,9 +180,10 @@ def _join_bits(x: Any, aval: ShapedArray, dtype: Any) -> Any:
         ),
         ValueError,
     )
-    bits = bitcast_convert_type_p.bind(x, new_dtype=_bits_dtype(aval.dtype))
-    wide = convert_element_type(bits, _bits_dtype(dtype))
-    places = _positions(parts, dtype.itemsize, aval.ndim)
+    word = _word(dtype)
+    bits = bitcast_convert_type_p.bind(x, new_dtype=_word(aval.dtype))
+    wide = convert_element_type(bits, word)
+    places = _positions(parts, width, word, aval.ndim)
     # The parts have no bit in common, so their sum joins them.
     joined = reduce_sum(shift_left(wide, places), (aval.ndim - 1,))
     return bitcast_convert_type_p.bind(joined, new_dtype=dtype)

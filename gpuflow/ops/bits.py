@@ -16,12 +16,30 @@ from gpuflow.kir import reference
 from gpuflow.ops.define import check_kind, define, unary_transpose
 from gpuflow.ops.nary import elementwise, match_scalars
 
+
+def _population_count_impl(xp: Any, x: Any) -> Any:
+    del xp
+    width = dtypes.bits_of(x.dtype)
+    if width < 8:
+        x = x.astype(np.uint8) & np.uint8(2**width - 1)
+    return reference.population_count(x)
+
+
+def _clz_impl(xp: Any, x: Any) -> Any:
+    del xp
+    width = dtypes.bits_of(x.dtype)
+    if width < 8:  # a byte has more zeros in front
+        x = x.astype(np.uint8) & np.uint8(2**width - 1)
+        return reference.clz(x) - np.uint8(8 - width)
+    return reference.clz(x)
+
+
 population_count_p = elementwise(
-    "population_count", impl=lambda xp, x: reference.population_count(x),
+    "population_count", impl=_population_count_impl,
     accepts=dtypes.is_integer, what="an integer", body="population_count",
 )  # fmt: skip
 clz_p = elementwise(
-    "clz", impl=lambda xp, x: reference.clz(x), accepts=dtypes.is_integer, what="an integer",
+    "clz", impl=_clz_impl, accepts=dtypes.is_integer, what="an integer",
     body="clz",
 )  # fmt: skip
 nextafter_p = elementwise(

@@ -16,8 +16,8 @@ from gpuflow.ops.nary import elementwise, match_scalars
 
 
 def is_bits(dtype: Any) -> bool:
-    """Bool and the integers that NumPy has itself."""
-    return dtype.kind in "biu"
+    """Bools and integers."""
+    return dtypes.is_bool(dtype) or dtypes.is_integer(dtype)
 
 
 def _bool_result(dtype: Any) -> np.dtype:
@@ -99,11 +99,23 @@ def is_finite(x: Any) -> Any:
 # --- bits ----------------------------------------------------------------------------------
 
 
+def _in_bytes(impl: Callable[..., Any]) -> Callable[..., Any]:
+    """``impl``, which takes integers of less than 8 bits as int8: NumPy has no bits of others."""
+
+    def run(xp: Any, *arrays: Any) -> Any:
+        if arrays[0].dtype in dtypes.NARROW_INTEGERS:
+            arrays = tuple(array.astype(np.int8) for array in arrays)
+        return impl(xp, *arrays)
+
+    return run
+
+
 def _bitwise(
     name: str, impl: Callable[..., Any], simplify: Callable[..., Any], arity: int = 2
 ) -> Any:
     return elementwise(
-        name, arity=arity, impl=impl, accepts=is_bits, what="an integer or bool", body=name,
+        name, arity=arity, impl=_in_bytes(impl), accepts=is_bits, what="an integer or bool",
+        body=name,
         cheap=True, simplify=simplify,
     )  # fmt: skip
 
@@ -134,7 +146,7 @@ def _is_filled(atom: Any, definition: Any, bit: int) -> bool:
 def _bits(bit: int, dtype: Any) -> Any:
     if dtypes.is_bool(dtype):
         return np.bool_(bit)
-    return np.invert(dtype.type(0)) if bit else dtype.type(0)
+    return np.int8(-bit).astype(dtype)
 
 
 def _xor_simplify(eqn: Any, definition: Any, build: Any) -> Any:
@@ -181,10 +193,6 @@ def bitwise_not(x: Any) -> Any:
     return not_p.bind(x)
 
 
-def _is_integer(dtype: Any) -> bool:
-    return dtype.kind in "iu"
-
-
 def _unsigned(x: Any) -> Any:
     return x.view(np.dtype(f"u{x.dtype.itemsize}"))
 
@@ -193,27 +201,33 @@ def _signed(x: Any) -> Any:
     return x.view(np.dtype(f"i{x.dtype.itemsize}"))
 
 
-def _shift_count(xp: Any, x: Any, y: Any) -> tuple[Any, Any]:
+def _shift_count(xp: Any, width: int, y: Any) -> tuple[Any, Any]:
     """Whether the shift is below the width, and a count that every library accepts."""
-    inside = _unsigned(y) < 8 * x.dtype.itemsize
+    inside = _unsigned(y) < width
     return inside, xp.where(inside, y, y.dtype.type(0))
 
 
-def _shift_left_impl(xp: Any, x: Any, y: Any) -> Any:
-    inside, count = _shift_count(xp, x, y)
+def _shift_left_impl(xp: Any, x: Any, y: Any, width: int) -> Any:
+    inside, count = _shift_count(xp, width, y)
     return xp.where(inside, xp.left_shift(x, count), x.dtype.type(0))
 
 
-def _shift_right_logical_impl(xp: Any, x: Any, y: Any) -> Any:
-    inside, count = _shift_count(xp, x, y)
-    shifted = xp.right_shift(_unsigned(x), _unsigned(count)).astype(x.dtype)
+def _shift_right_logical_impl(xp: Any, x: Any, y: Any, width: int) -> Any:
+    inside, count = _shift_count(xp, width, y)
+    bits = _unsigned(x)
+    if width < 8 * x.dtype.itemsize:
+        bits = bits & bits.dtype.type(2**width - 1)
+    shifted = xp.right_shift(bits, _unsigned(count)).astype(x.dtype)
     return xp.where(inside, shifted, x.dtype.type(0))
 
 
-def _shift_right_arithmetic_impl(xp: Any, x: Any, y: Any) -> Any:
-    inside, count = _shift_count(xp, x, y)
+def _shift_right_arithmetic_impl(xp: Any, x: Any, y: Any, width: int) -> Any:
+    inside, count = _shift_count(xp, width, y)
     signed = _signed(x)
-    count = xp.where(inside, count.astype(signed.dtype), 8 * x.dtype.itemsize - 1)
+    if width < 8 * x.dtype.itemsize:  # the highest bit of the number is that of its sign
+        unused = signed.dtype.type(8 * x.dtype.itemsize - width)
+        signed = (signed << unused) >> unused
+    count = xp.where(inside, count.astype(signed.dtype), width - 1)
     return xp.right_shift(signed, count.astype(signed.dtype)).astype(x.dtype)
 
 
@@ -225,8 +239,12 @@ def _shift_simplify(eqn: Any, definition: Any, build: Any) -> Any:
 
 
 def _shift(name: str, impl: Callable[..., Any]) -> Any:
+    def run(xp: Any, x: Any, y: Any) -> Any:
+        width = dtypes.bits_of(x.dtype)
+        return _in_bytes(lambda xp, x, y: impl(xp, x, y, width))(xp, x, y)
+
     return elementwise(
-        name, arity=2, impl=impl, accepts=_is_integer, what="an integer", body=name,
+        name, arity=2, impl=run, accepts=dtypes.is_integer, what="an integer", body=name,
         cheap=True, simplify=_shift_simplify,
     )  # fmt: skip
 

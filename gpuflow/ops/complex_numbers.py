@@ -138,7 +138,7 @@ def conj(x: Any) -> Any:
 
 
 def _has_abs(dtype: Any) -> bool:
-    return is_number(dtype) and dtype.kind != "u" and dtype.name != "uint4"
+    return is_number(dtype) and not dtypes.is_unsigned(dtype)
 
 
 def _abs_jvp(t: Any, out: Any, x: Any) -> Any:

@@ -22,6 +22,7 @@ from gpuflow.ops.nary import zero_jvp
 
 # What NumPy says of dtypes that another library registered.
 _USER_DEFINED = 2
+_INT32_LOW, _INT32_HIGH = -(2**31), 2**31 - 1
 
 
 def batch_in_place(apply: Callable[..., Any]) -> Callable[..., tuple[Any, int]]:
@@ -193,7 +194,8 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
 
     Returns:
         An array of ``new_dtype``. Floats become integers by truncation, saturate, and nan gives
-        0; integers wrap; a complex number loses its imaginary part; bool is ``x != 0``.
+        0; integers wrap, Python's of any size too; a complex number loses its imaginary part; bool
+        is ``x != 0``.
 
     Raises:
         TypeError: ``operand`` holds random keys.
@@ -202,7 +204,18 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
     aval = aval_of(operand)
     if aval.dtype == dtype and aval.weak_type == weak_type and hasattr(operand, "aval"):
         return operand
+    if type(operand) is int and not _INT32_LOW <= operand <= _INT32_HIGH:
+        operand = _large_int(operand, dtype)
     return convert_element_type_p.bind(operand, new_dtype=dtype, weak_type=bool(weak_type))
+
+
+def _large_int(value: int, dtype: Any) -> Any:
+    """A Python int in ``dtype``: its lowest bits, or the nearest float."""
+    if dtypes.is_integer(dtype):
+        value &= (1 << 64) - 1
+        wide = np.asarray(value, np.uint64)
+        return wide.astype(dtype)[()]
+    return np.asarray(value, float).astype(dtype)[()]
 
 
 def convert(x: Any, dtype: Any) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuflow.base import dtypes
 from gpuflow.core.aval import storage_name
 from gpuflow.core.lowering import Launch
 from gpuflow.kir.builder import Builder
@@ -21,7 +20,7 @@ Numbers = Mapping[str, int]
 
 def is_held(dtype: Any) -> bool:
     """Whether kernels hold single elements of ``dtype``."""
-    return storage_name(dtype) in (*COMPUTE_DTYPES, *NARROW_DTYPES) and dtype not in dtypes.INT4
+    return storage_name(dtype) in (*COMPUTE_DTYPES, *NARROW_DTYPES)
 
 
 def array(name: str, dtype: str, mode: Mode, axes: int) -> Operand:

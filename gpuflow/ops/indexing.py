@@ -376,7 +376,7 @@ def _scatter_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None
         found = build.apply(eqn.primitive, wide(rows, new_dtype=dtypes.float32), indices,
                             **eqn.params)  # fmt: skip
         return [wide(found, new_dtype=dtype)]
-    if not can_be_updated(dtype, "add") or indices.aval.dtype in dtypes.INT4:
+    if not can_be_updated(dtype, "add") or indices.aval.dtype in dtypes.NARROW_INTEGERS:
         return None
     zeros = build.apply(
         broadcast_in_dim_p, build.literal(0, rows.aval), shape=shape, broadcast_dimensions=()

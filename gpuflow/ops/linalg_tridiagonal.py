@@ -24,7 +24,10 @@ from gpuflow.ops.linalg_common import (
 from gpuflow.ops.zeros import add_tangents, full, instantiate
 
 
-def _tridiagonal_result(low: Shape, middle: Shape, high: Shape, b: Shape, dtype: Any) -> Outputs:
+def _tridiagonal_result(
+    low: Shape, middle: Shape, high: Shape, b: Shape, dtype: Any, *, perturb_singular: bool
+) -> Outputs:
+    del perturb_singular
     check(
         low == middle == high == b[:1],
         lambda: (
@@ -36,10 +39,14 @@ def _tridiagonal_result(low: Shape, middle: Shape, high: Shape, b: Shape, dtype:
 
 
 @on_host
-def _tridiagonal_impl(xp: Any, low: Any, middle: Any, high: Any, b: Any) -> Any:
+def _tridiagonal_impl(
+    xp: Any, low: Any, middle: Any, high: Any, b: Any, *, perturb_singular: bool
+) -> Any:
     del xp
     if not b.size:
         return np.zeros(b.shape, b.dtype)
+    if perturb_singular:
+        return _perturbed(low, middle, high, b)
     if b.shape[-2] == 1:
         return b / middle[..., None]
     (gtsv,) = lapack(["gtsv"], middle, b)
@@ -50,6 +57,37 @@ def _tridiagonal_impl(xp: Any, low: Any, middle: Any, high: Any, b: Any) -> Any:
         return [x] if info == 0 else None
 
     return each_matrix(solve, [low, middle, high, b], [1, 1, 1, 2], [(b.shape[-2:], b.dtype)])[0]
+
+
+def _perturbed(low: Any, middle: Any, high: Any, b: Any) -> Any:
+    """The solution with pivots that are nearly 0 moved away from it.
+
+    Source: LAPACK's xLAGTS with job -1, which the inverse iteration for eigenvectors uses.
+    """
+    gttrf, gttrs = lapack(["gttrf", "gttrs"], middle, b)
+    bounds = np.finfo(b.dtype)
+
+    def solve(*own: np.ndarray) -> Sequence[np.ndarray] | None:
+        size = own[1].size
+        more = [(0, max(3 - size, 0))]  # SciPy's wrapper wants three rows: these are the identity's
+        below, above = np.pad(own[0], more), np.pad(own[2], more)
+        diagonal = np.pad(own[1], more, constant_values=1)
+        right = np.pad(own[3], [*more, (0, 0)])
+        lower, pivots, upper, second, order, _ = gttrf(below[1:], diagonal, above[:-1])
+        largest = max(np.abs(part).max(initial=0) for part in (pivots, upper, second))
+        pivots = _away_from_zero(pivots, largest, bounds)
+        x, info = gttrs(lower, pivots, upper, second, order, right)
+        return [x[:size]] if info == 0 else None
+
+    return each_matrix(solve, [low, middle, high, b], [1, 1, 1, 2], [(b.shape[-2:], b.dtype)])[0]
+
+
+def _away_from_zero(pivots: np.ndarray, largest: Any, bounds: Any) -> np.ndarray:
+    """Pivots that a quotient could overflow by, replaced by a rounding error of the matrix."""
+    least = bounds.eps * (largest or 1)
+    size = np.abs(pivots)
+    direction = np.where(size == 0, 1, pivots / np.where(size == 0, 1, size))
+    return np.where(size < bounds.tiny / bounds.eps, direction * least, pivots).astype(pivots.dtype)
 
 
 def _product(low: Any, middle: Any, high: Any, x: Any) -> Any:
@@ -63,8 +101,10 @@ def _product(low: Any, middle: Any, high: Any, x: Any) -> Any:
     return add(add(parts[0], parts[1]), parts[2])
 
 
-def _tridiagonal_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    x = tridiagonal_solve_p.bind(*primals)
+def _tridiagonal_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
+) -> tuple[Any, Any]:
+    x = tridiagonal_solve_p.bind(*primals, **params)
     right = tangents[3]
     if any(type(t) is not Zero for t in tangents[:3]):
         low, middle, high = (instantiate(t) for t in tangents[:3])
@@ -72,10 +112,12 @@ def _tridiagonal_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[A
         right = add_tangents(right, neg(change))
     if type(right) is Zero:
         return x, right
-    return x, tridiagonal_solve_p.bind(*primals[:3], right)
+    return x, tridiagonal_solve_p.bind(*primals[:3], right, **params)
 
 
-def _tridiagonal_transpose(cotangent: Any, low: Any, middle: Any, high: Any, b: Any) -> list[Any]:
+def _tridiagonal_transpose(
+    cotangent: Any, low: Any, middle: Any, high: Any, b: Any, **params: Any
+) -> list[Any]:
     if any(is_undefined(diagonal) for diagonal in (low, middle, high)):  # not linear in them
         return [None, None, None, None]
     if type(cotangent) is Zero:
@@ -85,7 +127,8 @@ def _tridiagonal_transpose(cotangent: Any, low: Any, middle: Any, high: Any, b: 
     last = max(size - 1, 0)
     below = concatenate([zero, slice_in_dim(high, 0, last, axis=axis)], axis)
     above = concatenate([slice_in_dim(low, min(size, 1), size, axis=axis), zero], axis)
-    return [None, None, None, tridiagonal_solve_p.bind(below, middle, above, cotangent)]
+    solved = tridiagonal_solve_p.bind(below, middle, above, cotangent, **params)
+    return [None, None, None, solved]
 
 
 tridiagonal_solve_p = matrix_op(
@@ -106,20 +149,13 @@ def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: boo
         d: the main diagonal, of shape (..., m).
         du: the diagonal above it, of shape (..., m): ``du[i] = A[i, i+1]``.
         b: right-hand sides of shape (..., m, n).
-        perturb_singular: must be False: singular matrices give nan.
+        perturb_singular: whether pivots that are 0, or so small that quotients overflow, are
+            replaced by a rounding error of the matrix; else a singular matrix gives nan.
 
     Returns:
         An array like ``b``.
 
     Raises:
-        TypeError: sizes or dtypes that differ. NotImplementedError: ``perturb_singular``.
+        TypeError: sizes or dtypes that differ.
     """
-    check(
-        not perturb_singular,
-        lambda: (
-            "[tridiagonal_solve] perturb_singular must be False; got True. "
-            "Fix: add a small number to the main diagonal."
-        ),
-        NotImplementedError,
-    )
-    return tridiagonal_solve_p.bind(dl, d, du, b)
+    return tridiagonal_solve_p.bind(dl, d, du, b, perturb_singular=bool(perturb_singular))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from gpuflow.base import dtypes
@@ -47,15 +48,27 @@ def _reduction_shape(
 
 
 def lowest(dtype: Any) -> Any:
-    """The neutral element of max."""
-    dtype = np.dtype(dtype)
-    return -np.inf if dtypes.is_inexact(dtype) else int(np.iinfo(dtype).min)
+    """The neutral element of max: -inf, or the least finite number, or False."""
+    return _extreme_of(dtype, False)
 
 
 def highest(dtype: Any) -> Any:
-    """The neutral element of min."""
+    """The neutral element of min: inf, or the greatest finite number, or True."""
+    return _extreme_of(dtype, True)
+
+
+def _extreme_of(dtype: Any, greatest: bool) -> Any:
     dtype = np.dtype(dtype)
-    return np.inf if dtypes.is_inexact(dtype) else int(np.iinfo(dtype).max)
+    if dtypes.is_bool(dtype):
+        return greatest
+    if dtypes.is_integer(dtype):
+        bounds = ml_dtypes.iinfo(dtype)
+        return int(bounds.max if greatest else bounds.min)
+    infinity = np.inf if greatest else -np.inf
+    if dtypes.is_complex(dtype) or np.isinf(np.float32(infinity).astype(dtype)):
+        return infinity
+    bounds = ml_dtypes.finfo(dtype)
+    return float(bounds.max if greatest else bounds.min)
 
 
 def _max_impl(xp: Any, x: Any, *, axes: tuple[int, ...]) -> Any:

@@ -191,7 +191,7 @@ def _simplify(
         return None
     if not (in_parts or can_be_updated(dtype, combine)):
         return None
-    if type(indices) is Literal or indices.aval.dtype in dtypes.INT4:
+    if type(indices) is Literal or indices.aval.dtype in dtypes.NARROW_INTEGERS:
         return None
     windows = scatter_windows(x.aval.shape, numbers, updates.aval.shape)
     strides = row_major_strides(x.aval.shape)

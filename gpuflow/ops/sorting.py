@@ -49,7 +49,7 @@ def _ordered_bits(xp: Any, x: Any) -> Any:
         return bits ^ (-negative | sign)
     size = 8 if x.dtype.itemsize == 8 else 4
     unsigned = np.dtype(f"u{size}")
-    if dtypes.is_bool(x.dtype) or x.dtype.kind == "u" or x.dtype.name == "uint4":
+    if dtypes.is_bool(x.dtype) or dtypes.is_unsigned(x.dtype):
         return x.astype(unsigned)
     return x.astype(f"i{size}").view(unsigned) ^ _SIGN[size]
 
@@ -164,7 +164,7 @@ def _sort_into(
 
 def _sort_alone(xp: Any, out: Any, x: Any, dimension: int) -> bool:
     """Sort values alone, which no permutation is needed for; False: they need one after all."""
-    if dtypes.is_complex(x.dtype) or x.dtype in dtypes.INT4:
+    if dtypes.is_complex(x.dtype) or x.dtype in dtypes.NARROW_INTEGERS:
         return False
     if not dtypes.is_floating(x.dtype):
         out[...] = x

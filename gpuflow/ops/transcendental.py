@@ -298,9 +298,11 @@ def pow(x: Any, y: Any) -> Any:
 
     Args:
         x: array of floats or complex numbers.
-        y: array of the dtype of ``x``, or of integers; a Python int stays an integer.
+        y: array of the dtype of ``x``, or of integers, which stay integers.
 
     Raises:
         TypeError: dtypes that do not fit.
     """
-    return pow_p.bind(x, y) if type(y) is int else pow_p.bind(*match_scalars(x, y))
+    if dtypes.is_integer(aval_of(y).dtype):
+        return pow_p.bind(x, y)
+    return pow_p.bind(*match_scalars(x, y))

@@ -193,9 +193,9 @@ class Array(HasAval, metaclass=_ArrayClass):
         """The values as nested lists of Python numbers."""
         return np.asarray(self).tolist()
 
-    def tobytes(self) -> bytes:
-        """The elements in row-major order as bytes."""
-        return self.host().tobytes()
+    def tobytes(self, order: str | None = "C") -> bytes:
+        """The elements as bytes, in row-major order; ``order="F"``: column-major."""
+        return self.host().tobytes(order)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError(
@@ -210,13 +210,13 @@ class Array(HasAval, metaclass=_ArrayClass):
 
     def __repr__(self) -> str:
         if self.is_deleted():
-            return f"Array({self.aval}, deleted)"
+            raise_deleted(self)
         if dtypes.is_extended(self.aval.dtype):
             words = self.host().reshape(-1).view(np.uint32).reshape(*self.aval.shape, 2)
             return f"Array({self.aval.shape}, dtype={self.aval.dtype}) overlaying:\n{words}"
         weak = ", weak_type=True" if self.aval.weak_type else ""
         body = np.array2string(self.host(), separator=", ", prefix="Array(")
-        if self.aval.size == 0 and self.aval.ndim != 1:
+        if self.aval.size == 0:
             body += f", shape={self.aval.shape}"
         return f"Array({body}, dtype={self.aval.dtype.name}{weak})"
 

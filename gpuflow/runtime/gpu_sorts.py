@@ -72,8 +72,9 @@ def key_form(dtype: Any) -> tuple[int, int, int, int] | None:
     if dtypes.is_complex(stored):
         form = key_form(np.dtype(f"f{stored.itemsize // 2}"))
         return None if form is None else (*form[:3], 2)
-    if stored in dtypes.INT4:
-        return (kernels.SIGNED if stored.name == "int4" else kernels.UNSIGNED), 4, 0, 1
+    if stored in dtypes.NARROW_INTEGERS:
+        kind = kernels.UNSIGNED if dtypes.is_unsigned(stored) else kernels.SIGNED
+        return kind, dtypes.bits_of(stored), 0, 1
     if dtypes.is_floating(stored):
         greatest = _greatest_number(stored)
         return None if greatest is None else (kernels.FLOAT, 8 * stored.itemsize, greatest, 1)

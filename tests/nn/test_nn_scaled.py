@@ -96,7 +96,7 @@ def test_errors():
         nn.scaled_dot_general(a, b, numbers, np.int32, CONFIGS)
     with pytest.raises(ValueError, match=r"configs must be three"):
         nn.scaled_dot_general(a, b, numbers, configs=CONFIGS[:2])
-    with pytest.raises(NotImplementedError, match=r"float4_e2m1fn"):
+    with pytest.raises(NotImplementedError, match=r"the only one that is written; got \['nvfp4'"):
         config = nn.get_scaled_dot_general_config("nvfp4")
         nn.scaled_dot_general(a, b, numbers, configs=[config] * 3)
     with pytest.raises(ValueError, match=r"mode must be 'mxfp8' or 'nvfp4'; got 'int8'"):

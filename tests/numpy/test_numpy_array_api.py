@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -100,7 +102,7 @@ abs acos acosh asin asinh atan atanh ceil cos cosh exp expm1 floor isfinite isin
 log2 log10 negative positive reciprocal round signbit sin sinh square sqrt tan tanh trunc
 """)
 # What the standard leaves open, or NumPy has otherwise: the signs of zeros in maximum, minimum,
-# sign; and those of zero remainders, where we do as JAX does.
+# sign. Quotients and remainders have a table of their own.
 BINARY = words("""
 add atan2 copysign divide equal greater hypot less logaddexp multiply nextafter not_equal pow
 subtract
@@ -137,6 +139,53 @@ def test_special_pairs(name):
     function = getattr(jnp, name)
     check_special(function(jnp.asarray(x), jnp.asarray(y)), want)
     check_special(gpuflow.jit(function)(x, y), want)
+
+
+def floored(x, y):
+    """The standard's floor_divide and remainder of two floats, exactly before they are rounded."""
+    zero = np.copysign(0.0, x) * np.copysign(1.0, y)
+    if np.isnan(x) or np.isnan(y) or (np.isinf(x) and np.isinf(y)) or x == y == 0:
+        return np.nan, np.nan
+    if y == 0 or np.isinf(x):
+        return np.copysign(np.inf, np.copysign(1.0, x) * np.copysign(1.0, y)), np.nan
+    if np.isinf(y):
+        if x == 0 or (x > 0) == (y > 0):
+            return zero, x if x else np.copysign(0.0, y)
+        return -1.0, y
+    whole = math.floor(Fraction(x) / Fraction(y))
+    rest = float(Fraction(x) - whole * Fraction(y))
+    return float(whole) if whole else zero, rest if rest else np.copysign(0.0, y)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("mode", [lambda f: f, gpuflow.jit], ids=["eager", "jit"])
+def test_quotients_and_remainders(dtype, mode):
+    """Signs of zeros and infinities were what a subtraction left of them."""
+    values = np.array([*SPECIAL[:-2], 7, -7, 0.25, 1e-4, -3e4, 12.5])
+    with gpuflow.enable_x64(dtype == "float64"):
+        x, y = (jnp.asarray(part.ravel()).astype(dtype) for part in np.meshgrid(values, values))
+        pairs = zip(np.asarray(x).astype(float), np.asarray(y).astype(float), strict=True)
+        want = np.array([floored(*pair) for pair in pairs]).T
+        got = mode(lambda x, y: (x // y, x % y, jnp.divmod(x, y)))(x, y)
+        limit = jnp.finfo(dtype)
+    for found, wanted in ((got[0], want[0]), (got[1], want[1]), *zip(got[2], want, strict=True)):
+        assert found.dtype == dtype
+        found = np.asarray(found).astype(float)
+        finite = np.abs(wanted) <= float(limit.max)
+        # A quotient is rounded twice, and once more where the remainder was added.
+        rtol = 3 * float(limit.eps)
+        np.testing.assert_allclose(found[finite], wanted[finite], rtol=rtol)
+        np.testing.assert_array_equal(found[np.isinf(wanted)], wanted[np.isinf(wanted)])
+        np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+        number = ~np.isnan(wanted)
+        np.testing.assert_array_equal(np.signbit(found)[number], np.signbit(wanted)[number])
+
+
+def test_derivatives_of_a_zero_remainder():
+    """Its sign is set without losing the derivative."""
+    for x, y in ((4.0, 2.0), (4.0, -2.0), (-4.0, 2.0), (5.0, 3.0), (-5.0, 3.0)):
+        by_x, by_y = gpuflow.grad(jnp.remainder, (0, 1))(x, y)
+        assert float(by_x) == 1 and float(by_y) == -math.floor(x / y)
 
 
 @pytest.mark.parametrize("name", COMPLEX)

@@ -448,9 +448,6 @@ ERRORS = {
     r"^\[tridiagonal_solve\] the diagonals": lambda: linalg.tridiagonal_solve(
         np.ones(2), np.ones(3), np.ones(3), np.ones((3, 1))
     ),
-    r"^\[tridiagonal_solve\] perturb_singular": lambda: linalg.tridiagonal_solve(
-        np.ones(3), np.ones(3), np.ones(3), np.ones((3, 1)), perturb_singular=True
-    ),
     r"^\[householder_product\] there must be at least": lambda: linalg.householder_product(
         np.ones((2, 3)), np.ones(2)
     ),
@@ -491,3 +488,33 @@ def test_errors(message):
     with pytest.raises((TypeError, ValueError, NotImplementedError), match=message) as caught:
         ERRORS[message]()
     assert "Fix:" in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64])
+@pytest.mark.parametrize("mode", [lambda f: f, gf.jit], ids=["eager", "jit"])
+def test_perturbed_tridiagonal_solve(dtype, mode):
+    """Singular systems have a finite solution, which solves them where there is one."""
+    rng = np.random.default_rng(5)
+
+    def solve(*operands):
+        return mode(lambda *v: linalg.tridiagonal_solve(*v, perturb_singular=True))(*operands)
+
+    with gf.enable_x64(dtype == np.float64):
+        for size in (1, 2, 3, 7):
+            low, middle, high = rng.integers(-3, 4, (3, size)).astype(dtype)
+            low[0] = high[-1] = 0
+            matrix = np.diag(middle) + np.diag(low[1:], -1) + np.diag(high[:-1], 1)
+            matrix[0] = 0  # singular: its first row is 0
+            middle[0] = 0
+            if size > 1:
+                high[0] = 0
+            right = matrix @ rng.integers(-3, 4, (size, 2)).astype(dtype)
+            got = np.asarray(solve(low, middle, high, right))
+            assert np.isfinite(got).all()
+            # The solution may be as large as a rounding error divided by another.
+            scale = np.abs(matrix).max() * max(np.abs(got).max(), 1) + np.abs(right).max()
+            error = 50 * np.finfo(dtype).eps * scale
+            np.testing.assert_allclose(matrix @ got, right, atol=error)
+        regular = solve(*(np.array(v, dtype) for v in ([0, 1, 1], [2, 2, 2], [1, 1, 0])),
+                        np.ones((3, 1), dtype))
+        np.testing.assert_allclose(regular, [[0.5], [0], [0.5]], atol=1e-6)  # by hand

@@ -1,0 +1,122 @@
+"""The bytes of arrays: read as another dtype, and in another order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.numpy import shaping
+from gpuflow.numpy.elementary import imag, real
+from gpuflow.numpy.joining import stack
+from gpuflow.numpy.promotion import user_dtype
+
+_BYTE = np.dtype(np.uint8)
+
+
+def view(self: Any, dtype: Any = None, type: None = None) -> Any:
+    """The same bits as another dtype; the last axis grows or shrinks with the width.
+
+    Complex numbers are two floats. A bool is a byte, of 0 or 1; of other bytes it says whether they
+    differ from 0. int4 has 4 bits, the first of two elements the lower ones of a byte.
+
+    Args:
+        dtype: what to read the bits as; None: nothing changes.
+        type: accepted as in NumPy; must be None.
+
+    Raises:
+        TypeError: no dtype of numbers.
+        ValueError: a width that does not fit into the last axis.
+        NotImplementedError: ``type``.
+    """
+    check(
+        type is None,
+        lambda: f"[view] type must be None: arrays have one class; got {type!r}. Fix: dtype=.",
+        NotImplementedError,
+    )
+    if dtype is None:
+        return self
+    wanted, aval = user_dtype(dtype, "view"), aval_of(self)
+    check(
+        not dtypes.is_extended(wanted) and not dtypes.is_extended(aval.dtype),
+        lambda: f"[view] random keys have no bits; got {aval}. Fix: random.key_data(key).",
+    )
+    if wanted == aval.dtype:
+        return self
+    _check_widths(aval, wanted)
+    x = _plain(self, aval)
+    if dtypes.is_complex(wanted):
+        floats = _bits_as(x, np.dtype(f"f{wanted.itemsize // 2}"))
+        parts = shaping.reshape(floats, (*_with_last(floats, 2), 2))
+        out = lax.complex(parts[..., 0], parts[..., 1])
+    elif dtypes.is_bool(wanted):
+        out = lax.ne(_bits_as(x, _BYTE), _BYTE.type(0))
+    else:
+        out = _bits_as(x, wanted)
+    return out if aval.ndim else shaping.reshape(out, ())
+
+
+def _with_last(x: Any, parts: int) -> tuple[int, ...]:
+    """The shape of ``x`` where ``parts`` elements of the last axis become one."""
+    *lead, size = aval_of(x).shape
+    return (*lead, size // parts)
+
+
+def _check_widths(aval: ShapedArray, wanted: Any) -> None:
+    old, new = dtypes.bits_of(aval.dtype), dtypes.bits_of(wanted)
+    check(
+        aval.ndim > 0 or old == new,
+        lambda: f"[view] an array without axes keeps its width; got {aval} and {wanted}. "
+        "Fix: x[None].view(...).",
+        ValueError,
+    )
+    check(
+        aval.ndim == 0 or (aval.shape[-1] * old) % new == 0,
+        lambda: f"[view] the last axis must hold whole elements of {wanted}; got {aval}. "
+        "Fix: pad it.",
+        ValueError,
+    )
+
+
+def _plain(x: Any, aval: ShapedArray) -> Any:
+    """``x`` as integers or real floats with the same bytes, and with an axis."""
+    shape = aval.shape or (1,)
+    x = x if aval.ndim else shaping.reshape(x, shape)
+    if dtypes.is_bool(aval.dtype):
+        return lax.convert_element_type(x, _BYTE)
+    if not dtypes.is_complex(aval.dtype):
+        return x
+    return shaping.reshape(stack([real(x), imag(x)], -1), (*shape[:-1], 2 * shape[-1]))
+
+
+def _bits_as(x: Any, dtype: Any) -> Any:
+    """The last axis as elements of ``dtype``; of the same dtype, with its derivative."""
+    if aval_of(x).dtype == dtype:
+        return x
+    old, new = dtypes.bits_of(aval_of(x).dtype), dtypes.bits_of(dtype)
+    if old < new:
+        x = shaping.reshape(x, (*_with_last(x, new // old), new // old))
+    out = lax.bitcast_convert_type(x, dtype)
+    if old <= new:
+        return out
+    *lead, size, parts = aval_of(out).shape
+    return shaping.reshape(out, (*lead, size * parts))
+
+
+def byteswap(self: Any) -> Any:
+    """Each number with its bytes in the reverse order; of complex numbers, each part."""
+    aval = aval_of(self)
+    check(
+        not dtypes.is_extended(aval.dtype),
+        lambda: f"[byteswap] random keys have no bytes; got {aval}. Fix: random.key_data(key).",
+    )
+    if dtypes.is_complex(aval.dtype):
+        return lax.complex(byteswap(real(self)), byteswap(imag(self)))
+    if aval.dtype.itemsize == 1:
+        return self
+    swapped = lax.rev(lax.bitcast_convert_type(self, _BYTE), (aval.ndim,))
+    return lax.bitcast_convert_type(swapped, aval.dtype)
