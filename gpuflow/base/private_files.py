@@ -104,18 +104,17 @@ def parse_json(text: bytes) -> Any:
     Raises:
         ValueError: it is no JSON, or nested deeper than anything of ours.
     """
-    if depth(text) > _DEEPEST:
+    if _is_deep(text):
         raise ValueError(f"it is nested deeper than {_DEEPEST} levels")
     return json.loads(text.decode())
 
 
-def depth(text: bytes) -> int:
-    """How deep the brackets of a JSON text are nested, or an upper bound if that is small."""
-    most = text.count(b"[") + text.count(b"{")
-    if most <= _DEEPEST:
-        return most
-    level = deepest = 0
-    for bracket in _BRACKETS.findall(_STRINGS.sub(b"", text)):
-        level += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, level)
-    return deepest
+def _is_deep(text: bytes) -> bool:
+    if text.count(b"[") + text.count(b"{") <= _DEEPEST:
+        return False
+    level = 0
+    for bracket in _BRACKETS.finditer(_STRINGS.sub(b"", text)):
+        level += 1 if bracket[0] in b"[{" else -1
+        if level > _DEEPEST:
+            return True
+    return False

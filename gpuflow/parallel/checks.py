@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -30,20 +32,7 @@ class CheckedCommunicator(Immediate):
         about = "" if data is None else f" of {data.dtype.name}{list(data.shape)}"
         extra = "".join(f" {item}" for item in more)
         own = f"{operation} number {self._number}{about}{extra}"
-        line = np.frombuffer(own.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES), np.uint8)
-        rows: Any = self.inner.all_gather(line)
-        if hasattr(rows, "get"):  # CuPy copies to the host only where that is said
-            rows = rows.get()
-            self.inner.check()  # a GPU that was let go of has read anything
-        lines = [bytes(row).decode(errors="replace").rstrip() for row in rows]
-        other = next((k for k, text in enumerate(lines) if text != lines[0]), None)
-        if other is None:
-            return
-        raise CommunicationError(
-            f"[{operation}] all ranks must call the same collectives in the same order; got "
-            f"{lines[0]} on rank 0 and {lines[other]} on rank {other} ({self.name}). "
-            "Fix: let no rank skip or reorder a collective, and give all the same shapes."
-        )
+        compare(self.inner, own)
 
     def all_reduce(self, data: Any, op: str, out: Any = None) -> Any:
         self._compare("all_reduce", data, op)
@@ -62,7 +51,7 @@ class CheckedCommunicator(Immediate):
         return self.inner.all_to_all(data)
 
     def permute(self, data: Any, pairs: Pairs) -> Any:
-        self._compare("permute", data, list(pairs))
+        self._compare("permute", data, shortened(pairs))
         return self.inner.permute(data, pairs)
 
     def broadcast(self, data: Any, root: int) -> Any:
@@ -78,3 +67,39 @@ class CheckedCommunicator(Immediate):
         if found is None:
             found = self._groups[groups] = CheckedCommunicator(self.inner.split(groups))
         return found
+
+
+def compare(communicator: Any, own: str) -> None:
+    """Compare what the ranks of a communicator are about to do.
+
+    Args:
+        communicator: makes an all_gather for it.
+        own: what this rank does; it begins with the operation's name.
+
+    Raises:
+        CommunicationError: two ranks do different things; on all ranks.
+    """
+    text = own.encode()
+    line = text[:_TEXT_BYTES].ljust(_TEXT_BYTES) + zlib.crc32(text).to_bytes(4, "little")
+    rows: Any = communicator.all_gather(np.frombuffer(line, np.uint8))
+    if hasattr(rows, "get"):  # CuPy copies to the host only where that is said
+        rows = rows.get()
+        communicator.check()  # a GPU that was let go of has read anything
+    lines = [bytes(row) for row in rows]
+    other = next((k for k, found in enumerate(lines) if found != lines[0]), None)
+    if other is None:
+        return
+    first, second = (
+        found[:_TEXT_BYTES].decode(errors="replace").rstrip() for found in (lines[0], lines[other])
+    )
+    raise CommunicationError(
+        f"[{own.split()[0]}] all ranks must call the same collectives in the same order; got "
+        f"{first} on rank 0 and {second} on rank {other} ({communicator.name}). "
+        "Fix: let no rank skip or reorder a collective, and give all the same shapes and dtypes."
+    )
+
+
+def shortened(items: Iterable[Any]) -> str:
+    """A text of at most 60 characters for ranks, or pairs of them; equal for equal ones only."""
+    text = ", ".join(map(str, items))
+    return text if len(text) <= 60 else f"{text[:49]}.. {zlib.crc32(text.encode()):08x}"

@@ -220,6 +220,7 @@ def _over_sockets(
     )
     links = Links(cluster.rank, group.peers, timeout)
     heartbeats = Heartbeats(group, heartbeat, links.fail, collectives)
+    links.differs = heartbeats.differ
     heartbeats.start()
     # As long as transfers that break wait for the verdict of rank 0.
     join_group(Signs(lambda: links.failure, heartbeats.behind, VERDICT), timeout)

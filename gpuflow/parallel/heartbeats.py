@@ -24,6 +24,7 @@ from gpuflow.parallel.wire import WireError
 # A process that was told of a failure may still be computing; after this it ends itself.
 GRACE_SECONDS = 10.0
 FAILED_STATUS = 70
+_LONGEST_REASON = 2000
 
 
 class Heartbeats:
@@ -138,22 +139,43 @@ class Heartbeats:
             self._heard[rank] = time.monotonic()
             self._pending[rank] += data
             try:
-                messages = wire.take_messages(self._pending[rank])
+                for message in wire.take_messages(self._pending[rank]):
+                    self._understand(rank, message)
             except WireError:
-                messages = [{"failed": rank, "reason": "sent what is no message"}]
-            for message in messages:
-                self._understand(rank, message)
+                self._pending[rank].clear()
+                self._fail(rank, "sent what is no message")
 
     def _understand(self, sender: int, message: dict[str, Any]) -> None:
+        """Act on a message.
+
+        Raises:
+            WireError: it is none of ours.
+        """
+        size = self._group.size
         if "left" in message:
             self._left.add(sender)
         elif "failed" in message:
-            self._fail(int(message["failed"]), str(message.get("reason", "failed")))
-
+            reason = wire.text_of(message, "reason", _LONGEST_REASON)
+            self._fail(wire.number_of(message, "failed", below=size), reason)
+        elif "differs" in message:
+            self._differ(wire.text_of(message, "differs", _LONGEST_REASON), besides=sender)
         elif "beat" in message:
-            rank, count = message.get("slowest", (sender, message.get("count", 0)))
+            slowest = message.get("slowest", [sender, message.get("count", 0)])
+            if not isinstance(slowest, list) or len(slowest) != 2:
+                raise WireError("the slowest must be a rank and its count")
+            about = {"rank": slowest[0], "count": slowest[1]}
             self._counts = {} if sender == 0 else self._counts
-            self._counts[int(rank)] = int(count)
+            self._counts[wire.number_of(about, "rank", below=size)] = wire.number_of(about, "count")
+
+    def differ(self, reason: str) -> None:
+        """Tell the others that ranks do different things: their collectives end with that."""
+        self._tell({"differs": reason[:_LONGEST_REASON]})
+
+    def _differ(self, reason: str, besides: int) -> None:
+        # No process ends for it, as when one is gone: each has an error, and goes on as it likes.
+        self._failed(reason)
+        if self._group.rank == 0:
+            self._tell({"differs": reason}, besides)
 
     def _look_for_silence(self) -> None:
         for rank, heard in self._heard.items():

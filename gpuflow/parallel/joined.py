@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.core.communicator import Communicator
+from gpuflow.parallel.checks import compare
 from gpuflow.parallel.loopback import Meeting
 
 _NOTHING = np.empty(0, np.uint8)
@@ -46,7 +47,10 @@ class JoinedMeeting:
         given = _NOTHING if data is None else data
 
         def between(parts: list[Any]) -> Any:
-            return self._world.all_gather(np.stack(parts)) if own == 0 else None
+            if own != 0:
+                return None
+            compare(self._world, call)  # the processes gather, whatever their threads do
+            return self._world.all_gather(np.stack(parts))
 
         gathered = self._inside.exchange(own, call, given, between)
         rows = self._inside.exchange(own, call, gathered, lambda parts: parts[0])

@@ -12,6 +12,7 @@ import socket
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import field
@@ -20,34 +21,35 @@ from typing import NoReturn
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.records import record
 
-# Mark, operation, how it combines, tag of the group, number of the call, bytes of data.
-_HEADER = struct.Struct("<4sHHIIQ")
+# Mark, checksum of what the sender does, bytes of data, and what it does: text, as much as fits.
+_TEXT_BYTES = 160
+_HEADER = struct.Struct(f"<4sIQ{_TEXT_BYTES}s")
 _MARK = b"gpfl"
 _SLICE = 1.0  # seconds between looks at what else happened while waiting
 VERDICT = 2.0  # seconds in which rank 0 says who ended first, when a connection breaks
 
-OPERATIONS = (
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast", "barrier",
-)  # fmt: skip
-COMBINATIONS = ("", "sum", "max", "min")
-
 
 @record
 class Call:
-    """One collective of one communicator, as all its ranks should see it."""
+    """One collective of one communicator, as all its ranks should see it.
+
+    Attributes:
+        operation: its name.
+        number: it is the communicator's how manyth.
+        about: dtype, shape, how it combines, and among whom.
+    """
 
     operation: str
-    tag: int
     number: int
-    combination: str = ""
+    about: str = ""
 
-    def codes(self) -> tuple[bytes, int, int, int, int]:
-        """What headers say of it."""
-        operation = OPERATIONS.index(self.operation)
-        return _MARK, operation, COMBINATIONS.index(self.combination), self.tag, self.number
+    def header(self, count: int) -> bytes:
+        """What goes before ``count`` bytes of its data."""
+        text = str(self).encode()
+        return _HEADER.pack(_MARK, zlib.crc32(text), count, text[:_TEXT_BYTES])
 
     def __str__(self) -> str:
-        return f"{self.operation} number {self.number}"
+        return f"{self.operation} number {self.number}{self.about}"
 
 
 @record(frozen=False)
@@ -83,10 +85,15 @@ class Links:
         rank: of this process.
         sockets: a connected socket for each other rank.
         timeout: seconds that a transfer may take without any progress.
+
+    Attributes:
+        size: how many processes there are.
+        differs: told what this and another rank do, if that differs; for the others.
     """
 
     def __init__(self, rank: int, sockets: dict[int, socket.socket], timeout: float) -> None:
-        self.rank = rank
+        self.rank, self.size = rank, len(sockets) + 1
+        self.differs: Callable[[str], None] = lambda reason: None
         self.timeout = timeout
         self.lock = threading.RLock()
         self.calls = 0  # transfers begun so far, which a watchdog takes for progress
@@ -132,10 +139,8 @@ class Links:
             CommunicationError: a peer ended, stalled, or does something else.
         """
         self.calls += 1
-        codes = call.codes()
         deliveries = [
-            Delivery(peer, [memoryview(_HEADER.pack(*codes, len(data))), data])
-            for peer, data in sends
+            Delivery(peer, [memoryview(call.header(len(data))), data]) for peer, data in sends
         ]
         waiting: list[Receipt | Delivery] = [*deliveries, *receipts]
         deadline = time.monotonic() + self.timeout
@@ -190,20 +195,23 @@ class Links:
         return True, item.is_done
 
     def _check_header(self, call: Call, item: Receipt) -> None:
-        *codes, count = _HEADER.unpack(item.header)
-        if tuple(codes) == call.codes() and count == len(item.target):
+        if item.header == call.header(len(item.target)):
             return
-        _, operation, combination, _, number = codes
-        known = operation < len(OPERATIONS) and combination < len(COMBINATIONS)
-        name = OPERATIONS[operation] if known else "something unknown"
-        how = f" ({COMBINATIONS[combination]})" if known and combination else ""
-        own = f" ({call.combination})" if call.combination else ""
+        mark, _, count, text = _HEADER.unpack(item.header)
+        other = "something unknown"
+        if mark == _MARK:
+            other = text.rstrip(b"\0").decode(errors="replace")
+        differs = (
+            f"{call} with {len(item.target)} bytes on rank {self.rank} and {other} with {count} "
+            f"bytes on rank {item.peer}"
+        )
+        # Those who wait for one of the two are told what it was, before the connections end.
+        self.differs(f"ranks do different things: {differs}")
         self.fail(f"rank {item.peer} and rank {self.rank} do different things")
         raise CommunicationError(
-            f"[{call.operation}] all ranks must call the same collectives in the same order; got "
-            f"{call}{own} with {len(item.target)} bytes on rank {self.rank} and {name} number "
-            f"{number}{how} with {count} bytes on rank {item.peer}. Fix: let no rank skip or "
-            "reorder a collective; GPUFLOW_CHECK=1 compares names, shapes and dtypes at each call."
+            f"[{call.operation}] all ranks must call the same collectives in the same order, with "
+            f"the same shapes and dtypes; got {differs}. Fix: let no rank skip or reorder a "
+            "collective; GPUFLOW_CHECK=1 compares all ranks before each call."
         )
 
     def _socket(self, call: Call, peer: int) -> socket.socket:

@@ -14,6 +14,7 @@ import numpy as np
 from gpuflow.base.errors import CommunicationError
 from gpuflow.core.communicator import Groups, Immediate, Pairs
 from gpuflow.parallel.adding import combine, contiguous
+from gpuflow.parallel.checks import shortened
 
 
 class Meeting:
@@ -129,10 +130,10 @@ class LoopbackCommunicator(Immediate):
             sources = [source for source, target in pairs if target == self.rank]
             return parts[sources[0]].copy() if sources else np.zeros_like(parts[self.rank])
 
-        return self._exchange("permute", data, use)
+        return self._exchange(f"permute ({shortened(pairs)})", data, use)
 
     def broadcast(self, data: Any, root: int) -> np.ndarray:
-        return self._exchange("broadcast", data, lambda parts: parts[root].copy())
+        return self._exchange(f"broadcast (from {root})", data, lambda parts: parts[root].copy())
 
     def barrier(self) -> None:
         self._exchange("barrier", None, lambda parts: None)

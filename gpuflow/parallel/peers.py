@@ -13,6 +13,7 @@ from typing import Any
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.records import record
 from gpuflow.parallel import wire
+from gpuflow.parallel.reception import MOST_CALLERS, Reception
 from gpuflow.parallel.wire import WireError
 
 
@@ -79,7 +80,7 @@ def connect_peers(
         places = table[other]["places"]
         try:
             connection = _call(places, listener.places["machine"], deadline)
-            wire.greet(connection, token, {"rank": rank})
+            wire.greet(connection, token, {"rank": rank}, deadline)
         except (WireError, OSError) as error:
             raise CommunicationError(
                 f"[distributed] rank {rank} must reach rank {other} at {places['host']}:"
@@ -116,29 +117,18 @@ def _accept(
 ) -> None:
     """Take the calls of all higher ranks."""
     wanted = set(range(rank + 1, size))
-    for door in listener.sockets():
-        door.setblocking(False)
-    while wanted and time.monotonic() < deadline:
-        connection = _next_caller(listener.sockets())
-        if connection is None:
-            time.sleep(0.005)
-            continue
-        connection.settimeout(5.0)
+    reception = Reception(listener.sockets(), token, max(MOST_CALLERS, 2 * size))
+    while wanted and (found := reception.next(deadline)) is not None:
+        connection, about = found
+        caller = about.get("rank")
         with suppress(WireError, OSError):
-            about = wire.challenge(connection, token)
-            if about.get("rank") in wanted:
+            if type(caller) is int and caller in wanted:
                 wire.welcome(connection, token, about)
                 if connection.family != socket.AF_UNIX:
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.settimeout(None)
-                peers[about["rank"]] = connection
-                wanted.discard(about["rank"])
+                peers[caller] = connection
+                wanted.discard(caller)
                 continue
         connection.close()
-
-
-def _next_caller(doors: list[socket.socket]) -> socket.socket | None:
-    for door in doors:
-        with suppress(OSError):
-            return door.accept()[0]
-    return None
+    reception.close()

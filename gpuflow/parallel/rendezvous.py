@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.records import record
 from gpuflow.parallel import wire
 from gpuflow.parallel.peers import Listener, connect_peers, listen_for_peers
+from gpuflow.parallel.reception import MOST_CALLERS, Reception
 from gpuflow.parallel.wire import WireError
 
 
@@ -55,7 +56,7 @@ def join(
     listener: Listener | None = None
     try:
         if rank == 0:
-            door = wire.listen(host, port, size)
+            door = wire.listen(host, port, max(size, 128))
             try:
                 listener = listen_for_peers(host)
                 about = {"rank": 0, "devices": devices, "places": listener.places}
@@ -90,51 +91,89 @@ def _gather(
     """Wait until all ranks have reported, and tell each where the others are."""
     members: dict[int, socket.socket] = {}
     entries = {0: about}
-    refused = ""
-    while len(entries) < size:
-        try:
-            door.settimeout(max(0.01, deadline - time.monotonic()))
-            connection, _ = door.accept()
-        except OSError:
-            missing = ", ".join(str(k) for k in range(size) if k not in entries)
-            for found in members.values():
-                wire.refuse(found, f"rank {missing} did not report to {address} in time")
-                found.close()
-            raise CommunicationError(
-                f"[distributed] all {size} processes must report to {address} in time; got none "
-                f"from rank {missing}{refused}. Fix: look at the output of that rank, or use a "
-                "larger initialization_timeout."
-            ) from None
-        try:
-            # Whoever is silent must not keep the others waiting for long.
-            connection.settimeout(min(5.0, max(0.1, deadline - time.monotonic())))
-            entry = wire.challenge(connection, token)
-            problem = _problem(entry, entries, size)
-            if problem:
-                wire.refuse(connection, problem)
-                raise WireError(problem)
-        except WireError as error:
-            refused = f" (one caller was refused: {error})"
-            connection.close()
-            continue
-        entries[entry["rank"]], members[entry["rank"]] = entry, connection
+    reception = Reception([door], token, max(MOST_CALLERS, 2 * size))
+    try:
+        while len(entries) < size:
+            found = reception.next(deadline)
+            if found is None:
+                _give_up(members, [k for k in range(size) if k not in entries], address, reception)
+            connection, entry = found
+            try:
+                _check(entry, entries, size)
+            except WireError as error:
+                reception.refused = str(error)
+                wire.refuse(connection, str(error))
+                connection.close()
+                continue
+            entries[entry["rank"]], members[entry["rank"]] = entry, connection
+    finally:
+        reception.close()
     table = [entries[k] for k in range(size)]
+    public = [{"devices": entry["devices"], "places": entry["places"]} for entry in table]
     for rank, connection in members.items():
-        public = [{"devices": e["devices"], "places": e["places"]} for e in table]
-        wire.welcome(connection, token, entries[rank], table=public)
+        try:
+            wire.welcome(connection, token, entries[rank], table=public)
+        except WireError as error:
+            _close(members, f"rank {rank} has ended")
+            raise CommunicationError(
+                f"[distributed] rank {rank} must stay until all have met at {address}; got: "
+                f"{error}. Fix: look at the output of that rank."
+            ) from error
     return members, table
 
 
-def _problem(entry: dict[str, Any], entries: dict[int, Any], size: int) -> str:
-    """Why a process cannot join, if so."""
-    rank = entry.get("rank")
+def _give_up(
+    members: dict[int, socket.socket], missing: list[int], address: str, reception: Reception
+) -> NoReturn:
+    names, size = ", ".join(map(str, missing)), 1 + len(members) + len(missing)
+    _close(members, f"rank {names} did not report to {address} in time")
+    refused = f" (one caller was refused: {reception.refused})" if reception.refused else ""
+    raise CommunicationError(
+        f"[distributed] all {size} processes must report to {address} in time; got none "
+        f"from rank {names}{refused}. Fix: look at the output of that rank, or use a "
+        "larger initialization_timeout."
+    )
+
+
+def _close(members: dict[int, socket.socket], why: str) -> None:
+    for connection in members.values():
+        wire.refuse(connection, why)
+        connection.close()
+
+
+def _check(entry: dict[str, Any], entries: dict[int, Any], size: int) -> None:
+    """Whether a process can join.
+
+    Raises:
+        WireError: it cannot, or does not say what it must.
+    """
     if entry.get("size") != size:
-        return f"num_processes must be equal everywhere; got {entry.get('size')}, not {size}"
-    if not isinstance(rank, int) or not 0 < rank < size:
-        return f"process_id must be from 1 to {size - 1}; got {rank}"
+        got = str(entry.get("size"))[:50]
+        raise WireError(f"num_processes must be equal everywhere; got {got}, not {size}")
+    rank = entry.get("rank")
+    if type(rank) is not int or not 0 < rank < size:
+        raise WireError(f"process_id must be from 1 to {size - 1}; got {str(rank)[:50]}")
     if rank in entries:
-        return f"process_id must differ; got {rank} twice"
-    return ""
+        raise WireError(f"process_id must differ; got {rank} twice")
+    _check_places(entry)
+
+
+def _check_places(entry: Any) -> None:
+    """Whether an entry says what a process has, and where it is.
+
+    Raises:
+        WireError: it does not.
+    """
+    if not isinstance(entry, dict):
+        raise WireError("an entry must be an object")
+    devices, places = entry.get("devices"), entry.get("places")
+    if not isinstance(devices, dict) or not isinstance(places, dict):
+        raise WireError("devices and places must be objects")
+    for platform in devices:
+        wire.number_of(devices, platform, below=1 << 20)
+    for name in ("host", "machine", "name"):
+        wire.text_of(places, name)
+    wire.number_of(places, "port", 1, 1 << 16)
 
 
 # --- other ranks ---------------------------------------------------------------------------
@@ -151,16 +190,21 @@ def _report(
     address: str,
 ) -> tuple[socket.socket, Listener, list[dict[str, Any]]]:
     """Report to rank 0; returns the connection, where we listen, and where all others do."""
-    listener = None
+    listener = control = None
     try:
         control = wire.connect(host, port, deadline)
         listener = listen_for_peers(control.getsockname()[0])
         about = {"rank": rank, "size": size, "devices": devices, "places": listener.places}
-        answer = wire.greet(control, token, about)
-        return control, listener, answer["table"]
-    except (WireError, KeyError) as error:
-        if listener is not None:
-            listener.close()
+        table = wire.greet(control, token, about, deadline).get("table")
+        if not isinstance(table, list) or len(table) != size:
+            raise WireError(f"the table must have an entry for each of {size} processes")
+        for entry in table:
+            _check_places(entry)
+        return control, listener, table
+    except WireError as error:
+        for opened in (listener, control):
+            if opened is not None:
+                opened.close()
         raise CommunicationError(
             f"[distributed] rank {rank} must meet rank 0 at {address}; got: {error}. Fix: check "
             "that rank 0 runs there, that all have the same GPUFLOW_TOKEN and num_processes, and "

@@ -8,7 +8,6 @@ depends on sizes and ranks only, so that results are the same each time, and on 
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +24,7 @@ from gpuflow.parallel.adding import (
     place_for,
     working_dtype,
 )
+from gpuflow.parallel.checks import shortened
 from gpuflow.parallel.links import Call, Links, Receipt
 
 # Sums of fewer bytes are exchanged directly: the ring's turns would take longer than the data.
@@ -48,13 +48,14 @@ class SocketCommunicator(Immediate):
         self.name = name
         self._links = links
         self._members = members
-        self._tag = zlib.crc32(repr(members).encode())
+        self._among = "" if self.size == links.size else f" among {shortened(members)}"
         self._number = 0
         self._groups: dict[Groups, SocketCommunicator] = {}
 
-    def _call(self, operation: str, combination: str = "") -> Call:
+    def _call(self, operation: str, array: np.ndarray | None = None, how: str = "") -> Call:
         self._number += 1
-        return Call(operation, self._tag, self._number, combination)
+        of = "" if array is None else f" of {array.dtype.name}{list(array.shape)}"
+        return Call(operation, self._number, f"{how and f' ({how})'}{of}{self._among}")
 
     def _others(self) -> list[int]:
         """The other ranks, the next one first, so that not all send to the same one."""
@@ -74,7 +75,7 @@ class SocketCommunicator(Immediate):
         if self.size == 1:
             return combine([array], op, array.dtype, out)
         with self._links.lock:
-            call = self._call("all_reduce", op)
+            call = self._call("all_reduce", array, op)
             if array.nbytes <= DIRECT_BYTES:
                 parts = np.empty((self.size, *array.shape), array.dtype)
                 self._exchange_parts(call, lambda _: array, parts)
@@ -111,21 +112,21 @@ class SocketCommunicator(Immediate):
         array = contiguous(data)
         result = empty((self.size, *array.shape), array.dtype)
         with self._links.lock:
-            self._exchange_parts(self._call("all_gather"), lambda _: array, result)
+            self._exchange_parts(self._call("all_gather", array), lambda _: array, result)
         return result
 
     def reduce_scatter(self, data: Any) -> np.ndarray:
         array = contiguous(data)
         parts = empty(array.shape, array.dtype)
         with self._links.lock:
-            self._exchange_parts(self._call("reduce_scatter"), lambda k: array[k], parts)
+            self._exchange_parts(self._call("reduce_scatter", array), lambda k: array[k], parts)
         return combine(parts, "sum", array.dtype)
 
     def all_to_all(self, data: Any) -> np.ndarray:
         array = contiguous(data)
         result = empty(array.shape, array.dtype)
         with self._links.lock:
-            self._exchange_parts(self._call("all_to_all"), lambda k: array[k], result)
+            self._exchange_parts(self._call("all_to_all", array), lambda k: array[k], result)
         return result
 
     def permute(self, data: Any, pairs: Pairs) -> np.ndarray:
@@ -140,18 +141,24 @@ class SocketCommunicator(Immediate):
             elif target == self.rank:
                 receipts.append(Receipt(self._members[source], bytes_of(result)))
         with self._links.lock:
-            self._links.exchange(self._call("permute"), sends, receipts)
+            call = self._call("permute", array, shortened(pairs))
+            self._links.exchange(call, sends, receipts)
         return result
 
     def broadcast(self, data: Any, root: int) -> np.ndarray:
         result = contiguous(data).copy()
+        own, nothing = bytes_of(result), memoryview(b"")
+        source = self._members[root]
         with self._links.lock:
-            call = self._call("broadcast")
+            call = self._call("broadcast", result, f"from {root}")
             if self.rank == root:
-                sends = [(self._members[k], bytes_of(result)) for k in self._others()]
-                self._links.exchange(call, sends, [])
+                others = [self._members[k] for k in self._others()]
+                sends = [(peer, own) for peer in others]
+                receipts = [Receipt(peer, memoryview(bytearray())) for peer in others]
             else:
-                self._links.exchange(call, [], [Receipt(self._members[root], bytes_of(result))])
+                # Nothing but what this rank takes for the root: two could wait for each other.
+                sends, receipts = [(source, nothing)], [Receipt(source, own)]
+            self._links.exchange(call, sends, receipts)
         return result
 
     def barrier(self) -> None:

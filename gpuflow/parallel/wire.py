@@ -1,6 +1,7 @@
 """What processes say to each other besides data: short structured messages, and proofs.
 
-A message is a JSON object behind its length; nothing that comes from the network is executed. Both
+A message is a JSON object behind its length. Length and depth are limited before it is parsed;
+nothing that comes from the network is executed, and whatever is no message is a WireError. Both
 ends of a connection prove that they know the group's token without sending it: each answers the
 other's random challenge with a keyed hash (HMAC-SHA256, RFC 2104). Data are not encrypted.
 """
@@ -18,10 +19,11 @@ from contextlib import suppress
 from typing import Any
 
 from gpuflow.base.errors import CommunicationError
+from gpuflow.base.private_files import parse_json
 
 _LENGTH = struct.Struct("<I")
 _LONGEST = 1 << 20
-PROTOCOL = "gpuflow 1"
+PROTOCOL = "gpuflow 2"
 
 
 class WireError(Exception):
@@ -37,22 +39,33 @@ def send_message(connection: socket.socket, message: dict[str, Any]) -> None:
         raise WireError(str(error)) from error
 
 
-def receive_message(connection: socket.socket) -> dict[str, Any]:
-    """The next JSON object; the socket's timeout holds for each part of it.
+def receive_message(
+    connection: socket.socket, deadline: float, longest: int = _LONGEST
+) -> dict[str, Any]:
+    """The next JSON object.
+
+    Args:
+        connection: its timeout is changed.
+        deadline: of ``time.monotonic``, for all of it.
+        longest: bytes.
 
     Raises:
-        WireError: the connection ended or timed out, or sent something else.
+        WireError: the connection ended, time was up, or something else came.
     """
-    (length,) = _LENGTH.unpack(_receive_bytes(connection, _LENGTH.size))
-    if length > _LONGEST:
+    (length,) = _LENGTH.unpack(_receive_bytes(connection, _LENGTH.size, deadline))
+    if length > longest:
         raise WireError("that is no message")
-    return parse_message(_receive_bytes(connection, length))
+    return parse_message(_receive_bytes(connection, length, deadline))
 
 
 def parse_message(text: bytes) -> dict[str, Any]:
-    """A JSON object from its text."""
+    """A JSON object from its text.
+
+    Raises:
+        WireError: it is none, or too deep.
+    """
     try:
-        message = json.loads(text)
+        message = parse_json(text)
     except ValueError as error:
         raise WireError("that is no message") from error
     if not isinstance(message, dict):
@@ -60,12 +73,16 @@ def parse_message(text: bytes) -> dict[str, Any]:
     return message
 
 
-def take_messages(pending: bytearray) -> list[dict[str, Any]]:
-    """The complete messages at the front of what has arrived so far; they are removed from it."""
+def take_messages(pending: bytearray, longest: int = _LONGEST) -> list[dict[str, Any]]:
+    """The complete messages at the front of what has arrived so far; they are removed from it.
+
+    Raises:
+        WireError: there is something else.
+    """
     found = []
     while len(pending) >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(pending)
-        if length > _LONGEST:
+        if length > longest:
             raise WireError("that is no message")
         end = _LENGTH.size + length
         if len(pending) < end:
@@ -75,17 +92,37 @@ def take_messages(pending: bytearray) -> list[dict[str, Any]]:
     return found
 
 
-def _receive_bytes(connection: socket.socket, count: int) -> bytes:
+def _receive_bytes(connection: socket.socket, count: int, deadline: float) -> bytes:
     parts = bytearray()
     while len(parts) < count:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise WireError("timed out")
         try:
-            part = connection.recv(count - len(parts))
+            connection.settimeout(remaining)
+            part = connection.recv(min(count - len(parts), 1 << 16))
         except OSError as error:
             raise WireError(str(error)) from error
         if not part:
             raise WireError("the connection was closed")
         parts += part
     return bytes(parts)
+
+
+def text_of(message: dict[str, Any], name: str, longest: int = 500) -> str:
+    """A text in a message; WireError if there is none, or a long one."""
+    found = message.get(name)
+    if not isinstance(found, str) or len(found) > longest:
+        raise WireError(f"{name} must be a text of at most {longest} characters")
+    return found
+
+
+def number_of(message: dict[str, Any], name: str, least: int = 0, below: int = 1 << 62) -> int:
+    """A whole number in a message; WireError if there is none, or one that is out of range."""
+    found = message.get(name)
+    if type(found) is not int or not least <= found < below:
+        raise WireError(f"{name} must be a whole number from {least} to {below - 1}")
+    return found
 
 
 # --- proofs --------------------------------------------------------------------------------
@@ -98,10 +135,22 @@ def new_token() -> str:
 
 def proof(token: str, challenge: str, who: str) -> str:
     """The answer to a challenge that only who knows the token can give."""
-    return hmac.new(token.encode(), f"{challenge}/{who}".encode(), hashlib.sha256).hexdigest()
+    # JSON knows halves of characters, and so do environment variables that are no text.
+    key, text = (item.encode(errors="surrogatepass") for item in (token, f"{challenge}/{who}"))
+    return hmac.new(key, text, hashlib.sha256).hexdigest()
 
 
-def greet(connection: socket.socket, token: str, about: dict[str, Any]) -> dict[str, Any]:
+def _is_proof(message: dict[str, Any], wanted: str) -> bool:
+    given = message.get("proof")
+    # Of text, compare_digest takes ASCII alone.
+    return isinstance(given, str) and hmac.compare_digest(
+        given.encode(errors="surrogatepass"), wanted.encode()
+    )
+
+
+def greet(
+    connection: socket.socket, token: str, about: dict[str, Any], deadline: float
+) -> dict[str, Any]:
     """Introduce oneself to who accepted a connection; both prove that they know the token.
 
     Returns:
@@ -110,32 +159,35 @@ def greet(connection: socket.socket, token: str, about: dict[str, Any]) -> dict[
     Raises:
         WireError: the connection ended, or the other side does not know the token or refuses.
     """
-    challenge = receive_message(connection)
-    if challenge.get("protocol") != PROTOCOL:
-        raise WireError(f"the other side must speak {PROTOCOL!r}; got {challenge}")
+    asked = receive_message(connection, deadline)
+    if asked.get("protocol") != PROTOCOL:
+        # Also who turns callers away unasked, since too many call.
+        raise WireError(f"the other side must speak {PROTOCOL!r}; got {str(asked)[:200]}")
     own = secrets.token_hex(16)
-    answer = proof(token, str(challenge.get("challenge")), "caller")
+    answer = proof(token, text_of(asked, "challenge"), "caller")
     send_message(connection, {**about, "proof": answer, "challenge": own})
-    welcome = receive_message(connection)
+    welcome = receive_message(connection, deadline)
     if "refused" in welcome:
-        raise WireError(str(welcome["refused"]))
-    if not hmac.compare_digest(str(welcome.get("proof")), proof(token, own, "host")):
+        raise WireError(str(welcome["refused"])[:500])
+    if not _is_proof(welcome, proof(token, own, "host")):
         raise WireError("the other side does not know the token")
     return welcome
 
 
-def challenge(connection: socket.socket, token: str) -> dict[str, Any]:
-    """Ask who connected to introduce itself; ``welcome`` or ``refuse`` must follow.
+def question(asked: str) -> dict[str, Any]:
+    """What a caller is told first; ``asked`` is a challenge that was never used."""
+    return {"protocol": PROTOCOL, "challenge": asked}
+
+
+def proven(about: dict[str, Any], token: str, asked: str) -> dict[str, Any]:
+    """The introduction of a caller who was asked ``question(asked)``.
 
     Raises:
-        WireError: the connection ended, or the other side does not know the token.
+        WireError: it does not know the token.
     """
-    asked = secrets.token_hex(16)
-    send_message(connection, {"protocol": PROTOCOL, "challenge": asked})
-    about = receive_message(connection)
-    if not hmac.compare_digest(str(about.get("proof")), proof(token, asked, "caller")):
-        refuse(connection, "the token must be that of the group")
-        raise WireError("the other side does not know the token")
+    if not _is_proof(about, proof(token, asked, "caller")):
+        raise WireError("the token must be that of the group")
+    text_of(about, "challenge")
     return about
 
 
@@ -145,7 +197,7 @@ def welcome(connection: socket.socket, token: str, about: dict[str, Any], **more
 
 
 def refuse(connection: socket.socket, why: str) -> None:
-    """Refuse who answered a challenge."""
+    """Refuse a caller, who may be gone."""
     with suppress(WireError):
         send_message(connection, {"refused": why})
 

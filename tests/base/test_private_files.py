@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from gpuflow.base.private_files import (
-    depth,
+    _is_deep,
     folder_problem,
     parse_json,
     read_private,
@@ -76,14 +76,15 @@ def test_a_link_of_somebody_else_to_a_folder_of_ours_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "levels"),
+    ("text", "is_deep"),
     [
-        (b"[" * 200, 200), (b"[]" * 100, 1), (b'{"a":' * 100, 100), (b'"' + b"[" * 200 + b'"', 0),
-        (b'["\\"[[' + b"[" * 200, 1), (b'["\\\\",' + b"[" * 200, 201), (b"", 0),
+        (b"[" * 200, True), (b"[" * 64, False), (b"[" * 65, True), (b"[]" * 100, False),
+        (b'{"a":' * 100, True), (b'"' + b"[" * 200 + b'"', False),
+        (b'["\\"[[' + b"[" * 200, False), (b'["\\\\",' + b"[" * 200, True), (b"", False),
     ],
 )  # fmt: skip
-def test_depth_is_counted_without_parsing(text, levels):
-    assert depth(text) == levels
+def test_depth_is_counted_without_parsing(text, is_deep):
+    assert _is_deep(text) == is_deep
 
 
 def test_deep_text_is_refused_before_it_is_parsed():

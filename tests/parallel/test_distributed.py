@@ -5,6 +5,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -222,19 +223,18 @@ def test_nobody_is_there():
 def test_a_host_without_the_token_is_not_believed():
     """Also who listens must prove that it knows the token."""
     near, far = socket.socketpair()
-    near.settimeout(2)
-    far.settimeout(2)
+    until = time.monotonic() + 2
 
     def impostor():
         about = {"protocol": wire.PROTOCOL, "challenge": "00"}
         wire.send_message(far, about)
-        wire.receive_message(far)
+        wire.receive_message(far, until)
         wire.send_message(far, {"proof": "00" * 32, "table": []})
 
     thread = threading.Thread(target=impostor)
     thread.start()
     with pytest.raises(wire.WireError, match="does not know the token"):
-        wire.greet(near, "t", {"rank": 1})
+        wire.greet(near, "t", {"rank": 1}, until)
     thread.join()
     near.close()
     far.close()

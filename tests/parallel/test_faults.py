@@ -166,8 +166,8 @@ def test_ranks_that_do_different_things(checked):
         assert "all_reduce number 7 of float32[4] max on rank 1" in text
     else:
         text = "".join(one.output for one in ended)
-        assert "all_reduce number 7 (sum) with 16 bytes on rank" in text
-        assert "all_reduce number 7 (max) with 16 bytes on rank" in text
+        assert "all_reduce number 7 (sum) of float32[4] with 16 bytes on rank" in text
+        assert "all_reduce number 7 (max) of float32[4] with 16 bytes on rank" in text
 
 
 def test_a_rank_that_skips_a_step():

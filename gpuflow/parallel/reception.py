@@ -1,0 +1,149 @@
+"""Callers who are asked to prove that they know the token: all at once, each with a deadline.
+
+Nobody is waited for: whoever is silent, sends a byte now and then, or sends what is no message,
+keeps nobody else waiting and is gone after a few seconds. Until a caller has proven that it knows
+the token, it gets 64 KB of memory and nothing else.
+"""
+
+from __future__ import annotations
+
+import secrets
+import select
+import socket
+import time
+from contextlib import suppress
+from dataclasses import field
+from typing import Any
+
+from gpuflow.base.records import record
+from gpuflow.parallel import wire
+from gpuflow.parallel.wire import WireError
+
+CALLER_SECONDS = 5.0
+MOST_CALLERS = 256  # not proven yet; the oldest goes first, for who knows the token is quick
+_LONGEST = 1 << 16
+_AT_ONCE = 64  # accepted between looks at those who are there
+_SLICE = 0.2  # seconds between looks at deadlines
+
+
+@record(frozen=False)
+class _Caller:
+    """One who has not proven anything yet.
+
+    Attributes:
+        asked: the challenge.
+        until: when the connection is closed.
+        pending: what has arrived.
+    """
+
+    connection: socket.socket
+    asked: str
+    until: float
+    pending: bytearray = field(default_factory=bytearray)
+
+
+class Reception:
+    """Takes calls at listening sockets.
+
+    Args:
+        doors: listening sockets; they stay the caller's.
+        token: of the group.
+        most: how many may be asked at the same time.
+    """
+
+    def __init__(self, doors: list[socket.socket], token: str, most: int = MOST_CALLERS) -> None:
+        self._doors = {door.fileno(): door for door in doors if door.fileno() >= 0}
+        for door in self._doors.values():
+            door.setblocking(False)
+        self._token, self._most = token, most
+        self._callers: dict[int, _Caller] = {}
+        self.refused = ""  # why the last one was sent away
+
+    def next(self, deadline: float) -> tuple[socket.socket, dict[str, Any]] | None:
+        """The next caller who knows the token, with what it says; None at the deadline, or if
+        the doors were closed.
+
+        The connection waits for at most some seconds in each send and receive.
+        """
+        while self._doors and (now := time.monotonic()) < deadline:
+            for number in self._ready(min(_SLICE, deadline - now)):
+                if number in self._doors:
+                    self._admit(number)
+                elif (found := self._hear(number)) is not None:
+                    return found
+            self._send_late_away()
+        return None
+
+    def close(self) -> None:
+        """Send all away who have not proven anything."""
+        for number in list(self._callers):
+            self._send_away(number, "the group is complete, or has failed")
+
+    def _ready(self, seconds: float) -> list[int]:
+        poll = select.poll()
+        for number in (*self._doors, *self._callers):
+            poll.register(number, select.POLLIN)
+        return [number for number, _ in poll.poll(1000 * seconds)]
+
+    def _admit(self, number: int) -> None:
+        door = self._doors[number]
+        if door.fileno() != number:
+            del self._doors[number]
+            return
+        for _ in range(_AT_ONCE):
+            try:
+                connection, _ = door.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # it is gone already, or this process has no more descriptors
+                if self._callers:
+                    self._send_away(next(iter(self._callers)), str(error))
+                time.sleep(0.001)
+                return
+            caller = _Caller(connection, secrets.token_hex(16), time.monotonic() + CALLER_SECONDS)
+            connection.setblocking(False)
+            self._callers[connection.fileno()] = caller
+            try:
+                wire.send_message(connection, wire.question(caller.asked))
+            except WireError as error:
+                self._send_away(connection.fileno(), str(error))
+            if len(self._callers) > self._most:
+                self._send_away(next(iter(self._callers)), "too many called at once")
+
+    def _hear(self, number: int) -> tuple[socket.socket, dict[str, Any]] | None:
+        """What a caller has sent; what it says if that is complete and proves the token."""
+        caller = self._callers.get(number)
+        if caller is None:  # sent away since
+            return None
+        try:
+            data = caller.connection.recv(_LONGEST)
+            if not data:
+                raise WireError("the connection was closed")
+            caller.pending += data
+            messages = wire.take_messages(caller.pending, _LONGEST)
+            if not messages:
+                return None
+            about = wire.proven(messages[0], self._token, caller.asked)
+            if len(messages) > 1 or caller.pending:
+                raise WireError("it said more than it was asked")
+        except BlockingIOError:
+            return None
+        except (WireError, OSError) as error:
+            self._send_away(number, str(error))
+            return None
+        del self._callers[number]
+        caller.connection.settimeout(CALLER_SECONDS)
+        return caller.connection, about
+
+    def _send_late_away(self) -> None:
+        now = time.monotonic()
+        for number, caller in list(self._callers.items()):
+            if now > caller.until:
+                self._send_away(number, f"it did not introduce itself within {CALLER_SECONDS:g} s")
+
+    def _send_away(self, number: int, why: str) -> None:
+        caller = self._callers.pop(number)
+        self.refused = why
+        with suppress(OSError):
+            wire.refuse(caller.connection, why)
+            caller.connection.close()
