@@ -37,16 +37,22 @@ class Call:
         operation: its name.
         number: it is the communicator's how manyth.
         about: dtype, shape, how it combines, and among whom.
+        headers: those made so far, by the bytes of data that follow.
     """
 
     operation: str
     number: int
     about: str = ""
+    headers: dict[int, bytes] = field(default_factory=dict)
 
     def header(self, count: int) -> bytes:
         """What goes before ``count`` bytes of its data."""
-        text = str(self).encode()
-        return _HEADER.pack(_MARK, zlib.crc32(text), count, text[:_TEXT_BYTES])
+        found = self.headers.get(count)
+        if found is None:
+            text = str(self).encode()
+            found = _HEADER.pack(_MARK, zlib.crc32(text), count, text[:_TEXT_BYTES])
+            self.headers[count] = found
+        return found
 
     def __str__(self) -> str:
         return f"{self.operation} number {self.number}{self.about}"

@@ -9,6 +9,7 @@ depends on sizes and ranks only, so that results are the same each time, and on 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ class SocketCommunicator(Immediate):
 
     def _call(self, operation: str, array: np.ndarray | None = None, how: str = "") -> Call:
         self._number += 1
-        of = "" if array is None else f" of {array.dtype.name}{list(array.shape)}"
+        of = "" if array is None else _described(array.dtype, array.shape)
         return Call(operation, self._number, f"{how and f' ({how})'}{of}{self._among}")
 
     def _others(self) -> list[int]:
@@ -174,6 +175,11 @@ class SocketCommunicator(Immediate):
             found = SocketCommunicator(self._links, members, f"{self.name} {own}")
             self._groups[groups] = found
         return found
+
+
+@lru_cache(maxsize=512)
+def _described(dtype: np.dtype, shape: tuple[int, ...]) -> str:
+    return f" of {dtype.name}{list(shape)}"
 
 
 def _adder(

@@ -101,7 +101,8 @@ def test_a_stalled_rank_ends_the_wait_of_the_others():
     try:
         output, _ = processes[0].communicate(timeout=LIMIT)
         assert processes[0].returncode == 1
-        assert "must reach all_reduce number 7 (sum) of float32[4]; got nothing from rank 1 on rank 0 for 4 s" in output
+        assert "must reach all_reduce number 7 (sum) of float32[4]; got nothing from" in output
+        assert "got nothing from rank 1 on rank 0 for 4 s" in output
     finally:
         for process in processes:
             kill_group(process)
