@@ -118,7 +118,7 @@ def test_printing_with_options_first(capfd, caplog):
             lambda: gf.vmap(lambda k: k, 0, None, sum_match=True)(random.split(random.key(0))),
             TypeError, r"\[vmap\] outputs that are summed must be numbers; got key",
         ),
-        (lambda: random.key(0, dtype=jnp.float32), TypeError, r"\[key\] dtype must be that of"),
+        (lambda: random.key(0, dtype=jnp.float32), TypeError, r"\[key\] the generator must be"),
         (
             lambda: random.key(0, impl="threefry2x32", dtype=random.key_dtype()),
             ValueError, r"\[key\] only one of impl and dtype",

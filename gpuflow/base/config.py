@@ -180,7 +180,7 @@ class Settings:
 _CHOICES = {
     "numpy_dtype_promotion": ("standard", "strict"),
     "numpy_rank_promotion": ("allow", "warn", "raise"),
-    "default_prng_impl": ("threefry2x32",),
+    "default_prng_impl": ("threefry2x32", "rbg", "unsafe_rbg"),
 }
 @record
 class Switches:

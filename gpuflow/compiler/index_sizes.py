@@ -15,9 +15,9 @@ from gpuflow.compiler.space import operands_in_memory
 from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Jaxpr, Literal, Var
 from gpuflow.core.views import View, contiguous
-from gpuflow.kir.builder import Builder
+from gpuflow.kir.builder import Builder, Pair
 from gpuflow.kir.nodes import Value
-from gpuflow.kir.scalar import FUNCTIONS, compute_dtype
+from gpuflow.kir.scalar import FUNCTIONS, PARTS, compute_dtype
 
 
 @record
@@ -77,6 +77,12 @@ class _Recorder:
     def _number(self, dtype: str) -> Value:
         return Value(0, compute_dtype(dtype))
 
+    def _value(self, atom: Var | Literal) -> Any:
+        storage = storage_name(atom.aval.dtype)
+        if storage not in PARTS:
+            return self._number(storage)
+        return Pair(self._number(PARTS[storage]), self._number(PARTS[storage]))
+
     def index(self, dim: int) -> Value:
         """The output index along ``dim``."""
         self.trace.append(("index", dim))
@@ -95,21 +101,21 @@ class _Recorder:
 
     def load(
         self, operand: int, indices: Sequence[Value], where: Value | None = None
-    ) -> Value:
+    ) -> Any:
         """The operand's element at ``indices``, one for each of its dimensions."""
         atom = self._eqn.inputs[operand]
         if type(atom) is not Literal:
             strides = self._view(atom).strides[: len(indices)]
             self.trace.append(("load", operand, tuple(stride == 1 for stride in strides)))
             self.sizes += [stride for stride in strides if stride != 1]
-        return self._number(storage_name(atom.aval.dtype))
+        return self._value(atom)
 
-    def element(self, operand: int, dims: Sequence[int]) -> Value:
+    def element(self, operand: int, dims: Sequence[int]) -> Any:
         """The operand's element at the output's index; its dimension k is output ``dims[k]``."""
         atom = self._eqn.inputs[operand]
         if type(atom) is not Literal and operand < operands_in_memory(self._eqn):
             self.trace.append(("element", operand, tuple(dims)))
-        return self._number(storage_name(atom.aval.dtype))
+        return self._value(atom)
 
     def _view(self, atom: Var) -> View:
         return self._views[atom][1] if atom in self._views else contiguous(atom.aval.shape)

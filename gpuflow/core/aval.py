@@ -141,22 +141,43 @@ class HasAval(HasShape):
 class KeyDType(dtypes.ExtendedDType):
     """The dtype of typed random keys of one implementation.
 
-    A threefry key is two uint32 numbers. It is stored as one uint64 element (low word first), so
-    layout ops, indexing and batching treat keys like any array and hide the trailing dimension.
+    A key is two or four uint32 numbers. It is stored as one element, so layout ops, indexing and
+    batching treat keys like any array and hide the trailing dimension: two numbers as uint64 (low
+    word first), four as complex128, the only dtype of 128 bits; nothing computes with it.
     """
 
-    def __init__(self, implementation: str, tag: str) -> None:
+    def __init__(self, implementation: str, tag: str, words: int = 2) -> None:
         self.implementation = implementation
         self.name = f"key<{tag}>"
-        self.itemsize = 8
-        self.storage = np.dtype(np.uint64)
-        self.key_shape = (2,)
+        self.itemsize = 4 * words
+        self.storage = np.dtype(np.uint64 if words == 2 else np.complex128)
+        self.key_shape = (words,)
+
+    def words(self, stored: Any) -> Any:
+        """The uint32 numbers of stored keys, in a last dimension."""
+        return stored.reshape((*stored.shape, 1)).view(np.uint32)
+
+    def stored(self, words: Any) -> Any:
+        """Stored keys from uint32 numbers, contiguous ones."""
+        return words.view(self.storage).reshape(words.shape[:-1])
+
+    def __reduce__(self) -> Any:
+        return key_dtype_of, (self.implementation,)
 
     def __repr__(self) -> str:
         return self.name
 
 
-KEY_DTYPES = {"threefry2x32": KeyDType("threefry2x32", "fry")}
+KEY_DTYPES = {
+    "threefry2x32": KeyDType("threefry2x32", "fry"),
+    "rbg": KeyDType("rbg", "rbg", 4),
+    "unsafe_rbg": KeyDType("unsafe_rbg", "urbg", 4),
+}
+
+
+def key_dtype_of(implementation: str) -> KeyDType:
+    """The dtype of the keys of an implementation."""
+    return KEY_DTYPES[implementation]
 
 
 def storage_dtype(dtype: Any) -> np.dtype:

@@ -80,13 +80,11 @@ from gpuflow.ops.comparison import bitwise_and as bitwise_and
 from gpuflow.ops.comparison import bitwise_not as bitwise_not
 from gpuflow.ops.comparison import bitwise_or as bitwise_or
 from gpuflow.ops.comparison import bitwise_xor as bitwise_xor
-from gpuflow.ops.comparison import eq as eq
 from gpuflow.ops.comparison import ge as ge
 from gpuflow.ops.comparison import gt as gt
 from gpuflow.ops.comparison import is_finite as is_finite
 from gpuflow.ops.comparison import le as le
 from gpuflow.ops.comparison import lt as lt
-from gpuflow.ops.comparison import ne as ne
 from gpuflow.ops.comparison import shift_left as shift_left
 from gpuflow.ops.comparison import shift_right_arithmetic as shift_right_arithmetic
 from gpuflow.ops.comparison import shift_right_logical as shift_right_logical
@@ -148,6 +146,8 @@ from gpuflow.ops.gathering import psum_scatter as psum_scatter
 from gpuflow.ops.indexing import row_gather as row_gather
 from gpuflow.ops.indexing import row_scatter_add as row_scatter_add
 from gpuflow.ops.joining import concatenate as concatenate
+from gpuflow.ops.key_equality import eq as eq
+from gpuflow.ops.key_equality import ne as ne
 from gpuflow.ops.layout import pad as pad
 from gpuflow.ops.layout import rev as rev
 from gpuflow.ops.layout import slice_ as slice_

@@ -25,6 +25,7 @@ from gpuflow.numpy.promotion import (
 from gpuflow.numpy.shaping import as_shape, expand_dims
 from gpuflow.ops.convert import convert_element_type_p
 from gpuflow.ops.device import in_sharding
+from gpuflow.ops.keys import random_wrap
 from gpuflow.parallel.placement import put
 from gpuflow.runtime import gpu_exchange
 from gpuflow.runtime.array import Array, from_numpy
@@ -229,6 +230,9 @@ def full(
 
 def _filled(name: str, shape: Any, fill_value: Any, dtype: Any) -> Any:
     (fill_value,) = check_arraylike(name, fill_value)
+    if dtype is not None and dtypes.is_extended(dtype) and aval_of(fill_value).dtype != dtype:
+        words = _filled(name, (*as_shape(name, shape), *dtype.key_shape), fill_value, np.uint32)
+        return random_wrap(words, dtype.implementation)
     if dtype is not None:
         fill_value = convert(fill_value, user_dtype(dtype, name))
     sizes, own = as_shape(name, shape), aval_of(fill_value).shape
@@ -276,6 +280,8 @@ def _like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any) -> Any:
     sizes = aval.shape if shape is None else as_shape(name, shape)
     if dtype is not None:
         return _filled(name, sizes, fill_value, dtype)
+    if dtypes.is_extended(aval.dtype):
+        return _filled(name, sizes, fill_value, aval.dtype)
     (fill_value,) = check_arraylike(name, fill_value)
     weak = aval.weak_type and aval.dtype.kind in "ifc"
     value = fill_value

@@ -57,7 +57,7 @@ def _is_index(dtype: Any) -> bool:
 def fill_value(dtype: Any) -> Any:
     """What stands for a row outside of the array, in the storage dtype of ``dtype``."""
     if dtypes.is_extended(dtype):
-        return np.iinfo(dtype.storage).max
+        return dtype.stored(np.full(dtype.key_shape, 0xFFFFFFFF, np.uint32))[()]
     if dtypes.is_inexact(dtype):
         return np.nan
     if dtypes.is_bool(dtype):

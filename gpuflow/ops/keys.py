@@ -10,6 +10,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import KEY_DTYPES, KeyDType, ShapedArray
 from gpuflow.core.lowering import Elementwise, Indexed
+from gpuflow.kir.builder import Pair
 from gpuflow.ops.axes import move_axis
 from gpuflow.ops.define import check_kind, define
 from gpuflow.ops.nary import batch_elementwise, broadcast_shape, zero_jvp
@@ -32,7 +33,12 @@ def check_keys(name: str, keys: ShapedArray) -> None:
     )
 
 
-def _key_dtype(implementation: str) -> KeyDType:
+def key_dtype(implementation: str) -> KeyDType:
+    """The dtype of the keys of an implementation.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
     check(
         implementation in KEY_DTYPES,
         lambda: (
@@ -49,7 +55,15 @@ def _key_dtype(implementation: str) -> KeyDType:
 
 def _seed_shape(seeds: ShapedArray, *, impl: str) -> ShapedArray:
     check_kind("random_seed", seeds, dtypes.is_integer, "integer seeds")
-    return ShapedArray(seeds.shape, _key_dtype(impl))
+    check(
+        impl == "threefry2x32",
+        lambda: (
+            f"[random_seed] the key implementation must be one of ('threefry2x32',); got {impl!r}. "
+            "Fix: random.key(seed, impl=...) makes keys of the others."
+        ),
+        ValueError,
+    )
+    return ShapedArray(seeds.shape, key_dtype(impl))
 
 
 def _seed_impl(xp: Any, seeds: Any, *, impl: str) -> Any:
@@ -107,21 +121,32 @@ random_seed_p = define(
 
 
 def _wrap_shape(words: ShapedArray, *, impl: str) -> ShapedArray:
+    dtype = key_dtype(impl)
     check(
-        words.dtype == dtypes.uint32 and words.shape[-1:] == (2,),
+        words.dtype == dtypes.uint32 and words.shape[-1:] == dtype.key_shape,
         lambda: (
-            f"[random_wrap] raw keys must be uint32 with a last dimension of 2; got {words}. "
-            "Fix: wrap what random.PRNGKey or random.key_data gave."
+            f"[random_wrap] raw keys must be uint32 with a last dimension of {dtype.key_shape[0]} "
+            f"for {impl}; got {words}. Fix: wrap what random.PRNGKey or random.key_data gave."
         ),
     )
-    return ShapedArray(words.shape[:-1], _key_dtype(impl))
+    return ShapedArray(words.shape[:-1], dtype)
+
+
+def _wrap_impl(xp: Any, words: Any, *, impl: str) -> Any:
+    return key_dtype(impl).stored(xp.array(words, order="C"))
 
 
 def _wrap_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
     del in_avals, params
-    place = [context.index(d) for d in range(out.ndim)]
-    words = [context.load(0, [*place, context.builder.const("int64", number)]) for number in (0, 1)]
-    return packed_key(context.builder, *words)
+    place, builder = [context.index(d) for d in range(out.ndim)], context.builder
+    words = [
+        context.load(0, [*place, builder.const("int64", number)])
+        for number in range(out.dtype.key_shape[0])
+    ]
+    halves = [packed_key(builder, *words[k : k + 2]) for k in range(0, len(words), 2)]
+    if len(halves) == 1:
+        return halves[0]
+    return Pair(*[builder.apply("bitcast_float64", half) for half in halves])
 
 
 def packed_key(builder: Any, k0: Any, k1: Any) -> Any:
@@ -137,14 +162,14 @@ def unpacked_key(builder: Any, key: Any) -> tuple[Any, Any]:
 
 
 def random_wrap(words: Any, impl: str = "threefry2x32") -> Any:
-    """Typed keys from raw ones: u32[..., 2] to key[...]."""
+    """Typed keys from raw ones: u32[..., 2] to key[...], u32[..., 4] for the rbg ones."""
     return random_wrap_p.bind(words, impl=impl)
 
 
 random_wrap_p = define(
     "random_wrap",
     shape=_wrap_shape,
-    impl=lambda xp, words, *, impl: stored_keys(words[..., 0], words[..., 1]),
+    impl=_wrap_impl,
     jvp=zero_jvp(lambda: random_wrap_p),
     batch=lambda axis, operands, dims, *, impl: (
         random_wrap(move_axis(operands[0], dims[0], 0), impl),
@@ -156,27 +181,39 @@ random_wrap_p = define(
 
 def _unwrap_shape(keys: ShapedArray) -> ShapedArray:
     check_keys("random_unwrap", keys)
-    return ShapedArray((*keys.shape, 2), dtypes.uint32)
+    return ShapedArray((*keys.shape, *keys.dtype.key_shape), dtypes.uint32)
+
+
+def _unwrap_impl(xp: Any, keys: Any) -> Any:
+    own = xp.array(keys, order="C")
+    return own.reshape((*own.shape, 1)).view(np.uint32)
 
 
 def _unwrap_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
     del out, params
     rank = in_avals[0].ndim
     builder = context.builder
-    k0, k1 = unpacked_key(builder, context.element(0, range(rank)))
-    is_first = builder.apply("eq", context.index(rank), builder.const("int64", 0))
-    return builder.select(is_first, k0, k1)
+    key = context.element(0, range(rank))
+    halves = [key]
+    if isinstance(key, Pair):
+        halves = [builder.apply("bitcast_uint64", half) for half in (key.real, key.imag)]
+    words = [word for half in halves for word in unpacked_key(builder, half)]
+    found = words[-1]
+    for number in range(len(words) - 2, -1, -1):
+        is_it = builder.apply("eq", context.index(rank), builder.const("int64", number))
+        found = builder.select(is_it, words[number], found)
+    return found
 
 
 def random_unwrap(keys: Any) -> Any:
-    """Raw keys from typed ones: key[...] to u32[..., 2]."""
+    """Raw keys from typed ones: key[...] to u32[..., 2] or u32[..., 4]."""
     return random_unwrap_p.bind(keys)
 
 
 random_unwrap_p = define(
     "random_unwrap",
     shape=_unwrap_shape,
-    impl=lambda xp, keys: xp.stack(split_words(keys), axis=-1),
+    impl=_unwrap_impl,
     jvp=zero_jvp(lambda: random_unwrap_p),
     batch=lambda axis, operands, dims: (random_unwrap(operands[0]), dims[0]),
     lower=Indexed(_unwrap_body),

@@ -21,9 +21,12 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, zero_tangent
-from gpuflow.ops.axes import move_axis
+from gpuflow.ops.axes import insert_axis, move_axis
 from gpuflow.ops.define import define
 from gpuflow.ops.device import in_sharding
+from gpuflow.ops.joining import concatenate
+from gpuflow.ops.layout import slice_in_dim
+from gpuflow.ops.named_axes import row
 from gpuflow.ops.threefry import HALF, hash_words
 
 Shape = tuple[int, ...]
@@ -41,9 +44,9 @@ class RandomAlgorithm(enum.IntEnum):
 
 
 def _shape(
-    key: ShapedArray, *, shape: Shape, dtype: Any, algorithm: RandomAlgorithm
+    key: ShapedArray, *, shape: Shape, dtype: Any, algorithm: RandomAlgorithm, is_shared: bool
 ) -> list[ShapedArray]:
-    del algorithm
+    del algorithm, is_shared
     check(
         (key.dtype, key.shape[-1:]) in ((dtypes.uint32, (4,)), (dtypes.uint64, (2,))),
         lambda: (
@@ -68,7 +71,10 @@ def _shape(
     return [key, ShapedArray((*key.shape[:-1], *shape), dtype)]
 
 
-def _impl(xp: Any, key: Any, *, shape: Shape, dtype: Any, algorithm: RandomAlgorithm) -> list[Any]:
+def _impl(
+    xp: Any, key: Any, *, shape: Shape, dtype: Any, algorithm: RandomAlgorithm, is_shared: bool
+) -> list[Any]:
+    del is_shared
     lead = key.shape[:-1]
     states = xp.ascontiguousarray(key).view(np.uint64).reshape(-1, 2)
     keys, starts = states[:, :1], states[:, 1:]
@@ -142,8 +148,13 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tupl
 def _batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int], **params: Any
 ) -> tuple[list[Any], list[int]]:
-    del axis
-    return list(rng_bit_generator_p.bind(move_axis(operands[0], dims[0], 0), **params)), [0, 0]
+    states = move_axis(operands[0], dims[0], 0)
+    if not params["is_shared"]:
+        return list(rng_bit_generator_p.bind(states, **params)), [0, 0]
+    params["shape"] = (axis.size, *params["shape"])
+    first, bits = rng_bit_generator_p.bind(row(states, 0), **params)
+    rest = slice_in_dim(states, 1, axis.size)
+    return [concatenate([insert_axis(first, 0), rest], 0), bits], [0, 0]
 
 
 rng_bit_generator_p = define(
@@ -156,6 +167,19 @@ rng_bit_generator_p = define(
     lower=Library(),
     size_params=frozenset({"shape"}),
 )
+
+
+def shared_bits(state: Any, shape: Sequence[int], dtype: Any) -> Any:
+    """Random bits of which a batch is drawn from its first state: JAX's way of vmap.
+
+    Args:
+        state: u32[4].
+        shape, dtype: as in ``rng_bit_generator``.
+    """
+    return rng_bit_generator_p.bind(
+        state, shape=tuple(shape), dtype=np.dtype(dtype), algorithm=RandomAlgorithm.RNG_DEFAULT,
+        is_shared=True,
+    )[1]  # fmt: skip
 
 
 def rng_bit_generator(
@@ -194,6 +218,7 @@ def rng_bit_generator(
     )
     found = dtypes.canonicalize(dtype)
     state_out, bits = rng_bit_generator_p.bind(
-        key, shape=tuple(map(as_index, shape)), dtype=found, algorithm=RandomAlgorithm(algorithm)
-    )
+        key, shape=tuple(map(as_index, shape)), dtype=found, algorithm=RandomAlgorithm(algorithm),
+        is_shared=False,
+    )  # fmt: skip
     return state_out, in_sharding("rng_bit_generator", bits, out_sharding)

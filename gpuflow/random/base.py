@@ -22,7 +22,7 @@ from gpuflow.numpy.promotion import (
     user_dtype,
 )
 from gpuflow.numpy.shaping import as_shape
-from gpuflow.ops import random as random_ops
+from gpuflow.ops import generators as random_ops
 from gpuflow.ops.device import in_sharding
 from gpuflow.ops.selection import where as select_where
 from gpuflow.random.keys import typed_key

@@ -13,7 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import broadcast_shapes, check_arraylike, convert, user_dtype
 from gpuflow.numpy.shaping import as_shape
-from gpuflow.ops import random as random_ops
+from gpuflow.ops import generators as random_ops
 from gpuflow.ops.device import in_sharding
 from gpuflow.random.base import (
     Shape,

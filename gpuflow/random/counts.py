@@ -16,11 +16,11 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import broadcast_shapes, convert, promote_dtypes_inexact, user_dtype
 from gpuflow.numpy.shaping import as_shape
-from gpuflow.ops import random as random_ops
+from gpuflow.ops import generators as random_ops
 from gpuflow.ops.device import in_sharding
 from gpuflow.random.base import Shape, float_dtype, uniform_of
 from gpuflow.random.continuous import drawn_shape
-from gpuflow.random.keys import typed_key
+from gpuflow.random.keys import key_impl, typed_key
 
 # Below this mean, waiting times are added up; above it, rejection takes less draws.
 SMALL_MEAN = 10
@@ -115,6 +115,11 @@ def poisson(
         out = poisson(key, lam, shape, dtype)
         return in_sharding("poisson", out, out_sharding)
     typed, _ = typed_key("poisson", key)
+    if key_impl(typed) != "threefry2x32":
+        raise NotImplementedError(
+            f"[poisson] the key must be one of threefry2x32; got {aval_of(typed)}. "
+            "Fix: random.key(seed, impl='threefry2x32')."
+        )
     found = user_dtype(int if dtype is None else dtype, "poisson")
     check(
         dtypes.is_integer(found),

@@ -19,7 +19,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.nn import softmax
 from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import as_shape
-from gpuflow.ops import random as random_ops
+from gpuflow.ops import generators as random_ops
 from gpuflow.ops.device import in_sharding
 from gpuflow.random.base import (
     Shape,
@@ -32,7 +32,7 @@ from gpuflow.random.base import (
     uniform_of,
 )
 from gpuflow.random.continuous import drawn_shape
-from gpuflow.random.keys import typed_key
+from gpuflow.random.keys import key_impl, typed_key
 
 
 def _one(key: Any, alpha: Any, in_logarithms: bool) -> Any:
@@ -81,8 +81,13 @@ def _gamma(key: Any, alpha: Any, in_logarithms: bool) -> Any:
     """One number for each element of ``alpha``, each from a key of its own."""
     shape = aval_of(alpha).shape
     keys = random_ops.random_split(key, (math.prod(shape),))
-    draw = vmap(lambda key, a: _one(key, a, in_logarithms))
-    return jnp.reshape(draw(keys, jnp.reshape(alpha, -1)), shape)
+    pairs = keys, jnp.reshape(alpha, -1)
+    # Generators that draw a batch from its first key would give related numbers.
+    if key_impl(key) == "threefry2x32":
+        draws = vmap(lambda key, a: _one(key, a, in_logarithms))(*pairs)
+    else:
+        draws = lax.map(lambda pair: _one(*pair, in_logarithms), pairs)
+    return jnp.reshape(draws, shape)
 
 
 @_gamma.defjvp

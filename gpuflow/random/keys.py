@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.config import config
 from gpuflow.base.errors import check
-from gpuflow.core.aval import KEY_DTYPES, KeyDType, aval_of, is_value
+from gpuflow.core.aval import KeyDType, aval_of, is_value
 from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import as_shape
+from gpuflow.ops import generators as random_ops
 from gpuflow.ops import keys as key_ops
-from gpuflow.ops import random as random_ops
 
 
 def _seeded(name: str, seed: Any, impl: str | None) -> Any:
-    if isinstance(seed, np.integer):
-        seed = int(seed)
+    if isinstance(seed, np.integer | bool | np.bool_):
+        seed = int(np.asarray(seed).astype(np.int64))
     check(
         is_value(seed) and aval_of(seed).shape == (),
         lambda: (
@@ -26,10 +27,10 @@ def _seeded(name: str, seed: Any, impl: str | None) -> Any:
             "Fix: use gpuflow.vmap for several seeds."
         ),
     )
-    return key_ops.random_seed(seed, impl or "threefry2x32")
+    return random_ops.random_seed(seed, impl or default_implementation())
 
 
-def key(seed: Any, *, impl: str | None = None, dtype: Any = None) -> Any:
+def key(seed: Any, *, impl: str | KeyDType | None = None, dtype: Any = None) -> Any:
     """A typed key from an integer seed; ``dtype`` is another way to name the generator.
 
     Raises:
@@ -38,35 +39,40 @@ def key(seed: Any, *, impl: str | None = None, dtype: Any = None) -> Any:
     return _seeded("key", seed, _generator("key", impl, dtype))
 
 
-def _generator(op: str, impl: str | None, dtype: Any) -> str | None:
-    """The generator that ``impl=`` or ``dtype=`` names."""
-    if dtype is None:
-        return impl
+def default_implementation() -> str:
+    """The generator of keys for which none is named."""
+    return config.trace_context().default_prng_impl
+
+
+def _generator(op: str, impl: Any, dtype: Any = None) -> str | None:
+    """The generator that ``impl=`` or ``dtype=`` names: by its name, or the dtype of its keys."""
     check(
-        impl is None,
+        impl is None or dtype is None,
         lambda: f"[{op}] only one of impl and dtype may be given; got {impl!r} and {dtype}. "
         "Fix: leave out dtype=.",
         ValueError,
     )
+    given = impl if dtype is None else dtype
     check(
-        isinstance(dtype, str | KeyDType),
-        lambda: f"[{op}] dtype must be that of a key; got {dtype!r}. Fix: random.key_dtype().",
+        given is None or isinstance(given, str | KeyDType),
+        lambda: f"[{op}] the generator must be a name or the dtype of its keys; got {given!r}. "
+        "Fix: impl='threefry2x32'.",
     )
-    return dtype.implementation if isinstance(dtype, KeyDType) else dtype
+    return given.implementation if isinstance(given, KeyDType) else given
 
 
-def PRNGKey(seed: Any, *, impl: str | None = None) -> Any:
-    """A raw key, u32[2], from an integer seed."""
-    return key_ops.random_unwrap(_seeded("PRNGKey", seed, impl))
+def PRNGKey(seed: Any, *, impl: str | KeyDType | None = None) -> Any:
+    """A raw key, u32[2] or u32[4] as its generator has it, from an integer seed."""
+    return key_ops.random_unwrap(_seeded("PRNGKey", seed, _generator("PRNGKey", impl)))
 
 
-def check_raw(name: str, key: Any) -> None:
+def check_raw(name: str, key: Any, implementation: str) -> None:
     """Raise TypeError unless the operand holds raw keys."""
-    aval = aval_of(key)
+    aval, words = aval_of(key), key_ops.key_dtype(implementation).key_shape
     check(
-        aval.dtype == dtypes.uint32 and aval.shape[-1:] == (2,),
+        aval.dtype == dtypes.uint32 and aval.shape[-1:] == words,
         lambda: (
-            f"[{name}] the key must be a typed one, or a raw one of u32[2]; got {aval}. "
+            f"[{name}] the key must be a typed one, or a raw one of u32[{words[0]}]; got {aval}. "
             "Fix: random.key(0)."
         ),
     )
@@ -79,9 +85,11 @@ def typed_key(name: str, key: Any) -> tuple[Any, bool]:
         lambda: f"[{name}] the key must be an array; got {key!r}. Fix: random.key(0).",
     )
     raw = not key_ops.is_key(aval_of(key).dtype)
+    typed = key
     if raw:
-        check_raw(name, key)
-    typed = key_ops.random_wrap(key) if raw else key
+        implementation = default_implementation()
+        check_raw(name, key, implementation)
+        typed = key_ops.random_wrap(key, implementation)
     check(
         aval_of(typed).ndim == 0,
         lambda: (
@@ -117,37 +125,42 @@ def fold_in(key: Any, data: Any) -> Any:
         lambda: f"[fold_in] data must be one integer; got {data!r}. Fix: use gpuflow.vmap.",
     )
     word = data if type(data) is int else convert(data, dtypes.uint32)
-    folded = key_ops.random_fold_in(typed, word)
+    folded = random_ops.random_fold_in(typed, word)
     return key_ops.random_unwrap(folded) if raw else folded
 
 
 def key_data(keys: Any) -> Any:
-    """The uint32 numbers inside keys, u32[..., 2]; raw keys are returned as they are.
+    """The uint32 numbers inside keys, u32[..., 2 or 4]; raw keys are returned as they are.
 
     Raises:
         TypeError: ``keys`` are no keys.
     """
-    aval = aval_of(keys)
-    if key_ops.is_key(aval.dtype):
+    if key_ops.is_key(aval_of(keys).dtype):
         return key_ops.random_unwrap(keys)
-    check(
-        aval.dtype == dtypes.uint32 and aval.shape[-1:] == (2,),
-        lambda: f"[key_data] the argument must be keys; got {aval}. Fix: random.key(0).",
-    )
+    check_raw("key_data", keys, default_implementation())
     return keys
 
 
-def wrap_key_data(key_bits_array: Any, *, impl: str | None = None, dtype: Any = None) -> Any:
+def wrap_key_data(
+    key_bits_array: Any, *, impl: str | KeyDType | None = None, dtype: Any = None
+) -> Any:
     """Typed keys from their uint32 numbers; ``dtype`` is another way to name the generator."""
-    check_raw("wrap_key_data", key_bits_array)
-    found = _generator("wrap_key_data", impl, dtype)
-    return key_ops.random_wrap(key_bits_array, found or "threefry2x32")
+    found = _generator("wrap_key_data", impl, dtype) or default_implementation()
+    check_raw("wrap_key_data", key_bits_array, found)
+    return key_ops.random_wrap(key_bits_array, found)
 
 
 def key_impl(keys: Any) -> str:
-    """The name of the generator of a key."""
+    """The name of the generator of a key.
+
+    Raises:
+        TypeError: ``keys`` are no keys.
+    """
     found = aval_of(keys).dtype
-    return found.implementation if key_ops.is_key(found) else "threefry2x32"
+    if key_ops.is_key(found):
+        return found.implementation
+    check_raw("key_impl", keys, default_implementation())
+    return default_implementation()
 
 
 def key_dtype(impl_spec: str | KeyDType | None = None) -> KeyDType:
@@ -156,16 +169,7 @@ def key_dtype(impl_spec: str | KeyDType | None = None) -> KeyDType:
     Raises:
         ValueError: there is no such generator.
     """
-    name = _generator("key_dtype", None, impl_spec) or "threefry2x32"
-    check(
-        name in KEY_DTYPES,
-        lambda: (
-            f"[key_dtype] the key implementation must be one of {tuple(KEY_DTYPES)}; "
-            f"got {impl_spec!r}. Fix: impl_spec='threefry2x32'."
-        ),
-        ValueError,
-    )
-    return KEY_DTYPES[name]
+    return key_ops.key_dtype(_generator("key_dtype", impl_spec) or default_implementation())
 
 
 def clone(key: Any) -> Any:

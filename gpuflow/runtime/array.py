@@ -212,7 +212,7 @@ class Array(HasAval, metaclass=_ArrayClass):
         if self.is_deleted():
             raise_deleted(self)
         if dtypes.is_extended(self.aval.dtype):
-            words = self.host().reshape(-1).view(np.uint32).reshape(*self.aval.shape, 2)
+            words = self.aval.dtype.words(self.host())
             return f"Array({self.aval.shape}, dtype={self.aval.dtype}) overlaying:\n{words}"
         weak = ", weak_type=True" if self.aval.weak_type else ""
         body = np.array2string(self.host(), separator=", ", prefix="Array(")

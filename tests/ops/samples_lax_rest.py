@@ -46,7 +46,10 @@ SAMPLES = {
     "rng_bit_generator": [
         Sample(
             ((4,),),
-            {"shape": shape, "dtype": np.dtype(dtype), "algorithm": algorithm},
+            {
+                "shape": shape, "dtype": np.dtype(dtype), "algorithm": algorithm,
+                "is_shared": False,
+            },
             fixed={0: _STATE}, dtypes=("uint32",),
         )
         for algorithm in (RandomAlgorithm.RNG_THREE_FRY, RandomAlgorithm.RNG_PHILOX)

@@ -1,0 +1,146 @@
+"""The generators of random numbers: what a key of each implementation does.
+
+Threefry's are primitives (keys.py, random.py). The others are made of those and of XLA's generator
+of bits: rbg keys are two threefry keys, of which splitting and folding work on each; unsafe_rbg
+takes bits for a hash.
+
+Source: JAX's definition of its PRNG implementations ``rbg`` and ``unsafe_rbg``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.errors import check
+from gpuflow.base.records import record
+from gpuflow.core.aval import aval_of
+from gpuflow.ops import keys as threefry
+from gpuflow.ops import random as threefry_bits
+from gpuflow.ops.axes import move_axis, reshape
+from gpuflow.ops.comparison import bitwise_xor
+from gpuflow.ops.joining import concatenate
+from gpuflow.ops.keys import check_keys, key_dtype, random_unwrap, random_wrap
+from gpuflow.ops.layout import slice_p
+from gpuflow.ops.named_axes import row
+from gpuflow.ops.random import BIT_WIDTHS
+from gpuflow.ops.rng_bit_generator import shared_bits
+
+# How many rows of bits unsafe_rbg draws for one that it takes.
+_ROUNDS = 10
+
+
+@record
+class Generator:
+    """What the keys of an implementation do.
+
+    Attributes:
+        seed: ``integer -> key``.
+        split: ``(key, shape) -> keys``.
+        fold_in: ``(key, integer) -> key``.
+        bits: ``(key, bit_width, shape) -> unsigned integers``.
+    """
+
+    seed: Callable[[Any], Any]
+    split: Callable[[Any, tuple[int, ...]], Any]
+    fold_in: Callable[[Any, Any], Any]
+    bits: Callable[[Any, int, tuple[int, ...]], Any]
+
+
+def random_seed(seed: Any, implementation: str) -> Any:
+    """A key from an integer.
+
+    Raises:
+        ValueError: there is no such implementation.
+    """
+    key_dtype(implementation)
+    return _GENERATORS[implementation].seed(seed)
+
+
+def random_split(keys: Any, shape: Sequence[int]) -> Any:
+    """New keys of ``shape`` from a key."""
+    return _of("random_split", keys).split(keys, tuple(shape))
+
+
+def random_fold_in(keys: Any, data: Any) -> Any:
+    """A key that also depends on an integer, uint32."""
+    if type(data) is int:
+        data = np.uint32(data & 0xFFFFFFFF)
+    return _of("random_fold_in", keys).fold_in(keys, data)
+
+
+def random_bits(keys: Any, bit_width: int, shape: Sequence[int]) -> Any:
+    """Uniform random bits of a key, as unsigned integers of ``shape``."""
+    return _of("random_bits", keys).bits(keys, bit_width, tuple(shape))
+
+
+def _of(name: str, keys: Any) -> Generator:
+    aval = aval_of(keys)
+    check_keys(name, aval)
+    return _GENERATORS[aval.dtype.implementation]
+
+
+# --- rbg and unsafe_rbg: functions of one key --------------------------------------------------
+
+
+def _seed_words(seed: Any) -> Any:
+    half = random_unwrap(threefry.random_seed(seed))
+    return concatenate([half, half], 0)
+
+
+def _halves(key: Any) -> Any:
+    """The two threefry keys of an rbg one."""
+    return random_wrap(reshape(random_unwrap(key), (2, 2)))
+
+
+def _rbg_split(key: Any, shape: tuple[int, ...]) -> Any:
+    words = random_unwrap(threefry_bits.random_split(_halves(key), shape))
+    return random_wrap(reshape(move_axis(words, 0, len(shape)), (*shape, 4)), "rbg")
+
+
+def _rbg_fold_in(key: Any, data: Any) -> Any:
+    words = random_unwrap(threefry.random_fold_in(_halves(key), data))
+    return random_wrap(reshape(words, (4,)), "rbg")
+
+
+def _rbg_bits(key: Any, bit_width: int, shape: tuple[int, ...]) -> Any:
+    check(
+        bit_width in BIT_WIDTHS,
+        lambda: (
+            f"[random_bits] bit_width must be one of {BIT_WIDTHS}; got {bit_width!r}. "
+            "Fix: bit_width=32."
+        ),
+    )
+    return shared_bits(random_unwrap(key), shape, f"uint{bit_width}")
+
+
+def _unsafe_split(key: Any, shape: tuple[int, ...]) -> Any:
+    count = prod(shape)
+    rows = shared_bits(random_unwrap(key), (_ROUNDS * count, 4), "uint32")
+    taken = slice_p.bind(
+        rows, start_indices=(0, 0), limit_indices=(_ROUNDS * count, 4), strides=(_ROUNDS, 1)
+    )
+    return random_wrap(reshape(taken, (*shape, 4)), "unsafe_rbg")
+
+
+def _unsafe_fold_in(key: Any, data: Any) -> Any:
+    rows = shared_bits(_seed_words(data), (_ROUNDS, 4), "uint32")
+    return random_wrap(bitwise_xor(random_unwrap(key), row(rows, _ROUNDS - 1)), "unsafe_rbg")
+
+
+_GENERATORS = {
+    "threefry2x32": Generator(
+        threefry.random_seed, threefry_bits.random_split, threefry.random_fold_in,
+        threefry_bits.random_bits,
+    ),
+    "rbg": Generator(
+        lambda seed: random_wrap(_seed_words(seed), "rbg"), _rbg_split, _rbg_fold_in, _rbg_bits
+    ),
+    "unsafe_rbg": Generator(
+        lambda seed: random_wrap(_seed_words(seed), "unsafe_rbg"), _unsafe_split,
+        _unsafe_fold_in, _rbg_bits,
+    ),
+}  # fmt: skip

@@ -1,0 +1,50 @@
+"""Equality of whatever arrays there are: numbers by value, random keys by their words."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from gpuflow.base import dtypes
+from gpuflow.core.aval import aval_of
+from gpuflow.ops import comparison
+from gpuflow.ops.axes import reshape, squeeze
+from gpuflow.ops.comparison import bitwise_and, bitwise_or
+from gpuflow.ops.keys import random_unwrap
+from gpuflow.ops.layout import slice_in_dim
+from gpuflow.ops.nary import match_scalars
+
+
+def eq(x: Any, y: Any) -> Any:
+    """Elementwise ``x == y``, as bool; nan equals nothing."""
+    x, y = match_scalars(x, y)
+    if dtypes.is_extended(aval_of(x).dtype):
+        return _of_keys(comparison.eq_p, bitwise_and, x, y)
+    return comparison.eq_p.bind(x, y)
+
+
+def ne(x: Any, y: Any) -> Any:
+    """Elementwise ``x != y``, as bool."""
+    x, y = match_scalars(x, y)
+    if dtypes.is_extended(aval_of(x).dtype):
+        return _of_keys(comparison.ne_p, bitwise_or, x, y)
+    return comparison.ne_p.bind(x, y)
+
+
+def _of_keys(compare: Any, join: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
+    """What keys are stored as may be no number: nan is not equal to itself."""
+    compare.shape(aval_of(x), aval_of(y))
+    rank = max(aval_of(x).ndim, aval_of(y).ndim)
+    words = compare.bind(_words(x, rank), _words(y, rank))
+    last = aval_of(words).ndim - 1
+    parts = [
+        squeeze(slice_in_dim(words, k, k + 1, axis=last), (last,))
+        for k in range(aval_of(words).shape[last])
+    ]
+    return functools.reduce(join, parts)
+
+
+def _words(keys: Any, rank: int) -> Any:
+    words, ndim = random_unwrap(keys), aval_of(keys).ndim
+    return reshape(words, (1,) * (rank - ndim) + aval_of(words).shape)
