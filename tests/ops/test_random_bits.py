@@ -203,7 +203,7 @@ def test_errors():
         keys.random_seed(2**64)
     with pytest.raises(ValueError, match=r"implementation must be one of .*; got 'rbg'"):
         keys.random_seed(0, "rbg")
-    with pytest.raises(TypeError, match=r"\last dimension of 2 for .*; got u32\[3\]"):
+    with pytest.raises(TypeError, match=r"last dimension of 2 for .*; got u32\[3\]"):
         keys.random_wrap(raw)
     with pytest.raises(TypeError, match=r"\[random_fold_in\] data must be uint32; got i32\[\]"):
         keys.random_fold_in(key, np.int32(1))
