@@ -38,7 +38,7 @@ _CONVOLUTIONS = {"s": ("float", 4, 16), "d": ("double", 8, 8)}
 _PAUSES = {"x86_64": "llvm.x86.sse2.pause", "AMD64": "llvm.x86.sse2.pause"}
 _PYTHON = (
     "PyErr_CheckSignals", "PyEval_SaveThread", "PyEval_RestoreThread", "Py_IncRef",
-    "_Py_NoneStruct",
+    "Py_DecRef", "PyObject_CallNoArgs", "_Py_NoneStruct", "gf_do_nothing",
 )  # fmt: skip
 _INTRINSICS = (
     "declare i64 @llvm.smin.i64(i64, i64)", "declare i64 @llvm.smax.i64(i64, i64)",
@@ -175,9 +175,16 @@ def _compile(text: str) -> bytes:
     return object_code(optimized(text, machine, level=2), machine)
 
 
+def _do_nothing() -> None:
+    """Long loops call it: Python then raises here what another thread wants raised."""
+
+
+_OBJECTS = {"gf_do_nothing": _do_nothing}
+
+
 def _link(entry: Entry, symbols: tuple[str, ...]) -> tuple[Any, dict[str, int]]:
-    imports = {}
-    for name in entry.imports:
+    imports = {name: id(_OBJECTS[name]) for name in entry.imports if name in _OBJECTS}
+    for name in set(entry.imports) - set(imports):
         symbol = getattr(ctypes.pythonapi, name)
         imports[name] = ctypes.cast(symbol, ctypes.c_void_p).value or 0
     return link_symbols(entry.code, symbols, imports)

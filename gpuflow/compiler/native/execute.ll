@@ -9,12 +9,14 @@
 ;   5  branch                         one of several programs
 ;
 ; A place is two words: a register's number, or -1, and an offset; it stands for their sum.
-; Results are 0, or -1 with a Python exception set (a signal's handler raised).
+; Results are 0, or -1 with a Python exception set (a signal's handler or another thread raised).
 
 declare i32 @PyErr_CheckSignals()
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
 declare void @Py_IncRef(ptr)
+declare void @Py_DecRef(ptr)
+declare ptr @PyObject_CallNoArgs(ptr)
 declare i64 @time(ptr)
 
 define i32 @gf_execute(ptr %code, ptr %registers, ptr %state) {
@@ -142,8 +144,8 @@ end:
   ret void
 }
 
-; Let Python handle signals, about once a second: where a loop goes on for long, Ctrl-C ends it.
-; Words of %state: the thread's Python state while it does not hold the GIL, else 0; the time of
+; Let Python handle what interrupts a thread, about once a second: where a loop goes on for long,
+; Ctrl-C ends it, and so does an exception that another thread sets. Words of %state: the thread's Python state while it does not hold the GIL, else 0; the time of
 ; the last look.
 define internal i32 @signals(ptr %state) {
 entry:
@@ -160,14 +162,33 @@ look:
   %holds = icmp eq ptr %thread, null
   br i1 %holds, label %held, label %released
 held:
-  %answer = call i32 @PyErr_CheckSignals()
+  %answer = call i32 @interrupted()
   ret i32 %answer
 released:
   call void @PyEval_RestoreThread(ptr %thread)
-  %answer.too = call i32 @PyErr_CheckSignals()
+  %answer.too = call i32 @interrupted()
   %again = call ptr @PyEval_SaveThread()
   store ptr %again, ptr %state
   ret i32 %answer.too
+}
+
+; Whether an exception arrived; the GIL is held. Those of other threads (PyThreadState_SetAsyncExc)
+; arrive where Python runs a function of Python, so one is called, which does nothing; there other
+; threads get the GIL as well.
+define internal i32 @interrupted() noinline cold {
+entry:
+  %signal = call i32 @PyErr_CheckSignals()
+  %quiet = icmp eq i32 %signal, 0
+  br i1 %quiet, label %look, label %failed
+look:
+  %answer = call ptr @PyObject_CallNoArgs(ptr @gf_do_nothing)
+  %raised = icmp eq ptr %answer, null
+  br i1 %raised, label %failed, label %fine
+fine:
+  call void @Py_DecRef(ptr %answer)
+  ret i32 0
+failed:
+  ret i32 -1
 }
 
 ; Words: length, reverse, code, its registers, their number, table of @bind_turn, iterations
@@ -384,3 +405,4 @@ failed:
 }
 
 @_Py_NoneStruct = external global i8
+@gf_do_nothing = external global i8

@@ -1,0 +1,189 @@
+"""Loops that go on for long can be ended from outside, in any thread, and leave nothing broken."""
+
+import ctypes
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow import lax
+
+X = np.linspace(1, 2, 10).astype(np.float32)
+BIG = np.ones((256, 512), np.float32)  # kernels that the pool shares
+
+
+class Stop(Exception):
+    """What the other thread raises here."""
+
+
+def endless(x):
+    return lax.while_loop(lambda s: s[0] >= 0, lambda s: (s + 1) % 7, x)
+
+
+def chosen(x):
+    return lax.while_loop(
+        lambda s: s[0] >= 0, lambda s: lax.cond(s[1] > 3, lambda y: y * 0.5, jnp.sin, s) % 7, x
+    )
+
+
+def scanned(x):
+    return lax.scan(lambda s, _: (s * 0.5 + 1, None), x, None, length=1 << 40)[0]
+
+
+def around(x):
+    return lax.while_loop(lambda s: s[0] >= 0, scanned, x)
+
+
+def products(x):
+    return lax.while_loop(lambda s: s[0, 0] >= 0, lambda s: (s @ s.T) @ s % 3, x)
+
+
+def without_jit(x):
+    with gf.disable_jit():
+        return endless(x)
+
+
+LOOPS = {
+    "while": (gf.jit(endless), X),
+    "eager": (endless, X),
+    "scan": (gf.jit(scanned), X),
+    "scalar": (gf.jit(lambda x: endless(x[None])[0]), np.float32(1)),
+    "a loop in a loop": (gf.jit(around), X),
+    "a branch in a loop": (gf.jit(chosen), X),
+    "many rows": (gf.jit(gf.vmap(endless)), np.tile(X, (50, 1))),
+    "on the pool": (gf.jit(lambda x: endless(x.reshape(-1))), BIG),
+    "products": (gf.jit(products), BIG),
+    "without jit": (without_jit, X),
+}
+
+
+def raise_in(thread, error=Stop):
+    """As notebooks and test timeouts do."""
+    raised = ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident), ctypes.py_object(error)
+    )
+    assert raised == 1
+
+
+def check():
+    """Everything still works, and nobody holds a lock."""
+    assert float(gf.jit(lambda x: (jnp.sin(x) ** 2 + jnp.cos(x) ** 2).sum())(X)) == pytest.approx(
+        10, rel=1e-6
+    )
+    np.testing.assert_array_equal(endless(-X - 10), -X - 10)
+    np.testing.assert_allclose(BIG[:8] @ BIG[:8].T, jnp.asarray(BIG[:8]) @ BIG[:8].T)
+    assert gf.jit(lambda x: x + 1)(BIG).sum() == 2 * BIG.size
+
+
+@pytest.mark.parametrize("form", LOOPS)
+def test_another_thread_ends_a_loop(form):
+    """Only the main thread looked at signals, and no thread at exceptions that others set."""
+    function, x = LOOPS[form]
+    array, ends = jnp.asarray(x), []
+
+    def work():
+        try:
+            gf.block_until_ready(function(array))
+        except Stop:
+            ends.append("stopped")
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    time.sleep(0.7)
+    assert thread.is_alive()
+    raise_in(thread)
+    thread.join(30)
+    assert ends == ["stopped"]
+    np.testing.assert_array_equal(np.asarray(array), x)
+    check()
+
+
+def test_other_threads_work_while_one_loops():
+    thread = threading.Thread(target=lambda: interrupted(LOOPS["while"]), daemon=True)
+    thread.start()
+    time.sleep(0.3)
+    begin = time.monotonic()
+    for _ in range(20):
+        check()
+    assert time.monotonic() - begin < 20 and thread.is_alive()
+    raise_in(thread)
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def interrupted(loop):
+    function, x = loop
+    with pytest.raises(Stop):
+        function(x)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@pytest.mark.parametrize("form", ["while", "scan", "on the pool"])
+def test_a_signal_ends_a_loop_of_the_main_thread(form):
+    function, x = LOOPS[form]
+
+    def ring(number, frame):
+        raise Stop
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(Stop):
+            gf.block_until_ready(function(x))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    check()
+
+
+def test_interrupts_at_any_moment_leave_nothing_broken():
+    """Between tracing, compiling and running, 40 times."""
+    chosen = random.Random(0)
+
+    def work(number):
+        while True:
+            for size in range(1, 10):
+                f = gf.jit(
+                    lambda x: lax.fori_loop(0, 99, lambda k, y: jnp.sin(y) + number, x).sum()
+                )
+                f(X[:size])
+                gf.grad(f)(X[:size])
+
+    for number in range(40):
+        thread = threading.Thread(target=lambda n=number: stopped(work, n), daemon=True)
+        thread.start()
+        time.sleep(chosen.uniform(0, 0.1))
+        raise_in(thread)
+        thread.join(60)
+        assert not thread.is_alive()
+    check()
+
+
+def stopped(work, number):
+    with suppress(Stop):
+        work(number)
+
+
+def test_a_daemon_thread_in_a_loop_does_not_keep_the_process():
+    text = """
+        import threading, time
+        import gpuflow as gf, numpy as np
+        from gpuflow import lax
+        f = gf.jit(lambda x: lax.while_loop(lambda s: s[0] >= 0, lambda s: (s + 1) % 7, x))
+        threading.Thread(target=lambda: f(np.ones(5)), daemon=True).start()
+        time.sleep(1.5)
+        print("end")
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "end\n", "")
