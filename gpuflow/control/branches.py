@@ -13,7 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
 from gpuflow.control.carries import same_type, tree_difference
 from gpuflow.control.cond import bind_cond
-from gpuflow.control.programs import Program, join_consts, trace_program
+from gpuflow.control.programs import Program, as_arrays, join_consts, trace_program
 from gpuflow.control.ref_carries import with_ref_outputs
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.refs import Ref, type_of, values_of, write
@@ -56,7 +56,7 @@ def cond(
         return _older_cond(pred, true_fun, false_fun, *operands)
     number = _predicate(pred)
     if config.trace_context().disable_jit and not isinstance(pred, Tracer):
-        return true_fun(*operands) if bool(pred) else false_fun(*operands)
+        return (true_fun if bool(pred) else false_fun)(*as_arrays(operands))
     return _choose("cond", number, (false_fun, true_fun), operands, ("false_fun", "true_fun"))
 
 
@@ -137,9 +137,10 @@ def switch(
         lambda: f"[switch] the index must be an integer; got {aval}. Fix: x.astype(jnp.int32).",
     )
     if len(branches) == 1:
-        return branches[0](*operands)
+        return branches[0](*as_arrays(operands))
     if config.trace_context().disable_jit and not isinstance(index, Tracer):
-        return branches[min(max(int(index), 0), len(branches) - 1)](*operands)
+        chosen = branches[min(max(int(index), 0), len(branches) - 1)]
+        return chosen(*as_arrays(operands))
     low, high = np.asarray([0, len(branches) - 1], aval.dtype)
     number = convert_element_type(clamp(low, index, high), np.dtype(np.int32))
     names = [f"branches[{k}]" for k in range(len(branches))]

@@ -12,7 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit import jit_p
 from gpuflow.control.jit_function import argument_names
-from gpuflow.control.programs import trace_program
+from gpuflow.control.programs import as_arrays, trace_program
 from gpuflow.control.remat import bind_remat, remat_p
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.jaxpr import Atom, Jaxpr, Literal
@@ -109,7 +109,7 @@ class _Checkpoint:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if config.trace_context().disable_jit:
-            return self.fun(*args, **kwargs)
+            return self.fun(*as_arrays(args), **as_arrays(kwargs))
         static = self._static_positions(len(args))
         dynamic = tuple(arg for k, arg in enumerate(args) if k not in static)
         named = {key: value for key, value in kwargs.items() if key not in self.names}

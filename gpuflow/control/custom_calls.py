@@ -13,6 +13,7 @@ from typing import Any
 from gpuflow.base import tree
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit import close_over
+from gpuflow.control.programs import own_array
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.primitive import Primitive
@@ -225,7 +226,7 @@ def call_shape(*avals: ShapedArray, call_jaxpr: Any, **params: Any) -> list[Shap
 
 def call_execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
     """Without differentiation the function is just called."""
-    return list(params["call_jaxpr"](*operands))
+    return list(params["call_jaxpr"](*[own_array(x) for x in operands]))
 
 
 class _Unchecked:

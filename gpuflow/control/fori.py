@@ -13,7 +13,7 @@ from gpuflow.base.errors import ConcretizationTypeError, check
 from gpuflow.control.branches import cond
 from gpuflow.control.carries import carry_types, check_carry
 from gpuflow.control.loops import check_arrays, scan_as
-from gpuflow.control.programs import Program, trace_program
+from gpuflow.control.programs import Program, as_arrays, trace_program
 from gpuflow.control.ref_carries import condition_of_carries, with_ref_carries
 from gpuflow.control.while_loop import bind_while
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
@@ -54,7 +54,9 @@ def while_loop(
         ValueError,
     )
     if config.trace_context().disable_jit:
-        known, init_val, done = _while_in_python(cond_fun, body_fun, init_val, max_steps)
+        known, init_val, done = _while_in_python(
+            cond_fun, body_fun, as_arrays(init_val), max_steps
+        )
         if known:
             return init_val
         leaves = tree.leaves(init_val)
@@ -174,6 +176,7 @@ def fori_loop(
     start, stop = static
     count = max(stop - start, 0)
     if config.trace_context().disable_jit:
+        init_val = as_arrays(init_val)
         for k in range(start, stop):
             init_val = body_fun(np.asarray(k, dtype), init_val)
         return init_val

@@ -21,6 +21,7 @@ from gpuflow.control.entry import Entry
 from gpuflow.control.jit import close_over, jit_p, operand_avals
 from gpuflow.control.jit_log import check_may_trace, explain_miss, told_time
 from gpuflow.control.jit_options import VARIADIC, JitOptions, name_of
+from gpuflow.control.programs import as_arrays
 from gpuflow.control.stages import Lowered, Traced
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import evaluate
@@ -102,7 +103,7 @@ class JitFunction:
                     device = leaves[-1].device if leaves else default_device()
                 return entry.build(entry.executable.run(arrays, leaves, device))
         if settings.disable_jit:
-            return self._function(*args, **kwargs)
+            return self._function(*as_arrays(args), **as_arrays(kwargs))
         leaves, entry = self._find(args, kwargs)
         operands = entry.operands("jit", leaves, runs=is_eager)
         if is_eager:

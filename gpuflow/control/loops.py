@@ -10,7 +10,7 @@ from gpuflow.base.config import config
 from gpuflow.base.errors import ConcretizationTypeError, check
 from gpuflow.base.util import safe_zip
 from gpuflow.control.carries import carry_types, check_carry
-from gpuflow.control.programs import Program, trace_program
+from gpuflow.control.programs import Program, as_arrays, trace_program
 from gpuflow.control.ref_carries import changed_refs, with_ref_carries
 from gpuflow.control.scan import bind_scan
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
@@ -82,7 +82,7 @@ def scan_as(
     check_arrays(op, init_leaves, "the initial carry")
     length = _scan_length(op, xs, x_leaves, length)
     if config.trace_context().disable_jit:
-        return _scan_in_python(f, init, xs, length, reverse)
+        return _scan_in_python(f, as_arrays(init), as_arrays(xs), length, reverse)
     element_avals = [_element_type(x) for x in x_leaves]
     in_tree = tree.structure((init, xs))
     pair_of: list[tuple[tree.TreeDef, tree.TreeDef]] = []

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from gpuflow.base import tree
 from gpuflow.base.config import config
 from gpuflow.base.records import record
@@ -22,6 +24,7 @@ from gpuflow.core.ref_programs import RefUse, record_program
 from gpuflow.core.refs import refuse_refs, values_of
 from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.core.trace import Tracer
+from gpuflow.runtime.array import from_numpy
 from gpuflow.runtime.execute import executable_of
 
 
@@ -58,6 +61,20 @@ _programs: WeakKeyDictionary[Any, dict[Any, Program]] = WeakKeyDictionary()
 def forget_programs() -> None:
     """Forget the traced bodies of loops and branches."""
     _programs.clear()
+
+
+def as_arrays(value: Any) -> Any:
+    """A tree with ``own_array`` of each leaf."""
+    return tree.tree_map(own_array, value)
+
+
+def own_array(value: Any) -> Any:
+    """An Array, a copy, in place of a NumPy array; other values as they are.
+
+    For functions that run on values: ``x += 1`` must not write into the caller's array.
+    """
+    is_host = isinstance(value, np.ndarray) and is_value(value)
+    return from_numpy(value, aval_of(value)) if is_host else value
 
 
 def trace_program(

@@ -14,13 +14,15 @@ from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.ops import dynamic, layout
 from gpuflow.ops.axes import broadcast_in_dim, reshape, squeeze
+from gpuflow.ops.comparison import lt
 from gpuflow.ops.contractions import dot_general
 from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.device import in_sharding
-from gpuflow.ops.elementwise import div
+from gpuflow.ops.elementwise import add, div, rem
 from gpuflow.ops.gather import gather
 from gpuflow.ops.gather_numbers import GatherDimensionNumbers
 from gpuflow.ops.joining import concatenate
+from gpuflow.ops.selection import where
 from gpuflow.ops.zeros import full as full_of
 from gpuflow.parallel.placement import as_sharding, put
 from gpuflow.runtime.array import Array, from_numpy
@@ -353,9 +355,13 @@ def _only(operand: Any, place: int, start: Any) -> list[Any]:
 
 
 def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
-    """Elements of ``src`` at index vectors along ``axes``, which are replaced by one in front."""
+    """Elements of ``src`` at index vectors along ``axes``, which are replaced by one in front.
+
+    Indices outside are taken modulo the size of their axis.
+    """
     aval = aval_of(src)
-    columns = [expand_dims(index, (aval_of(index).ndim,)) for index in idxs]
+    wrapped = [_modulo(index, aval.shape[axis]) for index, axis in zip(idxs, axes, strict=True)]
+    columns = [expand_dims(index, (aval_of(index).ndim,)) for index in wrapped]
     indices = concatenate(columns, aval_of(columns[0]).ndim - 1)
     places = tuple(canonicalize_axis(axis, aval.ndim, "index_take") for axis in axes)
     sizes = [1 if d in places else size for d, size in enumerate(aval.shape)]
@@ -363,6 +369,13 @@ def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
     lead = aval_of(indices).ndim - 1
     numbers = GatherDimensionNumbers(tuple(range(lead, lead + kept)), tuple(sorted(places)), places)
     return gather(src, indices, numbers, sizes, mode="clip")
+
+
+def _modulo(index: Any, size: int) -> Any:
+    """Indices in [0, size)."""
+    dtype = aval_of(index).dtype
+    rest = rem(index, np.asarray(size, dtype))
+    return where(lt(rest, np.asarray(0, dtype)), add(rest, np.asarray(size, dtype)), rest)
 
 
 # --- products ------------------------------------------------------------------------------

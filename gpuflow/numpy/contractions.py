@@ -11,7 +11,7 @@ from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.elementary import conj
 from gpuflow.numpy.promotion import check_arraylike, convert, no_out, promote_dtypes, user_dtype
-from gpuflow.numpy.shaping import ravel
+from gpuflow.numpy.shaping import moveaxis, ravel
 from gpuflow.numpy.ufuncs import multiply
 from gpuflow.ops.device import in_sharding
 
@@ -236,8 +236,9 @@ def vecdot(
     """
     del precision
     x1, x2 = _numbers("vecdot", x1, x2)
-    places = [canonicalize_axis(axis, aval_of(x).ndim, "vecdot") for x in (x1, x2)]
-    sizes = [aval_of(x).shape[d] for x, d in zip((x1, x2), places, strict=True)]
+    # The vectors come last before the other axes broadcast: operands may differ in rank.
+    x1, x2 = (moveaxis(x, axis, -1) for x in (x1, x2))
+    sizes = [aval_of(x).shape[-1] for x in (x1, x2)]
     check(
         sizes[0] == sizes[1],
         lambda: f"[vecdot] vectors must have one size; got {sizes[0]} and {sizes[1]} for "
@@ -248,4 +249,4 @@ def vecdot(
         wanted = user_dtype(preferred_element_type, "vecdot")
         x1, x2 = convert(x1, wanted), convert(x2, wanted)
     product = multiply(conj(x1), x2)
-    return lax.reduce_sum(product, (canonicalize_axis(axis, aval_of(product).ndim, "vecdot"),))
+    return lax.reduce_sum(product, (aval_of(product).ndim - 1,))

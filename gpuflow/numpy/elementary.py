@@ -96,14 +96,20 @@ def within(angle: Any, bound: float) -> Any:
     return lax.sub(select_where(lax.lt(rest, like(0, rest)), lax.add(rest, turn), rest), half)
 
 
+def finite_above(x: Any) -> Any:
+    """``x`` with 0 in place of infinity, as JAX has it: so that an infinite operand weighs 1."""
+    is_infinite = lax.eq(x, like(np.inf, x))
+    return select_where(is_infinite, like(0, x), x)
+
+
 @_logaddexp.defjvp
 def _logaddexp_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
     x, y = primals
     out = _logaddexp(x, y)
+    total = finite_above(out)
 
     def weight(part: Any) -> Any:
-        share = lax.exp(lax.sub(part, out))
-        return select_where(lax.ne(share, share), like(0.5, out), share)
+        return lax.exp(lax.sub(finite_above(part), total))
 
     x_part = lax.mul(tangents[0], weight(x))
     return out, lax.add(x_part, lax.mul(tangents[1], weight(y)))

@@ -13,7 +13,15 @@ from gpuflow.base.errors import check
 from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays
-from gpuflow.numpy.elementary import broadcastlike, ceil, floor, imag, real, within
+from gpuflow.numpy.elementary import (
+    broadcastlike,
+    ceil,
+    finite_above,
+    floor,
+    imag,
+    real,
+    within,
+)
 from gpuflow.numpy.logic import greater, isinf, isnan, less, where
 from gpuflow.numpy.promotion import (
     convert,
@@ -268,10 +276,10 @@ def _logaddexp2(x: Any, y: Any) -> Any:
 def _logaddexp2_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
     x, y = primals
     out = _logaddexp2(x, y)
+    total = finite_above(out)
 
     def weight(part: Any) -> Any:
-        share = lax.exp2(lax.sub(part, out))
-        return select_where(lax.ne(share, share), like(0.5, out), share)
+        return lax.exp2(lax.sub(finite_above(part), total))
 
     x_part = lax.mul(tangents[0], weight(x))
     return out, lax.add(x_part, lax.mul(tangents[1], weight(y)))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import NonConcreteBooleanIndexError, check
 from gpuflow.base.records import record
@@ -15,6 +16,7 @@ from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.trace import Tracer
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.promotion import convert
+from gpuflow.ops.selection import where as select_where
 
 
 @record
@@ -31,10 +33,6 @@ class Plan:
     axes: tuple[Any, ...]
     new_axes: tuple[int, ...]
     ellipsis: int | None = None
-
-    @property
-    def has_arrays(self) -> bool:
-        return any(is_index_array(entry) for entry in self.axes)
 
     def anchor(self, advanced: Sequence[int]) -> int | None:
         """Where the axes of the index arrays at ``advanced`` go; None: apart, so in front."""
@@ -205,3 +203,19 @@ def _mask_positions(mask: Any) -> list[Any]:
         )
     positions = np.nonzero(np.asarray(mask))
     return [place.astype(np.int32) for place in positions]
+
+
+def wrap_negative(indices: Any, size: int) -> Any:
+    """Index arrays with negative positions counted from the end."""
+    dtype = aval_of(indices).dtype
+    if dtype.kind == "u":
+        return indices
+    if dtype.itemsize < 4:
+        indices, dtype = convert(indices, np.dtype(np.int32)), np.dtype(np.int32)
+    if isinstance(indices, np.ndarray) and not (indices < 0).any():
+        return indices
+    is_negative = lax.lt(indices, convert(0, dtype))
+    if size > np.iinfo(dtype).max:  # an addition in uint32 wraps to what int64 gives
+        dtype = dtypes.index_dtype(size)
+        indices = convert(indices, dtype)
+    return select_where(is_negative, lax.add(indices, convert(size, dtype)), indices)

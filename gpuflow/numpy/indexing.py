@@ -1,22 +1,20 @@
 """``x[...]``.
 
 Static indices (ints, slices, None, Ellipsis) become slice, rev, squeeze and broadcast_in_dim.
-Index arrays become one gather of rows: the indexed axes are joined into one, in front:
+One index array becomes a gather of rows, several become a general gather.
 
-    x[:, i, j]  with x of shape (a, b, c)  ->  rows i * c + j of x as (b * c, a)
+An index outside reads the nearest element. As in JAX, what an index array of rank 1 or more reads
+there gets no gradient back; a window at scalar indices does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
-from math import prod
 from typing import Any
 
-import numpy as np
-
 from gpuflow import lax
-from gpuflow.base import dtypes
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
@@ -29,18 +27,15 @@ from gpuflow.numpy.index_plan import (
     is_index_array,
     plan_index,
     without_bools,
+    wrap_negative,
 )
 from gpuflow.numpy.placed_slices import has_slices, in_window, window_of
-from gpuflow.numpy.promotion import (
-    broadcast_shapes,
-    convert,
-)
-from gpuflow.numpy.shaping import broadcast_to, moveaxis
-from gpuflow.ops.selection import where as select_where
+from gpuflow.numpy.scatter_plan import scatter_plan
+from gpuflow.numpy.shaping import moveaxis
 
 
 def getitem(x: Any, index: Any) -> Any:
-    """``x[index]``; index arrays outside of an axis take the nearest row."""
+    """``x[index]``; what lies outside of an axis reads the nearest element."""
     if config.may_check:
         note_index(aval_of(x).shape, index)
     key = _static_key(index)
@@ -54,11 +49,15 @@ def getitem(x: Any, index: Any) -> Any:
     index, bool_axes = without_bools(index, aval_of(x).ndim)
     x = lax.expand_dims(x, bool_axes) if bool_axes else x
     plan = plan_index(index, aval_of(x).shape)
+    arrays = [d for d, entry in enumerate(plan.axes) if is_index_array(entry)]
+    mode = "clip" if _is_window(plan) else "promise_in_bounds"
+    if len(arrays) > 1 or (arrays and _has_int_outside(plan, aval_of(x).shape)):
+        return gathered(x, plan, True, mode)
     cut = _cut(plan, aval_of(x).shape)
     for primitive, params in _cutting_steps(cut, aval_of(x).shape):
         x = primitive.bind(x, **params)
-    if plan.has_arrays:
-        return _new_axes_after_gather(_gather(x, plan, cut.dropped), plan)
+    if arrays:
+        return _new_axes_after_gather(_rows(x, plan, arrays[0], cut.dropped, mode), plan)
     return _insert_new_axes(lax.squeeze(x, cut.dropped), plan)
 
 
@@ -184,6 +183,21 @@ def _clipped_position(entry: int, size: int) -> int:
     return min(max(entry + size if entry < 0 else entry, 0), size - 1)
 
 
+def _is_window(plan: Plan) -> bool:
+    """Whether the index is one window: of scalars and slices without steps."""
+    return all(
+        entry.step in (None, 1, -1) if isinstance(entry, slice) else aval_of(entry).ndim == 0
+        for entry in plan.axes
+    )
+
+
+def _has_int_outside(plan: Plan, shape: tuple[int, ...]) -> bool:
+    return any(
+        isinstance(entry, int) and not -size <= entry < size
+        for entry, size in zip(plan.axes, shape, strict=True)
+    )
+
+
 def _insert_new_axes(x: Any, plan: Plan) -> Any:
     if not plan.new_axes:
         return x
@@ -202,62 +216,49 @@ def _new_axes(plan: Plan, shape: Sequence[int]) -> dict[str, Any]:
     return {"shape": full, "broadcast_dimensions": old}
 
 
-def wrap_negative(indices: Any, size: int) -> Any:
-    """Index arrays with negative positions counted from the end."""
-    dtype = aval_of(indices).dtype
-    if dtype.kind == "u":
-        return indices
-    if dtype.itemsize < 4:
-        indices, dtype = convert(indices, np.dtype(np.int32)), np.dtype(np.int32)
-    if isinstance(indices, np.ndarray) and not (indices < 0).any():
-        return indices
-    is_negative = lax.lt(indices, convert(0, dtype))
-    if size > np.iinfo(dtype).max:  # an addition in uint32 wraps to what int64 gives
-        dtype = dtypes.index_dtype(size)
-        indices = convert(indices, dtype)
-    return select_where(is_negative, lax.add(indices, convert(size, dtype)), indices)
-
-
-def _gather(x: Any, plan: Plan, int_axes: Sequence[int]) -> Any:
-    """One gather for all index arrays; axes of static ints count as index arrays too."""
-    shape = aval_of(x).shape
-    advanced = [d for d, e in enumerate(plan.axes) if is_index_array(e) or d in int_axes]
-    arrays = [d for d in advanced if d not in int_axes]
-    indices = [wrap_negative(plan.axes[d], shape[d]) for d in arrays]
-    joined = _linear_indices(indices, [shape[d] for d in arrays])
-    rest = [d for d in range(len(shape)) if d not in advanced]
-    x = lax.transpose(x, [*advanced, *rest])
-    sizes = [shape[d] for d in arrays]
-    if len(advanced) != 1:
-        x = lax.reshape(x, [prod(sizes), *[shape[d] for d in rest]])
-    out = lax.row_gather(x, joined, "clip")
-    rank = aval_of(joined).ndim
+def _rows(x: Any, plan: Plan, place: int, dropped: Sequence[int], mode: str) -> Any:
+    """One gather of rows for the only index array, at axis ``place``; ints have been cut."""
+    index = wrap_negative(plan.axes[place], aval_of(x).shape[place])
+    advanced = sorted([place, *dropped])
+    rest = [d for d in range(aval_of(x).ndim) if d not in advanced]
+    x = lax.transpose(x, [place, *dropped, *rest])
+    x = lax.squeeze(x, tuple(range(1, len(advanced))))
+    out = lax.row_gather(x, index, mode)
+    rank = aval_of(index).ndim
     return moveaxis(out, tuple(range(rank)), _destination(plan, advanced, rank))
+
+
+def gathered(
+    x: Any, plan: Plan, wrap: bool, mode: Any, fill_value: Any = None,
+    indices_are_sorted: bool = False, unique_indices: bool = False,
+) -> Any:  # fmt: skip
+    """``x`` at any index, by one gather of all index arrays and ints; slices are cut before.
+
+    Args:
+        wrap: whether negative ints and numbers in index arrays count from the end.
+        mode, fill_value, indices_are_sorted, unique_indices: as for ``lax.gather``.
+    """
+    slices = [entry if isinstance(entry, slice) else slice(None) for entry in plan.axes]
+    cut = _cut(replace(plan, axes=tuple(slices)), aval_of(x).shape)
+    for primitive, params in _cutting_steps(cut, aval_of(x).shape):
+        x = primitive.bind(x, **params)
+    axes = [slice(None) if isinstance(entry, slice) else entry for entry in plan.axes]
+    shape = aval_of(x).shape
+    place = scatter_plan(replace(plan, axes=tuple(axes)), shape, wrap)
+    numbers = lax.GatherDimensionNumbers(place.offsets, place.indexed, place.indexed)
+    sizes = [shape[d] if d in place.windows else min(shape[d], 1) for d in range(len(shape))]
+    out = lax.gather(
+        x, place.indices, numbers, sizes, mode=mode, fill_value=fill_value,
+        indices_are_sorted=indices_are_sorted, unique_indices=unique_indices,
+    )  # fmt: skip
+    kept = [k for k in range(len(place.full_shape)) if k not in place.new_axes]
+    return lax.broadcast_in_dim(out, place.full_shape, kept)
 
 
 def _destination(plan: Plan, advanced: Sequence[int], rank: int) -> tuple[int, ...]:
     """Where the axes of the index arrays go: in place where adjacent, otherwise in front."""
     start = plan.anchor(advanced) or 0
     return tuple(range(start, start + rank))
-
-
-def _linear_indices(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """Row numbers of the joined axis; positions outside of their axis are clipped first."""
-    if len(indices) == 1:
-        return indices[0]
-    dtype = dtypes.index_dtype(prod(sizes))
-    shape = broadcast_shapes(*[aval_of(i).shape for i in indices], name="index")
-    total: Any = None
-    for index, size in zip(indices, sizes, strict=True):
-        own = dtypes.index_dtype(size)
-        index = convert(index, own)
-        top = convert(max(size - 1, 0), own)
-        index = lax.min(lax.max(index, convert(0, own)), top)
-        index = broadcast_to(convert(index, dtype), shape)
-        if total is not None:
-            index = lax.add(lax.mul(total, convert(size, dtype)), index)
-        total = index
-    return total
 
 
 def _new_axes_after_gather(x: Any, plan: Plan) -> Any:

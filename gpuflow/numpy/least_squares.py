@@ -23,6 +23,7 @@ from gpuflow.ops.linalg_algebra import (
     real_dtype,
     spread,
     swap,
+    symmetrized,
     to_dtype,
 )
 from gpuflow.ops.selection import where
@@ -144,6 +145,9 @@ def _pinv_jvp(hermitian: bool, primals: Any, tangents: Any) -> tuple[Any, Any]:
     """
     (a, rtol), d_a = primals, tangents[0]
     p = _pinv(a, rtol, hermitian)
+    if hermitian:
+        # Only the Hermitian part was decomposed.
+        a, d_a = (symmetrized(x) for x in (a, d_a))
     change = adjoint(d_a)
     first = matmul(p, matmul(adjoint(p), change))
     second = matmul(change, matmul(adjoint(p), p))

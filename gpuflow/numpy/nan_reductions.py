@@ -136,7 +136,10 @@ def nanvar(
     work, wanted = statistics.variance_dtypes("nanvar", aval_of(a).dtype, dtype)
     a = convert(a, work)
     center = nanmean(a, axis, work, None, True, where) if mean is None else mean
-    distance = _without_nan(lax.sub(*_alike(a, convert(as_array("nanvar", center), work))), 0)
+    distance = lax.sub(*_alike(a, convert(as_array("nanvar", center), work)))
+    if _can_be_nan(a):
+        # What is nan already; the distance of infinity to an infinite mean is nan, and counts.
+        distance = _choose(isnan(a), 0, distance)
     squared = statistics.squared_modulus(distance)
     total = reductions.sum(squared, axis, None, None, keepdims, where=where)
     count = _count(a, axis, keepdims, where, aval_of(total).dtype) - ddof

@@ -126,8 +126,11 @@ def linspace(
         order.insert(axis % (len(sizes) + 1), 0)
         out = lax.transpose(out, order)
     out = placed("linspace", out, device)
-    step = lax.div(lax.sub(last, first), convert(parts or np.nan, work))
-    return (out, reshape(step, sizes)) if retstep else out
+    if not retstep:
+        return out
+    if parts <= 0:  # no distance: one nan, whatever the shape, as in JAX
+        return out, convert(np.nan, work)
+    return out, reshape(lax.div(lax.sub(last, first), convert(parts, work)), sizes)
 
 
 def _with_axis(x: Any, rank: int) -> Any:

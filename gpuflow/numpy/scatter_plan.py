@@ -14,8 +14,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.records import record
 from gpuflow.core.aval import aval_of
-from gpuflow.numpy.index_plan import Plan, is_index_array
-from gpuflow.numpy.indexing import wrap_negative
+from gpuflow.numpy.index_plan import Plan, is_index_array, wrap_negative
 from gpuflow.numpy.promotion import broadcast_shapes, convert
 from gpuflow.numpy.shaping import broadcast_to
 

@@ -11,8 +11,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.bounds import note_positions
-from gpuflow.numpy.index_plan import normal_entry
-from gpuflow.numpy.indexing import wrap_negative
+from gpuflow.numpy.index_plan import normal_entry, wrap_negative
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
     check_arraylike,
@@ -47,7 +46,7 @@ def take(
     del unique_indices, indices_are_sorted
     no_out("take", out)
     check(
-        mode in (None, "fill", "clip", "wrap", "promise_in_bounds"),
+        mode in (None, "fill", "clip", "wrap"),
         lambda: f"[take] mode must be 'fill', 'clip' or 'wrap'; got {mode!r}. Fix: mode='clip'.",
         NotImplementedError if mode == "raise" else ValueError,
     )
@@ -60,6 +59,12 @@ def take(
         (entry,) = (dtypes.index_dtype(abs(indices)).type(indices),)
     else:
         (entry,) = normal_entry(indices)
+    check(
+        size > 0 or aval_of(entry).size == 0,
+        lambda: f"[take] an axis without elements has nothing to take; got {aval_of(a)} along "
+        f"axis {axis} and indices {aval_of(entry)}. Fix: check the shape, or take no elements.",
+        IndexError,
+    )
     dtype = aval_of(entry).dtype
     if mode == "wrap":
         rest = lax.rem(entry, convert(size, dtype))
@@ -95,7 +100,8 @@ def take_along_axis(
         arr: array.
         indices: integer array of the same rank.
         axis: the axis that is indexed; None: of the raveled array.
-        mode: ``"fill"`` (the default), ``"clip"`` or ``"promise_in_bounds"``, as in ``take``;
+        mode: ``"fill"`` (the default, also ``"drop"``), ``"clip"``; ``"promise_in_bounds"``: all
+            lie in [0, size), others read the nearest element, and give it no gradient;
             ``"one_hot"``: as a product with rows of zeros and a one, which gives 0 outside.
         fill_value: what to fill with in place of nan.
         wrap_negative_indices: whether negative positions count from the end.
@@ -113,12 +119,13 @@ def take_along_axis(
         ),
     )
     check(
-        mode in (None, "fill", "clip", "promise_in_bounds", "one_hot"),
+        mode in (None, "fill", "drop", "clip", "promise_in_bounds", "one_hot"),
         lambda: f"[take_along_axis] mode must be 'fill', 'clip' or 'one_hot'; got {mode!r}. "
         "Fix: mode='clip'.",
         ValueError,
     )
-    indices = wrap_negative(indices, size) if wrap_negative_indices else indices
+    if wrap_negative_indices and mode != "promise_in_bounds":
+        indices = wrap_negative(indices, size)
     if config.may_check:
         note_positions(aval_of(arr).shape, place, indices)
     x, index = moveaxis(arr, place, -1), moveaxis(indices, place, -1)
@@ -128,8 +135,8 @@ def take_along_axis(
     index = broadcast_to(index, (*lead, aval_of(index).shape[-1]))
     if mode == "one_hot":
         return moveaxis(_by_products(x, index), -1, place)
-    fills = mode in (None, "fill")
-    rows = lax.row_gather(x, index, "fill" if fills else "clip", batch_dims=len(lead))
+    fills = mode in (None, "fill", "drop")
+    rows = lax.row_gather(x, index, "fill" if fills else mode, batch_dims=len(lead))
     if fill_value is not None and fills:
         rows = select_where(_inside(index, size), rows, convert(fill_value, aval_of(rows).dtype))
     return moveaxis(rows, -1, place)

@@ -26,8 +26,9 @@ from gpuflow.numpy.index_plan import (
     is_mask,
     plan_index,
     without_bools,
+    wrap_negative,
 )
-from gpuflow.numpy.indexing import getitem, slice_range, wrap_negative
+from gpuflow.numpy.indexing import gathered, getitem, slice_range
 from gpuflow.numpy.placed_slices import has_slices, in_window, window_of
 from gpuflow.numpy.promotion import check_arraylike, common_type, convert
 from gpuflow.numpy.scatter_plan import scatter_plan
@@ -206,14 +207,15 @@ class IndexedUpdate:
         """The elements at the index.
 
         Args:
-            mode: None, ``"clip"``: places outside give the nearest element; ``"fill"`` (or
-                ``"drop"``): they give ``fill_value``; ``"promise_in_bounds"``: they do not occur.
+            mode: ``"clip"``: places outside give the nearest element; None and
+                ``"promise_in_bounds"``: so too, and nothing flows back to it; ``"fill"`` (or
+                ``"drop"``): they give ``fill_value``.
             fill_value: None: nan, the least signed or the largest unsigned integer, True.
         """
         if mode is None and wrap_negative_indices:
             return in_sharding("at.get", getitem(self.array, self.index), out_sharding)
         how = Promises(
-            indices_are_sorted, unique_indices, mode or "clip", wrap_negative_indices
+            indices_are_sorted, unique_indices, mode or "promise_in_bounds", wrap_negative_indices
         )
         return in_sharding("at.get", _get(self, how, fill_value), out_sharding)
 
@@ -226,13 +228,8 @@ def _get(target: IndexedUpdate, how: Promises, fill_value: Any) -> Any:
         return _get(window, how, fill_value)
     index, bool_axes = without_bools(target.index, aval_of(x).ndim)
     x = lax.expand_dims(x, bool_axes) if bool_axes else x
-    shape = aval_of(x).shape
-    place = scatter_plan(plan_index(index, shape), shape, how.wrap_negative_indices)
-    numbers = lax.GatherDimensionNumbers(place.offsets, place.indexed, place.indexed)
-    sizes = [shape[d] if d in place.windows else min(shape[d], 1) for d in range(len(shape))]
-    out = lax.gather(x, place.indices, numbers, sizes, fill_value=fill_value, **how.params)
-    kept = [k for k in range(len(place.full_shape)) if k not in place.new_axes]
-    return lax.broadcast_in_dim(out, place.full_shape, kept)
+    plan = plan_index(index, aval_of(x).shape)
+    return gathered(x, plan, how.wrap_negative_indices, fill_value=fill_value, **how.params)
 
 
 def _update(

@@ -83,7 +83,8 @@ def _impl(
 ) -> Any:  # fmt: skip
     del params
     windows = _windows(x.shape, dimension_numbers, slice_sizes)
-    places, inside, width = flat_places(xp, windows, indices, mode)
+    fills = mode is GatherScatterMode.FILL_OR_DROP
+    places, inside, width = flat_places(xp, windows, indices, fills)
     batch = indices.shape[:-1]
     kept = [slice_sizes[d] for d in windows.kept]
     if 0 in (*places.shape, width) or x.size == 0:

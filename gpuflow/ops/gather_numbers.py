@@ -25,7 +25,10 @@ Dims = tuple[int, ...]
 
 
 class GatherScatterMode(enum.Enum):
-    """What an index outside means: the nearest window, no window, or that it does not occur."""
+    """What an index outside means: the nearest window, no window, or that it does not occur.
+
+    If it does occur, a gather reads the nearest window and a scatter leaves it out, as in JAX.
+    """
 
     CLIP = "clip"
     FILL_OR_DROP = "fill"
@@ -169,11 +172,14 @@ def check_windows(op: str, windows: Windows, indices: ShapedArray) -> None:
 
 
 def flat_places(
-    xp: Any, windows: Windows, indices: Any, mode: GatherScatterMode
+    xp: Any, windows: Windows, indices: Any, checked: bool
 ) -> tuple[Any, Any, int]:
     """Where the rows of all windows lie in the flat array.
 
     A row is the run of trailing dimensions that windows cover whole.
+
+    Args:
+        checked: whether index vectors outside are to be told from the others.
 
     Returns:
         Row numbers, of shape ``batch + window sizes without the row's``; which index vectors are
@@ -194,7 +200,7 @@ def flat_places(
         if d in windows.mapped:
             start = indices[..., windows.mapped.index(d)]
             top = max(windows.room(d) - 1, 0)
-            if mode is GatherScatterMode.FILL_OR_DROP:
+            if checked:
                 good = (start >= 0) & (start <= windows.room(d) - 1)
                 inside = good if inside is None else inside & good
             if start.dtype.kind == "u":

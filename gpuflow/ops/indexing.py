@@ -11,7 +11,7 @@ Negative indices do not wrap here; the surface does that. ``mode`` says what an 
     clip                the nearest row
     fill                a row of nan; the least signed, the largest unsigned integer; True
     zero                a row of zeros
-    promise_in_bounds   it does not occur (clip, in fact: nothing is ever read outside)
+    promise_in_bounds   it does not occur; if it does: read the nearest row, add to none, as JAX
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ def _scatter_impl(
         target = target + shift
     target = target.reshape(-1)
     flat = rows.reshape(target.size, -1).astype(wide, copy=False)
-    if mode not in ("clip", "promise_in_bounds"):
+    if mode != "clip":
         kept = _inside(indices, size).reshape(-1)
         target, flat = target[kept], flat[kept]
     _add_rows(xp, total.reshape(-1, flat.shape[1]), target, flat)
@@ -386,7 +386,7 @@ def _scatter_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None
     components = [
         Component(start, shape[d] - 1, strides[d]) for d, start in enumerate(starts)
     ]
-    checked = eqn.params["mode"] not in ("clip", "promise_in_bounds")
+    checked = eqn.params["mode"] != "clip"
     window = tuple(range(batch_dims + 1, len(shape)))
     return [update(build, zeros, components, rows, window, "add", checked=checked, repeats=True)]
 
@@ -407,8 +407,7 @@ def row_scatter_add(
         rows: numbers, of shape ``indices.shape + shape[batch_dims + 1:]``.
         indices: integer array; repeated ones add up. float16 and bfloat16 are added in float32.
         shape: shape of the result.
-        mode: ``clip`` and ``promise_in_bounds`` move an index outside to the nearest row; the
-            others drop its row.
+        mode: ``clip`` moves an index outside to the nearest row; the others drop its row.
         batch_dims: how many leading dimensions ``shape`` and ``indices`` share.
 
     Returns:

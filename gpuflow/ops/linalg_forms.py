@@ -144,7 +144,7 @@ def _tridiagonal_impl(xp: Any, a: Any, *, lower: bool) -> list[Any]:
     outs = _tridiagonal_result(a.shape[-2:], a.dtype, lower=lower)
     if a.shape[-1] == 1 or not a.size:
         found = [np.zeros((*a.shape[:-2], *shape), dtype) for shape, dtype in outs]
-        found[0], found[1] = a, a[..., 0].real
+        found[0], found[1] = a.real.astype(a.dtype), a[..., 0].real
         return found
     name = "hetrd" if dtypes.is_complex(a.dtype) else "sytrd"
     trd, work_size = lapack([name, f"{name}_lwork"], a)

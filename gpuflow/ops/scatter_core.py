@@ -106,7 +106,8 @@ def _write(
     """Combine the updates into ``out``, in their order where places repeat."""
     del params
     windows = scatter_windows(out.shape, dimension_numbers, updates.shape)
-    places, inside, width = flat_places(xp, windows, indices, mode)
+    drops = mode is not GatherScatterMode.CLIP
+    places, inside, width = flat_places(xp, windows, indices, drops)
     if 0 in (*places.shape, width) or out.size == 0:
         return
     order = (
@@ -211,7 +212,7 @@ def _simplify(
     )  # fmt: skip
     if order != tuple(range(len(order))):
         updates = build.apply(transpose_p, updates, permutation=order)
-    checked = mode is GatherScatterMode.FILL_OR_DROP
+    checked = mode is not GatherScatterMode.CLIP
     if in_parts and components and _lie_together(windows):
         out = scatter_by_parts(build, x, components, updates, combine, checked)
         if out is not None:
