@@ -40,6 +40,8 @@ from gpuflow.api_ad import jvp as jvp
 from gpuflow.api_ad import linearize as linearize
 from gpuflow.api_ad import value_and_grad as value_and_grad
 from gpuflow.api_ad import vjp as vjp
+from gpuflow.api_config import check_tracer_leaks as check_tracer_leaks
+from gpuflow.api_config import checking_leaks as checking_leaks
 from gpuflow.api_config import debug_infs as debug_infs
 from gpuflow.api_config import debug_nans as debug_nans
 from gpuflow.api_config import default_matmul_precision as default_matmul_precision
@@ -52,8 +54,6 @@ from gpuflow.api_config import numpy_rank_promotion as numpy_rank_promotion
 from gpuflow.api_config import threefry_partitionable as threefry_partitionable
 from gpuflow.api_guards import allow_f16_reductions as allow_f16_reductions
 from gpuflow.api_guards import array_garbage_collection_guard as array_garbage_collection_guard
-from gpuflow.api_guards import check_tracer_leaks as check_tracer_leaks
-from gpuflow.api_guards import checking_leaks as checking_leaks
 from gpuflow.api_guards import debug_key_reuse as debug_key_reuse
 from gpuflow.api_guards import enable_checks as enable_checks
 from gpuflow.api_guards import enable_custom_prng as enable_custom_prng

@@ -97,6 +97,25 @@ def explain_cache_misses(enable: bool = True) -> Iterator[None]:
 
 
 @contextmanager
+def check_tracer_leaks(enable: bool = True) -> Iterator[None]:
+    """Inside the block, a transformation whose tracers are still referred to at its end raises.
+
+    It says of each where it was made. Functions that were traced before are not traced again.
+
+    Raises:
+        UnexpectedTracerError: from the call of a transformed function.
+
+    Cost:
+        A search through all Python objects for each trace: for debugging.
+    """
+    with config.override("check_tracer_leaks", enable):
+        yield
+
+
+checking_leaks = check_tracer_leaks
+
+
+@contextmanager
 def no_tracing(enable: bool = True) -> Iterator[None]:
     """Inside the block, a jitted function that would have to be traced raises RuntimeError."""
     with config.override("no_tracing", enable):

@@ -43,9 +43,6 @@ transfer_guard_host_to_device = _guard("transfer_guard_host_to_device", _GUARDS,
 transfer_guard_device_to_host = _guard("transfer_guard_device_to_host", _GUARDS, _COPIES)
 transfer_guard_device_to_device = _guard("transfer_guard_device_to_device", _GUARDS, _COPIES)
 
-_LEAKS = "a tracer that is used after its trace raises UnexpectedTracerError in any case"
-check_tracer_leaks = _guard("check_tracer_leaks", _FLAGS, _LEAKS)
-checking_leaks = _guard("checking_leaks", _FLAGS, _LEAKS)
 enable_checks = _guard("enable_checks", _FLAGS, "GPUFLOW_CHECK=1 has programs checked")
 enable_custom_prng = _guard("enable_custom_prng", _FLAGS, "random.key makes typed keys")
 debug_key_reuse = _guard("debug_key_reuse", _FLAGS, "whether a key is used twice is not looked at")

@@ -21,6 +21,7 @@ def _as_before():
         "enable_x64", "debug_nans", "debug_infs", "disable_jit", "default_matmul_precision",
         "numpy_rank_promotion", "numpy_dtype_promotion", "log_compiles", "explain_cache_misses",
         "threefry_partitionable", "default_device", "no_tracing",
+        "check_tracer_leaks",
     ]  # fmt: skip
     values = [config.read(name) for name in names]
     yield
@@ -70,6 +71,7 @@ BLOCKS = {
     "log_compiles": (True, False),
     "explain_cache_misses": (True, False),
     "no_tracing": (True, False),
+    "check_tracer_leaks": (True, False),
 }
 
 

@@ -189,6 +189,7 @@ class Switches:
     log_compiles: bool = False
     explain_cache_misses: bool = False
     no_tracing: bool = False
+    check_tracer_leaks: bool = False  # whether a trace looks for tracers that outlive it
 
 
 _NAMES = tuple(field.name for field in fields(Settings))

@@ -145,14 +145,15 @@ class _Checkpoint:
         """``fun`` of ``(dynamic arguments, dynamic keyword arguments)``."""
         fixed = {k: args[k] for k in static}
         fixed_names = {key: value for key, value in kwargs.items() if key in self.names}
+        count = len(args)  # the function outlives the call, whose arguments must not
         key = (
-            len(args), tuple((k, type(v), v) for k, v in sorted(fixed.items())),
+            count, tuple((k, type(v), v) for k, v in sorted(fixed.items())),
             tuple((k, type(v), v) for k, v in sorted(fixed_names.items())),
         )  # fmt: skip
 
         def function(dynamic: tuple[Any, ...], named: dict[str, Any]) -> Any:
             rest = iter(dynamic)
-            full = [fixed[k] if k in fixed else next(rest) for k in range(len(args))]
+            full = [fixed[k] if k in fixed else next(rest) for k in range(count)]
             return self.fun(*full, **named, **fixed_names)
 
         try:

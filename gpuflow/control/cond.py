@@ -14,6 +14,7 @@ import numpy as np
 
 from gpuflow.base.util import safe_zip
 from gpuflow.control.cond_derivative import linearize_cond, partial_cond
+from gpuflow.control.keeping import keep_cond
 from gpuflow.control.lanes import (
     Lane,
     Lanes,
@@ -29,12 +30,12 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.lowering import Branch, Inline
 from gpuflow.core.primitive import Primitive, register
-from gpuflow.core.rules import AxisData, UndefinedPrimal, Zero, is_undefined
+from gpuflow.core.rules import AxisData, UndefinedPrimal, Uniform, Zero, is_undefined
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.axes import broadcast_in_dim, move_axis
 from gpuflow.ops.selection import select_n
 from gpuflow.ops.zeros import instantiate
-from gpuflow.transforms.batching import batch_jaxpr
+from gpuflow.transforms.batching import batch_jaxpr, batch_jaxpr_dims
 from gpuflow.transforms.checking import (
     Categories,
     State,
@@ -152,7 +153,7 @@ def _backward(
 def _batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, branches: Branches,
     lanes: Lanes = (),
-) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+) -> tuple[list[Any], Sequence[int | Uniform | None]]:  # fmt: skip
     index, *rest = operands
     mapped = tuple(dim is not None for dim in dims[1:])
     if dims[0] is not None:
@@ -167,13 +168,22 @@ def _batch(
             outs = bind_cond(branches, moved[0], moved[1:], all_lanes)
         return outs, [0] * len(outs)
     wanted = _any_nonzero([batch_jaxpr(branch, axis, mapped)[1] for branch in branches])
-    batched = [batch_jaxpr(branch, axis, mapped, wanted)[0] for branch in branches]
+    pairs = [batch_jaxpr_dims(branch, axis, mapped, wanted) for branch in branches]
+    batched = [branch for branch, _ in pairs]
     moved = [
         x if dim is None else move_axis(x, dim, count)
         for x, dim, count in safe_zip(rest, dims[1:], lane_counts(lanes, len(rest)))
     ]
     outs = bind_cond(batched, index, moved, lanes)
-    return outs, [len(lanes) if flag else None for flag in wanted]
+    return outs, [_joined_dim(own, len(lanes)) for own in zip(*(d for _, d in pairs), strict=True)]
+
+
+def _joined_dim(dims: Sequence[int | Uniform | None], lanes: int) -> int | Uniform | None:
+    """Where an output of all branches is mapped; ``lanes`` dimensions come before."""
+    if dims[0] is None:
+        return None
+    is_uniform = all(isinstance(dim, Uniform) for dim in dims)
+    return Uniform(lanes) if is_uniform else lanes
 
 
 def _over_lanes(branches: Branches, lanes: Lanes) -> ClosedJaxpr:
@@ -256,6 +266,7 @@ def _define(
             batch=_batch,
             lower=lower,
             prune=prune,
+            keep=keep_cond,
             multiple_results=True,
             effects=_effects,
             checked=_checked,

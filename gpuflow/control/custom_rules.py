@@ -30,14 +30,18 @@ from gpuflow.control.custom_calls import (
     with_refs,
     without_refs,
 )
+from gpuflow.control.jit import close_over
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.refs import Ref
-from gpuflow.core.rules import AxisData, Zero
+from gpuflow.core.rules import AxisData, Uniform, Zero
+from gpuflow.core.trace import Tracer
+from gpuflow.ops.convert import stop_gradient
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.zeros import instantiate
-from gpuflow.transforms.batching import batch_flat
+from gpuflow.transforms.batching import batch_jaxpr_dims
 
 
 def _custom_jvp_jvp(
@@ -71,58 +75,44 @@ def _custom_jvp_batch(
     operands: Sequence[Any],
     dims: Sequence[int | None],
     *,
-    call_jaxpr: Flat,
+    call_jaxpr: ClosedJaxpr,
     jvp: Any,
     name: str,
     num_consts: int,
-) -> tuple[list[Any], list[int | None]]:
-    out_dims: list[list[int | None]] = []
-
-    def mapped_call(*values: Any) -> list[Any]:
-        outs, dims_out = batch_flat(call_jaxpr, axis, values, list(dims))
-        out_dims.append(dims_out)
-        return outs
-
+) -> tuple[list[Any], list[int | Uniform | None]]:
+    # Every output is mapped, also one that does not depend on what is mapped: its tangent may,
+    # and only the rule knows.
+    batched = tuple(dim is not None for dim in dims)
+    all_mapped = (True,) * len(call_jaxpr.out_avals)
+    mapped, out_dims = batch_jaxpr_dims(call_jaxpr, axis, batched, all_mapped)
+    hidden, closed = close_over(mapped.jaxpr, mapped.consts, name)
+    moved = [
+        x if dim is None else batch_to_dim(x, dim, 0, axis.size)
+        for x, dim in safe_zip(operands, dims)
+    ]
+    own_dims = [0 if flag else None for flag in batched[num_consts:]]
     outs = custom_jvp_p.bind(
-        *operands, call_jaxpr=mapped_call, name=name, num_consts=num_consts,
-        jvp=_MappedRule(jvp, axis, list(dims[num_consts:]), out_dims),
+        *hidden, *moved, call_jaxpr=closed["jaxpr"], name=name,
+        num_consts=num_consts + len(hidden), jvp=_MappedRule(jvp, axis, own_dims),
     )  # fmt: skip
-    return outs, out_dims[-1]
+    return outs, list(out_dims)
 
 
 class _MappedRule:
-    """A flat jvp rule over a mapped axis; it notes where its outputs have the axis."""
+    """A flat jvp rule over a mapped axis, which results have in front."""
 
-    def __init__(
-        self, rule: Any, axis: AxisData, dims: list[int | None], out_dims: list[list[int | None]]
-    ) -> None:
-        self.rule, self.axis, self.dims, self.out_dims = rule, axis, dims, out_dims
+    def __init__(self, rule: Any, axis: AxisData, dims: Sequence[int | None]) -> None:
+        self.rule, self.axis, self.dims = rule, axis, dims
         self.symbolic_zeros = rule.symbolic_zeros
         self.__name__ = rule.__name__
 
     def __call__(self, *values: Any) -> list[Any]:
         dims = [*self.dims, *self.dims]
         results, dims_out = batch_with_zeros(self.rule, self.axis, values, dims)
-        self.out_dims.append(dims_out[: len(results) // 2])
-        return _align_tangents(results, dims_out, self.axis)
-
-
-def _align_tangents(
-    results: list[Any], dims: list[int | None], axis: AxisData
-) -> list[Any]:
-    """Give each output tangent the mapped dimension of its output."""
-    count = len(results) // 2
-    outs, tangents = list(results[:count]), list(results[count:])
-    for k in range(count):
-        out_dim, tangent_dim = dims[k], dims[count + k]
-        if out_dim is None and tangent_dim is not None:
-            raise ValueError(
-                "[custom_jvp] a mapped tangent needs a mapped output; got an output that does not "
-                "depend on the mapped operand. Fix: compute the output from the argument."
-            )
-        if out_dim is not None and out_dim != tangent_dim:
-            tangents[k] = batch_to_dim(tangents[k], tangent_dim, out_dim, axis.size)
-    return [*outs, *tangents]
+        return [
+            batch_to_dim(value, dim, 0, self.axis.size)
+            for value, dim in safe_zip(results, dims_out)
+        ]
 
 
 custom_jvp_p = register(
@@ -234,7 +224,8 @@ class custom_jvp:
                     f"[custom_jvp] nondiff_argnums must name arguments of {self.name}; got "
                     f"{number} for a call with {count}. Fix: pass the argument by position."
                 )
-        fixed = {k: args[k] for k in sorted({number % count for number in self.nondiff_argnums})}
+        positions = sorted({number % count for number in self.nondiff_argnums})
+        fixed = {k: tree.tree_map(_without_derivative, args[k]) for k in positions}
         dynamic = tuple(arg for k, arg in enumerate(args) if k not in fixed)
         leaves, treedef = tree.flatten(dynamic)
         leaves, refs = without_refs(leaves)
@@ -248,6 +239,11 @@ class custom_jvp:
             outs = without_rule(self.name, call, leaves)
         out_tree = rule.out_tree[-1] if call.out_tree is None else call.out_tree
         return tree.unflatten(out_tree, outs)
+
+
+def _without_derivative(value: Any) -> Any:
+    """A part of an argument that is not differentiated, without the tangent that it may carry."""
+    return stop_gradient(value) if isinstance(value, Tracer) else value
 
 
 def _plus(first: Any, second: Any) -> Any:

@@ -35,7 +35,7 @@ from gpuflow.core.rules import AxisData, Uniform, Zero, is_undefined
 from gpuflow.ops.axes import reduce_sum
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.zeros import instantiate
-from gpuflow.transforms.batching import batch_flat, batch_jaxpr
+from gpuflow.transforms.batching import batch_flat, batch_jaxpr_dims
 
 # --- the call ------------------------------------------------------------------------------
 
@@ -87,13 +87,12 @@ def _call_batch(
     bwd: Any,
     name: str,
     num_consts: int,
-) -> tuple[list[Any], list[int | Uniform]]:
+) -> tuple[list[Any], list[int | Uniform | None]]:
     batched = tuple(dim is not None for dim in dims)
     # Every output is mapped: bwd may give each element its own weight, so a cotangent that was
     # summed over the axis before bwd would give another gradient than a loop does.
     all_mapped = (True,) * len(call_jaxpr.out_avals)
-    mapped, _ = batch_jaxpr(call_jaxpr, axis, batched, all_mapped)
-    _, differs = batch_jaxpr(call_jaxpr, axis, batched)
+    mapped, out_dims = batch_jaxpr_dims(call_jaxpr, axis, batched, all_mapped)
     hidden, closed = close_over(mapped.jaxpr, mapped.consts, name)
     moved = [
         x if dim is None else batch_to_dim(x, dim, 0, axis.size)
@@ -110,7 +109,7 @@ def _call_batch(
         name=name,
         num_consts=num_consts + len(hidden),
     )
-    return outs, [0 if flag else Uniform(0) for flag in differs]
+    return outs, list(out_dims)
 
 
 class _MappedForward:

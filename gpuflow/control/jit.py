@@ -14,11 +14,11 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr
 from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
-from gpuflow.core.rules import AxisData, UndefinedPrimal, Zero, is_undefined
+from gpuflow.core.rules import AxisData, UndefinedPrimal, Uniform, Zero, is_undefined
 from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.ops.axes import move_axis
 from gpuflow.runtime.execute import executable_of
-from gpuflow.transforms.batching import batch_jaxpr
+from gpuflow.transforms.batching import batch_jaxpr_dims
 from gpuflow.transforms.checking import Categories, State, checked_jaxpr, split_state
 from gpuflow.transforms.jvp import jvp_jaxpr
 from gpuflow.transforms.linearize import linearize_jaxpr
@@ -148,15 +148,15 @@ def _batch(
     jaxpr: ClosedJaxpr,
     name: str,
     **params: Any,
-) -> tuple[list[Any], list[int | None]]:
+) -> tuple[list[Any], list[int | Uniform | None]]:
     del params
     batched = tuple(dim is not None for dim in dims)
-    mapped, out_batched = batch_jaxpr(jaxpr, axis, batched)
+    mapped, out_dims = batch_jaxpr_dims(jaxpr, axis, batched)
     moved = [
         x if dim is None else move_axis(x, dim, 0) for x, dim in safe_zip(operands, dims)
     ]
     outs = bind_program(mapped, name, moved)
-    return outs, [0 if flag else None for flag in out_batched]
+    return outs, list(out_dims)
 
 
 def _checked(

@@ -16,16 +16,16 @@ from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.program import dce, inline
 from gpuflow.control.jit import backward_jaxpr, jit_p
+from gpuflow.control.keeping import Kept, kept_outputs
 from gpuflow.control.programs import close, execute_alone, with_inputs
 from gpuflow.core.aval import ShapedArray
-from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
-from gpuflow.core.rules import AxisData, Zero, is_undefined
+from gpuflow.core.rules import AxisData, Uniform, Zero, is_undefined
 from gpuflow.ops.axes import move_axis
 from gpuflow.ops.barrier import optimization_barrier_p
-from gpuflow.transforms.batching import batch_jaxpr
+from gpuflow.transforms.batching import batch_jaxpr_dims
 from gpuflow.transforms.checking import Categories, State, checked_jaxpr, split_state
 from gpuflow.transforms.jvp import jvp_jaxpr
 from gpuflow.transforms.linearize import linearize_jaxpr
@@ -79,11 +79,11 @@ def _jvp(
 def _batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr,
     **params: Any,
-) -> tuple[list[Any], list[int | None]]:  # fmt: skip
-    mapped, out_batched = batch_jaxpr(jaxpr, axis, tuple(dim is not None for dim in dims))
+) -> tuple[list[Any], list[int | Uniform | None]]:  # fmt: skip
+    mapped, out_dims = batch_jaxpr_dims(jaxpr, axis, tuple(dim is not None for dim in dims))
     moved = [x if dim is None else move_axis(x, dim, 0) for x, dim in safe_zip(operands, dims)]
     outs = bind_remat(mapped, moved, **params)
-    return outs, [0 if flag else None for flag in out_batched]
+    return outs, list(out_dims)
 
 
 def _checked(
@@ -146,16 +146,92 @@ def _is_opened(primitive: Primitive) -> bool:
 
 
 def _make_split(jaxpr: ClosedJaxpr, nonzeros: tuple[bool, ...], policy: Any) -> Split:
+    if policy is not None:
+        jaxpr = _under_policy(jaxpr, policy)
     evaluation, linear, out_nonzeros, count = linearize_jaxpr(jaxpr, nonzeros)
     evaluation, closed = close(evaluation)
-    program = inline(evaluation.jaxpr, _is_opened)
-    residuals = program.outvars[len(program.outvars) - count :]
-    saved, again, operands = _choose(program, residuals, policy)
-    outs = program.outvars[: len(program.outvars) - count]
-    known = dce(with_inputs(ClosedJaxpr(program), program.invars, [*outs, *saved]).jaxpr)
-    inputs = [*saved, *[program.invars[k] for k in operands]]
-    tangents = _composed(inputs, again, residuals, linear)
+    kept = _kept(evaluation.jaxpr, policy)
+    program = kept.program
+    split = len(program.outvars) - count
+    inputs = [*kept.stored, *program.invars]
+    tangents = _composed(inputs, kept.again, program.outvars[split:], linear)
+    tangents = ClosedJaxpr(dce(tangents.jaxpr))
+    # What may be stored is stored if the map reads it.
+    read = _read_by(tangents.jaxpr)
+    stored = [var for var in kept.stored if var in read]
+    operands = tuple(k for k, var in enumerate(program.invars) if var in read)
+    rest = tangents.jaxpr.invars[len(inputs) :]
+    tangents = with_inputs(tangents, [*stored, *[program.invars[k] for k in operands], *rest])
+    outs = [*program.outvars[:split], *stored]
+    known = dce(program.replace(eqns=kept.first, outvars=tuple(outs), argument_names=()))
     return Split(ClosedJaxpr(known), closed, tangents, operands, out_nonzeros)
+
+
+def _read_by(jaxpr: Jaxpr) -> set[Atom]:
+    atoms = [*jaxpr.outvars, *[atom for eqn in jaxpr.eqns for atom in eqn.inputs]]
+    return {atom for atom in atoms if type(atom) is not Literal}
+
+
+def _kept(jaxpr: Jaxpr, policy: Any) -> Kept:
+    """What may be stored of a program under a policy, and what is computed again."""
+    program = inline(jaxpr, _is_opened)
+    if policy is None:
+        return Kept(program, program.eqns, (), program.eqns)
+    first: list[Eqn] = []
+    stored: list[Var] = []
+    again: list[Eqn] = []
+    for eqn in program.eqns:
+        if _may_save(policy, eqn):
+            first.append(eqn)
+            stored += kept_outputs(eqn)
+            continue
+        keep = eqn.primitive.keep
+        parts = None if keep is None else keep(eqn, lambda inner: _kept(inner, policy))
+        computed, inside, computed_again = (eqn, [], eqn) if parts is None else parts
+        first.append(computed)
+        stored += inside
+        again.append(computed_again)
+    return Kept(program, tuple(first), tuple(stored), tuple(again))
+
+
+@record
+class Either:
+    """The policy of a checkpointed function in another one: what either lets it store."""
+
+    inner: Any
+    outer: Any
+
+    def __call__(self, primitive: Primitive, *avals: Any, **params: Any) -> bool:
+        inner = self.inner is not None and bool(self.inner(primitive, *avals, **params))
+        return inner or bool(self.outer(primitive, *avals, **params))
+
+
+def _under_policy(jaxpr: ClosedJaxpr, policy: Any) -> ClosedJaxpr:
+    """The program whose checkpointed functions, at any depth, also store what ``policy`` does."""
+    inner = jaxpr.jaxpr
+    changed = inner.memo(("under policy", policy), lambda: _changed_policy(inner, policy))
+    return jaxpr if changed is inner else ClosedJaxpr(changed, jaxpr.consts)
+
+
+def _changed_policy(jaxpr: Jaxpr, policy: Any) -> Jaxpr:
+    eqns = []
+    for eqn in jaxpr.eqns:
+        params = {name: _inside(value, policy) for name, value in eqn.params.items()}
+        if eqn.primitive is remat_p:
+            params["policy"] = Either(params["policy"], policy)
+        same = all(params[name] is value for name, value in eqn.params.items())
+        eqns.append(eqn if same else eqn.replace(params=params))
+    return jaxpr if eqns == list(jaxpr.eqns) else jaxpr.replace(eqns=tuple(eqns))
+
+
+def _inside(value: Any, policy: Any) -> Any:
+    """A parameter of an equation; programs in it are changed."""
+    if isinstance(value, ClosedJaxpr):
+        return _under_policy(value, policy)
+    if isinstance(value, tuple) and any(isinstance(part, ClosedJaxpr) for part in value):
+        changed = tuple(_inside(part, policy) for part in value)
+        return value if all(a is b for a, b in safe_zip(changed, value)) else changed
+    return value
 
 
 def _composed(
@@ -177,36 +253,6 @@ def _composed(
 
 def _read(env: dict[Atom, Atom], atom: Atom) -> Atom:
     return atom if type(atom) is Literal else env.get(atom, atom)
-
-
-def _choose(
-    program: Jaxpr, residuals: Sequence[Atom], policy: Any
-) -> tuple[list[Var], list[Eqn], tuple[int, ...]]:
-    """What is saved, the equations that are computed again, and the inputs that they read."""
-    producer = {var: k for k, eqn in enumerate(program.eqns) for var in eqn.outputs}
-    positions = {var: k for k, var in enumerate(program.invars)}
-    may_save = [_may_save(policy, eqn) for eqn in program.eqns]
-    saved: dict[Var, None] = {}
-    again: set[int] = set()
-    operands: set[int] = set()
-    wanted = list(reversed(residuals))
-    for k, eqn in enumerate(program.eqns):
-        if is_observable(eqn.effects) and not may_save[k]:
-            again.add(k)
-            wanted += eqn.inputs
-    while wanted:
-        atom = wanted.pop()
-        if type(atom) is Literal:
-            continue
-        if atom in positions:
-            operands.add(positions[atom])
-        elif may_save[producer[atom]]:
-            saved[atom] = None
-        elif producer[atom] not in again:
-            again.add(producer[atom])
-            wanted += program.eqns[producer[atom]].inputs
-    eqns = [program.eqns[k] for k in sorted(again)]
-    return list(saved), eqns, tuple(sorted(operands))
 
 
 def _may_save(policy: Any, eqn: Eqn) -> bool:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from gpuflow.base.util import safe_zip
+from gpuflow.control.keeping import keep_scan
 from gpuflow.control.programs import close, execute_alone, with_inputs
 from gpuflow.control.pruning import prune_scan
 from gpuflow.control.scan_derivative import linearize_scan, partial_scan, transpose_scan
@@ -202,6 +203,7 @@ scan_p = register(
         lower=Loop(_form),
         simplify=_simplify,
         prune=prune_scan,
+        keep=keep_scan,
         checked=_checked,
         multiple_results=True,
         effects=lambda params: params["jaxpr"].effects,

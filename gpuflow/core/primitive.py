@@ -49,6 +49,8 @@ class Primitive:
         sharding: ``params -> Sharding`` that is wanted of the output.
         simplify: ``(eqn, definition, build) -> outputs``, or None; see compiler/program.py.
         prune: ``(eqn, used) -> eqn`` without outputs that are not used; see compiler/program.py.
+        keep: ``(eqn, split) -> (eqn, vars, eqn) | None`` for ops into whose programs the policies
+            of checkpoint look; see control/keeping.py.
         faults: ``(operands, params) -> list of Fault``: what can be wrong with operands.
         passes_nan: whether nan in a result was there before; so it is for ops that move elements.
         checked: ``(categories, operands, params) -> (outs, State | None)``, for ops that hold
@@ -75,6 +77,7 @@ class Primitive:
     sharding: Callable[[dict[str, Any]], Any] | None = None
     simplify: Callable[..., Any] | None = None
     prune: Callable[..., Any] | None = None
+    keep: Callable[..., Any] | None = None
     faults: Callable[..., Any] | None = None
     passes_nan: bool = False
     checked: Callable[..., Any] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from gpuflow.base.util import safe_zip
 from gpuflow.core.jaxpr import Jaxpr
 from gpuflow.core.refs import AbstractRef, Cell, Ref, read, write
 from gpuflow.core.staging import StagingTrace
-from gpuflow.core.trace import current_trace, eval_trace, thread_state
+from gpuflow.core.trace import check_leaks, current_trace, eval_trace, thread_state
 
 
 @record(eq=False)
@@ -51,6 +52,18 @@ def record_program(
         last; and what it does with refs, None if there are none.
     """
     trace = StagingTrace(thread_state.trace, function_name)
+    recorded = _record(trace, function, avals, names)
+    trace.ref_cells = None  # which hold tracers
+    ended = weakref.ref(trace)
+    del trace
+    check_leaks(ended)
+    return recorded
+
+
+def _record(
+    trace: StagingTrace, function: Callable[..., Sequence[Any]], avals: Sequence[Any],
+    names: Sequence[str],
+) -> tuple[Jaxpr, list[Any], RefUse | None]:  # fmt: skip
     cells: dict[Ref, Cell] = {}
     trace.ref_cells = cells
     inner = [aval.inner_aval if type(aval) is AbstractRef else aval for aval in avals]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,14 @@ from gpuflow.base.config import config
 from gpuflow.base.util import SourceLine, safe_zip, user_source_line
 from gpuflow.core.aval import ShapedArray, aval_of, check_fits
 from gpuflow.core.jaxpr import ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var, check_jaxpr
-from gpuflow.core.trace import Trace, Tracer, check_not_leaked, current_trace, thread_state
+from gpuflow.core.trace import (
+    Trace,
+    Tracer,
+    check_leaks,
+    check_not_leaked,
+    current_trace,
+    thread_state,
+)
 
 
 class StagedTracer(Tracer):
@@ -171,7 +179,17 @@ def trace_to_jaxpr(
         The jaxpr, and the values of its constvars (closed-over arrays and tracers).
     """
     trace = StagingTrace(thread_state.trace, function_name)
-    names = names or [""] * len(avals)
+    recorded = _record(trace, function, avals, names or [""] * len(avals))
+    ended = weakref.ref(trace)
+    del trace
+    check_leaks(ended)
+    return recorded
+
+
+def _record(
+    trace: StagingTrace, function: Callable[..., Sequence[Any]], avals: Sequence[ShapedArray],
+    names: Sequence[str],
+) -> tuple[Jaxpr, list[Any]]:  # fmt: skip
     arguments = [trace.new_argument(aval, name) for aval, name in safe_zip(avals, names)]
     try:
         with current_trace(trace):

@@ -7,13 +7,16 @@ other value, tracers of outer traces among them, is a constant to it.
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.config import config
 from gpuflow.base.errors import (
     ConcretizationTypeError,
     TracerArrayConversionError,
@@ -219,6 +222,36 @@ def _tracer_aval(tracer: Tracer) -> ShapedArray:
 
 
 register_value_type(Tracer, _tracer_aval)
+
+
+def check_leaks(ended: weakref.ref[Trace]) -> None:
+    """Raise if a tracer of a trace that has ended is still referred to, where a user asks for that.
+
+    Args:
+        ended: the trace, which the caller no longer holds: its tracers do.
+
+    Raises:
+        UnexpectedTracerError: there is one.
+    """
+    if ended() is None or not config.switches().check_tracer_leaks:
+        return
+    gc.collect()  # tracers in dead cycles
+    leaked = _tracers_of(ended())
+    if leaked:
+        origins = [f"{tracer!r}, {tracer.describe() or 'an argument'}" for tracer in leaked]
+        raise UnexpectedTracerError(
+            f"[checking_leaks] the tracers of a transformation must not outlive it; got "
+            f"{'; '.join(origins)}, which {'is' if len(leaked) == 1 else 'are'} still referred to. "
+            "Fix: return values from the function instead of storing them in a global, an "
+            "attribute or a closure."
+        )
+
+
+def _tracers_of(trace: Trace | None) -> list[Tracer]:
+    if trace is None:
+        return []
+    referring = gc.get_referrers(trace)
+    return [x for x in referring if isinstance(x, Tracer) and x._trace is trace]
 
 
 def check_not_leaked(tracer: Tracer, where: str) -> None:

@@ -18,7 +18,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit import operand_avals
 from gpuflow.control.jit_function import JitFunction, argument_names
-from gpuflow.control.jit_options import JitOptions, name_of
+from gpuflow.control.jit_options import JitOptions, check_callable, name_of
 from gpuflow.control.mapped_axes import (
     axes_of,
     check_axes,
@@ -73,15 +73,22 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
             outs = mapped.run(*leaves)
         else:
             outs = mapped.in_memories(leaves, operand_avals(leaves), self.name)
+        return tree.unflatten(mapped.out_tree, self._finished(mapped, outs))
+
+    def _finished(self, mapped: Mapped, outs: list[Any]) -> list[Any]:
+        """The leaves of the result."""
         if mapped.unequal:
             outs = without_tests(mapped, outs, self.name)
-        results = map(functools.partial(_placed, mapped), outs, mapped.targets)
-        return tree.unflatten(mapped.out_tree, list(results))
+        return list(map(functools.partial(_placed, mapped), outs, mapped.targets))
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Trace for arguments or ShapeDtypeStructs, without running anything."""
         leaves, mapped = self._prepared(args, kwargs)
-        return mapped.run.lower(*leaves)
+        lowered = mapped.run.lower(*leaves)
+        dynamic = tuple(arg for k, arg in enumerate(args) if k not in self._options.static)
+        finish = functools.partial(self._finished, mapped)
+        in_tree = tree.structure((dynamic, kwargs))
+        return lowered.of_trees(in_tree, mapped.out_tree, self.name, finish)
 
     def _prepared(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -160,7 +167,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
             result = self._function(*full, **kwargs)
             outs, made.out_tree = tree.flatten(result)
             made.targets = tree.broadcast_prefix(options.out_axes, result, "pmap out_axes")
-            user.result = result
+            made.result = tree.unflatten(made.out_tree, range(len(outs)))
             return outs
 
         def flat(*values: Any) -> list[Any]:
@@ -172,12 +179,11 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
             for k, (out, dim, target) in enumerate(safe_zip(outs, dims, made.targets)):
                 if target is None and dim is not None:
                     if not uniform[k] and config.environment.check:
-                        made.unequal.append(output_name(user.result, k, self.name))
+                        made.unequal.append(output_name(made.result, k, self.name))
                         tests.append(move_axis(out, dim, 0))
                     out, dim = first_element(out, dim), None
-                where = functools.partial(output_name, user.result, k, self.name)
+                where = functools.partial(output_name, made.result, k, self.name)
                 results.append(placed("pmap", out, dim, target, size, where))
-            user.result = None  # tracers must not outlive their trace
             return [*results, *tests]
 
         donated = donated_leaves(dynamic, options)
@@ -238,11 +244,7 @@ def pmap(
         TypeError: axes that are no ints or None, names that are not hashable.
     """
     del global_arg_shapes
-    check(
-        callable(fun),
-        lambda: f"[pmap] the first argument must be a function; got {fun!r}. Fix: pmap(f)(x).",
-        TypeError,
-    )
+    check_callable(fun, "pmap")
     name = name_of(fun)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     check_axes("pmap", "in_axes", in_axes, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -14,7 +15,7 @@ from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.primitive import no_effects
 from gpuflow.core.rules import AxisData, Uniform
 from gpuflow.core.staging import trace_to_jaxpr
-from gpuflow.core.trace import Trace, Tracer, current_trace, thread_state
+from gpuflow.core.trace import Trace, Tracer, check_leaks, current_trace, thread_state
 from gpuflow.ops.moving import batch_to_dim
 
 
@@ -42,6 +43,7 @@ class BatchTrace(Trace):
 
     __slots__ = ("axis", "use")
     adds = "mapped"
+    axis: AxisData
     parent: Trace
 
     def __init__(self, parent: Trace, axis: AxisData) -> None:
@@ -51,13 +53,21 @@ class BatchTrace(Trace):
 
     def split(self, value: Any) -> tuple[Any, int | None]:
         """The full value and its mapped dimension, None if it has none."""
-        if type(value) is BatchTracer and value._trace is self:
+        if self.maps(value):
             return value.value, value.dim
         return value, None
 
+    def maps(self, value: Any) -> bool:
+        """Whether ``value`` is mapped here.
+
+        A rule that a user wrote is mapped by a trace of its own, with the axis of the vmap that
+        the function was called under: what the rule closes over is mapped by that one.
+        """
+        return type(value) is BatchTracer and value._trace.axis is self.axis
+
     def is_uniform(self, value: Any) -> bool:
         """Whether the elements of a mapped value are known to be equal."""
-        return type(value) is BatchTracer and value._trace is self and value.is_uniform
+        return self.maps(value) and value.is_uniform
 
     def join(self, value: Any, dim: int | Uniform | None) -> Any:
         """A tracer, or the value itself when it is not mapped."""
@@ -103,6 +113,18 @@ def batch_flat(
     Which outputs are the same for all elements though they are mapped is added to ``uniform``.
     """
     trace = BatchTrace(thread_state.trace, axis)
+    results = _batched(trace, function, operands, dims, uniform)
+    ended = weakref.ref(trace)
+    del trace
+    check_leaks(ended)
+    return results
+
+
+def _batched(
+    trace: BatchTrace, function: Callable[..., Sequence[Any]], operands: Sequence[Any],
+    dims: Sequence[int | None], uniform: list[bool] | None,
+) -> tuple[list[Any], list[int | None]]:  # fmt: skip
+    axis = trace.axis
     mapped = [trace.join(value, dim) for value, dim in safe_zip(operands, dims)]
     scope = nullcontext() if axis.name is None else extend_axes((axis.name, axis.size))
     try:
@@ -127,6 +149,20 @@ def batch_jaxpr(
     Returns:
         The jaxpr, and which of its outputs are mapped; ``instantiate_outs`` forces some to be.
     """
+    mapped, dims = batch_jaxpr_dims(jaxpr, axis, batched, instantiate_outs)
+    return mapped, tuple(dim is not None for dim in dims)
+
+
+def batch_jaxpr_dims(
+    jaxpr: ClosedJaxpr,
+    axis: AxisData,
+    batched: tuple[bool, ...],
+    instantiate_outs: tuple[bool, ...] | None = None,
+) -> tuple[ClosedJaxpr, tuple[int | Uniform | None, ...]]:
+    """``batch_jaxpr`` that returns for each output 0, ``Uniform(0)``, or None if it is not mapped.
+
+    Those that are only mapped because ``instantiate_outs`` says so are uniform.
+    """
     key = ("batch", axis, batched, instantiate_outs)
     return jaxpr.jaxpr.memo(key, lambda: _make_batched(jaxpr, axis, batched, instantiate_outs))
 
@@ -136,23 +172,37 @@ def _make_batched(
     axis: AxisData,
     batched: tuple[bool, ...],
     instantiate_outs: tuple[bool, ...] | None,
-) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
+) -> tuple[ClosedJaxpr, tuple[int | Uniform | None, ...]]:
     forced = instantiate_outs or (False,) * len(jaxpr.out_avals)
-    out_batched: list[bool] = []
+    found: list[int | Uniform | None] = []
 
     def mapped(*operands: Any) -> list[Any]:
         dims = [0 if flag else None for flag in batched]
-        outs, out_dims = batch_flat(jaxpr, axis, operands, dims)
-        result = []
-        for out, dim, force in safe_zip(outs, out_dims, forced):
-            is_mapped = dim is not None or force
-            out_batched.append(is_mapped)
-            result.append(batch_to_dim(out, dim, 0, axis.size) if is_mapped else out)
-        return result
+        outs, found[:] = batch_to_front(jaxpr, axis, operands, dims, forced)
+        return outs
 
     avals = [
         aval.update(shape=(axis.size, *aval.shape)) if flag else aval
         for aval, flag in safe_zip(jaxpr.in_avals, batched)
     ]
     result, consts = trace_to_jaxpr(mapped, avals)
-    return ClosedJaxpr(result, tuple(consts)), tuple(out_batched)
+    return ClosedJaxpr(result, tuple(consts)), tuple(found)
+
+
+def batch_to_front(
+    function: Callable[..., Sequence[Any]],
+    axis: AxisData,
+    operands: Sequence[Any],
+    dims: Sequence[int | None],
+    forced: Sequence[bool],
+) -> tuple[list[Any], list[int | Uniform | None]]:
+    """Outputs of a mapped flat function with mapped dimensions in front, and these as above."""
+    uniform: list[bool] = []
+    outs, out_dims = batch_flat(function, axis, operands, dims, uniform)
+    result, found = [], []
+    for out, dim, is_uniform, force in safe_zip(outs, out_dims, uniform, forced):
+        is_mapped = dim is not None or force
+        result.append(batch_to_dim(out, dim, 0, axis.size) if is_mapped else out)
+        is_uniform = is_uniform or dim is None
+        found.append((Uniform(0) if is_uniform else 0) if is_mapped else None)
+    return result, found

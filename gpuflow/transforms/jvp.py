@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.rules import Zero, zero_tangent
 from gpuflow.core.staging import trace_to_jaxpr
-from gpuflow.core.trace import Trace, Tracer, current_trace, thread_state
+from gpuflow.core.trace import Trace, Tracer, check_leaks, current_trace, thread_state
 from gpuflow.ops.zeros import instantiate
 
 
@@ -96,6 +97,17 @@ def jvp_flat(
 ) -> tuple[list[Any], list[Any]]:
     """Outputs and output tangents of a flat function; tangents may be ``Zero``."""
     trace = JVPTrace(thread_state.trace)
+    results = _pushed(trace, function, primals, tangents)
+    ended = weakref.ref(trace)
+    del trace
+    check_leaks(ended)
+    return results
+
+
+def _pushed(
+    trace: JVPTrace, function: Callable[..., Sequence[Any]], primals: Sequence[Any],
+    tangents: Sequence[Any],
+) -> tuple[list[Any], list[Any]]:  # fmt: skip
     operands = [trace.join(primal, tangent) for primal, tangent in safe_zip(primals, tangents)]
     try:
         with current_trace(trace):

@@ -8,6 +8,7 @@ parent: that is partial evaluation without a second set of tracers.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr
 from gpuflow.core.rules import Zero, zero_tangent
 from gpuflow.core.staging import StagedTracer, StagingTrace, trace_to_jaxpr
-from gpuflow.core.trace import Trace, current_trace, thread_state
+from gpuflow.core.trace import Trace, check_leaks, current_trace, thread_state
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.jvp import DualTracer, TangentTrace, jvp_rule
 from gpuflow.transforms.partial_eval import PartialTrace
@@ -98,8 +99,19 @@ def linearize_flat(
     """
     parent = thread_state.trace
     nonzeros = [True] * len(primals) if nonzeros is None else list(nonzeros)
-    recording = StagingTrace(parent, "a linearized function")
-    trace = LinearizeTrace(parent, recording)
+    trace = LinearizeTrace(parent, StagingTrace(parent, "a linearized function"))
+    results = _linearized(trace, function, primals, nonzeros, instantiate_outs)
+    ended = weakref.ref(trace)
+    del trace
+    check_leaks(ended)
+    return results
+
+
+def _linearized(
+    trace: LinearizeTrace, function: Callable[..., Sequence[Any]], primals: Sequence[Any],
+    nonzeros: Sequence[bool], instantiate_outs: bool | Sequence[bool],
+) -> tuple[list[Any], Jaxpr, list[Any], list[bool]]:  # fmt: skip
+    recording = trace.recording
     arguments: list[StagedTracer] = []
     operands = []
     for primal, nonzero in safe_zip(primals, nonzeros):

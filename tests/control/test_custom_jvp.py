@@ -1,5 +1,7 @@
 """custom_jvp: rules of users under every transformation, with trees, closures and bad rules."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -187,3 +189,55 @@ def test_defjvps_knows_no_arguments_without_derivative():
     f = gf.custom_jvp(lambda x, n: x * n, nondiff_argnums=(1,))
     with pytest.raises(TypeError, match=r"\[custom_jvp\] defjvps needs.*nondiff_argnums \(1,\)"):
         f.defjvps(lambda t, out, x: t)
+
+
+# --- under vmap -------------------------------------------------------------------------------
+
+
+def test_a_primal_that_ignores_its_argument():
+    """Only the rule knows that the tangent depends on what is mapped."""
+
+    @gf.custom_jvp
+    def f(x, y):
+        return jnp.float32(1.0), y * 3
+
+    f.defjvp(lambda primals, tangents: (f(*primals), (2 * tangents[0], 3 * tangents[1])))
+    x = jnp.arange(3.0)
+
+    def first(x):
+        return f(x, 2.0)[0]
+
+    both = gf.vmap(f, in_axes=(0, None), out_axes=(0, None))
+    for wrap in (lambda g: g, gf.jit, gf.checkpoint):
+        mapped = wrap(gf.vmap(first))
+        np.testing.assert_array_equal(gf.vmap(gf.grad(wrap(first)))(x), [2, 2, 2])
+        total = gf.grad(lambda x, mapped=mapped: mapped(x).sum())
+        np.testing.assert_array_equal(total(x), [2, 2, 2])
+        out, tangent = gf.jvp(mapped, (x,), (x,))
+        np.testing.assert_array_equal([out, tangent], [[1, 1, 1], [0, 2, 4]])
+        # What is not mapped needs no axis in the result.
+        assert wrap(both)(x, 2.0)[1].shape == ()
+        assert gf.grad(lambda y, wrap=wrap: wrap(both)(x, y)[1])(2.0).item() == 3
+        assert gf.vmap(wrap(first), out_axes=None)(x).shape == ()
+    branch = gf.vmap(lambda x: gf.lax.cond(True, first, jnp.sin, x), out_axes=None)
+    with pytest.raises(ValueError, match=r"\[vmap\] out_axes of None"):
+        branch(x)
+    same = gf.vmap(lambda x: gf.lax.cond(True, first, first, x), out_axes=None)
+    assert same(x).shape == ()
+
+
+def test_arguments_without_derivative_may_be_traced():
+    @functools.partial(gf.custom_jvp, nondiff_argnums=(0,))
+    def f(scale, x):
+        return scale * x
+
+    f.defjvp(lambda scale, primals, tangents: (f(scale, *primals), 3 * scale * tangents[0]))
+    scales = jnp.arange(3.0)
+    slopes = gf.vmap(lambda t: gf.grad(lambda x: f(t, x))(2.0))
+    np.testing.assert_array_equal(slopes(scales), [0, 3, 6])
+    total = gf.grad(lambda x: gf.vmap(lambda t: f(t, x))(scales).sum())
+    assert total(2.0).item() == gf.jit(total)(2.0).item() == 9
+    assert gf.jit(lambda t: gf.grad(lambda x: f(t, x))(2.0))(4.0).item() == 12
+    # They have no derivative, of whatever order.
+    assert gf.grad(lambda t: f(t, 2.0))(3.0).item() == 0
+    assert gf.grad(lambda t: gf.grad(lambda x: f(t, x))(2.0))(3.0).item() == 0
