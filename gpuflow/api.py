@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.api_ad import _named, check_callable
+from gpuflow.api_ad import _named
 from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config, extend_axes
 from gpuflow.compiler.pipeline import forget_templates
 from gpuflow.control.jit_function import JitFunction, argument_names, clear_functions
-from gpuflow.control.jit_options import make_options
+from gpuflow.control.jit_options import check_callable, make_options
 from gpuflow.control.programs import forget_programs
 from gpuflow.control.stages import ShapeDtypeStruct as ShapeDtypeStruct
-from gpuflow.control.stages import struct_of
+from gpuflow.control.stages import check_compiler_options, struct_of
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.ref_programs import record_program
@@ -69,7 +69,8 @@ def jit(
     Raises:
         TypeError, ValueError: arguments that are neither arrays nor static, or not hashable.
     """
-    del keep_unused, compiler_options
+    del keep_unused
+    check_compiler_options(compiler_options)
 
     def decorate(function: Callable[..., Any]) -> JitFunction:
         check_callable(function, "jit")

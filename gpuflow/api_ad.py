@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from gpuflow.base import dtypes, tree
 from gpuflow.base.util import safe_zip
+from gpuflow.control.jit_options import check_callable
 from gpuflow.control.linear_transpose import refuse_reduce_axes
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import Jaxpr, evaluate
@@ -468,19 +468,6 @@ def grad(
         return (gradient, value[1]) if has_aux else gradient
 
     return _named(grad_f, fun, "grad")
-
-
-def check_callable(fun: Any, what: str) -> None:
-    """Raise TypeError unless ``fun`` can be called, and is no generator function."""
-    if inspect.isgeneratorfunction(fun):
-        raise TypeError(
-            f"[{what}] the function must return its results; got the generator function {fun!r}. "
-            "Fix: return a list or a tuple."
-        )
-    if not callable(fun):
-        raise TypeError(
-            f"[{what}] the first argument must be a function; got {fun!r}. Fix: {what}(f)(x)."
-        )
 
 
 def _named(wrapper: Callable[..., Any], fun: Callable[..., Any], what: str) -> Callable[..., Any]:

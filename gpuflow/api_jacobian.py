@@ -10,11 +10,11 @@ import numpy as np
 from gpuflow.api_ad import (
     _named,
     _pullback,
-    check_callable,
     choose_arguments,
 )
 from gpuflow.base import dtypes, tree
 from gpuflow.base.util import safe_zip
+from gpuflow.control.jit_options import check_callable
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.ops.axes import move_axis, reshape

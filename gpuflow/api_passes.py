@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.api import jit
-from gpuflow.api_ad import _argnums, check_callable, vjp
+from gpuflow.api_ad import _argnums, vjp
 from gpuflow.base.util import safe_zip
+from gpuflow.control.jit_options import check_callable
 
 
 def fwd_and_bwd(

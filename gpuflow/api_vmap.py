@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpuflow.api_ad import _named, check_callable
+from gpuflow.api_ad import _named
 from gpuflow.base import tree
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit_function import argument_names
+from gpuflow.control.jit_options import check_callable
 from gpuflow.control.mapped_axes import (
     axes_of,
     check_axes,

@@ -147,11 +147,12 @@ def fori_loop(
 ) -> Any:
     """Run ``val = body_fun(i, val)`` for ``i`` from ``lower`` to ``upper - 1``.
 
-    With Python ints as bounds this is a scan, which has reverse-mode derivatives; with traced
-    bounds it is a while_loop, which has not.
+    With known bounds this is a scan, which has reverse-mode derivatives; with traced bounds it is
+    a while_loop, which has not.
 
     Args:
-        lower, upper: integer scalars of one dtype; Python ints are int32.
+        lower, upper: integer or float scalars of one dtype; Python ints are int32. Known floats
+            are truncated to ints.
         body_fun: ``(i, val) -> val``; it keeps structure, shapes and dtypes.
         init_val: a tree of arrays.
         unroll: as in ``scan``; only with Python ints as bounds.
@@ -160,7 +161,7 @@ def fori_loop(
         The last value; ``init_val`` if ``upper <= lower``.
 
     Raises:
-        TypeError: bounds that are not integer scalars, or the value changes its type.
+        TypeError: bounds that are no such scalars, or the value changes its type.
     """
     dtype = _bound_dtype(lower, upper)
     static = _static_bounds(lower, upper)
@@ -175,13 +176,14 @@ def fori_loop(
         return _dynamic_fori(first, last, body_fun, init_val)
     start, stop = static
     count = max(stop - start, 0)
-    if config.trace_context().disable_jit:
-        init_val = as_arrays(init_val)
-        for k in range(start, stop):
-            init_val = body_fun(np.asarray(k, dtype), init_val)
-        return init_val
     # Numbers of known bounds are Python ints: they take the dtype of what they meet.
     number = dtypes.canonicalize(int)
+    if config.trace_context().disable_jit:
+        own = dtype if dtypes.is_integer(dtype) else number
+        init_val = as_arrays(init_val)
+        for k in range(start, stop):
+            init_val = body_fun(np.asarray(k, own), init_val)
+        return init_val
     counted = iota(number, (count,), 0) + np.asarray(start, number)
     numbers = convert_element_type(counted, number, weak_type=True)
 
@@ -193,20 +195,28 @@ def fori_loop(
     )[0]
 
 
+def _is_real(dtype: Any) -> bool:
+    return dtypes.is_integer(dtype) or dtypes.is_floating(dtype)
+
+
 def _bound_dtype(lower: Any, upper: Any) -> Any:
     for name, bound in (("lower", lower), ("upper", upper)):
         check(
             is_value(bound)
             and not aval_of(bound).shape
-            and dtypes.is_integer(aval_of(bound).dtype),
+            and _is_real(aval_of(bound).dtype),
             lambda name=name, bound=bound: (
-                f"[fori_loop] {name} must be an integer scalar; got {bound!r}. Fix: int({name})."
+                f"[fori_loop] {name} must be an integer or float scalar; got {bound!r}. "
+                f"Fix: int({name})."
             ),
         )
     avals = aval_of(lower), aval_of(upper)
-    strong = [aval.dtype for aval in avals if not aval.weak_type] or [avals[0].dtype]
+    if avals[0].dtype == avals[1].dtype:
+        return avals[0].dtype
+    # A Python int takes the dtype of a signed integer.
+    strong = [aval.dtype for aval in avals if not aval.weak_type]
     check(
-        len(set(strong)) == 1,
+        len(strong) == 1 and all(aval.dtype.kind == "i" for aval in avals),
         lambda: (
             f"[fori_loop] bounds must have one dtype; got {avals[0]} and {avals[1]}. "
             "Fix: convert one with x.astype(...)."

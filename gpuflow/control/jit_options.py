@@ -95,6 +95,19 @@ def _complete(function: Callable[..., Any], options: JitOptions) -> JitOptions:
     )
 
 
+def check_callable(fun: Any, what: str) -> None:
+    """Raise TypeError unless ``fun`` can be called, and returns what it computes."""
+    if not callable(fun):
+        raise TypeError(
+            f"[{what}] the first argument must be a function; got {fun!r}. Fix: {what}(f)(x)."
+        )
+    if inspect.isgeneratorfunction(fun):
+        raise TypeError(
+            f"[{what}] the function must return its results; got the generator function {fun!r}. "
+            "Fix: return a list or a tuple."
+        )
+
+
 def name_of(function: Any) -> str:
     return getattr(function, "__name__", type(function).__name__)
 

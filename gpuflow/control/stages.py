@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes, tree
+from gpuflow.base.errors import JaxRuntimeError, check
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.plan import KernelStep, Step, aliased_outputs, bytes_of, nbytes
@@ -71,6 +73,31 @@ def _struct_aval(struct: ShapeDtypeStruct) -> ShapedArray:
 register_value_type(ShapeDtypeStruct, _struct_aval)
 
 
+_DIALECTS = (None, "jaxpr", "stablehlo", "hlo")
+# XLA's options that are no flags of its own.
+_OPTIONS = frozenset(
+    {"exec_time_optimization_effort", "memory_fitting_effort", "memory_fitting_level",
+     "optimization_level"}
+)  # fmt: skip
+
+
+def check_compiler_options(options: Mapping[str, Any] | None) -> None:
+    """Refuse options that XLA, for which they are meant, does not have either.
+
+    Raises:
+        JaxRuntimeError: there is such an option.
+    """
+    for name in options or ():
+        check(
+            name.startswith("xla_") or name in _OPTIONS,
+            lambda name=name: (
+                f"[compiler_options] options must be XLA's; got {name!r}. Fix: leave it out: "
+                "options have no effect here."
+            ),
+            JaxRuntimeError,
+        )
+
+
 @record
 class ArgInfo:
     """An argument of a traced function, and whether its memory may be used for results."""
@@ -80,11 +107,23 @@ class ArgInfo:
     donated: bool
 
 
-class Stage:
-    """What all stages know: the types of arguments and results."""
+Finish = Callable[[list[Any]], list[Any]]
 
-    def __init__(self, entry: Entry, in_tree: tree.TreeDef, name: str) -> None:
-        self._entry, self.in_tree, self.fun_name = entry, in_tree, name
+
+class Stage:
+    """What all stages know: the types of arguments and results.
+
+    Args:
+        entry: the program.
+        in_tree: the structure of ``(args, kwargs)``.
+        name: of the function.
+        finish: makes the leaves of the result of the program's outputs; None: they are these.
+    """
+
+    def __init__(
+        self, entry: Entry, in_tree: tree.TreeDef, name: str, finish: Finish | None = None
+    ) -> None:
+        self._entry, self.in_tree, self.fun_name, self._finish = entry, in_tree, name, finish
 
     @property
     def out_tree(self) -> tree.TreeDef:
@@ -154,8 +193,10 @@ class MemoryAnalysis:
 class Compiled(Stage):
     """A program compiled for one signature."""
 
-    def __init__(self, entry: Entry, in_tree: tree.TreeDef, name: str) -> None:
-        super().__init__(entry, in_tree, name)
+    def __init__(
+        self, entry: Entry, in_tree: tree.TreeDef, name: str, finish: Finish | None = None
+    ) -> None:
+        super().__init__(entry, in_tree, name, finish)
         self._executable = entry.executable
         self._compiled = entry.executable.compiled()
 
@@ -180,7 +221,8 @@ class Compiled(Stage):
                     f"{got} for {want}. Fix: lower again for other shapes, or convert the argument."
                 )
         outs = self._executable(entry.operands("compiled", leaves, runs=True))
-        return tree.unflatten(self.out_tree, entry.results(leaves, outs, ran=True))
+        outs = entry.results(leaves, outs, ran=True)
+        return tree.unflatten(self.out_tree, outs if self._finish is None else self._finish(outs))
 
     def as_text(self) -> str:
         """KernelIR of every kernel, and a line for every other step."""
@@ -215,17 +257,48 @@ class Compiled(Stage):
 class Lowered(Stage):
     """A program traced for one signature, ready to be compiled."""
 
+    def of_trees(
+        self, in_tree: tree.TreeDef, out_tree: tree.TreeDef, name: str, finish: Finish
+    ) -> Lowered:
+        """The program of leaves as one of trees, with ``finish`` applied to its outputs."""
+        return Lowered(replace(self._entry, out_tree=out_tree), in_tree, name, finish)
+
     @property
     def jaxpr(self) -> ClosedJaxpr:
         """The traced program; closed-over arrays are its first inputs."""
         return self._entry.jaxpr
 
-    def compile(self) -> Compiled:
-        """Compile the program."""
-        return Compiled(self._entry, self.in_tree, self.fun_name)
+    def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:
+        """Compile the program.
 
-    def as_text(self) -> str:
-        """The traced program as text."""
+        Args:
+            compiler_options: of XLA, by name; they have no effect.
+
+        Raises:
+            JaxRuntimeError: an option of another name than XLA's.
+        """
+        check_compiler_options(compiler_options)
+        return Compiled(self._entry, self.in_tree, self.fun_name, self._finish)
+
+    def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
+        """The traced program as text: a jaxpr.
+
+        Args:
+            dialect: ``"stablehlo"`` and ``"hlo"``, which programs written for JAX ask for, give the
+                same text.
+            debug_info: whether to say where each equation comes from; it has no effect.
+
+        Raises:
+            ValueError: another dialect.
+        """
+        del debug_info
+        check(
+            dialect in _DIALECTS,
+            lambda: (
+                f"[as_text] dialect must be one of {_DIALECTS}; got {dialect!r}. Fix: as_text()."
+            ),
+            ValueError,
+        )
         return str(self.jaxpr)
 
     def cost_analysis(self) -> dict[str, float]:

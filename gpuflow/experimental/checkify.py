@@ -20,7 +20,7 @@ from gpuflow.base.config import config
 from gpuflow.base.errors import check as must
 from gpuflow.control.jit import bind_program
 from gpuflow.control.programs import trace_program
-from gpuflow.core.aval import aval_of, is_value
+from gpuflow.core.aval import HasAval, aval_of, is_value
 from gpuflow.core.rules import DIVISION, INDEX, NAN, USER
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.checks import JaxRuntimeError, Site, check_p, message_of
@@ -159,6 +159,9 @@ def check_error(error: Error) -> None:
         check_p.bind(*error._state, sites=error._sites, debug=False)
 
 
+_TRACED = (HasAval, np.ndarray, np.generic, float, complex)
+
+
 def checkify(
     f: Callable[..., Any], errors: frozenset[ErrorCategory] = user_checks
 ) -> Callable[..., tuple[Error, Any]]:
@@ -188,20 +191,27 @@ def checkify(
     )
     categories = frozenset(_CATEGORIES[category] for category in errors)
 
-    def call(args: Any, kwargs: Any) -> Any:
+    def of_arrays(args: Any, kwargs: Any) -> Any:
         return f(*args, **kwargs)
 
     @wraps(f)
     def checked(*args: Any, **kwargs: Any) -> tuple[Error, Any]:
-        leaves, in_tree = tree.flatten((args, kwargs))
-        for leaf in leaves:
-            must(
-                is_value(leaf),
-                lambda leaf=leaf: (
-                    f"[checkify] arguments must be trees of arrays; got {leaf!r}. "
-                    "Fix: close over it, or functools.partial(f, ...)."
-                ),
-            )
+        # Arrays and floats are traced. Whatever else is passed, such as Python's ints, the function
+        # sees as it is: under jit those are static arguments.
+        everything, tree_of_all = tree.flatten((args, kwargs))
+        places = [k for k, leaf in enumerate(everything) if isinstance(leaf, _TRACED)]
+        leaves = [everything[k] for k in places]
+
+        def of_leaves(*values: Any) -> Any:
+            full = list(everything)
+            for place, value in zip(places, values, strict=True):
+                full[place] = value
+            return of_arrays(*tree.unflatten(tree_of_all, full))
+
+        all_arrays = len(places) == len(everything)
+        call, in_tree = (of_arrays, tree_of_all) if all_arrays else (
+            of_leaves, tree.structure(tuple(leaves))
+        )
         avals = [aval_of(leaf) for leaf in leaves]
         with config.override("check_indices", INDEX in categories):
             program = trace_program("checkify", call, in_tree, avals)

@@ -86,8 +86,10 @@ def test_reverse_mode_of_loops_of_unknown_length():
 
 
 def test_fori_refusals():
-    _refuses(TypeError, "integer scalar", lax.fori_loop, 0.0, 3, lambda k, c: c, 0)
-    _refuses(TypeError, "integer scalar", lax.fori_loop, 0, X, lambda k, c: c, 0)
+    _refuses(TypeError, "or float scalar; got 1j", lax.fori_loop, 0, 1j, lambda k, c: c, 0)
+    _refuses(TypeError, "one dtype", lax.fori_loop, 0.0, 3, lambda k, c: c, 0)
+    _refuses(TypeError, "one dtype", lax.fori_loop, 0, np.uint8(3), lambda k, c: c, 0)
+    _refuses(TypeError, "integer or float scalar", lax.fori_loop, 0, X, lambda k, c: c, 0)
     _refuses(TypeError, "one dtype", lax.fori_loop, np.int8(0), np.int16(3), lambda k, c: c, 0)
 
 

@@ -290,6 +290,19 @@ def test_fori_loop_numbers():
     assert all(aval.dtype == np.int32 and aval.weak_type for aval in kinds[1:])
 
 
+def test_fori_loop_with_float_bounds():
+    def power(x, low=0.0, high=3.0):
+        return lax.fori_loop(low, high, lambda k, c: c * x + k, x)
+
+    # Known ones are truncated: the loop has a length, so that it has a gradient.
+    assert _both(power, 2.0) == power(2.0, 0.9, 3.7) == 20
+    assert gf.grad(power)(2.0).item() == gf.jit(gf.grad(power))(2.0).item() == 33
+    with gf.disable_jit():
+        assert power(2.0) == 20
+    # Traced ones are compared as they are.
+    assert gf.jit(power)(2.0, 0.5, 2.0).item() == (2 * 2 + 0.5) * 2 + 1.5
+
+
 # --- branches ------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """jit's further options and stages, clear_caches, ensure_compile_time_eval and debug_nans."""
 
+import functools
 import subprocess
 import sys
 
@@ -46,6 +47,36 @@ def test_options_are_accepted_as_in_jax():
     )  # fmt: skip
     np.testing.assert_array_equal(f(X, 3.0), X + 1)
     assert gf.jit(keep_unused=True)(lambda x: x)(X).shape == (3,)
+
+
+def test_options_and_dialects_of_the_stages():
+    lowered = gf.jit(lambda x: x * 2).lower(X)
+    for options in (None, {}, {"xla_embed_ir_in_executable": True}):
+        np.testing.assert_array_equal(lowered.compile(compiler_options=options)(X), 2 * X)
+    for dialect in (None, "stablehlo", "hlo"):
+        assert "mul" in lowered.as_text(dialect) and "mul" in lowered.as_text(debug_info=True)
+    with pytest.raises(ValueError, match=r"\[as_text\] dialect must be one of .*; got 'llvm'"):
+        lowered.as_text(dialect="llvm")
+    for wrong in (
+        lambda: lowered.compile(compiler_options={"fast": True}),
+        lambda: gf.jit(jnp.sin, compiler_options={"fast": True}),
+    ):
+        with pytest.raises(gf.errors.JaxRuntimeError, match="options must be XLA's; got 'fast'"):
+            wrong()
+
+
+def generator(x):
+    yield x
+
+
+@pytest.mark.parametrize("transform", [
+    gf.jit, gf.vmap, gf.pmap, gf.grad, gf.value_and_grad, gf.jacfwd, gf.jacrev, gf.hessian,
+])  # fmt: skip
+def test_generators_are_refused(transform):
+    """What they compute they compute after the transformation has ended."""
+    for function in (generator, functools.partial(generator, 1)):
+        with pytest.raises(TypeError, match=r"must return its results; got .*generator.*Fix: "):
+            transform(function)
 
 
 @pytest.mark.parametrize(

@@ -242,3 +242,15 @@ def test_flags_for_jax_name_the_number_of_devices(monkeypatch):
 def test_lowering_without_running():
     lowered = gf.pmap(lambda x: lax.psum(x, "i"), "i").lower(X)
     assert "reduce_sum" in lowered.as_text()
+
+
+def test_what_is_compiled_has_the_trees_of_the_function():
+    f = gf.pmap(lambda x, scale, *, shift: {"a": x * scale + shift}, in_axes=(0, None))
+    compiled = f.lower(X, 2.0, shift=X).compile()
+    result, wanted = compiled(X, 2.0, shift=X), f(X, 2.0, shift=X)
+    np.testing.assert_array_equal(result["a"], wanted["a"])
+    assert result["a"].sharding == wanted["a"].sharding
+    with pytest.raises(TypeError, match=r"\[compiled\] arguments of .* must form the tree"):
+        compiled(X, 2.0)
+    static = gf.pmap(lambda x, n: x * n, static_broadcasted_argnums=1)
+    np.testing.assert_array_equal(static.lower(X, 3).compile()(X), 3 * X)
