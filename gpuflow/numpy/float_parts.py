@@ -227,7 +227,9 @@ def sinc(x: Any, /) -> Any:
     at_zero = lax.eq(x, like(0, x))
     safe = select_where(at_zero, like(1, scaled), scaled)
     # Around 0 the series; its terms are the derivatives that second and higher orders need.
-    square = lax.mul(scaled, scaled)
+    # Elsewhere it is not taken, and must be finite lest its derivative be nan.
+    near = select_where(at_zero, scaled, like(0, scaled))
+    square = lax.mul(near, near)
     series, term = like(0, x), 1.0
     for order in range(12, 0, -2):
         term = 1.0 / (order * (order + 1))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from math import log as real_log
 from typing import Any
 
+import numpy as np
+
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
@@ -57,14 +59,35 @@ def _exp2_impl(xp: Any, x: Any) -> Any:
     return xp.exp(x * _LOG_2) if dtypes.is_complex(x.dtype) else xp.exp2(x)
 
 
+def _expm1_impl(xp: Any, x: Any) -> Any:
+    out = xp.expm1(x)
+    if dtypes.is_complex(x.dtype):
+        # Of a real number that number's: an infinite size times sin(0) would be nan.
+        out.imag[...] = xp.where(x.imag == 0, x.imag, out.imag)
+    return out
+
+
+def _log1p_impl(xp: Any, x: Any) -> Any:
+    if not dtypes.is_complex(x.dtype):
+        return xp.log1p(x)
+    # NumPy adds 1 first, which loses small numbers: |1 + x| ** 2 = 1 + a (a + 2) + b ** 2.
+    a, b = x.real.astype(np.float64), x.imag.astype(np.float64)
+    is_small = (xp.abs(a) < 0.5) & (xp.abs(b) < 0.5)
+    excess = xp.where(is_small, a * (a + 2) + b * b, 0)
+    out = xp.empty_like(x)
+    out.real[...] = xp.where(is_small, 0.5 * xp.log1p(excess), xp.log(xp.hypot(a + 1, b)))
+    out.imag[...] = xp.arctan2(b, a + 1)
+    return out
+
+
 exp_p = _function("exp", lambda xp, x: xp.exp(x), lambda t, out, x: mul(t, out), pair=pairs.exp)
 exp2_p = _function("exp2", _exp2_impl, lambda t, out, x: mul(mul(t, out), _LOG_2))
-expm1_p = _function("expm1", lambda xp, x: xp.expm1(x), lambda t, out, x: mul(t, add(out, 1)))
+expm1_p = _function("expm1", _expm1_impl, lambda t, out, x: mul(t, add(out, 1)))
 log_p = _function(
     "log", lambda xp, x: xp.log(x), lambda t, out, x: div(t, x), _POSITIVE, pairs.log
 )
 log1p_p = _function(
-    "log1p", lambda xp, x: xp.log1p(x), lambda t, out, x: div(t, add(x, 1)), ((-0.9, 9.0),)
+    "log1p", _log1p_impl, lambda t, out, x: div(t, add(x, 1)), ((-0.9, 9.0),)
 )
 
 

@@ -114,10 +114,10 @@ def _power_of_log(log: Any, lmbda: Any) -> Any:
     """``(exp(lmbda log) - 1) / lmbda``, whose limit at 0 is ``log``."""
     linear = lmbda == 0.0
     safe = jnp.where(linear, 1.0, lmbda)
-    # The second term gives the derivative with respect to lmbda at 0.
-    return jnp.where(
-        linear, log + 0.5 * lmbda * jnp.square(log), jnp.expm1(safe * log) / safe
-    )
+    # The second term gives the derivative with respect to lmbda at 0; of infinity it would be nan.
+    finite = jnp.where(linear & jnp.isfinite(log), log, 0.0)
+    curved = jnp.expm1(safe * jnp.where(linear, 0.0, log)) / safe
+    return jnp.where(linear, log + 0.5 * lmbda * jnp.square(finite), curved)
 
 
 def boxcox(x: Any, lmbda: Any) -> Any:
