@@ -109,7 +109,7 @@ from gpuflow.parallel.placement import (
 )
 from gpuflow.parallel.placement import reshard as reshard
 from gpuflow.parallel.pmap import pmap as pmap
-from gpuflow.parallel.shard_map import shard_map as shard_map
+from gpuflow.parallel.shard_map_api import shard_map as shard_map
 from gpuflow.parallel.smap import smap as smap
 from gpuflow.ref import Ref as Ref
 from gpuflow.ref import empty_ref as empty_ref

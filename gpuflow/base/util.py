@@ -72,6 +72,17 @@ class SourceLine:
 _is_user_code: dict[Any, bool] = {}
 
 
+def is_users(function: Any) -> bool:
+    """Whether a function is defined outside this package."""
+    while True:
+        inner = getattr(function, "func", None) or getattr(function, "__wrapped__", None)
+        if inner is None:
+            break
+        function = inner
+    code = getattr(function, "__code__", None)
+    return code is not None and not code.co_filename.startswith(PACKAGE_FOLDER)
+
+
 def user_frame() -> FrameType | None:
     """The innermost stack frame outside this package."""
     frame: FrameType | None = sys._getframe(1)

@@ -34,6 +34,7 @@ from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Uniform, Zero, is_undefined
 from gpuflow.ops.axes import reduce_sum
 from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.varying import is_checked
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.batching import batch_flat, batch_jaxpr_dims
 
@@ -140,7 +141,8 @@ class _MappedBackward:
     """A flat bwd over a mapped axis: ``(*residuals, *cotangents) -> cotangents``.
 
     Cotangents of outputs have the axis in front; those of operands have it where the operand has
-    it, and are summed over it for an operand that all elements shared.
+    it, and are summed over it for an operand that all elements shared. In shard_map such an operand
+    is one value: a cotangent that is equal everywhere, as after psum, is that of the value.
     """
 
     def __init__(
@@ -152,6 +154,7 @@ class _MappedBackward:
     ) -> None:
         self.backward, self.axis, self.in_dims = backward, axis, in_dims
         self.residual_dims = residual_dims
+        self.is_one = is_checked((axis.name,))
         self.symbolic_zeros = backward.symbolic_zeros
         self.__name__ = getattr(backward, "__name__", "bwd")
 
@@ -165,6 +168,8 @@ class _MappedBackward:
         ]
 
     def _placed(self, result: Any, dim: int | None, target: int | None) -> Any:
+        if dim is None and target is None and self.is_one:
+            return result
         full = batch_to_dim(result, dim, target or 0, self.axis.size)
         return reduce_sum(full, (0,)) if target is None else full
 

@@ -21,6 +21,7 @@ from gpuflow.core.refs import refuse_refs, values_of, write
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.counting import iota
+from gpuflow.ops.varying import check_carries
 
 
 def while_loop(
@@ -85,6 +86,7 @@ def while_loop(
         outs = bind_while(condition.jaxpr, body.jaxpr, condition.consts, body.consts, values)
     for ref, new in zip(carried, outs, strict=False):
         write(ref, new)
+    check_carries("while_loop", body_fun, values[len(carried) :], outs[len(carried) :])
     return tree.unflatten(in_tree, outs[len(carried) :])
 
 

@@ -21,6 +21,7 @@ from gpuflow.ops.axes import broadcast_in_dim, reshape, squeeze
 from gpuflow.ops.joining import concatenate
 from gpuflow.ops.layout import slice_in_dim
 from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.varying import check_carries
 from gpuflow.transforms.batching import batch_flat
 
 
@@ -109,6 +110,7 @@ def scan_as(
     for ref, new in safe_zip(written, [*outs[:split], *outs[end:]]):
         write(ref, new)
     outs, count = outs[split:end], len(values)
+    check_carries(op, identity, values, outs[:count])
     return tree.unflatten(init_tree, outs[:count]), tree.unflatten(y_tree, outs[count:])
 
 

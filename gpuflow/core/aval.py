@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,6 +53,11 @@ class ShapedArray:
             found = _interned.setdefault(key, self)
         return found
 
+    @property
+    def mat(self) -> ManualAxisType:
+        """Along which axes of shard_map the value varies: along none."""
+        return ManualAxisType()
+
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(
             f"[aval] avals are immutable; got an assignment to {name}. "
@@ -95,6 +100,36 @@ class ShapedArray:
 
     def __str__(self) -> str:
         return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
+
+
+class ManualAxisType(NamedTuple):
+    """Along which axes of shard_map a value varies, and along which sums are left open: none."""
+
+    varying: frozenset[Any] = frozenset()
+    unreduced: frozenset[Any] = frozenset()
+    reduced: frozenset[Any] = frozenset()
+
+
+class VaryingType:
+    """The type of a value in shard_map: an aval, and the axes along which the value varies."""
+
+    def __init__(self, aval: ShapedArray, mat: ManualAxisType) -> None:
+        self.aval, self.mat = aval, mat
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.aval, name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VaryingType) and (self.aval, self.mat) == (other.aval, other.mat)
+
+    def __hash__(self) -> int:
+        return hash((self.aval, self.mat))
+
+    def __str__(self) -> str:
+        return f"{self.aval}{{V:{','.join(sorted(map(str, self.mat.varying)))}}}"
+
+    def __repr__(self) -> str:
+        return f"ShapedArray({self})"
 
 
 class HasShape:

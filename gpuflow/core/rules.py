@@ -76,8 +76,13 @@ class Uniform:
 
 @record
 class AxisData:
-    """The axis that a vmap maps over. ``name`` is None for an anonymous one."""
+    """The axis that a vmap maps over. ``name`` is None for an anonymous one.
+
+    Attributes:
+        has_devices: its elements are the devices of shard_map or pmap: each runs the program.
+    """
 
     name: Any
     size: int
     spmd_name: Any = None
+    has_devices: bool = False

@@ -5,7 +5,7 @@ Nothing here knows arrays. A device is any hashable object with a ``process_inde
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from math import prod
@@ -32,19 +32,79 @@ class PartitionSpec(tuple[Any, ...]):
     the third over y and z, y being the slower one. Dimensions that are left out are not split.
     """
 
-    __slots__ = ()
     UNCONSTRAINED = _Unconstrained()
+    unreduced: frozenset[Any] = frozenset()
+    reduced: frozenset[Any] = frozenset()
 
-    def __new__(cls, *partitions: Any) -> PartitionSpec:
-        return super().__new__(cls, [_partition(part) for part in partitions])
+    def __new__(
+        cls, *partitions: Any, unreduced: Collection[Any] = (), reduced: Collection[Any] = ()
+    ) -> PartitionSpec:
+        self = super().__new__(cls, [_partition(part) for part in partitions])
+        if unreduced or reduced:
+            self.unreduced, self.reduced = _checked_axes(self, unreduced, reduced)
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        if not tuple.__eq__(self, other):  # pyright: ignore[reportArgumentType]
+            return False
+        more = getattr(other, "unreduced", frozenset()), getattr(other, "reduced", frozenset())
+        return (self.unreduced, self.reduced) == more
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return tuple.__hash__(self)
 
     def __repr__(self) -> str:
-        return f"PartitionSpec{tuple(self)!r}"
+        if not self.unreduced and not self.reduced:
+            return f"PartitionSpec{tuple(self)!r}"
+        parts = [repr(part) for part in self]
+        parts += [f"{name}={set(getattr(self, name))}" for name in ("unreduced", "reduced")
+                  if getattr(self, name)]  # fmt: skip
+        return f"PartitionSpec({', '.join(parts)})"
 
     __str__ = __repr__
 
     def __reduce__(self) -> Any:
-        return PartitionSpec, tuple(self)
+        return _restored_spec, (tuple(self), self.unreduced, self.reduced)
+
+    def update(self, **changes: Any) -> PartitionSpec:
+        """The spec with other ``partitions``, ``unreduced`` or ``reduced``."""
+        partitions = changes.pop("partitions", tuple(self))
+        axes = {"unreduced": self.unreduced, "reduced": self.reduced, **changes}
+        return PartitionSpec(*partitions, **axes)
+
+
+def _restored_spec(parts: tuple[Any, ...], unreduced: Any, reduced: Any) -> PartitionSpec:
+    return PartitionSpec(*parts, unreduced=unreduced, reduced=reduced)
+
+
+def _checked_axes(
+    spec: PartitionSpec, unreduced: Collection[Any], reduced: Collection[Any]
+) -> tuple[frozenset[Any], frozenset[Any]]:
+    """The axes along which values are yet to be summed, and those along which cotangents are.
+
+    Raises:
+        TypeError: they are no sets.
+        ValueError: None among them, or an axis that has two roles.
+    """
+    for name, given in (("unreduced", unreduced), ("reduced", reduced)):
+        check(
+            not given or isinstance(given, set | frozenset),
+            lambda name=name, given=given: f"[PartitionSpec] {name} must be a set of mesh axes; "
+            f"got {given!r}. Fix: {name}={{'x'}}.",
+        )
+    own = [name for part in spec for name in names_of(part)]
+    roles = [own, unreduced, reduced]
+    check(
+        None not in unreduced and None not in reduced and not {*unreduced} & {*reduced}
+        and not set(own) & {*unreduced, *reduced},
+        lambda: f"[PartitionSpec] partitions, unreduced and reduced must hold mesh axes, each "
+        f"once; got {roles}. Fix: name each axis in one of them.",
+        ValueError,
+    )
+    return frozenset(unreduced), frozenset(reduced)
 
 
 def _partition(part: Any) -> Any:
@@ -181,7 +241,8 @@ class NamedSharding(Sharding):
     memory_kind: str | None = field(default="device", kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "spec", PartitionSpec(*self.spec))
+        if type(self.spec) is not PartitionSpec:
+            object.__setattr__(self, "spec", PartitionSpec(*self.spec))
         check_memory_kind(self.memory_kind)
         names = [name for partition in self.spec for name in names_of(partition)]
         check(

@@ -198,6 +198,8 @@ def _pure_batch(
     axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], **params: Any
 ) -> tuple[list[Any], list[int]]:
     method = params["vmap_method"]
+    if method is None and axis.has_devices:
+        method = "sequential"  # each device calls it
     if method is None:
         raise NotImplementedError(
             "[pure_callback] vmap needs to know how the callback takes mapped arrays; got "

@@ -14,10 +14,13 @@ from typing import Any
 
 from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config
+from gpuflow.base.errors import check
 from gpuflow.base.records import record
+from gpuflow.base.util import is_users
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.communicator import Across, Within
 from gpuflow.core.rules import AxisData, Zero, is_undefined
+from gpuflow.core.trace import Tracer
 from gpuflow.ops.axes import reduce_sum, reshape, squeeze
 from gpuflow.ops.convert import stop_gradient
 from gpuflow.ops.define import define
@@ -37,6 +40,38 @@ from gpuflow.ops.named_sums import psum_p
 def is_checked(names: Names) -> bool:
     """Whether derivatives of a sum over these axes have to know what varies."""
     return any(name in config.varying_axes for name in names)
+
+
+def varying_axes_of(x: Any) -> frozenset[Any]:
+    """The axes of shard_map, by the user's names, along which a value varies."""
+    if not config.varying_axes or not isinstance(x, Tracer):
+        return frozenset()
+    found = x.varying().intersection(config.varying_axes)
+    return frozenset(name.name if isinstance(name, Within | Across) else name for name in found)
+
+
+def check_carries(
+    op: str, function: Any, init: Sequence[Any], outs: Sequence[Any]
+) -> None:
+    """Check that what a user's loop carries varies along the same axes before and behind it.
+
+    Loops of this package's own functions carry constants that take the kind of what they meet.
+
+    Raises:
+        TypeError: a carry varies along an axis along which its first value did not.
+    """
+    if not config.varying_axes or not is_users(function):
+        return
+    for k, (first, last) in enumerate(zip(init, outs, strict=True)):
+        more = varying_axes_of(last) - varying_axes_of(first)
+        check(
+            not more,
+            lambda k=k, more=more, first=first: (
+                f"[{op}] a carry must vary along the same axes before and behind an iteration; got "
+                f"{aval_of(first)}, leaf {k}, which varies along {sorted(map(str, more))} only "
+                f"behind it. Fix: lax.pcast(x, {tuple(more)}, to='varying') before the loop."
+            ),
+        )
 
 
 def _token(x: Any) -> Any:
@@ -239,8 +274,19 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
 
     Raises:
         NameError: an axis name that no enclosing transformation binds.
-        NotImplementedError: another ``to``.
+        ValueError: another ``to``, or a value that varies along them already.
+        NotImplementedError: "reduced" and "unreduced".
     """
+    return _cast_along(x, axis_name, to, False)
+
+
+def _cast_along(x: Any, axis_name: Any, to: str, is_again: bool) -> Any:
+    check(
+        to in ("varying", "reduced", "unreduced"),
+        lambda: f"[pcast] to must be 'varying', 'reduced' or 'unreduced'; got {to!r}. "
+        "Fix: to='varying'.",
+        ValueError,
+    )
     if to != "varying":
         raise NotImplementedError(
             f"[pcast] to must be 'varying'; got {to!r}. Fix: reduce with lax.psum for a value "
@@ -248,9 +294,18 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
         )
     names = as_names(axis_name)
     sizes_of("pcast", names)
+    own = frozenset(name for name in names if name in config.varying_axes)
+    for leaf in tree.leaves(x):
+        found = own & leaf.varying() if isinstance(leaf, Tracer) else ()
+        check(
+            not found or is_again,
+            lambda leaf=leaf: f"[pcast] the value must not vary along {axis_name!r} yet; got "
+            f"{aval_of(leaf)}, which does. Fix: leave out pcast.",
+            ValueError,
+        )
     return tree.tree_map(lambda leaf: cast_p.bind(leaf, _token(leaf), axes=names), x)
 
 
 def pvary(x: Any, axis_name: Any) -> Any:
-    """``pcast(x, axis_name, to="varying")``."""
-    return pcast(x, axis_name, to="varying")
+    """``pcast(x, axis_name, to="varying")``, also of values that vary already."""
+    return _cast_along(x, axis_name, "varying", True)

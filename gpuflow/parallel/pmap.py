@@ -157,7 +157,8 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
         if memories is not None:
             neighbors, count = Across(name, memories.key), len(memories.team)
             size //= memories.between[name]
-        axis = AxisData(options.axis_name if neighbors is None else Within(neighbors.name), size)
+        own = options.axis_name if neighbors is None else Within(neighbors.name)
+        axis = AxisData(own, size, has_devices=True)
 
         def user(*values: Any) -> list[Any]:
             rest, kwargs = tree.unflatten(in_tree, values)

@@ -8,7 +8,7 @@ several memories the program of one is an op of its own, see shard_map_call.py.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from typing import Any
@@ -24,7 +24,6 @@ from gpuflow.control.jit_options import JitOptions
 from gpuflow.control.mapped_axes import first_element, output_name
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
-from gpuflow.core.mesh import Mesh
 from gpuflow.core.rules import AxisData
 from gpuflow.core.sharding import NamedSharding, PartitionSpec
 from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
@@ -185,7 +184,7 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         if number == len(axes):
             return user
         name, inner = axes[number], self._level(number + 1, made, specs, user)
-        axis = AxisData(made.names[name], made.within[name])
+        axis = AxisData(made.names[name], made.within[name], has_devices=True)
         dims = [0 if name in all_names(spec) else None for spec in specs]
 
         def mapped(*values: Any) -> list[Any]:
@@ -207,7 +206,8 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         blocks = [into_blocks(leaf, spec, axes, sizes) for leaf, spec in safe_zip(leaves, specs)]
         with made.scope():
             checked = expand_names(axes) if self._options.check_vma else ()
-            with config.override("varying_axes", checked):
+            varying = config.override("varying_axes", checked)
+            with varying, config.override("mesh", self._options.inner_mesh):
                 outs = program(*blocks)
         made.result = None  # tracers must not outlive their trace
         return [out_of_blocks(out, spec, axes) for out, spec in safe_zip(outs, made.specs)]
@@ -236,65 +236,3 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
 
 def _in_front(out: Any, dim: int | None, size: int) -> Any:
     return repeat_in_front(out, size) if dim is None else move_axis(out, dim, 0)
-
-
-def shard_map(
-    f: Callable[..., Any] | None = None,
-    *,
-    mesh: Mesh | None = None,
-    in_specs: Any,
-    out_specs: Any,
-    axis_names: Collection[Any] = frozenset(),
-    check_vma: bool = True,
-) -> Any:
-    """Write a program for blocks of arrays, one for each device of a mesh.
-
-    Args:
-        f: a function of blocks: arrays or trees. Without it, a decorator.
-        mesh: the devices; by default the one that ``set_mesh`` chose.
-        in_specs: how each argument is cut: a tree prefix of PartitionSpecs. Dimensions and axes
-            that they do not name are not cut: each device gets all.
-        out_specs: how the blocks of outputs are put together, likewise.
-        axis_names: the axes over which ``f`` is written; all by default.
-        check_vma: outputs that ``out_specs`` does not split must be known to be equal, and
-            derivatives know which values are.
-
-    Returns:
-        A function of whole arrays. Collectives in ``f`` name axes of the mesh.
-
-    Raises:
-        ValueError: sizes that the mesh does not divide, unknown axes, outputs that may vary.
-        TypeError: specs that are none.
-    """
-    if f is None:
-        return functools.partial(
-            shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=axis_names,
-            check_vma=check_vma,
-        )  # fmt: skip
-    check(
-        callable(f),
-        lambda: f"[shard_map] the first argument must be a function; got {f!r}. "
-        "Fix: shard_map(f, mesh=mesh, in_specs=..., out_specs=...).",
-        TypeError,
-    )
-    mesh = mesh if mesh is not None else config.mesh
-    check(
-        isinstance(mesh, Mesh),
-        lambda: f"[shard_map] the mesh must be a Mesh; got {mesh!r}. "
-        "Fix: mesh=make_mesh((8,), ('x',)).",
-        ValueError,
-    )
-    assert mesh is not None
-    unknown = [name for name in axis_names if name not in mesh.axis_names]
-    check(
-        not unknown,
-        lambda: (
-            f"[shard_map] axis_names must be axes of the mesh; got {unknown} for {mesh}. "
-            f"Fix: use names of {mesh.axis_names}."
-        ),
-        ValueError,
-    )
-    in_specs = tuple(in_specs) if type(in_specs) is list else in_specs
-    axes = tuple(name for name in mesh.axis_names if not axis_names or name in axis_names)
-    options = ShardMapOptions(mesh, in_specs, out_specs, check_vma, axes)
-    return ShardMapFunction("shard_map", f, options)

@@ -12,7 +12,7 @@ from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit_function import argument_names
 from gpuflow.core.aval import aval_of, is_value
-from gpuflow.core.mesh import Mesh
+from gpuflow.core.mesh import AxisType, Mesh
 from gpuflow.core.sharding import PartitionSpec, names_of
 
 
@@ -25,6 +25,14 @@ class ShardMapOptions:
     out_specs: Any
     check_vma: bool
     axes: tuple[Any, ...]  # those over which the program is written, in the mesh's order
+
+    @functools.cached_property
+    def inner_mesh(self) -> Mesh:
+        """The mesh as the program sees it: the axes over which it is written are its own."""
+        mesh = self.mesh
+        types = zip(mesh.axis_names, mesh.axis_types, strict=True)
+        own = [AxisType.Manual if name in self.axes else kind for name, kind in types]
+        return Mesh(mesh.devices, mesh.axis_names, own)
 
     @property
     def sizes(self) -> dict[Any, int]:
@@ -81,6 +89,14 @@ def counts_of(
         lambda: (
             f"[shard_map] {what} must have at most one item for each dimension; got {spec} "
             f"for {name()} of shape {tuple(shape)}. Fix: leave out the last ones."
+        ),
+        ValueError,
+    )
+    check(
+        PartitionSpec.UNCONSTRAINED not in spec and not spec.unreduced and not spec.reduced,
+        lambda: (
+            f"[shard_map] {what} must hold axes of the mesh and None only; got {spec} for {name()}."
+            " Fix: None where a dimension is not cut, and lax.psum for sums that are open."
         ),
         ValueError,
     )

@@ -33,6 +33,10 @@ class BatchTracer(Tracer):
         shape = full.shape[:dim] + full.shape[dim + 1 :]
         self.aval = ShapedArray(shape, full.dtype, full.weak_type)
 
+    def varying(self) -> frozenset[Any]:
+        inner = self.value.varying() if isinstance(self.value, Tracer) else frozenset()
+        return inner if self.is_uniform else inner | {self._trace.axis.name}
+
     def describe(self) -> str:
         origin = self.value.describe() if isinstance(self.value, Tracer) else ""
         return ", ".join(part for part in (origin, "mapped by vmap") if part)

@@ -175,10 +175,10 @@ def test_some_axes_only(mesh):
 
 
 def test_under_vmap_and_the_mesh_in_force(mesh):
-    with gf.set_mesh(mesh):
-        f = gf.shard_map(lambda a: lax.psum(a, "x"), in_specs=P("x"), out_specs=P())
+    f = gf.shard_map(lambda a: lax.psum(a, "x"), in_specs=P("x"), out_specs=P())
     batch = np.stack([X, 2 * X], 1)
-    out = gf.vmap(f, in_axes=1)(batch)
+    with gf.set_mesh(mesh):
+        out = gf.vmap(f, in_axes=1)(batch)
     np.testing.assert_array_equal(out[1], 2 * X.reshape(4, 2, 4).sum(0))
 
 

@@ -1,0 +1,290 @@
+"""shard_map as users call it: which mesh and which specs hold is known when it is called."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.base.config import config
+from gpuflow.base.errors import check
+from gpuflow.base.util import safe_zip
+from gpuflow.control.jit_options import name_of
+from gpuflow.core.aval import aval_of, is_value
+from gpuflow.core.mesh import AbstractMesh, AxisType, Mesh
+from gpuflow.core.sharding import NamedSharding, PartitionSpec, names_of
+from gpuflow.core.trace import Tracer
+from gpuflow.parallel.meshes import make_mesh
+from gpuflow.parallel.shard_map import ShardMapFunction
+from gpuflow.parallel.shard_map_options import ShardMapOptions
+from gpuflow.runtime.array import Array
+
+INFERRED: Any = type("Inferred", (), {"__repr__": lambda self: "inferred"})()
+
+
+class ShardMapped:
+    """A function of whole arrays; see ``shard_map``.
+
+    Args:
+        function: the user's, of blocks.
+        mesh: a Mesh, an AbstractMesh, or None: that of the context.
+        in_specs, out_specs, axis_names, check_vma: see ``shard_map``.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], mesh: Mesh | AbstractMesh | None, in_specs: Any,
+        out_specs: Any, axis_names: frozenset[Any], check_vma: bool,
+    ) -> None:  # fmt: skip
+        wrapper: Any = self
+        functools.update_wrapper(wrapper, function)
+        self._function, self._mesh, self._in_specs = function, mesh, in_specs
+        self._out_specs, self._axis_names, self._check_vma = out_specs, axis_names, check_vma
+        self._made: dict[Any, ShardMapFunction] = {}
+        if isinstance(mesh, Mesh) and in_specs is not INFERRED:
+            self._of(mesh, in_specs, ())  # its errors belong to the call of shard_map
+
+    def __repr__(self) -> str:
+        return f"<shard_map of {name_of(self._function)}>"
+
+    def clear_cache(self) -> None:
+        """Forget all traced signatures."""
+        self._made.clear()
+
+    def __call__(self, *args: Any) -> Any:
+        leaves = tree.leaves(args)
+        mesh = self._concrete_mesh(leaves)
+        if self._in_specs is INFERRED:
+            specs = tuple(_spec_of(leaf, mesh, self._axes(mesh)) for leaf in leaves)
+            return self._of(mesh, INFERRED, (tree.structure(args), specs), args)(*leaves)
+        statics = [] if all(map(is_value, leaves)) else self._statics(args, leaves)
+        if not statics:
+            _check_agreement(leaves, self._in_specs, args, mesh)
+            return self._of(mesh, self._in_specs, ())(*args)
+        numbers = {k for k, _, _ in statics}
+        rest = [leaf for k, leaf in enumerate(leaves) if k not in numbers]
+        return self._of(mesh, self._in_specs, (tree.structure(args), *statics), args)(*rest)
+
+    def _statics(self, args: tuple[Any, ...], leaves: Sequence[Any]) -> list[Any]:
+        """What is no array and has the spec None: it is handed on as it is."""
+        specs = tree.broadcast_prefix(self._in_specs, args, "shard_map in_specs")
+        found = [
+            (k, type(leaf), leaf)
+            for k, (leaf, spec) in enumerate(safe_zip(leaves, specs))
+            if spec is None and not is_value(leaf)
+        ]
+        try:
+            hash(tuple(found))
+        except TypeError:
+            raise ValueError(
+                f"[shard_map] arguments that are no arrays must be hashable; got "
+                f"{[leaf for _, _, leaf in found]}. Fix: pass a tuple, or close over it."
+            ) from None
+        return found
+
+    def _concrete_mesh(self, leaves: Sequence[Any]) -> Mesh:
+        mesh = config.mesh if self._mesh is None else self._mesh
+        check(
+            isinstance(mesh, Mesh | AbstractMesh) and not mesh.empty,
+            lambda: f"[shard_map] the mesh must be a Mesh; got {mesh!r}. "
+            "Fix: mesh=make_mesh((8,), ('x',)), or jax.set_mesh(mesh).",
+            ValueError,
+        )
+        if isinstance(mesh, Mesh):
+            return mesh
+        assert mesh is not None
+        if config.mesh is not None and _is_like(config.mesh, mesh):
+            return config.mesh
+        for leaf in leaves:
+            own = leaf.sharding if isinstance(leaf, Array) and not _is_traced(leaf) else None
+            if isinstance(own, NamedSharding) and _is_like(own.mesh, mesh):
+                return own.mesh
+        check(
+            any(map(_is_traced, leaves)),
+            lambda: f"[shard_map] with an AbstractMesh, arguments must lie on a mesh like it; got "
+            f"{', '.join(str(aval_of(leaf)) for leaf in leaves)} for {mesh}. "
+            "Fix: device_put(x, NamedSharding(mesh, spec)), or jax.set_mesh(mesh).",
+            ValueError,
+        )
+        return make_mesh(mesh.axis_sizes, mesh.axis_names, mesh.axis_types)
+
+    def _axes(self, mesh: Mesh) -> tuple[Any, ...]:
+        """The axes over which the program is written, in the mesh's order.
+
+        Raises:
+            ValueError: names that the mesh has not, or that an enclosing shard_map has taken.
+        """
+        unknown = [name for name in self._axis_names if name not in mesh.axis_names]
+        check(
+            not unknown,
+            lambda: (
+                f"[shard_map] axis_names must be axes of the mesh; got {unknown} for {mesh}. "
+                f"Fix: use names of {mesh.axis_names}."
+            ),
+            ValueError,
+        )
+        axes = tuple(n for n in mesh.axis_names if not self._axis_names or n in self._axis_names)
+        outer = config.mesh
+        taken = () if outer is None else tuple(
+            name for name, kind in zip(outer.axis_names, outer.axis_types, strict=True)
+            if kind is AxisType.Manual and name in axes
+        )  # fmt: skip
+        check(
+            not taken,
+            lambda: (
+                f"[shard_map] axes must not be those of an enclosing shard_map; got {taken} of "
+                f"{outer}. Fix: axis_names= of the others."
+            ),
+            ValueError,
+        )
+        return axes
+
+    def _of(
+        self, mesh: Mesh, in_specs: Any, more: tuple[Any, ...], args: tuple[Any, ...] = ()
+    ) -> ShardMapFunction:
+        """The function for a mesh; ``more``: what else there is besides arrays."""
+        key = mesh, more, config.mesh
+        found = self._made.get(key)
+        if found is None:
+            function, specs = self._function, in_specs
+            if in_specs is INFERRED:
+                function, specs = _of_leaves(function, more[0], {}), more[1]
+            elif more:
+                given = {k: leaf for k, _, leaf in more[1:]}
+                function = _of_leaves(function, more[0], given)
+                specs = tree.broadcast_prefix(in_specs, args, "shard_map in_specs")
+                specs = tuple(own for k, own in enumerate(specs) if k not in given)
+            specs = tuple(specs) if type(specs) is list else specs
+            axes = self._axes(mesh)
+            options = ShardMapOptions(mesh, specs, self._out_specs, self._check_vma, axes)
+            found = self._made[key] = ShardMapFunction("shard_map", function, options)
+        return found
+
+
+def _of_leaves(
+    function: Callable[..., Any], treedef: Any, given: dict[int, Any]
+) -> Callable[..., Any]:
+    """A function of the leaves of its arguments, but for those that are given."""
+
+    @functools.wraps(function)
+    def call(*rest: Any) -> Any:
+        others = iter(rest)
+        leaves = [given[k] if k in given else next(others) for k in range(treedef.num_leaves)]
+        return function(*tree.unflatten(treedef, leaves))
+
+    return call
+
+
+def _is_traced(value: Any) -> bool:
+    return isinstance(value, Tracer)
+
+
+def _is_like(mesh: Mesh, abstract: AbstractMesh) -> bool:
+    return (mesh.axis_names, mesh.axis_sizes) == (abstract.axis_names, abstract.axis_sizes)
+
+
+def _explicit_spec(leaf: Any, mesh: Mesh) -> PartitionSpec | None:
+    """The spec of an array whose type tells it: it lies on a mesh of explicit axes."""
+    if not isinstance(leaf, Array) or _is_traced(leaf):
+        return None
+    own = leaf.sharding
+    if not isinstance(own, NamedSharding) or AxisType.Explicit not in own.mesh.axis_types:
+        return None
+    return own.spec if own.mesh.axis_names == mesh.axis_names else None
+
+
+def _spec_of(leaf: Any, mesh: Mesh, axes: Sequence[Any]) -> PartitionSpec:
+    """The spec of an argument for which none was given.
+
+    Raises:
+        TypeError: the mesh's axes are not explicit, or the argument is traced.
+    """
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    check(
+        all(kinds[name] is AxisType.Explicit for name in axes) and not _is_traced(leaf),
+        lambda: f"[shard_map] in_specs must be given unless arguments are concrete and the axes of "
+        f"the mesh explicit; got none for {mesh}. Fix: in_specs=P(...).",
+    )
+    spec = _explicit_spec(leaf, mesh) or PartitionSpec()
+    own = [tuple(name for name in names_of(part) if name in axes) for part in spec]
+    return PartitionSpec(*[names or None for names in own])
+
+
+def _check_agreement(leaves: Sequence[Any], in_specs: Any, args: Any, mesh: Mesh) -> None:
+    """Check that in_specs say of arrays on explicit axes what their types say.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if AxisType.Explicit not in mesh.axis_types:
+        return
+    for leaf, spec in safe_zip(leaves, tree.broadcast_prefix(in_specs, args, "shard_map in_specs")):
+        own = _explicit_spec(leaf, mesh)
+        if own is None or not isinstance(spec, PartitionSpec):
+            continue
+        rank = aval_of(leaf).ndim
+        first, second = ([names_of(part) for part in s] for s in (own, spec))
+        pad = [()] * rank
+        check(
+            (first + pad)[:rank] == (second + pad)[:rank],
+            lambda own=own, spec=spec, leaf=leaf: (
+                f"[shard_map] in_specs must say what the types of arguments say on explicit axes; "
+                f"got {spec} for {aval_of(leaf)} with {own}. Fix: leave out in_specs, or "
+                "jax.reshard the argument."
+            ),
+            ValueError,
+        )
+
+
+def shard_map(
+    f: Callable[..., Any] | None = None,
+    *,
+    out_specs: Any,
+    in_specs: Any = INFERRED,
+    mesh: Mesh | AbstractMesh | None = None,
+    axis_names: Collection[Any] = frozenset(),
+    check_vma: bool = True,
+) -> Any:
+    """Write a program for blocks of arrays, one for each device of a mesh.
+
+    Args:
+        f: a function of blocks: arrays or trees. Without it, a decorator.
+        out_specs: how the blocks of outputs are put together: a tree prefix of PartitionSpecs.
+        in_specs: how each argument is cut, likewise. Dimensions and axes that they do not name are
+            not cut: each device gets all. An argument of the spec None that is no array is handed
+            on as it is. By default arguments are cut as they lie on a mesh of explicit axes.
+        mesh: the devices, or an AbstractMesh, for which the context or the arguments have them; by
+            default the one that ``set_mesh`` chose, when the function is called.
+        axis_names: the axes over which ``f`` is written; all by default.
+        check_vma: outputs that ``out_specs`` does not split must be known to be equal, and
+            derivatives know which values are.
+
+    Returns:
+        A function of whole arrays. Collectives in ``f`` name axes of the mesh.
+
+    Raises:
+        ValueError: sizes that the mesh does not divide, unknown axes, outputs that may vary.
+        TypeError: specs that are none.
+    """
+    if f is None:
+        return functools.partial(
+            shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=axis_names,
+            check_vma=check_vma,
+        )  # fmt: skip
+    check(
+        callable(f),
+        lambda: f"[shard_map] the first argument must be a function; got {f!r}. "
+        "Fix: shard_map(f, mesh=mesh, in_specs=..., out_specs=...).",
+        TypeError,
+    )
+    check(
+        isinstance(axis_names, set | frozenset),
+        lambda: f"[shard_map] axis_names must be a set; got {axis_names!r}. Fix: {{'x'}}.",
+    )
+    check(
+        mesh is None or isinstance(mesh, Mesh | AbstractMesh),
+        lambda: f"[shard_map] the mesh must be a Mesh; got {mesh!r}. "
+        "Fix: mesh=make_mesh((8,), ('x',)).",
+        ValueError,
+    )
+    return ShardMapped(f, mesh, in_specs, out_specs, frozenset(axis_names), check_vma)
