@@ -60,7 +60,7 @@ def _exp2_impl(xp: Any, x: Any) -> Any:
 
 
 def _expm1_impl(xp: Any, x: Any) -> Any:
-    out = xp.expm1(x)
+    out = xp.asarray(xp.expm1(x))  # of a scalar too: its imaginary part is written to
     if dtypes.is_complex(x.dtype):
         # Of a real number that number's: an infinite size times sin(0) would be nan.
         out.imag[...] = xp.where(x.imag == 0, x.imag, out.imag)

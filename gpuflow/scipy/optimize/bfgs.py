@@ -56,6 +56,9 @@ def minimize_bfgs(
 ) -> BFGSResults:  # fmt: skip
     """Minimize with an approximation of the inverse Hessian that each step improves.
 
+    Where the line search finds no step along its direction, it begins anew with the identity, and
+    fails only if there is no step along the gradient either.
+
     Args:
         fun: from a vector to a number.
         x0: where to start, a vector of floats.
@@ -70,10 +73,16 @@ def minimize_bfgs(
     value, gradient = value_and_grad(fun)(x0)
     identity = jnp.eye(size, dtype=dtype)
 
-    def goes_on(state: BFGSResults) -> Any:
+    def as_at_start(value: Any, gradient: Any) -> Any:
+        """A value before, from which the first step to try is as at the start."""
+        return value + jnp.linalg.norm(gradient) / 2
+
+    def goes_on(carry: tuple[BFGSResults, Any]) -> Any:
+        state, _ = carry
         return ~state.converged & ~state.failed & (state.k < most)
 
-    def step(state: BFGSResults) -> BFGSResults:
+    def step(carry: tuple[BFGSResults, Any]) -> tuple[BFGSResults, Any]:
+        state, fresh = carry
         direction = -jnp.dot(state.H_k, state.g_k)
         slope = jnp.dot(state.g_k, direction)
         first = first_step(state.f_k, state.old_old_fval, slope)
@@ -86,20 +95,24 @@ def minimize_bfgs(
         turned = identity - jnp.outer(moved, change) / product
         inverse = turned @ state.H_k @ turned.T + jnp.outer(moved, moved) / product
         usable = jnp.isfinite(1 / product)
-        return BFGSResults(
+        # Where no step is found, rounding has spoilt the matrix: steepest descent begins anew.
+        restarts = found.failed & ~fresh
+        updated = jnp.where(usable, inverse, state.H_k)
+        result = BFGSResults(
             converged=jnp.linalg.norm(found.gradient, norm) < gtol,
-            failed=found.failed,
+            failed=found.failed & fresh,
             k=state.k + 1,
             nfev=state.nfev + found.count,
             ngev=state.ngev + found.count,
             x_k=state.x_k + moved,
             f_k=found.value,
             g_k=found.gradient,
-            H_k=jnp.where(usable, inverse, state.H_k),
-            old_old_fval=state.f_k,
+            H_k=jnp.where(restarts, identity, updated),
+            old_old_fval=jnp.where(restarts, as_at_start(found.value, found.gradient), state.f_k),
             status=state.status,
             line_search_status=found.status,
         )
+        return result, restarts
 
     state = BFGSResults(
         converged=jnp.linalg.norm(gradient, norm) < gtol,
@@ -111,10 +124,10 @@ def minimize_bfgs(
         f_k=jnp.asarray(value, dtype),
         g_k=gradient,
         H_k=identity,
-        old_old_fval=jnp.asarray(value, dtype) + jnp.linalg.norm(gradient) / 2,
+        old_old_fval=as_at_start(jnp.asarray(value, dtype), gradient),
         status=jnp.asarray(0),
         line_search_status=jnp.asarray(0),
     )
-    end = lax.while_loop(goes_on, step, state)
+    end, _ = lax.while_loop(goes_on, step, (state, jnp.asarray(True)))
     unfinished = jnp.where(end.failed, 2 + end.line_search_status, 1)
     return end._replace(status=jnp.where(end.converged, 0, unfinished))
