@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from gpuflow.base.names import missing_name, public_names
@@ -24,19 +25,29 @@ def primitive_names(
     public = public_names(namespace)
     missing = missing_name(module, short, public)
 
+    @cache
+    def files() -> list[dict[str, Any]]:
+        names = {getattr(namespace[name], "__module__", "") for name in public}
+        return [vars(sys.modules[name]) for name in names if name in sys.modules]
+
+    def is_here(name: str) -> bool:
+        return not own_files_only or any(name in file for file in files())
+
     def primitives() -> dict[str, Primitive]:
         found = {f"{name}_p": primitive for name, primitive in registry().items()}
-        if not own_files_only:
-            return found
-        files = {getattr(namespace[name], "__module__", "") for name in public}
-        known = {name for file in files for name in vars(sys.modules.get(file, sys))}
-        return {name: primitive for name, primitive in found.items() if name in known}
+        return {name: primitive for name, primitive in found.items() if is_here(name)}
+
+    @cache
+    def named(name: str) -> Primitive:
+        primitive = registry().get(name.removesuffix("_p"))
+        if primitive is None or not is_here(name):
+            return missing_name(module, short, primitives())(name)
+        return primitive
 
     def __getattr__(name: str) -> Primitive:
         if name.startswith("_") or not name.endswith("_p"):
             return missing(name)
-        found = primitives()
-        return found[name] if name in found else missing_name(module, short, found)(name)
+        return named(name)
 
     def __dir__() -> list[str]:
         return sorted([*namespace, *primitives()])

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 from gpuflow import lax
@@ -34,6 +34,7 @@ from gpuflow.numpy.promotion import is_arraylike
 from gpuflow.numpy.taking import take
 from gpuflow.numpy.tiling import repeat
 from gpuflow.numpy.updates import At
+from gpuflow.runtime.array import Array
 
 
 def _operator(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -89,7 +90,20 @@ _COMPARISONS = {
 def _iterate(self: Any) -> Iterator[Any]:
     if aval_of(self).ndim == 0:
         raise TypeError("[iter] the array must have an axis; got shape (). Fix: float(x).")
-    return iter([indexing.getitem(self, k) for k in range(aval_of(self).shape[0])])
+    return _rows(self, range(aval_of(self).shape[0]))
+
+
+def _reversed(self: Any) -> Iterator[Any]:
+    if aval_of(self).ndim == 0:
+        raise TypeError("[reversed] the array must have an axis; got shape (). Fix: float(x).")
+    return _rows(self, reversed(range(aval_of(self).shape[0])))
+
+
+def _rows(self: Any, positions: Iterable[int]) -> Iterator[Any]:
+    """What is at ``positions`` along the first axis, each made when it is asked for."""
+    if type(self) is Array:
+        return self.rows(positions)
+    return (indexing.getitem(self, k) for k in positions)
 
 
 def _reshape(
@@ -171,6 +185,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "__round__": _round,
     "__getitem__": indexing.getitem,
     "__iter__": _iterate,
+    "__reversed__": _reversed,
     "__contains__": _contains,
     "__array_namespace__": array_api.array_namespace,
     "__dlpack__": exports.dlpack,

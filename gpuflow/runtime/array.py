@@ -5,6 +5,7 @@ Operators and methods come from one table, ``numpy/methods.py``, through ``wirin
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -107,6 +108,22 @@ class Array(HasAval, metaclass=_ArrayClass):
         part = np.array(self.host()[index], order="C")
         aval = ShapedArray(part.shape, self.aval.dtype, self.aval.weak_type)
         return Array(device.driver.from_host(part), aval, device.committed)
+
+    def rows(self, positions: Iterable[int]) -> Iterator[Array]:
+        """What is along the first axis at ``positions``, one after the other.
+
+        Each is a copy of its own on the array's device; the array is taken to the host once.
+
+        Raises:
+            DeletedArrayError: the array was donated or deleted meanwhile.
+        """
+        host, device = self.host(), self.device
+        aval = ShapedArray(self.aval.shape[1:], self.aval.dtype, self.aval.weak_type)
+        put = device.driver.from_host
+        for k in positions:
+            if self.is_deleted():  # what took its memory may be written into it
+                raise_deleted(self)
+            yield Array(put(host[k, ...].copy()), aval, device)
 
     def block_until_ready(self) -> Array:
         """Wait until the values are computed, and return the array."""
