@@ -7,9 +7,11 @@ from pathlib import Path
 
 from gpuflow.base.config import config
 from gpuflow.compiler import (
+    cpu_borders,
     cpu_build,
     cpu_coefficients,
     cpu_column,
+    cpu_conditions,
     cpu_elf,
     cpu_emit,
     cpu_functions,
@@ -55,6 +57,8 @@ _EMITTERS = (
     printer,
     cpu_printer,
     cpu_rows,
+    cpu_borders,
+    cpu_conditions,
     cpu_column,
     cpu_intrinsics,
     cpu_functions,

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from typing import TypeGuard
 
 from gpuflow.base.records import record
+from gpuflow.compiler import cpu_borders
 from gpuflow.compiler.cpu_names import COLUMN_BLOCK
 from gpuflow.compiler.cpu_printer import ORDERED, CpuPrinter, is_ordered, ordered_step
 from gpuflow.compiler.printer import combine_functions
@@ -189,19 +190,27 @@ class ColumnPrinter(CpuPrinter):
         self, axis: Axis, items: Sequence[Statement], kept: Sequence[Value] = ()
     ) -> None:
         """Statements in a loop over the columns of the block; ``kept`` values go to the stack."""
-        with self._each_column(axis, items):
-            for statement in items:
-                self.statement(statement)
-            for value in kept:
-                self._write(axis, self._arrays[value], value.dtype, self.value(value))
+        for block, span in self._pieces_of_columns(axis, Block(body=tuple(items))):
+            with self._each_column(axis, block.body, span=span):
+                self.block(block)
+                for value in kept:
+                    self._write(axis, self._arrays[value], value.dtype, self.value(value))
+
+    def _pieces_of_columns(
+        self, axis: Axis, body: Block
+    ) -> Iterator[tuple[Block, tuple[str, str]]]:
+        span = (f"{axis.name}_start", f"{axis.name}_end")
+        yield from cpu_borders.pieces(self, axis, span, body)
 
     @contextmanager
     def _each_column(
-        self, axis: Axis, items: Sequence[Statement], results: Iterable[Value] = ()
-    ) -> Iterator[None]:
+        self, axis: Axis, items: Sequence[Statement], results: Iterable[Value] = (),
+        span: tuple[str, str] | None = None,
+    ) -> Iterator[None]:  # fmt: skip
         """A loop over the columns of the block that defines what ``items`` and results need."""
         block = Block(body=tuple(items))
-        head = f"for {axis.name} in range({axis.name}_start, {axis.name}_end):"
+        first, last = span or (f"{axis.name}_start", f"{axis.name}_end")
+        head = f"for {axis.name} in range({first}, {last}):"
         with self.indented(head), self.at_point(axis, block):
             for value in sorted(_needed(items, results), key=lambda v: v.number):
                 if value in self._constants:
@@ -261,7 +270,7 @@ class ColumnPrinter(CpuPrinter):
             with self.axis_loop(row_axis.name, s.body):
                 self._row_blocks(axis, s, axes[1:], sums)
             return
-        with self.block_loop(row_axis, ROW_BLOCK_BITS) as span:
+        with self.block_loop(row_axis, self.span(row_axis), ROW_BLOCK_BITS) as span:
             with self._each_column(axis, ()):
                 for out in sums:
                     self._write(axis, self._arrays[out], out.dtype, f"np.{out.dtype}(0.0)")
@@ -281,16 +290,21 @@ class ColumnPrinter(CpuPrinter):
             with self.axis_loop(axes[0], s.body):
                 self._rows(axis, s, axes[1:])
             return
-        with self._each_column(axis, s.body.body, s.body.results):
-            for out in s.outs:
-                dtype = ORDERED[out.dtype] if out in self._ordered else out.dtype
-                running = self._read(axis, self._arrays[out], dtype)
-                self.emit(f"{self._running(out)} = {running}")
-            self.block(s.body)
-            self._combine_row(s)
-            for out in s.outs:
-                dtype = ORDERED[out.dtype] if out in self._ordered else out.dtype
-                self._write(axis, self._arrays[out], dtype, self._running(out))
+        for block, span in self._pieces_of_columns(axis, s.body):
+            with self._each_column(axis, block.body, block.results, span):
+                self._add_row(axis, s, block)
+
+    def _add_row(self, axis: Axis, s: Reduce, body: Block) -> None:
+        """Combine the elements of one row, as ``body`` makes them, with what is running."""
+        for out in s.outs:
+            dtype = ORDERED[out.dtype] if out in self._ordered else out.dtype
+            running = self._read(axis, self._arrays[out], dtype)
+            self.emit(f"{self._running(out)} = {running}")
+        self.block(body)
+        self._combine_row(s)
+        for out in s.outs:
+            dtype = ORDERED[out.dtype] if out in self._ordered else out.dtype
+            self._write(axis, self._arrays[out], dtype, self._running(out))
 
     def _running(self, out: Value) -> str:
         return f"{self.value(out)}_order" if out in self._ordered else self.value(out)

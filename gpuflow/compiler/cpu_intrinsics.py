@@ -27,13 +27,20 @@ class Intrinsics:
         """The load of an operand."""
         return self._made(f"load_{storage}", cpu_names.reader(storage, scope, scopes))
 
+    def guarded_reader(self, storage: str, scope: int, scopes: int) -> Any:
+        """The load of an operand where a condition holds."""
+        meaning = cpu_names.guarded_reader(storage, scope, scopes)
+        return self._made(f"load_{storage}_where", meaning)
+
     def writer(self, storage: str, scope: int, scopes: int) -> Any:
         """The store of an operand."""
         return self._made(f"store_{storage}", cpu_names.writer(storage, scope, scopes))
 
     def namespace(self, names: Iterable[str]) -> dict[str, Any]:
         """The globals of a kernel's module that uses ``names``; unknown names are left out."""
-        found = {"reader": self.reader, "writer": self.writer}
+        found = {
+            "reader": self.reader, "guarded_reader": self.guarded_reader, "writer": self.writer,
+        }  # fmt: skip
         for name in names:
             meaning = cpu_names.named(name)
             if meaning is not None:

@@ -15,9 +15,13 @@ dtypes, storages are storage dtypes):
     tile_<dtype>()               TILE * TILE elements on the stack
     load_<dtype>(p, i), store_<dtype>(p, i, x)
     reader(storage, scope, scopes), writer(storage, scope, scopes)
+    guarded_reader(storage, scope, scopes)
 
-The last two make the load and the store of one operand. Operands in different scopes do not
-overlap; all read-only ones share scope 0. LLVM then needs no overlap checks at run time.
+The last three make the load and the store of one operand, and a load under a condition: where that
+fails it reads an argument instead, and gives 0. LLVM vectorises that as it does a gather. Of a
+branch around a load it would make a masked load, which may touch what is not mapped. Operands in
+different scopes do not overlap; all read-only ones share scope 0. LLVM then needs no overlap checks
+at run time.
 """
 
 from __future__ import annotations
@@ -100,6 +104,20 @@ def reader(storage: str, scope: int, scopes: int) -> Named:
 def writer(storage: str, scope: int, scopes: int) -> Named:
     """The store of an operand."""
     return _writer(storage, (scope, scopes))
+
+
+@cache
+def guarded_reader(storage: str, scope: int, scopes: int) -> Named:
+    """The load of an operand where a condition holds; the last argument is the argument block."""
+
+    def emit(builder: Any, pointer: Any, offset: Any, where: Any, words: Any) -> Any:
+        place = _element(builder, pointer, offset, storage)
+        spare = builder.bitcast(words, place.type)
+        found = _load(builder, builder.select(where, place, spare), storage, (scope, scopes))
+        return builder.select(where, found.value, found.constant(0).value)
+
+    dtype = compute_dtype(storage)
+    return Named((POINTER, "int64", "bool", POINTER), (dtype,), emit)
 
 
 def _function(fn: str, dtype: str) -> Named:
@@ -190,13 +208,17 @@ def _on_stack(dtype: str, count: int) -> Named:
 def _reader(storage: str, scopes: Scopes) -> Named:
     def emit(builder: Any, pointer: Any, offset: Any) -> Any:
         place = _element(builder, pointer, offset, storage)
-        loaded = builder.load(place)
-        # Memory holds numbers. What LLVM does about others keeps loops from being vectorised.
-        loaded.set_metadata("noundef", builder.module.add_metadata([]))
-        _set_scope(builder.module, loaded, scopes)
-        return _widened(builder, loaded, storage).value
+        return _load(builder, place, storage, scopes).value
 
     return Named((POINTER, "int64"), (compute_dtype(storage),), emit)
+
+
+def _load(builder: Any, place: Any, storage: str, scopes: Scopes) -> Lane:
+    loaded = builder.load(place)
+    # Memory holds numbers. What LLVM does about others keeps loops from being vectorised.
+    loaded.set_metadata("noundef", builder.module.add_metadata([]))
+    _set_scope(builder.module, loaded, scopes)
+    return _widened(builder, loaded, storage)
 
 
 def _writer(storage: str, scopes: Scopes) -> Named:

@@ -62,7 +62,7 @@ def search(printer: Any, s: Reduce) -> None:
     keys = f"{outs[0]}_keys"
     printer.assign(outs, [printer.value(v) for v in s.init])
     printer.emit(f"{keys} = tile_{s.outs[0].dtype}()")
-    with printer.block_loop(axis, BLOCK_BITS) as span:
+    with printer.block_loop(axis, printer.span(axis), BLOCK_BITS) as span:
         _search_block(printer, s, keys, span)
 
 

@@ -11,10 +11,11 @@ contraction. Column kernels are printed by ``cpu_column``.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from gpuflow.compiler import cpu_places
+from gpuflow.compiler import cpu_borders, cpu_places
 from gpuflow.compiler.printer import FLOATS, NumbaPrinter, combine_functions
 from gpuflow.kir.nodes import (
     Apply,
@@ -22,6 +23,7 @@ from gpuflow.kir.nodes import (
     Axis,
     Block,
     For,
+    If,
     Kernel,
     Load,
     Mode,
@@ -34,7 +36,7 @@ from gpuflow.kir.nodes import (
     arguments,
 )
 from gpuflow.kir.scalar import PARTS
-from gpuflow.kir.walk import statements
+from gpuflow.kir.walk import owned_blocks, statements
 
 SUM_BLOCK_BITS = 12
 SERIAL_BLOCK_BITS = 7  # of a loop without lanes
@@ -62,6 +64,17 @@ def ordered_step(fn: str, dtype: str, running: str, value: str) -> str:
     return f"{running} = {fn}_{ORDERED[dtype]}({running}, order_{fn}_{dtype}({value}))"
 
 
+def _conditional_loads(block: Block, under: bool = False) -> set[str]:
+    """The operands that a block loads under a condition."""
+    found: set[str] = set()
+    for statement in block.body:
+        if isinstance(statement, Load) and (under or statement.where is not None):
+            found.add(statement.operand)
+        for owned in owned_blocks(statement):
+            found |= _conditional_loads(owned, under or isinstance(statement, If))
+    return found
+
+
 class CpuPrinter(NumbaPrinter):
     """The hooks of the CPU target."""
 
@@ -77,6 +90,8 @@ class CpuPrinter(NumbaPrinter):
         self._scopes = {o.name: 0 for o in memory}
         self._scopes.update({name: place for place, name in enumerate(written, 1)})
         self._scope_count = 1 + len(written)
+        self._guarded = _conditional_loads(kernel.body)
+        self._borders = itertools.count()
 
     def module_lines(self) -> list[str]:
         lines = ["import numpy as np", ""]
@@ -87,6 +102,8 @@ class CpuPrinter(NumbaPrinter):
             place = f'"{dtype}", {self._scopes[operand.name]}, {self._scope_count}'
             if operand.mode is not Mode.OUT:
                 lines.append(f"load_{operand.name} = reader({place})")
+            if operand.name in self._guarded:
+                lines.append(f"load_{operand.name}_where = guarded_reader({place})")
             if operand.mode is not Mode.IN:
                 lines.append(f"store_{operand.name} = writer({place})")
         return [*lines, "", ""]
@@ -128,12 +145,50 @@ class CpuPrinter(NumbaPrinter):
         return "lo", "hi"
 
     def split_loop(self, axis: Axis) -> str:
-        return f"for {axis.name} in range({', '.join(self.span(axis))}):"
+        return self._head(axis, self.span(axis))
 
     def inner_loop(self, axis: Axis) -> str:
+        return self._head(axis, self.span(axis))
+
+    def _head(self, axis: Axis, span: tuple[str, str]) -> str:
+        """The head of a loop over a range of an axis."""
         if self._is_short(axis):
-            return f"for {axis.name} in range(0, {self.names.extent(axis)}, 1):"
-        return super().inner_loop(axis)
+            return f"for {axis.name} in range({', '.join(span)}, 1):"
+        return f"for {axis.name} in range({span[1] if span[0] == '0' else ', '.join(span)}):"
+
+    def loop(self, s: For) -> None:
+        if s.axis is None:
+            super().loop(s)
+            return
+        axis = self.axes[s.axis]
+        self._over_pieces(axis, self.span(axis), s.body, lambda: None)
+
+    def _over_pieces(
+        self, axis: Axis, span: tuple[str, str], body: Block, after: Callable[[], None]
+    ) -> None:
+        """Print ``body`` and then ``after()`` in loops over the pieces of a range."""
+        for block, own in cpu_borders.pieces(self, axis, span, body):
+            with self.indented(self._head(axis, own)), self.at_point(axis, block):
+                self.block(block)
+                after()
+
+    def over_axes(self, axes: Sequence[str], body: Block, after: Callable[[], None]) -> None:
+        if len(axes) != 1:
+            super().over_axes(axes, body, after)
+            return
+        axis = self.axes[axes[0]]
+        self._over_pieces(axis, self.span(axis), body, after)
+
+    def border_name(self, axis: Axis) -> str:
+        """A new name for a place at which loops over an axis are cut."""
+        return f"{axis.name}_border_{next(self._borders)}"
+
+    def load_where(self, operand: Operand, offset: str, where: str, dtype: str) -> str | None:
+        """A load that is certain to find memory: where the condition fails, an argument's."""
+        if operand.name not in self._guarded:
+            return None
+        place = f"{self.names.operand(operand.name)}, {offset}"
+        return f"load_{operand.name}_where({place}, {where}, words)"
 
     def _is_short(self, axis: Axis) -> bool:
         """Whether a loop over an axis takes one vector at a time."""
@@ -230,18 +285,18 @@ class CpuPrinter(NumbaPrinter):
         is_short = self.kernel.kind == SHORT_ROWS
         if is_short or (axis.exact is not None and axis.exact <= 1 << bits):
             open_block()
-            with self.axis_loop(axis.name, s.body):
-                self.block(s.body)
-                accumulate()
+            self._over_pieces(axis, self.span(axis), s.body, accumulate)
             close_block()
             return
-        with self.block_loop(axis, bits) as span:
-            open_block()
-            head = f"for {axis.name} in range({span}):"
-            with self.indented(head), self.at_point(axis, s.body):
-                self.block(s.body)
-                accumulate()
-            close_block()
+        for body, part in cpu_borders.pieces(self, axis, self.span(axis), s.body):
+            bits = SUM_BLOCK_BITS if self._takes_lanes(axis, body) else SERIAL_BLOCK_BITS
+            with self.block_loop(axis, part, bits) as span:
+                open_block()
+                head = f"for {axis.name} in range({span}):"
+                with self.indented(head), self.at_point(axis, body):
+                    self.block(body)
+                    accumulate()
+                close_block()
 
     def _takes_lanes(self, axis: Axis, body: Block) -> bool:
         """Whether LLVM can run neighbouring points of an axis as lanes of a vector."""
@@ -259,17 +314,18 @@ class CpuPrinter(NumbaPrinter):
         return True
 
     @contextmanager
-    def block_loop(self, axis: Axis, bits: int) -> Iterator[str]:
-        """A loop over blocks of 2**bits points of an axis; yields the arguments of a range.
+    def block_loop(self, axis: Axis, span: tuple[str, str], bits: int) -> Iterator[str]:
+        """A loop over blocks of 2**bits points of a range; yields the arguments of another.
 
         Ranges with a step, and Python's min, leave code behind that could raise.
         """
-        extent, first = self.names.extent(axis), f"{axis.name}_start"
-        size = 1 << bits
-        blocks = f"({extent} + {size - 1}) >> {bits}"
-        with self.indented(f"for {axis.name}_block in range({blocks}):"):
-            self.emit(f"{first} = {axis.name}_block << {bits}")
-            yield f"{first}, min_int64({first} + {size}, {extent})"
+        begin, end = span
+        size, first = 1 << bits, f"{axis.name}_start"
+        count = end if begin == "0" else f"{end} - {begin}"
+        with self.indented(f"for {axis.name}_block in range(({count} + {size - 1}) >> {bits}):"):
+            start = f"{axis.name}_block << {bits}"
+            self.emit(f"{first} = {start if begin == '0' else f'{begin} + ({start})'}")
+            yield f"{first}, min_int64({first} + {size}, {end})"
 
     def _accumulate(self, s: Reduce, functions: tuple[str, ...]) -> None:
         for out, new, fn in zip(s.outs, s.body.results, functions, strict=True):

@@ -78,9 +78,13 @@ def module_of(source: Source) -> ir.Module:
 
 
 def _accessor(call: ast.Call) -> Named:
-    makers = {"reader": cpu_names.reader, "writer": cpu_names.writer}
+    makers = {
+        "reader": cpu_names.reader,
+        "guarded_reader": cpu_names.guarded_reader,
+        "writer": cpu_names.writer,
+    }
     match call:
-        case ast.Call(func=ast.Name(id=("reader" | "writer") as maker), args=arguments):
+        case ast.Call(func=ast.Name(id=maker), args=arguments) if maker in makers:
             return makers[maker](*[ast.literal_eval(argument) for argument in arguments])
     raise Unsupported(ast.unparse(call))
 

@@ -110,12 +110,12 @@ class TilePrinter(CpuPrinter):
         """Loops over a tile."""
         with ExitStack() as loops:
             for axis in axes:
-                loops.enter_context(self.indented(self._head(axis)))
+                loops.enter_context(self.indented(self._head(axis, self._tile_span(axis))))
                 loops.enter_context(self.at_point(axis, body))
             yield
 
-    def _head(self, axis: Axis) -> str:
-        return f"for {axis.name} in range({axis.name}_start, {axis.name}_end):"
+    def _tile_span(self, axis: Axis) -> tuple[str, str]:
+        return f"{axis.name}_start", f"{axis.name}_end"
 
     def _fill(self, operand: Operand) -> None:
         """Copy a tile to the stack, down the columns, which are lines of memory."""
@@ -131,10 +131,10 @@ class TilePrinter(CpuPrinter):
         down, along = (f"({axis.name} - {axis.name}_start)" for axis in (self._outer, self._inner))
         return f"{self._tiles[operand.name]}, {along} * {TILE} + {down}"
 
-    def inner_loop(self, axis: Axis) -> str:
+    def span(self, axis: Axis) -> tuple[str, str]:
         if self._is_open and axis is self._inner:
-            return self._head(axis)
-        return super().inner_loop(axis)
+            return self._tile_span(axis)
+        return super().span(axis)
 
     def load(self, operand: Operand, offset: str) -> str:
         if self._is_open and operand.name in self._tiles:

@@ -23,6 +23,7 @@ from gpuflow.compiler.access import (
     window_access,
     write_access,
 )
+from gpuflow.compiler.schedule import is_written_short
 from gpuflow.compiler.space import Key, Kind, Program, Space, has_complex, operands_in_memory
 from gpuflow.core.aval import ShapedArray, storage_dtype, storage_name
 from gpuflow.core.jaxpr import Eqn, Literal, Var
@@ -471,6 +472,15 @@ class IndexContext:
         self._sizes += 1
         slot = (self._position, "size", self._sizes)
         return self._emitter.scalar("int64", np.int64(number), slot)
+
+    def border(self, dim: int, number: int) -> Value:
+        """A number that indices along ``dim`` are compared with: in the text of short dimensions.
+
+        There the loop has a text of its own for each size, and comparisons cost nothing.
+        """
+        if is_written_short(self._eqn.outputs[0].aval.shape, dim):
+            return self.builder.const("int64", number)
+        return self.size(number)
 
     def load(
         self, operand: int, indices: Sequence[Value], where: Value | None = None

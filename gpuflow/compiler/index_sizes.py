@@ -6,11 +6,12 @@ things in the same order whatever the sizes are; the trace tells if one does not
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from gpuflow.base.records import record
+from gpuflow.compiler.schedule import is_written_short
 from gpuflow.compiler.space import operands_in_memory
 from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Jaxpr, Literal, Var
@@ -62,6 +63,14 @@ class _Types(Builder):
         """One of the two."""
         return on_true
 
+    def choose(
+        self, predicate: Value, on_true: Callable[[], Any], on_false: Callable[[], Any]
+    ) -> Any:
+        """One of the two; both are asked for what they ask for."""
+        found = on_true()
+        on_false()
+        return found
+
 
 class _Recorder:
     """In place of ``emit.IndexContext``; its values are numbers that mean nothing."""
@@ -97,6 +106,13 @@ class _Recorder:
         """A size, passed at run time."""
         self.trace.append(("size",))
         self.sizes.append(int(number))
+        return self._number("int64")
+
+    def border(self, dim: int, number: int) -> Value:
+        """A number that indices along ``dim`` are compared with; see ``emit.IndexContext``."""
+        if not is_written_short(self._eqn.outputs[0].aval.shape, dim):
+            return self.size(number)
+        self.trace.append(("border", int(number)))
         return self._number("int64")
 
     def load(

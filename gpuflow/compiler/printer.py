@@ -12,6 +12,7 @@ subclass that overrides hooks; they stand together at the end of ``NumbaPrinter`
     inner_loop      the head of any other loop over an axis
     reduce          a Reduce statement
     load, store     one element, at an offset in elements; those of complex numbers are their parts
+    load_where      a load under a condition, where a target has one that needs no branch
     function        a scalar function without an operator; its expression has the exact dtype
     select, cast    an expression
     index_sum, index_product    address arithmetic at ``kernel.index_bits``
@@ -248,8 +249,15 @@ class NumbaPrinter:
         if s.where is None:
             self.emit(f"{out} = {expression}")
             return
-        # A real branch: nothing may be read where the mask is false. LLVM makes it a masked load.
-        with self.indented(f"if {self.value(s.where)}:"):
+        where = self.value(s.where)
+        if operand.mode not in (Mode.SCALAR, Mode.INDEX):
+            place = self._within(operand, s.offset, s.part)
+            guarded = self.load_where(operand, place, where, s.out.dtype)
+            if guarded is not None:
+                self.emit(f"{out} = {guarded}")
+                return
+        # A real branch: nothing may be read where the mask is false.
+        with self.indented(f"if {where}:"):
             self.emit(f"{out} = {expression}")
         with self.indented("else:"):
             self.emit(f"{out} = {constant(0, s.out.dtype)}")
@@ -466,6 +474,11 @@ class NumbaPrinter:
     def store(self, operand: Operand, offset: str, value: str) -> str:
         """The line that rounds ``value`` to the storage dtype and writes it at ``offset``."""
         return f"{self.names.operand(operand.name)}[{offset}] = {value}"
+
+    def load_where(self, operand: Operand, offset: str, where: str, dtype: str) -> str | None:
+        """The same where a condition holds and 0 elsewhere, or None: in a branch."""
+        del operand, offset, where, dtype
+        return None
 
     def function(self, fn: str, arguments: list[str], dtype: str) -> str:
         """The expression of a scalar function that has no operator, on arguments of ``dtype``."""

@@ -26,6 +26,11 @@ def schedule(program: Program, space: Space) -> tuple[Axes, tuple[Axis, ...]]:
     return axes, _kernel_axes(space, axes)
 
 
+def is_written_short(shape: Sequence[int], dim: int) -> bool:
+    """Whether a dimension is a short innermost one, whose size may stand in a kernel's text."""
+    return shape[dim] <= LONGEST_EXACT and prod(shape[dim + 1 :]) == 1 and prod(shape[:dim]) > 1
+
+
 def _all_accesses(program: Program, space: Space) -> list[Access]:
     """Every access whose strides decide which axes collapse."""
     result = [write_access(program, space, var) for var in space.escaping]

@@ -241,7 +241,17 @@ class Builder:
         then_block = self._block((), then)
         else_block = self._block((), orelse)
         dtypes = [value.dtype for value in then_block.results]
-        return self._emit(dtypes, lambda outs: nodes.If(outs, predicate, then_block, else_block))
+        outs = self._emit(dtypes, lambda outs: nodes.If(outs, predicate, then_block, else_block))
+        for out, a, b in zip(outs, then_block.results, else_block.results, strict=True):
+            self._note_narrow(out, a, b)
+        return outs
+
+    def choose(
+        self, predicate: Value, on_true: Callable[[], Any], on_false: Callable[[], Any]
+    ) -> Any:
+        """As ``select`` of what two functions emit, of which only one runs."""
+        outs = self.if_(predicate, lambda: _parts(on_true()), lambda: _parts(on_false()))
+        return outs[0] if len(outs) == 1 else Pair(*outs)
 
     def finish(self) -> Block:
         """The finished body. Raises RuntimeError inside an open loop."""
@@ -349,6 +359,10 @@ def _exact_number(dtype: str, value: bool | int | float) -> bool | int | float:
         with np.errstate(over="ignore"):
             return float(np.dtype(dtype).type(value))
     return bool(value) if kind == "bool" else int(value)
+
+
+def _parts(number: Value | Pair) -> Values:
+    return (number.real, number.imag) if isinstance(number, Pair) else (number,)
 
 
 def _as_values(values: Any) -> Values:

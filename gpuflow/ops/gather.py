@@ -194,7 +194,8 @@ def _body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
         position.append(place)
     if where is None:
         return context.load(0, position)
-    value = context.load(0, position, where)
+    # Places are clipped, so that there is something to read wherever the operand has elements.
+    value = context.load(0, position, where if 0 in x.shape else None)
     filling = _filling(params["fill_value"], x.dtype)
     return builder.select(where, value, builder.number(value, filling))
 

@@ -204,10 +204,10 @@ def _gather_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> 
     rest = [context.index(d) for d in range(indices.ndim, out.ndim)]
     if mode not in ("fill", "zero"):
         return context.load(0, [*batch, row, *rest])
-    value = context.load(0, [*batch, row, *rest], inside)
-    if mode == "zero":
-        return value
-    return builder.select(inside, value, builder.number(value, fill_value(x.dtype)))
+    # The row is clipped, so that there is something to read wherever there are rows.
+    value = context.load(0, [*batch, row, *rest], inside if 0 in x.shape else None)
+    filling = 0 if mode == "zero" else fill_value(x.dtype)
+    return builder.select(inside, value, builder.number(value, filling))
 
 
 def _gather_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:

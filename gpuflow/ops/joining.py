@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from gpuflow.base.errors import check
@@ -81,28 +82,31 @@ def _concatenate_batch(
 
 
 def _concatenate_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
+    """The element of one piece: branches find it by halves, so that there are few."""
     dimension = params["dimension"]
     builder = context.builder
     position = context.index(dimension)
-    indices = [context.index(d) for d in range(out.ndim)]
-    result, start = None, 0
-    for number, piece in enumerate(in_avals):
-        size = piece.shape[dimension]
-        stop = start + size
-        if size == 0:
-            continue
-        if start:
-            indices[dimension] = builder.apply("sub", position, context.size(start))
-        last = stop == out.shape[dimension]
-        inside = None if last else builder.apply("lt", position, context.size(stop))
-        if start:
-            after = builder.apply("ge", position, context.size(start))
-            inside = after if inside is None else builder.apply("and", after, inside)
-        value = context.load(number, list(indices), inside)
-        # Before its own piece a load gives 0, which a later piece replaces.
-        result = value if result is None else builder.select(after, value, result)
-        start = stop
-    return context.load(0, indices) if result is None else result
+    others = [context.index(d) for d in range(out.ndim)]
+    sizes = [piece.shape[dimension] for piece in in_avals]
+    ends = list(accumulate(sizes))
+    starts = [context.border(dimension, end) for end in ends[:-1]]
+    filled = [number for number, size in enumerate(sizes) if size]
+
+    def element(first: int, last: int) -> Any:
+        """Of the pieces ``filled[first:last]``."""
+        number = filled[first]
+        if last - first == 1:
+            indices = list(others)
+            if number and ends[number - 1]:
+                indices[dimension] = builder.apply("sub", position, starts[number - 1])
+            return context.load(number, indices)
+        middle = (first + last) // 2
+        is_before = builder.apply("lt", position, starts[filled[middle] - 1])
+        return builder.choose(
+            is_before, lambda: element(first, middle), lambda: element(middle, last)
+        )
+
+    return element(0, len(filled)) if filled else context.load(0, others)
 
 
 def _concatenate_sliced(

@@ -7,6 +7,7 @@ row-major order, since the first of equal extremes counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from functools import reduce
 from math import prod
 from typing import Any
@@ -100,24 +101,66 @@ def _starts(context: Any, slides: Sequence[_Slide]) -> list[Value]:
     ]
 
 
+@record
+class _Places:
+    """Indices of an element, whether there is one, and whether it may be read."""
+
+    math: _Arithmetic
+    shape: Sequence[int]
+    indices: list[Value] = field(default_factory=list)
+    conditions: list[Value] = field(default_factory=list)
+    borders: list[Value] = field(default_factory=list)
+
+    def add(self, place: Value, size: Value | None, is_low: bool) -> None:
+        """The index in the next dimension, which may be too large or too small.
+
+        A load is conditional along the last dimension alone, where a loop can be cut. Elsewhere
+        the index is moved inside, and the load is one for all of the inner loop.
+        """
+        math, builder = self.math, self.math.builder
+        last = len(self.indices) == len(self.shape) - 1
+        if is_low:
+            self._add(math.compare("ge", place, 0), last)
+        if size is not None:
+            self._add(math.compare("lt", place, size), last)
+            if not last:
+                place = builder.apply("min", place, math.add(size, -1))
+        if is_low and not last:
+            place = builder.apply("max", place, math.number(0))
+        self.indices.append(place)
+
+    def _add(self, condition: Value, is_border: bool) -> None:
+        self.conditions.append(condition)
+        if is_border:
+            self.borders.append(condition)
+
+    @property
+    def inside(self) -> Value | None:
+        """Whether there is such an element; None: always."""
+        return self.math.every(self.conditions)
+
+    @property
+    def where(self) -> Value | None:
+        """Whether the indices may be loaded from; None: always."""
+        return self.inside if 0 in self.shape else self.math.every(self.borders)
+
+
 def _element(
     context: Any, slides: Sequence[_Slide], shape: Sequence[int], starts: Sequence[Value], tap: Tap
-) -> tuple[list[Value], list[Value]]:
-    """The element under a tap, and what must hold for there to be one."""
+) -> _Places:
+    """The element under a tap."""
     math = _Arithmetic(context.builder)
-    indices, conditions = [], []
+    places = _Places(math, shape)
     for d, (slide, start, k) in enumerate(zip(slides, starts, tap, strict=True)):
         place = math.add(start, math.mul(k, slide.gap))
-        if slide.low > 0:
-            conditions.append(math.compare("ge", place, 0))
         if slide.hole > 1:
+            if slide.low > 0:  # before the division, which rounds towards 0
+                places.conditions.append(math.compare("ge", place, 0))
             rest = context.builder.apply("rem", place, math.number(slide.hole))
-            conditions.append(math.compare("eq", rest, 0))
+            places.conditions.append(math.compare("eq", rest, 0))
             place = math.divide(place, slide.hole)
-        if slide.high > 0:
-            conditions.append(math.compare("lt", place, context.size(shape[d])))
-        indices.append(place)
-    return indices, conditions
+        places.add(place, context.size(shape[d]) if slide.high > 0 else None, slide.low > 0)
+    return places
 
 
 def _over_taps(
@@ -156,9 +199,9 @@ def reduction(combine: str, neutral: Callable[[Any], Any]) -> Callable[..., Any]
         starts = _starts(context, slides)
 
         def one(tap: Tap, carry: Carry) -> Carry:
-            indices, conditions = _element(context, slides, x.shape, starts, tap)
-            inside = _Arithmetic(builder).every(conditions)
-            value = context.load(0, indices, inside)
+            places = _element(context, slides, x.shape, starts, tap)
+            inside = places.inside
+            value = context.load(0, places.indices, places.where)
             if inside is not None:
                 value = builder.select(inside, value, start)
             return (builder.apply(combine, carry[0], value),)
@@ -210,13 +253,13 @@ def gathered(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> V
 
     def one(tap: Tap, carry: Carry) -> Carry:
         best, found, tangent = carry
-        indices, conditions = _element(context, slides, x.shape, starts, tap)
-        inside = _Arithmetic(builder).every(conditions)
-        value = context.load(1, indices, inside)
+        places = _element(context, slides, x.shape, starts, tap)
+        inside = places.inside
+        value = context.load(1, places.indices, places.where)
         better = builder.apply("or", order.beats(value, best), builder.apply("not", found))
         if inside is not None:
             better = builder.apply("and", better, inside)
-        own = context.load(0, indices, inside)
+        own = context.load(0, places.indices, places.where)
         return (
             builder.select(better, value, best), builder.apply("or", found, better),
             builder.select(better, own, tangent),
@@ -240,9 +283,9 @@ def numbered(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> V
 
     def one(tap: Tap, carry: Carry) -> Carry:
         best, found = carry
-        indices, conditions = _element(context, slides, x.shape, starts, tap)
-        inside = math.every(conditions)
-        value = context.load(0, indices, inside)
+        places = _element(context, slides, x.shape, starts, tap)
+        inside = places.inside
+        value = context.load(0, places.indices, places.where)
         first = builder.apply("lt", found, builder.const("int32", 0))
         better = builder.apply("or", order.beats(value, best), first)
         if inside is not None:
@@ -267,21 +310,24 @@ def spread(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Val
 
     def one(back: Tap, carry: Carry) -> Carry:
         """The window that lies ``back`` windows before the last one that starts at or before."""
-        windows, own, conditions = [], [], []
+        sources, own = _Places(math, source.shape), []
         for d, (slide, place, last, c) in enumerate(zip(slides, places, lasts, back, strict=True)):
             window = builder.apply("sub", last, math.number(c))
             distance = builder.apply("sub", place, math.number(math.mul(window, slide.stride)))
-            windows.append(window)
             own.append(math.divide(distance, slide.gap))
-            if not slide.is_still:
-                size = context.size(source.shape[d])
-                conditions += _covers(math, slide, window, distance, c, size)
-        covered = math.every(conditions)
+            if slide.is_still:
+                sources.add(window, None, False)
+                continue
+            sources.conditions.extend(_covers(math, slide, distance, c))
+            known = not isinstance(c, Value)
+            is_low = not known or c > 0 or slide.low < 0
+            sources.add(window, context.size(source.shape[d]), is_low)
+        windows, where, covered = sources.indices, sources.where, sources.inside
         tap = builder.cast(_linear(math, own, params["window_dimensions"]), "int32")
-        hit = builder.apply("eq", context.load(1, windows, covered), tap)
+        hit = builder.apply("eq", context.load(1, windows, where), tap)
         if covered is not None:
             hit = builder.apply("and", hit, covered)
-        added = builder.select(hit, context.load(0, windows, covered), zero)
+        added = builder.select(hit, context.load(0, windows, where), zero)
         return (builder.apply("add", carry[0], added),)
 
     backs = [-(-slide.span // slide.stride) for slide in slides]
@@ -289,13 +335,11 @@ def spread(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Val
 
 
 def _covers(
-    math: _Arithmetic, slide: _Slide, window: Value, distance: Value, back: int | Value, size: Value
+    math: _Arithmetic, slide: _Slide, distance: Value, back: int | Value
 ) -> list[Value]:
-    """What must hold for a window to exist and to have a tap at this distance from its start."""
-    conditions = [math.compare("lt", window, size)]
+    """What must hold for a window to have a tap at this distance from its start."""
+    conditions = []
     known = not isinstance(back, Value)
-    if not known or back > 0 or slide.low < 0:
-        conditions.append(math.compare("ge", window, 0))
     if slide.low < 0:
         conditions.append(math.compare("ge", distance, 0))
     if not known or (back + 1) * slide.stride > slide.span:

@@ -178,6 +178,10 @@ class IndexedContext:
     def size(self, number: int) -> Any:
         return self.builder.const("int64", int(number))
 
+    def border(self, dim: int, number: int) -> Any:
+        del dim
+        return self.size(number)
+
     def linear_index(self, first_dim: int = 0) -> Any:
         dims = range(first_dim, len(self._shape))
         return self._address([self.index(d) for d in dims], self._shape[first_dim:])

@@ -1,0 +1,375 @@
+"""Cuts a CPU loop at the places where the conditions of its accesses change.
+
+A roll reads one array below an index and another place of it from there on. Left to LLVM, each such
+read becomes a masked load over the whole loop, whose lanes that are switched off may lie outside of
+the array. Where nothing is mapped there, a processor takes 150 ns for each of these loads: it has
+to find out that no lane that is switched on has faulted. So a loop is cut at its borders:
+
+    for i in range(0, n):                       border = clamp(n - 1, 0, n)
+        if i < n - 1: a = x[i + 1]       ->     for i in range(0, border): o[i] = x[i + 1]
+        else: a = x[i - (n - 1)]                for i in range(border, n): o[i] = x[i - (n - 1)]
+        o[i] = a
+
+Conditions that do not depend on the loop are asked before it. What then remains are conditions on
+data, and loops of more borders than are worth a text of their own: all accesses of such a loop are
+unconditional between the last border that opens one and the first that closes one, and around
+that, and where data decide, a load takes its address from the condition (``guarded_reader`` in
+``cpu_names``): a lane that is switched off reads a word that is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from gpuflow.base.records import record
+from gpuflow.compiler.cpu_conditions import Below, Facts, Holds, Known, Literal, Sum, implied
+from gpuflow.kir import nodes
+from gpuflow.kir.nodes import Block, Statement, Value
+from gpuflow.kir.walk import owned_blocks, results_of, statements
+
+MOST_LOOPS = 64  # that one loop becomes
+MOST_STATEMENTS = 256  # of all of them together
+
+
+@record
+class Leaf:
+    """A loop over a range."""
+
+    body: Block
+
+
+@record
+class Fork:
+    """Points below a border and the others; or a condition before both."""
+
+    on: Below | Holds
+    when_true: Tree
+    when_false: Tree
+
+
+@record
+class Core:
+    """The points at which every literal holds, and those around them."""
+
+    literals: tuple[Literal, ...]
+    inside: Leaf
+    around: Leaf
+
+
+Tree = Leaf | Fork | Core
+
+
+class _TooManyError(Exception):
+    """A loop would become too many."""
+
+
+def pieces(
+    printer: Any, axis: nodes.Axis, span: tuple[str, str], body: Block
+) -> Iterator[tuple[Block, tuple[str, str]]]:
+    """Print what stands around the pieces of a loop; yields each one's body and its range.
+
+    Args:
+        printer: the ``CpuPrinter`` of the kernel, before the loop.
+        axis: the loop's.
+        span: where it begins and ends.
+        body: its statements.
+    """
+    exact = {a.name: a.exact for a in printer.kernel.axes}
+    loops = (s.axis for s in statements(body) if isinstance(s, nodes.For) and s.axis is not None)
+    is_innermost = all(exact[name] is not None for name in loops)  # short loops are written out
+    if not is_innermost or next(_conditions(body), None) is None:
+        yield body, span
+        return
+    facts = Facts(printer, axis, body)
+    tree = _tree(facts, body)
+    facts.print_invariants(_asked(tree))
+    yield from _Pieces(printer, axis).of(tree, span)
+
+
+# --- the pieces of a loop ------------------------------------------------------------------
+
+
+def _asked(tree: Tree) -> Iterator[Below | Holds]:
+    if isinstance(tree, Fork):
+        yield tree.on
+        yield from _asked(tree.when_true)
+        yield from _asked(tree.when_false)
+    elif isinstance(tree, Core):
+        yield from (on for on, _ in tree.literals)
+
+
+def _conditions(block: Block) -> Iterator[Value]:
+    """The conditions of accesses and branches, those of outer branches first."""
+    for statement in block.body:
+        if isinstance(statement, nodes.If):
+            yield statement.predicate
+            yield from _conditions(statement.then)
+            yield from _conditions(statement.orelse)
+        elif isinstance(statement, nodes.Load | nodes.Store) and statement.where is not None:
+            yield statement.where
+        elif isinstance(statement, nodes.For) and statement.axis is not None:
+            yield from _conditions(statement.body)
+
+
+def _tree(facts: Facts, body: Block) -> Tree:
+    most = MOST_STATEMENTS // 4 if facts.is_short else MOST_STATEMENTS
+    try:
+        return _Grower(facts, most).grown(body, {})
+    except _TooManyError:
+        return _core(facts, body)
+
+
+class _Grower:
+    """Makes a tree that decides every condition, of at most so many statements."""
+
+    def __init__(self, facts: Facts, most: int) -> None:
+        self.facts, self.most = facts, most
+        self.loops = self.statements = 0
+
+    def grown(self, block: Block, known: Known) -> Tree:
+        """The tree of a block, for points where what is known holds."""
+        facts = self.facts
+        block = folded(facts, block, known)
+        undecided = (
+            on
+            for condition in _conditions(block)
+            for on, _ in facts.literals(condition)
+            if implied(on, known) is None
+        )
+        on = next(undecided, None)
+        if on is not None:
+            return Fork(
+                on, self.grown(block, {**known, on: True}), self.grown(block, {**known, on: False})
+            )
+        self.loops += 1
+        self.statements += sum(1 for _ in statements(block))
+        if known and (self.loops > MOST_LOOPS or self.statements > self.most):
+            raise _TooManyError
+        return Leaf(_without_branches(facts, block))
+
+
+def _core(facts: Facts, body: Block) -> Tree:
+    flat = _without_branches(facts, body)
+    found: dict[Below | Holds, bool] = {}
+    for condition in _conditions(flat):
+        for on, holds in facts.literals(condition):
+            found.setdefault(on, holds)
+    if not found:
+        return Leaf(flat)
+    return Core(tuple(found.items()), Leaf(folded(facts, flat, found)), Leaf(flat))
+
+
+def folded(facts: Facts, block: Block, known: Known) -> Block:
+    """The block with the conditions decided that follow from what is known."""
+    found: dict[int, bool | None] = {}
+    return _folded(block, lambda condition: facts.truth(condition, known, found))
+
+
+def _folded(block: Block, truth: Callable[[Value], bool | None]) -> Block:
+    body: list[Statement] = []
+    for statement in block.body:
+        match statement:
+            case nodes.If(predicate=predicate):
+                holds = truth(predicate)
+                if holds is None:
+                    then, orelse = (_folded(b, truth) for b in owned_blocks(statement))
+                    body.append(replace(statement, then=then, orelse=orelse))
+                    continue
+                chosen = _folded(statement.then if holds else statement.orelse, truth)
+                body += chosen.body
+                pairs = zip(statement.outs, chosen.results, strict=True)
+                body += [nodes.Cast(out, result) for out, result in pairs]
+            case nodes.Load(where=Value() as where) | nodes.Store(where=Value() as where):
+                holds = truth(where)
+                if holds is None:
+                    body.append(statement)
+                elif holds:
+                    body.append(replace(statement, where=None))
+                elif isinstance(statement, nodes.Load):
+                    body.append(nodes.Const(statement.out, 0))
+            case nodes.For(axis=str()):
+                body.append(replace(statement, body=_folded(statement.body, truth)))
+            case nodes.Apply(outs=(Value(dtype="bool") as out,)):
+                holds = truth(out)
+                body.append(statement if holds is None else nodes.Const(out, holds))
+            case _:
+                body.append(statement)
+    return replace(block, body=tuple(body))
+
+
+def _without_branches(facts: Facts, block: Block) -> Block:
+    """The block with branches that only load and compute made selections of guarded loads.
+
+    LLVM would make masked loads of them.
+    """
+    if not any(isinstance(s, nodes.If) for s in statements(block)):
+        return block
+    return _Flattener(1 + _last_number(facts.printer.kernel.body)).block(block, None)
+
+
+def _last_number(block: Block) -> int:
+    """The largest number of a value in a block."""
+    numbers = [-1]
+    for statement in statements(block):
+        numbers += [value.number for value in results_of(statement)]
+        for owned in owned_blocks(statement):
+            numbers += [value.number for value in owned.params]
+    return max(numbers)
+
+
+class _Flattener:
+    """Makes selections of branches; new values are numbered from ``first_free``."""
+
+    def __init__(self, first_free: int) -> None:
+        self.free = first_free
+
+    def block(self, block: Block, where: Value | None) -> Block:
+        body: list[Statement] = []
+        for statement in block.body:
+            if isinstance(statement, nodes.For):
+                inner = self.block(statement.body, where)
+                body.append(replace(statement, body=inner))
+            elif isinstance(statement, nodes.If):
+                self._branch(statement, where, body)
+            elif isinstance(statement, nodes.Load | nodes.Store) and where is not None:
+                both = self._both(where, statement.where, body)
+                body.append(replace(statement, where=both))
+            else:
+                body.append(statement)
+        return replace(block, body=tuple(body))
+
+    def _branch(self, s: nodes.If, where: Value | None, body: list[Statement]) -> None:
+        inner = (*statements(s.then), *statements(s.orelse))
+        if any(isinstance(i, nodes.Reduce | nodes.While) for i in inner):
+            assert where is None, "a branch with a loop of its own stands in no other"
+            body.append(s)
+            return
+        opposite = self._fresh()
+        body.append(nodes.Apply((opposite,), "not", (s.predicate,)))
+        then = self.block(s.then, self._both(s.predicate, where, body))
+        orelse = self.block(s.orelse, self._both(opposite, where, body))
+        body += [*then.body, *orelse.body]
+        for out, a, b in zip(s.outs, then.results, orelse.results, strict=True):
+            body.append(nodes.Select(out, s.predicate, a, b))
+
+    def _both(self, a: Value, b: Value | None, body: list[Statement]) -> Value:
+        if b is None:
+            return a
+        together = self._fresh()
+        body.append(nodes.Apply((together,), "and", (a, b)))
+        return together
+
+    def _fresh(self) -> Value:
+        self.free += 1
+        return Value(self.free - 1, "bool")
+
+
+# --- text ----------------------------------------------------------------------------------
+
+
+class _Pieces:
+    """Prints borders and conditions."""
+
+    def __init__(self, printer: Any, axis: nodes.Axis) -> None:
+        self.printer, self.axis = printer, axis
+
+    def of(
+        self, tree: Tree, span: tuple[str, str]
+    ) -> Iterator[tuple[Block, tuple[str, str]]]:
+        """The pieces of a range."""
+        if span[0] == span[1]:
+            return
+        match tree:
+            case Leaf(body):
+                yield body, span
+            case Fork(Below() as on, when_true, when_false):
+                border = self._named(_clamped(_border(on.sum), *span))
+                yield from self.of(when_true, (span[0], border))
+                yield from self.of(when_false, (border, span[1]))
+            case Fork(Holds(number), when_true, when_false):
+                with self.printer.indented(f"if {self._text(number)}:"):
+                    yield from self.of(when_true, span)
+                with self.printer.indented("else:"):
+                    yield from self.of(when_false, span)
+            case Core():
+                yield from self._core(tree, span)
+
+    def _text(self, number: int) -> str:
+        return self.printer.value(Value(number, "bool"))
+
+    def _core(
+        self, tree: Core, span: tuple[str, str]
+    ) -> Iterator[tuple[Block, tuple[str, str]]]:
+        """The range between the borders; then, by one text, what is before and behind it."""
+        first, last = span
+        for on, holds in tree.literals:
+            if isinstance(on, Holds):
+                continue
+            border = _border(on.sum)
+            if holds:
+                last = self._named(_clamped(border, span[0], last))
+            else:
+                first = self._named(_clamped(border, first, span[1]))
+        asked = [self._text(on.number) for on, _ in tree.literals if isinstance(on, Holds)]
+        last = self._named(_most(first, last))
+        if asked:
+            first, last = (
+                self._named(f"select_int64({' & '.join(asked)}, {place}, {span[0]})")
+                for place in (first, last)
+            )
+        yield from self.of(tree.inside, (first, last))
+        side = self.printer.border_name(self.axis)
+        with self.printer.indented(f"for {side} in range(2):"):
+            begin = self._named(f"select_int64({side} == 0, {span[0]}, {last})")
+            end = self._named(f"select_int64({side} == 0, {first}, {span[1]})")
+            yield from self.of(tree.around, (begin, end))
+
+    def _named(self, text: str) -> str:
+        """A variable that holds the value of a text; the text itself where that is a number."""
+        if text.isdigit() or text.isidentifier():
+            return text
+        name = self.printer.border_name(self.axis)
+        self.printer.emit(f"{name} = {text}")
+        return name
+
+
+def _border(difference: Sum) -> str:
+    """The first index at which a sum is not negative, before it is clamped."""
+    constant, parts = -difference.constant, []
+    for text, count in difference.terms:
+        part = text if abs(count) == 1 else f"{abs(count)} * ({text})"
+        parts.append(f"{'-' if count > 0 else '+'} {part}")
+    if difference.multiple > 1 and not difference.stride:
+        constant += difference.multiple - 1
+    rest = " ".join([str(constant), *parts])
+    if difference.stride:
+        by = difference.stride
+        if difference.multiple > 1:
+            by = f"{difference.multiple} * {by}"
+        # Rounded towards zero, which clamping makes good below it.
+        return f"div_int64({rest} + {by} - 1, {by})"
+    if difference.multiple > 1:
+        return f"div_int64({rest}, {difference.multiple})"
+    return rest
+
+
+def _clamped(border: str, first: str, last: str) -> str:
+    return _most(_least(border, last), first)
+
+
+def _least(a: str, b: str) -> str:
+    if _is_number(a) and _is_number(b):
+        return str(min(int(a), int(b)))
+    return f"min_int64({a}, {b})"
+
+
+def _most(a: str, b: str) -> str:
+    if _is_number(a) and _is_number(b):
+        return str(max(int(a), int(b)))
+    return a if a == b else f"max_int64({a}, {b})"
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").isdigit()

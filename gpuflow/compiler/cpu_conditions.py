@@ -1,0 +1,278 @@
+"""What a CPU loop's conditions depend on: its index, in which way, or nothing that varies in it.
+
+``cpu_borders`` cuts loops by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from gpuflow.base.records import record
+from gpuflow.kir import nodes
+from gpuflow.kir.nodes import Block, Mode, Statement, Stride, Value
+from gpuflow.kir.walk import owned_blocks, results_of, statements, uses_of
+
+_COMPARISONS = ("lt", "le", "gt", "ge")
+
+
+@record
+class Sum:
+    """An integer as a sum: ``multiple * stride * index + terms + constant``.
+
+    Attributes:
+        multiple: how often the loop's index counts.
+        stride: the text of what it is multiplied by besides, or "".
+        terms: texts that do not vary in the loop, and how often each counts.
+        constant: the rest.
+    """
+
+    multiple: int
+    stride: str
+    terms: tuple[tuple[str, int], ...]
+    constant: int
+
+    def plus(self, other: Sum, sign: int = 1) -> Sum | None:
+        """``self + sign * other``, or None: it is no such sum."""
+        if self.multiple and other.multiple and self.stride != other.stride:
+            return None
+        terms = dict(self.terms)
+        for text, count in other.terms:
+            terms[text] = terms.get(text, 0) + sign * count
+        multiple = self.multiple + sign * other.multiple
+        kept = tuple(sorted((text, count) for text, count in terms.items() if count))
+        stride = (self.stride or other.stride) if multiple else ""
+        return Sum(multiple, stride, kept, self.constant + sign * other.constant)
+
+    def times(self, factor: int) -> Sum:
+        """``factor * self``."""
+        nothing = Sum(0, "", (), 0)
+        terms = tuple((text, factor * count) for text, count in self.terms)
+        scaled = Sum(factor * self.multiple, self.stride, terms, factor * self.constant)
+        return scaled if factor else nothing
+
+
+@record
+class Below:
+    """That ``sum`` is negative; the index counts positively in it, so it is below a border."""
+
+    sum: Sum
+
+
+@record
+class Holds:
+    """That a condition holds that does not vary in the loop."""
+
+    number: int
+
+
+Literal = tuple[Below | Holds, bool]  # and whether it, or its opposite, is meant
+Known = dict[Below | Holds, bool]
+
+
+class Facts:
+    """The values of a loop's body: which are sums with its index, which do not vary in it."""
+
+    def __init__(self, printer: Any, axis: nodes.Axis, body: Block) -> None:
+        self.printer = printer
+        names = [a.name for a in printer.kernel.axes]
+        inner = {s.axis for s in statements(body) if isinstance(s, nodes.For) and s.axis}
+        self.place = names.index(axis.name)
+        self.inner = [names.index(name) for name in inner]
+        self.axis = axis.name
+        # A branch around a loop that is written out would be one in the loop around it.
+        self.is_short = axis.exact is not None
+        self.made: dict[int, Statement] = {}
+        self.sums: dict[int, Sum | None] = {}
+        self.invariant: set[int] = set()
+        self._literals: dict[int, Literal | None] = {}
+        for statement in statements(printer.kernel.body):
+            if isinstance(statement, nodes.Const) or self._mode(statement) is Mode.SCALAR:
+                self._note(statement, can_move=True)
+        self._note_block(body, can_move=True)
+
+    def _mode(self, statement: Statement) -> Mode | None:
+        if not isinstance(statement, nodes.Load):
+            return None
+        return self.printer.operands[statement.operand].mode
+
+    def _note_block(self, block: Block, can_move: bool) -> None:
+        for statement in block.body:
+            self._note(statement, can_move)
+            if isinstance(statement, nodes.If | nodes.For):
+                for owned in owned_blocks(statement):
+                    self._note_block(owned, can_move=False)
+
+    def _note(self, statement: Statement, can_move: bool) -> None:
+        for value in results_of(statement):
+            self.made[value.number] = statement
+        if len(results_of(statement)) != 1:
+            return
+        (out,) = results_of(statement)
+        if can_move and self._stays(statement):
+            self.invariant.add(out.number)
+        found = self._sum(statement) if out.dtype == "int64" else None
+        if found is None and out.number in self.invariant:
+            found = Sum(0, "", ((self.printer.value(out), 1),), 0)
+        self.sums[out.number] = found
+
+    def _stays(self, statement: Statement) -> bool:
+        """Whether a statement may stand before the loop: it gives the same at every point."""
+        if not isinstance(
+            statement, nodes.Const | nodes.Load | nodes.Apply | nodes.Select | nodes.Cast
+        ):
+            return False
+        if isinstance(statement, nodes.Load):
+            operand = self.printer.operands[statement.operand]
+            varies = any(
+                operand.strides[place : place + 1] not in ((), (Stride.ZERO,))
+                for place in (self.place, *self.inner)
+            )
+            is_fixed = operand.mode in (Mode.IN, Mode.SCALAR, Mode.INDEX)
+            if varies or not is_fixed or statement.where is not None:
+                return False
+        return all(value.number in self.invariant for value in uses_of(statement))
+
+    def _sum(self, statement: Statement) -> Sum | None:
+        match statement:
+            case nodes.Const(_, value):
+                return Sum(0, "", (), int(value))
+            case nodes.Load(_, name, None, None, None):
+                return self._loaded(self.printer.operands[name])
+            case nodes.Apply(_, ("add" | "sub") as fn, (a, b)):
+                left, right = self.sums.get(a.number), self.sums.get(b.number)
+                if left is None or right is None:
+                    return None
+                return left.plus(right, 1 if fn == "add" else -1)
+            case nodes.Apply(_, "mul", (a, b)):
+                left, right = self.sums.get(a.number), self.sums.get(b.number)
+                if left is None or right is None:
+                    return None
+                for one, other in ((left, right), (right, left)):
+                    if not one.multiple and not one.terms:
+                        return other.times(one.constant)
+        return None
+
+    def _loaded(self, operand: nodes.Operand) -> Sum | None:
+        if operand.mode is Mode.SCALAR:
+            return Sum(0, "", ((self.printer.names.operand(operand.name), 1),), 0)
+        inner = {operand.strides[place] for place in self.inner if place < len(operand.strides)}
+        if operand.mode is not Mode.INDEX or inner - {Stride.ZERO}:
+            return None
+        base = self.printer.offsets[operand.name]
+        terms = () if base == "0" else ((base, 1),)
+        stride = operand.strides[self.place]
+        if stride is Stride.ZERO:
+            return Sum(0, "", terms, 0)
+        # Indices count upwards along every axis, whatever an array does.
+        by = "" if stride is Stride.UNIT else self.printer.names.stride(operand.name, self.axis)
+        return Sum(1, by, terms, 0)
+
+    def literals(self, condition: Value) -> Iterator[Literal]:
+        """The conditions of which one is made by "and", those that a loop can be cut by."""
+        statement = self.made.get(condition.number)
+        if isinstance(statement, nodes.Apply) and statement.fn == "and":
+            for value in statement.args:
+                yield from self.literals(value)
+            return
+        found = None if isinstance(statement, nodes.Const) else self.literal(condition)
+        if found is not None:
+            yield found
+
+    def literal(self, condition: Value) -> Literal | None:
+        """A condition as one that a loop can be cut by."""
+        number = condition.number
+        if number not in self._literals:
+            self._literals[number] = self._literal(condition)
+        return self._literals[number]
+
+    def _literal(self, condition: Value) -> Literal | None:
+        statement = self.made.get(condition.number)
+        if isinstance(statement, nodes.Apply) and statement.fn in _COMPARISONS:
+            found = self._comparison(statement)
+            if found is not None:
+                return found
+        if self.is_short or condition.number not in self.invariant:
+            return None
+        return Holds(condition.number), True
+
+    def _comparison(self, statement: nodes.Apply) -> Literal | None:
+        a, b = statement.args
+        left, right = self.sums.get(a.number), self.sums.get(b.number)
+        if a.dtype != "int64" or left is None or right is None:
+            return None
+        difference = left.plus(right, -1)
+        if difference is None or not difference.multiple:
+            return None
+        one = Sum(0, "", (), 1)
+        is_below = statement.fn in ("lt", "le")
+        if statement.fn in ("le", "gt"):  # a <= b is a - b - 1 < 0
+            difference = difference.plus(one, -1)
+        assert difference is not None
+        if difference.multiple < 0:  # d < 0 is not -d - 1 < 0
+            difference, is_below = difference.times(-1).plus(one, -1), not is_below
+        assert difference is not None
+        return Below(difference), is_below
+
+    def truth(self, value: Value, known: Known, found: dict[int, bool | None]) -> bool | None:
+        """Whether a condition holds where what is ``known`` does; ``found`` keeps the answers."""
+        if value.number not in found:
+            found[value.number] = self._truth(value, known, found)
+        return found[value.number]
+
+    def _truth(self, value: Value, known: Known, found: dict[int, bool | None]) -> bool | None:
+        statement = self.made.get(value.number)
+        match statement:
+            case nodes.Const(_, number):
+                return bool(number)
+            case nodes.Apply(_, ("and" | "or") as fn, (a, b)):
+                sides = (self.truth(a, known, found), self.truth(b, known, found))
+                decisive = fn == "or"
+                if decisive in sides:
+                    return decisive
+                return None if None in sides else not decisive
+            case nodes.Apply(_, "not", (a,)):
+                inner = self.truth(a, known, found)
+                return None if inner is None else not inner
+        literal = self.literal(value)
+        if literal is None:
+            return None
+        holds = implied(literal[0], known)
+        return None if holds is None else holds is literal[1]
+
+    def print_invariants(self, asked: Iterable[Below | Holds]) -> None:
+        """Print the statements before the loop that its borders and conditions need."""
+        wanted: set[int] = set()
+        numbers = {self.printer.value(v): n for n in self.invariant for v in self._results(n)}
+        for on in asked:
+            texts = [text for text, _ in on.sum.terms] if isinstance(on, Below) else []
+            wanted.update(numbers[text] for text in texts if text in numbers)
+            wanted.update([on.number] if isinstance(on, Holds) else [])
+        pending = list(wanted)
+        while pending:
+            for value in uses_of(self.made[pending.pop()]):
+                if value.number not in wanted:
+                    wanted.add(value.number)
+                    pending.append(value.number)
+        for number in sorted(wanted):
+            self.printer.statement(self.made[number])
+
+    def _results(self, number: int) -> tuple[Value, ...]:
+        return results_of(self.made[number])
+
+
+def implied(on: Below | Holds, known: Known) -> bool | None:
+    """Whether a condition holds where what is known does; None: it may or may not."""
+    if on in known:
+        return known[on]
+    if isinstance(on, Holds):
+        return None
+    for other, holds in known.items():
+        if isinstance(other, Below) and replace(other.sum, constant=0) == replace(
+            on.sum, constant=0
+        ):
+            further = on.sum.constant - other.sum.constant
+            if (holds and further <= 0) or (not holds and further >= 0):
+                return holds
+    return None
