@@ -43,6 +43,7 @@ from gpuflow.api_ad import vjp as vjp
 from gpuflow.api_config import check_tracer_leaks as check_tracer_leaks
 from gpuflow.api_config import checking_leaks as checking_leaks
 from gpuflow.api_config import debug_infs as debug_infs
+from gpuflow.api_config import debug_key_reuse as debug_key_reuse
 from gpuflow.api_config import debug_nans as debug_nans
 from gpuflow.api_config import default_matmul_precision as default_matmul_precision
 from gpuflow.api_config import default_prng_impl as default_prng_impl
@@ -54,7 +55,6 @@ from gpuflow.api_config import numpy_rank_promotion as numpy_rank_promotion
 from gpuflow.api_config import threefry_partitionable as threefry_partitionable
 from gpuflow.api_guards import allow_f16_reductions as allow_f16_reductions
 from gpuflow.api_guards import array_garbage_collection_guard as array_garbage_collection_guard
-from gpuflow.api_guards import debug_key_reuse as debug_key_reuse
 from gpuflow.api_guards import enable_checks as enable_checks
 from gpuflow.api_guards import enable_custom_prng as enable_custom_prng
 from gpuflow.api_guards import legacy_prng_key as legacy_prng_key

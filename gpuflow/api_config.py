@@ -23,6 +23,17 @@ def debug_infs(enable: bool = True) -> Iterator[None]:
 
 
 @contextmanager
+def debug_key_reuse(enable: bool = True) -> Iterator[None]:
+    """Inside the block, a random key that is used twice raises KeyReuseError.
+
+    Sampling and ``split`` use a key, ``fold_in`` and ``key_data`` do not, ``clone`` makes another.
+    Raw keys are not followed.
+    """
+    with config.override("debug_key_reuse", enable):
+        yield
+
+
+@contextmanager
 def numpy_rank_promotion(mode: str) -> Iterator[None]:
     """Inside the block, operands of different rank are allowed, warned of or refused.
 

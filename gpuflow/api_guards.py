@@ -45,7 +45,6 @@ transfer_guard_device_to_device = _guard("transfer_guard_device_to_device", _GUA
 
 enable_checks = _guard("enable_checks", _FLAGS, "GPUFLOW_CHECK=1 has programs checked")
 enable_custom_prng = _guard("enable_custom_prng", _FLAGS, "random.key makes typed keys")
-debug_key_reuse = _guard("debug_key_reuse", _FLAGS, "whether a key is used twice is not looked at")
 legacy_prng_key = _guard("legacy_prng_key", ("allow", "warn", "error"), "raw keys are taken")
 softmax_custom_jvp = _guard("softmax_custom_jvp", _FLAGS, "softmax has one derivative")
 allow_f16_reductions = _guard("allow_f16_reductions", _FLAGS, "sums of 16 bits are in float32")

@@ -166,6 +166,7 @@ class Settings:
     threefry_partitionable: bool = True
     debug_nans: bool = False
     debug_infs: bool = False
+    debug_key_reuse: bool = False
     check_indices: bool = False  # whether indexing notes what is outside, for checkify
     disable_jit: bool = False
     default_device: Any = None
@@ -264,6 +265,7 @@ class Config:
         )
         self._process_switches = Switches()
         self._checks: dict[str, Callable[[Any], Any]] = {}
+        self._starts: dict[str, Callable[[], None]] = {}
         self._ignored: dict[str, Any] = {}
 
     def trace_context(self) -> Settings:
@@ -292,6 +294,10 @@ class Config:
     def register_check(self, name: str, check: Callable[[Any], Any]) -> None:
         """Have ``check(value)`` raise ValueError for values that a setting does not take."""
         self._checks[name] = check
+
+    def register_start(self, name: str, start: Callable[[], None]) -> None:
+        """Have ``start()`` called before a flag is on for the first time in this process."""
+        self._starts[name] = start
 
     def update(self, name: str, value: Any) -> None:
         """Set a process-wide setting, by its own name or JAX's (``jax_enable_x64``).
@@ -396,6 +402,8 @@ class Config:
             )
         if name in self._checks and value is not None:
             self._checks[name](value)
+        if value and name in self._starts:
+            self._starts.pop(name)()
 
     def _note_checks(self, settings: Settings) -> None:
         asked = settings.debug_nans or settings.debug_infs or settings.check_indices

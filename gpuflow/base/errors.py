@@ -58,7 +58,7 @@ class CommunicationError(JaxRuntimeError):
 
 
 class KeyReuseError(JAXTypeError):
-    """A random key was used twice. gpuflow does not look for that, and never raises this."""
+    """A random key was used twice while ``debug_key_reuse`` was on."""
 
 
 class InconclusiveDimensionOperation(Exception):

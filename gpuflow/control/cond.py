@@ -28,6 +28,16 @@ from gpuflow.control.programs import close, execute_alone, join_consts
 from gpuflow.control.pruning import prune_cond
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.key_use import (
+    Flow,
+    States,
+    alternatives,
+    copied,
+    follow_program,
+    parts,
+    restored,
+    spend,
+)
 from gpuflow.core.lowering import Branch, Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, UndefinedPrimal, Uniform, Zero, is_undefined
@@ -251,6 +261,24 @@ def _effects(params: dict[str, Any]) -> frozenset[Any]:
     return frozenset().union(*[branch.effects for branch in params["branches"]])
 
 
+def _keys(flow: Flow) -> States | None:
+    """A key is used if any branch uses it; what all of them return unused is that."""
+    branches, operands = flow.params["branches"], flow.states[1:]
+    has_lanes = "lanes" in flow.params
+    if has_lanes:
+        operands = parts(operands, branches[0].in_avals)
+    before, after, results = copied(operands), [], []
+    for branch in branches:
+        restored(operands, before)
+        results.append(follow_program(branch, operands))
+        after.append(copied(operands))
+    restored(operands, [np.logical_or.reduce(used) for used in zip(*after, strict=True)])
+    if has_lanes:
+        spend(flow, [None, *operands])
+        return None
+    return [alternatives(states) for states in zip(*results, strict=True)]
+
+
 def _define(
     name: str, lower: Any, execute: Callable[..., Any], prune: Callable[..., Any] | None = None
 ) -> Primitive:
@@ -271,6 +299,7 @@ def _define(
             effects=_effects,
             checked=_checked,
             subjaxprs=lambda params: list(params["branches"]),
+            keys=_keys,
         )
     )
 

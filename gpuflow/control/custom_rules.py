@@ -33,6 +33,7 @@ from gpuflow.control.custom_calls import (
 from gpuflow.control.jit import close_over
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.key_use import follow_programs
 from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.refs import Ref
@@ -128,6 +129,7 @@ custom_jvp_p = register(
         effects=call_effects,
         checked=call_checked(lambda: custom_jvp_p, ("jvp",)),
         subjaxprs=lambda params: [params["call_jaxpr"]],
+        keys=follow_programs,
     )
 )
 

@@ -29,6 +29,7 @@ from gpuflow.control.custom_calls import (
 from gpuflow.control.jit import close_over
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.key_use import follow_programs
 from gpuflow.core.lowering import HostCall, Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Uniform, Zero, is_undefined
@@ -187,6 +188,7 @@ custom_vjp_p = register(
         effects=call_effects,
         checked=call_checked(lambda: custom_vjp_p, ("fwd", "bwd")),
         subjaxprs=lambda params: [params["call_jaxpr"]],
+        keys=follow_programs,
     )
 )
 

@@ -22,6 +22,7 @@ from gpuflow.control.loops import map as map_elements
 from gpuflow.control.programs import close, execute_alone, trace_program
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, evaluate
+from gpuflow.core.key_use import follow_programs
 from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero, is_undefined
@@ -192,6 +193,7 @@ custom_vmap_p = register(
         multiple_results=True,
         effects=lambda params: params["call"].effects,
         subjaxprs=lambda params: [params["call"]],
+        keys=follow_programs,
     )
 )
 

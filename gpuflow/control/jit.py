@@ -12,6 +12,7 @@ from typing import Any
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr
+from gpuflow.core.key_use import follow_programs
 from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, UndefinedPrimal, Uniform, Zero, is_undefined
@@ -186,6 +187,7 @@ jit_p = register(
         effects=_effects,
         checked=_checked,
         subjaxprs=lambda params: [params["jaxpr"]],
+        keys=follow_programs,
     )
 )
 

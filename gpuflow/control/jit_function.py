@@ -23,6 +23,7 @@ from gpuflow.control.jit_log import check_may_trace, explain_miss, told_time
 from gpuflow.control.jit_options import VARIADIC, JitOptions, name_of
 from gpuflow.control.programs import as_arrays
 from gpuflow.control.stages import Lowered, Traced
+from gpuflow.core import key_use
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import evaluate
 from gpuflow.core.ref_programs import record_program
@@ -106,7 +107,10 @@ class JitFunction:
             return self._function(*as_arrays(args), **as_arrays(kwargs))
         leaves, entry = self._find(args, kwargs)
         operands = entry.operands("jit", leaves, runs=is_eager)
-        if is_eager:
+        if is_eager and settings.debug_key_reuse:
+            run = functools.partial(self._run_sharded, entry, operands, args, kwargs)
+            outs = key_use.call(run, jit_p, operands, self._params(entry))
+        elif is_eager:
             outs = self._run_sharded(entry, operands, args, kwargs)
         else:
             outs = self._bind(entry, operands, args, kwargs)
@@ -290,6 +294,7 @@ class JitFunction:
                 # What has to be moved or checked takes the way through _run.
                 options = self._options
                 is_plain = not (settings.debug_nans or settings.debug_infs or options.device)
+                is_plain = is_plain and not settings.debug_key_reuse
                 is_placed = options.in_shardings is not None or options.out_shardings is not None
                 is_here = not (in_use.parted and goes_over_memories(entry.jaxpr))
                 is_plain = is_plain and entry.refs is None and not self._has_statics

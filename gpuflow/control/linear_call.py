@@ -11,6 +11,7 @@ from gpuflow.base.util import safe_zip
 from gpuflow.control.programs import execute_alone, trace_program, with_inputs
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Var
+from gpuflow.core.key_use import use_none
 from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero, is_undefined
@@ -208,5 +209,6 @@ linear_call_p = register(
         multiple_results=True,
         effects=lambda params: params["programs"][0].effects,
         subjaxprs=lambda params: list(params["programs"]),
+        keys=use_none,
     )
 )

@@ -14,6 +14,7 @@ from gpuflow.base.util import safe_zip
 from gpuflow.control.programs import execute_alone, with_inputs
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Var
+from gpuflow.core.key_use import use_none
 from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero, is_undefined
@@ -201,5 +202,6 @@ linear_solve_p = register(
         multiple_results=True,
         effects=lambda params: params["programs"].solve.effects,
         subjaxprs=lambda params: [p for p in params["programs"] if p is not None],
+        keys=use_none,
     )
 )

@@ -20,6 +20,7 @@ from gpuflow.control.keeping import Kept, kept_outputs
 from gpuflow.control.programs import close, execute_alone, with_inputs
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.key_use import Flow, States, follow_programs
 from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Uniform, Zero, is_undefined
@@ -342,6 +343,11 @@ def _behind_barrier(jaxpr: Jaxpr) -> ClosedJaxpr:
     )  # fmt: skip
 
 
+def _keys(flow: Flow) -> States | None:
+    """What is computed again for a derivative uses no key a second time."""
+    return None if flow.params["differentiated"] else follow_programs(flow)
+
+
 remat_p = register(
     Primitive(
         "remat",
@@ -356,6 +362,7 @@ remat_p = register(
         multiple_results=True,
         effects=lambda params: params["jaxpr"].effects,
         subjaxprs=lambda params: [params["jaxpr"]],
+        keys=_keys,
         checked=_checked,
     )
 )

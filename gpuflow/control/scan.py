@@ -20,6 +20,7 @@ from gpuflow.control.scan_simplify import simplify_scan
 from gpuflow.control.scan_unroll import unroll_scan
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn
+from gpuflow.core.key_use import Flow, KeyState, States, follow_program, parts, spend
 from gpuflow.core.lowering import Loop, ScanForm
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero
@@ -177,6 +178,21 @@ def _checked(
     return outs, State(tuple(values), sites) if sites else None
 
 
+def _keys(flow: Flow) -> States | None:
+    """Two iterations tell what all do: constants and carries must not be used in both."""
+    body, count, num_carry = (flow.params[k] for k in ("jaxpr", "num_consts", "num_carry"))
+    split = count + num_carry
+    consts, carry, xs = flow.states[:count], flow.states[count:split], flow.states[split:]
+    outs: Sequence[KeyState | None] = []
+    for _ in range(min(flow.params["length"], 2)):
+        slices = parts(xs, body.in_avals[split:])
+        outs = follow_program(body, [*consts, *carry, *slices])
+        carry = outs[:num_carry]
+    if outs:
+        spend(flow, [*[None] * split, *slices])
+    return [*carry, *[None] * (len(body.out_avals) - num_carry)]
+
+
 def _form(params: dict[str, Any]) -> ScanForm:
     return ScanForm(
         params["jaxpr"], params["num_consts"], params["num_carry"], params["length"],
@@ -208,5 +224,6 @@ scan_p = register(
         multiple_results=True,
         effects=lambda params: params["jaxpr"].effects,
         subjaxprs=lambda params: [params["jaxpr"]],
+        keys=_keys,
     )
 )

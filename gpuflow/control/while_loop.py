@@ -26,6 +26,7 @@ from gpuflow.control.pruning import prune_while
 from gpuflow.control.while_checks import check_while
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Var
+from gpuflow.core.key_use import Flow, States, follow_program, parts, spend
 from gpuflow.core.lowering import Inline, Loop, WhileForm
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero
@@ -303,9 +304,8 @@ def _over_lanes(params: dict[str, Any]) -> ClosedJaxpr:
         return bind_while(ClosedJaxpr(test), loop_body, [], consts, [going, *init])[1:]
 
     def make() -> ClosedJaxpr:
-        per_lane = [*params["condition"].in_avals[:first], *params["body"].in_avals]
         avals = []
-        for k, aval in enumerate(per_lane):
+        for k, aval in enumerate(_inputs(params)):
             sizes = [lane.axis.size for lane in lanes if lane.mapped[k]]
             avals.append(aval.update(shape=(*sizes, *aval.shape)))
         jaxpr, consts = trace_to_jaxpr(program, avals)
@@ -313,6 +313,28 @@ def _over_lanes(params: dict[str, Any]) -> ClosedJaxpr:
 
     key = ("over lanes", params["condition"].jaxpr, first, second, lanes)
     return params["body"].jaxpr.memo(key, make)
+
+
+def _inputs(params: dict[str, Any]) -> list[ShapedArray]:
+    """The types of the operands, of one lane where there are lanes."""
+    consts = params["condition"].in_avals[: params["num_condition_consts"]]
+    return [*consts, *params["body"].in_avals]
+
+
+def _keys(flow: Flow) -> States | None:
+    """Two iterations tell what all do: constants and carries must not be used in both."""
+    first, second = flow.params["num_condition_consts"], flow.params["num_body_consts"]
+    states: States = flow.states
+    if "lanes" in flow.params:
+        states = parts(states, _inputs(flow.params))
+    carry = states[first + second :]
+    for _ in range(2):
+        follow_program(flow.params["condition"], [*states[:first], *carry])
+        carry = follow_program(flow.params["body"], [*states[first : first + second], *carry])
+    if "lanes" not in flow.params:
+        return carry
+    spend(flow, states)
+    return None
 
 
 def _form(params: dict[str, Any]) -> WhileForm:
@@ -340,6 +362,7 @@ def _define(
             multiple_results=True,
             effects=lambda params: params["condition"].effects | params["body"].effects,
             subjaxprs=lambda params: [params["condition"], params["body"]],
+            keys=_keys,
             checked=partial(check_while, bind_while),
         )
     )

@@ -55,6 +55,9 @@ class Primitive:
         passes_nan: whether nan in a result was there before; so it is for ops that move elements.
         checked: ``(categories, operands, params) -> (outs, State | None)``, for ops that hold
             programs: how what fails inside gets out; see transforms/checking.py.
+        keys: ``Flow -> states of outputs | None``, what becomes of random keys, for
+            ``debug_key_reuse``; see core/key_use.py. Default: layout ops move them, others use them
+            up.
         size_params: names of params that hold sizes only; a plan template ignores them.
         domain, tolerance, reference: for the op sweep in the tests.
     """
@@ -81,6 +84,7 @@ class Primitive:
     faults: Callable[..., Any] | None = None
     passes_nan: bool = False
     checked: Callable[..., Any] | None = None
+    keys: Callable[..., Any] | None = None
     size_params: frozenset[str] = frozenset()
     domain: Any = None
     tolerance: float | None = None

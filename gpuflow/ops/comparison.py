@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.core.key_use import use_none
 from gpuflow.ops import pairs
 from gpuflow.ops.define import any_dtype, is_ordered
 from gpuflow.ops.identities import filled, is_all, made_by, number_of, same
@@ -46,6 +47,7 @@ def _comparison(
     return elementwise(
         name, arity=2, impl=impl, accepts=accepts, what=what, body=name, cheap=True,
         result=_bool_result, simplify=simplify, pair=_PAIRS.get(name),
+        keys=use_none,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.key_use import write
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Fault, Zero, is_undefined, zero_tangent
 from gpuflow.ops.axes import insert_axis, move_axis
@@ -414,6 +415,7 @@ dynamic_update_slice_p = define(
     transpose=_update_transpose,
     batch=_update_batch,
     lower=Indexed(_update_body, moves=True, apart=_update_apart),
+    keys=write,
     simplify=_update_simplify,
     faults=lambda operands, params: _faults(
         operands[0], operands[2:], aval_of(operands[1]).shape[params["batch_dims"] :],

@@ -9,6 +9,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import KEY_DTYPES, KeyDType, ShapedArray
+from gpuflow.core.key_use import use_none
 from gpuflow.core.lowering import Elementwise, Indexed
 from gpuflow.kir.builder import Pair
 from gpuflow.ops.axes import move_axis
@@ -217,6 +218,28 @@ random_unwrap_p = define(
     jvp=zero_jvp(lambda: random_unwrap_p),
     batch=lambda axis, operands, dims: (random_unwrap(operands[0]), dims[0]),
     lower=Indexed(_unwrap_body),
+    keys=use_none,
+)
+
+
+def _clone_shape(keys: ShapedArray) -> ShapedArray:
+    check_keys("random_clone", keys)
+    return keys
+
+
+def random_clone(keys: Any) -> Any:
+    """The same keys, which may be used as if they were new ones."""
+    return random_clone_p.bind(keys)
+
+
+random_clone_p = define(
+    "random_clone",
+    shape=_clone_shape,
+    impl=lambda xp, keys: keys,
+    jvp=zero_jvp(lambda: random_clone_p),
+    batch=lambda axis, operands, dims: (random_clone(operands[0]), dims[0]),
+    lower=Elementwise(lambda builder, values, in_avals, out_aval, params: values[0]),
+    keys=use_none,
 )
 
 
@@ -274,4 +297,5 @@ random_fold_in_p = define(
     jvp=zero_jvp(lambda: random_fold_in_p),
     batch=batch_elementwise(random_fold_in),
     lower=Elementwise(_fold_body),
+    keys=use_none,
 )

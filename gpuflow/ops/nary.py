@@ -229,6 +229,7 @@ def elementwise(
     pair: Callable[..., Any] | None = None,
     faults: Callable[..., Any] | None = None,
     passes_nan: bool = False,
+    keys: Callable[..., Any] | None = None,
 ) -> Primitive:
     """Define an elementwise op without parameters.
 
@@ -241,7 +242,7 @@ def elementwise(
         result: operand dtype -> output dtype, where they differ.
         simplify: identities of the op; broadcasts sink below every elementwise op.
         image, pair: see ``Elementwise``.
-        faults, passes_nan: see ``Primitive``.
+        faults, passes_nan, keys: see ``Primitive``.
     """
 
     def own() -> Primitive:
@@ -266,6 +267,7 @@ def elementwise(
         reference=reference,
         faults=faults,
         passes_nan=passes_nan,
+        keys=keys,
     )
     return primitive
 

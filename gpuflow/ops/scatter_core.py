@@ -13,6 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Literal
+from gpuflow.core.key_use import write
 from gpuflow.core.lowering import Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Fault
@@ -284,6 +285,7 @@ def define_scatter(
         lower=Library(partial(_call, combine), on_gpu=partial(_on_gpu, combine), apart=_apart),
         simplify=partial(_simplify, combine),
         faults=_faults,
+        keys=write,
     )
     return primitive
 

@@ -15,6 +15,7 @@ from gpuflow.base.util import safe_zip
 from gpuflow.control.jit import backward_jaxpr
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
+from gpuflow.core.key_use import follow_apart
 from gpuflow.core.lowering import Distributed
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero, is_undefined
@@ -290,5 +291,6 @@ shard_map_p = register(
         multiple_results=True,
         effects=lambda params: params["jaxpr"].effects,
         subjaxprs=lambda params: [params["jaxpr"]],
+        keys=follow_apart,
     )
 )

@@ -18,6 +18,7 @@ from gpuflow.numpy.promotion import broadcast_shapes, convert, promote_dtypes_in
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops import generators as random_ops
 from gpuflow.ops.device import in_sharding
+from gpuflow.ops.keys import random_clone
 from gpuflow.random.base import Shape, float_dtype, uniform_of
 from gpuflow.random.continuous import drawn_shape
 from gpuflow.random.keys import key_impl, typed_key
@@ -92,7 +93,8 @@ def _by_rejection(key: Any, mean: Any, dtype: Any, most: Any) -> Any:
 def _poisson(key: Any, mean: Any, dtype: Any) -> Any:
     waits = jnp.isnan(mean) | (mean < SMALL_MEAN)
     most = np.asarray(np.iinfo(dtype).max, dtype)[()]
-    small = _by_waiting(key, jnp.where(waits, mean, 0.0), dtype, most)
+    # Of the two samples of one key each element takes one.
+    small = _by_waiting(random_clone(key), jnp.where(waits, mean, 0.0), dtype, most)
     large = _by_rejection(key, jnp.where(waits, 1e5, mean), dtype, most)
     return jnp.where(mean == 0, np.zeros((), dtype), jnp.where(waits, small, large))
 
@@ -229,7 +231,8 @@ def _binomial(key: Any, count: Any, p: Any, dtype: Any) -> Any:
     waits = bad_count | (count * q <= 10.0)
     count = jnp.floor(count)
     most = np.int32(np.iinfo(np.int32).max)
-    small = _by_gaps(key, jnp.where(waits, count, 0.0), q, most)
+    # Of the two samples of one key each element takes one.
+    small = _by_gaps(random_clone(key), jnp.where(waits, count, 0.0), q, most)
     large = _by_transformed_rejection(
         key, jnp.where(waits, 1e4, count), jnp.where(waits, 0.5, q), most
     )

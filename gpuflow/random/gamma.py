@@ -21,6 +21,7 @@ from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops import generators as random_ops
 from gpuflow.ops.device import in_sharding
+from gpuflow.ops.keys import random_clone
 from gpuflow.random.base import (
     Shape,
     check_parameters,
@@ -71,7 +72,7 @@ def _one(key: Any, alpha: Any, in_logarithms: bool) -> Any:
     left = 1 - uniform_of(keys[1], (), dtype, zero, one)
     if not in_logarithms:
         return d * cube * jnp.where(is_raised, lax.pow(left, 1 / alpha), one)
-    logarithm = lax.neg(exponential(keys[1], (), dtype))
+    logarithm = lax.neg(exponential(random_clone(keys[1]), (), dtype))  # the same number
     keeps = ~is_raised | (logarithm == 0)
     return lax.log(d) + lax.log(cube) + jnp.where(keeps, zero, logarithm * (1 / alpha))
 

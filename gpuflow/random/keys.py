@@ -173,5 +173,5 @@ def key_dtype(impl_spec: str | KeyDType | None = None) -> KeyDType:
 
 
 def clone(key: Any) -> Any:
-    """The key again, for a reuse that is meant."""
-    return key
+    """The key again, for a reuse that is meant: ``debug_key_reuse`` takes it for a new one."""
+    return key_ops.random_clone(key) if key_ops.is_key(aval_of(key).dtype) else key

@@ -1,0 +1,295 @@
+"""Random keys that are used twice, for ``debug_key_reuse``.
+
+Every value of keys has a ``KeyState``: which keys it holds, and which of them were used. Moving
+them (slices, reshapes, indices) makes another value with the same keys, so that use of the one is
+use of the other. A primitive says in ``keys`` what it does with them; a program is followed
+equation by equation with the states of its operands, a loop through two iterations.
+
+Nothing here runs unless the setting was asked for: ``watch`` then puts itself before the evaluator.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.config import config
+from gpuflow.base.errors import KeyReuseError
+from gpuflow.base.records import record
+from gpuflow.base.util import safe_zip, user_source_line
+from gpuflow.core.aval import KeyDType, ShapedArray, aval_of
+from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Literal, Var
+from gpuflow.core.lowering import Indexed, Layout
+from gpuflow.core.trace import eval_trace
+
+
+@record(eq=False)
+class KeyState:
+    """What became of the keys of one value.
+
+    Attributes:
+        used: for each key that there is together with these, whether it was used.
+        where: where each was used first, by its number.
+        numbers: which of them the elements of the value are; those it may be where that is not
+            known, whatever its shape.
+        is_exact: whether it is known.
+    """
+
+    used: np.ndarray
+    where: dict[int, str]
+    numbers: np.ndarray
+    is_exact: bool = True
+
+    def use(self, what: str, place: str) -> None:
+        """Note that ``what`` uses the keys.
+
+        Raises:
+            KeyReuseError: one of them was used before.
+        """
+        again = self.numbers[self.used[self.numbers]]
+        if again.size:
+            raise KeyReuseError(
+                f"[{what}] a random key must be used once; got one that was used before, "
+                f"{self.where.get(int(again.flat[0]), 'in the same program')}. Fix: "
+                "key, subkey = random.split(key), or random.clone(key) where it is meant."
+            )
+        self.used[self.numbers] = True
+        self.where.update(dict.fromkeys(self.numbers.reshape(-1).tolist(), place))
+
+
+States = Sequence[KeyState | None]
+
+
+def fresh(shape: Sequence[int]) -> KeyState:
+    """The state of new keys."""
+    count = int(np.prod(shape, dtype=np.int64))
+    return KeyState(np.zeros(count, bool), {}, np.arange(count).reshape(tuple(shape)))
+
+
+@record(eq=False)
+class Flow:
+    """An op that keys go through.
+
+    Attributes:
+        primitive, params: which it is.
+        states: of the operands; None for those without keys.
+        values: the operands where they are known, else None.
+        place: where it stands, for messages.
+    """
+
+    primitive: Any
+    params: dict[str, Any]
+    states: tuple[KeyState | None, ...]
+    values: tuple[Any, ...]
+    place: str
+
+
+def use_all(flow: Flow) -> States | None:
+    """The rule of ops that use their keys; what they return are new ones."""
+    for state in flow.states:
+        if state is not None:
+            state.use(flow.primitive.name, flow.place)
+    return None
+
+
+def use_none(flow: Flow) -> States | None:
+    """The rule of ops that look at keys only, or make new ones of them."""
+    del flow
+    return None
+
+
+def move(flow: Flow) -> States | None:
+    """The rule of ops that return elements of their first operand."""
+    state = flow.states[0]
+    if state is None:
+        return None
+    others = flow.values[1:]
+    if not state.is_exact or any(value is None for value in others):
+        return [KeyState(state.used, state.where, state.numbers.reshape(-1), False)]
+    hosts = [np.asarray(value) for value in others]
+    moved = flow.primitive.impl(np, state.numbers, *hosts, **flow.params)
+    # An index outside of the array reads what is no key.
+    numbers = np.clip(np.asarray(moved), 0, max(state.used.size - 1, 0))
+    return [KeyState(state.used, state.where, numbers)]
+
+
+def write(flow: Flow) -> States | None:
+    """The rule of ops that write keys into their first operand, which stays what it was."""
+    for state in flow.states[1:]:
+        if state is not None:
+            state.use(flow.primitive.name, flow.place)
+    return flow.states[:1]
+
+
+def follow_programs(flow: Flow) -> States | None:
+    """The rule of ops that hold one program and run it once with their operands."""
+    (program,) = flow.primitive.subjaxprs(flow.params)
+    return follow_program(program, flow.states, flow.values)
+
+
+def follow_apart(flow: Flow) -> States | None:
+    """The rule of ops whose one program sees parts of the operands, each part once."""
+    (program,) = flow.primitive.subjaxprs(flow.params)
+    inner = parts(flow.states, program.in_avals)
+    follow_program(program, inner)
+    spend(flow, inner)
+    return None
+
+
+def parts(states: States, avals: Sequence[ShapedArray]) -> list[KeyState | None]:
+    """States of parts of values, of which a program sees each once."""
+    inner = fresh_states(avals)
+    for own, state in safe_zip(inner, states):
+        if own is not None and state is not None:
+            own.used[...] = state.used[state.numbers].any()
+    return inner
+
+
+def spend(flow: Flow, inner: States) -> None:
+    """Use up the operands whose parts, the states ``inner``, a program has used."""
+    for own, state in safe_zip(inner, flow.states):
+        if own is not None and state is not None and own.used.any():
+            state.used[state.numbers] = True
+            places = dict.fromkeys(state.numbers.reshape(-1).tolist(), flow.place)
+            state.where.update({k: v for k, v in places.items() if k not in state.where})
+
+
+def follow(flow: Flow) -> States | None:
+    """The states of an op's results, None where they are new keys; use of operands is noted."""
+    rule = flow.primitive.keys
+    if rule is not None:
+        return rule(flow)
+    lower = flow.primitive.lower
+    moves = isinstance(lower, Layout) or (isinstance(lower, Indexed) and lower.moves)
+    return move(flow) if moves and not any(flow.states[1:]) else use_all(flow)
+
+
+def follow_program(
+    program: ClosedJaxpr, states: States, values: Sequence[Any] | None = None
+) -> list[KeyState | None]:
+    """The states of a program's results for those of its operands."""
+    jaxpr = program.jaxpr
+    found: dict[Var, KeyState | None] = {
+        var: _known_state(const) for var, const in safe_zip(jaxpr.constvars, program.consts)
+    }
+    found.update(safe_zip(jaxpr.invars, states))
+    known: dict[Var, Any] = dict(safe_zip(jaxpr.constvars, program.consts))
+    if values is not None:
+        known.update(safe_zip(jaxpr.invars, values))
+
+    def state(atom: Atom) -> KeyState | None:
+        return None if type(atom) is Literal else found.get(atom)
+
+    def value(atom: Atom) -> Any:
+        return atom.value if type(atom) is Literal else known.get(atom)
+
+    for eqn in jaxpr.eqns:
+        own = tuple(map(state, eqn.inputs))
+        place = f"at {eqn.source}" if eqn.source else "in the same program"
+        if any(own) or eqn.primitive.subjaxprs is not None:
+            flow = Flow(eqn.primitive, eqn.params, own, tuple(map(value, eqn.inputs)), place)
+            made = follow(flow)
+        else:
+            made = None
+        found.update(safe_zip(eqn.outputs, _filled(made, [var.aval for var in eqn.outputs])))
+    return [state(atom) for atom in jaxpr.outvars]
+
+
+def _filled(made: States | None, avals: Sequence[ShapedArray]) -> list[KeyState | None]:
+    """The states of values of these types, new ones where there is none."""
+    given = [None] * len(avals) if made is None else made
+    return [
+        (own or fresh(aval.shape)) if isinstance(aval.dtype, KeyDType) else None
+        for own, aval in safe_zip(given, avals)
+    ]
+
+
+def fresh_states(avals: Sequence[ShapedArray]) -> list[KeyState | None]:
+    """New states for values of these types."""
+    return _filled(None, avals)
+
+
+def restored(states: States, used: Sequence[np.ndarray]) -> None:
+    """Put back which keys were used."""
+    for state, before in safe_zip([s for s in states if s is not None], used):
+        state.used[...] = before
+
+
+def copied(states: States) -> list[np.ndarray]:
+    """Which keys were used, to be put back."""
+    return [state.used.copy() for state in states if state is not None]
+
+
+def alternatives(states: States) -> KeyState | None:
+    """One state of the two or more that a value may have; its keys are used if some are."""
+    first = states[0]
+    if first is None or all(state is not None and state.used is first.used for state in states):
+        return first
+    made = fresh(first.numbers.shape)
+    made.used[...] = any(s is not None and s.used[s.numbers].any() for s in states)
+    return made
+
+
+# --- values outside of programs ------------------------------------------------------------
+
+# By identity: arrays do not hash.
+_states: dict[int, tuple[Any, KeyState]] = {}
+
+
+def _known_state(value: Any) -> KeyState | None:
+    """The state of a concrete value; a new one where it was never seen."""
+    aval = aval_of(value)
+    if not isinstance(aval.dtype, KeyDType):
+        return None
+    found = _states.get(id(value))
+    if found is not None and found[0]() is value:
+        return found[1]
+    return _remember(value, fresh(aval.shape))
+
+
+def _remember(value: Any, state: KeyState) -> KeyState:
+    number = id(value)
+    _states[number] = weakref.ref(value, lambda _: _states.pop(number, None)), state
+    return state
+
+
+def call(
+    run: Callable[[], Any], primitive: Any, operands: Sequence[Any], params: dict[str, Any]
+) -> Any:
+    """What ``run`` returns, an op on concrete values, with what becomes of keys in it.
+
+    Raises:
+        KeyReuseError: a key that was used before.
+    """
+    states = tuple(map(_known_state, operands))
+    line = user_source_line()
+    place = f"at {line}" if line else "before"
+    made = None
+    if any(states) or primitive.subjaxprs is not None:
+        made = follow(Flow(primitive, params, states, tuple(operands), place))
+    outs = run()
+    results = outs if primitive.multiple_results else [outs]
+    for result, state in safe_zip(results, _filled(made, [aval_of(out) for out in results])):
+        if state is not None:
+            _remember(result, state)
+    return outs
+
+
+def watch() -> None:
+    """Follow keys through all that is evaluated from here on, where the setting is on."""
+    evaluate = eval_trace.process
+
+    def process(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        if not config.trace_context().debug_key_reuse:
+            return evaluate(primitive, operands, params)
+        return call(
+            lambda: evaluate(primitive, operands, params), primitive, operands, params
+        )
+
+    eval_trace.process = process
+
+
+config.register_start("debug_key_reuse", watch)
