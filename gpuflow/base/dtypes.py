@@ -110,23 +110,47 @@ def canonicalize(dtype: Any) -> Any:
     """``dtype`` as a native np.dtype, narrowed to 32 bits unless x64 is enabled.
 
     Raises:
-        TypeError: a dtype of ml_dtypes that no op takes.
+        TypeError: a dtype that arrays cannot hold.
     """
+    is_wide = config.trace_context().enable_x64
+    known = _known_wide if is_wide else _known_narrow
+    try:
+        return known[dtype]
+    except (KeyError, TypeError):  # not seen before, or not hashable
+        found = _supported(dtype)
+    if not is_wide:
+        found = _TO_32.get(found, found)
+    if isinstance(dtype, np.dtype | type | ExtendedDType):
+        known[dtype] = found
+    return found
+
+
+_known_wide: dict[Any, Any] = {}
+_known_narrow: dict[Any, Any] = {}
+
+
+def _supported(dtype: Any) -> Any:
     if is_extended(dtype):
         return dtype
-    if dtype in _PYTHON:
+    if isinstance(dtype, type) and dtype in _PYTHON:
         dtype = _PYTHON[dtype]
     dtype = np.dtype(dtype)
+    if dtype.kind in "OSUMm" or (dtype.fields is not None and dtype != float0):
+        raise TypeError(
+            f"[dtype] arrays hold numbers and bools; got {dtype}. Fix: convert with NumPy first, "
+            "x.astype(float), or give each field as an array."
+        )
+    if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
+        raise TypeError(
+            f"[dtype] arrays cannot hold {dtype}, which no device computes with. "
+            f"Fix: x.astype(np.{'float64' if dtype.kind == 'f' else 'complex128'})."
+        )
     if dtype.kind == "V" and dtype in _UNSUPPORTED:
         raise TypeError(
             f"[dtype] arrays cannot hold {dtype.name}. "
             "Fix: use jnp.int4, jnp.int8 or jnp.float8_e4m3fn."
         )
-    if not dtype.isnative:
-        dtype = dtype.newbyteorder("=")
-    if config.trace_context().enable_x64:
-        return dtype
-    return _TO_32.get(dtype, dtype)
+    return dtype if dtype.isnative else dtype.newbyteorder("=")
 
 
 def index_dtype(size: int) -> np.dtype:
@@ -150,6 +174,16 @@ def index_dtype(size: int) -> np.dtype:
 def default_float() -> np.dtype:
     """float32, or float64 with x64."""
     return canonicalize(float64)
+
+
+def inexact_dtype(dtype: Any) -> Any:
+    """``dtype`` if it can hold fractions, else float32, or float64 for integers of 64 bits.
+
+    Whether 64 bits are enabled does not count: they are not chosen for narrower numbers.
+    """
+    if is_extended(dtype) or is_inexact(dtype):
+        return dtype
+    return float64 if is_integer(dtype) and dtype.itemsize == 8 else float32
 
 
 def default_int() -> np.dtype:

@@ -233,10 +233,11 @@ def _until(
 ) -> tuple[Any, Any]:
     """Steps until ``target`` is passed; the state there is that of the last step's polynomial."""
     rtol, atol, mxstep, hmax = options
+    most = np.int32(min(np.ceil(mxstep), 2**31 - 1))
 
     def goes_on(state: Any) -> Any:
         count, (_, _, t, dt, _, _) = state
-        return (t < target) & (count < mxstep) & (dt > 0)
+        return (t < target) & (count < most) & (dt > 0)
 
     def step(state: Any) -> Any:
         count, (y, f, t, dt, last, fit) = state

@@ -299,7 +299,8 @@ def _from_the_end(start: Any, size: int) -> Any:
     is_negative = start < 0
     if size > np.iinfo(aval.dtype).max:  # an addition in uint32 wraps to what int64 gives
         start = convert_element_type(start, dtypes.index_dtype(size))
-    return start + is_negative * np.asarray(size, aval_of(start).dtype)
+    dtype = aval_of(start).dtype
+    return start + convert_element_type(is_negative, dtype) * np.asarray(size, dtype)
 
 
 def dynamic_slice_in_dim(

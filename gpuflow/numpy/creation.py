@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from gpuflow.numpy.promotion import (
     PYTHON_SCALARS,
     check_arraylike,
     check_fits,
+    common_type,
     convert,
     is_arraylike,
     promote_dtypes,
@@ -175,11 +177,20 @@ def _from_sequence(value: Any, wanted: Any) -> Any:
     host = np.array(value)
     fits = check_fits if wanted is None else _check_held
     if wanted is None:
-        wanted = dtypes.canonicalize(host.dtype)
+        wanted = _common_dtype(leaves, host)
     if host.dtype.kind in "iuf" and host.size and wanted.kind in "iu":
         for extreme in (host.min(), host.max()):
             fits(extreme.item(), wanted)
     return from_numpy(_host_convert(host, wanted), ShapedArray(host.shape, wanted))
+
+
+def _common_dtype(leaves: Sequence[Any], host: np.ndarray) -> Any:
+    """The dtype of a list of values: numbers of Python's take that of NumPy's beside them."""
+    kinds = {type(leaf) for leaf in leaves}
+    if kinds <= set(PYTHON_SCALARS) or not leaves:
+        return dtypes.canonicalize(host.dtype)
+    avals = {aval_of(x if is_value(x) else np.asarray(x)).update(shape=()) for x in leaves}
+    return common_type(list(avals))[0]
 
 
 def _leaves(value: Any) -> list[Any]:
@@ -193,7 +204,8 @@ def _stacked(value: Any, wanted: Any) -> Any:
     leaves, structure = tree.flatten(_as_lists(value))
     promoted = promote_dtypes(*check_arraylike("array", *leaves))
     out = _stack_rows(tree.unflatten(structure, promoted))
-    return out if wanted is None else convert(out, wanted)
+    # What a list becomes is not weak, whatever its elements are.
+    return lax.convert_element_type(out, aval_of(out).dtype if wanted is None else wanted)
 
 
 def _as_lists(value: Any) -> Any:

@@ -91,7 +91,9 @@ def angle(z: Any, deg: bool = False) -> Any:
     z = as_array("angle", z)
     dtype = aval_of(z).dtype
     parts = [real(z), imag(z)]
-    if not dtypes.is_inexact(dtype) or (dtypes.is_floating(dtype) and aval_of(z).ndim == 0):
+    if not dtypes.is_inexact(dtype):
+        parts = [convert(part, dtypes.inexact_dtype(dtype)) for part in parts]
+    elif dtypes.is_floating(dtype) and aval_of(z).ndim == 0:
         parts = [convert(part, dtypes.default_float()) for part in parts]
     out = lax.atan2(parts[1], parts[0])
     return lax.mul(out, like(180 / np.pi, out)) if deg else out

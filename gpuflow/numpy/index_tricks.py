@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import known
 from gpuflow.numpy.creation import array
 from gpuflow.numpy.grids import meshgrid
 from gpuflow.numpy.joining import concatenate, stack
-from gpuflow.numpy.promotion import promote_dtypes
+from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.ranges import arange, linspace
 from gpuflow.numpy.shaping import expand_dims, transpose
 
@@ -48,7 +49,10 @@ class Grid:
         lines = [_line(self._name, part) for part in key]
         if not lines:
             return [] if self._sparse else arange(0)
-        grids = meshgrid(*promote_dtypes(*lines), indexing="ij", sparse=self._sparse)
+        is_real = any(dtypes.is_inexact(aval_of(line).dtype) for line in lines)
+        dtype = dtypes.default_float() if is_real else dtypes.default_int()
+        lines = [convert(line, dtype) for line in lines]
+        grids = meshgrid(*lines, indexing="ij", sparse=self._sparse)
         return grids if self._sparse else stack(grids, 0)
 
     def __repr__(self) -> str:

@@ -13,7 +13,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_arrays
 from gpuflow.numpy.elementary import broadcastlike
 from gpuflow.numpy.logic import where
-from gpuflow.numpy.promotion import convert, like, promote_args
+from gpuflow.numpy.promotion import convert, like, promote_dtypes
 from gpuflow.numpy.ufuncs import make_unary
 
 
@@ -29,7 +29,7 @@ bitwise_count = make_unary("bitwise_count", _count_bits, "How many bits of ``abs
 
 
 def _integers(name: str, x1: Any, x2: Any) -> list[Any]:
-    x1, x2 = promote_args(name, *as_arrays(name, x1, x2))
+    x1, x2 = promote_dtypes(*as_arrays(name, x1, x2))
     check(
         dtypes.is_integer(aval_of(x1).dtype),
         lambda: f"[{name}] operands must be integers; got {aval_of(x1)}. Fix: x.astype(int).",

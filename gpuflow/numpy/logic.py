@@ -17,6 +17,7 @@ from gpuflow.numpy.positions import positions
 from gpuflow.numpy.promotion import (
     check_arraylike,
     convert,
+    equal_ranks,
     no_out,
     promote_args,
     promote_args_inexact,
@@ -178,7 +179,7 @@ def where(
         )
     condition, x, y = check_arraylike("where", condition, x, y)
     x, y = promote_dtypes(x, y)
-    condition, x, y = promote_shapes("where", (as_bool(condition), x, y))
+    condition, x, y = equal_ranks("where", (as_bool(condition), x, y))
     return select_where(condition, x, y)
 
 

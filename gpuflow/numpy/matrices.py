@@ -165,8 +165,10 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
         powers = lax.rev(powers, (0,))
     dtype = aval.dtype if not dtypes.is_bool(aval.dtype) else dtypes.int32
     column = lax.convert_element_type(expand_dims(x, 1), dtype)
-    powers = powers if dtypes.is_inexact(dtype) else lax.convert_element_type(powers, dtype)
-    return power(column, expand_dims(powers, 0))
+    powers = expand_dims(powers, 0)
+    if dtypes.is_inexact(dtype):
+        return lax.pow(column, powers)
+    return power(column, lax.convert_element_type(powers, dtype))
 
 
 def matvec(x1: Any, x2: Any, /) -> Any:

@@ -113,9 +113,7 @@ def common_type(avals: Sequence[ShapedArray]) -> tuple[Any, bool]:
     return found
 
 
-def inexact_dtype(dtype: Any) -> Any:
-    """``dtype`` if it can hold fractions, else the default float dtype."""
-    return dtype if dtypes.is_inexact(dtype) else dtypes.default_float()
+inexact_dtype = dtypes.inexact_dtype
 
 
 def promote_dtypes_inexact(*operands: Any) -> list[Any]:
@@ -132,20 +130,30 @@ def promote_dtypes_inexact(*operands: Any) -> list[Any]:
 
 
 def promote_shapes(name: str, operands: Sequence[Any]) -> list[Any]:
-    """Operands of one rank, by leading dimensions of size 1; scalars stay as they are.
+    """``equal_ranks`` of what a user wrote as operands of an elementwise function.
 
     Raises:
         TypeError: shapes that do not broadcast.
         ValueError: ranks that differ where ``numpy_rank_promotion`` forbids it.
+    """
+    promoted = equal_ranks(name, operands)
+    shapes = [aval_of(x).shape for x in operands]
+    if len({len(shape) for shape in shapes if shape}) > 1:
+        check_rank_promotion(name, shapes)
+    return promoted
+
+
+def equal_ranks(name: str, operands: Sequence[Any]) -> list[Any]:
+    """Operands of one rank, by leading dimensions of size 1; scalars stay as they are.
+
+    Raises:
+        TypeError: shapes that do not broadcast.
     """
     shapes = [aval_of(x).shape for x in operands]
     first = shapes[0]
     if all(shape == first for shape in shapes):
         return list(operands)
     rank = len(broadcast_shapes(*shapes, name=name, error=TypeError))
-    if len({len(shape) for shape in shapes if shape}) < 2:
-        return list(operands)
-    check_rank_promotion(name, shapes)
     return [to_rank(x, rank) if shape else x for x, shape in zip(operands, shapes, strict=True)]
 
 

@@ -104,7 +104,7 @@ def linspace(
         lambda: f"[linspace] num must not be negative; got {num}. Fix: num=50.",
         ValueError,
     )
-    found = promote_dtypes(start, stop, 0.0)[0]
+    found = promote_dtypes(start, stop)[0]
     out_dtype = inexact_dtype(aval_of(found).dtype) if dtype is None else user_dtype(dtype, "")
     work = inexact_dtype(aval_of(found).dtype)
     first, last = (convert(v, work) for v in (start, stop))

@@ -36,7 +36,7 @@ def searchsorted(
             together; ``"compare_all"``: each is compared with each.
 
     Returns:
-        Positions in [0, len(a)], of the shape of ``v`` and the default integer dtype.
+        Positions in [0, len(a)], of the shape of ``v``, as int32 (int64 where there are more).
 
     Raises:
         ValueError: another side or method, or an array of another rank.
@@ -59,7 +59,8 @@ def searchsorted(
     if method == "compare_all":
         line = lax.expand_dims(a, range(aval_of(v).ndim))
         before = _comes_before(line, lax.expand_dims(v, (aval_of(v).ndim,)), side)
-        return lax.reduce_sum(before.astype(dtypes.default_int()), (aval_of(v).ndim,))
+        index = dtypes.index_dtype(aval_of(a).shape[0])
+        return lax.reduce_sum(before.astype(index), (aval_of(v).ndim,))
     steps = aval_of(v).size * aval_of(a).shape[0].bit_length()
     if steps >= _WORTH_A_KERNEL and not isinstance(a, Tracer) and not isinstance(v, Tracer):
         return _bisection_kernel(a, v, side)
@@ -81,7 +82,8 @@ def _by_bisection(a: Any, v: Any, side: str) -> Any:
 
     The number of steps depends on the size of ``a`` alone: no branches, and no loop in the jaxpr.
     """
-    count, index = aval_of(a).shape[0], dtypes.default_int()
+    count = aval_of(a).shape[0]
+    index = dtypes.index_dtype(count)
     low = lax.full(aval_of(v).shape, 0, index)
     if not count:
         return low

@@ -206,11 +206,9 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
             lambda: f"[fft] RFFT takes real numbers; got {aval_of(x)}. Fix: use FFT.",
             ValueError,
         )
-        x = convert(x, dtype if dtypes.is_floating(dtype) else dtypes.default_float())
+        x = convert(x, dtypes.inexact_dtype(dtype))
     elif not dtypes.is_complex(dtype):
-        wide = dtype == dtypes.float64 or (
-            not dtypes.is_floating(dtype) and dtypes.default_float() == dtypes.float64
-        )
+        wide = dtypes.inexact_dtype(dtype) == dtypes.float64
         x = convert(x, dtypes.complex128 if wide else dtypes.complex64)
     if len(fft_lengths) == 0:
         return x

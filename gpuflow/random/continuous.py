@@ -11,7 +11,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
-from gpuflow.numpy.promotion import broadcast_shapes, check_arraylike, convert, user_dtype
+from gpuflow.numpy.promotion import broadcast_shapes, check_arraylike, convert, to_rank, user_dtype
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops import generators as random_ops
 from gpuflow.ops.device import in_sharding
@@ -224,7 +224,8 @@ def multivariate_normal(
     else:
         factor = jnp.linalg.cholesky(cov)
     noise = normal(key, (*sizes, mean.shape[-1]), found)
-    out = mean + jnp.einsum("...ij,...j->...i", factor, noise)
+    noise = jnp.einsum("...ij,...j->...i", factor, noise)
+    out = to_rank(mean, aval_of(noise).ndim) + noise
     return in_sharding("multivariate_normal", out, out_sharding)
 
 

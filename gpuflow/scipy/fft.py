@@ -16,7 +16,7 @@ from gpuflow.base.names import missing_name, public_names
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array
-from gpuflow.numpy.promotion import promote_dtypes_inexact
+from gpuflow.numpy.promotion import promote_dtypes_inexact, to_rank
 from gpuflow.ops.linalg_algebra import complex_dtype
 
 
@@ -148,29 +148,34 @@ def _resized(name: str, x: Any, size: int | None) -> Any:
     return lax.pad(x, np.zeros((), aval_of(x).dtype), [*edges, (0, wanted - own, 0)])
 
 
-def _turns(size: int, dtype: Any) -> np.ndarray:
+def _turns(x: Any) -> Any:
     """Quarter turns that make a Fourier transform of reordered elements a cosine transform."""
-    return np.exp(-0.5j * np.pi * np.arange(size) / size).astype(complex_dtype(dtype))
+    dtype, size = complex_dtype(aval_of(x).dtype), aval_of(x).shape[-1]
+    turns = np.exp(-0.5j * np.pi * np.arange(size) / size).astype(dtype)
+    return to_rank(turns, aval_of(x).ndim)
 
 
-def _lengths(size: int, dtype: Any) -> np.ndarray:
+def _lengths(x: Any) -> Any:
     """The lengths of the vectors that ``dct`` multiplies with."""
-    return np.sqrt(np.where(np.arange(size) == 0, 4.0, 2.0) * size).astype(dtype)
+    dtype, size = aval_of(x).dtype, aval_of(x).shape[-1]
+    lengths = np.sqrt(np.where(np.arange(size) == 0, 4.0, 2.0) * size).astype(dtype)
+    return to_rank(lengths, aval_of(x).ndim)
 
 
 def _forward(x: Any, ortho: bool) -> Any:
-    dtype, size = aval_of(x).dtype, aval_of(x).shape[-1]
+    dtype = aval_of(x).dtype
     # Elements at even places, then those at odd ones backwards.
     ordered = jnp.concatenate([x[..., ::2], jnp.flip(x[..., 1::2], -1)], -1)
-    out = (2 * jnp.real(jnp.fft.fft(ordered) * _turns(size, dtype))).astype(dtype)
-    return out / _lengths(size, dtype) if ortho else out
+    out = (2 * jnp.real(jnp.fft.fft(ordered) * _turns(x))).astype(dtype)
+    return out / _lengths(x) if ortho else out
 
 
 def _backward(x: Any, ortho: bool) -> Any:
     dtype, size = aval_of(x).dtype, aval_of(x).shape[-1]
-    lengths = _lengths(size, dtype)
+    lengths, turns = _lengths(x), _turns(x)
     x = x / lengths if ortho else x / (lengths * lengths)
-    ordered = jnp.real(jnp.fft.ifft(x * (2 * size / _turns(size, dtype)))).astype(dtype)
+    turned = x.astype(aval_of(turns).dtype) * (2 * size / turns)
+    ordered = jnp.real(jnp.fft.ifft(turned)).astype(dtype)
     even = np.arange(size) % 2 == 0
     place = np.where(even, np.arange(size) // 2, size - 1 - np.arange(size) // 2)
     return jnp.take(ordered, place.astype(np.int32), axis=-1, mode="clip")

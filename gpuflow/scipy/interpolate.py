@@ -135,7 +135,7 @@ def _linear(values: Any, cells: list[tuple[Any, Any]]) -> Any:
     total: Any = 0.0
     inner = (1,) * (aval_of(values).ndim - len(cells))
     for corner in product((False, True), repeat=len(cells)):
-        places = tuple(index + up for (index, _), up in zip(cells, corner, strict=True))
+        places = tuple(index + int(up) for (index, _), up in zip(cells, corner, strict=True))
         weight: Any = 1.0
         for (_, after), up in zip(cells, corner, strict=True):
             weight = weight * (after if up else 1 - after)

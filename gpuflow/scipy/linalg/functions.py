@@ -53,7 +53,7 @@ def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> 
     norm = jnp.max(jnp.sum(jnp.abs(A), -2, keepdims=True), -1, keepdims=True, initial=0)
     over = lax.stop_gradient(jnp.log2(norm / limit))
     count = jnp.clip(jnp.ceil(over), 0, max_squarings)
-    scaled = A * jnp.exp2(-count)
+    scaled = A * jnp.exp2(-count).astype(aval_of(A).dtype)
     numerator, denominator = _pade(scaled, _DOUBLE if double else _SINGLE)
     if upper_triangular:
         out = solve_triangular(denominator, numerator)

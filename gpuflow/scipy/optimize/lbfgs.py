@@ -15,6 +15,8 @@ from gpuflow.numpy.creation import astype
 from gpuflow.ops.linalg_algebra import real_dtype
 from gpuflow.scipy.optimize.line_search import line_search
 
+_ENDLESS = 2**31 - 1  # more than there will be
+
 
 class LBFGSResults(NamedTuple):
     """The state of the iteration.
@@ -69,7 +71,8 @@ def minimize_lbfgs(
     real = real_dtype(dtype)
     if maxiter is None and maxfun is None and maxgrad is None:
         maxiter = 200 * size
-    limits = [np.inf if limit is None else limit for limit in (maxiter, maxfun, maxgrad)]
+    given = (maxiter, maxfun, maxgrad)
+    limits = [_ENDLESS if limit is None else min(limit, _ENDLESS) for limit in given]
     value, gradient = value_and_grad(fun)(x0)
 
     def goes_on(state: LBFGSResults) -> Any:

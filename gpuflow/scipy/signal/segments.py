@@ -14,6 +14,7 @@ from gpuflow.base.records import record
 from gpuflow.base.util import warn
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import known_int
+from gpuflow.numpy.promotion import to_rank
 from gpuflow.scipy.signal.trends import detrend as detrended
 
 
@@ -151,7 +152,8 @@ def transforms_of(x: Any, cut: Segments, detrend: Callable[[Any], Any], onesided
     length = aval_of(x).shape[-1]
     starts = np.arange(0, length - cut.size + 1, cut.step, dtype=np.int32)
     places = starts[:, None] + np.arange(cut.size, dtype=np.int32)
-    pieces = detrend(jnp.take(x, places, axis=-1, mode="clip")) * cut.window
+    pieces = detrend(jnp.take(x, places, axis=-1, mode="clip"))
+    pieces = pieces * to_rank(cut.window, aval_of(pieces).ndim)
     if onesided:
         return jnp.fft.rfft(jnp.real(pieces), cut.transform)
     return jnp.fft.fft(pieces, cut.transform)

@@ -14,7 +14,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis, warn
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_arrays, check_choice
-from gpuflow.numpy.promotion import broadcast_shapes, promote_dtypes_inexact
+from gpuflow.numpy.promotion import broadcast_shapes, promote_dtypes_inexact, to_rank
 from gpuflow.ops.linalg_algebra import complex_dtype, real_dtype
 from gpuflow.scipy.signal.segments import detrender, extended, segments_of, transforms_of
 
@@ -90,13 +90,14 @@ def spectra(
     found = [transforms_of(s, cut, detrender(detrend), onesided) for s in signals]
     scale = _scale(scaling, fs, cut.window)
     if powers:
-        out = jnp.conj(found[0]) * found[-1] * scale
+        out = jnp.conj(found[0]) * found[-1] * scale.astype(dtype)
         if onesided:
             end = aval_of(out).shape[-1] - (cut.transform % 2 == 0)
             place = np.arange(aval_of(out).shape[-1])
-            out = out * np.where((place > 0) & (place < end), 2, 1).astype(real)
+            sides = np.where((place > 0) & (place < end), 2, 1).astype(real)
+            out = out * to_rank(sides, aval_of(out).ndim).astype(aval_of(out).dtype)
     else:
-        out = found[0] * jnp.sqrt(scale)
+        out = found[0] * jnp.sqrt(scale).astype(dtype)
     length = aval_of(signals[0]).shape[-1]
     middle = np.arange(cut.size / 2, length - cut.size / 2 + 1, cut.step)
     if boundary is not None:

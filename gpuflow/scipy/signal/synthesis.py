@@ -12,6 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array
+from gpuflow.numpy.promotion import to_rank
 from gpuflow.ops.linalg_algebra import complex_dtype, real_dtype
 from gpuflow.scipy.signal.segments import given_window, named_window, positive_int, steps_of
 
@@ -60,13 +61,16 @@ def istft(
     step, length = steps_of("istft", size, noverlap, nfft, natural)
     pieces = (jnp.fft.irfft if input_onesided else jnp.fft.ifft)(Zxx, length)[..., :size]
     weights = _synthesis_window(window, size, real_dtype(aval_of(pieces).dtype))
-    signal = _overlapped(pieces * (weights * jnp.sum(weights)), step)
+    scaled = to_rank(weights * jnp.sum(weights), aval_of(pieces).ndim)
+    weighted = pieces * scaled.astype(aval_of(pieces).dtype)
+    signal = _overlapped(weighted, step)
     count = aval_of(pieces).shape[-2]
     norm = _overlapped(jnp.broadcast_to(weights * weights, (count, size)), step)
     if boundary:
         inner = slice(size // 2, aval_of(norm).shape[-1] - size // 2)
         signal, norm = signal[..., inner], norm[inner]
-    signal = signal / jnp.where(norm > 1e-10, norm, 1)
+    divisor = jnp.where(norm > 1e-10, norm, 1).astype(aval_of(signal).dtype)
+    signal = signal / to_rank(divisor, aval_of(signal).ndim)
     times = jnp.arange(aval_of(signal).shape[-1], dtype=aval_of(norm).dtype) / fs
     if rank > 2 and time != rank - 1:
         signal = jnp.moveaxis(signal, -1, time - (frequency < time))

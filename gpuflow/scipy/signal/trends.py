@@ -11,7 +11,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import check_choice
-from gpuflow.numpy.promotion import promote_dtypes_inexact
+from gpuflow.numpy.promotion import promote_dtypes_inexact, to_rank
 
 
 def detrend(
@@ -63,5 +63,5 @@ def _without_line(x: Any) -> Any:
     if norm == 0:
         return jnp.zeros_like(x)
     x = x - jnp.mean(x, -1, keepdims=True)
-    basis = (line / norm).astype(aval_of(x).dtype)
+    basis = to_rank((line / norm).astype(aval_of(x).dtype), aval_of(x).ndim)
     return x - jnp.sum(x * basis, -1, keepdims=True) * basis

@@ -29,7 +29,7 @@ def normalized(quat: Any) -> Any:
 
 
 def inverted(quat: Any) -> Any:
-    return quat * np.array([-1, -1, -1, 1], aval_of(quat).dtype)
+    return jnp.concatenate([-quat[..., :3], quat[..., 3:]], -1)
 
 
 def multiplied(p: Any, q: Any) -> Any:

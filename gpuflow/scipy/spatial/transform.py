@@ -188,7 +188,7 @@ class Rotation(NamedTuple):
             "Fix: one weight for each rotation.",
             ValueError,
         )
-        _, vectors = jnp.linalg.eigh(jnp.matmul(given * self.quat.T, self.quat))
+        _, vectors = jnp.linalg.eigh(jnp.matmul(given[None, :] * self.quat.T, self.quat))
         return Rotation(vectors[:, -1])
 
     @property

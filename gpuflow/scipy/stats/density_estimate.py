@@ -180,7 +180,7 @@ class gaussian_kde:
     def evaluate(self, points: Any) -> Any:
         """The density at points f32[d, m] or f32[m]."""
         (points,) = check_arraylike("evaluate", points)
-        return jnp.sum(self.weights * jnp.exp(self._log_kernels(points)), -1)
+        return jnp.sum(self.weights[None, :] * jnp.exp(self._log_kernels(points)), -1)
 
     def __call__(self, points: Any) -> Any:
         return self.evaluate(points)
@@ -192,7 +192,7 @@ class gaussian_kde:
     def logpdf(self, x: Any) -> Any:
         """The logarithm of the density at points f32[d, m] or f32[m]."""
         (x,) = check_arraylike("logpdf", x)
-        return logsumexp(self._log_kernels(x) + jnp.log(self.weights), axis=-1)
+        return logsumexp(self._log_kernels(x) + jnp.log(self.weights)[None, :], axis=-1)
 
     def integrate_gaussian(self, mean: Any, cov: Any) -> Any:
         """The integral of the estimate times a normal density.
@@ -220,7 +220,7 @@ class gaussian_kde:
         scaled = lax.linalg.triangular_solve(root, flat, left_side=True, lower=True)
         squares = jnp.sum(jnp.square(scaled), 0).reshape(offsets.shape[1:])
         log_norm = jnp.sum(jnp.log(jnp.diagonal(root))) + 0.5 * self.d * _LOG_2_PI
-        return jnp.sum(self.weights * jnp.exp(-0.5 * squares - log_norm), -1)
+        return jnp.sum(self.weights[None, :] * jnp.exp(-0.5 * squares - log_norm), -1)
 
     def integrate_box_1d(self, low: Any, high: Any) -> Any:
         """The probability between two numbers.

@@ -107,7 +107,7 @@ def _ranks_of_vector(x: Any, method: str) -> Any:
     high = jnp.searchsorted(ordered, x, side="right")
     if method == "max":
         return high
-    return 0.5 * (low + 1 + high)
+    return 0.5 * (low + 1 + high).astype(dtypes.default_float())
 
 
 def rankdata(
