@@ -23,7 +23,7 @@ from gpuflow.ops import random as threefry_bits
 from gpuflow.ops.axes import move_axis, reshape
 from gpuflow.ops.comparison import bitwise_xor
 from gpuflow.ops.joining import concatenate
-from gpuflow.ops.keys import check_keys, key_dtype, random_unwrap, random_wrap
+from gpuflow.ops.keys import check_keys, key_dtype, random_consume, random_unwrap, random_wrap
 from gpuflow.ops.layout import slice_p
 from gpuflow.ops.named_axes import row
 from gpuflow.ops.random import BIT_WIDTHS
@@ -97,7 +97,8 @@ def _halves(key: Any) -> Any:
 
 
 def _rbg_split(key: Any, shape: tuple[int, ...]) -> Any:
-    words = random_unwrap(threefry_bits.random_split(_halves(key), shape))
+    halves = _halves(random_consume(key))
+    words = random_unwrap(threefry_bits.random_split(halves, shape))
     return random_wrap(reshape(move_axis(words, 0, len(shape)), (*shape, 4)), "rbg")
 
 
@@ -114,12 +115,12 @@ def _rbg_bits(key: Any, bit_width: int, shape: tuple[int, ...]) -> Any:
             "Fix: bit_width=32."
         ),
     )
-    return shared_bits(random_unwrap(key), shape, f"uint{bit_width}")
+    return shared_bits(random_unwrap(random_consume(key)), shape, f"uint{bit_width}")
 
 
 def _unsafe_split(key: Any, shape: tuple[int, ...]) -> Any:
     count = prod(shape)
-    rows = shared_bits(random_unwrap(key), (_ROUNDS * count, 4), "uint32")
+    rows = shared_bits(random_unwrap(random_consume(key)), (_ROUNDS * count, 4), "uint32")
     taken = slice_p.bind(
         rows, start_indices=(0, 0), limit_indices=(_ROUNDS * count, 4), strides=(_ROUNDS, 1)
     )

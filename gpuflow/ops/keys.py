@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import KEY_DTYPES, KeyDType, ShapedArray
-from gpuflow.core.key_use import use_none
+from gpuflow.core.key_use import use_all, use_none
 from gpuflow.core.lowering import Elementwise, Indexed
+from gpuflow.core.primitive import Primitive
 from gpuflow.kir.builder import Pair
 from gpuflow.ops.axes import move_axis
 from gpuflow.ops.define import check_kind, define
@@ -222,25 +224,37 @@ random_unwrap_p = define(
 )
 
 
-def _clone_shape(keys: ShapedArray) -> ShapedArray:
-    check_keys("random_clone", keys)
-    return keys
-
-
 def random_clone(keys: Any) -> Any:
     """The same keys, which may be used as if they were new ones."""
     return random_clone_p.bind(keys)
 
 
-random_clone_p = define(
-    "random_clone",
-    shape=_clone_shape,
-    impl=lambda xp, keys: keys,
-    jvp=zero_jvp(lambda: random_clone_p),
-    batch=lambda axis, operands, dims: (random_clone(operands[0]), dims[0]),
-    lower=Elementwise(lambda builder, values, in_avals, out_aval, params: values[0]),
-    keys=use_none,
-)
+def random_consume(keys: Any) -> Any:
+    """The same keys, which count as used: for generators that are made of other ops."""
+    return random_consume_p.bind(keys)
+
+
+def _define_same(name: str, rule: Callable[..., Any]) -> Primitive:
+    """An op that returns its keys, and says what becomes of them."""
+
+    def shape(keys: ShapedArray) -> ShapedArray:
+        check_keys(name, keys)
+        return keys
+
+    primitive = define(
+        name,
+        shape=shape,
+        impl=lambda xp, keys: keys,
+        jvp=zero_jvp(lambda: primitive),
+        batch=lambda axis, operands, dims: (primitive.bind(operands[0]), dims[0]),
+        lower=Elementwise(lambda builder, values, in_avals, out_aval, params: values[0]),
+        keys=rule,
+    )
+    return primitive
+
+
+random_clone_p = _define_same("random_clone", use_none)
+random_consume_p = _define_same("random_consume", use_all)
 
 
 # --- random_fold_in ------------------------------------------------------------------------

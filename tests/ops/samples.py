@@ -249,6 +249,7 @@ RANDOM = {
     ],
     "random_unwrap": [Sample(((3,),), fixed={0: _some_keys}, dtypes=("uint32",))],
     "random_clone": [Sample(((3,),), fixed={0: _some_keys}, dtypes=("uint32",))],
+    "random_consume": [Sample(((3,),), fixed={0: _some_keys}, dtypes=("uint32",))],
     "random_fold_in": [
         Sample(((), ()), fixed={0: _one_key, 1: np.uint32(5)}, dtypes=("uint32",)),
     ],

@@ -42,7 +42,7 @@ def test_the_setting_by_name_and_the_error():
     gpuflow.config.update("jax_debug_key_reuse", True)
     try:
         gpuflow.random.normal(key)
-        with pytest.raises(gpuflow.errors.KeyReuseError, match=r"\[random_bits\] .*used before, at"):
+        with pytest.raises(gpuflow.errors.KeyReuseError, match=r"bits\] .*used before, at"):
             gpuflow.random.uniform(key)
     finally:
         gpuflow.config.update("jax_debug_key_reuse", False)
@@ -56,3 +56,17 @@ def test_what_a_block_notes_holds_for_later_blocks_only_where_it_is_on():
         gpuflow.random.normal(key)
     with gpuflow.debug_key_reuse(), pytest.raises(gpuflow.errors.KeyReuseError):
         gpuflow.random.normal(key)
+
+
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+def test_keys_of_other_generators(impl):
+    random = gpuflow.random
+    with gpuflow.debug_key_reuse():
+        key = random.key(0, impl=impl)
+        first, second = random.split(random.clone(key))
+        random.normal(first)
+        random.normal(second)
+        random.uniform(random.fold_in(key, 1))
+        random.normal(key)
+        with pytest.raises(gpuflow.errors.KeyReuseError):
+            random.split(key)
