@@ -1,7 +1,8 @@
 """Programs that use random keys once or twice, for tests/random/test_key_reuse.py.
 
 They stand in data/key_reuse.txt. Each is the body of a function of ``key``, over ``jax``,
-``random``, ``lax`` and ``jnp``. JAX runs them for data/make_key_reuse.py: eagerly, and as a jitted program.
+``random``, ``lax`` and ``jnp``. JAX runs them for data/make_key_reuse.py: eagerly, and as a jitted
+program.
 """
 
 from __future__ import annotations
