@@ -12,8 +12,6 @@ from weakref import WeakSet
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
-from gpuflow.base.records import record
-from gpuflow.base.tree_text import Read, reader
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.program import inline
 from gpuflow.compiler.shardings import asked_shardings
@@ -22,6 +20,7 @@ from gpuflow.control.jit import close_over, jit_p, operand_avals
 from gpuflow.control.jit_log import check_may_trace, explain_miss, told_time
 from gpuflow.control.jit_options import VARIADIC, JitOptions, name_of
 from gpuflow.control.programs import as_arrays
+from gpuflow.control.signatures import Signatures
 from gpuflow.control.stages import Lowered, Traced
 from gpuflow.core import key_use
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
@@ -39,23 +38,6 @@ from gpuflow.runtime.parted import PartedArray, delete_donated, goes_over_memori
 from gpuflow.runtime.sharded import ShardedArray, check_places, whole_of, with_sharding
 
 _functions: WeakSet[JitFunction] = WeakSet()
-# Functions that are called with more structures than this find them by flattening.
-_MOST_FORMS = 4
-
-
-@record
-class Form:
-    """A structure of arguments and what was traced for it.
-
-    Attributes:
-        treedef: of ``(args, kwargs)``.
-        read: takes the arguments apart; None if they have another structure.
-        entries: by the settings and the types of the leaves.
-    """
-
-    treedef: tree.TreeDef
-    read: Read
-    entries: dict[tuple[Any, ...], Entry]
 
 
 def clear_functions() -> None:
@@ -78,8 +60,8 @@ class JitFunction:
         self._function = function
         self._options = options
         self._has_statics = bool(self._options.static_argnums or self._options.static_argnames)
-        self._entries: dict[Any, Entry] = {}
-        self._forms: list[Form] = []
+        self._signatures = Signatures()
+        self._forms = self._signatures.forms
         _functions.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -250,11 +232,10 @@ class JitFunction:
 
     def clear_cache(self) -> None:
         """Forget all traced signatures."""
-        self._entries.clear()
-        self._forms.clear()
+        self._signatures.clear()
 
     def _cache_size(self) -> int:
-        return len(self._entries)
+        return len(self._signatures)
 
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Entry]:
         if self._has_statics:
@@ -271,7 +252,7 @@ class JitFunction:
         settings = config.trace_context()
         key = (treedef, avals, statics, settings)
         try:
-            entry = self._entries.get(key)
+            entry = self._signatures.find(key)
         except TypeError as error:
             raise ValueError(
                 f"[jit] static arguments of {self.name} must be hashable; "
@@ -281,7 +262,7 @@ class JitFunction:
         if entry is None:
             switches = config.switches()
             if switches.explain_cache_misses:
-                explain_miss(self.name, key, list(self._entries))
+                explain_miss(self.name, key, list(self._signatures))
             check_may_trace(self.name)
             arguments = (args, kwargs, dynamic, dynamic_kwargs, avals, treedef)
             if switches.log_compiles:
@@ -290,7 +271,6 @@ class JitFunction:
                 entry = self._trace(*arguments)
             is_lasting = entry.refs is None or entry.refs.outlives_traces
             if is_lasting and not any(isinstance(const, Tracer) for const in entry.consts):
-                self._entries[key] = entry
                 # What has to be moved or checked takes the way through _run.
                 options = self._options
                 is_plain = not (settings.debug_nans or settings.debug_infs or options.device)
@@ -299,19 +279,10 @@ class JitFunction:
                 is_here = not (in_use.parted and goes_over_memories(entry.jaxpr))
                 is_plain = is_plain and entry.refs is None and not self._has_statics
                 is_plain = is_plain and not asked_shardings(entry.jaxpr.jaxpr)
-                if is_plain and not is_placed and is_here:
-                    self._remember(treedef, (settings, *avals), entry)
+                is_short = is_plain and not is_placed and is_here
+                short = (treedef, (settings, *avals)) if is_short else None
+                self._signatures.add(key, entry, short)
         return leaves, entry
-
-    def _remember(self, treedef: tree.TreeDef, key: tuple[Any, ...], entry: Entry) -> None:
-        """Let calls with Arrays of these types find the entry without flattening."""
-        for form in self._forms:
-            if form.treedef == treedef:
-                form.entries[key] = entry
-                return
-        read = reader(treedef)
-        if read is not None and len(self._forms) < _MOST_FORMS:
-            self._forms.append(Form(treedef, read, {key: entry}))
 
     def _split_static(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

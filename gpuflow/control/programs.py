@@ -14,6 +14,7 @@ import numpy as np
 
 from gpuflow.base import tree
 from gpuflow.base.config import config
+from gpuflow.base.recent import Recent
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
@@ -55,7 +56,8 @@ class Program:
         return self.jaxpr.out_avals[: self.out_tree.num_leaves]
 
 
-_programs: WeakKeyDictionary[Any, dict[Any, Program]] = WeakKeyDictionary()
+_programs: WeakKeyDictionary[Any, Recent] = WeakKeyDictionary()
+_MOST_PROGRAMS = 1024  # of one function, some 20 kB each
 
 
 def forget_programs() -> None:
@@ -101,15 +103,18 @@ def trace_program(
         )
     key = (op, in_tree, tuple(avals), config.trace_context())
     try:
-        known = _programs.setdefault(function if identity is None else identity, {})
+        owner = function if identity is None else identity
+        known = _programs.get(owner)
+        if known is None:
+            known = _programs.setdefault(owner, Recent(_MOST_PROGRAMS))
     except TypeError:  # it cannot be hashed or referred to weakly
-        known = {}
+        known = Recent(_MOST_PROGRAMS)
     found = known.get(key)
     if found is None:
         found = _trace(op, function, in_tree, avals, name, takes_refs)
         is_lasting = found.refs is None or found.refs.outlives_traces
         if is_lasting and not any(isinstance(value, Tracer) for value in found.consts):
-            known[key] = found
+            known.put(key, found)
     return found
 
 

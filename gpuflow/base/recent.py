@@ -1,0 +1,59 @@
+"""A table that keeps what was used last."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+
+class Recent:
+    """A dict of at most ``most`` values: for a new one the value used longest ago makes room.
+
+    As long as it is at most half full, finding something costs what it does in a dict. Any thread
+    may use it; there is no lock that a fork could leave behind, and at worst a value is missed that
+    another thread moves at that moment.
+
+    Args:
+        most: how many values.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: dict[Hashable, Any] = {}  # in the order of their use
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(list(self._values))
+
+    def get(self, key: Hashable) -> Any:
+        """The value of ``key``, or None.
+
+        Raises:
+            TypeError: ``key`` cannot be hashed.
+        """
+        found = self._values.get(key)
+        if found is not None and len(self._values) > self._most // 2:
+            self._values.pop(key, None)
+            self._values[key] = found  # behind all others
+        return found
+
+    def put(self, key: Hashable, value: Any) -> None:
+        """Keep a value, which is not None."""
+        self._values[key] = value
+        while len(self._values) > self._most:
+            try:
+                oldest = next(iter(self._values))
+            except (RuntimeError, StopIteration):  # another thread changes it
+                continue
+            old = self._values.pop(oldest, None)
+            if old is not None:
+                self.drop(old)
+
+    def drop(self, value: Any) -> None:
+        """Called with each value that makes room."""
+
+    def clear(self) -> None:
+        """Drop all values."""
+        self._values.clear()

@@ -1,0 +1,104 @@
+"""What a jitted function knows of the signatures that it was called with: those used last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuflow.base import tree
+from gpuflow.base.recent import Recent
+from gpuflow.base.records import record
+from gpuflow.base.tree_text import Read, reader
+from gpuflow.control.entry import Entry
+
+# Each takes some 10 kB: a function that is called with ever new shapes would fill the memory.
+MOST_SIGNATURES = 4096
+# New ones after which short ways are forgotten. Who takes one leaves no trace; the next call of a
+# signature that is in use then goes the long way, which finds it again and counts as a use.
+_AGE = MOST_SIGNATURES // 8
+# Functions that are called with more structures than this find them by flattening.
+_MOST_FORMS = 4
+
+
+@record
+class Form:
+    """A structure of arguments and what was traced for it.
+
+    Attributes:
+        treedef: of ``(args, kwargs)``.
+        read: takes the arguments apart; None if they have another structure.
+        entries: by the settings and the types of the leaves.
+    """
+
+    treedef: tree.TreeDef
+    read: Read
+    entries: dict[tuple[Any, ...], Entry]
+
+
+@record
+class _Known:
+    """An entry, and where the short way to it begins: a structure and a key; None: nowhere."""
+
+    entry: Entry
+    short: tuple[tree.TreeDef, tuple[Any, ...]] | None
+
+
+class Signatures(Recent):
+    """Entries by signature.
+
+    Attributes:
+        forms: short ways to them, for calls with Arrays in known trees.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(MOST_SIGNATURES)
+        self.forms: list[Form] = []
+        self._added = 0
+
+    def find(self, key: tuple[Any, ...]) -> Entry | None:
+        """The entry of a signature.
+
+        Raises:
+            TypeError: it cannot be hashed.
+        """
+        known = self._values.get(key)
+        if known is None:
+            return None
+        if self._added >= _AGE:
+            self.get(key)  # a use
+            self._shorten(known)
+        return known.entry
+
+    def add(
+        self, key: tuple[Any, ...], entry: Entry, short: tuple[tree.TreeDef, tuple[Any, ...]] | None
+    ) -> None:
+        """Keep an entry; ``short``: the structure of its arguments and its key in a Form."""
+        self._added += 1
+        if self._added % _AGE == 0:
+            for form in self.forms:
+                form.entries.clear()
+        known = _Known(entry, short)
+        self.put(key, known)
+        self._shorten(known)
+
+    def clear(self) -> None:
+        """Forget all."""
+        super().clear()
+        self.forms.clear()
+
+    def _shorten(self, known: _Known) -> None:
+        """Let calls with Arrays of these types find the entry without flattening."""
+        if known.short is None:
+            return
+        treedef, key = known.short
+        for form in self.forms:
+            if form.treedef == treedef:
+                form.entries[key] = known.entry
+                return
+        if len(self.forms) < _MOST_FORMS and (read := reader(treedef)) is not None:
+            self.forms.append(Form(treedef, read, {key: known.entry}))
+
+    def drop(self, known: _Known) -> None:
+        """Forget the short way as well."""
+        if known.short is not None:
+            for form in self.forms:
+                form.entries.pop(known.short[1], None)
