@@ -182,7 +182,7 @@ class _Memory:
             )
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self.size and not is_finalizing():
+        if getattr(self, "size", 0) and not is_finalizing():
             _system().munmap(self.address, self.size)
 
 

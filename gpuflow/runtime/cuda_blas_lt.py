@@ -187,10 +187,12 @@ class LtProduct:
         )  # fmt: skip
 
     def __del__(self) -> None:
-        with suppress(Exception):  # it may not have been made completely, or the process ends
+        try:
             for layout in (self._right, self._left, self._out):
                 self._calls.matrix_layout_destroy(layout)
             self._calls.matmul_desc_destroy(self._desc)
+        except Exception:  # it was not made completely, or the process ends
+            return
 
     def algorithm(self, aligned: tuple[int, ...]) -> Any:
         """The library's choice for addresses of right, left, out, bias and aux.

@@ -153,9 +153,13 @@ class CapturedGraph:
         return self._library.cuGraphExecKernelNodeSetParams_v2(self._exec, node, place) == 0
 
     def __del__(self) -> None:
-        for place, name in ((self._exec, "cuGraphExecDestroy"), (self._graph, "cuGraphDestroy")):
-            if place.value:
-                getattr(self._library, name)(place)
+        try:
+            if self._exec.value:
+                self._library.cuGraphExecDestroy(self._exec)
+            if self._graph.value:
+                self._library.cuGraphDestroy(self._graph)
+        except Exception:  # it was not made completely, or the process ends
+            return
 
 
 def _three(extents: Dim) -> tuple[int, int, int]:

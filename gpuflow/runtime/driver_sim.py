@@ -270,7 +270,7 @@ class _Piece:
 
     def __init__(self, memory: DeviceMemory, count: int) -> None:
         self.ptr = memory.allocate(count)
-        weakref.finalize(self, memory.free, self.ptr)
+        weakref.finalize(self, memory.free, self.ptr).atexit = False
 
 
 def _steps(transposed: bool, leading: int, step: int) -> tuple[int, ...]:

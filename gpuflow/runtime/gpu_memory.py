@@ -8,6 +8,7 @@ reads must not; such blocks wait for an event of that stream first.
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -35,11 +36,15 @@ class Block:
         self.readers: set[int] | None = None
         self._memory = memory  # last: until then it does not count
 
-    def __del__(self, large: int = LARGE) -> None:  # the module may be empty by then
+    def __del__(
+        self, large: int = LARGE, is_finalizing: Callable[[], bool] = sys.is_finalizing
+    ) -> None:  # modules may be empty by then
         try:
             memory, count = self._memory, self.count
         except AttributeError:
             return  # an interrupt has left nothing
+        if is_finalizing():
+            return  # the memory goes with the process
         memory.used -= count
         if count >= large or self.readers is not None:
             memory.dropped(self)

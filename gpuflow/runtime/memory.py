@@ -66,9 +66,11 @@ def _block_class(count: int) -> Any:
     """
 
     def release(self: Any) -> None:
-        memory = getattr(self, "memory", None)
-        if memory is not None:
-            _pool.release(memory)
+        try:
+            _pool.release(self.memory)
+        except Exception:
+            # It was not made completely, or modules are empty: the memory goes anyway.
+            return
 
     return type("Block", (ctypes.c_char * count,), {"__del__": release})
 
