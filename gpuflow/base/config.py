@@ -127,6 +127,7 @@ class Environment:
     debug: int = 0
     dump: str = ""
     check: bool = False
+    sim_check: bool = False
     preallocate: float = 0.0
     cuda_graphs: bool = True
     cuda_epilogues: bool = True
@@ -147,6 +148,7 @@ def read_environment() -> Environment:
         debug=_integer("GPUFLOW_DEBUG", 0, 0),
         dump=os.environ.get("GPUFLOW_DUMP", ""),
         check=_flag("GPUFLOW_CHECK", False),
+        sim_check=_flag("GPUFLOW_SIM_CHECK", False),
         preallocate=_preallocated(),
         cuda_graphs=_flag("GPUFLOW_CUDA_GRAPHS", True),
         cuda_epilogues=_flag("GPUFLOW_CUDA_EPILOGUES", True),

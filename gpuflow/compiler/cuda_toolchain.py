@@ -69,12 +69,12 @@ def toolchain_fault() -> str:
 
 def _library_fault() -> str:
     try:
-        from cuda import pathfinder
+        import cuda.pathfinder
     except ImportError as error:
         return str(error)
     for name in _LIBRARIES:
         try:
-            pathfinder.load_nvidia_dynamic_lib(name)
+            cuda.pathfinder.load_nvidia_dynamic_lib(name)
         except (RuntimeError, OSError) as error:
             return f"no {name}: {str(error).strip().partition(chr(10))[0]}"
     return ""

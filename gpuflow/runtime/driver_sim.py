@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base.config import config
 from gpuflow.base.recording import clock
 from gpuflow.compiler.cuda_cache import DEFAULT_COMPUTE_CAPABILITY
 from gpuflow.compiler.cuda_schedule import Dim
@@ -25,14 +26,14 @@ from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.gpu_activations import mask_bytes, with_epilogue
 from gpuflow.runtime.gpu_api import BuiltKernel, Epilogue, Gemm
 from gpuflow.runtime.gpu_driver import GpuDriver
-from gpuflow.runtime.ptx.checks import Checks
+from gpuflow.runtime.ptx.checks import THOROUGH, Checks
 from gpuflow.runtime.ptx.kernel import PtxModule
 from gpuflow.runtime.ptx.memory import DeviceMemory
 from gpuflow.runtime.ptx.types import U8
 from gpuflow.runtime.sim_work import SimGraph, current, given
 
 PROCESSORS = 2  # few, so that grids stay small
-CHECKS = Checks(uninitialized_global=True)
+USUAL_CHECKS = Checks(uninitialized_global=True)
 
 
 class SimApi:
@@ -43,6 +44,9 @@ class SimApi:
 
     Args:
         capacity: bytes of its memory; None: as much as can be reserved.
+
+    Attributes:
+        checks: what its launches look for.
     """
 
     name = "the simulated GPU"
@@ -54,6 +58,7 @@ class SimApi:
     def __init__(self, capacity: int | None = None) -> None:
         self.memory = DeviceMemory(capacity)
         self.memory.track_writes()
+        self.checks = THOROUGH if config.environment.sim_check else USUAL_CHECKS
         self.memory_bytes = self.memory.capacity
         self._streams = 0
         self._order = threading.RLock()
@@ -147,7 +152,7 @@ class SimApi:
             kept = np.frombuffer(words, np.uint64).copy()  # CUDA reads parameters at the call
             self._give(
                 stream,
-                lambda: function.launch(grid, block, kept, self.memory, shared_bytes, CHECKS),
+                lambda: function.launch(grid, block, kept, self.memory, shared_bytes, self.checks),
             )
 
         return run

@@ -14,10 +14,11 @@ def test_values_are_read(monkeypatch):
     monkeypatch.setenv("GPUFLOW_NUM_THREADS", "3")
     monkeypatch.setenv("GPUFLOW_PREALLOCATE", "0.25")
     monkeypatch.setenv("GPUFLOW_CHECK", "off")
+    monkeypatch.setenv("GPUFLOW_SIM_CHECK", "on")
     monkeypatch.setenv("GPUFLOW_CUDA_GRAPHS", "no")
     environment = read_environment()
     assert (environment.num_threads, environment.preallocate) == (3, 0.25)
-    assert not environment.check and not environment.cuda_graphs
+    assert not environment.check and environment.sim_check and not environment.cuda_graphs
 
 
 @pytest.mark.parametrize("name", ["enable_x64", "atomic_sums"])
@@ -67,6 +68,7 @@ def test_what_is_taken_at_the_start_has_jaxs_names_too(monkeypatch, values, shar
         ("GPUFLOW_CPU_DEVICES", "many", "an integer of at least 1"),
         ("GPUFLOW_DEBUG", "-1", "an integer of at least 0"),
         ("GPUFLOW_CHECK", "maybe", "0 or 1"),
+        ("GPUFLOW_SIM_CHECK", "thorough", "0 or 1"),
         ("GPUFLOW_CUDA_GRAPHS", "2", "0 or 1"),
         ("GPUFLOW_PREALLOCATE", "half", "a number from 0 to 1"),
         ("GPUFLOW_PREALLOCATE", "7", "a number from 0 to 1"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.runtime.ptx.checks import THOROUGH
 from gpuflow.runtime.ptx.kernel import PtxModule
 from gpuflow.runtime.ptx.memory import DeviceMemory
 
@@ -30,8 +31,9 @@ def launch_ptx(
             to; a number for every other parameter. The kernel must not store to arrays that are
             not writeable.
         memory: further arrays, which the kernel may reach through addresses in memory.
-        options: as for ``PtxKernel.launch``.
+        options: as for ``PtxKernel.launch``; by default it looks for all that it can.
     """
+    options.setdefault("checks", THOROUGH)
     module = PtxModule(ptx)
     (name,) = module.entries()
     arrays = [*memory, *(_pointed(given)[0] for given in arguments if _is_pointer(given))]

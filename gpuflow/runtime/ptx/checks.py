@@ -14,6 +14,12 @@ class Checks:
         uninitialized_shared: reads of shared memory that nobody has written.
         uninitialized_global: reads of global memory that nobody has written since it was allocated;
             it must have been on, by ``DeviceMemory.track_writes``, when the memory was allocated.
+        global_races: accesses of different threads to global memory that nothing orders, and
+            ld.global.nc of memory that the kernel writes.
+        arrays: accesses that left the array whose address they were computed from, and came to
+            another one: allocations, and shared variables.
+        registers: reads of registers that were never set.
+        divergence: bar.sync that a part of a warp reaches, while the rest has returned.
         division: integer division by zero, and of the least integer by -1: a GPU gives some
             number.
         instructions: most instructions that a group of lanes may run; more are an infinite loop.
@@ -22,8 +28,18 @@ class Checks:
     races: bool = True
     uninitialized_shared: bool = True
     uninitialized_global: bool = False
+    global_races: bool = False
+    arrays: bool = False
+    registers: bool = False
+    divergence: bool = False
     division: bool = True
     instructions: int = 20_000_000
+
+
+# All that it can look for; a launch takes about twice as long.
+THOROUGH = Checks(
+    uninitialized_global=True, global_races=True, arrays=True, registers=True, divergence=True
+)
 
 
 @record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from gpuflow.runtime.ptx.faults import unreadable
 from gpuflow.runtime.ptx.frame import Frame, Step
@@ -16,7 +16,7 @@ from gpuflow.runtime.ptx.program import (
 )
 from gpuflow.runtime.ptx.site import Scope, Site
 from gpuflow.runtime.ptx.slots import Slots
-from gpuflow.runtime.ptx.table import TABLE, WHOLE_WARP, guarded
+from gpuflow.runtime.ptx.table import TABLE, WHOLE_WARP, guarded, watched
 from gpuflow.runtime.ptx.text import Function, Instruction, Label, Module, Variable
 from gpuflow.runtime.ptx.types import BOOL, U32
 
@@ -27,14 +27,21 @@ def decode(module: Module, name: str) -> Program:
     Raises:
         PtxError: an instruction is unknown, or the text is not whole.
     """
-    return Decoder(module, name).decode()
+    decoder = Decoder(module, name)
+    program = decoder.decode()
+    suspects = decoder.read_before_set()
+    # Most kernels have none. Slots have the same numbers when it is decoded once more.
+    return Decoder(module, name, suspects).decode() if suspects else program
 
 
 class Decoder(Slots):
     """What is known of a kernel while it is decoded."""
 
-    def __init__(self, module: Module, name: str) -> None:
+    def __init__(
+        self, module: Module, name: str, suspects: frozenset[int] = frozenset()
+    ) -> None:
         super().__init__(module, name)
+        self.program.suspects = suspects
         self.block = Block(0)
         self.labels: dict[str, int] = {}
         self.pending: list[tuple[Block, Callable[[], None]]] = []
@@ -109,16 +116,32 @@ class Decoder(Slots):
     def _steps(self, site: Site, step: Step) -> None:
         """Add the steps of an instruction, under its guard."""
         steps, item = [*site.before, step, *site.after], site.instruction
+        if not self._comes_from_memory(item):
+            self.program.flows.append((tuple(site.reads), tuple(site.writes)))
+        steps = watched(steps, site.reads, site.writes, self.program.suspects)
         partial = bool(item.guard)
         if partial:
             predicate = self._predicate(site)
             inner = (*site.reads, *site.writes)
             steps = [guarded(steps, predicate, item.negated, inner, site.writes)]
+            steps = watched(steps, [predicate], (), self.program.suspects)
             site.reads.append(predicate)
         self.block.note(site.reads, site.writes, partial)
         self.block.steps += steps
         self.block.instructions += [item] * len(steps)
         self.block.length += 1
+
+    @staticmethod
+    def _comes_from_memory(item: Instruction) -> bool:
+        """Whether results are values that memory held, or truth values: no part of an address."""
+        loads = item.opcode in ("ld", "ldu", "atom") and not item.has("param")
+        return loads or item.opcode == "setp"
+
+    def read_before_set(self) -> frozenset[int]:
+        """The registers that some path through the kernel reads before it sets them."""
+        live = self.program.live_at(0)
+        registers = {s for key, s in self._slots.items() if _is_register(key)}
+        return frozenset(slot for slot in registers if live >> slot & 1)
 
     def _predicate(self, site: Site) -> int:
         name = site.instruction.guard
@@ -134,6 +157,9 @@ class Decoder(Slots):
         self.block.length += 1
         predicate = self._predicate(site) if item.guard else None
         if predicate is not None:
+            checks = watched([], [predicate], (), self.program.suspects)
+            self.block.steps += checks
+            self.block.instructions += [item] * len(checks)
             self.block.note([predicate], (), False)
 
         def finish(block: Block) -> None:
@@ -215,6 +241,10 @@ class Decoder(Slots):
         self.block.instructions = [item]
         self.block.length = 1
         self._close(lambda block: self._goes(block, [block.number + 1]))
+
+
+def _is_register(key: Hashable) -> bool:
+    return isinstance(key, tuple) and key[0] == "register"
 
 
 def _pairs(called: Function, results: str, passed: str) -> dict[str, str] | None:

@@ -16,6 +16,7 @@ from gpuflow.runtime.ptx.geometry import Extents, Geometry, geometry
 from gpuflow.runtime.ptx.memory import DeviceMemory
 from gpuflow.runtime.ptx.parser import parse
 from gpuflow.runtime.ptx.program import Program
+from gpuflow.runtime.ptx.races import GlobalRaces
 from gpuflow.runtime.ptx.run import Run
 from gpuflow.runtime.ptx.site import immediate
 from gpuflow.runtime.ptx.text import Module, Variable
@@ -142,11 +143,16 @@ class PtxKernel:
         together = max(1, _LANES // per_block)
         image = self.module.image(memory) if program.variables else {}
         done = Statistics()
+        races = None
+        if checks.global_races:
+            races = GlobalRaces(blocks, per_block, program.global_granule)
         with np.errstate(all="ignore"):
             for first in range(0, blocks, together):
                 lanes = geometry(full, threads, first, min(together, blocks - first))
                 registers = self._registers(lanes, words, image, shared_bytes)
-                run = Run(program, lanes, memory, registers, shared_bytes, checks)
+                if races is not None:
+                    races.begin(lanes)
+                run = Run(program, lanes, memory, registers, shared_bytes, checks, races)
                 done = done + run.execute()
         return done
 

@@ -143,10 +143,10 @@ def parameter_step(site: Site, load: bool) -> Step:
 
 
 @instruction(
-    "membar", "fence", "prefetch", "prefetchu", "applypriority", "nanosleep",
+    "prefetch", "prefetchu", "applypriority", "nanosleep",
     "griddepcontrol", "pmevent",
 )  # fmt: skip
 def _nothing(site: Site) -> Step:
-    """Memory is in order here, and hints change no values."""
+    """Hints change no values."""
     del site
     return lambda frame: None

@@ -18,6 +18,7 @@ SHARED_WINDOW = 1 << 60  # where generic addresses of shared memory start
 LOCAL_WINDOW = 1 << 61
 
 Leave = Callable[[Frame], int]
+Flow = tuple[tuple[int, ...], tuple[int, ...]]  # slots that an instruction reads, and sets
 
 
 @record
@@ -110,7 +111,14 @@ class Program:
         local_bytes: of local memory, per thread.
         most_threads: the most threads of a block that it was built for; 0 for any.
         variables: the module's global and constant variables.
+        global_granule: the smallest access to global memory, in bytes.
         sites: how many instructions access global memory.
+        flows: of each instruction that computes values from registers, which it reads and sets.
+        bases: the slots of the base addresses of ``sites``.
+        shared_roots: slots that hold the address of a shared variable, with its first byte and the
+            one behind its last; -1 for one whose size the launch says.
+        followed: for each access what its address comes from, once that was asked for (homes.py).
+        suspects: registers that some path reads before it sets them.
     """
 
     name: str
@@ -126,7 +134,13 @@ class Program:
     local_bytes: int = 0
     most_threads: int = 0
     variables: dict[str, Variable] = field(default_factory=dict)
+    global_granule: int = 16
     sites: int = 0
+    flows: list[Flow] = field(default_factory=list)
+    bases: dict[int, int] = field(default_factory=dict)
+    shared_roots: dict[int, tuple[int, int]] = field(default_factory=dict)
+    followed: list[tuple[int, ...]] | None = None
+    suspects: frozenset[int] = frozenset()
 
     def solve_liveness(self) -> None:
         """Fill in every block's ``live``: a register that nobody reads again is not kept."""

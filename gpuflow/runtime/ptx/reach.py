@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuflow.runtime.ptx.allocation import Allocation
 from gpuflow.runtime.ptx.frame import Frame, Step
+from gpuflow.runtime.ptx.races import GlobalRaces
 from gpuflow.runtime.ptx.shared import Kind, misaligned
 from gpuflow.runtime.ptx.site import Site
 from gpuflow.runtime.ptx.types import U64, Array
@@ -56,6 +57,7 @@ class Access:
             space: by default the one that the instruction names.
         """
         self.base, offset = site.address(place)
+        register = site.reads[-1]  # ``base`` may be a copy of its value, of another width
         self.offset = np.uint64(offset & (2**64 - 1)) if offset else None
         self.space = space_of(site) if space is None else space
         self.dtype = dtype
@@ -63,11 +65,19 @@ class Access:
         self.size = dtype.itemsize * count
         self.kind = kind
         self.number = site.decoder.new_site()
+        site.decoder.program.bases[self.number] = register
+        self.constant = site.has("nc")
+        self.releases = site.has("release", "acq_rel")
+        self.acquires = site.has("acquire", "acq_rel")
+        self.beyond_block = not site.has("cta")
         self.site = site
         self.stored: Callable[[Frame], Array] | None = None
         if self.space in ("shared", ""):
             program = site.decoder.program
             program.shared_granule = min(program.shared_granule, dtype.itemsize)
+        if self.space in ("global", ""):
+            program = site.decoder.program
+            program.global_granule = min(program.global_granule, dtype.itemsize)
 
     def run(self, frame: Frame, step: Step, action: Action) -> None:
         """Do something with the memory of all lanes; lanes in different memory go separately.
@@ -111,6 +121,8 @@ class Access:
     def _shared(self, frame: Frame, at: Array, action: Action) -> None:
         shared, kind = frame.run.shared, self.kind
         places = shared.places(frame, at, self.size)
+        if frame.run.homes is not None:
+            frame.run.homes.check_shared(frame, self.number, at, self.size)
         elements = shared.elements(self.dtype, self.count)
         index = places // self.size
         if kind.reads or kind.atomic or not shared.races:
@@ -161,6 +173,8 @@ class Access:
             if allocation is None or not self._inside(frame, offsets, allocation):
                 self._scattered(frame, at, step)
                 return
+            if run.homes is not None:
+                run.homes.check_global(frame, self.number, allocation, int(offsets[0]))
             run.sites[self.number] = allocation
         if self.kind.writes:
             if allocation.read_only:
@@ -177,7 +191,48 @@ class Access:
         index = (offsets >> shift).view(np.int64) if shift else offsets.view(np.int64)
         if allocation.written is not None:
             self._initialized(frame, allocation.size, allocation.written, offsets)
-        action(frame, allocation.elements(self.dtype, self.count), index)
+        elements = allocation.elements(self.dtype, self.count)
+        if run.races is None:
+            action(frame, elements, index)
+        else:
+            self._watched(frame, run.races, allocation, offsets, (elements, index), action)
+
+    def _watched(
+        self, frame: Frame, races: GlobalRaces, allocation: Allocation, offsets: Array,
+        where: tuple[Array, Array], action: Action,
+    ) -> None:  # fmt: skip
+        """An access that the check of races is told of."""
+        if self.releases:
+            races.fence(frame, self.beyond_block, acquire=False)
+        if self.kind.writes:
+            self._watched_write(frame, races, allocation, offsets, where, action)
+        else:
+            races.read(frame, allocation, offsets, self.size, self.kind, self.constant)
+            action(frame, *where)
+        if self.acquires:
+            races.fence(frame, self.beyond_block, release=False)
+
+    def _watched_write(
+        self, frame: Frame, races: GlobalRaces, allocation: Allocation, offsets: Array,
+        where: tuple[Array, Array], action: Action,
+    ) -> None:  # fmt: skip
+        """A store or an atomic, of which is noted whether it changes anything."""
+        (elements, index), kind = where, self.kind
+        if kind.atomic:
+            races.write(frame, allocation, offsets, self.size, kind, None)
+            action(frame, elements, index)
+            return
+        before = elements[index]
+        action(frame, elements, index)
+        unchanged = before == elements[index]
+        unchanged = unchanged if self.count == 1 else unchanged.all(axis=1)
+        twice = races.write(frame, allocation, offsets, self.size, kind, unchanged)
+        if twice is not None and self.stored is not None:
+            # Lanes may store to one place only if they store the same value.
+            wrong = elements[index] != self.stored(frame)
+            wrong = (wrong if self.count == 1 else wrong.any(axis=1)) & twice
+            if wrong.any():
+                races.report_lanes(frame, int(np.argmax(wrong)))
 
     def _inside(self, frame: Frame, offsets: Array, allocation: Allocation) -> bool:
         """Whether all lanes access this allocation; the least multiple is checked first."""
@@ -208,7 +263,11 @@ class Access:
                 bad,
             )  # fmt: skip
         if len(np.unique(which)) == 1:  # found meanwhile by another thread's allocation
-            frame.run.sites[self.number] = allocations[int(which[0])]
+            home = allocations[int(which[0])]
+            if frame.run.homes is not None:
+                offset = int(at[0]) - home.start
+                frame.run.homes.check_global(frame, self.number, home, offset)
+            frame.run.sites[self.number] = home
         self._separately(frame, step, which)
 
     def _initialized(self, frame: Frame, total: int, written: Array, offsets: Array) -> None:

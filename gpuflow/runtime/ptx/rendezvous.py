@@ -43,7 +43,9 @@ class Barriers:
         run = self.run
         simple = gate.waits and gate.expected is None and gate.reduction is None
         if simple and frame.count == run.alive_count and not self.waiting:
-            run.shared.pass_barrier(slice(None) if frame.lanes is None else frame.lanes)
+            if gate.aligned and frame.lanes is not None:
+                self._check_whole(frame.lanes)
+            run.pass_barrier(slice(None) if frame.lanes is None else frame.lanes)
             return True
         if frame.lanes is not None:
             frame.load(block.number, block.reads, block.writes)
@@ -98,8 +100,11 @@ class Barriers:
             if expected and came < expected:
                 continue
             del self.waiting[number, barrier]
-            self._check_same(arrivals)
-            run.shared.pass_barrier(of_block)
+            try:
+                self._check_same(arrivals)
+            except Fault as fault:
+                raise run.located(fault, arrivals[0].block, None) from None
+            run.pass_barrier(of_block)
             self._reduce(arrivals)
             for arrival in arrivals:
                 if arrival.gate.waits:
@@ -108,6 +113,8 @@ class Barriers:
     def _check_same(self, arrivals: list[_Arrival]) -> None:
         """Aligned barriers: all must be at one instruction; of a counted one, all of a warp."""
         waiting = [a for a in arrivals if a.gate.waits and a.gate.aligned]
+        if waiting:
+            self._check_whole(np.concatenate([a.lanes for a in waiting]))
         warp = self.run.geometry.warp
         for arrival in waiting[1:]:
             first = waiting[0]
@@ -122,6 +129,22 @@ class Barriers:
                 f"{who} wait at different barriers: bar.sync must be reached by all of them",
                 "move the barrier out of the branch",
                 int(arrival.lanes[0]),
+            )
+
+    def _check_whole(self, lanes: Array) -> None:
+        """Of each warp that comes to an aligned barrier all lanes must."""
+        geometry = self.run.geometry
+        if not self.run.checks.divergence:
+            return
+        warps = geometry.warp[lanes]
+        missing = np.bincount(warps)[warps] != geometry.warp_size[lanes]
+        if missing.any():
+            bad = int(lanes[np.argmax(missing)])
+            raise Fault(
+                "bar.sync must be reached by all lanes of a warp; the others have returned, or "
+                "wait elsewhere: it is in a divergent branch",
+                "move the barrier out of the branch, and let lanes return behind it",
+                bad,
             )
 
     def _reduce(self, arrivals: list[_Arrival]) -> None:

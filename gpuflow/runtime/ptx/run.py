@@ -17,8 +17,10 @@ from gpuflow.runtime.ptx.checks import Checks, Statistics
 from gpuflow.runtime.ptx.faults import Fault, Place, located
 from gpuflow.runtime.ptx.frame import Frame
 from gpuflow.runtime.ptx.geometry import Geometry
+from gpuflow.runtime.ptx.homes import Homes
 from gpuflow.runtime.ptx.memory import DeviceMemory
 from gpuflow.runtime.ptx.program import SPLIT, Barrier, Block, Meeting, Program
+from gpuflow.runtime.ptx.races import GlobalRaces
 from gpuflow.runtime.ptx.rendezvous import Barriers, meeting
 from gpuflow.runtime.ptx.shared import Shared
 from gpuflow.runtime.ptx.types import U8, U32, Array
@@ -35,6 +37,9 @@ class Run:
         registers: of all lanes, by slot.
         local: the local memory of all lanes.
         sites: the allocation that each memory instruction used last.
+        races: who touched global memory in this launch; None where nobody asks.
+        homes: where each access belongs; None where nobody asks.
+        set_registers: of registers that may not be set, which lanes have; None where nobody asks.
         alive: the lanes that have not returned.
     """
 
@@ -46,6 +51,7 @@ class Run:
         registers: list[Array],
         shared_bytes: int,
         checks: Checks,
+        races: GlobalRaces | None = None,
     ) -> None:
         self.program = program
         self.geometry = geometry
@@ -59,6 +65,12 @@ class Run:
         self.local_stride = -(-program.local_bytes // 16) * 16
         self.local = np.zeros(self.local_stride * geometry.count, U8)
         self.sites: list[Allocation | None] = [None] * program.sites
+        self.races = races
+        self.homes = Homes(program, registers, memory, size) if checks.arrays else None
+        self.set_registers: dict[int, Array] | None = None
+        if checks.registers:
+            unset = np.zeros(geometry.count, bool)
+            self.set_registers = {slot: unset.copy() for slot in program.suspects}
         self.services: dict[str, Any] = {}  # what some instructions keep for the launch
         self.alive = np.ones(geometry.count, bool)
         self.alive_count = geometry.count
@@ -112,7 +124,7 @@ class Run:
                 issued += block.length
                 number = block.following if block.leave is None else block.leave(frame)
             except Fault as fault:
-                raise self._located(fault, block, step) from None
+                raise self.located(fault, block, step) from None
             if number == SPLIT:
                 self.issued = issued
                 return
@@ -149,6 +161,12 @@ class Run:
         for number, index in groups.items():
             self.park(number, lanes[index])
 
+    def pass_barrier(self, lanes: Array | slice) -> None:
+        """Some lanes have passed a barrier of their block."""
+        self.shared.pass_barrier(lanes)
+        if self.races is not None:
+            self.races.pass_barrier(self.geometry.lanes[lanes])
+
     def retire(self, lanes: Array) -> None:
         """Lanes have returned; nobody waits for them any longer."""
         self.alive[lanes] = False
@@ -184,11 +202,12 @@ class Run:
             self.held[block.number] = lanes[~complete]
             return self.frame(lanes[complete]) if complete.any() else None
         except Fault as fault:
-            raise self._located(fault, block, None) from None
+            raise self.located(fault, block, None) from None
 
     # --- errors ---
 
-    def _located(self, fault: Fault, block: Block, step: Any) -> Exception:
+    def located(self, fault: Fault, block: Block, step: Any) -> Exception:
+        """The error of a fault in a step of a block, or at its gate for None."""
         where = block.steps.index(step) if step in block.steps else 0
         found = block.instructions[where : where + 1]
         place = Place(
@@ -210,9 +229,9 @@ class Run:
                 "run it before the branch, or leave these lanes out of the mask",
                 int(lanes[0]),
             )
-            raise self._located(fault, self.program.blocks[number], None)
+            raise self.located(fault, self.program.blocks[number], None)
         fault, number = self.barriers.deadlock()
-        raise self._located(fault, self.program.blocks[number], None)
+        raise self.located(fault, self.program.blocks[number], None)
 
     def _endless(self, frame: Frame, block: Block) -> None:
         fault = Fault(
@@ -220,7 +239,7 @@ class Run:
             "find the loop that does not stop, or raise Checks.instructions",
             int(frame.numbers()[0]),
         )
-        raise self._located(fault, block, None)
+        raise self.located(fault, block, None)
 
 
 def _together(some: Array, others: Array) -> Array:

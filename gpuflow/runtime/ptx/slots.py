@@ -25,7 +25,7 @@ class Slots:
         self.program = Program(name, most_threads=self.entry.most_threads)
         self.program.variables = module.variables
         self._slots: dict[Hashable, int] = {}
-        self._shared: dict[str, int] = {}
+        self._shared: dict[str, tuple[int, int]] = {}  # the first byte, and the one behind
         self._local: dict[tuple[str, str], int] = {}
         self._words: dict[str, int] = {}
         self._lay_out()
@@ -45,14 +45,14 @@ class Slots:
         for variable in shared:
             if variable.count:
                 place = -(-place // variable.align) * variable.align
-                self._shared[variable.name] = place
+                self._shared[variable.name] = place, place + variable.size
                 place += variable.size
         self.program.shared_bytes = place
         aligned = max([v.align for v in shared if not v.count], default=1)
         self.program.dynamic_start = -(-place // aligned) * aligned
         for variable in shared:
             if not variable.count:
-                self._shared[variable.name] = self.program.dynamic_start
+                self._shared[variable.name] = self.program.dynamic_start, -1
         place = 0
         for function in functions:
             for variable in function.variables.values():
@@ -100,9 +100,10 @@ class Slots:
     def symbol(self, scope: Scope, name: str, offset: int, dtype: np.dtype) -> int | None:
         """The slot of a variable's address in its space, or None."""
         local = self._local.get((scope.function.name, name))
-        place = self._shared.get(name, local)
-        if place is not None:
-            return self.constant(np.array([place + offset]).astype(dtype))
+        if local is not None and name not in self._shared:
+            return self.constant(np.array([local + offset]).astype(dtype))
+        if name in self._shared:
+            return self._shared_symbol(name, offset, dtype)
         if name not in self.module.variables:
             return None
         key = ("symbol", name, offset, str(dtype))
@@ -110,6 +111,13 @@ class Slots:
         slot = self.slot(key, dtype)
         if not known:
             self.program.symbols.append((slot, name, offset, dtype))
+        return slot
+
+    def _shared_symbol(self, name: str, offset: int, dtype: np.dtype) -> int:
+        """The slot of a shared variable's address: none that a number shares."""
+        slot, (first, end) = self.slot(("shared", name, offset, dtype), dtype), self._shared[name]
+        self.program.template[slot] = np.array([first + offset]).astype(dtype)
+        self.program.shared_roots[slot] = first, end
         return slot
 
     def parameter(self, scope: Scope, name: str, offset: int, dtype: np.dtype) -> int:

@@ -157,3 +157,34 @@ def guarded(
             frame.run_part(np.flatnonzero(chosen), steps, reads, writes)
 
     return step
+
+
+def watched(
+    steps: list[Step], reads: Sequence[int], writes: Sequence[int], suspects: frozenset[int]
+) -> list[Step]:
+    """Steps that first check, of registers that may not be set, that they are; and note what is."""
+    asked = tuple(slot for slot in reads if slot in suspects)
+    noted = tuple(slot for slot in writes if slot in suspects)
+
+    def check(frame: Frame) -> None:
+        known = frame.run.set_registers
+        if known is None:
+            return
+        for slot in asked:
+            missing = ~frame.of_lanes(known[slot])
+            if missing.any():
+                frame.fail(
+                    "a register must be set before it is read; on the way that this thread took, "
+                    "nothing did",
+                    "set the variable on every path to this place",
+                    int(np.argmax(missing)),
+                )
+
+    def note(frame: Frame) -> None:
+        known = frame.run.set_registers
+        if known is None:
+            return
+        for slot in noted:
+            known[slot][frame.numbers()] = True
+
+    return [*([check] if asked else []), *steps, *([note] if noted else [])]

@@ -247,5 +247,7 @@ def _warp_barrier(site: Site) -> Step:
     def step(frame: Frame) -> None:
         lanes = slice(None) if frame.lanes is None else frame.lanes
         frame.run.shared.pass_warp_barrier(lanes)
+        if frame.run.races is not None:
+            frame.run.races.pass_warp_barrier(frame)
 
     return step
