@@ -25,7 +25,7 @@ from gpuflow.ops.gather_numbers import (
     check_windows,
     flat_places,
 )
-from gpuflow.ops.indexing import bounded, fill_value
+from gpuflow.ops.indexing import bounded, fill_value, nothing_to_read
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.scatter_core import define_scatter, scatter_params, scatter_windows
 from gpuflow.ops.zeros import instantiate, zeros_of
@@ -192,10 +192,12 @@ def _body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
             if filled:
                 where = inside if where is None else builder.apply("and", where, inside)
         position.append(place)
-    if where is None:
-        return context.load(0, position)
+    if 0 in x.shape:
+        return nothing_to_read(context, position, _filling(params["fill_value"], x.dtype))
     # Places are clipped, so that there is something to read wherever the operand has elements.
-    value = context.load(0, position, where if 0 in x.shape else None)
+    value = context.load(0, position)
+    if where is None:
+        return value
     filling = _filling(params["fill_value"], x.dtype)
     return builder.select(where, value, builder.number(value, filling))
 

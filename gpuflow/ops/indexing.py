@@ -202,12 +202,23 @@ def _gather_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> 
     row, inside = bounded(builder, index, context.size(x.shape[b]))
     batch = [context.index(d) for d in range(b)]
     rest = [context.index(d) for d in range(indices.ndim, out.ndim)]
-    if mode not in ("fill", "zero"):
-        return context.load(0, [*batch, row, *rest])
-    # The row is clipped, so that there is something to read wherever there are rows.
-    value = context.load(0, [*batch, row, *rest], inside if 0 in x.shape else None)
     filling = 0 if mode == "zero" else fill_value(x.dtype)
+    if 0 in x.shape:
+        return nothing_to_read(context, [*batch, row, *rest], filling)
+    # The row is clipped, so that there is something to read wherever there are rows.
+    value = context.load(0, [*batch, row, *rest])
+    if mode not in ("fill", "zero"):
+        return value
     return builder.select(inside, value, builder.number(value, filling))
+
+
+def nothing_to_read(context: Any, indices: Sequence[Any], filling: Any) -> Any:
+    """The element of a gather from an array without elements: nothing is read.
+
+    A clipped index would be outside as well.
+    """
+    value = context.load(0, indices, context.builder.const("bool", False))
+    return context.builder.number(value, filling)
 
 
 def _gather_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
