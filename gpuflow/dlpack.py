@@ -10,6 +10,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.names import missing_name, public_names
 from gpuflow.numpy import exports
 from gpuflow.numpy.arguments import as_array
+from gpuflow.runtime import host_exchange
 
 
 class _Capsule:
@@ -55,8 +56,8 @@ def to_dlpack(x: Any) -> Any:
 
 
 def is_supported_dtype(dtype: Any) -> bool:
-    """Whether arrays of ``dtype`` can be shared: booleans and the numbers that NumPy has."""
-    return not dtypes.is_extended(dtype) and np.dtype(dtype).kind in "biufc"
+    """Whether arrays of ``dtype`` can be shared: bools, NumPy's numbers, bfloat16 and float8."""
+    return not dtypes.is_extended(dtype) and host_exchange.is_known(np.dtype(dtype))
 
 
 __getattr__ = missing_name(__name__, "dlpack", public_names(globals(), __name__))

@@ -1,7 +1,7 @@
 """The ops themselves, one Python function each, with exact dtypes and shapes.
 
-Operands must have one dtype (Python numbers take that of the other operand) and one rank up to
-scalars. gpuflow.numpy is the friendly surface over these.
+Operands must have one dtype, Python numbers too, and one rank up to scalars. gpuflow.numpy is the
+friendly surface over these.
 """
 
 from gpuflow.control.associative import associative_scan as associative_scan
@@ -20,6 +20,39 @@ from gpuflow.control.reducing import reduce_window as reduce_window
 from gpuflow.control.scatter_apply import scatter_apply as scatter_apply
 from gpuflow.control.select_and_scatter import select_and_scatter as select_and_scatter
 from gpuflow.lax import linalg as linalg
+from gpuflow.lax.one_dtype import add as add
+from gpuflow.lax.one_dtype import atan2 as atan2
+from gpuflow.lax.one_dtype import bitwise_and as bitwise_and
+from gpuflow.lax.one_dtype import bitwise_or as bitwise_or
+from gpuflow.lax.one_dtype import bitwise_xor as bitwise_xor
+from gpuflow.lax.one_dtype import clamp as clamp
+from gpuflow.lax.one_dtype import complex as complex
+from gpuflow.lax.one_dtype import div as div
+from gpuflow.lax.one_dtype import eq as eq
+from gpuflow.lax.one_dtype import ge as ge
+from gpuflow.lax.one_dtype import gt as gt
+from gpuflow.lax.one_dtype import igamma as igamma
+from gpuflow.lax.one_dtype import igamma_grad_a as igamma_grad_a
+from gpuflow.lax.one_dtype import igammac as igammac
+from gpuflow.lax.one_dtype import le as le
+from gpuflow.lax.one_dtype import lt as lt
+from gpuflow.lax.one_dtype import max as max
+from gpuflow.lax.one_dtype import min as min
+from gpuflow.lax.one_dtype import mul as mul
+from gpuflow.lax.one_dtype import mulhi as mulhi
+from gpuflow.lax.one_dtype import ne as ne
+from gpuflow.lax.one_dtype import nextafter as nextafter
+from gpuflow.lax.one_dtype import pad as pad
+from gpuflow.lax.one_dtype import polygamma as polygamma
+from gpuflow.lax.one_dtype import pow as pow
+from gpuflow.lax.one_dtype import random_gamma_grad as random_gamma_grad
+from gpuflow.lax.one_dtype import rem as rem
+from gpuflow.lax.one_dtype import select as select
+from gpuflow.lax.one_dtype import shift_left as shift_left
+from gpuflow.lax.one_dtype import shift_right_arithmetic as shift_right_arithmetic
+from gpuflow.lax.one_dtype import shift_right_logical as shift_right_logical
+from gpuflow.lax.one_dtype import sub as sub
+from gpuflow.lax.one_dtype import zeta as zeta
 from gpuflow.lax.primitives import primitive_names as _primitive_names
 from gpuflow.lax.shapes import asarray as asarray
 from gpuflow.lax.shapes import batch_matmul as batch_matmul
@@ -68,28 +101,15 @@ from gpuflow.ops.axis_index import axis_size as axis_size
 from gpuflow.ops.barrier import optimization_barrier as optimization_barrier
 from gpuflow.ops.bitcast import bitcast_convert_type as bitcast_convert_type
 from gpuflow.ops.bits import clz as clz
-from gpuflow.ops.bits import mulhi as mulhi
-from gpuflow.ops.bits import nextafter as nextafter
 from gpuflow.ops.bits import population_count as population_count
 from gpuflow.ops.bits import reduce_precision as reduce_precision
 from gpuflow.ops.collectives import pmax as pmax
 from gpuflow.ops.collectives import pmean as pmean
 from gpuflow.ops.collectives import pmin as pmin
 from gpuflow.ops.collectives import psum as psum
-from gpuflow.ops.comparison import bitwise_and as bitwise_and
 from gpuflow.ops.comparison import bitwise_not as bitwise_not
-from gpuflow.ops.comparison import bitwise_or as bitwise_or
-from gpuflow.ops.comparison import bitwise_xor as bitwise_xor
-from gpuflow.ops.comparison import ge as ge
-from gpuflow.ops.comparison import gt as gt
 from gpuflow.ops.comparison import is_finite as is_finite
-from gpuflow.ops.comparison import le as le
-from gpuflow.ops.comparison import lt as lt
-from gpuflow.ops.comparison import shift_left as shift_left
-from gpuflow.ops.comparison import shift_right_arithmetic as shift_right_arithmetic
-from gpuflow.ops.comparison import shift_right_logical as shift_right_logical
 from gpuflow.ops.complex_numbers import abs as abs
-from gpuflow.ops.complex_numbers import complex as complex
 from gpuflow.ops.complex_numbers import conj as conj
 from gpuflow.ops.complex_numbers import imag as imag
 from gpuflow.ops.complex_numbers import real as real
@@ -120,17 +140,10 @@ from gpuflow.ops.cumulative import cummin as cummin
 from gpuflow.ops.cumulative import cumprod as cumprod
 from gpuflow.ops.cumulative import cumsum as cumsum
 from gpuflow.ops.elementwise import RoundingMethod as RoundingMethod
-from gpuflow.ops.elementwise import add as add
 from gpuflow.ops.elementwise import ceil as ceil
-from gpuflow.ops.elementwise import div as div
 from gpuflow.ops.elementwise import floor as floor
-from gpuflow.ops.elementwise import max as max
-from gpuflow.ops.elementwise import min as min
-from gpuflow.ops.elementwise import mul as mul
 from gpuflow.ops.elementwise import neg as neg
-from gpuflow.ops.elementwise import rem as rem
 from gpuflow.ops.elementwise import round as round
-from gpuflow.ops.elementwise import sub as sub
 from gpuflow.ops.exchanges import all_to_all as all_to_all
 from gpuflow.ops.exchanges import pswapaxes as pswapaxes
 from gpuflow.ops.fft import FftType as FftType
@@ -146,9 +159,6 @@ from gpuflow.ops.gathering import psum_scatter as psum_scatter
 from gpuflow.ops.indexing import row_gather as row_gather
 from gpuflow.ops.indexing import row_scatter_add as row_scatter_add
 from gpuflow.ops.joining import concatenate as concatenate
-from gpuflow.ops.key_equality import eq as eq
-from gpuflow.ops.key_equality import ne as ne
-from gpuflow.ops.layout import pad as pad
 from gpuflow.ops.layout import rev as rev
 from gpuflow.ops.layout import slice_ as slice_
 from gpuflow.ops.layout import slice_in_dim as slice_in_dim
@@ -186,8 +196,6 @@ from gpuflow.ops.scatter import scatter as scatter
 from gpuflow.ops.scatter import scatter_max as scatter_max
 from gpuflow.ops.scatter import scatter_min as scatter_min
 from gpuflow.ops.scatter import scatter_mul as scatter_mul
-from gpuflow.ops.selection import clamp as clamp
-from gpuflow.ops.selection import select as select
 from gpuflow.ops.selection import select_n as select_n
 from gpuflow.ops.sorting import sort as sort
 from gpuflow.ops.sorting import sort_key_val as sort_key_val
@@ -200,13 +208,7 @@ from gpuflow.ops.special_bessel import bessel_i0e as bessel_i0e
 from gpuflow.ops.special_bessel import bessel_i1e as bessel_i1e
 from gpuflow.ops.special_gamma import betainc as betainc
 from gpuflow.ops.special_gamma import digamma as digamma
-from gpuflow.ops.special_gamma import igamma as igamma
-from gpuflow.ops.special_gamma import igamma_grad_a as igamma_grad_a
-from gpuflow.ops.special_gamma import igammac as igammac
 from gpuflow.ops.special_gamma import lgamma as lgamma
-from gpuflow.ops.special_gamma import polygamma as polygamma
-from gpuflow.ops.special_gamma import random_gamma_grad as random_gamma_grad
-from gpuflow.ops.special_gamma import zeta as zeta
 from gpuflow.ops.tokens import after_all as after_all
 from gpuflow.ops.tokens import create_token as create_token
 from gpuflow.ops.tokens import dce_sink as dce_sink
@@ -215,7 +217,6 @@ from gpuflow.ops.transcendental import acosh as acosh
 from gpuflow.ops.transcendental import asin as asin
 from gpuflow.ops.transcendental import asinh as asinh
 from gpuflow.ops.transcendental import atan as atan
-from gpuflow.ops.transcendental import atan2 as atan2
 from gpuflow.ops.transcendental import atanh as atanh
 from gpuflow.ops.transcendental import cos as cos
 from gpuflow.ops.transcendental import cosh as cosh
@@ -224,7 +225,6 @@ from gpuflow.ops.transcendental import exp2 as exp2
 from gpuflow.ops.transcendental import expm1 as expm1
 from gpuflow.ops.transcendental import log as log
 from gpuflow.ops.transcendental import log1p as log1p
-from gpuflow.ops.transcendental import pow as pow
 from gpuflow.ops.transcendental import sin as sin
 from gpuflow.ops.transcendental import sinh as sinh
 from gpuflow.ops.transcendental import tan as tan

@@ -15,6 +15,7 @@ from gpuflow.lax import linalg as lax_linalg
 from gpuflow.numpy import reductions
 from gpuflow.numpy.decompositions import matrices
 from gpuflow.numpy.matrices import diagonal, trace
+from gpuflow.numpy.promotion import like
 from gpuflow.numpy.shaping import expand_dims
 from gpuflow.numpy.solvers import check_square, solve_batched
 from gpuflow.numpy.sorting import cumprod
@@ -76,8 +77,9 @@ def _parity(pivots: Any, dtype: Any) -> Any:
     """1 or -1, by the number of rows that were exchanged."""
     last = aval_of(pivots).ndim - 1
     moved = lax.ne(pivots, lax.iota(np.int32, aval_of(pivots).shape, last))
-    odd = lax.rem(lax.reduce_sum(lax.convert_element_type(moved, np.int32), (last,)), 2)
-    return lax.convert_element_type(lax.sub(1, lax.mul(odd, 2)), dtype)
+    count, two = lax.reduce_sum(lax.convert_element_type(moved, np.int32), (last,)), np.int32(2)
+    parity = lax.sub(np.int32(1), lax.mul(lax.rem(count, two), two))
+    return lax.convert_element_type(parity, dtype)
 
 
 @custom_jvp
@@ -117,11 +119,11 @@ def _adjugate_times(a: Any, b: Any) -> tuple[Any, Any]:
         for k in (size - 2, size - 1)
     )
     before, column = expand_dims(before, (-2, -1)), expand_dims(value, (-2, -1))
-    too_singular = lax.eq(before, 0)
+    too_singular = lax.eq(before, like(0, before))
     corner = lax.div(dtype.type(1), where(too_singular, 1, before))
     shape = aval_of(factors).shape
     place = lax.iota(np.int32, (*(1,) * last, *shape[-2:]), last)
-    is_corner = lax.bitwise_and(is_diagonal(shape), lax.eq(place, size - 1))
+    is_corner = lax.bitwise_and(is_diagonal(shape), lax.eq(place, np.int32(size - 1)))
     upper = where(is_corner, corner, factors)
     # Masked on both sides of the solves, for derivatives and for their transposes.
     x = permute_rows(where(too_singular, 0, b), permutation)
@@ -160,7 +162,7 @@ def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
 def _slogdet(a: Any, by_qr: bool) -> tuple[Any, Any]:
     if by_qr:
         factors, reflections = lax_linalg.geqrf(a)
-        odd = lax.ne(reflections, 0)
+        odd = lax.ne(reflections, like(0, reflections))
         turned = where(odd, aval_of(a).dtype.type(-1), aval_of(a).dtype.type(1))
         start = reductions.prod(turned, -1)
     else:
@@ -178,7 +180,7 @@ def _slogdet_jvp(by_qr: bool, primals: Any, tangents: Any) -> tuple[Any, Any]:
     sign, size = _slogdet(a, by_qr)
     change = trace(solve_batched(a, d_a), 0, -2, -1)
     if aval_of(a).dtype == real_dtype(aval_of(a).dtype):
-        return (sign, size), (lax.mul(sign, 0), change)
+        return (sign, size), (lax.mul(sign, like(0, sign)), change)
     along = lax.real(change)
     turning = lax.sub(change, to_dtype(along, aval_of(change).dtype))
     return (sign, size), (lax.mul(turning, sign), along)

@@ -13,7 +13,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.sharding import SingleDeviceSharding
 from gpuflow.core.trace import Tracer
 from gpuflow.numpy.creation import asarray, placed
-from gpuflow.runtime import gpu_exchange
+from gpuflow.runtime import gpu_exchange, host_exchange
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, default_device
 
@@ -30,17 +30,19 @@ def dlpack(
             to the host for a ``dl_device`` of (1, 0).
 
     Raises:
-        BufferError: a dtype that the format lacks.
+        BufferError: a dtype that the format lacks, or a device where the array is not.
         ValueError: a stream on the CPU.
     """
     dtype = aval_of(self).dtype
+    on_gpu = dlpack_device(self)[0] == gpu_exchange.CUDA and dl_device != host_exchange.CPU
+    is_known = not dtypes.is_extended(dtype) and host_exchange.is_known(dtype)
     check(
-        not dtypes.is_extended(dtype) and np.dtype(dtype).kind in "biufc",
-        lambda: f"[dlpack] the dtype must be one of NumPy's own; got {aval_of(self)}. "
-        "Fix: x.astype(jnp.float32).",
+        is_known and (host_exchange.is_native(dtype) or not on_gpu),
+        lambda: f"[dlpack] the dtype must be one of NumPy's own, or on the host bfloat16 or one of "
+        f"8 bits; got {aval_of(self)}. Fix: x.astype(jnp.float32).",
         BufferError,
     )
-    if dlpack_device(self)[0] == gpu_exchange.CUDA and dl_device != (1, 0):
+    if on_gpu:
         options = {"stream": stream, "max_version": max_version, "dl_device": dl_device}
         return gpu_exchange.exported(self, {**options, "copy": copy})
     check(
@@ -48,12 +50,20 @@ def dlpack(
         lambda: f"[dlpack] stream must be None on the CPU; got {stream!r}. Fix: leave it out.",
         ValueError,
     )
+    check(
+        dl_device in (None, host_exchange.CPU),
+        lambda: f"[dlpack] dl_device must be (1, 0), the host; got {dl_device}. "
+        "Fix: jax.device_put first.",
+        BufferError,
+    )
     host = np.asarray(self)
     # NumPy refuses to export what it may not write to unless the reader can be told so.
     shared = host if max_version is not None and max_version >= (1, 0) else self.data
     if max_version is None:
-        return shared.__dlpack__()
-    return shared.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
+        return host_exchange.exported(shared)
+    return host_exchange.exported(
+        shared, max_version=max_version, dl_device=dl_device, copy=copy
+    )  # fmt: skip
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
@@ -68,14 +78,19 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
         copy: True: never share; False: share, or raise; None: share where that is possible.
 
     Raises:
-        TypeError: ``device`` is no Device.
+        TypeError: ``device`` is no Device, or ``x`` does not speak DLPack.
         ValueError: with ``copy=False``, memory that cannot be shared.
     """
     if type(x) is Array and copy is not True:
         return placed("from_dlpack", x, device)
     if gpu_exchange.is_on_gpu(x):
         return _from_gpu(x, device, copy)
-    host = np.from_dlpack(x)  # pyright: ignore[reportArgumentType]
+    check(
+        hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"),
+        lambda: "[from_dlpack] the array must have __dlpack__ and __dlpack_device__; got "
+        f"{type(x).__name__}. Fix: jnp.asarray(x).",
+    )
+    host = host_exchange.imported(x)
     place = default_device() if device is None else device
     placed("from_dlpack", host, None if isinstance(place, Device) else place)
     why = _why_not_shared(host, place)

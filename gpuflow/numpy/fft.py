@@ -16,7 +16,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.lax import FftType
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.elementary import conj
-from gpuflow.numpy.promotion import check_arraylike, inexact_dtype, user_dtype
+from gpuflow.numpy.promotion import check_arraylike, convert, inexact_dtype, like, user_dtype
 from gpuflow.numpy.ranges import arange
 from gpuflow.numpy.shaping import moveaxis
 from gpuflow.numpy.tiling import roll
@@ -59,7 +59,7 @@ def _transform(
     out = _in_turns(x, fft_type, lengths)
     scale = _scale(name, norm, prod(lengths), fft_type)
     if scale != 1:
-        out = lax.mul(out, scale)
+        out = lax.mul(out, like(scale, out))
     return moveaxis(out, last, places)
 
 
@@ -94,7 +94,8 @@ def _fit(x: Any, lengths: Sequence[int]) -> Any:
     wanted = (*shape[: len(shape) - len(lengths)], *lengths)
     if wanted == shape:
         return x
-    return lax.pad(x, 0, [(0, new - old, 0) for new, old in zip(wanted, shape)])
+    zero = convert(0, aval_of(x).dtype)
+    return lax.pad(x, zero, [(0, new - old, 0) for new, old in zip(wanted, shape)])
 
 
 def _in_turns(x: Any, fft_type: FftType, lengths: Sequence[int]) -> Any:
@@ -256,7 +257,8 @@ def irfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None)
 def _frequencies(name: str, start: int, stop: int, n: Any, d: Any, dtype: Any) -> Any:
     wanted = user_dtype(float if dtype is None else dtype, name)
     place = arange(start, stop, dtype=inexact_dtype(wanted))
-    length = lax.mul(asarray(d, inexact_dtype(wanted)), n)
+    spacing = asarray(d, inexact_dtype(wanted))
+    length = lax.mul(spacing, convert(n, aval_of(spacing).dtype))
     found = lax.div(place, length)
     return found if wanted == aval_of(found).dtype else lax.convert_element_type(found, wanted)
 

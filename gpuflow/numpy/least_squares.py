@@ -85,10 +85,10 @@ def _least_squares(a: Any, b: Any, rcond: Any) -> tuple[Any, Any, Any]:
         bound = asarray(eps * max(m, n), part)
     else:
         bound = asarray(rcond, part)
-        bound = where(lax.lt(bound, 0), part.type(eps), bound)
+        bound = where(lax.lt(bound, part.type(0)), part.type(eps), bound)
     u, values, vh = svd(a, full_matrices=False)
     largest = lax.squeeze(lax.slice_in_dim(values, 0, 1), (0,))
-    used = lax.bitwise_and(lax.gt(values, 0), lax.ge(values, lax.mul(bound, largest)))
+    used = lax.bitwise_and(lax.gt(values, part.type(0)), lax.ge(values, lax.mul(bound, largest)))
     inverse = where(used, lax.div(part.type(1), where(used, values, 1)), 0)
     scaled = lax.mul(expand_dims(to_dtype(inverse, dtype), 1), matmul(adjoint(u), b))
     return matmul(adjoint(vh), scaled), reductions.sum(used), values

@@ -17,7 +17,7 @@ from gpuflow.numpy.contractions import matmul
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.elementary import conj
 from gpuflow.numpy.joining import stack
-from gpuflow.numpy.promotion import check_arraylike, no_out, promote_dtypes, to_rank
+from gpuflow.numpy.promotion import check_arraylike, like, no_out, promote_dtypes, to_rank
 from gpuflow.numpy.ranges import arange, eye
 from gpuflow.numpy.shaping import expand_dims, moveaxis, reshape, squeeze
 from gpuflow.numpy.ufuncs import multiply, power, subtract
@@ -109,7 +109,7 @@ def cross(
         return third
     for parts in (left, right):
         if len(parts) == 2:
-            parts.append(lax.mul(parts[0], 0))
+            parts.append(lax.mul(parts[0], like(0, parts[0])))
     parts = [_turned(left, right, 1, 2), _turned(left, right, 2, 0), third]
     return moveaxis(stack(parts, -1), -1, axisc)
 

@@ -13,7 +13,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.numpy import reductions
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.decompositions import svd, svdvals
-from gpuflow.numpy.promotion import check_arraylike, promote_args_inexact
+from gpuflow.numpy.promotion import check_arraylike, like, promote_args_inexact
 from gpuflow.numpy.scalar_types import finfo
 from gpuflow.numpy.shaping import Axes, expand_dims, moveaxis
 from gpuflow.numpy.solvers import inv
@@ -121,7 +121,7 @@ def vector_norm(x: Any, /, *, axis: Axes = None, keepdims: bool = False, ord: An
         return reductions.min(absolute(x), axis, keepdims=keepdims)
     if ord == 0:
         dtype = real_dtype(aval_of(x).dtype)
-        return reductions.sum(lax.ne(x, 0), axis, dtype, keepdims=keepdims)
+        return reductions.sum(lax.ne(x, like(0, x)), axis, dtype, keepdims=keepdims)
     if ord == 1:
         return reductions.sum(absolute(x), axis, keepdims=keepdims)
     powers = power(absolute(x), ord)
@@ -197,7 +197,7 @@ def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any =
     (x,) = promote_args_inexact("matrix_rank", M)
     x = asarray(x)
     if aval_of(x).ndim < 2:
-        return lax.convert_element_type(reductions.any(lax.ne(x, 0)), np.int32)
+        return lax.convert_element_type(reductions.any(lax.ne(x, like(0, x))), np.int32)
     values = svd(x, full_matrices=False, compute_uv=False, hermitian=hermitian)
     dtype = aval_of(values).dtype
     if bound is None:

@@ -26,52 +26,56 @@ class prng_key(extended):
     """The kind of the dtypes of random keys."""
 
 
-class ScalarType:
-    """A dtype that can be called: ``jnp.float32(3)`` is an array of that dtype."""
+class ScalarMeta(type):
+    """What the scalar types are instances of: classes that are called to make arrays."""
 
-    def __init__(self, dtype: Any) -> None:
-        self.dtype = np.dtype(dtype)
-        self.__name__ = self.dtype.name
+    dtype: np.dtype
 
-    def __call__(self, x: Any) -> Any:
-        return asarray(x, dtype=self.dtype)
+    def __call__(cls, x: Any) -> Any:
+        return asarray(x, dtype=cls.dtype)
 
-    def __eq__(self, other: Any) -> bool:
-        if isinstance(other, ScalarType):
-            return self.dtype == other.dtype
-        try:
-            return bool(self.dtype == other) or other is self.dtype.type
-        except TypeError:
-            return False
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.dtype.type)
 
-    def __hash__(self) -> int:
-        return hash(self.dtype.type)
+    def __eq__(cls, other: Any) -> bool:
+        return cls is other or bool(cls.dtype.type == other)
 
-    def __repr__(self) -> str:
-        return f"jnp.{self.__name__}"
+    def __hash__(cls) -> int:
+        return hash(cls.dtype.type)
 
 
-bool_ = ScalarType(np.bool_)
-int8, int16, int32, int64 = (ScalarType(f"int{n}") for n in (8, 16, 32, 64))
-uint8, uint16, uint32, uint64 = (ScalarType(f"uint{n}") for n in (8, 16, 32, 64))
-float16, float32, float64 = (ScalarType(f"float{n}") for n in (16, 32, 64))
-bfloat16 = ScalarType(ml_dtypes.bfloat16)
-complex64, complex128 = ScalarType(np.complex64), ScalarType(np.complex128)
-int4, uint4 = ScalarType(ml_dtypes.int4), ScalarType(ml_dtypes.uint4)
-float8_e4m3fn = ScalarType(ml_dtypes.float8_e4m3fn)
-float8_e5m2 = ScalarType(ml_dtypes.float8_e5m2)
-float8_e3m4 = ScalarType(ml_dtypes.float8_e3m4)
-float8_e4m3 = ScalarType(ml_dtypes.float8_e4m3)
-float8_e4m3b11fnuz = ScalarType(ml_dtypes.float8_e4m3b11fnuz)
-float8_e4m3fnuz = ScalarType(ml_dtypes.float8_e4m3fnuz)
-float8_e5m2fnuz = ScalarType(ml_dtypes.float8_e5m2fnuz)
-float8_e8m0fnu = ScalarType(ml_dtypes.float8_e8m0fnu)
+def scalar_type(scalar: Any) -> ScalarMeta:
+    """A dtype as a class: ``jnp.float32(3)`` is an array of that dtype.
+
+    NumPy's scalars of the dtype are its instances; arrays are not.
+    """
+    dtype = np.dtype(scalar)
+    doc = f"Makes arrays of {dtype.name}, and names that dtype."
+    members = {"dtype": dtype, "__module__": "gpuflow.numpy", "__doc__": doc}
+    return ScalarMeta(dtype.name, (), members)
+
+
+bool_ = scalar_type(np.bool_)
+int8, int16, int32, int64 = (scalar_type(f"int{n}") for n in (8, 16, 32, 64))
+uint8, uint16, uint32, uint64 = (scalar_type(f"uint{n}") for n in (8, 16, 32, 64))
+float16, float32, float64 = (scalar_type(f"float{n}") for n in (16, 32, 64))
+bfloat16 = scalar_type(ml_dtypes.bfloat16)
+complex64, complex128 = scalar_type(np.complex64), scalar_type(np.complex128)
+int4, uint4 = scalar_type(ml_dtypes.int4), scalar_type(ml_dtypes.uint4)
+float8_e4m3fn = scalar_type(ml_dtypes.float8_e4m3fn)
+float8_e5m2 = scalar_type(ml_dtypes.float8_e5m2)
+float8_e3m4 = scalar_type(ml_dtypes.float8_e3m4)
+float8_e4m3 = scalar_type(ml_dtypes.float8_e4m3)
+float8_e4m3b11fnuz = scalar_type(ml_dtypes.float8_e4m3b11fnuz)
+float8_e4m3fnuz = scalar_type(ml_dtypes.float8_e4m3fnuz)
+float8_e5m2fnuz = scalar_type(ml_dtypes.float8_e5m2fnuz)
+float8_e8m0fnu = scalar_type(ml_dtypes.float8_e8m0fnu)
 # Arrays cannot hold int1, uint1 and those of 6 bits; they are names of dtypes, as for ``np.dtype``.
 int1, int2, uint1, uint2 = (
-    ScalarType(getattr(ml_dtypes, name)) for name in ("int1", "int2", "uint1", "uint2")
+    scalar_type(getattr(ml_dtypes, name)) for name in ("int1", "int2", "uint1", "uint2")
 )
 float4_e2m1fn, float6_e2m3fn, float6_e3m2fn = (
-    ScalarType(getattr(ml_dtypes, name))
+    scalar_type(getattr(ml_dtypes, name))
     for name in ("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn")
 )
 single, double, csingle, cdouble = float32, float64, complex64, complex128

@@ -216,6 +216,8 @@ def power(x: Any, y: Any, /) -> Any:
     x, y = promote_shapes("power", (x, y))
     base, exponent = promote_dtypes(x, y)
     if not dtypes.is_inexact(aval_of(base).dtype):
+        if aval_of(base).weak_type and not aval_of(exponent).weak_type:
+            base = lax.convert_element_type(base, aval_of(base).dtype)  # the result is not weak
         return _integer_power(_as_int(base), _as_int(exponent))
     if dtypes.is_inexact(aval_of(x).dtype) and dtypes.is_integer(aval_of(y).dtype):
         # Kept apart, so that the derivative with respect to the base exists at 0.

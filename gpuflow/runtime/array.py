@@ -148,6 +148,11 @@ class Array(HasAval, metaclass=_ArrayClass):
         view = self.host().view()
         view.flags.writeable = False
         if dtype is not None and np.dtype(dtype) != view.dtype:
+            if copy is False:
+                raise ValueError(
+                    f"[numpy] another dtype needs a copy; got {dtype} for {self.aval} and "
+                    "copy=False. Fix: copy=None."
+                )
             return view.astype(dtype)
         return view.copy() if copy else view
 

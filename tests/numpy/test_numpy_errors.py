@@ -127,7 +127,7 @@ CASES = [
     (lambda: jnp.take_along_axis(i(), i(), 0, "wrap"), ValueError, r"'clip' or 'one_hot'; got"),
     (lambda: jnp.ones(3, device="gpu"), TypeError, "device must be a Device or None"),
     (lambda: jnp.from_dlpack(X[::2], copy=False), ValueError, "memory cannot be shared"),
-    (lambda: jnp.zeros(2, jnp.bfloat16).__dlpack__(), BufferError, "one of NumPy's own"),
+    (lambda: jnp.zeros(2, jnp.int4).__dlpack__(), BufferError, "one of NumPy.s own"),
     (lambda: x().__array_namespace__(api_version="2021.12"), ValueError, "must be '2024.12'"),
     (lambda: jnp.interp(x(), i(), i(), left="mean"), ValueError, "a number or 'extrapolate'"),
     (lambda: jnp.vectorize(jnp.add, signature="n,n->n"), ValueError, "must have the form"),

@@ -117,7 +117,7 @@ def _recurrence(z: Any, order: int, count: int) -> tuple[Any, ...]:
         above, here, total, *found = state
         # The order below k, which is k - 1.
         below = 2.0 * k * here / z - above
-        total = total + jnp.where(lax.rem(i + 1, 2) == count % 2, 2.0 * below, 0.0)
+        total = total + jnp.where((i + 1) % 2 == count % 2, 2.0 * below, 0.0)
         found = [jnp.where(k - 1.0 == j, below, v) for j, v in enumerate(found)]
         shrink = jnp.where(jnp.abs(below) > _LARGE, 1.0 / _LARGE, 1.0)
         return tuple(v * shrink for v in (here, below, total, *found))

@@ -1,0 +1,135 @@
+"""Ops of several operands as users of ``lax`` call them: all of one dtype, Python numbers too.
+
+Rules of ops write ``mul(x, 2)`` and mean a 2 of the dtype of ``x``. A user's ``lax.mul(x, 2)`` is
+refused for floats, as in JAX: ``jnp.multiply`` is what promotes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+from gpuflow.base import dtypes
+from gpuflow.core.aval import aval_of
+from gpuflow.core.primitive import Primitive
+from gpuflow.ops import (
+    bits,
+    comparison,
+    complex_numbers,
+    elementwise,
+    key_equality,
+    layout,
+    selection,
+    special_gamma,
+    transcendental,
+)
+
+_PYTHON_SCALARS = (bool, int, float, complex)
+
+
+def _alike(name: str, x: Any, y: Any) -> tuple[Any, Any]:
+    """Two operands, of which a Python number must have the dtype of the other one.
+
+    Raises:
+        TypeError: it has another dtype.
+    """
+    if type(x) is type(y):
+        return x, y  # the common case; the op compares dtypes of arrays
+    if type(x) in _PYTHON_SCALARS or type(y) in _PYTHON_SCALARS:
+        first, second = aval_of(x), aval_of(y)
+        if first.dtype != second.dtype:
+            raise TypeError(
+                f"[{name}] operands must have one dtype; got {first} and {second}. "
+                "Fix: convert one of them, or use the function of gpuflow.numpy, which promotes."
+            )
+    return x, y
+
+
+def _strict(primitive: Primitive, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of two operands that must have one dtype."""
+    name = primitive.name
+
+    @wraps(function)
+    def strict(x: Any, y: Any) -> Any:
+        return primitive.bind(*_alike(name, x, y))
+
+    return strict
+
+
+add = _strict(elementwise.add_p, elementwise.add)
+sub = _strict(elementwise.sub_p, elementwise.sub)
+div = _strict(elementwise.div_p, elementwise.div)
+rem = _strict(elementwise.rem_p, elementwise.rem)
+max = _strict(elementwise.max_p, elementwise.max)
+min = _strict(elementwise.min_p, elementwise.min)
+atan2 = _strict(transcendental.atan2_p, transcendental.atan2)
+nextafter = _strict(bits.nextafter_p, bits.nextafter)
+mulhi = _strict(bits.mulhi_p, bits.mulhi)
+lt = _strict(comparison.lt_p, comparison.lt)
+le = _strict(comparison.le_p, comparison.le)
+gt = _strict(comparison.gt_p, comparison.gt)
+ge = _strict(comparison.ge_p, comparison.ge)
+bitwise_and = _strict(comparison.and_p, comparison.bitwise_and)
+bitwise_or = _strict(comparison.or_p, comparison.bitwise_or)
+bitwise_xor = _strict(comparison.xor_p, comparison.bitwise_xor)
+shift_left = _strict(comparison.shift_left_p, comparison.shift_left)
+shift_right_logical = _strict(
+    comparison.shift_right_logical_p, comparison.shift_right_logical
+)  # fmt: skip
+shift_right_arithmetic = _strict(
+    comparison.shift_right_arithmetic_p, comparison.shift_right_arithmetic
+)  # fmt: skip
+igamma = _strict(special_gamma.igamma_p, special_gamma.igamma)
+igammac = _strict(special_gamma.igammac_p, special_gamma.igammac)
+igamma_grad_a = _strict(special_gamma.igamma_grad_a_p, special_gamma.igamma_grad_a)
+random_gamma_grad = _strict(special_gamma.random_gamma_grad_p, special_gamma.random_gamma_grad)
+zeta = _strict(special_gamma.zeta_p, special_gamma.zeta)
+polygamma = _strict(special_gamma.polygamma_p, special_gamma.polygamma)
+complex = _strict(complex_numbers.complex_p, complex_numbers.complex)
+
+
+@wraps(key_equality.eq)
+def eq(x: Any, y: Any) -> Any:
+    """See ``ops.key_equality``."""
+    return key_equality.eq(*_alike("eq", x, y))
+
+
+@wraps(key_equality.ne)
+def ne(x: Any, y: Any) -> Any:
+    """See ``ops.key_equality``."""
+    return key_equality.ne(*_alike("ne", x, y))
+
+
+@wraps(elementwise.mul)
+def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
+    """See ``ops.elementwise``."""
+    if out_dtype is not None:
+        return elementwise.mul(*_alike("mul", x, y), out_dtype=out_dtype)
+    return elementwise.mul_p.bind(*_alike("mul", x, y))
+
+
+@wraps(transcendental.pow)
+def pow(x: Any, y: Any) -> Any:
+    """See ``ops.transcendental``."""
+    if dtypes.is_integer(aval_of(y).dtype):
+        return transcendental.pow_p.bind(x, y)
+    return transcendental.pow_p.bind(*_alike("pow", x, y))
+
+
+@wraps(selection.clamp)
+def clamp(min: Any, x: Any, max: Any) -> Any:
+    """See ``ops.selection``."""
+    return selection.clamp(_alike("clamp", min, x)[0], x, _alike("clamp", max, x)[0])
+
+
+@wraps(selection.select)
+def select(pred: Any, on_true: Any, on_false: Any) -> Any:
+    """See ``ops.selection``."""
+    return selection.select(pred, *_alike("select", on_true, on_false))
+
+
+@wraps(layout.pad)
+def pad(operand: Any, padding_value: Any, padding_config: Sequence[Sequence[int]]) -> Any:
+    """See ``ops.layout``."""
+    return layout.pad(operand, _alike("pad", padding_value, operand)[0], padding_config)

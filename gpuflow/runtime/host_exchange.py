@@ -1,0 +1,118 @@
+"""DLPack capsules on memory of the host, of bfloat16 and 8-bit floats too.
+
+NumPy makes and reads the capsules, but knows no floats of ml_dtypes: of those it gets bytes or
+16-bit integers, and the capsule's own words for the dtype are changed.
+
+Source: dlpack.h, version 1.1: DLTensor, DLManagedTensor, DLManagedTensorVersioned, DLDataTypeCode.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+CPU = (1, 0)  # kDLCPU
+_UINT = 1
+_CODES = {
+    np.dtype(getattr(ml_dtypes, name)): code
+    for name, code in (
+        ("bfloat16", 4), ("float8_e3m4", 7), ("float8_e4m3", 8), ("float8_e4m3b11fnuz", 9),
+        ("float8_e4m3fn", 10), ("float8_e4m3fnuz", 11), ("float8_e5m2", 12),
+        ("float8_e5m2fnuz", 13), ("float8_e8m0fnu", 14),
+    )
+}  # fmt: skip
+_DTYPES = {code: dtype for dtype, code in _CODES.items()}
+# DLTensor: data pointer (8 bytes), device (8), ndim (4), then code, bits and lanes of the dtype.
+_DTYPE_PLACE = 20
+# In front of it, the versioned form has version, context, deleter and flags, of 8 bytes each.
+_FORMS = ((b"dltensor_versioned", 32), (b"dltensor", 0))
+_NEWEST = (1, 0)
+
+
+def _api(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+
+
+_is_named = _api("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
+_pointer = _api("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+
+
+def is_known(dtype: Any) -> bool:
+    """Whether capsules can be of ``dtype``."""
+    return is_native(dtype) or dtype in _CODES
+
+
+def is_native(dtype: Any) -> bool:
+    """Whether it is a dtype of numbers that NumPy has itself."""
+    return dtype.kind in "biufc" and dtype.isbuiltin == 1
+
+
+def exported(host: np.ndarray, **options: Any) -> Any:
+    """A capsule on the memory of an array.
+
+    Args:
+        host: an array of a known dtype.
+        options: of ``__dlpack__``.
+
+    Raises:
+        BufferError: NumPy cannot do what the options ask for.
+    """
+    code = _CODES.get(host.dtype)
+    if code is None:
+        return host.__dlpack__(**options)
+    capsule = host.view(f"u{host.dtype.itemsize}").__dlpack__(**options)
+    _dtype_words(capsule)[0] = code
+    return capsule
+
+
+def imported(x: Any) -> np.ndarray:
+    """Another library's array as a NumPy array on the same memory, read-only where that is.
+
+    Args:
+        x: an object with ``__dlpack__``, in the memory of the host.
+
+    Raises:
+        BufferError: a dtype that is none of ours.
+    """
+    if type(x) is np.ndarray and x.dtype in _CODES:
+        return x.view()
+    try:
+        capsule = x.__dlpack__(max_version=_NEWEST)
+    except TypeError:  # a library from before versions
+        capsule = x.__dlpack__()
+    words = _dtype_words(capsule)
+    dtype = _DTYPES.get(words[0])
+    if dtype is None or words[1] != 8 * dtype.itemsize:
+        return np.from_dlpack(_Given(capsule))  # pyright: ignore[reportArgumentType]
+    words[0] = _UINT
+    return np.from_dlpack(_Given(capsule)).view(dtype)  # pyright: ignore[reportArgumentType]
+
+
+class _Given:
+    """A capsule that was made already, as an object that makes one."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **options: Any) -> Any:
+        del options
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CPU
+
+
+def _dtype_words(capsule: Any) -> Any:
+    """The code and the bits of a capsule's dtype, as two bytes that can be changed."""
+    for name, place in _FORMS:
+        if _is_named(capsule, name):
+            address = _pointer(capsule, name) + place + _DTYPE_PLACE
+            return (ctypes.c_uint8 * 2).from_address(address)
+    raise BufferError(
+        f"[from_dlpack] the capsule must be new, of the kind that __dlpack__ returns; got "
+        f"{capsule!r}. Fix: pass the array itself."
+    )
