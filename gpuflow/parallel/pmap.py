@@ -95,6 +95,14 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
     ) -> tuple[list[Any], Mapped]:
         """The leaves of the arguments, and the program for their structure."""
         options = self._options
+        check(
+            all(k < len(args) for k in options.static),
+            lambda: (
+                f"[pmap] static_broadcasted_argnums must be positions of arguments; got "
+                f"{options.static} for {len(args)} of {self.name}. Fix: pass them by position."
+            ),
+            ValueError,
+        )
         statics = tuple((k, args[k]) for k in options.static if k < len(args))
         dynamic = tuple(arg for k, arg in enumerate(args) if k not in options.static)
         leaves, in_tree = tree.flatten((dynamic, kwargs))
@@ -245,6 +253,11 @@ def pmap(
         TypeError: axes that are no ints or None, names that are not hashable.
     """
     del global_arg_shapes
+    check(
+        devices is None or len(devices) > 0,
+        lambda: "[pmap] devices must not be empty; got none. Fix: leave it out for all devices.",
+        ValueError,
+    )
     check_callable(fun, "pmap")
     name = name_of(fun)
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes

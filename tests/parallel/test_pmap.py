@@ -254,3 +254,10 @@ def test_what_is_compiled_has_the_trees_of_the_function():
         compiled(X, 2.0)
     static = gf.pmap(lambda x, n: x * n, static_broadcasted_argnums=1)
     np.testing.assert_array_equal(static.lower(X, 3).compile()(X), 3 * X)
+
+
+def test_devices_and_static_arguments_that_are_not_there():
+    with pytest.raises(ValueError, match=r"devices must not be empty; got none. Fix:"):
+        gf.pmap(lambda x: x, devices=[])
+    with pytest.raises(ValueError, match=r"must be positions of arguments; got \(3,\) for 1 of"):
+        gf.pmap(lambda x: x, static_broadcasted_argnums=3)(np.ones(8))
