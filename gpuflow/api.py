@@ -21,7 +21,7 @@ from gpuflow.core.aval import ManualAxisType, ShapedArray, VaryingType, aval_of,
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.ref_programs import record_program
 from gpuflow.core.refs import AbstractRef, Ref, values_of
-from gpuflow.core.trace import ConcreteTrace, current_trace, thread_state
+from gpuflow.core.trace import ConcreteTrace, Tracer, current_trace, thread_state
 from gpuflow.ops.varying import varying_axes_of
 from gpuflow.parallel.placement import as_sharding, put
 from gpuflow.runtime.array import Array
@@ -309,10 +309,10 @@ def device_put(
 
 
 def device_get(x: Any) -> Any:
-    """The leaves of ``x`` as NumPy arrays; keys, numbers and other Python objects stay."""
+    """The leaves of ``x`` as NumPy arrays; keys, numbers, traced values and other objects stay."""
 
     def get(leaf: Any) -> Any:
-        stays = type(leaf) is Ref or dtypes.is_extended(getattr(leaf, "dtype", None))
+        stays = isinstance(leaf, Ref | Tracer) or dtypes.is_extended(getattr(leaf, "dtype", None))
         return np.asarray(leaf) if hasattr(leaf, "__array__") and not stays else leaf
 
     return tree.tree_map(get, x)

@@ -340,7 +340,13 @@ def _argnums(argnums: int | Sequence[int], count: int, what: str) -> tuple[int, 
                 f"[{what}] argnums must name positional arguments; got {argnums} for a call with "
                 f"{count}. Fix: pass the argument by position, or change argnums."
             )
-    return tuple(number.__index__() % count for number in numbers)
+    positions = tuple(number.__index__() % count for number in numbers)
+    if len(set(positions)) < len(positions):
+        raise TypeError(
+            f"[{what}] argnums must name each argument once; got {argnums} for a call with "
+            f"{count}. Fix: leave one out."
+        )
+    return positions
 
 
 def _check_grad_input(leaf: Any, what: str, holomorphic: bool, allow_int: bool) -> None:

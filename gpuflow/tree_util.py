@@ -11,6 +11,7 @@ from gpuflow.base import tree as base_tree
 from gpuflow.base import tree_keys
 from gpuflow.base.errors import check
 from gpuflow.base.names import missing_name, public_names
+from gpuflow.base.records import record
 from gpuflow.base.tree_keys import DictKey as DictKey
 from gpuflow.base.tree_keys import FlattenedIndexKey as FlattenedIndexKey
 from gpuflow.base.tree_keys import GetAttrKey as GetAttrKey
@@ -383,7 +384,28 @@ def register_dataclass(
 
 
 class Partial(functools.partial):
-    """``functools.partial`` as a pytree: its arguments are children, its function structure."""
+    """``functools.partial`` as a pytree: its arguments are children, its function structure.
+
+    Another Partial is a function as any other: its arguments are not children of this one.
+    """
+
+    def __new__(cls, func: Callable[..., Any], /, *args: Any, **keywords: Any) -> Partial:
+        # functools.partial would take a partial function apart.
+        return super().__new__(cls, _opaque(func), *args, **keywords)
+
+
+@record
+class _Opaque:
+    """A partial function whose arguments stay with it."""
+
+    function: functools.partial
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        return self.function(*args, **keywords)
+
+
+def _opaque(function: Any) -> Any:
+    return _Opaque(function) if isinstance(function, functools.partial) else function
 
 
 def _flatten_partial(node: Partial) -> tuple[tuple[Any, Any], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass, field
 
@@ -277,3 +278,12 @@ def test_a_field_is_not_both_data_and_meta():
 
     with pytest.raises(ValueError, match=r"data or meta; got \['x'\] as both.*Fix:"):
         tree_util.register_dataclass(Point, ["x"], ["x"])
+
+
+def test_a_partial_of_a_partial_keeps_its_arguments():
+    """functools.partial takes the inner one apart, whose arguments then became children."""
+    for inner in (tree_util.Partial(max, 1), functools.partial(max, 1)):
+        outer = tree_util.Partial(inner, 2)
+        assert tree_util.tree_leaves(outer) == [2] and outer() == 2 and outer(5) == 5
+        assert tree_util.tree_map(lambda x: x + 7, outer)(0) == 9
+        assert gpuflow.jit(lambda f: f())(tree_util.Partial(functools.partial(jnp.add, 1), 2)) == 3

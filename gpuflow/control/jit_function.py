@@ -57,6 +57,7 @@ class JitFunction:
 
     def __init__(self, function: Callable[..., Any], options: JitOptions) -> None:
         functools.update_wrapper(self, function)
+        self.__name__ = name_of(function)
         self._function = function
         self._options = options
         self._has_statics = bool(self._options.static_argnums or self._options.static_argnames)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.runtime.device import Device, devices
 
@@ -20,7 +22,15 @@ def _indices(value: int | Iterable[int] | None) -> tuple[int, ...]:
 def _names(value: str | Iterable[str] | None) -> tuple[str, ...]:
     if value is None:
         return ()
-    return (value,) if isinstance(value, str) else tuple(value)
+    names = (value,) if isinstance(value, str) else tuple(value)
+    for name in names:
+        check(
+            isinstance(name, str),
+            lambda name=name: (
+                f"[jit] argnames must be strings; got {name!r}. Fix: argnums for positions."
+            ),
+        )
+    return names
 
 
 @record
@@ -109,6 +119,9 @@ def check_callable(fun: Any, what: str) -> None:
 
 
 def name_of(function: Any) -> str:
+    """The name of a function; that of a partial one is the name of what it calls."""
+    while isinstance(function, partial) and not hasattr(function, "__name__"):
+        function = function.func
     return getattr(function, "__name__", type(function).__name__)
 
 

@@ -14,6 +14,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import evaluate
 from gpuflow.core.rules import UndefinedPrimal, Zero
 from gpuflow.core.trace import Tracer
+from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.zeros import zeros_of
 from gpuflow.transforms.transpose import backward_pass
 
@@ -87,9 +88,15 @@ def transpose_program(
     operands = [*program.consts, *unknown]
     results = backward_pass(program.jaxpr.jaxpr, (), operands, cotangents)[len(program.consts) :]
     return [
-        zeros_of(aval) if type(result) is Zero else result
+        zeros_of(aval) if type(result) is Zero else _as_array(result)
         for aval, result in safe_zip(avals, results)
     ]
+
+
+def _as_array(value: Any) -> Any:
+    """A cotangent as an array, also where it is a Python number that was passed on."""
+    aval = aval_of(value)
+    return convert_element_type(value, aval.dtype, aval.weak_type)
 
 
 def _check_dtypes(in_avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray]) -> None:

@@ -18,16 +18,28 @@ from gpuflow.control.entry import Entry
 from gpuflow.core.aval import ShapedArray, register_value_type
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.refs import type_of
+from gpuflow.core.sharding import PartitionSpec, Sharding
 from gpuflow.kir.text import kernel_text
 
 
 @record
 class ShapeDtypeStruct:
-    """The shape and dtype of an array, without its values."""
+    """The shape and dtype of an array, without its values.
+
+    Attributes:
+        shape: of the array.
+        dtype: its dtype.
+        weak_type: whether it yields to other dtypes.
+        sharding: a Sharding or PartitionSpec that says where its parts are meant to be; or None.
+
+    Raises:
+        ValueError: no dtype, another sharding, or one that does not divide the shape.
+    """
 
     shape: tuple[int, ...]
     dtype: Any
     weak_type: bool = False
+    sharding: Any = None
 
     def __post_init__(self) -> None:
         if self.dtype is None:
@@ -38,10 +50,21 @@ class ShapeDtypeStruct:
         object.__setattr__(self, "shape", tuple(self.shape))
         if not dtypes.is_extended(self.dtype):
             object.__setattr__(self, "dtype", np.dtype(self.dtype))
+        check(
+            isinstance(self.sharding, Sharding | PartitionSpec | None),
+            lambda: (
+                "[ShapeDtypeStruct] sharding must be a Sharding, a PartitionSpec or None; got "
+                f"{self.sharding!r}. Fix: x.sharding, or NamedSharding(mesh, PartitionSpec(...))."
+            ),
+            ValueError,
+        )
+        if isinstance(self.sharding, Sharding):
+            self.sharding.shard_shape(self.shape)
 
     def __repr__(self) -> str:
         weak = ", weak_type=True" if self.weak_type else ""
-        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype}{weak})"
+        where = "" if self.sharding is None else f", sharding={self.sharding}"
+        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype}{weak}{where})"
 
     @property
     def ndim(self) -> int:
@@ -142,6 +165,12 @@ class Stage:
         donated = self._entry.donated[len(self._entry.donated) - len(own) :]
         infos = [ArgInfo(a.shape, a.dtype, flag) for a, flag in safe_zip(own, donated)]
         return tree.unflatten(self.in_tree, infos)
+
+    @property
+    def donate_argnums(self) -> tuple[int, ...]:
+        """The numbers of the leaves of the arguments whose memory results may use."""
+        flags = [info.donated for info in tree.leaves(self.args_info)]
+        return tuple(k for k, flag in enumerate(flags) if flag)
 
     @property
     def out_avals(self) -> Any:

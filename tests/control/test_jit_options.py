@@ -10,6 +10,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.core.trace import Tracer
+from gpuflow.sharding import PartitionSpec
 
 X = np.array([1.0, 2.0, 3.0], "f")
 
@@ -241,3 +242,34 @@ def test_structs_print_as_they_are_written():
     assert repr(gf.ShapeDtypeStruct((3,), "f")) == "ShapeDtypeStruct(shape=(3,), dtype=float32)"
     weak = gf.ShapeDtypeStruct((), "f", weak_type=True)
     assert repr(weak).endswith("dtype=float32, weak_type=True)")
+
+
+def test_names_of_partial_functions():
+    def scaled(scale, x):
+        return scale * x
+
+    assert gf.jit(functools.partial(functools.partial(scaled, 2.0))).__name__ == "scaled"
+    with pytest.raises(TypeError, match=r"argnames must be strings; got 1"):
+        gf.jit(scaled, static_argnames=(1,))
+
+
+def test_donated_arguments_of_the_stages():
+    traced = gf.jit(lambda x, y: x * y, donate_argnums=1).trace({"a": 1.0, "b": 2.0}["a"], X)
+    assert traced.donate_argnums == traced.lower().donate_argnums == (1,)
+    assert traced.lower().compile().donate_argnums == (1,)
+
+
+def test_shardings_of_structs():
+    mesh = gf.make_mesh((1,), ("a",))
+    for sharding in (gf.NamedSharding(mesh, PartitionSpec("a")), PartitionSpec("a"), None):
+        struct = gf.ShapeDtypeStruct((4,), "float32", sharding=sharding)
+        assert struct.sharding == sharding and struct.update(shape=(2,)).sharding == sharding
+        assert gf.jit(lambda x: x + 1).lower(struct).compile()(np.ones(4, "f")).shape == (4,)
+    assert "sharding=" in repr(gf.ShapeDtypeStruct((4,), "float32", sharding=PartitionSpec("a")))
+    assert struct != gf.ShapeDtypeStruct((4,), "float32", sharding=PartitionSpec("a"))
+    with pytest.raises(ValueError, match=r"\[ShapeDtypeStruct\] sharding must be a Sharding"):
+        gf.ShapeDtypeStruct((4,), "float32", sharding="a")
+
+
+def test_traced_values_are_not_fetched():
+    assert gf.jit(lambda x: gf.device_get({"a": x})["a"] * 2)(3.0).item() == 6

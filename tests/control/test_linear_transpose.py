@@ -159,3 +159,10 @@ def test_custom_gradient_needs_a_pair():
             return x
 
         f(1.0)
+
+
+def test_cotangents_are_arrays():
+    """Also where the number that was given is passed on as it is."""
+    transposed = gf.linear_transpose(lambda d: d["a"] + d["b"], {"a": 1.0, "b": 2.0})
+    for value in gf.tree.leaves(transposed(3.0)):
+        assert isinstance(value, gf.Array) and value.item() == 3.0

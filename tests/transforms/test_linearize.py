@@ -93,6 +93,9 @@ def test_argnums():
 
     assert gf.grad(f, argnums=1)(2.0, 3.0, 4.0).item() == 48.0
     assert gf.grad(f, argnums=-1)(2.0, 3.0, 4.0).item() == 18.0
+    for twice in ((0, 0), (0, -3)):
+        with pytest.raises(TypeError, match=r"argnums must name each argument once; got"):
+            gf.grad(f, argnums=twice)(2.0, 3.0, 4.0)
     assert [g.item() for g in gf.grad(f, argnums=(2, 0))(2.0, 3.0, 4.0)] == [18.0, 36.0]
     assert [g.item() for g in gf.grad(f, argnums=[0])(2.0, 3.0, z=4.0)] == [36.0]
 
