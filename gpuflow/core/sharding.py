@@ -45,7 +45,8 @@ class PartitionSpec(tuple[Any, ...]):
         return self
 
     def __eq__(self, other: object) -> bool:
-        if not tuple.__eq__(self, other):  # pyright: ignore[reportArgumentType]
+        # For what is no tuple the answer is NotImplemented, which counts as true.
+        if tuple.__eq__(self, other) is not True:  # pyright: ignore[reportArgumentType]
             return False
         more = getattr(other, "unreduced", frozenset()), getattr(other, "reduced", frozenset())
         return (self.unreduced, self.reduced) == more

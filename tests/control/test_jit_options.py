@@ -267,6 +267,7 @@ def test_shardings_of_structs():
         assert gf.jit(lambda x: x + 1).lower(struct).compile()(np.ones(4, "f")).shape == (4,)
     assert "sharding=" in repr(gf.ShapeDtypeStruct((4,), "float32", sharding=PartitionSpec("a")))
     assert struct != gf.ShapeDtypeStruct((4,), "float32", sharding=PartitionSpec("a"))
+    assert PartitionSpec("a") != None  # noqa: E711  (it was equal to all that is no tuple)
     with pytest.raises(ValueError, match=r"\[ShapeDtypeStruct\] sharding must be a Sharding"):
         gf.ShapeDtypeStruct((4,), "float32", sharding="a")
 
