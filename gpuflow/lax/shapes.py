@@ -17,6 +17,7 @@ from gpuflow.ops.axes import broadcast_in_dim, reshape, squeeze
 from gpuflow.ops.comparison import lt
 from gpuflow.ops.contractions import dot_general
 from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.define import check_kind
 from gpuflow.ops.device import in_sharding
 from gpuflow.ops.elementwise import add, div, rem
 from gpuflow.ops.gather import gather
@@ -189,7 +190,12 @@ def tile(operand: Any, reps: Sequence[int]) -> Any:
 
 
 def reciprocal(x: Any) -> Any:
-    """Elementwise ``1 / x``."""
+    """Elementwise ``1 / x``.
+
+    Raises:
+        TypeError: numbers that are neither floats nor complex.
+    """
+    check_kind("reciprocal", aval_of(x), dtypes.is_inexact, "a float or complex number")
     return div(1, x)
 
 

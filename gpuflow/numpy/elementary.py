@@ -184,12 +184,14 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Any:
 
     Raises:
         NotImplementedError: ``out``, or integers with negative ``decimals``.
+        TypeError: ``decimals`` that are no whole number.
     """
     no_out("round", out)
+    decimals = as_index(decimals)
     (x,) = promote_args("round", a)
     dtype = aval_of(x).dtype
     if not dtypes.is_inexact(dtype):
-        if as_index(decimals) < 0:
+        if decimals < 0:
             raise NotImplementedError(
                 f"[round] integers round to decimals >= 0; got {decimals}. Fix: convert to float."
             )

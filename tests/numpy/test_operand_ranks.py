@@ -97,3 +97,11 @@ def test_hermitian_functions_read_the_hermitian_part():
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     form, diagonal, *_ = gpuflow.lax.linalg.tridiagonal(np.array([[2 + 1j]], np.complex64))
     assert form.tolist() == [[2]] and diagonal.tolist() == [2]
+
+
+def test_refusals_of_numbers_that_do_not_fit():
+    """Integers had a reciprocal of 0, and rounding to 1.5 decimals gave some number."""
+    with pytest.raises(TypeError, match="reciprocal"):
+        gpuflow.lax.reciprocal(jnp.arange(3))
+    with pytest.raises(TypeError):
+        jnp.round(jnp.ones(2), decimals=1.5)
