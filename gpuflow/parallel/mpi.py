@@ -9,13 +9,15 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base.errors import CommunicationError
+from gpuflow.base.records import record
 from gpuflow.core.communicator import Groups, Immediate, Pairs
 from gpuflow.parallel.adding import (
     OPERATIONS,
@@ -27,6 +29,7 @@ from gpuflow.parallel.adding import (
     place_for,
     working_dtype,
 )
+from gpuflow.parallel.checks import compare, shortened
 
 # Dtypes' characters whose sums MPI makes.
 _KNOWN = frozenset("bhilqBHILQfdFD")
@@ -75,13 +78,33 @@ class MpiCommunicator(Immediate):
         return count
 
     @contextmanager
-    def _watched(self, operation: str) -> Iterator[None]:
+    def _watched(
+        self, operation: str, data: np.ndarray | None = None, how: str = ""
+    ) -> Iterator[None]:
         self.calls += 1
-        self._watch.begin(f"{operation} number {self.calls}")
+        name = f"{operation} number {self.calls}"
+        self._watch.begin(name)
         try:
+            of = "" if data is None else f" of {data.dtype.name}{list(data.shape)}"
+            self._agree(f"{name}{how and f' ({how})'}{of}")
             yield
         finally:
             self._watch.end()
+
+    def _agree(self, text: str) -> None:
+        """Compare what the ranks are about to do: MPI does not, and sums what it is given.
+
+        Raises:
+            CommunicationError: two ranks do different things; on all ranks.
+        """
+        found = self._gathered(np.array([zlib.crc32(text.encode())], np.uint32))
+        if (found != found[0]).any():
+            compare(_Texts(self.name, self._gathered), text)
+
+    def _gathered(self, array: np.ndarray) -> np.ndarray:
+        rows = empty((self.size, *array.shape), array.dtype)
+        self._comm.Allgather(self._bytes(array), self._even(rows))
+        return rows
 
     def _bytes(self, array: np.ndarray) -> list[Any]:
         return [bytes_of(array), array.nbytes, self._mpi.BYTE]
@@ -90,7 +113,7 @@ class MpiCommunicator(Immediate):
         array = contiguous(data)
         working = array.astype(working_dtype(array.dtype), copy=False)
         result = place_for(working, out)
-        with self._watched("all_reduce"):
+        with self._watched("all_reduce", array, op):
             if op == "sum" and working.dtype.char in _KNOWN:
                 self._comm.Allreduce(working, result, self._mpi.SUM)
             else:
@@ -119,22 +142,20 @@ class MpiCommunicator(Immediate):
 
     def all_gather(self, data: Any) -> np.ndarray:
         array = contiguous(data)
-        result = empty((self.size, *array.shape), array.dtype)
-        with self._watched("all_gather"):
-            self._comm.Allgather(self._bytes(array), self._even(result))
-        return result
+        with self._watched("all_gather", array):
+            return self._gathered(array)
 
     def reduce_scatter(self, data: Any) -> np.ndarray:
         array = contiguous(data)
         parts = empty(array.shape, array.dtype)
-        with self._watched("reduce_scatter"):
+        with self._watched("reduce_scatter", array):
             self._comm.Alltoall(self._even(array), self._even(parts))
         return combine(parts, "sum", array.dtype)
 
     def all_to_all(self, data: Any) -> np.ndarray:
         array = contiguous(data)
         result = empty(array.shape, array.dtype)
-        with self._watched("all_to_all"):
+        with self._watched("all_to_all", array):
             self._comm.Alltoall(self._even(array), self._even(result))
         return result
 
@@ -142,7 +163,7 @@ class MpiCommunicator(Immediate):
         array = contiguous(data)
         result = np.zeros_like(array)
         requests = []
-        with self._watched("permute"):
+        with self._watched("permute", array, shortened(pairs)):
             for source, target in pairs:
                 if target == self.rank:
                     requests.append(self._comm.Irecv(self._bytes(result), source))
@@ -153,7 +174,7 @@ class MpiCommunicator(Immediate):
 
     def broadcast(self, data: Any, root: int) -> np.ndarray:
         result = contiguous(data).copy()
-        with self._watched("broadcast"):
+        with self._watched("broadcast", result, f"from {root}"):
             self._comm.Bcast(self._bytes(result), root)
         return result
 
@@ -170,6 +191,14 @@ class MpiCommunicator(Immediate):
             found = MpiCommunicator(comm, self._watch.timeout, f"{self.name} {groups[color]}")
             self._groups[groups] = found
         return found
+
+
+@record
+class _Texts:
+    """What gathers the texts that are compared."""
+
+    name: str
+    all_gather: Callable[[np.ndarray], np.ndarray]
 
 
 class _Watch:

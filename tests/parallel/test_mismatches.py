@@ -1,10 +1,13 @@
 """Ranks that call different collectives: an error on each that names both sides, over any wires."""
 
+import importlib.util
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
-from process_groups import free_port
+from process_groups import finish, free_port, mpiexec, start
 
 from gpuflow.base.errors import CommunicationError
 from gpuflow.parallel.checks import CheckedCommunicator, shortened
@@ -15,6 +18,8 @@ from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
 from gpuflow.parallel.rendezvous import join
 from gpuflow.parallel.sockets import SocketCommunicator
 
+PROGRAM = Path(__file__).with_name("mismatched_program.py")
+HAS_MPI = importlib.util.find_spec("mpi4py") is not None and mpiexec() is not None
 SIZE = 3
 LONG = 50_000  # elements: sums of so many go around a ring
 
@@ -186,3 +191,11 @@ def test_checked_ranks_see_what_does_not_fit_into_the_text():
         [lambda c=c, s=s: c.all_reduce(ones(s), "sum") for s, c in zip(shapes, ranks, strict=True)]
     )
     assert all(isinstance(error, CommunicationError) for error in errors), errors
+
+
+@pytest.mark.skipif(not HAS_MPI, reason="needs mpi4py and mpiexec")
+def test_over_mpi():
+    """MPI takes bytes for whatever the receiver says: a checksum of each call goes before it."""
+    (ended,) = finish([start([mpiexec(), "-n", str(SIZE), sys.executable, str(PROGRAM)])])
+    assert ended.status == 0, ended.output
+    assert all(f"rank {rank} agrees" in ended.output for rank in range(SIZE))
