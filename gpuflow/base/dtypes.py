@@ -243,6 +243,11 @@ _STRICT_FREE = ("int*", "float*", "complex*")
 
 @cache
 def _upper_bounds(node: str) -> frozenset[str]:
+    if node not in _LATTICE_STEPS:  # float0, whose name is that of its kind
+        raise TypeError(
+            f"[promote] operands must hold numbers; got {node}. Fix: leave out tangents of "
+            "integers (float0), which stand for zero."
+        )
     bounds = {node}
     for step in _LATTICE_STEPS[node]:
         bounds |= _upper_bounds(step)

@@ -254,6 +254,7 @@ class custom_vjp:
         self.fwd: Callable[..., Any] | None = None
         self.bwd: Callable[..., Any] | None = None
         self.symbolic_zeros = False
+        self.optimize_remat = False
 
     def defvjp(
         self,
@@ -271,10 +272,10 @@ class custom_vjp:
             symbolic_zeros: fwd gets a ``custom_derivatives.CustomVJPPrimal`` for each leaf, with
                 ``value`` and ``perturbed``, and bwd a ``SymbolicZero`` for a cotangent that is
                 zero.
-            optimize_remat: a hint that changes no result; it has no effect.
+            optimize_remat: a hint that changes no result; it is remembered and has no effect.
         """
-        del optimize_remat
         self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
+        self.optimize_remat = optimize_remat
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)

@@ -422,6 +422,15 @@ def test_rules_may_close_over_a_value_mapped_inside_of_grad(wrap):
     np.testing.assert_allclose(several, [3 * X.sum()] * 2, rtol=1e-6)
 
 
+def test_the_rules_are_attributes():
+    f = gf.custom_vjp(lambda x: x)
+    assert not f.optimize_remat and not f.symbolic_zeros
+    fwd, bwd = (lambda x: (x, None)), (lambda _, g: (2 * g,))
+    f.defvjp(fwd, bwd, symbolic_zeros=False, optimize_remat=True)
+    assert (f.fwd, f.bwd, f.optimize_remat) == (fwd, bwd, True)
+    assert gf.grad(gf.checkpoint(f))(3.0).item() == 2
+
+
 # --- bad rules --------------------------------------------------------------------------------
 
 

@@ -77,3 +77,10 @@ def test_rank_promotion_setting(mode):
         else:
             with pytest.warns(UserWarning, match="one rank"):
                 assert (x + v).shape == (2, 3)
+
+
+def test_tangents_of_integers_are_no_numbers():
+    """They raised a KeyError of the table."""
+    for both in ((np.ones(2, "f"), np.zeros(2, dtypes.float0)), (np.zeros(2, dtypes.float0), 1)):
+        with pytest.raises(TypeError, match=r"\[promote\] operands must hold numbers; got void"):
+            jnp.multiply(*both)
