@@ -109,7 +109,7 @@ def asarray(
 
 def _make(value: Any, wanted: Any) -> Any:
     if isinstance(value, (Array, Tracer)):
-        return value if wanted is None else convert(value, wanted)
+        return value if wanted is None else lax.convert_element_type(value, wanted)
     if type(value) in PYTHON_SCALARS:
         aval = aval_of(value)
         if wanted is not None:

@@ -92,7 +92,7 @@ def _own_dtype_unless(promote_integers: bool, a: Any, dtype: Any) -> Any:
     if promote_integers or dtype is not None:
         return dtype
     own = aval_of(a).dtype
-    return dtypes.default_int() if dtypes.is_bool(own) else own
+    return dtypes.int32 if dtypes.is_bool(own) else own
 
 
 def prod(

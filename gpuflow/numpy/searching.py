@@ -109,7 +109,8 @@ def _by_sorting(a: Any, v: Any, side: str) -> Any:
     rank = _ranks(lax.concatenate(pieces, 0))
     start = 0 if side == "left" else size
     among_all = lax.slice_in_dim(rank, start, start + count)
-    return reshape(lax.sub(among_all, _ranks(query)), aval_of(v).shape)
+    places = reshape(lax.sub(among_all, _ranks(query)), aval_of(v).shape)
+    return lax.convert_element_type(places, dtypes.index_dtype(aval_of(a).shape[0]))
 
 
 def _ranks(x: Any) -> Any:

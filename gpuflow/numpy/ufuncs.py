@@ -229,7 +229,7 @@ pow = power
 
 
 def _as_int(x: Any) -> Any:
-    return convert(x, dtypes.default_int()) if _is_bool(x) else x
+    return convert(x, dtypes.int32) if _is_bool(x) else x
 
 
 def _integer_power(x: Any, y: Any) -> Any:

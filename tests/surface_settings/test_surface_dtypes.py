@@ -1,0 +1,85 @@
+"""The whole surface under the settings that decide dtypes: results have the types of JAX's.
+
+Each call of data/surface_dtypes.json runs with operands of all types, with x64 on and off, and
+under strict promotion of dtypes and ranks. Where we differ from JAX stands in
+data/surface_dtypes_differ.txt, which ``python tests/surface_settings/test_surface_dtypes.py``
+writes anew; the test fails of a difference that is not there, and of one that is no more.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+if str(TESTS) not in sys.path:
+    sys.path.insert(0, str(TESTS))
+
+from surface_dtype_cases import SETTINGS, names_of, operand_types, outcomes  # noqa: E402
+
+import gpuflow  # noqa: E402
+
+for _name in (
+    "scipy.cluster.vq", "scipy.sparse.linalg", "scipy.spatial.transform", "experimental.ode",
+):  # fmt: skip
+    import_module(f"gpuflow.{_name}")
+
+DATA = TESTS / "data"
+STORED = json.loads((DATA / "surface_dtypes.json").read_text())
+CALLS = list(STORED["calls"])
+DIFFERENCES = DATA / "surface_dtypes_differ.txt"
+CHUNK = 25
+
+
+def plain(types: str) -> str:
+    """Types without what has no effect: bools are weak in JAX where all operands are."""
+    return types.replace("bool*", "bool")
+
+
+def differences(expression: str) -> list[str]:
+    """Where results have other types than JAX's, one line for each case."""
+    is_traced, *rows = STORED["calls"][expression]
+    found = []
+    for (label, settings), row in zip(SETTINGS.items(), rows, strict=True):
+        wanted = [STORED["legend"][ord(c) - 0x23] for c in STORED["rows"][row]]
+        is_strict = "strict" in label
+        with ExitStack() as stack:
+            for name, value in settings.items():
+                stack.enter_context(getattr(gpuflow, name)(value))
+            got = list(outcomes(gpuflow, expression, is_traced, is_strict))
+        types = operand_types(names_of(expression), is_strict)
+        found += [
+            f"{label} | {expression} | {', '.join(kinds)} | {own} | JAX {other}"
+            for kinds, own, other in zip(types, got, wanted, strict=True)
+            if plain(own) != plain(other)
+        ]
+    return found
+
+
+@pytest.mark.parametrize("start", range(0, len(CALLS), CHUNK))
+def test_types_are_jaxs(start):
+    calls = CALLS[start : start + CHUNK]
+    known = [
+        line for line in DIFFERENCES.read_text().splitlines()
+        if not line.startswith("#") and line.split(" | ")[1] in calls
+    ]  # fmt: skip
+    found = [line for call in calls for line in differences(call)]
+    assert sorted(set(found) - set(known)) == []
+    assert sorted(set(known) - set(found)) == []
+
+
+def test_most_of_the_surface_is_there():
+    functions = {call.partition("(")[0] for call in CALLS}
+    assert len(functions) > 500
+    assert sum(call.startswith(("jnp.", "jax.numpy.")) for call in CALLS) > 500
+
+
+if __name__ == "__main__":
+    head = [line for line in DIFFERENCES.read_text().splitlines() if line.startswith("#")]
+    lines = [line for call in CALLS for line in differences(call)]
+    DIFFERENCES.write_text("\n".join([*head, *lines]) + "\n")
