@@ -236,7 +236,7 @@ def test_a_shard_map_inside_of_another_one_is_refused(mesh):
     def inner(x):
         return gf.shard_map(jnp.sin, mesh=mesh, in_specs=P("y"), out_specs=P("y"))(x)
 
-    with pytest.raises(NotImplementedError, match="must not be inside of another one"):
+    with pytest.raises(ValueError, match="must not be those of an enclosing shard_map"):
         gf.shard_map(inner, mesh=mesh, in_specs=P("x"), out_specs=P("x"))(X)
 
 
