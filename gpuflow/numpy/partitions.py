@@ -48,7 +48,7 @@ def partition(a: Any, kth: int, axis: int = -1) -> Any:
 def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
     """The positions of the elements in the order of ``partition``; arguments as there."""
     x, place = _prepare("argpartition", a, kth, axis)
-    return argsort(x, place)
+    return argsort(x, place).astype(dtypes.index_dtype(aval_of(x).shape[place]))
 
 
 def top_k(x: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
