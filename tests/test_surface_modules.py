@@ -166,7 +166,8 @@ def test_copies_where_memory_cannot_be_shared():
 
 def test_dtypes_that_can_be_shared():
     assert dlpack.is_supported_dtype(np.float32)
-    assert not dlpack.is_supported_dtype(jnp.bfloat16)
+    assert dlpack.is_supported_dtype(jnp.bfloat16)
+    assert not dlpack.is_supported_dtype(jnp.int4)
     assert not dlpack.is_supported_dtype(KEY_DTYPE)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 from gpuflow import lax
+from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.numpy import (
     array_api,
@@ -101,8 +102,9 @@ def _reversed(self: Any) -> Iterator[Any]:
 
 def _rows(self: Any, positions: Iterable[int]) -> Iterator[Any]:
     """What is at ``positions`` along the first axis, each made when it is asked for."""
-    if type(self) is Array:
+    if type(self) is Array and not dtypes.is_extended(self.aval.dtype):
         return self.rows(positions)
+    # Of keys too: their use is followed from operation to operation.
     return (indexing.getitem(self, k) for k in positions)
 
 

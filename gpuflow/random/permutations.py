@@ -144,6 +144,6 @@ def _positions(
     if replace:
         below = jnp.cumsum(weights)
         place = lax.mul(below[-1], lax.sub(convert(1, dtype), uniform(typed, shape, dtype)))
-        return jnp.searchsorted(below, place)
+        return convert(jnp.searchsorted(below, place), dtypes.default_int())
     noisy = lax.add(gumbel(typed, (count,), dtype, mode), lax.log(weights))
     return convert(lax.top_k(noisy, draws)[1], dtypes.default_int())

@@ -21,7 +21,7 @@ def interpreted(monkeypatch):
 
     def executable_of(jaxpr, donated):
         del donated
-        return lambda operands: interpret(jaxpr, *operands)
+        return lambda operands, counted=None: interpret(jaxpr, *operands)
 
     for module in (jit_rules, entry, programs):
         monkeypatch.setattr(module, "executable_of", executable_of)

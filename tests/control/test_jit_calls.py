@@ -70,7 +70,7 @@ def test_deleted_arrays_are_refused():
     x = X + 1
     f((x, X))
     x.delete()
-    assert x.is_deleted() and "deleted" in repr(x)
+    assert x.is_deleted()
     x.delete()
     for call in (lambda: f((x, X)), lambda: x + 1, lambda: np.asarray(x), x.block_until_ready):
         with pytest.raises(DeletedArrayError, match="donated or deleted"):

@@ -90,6 +90,7 @@ def _while(params: Any, operands: Sequence[Any], run: Run, plain: bool) -> list[
     count, condition, limit = params["carries"], params["condition"], params["limit"]
     if limit is None:
         limit, operands = _clamped(operands[0]), operands[1:]
+    limit = np.int32(limit) if isinstance(limit, int) else limit
     carry, closed = list(operands[:count]), operands[count:]
 
     def goes_on(state: Any) -> Any:
@@ -108,7 +109,6 @@ def _while(params: Any, operands: Sequence[Any], run: Run, plain: bool) -> list[
         while np.asarray(goes_on(state)):
             state = step(state)
         return list(state[1])
-    limit = np.int32(limit) if isinstance(limit, int) else limit
     return list(lax.while_loop(goes_on, step, state, max_steps=params["max_steps"])[1])
 
 

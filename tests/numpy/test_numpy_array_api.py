@@ -194,6 +194,8 @@ def test_special_complex_values(name):
     x = np.array([complex(p, q) for p in parts for q in (*parts, 2.0)], np.complex64)
     with np.errstate(all="ignore"):
         want = getattr(np, name)(x)
+    if name == "expm1":  # of what is real NumPy has an imaginary part of nan beside inf and nan
+        want.imag[x.imag == 0] = x.imag[x.imag == 0]
     got = np.asarray(getattr(jnp, name)(jnp.asarray(x)))
     check_special(got.real, want.real)
     check_special(got.imag, want.imag)

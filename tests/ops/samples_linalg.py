@@ -58,7 +58,8 @@ def _triangular_samples():
     ]  # fmt: skip
 
 
-def _tridiagonal(low, middle, high, b):
+def _tridiagonal(low, middle, high, b, perturb_singular):
+    del perturb_singular
     size = middle.shape[-1]
     a = np.zeros((*middle.shape, size), middle.dtype)
     place = np.arange(size)
@@ -98,10 +99,11 @@ SAMPLES = {
     "triangular_solve": _triangular_samples(),
     "tridiagonal_solve": [
         Sample(
-            ((*batch, 4),) * 3 + ((*batch, 4, 2),), {}, domain=_DIAGONALS,
-            reference=_tridiagonal, tolerance=LOOSE,
+            ((*batch, 4),) * 3 + ((*batch, 4, 2),), {"perturb_singular": perturbed},
+            domain=_DIAGONALS, reference=_tridiagonal, tolerance=LOOSE,
         )
         for batch in ((), (2,))
+        for perturbed in (False, True)  # regular ones are left as they are
     ],
     "lu": [*_matrices({}, RECTANGLES), *_matrices({}, ((25, 3, 3),), derivative=False)],
     "lu_pivots_to_permutation": [

@@ -223,13 +223,13 @@ def test_what_does_not_let_go_ends_the_process(two, monkeypatch, capsys):
 
 
 def test_the_slowest_rank_is_told_to_all():
-    group = SimpleNamespace(rank=0, members={}, control=None)
+    group = SimpleNamespace(rank=0, size=3, members={}, control=None)
     root = Heartbeats(group, 10.0, lambda reason: None, lambda: 7)
     root._understand(1, {"beat": 1, "count": 6})
     root._understand(2, {"beat": 2, "count": 7})
     assert root.behind(7) == (1, 6) and root.behind(6) is None
     assert root._beat() == {"beat": 0, "count": 7, "slowest": [1, 6]}
-    other = Heartbeats(SimpleNamespace(rank=2, members={}, control=None), 10.0, print, lambda: 7)
+    other = Heartbeats(SimpleNamespace(**{**vars(group), "rank": 2}), 10.0, print, lambda: 7)
     other._understand(0, root._beat())
     assert other.behind(7) == (1, 6)
     root._understand(1, {"beat": 1, "count": 8})

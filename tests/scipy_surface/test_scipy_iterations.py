@@ -231,7 +231,8 @@ def test_steps_run_out():
 def test_bfgs_begins_anew_where_rounding_has_spoilt_its_matrix(start):
     """Of a quadratic of condition 1e8 in float32 it stopped at 0.186 and at 2.6.
 
-    What is left is what float32 can tell of a point near b: 1e8 (eps b) ** 2 is about 1e-6.
+    Where it ends now depends on the last bits of the products: at 1e-9 to 3e-3, by processor and
+    by way of running. A point that is wrong by a hundred units in the last place gives 3e-3.
     """
     generator = np.random.default_rng(0)
     turn = np.linalg.qr(generator.normal(size=(2, 2)))[0]
@@ -244,4 +245,4 @@ def test_bfgs_begins_anew_where_rounding_has_spoilt_its_matrix(start):
     x0 = np.full(2, start, np.float32)
     for run in (lambda f: f, gf.jit):
         found = run(lambda x: minimize(quadratic, x, method="BFGS").fun)(x0)
-        assert float(found) < 1e-5
+        assert float(found) < 0.05

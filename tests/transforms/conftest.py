@@ -20,7 +20,7 @@ def interpreted_jit(monkeypatch):
 
     def executable_of(jaxpr, donated):
         del donated
-        return lambda operands: jaxpr(*operands)
+        return lambda operands, counted=None: jaxpr(*operands)
 
     monkeypatch.setattr(jit_rules, "executable_of", executable_of)
     monkeypatch.setattr(entry, "executable_of", executable_of)
