@@ -454,6 +454,7 @@ class IndexContext:
         self._emitter, self._position = emitter, position
         self._eqn = emitter.program.jaxpr.eqns[position]
         self._sizes = 0
+        self._strides: dict[tuple[int, int], int] = {}  # which of the sizes they are
         self._keys = emitter.space.axes_of_output(emitter.program, position)
         self.builder = emitter.builder
 
@@ -470,8 +471,18 @@ class IndexContext:
     def size(self, number: int) -> Value:
         """A size, passed at run time."""
         self._sizes += 1
-        slot = (self._position, "size", self._sizes)
+        return self._numbered(number, self._sizes)
+
+    def _numbered(self, number: int, place: int) -> Value:
+        slot = (self._position, "size", place)
         return self._emitter.scalar("int64", np.int64(number), slot)
+
+    def _stride(self, operand: int, dim: int, stride: int) -> Value:
+        """An operand's stride, the same number in all of its loads."""
+        if (operand, dim) not in self._strides:
+            self._sizes += 1
+            self._strides[operand, dim] = self._sizes
+        return self._numbered(stride, self._strides[operand, dim])
 
     def border(self, dim: int, number: int) -> Value:
         """A number that indices along ``dim`` are compared with: in the text of short dimensions.
@@ -494,9 +505,10 @@ class IndexContext:
         )
         view = self._view(atom)
         offset: Value | None = None
-        for index, stride in zip(indices, view.strides, strict=True):
-            step = self.builder.const("int64", 1) if stride == 1 else self.size(stride)
-            part = index if stride == 1 else self.builder.apply("mul", index, step)
+        for d, (index, stride) in enumerate(zip(indices, view.strides, strict=True)):
+            part = index
+            if stride != 1:
+                part = self.builder.apply("mul", index, self._stride(operand, d, stride))
             offset = part if offset is None else self.builder.apply("add", offset, part)
         return self._emitter._load(access, offset, where)
 

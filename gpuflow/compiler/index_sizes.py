@@ -82,6 +82,7 @@ class _Recorder:
         self.builder = _Types({})
         self.trace: list[Any] = []
         self.sizes: list[int] = []
+        self._strides: set[tuple[int, int]] = set()  # that are among the sizes
 
     def _number(self, dtype: str) -> Value:
         return Value(0, compute_dtype(dtype))
@@ -123,7 +124,9 @@ class _Recorder:
         if type(atom) is not Literal:
             strides = self._view(atom).strides[: len(indices)]
             self.trace.append(("load", operand, tuple(stride == 1 for stride in strides)))
-            self.sizes += [stride for stride in strides if stride != 1]
+            asked = {(operand, d): s for d, s in enumerate(strides) if s != 1}
+            self.sizes += [s for key, s in asked.items() if key not in self._strides]
+            self._strides |= asked.keys()
         return self._value(atom)
 
     def element(self, operand: int, dims: Sequence[int]) -> Any:

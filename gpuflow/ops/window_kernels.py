@@ -6,7 +6,7 @@ row-major order, since the first of equal extremes counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from functools import reduce
 from math import prod
@@ -45,6 +45,23 @@ class _Slide:
     def span(self) -> int:
         """The extent of a window with its holes."""
         return (self.window - 1) * self.gap + 1
+
+    def reaches_low(self, tap: int | Value) -> bool:
+        """Whether a tap of the first window may lie before the first element."""
+        return self.low > (0 if isinstance(tap, Value) else tap * self.gap)
+
+    def reaches_high(self, tap: int | Value) -> bool:
+        """Whether a tap of the last window may lie behind the last element."""
+        behind = 0 if isinstance(tap, Value) else self.span - 1 - tap * self.gap
+        return self.high > behind
+
+    def is_before(self, back: int | Value) -> bool:
+        """Whether of an element's windows the one so many back may not exist: it is too far."""
+        return isinstance(back, Value) or back * self.stride > self.low
+
+    def is_behind(self, back: int | Value) -> bool:
+        """Whether that window may lie behind the last one."""
+        return isinstance(back, Value) or self.span - 1 - back * self.stride > self.high
 
 
 def _slides(params: dict[str, Any]) -> list[_Slide]:
@@ -145,21 +162,47 @@ class _Places:
         return self.inside if 0 in self.shape else self.math.every(self.borders)
 
 
-def _element(
-    context: Any, slides: Sequence[_Slide], shape: Sequence[int], starts: Sequence[Value], tap: Tap
-) -> _Places:
+def _borders(
+    context: Any, shape: Sequence[int], has_end: Iterable[bool]
+) -> list[Value | None]:
+    """The sizes that indices are compared with, one value each for all taps."""
+    return [
+        context.border(d, size) if has else None
+        for d, (size, has) in enumerate(zip(shape, has_end, strict=True))
+    ]
+
+
+@record
+class _Windows:
+    """Where the windows of an operand lie at the output's index."""
+
+    context: Any
+    slides: Sequence[_Slide]
+    shape: Sequence[int]
+    starts: Sequence[Value]
+    ends: Sequence[Value | None]
+
+
+def _windows(context: Any, slides: Sequence[_Slide], shape: Sequence[int]) -> _Windows:
+    ends = _borders(context, shape, (slide.high > 0 for slide in slides))
+    return _Windows(context, slides, shape, _starts(context, slides), ends)
+
+
+def _element(windows: _Windows, tap: Tap) -> _Places:
     """The element under a tap."""
-    math = _Arithmetic(context.builder)
-    places = _Places(math, shape)
-    for d, (slide, start, k) in enumerate(zip(slides, starts, tap, strict=True)):
+    builder = windows.context.builder
+    math = _Arithmetic(builder)
+    places = _Places(math, windows.shape)
+    rows = zip(windows.slides, windows.starts, windows.ends, tap, strict=True)
+    for slide, start, end, k in rows:
         place = math.add(start, math.mul(k, slide.gap))
         if slide.hole > 1:
-            if slide.low > 0:  # before the division, which rounds towards 0
+            if slide.reaches_low(k):  # before the division, which rounds towards 0
                 places.conditions.append(math.compare("ge", place, 0))
-            rest = context.builder.apply("rem", place, math.number(slide.hole))
+            rest = builder.apply("rem", place, math.number(slide.hole))
             places.conditions.append(math.compare("eq", rest, 0))
             place = math.divide(place, slide.hole)
-        places.add(place, context.size(shape[d]) if slide.high > 0 else None, slide.low > 0)
+        places.add(place, end if slide.reaches_high(k) else None, slide.reaches_low(k))
     return places
 
 
@@ -196,10 +239,10 @@ def reduction(combine: str, neutral: Callable[[Any], Any]) -> Callable[..., Any]
         del out
         (x,), builder, slides = in_avals, context.builder, _slides(params)
         start = _constant(builder, x.dtype, neutral(x.dtype))
-        starts = _starts(context, slides)
+        windows = _windows(context, slides, x.shape)
 
         def one(tap: Tap, carry: Carry) -> Carry:
-            places = _element(context, slides, x.shape, starts, tap)
+            places = _element(windows, tap)
             inside = places.inside
             value = context.load(0, places.indices, places.where)
             if inside is not None:
@@ -247,13 +290,13 @@ def gathered(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> V
     del out
     (tangents, x), builder, slides = in_avals, context.builder, _slides(params)
     order = _order(builder, x, params)
-    starts = _starts(context, slides)
+    windows = _windows(context, slides, x.shape)
     zero = _constant(builder, tangents.dtype, 0)
     none = builder.const("bool", False)
 
     def one(tap: Tap, carry: Carry) -> Carry:
         best, found, tangent = carry
-        places = _element(context, slides, x.shape, starts, tap)
+        places = _element(windows, tap)
         inside = places.inside
         value = context.load(1, places.indices, places.where)
         better = builder.apply("or", order.beats(value, best), builder.apply("not", found))
@@ -278,12 +321,12 @@ def numbered(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> V
     del out
     (x,), builder, slides = in_avals, context.builder, _slides(params)
     math, order = _Arithmetic(builder), _order(builder, x, params)
-    starts = _starts(context, slides)
+    windows = _windows(context, slides, x.shape)
     none = builder.const("int32", -1)
 
     def one(tap: Tap, carry: Carry) -> Carry:
         best, found = carry
-        places = _element(context, slides, x.shape, starts, tap)
+        places = _element(windows, tap)
         inside = places.inside
         value = context.load(0, places.indices, places.where)
         first = builder.apply("lt", found, builder.const("int32", 0))
@@ -306,22 +349,22 @@ def spread(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Val
         math.add(math.number(math.mul(context.index(d), slide.hole)), slide.low)
         for d, slide in enumerate(slides)
     ]
+    ends = _borders(context, source.shape, (not slide.is_still for slide in slides))
     lasts = [math.divide(place, slide.stride) for place, slide in zip(places, slides, strict=True)]
 
     def one(back: Tap, carry: Carry) -> Carry:
         """The window that lies ``back`` windows before the last one that starts at or before."""
         sources, own = _Places(math, source.shape), []
-        for d, (slide, place, last, c) in enumerate(zip(slides, places, lasts, back, strict=True)):
+        rows = zip(slides, places, lasts, ends, back, strict=True)
+        for slide, place, last, end, c in rows:
             window = builder.apply("sub", last, math.number(c))
             distance = builder.apply("sub", place, math.number(math.mul(window, slide.stride)))
             own.append(math.divide(distance, slide.gap))
             if slide.is_still:
-                sources.add(window, None, False)
+                sources.add(window, end, False)
                 continue
             sources.conditions.extend(_covers(math, slide, distance, c))
-            known = not isinstance(c, Value)
-            is_low = not known or c > 0 or slide.low < 0
-            sources.add(window, context.size(source.shape[d]), is_low)
+            sources.add(window, end if slide.is_behind(c) else None, slide.is_before(c))
         windows, where, covered = sources.indices, sources.where, sources.inside
         tap = builder.cast(_linear(math, own, params["window_dimensions"]), "int32")
         hit = builder.apply("eq", context.load(1, windows, where), tap)

@@ -8,6 +8,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.ops.window_kernels import _Slide
 
 
 def _elements(shape, window, strides, pads, holes, gaps):
@@ -163,3 +164,25 @@ def test_empty():
     assert gf.jit(lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 2)))(x).shape == (0, 3)
     slope = gf.jit(gf.grad(lambda x: jnp.sum(lax.reduce_window(x, -np.inf, lax.max, (3,)))))
     np.testing.assert_array_equal(slope(jnp.ones(2)), [0, 0])
+
+
+def test_conditions_that_are_left_out_always_hold():
+    # Every place of small windows in all of their positions: what has no condition needs none.
+    ranges = (range(1, 4), range(1, 4), range(-2, 4), range(-2, 4), (1, 2), (1, 2), range(5))
+    for window, stride, low, high, hole, gap, size in itertools.product(*ranges):
+        slide = _Slide(window, stride, low, high, hole, gap)
+        last = (size - 1) * hole if size else -1
+        count = max((last + 1 + low + high - slide.span) // stride + 1, 0)
+        for tap, place in itertools.product(range(window), range(count)):
+            at = place * stride + tap * gap - low
+            assert at >= 0 or slide.reaches_low(tap), slide
+            assert at <= last or slide.reaches_high(tap), slide
+        backs = range(-(-slide.span // stride))
+        for back, element in itertools.product(backs, range(size)):
+            place = element * hole + low
+            if place >= 0:
+                assert place // stride >= back or slide.is_before(back), slide
+                assert place // stride - back < count or slide.is_behind(back), slide
+    same = _Slide(3, 1, 1, 1, 1, 1)
+    assert [same.reaches_low(k) for k in range(3)] == [True, False, False]
+    assert [same.reaches_high(k) for k in range(3)] == [False, False, True]
