@@ -26,11 +26,11 @@ from typing import Any
 from gpuflow.base.records import record
 from gpuflow.compiler.cpu_conditions import Below, Facts, Holds, Known, Literal, Sum, implied
 from gpuflow.kir import nodes
-from gpuflow.kir.nodes import Block, Statement, Value
+from gpuflow.kir.nodes import Block, Mode, Statement, Stride, Value
 from gpuflow.kir.walk import owned_blocks, results_of, statements
 
 MOST_LOOPS = 64  # that one loop becomes
-MOST_STATEMENTS = 256  # of all of them together
+MOST_STATEMENTS = 512  # of all of them together
 
 
 @record
@@ -83,9 +83,28 @@ def pieces(
         yield body, span
         return
     facts = Facts(printer, axis, body)
-    tree = _tree(facts, body)
+    tree = _tree(facts, body) if printer.counts_from_zero else Leaf(_without_branches(facts, body))
     facts.print_invariants(_asked(tree))
     yield from _Pieces(printer, axis).of(tree, span)
+
+
+def short_counters(kernel: nodes.Kernel) -> list[str]:
+    """The operands that count along a short innermost axis alone, where conditions may need them.
+
+    They nearly always count from 0. Then borders are numbers, and such a row is written out.
+    """
+    if kernel.kind != "map" or not kernel.axes or kernel.axes[-1].exact is None:
+        return []
+    if next(_conditions(kernel.body), None) is None:
+        return []
+    place = len(kernel.axes) - 1
+    return [
+        operand.name
+        for operand in kernel.operands
+        if operand.mode is Mode.INDEX
+        and operand.strides[place:] == (Stride.UNIT,)
+        and set(operand.strides[:place]) <= {Stride.ZERO}
+    ]
 
 
 # --- the pieces of a loop ------------------------------------------------------------------
@@ -320,6 +339,10 @@ class _Pieces:
                 for place in (first, last)
             )
         yield from self.of(tree.inside, (first, last))
+        if first == span[0] or last == span[1]:
+            own = (last, span[1]) if first == span[0] else (span[0], first)
+            yield from self.of(tree.around, own)
+            return
         side = self.printer.border_name(self.axis)
         with self.printer.indented(f"for {side} in range(2):"):
             begin = self._named(f"select_int64({side} == 0, {span[0]}, {last})")
@@ -341,7 +364,7 @@ def _border(difference: Sum) -> str:
     for text, count in difference.terms:
         part = text if abs(count) == 1 else f"{abs(count)} * ({text})"
         parts.append(f"{'-' if count > 0 else '+'} {part}")
-    if difference.multiple > 1 and not difference.stride:
+    if difference.multiple > 1 and not difference.stride:  # rounded up
         constant += difference.multiple - 1
     rest = " ".join([str(constant), *parts])
     if difference.stride:
@@ -351,6 +374,8 @@ def _border(difference: Sum) -> str:
         # Rounded towards zero, which clamping makes good below it.
         return f"div_int64({rest} + {by} - 1, {by})"
     if difference.multiple > 1:
+        if not parts:
+            return str(constant // difference.multiple)
         return f"div_int64({rest}, {difference.multiple})"
     return rest
 

@@ -92,6 +92,7 @@ class CpuPrinter(NumbaPrinter):
         self._scope_count = 1 + len(written)
         self._guarded = _conditional_loads(kernel.body)
         self._borders = itertools.count()
+        self.counts_from_zero = True  # along short rows
 
     def module_lines(self) -> list[str]:
         lines = ["import numpy as np", ""]
@@ -136,7 +137,19 @@ class CpuPrinter(NumbaPrinter):
 
     def entry(self) -> None:
         self.emit("use_wide_registers()")
-        super().entry()
+        counters = cpu_borders.short_counters(self.kernel)
+        if not counters:
+            super().entry()
+            return
+        self.unpack()
+        bases = {name: self.offsets[name] for name in counters}
+        with self.indented(f"if {' & '.join(f'({base} == 0)' for base in bases.values())}:"):
+            self.offsets.update(dict.fromkeys(bases, "0"))
+            self.block(self.kernel.body)
+        with self.indented("else:"):
+            self.offsets.update(bases)
+            self.counts_from_zero = False
+            self.block(self.kernel.body)
 
     def span(self, axis: Axis) -> tuple[str, str]:
         """The first point of an axis that this call runs, and the end."""

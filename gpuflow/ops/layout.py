@@ -390,7 +390,7 @@ def _pad_body(context: Any, in_avals: Any, out: Any, params: Any) -> Any:
     for d, (low, high, interior) in enumerate(params["padding_config"]):
         index = context.index(d)
         if low != 0:
-            index = builder.apply("sub", index, context.size(low))
+            index = builder.apply("sub", index, context.border(d, low))
         if low > 0:
             require(builder.apply("ge", index, zero))
         if interior:
@@ -399,7 +399,7 @@ def _pad_body(context: Any, in_avals: Any, out: Any, params: Any) -> Any:
             require(builder.apply("eq", builder.apply("rem", index, step), zero))
             index = builder.apply("div", index, step)
         if high > 0:
-            require(builder.apply("lt", index, context.size(x.shape[d])))
+            require(builder.apply("lt", index, context.border(d, x.shape[d])))
         indices.append(index)
     value = context.load(0, indices, inside)
     if inside is None:

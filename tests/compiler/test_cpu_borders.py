@@ -8,7 +8,16 @@ import time
 
 import numpy as np
 import pytest
-from cpu_harness import IN, OUT, UNIT, check_against_interpreter, make_kernel, random_array
+from cpu_harness import (
+    ANY,
+    IN,
+    OUT,
+    UNIT,
+    ZERO,
+    check_against_interpreter,
+    make_kernel,
+    random_array,
+)
 from guarded_memory import guarded, needs_guards
 
 import gpuflow as gf
@@ -198,6 +207,54 @@ def test_borders_anywhere(bounds, multiple):
     }  # fmt: skip
     for chunks in (1, 5):
         check_against_interpreter(kernel, arrays, {"i0": 77}, chunks=chunks)
+
+
+@pytest.mark.parametrize("base", (0, 2, -3))
+def test_short_rows_that_count_from_anywhere(base):
+    # A row from 0 on has borders that are numbers; another is one loop of guarded loads.
+    operands = [
+        Operand("x", "float32", IN, (ANY, UNIT)), Operand("y", "float32", IN, (ANY, UNIT)),
+        Operand("o", "float32", OUT, (ANY, UNIT)),
+        Operand("j", "int64", Mode.INDEX, (ZERO, UNIT)),
+    ]  # fmt: skip
+
+    def body(builder):
+        with builder.for_axis("i0"), builder.for_axis("i1"):
+            index = builder.load("j")
+            border = builder.const("int64", 4)
+            doubled = builder.apply("mul", index, builder.const("int64", 2))
+            found = builder.choose(
+                builder.apply("lt", index, border),
+                lambda: builder.load("x"),
+                lambda: builder.load("y"),
+            )
+            where = builder.apply("ge", doubled, builder.const("int64", 3))
+            builder.store("o", builder.apply("add", found, builder.load("x", where=where)))
+
+    axes = {"i0": Role.PARALLEL, "i1": (Role.PARALLEL, 7)}
+    kernel = make_kernel("short", axes, operands, body, kind="map")
+    arrays = {
+        "x": random_array(5 * 7, "float32"), "y": random_array(5 * 7, "float32", 1),
+        "o": np.zeros(5 * 7, np.float32), "j": base,
+    }  # fmt: skip
+    strides = {(name, "i0"): 7 for name in ("x", "y", "o")}
+    check_against_interpreter(kernel, arrays, {"i0": 5}, strides, chunks=2)
+    assert {"range(0, 2, 1)", "range(2, 4, 1)", "range(4, 7, 1)"} <= set(
+        re.findall(r"range\(\d, \d, 1\)", print_cpu(kernel).text)
+    )
+
+
+def test_a_row_of_windows_is_cut_by_few_numbers():
+    # Each tap had its own sizes and strides, 125 in all, which no compiler could know to be equal;
+    # a pool of short rows took three times as long as before loops were cut.
+    def pool(x):
+        return lax.reduce_window(x, 0.0, lax.add, (1, 1, 5, 5), (1, 1, 1, 1), "SAME")
+
+    (kernel,) = _kernels(pool, gf.ShapeDtypeStruct((2, 3, 28, 28), "float32"))
+    scalars = [operand for operand in kernel.operands if operand.mode is Mode.SCALAR]
+    assert len(scalars) == 5  # two sizes, three strides
+    # Two columns on either side need a condition in each of five rows; the middle one needs none.
+    assert print_cpu(kernel).text.count("_where(x0") == 20
 
 
 def test_more_borders_than_are_worth_a_loop_each():
