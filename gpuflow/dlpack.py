@@ -13,20 +13,6 @@ from gpuflow.numpy.arguments import as_array
 from gpuflow.runtime import host_exchange
 
 
-class _Capsule:
-    """A capsule as an object that makes it, once, as the protocol has it now."""
-
-    def __init__(self, capsule: Any) -> None:
-        self._capsule = capsule
-
-    def __dlpack__(self, **options: Any) -> Any:
-        del options
-        return self._capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
-
-
 def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = None) -> Any:
     """An array of another library; it shares the memory where it can.
 
@@ -42,7 +28,7 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
         ValueError: with ``copy=False``, memory that cannot be shared.
     """
     if not hasattr(external_array, "__dlpack__"):
-        external_array = _Capsule(external_array)
+        external_array = host_exchange.Capsule(external_array)
     return exports.from_dlpack(external_array, device=device, copy=copy)
 
 

@@ -19,11 +19,12 @@ from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.ref_programs import record_program
 from gpuflow.core.refs import Ref
-from gpuflow.core.rules import AxisData, Zero
+from gpuflow.core.rules import AxisData, Uniform, Zero
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.convert import stop_gradient
+from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.zeros import zeros_of
-from gpuflow.transforms.batching import batch_flat
+from gpuflow.transforms.batching import batch_flat, batch_jaxpr_dims
 from gpuflow.transforms.checking import Categories, State, checked_jaxpr
 
 Flat = Callable[..., Sequence[Any]]
@@ -306,3 +307,28 @@ def close_call(
     hidden, closed = close_over(jaxpr, consts, params["name"])
     count = params["num_consts"] + len(hidden)
     return [*hidden, *operands], {**params, "call_jaxpr": closed["jaxpr"], "num_consts": count}
+
+
+def map_call(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], call_jaxpr: ClosedJaxpr,
+    name: str, num_consts: int,
+) -> tuple[list[Any], dict[str, Any], list[int | None], list[int | Uniform | None]]:  # fmt: skip
+    """The function of an equation over a mapped axis, for the batching rules.
+
+    Returns:
+        the operands of the new equation, with what is mapped in front; those of its params that
+        are the same for all rules; the mapped dimensions of the operands that rules get; and
+        those of the outputs, each of which is mapped, whether it depends on what is mapped or not.
+    """
+    batched = tuple(dim is not None for dim in dims)
+    all_mapped = (True,) * len(call_jaxpr.out_avals)
+    mapped, out_dims = batch_jaxpr_dims(call_jaxpr, axis, batched, all_mapped)
+    hidden, closed = close_over(mapped.jaxpr, mapped.consts, name)
+    moved = [
+        x if dim is None else batch_to_dim(x, dim, 0, axis.size)
+        for x, dim in safe_zip(operands, dims)
+    ]
+    count = num_consts + len(hidden)
+    call = {"call_jaxpr": closed["jaxpr"], "name": name, "num_consts": count}
+    own_dims = [0 if flag else None for flag in batched[num_consts:]]
+    return [*hidden, *moved], call, own_dims, list(out_dims)

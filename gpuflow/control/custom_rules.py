@@ -26,11 +26,11 @@ from gpuflow.control.custom_calls import (
     call_execute,
     call_shape,
     close_call,
+    map_call,
     positions_of,
     with_refs,
     without_refs,
 )
-from gpuflow.control.jit import close_over
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.key_use import follow_programs
@@ -42,7 +42,6 @@ from gpuflow.core.trace import Tracer
 from gpuflow.ops.convert import stop_gradient
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.zeros import instantiate
-from gpuflow.transforms.batching import batch_jaxpr_dims
 
 
 def _custom_jvp_jvp(
@@ -72,31 +71,13 @@ def _is_float0(tangent: Any) -> bool:
 
 
 def _custom_jvp_batch(
-    axis: AxisData,
-    operands: Sequence[Any],
-    dims: Sequence[int | None],
-    *,
-    call_jaxpr: ClosedJaxpr,
-    jvp: Any,
-    name: str,
-    num_consts: int,
-) -> tuple[list[Any], list[int | Uniform | None]]:
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *,
+    call_jaxpr: ClosedJaxpr, jvp: Any, name: str, num_consts: int,
+) -> tuple[list[Any], list[int | Uniform | None]]:  # fmt: skip
     # Every output is mapped, also one that does not depend on what is mapped: its tangent may,
     # and only the rule knows.
-    batched = tuple(dim is not None for dim in dims)
-    all_mapped = (True,) * len(call_jaxpr.out_avals)
-    mapped, out_dims = batch_jaxpr_dims(call_jaxpr, axis, batched, all_mapped)
-    hidden, closed = close_over(mapped.jaxpr, mapped.consts, name)
-    moved = [
-        x if dim is None else batch_to_dim(x, dim, 0, axis.size)
-        for x, dim in safe_zip(operands, dims)
-    ]
-    own_dims = [0 if flag else None for flag in batched[num_consts:]]
-    outs = custom_jvp_p.bind(
-        *hidden, *moved, call_jaxpr=closed["jaxpr"], name=name,
-        num_consts=num_consts + len(hidden), jvp=_MappedRule(jvp, axis, own_dims),
-    )  # fmt: skip
-    return outs, list(out_dims)
+    moved, call, own_dims, out_dims = map_call(axis, operands, dims, call_jaxpr, name, num_consts)
+    return custom_jvp_p.bind(*moved, **call, jvp=_MappedRule(jvp, axis, own_dims)), out_dims
 
 
 class _MappedRule:

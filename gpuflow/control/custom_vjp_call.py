@@ -25,8 +25,8 @@ from gpuflow.control.custom_calls import (
     call_execute,
     call_shape,
     close_call,
+    map_call,
 )
-from gpuflow.control.jit import close_over
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.key_use import follow_programs
@@ -37,7 +37,7 @@ from gpuflow.ops.axes import reduce_sum
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.varying import is_checked
 from gpuflow.ops.zeros import instantiate
-from gpuflow.transforms.batching import batch_flat, batch_jaxpr_dims
+from gpuflow.transforms.batching import batch_flat
 
 # --- the call ------------------------------------------------------------------------------
 
@@ -80,38 +80,15 @@ def _call_jvp(
 
 
 def _call_batch(
-    axis: AxisData,
-    operands: Sequence[Any],
-    dims: Sequence[int | None],
-    *,
-    call_jaxpr: ClosedJaxpr,
-    fwd: Any,
-    bwd: Any,
-    name: str,
-    num_consts: int,
-) -> tuple[list[Any], list[int | Uniform | None]]:
-    batched = tuple(dim is not None for dim in dims)
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *,
+    call_jaxpr: ClosedJaxpr, fwd: Any, bwd: Any, name: str, num_consts: int,
+) -> tuple[list[Any], list[int | Uniform | None]]:  # fmt: skip
     # Every output is mapped: bwd may give each element its own weight, so a cotangent that was
     # summed over the axis before bwd would give another gradient than a loop does.
-    all_mapped = (True,) * len(call_jaxpr.out_avals)
-    mapped, out_dims = batch_jaxpr_dims(call_jaxpr, axis, batched, all_mapped)
-    hidden, closed = close_over(mapped.jaxpr, mapped.consts, name)
-    moved = [
-        x if dim is None else batch_to_dim(x, dim, 0, axis.size)
-        for x, dim in safe_zip(operands, dims)
-    ]
-    own_dims = [0 if flag else None for flag in batched[num_consts:]]
-    mapped_fwd = _MappedForward(fwd, axis, own_dims)
-    outs = custom_vjp_p.bind(
-        *hidden,
-        *moved,
-        call_jaxpr=closed["jaxpr"],
-        fwd=mapped_fwd,
-        bwd=_MappedBackward(bwd, axis, lambda: mapped_fwd.residual_dims, own_dims),
-        name=name,
-        num_consts=num_consts + len(hidden),
-    )
-    return outs, list(out_dims)
+    moved, call, own_dims, out_dims = map_call(axis, operands, dims, call_jaxpr, name, num_consts)
+    forward = _MappedForward(fwd, axis, own_dims)
+    backward = _MappedBackward(bwd, axis, lambda: forward.residual_dims, own_dims)
+    return custom_vjp_p.bind(*moved, **call, fwd=forward, bwd=backward), out_dims
 
 
 class _MappedForward:

@@ -20,6 +20,7 @@ from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, local_devices
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.gpu_memory import Block
+from gpuflow.runtime.host_exchange import Capsule
 
 CUDA = 2  # kDLCUDA
 
@@ -76,7 +77,7 @@ def imported(x: Any, copy: bool | None) -> Array | None:
     # With its owner's current stream, behind which ours has to wait.
     capsule = x.__dlpack__(stream=driver.compute)
     with driver.api.library(driver.compute):
-        theirs = driver.api.xp.from_dlpack(_Given(capsule, x.__dlpack_device__()))
+        theirs = driver.api.xp.from_dlpack(Capsule(capsule, x.__dlpack_device__()))
     dtype = dtypes.canonicalize(theirs.dtype)
     shares = copy is not True and dtype == theirs.dtype and theirs.flags.c_contiguous
     if copy is False and not shares:
@@ -90,20 +91,6 @@ def imported(x: Any, copy: bool | None) -> Array | None:
     # somebody else sees it.
     weakref.finalize(array, _forget, block).atexit = False
     return array
-
-
-class _Given:
-    """A capsule that was made already, as an object that makes one."""
-
-    def __init__(self, capsule: Any, place: tuple[int, int]) -> None:
-        self._capsule, self._place = capsule, place
-
-    def __dlpack__(self, **options: Any) -> Any:
-        del options
-        return self._capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._place
 
 
 def _copied(driver: Any, theirs: Any, dtype: np.dtype) -> DeviceArray:

@@ -87,23 +87,28 @@ def imported(x: Any) -> np.ndarray:
     words = _dtype_words(capsule)
     dtype = _DTYPES.get(words[0])
     if dtype is None or words[1] != 8 * dtype.itemsize:
-        return np.from_dlpack(_Given(capsule))  # pyright: ignore[reportArgumentType]
+        return np.from_dlpack(Capsule(capsule))  # pyright: ignore[reportArgumentType]
     words[0] = _UINT
-    return np.from_dlpack(_Given(capsule)).view(dtype)  # pyright: ignore[reportArgumentType]
+    return np.from_dlpack(Capsule(capsule)).view(dtype)  # pyright: ignore[reportArgumentType]
 
 
-class _Given:
-    """A capsule that was made already, as an object that makes one."""
+class Capsule:
+    """A capsule that was made already, as an object that makes it, once.
 
-    def __init__(self, capsule: Any) -> None:
-        self._capsule = capsule
+    Attributes:
+        capsule: the capsule.
+        place: DLPack's type and number of the device that it is on.
+    """
+
+    def __init__(self, capsule: Any, place: tuple[int, int] = CPU) -> None:
+        self.capsule, self.place = capsule, place
 
     def __dlpack__(self, **options: Any) -> Any:
         del options
-        return self._capsule
+        return self.capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return CPU
+        return self.place
 
 
 def _dtype_words(capsule: Any) -> Any:
