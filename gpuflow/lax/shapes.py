@@ -59,10 +59,12 @@ def full(
 def full_like(
     x: Any, fill_value: Any, dtype: Any = None, shape: Any = None, sharding: Any = None
 ) -> Any:
-    """An array of the shape and dtype of ``x``, filled with a scalar."""
+    """An array of the shape and type of ``x``, weak where that is, filled with a scalar."""
     aval = aval_of(x)
     sizes = aval.shape if shape is None else tuple(shape)
-    return full(sizes, fill_value, aval.dtype if dtype is None else dtype, sharding=sharding)
+    if dtype is None:
+        fill_value = convert_element_type(fill_value, aval.dtype, aval.weak_type)
+    return full(sizes, fill_value, dtype, sharding=sharding)
 
 
 def zeros_like_array(x: Any) -> Any:

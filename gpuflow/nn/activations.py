@@ -60,7 +60,7 @@ def tanh(x: Any) -> Any:
 
 def softplus(x: Any) -> Any:
     """``log(1 + exp(x))`` without overflow."""
-    return jnp.logaddexp(x, 0.0)
+    return jnp.logaddexp(x, 0)  # by an integer: 0.0 would make integers weak floats
 
 
 def log_sigmoid(x: Any) -> Any:

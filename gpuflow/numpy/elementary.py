@@ -19,6 +19,7 @@ from gpuflow.numpy.promotion import (
     no_out,
     promote_args,
     promote_args_inexact,
+    strong,
 )
 from gpuflow.numpy.ufuncs import Ufunc, make_binary, make_unary
 from gpuflow.ops.selection import where as select_where
@@ -45,10 +46,10 @@ def _log_to_base(base: float) -> Ufunc:
     def logarithm(x: Any) -> Any:
         found = lax.log(x)
         if not dtypes.is_complex(aval_of(x).dtype):
-            return lax.div(found, like(factor, x))
+            return strong(lax.div(found, like(factor, x)))
         # By a complex number infinities would be divided into nan.
         parts = [lax.real(found), lax.imag(found)]
-        return lax.complex(*[lax.div(part, like(factor, part)) for part in parts])
+        return strong(lax.complex(*[lax.div(part, like(factor, part)) for part in parts]))
 
     return logarithm
 
@@ -175,8 +176,15 @@ def _to_even(x: Any) -> Any:
     return lax.round(x, _half_even)
 
 
+def _default_float(name: str, x: Any) -> list[Any]:
+    (x,) = promote_args(name, x)
+    if dtypes.is_inexact(aval_of(x).dtype):
+        return [x]
+    return [lax.convert_element_type(x, dtypes.default_float())]
+
+
 rint = make_unary("rint", _to_even, "Round; halves go to the even neighbor. Integers become "
-                  "floats first.", promote_args_inexact)  # fmt: skip
+                  "the default floats first.", _default_float)  # fmt: skip
 
 
 def round(a: Any, decimals: int = 0, out: None = None) -> Any:

@@ -80,8 +80,7 @@ def copysign(x1: Any, x2: Any, /) -> Any:
 def heaviside(x1: Any, x2: Any, /) -> Any:
     """0 for negative, ``x2`` for zero and 1 for positive ``x1``; nan stays."""
     x1, x2 = promote_args_inexact("heaviside", x1, x2)
-    dtype = aval_of(x1).dtype
-    zero, one = convert(0, dtype), convert(1, dtype)
+    zero, one = like(0, x1), like(1, x1)
     steps = where(lax.gt(x1, zero), one, where(lax.ne(x1, x1), x1, x2))
     return where(lax.lt(x1, zero), zero, steps)
 
@@ -91,10 +90,8 @@ def angle(z: Any, deg: bool = False) -> Any:
     z = as_array("angle", z)
     dtype = aval_of(z).dtype
     parts = [real(z), imag(z)]
-    if not dtypes.is_inexact(dtype):
-        parts = [convert(part, dtypes.inexact_dtype(dtype)) for part in parts]
-    elif dtypes.is_floating(dtype) and aval_of(z).ndim == 0:
-        parts = [convert(part, dtypes.default_float()) for part in parts]
+    if not dtypes.is_inexact(dtype) or (dtypes.is_floating(dtype) and aval_of(z).ndim == 0):
+        parts = [lax.convert_element_type(part, dtypes.default_float()) for part in parts]
     out = lax.atan2(parts[1], parts[0])
     return lax.mul(out, like(180 / np.pi, out)) if deg else out
 

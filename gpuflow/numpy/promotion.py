@@ -268,6 +268,11 @@ def like(value: Any, x: Any) -> Any:
     return convert(value, aval.dtype, aval.weak_type)
 
 
+def strong(x: Any) -> Any:
+    """``x`` with a type that does not yield in promotion."""
+    return lax.convert_element_type(x, aval_of(x).dtype)
+
+
 def no_out(name: str, out: Any) -> None:
     """Raise NotImplementedError for an ``out`` argument: arrays are immutable."""
     if out is not None:

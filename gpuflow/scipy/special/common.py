@@ -19,7 +19,7 @@ from gpuflow.api import jit
 from gpuflow.base import dtypes, tree
 from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.core.aval import aval_of
-from gpuflow.numpy.promotion import convert, promote_args_inexact
+from gpuflow.numpy.promotion import convert, promote_args_inexact, strong
 
 Function = Callable[..., Any]
 
@@ -38,6 +38,11 @@ def real_operands(name: str, *operands: Any) -> list[Any]:
             f"{dtype}. Fix: jnp.real(x)."
         )
     return [lax.asarray(x) for x in promoted]
+
+
+def strong_operands(name: str, *operands: Any) -> list[Any]:
+    """``real_operands`` of functions whose results are never weak: the compositions of JAX."""
+    return [strong(x) for x in real_operands(name, *operands)]
 
 
 def is_complex(x: Any) -> bool:

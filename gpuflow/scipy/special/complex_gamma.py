@@ -7,7 +7,7 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.numpy.promotion import promote_args_inexact
+from gpuflow.numpy.promotion import promote_args_inexact, strong
 from gpuflow.scipy.special.common import is_complex, kernel
 from gpuflow.scipy.special.gammas import real_gamma
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI
@@ -80,13 +80,13 @@ def loggamma(x: Any) -> Any:
     """
     (x,) = promote_args_inexact("loggamma", x)
     if is_complex(x):
-        return _complex_loggamma(x)
+        return _complex_loggamma(strong(x))
     return jnp.where(x >= 0.0, lax.lgamma(x), jnp.nan)
 
 
 def gamma(x: Any) -> Any:
     """The gamma function of real or complex numbers; nan at its poles."""
-    (x,) = promote_args_inexact("gamma", x)
+    x = strong(*promote_args_inexact("gamma", x))
     if not is_complex(x):
         return real_gamma(x)
     return jnp.exp(_complex_loggamma(x))

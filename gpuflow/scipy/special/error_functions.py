@@ -11,7 +11,7 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.core.aval import aval_of
-from gpuflow.numpy.promotion import promote_args_inexact
+from gpuflow.numpy.promotion import promote_args_inexact, strong
 from gpuflow.scipy.special import tables
 from gpuflow.scipy.special.common import (
     chebyshev,
@@ -19,7 +19,7 @@ from gpuflow.scipy.special.common import (
     is_complex,
     on_line,
     on_ray,
-    real_operands,
+    strong_operands,
     with_derivatives,
 )
 from gpuflow.scipy.special.faddeeva import wofz_of
@@ -72,7 +72,7 @@ def _erfcx_slope(out: Any, x: Any) -> Any:
 
 def erfcx(x: Any) -> Any:
     """``exp(x**2) erfc(x)``; of complex numbers too."""
-    (x,) = promote_args_inexact("erfcx", x)
+    x = strong(*promote_args_inexact("erfcx", x))
     if is_complex(x):
         return wofz_of(lax.complex(lax.neg(lax.imag(x)), lax.real(x)))
     return _erfcx(x)
@@ -102,7 +102,7 @@ def dawsn(x: Any) -> Any:
     Raises:
         ValueError: complex numbers.
     """
-    return _dawson(*real_operands("dawsn", x))
+    return _dawson(*strong_operands("dawsn", x))
 
 
 # --- the normal distribution ----------------------------------------------------------------
@@ -114,7 +114,7 @@ def _wide_float(name: str, x: Any) -> Any:
             f"[{name}] x must be float32 or float64, its dtype is not supported; got "
             f"{aval_of(x)}. Fix: x.astype(jnp.float32)."
         )
-    return x
+    return strong(x)
 
 
 def normal_density(x: Any) -> Any:
@@ -255,6 +255,6 @@ def owens_t(h: Any, a: Any) -> Any:
     Raises:
         ValueError: complex numbers.
     """
-    return _owens_t(*real_operands("owens_t", h, a))
+    return _owens_t(*strong_operands("owens_t", h, a))
 
 

@@ -16,7 +16,7 @@ from gpuflow.scipy.special.common import (
     on_line,
     on_ray,
     precision,
-    real_operands,
+    strong_operands,
     with_derivatives,
 )
 
@@ -70,7 +70,7 @@ def expi(x: Any) -> Any:
     Raises:
         ValueError: complex numbers.
     """
-    return _expi(*real_operands("expi", x))
+    return _expi(*strong_operands("expi", x))
 
 
 @with_derivatives(lambda t, out, x: -t * jnp.exp(-x) / x)
@@ -84,7 +84,7 @@ def exp1(x: Any) -> Any:
     Raises:
         ValueError: complex numbers.
     """
-    return _exp1(*real_operands("exp1", x))
+    return _exp1(*strong_operands("exp1", x))
 
 
 # --- expn -----------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def expn(n: Any, x: Any) -> Any:
     Raises:
         ValueError: complex numbers.
     """
-    n, x = real_operands("expn", n, x)
+    n, x = strong_operands("expn", n, x)
     return jnp.where(n < 0.0, jnp.nan, _expn(lax.stop_gradient(n), x))
 
 
@@ -226,4 +226,4 @@ def sici(x: Any) -> tuple[Any, Any]:
     Raises:
         ValueError: complex numbers.
     """
-    return _sici(*real_operands("sici", x))
+    return _sici(*strong_operands("sici", x))

@@ -11,7 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
-from gpuflow.numpy.promotion import convert, promote_args_inexact
+from gpuflow.numpy.promotion import convert, promote_args_inexact, strong
 from gpuflow.scipy.special.common import with_derivatives
 
 _ROOT_PI = math.sqrt(math.pi)
@@ -64,7 +64,7 @@ def wofz(z: Any) -> Any:
     Returns:
         Complex array.
     """
-    (z,) = promote_args_inexact("wofz", z)
+    z = strong(*promote_args_inexact("wofz", z))
     dtype = aval_of(z).dtype
     if not dtypes.is_complex(dtype):
         wide = np.promote_types(dtype, np.complex64) if dtype.itemsize > 2 else np.complex64

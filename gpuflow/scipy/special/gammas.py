@@ -11,7 +11,13 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import promote_args_inexact
-from gpuflow.scipy.special.common import kernel, number_like, real_operands, with_derivatives
+from gpuflow.scipy.special.common import (
+    kernel,
+    number_like,
+    real_operands,
+    strong_operands,
+    with_derivatives,
+)
 from gpuflow.scipy.special.stirling import log_beta, log_choose, log_rising, stirling_rest
 
 # Up to so many chosen things the binomial coefficient is multiplied out.
@@ -40,7 +46,8 @@ def _is_whole(x: Any) -> Any:
 @kernel
 def _sign(x: Any) -> Any:
     odd = jnp.floor(x) - 2.0 * jnp.floor(0.5 * jnp.floor(x))
-    sign = jnp.where((x < 0.0) & (odd != 0.0), -1.0, 1.0)
+    one = number_like(1.0, x)
+    sign = jnp.where((x < 0.0) & (odd != 0.0), -one, one)
     sign = jnp.where((x == 0.0) & jnp.signbit(x), -1.0, sign)
     return jnp.where(((x < 0.0) & _is_whole(x)) | jnp.isnan(x), jnp.nan, sign)
 
@@ -51,7 +58,7 @@ def gammasgn(x: Any) -> Any:
     Raises:
         ValueError: complex numbers.
     """
-    return lax.stop_gradient(_sign(*real_operands("gammasgn", x)))
+    return lax.stop_gradient(_sign(*strong_operands("gammasgn", x)))
 
 
 def _gamma_right(x: Any) -> Any:
@@ -119,7 +126,7 @@ def beta(a: Any, b: Any) -> Any:
     Raises:
         ValueError: complex numbers.
     """
-    a, b = real_operands("beta", a, b)
+    a, b = strong_operands("beta", a, b)
     return _beta(a, b)
 
 
@@ -216,7 +223,7 @@ def poch(z: Any, m: Any) -> Any:
     Raises:
         ValueError: complex numbers.
     """
-    return _poch(*real_operands("poch", z, m))
+    return _poch(*strong_operands("poch", z, m))
 
 
 def multigammaln(a: Any, d: Any) -> Any:
@@ -227,7 +234,7 @@ def multigammaln(a: Any, d: Any) -> Any:
         d: the dimension, a known int.
     """
     d = index(d)
-    (a,) = real_operands("multigammaln", a)
+    (a,) = strong_operands("multigammaln", a)
     total = 0.25 * d * (d - 1) * math.log(math.pi)
     for k in range(d):
         total = total + lax.lgamma(a - 0.5 * k)

@@ -12,7 +12,7 @@ from typing import Any
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.api_ad import jvp
-from gpuflow.scipy.special.common import precision, real_operands, with_derivatives
+from gpuflow.scipy.special.common import precision, real_operands, strong_operands, with_derivatives
 from gpuflow.scipy.special.gammas import gammasgn, real_gamma
 
 _MAX_TERMS = 20000.0
@@ -122,7 +122,7 @@ def hyp1f1(a: Any, b: Any, x: Any) -> Any:
     Raises:
         ValueError: complex numbers.
     """
-    return _hyp1f1(*jnp.broadcast_arrays(*real_operands("hyp1f1", a, b, x)))
+    return _hyp1f1(*jnp.broadcast_arrays(*strong_operands("hyp1f1", a, b, x)))
 
 
 # --- 2F1 ------------------------------------------------------------------------------------

@@ -11,13 +11,14 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.core.aval import aval_of
+from gpuflow.numpy.promotion import strong
 from gpuflow.scipy.special import tables
 from gpuflow.scipy.special.common import (
     chebyshev,
     kernel,
     on_line,
     on_ray,
-    real_operands,
+    strong_operands,
     with_derivatives,
 )
 
@@ -85,7 +86,7 @@ def fresnel(x: Any) -> tuple[Any, Any]:
     Raises:
         ValueError: complex numbers.
     """
-    return _fresnel(*real_operands("fresnel", x))
+    return _fresnel(*strong_operands("fresnel", x))
 
 
 def _spence_slope(x: Any) -> Any:
@@ -133,4 +134,4 @@ def spence(x: Any) -> Any:
             f"[spence] x must be float32 or float64, its dtype is not supported; got "
             f"{aval_of(x)}. Fix: x.astype(jnp.float32)."
         )
-    return _spence(x)
+    return _spence(strong(x))

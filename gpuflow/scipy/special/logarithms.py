@@ -122,11 +122,11 @@ def _power_of_log(log: Any, lmbda: Any) -> Any:
 
 def boxcox(x: Any, lmbda: Any) -> Any:
     """The Box-Cox transformation ``(x**lmbda - 1) / lmbda``, or ``log(x)`` where lmbda is 0."""
-    x, lmbda = promote_args_inexact("boxcox", x, lmbda)
+    x, lmbda = map(lax.asarray, promote_args_inexact("boxcox", x, lmbda))
     return _power_of_log(jnp.log(x), lmbda)
 
 
 def boxcox1p(x: Any, lmbda: Any) -> Any:
     """The Box-Cox transformation of ``1 + x``."""
-    x, lmbda = promote_args_inexact("boxcox1p", x, lmbda)
+    x, lmbda = map(lax.asarray, promote_args_inexact("boxcox1p", x, lmbda))
     return _power_of_log(jnp.log1p(x), lmbda)
