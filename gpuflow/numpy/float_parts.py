@@ -80,7 +80,8 @@ def copysign(x1: Any, x2: Any, /) -> Any:
 def heaviside(x1: Any, x2: Any, /) -> Any:
     """0 for negative, ``x2`` for zero and 1 for positive ``x1``; nan stays."""
     x1, x2 = promote_args_inexact("heaviside", x1, x2)
-    zero, one = like(0, x1), like(1, x1)
+    dtype = aval_of(x1).dtype
+    zero, one = convert(0, dtype), convert(1, dtype)
     steps = where(lax.gt(x1, zero), one, where(lax.ne(x1, x1), x1, x2))
     return where(lax.lt(x1, zero), zero, steps)
 
