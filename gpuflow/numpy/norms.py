@@ -202,6 +202,7 @@ def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any =
     dtype = aval_of(values).dtype
     if bound is None:
         eps = float(finfo(dtype).eps) * max(aval_of(x).shape[-2:])
-        bound = lax.mul(reductions.max(values, -1, initial=0), eps)
+        largest = reductions.max(values, -1, initial=0)
+        bound = lax.mul(largest, like(eps, largest))
     bound = spread(expand_dims(asarray(bound, dtype), -1), aval_of(values).shape[:-1], 1)
     return reductions.sum(lax.gt(values, bound), -1)

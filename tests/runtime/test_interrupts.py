@@ -71,7 +71,7 @@ def raise_in(thread, error=Stop):
     raised = ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread.ident), ctypes.py_object(error)
     )
-    assert raised == 1
+    assert raised == 1 or not thread.is_alive()
 
 
 def check():
@@ -162,8 +162,12 @@ def test_interrupts_at_any_moment_leave_nothing_broken():
         thread = threading.Thread(target=lambda n=number: stopped(work, n), daemon=True)
         thread.start()
         time.sleep(chosen.uniform(0, 0.1))
-        raise_in(thread)
-        thread.join(60)
+        # Python drops an exception that arrives in a finalizer or a callback of a weak reference,
+        # and says so on stderr: whoever raises one has to look whether it arrived.
+        for _ in range(20):
+            if thread.is_alive():
+                raise_in(thread)
+                thread.join(3)
         assert not thread.is_alive()
     check()
 
