@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field
 from functools import cache
 from typing import Any
 
@@ -216,7 +215,6 @@ class _Call:
     code: Code
     block: np.ndarray
     registers: np.ndarray
-    definition: Any = field(default=None)
 
 
 # Below this many points a call is too short to give other threads the GIL.
@@ -242,8 +240,17 @@ def callable_program(
     call = _Call(code, block, places)
     if not has_known_layout():
         return _plain_call(start, places, runtime), call
-    call.definition = _MethodDef(b"program", runtime.addresses["gf_call"], _FASTCALL, None)
-    return _new_function()(ctypes.addressof(call.definition), block, None), call
+    definition = _definition(runtime.addresses["gf_call"])
+    return _new_function()(ctypes.addressof(definition), block, None), call
+
+
+@cache
+def _definition(method: int) -> _MethodDef:
+    """The definition that the functions of all programs share, and that lives for ever.
+
+    Python reads it when such a function dies, which may be after everything else of its program.
+    """
+    return _MethodDef(b"program", method, _FASTCALL, None)
 
 
 @cache
