@@ -156,7 +156,8 @@ class GlobalRaces:
     ) -> tuple[_Shadow, Array]:
         shadow = self._shadows.get(allocation.start)
         if shadow is None:
-            granules = (len(allocation.room) >> self._shift) + 1
+            # Lanes that are switched off stand at the end, with the widest access there is.
+            granules = ((len(allocation.room) + 16) >> self._shift) + 1
             shadow = self._shadows[allocation.start] = _Shadow(granules)
         first, each = offsets.view(np.int64) >> self._shift, size >> self._shift
         spots = first if each <= 1 else first + np.arange(each)[:, None]
