@@ -23,6 +23,7 @@ from gpuflow.ops.linalg_algebra import (
     matmul,
     real_dtype,
     rows,
+    through_float32,
     to_dtype,
 )
 from gpuflow.ops.linalg_cholesky import cholesky
@@ -93,6 +94,7 @@ def _scaled(x: Any) -> Any:
     return mul(x, to_dtype(where(eq(by_column, 0), 1, inverse), aval_of(x).dtype))
 
 
+@through_float32
 def qdwh(
     x: Any, *, is_hermitian: bool = False, max_iterations: int | None = None,
     eps: float | None = None, dynamic_shape: tuple[Any, Any] | None = None,
@@ -145,14 +147,14 @@ def qdwh(
             moves = gt(_distance(u, before), limit)
 
     def goes_on(state: tuple[Any, Any, Any]) -> Any:
-        return bitwise_and(state[2], lt(state[0], np.int32(most)))
+        return bitwise_and(state[2], lt(state[0], most))
 
     def step(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         count, old, _ = state
         new = _by_cholesky(old, 3.0, 1.0, 3.0)
-        return add(count, np.int32(1)), new, gt(_distance(new, old), limit)
+        return add(count, 1), new, gt(_distance(new, old), limit)
 
-    count, u, moves = while_loop(goes_on, step, (np.int32(len(weights)), u, moves))
+    count, u, moves = while_loop(goes_on, step, (len(weights), u, moves))
     # A step of Newton and Schulz, which squares the error.
     u = _combined(u, matmul(u, matmul(adjoint(u), u)), 1.5, -0.5)
     h = matmul(adjoint(u), x)

@@ -23,6 +23,7 @@ from gpuflow.ops.linalg_algebra import (
     is_diagonal,
     real_dtype,
     rows,
+    through_float32,
     to_dtype,
 )
 from gpuflow.ops.linalg_lu import permute_rows
@@ -44,10 +45,13 @@ def det(a: Any) -> Any:
     """
     (a,) = matrices("det", a)
     check_square("det", a)
+    return _determinant(a)
+
+
+@through_float32
+def _determinant(a: Any) -> Any:
     size = aval_of(a).shape[-1]
-    if size in (2, 3):
-        return _expanded(a, size)
-    return _det(a)
+    return _expanded(a, size) if size in (2, 3) else _det(a)
 
 
 def _entry(a: Any, row: int, column: int) -> Any:
@@ -155,7 +159,7 @@ def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
         lambda: f"[slogdet] method must be 'lu' or 'qr'; got {method!r}. Fix: method='lu'.",
         ValueError,
     )
-    return SlogdetResult(*_slogdet(a, method == "qr"))
+    return SlogdetResult(*through_float32(_slogdet)(a, method == "qr"))
 
 
 @partial(custom_jvp, nondiff_argnums=(1,))

@@ -24,6 +24,7 @@ from gpuflow.ops.linalg_algebra import (
     spread,
     swap,
     symmetrized,
+    through_float32,
     to_dtype,
 )
 from gpuflow.ops.selection import where
@@ -65,27 +66,35 @@ def lstsq(a: Any, b: Any, rcond: Any = None, *, numpy_resid: bool = False) -> tu
     )
     vector = aval_of(b).ndim == 1
     right = expand_dims(b, 1) if vector else b
-    x, rank, values = _least_squares(a, right, rcond)
+    part = real_dtype(aval_of(a).dtype)
+    x, residuals, rank, values = _least_squares(a, right, _bound(rcond, part, max(m, n)))
     if numpy_resid and (int(rank) < n or m <= n):
-        residuals = asarray([], real_dtype(aval_of(a).dtype))
-    else:
-        size = lax.abs(lax.sub(right, matmul(a, x)))
-        residuals = reductions.sum(lax.mul(size, size), 0)
+        residuals = asarray([], part)
     return (ravel(x) if vector else x), residuals, rank, values
 
 
-def _least_squares(a: Any, b: Any, rcond: Any) -> tuple[Any, Any, Any]:
+def _bound(rcond: Any, part: Any, size: int) -> Any:
+    """``rcond``, by default that of the dtype ``part``."""
+    eps = float(finfo(part).eps)
+    if rcond is None:
+        return asarray(eps * size, part)
+    bound = asarray(rcond, part)
+    return where(lax.lt(bound, part.type(0)), part.type(eps), bound)
+
+
+@through_float32
+def _least_squares(a: Any, b: Any, bound: Any) -> tuple[Any, Any, Any, Any]:
+    x, rank, values = _minimizer(a, b, bound)
+    size = lax.abs(lax.sub(b, matmul(a, x)))
+    return x, reductions.sum(lax.mul(size, size), 0), rank, values
+
+
+def _minimizer(a: Any, b: Any, bound: Any) -> tuple[Any, Any, Any]:
     dtype, part = aval_of(a).dtype, real_dtype(aval_of(a).dtype)
     (m, n), count = aval_of(a).shape, aval_of(b).shape[1]
     if m == 0 or n == 0:
         x = asarray(np.zeros((n, count), dtype))
         return x, asarray(0), asarray(np.zeros(0, part))
-    eps = float(finfo(part).eps)
-    if rcond is None:
-        bound = asarray(eps * max(m, n), part)
-    else:
-        bound = asarray(rcond, part)
-        bound = where(lax.lt(bound, part.type(0)), part.type(eps), bound)
     u, values, vh = svd(a, full_matrices=False)
     largest = lax.squeeze(lax.slice_in_dim(values, 0, 1), (0,))
     used = lax.bitwise_and(lax.gt(values, part.type(0)), lax.ge(values, lax.mul(bound, largest)))
@@ -120,7 +129,7 @@ def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None
     bound = rcond if rtol is None else rtol
     if bound is None:
         bound = 10.0 * max(*aval_of(a).shape[-2:], 1) * float(finfo(part).eps)
-    return _pinv(a, asarray(bound, part), hermitian)
+    return through_float32(_pinv)(a, asarray(bound, part), hermitian)
 
 
 @partial(custom_jvp, nondiff_argnums=(2,))

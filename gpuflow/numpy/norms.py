@@ -19,7 +19,7 @@ from gpuflow.numpy.shaping import Axes, expand_dims, moveaxis
 from gpuflow.numpy.solvers import inv
 from gpuflow.numpy.ufuncs import abs as absolute
 from gpuflow.numpy.ufuncs import power
-from gpuflow.ops.linalg_algebra import real_dtype, spread
+from gpuflow.ops.linalg_algebra import real_dtype, spread, through_float32
 
 
 def _euclidean(x: Any, axes: Axes, keepdims: bool) -> Any:
@@ -65,8 +65,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     if ord is None or ord in ("f", "fro"):
         return _euclidean(x, axes, keepdims)
     if ord in ("nuc", 2, -2):
-        values = svdvals(moveaxis(x, axes, (-2, -1)))
-        out = _of_values(values, ord)
+        out = _of_values(moveaxis(x, axes, (-2, -1)), ord)
         return expand_dims(out, axes) if keepdims else out
     check(
         ord in (1, -1, np.inf, -np.inf),
@@ -85,7 +84,10 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     return out if keepdims else lax.squeeze(out, axes)
 
 
-def _of_values(values: Any, ord: Any) -> Any:
+@through_float32
+def _of_values(x: Any, ord: Any) -> Any:
+    """A norm that is made of the singular values."""
+    values = svdvals(x)
     if ord == "nuc":
         return reductions.sum(values, -1)
     if ord == 2:
@@ -133,6 +135,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     return norm(x, ord, (-2, -1), keepdims)
 
 
+@through_float32
 def cond(x: Any, p: Any = None) -> Any:
     """The condition number of matrices: their norm times that of the inverse.
 

@@ -23,6 +23,7 @@ from gpuflow.numpy.shaping import broadcast_shapes, expand_dims, moveaxis, ravel
 from gpuflow.ops.linalg_algebra import (
     identity_like,
     spread,
+    through_float32,
 )
 from gpuflow.ops.linalg_lu import lu_solve
 
@@ -43,18 +44,21 @@ def check_square(name: str, a: Any) -> None:
 
 
 @custom_jvp
-def solve_batched(a: Any, b: Any) -> Any:
+def _solve_batched(a: Any, b: Any) -> Any:
     factors, _, permutation = lax_linalg.lu(a)
     return _solve_with(factors, permutation, b)
 
 
-@solve_batched.defjvp
+@_solve_batched.defjvp
 def _solve_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
     """From A X = B: A dX = dB - dA X, with the factors that are there already."""
     (a, b), (d_a, d_b) = primals, tangents
     factors, _, permutation = lax_linalg.lu(a)
     x = _solve_with(factors, permutation, b)
     return x, _solve_with(factors, permutation, lax.sub(d_b, matmul(d_a, x)))
+
+
+solve_batched = through_float32(_solve_batched)
 
 
 def _solve_with(factors: Any, permutation: Any, b: Any) -> Any:

@@ -5,11 +5,13 @@ All functions act on the last two dimensions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
 
-from gpuflow.base import dtypes
+from gpuflow.base import dtypes, tree
 from gpuflow.core.aval import aval_of
 from gpuflow.ops.axes import broadcast_in_dim, insert_axis, reduce_sum, reshape, transpose
 from gpuflow.ops.comparison import eq, ge
@@ -40,6 +42,37 @@ def to_dtype(x: Any, dtype: Any) -> Any:
     return x if aval_of(x).dtype == dtype else convert_element_type(x, dtype)
 
 
+_NARROW = frozenset({dtypes.float16, dtypes.bfloat16, *dtypes.NARROW_FLOATS})
+
+
+def through_float32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` of matrices of at most 16 bits too: in float32, with each result rounded once.
+
+    No library decomposes such matrices, and rounding every step would leave few digits. Derivatives
+    are those of the steps in float32. Other operands than positional ones are not looked at.
+    """
+
+    @wraps(function)
+    def computed(*operands: Any, **params: Any) -> Any:
+        if not any(getattr(x, "dtype", None) in _NARROW for x in operands):
+            return function(*operands, **params)
+        found = {x.dtype for x in operands if hasattr(x, "dtype") and dtypes.is_inexact(x.dtype)}
+        if len(found) > 1:  # refused by whatever looks at the dtypes
+            return function(*operands, **params)
+        (narrow,) = found
+
+        def rounded(x: Any) -> Any:
+            return to_dtype(x, narrow) if aval_of(x).dtype == dtypes.float32 else x
+
+        wide = [
+            to_dtype(x, dtypes.float32) if getattr(x, "dtype", None) == narrow else x
+            for x in operands
+        ]
+        return tree.tree_map(rounded, function(*wide, **params))
+
+    return computed
+
+
 def swap(x: Any) -> Any:
     """The transposed matrices."""
     rank = aval_of(x).ndim
@@ -52,7 +85,12 @@ def adjoint(x: Any) -> Any:
 
 
 def symmetrized(x: Any) -> Any:
-    """The mean of a matrix and its adjoint."""
+    """The mean of a matrix and its adjoint; of integers a float, as quotients are."""
+    aval = aval_of(x)
+    if dtypes.is_bool(aval.dtype):
+        x = convert_element_type(x, dtypes.default_float(), True)
+    elif not dtypes.is_inexact(aval.dtype):
+        x = convert_element_type(x, dtypes.inexact_dtype(aval.dtype), aval.weak_type)
     return mul(add(x, adjoint(x)), 0.5)
 
 
@@ -72,7 +110,9 @@ def triangle(x: Any, lower: bool, offset: int = 0) -> Any:
     """The elements on one side of diagonal ``offset`` with it; zeros elsewhere."""
     row, column = _places(aval_of(x).shape)
     diagonal = add(row, offset) if offset else row
-    return where(ge(diagonal, column) if lower else ge(column, diagonal), x, 0)
+    # A Python number of the kind of x, so that the result is weakly typed where x is.
+    zero = 0j if dtypes.is_complex(aval_of(x).dtype) else 0.0
+    return where(ge(diagonal, column) if lower else ge(column, diagonal), x, zero)
 
 
 def _places(shape: Shape) -> tuple[Any, Any]:

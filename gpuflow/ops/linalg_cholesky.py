@@ -21,6 +21,7 @@ from gpuflow.ops.linalg_algebra import (
     matmul,
     swap,
     symmetrized,
+    through_float32,
     triangle,
 )
 from gpuflow.ops.linalg_common import (
@@ -118,6 +119,7 @@ cholesky_p = matrix_op(
 )
 
 
+@through_float32
 def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:
     """The lower triangular ``L`` with ``L @ L.conj().T == x``.
 
@@ -187,6 +189,7 @@ cholesky_update_p = matrix_op(
 )
 
 
+@through_float32
 def cholesky_update(r_matrix: Any, w_vector: Any) -> Any:
     """The upper factor of ``R.T @ R + outer(w, w)``, given the upper triangular ``R``.
 
@@ -200,6 +203,7 @@ def cholesky_update(r_matrix: Any, w_vector: Any) -> Any:
     return cholesky_update_p.bind(r_matrix, w_vector)
 
 
+@through_float32
 def symmetric_product(
     a_matrix: Any, c_matrix: Any, *, alpha: float = 1.0, beta: float = 0.0,
     symmetrize_output: bool = False,

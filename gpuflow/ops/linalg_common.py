@@ -66,10 +66,9 @@ def matrix_op(
         batch = _batch_shape(name, avals, ranks)
         inner = [aval.shape[aval.ndim - rank :] for aval, rank in zip(avals, ranks, strict=True)]
         found = result(*inner, avals[0].dtype, **params)
-        if not many:
-            ((own, dtype),) = found
-            return ShapedArray((*batch, *own), dtype)
-        return [ShapedArray((*batch, *own), dtype) for own, dtype in found]
+        weak_type = all(aval.weak_type for aval in avals)
+        outs = [ShapedArray((*batch, *own), dtype, weak_type) for own, dtype in found]
+        return outs if many else outs[0]
 
     def batch(
         axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], **params: Any

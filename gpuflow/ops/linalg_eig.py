@@ -28,6 +28,7 @@ from gpuflow.ops.linalg_algebra import (
     is_diagonal,
     matmul,
     swap,
+    through_float32,
     to_dtype,
 )
 from gpuflow.ops.linalg_algorithms import (
@@ -191,6 +192,7 @@ eig_p = matrix_op(
 )
 
 
+@through_float32
 def eig(
     x: Any, *, compute_left_eigenvectors: bool = True, compute_right_eigenvectors: bool = True,
     enable_eigvec_derivs: bool = False, implementation: EigImplementation | None = None,

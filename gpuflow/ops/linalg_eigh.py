@@ -23,6 +23,7 @@ from gpuflow.ops.linalg_algebra import (
     matmul,
     real_dtype,
     symmetrized,
+    through_float32,
     to_dtype,
 )
 from gpuflow.ops.linalg_algorithms import (
@@ -152,6 +153,7 @@ eigh_p = matrix_op(
 )
 
 
+@through_float32
 def eigh(
     x: Any, *, lower: bool = True, symmetrize_input: bool = True, sort_eigenvalues: bool = True,
     subset_by_index: Any = None, implementation: EighImplementation | None = None,
@@ -186,6 +188,7 @@ def eigh(
     return vectors, values
 
 
+@through_float32
 def eigh_values(x: Any, *, lower: bool = True, symmetrize_input: bool = True) -> Any:
     """The eigenvalues alone, as ``eigh`` gives them, for half of the work."""
     if symmetrize_input and aval_of(x).ndim >= 2 and len(set(aval_of(x).shape[-2:])) == 1:

@@ -12,6 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.ops.linalg_algebra import (
     Shape,
     real_dtype,
+    through_float32,
 )
 from gpuflow.ops.linalg_common import (
     Outputs,
@@ -53,6 +54,7 @@ def _never(*values: Any) -> None:
 schur_p = matrix_op("schur", (2,), _schur_result, _schur_impl, multiple_results=True)
 
 
+@through_float32
 def schur(
     x: Any, *, compute_schur_vectors: bool = True, sort_eig_vals: bool = False,
     select_callable: Any = None,
@@ -109,6 +111,7 @@ hessenberg_p = matrix_op(
 )
 
 
+@through_float32
 def hessenberg(a: Any) -> tuple[Any, Any]:
     """Reduce matrices to upper Hessenberg form by a unitary similarity.
 
@@ -162,6 +165,7 @@ tridiagonal_p = matrix_op(
 )
 
 
+@through_float32
 def tridiagonal(a: Any, *, lower: bool = True) -> tuple[Any, Any, Any, Any]:
     """Reduce symmetric or Hermitian matrices to tridiagonal form by a unitary similarity.
 

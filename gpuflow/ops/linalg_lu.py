@@ -25,6 +25,7 @@ from gpuflow.ops.linalg_algebra import (
     is_diagonal,
     matmul,
     rows,
+    through_float32,
     triangle,
 )
 from gpuflow.ops.linalg_common import Outputs, each_matrix, lapack, matrix_op, on_host
@@ -152,6 +153,7 @@ lu_p = matrix_op(
 )
 
 
+@through_float32
 def lu(x: Any) -> tuple[Any, Any, Any]:
     """The LU decomposition with partial pivoting.
 
@@ -231,6 +233,7 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
 # --- systems -------------------------------------------------------------------------------
 
 
+@through_float32
 def lu_solve(factors: Any, permutation: Any, b: Any, transposed: bool = False) -> Any:
     """Solve ``A X = B``, or with the transposed matrix, given the decomposition of ``A``.
 

@@ -13,7 +13,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import Zero, is_undefined, zero_tangent
 from gpuflow.ops.complex_numbers import conj
-from gpuflow.ops.linalg_algebra import Shape
+from gpuflow.ops.linalg_algebra import Shape, through_float32
 from gpuflow.ops.linalg_common import Outputs, each_matrix, lapack, matrix_op, on_host
 
 
@@ -96,6 +96,7 @@ ormqr_p = matrix_op(
 )
 
 
+@through_float32
 def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = False) -> Any:
     """The product of Q, as ``geqrf`` gives it, with a matrix.
 

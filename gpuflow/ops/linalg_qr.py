@@ -26,6 +26,7 @@ from gpuflow.ops.linalg_algebra import (
     matmul,
     rows,
     swap,
+    through_float32,
     triangle,
 )
 
@@ -62,6 +63,7 @@ def _geqrf_impl(xp: Any, a: Any) -> list[Any]:
 geqrf_p = matrix_op("geqrf", (2,), _geqrf_result, _geqrf_impl, multiple_results=True)
 
 
+@through_float32
 def geqrf(a: Any) -> tuple[Any, Any]:
     """The QR decomposition in LAPACK's compact form.
 
@@ -115,6 +117,7 @@ householder_product_p = matrix_op(
 )
 
 
+@through_float32
 def householder_product(a: Any, taus: Any) -> Any:
     """The first columns of a product of Householder reflections, as ``geqrf`` gives them.
 
@@ -236,6 +239,7 @@ qr_p = matrix_op(
 )
 
 
+@through_float32
 def qr(
     x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma: bool | None = None
 ) -> tuple[Any, ...]:

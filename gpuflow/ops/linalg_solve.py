@@ -17,7 +17,7 @@ from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.axes import insert_axis, move_axis, reshape, squeeze
 from gpuflow.ops.blocks import matrix_blocks
 from gpuflow.ops.elementwise import neg
-from gpuflow.ops.linalg_algebra import Shape, conjugate, matmul, swap, triangle
+from gpuflow.ops.linalg_algebra import Shape, conjugate, matmul, swap, through_float32, triangle
 from gpuflow.ops.linalg_common import (
     Outputs,
     check_square,
@@ -222,6 +222,7 @@ triangular_solve_p = matrix_op(
 )
 
 
+@through_float32
 def triangular_solve(
     a: Any, b: Any, *, left_side: bool = False, lower: bool = False, transpose_a: bool = False,
     conjugate_a: bool = False, unit_diagonal: bool = False,

@@ -21,6 +21,7 @@ from gpuflow.ops.linalg_algebra import (
     is_diagonal,
     matmul,
     real_dtype,
+    through_float32,
     to_dtype,
 )
 from gpuflow.ops.linalg_algorithms import SVD_ALGORITHMS, SvdAlgorithm, check_algorithm
@@ -161,6 +162,7 @@ svd_p = matrix_op(
 )
 
 
+@through_float32
 def svd(
     x: Any, *, full_matrices: bool = True, compute_uv: bool = True, subset_by_index: Any = None,
     algorithm: SvdAlgorithm | None = None,

@@ -13,7 +13,7 @@ from gpuflow.core.rules import Zero, is_undefined
 from gpuflow.ops.elementwise import add, mul, neg
 from gpuflow.ops.joining import concatenate
 from gpuflow.ops.layout import slice_in_dim
-from gpuflow.ops.linalg_algebra import Shape, as_column, rows
+from gpuflow.ops.linalg_algebra import Shape, as_column, rows, through_float32
 from gpuflow.ops.linalg_common import (
     Outputs,
     each_matrix,
@@ -141,6 +141,7 @@ tridiagonal_solve_p = matrix_op(
 )
 
 
+@through_float32
 def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: bool = False) -> Any:
     """Solve ``A X = B`` for a tridiagonal matrix.
 

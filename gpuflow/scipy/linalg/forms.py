@@ -22,6 +22,7 @@ from gpuflow.ops.linalg_algebra import (
     conjugate,
     matmul,
     rows,
+    through_float32,
     to_dtype,
 )
 from gpuflow.scipy.linalg.factorizations import inexact
@@ -205,6 +206,7 @@ def polar(
     return (unitary, definite) if right else (adjoint(unitary), adjoint(definite))
 
 
+@through_float32
 def _polar_by_svd(a: Any, right: bool) -> tuple[Any, Any]:
     u, s, vh = lax.linalg.svd(a, full_matrices=False)
     s = jnp.expand_dims(to_dtype(s, aval_of(u).dtype), -2)

@@ -15,7 +15,15 @@ from gpuflow.numpy.decompositions import matrices
 from gpuflow.numpy.promotion import broadcast_shapes, promote_dtypes_inexact
 from gpuflow.numpy.solvers import check_square
 from gpuflow.numpy.vectorizing import vectorize
-from gpuflow.ops.linalg_algebra import adjoint, conjugate, is_diagonal, matmul, spread, to_dtype
+from gpuflow.ops.linalg_algebra import (
+    adjoint,
+    conjugate,
+    is_diagonal,
+    matmul,
+    spread,
+    through_float32,
+    to_dtype,
+)
 from gpuflow.ops.linalg_lu import lu_solve as solve_with_lu
 from gpuflow.ops.selection import where
 from gpuflow.scipy.linalg.forms import schur
@@ -108,11 +116,16 @@ def cho_solve(
     del overwrite_b, check_finite
     c, lower = c_and_lower
     c, b, vector = _columns("cho_solve", c, b)
-    for turned in (not lower, bool(lower)):
+    return _restored(_solve_with_factor(c, b, bool(lower)), vector)
+
+
+@through_float32
+def _solve_with_factor(factor: Any, b: Any, lower: bool) -> Any:
+    for turned in (not lower, lower):
         b = lax.linalg.triangular_solve(
-            c, b, left_side=True, lower=lower, transpose_a=turned, conjugate_a=turned
+            factor, b, left_side=True, lower=lower, transpose_a=turned, conjugate_a=turned
         )
-    return _restored(b, vector)
+    return b
 
 
 def lu_solve(
@@ -166,17 +179,22 @@ def solve(
     if assume_a != "pos":
         return jnp.linalg.solve(a, b)
     a, b, vector = _columns("solve", a, b)
+    return _restored(_solve_positive(a, b, bool(lower)), vector)
+
+
+@through_float32
+def _solve_positive(a: Any, b: Any, lower: bool) -> Any:
     fixed = lax.stop_gradient(a)
     factor = lax.linalg.cholesky(fixed if lower else adjoint(fixed), symmetrize_input=False)
 
     def solver(matvec: Any, right: Any) -> Any:
         del matvec
-        return cho_solve((factor, True), right)
+        return _solve_with_factor(factor, right, True)
 
     def product(x: Any) -> Any:
         return matmul(a, x)
 
-    return _restored(lax.custom_linear_solve(product, b, solve=solver, symmetric=True), vector)
+    return lax.custom_linear_solve(product, b, solve=solver, symmetric=True)
 
 
 def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
