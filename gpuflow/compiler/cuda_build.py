@@ -84,6 +84,7 @@ def build_cuda(
 
 
 _REFUSED_NAME = "Symbol name with unsupported characters"
+_LABEL = re.compile(r"\$L__BB\w+")
 _COMPILE_LOCK = threading.Lock()
 
 
@@ -121,14 +122,31 @@ def _with_lines(build: Callable[..., Any]) -> str:
     """The PTX with line information, or without it.
 
     NVVM 13.4 refuses some kernels with launch bounds for the sake of a name that line information
-    brings in; without it they are built as always.
+    brings in, and 13.5 forgets labels that it branches to; without it they are built as always.
     """
     try:
-        return build(lineinfo=True)[0]
+        ptx = build(lineinfo=True)[0]
     except Exception as error:
         if _REFUSED_NAME not in f"{error} {_log_of_nvvm(error)}":
             raise
-        return build(lineinfo=False)[0]
+    else:
+        if not _missing_labels(ptx):
+            return ptx
+    ptx = build(lineinfo=False)[0]
+    missing = _missing_labels(ptx)
+    if missing:
+        raise CudaBuildError(
+            "[cuda build] every branch in PTX must have a label to go to; NVVM left out "
+            f"{', '.join(missing)}. Fix: use another version of the nvidia-nvvm wheel, and report "
+            "the printed source."
+        )
+    return ptx
+
+
+def _missing_labels(ptx: str) -> list[str]:
+    """Labels of blocks that the PTX names and that stand nowhere in it."""
+    there = {line.partition(":")[0] for line in ptx.splitlines() if line.startswith("$L__BB")}
+    return sorted(set(_LABEL.findall(ptx)) - there)
 
 
 def _log_of_nvvm(error: BaseException) -> str:

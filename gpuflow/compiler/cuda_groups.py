@@ -15,6 +15,7 @@ from gpuflow.compiler.cuda_phases import may_share
 from gpuflow.compiler.cuda_printer import CudaPrinter, Nest
 from gpuflow.compiler.cuda_scalar import STORAGE_BITS
 from gpuflow.compiler.cuda_schedule import MEMBER_ROLES, perfect_nest
+from gpuflow.compiler.printer import constant
 from gpuflow.kir.nodes import (
     Apply,
     Axis,
@@ -250,7 +251,17 @@ class GroupPrinter(CudaPrinter):
         self.helper(name, f"@device_function\ndef {name}{rest}")
         return name
 
-    # Stores
+    # Loads and stores
+
+    def _load(self, s: Load) -> None:
+        """Threads past the last point read nothing that those of the last point write in place."""
+        if not self.is_column or self.operands[s.operand].mode is not Mode.INOUT:
+            super()._load(s)
+            return
+        with self.indented("if is_inside:"):
+            super()._load(s)
+        with self.indented("else:"):
+            self.emit(f"{self.value(s.out)} = {constant(0, s.out.dtype)}")
 
     def _store(self, s: Store) -> None:
         """Outside the loops that members share, one of them stores for all."""

@@ -156,6 +156,9 @@ TRAINING = {
         lambda x, y, b: (x * y, (x * y).sum(0) - b),
         (_normal(50, 70), _normal(50, 70, seed=1), _normal(70)), (0, 2)
     ),
+    "donated columns read twice": Program(
+        lambda x: x - x.max(0), (_normal(40, 45),), (0,)
+    ),
     "donated to a full sum": Program(
         lambda x, y, t: (x * y, (x * y).sum() + t),
         (_normal(30, 70), _normal(30, 70, seed=1), np.float32(2)), (0, 2)
@@ -194,6 +197,10 @@ LAYOUT = {
     ),
     "concatenate": Program(
         lambda x, y: jnp.concatenate([jnp.exp(x), y * 2], axis=1), (_normal(5, 8), _normal(5, 3))
+    ),
+    # NVVM 13.5 loses two labels of this one when it writes down lines.
+    "pad between elements": Program(
+        lambda x, v: gf.lax.pad(x, v, ((0, 0, 0), (1, 0, 1))), (_normal(8, 1), np.float32(2))
     ),
     "pad": Program(lambda x: jnp.pad(x + 1, ((1, 2), (0, 3))), (_normal(4, 6),)),
     "negative strides": Program(lambda x: x[::-1, ::-2] * x[:, 1::2], (_normal(6, 20),)),

@@ -193,3 +193,18 @@ def test_lines_are_left_out_only_where_nvvm_refuses_their_names(log, is_built):
         with pytest.raises(RuntimeError, match="ERROR_COMPILATION"):
             cuda_build._with_lines(build)
         assert asked == [True]
+
+
+_LOST = "@%p1 bra $L__BB0_2;\n$L__BB0_3:\nbra.uni $L__BB0_3;\n"
+
+
+@pytest.mark.parametrize("without_lines", [_LOST.replace("0_3:", "0_2:\n$L__BB0_3:"), _LOST])
+def test_lines_are_left_out_where_nvvm_loses_a_label_over_them(without_lines):
+    def build(lineinfo):
+        return (_LOST if lineinfo else without_lines,)
+
+    if without_lines == _LOST:
+        with pytest.raises(CudaBuildError, match=r"a label to go to; NVVM left out \$L__BB0_2\."):
+            cuda_build._with_lines(build)
+    else:
+        assert cuda_build._with_lines(build) == without_lines

@@ -25,20 +25,7 @@ def run(name, **how):
     return run_plan(program.function, program.args, program.donate, **how)
 
 
-# The simulator reports that a thread writes a donated element that another one has read, in no
-# order. Whether the kernel or the report is wrong is not known yet; the numbers are right there.
-UNORDERED = "donated to a gradient and its bias"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name, marks=pytest.mark.xfail(reason="race in place") if name == UNORDERED else ()
-        )
-        for name in PROGRAMS
-    ],
-)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_every_kernel_computes_what_the_cpu_computes(name):
     ran = run(name)
     assert ran, "a program without a kernel tests nothing"
