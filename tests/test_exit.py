@@ -59,7 +59,7 @@ def test_the_end_is_silent(place, platform):
 
 
 CLASSES = [
-    cpu_loader._Memory, cuda_graphs.CapturedGraph, cuda_blas_lt.LtProduct, gpu_memory.Block,
+    cpu_loader._Memory, cuda_graphs.LaunchGraph, cuda_blas_lt.LtProduct, gpu_memory.Block,
     memory._block_class(4096),
 ]  # fmt: skip
 

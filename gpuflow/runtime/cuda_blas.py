@@ -107,20 +107,34 @@ class CuBlas:
     """
 
     def __init__(self, library: Any, stream: int, pool: Pool, major: int) -> None:
-        self._library = library
-        count = workspace_bytes(major)
-        self._workspace = pool.malloc(count)
-        handle = ctypes.c_void_p()
-        _check("create", library.cublasCreate_v2(ctypes.byref(handle)))
-        self._handle = handle.value
-        # The order matters: to set the stream drops the workspace.
-        _check("set stream", library.cublasSetStream_v2(self._handle, stream))
-        workspace = self._workspace.ptr
-        _check("set workspace", library.cublasSetWorkspace_v2(self._handle, workspace, count))
-        _check("set mode", library.cublasSetMathMode(self._handle, _NO_REDUCED_SUMS))
+        self._library, self._stream = library, stream
+        self._count = workspace_bytes(major)
+        self._workspace = pool.malloc(self._count)
+        self._handles: dict[int, int | None] = {}
+        self.prepare(stream)
 
-    def gemm(self, gemm: Gemm) -> Callable[[int, int, int], None] | None:
-        """A function of the addresses of left, right and out; None for sizes beyond its own."""
+    def prepare(self, stream: int) -> None:
+        """Make a handle for a stream.
+
+        All have one workspace: what is recorded on another stream runs again on that of products.
+        """
+        if stream in self._handles:
+            return
+        library, made = self._library, ctypes.c_void_p()
+        _check("create", library.cublasCreate_v2(ctypes.byref(made)))
+        handle = made.value
+        # The order matters: to set the stream drops the workspace.
+        _check("set stream", library.cublasSetStream_v2(handle, stream))
+        workspace = self._workspace.ptr
+        _check("set workspace", library.cublasSetWorkspace_v2(handle, workspace, self._count))
+        _check("set mode", library.cublasSetMathMode(handle, _NO_REDUCED_SUMS))
+        self._handles[stream] = handle
+
+    def gemm(self, gemm: Gemm) -> Callable[..., None] | None:
+        """A function of the addresses of left, right and out; None for sizes beyond its own.
+
+        A fourth argument is another stream, which is prepared.
+        """
         sizes = (gemm.m, gemm.n, gemm.k, gemm.left_leading, gemm.right_leading, gemm.count)
         if max(sizes) > _MOST:
             return None
@@ -131,9 +145,10 @@ class CuBlas:
             compute = _COMPUTE_32F_FAST_TF32
         # A row-major matrix is the transposed one to cuBLAS: out' = right' left'.
         head = (
-            self._handle, int(gemm.right_transposed), int(gemm.left_transposed),
+            int(gemm.right_transposed), int(gemm.left_transposed),
             gemm.n, gemm.m, gemm.k, ctypes.addressof(one),
         )  # fmt: skip
+        handles, own = self._handles, self._stream
         end, name = (compute, _DEFAULT_ALGORITHM), "a product of matrices"
         beta, kept = ctypes.addressof(zero), (one, zero)
         if gemm.count == 1:
@@ -141,9 +156,9 @@ class CuBlas:
                 self._library.cublasGemmEx, gemm.right_leading, gemm.left_leading
             )  # fmt: skip
 
-            def multiply(left: int, right: int, out: int) -> None:
+            def multiply(left: int, right: int, out: int, stream: int = own) -> None:
                 status = call(
-                    *head, right, kind, right_leading, left, kind, left_leading,
+                    handles[stream], *head, right, kind, right_leading, left, kind, left_leading,
                     beta, out, out_kind, gemm.n, *end,
                 )  # fmt: skip
                 if status:
@@ -153,9 +168,9 @@ class CuBlas:
             return multiply
         stacked = self._library.cublasGemmStridedBatchedEx
 
-        def multiply_all(left: int, right: int, out: int) -> None:
+        def multiply_all(left: int, right: int, out: int, stream: int = own) -> None:
             status = stacked(
-                *head, right, kind, gemm.right_leading, gemm.right_step,
+                handles[stream], *head, right, kind, gemm.right_leading, gemm.right_step,
                 left, kind, gemm.left_leading, gemm.left_step,
                 beta, out, out_kind, gemm.n, gemm.out_step, gemm.count, *end,
             )  # fmt: skip

@@ -142,7 +142,7 @@ class CuBlasLt:
 
 
 class LtProduct:
-    """One product; called with the addresses of left, right, out, bias and aux.
+    """One product; called with the addresses of left, right, out, bias and aux, and another stream.
 
     Row-major matrices are transposed ones to cublasLt: out' = right' left'.
 
@@ -173,7 +173,9 @@ class LtProduct:
         self._algorithms: dict[tuple[int, ...], Any] = {}
         self._pointers = (0, 0)
 
-    def __call__(self, left: int, right: int, out: int, bias: int, aux: int) -> None:
+    def __call__(
+        self, left: int, right: int, out: int, bias: int, aux: int, stream: int | None = None
+    ) -> None:
         if (bias, aux) != self._pointers:
             self._point(bias, aux)
         places = (right, left, out, bias, aux)
@@ -183,7 +185,8 @@ class LtProduct:
         self._calls.matmul(
             self._lt.handle, self._desc, ctypes.addressof(self._one), right, self._right,
             left, self._left, ctypes.addressof(self._zero), out, self._out, out, self._out,
-            ctypes.addressof(found), workspace, count, self._lt.stream,
+            ctypes.addressof(found), workspace, count,
+            self._lt.stream if stream is None else stream,
         )  # fmt: skip
 
     def __del__(self) -> None:

@@ -1,6 +1,8 @@
-"""CUDA graphs through the driver's C interface: capture, replay, new parameters for a node.
+"""CUDA graphs through the driver's C interface: made node by node, replayed, and changed.
 
-CuPy's graphs let go of what was captured, which is needed to change a node. Not measured on a GPU.
+A kernel of ours is a node with known parameters. What a library launches is not known: it is
+captured on a stream where nothing else runs, so that other threads may use the device meanwhile.
+CuPy's graphs let go of what was captured, and add no nodes. Not measured on a GPU.
 
 Source: NVIDIA, CUDA Driver API: graph management; stream management (capture).
 """
@@ -14,13 +16,16 @@ from functools import partial
 from typing import Any
 
 from gpuflow.compiler.cuda_schedule import Dim
+from gpuflow.runtime.gpu_api import LibraryWork
 
 _int, _unsigned, _pointer = ctypes.c_int, ctypes.c_uint, ctypes.c_void_p
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads may do what they like
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuStreamBeginCapture_v2": (_pointer, _int),
     "cuStreamEndCapture": (_pointer, _pointer),
-    "cuStreamGetCaptureInfo_v2": (_pointer, _pointer, _pointer, _pointer, _pointer, _pointer),
+    "cuGraphCreate": (_pointer, _unsigned),
+    "cuGraphAddKernelNode_v2": (_pointer, _pointer, _pointer, ctypes.c_size_t, _pointer),
+    "cuGraphAddChildGraphNode": (_pointer, _pointer, _pointer, ctypes.c_size_t, _pointer),
     "cuGraphInstantiateWithFlags": (_pointer, _pointer, ctypes.c_ulonglong),
     "cuGraphLaunch": (_pointer, _pointer),
     "cuGraphExecKernelNodeSetParams_v2": (_pointer, _pointer, _pointer),
@@ -97,47 +102,58 @@ def bound_launch(
     return bound
 
 
-class CapturedGraph:
-    """Work of a stream, captured.
+class LaunchGraph:
+    """Launches and calls of libraries, one after the other.
 
     Args:
         library: from ``load_graph_calls``.
         stream: that it runs on.
-        work: what to capture.
+        side: a stream that is given nothing else, on which calls of libraries are captured.
+        work: what ``bound_launch`` made, and calls of libraries.
 
     Raises:
-        Exception: it cannot be captured.
+        Exception: it cannot be recorded.
     """
 
     def __init__(
-        self, library: Any, stream: int, work: Sequence[Callable[[], Any]]
+        self, library: Any, stream: int, side: int, work: Sequence[BoundLaunch | LibraryWork]
     ) -> None:
         self._library, self._stream = library, stream
         self._graph, self._exec = ctypes.c_void_p(), ctypes.c_void_p()
         self._nodes: list[int | None] = []
-        _check("begin capture", library.cuStreamBeginCapture_v2(stream, _RELAXED))
-        try:
-            for one in work:
-                one()
-                is_kernel = isinstance(one, BoundLaunch)
-                self._nodes.append(self._last_node() if is_kernel else None)
-        finally:
-            status = library.cuStreamEndCapture(stream, ctypes.byref(self._graph))
-        _check("end capture", status)
+        _check("create", library.cuGraphCreate(ctypes.byref(self._graph), 0))
+        last: int | None = None
+        for one in work:
+            last = self._added(one, side, last)
+            self._nodes.append(last if isinstance(one, BoundLaunch) else None)
         status = library.cuGraphInstantiateWithFlags(
             ctypes.byref(self._exec), self._graph, 0
         )
         _check("instantiate", status)
 
-    def _last_node(self) -> int | None:
-        """The node that the stream's next work would wait for; None if there are several."""
-        status, identity, count = ctypes.c_int(), ctypes.c_ulonglong(), ctypes.c_size_t()
-        graph, nodes = ctypes.c_void_p(), ctypes.POINTER(ctypes.c_void_p)()
-        found = self._library.cuStreamGetCaptureInfo_v2(
-            self._stream,
-            *map(ctypes.byref, (status, identity, graph, nodes, count)),
-        )
-        return nodes[0] if found == 0 and count.value == 1 else None
+    def _added(self, one: BoundLaunch | LibraryWork, side: int, last: int | None) -> int:
+        """A new node that runs behind the last one."""
+        node, before = ctypes.c_void_p(), (ctypes.c_void_p * 1)(last)
+        place = (ctypes.byref(node), self._graph, before, int(last is not None))
+        if isinstance(one, BoundLaunch):
+            status = self._library.cuGraphAddKernelNode_v2(*place, ctypes.byref(one.node))
+        else:
+            part = self._captured(one, side)
+            status = self._library.cuGraphAddChildGraphNode(*place, part)  # it copies the graph
+            self._library.cuGraphDestroy(part)
+        _check("add a node", status)
+        return node.value or 0
+
+    def _captured(self, one: LibraryWork, side: int) -> ctypes.c_void_p:
+        """A graph of what a library launches."""
+        library, graph = self._library, ctypes.c_void_p()
+        _check("begin capture", library.cuStreamBeginCapture_v2(side, _RELAXED))
+        try:
+            one.run(side)
+        finally:
+            status = library.cuStreamEndCapture(side, ctypes.byref(graph))
+        _check("end capture", status)
+        return graph
 
     def __call__(self) -> None:
         status = self._library.cuGraphLaunch(self._exec, self._stream)

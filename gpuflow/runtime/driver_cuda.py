@@ -6,14 +6,13 @@ called. Written from CuPy's and CUDA's documentation; not measured on a GPU.
 
 from __future__ import annotations
 
-import gc
 import threading
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,9 +21,9 @@ from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.compiler.debugging import show
 from gpuflow.runtime.cuda_blas import CuBlas, find_cublas, load_cublas, workspace_bytes
 from gpuflow.runtime.cuda_blas_lt import CuBlasLt, load_cublaslt
-from gpuflow.runtime.cuda_graphs import CapturedGraph, bound_launch, load_graph_calls
+from gpuflow.runtime.cuda_graphs import LaunchGraph, bound_launch, load_graph_calls
 from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.runtime.gpu_api import BuiltKernel, Epilogue, Gemm, Pool
+from gpuflow.runtime.gpu_api import BuiltKernel, Epilogue, Gemm, LibraryWork, Pool
 from gpuflow.runtime.gpu_driver import GpuDriver
 from gpuflow.runtime.gpu_epilogue_check import CheckedProducts
 from gpuflow.runtime.gpu_faults import is_fault
@@ -101,7 +100,8 @@ class CupyApi:
         self._cuda, self._runtime, self._driver = cupy.cuda, cupy.cuda.runtime, cupy.cuda.driver
         self.number, self._several = number, device_count() > 1
         self._ready = _Ready()
-        self._threads, self._lock = 0, threading.Lock()
+        self._lock = threading.Lock()
+        self._side: int | None = None  # where calls of libraries are captured
         self.activate()
         properties = self._runtime.getDeviceProperties(number)
         self.name: str = properties["name"].decode()
@@ -116,8 +116,6 @@ class CupyApi:
     def activate(self) -> None:
         """Make the device the current one of this thread, and its context."""
         if not self._ready.done:
-            with self._lock:  # not while another thread records
-                self._threads += 1
             self._runtime.setDevice(self.number)
             self._runtime.free(0)  # nothing, but it makes the context
             self._ready.done = True
@@ -222,17 +220,21 @@ class CupyApi:
         launch = self._driver.launchKernel
         return bound_launch(launch, function, grid, block, words, stream, shared_bytes)
 
-    def record(self, stream: int, work: Sequence[Callable[[], Any]]) -> CapturedGraph | None:
+    def record(
+        self, stream: int, work: Sequence[Callable[[], Any] | LibraryWork]
+    ) -> LaunchGraph | None:
         """A CUDA graph of the work.
 
-        While a stream is captured, whatever any thread gives to it goes into the graph, so this is
-        done only as long as one thread alone has used the device.
+        Calls of libraries are captured on a stream of their own: while a stream is captured,
+        whatever any thread gives to it goes into the graph.
         """
-        with self._lock, _without_collection():
-            if self._threads > 1:
-                return None
+        with self._lock:
             try:
-                return CapturedGraph(_graph_calls(), stream, work)
+                if self._side is None:
+                    self._side = self.stream()
+                if self._blas is not None:
+                    self._blas.prepare(self._side)
+                return LaunchGraph(_graph_calls(), stream, self._side, cast(Any, work))
             except Exception as error:
                 if is_fault(error):
                     raise
@@ -251,7 +253,7 @@ class CupyApi:
         place = cuda.MemoryPointer(memory, data.address - data.block.address)
         return self.xp.ndarray(data.shape, data.dtype, place, data.strides)
 
-    def gemm(self, gemm: Gemm, stream: int) -> Callable[[int, int, int], None] | None:
+    def gemm(self, gemm: Gemm, stream: int) -> Callable[..., None] | None:
         """A product by cuBLAS; None where it is not installed."""
         if self._blas is None and not self._has_no_blas:
             try:
@@ -264,7 +266,7 @@ class CupyApi:
 
     def gemm_with(
         self, gemm: Gemm, epilogue: Epilogue, stream: int
-    ) -> Callable[[int, int, int, int, int], None] | None:
+    ) -> Callable[..., None] | None:
         """A product by cublasLt; None where it is missing, or does something else."""
         if self._lt is None and not self._has_no_lt:
             try:
@@ -284,18 +286,6 @@ class CupyApi:
     def free_bytes(self) -> int:
         """What CUDA could still give."""
         return self._runtime.memGetInfo()[0]
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """No garbage is collected: arrays that die would mark events in the stream."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class _Ready(threading.local):

@@ -12,7 +12,7 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +24,7 @@ from gpuflow.compiler.cuda_cache import DEFAULT_COMPUTE_CAPABILITY
 from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.gpu_activations import mask_bytes, with_epilogue
-from gpuflow.runtime.gpu_api import BuiltKernel, Epilogue, Gemm
+from gpuflow.runtime.gpu_api import BuiltKernel, Epilogue, Gemm, LibraryWork
 from gpuflow.runtime.gpu_driver import GpuDriver
 from gpuflow.runtime.ptx.checks import THOROUGH, Checks
 from gpuflow.runtime.ptx.kernel import PtxModule
@@ -169,9 +169,14 @@ class SimApi:
         with self._order:  # kernels share scratch memory and counters, as in a stream
             work()
 
-    def record(self, stream: int, work: Sequence[Callable[[], Any]]) -> SimGraph:
+    def record(
+        self, stream: int, work: Sequence[Callable[[], Any] | LibraryWork]
+    ) -> SimGraph:
         """The work, as what it gives to the stream."""
-        return SimGraph([given(one) for one in work], lambda one: self._do(stream, one))
+        calls = [
+            partial(one.run, stream) if isinstance(one, LibraryWork) else one for one in work
+        ]
+        return SimGraph([given(one) for one in calls], lambda one: self._do(stream, one))
 
     @contextmanager
     def library(self, stream: int) -> Iterator[None]:
@@ -187,7 +192,7 @@ class SimApi:
         memory: Any = self.memory.view(data.address + low, high - low)
         return np.ndarray(data.shape, data.dtype, memory, -low, data.byte_strides)
 
-    def gemm(self, gemm: Gemm, stream: int) -> Callable[[int, int, int], None]:
+    def gemm(self, gemm: Gemm, stream: int) -> Callable[..., None]:
         """A product by NumPy, added in the wider of the result's dtype and float32."""
         one = _steps(gemm.left_transposed, gemm.left_leading, gemm.left_step)
         two = _steps(gemm.right_transposed, gemm.right_leading, gemm.right_step)
@@ -201,15 +206,15 @@ class SimApi:
             with np.errstate(all="ignore"):
                 c[...] = np.matmul(a.astype(wide), b.astype(wide)).astype(gemm.out_dtype)
 
-        def multiply(left: int, right: int, target: int) -> None:
+        def multiply(left: int, right: int, target: int, recorded: int = stream) -> None:
             self._check_current()
-            self._give(stream, lambda: work(left, right, target))
+            self._give(recorded, lambda: work(left, right, target))
 
         return multiply
 
     def gemm_with(
         self, gemm: Gemm, epilogue: Epilogue, stream: int
-    ) -> Callable[[int, int, int, int, int], None]:
+    ) -> Callable[..., None]:
         """The same in NumPy, in float32."""
         one = _steps(gemm.left_transposed, gemm.left_leading, 0)
         two = _steps(gemm.right_transposed, gemm.right_leading, 0)
@@ -228,9 +233,11 @@ class SimApi:
                 result = with_epilogue(a @ b, epilogue, vector, kept)
             self._flat(target, dtype, m * n).reshape(m, n)[...] = result.astype(dtype)
 
-        def multiply(*places: int) -> None:
+        def multiply(
+            left: int, right: int, target: int, bias: int, aux: int, recorded: int = stream
+        ) -> None:
             self._check_current()
-            self._give(stream, lambda: work(*places))
+            self._give(recorded, lambda: work(left, right, target, bias, aux))
 
         return multiply
 

@@ -95,6 +95,17 @@ class Epilogue:
     gradient: bool = False
 
 
+@record
+class LibraryWork:
+    """A call of a library, whose launches are not known.
+
+    Attributes:
+        run: a function of the stream that it gives its work to.
+    """
+
+    run: Callable[[int], Any]
+
+
 class Recorded(Protocol):
     """Recorded work; called, it runs once more."""
 
@@ -209,10 +220,16 @@ class GpuApi(Protocol):
         """
         ...
 
-    def record(self, stream: int, work: Sequence[Callable[[], Any]]) -> Recorded | None:
-        """What runs again what ``work`` gives to the stream; nothing of it has run.
+    def record(
+        self, stream: int, work: Sequence[Callable[[], Any] | LibraryWork]
+    ) -> Recorded | None:
+        """What gives the stream all of the work; nothing of it has run.
 
-        None where that cannot be recorded now: the caller does the work itself.
+        None where that cannot be recorded: the caller does the work itself.
+
+        Args:
+            stream: on which it runs again.
+            work: what ``bind`` made, and calls of libraries.
         """
         ...
 
@@ -228,16 +245,20 @@ class GpuApi(Protocol):
         """
         ...
 
-    def gemm(self, gemm: Gemm, stream: int) -> Callable[[int, int, int], None] | None:
-        """A function of the addresses of left, right and out; None without such a library."""
+    def gemm(self, gemm: Gemm, stream: int) -> Callable[..., None] | None:
+        """A function of the addresses of left, right and out; None without such a library.
+
+        A fourth argument is the stream that is recorded, in place of ``stream``.
+        """
         ...
 
     def gemm_with(
         self, gemm: Gemm, epilogue: Epilogue, stream: int
-    ) -> Callable[[int, int, int, int, int], None] | None:
+    ) -> Callable[..., None] | None:
         """A function of the addresses of left, right, out, bias and aux, 0 for what is not used.
 
-        The product is one of two matrices. None where the library has no such thing.
+        The product is one of two matrices. None where the library has no such thing. A sixth
+        argument is the stream that is recorded, in place of ``stream``.
         """
         ...
 

@@ -105,7 +105,8 @@ def _products(
     return Products(gemm, tuple(places))
 
 
-Multiply = Callable[[int, int, int], None]
+# Of the addresses of left, right and out, and of the stream where that is another one.
+Multiply = Callable[..., None]
 
 
 def multiplier(
@@ -120,8 +121,8 @@ def multiplier(
         if at_left == 0 and at_right == 0:
             return call
 
-    def multiply(left: int, right: int, out: int) -> None:
+    def multiply(left: int, right: int, out: int, *stream: int) -> None:
         for at_left, at_right, at_out in products.places:
-            call(left + at_left, right + at_right, out + at_out)
+            call(left + at_left, right + at_right, out + at_out, *stream)
 
     return multiply

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import prod
 
@@ -10,7 +10,15 @@ import numpy as np
 
 from gpuflow.base.config import config
 from gpuflow.compiler.lower import NO_BUFFER
-from gpuflow.compiler.plan import CallStep, CopyStep, KernelStep, Operand, Plan, ProgramStep
+from gpuflow.compiler.plan import (
+    CallStep,
+    CopyStep,
+    KernelStep,
+    Operand,
+    Plan,
+    ProgramStep,
+    writes_of,
+)
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device_array import DeviceArray, described
@@ -63,7 +71,7 @@ def build_driver(
         "allocate": device.allocate, "copyto": device.copy_into, "new": object.__new__,
         "Array": Array, "DeviceArray": DeviceArray, "gpu": device,
     }  # fmt: skip
-    text.lines += places.work.lines(names)
+    text.lines += places.work.lines(names, places.counts)
     results = [places.result(name, aval) for name, aval in zip(outs, out_avals, strict=True)]
     return text.finish(f"[{', '.join(results)}]", names)
 
@@ -79,6 +87,7 @@ class _Places(NamedArrays):
         super().__init__(plan, text, device, arena)
         self.device, self.arena = device, arena
         self.pointers: dict[str, str] = {}
+        self.counts: dict[str, int] = {}  # bytes behind each pointer
         # Buffers that lie outside of the arena, and what fused products share with each other.
         self._moved: dict[int, DeviceArray] = {}
         self._kept: dict[int, DeviceArray] = {}
@@ -91,8 +100,8 @@ class _Places(NamedArrays):
         kind, shape = self.text.constant("dtype", dtype), self.text.constant("shape", aval.shape)
         what = self.text.constant("what", partial(described, aval.shape, dtype))
         block, pointer = self.text.fresh("block"), f"pointer{len(self.pointers)}"
-        self.pointers[name] = pointer
-        self.text.line(f"{block} = allocate({prod(aval.shape) * dtype.itemsize}, {what})")
+        self.pointers[name], self.counts[pointer] = pointer, prod(aval.shape) * dtype.itemsize
+        self.text.line(f"{block} = allocate({self.counts[pointer]}, {what})")
         self.text.line(
             f"{name} = new(DeviceArray); {name}.device = gpu; {name}.shape = {shape}; "
             f"{name}.dtype = {kind}; {name}.block = {block}; {name}.strides = None; "
@@ -115,14 +124,20 @@ class _Places(NamedArrays):
             return None, self._moved[buffer].address
         if buffer in self.plan.offsets:
             return None, self.arena.memory.address + self.plan.offsets[buffer]
-        return self._pointer(self.array(buffer)), 0
+        return self._pointer(self.array(buffer), self.plan.aval(buffer)), 0
 
-    def _pointer(self, name: str) -> int:
+    def _pointer(self, name: str, aval: ShapedArray) -> int:
         """The number of the variable that holds an array's address."""
         if name not in self.pointers:
-            self.pointers[name] = f"pointer{len(self.pointers)}"
-            self.text.line(f"{self.pointers[name]} = {name}.address")
+            pointer = self.pointers[name] = f"pointer{len(self.pointers)}"
+            self.counts[pointer] = prod(aval.shape) * storage_dtype(aval.dtype).itemsize
+            self.text.line(f"{pointer} = {name}.address")
         return list(self.pointers).index(name)
+
+    def _variables(self, buffers: Iterable[int | None]) -> list[str]:
+        """The variables that hold buffers' addresses, of those that lie outside of the arena."""
+        found = [self._argument(self.place(b))[0] for b in buffers if b is not None and b >= 0]
+        return [name for name in found if name is not None]
 
     def kernel_step(self, step: KernelStep) -> None:
         """Print a step's launches."""
@@ -135,7 +150,7 @@ class _Places(NamedArrays):
             if launch is None:
                 continue
             used = [self._argument((number, 0)) for number in registers.numbers]
-            self.work.launch("launch", launch, used, step.name)
+            self.work.launch("launch", launch, used, step.name, self._variables(writes_of(step)))
 
     def copy_step(self, step: CopyStep) -> None:
         """Print a copy of a view."""
@@ -143,7 +158,7 @@ class _Places(NamedArrays):
             schedule = copy_schedule(step)
             if schedule is not None:
                 places = [self._where(step.source), self.place(step.target)]
-                self._block_launches(step.name, schedule, places)
+                self._block_launches(step, schedule, places)
                 return
             target, source = self.array(step.target), self.operand(step.source)
             self.work.line(f"copyto({target}, {source})")
@@ -156,7 +171,7 @@ class _Places(NamedArrays):
             buffers = [*step.outputs, *([] if step.workspace is None else [step.workspace])]
             places = [self._where(operand) for operand in step.operands]
             places += [self.place(buffer) for buffer in buffers]
-            self._block_launches(step.name, schedule, places)
+            self._block_launches(step, schedule, places)
             return
         multiply = None
         if products is not None:
@@ -170,14 +185,18 @@ class _Places(NamedArrays):
             return
         arguments = [self._address(operand) for operand in step.operands]
         arguments.append(self._argument(self.place(step.outputs[0])))
-        self.work.launch("multiply", multiply, arguments, step.name)
+        out = self._variables(step.outputs)
+        self.work.launch("multiply", multiply, arguments, step.name, writes=out, fills=out)
 
-    def _block_launches(self, name: str, schedule: Schedule, places: Sequence[Place]) -> None:
+    def _block_launches(
+        self, step: CallStep | CopyStep, schedule: Schedule, places: Sequence[Place]
+    ) -> None:
         """Print the launches of handwritten kernels on arrays at these places."""
+        writes = self._variables(writes_of(step))
         for one in schedule.launches:
             launch, registers = block_launch(one, places, self.device)
             used = [self._argument((number, 0)) for number in registers]
-            self.work.launch("launch", launch, used, name)
+            self.work.launch("launch", launch, used, step.name, writes)
 
     def fused(self) -> list[FusedProduct]:
         """Products that stand in the place of kernels."""
@@ -206,7 +225,9 @@ class _Places(NamedArrays):
         if any(fused.offsets):
             run = at_offsets(run, fused.offsets)
         name = f"{step.name}, {self.plan.steps[fused.kernel].name}"
-        self.work.launch("multiply", run, [*operands, *own], name)
+        written = [place for place, _ in own if place is not None]
+        out = self._variables([fused.out])
+        self.work.launch("multiply", run, [*operands, *own], name, writes=written, fills=out)
 
     def _aux(self, fused: FusedProduct) -> Argument:
         """What the way there writes for the way back."""

@@ -6,12 +6,12 @@ a copy or a loop that Python drives ends what is recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.runtime.gpu_device import GpuDevice
-from gpuflow.runtime.gpu_graphs import LEAST_LAUNCHES, Call, RecordedLaunches
+from gpuflow.runtime.gpu_graphs import LEAST_LAUNCHES, Call, Place, RecordedLaunches
 from gpuflow.runtime.gpu_launch import Launch
 from gpuflow.runtime.program_text import DriverText
 
@@ -21,11 +21,18 @@ Argument = tuple[str | None, int]
 
 @record
 class _Given:
-    """One call with its arguments."""
+    """One call with its arguments, and which of them it writes, or writes without reading."""
 
     run: Callable[..., Any]
     arguments: tuple[Argument, ...]
     lines: list[str]
+    writes: frozenset[str]
+    fills: frozenset[str]
+
+    @property
+    def names(self) -> list[str]:
+        """The variables among the arguments."""
+        return [name for name, _ in self.arguments if name is not None]
 
 
 class Work:
@@ -46,39 +53,55 @@ class Work:
         self._parts.append(text)
 
     def launch(
-        self, stem: str, run: Callable[..., Any], arguments: Sequence[Argument], comment: str
-    ) -> None:
-        """A call with addresses that only launches kernels."""
+        self, stem: str, run: Callable[..., Any], arguments: Sequence[Argument], comment: str,
+        writes: Collection[str] = (), fills: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        """A call with addresses that only launches kernels.
+
+        Args:
+            stem: of the name that the text gives it.
+            run: what is called.
+            arguments: with which.
+            comment: for readers of the text.
+            writes: variables that hold addresses of what it writes.
+            fills: those of them behind which it writes everything, and reads nothing before.
+        """
         texts = [str(number) if name is None else name for name, number in arguments]
         if isinstance(run, Launch):
             lines = run.text(self._text.constant, texts)
         else:
             lines = [f"{self._text.constant(stem, run)}({', '.join(texts)})"]
         lines[-1] += f"  # {comment}"
-        self._parts.append(_Given(run, tuple(arguments), lines))
+        given = run, tuple(arguments), lines, frozenset(writes), frozenset(fills)
+        self._parts.append(_Given(*given))
 
-    def lines(self, names: Mapping[str, Any]) -> list[str]:
-        """All lines; ``names`` are globals of the driver besides the text's constants."""
+    def lines(self, names: Mapping[str, Any], counts: Mapping[str, int]) -> list[str]:
+        """All lines.
+
+        Args:
+            names: globals of the driver besides the text's constants.
+            counts: bytes of what lies behind the variables that hold addresses.
+        """
         result: list[str] = []
         waiting: list[_Given] = []
         for part in [*self._parts, None]:
             if isinstance(part, _Given):
                 waiting.append(part)
                 continue
-            result += self._launches(waiting, names)
+            result += self._launches(waiting, names, counts)
             waiting = []
             if part is not None:
                 result.append(part)
         return result
 
-    def _launches(self, given: Sequence[_Given], names: Mapping[str, Any]) -> list[str]:
+    def _launches(
+        self, given: Sequence[_Given], names: Mapping[str, Any], counts: Mapping[str, int]
+    ) -> list[str]:
         """Lines for launches that follow one another."""
         lines = [line for one in given for line in one.lines]
         if not self._may_record or len(given) < LEAST_LAUNCHES:
             return lines
-        used = list(
-            dict.fromkeys(name for one in given for name, _ in one.arguments if name is not None)
-        )
+        used = list(dict.fromkeys(name for one in given for name in one.names))
         calls = [
             Call(
                 one.run,
@@ -90,9 +113,16 @@ class Work:
         ]
         parameters = ", ".join(used)
         plain = _function(parameters, lines, {**names, **self._text.namespace})
-        device = self._device
-        recorded = RecordedLaunches(device.api, device.compute, plain, calls)
+        places = [_place(name, given, counts[name]) for name in used]
+        recorded = RecordedLaunches(self._device, plain, calls, places)
         return [f"{self._text.constant('recorded', recorded)}({parameters})"]
+
+
+def _place(name: str, given: Sequence[_Given], count: int) -> Place:
+    """What launches do with the memory behind a variable."""
+    first = next(one for one in given if name in one.names)
+    is_read = not any(name in one.writes for one in given)
+    return Place(count, is_read, name in first.fills)
 
 
 def _function(

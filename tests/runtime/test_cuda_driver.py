@@ -2,6 +2,7 @@
 
 import gc
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.runtime.gpu_driver import GpuDriver
 from gpuflow.runtime.gpu_faults import GpuFault, fault
-from gpuflow.runtime.gpu_graphs import Call, RecordedLaunches
+from gpuflow.runtime.gpu_graphs import Call, Place, RecordedLaunches
 from gpuflow.runtime.gpu_memory import LARGE, in_units
 
 pytestmark = requires_cuda_tools
@@ -355,10 +356,14 @@ def test_donated_steps_replay_in_place(late):
 def test_addresses_that_never_come_again_stop_the_recording():
     calls = []
     api = LateApi()
-    one = Call(lambda place: api._give(1, lambda: calls.append(place)), ((0, 0),))
-    recorded = RecordedLaunches(api, 1, one.run, [one])
+    one = Call(lambda place, stream=1: api._give(stream, lambda: calls.append(place)), ((0, 0),))
+    device = SimpleNamespace(api=api, compute=1)
+    recorded = RecordedLaunches(device, one.run, [one], [Place(4)])
     for number in range(100):
         recorded(number)
     api.synchronize(1)
     assert calls == list(range(100))
-    assert api.log["record"] < 100
+    assert api.log["record"] == 16
+    for _ in range(3):
+        recorded(99)  # recordings that nobody replayed earn no others
+    assert api.log["record"] == 16

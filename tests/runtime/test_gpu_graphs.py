@@ -13,14 +13,16 @@ from test_cuda_sim import PROGRAMS
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base.config import config
+from gpuflow.runtime import gpu_graphs
 from gpuflow.runtime.cuda_graphs import (
     _SIGNATURES,
-    CapturedGraph,
+    LaunchGraph,
     NodeParameters,
     bound_launch,
     load_graph_calls,
 )
 from gpuflow.runtime.driver_sim import SimApi
+from gpuflow.runtime.gpu_api import LibraryWork
 
 X = np.random.default_rng(0).normal(size=(8, 24)).astype(np.float32)
 
@@ -110,6 +112,93 @@ def test_launches_get_new_addresses_where_few_of_them_change(late):
     np.testing.assert_array_equal(step(kept[2][0]), kept[2][1])
 
 
+# --- recording stops ---
+
+W = np.random.default_rng(1).normal(size=(24, 24)).astype(np.float32) / 5
+
+
+def _counts(api, before):
+    return {name: api.log[name] - before.get(name, 0) for name in ("record", "replay", "change")}
+
+
+def _layers(x, w):
+    for _ in range(3):
+        x = jnp.tanh(x @ w) + x.sum(0)
+    return x
+
+
+@requires_cuda_tools
+def test_a_batch_that_a_product_reads_is_copied_where_its_address_keeps_changing(late):
+    """A changed address cost a recording each, and never stopped; a product cannot be changed."""
+    api, step, w = late.driver.api, gf.jit(lambda x, w: _layers(x, w).sum()), gf.device_put(W, late)
+    want = [np.asarray(gf.jit(_layers)(X + k, W)).sum(dtype=np.float64) for k in range(40)]
+    before, kept = dict(api.log), []
+    for k in range(40):
+        x = gf.device_put(X + k, late)
+        kept.append((x, step(x, w)))
+    for (_, got), expected in zip(kept, want, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4)
+    counts = _counts(api, before)
+    assert counts["record"] <= 5
+    assert counts["replay"] >= 36
+
+
+@requires_cuda_tools
+def test_a_result_that_a_product_writes_is_copied_too(late):
+    def work(x, w):
+        y = _layers(x, w)
+        return y @ w  # the product writes what is allocated for each call
+
+    api, step = late.driver.api, gf.jit(work)
+    x, w, kept = gf.device_put(X, late), gf.device_put(W, late), []
+    before = dict(api.log)
+    for _ in range(20):
+        kept.append(step(x, w))
+    want = np.asarray(gf.jit(work)(X, W))
+    for got in kept:
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    counts = _counts(api, before)
+    assert counts["record"] <= 5 and counts["replay"] >= 16
+
+
+@requires_cuda_tools
+def test_recording_stops_where_nothing_can_be_changed_or_copied(late, monkeypatch):
+    monkeypatch.setattr(gpu_graphs, "_MOST_COPIED", 0)
+    api, step, w = late.driver.api, gf.jit(_layers), gf.device_put(W, late)
+    before, kept = dict(api.log), []
+    for k in range(60):
+        x = gf.device_put(X + k, late)
+        kept.append((x, step(x, w)))
+    counts = _counts(api, before)
+    assert counts["record"] <= 16  # and those that nobody replayed earn no others
+    np.testing.assert_allclose(kept[-1][1], gf.jit(_layers)(X + 59, W), rtol=1e-4, atol=1e-4)
+
+
+@requires_cuda_tools
+def test_the_steps_of_a_loop_are_not_recorded_one_by_one(late):
+    """A loop of 60 steps made 60 recordings in each call: a recording counted as a replay."""
+
+    def body(carry, x):
+        for _ in range(3):
+            carry = jnp.tanh(carry @ jnp.asarray(W) + x @ jnp.asarray(W))
+        return carry, carry.sum(0)
+
+    xs = np.random.default_rng(2).normal(size=(60, 8, 24)).astype(np.float32)
+    run = gf.jit(lambda c, xs: gf.lax.scan(body, c, xs))
+    want = run(X, xs)
+    api, x, given = late.driver.api, gf.device_put(X, late), gf.device_put(xs, late)
+    recorded = []
+    for _ in range(3):
+        before = dict(api.log)
+        got = run(x, given)
+        for one, other in zip(got, want, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
+        recorded.append(_counts(api, before))
+    assert recorded[0]["record"] <= 5 and recorded[0]["replay"] >= 56
+    assert recorded[-1] == {"record": 0, "replay": 60, "change": recorded[-1]["change"]}
+    assert recorded[-1]["change"] <= 3 * 60  # of the kernels that touch the state and the sums
+
+
 @requires_cuda_tools
 def test_tables_of_changed_recordings_are_brought_up_to_date(late):
     def work(x, parts):
@@ -129,7 +218,8 @@ class FakeCuda:
     """The driver's calls for graphs, which keep what they were told."""
 
     def __init__(self, fails=""):
-        self.nodes, self.told, self.fails, self.capturing = [], [], fails, False
+        self.nodes, self.captured, self.told, self.fails = [], [], [], fails
+        self.capturing = False
 
     def __getattr__(self, name):
         def call(*given):
@@ -141,14 +231,35 @@ class FakeCuda:
             raise AttributeError(name)
         return call
 
+    def _cuGraphCreate(self, place, flags):
+        assert flags == 0
+        place._obj.value = 100
+        return 0
+
+    def _add(self, place, graph, before, count, node):
+        assert graph.value == 100
+        assert before[0] == (1000 + len(self.nodes) - 1 if self.nodes else None)
+        assert count == (1 if self.nodes else 0)
+        place._obj.value = 1000 + len(self.nodes)
+        self.nodes.append(node)
+        return 0
+
+    def _cuGraphAddKernelNode_v2(self, place, graph, before, count, node):
+        assert not self.capturing
+        return self._add(place, graph, before, count, node._obj)
+
+    def _cuGraphAddChildGraphNode(self, place, graph, before, count, part):
+        return self._add(place, graph, before, count, part.value)
+
     def _cuStreamBeginCapture_v2(self, stream, mode):
-        assert (stream, mode) == (7, 2)
+        assert (stream, mode) == (9, 2)
         self.capturing = True
         return 0
 
     def _cuStreamEndCapture(self, stream, place):
+        assert stream == 9
         self.capturing = False
-        place._obj.value = 100
+        place._obj.value = 300
         return 0
 
     def _cuGraphInstantiateWithFlags(self, place, graph, flags):
@@ -156,10 +267,8 @@ class FakeCuda:
         place._obj.value = 200
         return 0
 
-    def _cuStreamGetCaptureInfo_v2(self, stream, status, identity, graph, nodes, count):
-        self.array = (ctypes.c_void_p * 1)(1000 + len(self.nodes))
-        nodes._obj.contents = self.array
-        count._obj.value = 1
+    def _cuGraphLaunch(self, graph, stream):
+        assert (graph.value, stream) == (200, 7)
         return 0
 
     def _cuGraphExecKernelNodeSetParams_v2(self, graph, node, place):
@@ -168,28 +277,34 @@ class FakeCuda:
         return 0
 
     def launch(self, *given):
+        raise AssertionError("a kernel is a node, and is not captured")
+
+    def multiply(self, stream):
         assert self.capturing
-        self.nodes.append(given)
+        self.captured.append(stream)
 
 
 def _words(*numbers):
     return array("q", numbers)
 
 
-def test_a_captured_graph_changes_nodes():
+def test_kernels_are_nodes_and_only_a_librarys_calls_are_captured():
     cuda = FakeCuda()
     words = _words(5, 6)
     launch = bound_launch(cuda.launch, 42, (3,), (128, 2), words, 7)
-    gemm = lambda: cuda.nodes.append("gemm")  # noqa: E731
-    graph = CapturedGraph(cuda, 7, [launch, gemm, launch])
-    assert cuda.nodes[0][:9] == (42, 3, 1, 1, 128, 2, 1, 0, 7) and cuda.nodes[1] == "gemm"
+    graph = LaunchGraph(cuda, 7, 9, [launch, LibraryWork(cuda.multiply), launch])
+    first, product, last = cuda.nodes
+    assert (first.func, first.gridDimX, first.gridDimY, first.blockDimY) == (42, 3, 1, 2)
+    assert (product, cuda.captured, last.func) == (300, [9], 42)
+    assert cuda.told.count("cuStreamBeginCapture_v2") == 1
+    assert cuda.told.count("cuGraphDestroy") == 1  # of what was captured: the node is a copy
     graph()
     assert cuda.told[-1] == "cuGraphLaunch"
     words[1] = 8
     other = bound_launch(cuda.launch, 43, (4, 5), (64,), words, 7)
     assert graph.change(2, other)
     node, told = cuda.changed
-    assert node == 1003
+    assert node == 1002
     assert (told.func, told.gridDimX, told.gridDimY, told.gridDimZ) == (43, 4, 5, 1)
     assert (told.blockDimX, told.blockDimY, told.sharedMemBytes) == (64, 1, 0)
     places = ctypes.cast(told.kernelParams, ctypes.POINTER(ctypes.c_void_p))
@@ -200,21 +315,28 @@ def test_a_captured_graph_changes_nodes():
     assert cuda.told[-2:] == ["cuGraphExecDestroy", "cuGraphDestroy"]
 
 
-@pytest.mark.parametrize("name", ["cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags"])
-def test_what_cannot_be_captured_is_an_error(name):
+CALLS = [
+    "cuGraphCreate", "cuGraphAddKernelNode_v2", "cuGraphAddChildGraphNode",
+    "cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_cannot_be_recorded_is_an_error(name):
     cuda = FakeCuda(name)
+    launch = bound_launch(cuda.launch, 42, (3,), (128,), _words(5), 7)
     with pytest.raises(RuntimeError, match=r"\[cuda graph\] .* status 700 .*Fix:"):
-        CapturedGraph(cuda, 7, [])
+        LaunchGraph(cuda, 7, 9, [launch, LibraryWork(cuda.multiply)])
 
 
 def test_a_capture_ends_when_its_work_fails():
     cuda = FakeCuda()
 
-    def fail():
+    def fail(stream):
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        CapturedGraph(cuda, 7, [fail])
+        LaunchGraph(cuda, 7, 9, [LibraryWork(fail)])
     assert not cuda.capturing
 
 

@@ -17,6 +17,8 @@ import pytest
 from cuda_tools import requires_cuda_tools
 from fake_cuda import elf_patch
 
+from gpuflow.runtime import cuda_graphs
+
 HERE = Path(__file__).parent
 MEMORY = 128 << 20
 
@@ -72,6 +74,28 @@ def test_programs_on_real_cupy(devices, library):
 def test_a_kernel_that_fails(check, library):
     done = run(library, str(HERE / "fake_cuda" / "fault.py"), GPUFLOW_CHECK=check)
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stdout + done.stderr
+
+
+@needs_cupy
+def test_graphs_with_products_beside_other_threads(library):
+    """Products alone are captured, at a side stream; a changed batch costs no capture."""
+    cublas = str(library.parent / "libcublas.so")
+    done = run(library, str(HERE / "fake_cuda" / "products.py"), cublas)
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stdout + done.stderr
+
+
+def test_calls_for_graphs_are_those_of_the_headers():
+    """By name and number of arguments; fake_cuda.c is compiled with the headers' signatures."""
+    folder = elf_patch.headers()
+    if folder is None:
+        pytest.skip("CUDA's headers are not installed")
+    text = (folder / "cuda.h").read_text()
+    for name, signature in cuda_graphs._SIGNATURES.items():
+        # A macro gives versions of a function its plain name; the first one is today's.
+        macro = re.search(rf"#define (\w+)\s+(?:__CUDA_API_PTSZ\()?{name}\b", text)
+        plain = name if macro is None else macro[1]
+        arguments = re.search(rf"\bCUDAAPI\s+{plain}\((.*?)\);", text, re.DOTALL)[1]
+        assert len(arguments.split(",")) == len(signature), name
 
 
 @needs_cupy

@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parent / "fake_cuda.c"
+CUBLAS = Path(__file__).parent / "fake_cublas.c"
 # What CUDA's headers want of a compiler that is not nvcc; a wheel without it is common.
 _NO_NVCC = """
 #define CUDARTAPI
@@ -49,17 +50,18 @@ def headers() -> Path | None:
 
 
 def build(folder: Path) -> Path:
-    """Compile the stand-in."""
+    """Compile the stand-ins for CUDA and, beside it, for cuBLAS; gives the first one's path."""
     include = headers()
     assert include is not None
     (folder / "without_nvcc" / "crt").mkdir(parents=True, exist_ok=True)
     (folder / "without_nvcc" / "crt" / "host_defines.h").write_text(_NO_NVCC)
-    target = folder / "libcuda.so.1"
-    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     places = [f"-I{include}", f"-I{folder / 'without_nvcc'}"]
-    command = ["gcc", *flags, *places, "-o", str(target), str(SOURCE), "-ldl", "-lpthread"]
-    subprocess.run(command, check=True)
-    return target
+    for source, name in ((SOURCE, "libcuda.so.1"), (CUBLAS, "libcublas.so")):
+        target, named = str(folder / name), f"-Wl,-soname,{name}"
+        command = ["gcc", *flags, named, *places, "-o", target, str(source), "-ldl", "-lpthread"]
+        subprocess.run(command, check=True)
+    return folder / "libcuda.so.1"
 
 
 # --- putting it in the place of CUDA ---

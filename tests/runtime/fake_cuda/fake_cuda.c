@@ -109,7 +109,7 @@ typedef int (*Launch)(int device, long long number, const unsigned *shape, const
 static Describe describe;
 static Launch launch;
 
-static long long refusals, launched, replays, changes, recordings, pinned_bytes;
+static long long refusals, launched, replays, changes, recordings, pinned_bytes, captures_done;
 
 static long long number_of(const char *name, long long otherwise) {
     const char *text = getenv(name);
@@ -177,6 +177,7 @@ static void *new_piece(size_t size, int device, int pinned) {
 }
 
 static int run_stream(Stream *stream, Event *until, long long mark);
+static Node *add_node(Graph *graph, Op *op);
 
 static int run_device(int device) {
     int status = run_stream(&defaults[device], NULL, 0);
@@ -288,11 +289,7 @@ static void push(Stream *stream, Op *op) {
 /* Give an op to a stream, or to the graph that it is captured into. */
 static int give(Stream *stream, Op *op) {
     if (stream->capture) {
-        Graph *graph = stream->graph;
-        graph->nodes = realloc(graph->nodes, (graph->count + 1) * sizeof *graph->nodes);
-        Node *node = malloc(sizeof *node);
-        node->op = op;
-        graph->nodes[graph->count++] = node;
+        add_node(stream->graph, op);
         return 0;
     }
     Stream *main = &defaults[stream->device];
@@ -876,22 +873,53 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *found) {
     *found = NULL;
     if (stream->invalid) REFUSE(901, "something in between was not allowed");
     *found = (CUgraph)stream->graph;
-    recordings++;
+    captures_done++;
     return CUDA_SUCCESS;
 }
 
-CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus *status,
-                                   cuuint64_t *number, CUgraph *graph,
-                                   const CUgraphNode **nodes, size_t *count) {
+CUresult cuGraphCreate(CUgraph *found, unsigned flags) {
     CONTEXT;
-    STREAM(handle);
-    *status = stream->capture ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-    if (!stream->capture) return CUDA_SUCCESS;
-    Graph *own = stream->graph;
-    if (number) *number = stream->capture;
-    if (graph) *graph = (CUgraph)own;
-    if (nodes) *nodes = own->count ? (CUgraphNode *)&own->nodes[own->count - 1] : NULL;
-    if (count) *count = own->count ? 1 : 0;
+    if (flags) REFUSE(1, "no such flag");
+    *found = calloc(1, sizeof(Graph));
+    return CUDA_SUCCESS;
+}
+
+static Node *add_node(Graph *graph, Op *op) {
+    Node *node = malloc(sizeof *node);
+    node->op = op;
+    graph->nodes = realloc(graph->nodes, (graph->count + 1) * sizeof *graph->nodes);
+    return graph->nodes[graph->count++] = node;
+}
+
+/* Nodes run in the order in which they were added, which must be that of their dependencies. */
+static int is_next(const Graph *graph, const CUgraphNode *before, size_t count) {
+    if (graph->count == 0) return count == 0;
+    return count == 1 && (Node *)before[0] == graph->nodes[graph->count - 1];
+}
+
+CUresult cuGraphAddKernelNode_v2(CUgraphNode *found, CUgraph handle, const CUgraphNode *before,
+                                 size_t count, const CUDA_KERNEL_NODE_PARAMS *wanted) {
+    CONTEXT;
+    Graph *graph = (Graph *)handle;
+    if (!is_next(graph, before, count)) REFUSE(1, "the stand-in runs one node after the other");
+    unsigned shape[7] = {wanted->gridDimX, wanted->gridDimY, wanted->gridDimZ,
+                         wanted->blockDimX, wanted->blockDimY, wanted->blockDimZ,
+                         wanted->sharedMemBytes};
+    Op *op = new_op(LAUNCH, &defaults[current_device]);
+    int status = fill_launch(op, wanted->func, shape, wanted->kernelParams, __func__);
+    if (status) return delete_op(op), status;
+    *found = (CUgraphNode)add_node(graph, op);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddChildGraphNode(CUgraphNode *found, CUgraph handle, const CUgraphNode *before,
+                                  size_t count, CUgraph part_handle) {
+    CONTEXT;
+    Graph *graph = (Graph *)handle, *part = (Graph *)part_handle;
+    if (!is_next(graph, before, count)) REFUSE(1, "the stand-in runs one node after the other");
+    if (part->count == 0) REFUSE(1, "nothing was captured");
+    for (int k = 0; k < part->count; k++)
+        *found = (CUgraphNode)add_node(graph, copy_of(part->nodes[k]->op));
     return CUDA_SUCCESS;
 }
 
@@ -907,6 +935,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *found, CUgraph handle,
     for (int k = 0; k < graph->count; k++)
         made->ops[k] = copy_of(graph->nodes[k]->op), made->nodes[k] = graph->nodes[k];
     *found = (CUgraphExec)made;
+    recordings++;
     return CUDA_SUCCESS;
 }
 
@@ -972,10 +1001,11 @@ long long fake_memory(uint64_t *found, int room, int *count) {
 
 long long fake_version(void) { return version; }
 
-/* Counters: refusals, launches, replays, changed nodes, recordings, pinned bytes. */
+/* Counters: refusals, launches, replays, changed nodes, recordings, pinned bytes, captures. */
 void fake_counts(long long *found) {
     LOCKED;
-    long long all[] = {refusals, launched, replays, changes, recordings, pinned_bytes};
+    long long all[] = {refusals, launched, replays, changes, recordings, pinned_bytes,
+                       captures_done};
     memcpy(found, all, sizeof all);
 }
 

@@ -19,7 +19,7 @@ from gpuflow.runtime.ptx.faults import PtxError
 from gpuflow.runtime.ptx.kernel import PtxModule
 from gpuflow.runtime.ptx.memory import DeviceMemory
 
-COUNTS = ("refusals", "launches", "replays", "changes", "recordings", "pinned")
+COUNTS = ("refusals", "launches", "replays", "changes", "recordings", "pinned", "captures")
 _DESCRIBE = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p,
     ctypes.c_longlong, ctypes.POINTER(ctypes.c_int), ctypes.c_int,
