@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from gpuflow.base.util import safe_zip
 from gpuflow.core.jaxpr import Jaxpr
 from gpuflow.core.refs import AbstractRef, Cell, Ref, read, write
 from gpuflow.core.staging import StagingTrace
-from gpuflow.core.trace import check_leaks, current_trace, eval_trace, thread_state
+from gpuflow.core.trace import current_trace, eval_trace, thread_state, with_trace
 
 
 @record(eq=False)
@@ -51,13 +50,10 @@ def record_program(
         The jaxpr; the values of its constvars but for refs of outside, whose constvars are the
         last; and what it does with refs, None if there are none.
     """
-    trace = StagingTrace(thread_state.trace, function_name)
-    recorded = _record(trace, function, avals, names)
-    trace.ref_cells = None  # which hold tracers
-    ended = weakref.ref(trace)
-    del trace
-    check_leaks(ended)
-    return recorded
+    return with_trace(
+        lambda: StagingTrace(thread_state.trace, function_name),
+        lambda trace: _record(trace, function, avals, names),
+    )
 
 
 def _record(
@@ -89,6 +85,7 @@ def _record(
             jaxpr, consts = trace.finish([*inputs, *arguments], [*outs, *[v for _, v in finals]])
     finally:
         trace.finished = True
+        trace.ref_cells = None  # which hold tracers
     use = RefUse(tuple(cells), tuple(k for k, _ in finals), bool(taken))
     return _with_leading_consts(jaxpr, count), consts, use
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,10 +15,10 @@ from gpuflow.core.jaxpr import ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var, c
 from gpuflow.core.trace import (
     Trace,
     Tracer,
-    check_leaks,
     check_not_leaked,
     current_trace,
     thread_state,
+    with_trace,
 )
 
 
@@ -178,12 +177,10 @@ def trace_to_jaxpr(
     Returns:
         The jaxpr, and the values of its constvars (closed-over arrays and tracers).
     """
-    trace = StagingTrace(thread_state.trace, function_name)
-    recorded = _record(trace, function, avals, names or [""] * len(avals))
-    ended = weakref.ref(trace)
-    del trace
-    check_leaks(ended)
-    return recorded
+    return with_trace(
+        lambda: StagingTrace(thread_state.trace, function_name),
+        lambda trace: _record(trace, function, avals, names or [""] * len(avals)),
+    )
 
 
 def _record(

@@ -11,7 +11,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -228,15 +228,25 @@ def _tracer_aval(tracer: Tracer) -> ShapedArray:
 register_value_type(Tracer, _tracer_aval)
 
 
-def check_leaks(ended: weakref.ref[Trace]) -> None:
-    """Raise if a tracer of a trace that has ended is still referred to, where a user asks for that.
+_TraceKind = TypeVar("_TraceKind", bound=Trace)
+_Result = TypeVar("_Result")
 
-    Args:
-        ended: the trace, which the caller no longer holds: its tracers do.
+
+def with_trace(make: Callable[[], _TraceKind], run: Callable[[_TraceKind], _Result]) -> _Result:
+    """The result of ``run`` with a trace that ends there.
 
     Raises:
-        UnexpectedTracerError: there is one.
+        UnexpectedTracerError: a tracer outlives its trace, where a user asks for that to be found.
     """
+    trace = make()
+    result = run(trace)
+    ended = weakref.ref(trace)
+    del trace  # from here on only leaked tracers hold it
+    _check_leaks(ended)
+    return result
+
+
+def _check_leaks(ended: weakref.ref[_TraceKind]) -> None:
     if ended() is None or not config.switches().check_tracer_leaks:
         return
     gc.collect()  # tracers in dead cycles

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -15,7 +14,7 @@ from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.primitive import no_effects
 from gpuflow.core.rules import AxisData, Uniform
 from gpuflow.core.staging import trace_to_jaxpr
-from gpuflow.core.trace import Trace, Tracer, check_leaks, current_trace, thread_state
+from gpuflow.core.trace import Trace, Tracer, current_trace, thread_state, with_trace
 from gpuflow.ops.moving import batch_to_dim
 
 
@@ -116,12 +115,10 @@ def batch_flat(
 
     Which outputs are the same for all elements though they are mapped is added to ``uniform``.
     """
-    trace = BatchTrace(thread_state.trace, axis)
-    results = _batched(trace, function, operands, dims, uniform)
-    ended = weakref.ref(trace)
-    del trace
-    check_leaks(ended)
-    return results
+    return with_trace(
+        lambda: BatchTrace(thread_state.trace, axis),
+        lambda trace: _batched(trace, function, operands, dims, uniform),
+    )
 
 
 def _batched(

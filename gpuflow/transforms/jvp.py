@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.rules import Zero, zero_tangent
 from gpuflow.core.staging import trace_to_jaxpr
-from gpuflow.core.trace import Trace, Tracer, check_leaks, current_trace, thread_state
+from gpuflow.core.trace import Trace, Tracer, current_trace, thread_state, with_trace
 from gpuflow.ops.zeros import instantiate
 
 
@@ -99,12 +98,10 @@ def jvp_flat(
     function: Callable[..., Sequence[Any]], primals: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
     """Outputs and output tangents of a flat function; tangents may be ``Zero``."""
-    trace = JVPTrace(thread_state.trace)
-    results = _pushed(trace, function, primals, tangents)
-    ended = weakref.ref(trace)
-    del trace
-    check_leaks(ended)
-    return results
+    return with_trace(
+        lambda: JVPTrace(thread_state.trace),
+        lambda trace: _pushed(trace, function, primals, tangents),
+    )
 
 
 def _pushed(

@@ -8,7 +8,6 @@ parent: that is partial evaluation without a second set of tracers.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr
 from gpuflow.core.rules import Zero, zero_tangent
 from gpuflow.core.staging import StagedTracer, StagingTrace, trace_to_jaxpr
-from gpuflow.core.trace import Trace, check_leaks, current_trace, thread_state
+from gpuflow.core.trace import Trace, current_trace, thread_state, with_trace
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.jvp import DualTracer, TangentTrace, jvp_rule
 from gpuflow.transforms.partial_eval import PartialTrace
@@ -99,12 +98,10 @@ def linearize_flat(
     """
     parent = thread_state.trace
     nonzeros = [True] * len(primals) if nonzeros is None else list(nonzeros)
-    trace = LinearizeTrace(parent, StagingTrace(parent, "a linearized function"))
-    results = _linearized(trace, function, primals, nonzeros, instantiate_outs)
-    ended = weakref.ref(trace)
-    del trace
-    check_leaks(ended)
-    return results
+    return with_trace(
+        lambda: LinearizeTrace(parent, StagingTrace(parent, "a linearized function")),
+        lambda trace: _linearized(trace, function, primals, nonzeros, instantiate_outs),
+    )
 
 
 def _linearized(
