@@ -5,9 +5,14 @@ Only a build asks: kernels that lie in the cache run without any of these packag
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from gpuflow.base.records import record
 from gpuflow.compiler.versions import version_of
@@ -105,14 +110,33 @@ def load_numba_cuda() -> NumbaCuda:
     """
     require_toolchain()
     try:
-        import numba.cuda.dispatcher
-        from llvmlite import ir
-        from numba import cuda, types
-        from numba.cuda import libdevice
-        from numba.cuda.extending import intrinsic
-    except ImportError as error:
+        with _names_of_older_numpy():
+            import numba.cuda.dispatcher
+            from llvmlite import ir
+            from numba import cuda, types
+            from numba.cuda import libdevice
+            from numba.cuda.extending import intrinsic
+    except (ImportError, AttributeError) as error:  # a package may have lost what another wants
         raise CudaToolchainError(_sentence(str(error))) from error
     return NumbaCuda(cuda, types, numba.cuda.dispatcher, libdevice, intrinsic, ir)
+
+
+@contextmanager
+def _names_of_older_numpy() -> Iterator[None]:
+    """While numba-cuda 0.30 is imported, the name that it takes from NumPy and NumPy 2.5 dropped.
+
+    pip installs the two together, since neither says that they do not fit.
+    """
+    if hasattr(np, "row_stack"):
+        yield
+        return
+    # Its typing of a function that nobody can call.
+    vars(np)["row_stack"] = lambda arrays: np.vstack(arrays)
+    try:
+        yield
+        importlib.import_module("numba.cuda.np.arrayobj")  # else the first build would
+    finally:
+        del vars(np)["row_stack"]
 
 
 def load_linker() -> ModuleType:

@@ -1,5 +1,8 @@
 """The check of the packages that build CUDA kernels: what it accepts, what it says else."""
 
+import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -88,3 +91,21 @@ def test_one_pin():
         assert f'"{numba_cuda}"' in (ROOT / page).read_text(), page
     numba, numba_cuda = (text.partition(">=")[2].partition(",")[0] for text in (numba, numba_cuda))
     assert pair_fault(numba, numba_cuda) == ""
+
+
+@requires_cuda_tools
+def test_numpy_without_a_name_that_numba_cuda_takes_from_it():
+    """NumPy 2.5 has no row_stack, at which numba-cuda 0.30 fails; pip installs the two together."""
+    program = """
+import numpy as np
+if vars(np).pop("row_stack", None):
+    np.__all__.remove("row_stack")
+import cuda_zoo
+from gpuflow.compiler.cache import KernelCache
+from gpuflow.compiler.cuda_cache import compile_cuda
+assert compile_cuda(cuda_zoo.scaled_tanh(), KernelCache(None)).built.cubin
+assert not hasattr(np, "row_stack")
+"""
+    folders = [str(ROOT), str(Path(cuda_zoo.__file__).parent), *sys.path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=120)
