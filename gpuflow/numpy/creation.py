@@ -25,7 +25,7 @@ from gpuflow.numpy.promotion import (
     user_dtype,
 )
 from gpuflow.numpy.shaping import as_shape, expand_dims
-from gpuflow.ops.convert import convert_element_type_p
+from gpuflow.ops.convert import check_holds_complex, convert_element_type_p
 from gpuflow.ops.device import in_sharding
 from gpuflow.ops.keys import random_wrap
 from gpuflow.parallel.placement import put
@@ -52,7 +52,7 @@ def array(
         An Array; a Python number gives a weak type.
 
     Raises:
-        TypeError: data that are no numbers.
+        TypeError: data that are no numbers, or a complex one of Python's for a real dtype.
         OverflowError: a Python int that the dtype does not hold.
     """
     return placed("array", _built("array", object, dtype, copy, order, ndmin), device, out_sharding)
@@ -138,8 +138,15 @@ def _make(value: Any, wanted: Any) -> Any:
 
 
 def _check_held(value: Any, dtype: Any) -> None:
-    """Raise OverflowError for a number of Python's outside of the integer ``dtype``."""
-    if dtype.kind not in "iu" or type(value) is complex or not np.isfinite(value):
+    """Raise for a number of Python's that ``dtype`` does not hold.
+
+    Raises:
+        OverflowError: one outside of an integer dtype.
+        TypeError: a complex number for a real dtype.
+    """
+    if type(value) is complex:
+        check_holds_complex("array", value, dtype)
+    if dtype.kind not in "iu" or not np.isfinite(value):
         return
     bounds = np.iinfo(dtype)
     if not bounds.min <= int(value) <= bounds.max:
@@ -178,6 +185,10 @@ def _from_sequence(value: Any, wanted: Any) -> Any:
     fits = check_fits if wanted is None else _check_held
     if wanted is None:
         wanted = _common_dtype(leaves, host)
+    elif host.dtype.kind == "c":
+        for leaf in leaves:
+            if type(leaf) is complex:
+                check_holds_complex("array", leaf, wanted)
     if host.dtype.kind in "iuf" and host.size and wanted.kind in "iu":
         for extreme in (host.min(), host.max()):
             fits(extreme.item(), wanted)
@@ -220,7 +231,8 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
     """Convert elements; floats become integers by truncation, complex numbers lose a part."""
     (x,) = check_arraylike("astype", x)
     wanted = dtypes.default_float() if dtype is None else user_dtype(dtype, "astype")
-    out = lax.convert_element_type(x, wanted)
+    # Of arrays, so that complex numbers of Python's lose a part too, as in JAX.
+    out = lax.convert_element_type(lax.asarray(x), wanted)
     return placed("astype", lax.copy(out) if copy and out is x else out, device)
 
 
@@ -246,7 +258,10 @@ def _filled(name: str, shape: Any, fill_value: Any, dtype: Any) -> Any:
         words = _filled(name, (*as_shape(name, shape), *dtype.key_shape), fill_value, np.uint32)
         return random_wrap(words, dtype.implementation)
     if dtype is not None:
-        fill_value = convert(fill_value, user_dtype(dtype, name))
+        wanted = user_dtype(dtype, name)
+        # Of an array: strong also where it is weak and has that dtype already.
+        make = lax.convert_element_type if hasattr(fill_value, "aval") else convert
+        fill_value = make(fill_value, wanted)
     sizes, own = as_shape(name, shape), aval_of(fill_value).shape
     return lax.broadcast_in_dim(fill_value, sizes, range(len(sizes) - len(own), len(sizes)))
 

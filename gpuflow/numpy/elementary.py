@@ -14,6 +14,7 @@ from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
+    constant,
     convert,
     like,
     no_out,
@@ -135,12 +136,12 @@ def hypot(x: Any, y: Any, /) -> Any:
     )
     x, y = lax.abs(x), lax.abs(y)
     large, small = lax.max(x, y), lax.min(x, y)
-    flat = lax.eq(large, like(0, large))
-    ratio = lax.div(small, select_where(flat, like(1, large), large))
-    length = lax.mul(large, lax.sqrt(lax.add(like(1, large), lax.square(ratio))))
-    infinity = like(np.inf, large)
+    flat = lax.eq(large, constant(0, large))
+    ratio = lax.div(small, select_where(flat, constant(1, large), large))
+    length = lax.mul(large, lax.sqrt(lax.add(constant(1, large), lax.square(ratio))))
+    infinity = constant(np.inf, large)
     infinite = lax.bitwise_or(lax.eq(x, infinity), lax.eq(y, infinity))  # also beside nan
-    return select_where(infinite, infinity, select_where(flat, like(0, large), length))
+    return select_where(infinite, infinity, select_where(flat, constant(0, large), length))
 
 
 # --- rounding ------------------------------------------------------------------------------

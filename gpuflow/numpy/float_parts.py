@@ -24,6 +24,7 @@ from gpuflow.numpy.elementary import (
 )
 from gpuflow.numpy.logic import greater, isinf, isnan, less, where
 from gpuflow.numpy.promotion import (
+    constant,
     convert,
     like,
     no_out,
@@ -80,8 +81,7 @@ def copysign(x1: Any, x2: Any, /) -> Any:
 def heaviside(x1: Any, x2: Any, /) -> Any:
     """0 for negative, ``x2`` for zero and 1 for positive ``x1``; nan stays."""
     x1, x2 = promote_args_inexact("heaviside", x1, x2)
-    dtype = aval_of(x1).dtype
-    zero, one = convert(0, dtype), convert(1, dtype)
+    zero, one = constant(0, x1), constant(1, x1)
     steps = where(lax.gt(x1, zero), one, where(lax.ne(x1, x1), x1, x2))
     return where(lax.lt(x1, zero), zero, steps)
 
@@ -267,7 +267,7 @@ def _logaddexp2(x: Any, y: Any) -> Any:
     is_complex = dtypes.is_complex(aval_of(x).dtype)
     gap = lax.sub(total, lax.add(larger, larger)) if is_complex else lax.neg(lax.abs(distance))
     share = lax.log1p(lax.exp2(gap))
-    stable = lax.add(larger, lax.div(share, like(np.log(2.0).item(), share)))
+    stable = lax.add(larger, lax.div(share, constant(np.log(2.0).item(), share)))
     if is_complex:
         turned = within(lax.imag(stable), (np.pi / np.log(2.0)).item())
         stable = lax.complex(lax.real(stable), turned)

@@ -13,7 +13,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_arrays
 from gpuflow.numpy.elementary import broadcastlike
 from gpuflow.numpy.logic import where
-from gpuflow.numpy.promotion import convert, like, promote_dtypes
+from gpuflow.numpy.promotion import constant, convert, like, promote_dtypes
 from gpuflow.numpy.ufuncs import make_unary
 
 
@@ -44,12 +44,13 @@ def gcd(x1: Any, x2: Any) -> Any:
     x1, x2 = _integers("gcd", x1, x2)
 
     def goes_on(pair: Any) -> Any:
-        return lax.reduce_or(lax.ne(pair[1], like(0, pair[1])), tuple(range(aval_of(x1).ndim)))
+        some = lax.ne(pair[1], constant(0, pair[1]))
+        return lax.reduce_or(some, tuple(range(aval_of(x1).ndim)))
 
     def step(pair: Any) -> Any:
         a, b = pair
-        done = lax.eq(b, like(0, b))
-        rest = lax.rem(a, where(done, like(1, b), b))
+        done = lax.eq(b, constant(0, b))
+        rest = lax.rem(a, where(done, constant(1, b), b))
         return where(done, a, b), where(done, b, rest)
 
     found = lax.while_loop(goes_on, step, (x1, x2))[0]

@@ -21,6 +21,7 @@ from gpuflow.numpy.promotion import (
     no_out,
     promote_args,
     promote_args_inexact,
+    promote_args_numeric,
     promote_dtypes,
     promote_shapes,
 )
@@ -77,13 +78,15 @@ bitwise_or = make_binary("bitwise_or", lax.bitwise_or, "Elementwise ``x | y``.")
 bitwise_xor = make_binary("bitwise_xor", lax.bitwise_xor, "Elementwise ``x ^ y``.")
 bitwise_not = make_unary("bitwise_not", lax.bitwise_not, "Elementwise ``~x``.")
 bitwise_invert = invert = bitwise_not
-left_shift = make_binary("left_shift", lax.shift_left, "Elementwise ``x << y``.")
+left_shift = make_binary(
+    "left_shift", lax.shift_left, "Elementwise ``x << y``; of bools int32.", promote_args_numeric
+)
 bitwise_left_shift = left_shift
 
 
 def right_shift(x: Any, y: Any, /) -> Any:
-    """Elementwise ``x >> y``; the sign is kept."""
-    x, y = promote_args("right_shift", x, y)
+    """Elementwise ``x >> y``; the sign is kept. Bools become int32."""
+    x, y = promote_args_numeric("right_shift", x, y)
     signed = not dtypes.is_unsigned(aval_of(x).dtype)
     return (lax.shift_right_arithmetic if signed else lax.shift_right_logical)(x, y)
 
@@ -206,12 +209,7 @@ def clip(
         arr = lax.max(*promote_args("clip", low, arr))
     if high is not None:
         arr = lax.min(*promote_args("clip", high, arr))
-    return arr if hasattr(arr, "aval") else convert_scalar(arr)
-
-
-def convert_scalar(x: Any) -> Any:
-    """A number as an array."""
-    return lax.add(x, convert(0, aval_of(x).dtype, aval_of(x).weak_type))
+    return lax.asarray(arr)
 
 
 def nan_to_num(

@@ -12,6 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.config import config
 from gpuflow.base.util import warn
 from gpuflow.core.aval import HasAval, ShapedArray, aval_of, is_value
+from gpuflow.ops.convert import check_holds_complex
 
 PYTHON_SCALARS = (bool, int, float, complex)
 
@@ -65,6 +66,8 @@ def _typed(value: Any, dtype: Any, weak_type: bool) -> Any:
             return kind(value)
     if type(value) is int:
         check_fits(value, dtype)
+    elif type(value) is complex:
+        check_holds_complex("promote", value, dtype)
     return np.asarray(value).astype(dtype)[()]
 
 
@@ -222,6 +225,14 @@ def promote_args(name: str, *operands: Any) -> Sequence[Any]:
     return promote_shapes(name, promote_dtypes(*operands))
 
 
+def promote_args_numeric(name: str, *operands: Any) -> Sequence[Any]:
+    """``promote_args``, where bools become int32."""
+    operands = promote_args(name, *operands)
+    if aval_of(operands[0]).dtype is not dtypes.bool_:  # np.dtype of built-in types are one each
+        return operands
+    return [convert(x, dtypes.int32) for x in operands]
+
+
 def promote_args_inexact(name: str, *operands: Any) -> list[Any]:
     """``promote_args`` to a float or complex dtype."""
     operands = check_arraylike(name, *operands)
@@ -263,9 +274,18 @@ def _warn_if_narrowed(asked: Any, found: Any, name: str) -> None:
 
 
 def like(value: Any, x: Any) -> Any:
-    """A number in the dtype of ``x``; weak where ``x`` is."""
+    """A number in the dtype of ``x``; weak where ``x`` is, as Python's numbers beside it are."""
     aval = aval_of(x)
     return convert(value, aval.dtype, aval.weak_type)
+
+
+def constant(value: Any, x: Any) -> Any:
+    """A number in the dtype of ``x``; weak where ``x`` is a weak scalar.
+
+    The numbers that JAX puts into its formulas: beside them arrays of weak type become strong.
+    """
+    aval = aval_of(x)
+    return convert(value, aval.dtype, aval.weak_type and not aval.ndim)
 
 
 def strong(x: Any) -> Any:

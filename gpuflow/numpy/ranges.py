@@ -168,13 +168,15 @@ def identity(n: int, dtype: Any = None) -> Any:
 
 
 def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:
-    """Ones on and below diagonal ``k`` of an N by M matrix; ``k`` may be traced.
+    """Ones on and below diagonal ``k`` of an N by M matrix, by default float32 with x64 too.
+
+    ``k`` may be traced.
 
     Raises:
         TypeError: a ``k`` that is no integer.
     """
     mask = _lower(as_index(N), as_index(N if M is None else M), _offset("tri", k, TypeError))
-    return lax.convert_element_type(mask, user_dtype(float if dtype is None else dtype, "tri"))
+    return lax.convert_element_type(mask, user_dtype(np.float32 if dtype is None else dtype, "tri"))
 
 
 def _lower(rows: int, columns: int, k: Any) -> Any:

@@ -5,7 +5,7 @@ The builders make one function from one op; what needs more than promotion is wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import index as as_index
 from typing import Any, NoReturn
 
@@ -16,14 +16,17 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import (
     check_arraylike,
+    constant,
     convert,
     like,
     promote_args,
     promote_args_inexact,
+    promote_args_numeric,
     promote_dtypes,
     promote_shapes,
 )
 from gpuflow.ops.selection import where as select_where
+from gpuflow.runtime.array import Array
 
 Ufunc = Callable[..., Any]
 
@@ -108,9 +111,8 @@ absolute = abs
 fabs = make_unary("fabs", lax.abs, "Absolute value as a float.", promote_args_inexact)
 sign = make_unary("sign", lax.sign, "-1, 0 or 1 by sign; nan stays.")
 square = make_unary(
-    "square", lax.square, "Elementwise ``x * x``; of bools an integer.",
-    lambda name, x: _numbers(name, x),
-)  # fmt: skip
+    "square", lax.square, "Elementwise ``x * x``; of bools an integer.", promote_args_numeric
+)
 reciprocal = make_unary(
     "reciprocal", lambda x: lax.div(like(1, x), x), "Elementwise ``1 / x``.", promote_args_inexact
 )
@@ -118,7 +120,7 @@ reciprocal = make_unary(
 
 def floor_divide(x: Any, y: Any, /) -> Any:
     """Elementwise quotient, rounded down; zeros and infinities are signed as those of ``x / y``."""
-    x, y = _numbers("floor_divide", x, y)
+    x, y = promote_args_numeric("floor_divide", x, y)
     dtype = aval_of(x).dtype
     if dtypes.is_unsigned(dtype):
         return lax.div(x, y)
@@ -156,15 +158,9 @@ def _zero_like(rest: Any, y: Any) -> Any:
     return select_where(lax.lt(y, zero), lax.neg(lax.sub(zero, rest)), lax.add(rest, zero))
 
 
-def _numbers(name: str, *operands: Any) -> Sequence[Any]:
-    """Promoted operands; bools become integers of the default dtype."""
-    operands = promote_args(name, *operands)
-    return [_as_int(x) for x in operands] if _is_bool(operands[0]) else operands
-
-
 def remainder(x: Any, y: Any, /) -> Any:
     """Elementwise ``x % y`` with the sign of ``y``, zeros too; integers by zero give 0."""
-    x, y = _numbers("remainder", x, y)
+    x, y = promote_args_numeric("remainder", x, y)
     zero = like(0, x)
     if dtypes.is_integer(aval_of(x).dtype):
         y = select_where(lax.eq(y, zero), like(1, y), y)
@@ -181,7 +177,7 @@ mod = remainder
 
 def fmod(x: Any, y: Any, /) -> Any:
     """Elementwise remainder with the sign of ``x``."""
-    x, y = _numbers("fmod", x, y)
+    x, y = promote_args_numeric("fmod", x, y)
     if dtypes.is_integer(aval_of(x).dtype):
         y = select_where(lax.eq(y, like(0, y)), like(1, y), y)
     return lax.rem(x, y)
@@ -189,7 +185,7 @@ def fmod(x: Any, y: Any, /) -> Any:
 
 def divmod(x: Any, y: Any, /) -> tuple[Any, Any]:
     """``(x // y, x % y)``."""
-    x, y = _numbers("divmod", x, y)
+    x, y = promote_args_numeric("divmod", x, y)
     if dtypes.is_integer(aval_of(x).dtype):
         return floor_divide(x, y), remainder(x, y)
     return _float_divmod(x, y)
@@ -203,22 +199,20 @@ def power(x: Any, y: Any, /) -> Any:
 
     Args:
         x: base.
-        y: exponent. A Python or NumPy integer is multiplied out; it may be negative for
-            floats only.
+        y: exponent. A known integer, of Python, NumPy or an array of rank 0, is multiplied out,
+            and the result has the dtype of ``x``; it may be negative for floats only.
 
     Raises:
         TypeError: an integer to a negative integer.
     """
     x, y = check_arraylike("power", x, y)
-    if type(y) is int or isinstance(y, np.integer):
-        (x,) = promote_args("power", x)
-        return lax.integer_pow(_as_int(x) if _is_bool(x) else x, as_index(y))
+    if _is_known_integer(y):
+        (x,) = promote_args_numeric("power", x)
+        return lax.integer_pow(x, as_index(y))
     x, y = promote_shapes("power", (x, y))
     base, exponent = promote_dtypes(x, y)
     if not dtypes.is_inexact(aval_of(base).dtype):
-        if aval_of(base).weak_type and not aval_of(exponent).weak_type:
-            base = lax.convert_element_type(base, aval_of(base).dtype)  # the result is not weak
-        return _integer_power(_as_int(base), _as_int(exponent))
+        return _integer_power(*promote_args_numeric("power", base, exponent))
     if dtypes.is_inexact(aval_of(x).dtype) and dtypes.is_integer(aval_of(y).dtype):
         # Kept apart, so that the derivative with respect to the base exists at 0.
         return lax.pow(convert(x, aval_of(base).dtype), y)
@@ -228,13 +222,16 @@ def power(x: Any, y: Any, /) -> Any:
 pow = power
 
 
-def _as_int(x: Any) -> Any:
-    return convert(x, dtypes.int32) if _is_bool(x) else x
+def _is_known_integer(y: Any) -> bool:
+    if isinstance(y, int | np.integer):
+        return True
+    # Arrays of rank 0 are read, wherever they are, as in JAX.
+    return type(y) is Array and not y.ndim and dtypes.is_integer(y.dtype)
 
 
 def _integer_power(x: Any, y: Any) -> Any:
     """Powers of integers by squaring; six rounds reach any power that does not overflow."""
-    zero, one = like(0, x), like(1, x)
+    zero, one = constant(0, y), constant(1, y)
     vanishes = lax.bitwise_and(lax.eq(x, zero), lax.ne(y, zero))
     result = select_where(vanishes, zero, one)
     for _ in range(6):

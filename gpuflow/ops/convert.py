@@ -53,10 +53,10 @@ def _convert_shape(x: ShapedArray, *, new_dtype: Any, weak_type: bool) -> Shaped
 
 def _convert_impl(xp: Any, x: Any, *, new_dtype: Any, weak_type: bool) -> Any:
     del weak_type
-    if dtypes.is_complex(x.dtype) and not dtypes.is_complex(new_dtype):
-        x = x.real
     if dtypes.is_bool(new_dtype):
         return x != 0
+    if dtypes.is_complex(x.dtype) and not dtypes.is_complex(new_dtype):
+        x = x.real
     if dtypes.is_integer(new_dtype) and dtypes.is_floating(x.dtype):
         return _float_to_integer(xp, x, new_dtype)
     if x.dtype.isbuiltin == new_dtype.isbuiltin == _USER_DEFINED:
@@ -104,9 +104,15 @@ def _convert_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, param
 
 
 def _convert_pair(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
-    """Between complex numbers part by part; else the imaginary part is dropped, or zero."""
+    """Between complex numbers part by part; else the imaginary part is dropped, or zero.
+
+    A bool is whether one of the parts differs from 0.
+    """
     del in_avals, params
     (x,) = values
+    if dtypes.is_bool(out_aval.dtype):
+        parts = (builder.cast(part, "bool") for part in (x.real, x.imag))
+        return builder.apply("or", *parts)
     if not dtypes.is_complex(out_aval.dtype):
         return convert_value(builder, x.real, out_aval.dtype)
     part = compute_dtype(out_aval.dtype.name)
@@ -184,6 +190,18 @@ convert_element_type_p = define(
 )
 
 
+def check_holds_complex(name: str, value: complex, dtype: Any) -> None:
+    """Raise TypeError for a complex number of Python's that would become a real one.
+
+    Arrays lose their imaginary parts there; numbers of Python's are refused, as in JAX and NumPy.
+    """
+    check(
+        dtypes.is_complex(dtype) or dtypes.is_bool(dtype),
+        lambda: f"[{name}] a complex number must get a complex dtype; got {value} for {dtype}. "
+        f"Fix: {value}.real, or dtype=complex.",
+    )
+
+
 def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) -> Any:
     """Convert the elements of ``operand``.
 
@@ -198,7 +216,8 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
         is ``x != 0``.
 
     Raises:
-        TypeError: ``operand`` holds random keys.
+        TypeError: ``operand`` holds random keys, or is a complex number of Python's that becomes
+            a real one.
     """
     dtype = dtypes.canonicalize(new_dtype)
     aval = aval_of(operand)
@@ -206,6 +225,8 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
         return operand
     if type(operand) is int and not _INT32_LOW <= operand <= _INT32_HIGH:
         operand = _large_int(operand, dtype)
+    elif type(operand) is complex:
+        check_holds_complex("convert_element_type", operand, dtype)
     return convert_element_type_p.bind(operand, new_dtype=dtype, weak_type=bool(weak_type))
 
 

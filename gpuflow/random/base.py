@@ -14,10 +14,11 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.api import jit
 from gpuflow.base import dtypes
-from gpuflow.base.errors import check
-from gpuflow.core.aval import aval_of, is_value
+from gpuflow.base.errors import TypePromotionError, check
+from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
+    common_type,
     convert,
     user_dtype,
 )
@@ -45,6 +46,26 @@ def float_dtype(name: str, dtype: Any) -> Any:
         ValueError,
     )
     return found
+
+
+def parameters_in(name: str, dtype: Any, *values: Any) -> list[Any]:
+    """Parameters of a distribution in the dtype of its samples.
+
+    Raises:
+        TypePromotionError: one that promotes to a wider dtype, or, under strict promotion, to
+            another one.
+    """
+    for value in values:
+        found, _ = common_type([aval_of(value), ShapedArray((), dtype)])
+        check(
+            found == dtype,
+            lambda value=value: (
+                f"[{name}] parameters must fit the dtype of the samples, {dtype}; got "
+                f"{aval_of(value)}. Fix: x.astype({dtype.name!r}), or a wider dtype."
+            ),
+            TypePromotionError,
+        )
+    return [convert(value, dtype) for value in values]
 
 
 def bits(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:

@@ -11,7 +11,14 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
-from gpuflow.numpy.promotion import broadcast_shapes, check_arraylike, convert, to_rank, user_dtype
+from gpuflow.numpy.promotion import (
+    broadcast_shapes,
+    check_arraylike,
+    convert,
+    promote_dtypes_inexact,
+    to_rank,
+    user_dtype,
+)
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops import generators as random_ops
 from gpuflow.ops.device import in_sharding
@@ -21,6 +28,7 @@ from gpuflow.random.base import (
     exponential,
     float_dtype,
     normal,
+    parameters_in,
     rademacher,
     to_shape,
     uniform,
@@ -49,7 +57,8 @@ def pareto(
     """Random numbers of the Pareto distribution, with density ``b x**(-b - 1)`` on [1, inf)."""
     found = float_dtype("pareto", dtype)
     sizes = drawn_shape("pareto", shape, b)
-    out = lax.exp(jnp.divide(exponential(key, sizes, found), convert(b, found)))
+    (b,) = parameters_in("pareto", found, b)
+    out = lax.exp(jnp.divide(exponential(key, sizes, found), b))
     return in_sharding("pareto", out, out_sharding)
 
 
@@ -60,7 +69,8 @@ def lognormal(
     """``exp(sigma * normal)``."""
     found = float_dtype("lognormal", dtype)
     sizes = drawn_shape("lognormal", shape, sigma)
-    out = lax.exp(jnp.multiply(normal(key, sizes, found), convert(sigma, found)))
+    (sigma,) = parameters_in("lognormal", found, sigma)
+    out = lax.exp(jnp.multiply(normal(key, sizes, found), sigma))
     return in_sharding("lognormal", out, out_sharding)
 
 
@@ -71,8 +81,9 @@ def rayleigh(
     """Random numbers of the Rayleigh distribution, with density ``x exp(-x**2 / 2)`` at scale 1."""
     found = float_dtype("rayleigh", dtype)
     sizes = drawn_shape("rayleigh", shape, scale)
+    (scale,) = parameters_in("rayleigh", found, scale)
     twice = lax.mul(lax.log(uniform(key, sizes, found)), convert(-2, found))
-    out = lax.mul(to_shape(convert(scale, found), sizes), lax.sqrt(twice))
+    out = lax.mul(to_shape(scale, sizes), lax.sqrt(twice))
     return in_sharding("rayleigh", out, out_sharding)
 
 
@@ -83,7 +94,8 @@ def triangular(
     """Random numbers of the triangular distribution on [left, right] with its peak at ``mode``."""
     found = float_dtype("triangular", dtype)
     sizes = drawn_shape("triangular", shape, left, mode, right)
-    left, mode, right = (jnp.broadcast_to(convert(v, found), sizes) for v in (left, mode, right))
+    parameters = parameters_in("triangular", found, left, mode, right)
+    left, mode, right = (jnp.broadcast_to(v, sizes) for v in parameters)
     u = uniform(key, sizes, found)
     width = right - left
     low = left + lax.sqrt(u * width * (mode - left))
@@ -102,7 +114,7 @@ def wald(
     found = float_dtype("wald", dtype)
     sizes = drawn_shape("wald", shape, mean)
     keys = random_ops.random_split(typed_key("wald", key)[0], (2,))
-    mean = jnp.broadcast_to(convert(mean, found), sizes)
+    mean = jnp.broadcast_to(parameters_in("wald", found, mean)[0], sizes)
     y = normal(keys[0], sizes, found) ** 2
     u = uniform(keys[1], sizes, found)
     root = lax.sqrt(4 * mean * y + mean**2 * y**2)
@@ -116,12 +128,13 @@ def weibull_min(
 ) -> Any:
     """Random numbers of the Weibull distribution.
 
-    As in JAX numbers are drawn for ``shape`` alone: parameters of more elements share them.
+    As in JAX numbers are drawn for ``shape`` alone: parameters of more elements share them. The
+    result has the common dtype of the numbers and the parameters.
     """
     found = float_dtype("weibull_min", dtype)
-    scale, concentration = convert(scale, found), convert(concentration, found)
+    scale, concentration = check_arraylike("weibull_min", scale, concentration)
     u = uniform(key, as_shape("weibull_min", shape), found)
-    return jnp.power(-jnp.log1p(-u), 1.0 / concentration) * scale
+    return jnp.power(-jnp.log1p(-u), jnp.divide(1.0, concentration)) * scale
 
 
 def maxwell(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
@@ -136,7 +149,8 @@ def double_sided_maxwell(
 ) -> Any:
     """``loc + scale * s`` with ``s`` of the Maxwell distribution, mirrored at 0.
 
-    As in JAX the result has the shape asked for followed by that of the parameters.
+    As in JAX the result has the shape asked for followed by that of the parameters, and the common
+    dtype of the numbers and the parameters.
     """
     found = float_dtype("double_sided_maxwell", dtype)
     loc, scale = check_arraylike("double_sided_maxwell", loc, scale)
@@ -145,7 +159,7 @@ def double_sided_maxwell(
     keys = random_ops.random_split(typed_key("double_sided_maxwell", key)[0], (2,))
     signs = rademacher(keys[1], sizes, found)
     sample = signs * maxwell(keys[0], sizes, found)
-    return sample * convert(scale, found) + convert(loc, found)
+    return sample * scale + loc
 
 
 def geometric(
@@ -163,9 +177,13 @@ def geometric(
         ValueError,
     )
     sizes = drawn_shape("geometric", shape, p)
-    p = jnp.asarray(p)
-    p = p if jnp.issubdtype(p.dtype, jnp.floating) else p.astype(jnp.float32)
-    u = uniform_of(typed_key("geometric", key)[0], sizes, p.dtype, 0.0, 1.0)
+    (p,) = promote_dtypes_inexact(p)
+    check(
+        dtypes.is_floating(aval_of(p).dtype),
+        lambda: f"[geometric] p must be real; got {aval_of(p)}. Fix: p.real.",
+        ValueError,
+    )
+    u = uniform_of(typed_key("geometric", key)[0], sizes, aval_of(p).dtype, 0.0, 1.0)
     u = jnp.where(u == 0, 1, u)
     count = lax.floor(jnp.divide(lax.log(u), jnp.log1p(-p))) + 1
     return in_sharding("geometric", convert(count, found), out_sharding)
@@ -182,7 +200,7 @@ def multivariate_normal(
         mean: float[..., n].
         cov: float[..., n, n], symmetric and positive semidefinite.
         shape: batch sizes of the result; None: those of the parameters.
-        dtype: a float dtype.
+        dtype: the float dtype of the normal numbers; None: the common one of the parameters.
         method: how ``cov`` is factored: ``cholesky``, ``eigh`` or ``svd``.
 
     Returns:
@@ -191,8 +209,8 @@ def multivariate_normal(
     Raises:
         ValueError: shapes or a method that do not fit.
     """
-    found = float_dtype("multivariate_normal", dtype)
-    mean, cov = convert(jnp.asarray(mean), found), convert(jnp.asarray(cov), found)
+    mean, cov = promote_dtypes_inexact(jnp.asarray(mean), jnp.asarray(cov))
+    found = float_dtype("multivariate_normal", mean.dtype if dtype is None else dtype)
     check(
         method in ("cholesky", "eigh", "svd"),
         lambda: (

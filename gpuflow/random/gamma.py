@@ -29,6 +29,7 @@ from gpuflow.random.base import (
     float_dtype,
     normal,
     normal_of,
+    parameters_in,
     rademacher,
     uniform_of,
 )
@@ -157,6 +158,7 @@ def beta(
     """Random numbers of the beta distribution, in [0, 1]."""
     found = float_dtype("beta", dtype)
     sizes = drawn_shape("beta", shape, a, b)
+    a, b = parameters_in("beta", found, a, b)
     keys = _two_keys("beta", key)
     first, second = loggamma(keys[0], a, sizes, found), loggamma(keys[1], b, sizes, found)
     largest = lax.max(first, second)
@@ -203,7 +205,7 @@ def chisquare(
 ) -> Any:
     """Random numbers of the chi-square distribution with ``df`` degrees of freedom."""
     found = float_dtype("chisquare", dtype)
-    half = convert(jnp.asarray(df), found) / 2
+    half = parameters_in("chisquare", found, jnp.asarray(df))[0] / 2
     return in_sharding("chisquare", lax.exp(loggamma(key, half, shape, found)) * 2, out_sharding)
 
 
@@ -215,7 +217,7 @@ def f(
     found = float_dtype("f", dtype)
     sizes = drawn_shape("f", shape, dfnum, dfden)
     keys = _two_keys("f", key)
-    dfnum, dfden = convert(jnp.asarray(dfnum), found), convert(jnp.asarray(dfden), found)
+    dfnum, dfden = parameters_in("f", found, jnp.asarray(dfnum), jnp.asarray(dfden))
     above = chisquare(keys[1], dfnum, sizes, found) / dfnum
     below = chisquare(keys[0], dfden, sizes, found) / dfden
     return in_sharding("f", above / below, out_sharding)
@@ -228,7 +230,7 @@ def t(
     found = float_dtype("t", dtype)
     sizes = drawn_shape("t", shape, df)
     keys = _two_keys("t", key)
-    half = convert(jnp.asarray(df), found) / 2
+    half = parameters_in("t", found, jnp.asarray(df))[0] / 2
     noise = normal(keys[0], sizes, found)
     out = noise * jnp.sqrt(half / gamma(keys[1], half, sizes, found))
     return in_sharding("t", out, out_sharding)

@@ -8,6 +8,7 @@ import pytest
 from scipy import special, stats
 
 import gpuflow as gf
+from gpuflow.base.errors import TypePromotionError
 
 FILE = Path(__file__).parent.parent / "data" / "random_distributions.json"
 ROWS = json.loads(FILE.read_text(encoding="utf-8"))
@@ -144,3 +145,38 @@ def test_refusals():
         with pytest.raises(error, match=pattern) as caught:
             call()
         assert "Fix:" in str(caught.value)
+
+
+PARAMETERS = {
+    "beta": lambda key, v: gf.random.beta(key, v, 1.0),
+    "chisquare": gf.random.chisquare,
+    "f": lambda key, v: gf.random.f(key, 2.0, v),
+    "lognormal": gf.random.lognormal,
+    "pareto": gf.random.pareto,
+    "rayleigh": gf.random.rayleigh,
+    "t": gf.random.t,
+    "triangular": lambda key, v: gf.random.triangular(key, 0.0, v, 2.0),
+    "wald": gf.random.wald,
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters_must_fit_the_samples(name):
+    """Complex ones lost a part, and float64 was rounded, silently."""
+    key, draw = gf.random.key(8), PARAMETERS[name]
+    with pytest.raises(TypePromotionError, match=f"\\[{name}\\] parameters must fit .* Fix:"):
+        draw(key, np.complex64(1))
+    with gf.numpy_dtype_promotion("strict"), pytest.raises(TypePromotionError, match="strict"):
+        draw(key, np.ones(2, np.int32))
+    assert draw(key, np.ones(2, np.int32)).dtype == np.float32
+
+
+def test_the_dtype_of_parameters_where_it_decides():
+    key = gf.random.key(9)
+    assert gf.random.weibull_min(key, np.complex64(1), 1.0).dtype == np.complex64
+    assert gf.random.double_sided_maxwell(key, 0, np.complex64(1)).dtype == np.complex64
+    with gf.enable_x64(True):
+        mean, covariance = np.zeros(2, np.float32), np.eye(2, dtype=np.float32)
+        assert gf.random.multivariate_normal(key, mean, covariance).dtype == np.float32
+    with pytest.raises(ValueError, match="p must be real"):
+        gf.random.geometric(key, np.complex64(0.5))
