@@ -113,6 +113,8 @@ def spell_function(fn: str, arguments: list[str], dtype: str) -> str:
         return f"bitcast({arguments[0]}, np.{fn.removeprefix('bitcast_')})"
     if fn.startswith("round_"):
         storage = fn.removeprefix("round_")
+        if storage == "bfloat16":
+            return f"round_to_bfloat16({arguments[0]})"
         if storage in STORAGE_BITS:
             return widen(narrow(arguments[0], storage), storage)
     form = _form(fn, dtype)
