@@ -17,12 +17,11 @@ from gpuflow.control.jit_options import check_callable, make_options
 from gpuflow.control.programs import forget_programs
 from gpuflow.control.stages import ShapeDtypeStruct as ShapeDtypeStruct
 from gpuflow.control.stages import check_compiler_options, struct_of
-from gpuflow.core.aval import ManualAxisType, ShapedArray, VaryingType, aval_of, is_value
+from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.ref_programs import record_program
 from gpuflow.core.refs import AbstractRef, Ref, values_of
 from gpuflow.core.trace import ConcreteTrace, Tracer, current_trace, thread_state
-from gpuflow.ops.varying import varying_axes_of
 from gpuflow.parallel.placement import as_sharding, put
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, process
@@ -335,11 +334,10 @@ def effects_barrier() -> None:
     """
 
 
-def typeof(x: Any) -> ShapedArray | VaryingType | AbstractRef:
+def typeof(x: Any) -> ShapedArray | AbstractRef:
     """The aval of ``x``, or the type of a ref.
 
-    In shard_map ``typeof(x).mat.varying`` are the axes along which ``x`` is known to vary; what a
-    program inside it is traced for, as the body of a loop, says nothing of them.
+    In shard_map ``typeof(x).mat.varying`` are the axes along which ``x`` varies.
 
     Raises:
         TypeError: ``x`` is neither an array nor a number.
@@ -350,5 +348,4 @@ def typeof(x: Any) -> ShapedArray | VaryingType | AbstractRef:
         raise TypeError(
             f"[typeof] the value must be an array or a number; got {x!r}. Fix: jnp.asarray(x)."
         )
-    varying = varying_axes_of(x)
-    return VaryingType(aval_of(x), ManualAxisType(varying)) if varying else aval_of(x)
+    return aval_of(x)

@@ -17,7 +17,7 @@ from gpuflow.core.refs import Ref
 from gpuflow.core.rules import UndefinedPrimal, Zero
 from gpuflow.core.trace import Tracer, check_not_leaked, thread_state
 from gpuflow.ops.convert import convert, convert_element_type
-from gpuflow.ops.varying import entered
+from gpuflow.ops.varying import entered, vary_along
 from gpuflow.ops.zeros import instantiate, ones_of
 from gpuflow.transforms.jvp import TangentTrace, jvp_flat
 from gpuflow.transforms.linearize import linearize_flat
@@ -449,7 +449,8 @@ def value_and_grad(
         flat, leaves, in_tree = choose_arguments(fun, args, kwargs, argnums, has_aux, what, kinds)
         outs, pullback = _pullback(flat, leaves)
         _check_scalar_output(flat, outs, what, holomorphic)
-        one = ones_of(aval_of(outs[0]))
+        aval = aval_of(outs[0])
+        one = vary_along(ones_of(aval), aval.mat.varying)
         grads = tree.unflatten(in_tree, pullback([one]))
         value = tree.unflatten(flat.out_tree, outs)
         result = grads if isinstance(argnums, Sequence) else grads[0]

@@ -11,7 +11,7 @@ from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
-from gpuflow.control.carries import same_type, tree_difference
+from gpuflow.control.carries import check_varying, same_type, tree_difference
 from gpuflow.control.cond import bind_cond
 from gpuflow.control.programs import Program, as_arrays, join_consts, trace_program
 from gpuflow.control.ref_carries import with_ref_outputs
@@ -166,6 +166,11 @@ def _choose(
         for function, name in safe_zip(functions, names)
     ]
     _check_results(op, programs, names)
+    for program, name, function in safe_zip(programs[1:], names[1:], functions[1:]):
+        check_varying(
+            op, "a result", (f"from {names[0]}", f"from {name}"), function,
+            programs[0].result_avals, program.result_avals,
+        )  # fmt: skip
     programs, changed = with_ref_outputs(op, programs, leaves)
     jaxprs, own = [p.jaxpr for p in programs], [p.consts for p in programs]
     joined, consts = join_consts(jaxprs, own)

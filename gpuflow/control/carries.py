@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base import dtypes, tree, tree_keys
-from gpuflow.base.util import safe_zip
+from gpuflow.base.util import is_users, safe_zip
 from gpuflow.control.programs import Program
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.varying import vary_along
 
 
 def same_type(a: ShapedArray, b: ShapedArray) -> bool:
@@ -20,15 +21,20 @@ def same_type(a: ShapedArray, b: ShapedArray) -> bool:
 def carry_types(
     init: Sequence[Any],
     trace: Callable[[list[ShapedArray]], tuple[Program, list[ShapedArray]]],
+    function: Callable[..., Any],
 ) -> tuple[Program, list[Any]]:
     """Trace a body for carries; Python numbers take a dtype that holds what the body makes.
+
+    In shard_map the carries of this package's own functions vary where what they meet does. Those
+    of users' functions must say so from the beginning (``check_carry``): their gradients differ.
 
     Args:
         init: leaves of the initial carry.
         trace: from the avals of the carry to the traced body and the avals of the new carry.
+        function: the body, which may be a user's.
 
     Returns:
-        The traced body, and the initial values with their final dtypes.
+        The traced body, and the initial values with their final types.
     """
     avals = [aval_of(value) for value in init]
     program, outs = trace(avals)
@@ -37,12 +43,24 @@ def carry_types(
         if promoted != avals:
             avals = promoted
             program, outs = trace(avals)
+        while not _vary_alike(avals, outs) and not is_users(function):
+            avals = [_widened(a, b) for a, b in safe_zip(avals, outs)]
+            program, outs = trace(avals)
     values = [
         x if same_type(aval_of(x), aval) and aval_of(x).weak_type == aval.weak_type
         else convert_element_type(x, aval.dtype)
         for x, aval in safe_zip(init, avals)
     ]  # fmt: skip
-    return program, values
+    return program, [vary_along(x, aval.mat.varying) for x, aval in safe_zip(values, avals)]
+
+
+def _vary_alike(given: Sequence[ShapedArray], made: Sequence[ShapedArray]) -> bool:
+    """Whether carries vary at first wherever they do behind the body."""
+    return all(b.mat.varying <= a.mat.varying for a, b in safe_zip(given, made))
+
+
+def _widened(given: ShapedArray, made: ShapedArray) -> ShapedArray:
+    return given.varying(given.mat.varying | made.mat.varying)
 
 
 def _promoted(given: ShapedArray, made: ShapedArray) -> ShapedArray:
@@ -55,13 +73,14 @@ def _promoted(given: ShapedArray, made: ShapedArray) -> ShapedArray:
 
 
 def check_carry(
-    op: str, in_tree: tree.TreeDef, in_avals: Sequence[ShapedArray], out_tree: tree.TreeDef,
-    out_avals: Sequence[ShapedArray],
+    op: str, function: Callable[..., Any], in_tree: tree.TreeDef, in_avals: Sequence[ShapedArray],
+    out_tree: tree.TreeDef, out_avals: Sequence[ShapedArray],
 ) -> None:  # fmt: skip
-    """Raise TypeError unless the body returns what it was given.
+    """Raise TypeError unless the body ``function`` returns what it was given.
 
     Raises:
-        TypeError: another structure, shape or dtype; the message names the leaves that differ.
+        TypeError: another structure, shape or dtype, or a user's body whose carries vary along
+            other axes of shard_map behind it; the message names the leaves that differ.
     """
     if in_tree != out_tree:
         raise TypeError(
@@ -81,6 +100,32 @@ def check_carry(
             f"{'; '.join(differing)}. Fix: convert the initial carry or the result, for example "
             "with x.astype(...) or jnp.broadcast_to."
         )
+    check_varying(op, "a carry", ("at first", "after the body"), function, in_avals, out_avals)
+
+
+def check_varying(
+    op: str, what: str, where: tuple[str, str], function: Callable[..., Any],
+    first: Sequence[ShapedArray], second: Sequence[ShapedArray],
+) -> None:  # fmt: skip
+    """Raise TypeError where types of a user's function vary along different axes of shard_map.
+
+    Args:
+        op: whose function it is.
+        what: the values that are compared, and ``where`` there are two types of them.
+        function: a user's; this package's own are not held to it.
+        first, second: the types.
+    """
+    if all(a.mat is b.mat or a.mat == b.mat for a, b in safe_zip(first, second)):
+        return
+    if not is_users(function):
+        return
+    differing = [
+        f"{a} {where[0]} and {b} {where[1]}" for a, b in safe_zip(first, second) if a.mat != b.mat
+    ]
+    raise TypeError(
+        f"[{op}] {what} must vary along the same mesh axes; got {'; '.join(differing)}. "
+        "Fix: lax.pcast(x, axes, to='varying') where it does not vary yet."
+    )
 
 
 def tree_difference(first: tree.TreeDef, second: tree.TreeDef) -> str:

@@ -26,7 +26,7 @@ from gpuflow.control.lanes import (
 )
 from gpuflow.control.programs import close, execute_alone, join_consts
 from gpuflow.control.pruning import prune_cond
-from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.core.aval import NOT_MANUAL, ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.key_use import (
     Flow,
@@ -87,7 +87,18 @@ def _shape(
                 f"[cond] operands must match the traced branches; got {given} for {expected}. "
                 "Fix: the rule that bound this cond; programs cannot cause it."
             )
-    return [aval.update(shape=(*own, *aval.shape)) for aval in branches[0].out_avals]
+    return [
+        _chosen_among(index, outs).update(shape=(*own, *outs[0].shape))
+        for outs in zip(*[branch.out_avals for branch in branches], strict=True)
+    ]
+
+
+def _chosen_among(index: ShapedArray, outs: Sequence[ShapedArray]) -> ShapedArray:
+    """The type of one of several values: it varies where the choice or one of them does."""
+    first = outs[0]
+    if index.mat is NOT_MANUAL and all(out.mat is NOT_MANUAL for out in outs):
+        return first
+    return first.varying(index.mat.varying.union(*[out.mat.varying for out in outs]))
 
 
 def _jvp(

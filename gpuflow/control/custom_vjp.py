@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpuflow.base import dtypes, tree
-from gpuflow.base.errors import UnexpectedTracerError
+from gpuflow.base.errors import UnexpectedTracerError, check
 from gpuflow.base.records import record
 from gpuflow.base.tree import tree_map
 from gpuflow.base.util import safe_zip
@@ -188,6 +188,7 @@ class _Backward:
             return None
         found = aval_of(cotangent) if is_value(cotangent) else None
         if found is not None and found.shape == want.shape:
+            self._check_varying(place, want, found)
             if found.dtype == want.dtype:
                 is_array = isinstance(cotangent, HasAval)
                 return cotangent if is_array else convert(cotangent, want.dtype)
@@ -203,6 +204,26 @@ class _Backward:
             f"[custom_vjp] bwd of {self.rules.name} must return a cotangent of type {want} for "
             f"{name}{tree.paths(argument)[number]}; got "
             f"{repr(cotangent) if found is None else found}. Fix: {mend}."
+        )
+
+
+    def _check_varying(
+        self, place: tuple[str, Any, int], want: ShapedArray, found: ShapedArray
+    ) -> None:
+        """Check that in shard_map a cotangent varies as its argument does.
+
+        Raises:
+            ValueError: it varies along other axes.
+        """
+        name, argument, number = place
+        check(
+            found.mat.varying == want.mat.varying,
+            lambda: (
+                f"[custom_vjp] bwd of {self.rules.name} must return a cotangent that varies along "
+                f"the mesh axes of {name}{tree.paths(argument)[number]}, {want}; got {found}. "
+                "Fix: lax.psum where it varies along more, lax.pcast along less."
+            ),
+            ValueError,
         )
 
 

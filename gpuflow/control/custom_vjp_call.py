@@ -27,6 +27,7 @@ from gpuflow.control.custom_calls import (
     close_call,
     map_call,
 )
+from gpuflow.control.mapped_axes import first_element
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.key_use import follow_programs
@@ -86,9 +87,15 @@ def _call_batch(
     # Every output is mapped: bwd may give each element its own weight, so a cotangent that was
     # summed over the axis before bwd would give another gradient than a loop does.
     moved, call, own_dims, out_dims = map_call(axis, operands, dims, call_jaxpr, name, num_consts)
+    # In shard_map an output that does not vary is one value, with one cotangent.
+    shared = tuple(axis.varies is not None and isinstance(dim, Uniform) for dim in out_dims)
     forward = _MappedForward(fwd, axis, own_dims)
-    backward = _MappedBackward(bwd, axis, lambda: forward.residual_dims, own_dims)
-    return custom_vjp_p.bind(*moved, **call, fwd=forward, bwd=backward), out_dims
+    backward = _MappedBackward(bwd, axis, lambda: forward.residual_dims, own_dims, shared)
+    outs = custom_vjp_p.bind(*moved, **call, fwd=forward, bwd=backward)
+    if any(shared):
+        outs = [first_element(x, 0) if flag else x for x, flag in safe_zip(outs, shared)]
+        out_dims = [None if flag else dim for dim, flag in safe_zip(out_dims, shared)]
+    return outs, out_dims
 
 
 class _MappedForward:
@@ -118,7 +125,8 @@ class _MappedForward:
 class _MappedBackward:
     """A flat bwd over a mapped axis: ``(*residuals, *cotangents) -> cotangents``.
 
-    Cotangents of outputs have the axis in front; those of operands have it where the operand has
+    Cotangents of outputs have the axis in front, and are summed over it for an output that all
+    elements share (``shared``); those of operands have it where the operand has
     it, and are summed over it for an operand that all elements shared. In shard_map such an operand
     is one value: a cotangent that is equal everywhere, as after psum, is that of the value.
     """
@@ -129,17 +137,25 @@ class _MappedBackward:
         axis: AxisData,
         residual_dims: Callable[[], Sequence[int | None]],
         in_dims: Sequence[int | None],
+        shared: Sequence[bool] = (),
     ) -> None:
         self.backward, self.axis, self.in_dims = backward, axis, in_dims
+        self.shared = shared
         self.residual_dims = residual_dims
         self.is_one = is_checked((axis.name,))
         self.symbolic_zeros = backward.symbolic_zeros
         self.__name__ = getattr(backward, "__name__", "bwd")
 
     def __call__(self, *operands: Any) -> list[Any]:
-        residual_dims = list(self.residual_dims())
-        dims = residual_dims + [0] * (len(operands) - len(residual_dims))
-        results, out_dims = batch_with_zeros(self.backward, self.axis, operands, dims)
+        dims = list(self.residual_dims())
+        count = len(dims)
+        given = list(operands)
+        for k in range(count, len(operands)):
+            is_shared = bool(self.shared) and self.shared[k - count]
+            dims.append(None if is_shared else 0)
+            if is_shared:
+                given[k] = _total(given[k])
+        results, out_dims = batch_with_zeros(self.backward, self.axis, given, dims)
         return [
             None if result is None else self._placed(result, dim, target)
             for result, dim, target in safe_zip(results, out_dims, self.in_dims)
@@ -150,6 +166,13 @@ class _MappedBackward:
             return result
         full = batch_to_dim(result, dim, target or 0, self.axis.size)
         return reduce_sum(full, (0,)) if target is None else full
+
+
+def _total(cotangent: Any) -> Any:
+    """The cotangent of one value from those of its copies."""
+    if type(cotangent) is Zero:
+        return Zero(cotangent.aval.update(shape=cotangent.aval.shape[1:]))
+    return reduce_sum(cotangent, (0,))
 
 
 custom_vjp_p = register(
@@ -163,6 +186,7 @@ custom_vjp_p = register(
         lower=Inline(lambda params: params["call_jaxpr"]),
         multiple_results=True,
         effects=call_effects,
+        may_communicate=True,
         checked=call_checked(lambda: custom_vjp_p, ("fwd", "bwd")),
         subjaxprs=lambda params: [params["call_jaxpr"]],
         keys=follow_programs,

@@ -21,7 +21,6 @@ from gpuflow.core.refs import refuse_refs, values_of, write
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.counting import iota
-from gpuflow.ops.varying import check_carries
 
 
 def while_loop(
@@ -70,9 +69,9 @@ def while_loop(
         )
         return program, program.result_avals
 
-    body, values = carry_types(leaves, trace)
+    body, values = carry_types(leaves, trace, body_fun)
     avals = [aval_of(value) for value in values]
-    check_carry("while_loop", in_tree, avals, body.out_tree, body.result_avals)
+    check_carry("while_loop", body_fun, in_tree, avals, body.out_tree, body.result_avals)
     condition = trace_program(
         "while_loop", cond_fun, args_tree, avals, "cond_fun", takes_refs=True
     )
@@ -86,7 +85,6 @@ def while_loop(
         outs = bind_while(condition.jaxpr, body.jaxpr, condition.consts, body.consts, values)
     for ref, new in zip(carried, outs, strict=False):
         write(ref, new)
-    check_carries("while_loop", body_fun, values[len(carried) :], outs[len(carried) :])
     return tree.unflatten(in_tree, outs[len(carried) :])
 
 

@@ -15,6 +15,7 @@ from gpuflow.core.jaxpr import evaluate
 from gpuflow.core.rules import UndefinedPrimal, Zero
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.varying import cotangent_of
 from gpuflow.ops.zeros import zeros_of
 from gpuflow.transforms.transpose import backward_pass
 
@@ -88,9 +89,10 @@ def transpose_program(
     operands = [*program.consts, *unknown]
     results = backward_pass(program.jaxpr.jaxpr, (), operands, cotangents)[len(program.consts) :]
     return [
-        zeros_of(aval) if type(result) is Zero else _as_array(result)
+        zeros_of(aval) if type(result) is Zero
+        else cotangent_of(_as_array(result), aval.mat.varying)
         for aval, result in safe_zip(avals, results)
-    ]
+    ]  # fmt: skip
 
 
 def _as_array(value: Any) -> Any:

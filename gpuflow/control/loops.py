@@ -21,7 +21,6 @@ from gpuflow.ops.axes import broadcast_in_dim, reshape, squeeze
 from gpuflow.ops.joining import concatenate
 from gpuflow.ops.layout import slice_in_dim
 from gpuflow.ops.moving import batch_to_dim
-from gpuflow.ops.varying import check_carries
 from gpuflow.transforms.batching import batch_flat
 
 
@@ -95,10 +94,12 @@ def scan_as(
         pair_of.append(_pair(op, program.out_tree))
         return program, program.jaxpr.out_avals[: pair_of[-1][0].num_leaves]
 
-    program, values = carry_types(init_leaves, trace)
+    program, values = carry_types(init_leaves, trace, identity)
     carry_tree, y_tree = pair_of[-1]
     carry_avals = program.jaxpr.out_avals[: carry_tree.num_leaves]
-    check_carry(op, init_tree, [aval_of(x) for x in values], carry_tree, carry_avals)
+    check_carry(
+        op, identity, init_tree, [aval_of(x) for x in values], carry_tree, carry_avals
+    )
     written = changed_refs(program, [*values, *x_leaves])
     program, carried = with_ref_carries(op, program, [*values, *x_leaves])
     split, end = len(carried), len(carried) + program.out_tree.num_leaves
@@ -110,7 +111,6 @@ def scan_as(
     for ref, new in safe_zip(written, [*outs[:split], *outs[end:]]):
         write(ref, new)
     outs, count = outs[split:end], len(values)
-    check_carries(op, identity, values, outs[:count])
     return tree.unflatten(init_tree, outs[:count]), tree.unflatten(y_tree, outs[count:])
 
 

@@ -15,7 +15,12 @@ from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.plan import KernelStep, Step, aliased_outputs, bytes_of, nbytes
 from gpuflow.control.entry import Entry
-from gpuflow.core.aval import ShapedArray, register_value_type
+from gpuflow.core.aval import (
+    NOT_MANUAL,
+    ManualAxisType,
+    ShapedArray,
+    register_value_type,
+)
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.refs import type_of
 from gpuflow.core.sharding import PartitionSpec, Sharding
@@ -31,6 +36,7 @@ class ShapeDtypeStruct:
         dtype: its dtype.
         weak_type: whether it yields to other dtypes.
         sharding: a Sharding or PartitionSpec that says where its parts are meant to be; or None.
+        manual_axis_type: in shard_map, along which axes the array varies.
 
     Raises:
         ValueError: no dtype, another sharding, or one that does not divide the shape.
@@ -40,6 +46,7 @@ class ShapeDtypeStruct:
     dtype: Any
     weak_type: bool = False
     sharding: Any = None
+    manual_axis_type: ManualAxisType = NOT_MANUAL
 
     def __post_init__(self) -> None:
         if self.dtype is None:
@@ -64,7 +71,9 @@ class ShapeDtypeStruct:
     def __repr__(self) -> str:
         weak = ", weak_type=True" if self.weak_type else ""
         where = "" if self.sharding is None else f", sharding={self.sharding}"
-        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype}{weak}{where})"
+        mat = self.manual_axis_type
+        along = "" if mat.empty else f", manual_axis_type={mat}"
+        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype}{weak}{where}{along})"
 
     @property
     def ndim(self) -> int:
@@ -86,11 +95,14 @@ class ShapeDtypeStruct:
 
 def struct_of(aval: ShapedArray) -> ShapeDtypeStruct:
     """An aval as users see it."""
-    return ShapeDtypeStruct(aval.shape, aval.dtype, aval.weak_type)
+    return ShapeDtypeStruct(
+        aval.shape, aval.dtype, aval.weak_type, manual_axis_type=aval.mat
+    )
 
 
 def _struct_aval(struct: ShapeDtypeStruct) -> ShapedArray:
-    return ShapedArray(struct.shape, dtypes.canonicalize(struct.dtype), struct.weak_type)
+    dtype = dtypes.canonicalize(struct.dtype)
+    return ShapedArray(struct.shape, dtype, struct.weak_type, struct.manual_axis_type)
 
 
 register_value_type(ShapeDtypeStruct, _struct_aval)

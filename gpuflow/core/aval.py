@@ -9,13 +9,47 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.base.records import record
 
 _interned: dict[tuple[Any, ...], ShapedArray] = {}
+
+
+@record
+class ManualAxisType:
+    """Along which axes of shard_map a value varies, and along which sums are left open.
+
+    Args:
+        varying: each device along these axes has a value of its own.
+        unreduced: the devices along these axes have terms of a sum, which is the value.
+        reduced: equal along these axes, where cotangents are terms of a sum.
+    """
+
+    varying: frozenset[Any] = frozenset()
+    unreduced: frozenset[Any] = frozenset()
+    reduced: frozenset[Any] = frozenset()
+
+    @property
+    def empty(self) -> bool:
+        """Whether it names no axis."""
+        return not (self.varying or self.unreduced or self.reduced)
+
+    def invarying(self, mesh: Any) -> frozenset[Any]:
+        """The axes over which a program is written along which its value is the same."""
+        own = self.varying | self.unreduced | self.reduced
+        return frozenset(name for name in mesh.manual_axes if name not in own)
+
+    def update(self, **changes: Any) -> ManualAxisType:
+        """A copy with some fields changed."""
+        fields = {"varying": self.varying, "unreduced": self.unreduced, "reduced": self.reduced}
+        return ManualAxisType(**{**fields, **changes})
+
+
+NOT_MANUAL = ManualAxisType()
 
 
 class ShapedArray:
@@ -25,15 +59,24 @@ class ShapedArray:
         shape: sizes, as ints.
         dtype: an np.dtype or an extended dtype; it is not canonicalized here.
         weak_type: whether the value came from a Python scalar and yields in promotion.
+        mat: along which axes of shard_map the value varies; along none outside of it.
     """
 
-    __slots__ = ("__weakref__", "dtype", "shape", "weak_type")
+    __slots__ = ("__weakref__", "dtype", "mat", "shape", "weak_type")
     shape: tuple[int, ...]
     dtype: Any
     weak_type: bool
+    mat: ManualAxisType
 
-    def __new__(cls, shape: Sequence[int], dtype: Any, weak_type: bool = False) -> ShapedArray:
-        key = (shape, dtype, weak_type)
+    def __new__(
+        cls, shape: Sequence[int], dtype: Any, weak_type: bool = False,
+        mat: ManualAxisType = NOT_MANUAL,
+    ) -> ShapedArray:  # fmt: skip
+        if mat is not NOT_MANUAL and mat.empty:
+            mat = NOT_MANUAL
+        # A key without it is hashed in half the time.
+        more = () if mat is NOT_MANUAL else (mat,)
+        key = (shape, dtype, weak_type, *more) if more else (shape, dtype, weak_type)
         try:
             found = _interned.get(key)
         except TypeError:
@@ -43,20 +86,16 @@ class ShapedArray:
         shape = tuple(int(size) for size in shape)
         if not dtypes.is_extended(dtype):
             dtype = np.dtype(dtype)
-        key = (shape, dtype, bool(weak_type))
+        key = (shape, dtype, bool(weak_type), *more)
         found = _interned.get(key)
         if found is None:
             self = object.__new__(cls)
             object.__setattr__(self, "shape", shape)
             object.__setattr__(self, "dtype", dtype)
             object.__setattr__(self, "weak_type", bool(weak_type))
+            object.__setattr__(self, "mat", mat)
             found = _interned.setdefault(key, self)
         return found
-
-    @property
-    def mat(self) -> ManualAxisType:
-        """Along which axes of shard_map the value varies: along none."""
-        return ManualAxisType()
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(
@@ -65,7 +104,7 @@ class ShapedArray:
         )
 
     def __reduce__(self) -> Any:
-        return ShapedArray, (self.shape, self.dtype, self.weak_type)
+        return ShapedArray, (self.shape, self.dtype, self.weak_type, self.mat)
 
     @property
     def sharding(self) -> None:
@@ -86,50 +125,32 @@ class ShapedArray:
 
     def update(self, **changes: Any) -> ShapedArray:
         """A copy with some fields changed."""
-        fields = {"shape": self.shape, "dtype": self.dtype, "weak_type": self.weak_type}
+        fields = {
+            "shape": self.shape, "dtype": self.dtype, "weak_type": self.weak_type, "mat": self.mat,
+        }  # fmt: skip
         return ShapedArray(**{**fields, **changes})
+
+    def varying(self, names: frozenset[Any]) -> ShapedArray:
+        """The same for values that vary along these axes of shard_map."""
+        if names == self.mat.varying:
+            return self
+        return self.update(mat=self.mat.update(varying=names))
 
     def tangent(self) -> ShapedArray:
         """The aval of tangents of values with this aval; weak like the values."""
         dtype = dtypes.tangent_dtype(self.dtype)
-        return ShapedArray(self.shape, dtype, self.weak_type and dtype != dtypes.float0)
+        weak_type = self.weak_type and dtype != dtypes.float0
+        return ShapedArray(self.shape, dtype, weak_type, self.mat)
 
     def __repr__(self) -> str:
         weak = ", weak_type=True" if self.weak_type else ""
         return f"ShapedArray({self}{weak})"
 
     def __str__(self) -> str:
-        return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
-
-
-class ManualAxisType(NamedTuple):
-    """Along which axes of shard_map a value varies, and along which sums are left open: none."""
-
-    varying: frozenset[Any] = frozenset()
-    unreduced: frozenset[Any] = frozenset()
-    reduced: frozenset[Any] = frozenset()
-
-
-class VaryingType:
-    """The type of a value in shard_map: an aval, and the axes along which the value varies."""
-
-    def __init__(self, aval: ShapedArray, mat: ManualAxisType) -> None:
-        self.aval, self.mat = aval, mat
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.aval, name)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, VaryingType) and (self.aval, self.mat) == (other.aval, other.mat)
-
-    def __hash__(self) -> int:
-        return hash((self.aval, self.mat))
-
-    def __str__(self) -> str:
-        return f"{self.aval}{{V:{','.join(sorted(map(str, self.mat.varying)))}}}"
-
-    def __repr__(self) -> str:
-        return f"ShapedArray({self})"
+        varying = sorted(map(str, self.mat.varying))
+        names = f"({','.join(varying)})" if len(varying) > 1 else "".join(varying)
+        along = f"{{V:{names}}}" if varying else ""
+        return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]{along}"
 
 
 class HasShape:

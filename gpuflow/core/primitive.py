@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -34,6 +34,8 @@ class Primitive:
         lower: an instance of a class in core.lowering.
         multiple_results: whether the op has a sequence of outputs.
         effects: ``params -> frozenset`` of the effects of an equation.
+        may_communicate: whether the op holds rules of a user, which may use named axes although
+            its program does not.
         subjaxprs: ``params -> list of ClosedJaxpr`` that the op holds.
         linearize: ``(nonzeros, *primals, **params) -> (outs, out_nonzeros, residuals, tangent_fn)``
             with ``tangent_fn(residuals, *nonzero_tangents)``; default: jvp and partial evaluation.
@@ -58,6 +60,9 @@ class Primitive:
         keys: ``Flow -> states of outputs | None``, what becomes of random keys, for
             ``debug_key_reuse``; see core/key_use.py. Default: layout ops move them, others use them
             up.
+        varies: ``(varying, params) -> list of frozensets``, from the axes of shard_map along which
+            each operand varies to those of each output; default: all of them. Ops that hold
+            programs have it from these.
         size_params: names of params that hold sizes only; a plan template ignores them.
         domain, tolerance, reference: for the op sweep in the tests.
     """
@@ -71,6 +76,7 @@ class Primitive:
     lower: Any = None
     multiple_results: bool = False
     effects: Callable[[dict[str, Any]], frozenset[Any]] = no_effects
+    may_communicate: bool = False
     subjaxprs: Callable[[dict[str, Any]], list[Any]] | None = None
     linearize: Callable[..., Any] | None = None
     partial_eval: Callable[..., Any] | None = None
@@ -85,6 +91,7 @@ class Primitive:
     passes_nan: bool = False
     checked: Callable[..., Any] | None = None
     keys: Callable[..., Any] | None = None
+    varies: Callable[..., Sequence[frozenset[Any]]] | None = None
     size_params: frozenset[str] = frozenset()
     domain: Any = None
     tolerance: float | None = None

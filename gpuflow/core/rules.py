@@ -80,9 +80,11 @@ class AxisData:
 
     Attributes:
         has_devices: its elements are the devices of shard_map or pmap: each runs the program.
+        varies: the axis of shard_map along which types of mapped values say that they vary.
     """
 
     name: Any
     size: int
     spmd_name: Any = None
     has_devices: bool = False
+    varies: Any = None

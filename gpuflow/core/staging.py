@@ -50,7 +50,8 @@ class StagingTrace(Trace):
     """Records equations. Values of other traces become constants of the jaxpr."""
 
     __slots__ = (
-        "argument_names", "const_values", "consts", "effects", "eqns", "function_name", "ref_cells",
+        "argument_names", "const_values", "consts", "effects", "eqns", "function_name",
+        "is_manual", "ref_cells",
     )  # fmt: skip
 
     def __init__(self, parent: Trace, function_name: str = "the function") -> None:
@@ -61,6 +62,7 @@ class StagingTrace(Trace):
         self.const_values: list[Any] = []  # keeps the ids alive
         self.argument_names: dict[Var, str] = {}
         self.function_name = function_name
+        self.is_manual = bool(config.varying_axes)  # types say along which axes values vary
         self.ref_cells: dict[Any, Any] | None = None  # core/refs.py; None: refs are refused
 
     def new_argument(self, aval: ShapedArray, name: str = "") -> StagedTracer:
@@ -113,6 +115,8 @@ class StagingTrace(Trace):
         effects = primitive.effects(params)
         source = user_source_line()
         avals = out if primitive.multiple_results else (out,)
+        if self.is_manual and primitive.subjaxprs is None:
+            avals = _varying(primitive, atoms, params, avals)
         outputs = tuple([Var(aval) for aval in avals])
         self.eqns.append(Eqn(primitive, atoms, outputs, params, source, effects))
         if effects:
@@ -145,6 +149,19 @@ class StagingTrace(Trace):
         if config.environment.check:
             check_jaxpr(jaxpr)
         return jaxpr, self.const_values
+
+
+def _varying(
+    primitive: Any, atoms: Sequence[Var | Literal], params: dict[str, Any],
+    avals: Sequence[ShapedArray],
+) -> list[ShapedArray]:  # fmt: skip
+    """The avals of outputs, which tell along which axes of shard_map these vary."""
+    found = [atom.aval.mat.varying for atom in atoms]
+    if primitive.varies is not None:
+        along = primitive.varies(found, params)
+    else:
+        along = [frozenset().union(*found)] * len(avals)
+    return [aval.varying(names) for aval, names in safe_zip(avals, along)]
 
 
 _LITERAL_TYPES = frozenset(

@@ -127,10 +127,6 @@ class Tracer(HasAval):
         """Where the value came from, for error messages."""
         return ""
 
-    def varying(self) -> frozenset[Any]:
-        """The named axes along which the value is known to be mapped."""
-        return frozenset()
-
     def __hash__(self) -> int:
         raise TypeError(
             f"[hash] tracers are not hashable; got {self}. Fix: use id(x), or a static argument."

@@ -24,6 +24,7 @@ from gpuflow.ops.gather import gather
 from gpuflow.ops.gather_numbers import GatherDimensionNumbers
 from gpuflow.ops.joining import concatenate
 from gpuflow.ops.selection import where
+from gpuflow.ops.varying import vary_along
 from gpuflow.ops.zeros import full as full_of
 from gpuflow.parallel.placement import as_sharding, put
 from gpuflow.runtime.array import Array, from_numpy
@@ -59,12 +60,15 @@ def full(
 def full_like(
     x: Any, fill_value: Any, dtype: Any = None, shape: Any = None, sharding: Any = None
 ) -> Any:
-    """An array of the shape and type of ``x``, weak where that is, filled with a scalar."""
+    """An array of the shape and type of ``x``, weak where that is, filled with a scalar.
+
+    In shard_map it varies as ``x`` does.
+    """
     aval = aval_of(x)
     sizes = aval.shape if shape is None else tuple(shape)
     if dtype is None:
         fill_value = convert_element_type(fill_value, aval.dtype, aval.weak_type)
-    return full(sizes, fill_value, dtype, sharding=sharding)
+    return vary_along(full(sizes, fill_value, dtype, sharding=sharding), aval.mat.varying)
 
 
 def zeros_like_array(x: Any) -> Any:

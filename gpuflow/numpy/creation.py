@@ -28,6 +28,7 @@ from gpuflow.numpy.shaping import as_shape, expand_dims
 from gpuflow.ops.convert import check_holds_complex, convert_element_type_p
 from gpuflow.ops.device import in_sharding
 from gpuflow.ops.keys import random_wrap
+from gpuflow.ops.varying import vary_along
 from gpuflow.parallel.placement import put
 from gpuflow.runtime import gpu_exchange
 from gpuflow.runtime.array import Array, from_numpy
@@ -303,7 +304,12 @@ def _place_of(a: Any, shape: Any, out_sharding: Any) -> Any:
 
 
 def _like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any) -> Any:
+    """A filled array, which in shard_map varies as ``a`` does."""
     aval = _aval_like(name, a)
+    return vary_along(_filled_like(name, aval, fill_value, dtype, shape), aval.mat.varying)
+
+
+def _filled_like(name: str, aval: ShapedArray, fill_value: Any, dtype: Any, shape: Any) -> Any:
     sizes = aval.shape if shape is None else as_shape(name, shape)
     if dtype is not None:
         return _filled(name, sizes, fill_value, dtype)

@@ -16,7 +16,14 @@ from gpuflow.ops.comparison import eq
 from gpuflow.ops.counting import iota
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise import add, mul
-from gpuflow.ops.named_axes import Names, as_names, communicator_for, is_over, sizes_of
+from gpuflow.ops.named_axes import (
+    Names,
+    as_names,
+    communicator_for,
+    is_over,
+    manual_axes,
+    sizes_of,
+)
 from gpuflow.ops.selection import select
 
 
@@ -73,6 +80,7 @@ axis_index_p = define(
     impl=_index_impl,
     batch=_index_batch,
     effects=lambda params: frozenset({AxisUse(params["axis_name"])}),
+    varies=lambda varying, params: [manual_axes((params["axis_name"],))],
 )
 
 

@@ -101,4 +101,5 @@ optimization_barrier_p = define(
     batch=_batch,
     lower=Barrier(),
     simplify=_simplify,
+    varies=lambda varying, params: varying,
 )

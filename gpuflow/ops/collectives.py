@@ -30,6 +30,7 @@ from gpuflow.ops.named_axes import (
     as_names,
     group_size,
     has_neighbors,
+    reduces,
     sizes_of,
 )
 from gpuflow.ops.named_sums import (
@@ -169,6 +170,7 @@ def _extremum(op: str, reduce: Callable[..., Any]) -> Any:
         jvp=_extremum_jvp(op),
         batch=reduction_batch(op, reduce, lambda x, size: x),
         effects=effects_of,
+        varies=reduces,
     )
 
 

@@ -36,6 +36,7 @@ from gpuflow.ops.named_axes import (
     sizes_of,
     split_dim,
     split_names,
+    spreads,
 )
 
 Sizes = tuple[int, ...]
@@ -198,4 +199,5 @@ all_to_all_p = linear_collective(
     shape=_swap_shape,
     transpose=unary_transpose(_swap_transpose),
     batch=_swap_batch,
+    varies=spreads,
 )

@@ -38,10 +38,12 @@ from gpuflow.ops.named_axes import (
     mapped_in_front,
     out_of_groups,
     parts_in_front,
+    reduces,
     repeat_in_front,
     sizes_of,
     split_dim,
     split_names,
+    spreads,
     without,
 )
 
@@ -73,20 +75,21 @@ def gather_batch(
     operands: Sequence[Any],
     dims: Sequence[int | None],
     *,
+    again: Callable[..., Any] | None = None,
     all_gather_dimension: int,
     axis_name: Names,
     axis_index_groups: Groups | None,
     sizes: Sizes,
     tiled: bool,
 ) -> tuple[Any, int | None]:
-    """The batch rule of all_gather."""
+    """The batch rule of gathering into one value for all elements; ``again`` binds the op."""
     (x,), (dim,), target = operands, dims, all_gather_dimension
+    bind = all_gather_p.bind if again is None else again
     if not is_over(axis, axis_name):
         if dim is not None:
             x, dim, target = move_axis(x, dim, 0), 0, target + 1
         params = {"axis_index_groups": axis_index_groups, "sizes": sizes, "tiled": tiled}
-        out = all_gather_p.bind(x, all_gather_dimension=target, axis_name=axis_name, **params)
-        return out, dim
+        return bind(x, all_gather_dimension=target, axis_name=axis_name, **params), dim
     rows = mapped_in_front(x, dim, axis.size)
     if axis_index_groups is not None:
         grouped = into_groups(rows, axis_index_groups)  # [groups, members, ...]
@@ -94,19 +97,36 @@ def gather_batch(
         repeated = move_axis(repeat_in_front(grouped, len(axis_index_groups[0])), 0, 1)
         return _placed(out_of_groups(repeated, axis_index_groups), 1, target + 1, tiled), 0
     major, minor = split_names(axis, axis_name, sizes)
-    rows = _gather_rows(_gather_rows(rows, *minor, after=1), *major, after=0)
+    rows = _gather_rows(bind, _gather_rows(bind, rows, *minor, after=1), *major, after=0)
     gathered = fold_dims(rows, 0, 3)  # [major, own, minor, ...]
     return _placed(gathered, 0, target, tiled), None
 
 
-def _gather_rows(x: Any, names: Names, sizes: Sizes, after: int) -> Any:
+def _gather_rows(
+    bind: Callable[..., Any], x: Any, names: Names, sizes: Sizes, after: int
+) -> Any:
     """Gather over the other axes into a new dimension, of size 1 if there are none."""
     if not names:
         return insert_axis(x, after)
-    return all_gather_p.bind(
+    return bind(
         x, all_gather_dimension=after, axis_name=names, axis_index_groups=None, sizes=sizes,
         tiled=False,
     )  # fmt: skip
+
+
+def _copies_batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], **params: Any
+) -> tuple[Any, int | None]:
+    """Each device of shard_map has a copy of its own: it varies, and so do its cotangents."""
+    gathered, dim = gather_batch(axis, operands, dims, **params)
+    is_shared = dim is None and axis.varies is not None and is_over(axis, params["axis_name"])
+    return (repeat_in_front(gathered, axis.size), 0) if is_shared else (gathered, dim)
+
+
+def _one_batch(
+    axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], **params: Any
+) -> tuple[Any, int | None]:
+    return gather_batch(axis, operands, dims, again=all_gather_invariant_p.bind, **params)
 
 
 def _placed(x: Any, source: int, target: int, tiled: bool) -> Any:
@@ -121,6 +141,17 @@ def _gather_transpose(
     return reduce_scatter_p.bind(cotangent, scatter_dimension=all_gather_dimension, **params)
 
 
+def _own_part(
+    cotangent: Any, x: ShapedArray, *, all_gather_dimension: int, axis_name: Names,
+    axis_index_groups: Groups | None, sizes: Sizes, tiled: bool,
+) -> Any:  # fmt: skip
+    """One's own part of the cotangent of a value that all elements share."""
+    del x, axis_index_groups  # there are none
+    dim, number = all_gather_dimension, index_of(axis_name, sizes)
+    parts = split_dim(cotangent, dim, (prod(sizes),)) if tiled else cotangent
+    return row_gather(move_axis(parts, dim, 0), number, "clip")
+
+
 def all_gather(
     x: Any, axis_name: Any, *, axis_index_groups: Any = None, axis: int = 0, tiled: bool = False,
     to: str = "varying",
@@ -133,35 +164,37 @@ def all_gather(
         axis_index_groups: groups of equal size that gather on their own.
         axis: where the gathered dimension goes.
         tiled: concatenate along ``axis`` instead of stacking.
-        to: how the result counts to derivatives; only ``"varying"``: each element has its own.
+        to: what the result is in shard_map: ``"varying"``, each device has a copy of its own with
+            a cotangent of its own; ``"invarying"``, one value with one cotangent.
 
     Raises:
         NameError: an axis name that no enclosing transformation binds.
         ValueError: groups or an axis that do not fit, or an unknown ``to``.
-        NotImplementedError: ``to="reduced"`` and ``to="invarying"``.
+        NotImplementedError: ``to="reduced"``, and ``"invarying"`` with groups.
     """
     check(
         to in ("varying", "reduced", "invarying"),
-        lambda: f"[all_gather] to must be 'varying'; got {to!r}. Fix: leave it out.",
+        lambda: f"[all_gather] to must be 'varying' or 'invarying'; got {to!r}. Fix: leave it out.",
         ValueError,
     )
     check(
-        to == "varying",
+        to == "varying" or (to == "invarying" and axis_index_groups is None),
         lambda: (
-            f"[all_gather] the result must vary along {axis_name!r}; got to={to!r}. "
-            "Fix: leave it out, and lax.pmean the result where one value is wanted."
+            f"[all_gather] to must be 'varying', or 'invarying' without groups; got {to!r}. "
+            "Fix: to='invarying' where one value is wanted."
         ),
         NotImplementedError,
     )
     names = as_names(axis_name)
     sizes = sizes_of("all_gather", names)
     groups = as_groups("all_gather", axis_index_groups, prod(sizes), even=True)
+    primitive = all_gather_p if to == "varying" else all_gather_invariant_p
 
     def one(leaf: Any) -> Any:
         rank = aval_of(leaf).ndim + (not tiled)
         dim = canonicalize_axis(axis, rank, "all_gather")
         return bind_in_groups(
-            all_gather_p, leaf, names, sizes, groups, all_gather_dimension=dim, tiled=bool(tiled)
+            primitive, leaf, names, sizes, groups, all_gather_dimension=dim, tiled=bool(tiled)
         )
 
     return tree.tree_map(one, x) if names else x
@@ -219,7 +252,16 @@ all_gather_p = linear_collective(
     _gather,
     shape=_gather_shape,
     transpose=unary_transpose(_gather_transpose),
-    batch=gather_batch,
+    batch=_copies_batch,
+    varies=spreads,
+)
+all_gather_invariant_p = linear_collective(
+    "all_gather_invariant",
+    _gather,
+    shape=_gather_shape,
+    transpose=unary_transpose(_own_part),
+    batch=_one_batch,
+    varies=reduces,
 )
 
 # --- reduce_scatter ------------------------------------------------------------------------
@@ -349,4 +391,5 @@ reduce_scatter_p = linear_collective(
     shape=_scatter_shape,
     transpose=unary_transpose(_scatter_transpose),
     batch=_scatter_batch,
+    varies=spreads,
 )

@@ -17,7 +17,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.config import config, expand_names
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.core.communicator import Across, Communicator, communicator_of
+from gpuflow.core.communicator import Across, Communicator, Within, communicator_of
 from gpuflow.core.effects import COMMUNICATION, AxisUse, Effect
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
@@ -70,6 +70,33 @@ def uses_of(names: Names) -> frozenset[Effect]:
     """
     uses = frozenset(AxisUse(name) for name in names)
     return uses | {COMMUNICATION} if has_neighbors(names) else uses
+
+
+def manual_axes(names: Names) -> frozenset[Any]:
+    """Those of the axes that are a shard_map's in which types say what varies, as users call them.
+
+    A part of an axis is named as the whole.
+    """
+    own = (name for name in names if name in config.varying_axes)
+    return frozenset(name.name if isinstance(name, Within | Across) else name for name in own)
+
+
+def reduces(
+    varying: Sequence[frozenset[Any]], params: dict[str, Any]
+) -> list[frozenset[Any]]:
+    """The rule of a result that is the same along the axes of the collective, see Primitive."""
+    names = params.get("axes", params.get("axis_name", ()))
+    if params.get("axis_index_groups") is not None:
+        return spreads(varying, params)
+    return [frozenset().union(*varying) - manual_axes(names)]
+
+
+def spreads(
+    varying: Sequence[frozenset[Any]], params: dict[str, Any]
+) -> list[frozenset[Any]]:
+    """The rule of a result that varies along the axes of the collective, see Primitive."""
+    names = params.get("axes", params.get("axis_name", ()))
+    return [frozenset().union(*varying, manual_axes(names))]
 
 
 def has_neighbors(names: Names) -> bool:

@@ -30,6 +30,7 @@ from gpuflow.ops.named_axes import (
     is_summable,
     mapped_in_front,
     out_of_groups,
+    reduces,
     repeat_in_front,
     take_rows,
     uses_of,
@@ -177,4 +178,5 @@ psum_p = define(
     transpose=unary_transpose(_psum_transpose),
     batch=reduction_batch("psum", reduce_sum, lambda x, size: mul(x, constant(x, size))),
     effects=effects_of,
+    varies=reduces,
 )

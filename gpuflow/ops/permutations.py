@@ -27,8 +27,10 @@ from gpuflow.ops.named_axes import (
     is_over,
     linear_collective,
     mapped_in_front,
+    reduces,
     row,
     sizes_of,
+    spreads,
 )
 from gpuflow.ops.zeros import zeros_of
 
@@ -146,6 +148,7 @@ ppermute_p = linear_collective(
     shape=_same_shape,
     transpose=unary_transpose(_permute_transpose),
     batch=_permute_batch,
+    varies=spreads,
 )
 
 # --- pbroadcast ----------------------------------------------------------------------------
@@ -215,4 +218,5 @@ pbroadcast_p = linear_collective(
     shape=_same_shape,
     transpose=unary_transpose(_broadcast_transpose),
     batch=_broadcast_batch,
+    varies=reduces,
 )

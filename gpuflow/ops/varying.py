@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from gpuflow.base import dtypes, tree
-from gpuflow.base.config import config
+from gpuflow.base.config import config, expand_names
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
-from gpuflow.base.util import is_users
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.communicator import Across, Within
 from gpuflow.core.rules import AxisData, Zero, is_undefined
-from gpuflow.core.trace import Tracer
 from gpuflow.ops.axes import reduce_sum, reshape, squeeze
 from gpuflow.ops.convert import stop_gradient
 from gpuflow.ops.define import define
@@ -30,6 +30,7 @@ from gpuflow.ops.named_axes import (
     Names,
     as_names,
     is_over,
+    manual_axes,
     repeat_in_front,
     sizes_of,
     uses_of,
@@ -40,38 +41,6 @@ from gpuflow.ops.named_sums import psum_p
 def is_checked(names: Names) -> bool:
     """Whether derivatives of a sum over these axes have to know what varies."""
     return any(name in config.varying_axes for name in names)
-
-
-def varying_axes_of(x: Any) -> frozenset[Any]:
-    """The axes of shard_map, by the user's names, along which a value varies."""
-    if not config.varying_axes or not isinstance(x, Tracer):
-        return frozenset()
-    found = x.varying().intersection(config.varying_axes)
-    return frozenset(name.name if isinstance(name, Within | Across) else name for name in found)
-
-
-def check_carries(
-    op: str, function: Any, init: Sequence[Any], outs: Sequence[Any]
-) -> None:
-    """Check that what a user's loop carries varies along the same axes before and behind it.
-
-    Loops of this package's own functions carry constants that take the kind of what they meet.
-
-    Raises:
-        TypeError: a carry varies along an axis along which its first value did not.
-    """
-    if not config.varying_axes or not is_users(function):
-        return
-    for k, (first, last) in enumerate(zip(init, outs, strict=True)):
-        more = varying_axes_of(last) - varying_axes_of(first)
-        check(
-            not more,
-            lambda k=k, more=more, first=first: (
-                f"[{op}] a carry must vary along the same axes before and behind an iteration; got "
-                f"{aval_of(first)}, leaf {k}, which varies along {sorted(map(str, more))} only "
-                f"behind it. Fix: lax.pcast(x, {tuple(more)}, to='varying') before the loop."
-            ),
-        )
 
 
 def _token(x: Any) -> Any:
@@ -119,7 +88,7 @@ def _beside(axis: AxisData, axes: Names) -> tuple[Across, ...]:
 Rule = Callable[[Any, int | None, int | None, Elements], tuple[Any, int | None]]
 
 
-def _define(name: str, along: Rule, transposed: Callable[..., Any]) -> Any:
+def _define(name: str, along: Rule, transposed: Callable[..., Any], varies: Any) -> Any:
     """An op of an operand and its token, linear in the operand.
 
     Args:
@@ -127,6 +96,7 @@ def _define(name: str, along: Rule, transposed: Callable[..., Any]) -> Any:
         along: ``(x, dim, dim of the token, elements) -> (result, dim)``: what it does along one
             axis. A value varies between memories if it does so in each of them.
         transposed: ``(cotangent, token, axes) -> cotangent``.
+        varies: ``(varying, varying of the token, axes) -> varying``, all of them as sets.
     """
 
     def shape(x: ShapedArray, token: ShapedArray, *, axes: Names) -> ShapedArray:
@@ -167,6 +137,7 @@ def _define(name: str, along: Rule, transposed: Callable[..., Any]) -> Any:
         transpose=transpose,
         batch=batch,
         effects=lambda params: uses_of(params["axes"]),
+        varies=lambda found, params: [varies(*found, manual_axes(params["axes"]))],
     )
     return made
 
@@ -226,14 +197,32 @@ def _uncast(
     return (x, dim) if token is not None else _sum(x, dim, token, elements)
 
 
-varying_sum_p = _define("varying_sum", _sum, _sum_cotangent)
-transposed_sum_p = _define("transposed_sum", _sum_transposed, _sum_cotangent)
+Axes = frozenset[Any]
+
+
+def _less(varying: Axes, token: Axes, axes: Axes) -> Axes:
+    del token
+    return varying - axes
+
+
+def _less_than_token(varying: Axes, token: Axes, axes: Axes) -> Axes:
+    return varying - (axes - token)
+
+
+varying_sum_p = _define("varying_sum", _sum, _sum_cotangent, _less)
+transposed_sum_p = _define("transposed_sum", _sum_transposed, _sum_cotangent, _less)
 # The identity; its cotangent varies only where its operand does.
-enter_p = _define("enter", _same, _matched)
-match_p = _define("match", _match, _matched)
+enter_p = _define("enter", _same, _matched, lambda varying, token, axes: varying)
+match_p = _define("match", _match, _matched, _less_than_token)
 # Copies of a value that does not vary, which vary.
-cast_p = _define("pcast", _cast, lambda ct, token, axes: uncast_p.bind(ct, token, axes=axes))
-uncast_p = _define("pcast_sum", _uncast, lambda ct, token, axes: cast_p.bind(ct, token, axes=axes))
+cast_p = _define(
+    "pcast", _cast, lambda ct, token, axes: uncast_p.bind(ct, token, axes=axes),
+    lambda varying, token, axes: varying | axes,
+)  # fmt: skip
+uncast_p = _define(
+    "pcast_sum", _uncast, lambda ct, token, axes: cast_p.bind(ct, token, axes=axes),
+    _less_than_token,
+)  # fmt: skip
 
 
 def varying_sum(x: Any, axes: Names) -> Any:
@@ -294,9 +283,9 @@ def _cast_along(x: Any, axis_name: Any, to: str, is_again: bool) -> Any:
         )
     names = as_names(axis_name)
     sizes_of("pcast", names)
-    own = frozenset(name for name in names if name in config.varying_axes)
+    own = manual_axes(names)
     for leaf in tree.leaves(x):
-        found = own & leaf.varying() if isinstance(leaf, Tracer) else ()
+        found = own & aval_of(leaf).mat.varying
         check(
             not found or is_again,
             lambda leaf=leaf: f"[pcast] the value must not vary along {axis_name!r} yet; got "
@@ -309,3 +298,18 @@ def _cast_along(x: Any, axis_name: Any, to: str, is_again: bool) -> Any:
 def pvary(x: Any, axis_name: Any) -> Any:
     """``pcast(x, axis_name, to="varying")``, also of values that vary already."""
     return _cast_along(x, axis_name, "varying", True)
+
+
+def vary_along(x: Any, names: frozenset[Any]) -> Any:
+    """``x``, which varies along these axes of shard_map too."""
+    more = names - aval_of(x).mat.varying if names else names
+    if not more:
+        return x
+    return cast_p.bind(x, _token(x), axes=expand_names(more))
+
+
+def cotangent_of(x: Any, varying: frozenset[Any]) -> Any:
+    """A cotangent as one of a value that varies along these axes of shard_map, and no others."""
+    axes = config.varying_axes
+    others = tuple(axis for axis in axes if not manual_axes((axis,)) <= varying) if axes else ()
+    return match_p.bind(x, np.zeros(0, np.float32), axes=others) if others else x

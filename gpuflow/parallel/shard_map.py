@@ -184,7 +184,10 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         if number == len(axes):
             return user
         name, inner = axes[number], self._level(number + 1, made, specs, user)
-        axis = AxisData(made.names[name], made.within[name], has_devices=True)
+        axis = AxisData(
+            made.names[name], made.within[name], has_devices=True,
+            varies=name if self._options.check_vma else None,
+        )  # fmt: skip
         dims = [0 if name in all_names(spec) else None for spec in specs]
 
         def mapped(*values: Any) -> list[Any]:

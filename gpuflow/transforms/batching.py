@@ -30,15 +30,17 @@ class BatchTracer(Tracer):
         self.is_uniform = is_uniform
         full = aval_of(value)
         shape = full.shape[:dim] + full.shape[dim + 1 :]
-        self.aval = ShapedArray(shape, full.dtype, full.weak_type)
-
-    def varying(self) -> frozenset[Any]:
-        inner = self.value.varying() if isinstance(self.value, Tracer) else frozenset()
-        return inner if self.is_uniform else inner | {self._trace.axis.name}
+        aval = ShapedArray(shape, full.dtype, full.weak_type, full.mat)
+        varies = trace.axis.varies
+        self.aval = aval if varies is None or is_uniform else _varying_too(aval, varies)
 
     def describe(self) -> str:
         origin = self.value.describe() if isinstance(self.value, Tracer) else ""
         return ", ".join(part for part in (origin, "mapped by vmap") if part)
+
+
+def _varying_too(aval: ShapedArray, name: Any) -> ShapedArray:
+    return aval.varying(aval.mat.varying | {name})
 
 
 class BatchTrace(Trace):
@@ -82,6 +84,8 @@ class BatchTrace(Trace):
         """Whether the op communicates over this axis, so that its rule must run in any case."""
         if self.axis.name is None or primitive.effects is no_effects:
             return False
+        if primitive.may_communicate and self.axis.has_devices:
+            return True
         return self.use in primitive.effects(params)
 
     def process(self, primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) -> Any:
@@ -182,9 +186,13 @@ def _make_batched(
         outs, found[:] = batch_to_front(jaxpr, axis, operands, dims, forced)
         return outs
 
+    # What varies along the axis is mapped from here on.
+    avals = [
+        aval.varying(aval.mat.varying - {axis.varies}) for aval in jaxpr.in_avals
+    ]
     avals = [
         aval.update(shape=(axis.size, *aval.shape)) if flag else aval
-        for aval, flag in safe_zip(jaxpr.in_avals, batched)
+        for aval, flag in safe_zip(avals, batched)
     ]
     result, consts = trace_to_jaxpr(mapped, avals)
     return ClosedJaxpr(result, tuple(consts)), tuple(found)

@@ -32,9 +32,6 @@ class DualTracer(Tracer):
     def describe(self) -> str:
         return self.primal.describe() if isinstance(self.primal, Tracer) else ""
 
-    def varying(self) -> frozenset[Any]:
-        return self.primal.varying() if isinstance(self.primal, Tracer) else frozenset()
-
 
 class JVPTracer(DualTracer):
     """A primal with its tangent, both values of the parent trace."""

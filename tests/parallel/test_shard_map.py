@@ -56,7 +56,8 @@ def test_collectives_over_one_axis_and_both(mesh):
         rows = lax.psum(block, "x")
         total = lax.psum(block.sum(), ("x", "y"))
         turned = lax.ppermute(block, "y", [(0, 1), (1, 0)])
-        return rows, total, turned, lax.all_gather(block, "y", axis=1, tiled=True)
+        gathered = lax.all_gather(block, "y", axis=1, tiled=True, to="invarying")
+        return rows, total, turned, gathered
 
     specs = (P(None, "y"), P(), P("x", "y"), P("x"))
     rows, total, turned, gathered = gf.shard_map(
