@@ -147,11 +147,12 @@ def test_printing_with_options_first(capfd, caplog):
         (lambda: lax.linalg.eig(jnp.eye(2), use_magma=True), ValueError, r"\[eig\] use_magma"),
         (
             lambda: gf.vmap(lambda x: lax.all_gather(x, "i", to="reduced"), axis_name="i")(X),
-            NotImplementedError, r"\[all_gather\] the result must vary along 'i'; got to='reduced'",
+            NotImplementedError,
+            r"\[all_gather\] to must be 'varying', or 'invarying' .* got 'reduced'",
         ),
         (
             lambda: gf.vmap(lambda x: lax.all_gather(x, "i", to="no"), axis_name="i")(X),
-            ValueError, r"\[all_gather\] to must be 'varying'; got 'no'",
+            ValueError, r"\[all_gather\] to must be 'varying' or 'invarying'; got 'no'",
         ),
         (
             lambda: gf.distributed.initialize(slice_index=1),
