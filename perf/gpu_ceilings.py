@@ -1,4 +1,4 @@
-"""What the machine can do at most: copies and products of matrices, by the libraries alone.
+"""What the machine can do at most: copies, products by the libraries alone, and launches.
 
 usage: python perf/gpu_ceilings.py [--platform cuda] [--tiny]
 
@@ -19,7 +19,9 @@ import ml_dtypes
 import numpy as np
 
 import gpuflow as gf
+from gpuflow.kernels.copying import copy_strided
 from gpuflow.runtime.gpu_api import Gemm
+from gpuflow.runtime.handwritten import argument_words, load, prepare
 
 
 def timer(platform: str, driver: Any) -> Callable[[Callable[[], Any], int], float]:
@@ -102,6 +104,59 @@ def product_rate(driver: Any, timed: Any, n: int, dtype: Any, reduced: bool) -> 
     return {"ceiling": name, "n": n, "per_second": 2.0 * n**3 / seconds}
 
 
+def small_launch(driver: Any) -> tuple[Callable[[], Any], Any]:
+    """A launch of a kernel of one block, which copies 256 numbers, and the memory that it uses."""
+    source, target = (driver.from_host(np.zeros(256, np.float32)) for _ in range(2))
+    signature = ("*uint32", "*uint32", *["int64"] * 8)
+    kernel = load(copy_strided, signature, driver, {"SIZE": 4})
+    sizes = [256, 1, 1, 256, 0, 0, 0, 1]
+    words = argument_words(signature, [source, target, *sizes])
+    return prepare(kernel, driver, (1, 1, 1), (256, 1, 1), words), (source, target)
+
+
+def launches(driver: Any, timed: Any, count: int) -> list[dict[str, Any]]:
+    """Seconds per small launch: of the host, and of the device with many in a row."""
+    launch, _memory = small_launch(driver)
+
+    def by_host() -> float:
+        driver.synchronize()
+        start = time.perf_counter()
+        for _ in range(count):
+            launch()
+        seconds = (time.perf_counter() - start) / count
+        driver.synchronize()
+        return seconds
+
+    return [
+        {"ceiling": "one launch, the host's time", "seconds": median(by_host, 5)},
+        {"ceiling": "one launch of many in a row, the device's time",
+         "seconds": median(lambda: timed(launch, count), 5)},
+    ]  # fmt: skip
+
+
+def replays(driver: Any, timed: Any, count: int) -> dict[str, Any]:
+    """Seconds per small launch of a recorded graph."""
+    launch, _memory = small_launch(driver)
+    graph = driver.api.record(driver.compute, [launch] * count)
+    name = f"one launch of a graph of {count}, the device's time"
+    if graph is None:
+        return {"ceiling": name, "error": "nothing was recorded"}
+    return {"ceiling": name, "seconds": median(lambda: timed(graph, 10), 5) / count}
+
+
+def waits(driver: Any) -> dict[str, Any]:
+    """Seconds from a launch until the host knows that it is done."""
+    launch, _memory = small_launch(driver)
+
+    def once() -> float:
+        start = time.perf_counter()
+        launch()
+        driver.synchronize()
+        return time.perf_counter() - start
+
+    return {"ceiling": "a launch and a wait for it", "seconds": median(once, 20)}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures everything, each line by itself."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -111,8 +166,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     driver: Any = gf.devices(options.platform)[0].driver
     timed = timer(options.platform, driver)
     many, n = (1 << 12, 16) if options.tiny else (1 << 32, 8192)
-    tasks: list[Callable[[], dict[str, Any]]] = [
+    few = 4 if options.tiny else 100
+    tasks: list[Callable[[], Any]] = [
         lambda: copy_bandwidth(driver, timed, many),
+        lambda: launches(driver, timed, few),
+        lambda: replays(driver, timed, few),
+        lambda: waits(driver),
         lambda: transfer_bandwidth(driver, min(many, 1 << 30), True),
         lambda: transfer_bandwidth(driver, min(many, 1 << 30), False),
         lambda: product_rate(driver, timed, n, ml_dtypes.bfloat16, False),
@@ -126,7 +185,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = task()
         except Exception as error:
             found = {"error": f"{type(error).__name__}: {error}"[:500]}
-        print(json.dumps(found), flush=True)
+        for record in found if isinstance(found, list) else [found]:
+            print(json.dumps(record), flush=True)
     return 0
 
 

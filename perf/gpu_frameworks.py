@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from gpu_rows import (
 )
 
 OURS = "gpuflow"
-_SETTINGS = {
+SETTINGS = {
     NO_EPILOGUES: {"GPUFLOW_CUDA_EPILOGUES": "0"},
     NO_GRAPHS: {"GPUFLOW_CUDA_GRAPHS": "0"},
     ATOMIC: {"GPUFLOW_ATOMIC_SUMS": "1"},
@@ -44,6 +45,8 @@ class Framework:
         clock: marks a place in the device's work; ``None``: there are no events.
         between: seconds from one mark to another, both done.
         kernels: how many launches a jitted function is, for these arrays; None: not known.
+        in_force: while entered, what has no device is on the framework's.
+        free: gives back what is kept for speed only, where others could need it.
     """
 
     version: str
@@ -55,6 +58,8 @@ class Framework:
     clock: Callable[[], Any] | None = None
     between: Callable[[Any, Any], float] | None = None
     kernels: Callable[[Any, list[Any]], int] | None = None
+    in_force: Callable[[], AbstractContextManager[Any]] = nullcontext
+    free: Callable[[], Any] = lambda: None
 
 
 def load(name: str, platform: str) -> Framework:
@@ -68,11 +73,7 @@ def load(name: str, platform: str) -> Framework:
 
 def _load_gpuflow(platform: str, name: str) -> Framework:
     """gpuflow on a platform, with something turned off, or on."""
-    os.environ.update(_SETTINGS.get(name, {}))
-    import gpuflow
-
-    if name == NO_KERNELS:
-        _turn_kernels_off()
+    gpuflow = _import_gpuflow(name)
     (device, *_) = gpuflow.devices(platform)
     gpuflow.config.update("default_device", device)
     clock = between = None
@@ -89,19 +90,50 @@ def _load_gpuflow(platform: str, name: str) -> Framework:
         def between(first: Any, last: Any) -> float:
             return cupy.cuda.get_elapsed_time(first, last) / 1e3
 
+    def kernels(jitted: Any, arrays: list[Any]) -> int:
+        steps = jitted.lower(*arrays).compile().steps
+        return sum(step.kind != "copy" for step in steps)
+
+    return Framework(
+        gpuflow.__version__, _our_function(gpuflow, name),
+        lambda x: gpuflow.device_put(x, device), np.asarray,
+        lambda out: gpuflow.block_until_ready(out), gpuflow.tree.leaves, clock, between, kernels,
+    )  # fmt: skip
+
+
+def _import_gpuflow(name: str) -> Any:
+    """gpuflow, with something turned off, or on."""
+    os.environ.update(SETTINGS.get(name, {}))
+    import gpuflow
+
+    if name == NO_KERNELS:
+        _turn_kernels_off()
+    return gpuflow
+
+
+def _our_function(gpuflow: Any, name: str) -> Callable[[Row], Any]:
+    """What makes gpuflow's function of a row, or None where the setting is not for it."""
+
     def function(row: Row) -> Any:
         if name != OURS and name not in row.without:
             return None
         made = row.make(gpuflow)
         return made if row.is_eager else gpuflow.jit(made)
 
-    def kernels(jitted: Any, arrays: list[Any]) -> int:
-        steps = jitted.lower(*arrays).compile().steps
-        return sum(step.kind != "copy" for step in steps)
+    return function
 
+
+def load_planned(name: str, compute_capability: tuple[int, int]) -> Framework:
+    """gpuflow on a GPU that only plans."""
+    gpuflow = _import_gpuflow(name)
+    import gpu_planned
+
+    device = gpu_planned.planned_device(compute_capability)
     return Framework(
-        gpuflow.__version__, function, lambda x: gpuflow.device_put(x, device), np.asarray,
-        lambda out: gpuflow.block_until_ready(out), gpuflow.tree.leaves, clock, between, kernels,
+        gpuflow.__version__, _our_function(gpuflow, name),
+        lambda x: gpu_planned.planned_array(device, x.shape, x.dtype), np.asarray,
+        gpuflow.block_until_ready, gpuflow.tree.leaves,
+        in_force=lambda: gpuflow.default_device(device),
     )  # fmt: skip
 
 
@@ -175,6 +207,7 @@ def _load_torch(platform: str, is_compiled: bool) -> Framework:
         f"{torch.__version__} on {name}", function, array, in_numpy, wait, _flat,
         clock if device == "cuda" else None,
         (lambda first, last: first.elapsed_time(last) / 1e3) if device == "cuda" else None,
+        free=torch.cuda.empty_cache if device == "cuda" else lambda: None,
     )  # fmt: skip
 
 
@@ -192,6 +225,7 @@ def _load_cupy(platform: str) -> Framework:
         cupy.__version__, lambda row: row.cupy(cupy) if row.cupy else None, cupy.asarray,
         cupy.asnumpy, lambda out: cupy.cuda.Device().synchronize(), _flat, clock,
         lambda first, last: cupy.cuda.get_elapsed_time(first, last) / 1e3,
+        free=lambda: cupy.get_default_memory_pool().free_all_blocks(),
     )  # fmt: skip
 
 

@@ -14,10 +14,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,14 +32,14 @@ class Section:
 
     Attributes:
         name: in the report.
-        command: arguments behind the interpreter.
+        command: arguments behind the interpreter, or behind ``tool``.
         seconds: it may take.
         environment: variables besides.
         task_seconds: each task of it may take so long; 0: it has no tasks.
         task_key: what its records call a task.
-        together: it runs while its neighbors do that are to run together.
-        python: the interpreter; None: this one.
+        tool: the program, if it is not this interpreter.
         records: a file with more records, or None.
+        absent: why it cannot run here; "" if it can. It is then entered as skipped.
     """
 
     name: str
@@ -47,9 +48,9 @@ class Section:
     environment: dict[str, str] = field(default_factory=dict)
     task_seconds: float = 0.0
     task_key: str = "row"
-    together: bool = False
-    python: str | None = None
+    tool: str = ""
     records: Path | None = None
+    absent: str = ""
 
 
 class Running:
@@ -59,17 +60,22 @@ class Running:
         section: what to run.
         seconds: left for everything.
         folder: what it prints goes to files there.
+        earlier: records of an earlier run that did not end: it goes on behind their last task.
     """
 
-    def __init__(self, section: Section, seconds: float, folder: Path) -> None:
+    def __init__(
+        self, section: Section, seconds: float, folder: Path,
+        earlier: Sequence[dict[str, Any]] = (),
+    ) -> None:  # fmt: skip
         self.section, self._start = section, time.perf_counter()
         self._limit = self._start + min(section.seconds, seconds)
         stem = "".join(c if c.isalnum() else "-" for c in section.name)
         self._out, self._errors = folder / f"{stem}.out", folder / f"{stem}.err"
-        self._out.write_text("")
+        done = [record for record in earlier if section.task_key in record]
+        self._out.write_text("".join(json.dumps(record) + "\n" for record in done))
         self._errors.write_text("")
         self._restarts = 0
-        self._process = self._begin([])
+        self._process = self._begin(["--after", done[-1][section.task_key]] if done else [])
         self._seen, self._last_news = -1, time.perf_counter()
 
     def _begin(self, more: list[str]) -> subprocess.Popen[bytes]:
@@ -77,7 +83,7 @@ class Running:
         environment = {**os.environ, **section.environment, "PYTHONUNBUFFERED": "1"}
         environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         environment.pop("OPENBLAS_CORETYPE", None)
-        command = [section.python or sys.executable, *section.command, *more]
+        command = [section.tool or sys.executable, *section.command, *more]
         with self._out.open("ab") as out, self._errors.open("ab") as errors:
             return subprocess.Popen(
                 command, stdout=out, stderr=errors, cwd=ROOT, env=environment,
@@ -88,8 +94,7 @@ class Running:
         """The section's entry in the report, once it has ended."""
         status, now = self._process.poll(), time.perf_counter()
         if status is None and now > self._limit:
-            self._kill()
-            return self._entry(None)
+            return self.stop()
         task, is_done = self._task() if self.section.task_seconds else ("", True)
         if status is None:
             if not is_done and now - self._last_news > self.section.task_seconds:
@@ -124,6 +129,11 @@ class Running:
         self._last_news = time.perf_counter()
         return None
 
+    def stop(self) -> dict[str, Any]:
+        """End it; its entry, with the records so far."""
+        self._kill()
+        return self._entry(None)
+
     def _kill(self) -> None:
         """End the process and those that it started."""
         with suppress(ProcessLookupError):
@@ -147,15 +157,70 @@ class Running:
         }  # fmt: skip
 
 
-def run(sections: Sequence[Section], seconds: float, folder: Path) -> list[dict[str, Any]]:
-    """Runs sections at the same time; returns their entries in the report, in order."""
-    started = [Running(section, seconds, folder) for section in sections]
-    entries: list[dict[str, Any] | None] = [None] * len(started)
-    while None in entries:
-        for number, one in enumerate(started):
-            entries[number] = entries[number] or one.poll()
-        time.sleep(_POLL)
-    return [entry for entry in entries if entry is not None]
+def answer(command: Sequence[str]) -> str:
+    """What a command prints; empty where it cannot be run."""
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def commit() -> str:
+    """The commit of the tree, and whether it was changed."""
+    head = answer(["git", "rev-parse", "--short=12", "HEAD"]) or "unknown"
+    return head + (" with changes" if answer(["git", "status", "--porcelain"]) else "")
+
+
+def run(
+    sections: Sequence[Section], seconds: float, folder: Path, most: int = 64,
+    note: Callable[[dict[str, Any]], None] = lambda entry: None,
+    earlier: Mapping[str, Sequence[dict[str, Any]]] = MappingProxyType({}),
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Runs sections at the same time; returns their entries in the report, in order.
+
+    Args:
+        sections: what to run.
+        seconds: for all of them; those that have not begun by then are entered as that.
+        folder: for what they print.
+        most: how many run at once.
+        note: is told each entry when it is there, also when this process is interrupted.
+        earlier: by name, the records of sections that did not end in an earlier run.
+    """
+    until = time.perf_counter() + seconds
+    waiting, running = list(enumerate(sections)), dict[int, Running]()
+    entries: dict[int, dict[str, Any]] = {}
+
+    def enter(number: int, entry: dict[str, Any]) -> None:
+        entries[number] = entry
+        note(entry)
+
+    try:
+        while waiting or running:
+            while waiting and len(running) < most:
+                number, section = waiting.pop(0)
+                left = until - time.perf_counter()
+                if section.absent or left < 3:
+                    enter(number, _not_run(section))
+                else:
+                    found = earlier.get(section.name, ())
+                    running[number] = Running(section, left, folder, found)
+            for number, one in list(running.items()):
+                entry = one.poll()
+                if entry is not None:
+                    del running[number]
+                    enter(number, entry)
+            time.sleep(_POLL)
+    finally:
+        for number, one in running.items():
+            enter(number, one.stop())
+    return [entries[number] for number in range(len(sections))]
+
+
+def _not_run(section: Section) -> dict[str, Any]:
+    """The entry of a section that cannot run here, or has no time left."""
+    status = "skipped" if section.absent else "out of time"
+    return {"name": section.name, "status": status, "seconds": 0.0, "note": section.absent}
 
 
 def records_of(text: str) -> list[dict[str, Any]]:

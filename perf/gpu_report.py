@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_child import MANY_SIZES
 from gpu_frameworks import OURS
 from gpu_goals import MANY_SIZES_GOAL, agree, groups, verdict, wanted
-from gpu_rows import Row, all_rows
+from gpu_rows import MANY_SIZES, Row, all_rows
 
-TIMES = "times: "
+TIMES, KERNELS = "times: ", "kernels: "
+PROGRAMS = ("programs", "programs, simulated")
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -20,7 +20,8 @@ def markdown(report: dict[str, Any]) -> str:
     head = [f"# GPU acceptance, {report['date']}", f"Platform: {where}. {_versions(report)}"]
     parts = [
         *head, _overview(report), _ceilings(by_name.get("ceilings")), _times(by_name),
-        _kernels(by_name.get("kernels")), _programs(by_name.get("programs")),
+        _kernels([one for name, one in by_name.items() if name.startswith(KERNELS)]),
+        *[_programs(name, by_name[name]) for name in PROGRAMS if name in by_name],
         *[_log(section) for section in report["sections"] if _has_log(section)],
     ]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -51,8 +52,8 @@ def _status(status: Any) -> str:
     return "killed at its limit" if status is None else str(status)
 
 
-def _programs(section: dict[str, Any] | None) -> str:
-    if section is None or not section.get("records"):
+def _programs(name: str, section: dict[str, Any]) -> str:
+    if not section.get("records"):
         return ""
     rows = []
     for record in section["records"]:
@@ -63,7 +64,7 @@ def _programs(section: dict[str, Any] | None) -> str:
     rest = [record for record in section["records"] if "program" not in record]
     notes = "\n".join(f"- {key}: {value}" for record in rest for key, value in record.items())
     head = ["program", "from the CPU's", "from the simulator's", ""]
-    return f"## Programs\n\n{_table(head, rows)}\n\n{notes}"
+    return f"## {name.capitalize()}\n\n{_table(head, rows)}\n\n{notes}"
 
 
 def _side(side: dict[str, Any] | None) -> str:
@@ -74,9 +75,9 @@ def _side(side: dict[str, Any] | None) -> str:
     return "same bits" if side["bits_equal"] else f"{side['difference']:.2g}"
 
 
-def _kernels(section: dict[str, Any] | None) -> str:
+def _kernels(sections: list[dict[str, Any]]) -> str:
     """What the tests of handwritten kernels computed on the GPU, beside the simulator's results."""
-    records = [r for r in (section or {}).get("records", []) if "test" in r]
+    records = [r for section in sections for r in section.get("records", []) if "test" in r]
     if not records:
         return ""
     equal = sum(record["bits_equal"] for record in records)
@@ -96,9 +97,10 @@ def _ceilings(section: dict[str, Any] | None) -> str:
         return ""
     rows = []
     for record in section["records"]:
-        rate = record.get("per_second")
+        rate, seconds = record.get("per_second"), record.get("seconds")
         unit = "TFLOP/s" if "n" in record else "GB/s"
         text = record.get("error", "") if rate is None else f"{rate / _SCALE[unit]:.1f} {unit}"
+        text = text if seconds is None else _seconds(seconds)
         rows.append([record.get("ceiling", ""), text])
     return "## Ceilings\n\n" + _table(["what", "at most"], rows)
 
@@ -128,8 +130,14 @@ def _times(by_name: Mapping[str, Any]) -> str:
     table = _table(["row", *found, "gpuflow's rate", "goal", "reached"], lines)
     more = _table(["rows", "goal", "measured", "reached"], groups(rows_of.values(), found))
     note = "Behind a time in brackets: gpuflow's time as a part of it; below 1 gpuflow is faster."
+    note += " Nobody's first call counts; where sizes change, gpuflow finds kernels in its cache."
     return f"## Times per call\n\n{', '.join(versions)}. {note}\n\n{table}\n\n{more}"
 
+
+def row_line(row: str, framework: str, found: Mapping[str, Any]) -> str:
+    """One result, for whoever watches."""
+    text = found.get("error") or found.get("version") or _seconds(found["seconds"])
+    return f"{row}: {framework} {text}"
 
 
 def _time(record: Mapping[str, Any], ours: Mapping[str, Any], row: Row | None) -> str:

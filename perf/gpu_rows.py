@@ -21,6 +21,7 @@ NO_KERNELS = "without handwritten kernels"
 NO_EPILOGUES, NO_GRAPHS = "without epilogues", "without graphs"
 ATOMIC = "with atomic sums"
 OFF = (NO_KERNELS, NO_EPILOGUES, NO_GRAPHS, ATOMIC)  # all are columns of their own
+MANY_SIZES = "500 random batch sizes"  # a row of its own kind: gpu_child.py
 _DRAWN = 1 << 22  # numbers that are drawn for an array; longer ones repeat them
 
 
@@ -226,11 +227,34 @@ def _matrix_rows() -> list[Row]:
     ]  # fmt: skip
 
 
+def chosen(name: str, only: str) -> bool:
+    """Whether a name holds one of the texts of a list with commas; an empty list is everything."""
+    return not only or any(text.strip() in name for text in only.split(",") if text.strip())
+
+
+# What is timed first, by the beginning of names: what most programs consist of.
+_FIRST = (
+    "chain ", "softmax rows of 4096", "layernorm rows of 4096", "full sum", "column sum",
+    "matmul ", "MLP ", "transformer ", "attention bf16 D=64", "attention forward and backward",
+    "host: ", "plan of 100", "x @ w + b", "scan of 1000", "loop over 60", "transpose",
+    "layernorm bfloat16", "batchnorm", "gradient of an embedding", "softmax of 8", "CNN ",
+    "normal, fused", "segment sum", "solve of 512", "eager add", "slice", "concatenate",
+)  # fmt: skip
+
+
 def all_rows() -> list[Row]:
-    """All rows: those of the issue's table first, then those of single handwritten kernels."""
+    """All rows, the most important first."""
     from gpu_bandwidth_rows import bandwidth_rows  # beside this file; they need Row
+    from gpu_further_rows import further_rows
     from gpu_kernel_rows import attention_rows, kernel_rows
     from gpu_models import model_rows
 
-    issue = [*_host_rows(), *bandwidth_rows(), *_task_rows(), *model_rows(), *attention_rows()]
-    return [*issue, *_matrix_rows(), *kernel_rows()]
+    rows = [*_host_rows(), *bandwidth_rows(), *_task_rows(), *model_rows(), *attention_rows()]
+    rows += [*_matrix_rows(), *further_rows(), *kernel_rows()]
+    return sorted(rows, key=_place)
+
+
+def _place(row: Row) -> int:
+    """Where a row stands; those that are not named keep their order behind the others."""
+    found = [k for k, name in enumerate(_FIRST) if row.name.startswith(name)]
+    return found[0] if found else len(_FIRST)

@@ -143,6 +143,10 @@ class KernelCache:
                     slot.ready = True
         return slot.value
 
+    def keys(self) -> list[str]:
+        """The keys of all kernels that this process has, in the order of their first use."""
+        return [key for key, slot in list(self._slots.items()) if slot.ready]
+
     def has(self, key: str) -> bool:
         """Whether ``once`` has a result for ``key``."""
         slot = self._slots.get(key)

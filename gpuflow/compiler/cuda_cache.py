@@ -70,7 +70,8 @@ _EMITTERS = (
     cpu_emit,
     cpu_narrow,
 )
-_PACKAGES = ("numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "cuda-core")
+# Their versions are in every key: another compiler may make other code of the same text.
+PACKAGES = ("numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "cuda-core")
 
 # What a GPU-less build is for unless it says otherwise: Hopper.
 DEFAULT_COMPUTE_CAPABILITY = (9, 0)
@@ -93,7 +94,7 @@ class CudaKernel:
 def cache_parts(compute_capability: tuple[int, int]) -> tuple[str, ...]:
     """What a CUDA kernel's code depends on besides its text and schedule; imports nothing."""
     major, minor = compute_capability
-    versions = tuple(version_of(package) for package in _PACKAGES)
+    versions = tuple(version_of(package) for package in PACKAGES)
     return ("cuda", f"sm_{major}{minor}", source_digest(_EMITTERS), *versions)
 
 

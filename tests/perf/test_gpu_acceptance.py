@@ -11,10 +11,6 @@ import pytest
 from cuda_tools import requires_cuda_tools
 
 PERF = Path(__file__).resolve().parents[2] / "perf"
-PARTS = (
-    "acceptance", "bandwidth_rows", "ceilings", "checks", "child", "frameworks", "goals",
-    "kernel_rows", "models", "processes", "report", "rows",
-)  # fmt: skip
 # A process that hangs, dies or loses its device, as its first argument says.
 TASKS = """
 import json, os, sys, time
@@ -35,33 +31,39 @@ sys.exit(3 if sys.argv[1] == "fails" else 0)
 """
 
 
-@pytest.fixture
-def perf(monkeypatch):
-    """The script's modules by their names without ``gpu_``, as it finds them itself."""
-    monkeypatch.setattr(sys, "path", [str(PERF), *sys.path])
-    yield types.SimpleNamespace(**{name: __import__(f"gpu_{name}") for name in PARTS})
-    for name in PARTS:
-        sys.modules.pop(f"gpu_{name}", None)
-
-
 # --- processes -------------------------------------------------------------------------------
 
 
-def test_sections_begin_with_ceilings_and_compare_before_they_time(perf, tmp_path):
-    found = perf.acceptance.sections("cuda", False, 8, tmp_path / "records")
-    names = [section.name for section in found]
-    assert names[:2] == ["doctor", "ceilings"]
-    together = [section.name for section in found if section.together]
-    assert {"programs", "kernels", "op sweep", "tests", "demo"} < set(together)
-    assert names[2 : 2 + len(together)] == together
-    assert names[2 + len(together)] == "times: gpuflow"
-    assert names[-4:] == [f"times: {name}" for name in perf.rows.OFF]
-    alone = [section.seconds for section in found if not section.together]
-    most = max(section.seconds for section in found if section.together)
-    assert sum(alone) + most < 700  # all limits; the whole ends after 530 in any case
-    tiny = perf.acceptance.sections("cpu", True, 1, tmp_path / "records")
-    assert not any("jax" in section.name or section.together for section in tiny)
-    assert "test_cuda_device" in "".join(perf.acceptance.marked_files())
+def test_parts_ask_first_what_would_waste_the_time_of_the_others(perf, tmp_path):
+    parts = perf.parts
+    check = parts.check_groups("cuda", tiny=False)
+    assert [group[0].name for group in check[:3]] == ["environment", "doctor", "ceilings"]
+    assert {"tests: test_cuda_device"} <= {section.name for section in check[3]}
+    programs = parts.program_groups("cuda", False, 8, tmp_path / "records")
+    names = [section.name for group in programs for section in group]
+    assert {"programs", "kernels: test_kernel_sort", "op sweep", "demo"} <= set(names)
+    assert {"memcheck: rows", "racecheck: full", "programs, simulated"} <= set(names)
+    assert sum(name.startswith("ncu: ") for name in names) == 5
+    # What is profiled and sanitized is there.
+    rows = {row.name for row in perf.rows.all_rows()}
+    assert set(parts.PROFILED) <= rows
+    assert set(parts.SANITIZED) <= set(perf.checks.programs())
+    # No part can hang: every section has a limit, and each row and program of its own.
+    for section in [one for group in [*check, *programs] for one in group]:
+        assert 0 < section.seconds <= 200 and (section.task_seconds or "checks" not in section.name)
+
+
+def test_tools_that_are_not_there_are_said_and_do_not_fail(perf, tmp_path, monkeypatch):
+    monkeypatch.setattr(perf.parts.shutil, "which", lambda *name, **path: None)
+    (section, *_) = perf.parts.profiler_sections("cuda")
+    assert section.absent == "ncu is not on this machine"
+    (entry,) = perf.processes.run([section], 10, tmp_path)
+    assert entry["status"] == "skipped" and entry["note"] == section.absent
+    records = perf.records.Records(tmp_path, {"tree": "a"})
+    records.add_section(entry)
+    assert records.has_section(section.name)
+    (section, *_) = perf.parts.sanitizer_sections("cuda_sim")
+    assert section.absent == "compute-sanitizer is for real GPUs"
 
 
 @pytest.mark.parametrize(
@@ -92,15 +94,33 @@ def test_sections_at_the_same_time_keep_their_limits(perf, tmp_path):
     assert hung["status"] is None and hung["records"] == [{"row": "a"}]
     assert failed["status"] == 3 and len(failed["records"]) == 4
     assert broken["status"] == 4 and broken["tail"] == "no\n"
-    assert perf.acceptance.failed({"name": "tests", "status": 1, "records": []})
-    errors = {"status": 0, "records": [{"row": "a", "error": "no"}]}
-    assert perf.acceptance.failed({"name": "times: gpuflow", **errors})
-    assert not perf.acceptance.failed({"name": "times: jax", **errors})
+    late = perf.processes.run(made[2:], 1, tmp_path)
+    assert late[0]["status"] == "out of time"
+
+
+def test_an_interrupted_section_goes_on_behind_its_last_task(perf, tmp_path):
+    """Also in another process, which has the records of the first."""
+    section = perf.processes.Section("slow", ["-c", TASKS, "fine"], 30, task_seconds=9)
+    before = [{"row": "a"}, {"row": "b", "error": "no"}]
+    (entry,) = perf.processes.run([section], 100, tmp_path, earlier={"slow": before})
+    assert [record["row"] for record in entry["records"]] == ["a", "b", "c", "d"]
+    assert entry["records"][1] == before[1] and entry["status"] == 0
+
+    noted = []
+    hanging = perf.processes.Section("hangs", ["-c", TASKS, "hangs"], 60)
+
+    def late(*arguments):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(perf.processes.Running, "poll", late)
+        perf.processes.run([hanging], 100, tmp_path, note=noted.append)
+    assert [entry["status"] for entry in noted] == [None]
 
 
 @requires_cuda_tools
 def test_the_whole_script_without_a_gpu(tmp_path):
-    """All rows with tiny sizes on the CPU; ceilings on the simulated GPU."""
+    """All rows with tiny sizes on the CPU; ceilings on the simulated GPU. Then nothing is left."""
     command = [sys.executable, str(PERF / "gpu_acceptance.py"), "--tiny", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -108,9 +128,14 @@ def test_the_whole_script_without_a_gpu(tmp_path):
     report = json.loads(path.read_text())
     sections = {section["name"]: section for section in report["sections"]}
     times = [r for r in sections["times: gpuflow"]["records"] if r["row"] != "version"]
-    assert len(times) > 45 and all(record["seconds"] > 0 for record in times)
-    assert len(sections["ceilings"]["records"]) == 8 and report["versions"]["numpy"]
+    assert len(times) > 60 and all(record["seconds"] > 0 for record in times)
+    ceilings = sections["ceilings"]["records"]
+    assert len(ceilings) == 12 and all("error" not in record for record in ceilings)
+    assert report["versions"]["numpy"] and sections["memcheck: rows"]["status"] == "skipped"
     assert "## Times per call" in next(tmp_path.glob("*.md")).read_text()
+    again = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert again.returncode == 0 and "ceilings: done before" in again.stdout
+    assert "chain float32: gpuflow" not in again.stdout.partition("# GPU acceptance")[0]
 
 
 # --- rows ------------------------------------------------------------------------------------
@@ -173,8 +198,8 @@ def test_rows_in_cupy(perf, monkeypatch):
     framework = perf.frameworks.load("cupy", "cuda")
     found = {}
     for row in perf.rows.all_rows():
-        found[row.name] = perf.child.measure(row, framework, tiny=True, only_build=False)
-    measured = {name: record for name, record in found.items() if record is not None}
+        found[row.name] = perf.child.prepared(row.name, framework, tiny=True)
+    measured = {name: one.measure() for name, one in found.items() if one is not None}
     assert len(measured) >= 15 and "solve of 8 x 8" in measured
     assert measured["full sum"]["seconds"] == 2e-3  # as the events say
 
@@ -225,7 +250,7 @@ def test_the_report_of_a_run_with_gaps(perf):
             {"program": "full", "passed": False, "error": "a | b"},
             {"host_calls": {"sort(f2)": "TypeError"}},
         ]},
-        {"name": "kernels", "status": 0, "seconds": 1.0, "records": [
+        {"name": "kernels: test_kernel_scan", "status": 0, "seconds": 1.0, "records": [
             {"test": "scan", "bits_equal": True, "difference": 0.0},
             {"test": "attention", "bits_equal": False, "difference": 1e-7},
         ]},

@@ -1,0 +1,120 @@
+"""Whether a machine is ready for the acceptance: packages, kernels that were brought, one result.
+
+usage: python perf/gpu_environment.py [--platform cuda] [--tiny]
+
+Prints what it finds line by line; ends with 1 and a line that begins with WRONG for each thing that
+would waste the time to come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import prebuild
+from gpu_processes import answer
+
+NEEDED = ("numpy", "numba", "optree", "ml_dtypes", "scipy", "opt_einsum")
+ON_A_GPU = ("cupy",)
+PACKAGES = (
+    "numpy", "numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "cuda-core",
+    "cuda-bindings", "cupy-cuda13x", "jax", "torch", "triton", "optree", "ml-dtypes",
+)  # fmt: skip
+STUBS = "stubs"  # a folder of this name says versions of another machine's packages
+
+
+def versions() -> dict[str, str]:
+    """Installed packages that matter, and Python; not what stubs say."""
+    path = [folder for folder in sys.path if Path(folder).name != STUBS]
+    found = {"python": sys.version.split()[0]}
+    for package in PACKAGES:
+        for one in importlib.metadata.distributions(name=package, path=path):
+            found.setdefault(package, one.version)
+    return found
+
+
+def device() -> str:
+    """What the system says of its GPU."""
+    asked = "name,driver_version,memory.total,clocks.sm,temperature.gpu"
+    return answer(["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"]) or "no GPU"
+
+
+def missing_packages(platform: str) -> list[str]:
+    """What cannot be imported."""
+    wanted = [*NEEDED, *(ON_A_GPU if platform == "cuda" else ())]
+    return [name for name in wanted if importlib.util.find_spec(name) is None]
+
+
+def wrong_with_kernels() -> Iterator[str]:
+    """What is wrong with the kernels that were brought along; nothing if none were."""
+    folder = os.environ.get("GPUFLOW_CACHE_DIR", "")
+    if not folder or not (Path(folder) / prebuild.MANIFEST).exists():
+        print("no kernels were brought along: they are built here")
+        return
+    manifest = json.loads((Path(folder) / prebuild.MANIFEST).read_text())
+    print(f"brought along: {manifest['kernels']} kernels of {manifest['commit']} for "
+          f"{', '.join(manifest['capabilities'])}")  # fmt: skip
+    reason = prebuild.stale(Path(folder))
+    if reason:
+        yield f"the kernels are STALE: {reason}. Fix: perf/rented_gpu.sh prepare, and bring them"
+
+
+def first_result(platform: str) -> Iterator[str]:
+    """What is wrong with one small program: the way from Python to the device and back."""
+    import numpy as np
+
+    import gpuflow as gf
+    from gpuflow.compiler.cuda_cache import cache_parts
+    from gpuflow.runtime.kernels import cache_stats
+
+    (found, *_) = gf.devices(platform)
+    x = np.random.default_rng(0).standard_normal(1 << 12, np.float32)
+    start = time.perf_counter()
+    with gf.default_device(found):
+        got = np.asarray(gf.jit(lambda v: v * 2 + 1)(x))
+    seconds = time.perf_counter() - start
+    api = getattr(found.driver, "api", None)
+    stats = cache_stats()
+    print(f"first result on {getattr(api, 'name', platform)} after {seconds:.2f} s; "
+          f"{stats.loaded} kernels loaded, {stats.built} built")  # fmt: skip
+    if api is not None:
+        print(f"keys of kernels: {' '.join(cache_parts(api.compute_capability)[3:])}")
+    if not np.array_equal(got, x * 2 + 1):
+        yield f"x * 2 + 1 is off by up to {np.abs(got - (x * 2 + 1)).max()}"
+
+
+def findings(platform: str) -> Iterator[str]:
+    """Everything that is wrong, the first things first."""
+    print(f"device: {device()}; {os.cpu_count()} processors")
+    print(json.dumps(versions()))
+    missing = missing_packages(platform)
+    if missing:
+        yield (f"{', '.join(missing)} cannot be imported. Fix: bring wheels along, with "
+               "perf/rented_gpu.sh prepare --wheel NAME")  # fmt: skip
+        return
+    yield from wrong_with_kernels()
+    yield from first_result(platform)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Looks; returns 1 if something is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--platform", default="cuda")
+    parser.add_argument("--tiny", action="store_true")
+    options = parser.parse_args(arguments)
+    wrong = 0
+    for line in findings(options.platform):
+        print(f"WRONG: {line}", flush=True)
+        wrong += 1
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

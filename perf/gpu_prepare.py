@@ -1,0 +1,121 @@
+"""Makes the folder that travels to a rented GPU: kernels, wheels, and names of versions.
+
+usage: perf/rented_gpu.sh prepare [--wheel NAME] [--python 3.12] [--tiny]
+
+    kernels.tar      the kernels of all rows, built here (prebuild.py)
+    site/            what the machine lacks of gpuflow's dependencies, unpacked from wheels
+    stubs/           a folder NAME-VERSION.dist-info for each package of the toolchain here, as
+                     versions are a part of the kernels' keys
+    results/         what earlier runs there found; put here what comes back
+
+A second time only what the tree's changes ask for is built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import prebuild
+
+# What gpuflow needs and images with CuPy, torch and JAX do not have.
+WHEELS = ("optree",)
+_PLATFORMS = (
+    *(f"manylinux_2_{n}_x86_64" for n in (17, 24, 27, 28, 31, 34)),
+    "manylinux2014_x86_64", "manylinux1_x86_64",
+)  # fmt: skip
+MOST_BYTES = 60_000_000
+
+COMMANDS = """
+Bring along the tree and {bring} ({megabytes:.1f} MB), in its place in the tree. There:
+
+    bash perf/rented_gpu.sh check       # at most 5 minutes; go on if it ends with 0
+    bash perf/rented_gpu.sh times       # at most 10 minutes, the most important rows first
+    bash perf/rented_gpu.sh programs    # at most 10 minutes
+
+--out FOLDER, or OUT=FOLDER, says where results go; a second run of a part goes on with what is
+missing. If the machine forgets its files, copy gpu-records.jsonl back into
+{bring}/results first. PYTHON=... chooses the interpreter; it must be a Python {python}.
+"""
+
+
+def download(names: Sequence[str], python: str, site: Path) -> None:
+    """Fetches wheels for another Python, and unpacks them.
+
+    Raises:
+        subprocess.CalledProcessError: pip found none.
+    """
+    shutil.rmtree(site, ignore_errors=True)
+    site.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", folder]
+        command += ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
+        for platform in _PLATFORMS:
+            command += ["--platform", platform]
+        subprocess.run([*command, *names], check=True)
+        for wheel in sorted(Path(folder).glob("*.whl")):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(site)
+            print(f"wheel: {wheel.name}", flush=True)
+
+
+def write_stubs(versions: Mapping[str, str], stubs: Path) -> None:
+    """A folder for each package, as pip records it, with nothing but its name and version."""
+    shutil.rmtree(stubs, ignore_errors=True)
+    for package, version in versions.items():
+        if version == "none":
+            continue
+        folder = stubs / f"{package.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
+            "Summary: only its version, which is in the keys of kernels built elsewhere\n"
+        )
+
+
+def pack(kernels: Path, archive: Path) -> None:
+    """All files of a folder in one: thousands of small files travel slowly."""
+    with tarfile.open(archive, "w") as tar:
+        for path in sorted(kernels.rglob("*")):
+            if path.is_file():
+                tar.add(path, str(path.relative_to(kernels)))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Makes the folder and says what to do with it; returns 1 if a row is not covered."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bring", type=Path, required=True)
+    parser.add_argument("--python", default="3.12", help="of the machine with the GPU")
+    parser.add_argument("--wheel", nargs="*", default=[], help="further packages it lacks")
+    parser.add_argument("--capability", nargs="+", default=list(prebuild.CAPABILITIES))
+    parser.add_argument("--rows", default="", help="only rows whose name holds one of these texts")
+    parser.add_argument("--tiny", action="store_true", help="sizes for a machine without a GPU")
+    options = parser.parse_args(arguments)
+    bring, kernels = options.bring.resolve(), options.bring.resolve().parent / "kernels"
+    (bring / "results").mkdir(parents=True, exist_ok=True)
+    (bring / "kernels.tar").unlink(missing_ok=True)  # or an older one could travel
+    download([*WHEELS, *options.wheel], options.python, bring / "site")
+    built = [str(kernels), "--rows", options.rows, "--capability", *options.capability]
+    if prebuild.main([*built, *(["--tiny"] if options.tiny else [])]):
+        return 1
+    manifest = json.loads((kernels / prebuild.MANIFEST).read_text())
+    write_stubs(manifest["versions"], bring / "stubs")
+    pack(kernels, bring / "kernels.tar")
+    count = sum(path.stat().st_size for path in bring.rglob("*") if path.is_file())
+    print(COMMANDS.format(bring=bring, megabytes=count / 1e6, python=options.python))
+    if count > MOST_BYTES:
+        print(f"NOT COVERED: {count / 1e6:.1f} MB are more than may travel")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

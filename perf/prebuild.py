@@ -1,0 +1,171 @@
+"""Builds the kernels of the GPU acceptance's rows at full size, on a machine without a GPU.
+
+usage: python perf/prebuild.py FOLDER [--capability 9.0 ...] [--rows TEXT,TEXT] [--tiny]
+       python perf/prebuild.py FOLDER --check        are all of them there? builds what is not
+
+Each row is called as the acceptance calls it, on a GPU that only plans (gpu_planned.py), in every
+setting that is timed, and once without the products that do what the next kernel does: whether a
+GPU's library has those is known there only. What a call builds lies in FOLDER, a kernel cache, and
+``prebuilt.json`` in it says for which tree, rows, architectures and packages.
+
+It ends with 1 if a row was not covered, because it failed or because a second walk built something
+again, or if the kernels take more than 40 MB; with --check, if a kernel was missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_frameworks import OURS, SETTINGS
+from gpu_processes import ROOT, commit
+from gpu_records import tree_digest
+from gpu_rows import ATOMIC, NO_KERNELS
+
+HERE = Path(__file__).resolve().parent
+CAPABILITIES = ("9.0", "8.0", "10.0")
+MOST_BYTES = 40_000_000
+MANIFEST = "prebuilt.json"
+NO_EPILOGUES_AT_ALL = "gpuflow without epilogues"
+# What is walked: the framework's name, and variables.
+WALKS = {
+    OURS: (OURS, {}),
+    NO_EPILOGUES_AT_ALL: (OURS, {"GPUFLOW_CUDA_EPILOGUES": "0"}),
+    NO_KERNELS: (NO_KERNELS, {}),
+    ATOMIC: (ATOMIC, SETTINGS[ATOMIC]),
+}
+# In these, the programs that are compared with the CPU are called as well.
+PROGRAM_WALKS = (OURS, NO_EPILOGUES_AT_ALL)
+
+
+def stale(folder: Path, root: Path = ROOT) -> str:
+    """Why the kernels of a folder are not those of the tree; "" if they are."""
+    path = folder / MANIFEST
+    if not path.exists():
+        return f"there is no {path}: prepare did not finish"
+    manifest = json.loads(path.read_text())
+    if manifest["tree"] != tree_digest(root):
+        return f"it was made at {manifest['commit']}, and the tree has changed since"
+    return ""
+
+
+def walked(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """What each row of each walk gave; a walk that dies is a record with an error."""
+    for name, (framework, further) in WALKS.items():
+        environment = {**os.environ, **further, "GPUFLOW_CACHE_DIR": str(folder)}
+        environment |= {"GPUFLOW_CUDA_GRAPHS": "0", "GPUFLOW_CACHE_LIMIT": "0"}
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        environment.pop("OPENBLAS_CORETYPE", None)
+        command = [sys.executable, str(HERE / "gpu_walk.py"), framework, *options.capability]
+        command += ["--rows", options.rows, *(["--tiny"] if options.tiny else [])]
+        command += ["--programs"] if name in PROGRAM_WALKS else []
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("{"):
+                yield {"walk": name, **json.loads(line)}
+        if process.wait() not in (0, 1):
+            yield {"walk": name, "row": "all", "error": f"ended with status {process.returncode}"}
+
+
+def summary(records: Sequence[dict[str, Any]], label: str) -> int:
+    """Prints what a round of walks gave; returns how many kernels it built."""
+    built, loaded = (sum(record.get(key, 0) for record in records) for key in ("built", "loaded"))
+    rows = {record["row"] for record in records if record.get("called")}
+    print(f"{label}: {len(rows)} rows, {built} kernels built, {loaded} loaded", flush=True)
+    return built
+
+
+def failures(records: Sequence[dict[str, Any]], may_build: bool) -> list[str]:
+    """The rows that are not covered, and why."""
+    found = [f"{r['row']} ({r['walk']}): {r['error']}" for r in records if "error" in r]
+    if not may_build:
+        found += [
+            f"{r['row']} ({r['walk']}): {r['built']} kernels were not there"
+            for r in records
+            if r.get("built")
+        ]
+    called = {r["row"] for r in records if r.get("called")}
+    seen = {r["row"] for r in records if "error" not in r}
+    return [*found, *(f"{row}: no setting calls it" for row in sorted(seen - called - {""}))]
+
+
+def drop_others(folder: Path, keys: set[str]) -> None:
+    """Deletes what no walk asks for: kernels of older trees, and those for this processor."""
+    for path in folder.glob("*/*"):
+        cubin = path.with_name(f"{path.name.split('.')[0]}.cubin")
+        if path.name.split(".")[0] not in keys or not cubin.exists():
+            path.unlink()
+
+
+def sizes(folder: Path) -> tuple[int, int]:
+    """Kernels in a folder, and the bytes of all its files."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return sum(path.suffix == ".cubin" for path in files), sum(p.stat().st_size for p in files)
+
+
+def build(folder: Path, options: argparse.Namespace) -> list[str]:
+    """Fills the folder and walks once more; returns what is wrong."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    tree = tree_digest()
+    first = list(walked(folder, options))
+    summary(first, "built")
+    wrong = failures(first, may_build=True)
+    if wrong:
+        return wrong
+    again = list(walked(folder, options))
+    summary(again, "once more")
+    drop_others(folder, {key for record in again for key in record.get("keys", ())})
+    kernels, count = sizes(folder)
+    megabytes = f"{count / 1e6:.1f} MB"
+    print(f"{kernels} kernels for {', '.join(options.capability)}, {megabytes}", flush=True)
+    wrong = failures(again, may_build=False)
+    if count > MOST_BYTES:
+        wrong.append(f"{megabytes} are more than the {MOST_BYTES / 1e6:.0f} that may travel")
+    if tree_digest() != tree:
+        wrong.append("the tree was changed meanwhile")
+    manifest = {
+        "tree": tree, "commit": commit(), "rows": options.rows, "tiny": options.tiny,
+        "capabilities": options.capability, "versions": again[-1].get("versions"),
+        "kernels": kernels, "bytes": count,
+    }  # fmt: skip
+    if not wrong:
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    return wrong
+
+
+def check(folder: Path, options: argparse.Namespace) -> list[str]:
+    """Walks once; what has to be built is missing. Returns what is wrong."""
+    reason = stale(folder)
+    if reason:
+        print(f"STALE: {reason}. Fix: perf/rented_gpu.sh prepare.", flush=True)
+    records = list(walked(folder, options))
+    summary(records, "checked")
+    return failures(records, may_build=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Builds or checks; returns 0 if every row is covered."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--capability", nargs="+", default=list(CAPABILITIES))
+    parser.add_argument("--rows", default="", help="only rows whose name holds one of these texts")
+    parser.add_argument("--tiny", action="store_true", help="sizes for a machine without a GPU")
+    parser.add_argument("--check", action="store_true", help="whether nothing is missing")
+    options = parser.parse_args(arguments)
+    folder = options.folder.resolve()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    wrong = check(folder, options) if options.check else build(folder, options)
+    for line in wrong:
+        print(f"NOT COVERED: {line}", flush=True)
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

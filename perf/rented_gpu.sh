@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Everything to find out on a GPU that is rented by the minute, on a bare machine without a network.
+#
+# usage: perf/rented_gpu.sh prepare [--wheel NAME] [--python 3.12] [--tiny]    here; no GPU needed
+#        perf/rented_gpu.sh check | times | programs [--out FOLDER] [--only TEXT,TEXT] [--tiny]
+#
+# prepare makes .rented_gpu/bring, which travels beside the tree, and prints the commands to run
+# there. check takes at most 5 minutes, the others 10; run again, each goes on with what is missing.
+# Results are in FOLDER as soon as they are there ($OUT, or .rented_gpu/bring/results). What
+# .rented_gpu/bring/results holds of earlier runs is not done again.
+#
+# PYTHON=python3.12 chooses the interpreter. perf/README.md says more.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+bring=${RENTED_GPU_FOLDER:-$root/.rented_gpu/bring}
+python=${PYTHON:-python3}
+usage() { sed -n '2,/^set /p' "${BASH_SOURCE[0]}" | sed '$d; s/^# \{0,1\}//' >&2; exit 2; }
+
+part=${1:-}
+[ $# -gt 0 ] && shift
+case $part in
+    prepare) limit=0 ;;
+    check) limit=290 ;;
+    times | programs) limit=580 ;;
+    *) usage ;;
+esac
+
+# Some machines export this and halve NumPy's matrix products; no result should hang on it.
+unset OPENBLAS_CORETYPE
+export PYTHONUNBUFFERED=1
+cd "$root"
+if [ "$part" = prepare ]; then
+    exec "$python" perf/gpu_prepare.py --bring "$bring" "$@"
+fi
+
+# Kernels are code: they lie where nobody else can write, whoever owns what was brought.
+work=${RENTED_GPU_WORK:-${TMPDIR:-/tmp}/rented-gpu-$(id -u)}
+mkdir -p -m 700 "$work"
+[ -O "$work" ] || { echo "$work belongs to somebody else. Fix: set RENTED_GPU_WORK." >&2; exit 2; }
+if [ -f "$bring/kernels.tar" ]; then
+    mark=$(cksum <"$bring/kernels.tar")
+    if [ "$(cat "$work/unpacked" 2>/dev/null || true)" != "$mark" ]; then
+        rm -rf "$work/kernels"
+        mkdir -m 700 "$work/kernels"
+        tar -xf "$bring/kernels.tar" -C "$work/kernels" --no-same-owner
+        chmod -R go= "$work/kernels"
+        printf '%s' "$mark" >"$work/unpacked"
+    fi
+else
+    echo "There is no $bring/kernels.tar: kernels are built here. Was prepare run, and its folder brought?"
+fi
+export GPUFLOW_CACHE_DIR=$work/kernels
+# The names of folders in stubs say for which packages the kernels were built.
+export PYTHONPATH=$root:$bring/stubs:$bring/site${PYTHONPATH:+:$PYTHONPATH}
+# Several frameworks share the memory of the GPU, and what they compile is there the next time.
+export XLA_PYTHON_CLIENT_PREALLOCATE=false TF_CPP_MIN_LOG_LEVEL=2
+export JAX_COMPILATION_CACHE_DIR=$work/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
+export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
+export TORCHINDUCTOR_CACHE_DIR=$work/torch TRITON_CACHE_DIR=$work/triton CUPY_CACHE_DIR=$work/cupy
+
+out=${OUT:-$bring/results}
+options=()
+is_tiny=false
+has_platform=false
+while [ $# -gt 0 ]; do
+    case $1 in
+        --out) out=$2; shift ;;
+        --seconds) limit=$2; shift ;;
+        --tiny) is_tiny=true; options+=("$1") ;;
+        --platform) has_platform=true; options+=("$1" "$2"); shift ;;
+        *) options+=("$1") ;;
+    esac
+    shift
+done
+if $is_tiny && ! $has_platform; then options+=(--platform cuda_sim); fi
+mkdir -p "$out"
+
+# A fresh tree has no compiled Python: several processes would each compile all of it.
+"$python" -m compileall -q -j 0 gpuflow kernels perf || true
+# It ends by itself; this is for the case that it cannot.
+status=0
+timeout -k 15 "$((limit + 15))" "$python" perf/gpu_acceptance.py "$part" --seconds "$limit" \
+    --out "$out" --done "$bring/results" "${options[@]}" 2>&1 | tee -a "$out/$part.log" || status=$?
+echo "$part ended with status $status after $SECONDS s; results in $out"
+exit "$status"
