@@ -169,8 +169,9 @@ def odeint(
         mxstep: the most steps between two times. hmax: the largest step.
 
     Returns:
-        A tree like ``y0``, with a new first axis for the times. Reverse mode solves the adjoint
-        equation, backwards, and keeps no steps.
+        A tree like ``y0``, with a new first axis for the times; nan at a time that was not reached,
+        in ``mxstep`` steps, or because the times descend or no step is small enough. Reverse mode
+        solves the adjoint equation, backwards, and keeps no steps.
 
     Raises:
         TypeError: ``args`` that are no arrays, or times that are no floats.
@@ -255,7 +256,8 @@ def _until(
     _, carry = lax.while_loop(goes_on, step, (np.int32(0), carry))
     _, _, t, _, last, fit = carry
     part = (target - last) / where(t == last, 1, t - last)
-    return carry, jnp.polyval(fit, astype(part, aval_of(fit).dtype))
+    state = jnp.polyval(fit, astype(part, aval_of(fit).dtype))
+    return carry, where((last <= target) & (target <= t), state, np.nan)
 
 
 def _solve_forward(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow import lax
+from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes, canonicalize_axis
 from gpuflow.core.aval import aval_of, is_value
@@ -74,7 +75,7 @@ def repeat(
     mend = "jnp.repeat(x, repeats, total_repeat_length=...)."
     counts = known("repeat", "repeats", repeats, mend)
     check(
-        counts.dtype.kind in "iu" and counts.ndim <= 1 and bool((counts >= 0).all()),
+        dtypes.is_integer(counts.dtype) and counts.ndim <= 1 and bool((counts >= 0).all()),
         lambda: f"[repeat] repeats must be an int or ints, none negative; got {repeats!r}. Fix: 2.",
         ValueError,
     )

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from gpuflow.base import dtypes
@@ -62,8 +63,8 @@ def fill_value(dtype: Any) -> Any:
         return np.nan
     if dtypes.is_bool(dtype):
         return True
-    bounds = np.iinfo(dtype)
-    return bounds.min if dtype.kind == "i" else bounds.max
+    bounds = ml_dtypes.iinfo(dtype)
+    return bounds.max if dtypes.is_unsigned(dtype) else bounds.min
 
 
 # --- row_gather ----------------------------------------------------------------------------

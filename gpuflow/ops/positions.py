@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from gpuflow.base import dtypes
@@ -46,7 +47,7 @@ def _argument_shape(name: str) -> Callable[..., ShapedArray]:
             ValueError,
         )
         check(
-            x.shape[axes[0]] - 1 <= np.iinfo(index_dtype).max,
+            x.shape[axes[0]] - 1 <= ml_dtypes.iinfo(index_dtype).max,
             lambda: (
                 f"[{name}] index_dtype must hold the positions along the axis; got "
                 f"{dtypes.short_name(index_dtype)} for axis {axes[0]} of {x}. "

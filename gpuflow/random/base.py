@@ -273,8 +273,8 @@ def check_mode(name: str, mode: str, modes: tuple[str, ...]) -> None:
 def rademacher(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """-1 or 1, each with probability one half."""
     found = user_dtype(int if dtype is None else dtype, "rademacher")
-    signs = convert(bernoulli(key, 0.5, as_shape("rademacher", shape)), found)
-    out = lax.sub(lax.mul(convert(2, found), signs), convert(1, found))
+    heads = bernoulli(key, 0.5, as_shape("rademacher", shape))
+    out = select_where(heads, convert(1, found), convert(-1, found))
     return in_sharding("rademacher", out, out_sharding)
 
 
@@ -296,7 +296,7 @@ def randint(
         dtypes.is_integer(found),
         lambda: f"[randint] dtype must be an integer dtype; got {found}. Fix: jnp.int32.",
     )
-    limits = np.iinfo(found)
+    limits = ml_dtypes.iinfo(found)
     work = found if limits.bits >= 32 else np.dtype(np.int32)
     low, high = (_integer(v) for v in (minval, maxval))
     if limits.bits < 32:
@@ -315,7 +315,7 @@ def _integer(value: Any) -> Any:
 
 def _clip_to(value: Any, dtype: Any) -> Any:
     """An integer array limited to what ``dtype`` holds, in that dtype."""
-    own, other = np.iinfo(aval_of(value).dtype), np.iinfo(dtype)
+    own, other = ml_dtypes.iinfo(aval_of(value).dtype), ml_dtypes.iinfo(dtype)
     low, high = max(own.min, other.min), min(own.max, other.max)
     limited = lax.clamp(own.dtype.type(low), value, own.dtype.type(high))
     return convert(limited, dtype)

@@ -66,8 +66,13 @@ def lognormal(
     key: Any, sigma: Any = 1.0, shape: Shape | None = None, dtype: Any = None, *,
     out_sharding: Any = None,
 ) -> Any:  # fmt: skip
-    """``exp(sigma * normal)``."""
-    found = float_dtype("lognormal", dtype)
+    """``exp(sigma * normal)``; for a complex dtype of complex normal numbers."""
+    found = user_dtype(float if dtype is None else dtype, "lognormal")
+    check(
+        dtypes.is_inexact(found),
+        lambda: f"[lognormal] dtype must be a float dtype; got {found}. Fix: dtype=jnp.float32.",
+        ValueError,
+    )
     sizes = drawn_shape("lognormal", shape, sigma)
     (sigma,) = parameters_in("lognormal", found, sigma)
     out = lax.exp(jnp.multiply(normal(key, sizes, found), sigma))

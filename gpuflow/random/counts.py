@@ -6,6 +6,7 @@ import math
 from functools import partial
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 import gpuflow.numpy as jnp
@@ -92,7 +93,7 @@ def _by_rejection(key: Any, mean: Any, dtype: Any, most: Any) -> Any:
 @partial(jit, static_argnums=(2,))
 def _poisson(key: Any, mean: Any, dtype: Any) -> Any:
     waits = jnp.isnan(mean) | (mean < SMALL_MEAN)
-    most = np.asarray(np.iinfo(dtype).max, dtype)[()]
+    most = np.asarray(ml_dtypes.iinfo(dtype).max, dtype)[()]
     # Of the two samples of one key each element takes one.
     small = _by_waiting(random_clone(key), jnp.where(waits, mean, 0.0), dtype, most)
     large = _by_rejection(key, jnp.where(waits, 1e5, mean), dtype, most)

@@ -222,9 +222,22 @@ def test_exponentials_of_trees_complex_numbers_and_lanes():
     np.testing.assert_allclose(lanes, np.exp(rates[:, None] * TIMES[:4]), rtol=1e-6)
 
 
-def test_steps_run_out():
-    out = odeint(lambda y, t: -y, 1.0, np.array([0.0, 100.0]), mxstep=3)
-    assert not np.isclose(float(out[1]), np.exp(-100.0), atol=1e-3)
+@pytest.mark.parametrize(
+    "start, times, options",
+    [
+        (1.0, [0.0, 100.0], {"mxstep": 3}),
+        (1.0, [1.0, 0.0], {}),
+        (np.float16(1), np.array([0, 1], np.float16), {}),  # whose steps are never small enough
+    ],
+)
+def test_times_that_are_not_reached_have_nan(start, times, options):
+    out = odeint(lambda y, t: -y, start, np.asarray(times), **options)
+    assert float(out[0]) == 1 and np.isnan(float(out[1]))
+
+
+def test_times_may_repeat():
+    out = odeint(lambda y, t: -y, 1.0, np.array([0.0, 0.0, 1.0, 1.0]))
+    np.testing.assert_allclose(out, np.exp([0.0, 0.0, -1.0, -1.0]), rtol=1e-6)
 
 
 @pytest.mark.parametrize("start", [1.0, 10.0])
