@@ -40,13 +40,13 @@ def _relu6_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 
 def sigmoid(x: Any) -> Any:
-    """``1 / (1 + exp(-x))``."""
-    return lax.logistic(*promote_args_inexact("sigmoid", x))
+    """``1 / (1 + exp(-x))`` of floats or complex numbers."""
+    return lax.logistic(*check_arraylike("sigmoid", x))
 
 
 def silu(x: Any) -> Any:
-    """``x * sigmoid(x)``; also called swish."""
-    (x,) = promote_args_inexact("silu", x)
+    """``x * sigmoid(x)`` of floats or complex numbers; also called swish."""
+    (x,) = check_arraylike("silu", x)
     return lax.mul(x, lax.logistic(x))
 
 

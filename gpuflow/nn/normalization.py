@@ -13,20 +13,45 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
-from gpuflow.numpy.promotion import check_arraylike, promote_args_inexact, user_dtype
+from gpuflow.numpy.promotion import (
+    check_arraylike,
+    convert,
+    promote_args_inexact,
+    user_dtype,
+)
 from gpuflow.numpy.shaping import Axes
 from gpuflow.scipy.special.sums import logsumexp as logsumexp
+
+
+def _numbers(name: str, x: Any, where: Any) -> Any:
+    """``x`` as floats or complex numbers, of the default dtype where -inf is put into integers.
+
+    Raises:
+        TypeError: bools without a mask.
+    """
+    (x,) = check_arraylike(name, x)
+    aval = aval_of(x)
+    check(
+        where is not None or not dtypes.is_bool(aval.dtype),
+        lambda: f"[{name}] the operand must hold numbers; got {aval}. Fix: x.astype(jnp.float32).",
+    )
+    if where is not None and not dtypes.is_inexact(aval.dtype):
+        return convert(x, dtypes.default_float())
+    return promote_args_inexact(name, x)[0]
 
 
 def softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
     """``exp(x) / sum(exp(x))`` along ``axis``, without overflow.
 
     Args:
-        x: array.
+        x: array of numbers.
         axis: an axis, a tuple of axes, or None for all.
         where: mask of the elements that take part; the others give 0.
+
+    Raises:
+        TypeError: bools without a mask.
     """
-    (x,) = promote_args_inexact("softmax", x)
+    x = _numbers("softmax", x, where)
     top = jnp.max(x, axis, keepdims=True, initial=-np.inf, where=where)
     masked = x if where is None else jnp.where(where, x, -np.inf)
     powers = lax.exp(lax.sub(masked, lax.stop_gradient(top)))
@@ -36,7 +61,7 @@ def softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
 
 def log_softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
     """``log(softmax(x))`` along ``axis``, without overflow; arguments as in ``softmax``."""
-    (x,) = promote_args_inexact("log_softmax", x)
+    x = _numbers("log_softmax", x, where)
     top = jnp.max(x, axis, keepdims=True, initial=-np.inf, where=where)
     masked = x if where is None else jnp.where(where, x, -np.inf)
     shifted = lax.sub(masked, lax.stop_gradient(top))
@@ -89,24 +114,28 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
     """Vectors with 1 at the positions ``x`` and 0 elsewhere; positions outside give zeros.
 
     Args:
-        x: integer array.
+        x: array of numbers; those that are no integers are positions nowhere.
         num_classes: length of the vectors.
         dtype: by default float32.
         axis: where the new axis goes.
 
     Raises:
-        TypeError: positions that are not integers.
+        TypeError: bools.
     """
     x = jnp.asarray(x)
     aval = aval_of(x)
     place = canonicalize_axis(axis, aval.ndim + 1, "one_hot")
     check(
-        dtypes.is_integer(aval.dtype),
-        lambda: f"[one_hot] positions must be integers; got {aval}. Fix: x.astype(jnp.int32).",
+        not dtypes.is_bool(aval.dtype),
+        lambda: f"[one_hot] positions must be numbers; got {aval}. Fix: x.astype(jnp.int32).",
     )
+    if dtypes.bits_of(aval.dtype) < 32:  # such a dtype need not hold all positions
+        wide = np.int32 if dtypes.is_integer(aval.dtype) else np.float32
+        x = lax.convert_element_type(x, wide)
+    dtype_of_places = aval_of(x).dtype
     sizes = [1] * (aval.ndim + 1)
     sizes[place] = as_index(num_classes)
-    found = lax.eq(jnp.expand_dims(x, place), lax.iota(aval.dtype, sizes, place))
+    found = lax.eq(jnp.expand_dims(x, place), lax.iota(dtype_of_places, sizes, place))
     return lax.convert_element_type(found, user_dtype(float if dtype is None else dtype, "one_hot"))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow import lax
+from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.core.aval import aval_of
@@ -15,7 +16,12 @@ from gpuflow.numpy import reductions
 from gpuflow.numpy.contractions import matmul
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.decompositions import matrices, svd
-from gpuflow.numpy.promotion import check_arraylike, promote_dtypes_inexact
+from gpuflow.numpy.promotion import (
+    broadcast_shapes,
+    check_arraylike,
+    check_rank_promotion,
+    promote_dtypes_inexact,
+)
 from gpuflow.numpy.scalar_types import finfo
 from gpuflow.numpy.shaping import expand_dims, ravel
 from gpuflow.ops.linalg_algebra import (
@@ -109,7 +115,8 @@ def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None
     Args:
         a: matrices of shape (..., m, n).
         rtol: singular values below it times the largest one count as 0; by default ten times eps
-            and the larger size.
+            and the larger size. An array has one for each matrix; its shape and the batch's
+            broadcast.
         hermitian: whether ``a`` is Hermitian.
         rcond: another name of ``rtol``.
 
@@ -117,7 +124,7 @@ def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None
         An array of shape (..., n, m).
 
     Raises:
-        ValueError: both names at once.
+        ValueError: both names at once, or shapes that do not broadcast.
     """
     check(
         rtol is None or rcond is None,
@@ -129,7 +136,13 @@ def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None
     bound = rcond if rtol is None else rtol
     if bound is None:
         bound = 10.0 * max(*aval_of(a).shape[-2:], 1) * float(finfo(part).eps)
-    return through_float32(_pinv)(a, asarray(bound, part), hermitian)
+    bound = asarray(bound)
+    if dtypes.is_complex(aval_of(bound).dtype):
+        bound = lax.real(bound)
+    bound = asarray(bound, part)
+    if aval_of(bound).ndim > aval_of(a).ndim - 2:
+        check_rank_promotion("pinv", [aval_of(bound).shape, aval_of(a).shape[:-2]])
+    return through_float32(_pinv)(a, bound, hermitian)
 
 
 @partial(custom_jvp, nondiff_argnums=(2,))
@@ -137,9 +150,10 @@ def _pinv(a: Any, rtol: Any, hermitian: bool) -> Any:
     if aval_of(a).size == 0:
         return swap(a)
     u, values, vh = svd(a, full_matrices=False, hermitian=hermitian)
-    last = aval_of(values).ndim - 1
-    largest = lax.slice_in_dim(values, 0, 1, axis=last)
-    bound = lax.mul(spread(expand_dims(rtol, -1), aval_of(a).shape[:-2], 1), largest)
+    batch = broadcast_shapes(aval_of(a).shape[:-2], aval_of(rtol).shape, name="pinv")
+    u, vh, values = spread(u, batch, 2), spread(vh, batch, 2), spread(values, batch, 1)
+    largest = lax.slice_in_dim(values, 0, 1, axis=len(batch))
+    bound = lax.mul(spread(expand_dims(rtol, -1), batch, 1), largest)
     inverse = where(lax.gt(values, bound), lax.div(aval_of(values).dtype.type(1), values), 0)
     scaled = lax.mul(expand_dims(to_dtype(inverse, aval_of(u).dtype), -1), adjoint(u))
     return matmul(adjoint(vh), scaled)
@@ -154,6 +168,7 @@ def _pinv_jvp(hermitian: bool, primals: Any, tangents: Any) -> tuple[Any, Any]:
     """
     (a, rtol), d_a = primals, tangents[0]
     p = _pinv(a, rtol, hermitian)
+    a, d_a = (spread(x, aval_of(p).shape[:-2], 2) for x in (a, d_a))
     if hermitian:
         # Only the Hermitian part was decomposed.
         a, d_a = (symmetrized(x) for x in (a, d_a))

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from gpuflow import lax
+from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes, canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy import reductions
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.decompositions import svd, svdvals
-from gpuflow.numpy.promotion import check_arraylike, like, promote_args_inexact
+from gpuflow.numpy.promotion import check_arraylike, convert, like, promote_args_inexact
 from gpuflow.numpy.scalar_types import finfo
 from gpuflow.numpy.shaping import Axes, expand_dims, moveaxis
 from gpuflow.numpy.solvers import inv
@@ -108,7 +109,9 @@ def vector_norm(x: Any, /, *, axis: Axes = None, keepdims: bool = False, ord: An
     Raises:
         ValueError: an ``ord`` that is no number.
     """
-    (x,) = promote_args_inexact("vector_norm", x)
+    (x,) = check_arraylike("vector_norm", x)
+    if not dtypes.is_inexact(aval_of(x).dtype):  # the dtype of a root of a sum of integers
+        x = convert(x, dtypes.default_float())
     x = asarray(x)
     check(
         not isinstance(ord, str),

@@ -48,7 +48,7 @@ def matrix_op(
         result: ``(*shapes, dtype, **params) -> [(shape, dtype), ...]``, one for each result and
             without batch dimensions; it checks the shapes.
         impl: as in Primitive.
-        integer: whether operands hold integers instead of floats.
+        integer: whether operands are int32 instead of floats.
         fields: of Primitive.
     """
     many = fields.get("multiple_results", False)
@@ -56,7 +56,7 @@ def matrix_op(
     def shape(*avals: ShapedArray, **params: Any) -> Any:
         for aval in avals:
             if integer:
-                check_kind(name, aval, dtypes.is_integer, "an integer")
+                check_kind(name, aval, dtypes.int32.__eq__, "int32")
             else:
                 check_kind(
                     name, aval, MATRIX_DTYPES.__contains__,

@@ -218,14 +218,14 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
     """The permutation that row exchanges amount to.
 
     Args:
-        pivots: integers of shape (..., k): row i is exchanged with row ``pivots[i]``, in turn.
+        pivots: i32[..., k]: row i is exchanged with row ``pivots[i]``, in turn.
         permutation_size: the number of rows, at least k.
 
     Returns:
         i32[..., permutation_size].
 
     Raises:
-        ValueError: too small a ``permutation_size``. TypeError: pivots that are no integers.
+        ValueError: too small a ``permutation_size``. TypeError: other pivots than int32.
     """
     return lu_pivots_to_permutation_p.bind(pivots, permutation_size=int(permutation_size))
 

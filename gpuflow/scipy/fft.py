@@ -26,7 +26,8 @@ def dct(
     """The discrete cosine transform along an axis.
 
     Args:
-        x: array; real and imaginary parts are transformed apart.
+        x: array; real and imaginary parts are transformed apart. Of floats with 16 bits the result
+            is float32.
         type: must be 2.
         n: the size to cut or extend the axis to; None: as it is.
         axis: the axis.
@@ -121,6 +122,8 @@ def _along(
         ValueError,
     )
     (x,) = promote_dtypes_inexact(x)
+    if dtypes.bits_of(aval_of(x).dtype) < 32:  # Fourier transforms have 32 bits at least
+        x = x.astype(np.float32)
     rank = aval_of(x).ndim
     if dtypes.is_complex(aval_of(x).dtype):
         parts = (lax.real(x), lax.imag(x))

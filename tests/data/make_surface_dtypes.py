@@ -1,8 +1,8 @@
 """Writes surface_dtypes.json: the types of results of public functions by an installed JAX 0.10.
 
 The calls are those of surface_calls.txt, and for each public function those among ``FORMS`` that
-JAX takes. Run by hand: python tests/data/make_surface_dtypes.py (half an hour). The tests need no
-JAX.
+JAX takes. Run by hand: python tests/data/make_surface_dtypes.py (half an hour); with calls as
+arguments, those alone are asked for anew. The tests need no JAX.
 """
 
 import inspect
@@ -20,6 +20,7 @@ import jax.experimental.ode
 import jax.image
 import jax.scipy as scipy
 import jax.scipy.cluster.vq
+import jax.scipy.optimize
 import jax.scipy.sparse.linalg
 import jax.scipy.spatial.transform
 
@@ -121,11 +122,19 @@ def results(expression):
     return own
 
 
+def read():
+    """What is stored: the legend, the rows and the calls, the first two by their texts."""
+    data = json.loads((FOLDER / "surface_dtypes.json").read_text())
+    legend, rows = ({text: k for k, text in enumerate(data[own])} for own in ("legend", "rows"))
+    return legend, rows, data["calls"]
+
+
 def main():
     start()
-    expressions = calls()
+    expressions = sys.argv[1:]
+    legend, rows, stored = read() if expressions else ({}, {}, {})
+    expressions = expressions or calls()
     print(len(expressions), "calls", flush=True)
-    legend, rows, stored = {}, {}, {}
     with multiprocessing.get_context("spawn").Pool(2, start) as pool:
         found = pool.imap(results, expressions, chunksize=8)
         for number, (expression, (is_traced, *lists)) in enumerate(zip(expressions, found)):

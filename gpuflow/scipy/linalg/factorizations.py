@@ -8,6 +8,7 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import check_choice
@@ -26,6 +27,23 @@ def inexact(name: str, *operands: Any) -> list[Any]:
     """Arguments, lists too, as arrays of one float or complex dtype."""
     given = promote_dtypes_inexact(*[jnp.asarray(x) for x in operands])
     return matrices(name, *given)
+
+
+def floats(name: str, *operands: Any) -> list[Any]:
+    """Arguments, lists too, as arrays of one float or complex dtype, which they must have.
+
+    Raises:
+        TypeError: integers, bools, or dtypes that differ.
+    """
+    given = [jnp.asarray(x) for x in operands]
+    check(
+        len({aval_of(x).dtype for x in given}) == 1 and dtypes.is_inexact(aval_of(given[0]).dtype),
+        lambda: (
+            f"[{name}] matrices must have one float or complex dtype; got "
+            f"{', '.join(str(aval_of(x)) for x in given)}. Fix: x.astype(jnp.float32)."
+        ),
+    )
+    return given
 
 
 def cholesky(

@@ -25,7 +25,7 @@ from gpuflow.ops.linalg_algebra import (
     through_float32,
     to_dtype,
 )
-from gpuflow.scipy.linalg.factorizations import inexact
+from gpuflow.scipy.linalg.factorizations import floats, inexact
 
 
 def schur(a: Any, output: str = "real") -> tuple[Any, Any]:
@@ -40,10 +40,11 @@ def schur(a: Any, output: str = "real") -> tuple[Any, Any]:
         (T, Z). There are no derivatives, as in JAX.
 
     Raises:
+        TypeError: integers, unless the output is complex.
         ValueError: matrices that are not square, or another ``output``.
     """
     check_choice("schur", "output", output, ("real", "complex"))
-    (a,) = inexact("schur", a)
+    (a,) = (inexact if output == "complex" else floats)("schur", a)
     check_square("schur", a)
     if output == "complex":
         a = to_dtype(a, complex_dtype(aval_of(a).dtype))
@@ -134,10 +135,10 @@ def hessenberg(
         h, or (h, q).
 
     Raises:
-        ValueError: matrices that are not square.
+        TypeError: integers or bools. ValueError: matrices that are not square.
     """
     del overwrite_a, check_finite
-    (a,) = inexact("hessenberg", a)
+    (a,) = floats("hessenberg", a)
     check_square("hessenberg", a)
     size = aval_of(a).shape[-1]
     if size == 0:
@@ -175,11 +176,12 @@ def polar(
         (u, p).
 
     Raises:
-        ValueError: no matrices, another side or method. NotImplementedError: shapes as said.
+        TypeError: integers or bools. ValueError: no matrices, another side or method.
+        NotImplementedError: shapes as said.
     """
     check_choice("polar", "side", side, ("right", "left"))
     check_choice("polar", "method", method, ("qdwh", "svd"))
-    (a,) = inexact("polar", a)
+    (a,) = floats("polar", a)
     check(
         aval_of(a).ndim >= 2,
         lambda: f"[polar] the operand must be a matrix; got {aval_of(a)}. Fix: a[:, None].",

@@ -10,6 +10,7 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.api_ad import jvp
+from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.branches import cond
 from gpuflow.control.fori import fori_loop
@@ -19,7 +20,7 @@ from gpuflow.numpy.solvers import check_square
 from gpuflow.numpy.vectorizing import vectorize
 from gpuflow.ops.linalg_algebra import adjoint, identity_like, is_diagonal, matmul, real_dtype
 from gpuflow.ops.selection import where
-from gpuflow.scipy.linalg.factorizations import inexact
+from gpuflow.scipy.linalg.factorizations import floats, inexact
 from gpuflow.scipy.linalg.forms import schur
 from gpuflow.scipy.linalg.systems import solve_triangular
 
@@ -44,9 +45,16 @@ def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> 
         max_squarings: matrices with a norm that needs more give nan.
 
     Raises:
-        ValueError: matrices that are not square.
+        TypeError: floats of 16 bits or fewer. ValueError: matrices that are not square.
     """
     (A,) = inexact("expm", A)
+    check(
+        dtypes.bits_of(aval_of(A).dtype) >= 32,
+        lambda: (
+            f"[expm] matrices must have 32 bits or more, as steps overflow 16; got {aval_of(A)}. "
+            "Fix: expm(A.astype(jnp.float32))."
+        ),
+    )
     check_square("expm", A)
     double = real_dtype(aval_of(A).dtype) == np.float64
     limit = _DOUBLE_LIMIT if double else _SINGLE_LIMIT
@@ -109,10 +117,11 @@ def expm_frechet(
         (exponential, derivative), or the derivative.
 
     Raises:
+        TypeError: integers, or dtypes that differ.
         ValueError: matrices that are not square, or of different shapes.
     """
     del method
-    A, E = inexact("expm_frechet", A, E)
+    A, E = jnp.asarray(A), jnp.asarray(E)
     check_square("expm_frechet", A)
     check_square("expm_frechet", E)
     check(
@@ -123,6 +132,7 @@ def expm_frechet(
         ),
         ValueError,
     )
+    A, E = floats("expm_frechet", A, E)
     value, derivative = jvp(expm, (A,), (E,))
     return (value, derivative) if compute_expm else derivative
 
@@ -210,12 +220,12 @@ def funm(A: Any, func: Callable[[Any], Any], disp: bool = True) -> Any:
         A complex matrix, or (matrix, error). Equal eigenvalues make it imprecise.
 
     Raises:
-        ValueError: no square matrix.
+        TypeError: integers or bools. ValueError: no square matrix.
 
     Source: Parlett, A recurrence among the elements of functions of triangular matrices, Linear
     Algebra Appl. 14 (1976), 117.
     """
-    (A,) = inexact("funm", A)
+    (A,) = floats("funm", A)
     check(
         aval_of(A).ndim == 2,
         lambda: f"[funm] the operand must be one matrix; got {aval_of(A)}. Fix: gpuflow.vmap.",

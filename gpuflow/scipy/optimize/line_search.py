@@ -138,7 +138,7 @@ def _chosen(condition: Any, first: Point, second: Point) -> Point:
 
 def _is_narrow(state: _State) -> Any:
     """Whether rounding leaves nothing to find between the ends."""
-    eps = np.finfo(aval_of(state.trial).dtype).eps
+    eps = float(jnp.finfo(aval_of(state.trial).dtype).eps)
     width = jnp.abs(state.high.length - state.low.length)
     return width <= eps * jnp.maximum(jnp.abs(state.low.length), jnp.abs(state.high.length))
 

@@ -25,6 +25,12 @@ def _aligned(name: str, x: Any, y: Any, axis: Any) -> tuple[Any, Any, int, tuple
     """Both signals along the last axis in one length; the axis, and the shape of the others."""
     given = as_arrays(name, x) if y is None else as_arrays(name, x, y)
     signals = promote_dtypes_inexact(*given)
+    check(
+        dtypes.bits_of(aval_of(signals[0]).dtype) >= 32,
+        lambda: f"[{name}] signals must be floats of 32 or 64 bits; got {aval_of(signals[0])}. "
+        "Fix: x.astype(jnp.float32).",
+        ValueError,
+    )
     ranks = {aval_of(s).ndim for s in signals}
     check(
         len(ranks) == 1,

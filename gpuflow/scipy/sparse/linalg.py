@@ -45,7 +45,9 @@ def cg(
         (x, None).
 
     Raises:
-        ValueError: trees or shapes that do not fit. TypeError: ``A`` is no function or matrix.
+        ValueError: trees or shapes that do not fit.
+        TypeError: ``A`` is no function or matrix, ``b`` holds integers, or products have another
+            dtype than it.
 
     Source: Hestenes and Stiefel (1952); Barrett et al., Templates for the solution of linear
     systems (1994), figure 2.5.
@@ -127,16 +129,28 @@ def _as_vectors(
         ValueError,
     )
     vector, restore = ravel_pytree(b)
-    if not dtypes.is_inexact(aval_of(vector).dtype):
-        vector, restore = ravel_pytree(tree_map(lambda x: x.astype(dtypes.default_float()), b))
     dtype = aval_of(vector).dtype
+    check(
+        dtypes.is_inexact(dtype),
+        lambda: f"[{name}] b must hold floats or complex numbers; got {aval_of(vector)}. "
+        "Fix: b.astype(jnp.float32).",
+    )
     start = to_dtype(ravel_pytree(x0)[0], dtype)
 
-    def on_vectors(operator: Operator) -> Operator:
-        return lambda x: to_dtype(ravel_pytree(operator(restore(x)))[0], dtype)
+    def on_vectors(what: str, operator: Operator) -> Operator:
+        def multiply(x: Any) -> Any:
+            product, _ = ravel_pytree(operator(restore(x)))
+            check(
+                aval_of(product).dtype == dtype,
+                lambda: f"[{name}] {what} must give products of b's dtype, {dtype}; got "
+                f"{aval_of(product).dtype}. Fix: b.astype({aval_of(product).dtype}).",
+            )
+            return product
 
-    precondition = (lambda x: x) if M is None else on_vectors(_operator(name, "M", M))
-    return on_vectors(_operator(name, "A", A)), precondition, vector, start, restore
+        return multiply
+
+    precondition = (lambda x: x) if M is None else on_vectors("M", _operator(name, "M", M))
+    return on_vectors("A", _operator(name, "A", A)), precondition, vector, start, restore
 
 
 def _operator(name: str, what: str, given: Any) -> Operator:

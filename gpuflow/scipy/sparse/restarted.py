@@ -29,7 +29,7 @@ def gmres_on_vectors(
     """
 
     def residual_of(x: Any) -> tuple[Any, Any]:
-        return _unit(precondition(b - multiply(x)), np.finfo(aval_of(b).dtype).tiny)
+        return _unit(precondition(b - multiply(x)), float(jnp.finfo(aval_of(b).dtype).tiny))
 
     def goes_on(state: Any) -> Any:
         _, _, norm, count = state
@@ -78,7 +78,7 @@ def _extended(operator: Operator, basis: Any, k: Any) -> tuple[Any, Any, Any]:
         along = jnp.dot(conjugate(basis), vector)
         vector = vector - jnp.dot(along, basis)
         row = row + along
-    unit, norm = _unit(vector, np.finfo(aval_of(before).dtype).eps * before)
+    unit, norm = _unit(vector, float(jnp.finfo(aval_of(before).dtype).eps) * before)
     row = row.at[k + 1].set(to_dtype(norm, aval_of(row).dtype))
     return basis.at[k + 1].set(unit), row, norm
 

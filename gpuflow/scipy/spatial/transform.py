@@ -58,7 +58,17 @@ class Rotation(NamedTuple):
 
     @classmethod
     def from_matrix(cls, matrix: Any) -> Rotation:
-        """Rotations of orthogonal matrices (..., 3, 3)."""
+        """Rotations of orthogonal matrices (..., 3, 3) of real numbers.
+
+        Raises:
+            TypeError: bools or complex numbers.
+        """
+        dtype = aval_of(jnp.asarray(matrix)).dtype
+        check(
+            not (dtypes.is_bool(dtype) or dtypes.is_complex(dtype)),
+            lambda: f"[Rotation] matrices must hold real numbers; got {dtype}. "
+            "Fix: jnp.real(matrix).",
+        )
         return cls(from_matrices(_inexact(matrix)))
 
     @classmethod
@@ -261,7 +271,7 @@ class Slerp(NamedTuple):
 
 def _inexact(x: Any) -> Any:
     x = jnp.asarray(x)
-    return x if dtypes.is_inexact(aval_of(x).dtype) else x.astype(dtypes.default_float())
+    return x.astype(dtypes.inexact_dtype(aval_of(x).dtype))
 
 
 def _axes(seq: str, counts: Any) -> tuple[tuple[int, ...], bool]:

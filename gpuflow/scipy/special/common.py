@@ -45,6 +45,12 @@ def strong_operands(name: str, *operands: Any) -> list[Any]:
     return [strong(x) for x in real_operands(name, *operands)]
 
 
+def typed_operands(name: str, *operands: Any) -> list[Any]:
+    """``real_operands`` of functions that are weak only where the first one is a weak scalar."""
+    found = real_operands(name, *operands)
+    return [strong(x) for x in found] if aval_of(found[0]).ndim else found
+
+
 def is_complex(x: Any) -> bool:
     return dtypes.is_complex(aval_of(x).dtype)
 

@@ -10,6 +10,8 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.scipy.special.common import number_like
@@ -60,9 +62,10 @@ def sph_harm_y(
         n_max: the highest degree, a known int; needed where ``n`` is traced.
 
     Returns:
-        Complex array of the common shape; at least one-dimensional.
+        complex64, or complex128 with x64, of the common shape; at least one-dimensional.
 
     Raises:
+        TypeError: angles of 16 bits, or complex ones.
         NotImplementedError: ``diff_n`` given.
         ValueError: ``n`` is traced and ``n_max`` is not given.
     """
@@ -78,7 +81,13 @@ def sph_harm_y(
             )
         n_max = int(np.max(np.asarray(n)))
     theta, phi = jnp.atleast_1d(jnp.asarray(theta)), jnp.asarray(phi)
-    dtype = jnp.result_type(theta, phi, jnp.float32)
+    check(
+        {dtypes.inexact_dtype(aval_of(x).dtype) for x in (theta, phi)}
+        <= {dtypes.float32, dtypes.float64},
+        lambda: f"[sph_harm_y] angles must be float32 or float64; got {aval_of(theta)} and "
+        f"{aval_of(phi)}. Fix: theta.astype(jnp.float32).",
+    )
+    dtype = dtypes.default_float()
     degree, order = (jnp.asarray(v).astype(dtype) for v in (n, jnp.abs(jnp.asarray(m))))
     negative = jnp.asarray(m) < 0
     operands = [degree, order, theta.astype(dtype), phi.astype(dtype), negative]

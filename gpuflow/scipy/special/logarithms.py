@@ -9,7 +9,7 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.numpy.promotion import promote_args_inexact
-from gpuflow.scipy.special.common import real_operands, with_derivatives
+from gpuflow.scipy.special.common import real_operands, typed_operands, with_derivatives
 from gpuflow.scipy.special.stirling import deviance, log_ratio
 
 
@@ -88,7 +88,7 @@ def rel_entr(p: Any, q: Any) -> Any:
     Raises:
         ValueError: complex numbers.
     """
-    return _rel_entr(*real_operands("rel_entr", p, q))
+    return _rel_entr(*typed_operands("rel_entr", p, q))
 
 
 @with_derivatives(
@@ -107,7 +107,7 @@ def kl_div(p: Any, q: Any) -> Any:
     Raises:
         ValueError: complex numbers.
     """
-    return _kl_div(*real_operands("kl_div", p, q))
+    return _kl_div(*typed_operands("kl_div", p, q))
 
 
 def _power_of_log(log: Any, lmbda: Any) -> Any:

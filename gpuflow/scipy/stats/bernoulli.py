@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
-from gpuflow.scipy.special.common import real_operands
+from gpuflow.scipy.special.common import typed_operands
 from gpuflow.scipy.stats.common import guarded, shift
 
 
@@ -23,13 +23,13 @@ def pmf(k: Any, p: Any, loc: Any = 0) -> Any:
 
 def cdf(k: Any, p: Any) -> Any:
     """The probability of at most ``k``."""
-    k, p = real_operands("bernoulli.cdf", k, p)
+    k, p = typed_operands("bernoulli.cdf", k, p)
     result = jnp.where(k < 0.0, 0.0, jnp.where(k < 1.0, 1.0 - p, 1.0))
     return guarded(result, (p >= 0.0) & (p <= 1.0), ~jnp.isnan(k))
 
 
 def ppf(q: Any, p: Any) -> Any:
     """The least ``k`` whose ``cdf`` is at least ``q``."""
-    q, p = real_operands("bernoulli.ppf", q, p)
-    result = jnp.where(q <= 1.0 - p, 0.0, 1.0)
+    q, p = typed_operands("bernoulli.ppf", q, p)
+    result = jnp.where(q <= 1.0 - p, jnp.zeros_like(p), 1.0)
     return guarded(result, (p >= 0.0) & (p <= 1.0), (q >= 0.0) & (q <= 1.0))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
+from gpuflow.scipy.special.common import real_operands
 from gpuflow.scipy.stats.common import guarded, is_whole, log_binomial, shift
 
 
 def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
     """The logarithm of the probability of ``k``."""
-    k, n, p = shift("binom.logpmf", k, loc, n, p)
+    k, n, p = shift("binom.logpmf", k, loc, n, p, prepare=real_operands)
     k, n, p = jnp.broadcast_arrays(k, n, p)
     possible = (k >= 0.0) & (k <= n) & is_whole(k)
     log = log_binomial(jnp.where(possible, k, 0.0), n, p, 1.0 - p)

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import gpuflow.numpy as jnp
-from gpuflow.scipy.special.common import real_operands
+from gpuflow.scipy.special.common import typed_operands
 from gpuflow.scipy.stats.common import guarded, log_probability, quantile, standardize
 
 # From here on the 1 beside the square does not count, and the square might overflow.
@@ -72,11 +72,11 @@ def _standard_quantile(q: Any) -> Any:
 
 def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The number that ``cdf`` takes to ``q``."""
-    q, loc, scale = real_operands("cauchy.ppf", q, loc, scale)
+    q, loc, scale = typed_operands("cauchy.ppf", q, loc, scale)
     return guarded(_standard_quantile(q) * scale + loc, scale > 0.0)
 
 
 def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The number that ``sf`` takes to ``q``."""
-    q, loc, scale = real_operands("cauchy.isf", q, loc, scale)
+    q, loc, scale = typed_operands("cauchy.isf", q, loc, scale)
     return guarded(loc - _standard_quantile(q) * scale, scale > 0.0)

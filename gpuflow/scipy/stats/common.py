@@ -7,24 +7,34 @@ is safe wherever a choice drops it (so that derivatives are, too), and put nan w
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import gpuflow.numpy as jnp
-from gpuflow.scipy.special.common import real_operands
+from gpuflow.scipy.special.common import typed_operands
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI, deviance, stirling_rest
 
 _LOG_2 = math.log(2.0)
 
 
-def standardize(name: str, x: Any, loc: Any, scale: Any, *shapes: Any) -> list[Any]:
-    """``(x - loc) / scale``, the scale and the shape parameters, in one float dtype."""
-    x, loc, scale, *rest = real_operands(name, x, loc, scale, *shapes)
+def standardize(
+    name: str, x: Any, loc: Any, scale: Any, *shapes: Any,
+    prepare: Callable[..., list[Any]] = typed_operands,
+) -> list[Any]:  # fmt: skip
+    """``(x - loc) / scale``, the scale and the shape parameters, in one float dtype.
+
+    ``prepare=real_operands`` keeps weak types also of arrays, where JAX does.
+    """
+    x, loc, scale, *rest = prepare(name, x, loc, scale, *shapes)
     return [(x - loc) / scale, scale, *rest]
 
 
-def shift(name: str, k: Any, loc: Any, *shapes: Any) -> list[Any]:
+def shift(
+    name: str, k: Any, loc: Any, *shapes: Any,
+    prepare: Callable[..., list[Any]] = typed_operands,
+) -> list[Any]:  # fmt: skip
     """``k - loc`` of a discrete distribution and the shape parameters, in one float dtype."""
-    k, loc, *rest = real_operands(name, k, loc, *shapes)
+    k, loc, *rest = prepare(name, k, loc, *shapes)
     return [k - loc, *rest]
 
 

@@ -11,39 +11,39 @@ from gpuflow.scipy.stats.common import guarded, inside, log_complement, quantile
 
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of the density at ``x``."""
-    y, scale = standardize("expon.logpdf", x, loc, scale)
+    y, scale = standardize("expon.logpdf", x, loc, scale, prepare=real_operands)
     return guarded(jnp.where(y < 0.0, -jnp.inf, -y - jnp.log(scale)), scale > 0.0)
 
 
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The density at ``x``."""
-    y, scale = standardize("expon.pdf", x, loc, scale)
+    y, scale = standardize("expon.pdf", x, loc, scale, prepare=real_operands)
     density = jnp.exp(-inside(y >= 0.0, y, 0.0)) / scale
     return guarded(jnp.where(y < 0.0, 0.0, density), scale > 0.0)
 
 
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of at most ``x``."""
-    y, scale = standardize("expon.cdf", x, loc, scale)
+    y, scale = standardize("expon.cdf", x, loc, scale, prepare=real_operands)
     return guarded(-jnp.expm1(-inside(y > 0.0, y, 0.0)), scale > 0.0)
 
 
 def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of ``cdf``."""
-    y, scale = standardize("expon.logcdf", x, loc, scale)
+    y, scale = standardize("expon.logcdf", x, loc, scale, prepare=real_operands)
     log = log_complement(-inside(y > 0.0, y, 1.0))
     return guarded(jnp.where(y <= 0.0, -jnp.inf, log), scale > 0.0)
 
 
 def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of more than ``x``."""
-    y, scale = standardize("expon.sf", x, loc, scale)
+    y, scale = standardize("expon.sf", x, loc, scale, prepare=real_operands)
     return guarded(jnp.exp(-inside(y > 0.0, y, 0.0)), scale > 0.0)
 
 
 def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of ``sf``."""
-    y, scale = standardize("expon.logsf", x, loc, scale)
+    y, scale = standardize("expon.logsf", x, loc, scale, prepare=real_operands)
     return guarded(-inside(y > 0.0, y, 0.0), scale > 0.0)
 
 

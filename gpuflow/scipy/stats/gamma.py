@@ -6,6 +6,7 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.scipy.special.common import real_operands
 from gpuflow.scipy.stats.common import LARGE, guarded, inside, log_poisson, standardize
 from gpuflow.scipy.stats.tails import gamma_lower, gamma_upper, log_gamma_lower, log_gamma_upper
 
@@ -46,11 +47,11 @@ def logcdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 def sf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of more than ``x``."""
-    y, scale, a = standardize("gamma.sf", x, loc, scale, a)
+    y, scale, a = standardize("gamma.sf", x, loc, scale, a, prepare=real_operands)
     return guarded(gamma_upper(a, y), scale > 0.0, a > 0.0)
 
 
 def logsf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of ``sf``."""
-    y, scale, a = standardize("gamma.logsf", x, loc, scale, a)
+    y, scale, a = standardize("gamma.logsf", x, loc, scale, a, prepare=real_operands)
     return guarded(log_gamma_upper(a, y), scale > 0.0, a > 0.0)

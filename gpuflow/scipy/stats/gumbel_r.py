@@ -11,7 +11,7 @@ from gpuflow.scipy.stats.common import guarded, log_rare, quantile, standardize
 
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of the density at ``x``."""
-    y, scale = standardize("gumbel_r.logpdf", x, loc, scale)
+    y, scale = standardize("gumbel_r.logpdf", x, loc, scale, prepare=real_operands)
     return guarded(_log_density(y) - jnp.log(scale), scale > 0.0)
 
 
@@ -23,19 +23,19 @@ def _log_density(y: Any) -> Any:
 
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The density at ``x``."""
-    y, scale = standardize("gumbel_r.pdf", x, loc, scale)
+    y, scale = standardize("gumbel_r.pdf", x, loc, scale, prepare=real_operands)
     return guarded(jnp.exp(_log_density(y)) / scale, scale > 0.0)
 
 
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of at most ``x``."""
-    y, scale = standardize("gumbel_r.cdf", x, loc, scale)
+    y, scale = standardize("gumbel_r.cdf", x, loc, scale, prepare=real_operands)
     return guarded(jnp.exp(-jnp.exp(-y)), scale > 0.0)
 
 
 def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of ``cdf``."""
-    y, scale = standardize("gumbel_r.logcdf", x, loc, scale)
+    y, scale = standardize("gumbel_r.logcdf", x, loc, scale, prepare=real_operands)
     return guarded(-jnp.exp(-y), scale > 0.0)
 
 
@@ -47,7 +47,7 @@ def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of ``sf``."""
-    y, scale = standardize("gumbel_r.logsf", x, loc, scale)
+    y, scale = standardize("gumbel_r.logsf", x, loc, scale, prepare=real_operands)
     return guarded(log_rare(-y), scale > 0.0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
-from gpuflow.scipy.special.common import real_operands
+from gpuflow.scipy.special.common import real_operands, typed_operands
 from gpuflow.scipy.special.logarithms import expit, logit
 from gpuflow.scipy.stats.common import guarded, standardize
 
@@ -26,23 +26,23 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of at most ``x``."""
-    y, scale = standardize("logistic.cdf", x, loc, scale)
+    y, scale = standardize("logistic.cdf", x, loc, scale, prepare=real_operands)
     return guarded(expit(y), scale > 0.0)
 
 
 def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of more than ``x``."""
-    y, scale = standardize("logistic.sf", x, loc, scale)
+    y, scale = standardize("logistic.sf", x, loc, scale, prepare=real_operands)
     return guarded(expit(-y), scale > 0.0)
 
 
 def ppf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The number that ``cdf`` takes to ``x``."""
-    x, loc, scale = real_operands("logistic.ppf", x, loc, scale)
+    x, loc, scale = typed_operands("logistic.ppf", x, loc, scale)
     return guarded(loc + scale * logit(x), scale > 0.0)
 
 
 def isf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The number that ``sf`` takes to ``x``."""
-    x, loc, scale = real_operands("logistic.isf", x, loc, scale)
+    x, loc, scale = typed_operands("logistic.isf", x, loc, scale)
     return guarded(loc - scale * logit(x), scale > 0.0)

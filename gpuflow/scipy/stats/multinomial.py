@@ -8,7 +8,7 @@ import gpuflow.numpy as jnp
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
-from gpuflow.scipy.special.common import real_operands
+from gpuflow.scipy.special.common import typed_operands
 from gpuflow.scipy.stats.common import log_poisson
 
 
@@ -24,7 +24,8 @@ def logpmf(x: Any, n: Any, p: Any) -> Any:
         ValueError: counts that are no integers.
     """
     x, n = jnp.asarray(x), jnp.asarray(n)
-    (p,) = real_operands("multinomial.logpmf", jnp.asarray(p))
+    x = x.astype(dtypes.default_int()) if dtypes.is_bool(aval_of(x).dtype) else x
+    (p,) = typed_operands("multinomial.logpmf", jnp.asarray(p))
     types = [aval_of(v).dtype for v in (x, n)]
     check(
         all(dtypes.is_integer(dtype) for dtype in types),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
-from gpuflow.scipy.special.common import real_operands
+from gpuflow.base import dtypes
 from gpuflow.scipy.special.error_functions import log_ndtr, ndtr, ndtri, normal_density
 from gpuflow.scipy.special.stirling import HALF_LOG_2_PI
 from gpuflow.scipy.stats.common import guarded, standardize
@@ -48,8 +48,9 @@ def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 def _quantile(name: str, q: Any, loc: Any, scale: Any, sign: float) -> Any:
-    q, loc, scale = real_operands(name, q, loc, scale)
-    return guarded(sign * ndtri(q) * scale + loc, scale > 0.0)
+    probability, scale = ndtri(q), jnp.asarray(scale)
+    found = guarded(sign * probability * scale + loc, scale > 0.0)
+    return found.astype(dtypes.default_float())
 
 
 def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:

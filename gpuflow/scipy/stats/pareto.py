@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
-from gpuflow.scipy.special.common import real_operands
+from gpuflow.scipy.special.common import real_operands, typed_operands
 from gpuflow.scipy.stats.common import guarded, inside, log_complement, quantile, standardize
 
 
@@ -36,7 +36,7 @@ def cdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 def logcdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of ``cdf``."""
-    y, scale, b = standardize("pareto.logcdf", x, loc, scale, b)
+    y, scale, b = standardize("pareto.logcdf", x, loc, scale, b, prepare=real_operands)
     log = log_complement(-b * jnp.log(inside(y > 1.0, y, 2.0)))
     return guarded(jnp.where(y <= 1.0, -jnp.inf, log), scale > 0.0, b > 0.0)
 
@@ -55,6 +55,6 @@ def logsf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 def ppf(q: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The number that ``cdf`` takes to ``q``."""
-    q, b, loc, scale = real_operands("pareto.ppf", q, b, loc, scale)
+    q, b, loc, scale = typed_operands("pareto.ppf", q, b, loc, scale)
     result = loc + scale * jnp.exp(-jnp.log1p(-q) / b)
     return guarded(quantile(result, q), scale > 0.0, b > 0.0)

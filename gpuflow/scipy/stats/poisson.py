@@ -7,7 +7,7 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.scipy.special.common import kernel, number_like, real_operands
+from gpuflow.scipy.special.common import kernel, number_like, real_operands, typed_operands
 from gpuflow.scipy.stats.common import guarded, is_whole, log_poisson, shift
 
 # Up to this mean the entropy is a sum; beyond, an asymptotic series.
@@ -17,7 +17,7 @@ _ENTROPY_TERMS = 230
 
 def logpmf(k: Any, mu: Any, loc: Any = 0) -> Any:
     """The logarithm of the probability of ``k``."""
-    k, mu = jnp.broadcast_arrays(*shift("poisson.logpmf", k, loc, mu))
+    k, mu = jnp.broadcast_arrays(*shift("poisson.logpmf", k, loc, mu, prepare=real_operands))
     possible = (k >= 0.0) & is_whole(k) & ~jnp.isinf(k)
     log = log_poisson(jnp.where(possible, k, 0.0), mu)
     return guarded(jnp.where(possible, log, -jnp.inf), mu >= 0.0, ~jnp.isnan(k))
@@ -59,5 +59,5 @@ def _entropy(mu: Any) -> Any:
 
 def entropy(mu: Any, loc: Any = 0) -> Any:
     """The entropy in nats; it does not depend on ``loc``, which only broadcasts."""
-    mu, loc = real_operands("poisson.entropy", mu, loc)
+    mu, loc = typed_operands("poisson.entropy", mu, loc)
     return _entropy(jnp.broadcast_arrays(mu, loc)[0])

@@ -90,6 +90,7 @@ def mode(
         return ModeResult(jnp.full(out_shape, np.nan, float_), jnp.zeros(out_shape, float_))
     x = x.reshape(-1, x.shape[-1])
     values, counts = vmap(_mode_of_vector)(x)
+    counts = counts.astype(dtypes.default_int())
     return ModeResult(values.reshape(out_shape), counts.reshape(out_shape))
 
 
@@ -155,7 +156,7 @@ def sem(
     a: Any, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagate", *,
     keepdims: bool = False,
 ) -> Any:  # fmt: skip
-    """The standard error of the mean.
+    """The standard error of the mean, in the dtype of ``a``, complex ones too.
 
     Args:
         a: array.
@@ -179,7 +180,8 @@ def sem(
     )
     if nan_policy == "propagate":
         size = x.size if axis is None else x.shape[_axis_of("sem", axis, x.ndim)]
-        return jnp.std(x, axis, ddof=ddof, keepdims=keepdims) / math.sqrt(size)
+        out = jnp.std(x, axis, ddof=ddof, keepdims=keepdims) / math.sqrt(size)
+        return out.astype(x.dtype)
     count = jnp.sum(~jnp.isnan(x), axis, keepdims=keepdims)
     deviation = jnp.nanstd(x, axis, ddof=ddof, keepdims=keepdims)
-    return deviation / jnp.sqrt(count.astype(deviation.dtype))
+    return (deviation / jnp.sqrt(count.astype(deviation.dtype))).astype(x.dtype)

@@ -5,27 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import gpuflow.numpy as jnp
-from gpuflow.scipy.special.common import real_operands
+from gpuflow.scipy.special.common import real_operands, strong_operands
 from gpuflow.scipy.stats.common import guarded, quantile, standardize
 
 
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The logarithm of the density at ``x``."""
-    y, scale = standardize("uniform.logpdf", x, loc, scale)
+    y, scale = standardize("uniform.logpdf", x, loc, scale, prepare=real_operands)
     log = jnp.where((y < 0.0) | (y > 1.0), -jnp.inf, -jnp.log(scale))
     return guarded(log, scale > 0.0, ~jnp.isnan(y))
 
 
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The density at ``x``."""
-    y, scale = standardize("uniform.pdf", x, loc, scale)
+    y, scale = standardize("uniform.pdf", x, loc, scale, prepare=real_operands)
     density = jnp.where((y < 0.0) | (y > 1.0), 0.0, 1.0 / scale)
     return guarded(density, scale > 0.0, ~jnp.isnan(y))
 
 
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The probability of at most ``x``."""
-    y, scale = standardize("uniform.cdf", x, loc, scale)
+    y, scale = standardize("uniform.cdf", x, loc, scale, prepare=strong_operands)
     return guarded(jnp.clip(y, 0.0, 1.0), scale > 0.0)
 
 
