@@ -11,9 +11,10 @@ import numpy as np
 from gpuflow.api_ad import _named
 from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config, extend_axes
+from gpuflow.base.errors import check
 from gpuflow.compiler.pipeline import forget_templates
 from gpuflow.control.jit_function import JitFunction, argument_names, clear_functions
-from gpuflow.control.jit_options import check_callable, make_options
+from gpuflow.control.jit_options import check_callable, make_options, name_of
 from gpuflow.control.programs import forget_programs
 from gpuflow.control.stages import ShapeDtypeStruct as ShapeDtypeStruct
 from gpuflow.control.stages import check_compiler_options, struct_of
@@ -31,8 +32,11 @@ from gpuflow.runtime.device import local_devices as own_devices
 # --- jit and tracing -----------------------------------------------------------------------
 
 
+_NO_FUNCTION: Any = object()
+
+
 def jit(
-    fun: Callable[..., Any] | None = None,
+    fun: Callable[..., Any] = _NO_FUNCTION,
     /,
     *,
     in_shardings: Any = None,
@@ -80,7 +84,7 @@ def jit(
         )  # fmt: skip
         return JitFunction(function, options)
 
-    return decorate if fun is None else decorate(fun)
+    return decorate if fun is _NO_FUNCTION else decorate(fun)
 
 
 def clear_caches() -> None:
@@ -162,7 +166,11 @@ def make_jaxpr(
         static_argnums: arguments that are not traced.
         axis_env: named axes in scope, as pairs of a name and a size.
         return_shape: also return the tree of output ShapeDtypeStructs.
+
+    Raises:
+        TypeError: ``fun`` cannot be called.
     """
+    check_callable(fun, "make_jaxpr")
 
     def make_jaxpr_f(*args: Any, **kwargs: Any) -> Any:
         with extend_axes(*(axis_env or ())):
@@ -172,7 +180,9 @@ def make_jaxpr(
         structs = [struct_of(a) for a in jaxpr.out_avals[: out_tree.num_leaves]]
         return jaxpr, tree.unflatten(out_tree, structs)
 
-    return _named(make_jaxpr_f, fun, "make_jaxpr")
+    wrapped = _named(make_jaxpr_f, fun, "make_jaxpr")
+    wrapped.__name__ = f"make_jaxpr({name_of(fun)})"
+    return wrapped
 
 
 def explain(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
@@ -296,10 +306,16 @@ def device_put(
         may_alias: whether the result may be ``x`` itself; it never is.
 
     Raises:
-        TypeError: ``device`` is no such place.
-        ValueError: a sharding that does not divide its array.
+        ValueError: ``device`` is no such place, a sharding that does not divide its array, or both
+            ``donate`` and ``may_alias``.
     """
-    del src, donate, may_alias
+    del src
+    check(
+        not (donate and may_alias),
+        lambda: "[device_put] an array is donated or aliased; got donate and may_alias. Fix: "
+        "leave one out.",
+        ValueError,
+    )
     leaves, structure = tree.flatten(x)
     places = tree.broadcast_prefix(device, x, "device_put")
     pairs = zip(leaves, places, strict=True)
@@ -322,7 +338,7 @@ def block_until_ready(x: Any) -> Any:
     if type(x) is Array:
         return x.block_until_ready()
     for leaf in tree.leaves(x):
-        if isinstance(leaf, Array | Ref):
+        if isinstance(leaf, Array | Ref) and not isinstance(leaf, Tracer):
             leaf.block_until_ready()
     return x
 

@@ -328,15 +328,17 @@ tree.register_node(VJP, VJP.flattened, VJP.restored)
 # --- grad ----------------------------------------------------------------------------------
 
 
-def _argnums(argnums: int | Sequence[int], count: int, what: str) -> tuple[int, ...]:
+def _argnums(
+    argnums: int | Sequence[int], count: int, what: str, missing: type[Exception] = TypeError
+) -> tuple[int, ...]:
     numbers = tuple(argnums) if isinstance(argnums, Sequence) else (argnums,)
     if not numbers:
         raise ValueError(f"[{what}] argnums must name an argument; got none. Fix: argnums=0.")
     for number in numbers:
         is_index = hasattr(number, "__index__")
         if not is_index or not -count <= number < count:
-            # JAX's classes: a TypeError where a larger call would do.
-            raise (ValueError if is_index and number < 0 else TypeError)(
+            # JAX's classes: a TypeError where a larger call would do, but for Jacobians.
+            raise (ValueError if is_index and number < 0 else missing if is_index else TypeError)(
                 f"[{what}] argnums must name positional arguments; got {argnums} for a call with "
                 f"{count}. Fix: pass the argument by position, or change argnums."
             )
@@ -375,14 +377,16 @@ def choose_arguments(
     has_aux: bool,
     what: str,
     kinds: tuple[bool, bool],
+    missing: type[Exception] = TypeError,
 ) -> tuple[FlatFunction, list[Any], tree.TreeDef]:
     """``fun`` as a flat function of the chosen arguments, their leaves, and their tree.
 
     Args:
         what: the transformation, for errors.
         kinds: whether inputs are complex (holomorphic), and whether integers are allowed.
+        missing: the error for the number of an argument that the call does not have.
     """
-    numbers = _argnums(argnums, len(args), what)
+    numbers = _argnums(argnums, len(args), what, missing)
 
     def partial_fun(*chosen: Any) -> Any:
         full_args = list(args)

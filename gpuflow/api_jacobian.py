@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from gpuflow.api_ad import (
     _named,
     _pullback,
@@ -56,10 +54,9 @@ def _split_leading(value: Any, avals: Sequence[ShapedArray]) -> list[Any]:
     return pieces
 
 
-def _without_derivative(cotangent: Any, avals: Sequence[ShapedArray]) -> list[Any]:
-    """The float0 Jacobians of an integer input."""
-    shape = aval_of(cotangent).shape
-    return [np.zeros((*aval.shape, *shape), dtypes.float0) for aval in avals]
+def _without_derivative(leaf: ShapedArray, avals: Sequence[ShapedArray]) -> list[Any]:
+    """The Jacobians of an integer input: zeros of its own type."""
+    return [zeros_of(leaf.update(shape=(*aval.shape, *leaf.shape))) for aval in avals]
 
 
 def _like(example: ShapedArray, pieces: Sequence[Any]) -> list[Any]:
@@ -118,13 +115,16 @@ def jacfwd(
 
     Raises:
         TypeError: from the call, for inputs or outputs of the wrong kind.
+        ValueError: from the call, for ``argnums`` that name no argument.
     """
     check_callable(fun, "jacfwd")
     what = f"jacfwd of {getattr(fun, '__name__', 'the function')}"
 
     def jacfwd_f(*args: Any, **kwargs: Any) -> Any:
         kinds = (holomorphic, False)
-        flat, leaves, in_tree = choose_arguments(fun, args, kwargs, argnums, has_aux, what, kinds)
+        flat, leaves, in_tree = choose_arguments(
+            fun, args, kwargs, argnums, has_aux, what, kinds, ValueError
+        )
         avals = [aval_of(leaf) for leaf in leaves]
         _check_real_inputs(avals, what, holomorphic)
         basis, total = _basis(avals)
@@ -174,7 +174,7 @@ def jacrev(
 
     Args:
         fun, argnums, has_aux, holomorphic: as in ``jacfwd``.
-        allow_int: integer inputs get float0 Jacobians.
+        allow_int: integer inputs get Jacobians of integer zeros.
 
     Returns:
         As ``jacfwd``.
@@ -184,13 +184,16 @@ def jacrev(
 
     Raises:
         TypeError: from the call, for inputs or outputs of the wrong kind.
+        ValueError: from the call, for ``argnums`` that name no argument.
     """
     check_callable(fun, "jacrev")
     what = f"jacrev of {getattr(fun, '__name__', 'the function')}"
 
     def jacrev_f(*args: Any, **kwargs: Any) -> Any:
         kinds = (holomorphic, allow_int)
-        flat, leaves, in_tree = choose_arguments(fun, args, kwargs, argnums, has_aux, what, kinds)
+        flat, leaves, in_tree = choose_arguments(
+            fun, args, kwargs, argnums, has_aux, what, kinds, ValueError
+        )
         outs, pullback = _pullback(flat, leaves)
         _check_outputs(outs, what, holomorphic)
         out_avals = [aval_of(out) for out in outs]
@@ -200,7 +203,7 @@ def jacrev(
             lambda *cts: pullback(cts), axis, basis, [0] * len(basis)
         )
         by_input = [
-            _without_derivative(ct, out_avals)
+            _without_derivative(aval_of(leaf), out_avals)
             if aval_of(ct).dtype == dtypes.float0
             else _like(aval_of(leaf), _split_leading(batch_to_dim(ct, dim, 0, total), out_avals))
             for ct, dim, leaf in safe_zip(cotangents, dims, leaves)

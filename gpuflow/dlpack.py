@@ -24,7 +24,7 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
         copy: True: never share; False: share, or raise; None: share where that is possible.
 
     Raises:
-        TypeError: ``device`` is no Device.
+        ValueError: ``device`` is no Device.
         ValueError: with ``copy=False``, memory that cannot be shared.
     """
     if not hasattr(external_array, "__dlpack__"):

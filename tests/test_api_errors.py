@@ -54,9 +54,16 @@ def test_operations(case, where):
         function() if where == "eager" else gf.jit(function)()
 
 
-def test_list_operands_of_operators_are_refused_by_python():
-    with pytest.raises(TypeError, match="unsupported operand"):
-        jnp.ones(3) - [1, 2, 3]
+@pytest.mark.parametrize("operand", [[1, 2, 3], (1, 2, 3), {1}, {}], ids=str)
+def test_containers_are_no_operands(operand):
+    """Python repeated a list by an array of one number, and found an array unequal to a list."""
+    one = jnp.array(2)
+    for call in (
+        lambda: one - operand, lambda: operand * one, lambda: one * operand, lambda: one == operand,
+        lambda: one != operand,
+    ):  # fmt: skip
+        with raises(TypeError, "must be arrays or numbers", r"i32\[\]"):
+            call()
 
 
 # --- values that are not known ---------------------------------------------------------------
@@ -376,7 +383,7 @@ def test_settings():
         jnp.ones(3) + jnp.ones((2, 3))
     with raises(RuntimeError, r"\[devices\]", "'tpu'"):
         gf.devices("tpu")
-    with raises(TypeError, r"\[device_put\] the place must be a Device", "'gpu'"):
+    with raises(ValueError, r"\[device_put\] the place must be a Device", "'gpu'"):
         gf.device_put(1.0, "gpu")
     with raises(ValueError, "default_device must be", "'gpu'"), gf.default_device("gpu"):
         pass

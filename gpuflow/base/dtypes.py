@@ -298,7 +298,8 @@ def promote(*types: tuple[Any, bool]) -> tuple[Any, bool]:
     if joined in _WEAK_DTYPES:
         dtype = canonicalize(_WEAK_DTYPES[joined])
         candidates = [dt for dt, weak in types if weak and _node(dt, weak) == joined]
-        return (candidates[0] if candidates else dtype), True
+        # An array that was made with x64 on is narrowed where it is off.
+        return (canonicalize(candidates[0]) if candidates else dtype), True
     return canonicalize(np.dtype(_numpy_type(joined))), False
 
 

@@ -37,6 +37,10 @@ class TracerIntegerConversionError(JAXTypeError):
     """A traced value was used as a Python integer, as in ``range(n)``."""
 
 
+class TracedArgumentError(TracerIntegerConversionError, ConcretizationTypeError):
+    """A traced value was given for an axis or a number of parts."""
+
+
 class UnexpectedTracerError(JAXTypeError):
     """A tracer was used after the transformation that made it had finished."""
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import Any
 
+from gpuflow.base.errors import TracedArgumentError, TracerIntegerConversionError
 from gpuflow.base.records import record
 
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -24,8 +25,9 @@ def canonicalize_axis(axis: int, rank: int, op: str = "axis") -> int:
 
     Raises:
         ValueError: ``axis`` is not in ``[-rank, rank)``.
+        TracedArgumentError: it is traced.
     """
-    position = axis.__index__() if hasattr(axis, "__index__") else axis
+    position = axis if type(axis) is int else known_index(axis)
     if not isinstance(position, int):
         raise TypeError(f"[{op}] axis must be an integer; got {axis!r}. Fix: pass an int.")
     if not -rank <= position < rank:
@@ -34,6 +36,20 @@ def canonicalize_axis(axis: int, rank: int, op: str = "axis") -> int:
             f"got {position}. Fix: choose an existing axis."
         )
     return position % rank
+
+
+def known_index(value: Any) -> Any:
+    """``value.__index__()``; what has none comes back as it is.
+
+    Raises:
+        TracedArgumentError: it is traced.
+    """
+    if not hasattr(value, "__index__"):
+        return value
+    try:
+        return value.__index__()
+    except TracerIntegerConversionError as error:
+        raise TracedArgumentError(str(error)) from None
 
 
 def canonicalize_axes(axes: Any, rank: int, op: str = "axis") -> tuple[int, ...]:

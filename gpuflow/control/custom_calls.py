@@ -61,6 +61,16 @@ class FlatCall:
         return [self.fixed[k] if k in self.fixed else next(rest) for k in range(self.count)]
 
 
+def check_leaves(op: str, name: str, leaves: Sequence[Any]) -> None:
+    """Raise TypeError for leaves of differentiable arguments that are neither arrays nor refs."""
+    for leaf in leaves:
+        if not is_value(leaf) and type(leaf) is not Ref:
+            raise TypeError(
+                f"[{op}] arguments of {name} must be arrays, numbers, or in nondiff_argnums; got "
+                f"{leaf!r} of type {type(leaf).__name__}. Fix: nondiff_argnums=(1,)."
+            )
+
+
 def without_refs(leaves: Sequence[Any]) -> tuple[list[Any], dict[int, Ref]]:
     """Leaves that are no refs, and by position those that are."""
     refs = {k: leaf for k, leaf in enumerate(leaves) if type(leaf) is Ref}

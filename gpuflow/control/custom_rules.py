@@ -25,6 +25,7 @@ from gpuflow.control.custom_calls import (
     call_effects,
     call_execute,
     call_shape,
+    check_leaves,
     close_call,
     map_call,
     positions_of,
@@ -211,6 +212,7 @@ class custom_jvp:
         fixed = {k: tree.tree_map(_without_derivative, args[k]) for k in positions}
         dynamic = tuple(arg for k, arg in enumerate(args) if k not in fixed)
         leaves, treedef = tree.flatten(dynamic)
+        check_leaves("custom_jvp", self.name, leaves)
         leaves, refs = without_refs(leaves)
         call = FlatCall(self.fun, fixed, len(args), treedef, refs)
         rule = _FlatJvpRule(self, tuple(fixed.values()), treedef, refs)
@@ -277,9 +279,7 @@ class _FlatJvpRule:
 
 def _check_tangent(name: str, out: ShapedArray, tangent: ShapedArray) -> None:
     want = out.tangent()
-    if tangent.shape != want.shape or (
-        want.dtype != dtypes.float0 and tangent.dtype != want.dtype
-    ):
+    if tangent.shape != want.shape or tangent.dtype != want.dtype:
         raise TypeError(
             f"[custom_jvp] the rule of {name} must return tangents of type {want}; got {tangent}. "
             f"Fix: convert the tangent, for example with .astype({want.dtype})."

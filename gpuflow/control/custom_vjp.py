@@ -21,6 +21,7 @@ from gpuflow.control.custom_calls import (
     UsesRefsError,
     as_symbolic,
     bind_arguments,
+    check_leaves,
     parameter_names,
     positions_of,
     with_refs,
@@ -293,8 +294,18 @@ class custom_vjp:
             symbolic_zeros: fwd gets a ``custom_derivatives.CustomVJPPrimal`` for each leaf, with
                 ``value`` and ``perturbed``, and bwd a ``SymbolicZero`` for a cotangent that is
                 zero.
-            optimize_remat: a hint that changes no result; it is remembered and has no effect.
+            optimize_remat: in JAX, whether ``fun`` runs in place of ``fwd`` where nobody reads the
+                residuals. Here what computes them falls away then op by op, with and without it;
+                callbacks of ``fwd`` stay.
+
+        Raises:
+            NotImplementedError: ``optimize_remat`` together with ``symbolic_zeros``.
         """
+        if optimize_remat and symbolic_zeros:
+            raise NotImplementedError(
+                f"[custom_vjp] the rules of {self.name} may have optimize_remat or symbolic_zeros; "
+                "got both. Fix: leave one out."
+            )
         self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
         self.optimize_remat = optimize_remat
 
@@ -310,6 +321,7 @@ class custom_vjp:
         args = bind_arguments(self.fun, args, kwargs)
         fixed = self._fixed(args)
         leaves, treedef = tree.flatten(tuple(x for k, x in enumerate(args) if k not in fixed))
+        check_leaves("custom_vjp", self.name, leaves)
         avals = [type_of(leaf) for leaf in leaves]
         leaves, refs = without_refs(leaves)
         call = FlatCall(self.fun, fixed, len(args), treedef, refs)

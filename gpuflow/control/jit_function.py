@@ -21,7 +21,7 @@ from gpuflow.control.jit_log import check_may_trace, explain_miss, told_time
 from gpuflow.control.jit_options import VARIADIC, JitOptions, name_of
 from gpuflow.control.programs import as_arrays
 from gpuflow.control.signatures import Signatures
-from gpuflow.control.stages import Lowered, Traced
+from gpuflow.control.stages import Lowered, Places, Traced
 from gpuflow.core import key_use
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import evaluate
@@ -221,7 +221,23 @@ class JitFunction:
         """Trace for arguments or ShapeDtypeStructs: the program, before it is lowered."""
         entry = self._find(args, kwargs)[1]
         _, dynamic, dynamic_kwargs = self._split_static(args, kwargs)
-        return Traced(entry, tree.structure((dynamic, dynamic_kwargs)), self.name)
+        in_tree = tree.structure((dynamic, dynamic_kwargs))
+        places = self._places(entry, args, kwargs)
+        return Traced(entry, in_tree, self.name, places=places)
+
+    def _places(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Places:
+        """Where arguments and results are meant to be."""
+        _, dynamic, dynamic_kwargs = self._split_static(args, kwargs)
+        leaves = tree.leaves((dynamic, dynamic_kwargs))
+        inputs = [getattr(x, "sharding", None) for x in leaves]
+        inputs = [own if isinstance(own, NamedSharding) else None for own in inputs]
+        outputs: list[Sharding | None] = []
+        if self._options.in_shardings is not None:
+            asked = self._asked_shardings(args, kwargs)
+            inputs = [own or other for own, other in safe_zip(asked, inputs)]
+        if self._options.out_shardings is not None:
+            outputs = self._asked_results(entry)[: entry.out_tree.num_leaves]
+        return Places(tuple(inputs), tuple(outputs), self._options.device)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Trace for arguments or ShapeDtypeStructs, without running anything."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -23,8 +23,11 @@ from gpuflow.core.aval import (
 )
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.refs import type_of
-from gpuflow.core.sharding import PartitionSpec, Sharding
+from gpuflow.core.sharding import PartitionSpec, Sharding, SingleDeviceSharding
+from gpuflow.core.trace import Tracer
 from gpuflow.kir.text import kernel_text
+from gpuflow.runtime.device import Device, default_device
+from gpuflow.runtime.execute import Executable
 
 
 @record
@@ -109,6 +112,16 @@ register_value_type(ShapeDtypeStruct, _struct_aval)
 
 
 _DIALECTS = (None, "jaxpr", "stablehlo", "hlo")
+
+
+def _check_dialect(name: str, dialect: str | None) -> None:
+    check(
+        dialect in _DIALECTS,
+        lambda: f"[{name}] dialect must be one of {_DIALECTS}; got {dialect!r}. Fix: {name}().",
+        ValueError,
+    )
+
+
 # XLA's options that are no flags of its own.
 _OPTIONS = frozenset(
     {"exec_time_optimization_effort", "memory_fitting_effort", "memory_fitting_level",
@@ -145,6 +158,21 @@ class ArgInfo:
 Finish = Callable[[list[Any]], list[Any]]
 
 
+@record
+class Places:
+    """Where the arrays of a program are meant to be, as its caller asked.
+
+    Attributes:
+        inputs: for each leaf of the arguments its sharding; None: on ``device``.
+        outputs: for each leaf of the results; None: as follows from the arguments.
+        device: of the rest; None: the default one.
+    """
+
+    inputs: tuple[Sharding | None, ...] = ()
+    outputs: tuple[Sharding | None, ...] = ()
+    device: Device | None = None
+
+
 class Stage:
     """What all stages know: the types of arguments and results.
 
@@ -153,12 +181,15 @@ class Stage:
         in_tree: the structure of ``(args, kwargs)``.
         name: of the function.
         finish: makes the leaves of the result of the program's outputs; None: they are these.
+        places: where arguments and results are meant to be.
     """
 
     def __init__(
-        self, entry: Entry, in_tree: tree.TreeDef, name: str, finish: Finish | None = None
-    ) -> None:
+        self, entry: Entry, in_tree: tree.TreeDef, name: str, finish: Finish | None = None,
+        places: Places | None = None,
+    ) -> None:  # fmt: skip
         self._entry, self.in_tree, self.fun_name, self._finish = entry, in_tree, name, finish
+        self._places = places or Places()
 
     @property
     def out_tree(self) -> tree.TreeDef:
@@ -191,8 +222,9 @@ class Stage:
 
     @property
     def out_info(self) -> Any:
-        """The results as a tree of ShapeDtypeStructs."""
-        return tree.unflatten(self.out_tree, [struct_of(a) for a in self._result_avals])
+        """The results as a tree of ShapeDtypeStructs; that they are weak only ``Traced`` tells."""
+        avals = [aval.update(weak_type=False) for aval in self._result_avals]
+        return tree.unflatten(self.out_tree, [struct_of(a) for a in avals])
 
     @property
     def _result_avals(self) -> list[ShapedArray]:
@@ -212,6 +244,9 @@ class MemoryAnalysis:
         alias_size_in_bytes: of the outputs that lie in the memory of operands.
         temp_size_in_bytes: of the arena for temporaries, which plans share.
         generated_code_size_in_bytes: of the kernels' object code.
+        host_argument_size_in_bytes, host_output_size_in_bytes, host_alias_size_in_bytes,
+            host_temp_size_in_bytes, host_generated_code_size_in_bytes: 0; a GPU's programs need
+            no memory of the host.
     """
 
     argument_size_in_bytes: int
@@ -219,6 +254,11 @@ class MemoryAnalysis:
     alias_size_in_bytes: int
     temp_size_in_bytes: int
     generated_code_size_in_bytes: int
+    host_argument_size_in_bytes: int = 0
+    host_output_size_in_bytes: int = 0
+    host_alias_size_in_bytes: int = 0
+    host_temp_size_in_bytes: int = 0
+    host_generated_code_size_in_bytes: int = 0
 
     @property
     def peak_memory_in_bytes(self) -> int:
@@ -231,13 +271,21 @@ class MemoryAnalysis:
         )
 
 
+def _of_leaves(
+    asked: tuple[Sharding | None, ...], structure: tree.TreeDef
+) -> tuple[Sharding | None, ...]:
+    """One sharding for each leaf; where nothing was asked for all are None."""
+    return asked or (None,) * structure.num_leaves
+
+
 class Compiled(Stage):
     """A program compiled for one signature."""
 
     def __init__(
-        self, entry: Entry, in_tree: tree.TreeDef, name: str, finish: Finish | None = None
-    ) -> None:
-        super().__init__(entry, in_tree, name, finish)
+        self, entry: Entry, in_tree: tree.TreeDef, name: str, finish: Finish | None = None,
+        places: Places | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(entry, in_tree, name, finish, places)
         self._executable = entry.executable
         self._compiled = entry.executable.compiled()
 
@@ -255,6 +303,11 @@ class Compiled(Stage):
             )
         entry = self._entry
         for leaf, want in safe_zip(leaves, entry.jaxpr.in_avals[entry.hidden :]):
+            if isinstance(leaf, Tracer):
+                raise TypeError(
+                    f"[compiled] a compiled program takes arrays, no traced values; got {leaf!r} "
+                    f"in a call of {self.fun_name}. Fix: transform the function that was lowered."
+                )
             got = type_of(leaf)
             if (got.shape, got.dtype) != (want.shape, want.dtype):
                 raise TypeError(
@@ -264,6 +317,30 @@ class Compiled(Stage):
         outs = self._executable(entry.operands("compiled", leaves, runs=True))
         outs = entry.results(leaves, outs, ran=True)
         return tree.unflatten(self.out_tree, outs if self._finish is None else self._finish(outs))
+
+    @property
+    def input_shardings(self) -> Any:
+        """Where the arguments are meant to be: a tuple of positional ones, and a dict."""
+        inputs = _of_leaves(self._places.inputs, self.in_tree)
+        return tree.unflatten(self.in_tree, self._on_device(inputs))
+
+    @property
+    def output_shardings(self) -> Any:
+        """Where the results are, as a tree."""
+        inputs = _of_leaves(self._places.inputs, self.in_tree)
+        asked = _of_leaves(self._places.outputs, self.out_tree)
+        found = self._entry.shardings((*[None] * self._entry.hidden, *inputs)) or asked
+        outputs = [own or other for own, other in zip(asked, found, strict=False)]
+        return tree.unflatten(self.out_tree, self._on_device(outputs))
+
+    def _on_device(self, shardings: Sequence[Sharding | None]) -> list[Sharding]:
+        """Shardings of which none is missing: the rest lies on one device."""
+        device = self._places.device or default_device()
+        return [own or SingleDeviceSharding(device) for own in shardings]
+
+    def runtime_executable(self) -> Executable:
+        """What runs the program, with ``explain`` and ``cost_analysis``."""
+        return self._executable
 
     def as_text(self) -> str:
         """KernelIR of every kernel, and a line for every other step."""
@@ -302,7 +379,8 @@ class Lowered(Stage):
         self, in_tree: tree.TreeDef, out_tree: tree.TreeDef, name: str, finish: Finish
     ) -> Lowered:
         """The program of leaves as one of trees, with ``finish`` applied to its outputs."""
-        return Lowered(replace(self._entry, out_tree=out_tree), in_tree, name, finish)
+        entry = replace(self._entry, out_tree=out_tree)
+        return Lowered(entry, in_tree, name, finish)
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
@@ -319,7 +397,7 @@ class Lowered(Stage):
             JaxRuntimeError: an option of another name than XLA's.
         """
         check_compiler_options(compiler_options)
-        return Compiled(self._entry, self.in_tree, self.fun_name, self._finish)
+        return Compiled(self._entry, self.in_tree, self.fun_name, self._finish, self._places)
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
         """The traced program as text: a jaxpr.
@@ -333,14 +411,17 @@ class Lowered(Stage):
             ValueError: another dialect.
         """
         del debug_info
-        check(
-            dialect in _DIALECTS,
-            lambda: (
-                f"[as_text] dialect must be one of {_DIALECTS}; got {dialect!r}. Fix: as_text()."
-            ),
-            ValueError,
-        )
+        _check_dialect("as_text", dialect)
         return str(self.jaxpr)
+
+    def compiler_ir(self, dialect: str | None = None) -> ClosedJaxpr:
+        """The traced program: a jaxpr, whatever the dialect; see ``as_text``.
+
+        Raises:
+            ValueError: another dialect.
+        """
+        _check_dialect("compiler_ir", dialect)
+        return self.jaxpr
 
     def cost_analysis(self) -> dict[str, float]:
         """As ``Compiled.cost_analysis``."""
@@ -355,6 +436,17 @@ class Traced(Stage):
         """The traced program; closed-over arrays are its first inputs."""
         return self._entry.jaxpr
 
-    def lower(self) -> Lowered:
-        """The next stage."""
-        return Lowered(self._entry, self.in_tree, self.fun_name)
+    @property
+    def out_info(self) -> Any:
+        """The results as a tree of ShapeDtypeStructs."""
+        return tree.unflatten(self.out_tree, [struct_of(a) for a in self._result_avals])
+
+    def lower(self, *, lowering_platforms: tuple[str, ...] | None = None) -> Lowered:
+        """The next stage.
+
+        Args:
+            lowering_platforms: changes nothing: a program is lowered for the platform that it runs
+                on, when it first does.
+        """
+        del lowering_platforms
+        return Lowered(self._entry, self.in_tree, self.fun_name, self._finish, self._places)

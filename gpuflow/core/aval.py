@@ -142,15 +142,20 @@ class ShapedArray:
         weak_type = self.weak_type and dtype != dtypes.float0
         return ShapedArray(self.shape, dtype, weak_type, self.mat)
 
+    def str_short(self, short_dtypes: bool = False) -> str:
+        """The type as ``float32[2,3]``; ``short_dtypes``: as ``f32[2,3]``."""
+        name = dtypes.short_name(self.dtype) if short_dtypes else self.dtype.name
+        return f"{name}[{','.join(map(str, self.shape))}]"
+
     def __repr__(self) -> str:
         weak = ", weak_type=True" if self.weak_type else ""
-        return f"ShapedArray({self}{weak})"
+        return f"ShapedArray({self.str_short()}{weak})"
 
     def __str__(self) -> str:
         varying = sorted(map(str, self.mat.varying))
         names = f"({','.join(varying)})" if len(varying) > 1 else "".join(varying)
         along = f"{{V:{names}}}" if varying else ""
-        return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]{along}"
+        return self.str_short(short_dtypes=True) + along
 
 
 class HasShape:

@@ -109,6 +109,18 @@ class current_trace:
         thread_state.trace = self.before
 
 
+def _of_arrays(name: str) -> Callable[..., Any]:
+    """A method that only arrays with values have."""
+
+    def method(self: Tracer, *args: Any, **kwargs: Any) -> Any:
+        del args, kwargs
+        mend = f"call .{name}() outside the traced function."
+        raise self._refusal(ConcretizationTypeError, name, mend)
+
+    method.__name__ = name
+    return method
+
+
 class Tracer(HasAval):
     """Stands for an array while a function is traced. Operators and methods come from wiring."""
 
@@ -131,10 +143,6 @@ class Tracer(HasAval):
         raise TypeError(
             f"[hash] tracers are not hashable; got {self}. Fix: use id(x), or a static argument."
         )
-
-    def block_until_ready(self) -> Tracer:
-        """Return the tracer: there is nothing to wait for while tracing."""
-        return self
 
     def _need_concrete(self, error: type[Exception], what: str, mend: str) -> Any:
         value = self.concrete()
@@ -191,6 +199,13 @@ class Tracer(HasAval):
         """Tracers have no values to list; raises ConcretizationTypeError."""
         mend = "return the array and call .tolist() outside the traced function."
         raise self._refusal(ConcretizationTypeError, "tolist", mend)
+
+    devices = _of_arrays("devices")
+    delete = _of_arrays("delete")
+    is_deleted = _of_arrays("is_deleted")
+    addressable_data = _of_arrays("addressable_data")
+    unsafe_buffer_pointer = _of_arrays("unsafe_buffer_pointer")
+    tobytes = _of_arrays("tobytes")
 
     # Like the array that it stands for a tracer never changes, so that it is its own copy.
 

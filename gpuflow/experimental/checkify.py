@@ -92,6 +92,15 @@ class Error:
         """The text of the first check that failed, a line for each element of vmap; or None."""
         return message_of(self._state[0], self._state[1:], self._sites) if self._state else None
 
+    def get_exception(self) -> Exception | None:
+        """The first failure as an exception of its category, or None."""
+        text = self.get()
+        if text is None:
+            return None
+        codes = np.asarray(self._state[0])
+        site = self._sites[int(codes[codes != 0][0]) - 1]
+        return next(kind for kind, name in _CATEGORIES.items() if name == site.category)(text)
+
     def throw(self) -> None:
         """Raise JaxRuntimeError if a check failed."""
         check_error(self)

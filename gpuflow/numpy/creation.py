@@ -81,8 +81,7 @@ def placed(name: str, x: Any, device: Any, out_sharding: Any = None) -> Any:
     """``x`` on a device or with a sharding; None: where it is.
 
     Raises:
-        TypeError: what is no device.
-        ValueError: a device, and a sharding besides.
+        ValueError: what is no device; or a device, and a sharding besides.
     """
     if device is None:
         return x if out_sharding is None else in_sharding(name, x, out_sharding)
@@ -96,6 +95,7 @@ def placed(name: str, x: Any, device: Any, out_sharding: Any = None) -> Any:
         isinstance(device, Device | Sharding),
         lambda: f"[{name}] device must be a Device or None, or a Sharding; got {device!r}. "
         "Fix: gpuflow.devices()[0].",
+        ValueError,
     )
     return put(x, device)
 

@@ -78,8 +78,8 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
         copy: True: never share; False: share, or raise; None: share where that is possible.
 
     Raises:
-        TypeError: ``device`` is no Device, or ``x`` does not speak DLPack.
-        ValueError: with ``copy=False``, memory that cannot be shared.
+        TypeError: ``x`` does not speak DLPack.
+        ValueError: ``device`` is no Device; or, with ``copy=False``, memory that cannot be shared.
     """
     if type(x) is Array and copy is not True:
         return placed("from_dlpack", x, device)
@@ -163,8 +163,7 @@ def to_device(self: Any, device: Any, *, stream: Any = None) -> Any:
     """The array on another device.
 
     Raises:
-        TypeError: what is no device.
-        ValueError: a stream.
+        ValueError: what is no device, or a stream.
     """
     check(
         stream is None,

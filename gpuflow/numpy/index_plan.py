@@ -169,7 +169,7 @@ def normal_entry(entry: Any) -> list[Any]:
             "Fix: x[jnp.array([0, 1])], or x[0, 1] for two axes."
         )
     if not is_value(entry):
-        raise TypeError(
+        raise (TypeError if isinstance(entry, str | bytes) else IndexError)(
             "[index] indices must be ints, slices, None, ... or integer arrays; "
             f"got {entry!r} of type {type(entry).__name__}. Fix: convert it to an int."
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
+from gpuflow.base.util import canonicalize_axis, known_index
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import (
     check_arraylike,
@@ -148,7 +148,7 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     size = sizes[place]
     if not hasattr(indices_or_sections, "__index__"):
         return _cut(ary, place, _bounds(size, [as_index(cut) for cut in indices_or_sections]))
-    count = as_index(indices_or_sections)
+    count = as_index(known_index(indices_or_sections))
     check(
         count > 0,
         lambda: f"[array_split] the number of sections must be positive; got {count}. Fix: 1.",
@@ -168,7 +168,7 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     if hasattr(indices_or_sections, "__index__"):
         sizes = shape(ary)
         size = sizes[canonicalize_axis(axis, len(sizes), "split")]
-        count = as_index(indices_or_sections)
+        count = as_index(known_index(indices_or_sections))
         check(
             count > 0 and size % count == 0,
             lambda: (

@@ -169,15 +169,17 @@ def where(
         positions of elements that are not 0, one array for each axis.
 
     Raises:
-        ValueError: one of ``x`` and ``y`` alone, or ``size`` with both.
+        TypeError: one of ``x`` and ``y`` alone.
+        ValueError: ``size`` with both.
         ConcretizationTypeError: positions in a traced array without ``size``.
     """
     if x is None and y is None:
         return positions("where", as_array("where", condition), size, fill_value)
     if x is None or y is None or size is not None or fill_value is not None:
-        raise ValueError(
+        is_short = x is None or y is None
+        raise (TypeError if is_short else ValueError)(
             "[where] three arguments, or one with size and fill_value, are needed; got "
-            f"{'two' if x is None or y is None else 'size or fill_value with three'}. "
+            f"{'two' if is_short else 'size or fill_value with three'}. "
             "Fix: jnp.where(c, x, y)."
         )
     condition, x, y = check_arraylike("where", condition, x, y)

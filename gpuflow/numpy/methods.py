@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from gpuflow import lax
 from gpuflow.base import dtypes
+from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.numpy import (
     array_api,
@@ -37,14 +38,31 @@ from gpuflow.numpy.tiling import repeat
 from gpuflow.numpy.updates import At
 from gpuflow.runtime.array import Array
 
+# What is never meant to be an operand, though Python would compare or repeat it.
+_CONTAINERS = (list, tuple, set, dict)
+
+
+def _given_way(name: str, self: Any, other: Any) -> Any:
+    """What an operator returns for an operand that is no array: other types get their turn.
+
+    Raises:
+        TypeError: a container.
+    """
+    if isinstance(other, _CONTAINERS):
+        raise TypeError(
+            f"[{name}] operands must be arrays or numbers; got a {type(other).__name__} beside "
+            f"{aval_of(self)}. Fix: convert it with jnp.asarray."
+        )
+    return NotImplemented
+
 
 def _operator(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A binary operator; other types, such as lists, get their turn."""
+    """A binary operator."""
 
     def operator(self: Any, other: Any) -> Any:
         if is_value(other) or is_arraylike(other):
             return function(self, other)
-        return NotImplemented
+        return _given_way(name, self, other)
 
     operator.__name__ = name
     return operator
@@ -56,7 +74,7 @@ def _reflected(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def operator(self: Any, other: Any) -> Any:
         if is_value(other) or is_arraylike(other):
             return function(other, self)
-        return NotImplemented
+        return _given_way(name, self, other)
 
     operator.__name__ = name
     return operator
@@ -147,7 +165,12 @@ def _identity(self: Any) -> Any:
 
 
 def _contains(self: Any, item: Any) -> bool:
-    """Whether an element equals ``item``."""
+    """Whether an element of a vector equals ``item``; ValueError for other ranks."""
+    check(
+        aval_of(self).ndim == 1,
+        lambda: f"[contains] the array must be a vector; got {aval_of(self)}. Fix: (x == 1).any().",
+        ValueError,
+    )
     return bool(reductions.any(logic.equal(self, item)))
 
 

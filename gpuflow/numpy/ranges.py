@@ -11,6 +11,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
+from gpuflow.base.util import known_index
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.numpy.creation import placed
 from gpuflow.numpy.logic import where
@@ -98,7 +99,7 @@ def linspace(
         device: where the array lives, by default on the default device.
     """
     start, stop = check_arraylike("linspace", start, stop)
-    count = as_index(num)
+    count = as_index(known_index(num))
     check(
         count >= 0,
         lambda: f"[linspace] num must not be negative; got {num}. Fix: num=50.",
@@ -227,6 +228,7 @@ def _matrix(name: str, m: Any) -> tuple[Any, int, int]:
 def diag(v: Any, k: int = 0) -> Any:
     """A matrix with the vector ``v`` on diagonal ``k``, or that diagonal of a matrix."""
     (v,) = check_arraylike("diag", v)
+    k = as_index(k)
     aval = aval_of(v)
     check(
         aval.ndim in (1, 2),

@@ -24,7 +24,7 @@ from gpuflow.ops.device import in_sharding
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    return tuple(value) if isinstance(value, (tuple, list)) or np.ndim(value) else (value,)
 
 
 def tile(A: Any, reps: int | Sequence[int]) -> Any:
@@ -59,7 +59,8 @@ def repeat(
 
     Raises:
         ConcretizationTypeError: traced repeats without ``total_repeat_length``.
-        ValueError: negative repeats, or another total.
+        TypeError: one number of repeats that is negative, or no int.
+        ValueError: several with such among them, or another total.
     """
     if out_sharding is not None:
         out = repeat(a, repeats, axis, total_repeat_length=total_repeat_length)
@@ -77,7 +78,7 @@ def repeat(
     check(
         dtypes.is_integer(counts.dtype) and counts.ndim <= 1 and bool((counts >= 0).all()),
         lambda: f"[repeat] repeats must be an int or ints, none negative; got {repeats!r}. Fix: 2.",
-        ValueError,
+        TypeError if counts.ndim == 0 else ValueError,
     )
     if counts.size != 1:
         source = np.repeat(np.arange(sizes[place], dtype=np.int32), counts)

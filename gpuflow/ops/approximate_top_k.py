@@ -15,7 +15,7 @@ from gpuflow.ops.sorting import top_k
 def approx_max_k(
     operand: Any, k: int, reduction_dimension: int = -1, recall_target: float = 0.95,
     reduction_input_size_override: int = -1, aggregate_to_topk: bool = True,
-) -> tuple[Any, Any]:  # fmt: skip
+) -> list[Any]:  # fmt: skip
     """The ``k`` largest elements along a dimension, and their positions; all of them are found.
 
     Args:
@@ -41,12 +41,12 @@ def approx_max_k(
 def approx_min_k(
     operand: Any, k: int, reduction_dimension: int = -1, recall_target: float = 0.95,
     reduction_input_size_override: int = -1, aggregate_to_topk: bool = True,
-) -> tuple[Any, Any]:  # fmt: skip
+) -> list[Any]:  # fmt: skip
     """The ``k`` smallest elements along a dimension, ascending; otherwise as ``approx_max_k``."""
     del recall_target, reduction_input_size_override, aggregate_to_topk
     place = _checked("approx_min_k", operand, k, reduction_dimension)
     values, positions = top_k(neg(operand), k, axis=place)
-    return neg(values), positions
+    return [neg(values), positions]
 
 
 def _checked(name: str, operand: Any, k: int, dimension: int) -> int:

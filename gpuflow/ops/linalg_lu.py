@@ -154,7 +154,7 @@ lu_p = matrix_op(
 
 
 @through_float32
-def lu(x: Any) -> tuple[Any, Any, Any]:
+def lu(x: Any) -> list[Any]:
     """The LU decomposition with partial pivoting.
 
     Args:
@@ -166,7 +166,7 @@ def lu(x: Any) -> tuple[Any, Any, Any]:
         permutation i32[..., m] that they amount to: ``x[permutation] == L @ U``.
     """
     factors, pivots, permutation = lu_p.bind(x)
-    return factors, pivots, permutation
+    return [factors, pivots, permutation]
 
 
 # --- lu_pivots_to_permutation --------------------------------------------------------------

@@ -15,6 +15,7 @@ stable and gives the permutation too: far faster than a stable argsort.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index as as_index
 from typing import Any
 
 import numpy as np
@@ -332,7 +333,7 @@ def _top_k_batch(
     return list(outs), [dims[0], dims[0]]
 
 
-def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
+def top_k(operand: Any, k: int, *, axis: int = -1) -> list[Any]:
     """The ``k`` largest elements along ``axis``, in descending order, and their positions.
 
     Args:
@@ -341,15 +342,15 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
         axis: the axis along which to look.
 
     Returns:
-        Values of the dtype of ``operand`` and i32 positions; of equal elements the first one
-        comes first.
+        A list of the values, of the dtype of ``operand``, and i32 positions; of equal elements the
+        first one comes first.
 
     Raises:
-        TypeError: complex numbers. ValueError: no such axis, or too large a ``k``.
+        TypeError: complex numbers, or a ``k`` that is no int.
+        ValueError: no such axis, or too large a ``k``.
     """
     place = canonicalize_axis(axis, aval_of(operand).ndim, "top_k")
-    values, positions = top_k_p.bind(operand, k=int(k), axis=place)
-    return values, positions
+    return list(top_k_p.bind(operand, k=as_index(k), axis=place))
 
 
 top_k_p = define(

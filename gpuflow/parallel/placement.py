@@ -63,8 +63,7 @@ def as_sharding(where: Any, op: str) -> Any:
     """A place that a user named: a PartitionSpec stands for one of the mesh in force.
 
     Raises:
-        TypeError: it is no place.
-        ValueError: a PartitionSpec without a mesh.
+        ValueError: it is no place, or a PartitionSpec without a mesh.
     """
     if isinstance(where, PartitionSpec):
         check(
@@ -80,7 +79,7 @@ def as_sharding(where: Any, op: str) -> Any:
             f"[{op}] the place must be a Device, a Sharding or None; got {where!r}. "
             "Fix: gpuflow.devices()[0], or NamedSharding(mesh, spec)."
         ),
-        TypeError,
+        ValueError,
     )
     return where
 

@@ -130,6 +130,11 @@ class Array(HasAval, metaclass=_ArrayClass):
         self.device.driver.wait(self.data)
         return self
 
+    def unsafe_buffer_pointer(self) -> int:
+        """The address of the first element in the memory of the array's device: do not write."""
+        data = self.data
+        return data.ctypes.data if type(data) is np.ndarray else data.address
+
     def is_deleted(self) -> bool:
         """Whether the array was donated or deleted."""
         return not hasattr(self, "_data")
@@ -219,6 +224,20 @@ class Array(HasAval, metaclass=_ArrayClass):
         """The elements as bytes, in row-major order; ``order="F"``: column-major."""
         return self.host().tobytes(order)
 
+    def __bytes__(self) -> bytes:
+        return self.tobytes()
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """The elements for ``memoryview`` and its like, read-only; Python asks from 3.12 on."""
+        del flags
+        try:
+            return memoryview(self.__array__())
+        except (ValueError, TypeError):
+            raise BufferError(
+                f"[buffer] the dtype must be one of NumPy's own; got {self.aval}. Fix: "
+                "x.astype(jnp.float32), or x.tobytes()."
+            ) from None
+
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError(
             f"[setitem] arrays are immutable; got an assignment to x[{index!r}]. "
@@ -226,9 +245,14 @@ class Array(HasAval, metaclass=_ArrayClass):
         )
 
     def __format__(self, specification: str) -> str:
-        if not self.aval.shape and specification:
-            return format(self.item(), specification)
-        return str(self)
+        if not specification:
+            return str(self)
+        if self.aval.shape:
+            raise TypeError(
+                f"[format] only scalars have a format; got {specification!r} for {self.aval}. "
+                "Fix: format its elements, or np.array2string(x)."
+            )
+        return format(self.item(), specification)
 
     def __repr__(self) -> str:
         if self.is_deleted():

@@ -105,7 +105,8 @@ class Device:
         kind = "".join(part.capitalize() for part in self.platform.split("_"))
         return f"{kind}Device(id={self.id})"
 
-    __str__ = __repr__
+    def __str__(self) -> str:
+        return f"{self.platform}:{self.id}"
 
 
 @record(frozen=False)

@@ -168,3 +168,14 @@ def test_keys_show_the_words_inside():
     text = repr(gf.random.split(key, 2))
     assert text.startswith("Array((2,), dtype=key<fry>) overlaying:\n[[") and str(key)
     assert repr(gf.random.split(key, 2)[:0]) == "Array((0,), dtype=key<fry>) overlaying:\n[]"
+
+
+def test_the_elements_as_bytes():
+    """bytes(x) iterated over the array: 4-byte numbers became single bytes."""
+    x = jnp.array([3, 1, 2])
+    assert bytes(x) == np.array([3, 1, 2], np.int32).tobytes()
+    view = x.__buffer__(0)
+    assert view.readonly and view.tolist() == [3, 1, 2]
+    with pytest.raises(BufferError, match=r"bf16\[2\].*Fix:"):
+        jnp.ones(2, "bfloat16").__buffer__(0)
+    assert x.unsafe_buffer_pointer() == x.host().ctypes.data

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.api import ensure_compile_time_eval as ensure_compile_time_eval
+from gpuflow.base.errors import ConcretizationTypeError
 from gpuflow.base.names import missing_name, public_names
 from gpuflow.core import aval as core_aval
 from gpuflow.core.jaxpr import ClosedJaxpr as ClosedJaxpr
@@ -52,6 +53,31 @@ def eval_jaxpr(
     """The outputs of a jaxpr; lines of source are always those of its equations."""
     del propagate_source_info
     return evaluate(jaxpr, consts, args)
+
+
+def is_concrete(x: Any) -> bool:
+    """Whether the values of ``x`` are known now."""
+    return not isinstance(x, Tracer) or x.concrete() is not None
+
+
+def concrete_or_error(force: Callable[[Any], Any] | None, val: Any, context: str = "") -> Any:
+    """``force(val)``, of a value that is known now.
+
+    Raises:
+        ConcretizationTypeError: it is traced.
+    """
+    if not is_concrete(val):
+        raise ConcretizationTypeError(
+            f"[concrete_or_error] the value must be known while tracing; got {val!r}. Fix: pass "
+            f"it as a static argument. {context}"
+        )
+    known = val.concrete() if isinstance(val, Tracer) else val
+    return known if force is None else force(known)
+
+
+def valid_jaxtype(x: Any) -> bool:
+    """Whether ``x`` is an array or a number."""
+    return core_aval.is_value(x)
 
 
 class OpaqueTraceState:
