@@ -64,7 +64,9 @@ class FlatCall:
 def check_leaves(op: str, name: str, leaves: Sequence[Any]) -> None:
     """Raise TypeError for leaves of differentiable arguments that are neither arrays nor refs."""
     for leaf in leaves:
-        if not is_value(leaf) and type(leaf) is not Ref:
+        # What says with __jax_array__ which array it is asks for it in the function.
+        is_array = is_value(leaf) or type(leaf) is Ref or hasattr(type(leaf), "__jax_array__")
+        if not is_array:
             raise TypeError(
                 f"[{op}] arguments of {name} must be arrays, numbers, or in nondiff_argnums; got "
                 f"{leaf!r} of type {type(leaf).__name__}. Fix: nondiff_argnums=(1,)."

@@ -149,13 +149,15 @@ class ShapedArray:
 
     def __repr__(self) -> str:
         weak = ", weak_type=True" if self.weak_type else ""
-        return f"ShapedArray({self.str_short()}{weak})"
+        return f"ShapedArray({self.str_short()}{self._along()}{weak})"
 
     def __str__(self) -> str:
+        return self.str_short(short_dtypes=True) + self._along()
+
+    def _along(self) -> str:
         varying = sorted(map(str, self.mat.varying))
         names = f"({','.join(varying)})" if len(varying) > 1 else "".join(varying)
-        along = f"{{V:{names}}}" if varying else ""
-        return self.str_short(short_dtypes=True) + along
+        return f"{{V:{names}}}" if varying else ""
 
 
 class HasShape:
