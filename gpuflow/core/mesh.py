@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -28,7 +28,89 @@ class AxisType(enum.Enum):
         return self.name
 
 
-class Mesh:
+class _Axes:
+    """What a mesh with devices and one without say of their axes."""
+
+    axis_sizes: tuple[int, ...]
+    axis_names: tuple[Any, ...]
+    axis_types: tuple[AxisType, ...]
+
+    @property
+    def shape(self) -> OrderedDict[Any, int]:
+        """The size of each axis, by name."""
+        return OrderedDict(zip(self.axis_names, self.axis_sizes, strict=True))
+
+    @property
+    def shape_tuple(self) -> tuple[tuple[Any, int], ...]:
+        """Pairs of a name and a size."""
+        return tuple(zip(self.axis_names, self.axis_sizes, strict=True))
+
+    @property
+    def empty(self) -> bool:
+        """Whether there are no axes."""
+        return not self.axis_names
+
+    def _of_type(self, wanted: AxisType) -> tuple[Any, ...]:
+        pairs = zip(self.axis_names, self.axis_types, strict=True)
+        return tuple(name for name, kind in pairs if kind is wanted)
+
+    @property
+    def auto_axes(self) -> tuple[Any, ...]:
+        """The axes of type Auto."""
+        return self._of_type(AxisType.Auto)
+
+    @property
+    def explicit_axes(self) -> tuple[Any, ...]:
+        """The axes of type Explicit."""
+        return self._of_type(AxisType.Explicit)
+
+    @property
+    def manual_axes(self) -> tuple[Any, ...]:
+        """The axes of type Manual: those over which shard_map's programs are written."""
+        return self._of_type(AxisType.Manual)
+
+    def _are_all(self, wanted: AxisType) -> bool:
+        return not self.empty and all(kind is wanted for kind in self.axis_types)
+
+    @property
+    def are_all_axes_auto(self) -> bool:
+        """Whether all are Auto, and there are some."""
+        return self._are_all(AxisType.Auto)
+
+    @property
+    def are_all_axes_explicit(self) -> bool:
+        """Whether all are Explicit, and there are some."""
+        return self._are_all(AxisType.Explicit)
+
+    @property
+    def are_all_axes_manual(self) -> bool:
+        """Whether all are Manual, and there are some."""
+        return self._are_all(AxisType.Manual)
+
+    def _described(self) -> str:
+        sizes = ", ".join(f"{name!r}: {size}" for name, size in self.shape_tuple)
+        return f"({sizes or '()'}, axis_types={self.axis_types})"
+
+
+def _types(op: str, names: tuple[Any, ...], types: Any) -> tuple[AxisType, ...]:
+    """The type of each axis; ``Auto`` by default.
+
+    Raises:
+        ValueError: another number of types than names.
+    """
+    if types is None:
+        return (AxisType.Auto,) * len(names)
+    found = (types,) if isinstance(types, AxisType) else tuple(types)
+    check(
+        len(found) == len(names) and all(isinstance(kind, AxisType) for kind in found),
+        lambda: f"[{op}] axis_types must hold an AxisType for each of {names}; got {types}. "
+        "Fix: leave it out, or give one for each axis.",
+        ValueError,
+    )
+    return found
+
+
+class Mesh(_Axes):
     """Devices in an array whose axes have names.
 
     Args:
@@ -64,14 +146,9 @@ class Mesh:
         self.devices = grid.copy()
         self.devices.flags.writeable = False
         self.axis_names: tuple[Any, ...] = names
-        self.axis_types = tuple(axis_types or (AxisType.Auto,) * len(names))
+        self.axis_types = _types("Mesh", names, axis_types)
         self._key = (tuple(self.devices.flat), grid.shape, names, self.axis_types)
         self._scopes: list[Any] = []
-
-    @property
-    def shape(self) -> OrderedDict[Any, int]:
-        """The size of each axis, by name."""
-        return OrderedDict(zip(self.axis_names, self.devices.shape, strict=True))
 
     @property
     def axis_sizes(self) -> tuple[int, ...]:
@@ -79,19 +156,29 @@ class Mesh:
         return self.devices.shape
 
     @property
-    def shape_tuple(self) -> tuple[tuple[Any, int], ...]:
-        """Pairs of a name and a size."""
-        return tuple(self.shape.items())
-
-    @property
     def size(self) -> int:
         """The number of devices."""
-        return self.devices.size
+        return 0 if self.empty else self.devices.size
 
     @property
-    def empty(self) -> bool:
-        """Whether there are no axes."""
-        return self.devices.ndim == 0
+    def is_multi_process(self) -> bool:
+        """Whether devices of several processes are in it."""
+        return len({device.process_index for device in self.devices.flat}) > 1
+
+    @property
+    def local_devices(self) -> list[Any]:
+        """The devices of this process."""
+        return [device for device in self.devices.flat if device.is_local]
+
+    def update(
+        self, devices: Any = None, axis_names: Any = None,
+        axis_types: Sequence[AxisType] | None = None,
+    ) -> Mesh:  # fmt: skip
+        """The mesh with other devices, names or types of axes."""
+        return Mesh(
+            self.devices if devices is None else devices, axis_names or self.axis_names,
+            axis_types or self.axis_types,
+        )  # fmt: skip
 
     @property
     def abstract_mesh(self) -> AbstractMesh:
@@ -118,41 +205,75 @@ class Mesh:
         return hash(self._key)
 
     def __repr__(self) -> str:
-        sizes = ", ".join(f"{name!r}: {size}" for name, size in self.shape.items())
-        return f"Mesh({sizes}, axis_types={self.axis_types})"
+        return (
+            f"Mesh(axis_sizes={self.axis_sizes}, axis_names={self.axis_names}, "
+            f"axis_types={self.axis_types})"
+        )
+
+    def __str__(self) -> str:
+        return f"Mesh{self._described()}"
 
 
-class AbstractMesh:
+class AbstractMesh(_Axes):
     """The axes of a mesh without its devices.
 
     Args:
         axis_sizes: the size of each axis.
         axis_names: the name of each axis.
         axis_types: an ``AxisType`` for each axis; ``Auto`` by default.
+
+    Raises:
+        ValueError: another number of names or types than sizes; from attributes that tell of
+            devices, for there are none.
     """
 
     def __init__(
         self, axis_sizes: Sequence[int], axis_names: Sequence[Any],
         axis_types: Sequence[AxisType] | None = None,
     ) -> None:  # fmt: skip
-        self.axis_sizes, self.axis_names = tuple(axis_sizes), tuple(axis_names)
-        self.axis_types = tuple(axis_types or (AxisType.Auto,) * len(self.axis_names))
+        self.axis_sizes = tuple(axis_sizes)
+        self.axis_names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+        check(
+            len(self.axis_sizes) == len(self.axis_names),
+            lambda: f"[AbstractMesh] axis_names must name each axis; got {self.axis_names} for "
+            f"sizes {self.axis_sizes}. Fix: one name for each size.",
+            ValueError,
+        )
+        self.axis_types = _types("AbstractMesh", self.axis_names, axis_types)
         self._key = (self.axis_sizes, self.axis_names, self.axis_types)
-
-    @property
-    def shape(self) -> OrderedDict[Any, int]:
-        """The size of each axis, by name."""
-        return OrderedDict(zip(self.axis_names, self.axis_sizes, strict=True))
 
     @property
     def size(self) -> int:
         """The number of places."""
-        return prod(self.axis_sizes)
+        return prod(self.axis_sizes) if self.axis_sizes else 0
 
     @property
-    def empty(self) -> bool:
-        """Whether there are no axes."""
-        return not self.axis_names
+    def abstract_mesh(self) -> AbstractMesh:
+        """The mesh itself."""
+        return self
+
+    def update(
+        self, axis_sizes: Sequence[int] | None = None, axis_names: Sequence[Any] | None = None,
+        axis_types: Sequence[AxisType] | None = None,
+    ) -> AbstractMesh:  # fmt: skip
+        """The mesh with other sizes, names or types of axes."""
+        return AbstractMesh(
+            axis_sizes or self.axis_sizes, axis_names or self.axis_names,
+            axis_types or self.axis_types,
+        )  # fmt: skip
+
+    def update_axis_types(self, changes: Mapping[Any, AxisType]) -> AbstractMesh:
+        """The mesh with other types of some axes, by name."""
+        pairs = zip(self.axis_names, self.axis_types, strict=True)
+        return self.update(axis_types=[changes.get(name, kind) for name, kind in pairs])
+
+    def _no_devices(self) -> Any:
+        raise ValueError(
+            f"[AbstractMesh] only a Mesh has devices; got {self}. Fix: the mesh that it is of, or "
+            "jax.sharding.get_mesh()."
+        )
+
+    devices = device_ids = local_devices = local_mesh = is_multi_process = property(_no_devices)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AbstractMesh) and self._key == other._key
@@ -161,8 +282,7 @@ class AbstractMesh:
         return hash(self._key)
 
     def __repr__(self) -> str:
-        sizes = ", ".join(f"{name!r}: {size}" for name, size in self.shape.items())
-        return f"AbstractMesh({sizes}, axis_types={self.axis_types})"
+        return f"AbstractMesh{self._described()}"
 
 
 def as_grid(devices: Any) -> np.ndarray:

@@ -5,7 +5,7 @@ Nothing here knows arrays. A device is any hashable object with a ``process_inde
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from math import prod
@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
-from gpuflow.core.mesh import Mesh
+from gpuflow.core.mesh import AbstractMesh, Mesh
 
 Index = tuple[slice, ...]
 
@@ -25,54 +25,82 @@ class _Unconstrained:
         return "UNCONSTRAINED"
 
 
-class PartitionSpec(tuple[Any, ...]):
+class PartitionSpec:
     """For each dimension of an array the mesh axes that it is split over.
 
     ``PartitionSpec("x", None, ("y", "z"))``: the first dimension over axis x, the second over none,
     the third over y and z, y being the slower one. Dimensions that are left out are not split.
+
+    Args:
+        partitions: a name, a tuple of names, None or ``UNCONSTRAINED`` for each dimension.
+        unreduced: the axes along which values are yet to be summed.
+        reduced: those along which cotangents are.
     """
 
     UNCONSTRAINED = _Unconstrained()
-    unreduced: frozenset[Any] = frozenset()
-    reduced: frozenset[Any] = frozenset()
+    __slots__ = ("partitions", "reduced", "unreduced")
+    partitions: tuple[Any, ...]
+    unreduced: frozenset[Any]
+    reduced: frozenset[Any]
 
-    def __new__(
-        cls, *partitions: Any, unreduced: Collection[Any] = (), reduced: Collection[Any] = ()
-    ) -> PartitionSpec:
-        self = super().__new__(cls, [_partition(part) for part in partitions])
+    def __init__(
+        self, *partitions: Any, unreduced: Collection[Any] = (), reduced: Collection[Any] = ()
+    ) -> None:
+        self.partitions = tuple([_partition(part) for part in partitions])
+        self.unreduced = self.reduced = frozenset()
         if unreduced or reduced:
             self.unreduced, self.reduced = _checked_axes(self, unreduced, reduced)
-        return self
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.partitions)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.partitions[index]
+
+    def index(self, value: Any) -> int:
+        """The number of the first dimension of which this is the item."""
+        return self.partitions.index(_partition(value))
+
+    def count(self, value: Any) -> int:
+        """Of how many dimensions this is the item."""
+        return self.partitions.count(_partition(value))
+
+    def __add__(self, other: Any) -> PartitionSpec:
+        if not isinstance(other, PartitionSpec | tuple):
+            return NotImplemented
+        more = other if isinstance(other, PartitionSpec) else PartitionSpec(*other)
+        unreduced, reduced = self.unreduced | more.unreduced, self.reduced | more.reduced
+        return PartitionSpec(*self, *more, unreduced=unreduced, reduced=reduced)
+
+    def __radd__(self, other: Any) -> PartitionSpec:
+        return PartitionSpec(*other) + self if isinstance(other, tuple) else NotImplemented
+
+    def _key(self) -> tuple[Any, ...]:
+        return self.partitions, self.unreduced, self.reduced
 
     def __eq__(self, other: object) -> bool:
-        # For what is no tuple the answer is NotImplemented, which counts as true.
-        if tuple.__eq__(self, other) is not True:  # pyright: ignore[reportArgumentType]
-            return False
-        more = getattr(other, "unreduced", frozenset()), getattr(other, "reduced", frozenset())
-        return (self.unreduced, self.reduced) == more
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
+        return isinstance(other, PartitionSpec) and self._key() == other._key()
 
     def __hash__(self) -> int:
-        return tuple.__hash__(self)
+        return hash(self.partitions)
 
     def __repr__(self) -> str:
         if not self.unreduced and not self.reduced:
-            return f"PartitionSpec{tuple(self)!r}"
+            return f"P{self.partitions!r}"
         parts = [repr(part) for part in self]
         parts += [f"{name}={set(getattr(self, name))}" for name in ("unreduced", "reduced")
                   if getattr(self, name)]  # fmt: skip
-        return f"PartitionSpec({', '.join(parts)})"
-
-    __str__ = __repr__
+        return f"P({', '.join(parts)})"
 
     def __reduce__(self) -> Any:
-        return _restored_spec, (tuple(self), self.unreduced, self.reduced)
+        return _restored_spec, self._key()
 
     def update(self, **changes: Any) -> PartitionSpec:
         """The spec with other ``partitions``, ``unreduced`` or ``reduced``."""
-        partitions = changes.pop("partitions", tuple(self))
+        partitions = changes.pop("partitions", self.partitions)
         axes = {"unreduced": self.unreduced, "reduced": self.reduced, **changes}
         return PartitionSpec(*partitions, **axes)
 
@@ -147,6 +175,19 @@ class Sharding:
     def addressable_devices(self) -> set[Any]:
         """The devices of this process."""
         return {device for device in self._devices if device.is_local}
+
+    @property
+    def has_addressable_devices(self) -> bool:
+        """Whether one of the devices is this process's."""
+        return any(device.is_local for device in self._devices)
+
+    def check_compatible_aval(self, aval_shape: Sequence[int]) -> None:
+        """Check that arrays of this shape may be split so.
+
+        Raises:
+            ValueError: the spec has more items than the shape.
+        """
+        self._cuts(len(aval_shape))
 
     @property
     def is_fully_addressable(self) -> bool:
@@ -237,7 +278,7 @@ class NamedSharding(Sharding):
         ValueError: a name that the mesh has not, or that is there twice.
     """
 
-    mesh: Mesh
+    mesh: Mesh | AbstractMesh
     spec: PartitionSpec
     memory_kind: str | None = field(default="device", kw_only=True, compare=False, repr=False)
 
@@ -259,6 +300,18 @@ class NamedSharding(Sharding):
     def _devices(self) -> tuple[Any, ...]:
         return tuple(self.mesh.devices.flat)
 
+    @property
+    def replicated_axes(self) -> frozenset[Any]:
+        """The axes of the mesh along which devices have the same part."""
+        used = {name for part in self.spec for name in names_of(part)}
+        return frozenset(self.mesh.axis_names) - used
+
+    def update(self, **changes: Any) -> NamedSharding:
+        """The sharding with another ``mesh``, ``spec`` or ``memory_kind``."""
+        memory_kind = changes.pop("memory_kind", self.memory_kind)
+        given = {"mesh": self.mesh, "spec": self.spec, **changes}
+        return NamedSharding(given["mesh"], given["spec"], memory_kind=memory_kind)
+
     def _cuts(self, rank: int) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
         check(
             len(self.spec) <= rank,
@@ -278,7 +331,7 @@ class NamedSharding(Sharding):
                 number = number * sizes[name] + position[where[name]]
             return number
 
-        positions = np.ndindex(*self.mesh.devices.shape)
+        positions = np.ndindex(*self.mesh.axis_sizes)
         return counts, [tuple(piece(at, own) for own in names) for at in positions]
 
     @property

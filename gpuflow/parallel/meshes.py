@@ -23,12 +23,15 @@ def make_mesh(
     Args:
         axis_shapes: the size of each axis.
         axis_names: the name of each axis.
-        axis_types: kept with the mesh; ``Auto`` by default.
+        axis_types: how shardings along each axis are chosen; ``Explicit`` by default, as in JAX.
         devices: by default all, of which the first ones are taken.
 
     Raises:
         ValueError: there are not enough devices.
     """
+    if axis_types is None:
+        count = 1 if isinstance(axis_names, str) else len(axis_names)
+        axis_types = (AxisType.Explicit,) * count
     return Mesh(device_grid("make_mesh", axis_shapes, devices), axis_names, axis_types)
 
 
@@ -76,14 +79,30 @@ def set_mesh(mesh: Mesh | None) -> _MeshScope:
     return _MeshScope(before)
 
 
-def get_mesh() -> Mesh | None:
-    """The mesh that ``set_mesh`` or ``with mesh`` chose."""
-    return config.mesh
+_NO_MESH = Mesh(np.empty((), object), ())
+
+
+def get_mesh() -> Mesh:
+    """The mesh that ``set_mesh`` or ``with mesh`` chose; one that is ``empty`` without it."""
+    return config.mesh if isinstance(config.mesh, Mesh) else _NO_MESH
 
 
 def get_abstract_mesh() -> AbstractMesh:
     """The axes of that mesh; there are none without one."""
     return AbstractMesh((), ()) if config.mesh is None else config.mesh.abstract_mesh
+
+
+@contextmanager
+def use_abstract_mesh(mesh: AbstractMesh) -> Iterator[None]:
+    """The axes that PartitionSpecs refer to inside the block, for this thread.
+
+    Their devices are those of the mesh in force, if its axes have the same names and sizes;
+    otherwise there are none, and nothing can be placed.
+    """
+    own = config.mesh
+    is_like = isinstance(own, Mesh) and own.shape_tuple == mesh.shape_tuple
+    with config.override("mesh", own.update(axis_types=mesh.axis_types) if is_like else mesh):
+        yield
 
 
 @contextmanager

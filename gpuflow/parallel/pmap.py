@@ -70,7 +70,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, mapped = self._prepared(args, kwargs)
         if mapped.memories is None:
-            outs = mapped.run(*leaves)
+            outs = mapped.run(*map(functools.partial(_wanted, mapped), leaves, mapped.axes))
         else:
             outs = mapped.in_memories(leaves, operand_avals(leaves), self.name)
         return tree.unflatten(mapped.out_tree, self._finished(mapped, outs))
@@ -213,6 +213,13 @@ def _placed(mapped: Mapped, out: Any, target: int | None) -> Any:
         return out
     own = mapped.sharding(target, whole.aval.ndim)
     return with_sharding(whole, own) if type(whole) is Array else sharding_constraint(whole, own)
+
+
+def _wanted(mapped: Mapped, leaf: Any, axis: int | None) -> Any:
+    """A traced argument is wanted on the devices, and so its cotangent gets there."""
+    if not isinstance(leaf, Tracer):
+        return leaf
+    return sharding_constraint(leaf, mapped.sharding(axis, leaf.aval.ndim))
 
 
 def pmap(

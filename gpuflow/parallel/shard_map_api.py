@@ -93,7 +93,7 @@ class ShardMapped:
         if isinstance(mesh, Mesh):
             return mesh
         assert mesh is not None
-        if config.mesh is not None and _is_like(config.mesh, mesh):
+        if isinstance(config.mesh, Mesh) and _is_like(config.mesh, mesh):
             return config.mesh
         for leaf in leaves:
             own = leaf.sharding if isinstance(leaf, Array) and not _is_traced(leaf) else None

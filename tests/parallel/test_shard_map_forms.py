@@ -287,7 +287,7 @@ def test_reduced_and_unreduced_axes():
     spec = P("x", unreduced={"y"})
     assert spec.unreduced == {"y"} and spec.reduced == P("x").unreduced == frozenset()
     assert spec != P("x") and spec == P("x", unreduced={"y"}) and P(reduced={"x"}) != P()
-    assert repr(spec) == "PartitionSpec('x', unreduced={'y'})"
+    assert repr(spec) == "P('x', unreduced={'y'})"
     assert pickle.loads(pickle.dumps(spec)) == spec and pickle.loads(pickle.dumps(P("x"))) == P("x")
     assert P("x").update(reduced={"y"}) == P("x", reduced={"y"})
     assert spec.update(partitions=(None,)) == P(None, unreduced={"y"})

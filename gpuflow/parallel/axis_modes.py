@@ -1,0 +1,102 @@
+"""auto_axes and explicit_axes: functions for which some axes of the mesh have another type."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuflow.base.config import config
+from gpuflow.base.errors import check
+from gpuflow.core.mesh import AbstractMesh, AxisType, Mesh
+from gpuflow.parallel.placement import reshard
+
+
+def auto_axes(
+    f: Callable[..., Any] | None = None, /, *, axes: Any = None, out_sharding: Any = None
+) -> Any:
+    """A function inside of which the shardings along axes of the mesh are chosen for it.
+
+    Args:
+        f: the function. Without it, a decorator.
+        axes: a name, or several; all axes of the mesh in force by default.
+        out_sharding: in which the results are wanted: PartitionSpecs, a tree prefix.
+
+    Returns:
+        The function. Without a mesh in force it is called as it is.
+
+    Raises:
+        TypeError: no ``out_sharding``.
+        KeyError: from the call, an axis that the mesh has not.
+    """
+    if f is None:
+        return functools.partial(auto_axes, axes=axes, out_sharding=out_sharding)
+    _check_given("auto_axes", "out_sharding", out_sharding)
+
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if config.mesh is None:
+            return f(*args, **kwargs)
+        with config.override("mesh", _with_types(config.mesh, axes, AxisType.Auto)):
+            results = f(*args, **kwargs)
+        return reshard(results, out_sharding)
+
+    return call
+
+
+def explicit_axes(
+    f: Callable[..., Any] | None = None, /, *, axes: Any = None, in_sharding: Any = None
+) -> Any:
+    """A function inside of which the shardings along axes of the mesh are part of types.
+
+    Args:
+        f: the function. Without it, a decorator.
+        axes: a name, or several; all axes of the mesh in force by default.
+        in_sharding: in which it gets its arguments: PartitionSpecs, a tree prefix.
+
+    Returns:
+        The function. Without a mesh in force it is called as it is.
+
+    Raises:
+        TypeError: no ``in_sharding``.
+        KeyError: from the call, an axis that the mesh has not.
+    """
+    if f is None:
+        return functools.partial(explicit_axes, axes=axes, in_sharding=in_sharding)
+    _check_given("explicit_axes", "in_sharding", in_sharding)
+
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if config.mesh is None:
+            return f(*args, **kwargs)
+        with config.override("mesh", _with_types(config.mesh, axes, AxisType.Explicit)):
+            return f(*reshard(args, in_sharding), **kwargs)
+
+    return call
+
+
+def _check_given(op: str, name: str, given: Any) -> None:
+    check(
+        given is not None,
+        lambda: f"[{op}] {name} must be given; got none. Fix: {name}=P('x').",
+    )
+
+
+def _with_types(mesh: Mesh | AbstractMesh, axes: Any, kind: AxisType) -> Mesh | AbstractMesh:
+    """The mesh with another type of some axes; those that shard_map has taken stay Manual.
+
+    Raises:
+        KeyError: an axis that it has not.
+    """
+    names: Sequence[Any] = mesh.axis_names if axes is None else axes
+    chosen = (names,) if isinstance(names, str) else tuple(names)
+    for name in chosen:
+        if name not in mesh.axis_names:
+            raise KeyError(
+                f"[mesh] axes must be those of the mesh; got {name!r} for {mesh}. "
+                f"Fix: names of {mesh.axis_names}."
+            )
+    pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return mesh.update(axis_types=[
+        kind if name in chosen and own is not AxisType.Manual else own for name, own in pairs
+    ])  # fmt: skip
