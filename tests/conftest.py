@@ -27,6 +27,10 @@ if "GPUFLOW_CACHE_DIR" not in os.environ:
 # many times longer than that takes. This must stand before numpy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# Eager and jitted results are compared bit for bit, on simulated GPUs too; what kernels compute
+# when they leave out roundings has tests of its own.
+os.environ.setdefault("GPUFLOW_EXCESS_PRECISION", "0")
+
 # --- a simulated GPU -----------------------------------------------------------------------
 
 ON_SIMULATED_GPU = os.environ.get("GPUFLOW_PLATFORM") == "cuda_sim"

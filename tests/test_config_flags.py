@@ -68,6 +68,7 @@ BLOCKS = {
     "disable_jit": (True, False),
     "default_device": ("cpu", None),
     "atomic_sums": (True, False),
+    "excess_precision": (True, False),
     "log_compiles": (True, False),
     "explain_cache_misses": (True, False),
     "no_tracing": (True, False),

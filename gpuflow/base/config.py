@@ -86,6 +86,13 @@ def _xla_device_count() -> int:
     return max(int(found[1]), 1)
 
 
+def _xla_excess_precision() -> bool:
+    """What scripts for JAX ask for in XLA_FLAGS, or True, which is XLA's default as well."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    found = re.search(r"--xla_allow_excess_precision(?:=(\S*))?(?:\s|$)", flags)
+    return found is None or (found[1] or "true").lower() not in ("false", "0")
+
+
 CPU_TARGETS = ("native", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 
 
@@ -178,6 +185,7 @@ class Settings:
     mesh: Any = None  # the mesh that set_mesh chose
     user_contexts: tuple[tuple[Any, Any], ...] = ()  # of make_user_context, with their values
     atomic_sums: bool = False  # GPUs may add what meets at one place in any order
+    excess_precision: bool = True  # CUDA kernels may leave out roundings to 16 bits
 
 
 _CHOICES = {
@@ -263,6 +271,7 @@ class Config:
             Settings(
                 enable_x64=_flag("GPUFLOW_ENABLE_X64", False),
                 atomic_sums=_flag("GPUFLOW_ATOMIC_SUMS", False),
+                excess_precision=_flag("GPUFLOW_EXCESS_PRECISION", _xla_excess_precision()),
             )
         )
         self._process_switches = Switches()

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from gpuflow.base.config import config
 from gpuflow.compiler.donation import choose_in_place, last_readers
+from gpuflow.compiler.excess_precision import unrounded_values
 from gpuflow.compiler.filling import filled
 from gpuflow.compiler.fuse import Group, describe_program
 from gpuflow.compiler.lower import KernelCall, Lowered, Use, lower_group
@@ -86,7 +87,9 @@ class _Binder:
     @cached_property
     def whole(self) -> Program:
         """All that lowering has to know."""
-        return describe_program(self.jaxpr, self.given)
+        excess = self.template.excess_precision
+        unrounded = unrounded_values(self.jaxpr) if excess else frozenset()
+        return describe_program(self.jaxpr, self.given, unrounded)
 
     @cached_property
     def number_of(self) -> dict[Var, int]:

@@ -365,7 +365,7 @@ class Emitter:
 
     def _rounded(self, var: Var, value: Number) -> Number:
         """A value as its dtype holds it: it must not depend on what is stored and what is not."""
-        if isinstance(value, Pair):
+        if isinstance(value, Pair) or var in self.program.unrounded:
             return value
         return self.builder.round(value, storage_name(var.aval.dtype))
 

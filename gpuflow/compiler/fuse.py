@@ -38,12 +38,15 @@ class Group:
     space: Space | None
 
 
-def describe_program(jaxpr: Jaxpr, given: Given) -> Program:
+def describe_program(
+    jaxpr: Jaxpr, given: Given, unrounded: frozenset[Var] = frozenset()
+) -> Program:
     """Iterations, producers, readers and aliases of a program.
 
     Args:
         jaxpr: the program.
         given: inputs whose memory was given away, see ``UpdateRule``.
+        unrounded: see ``Program``.
     """
     producer = {var: k for k, eqn in enumerate(jaxpr.eqns) for var in eqn.outputs}
     iterations: list[Iteration | None] = []
@@ -80,7 +83,8 @@ def describe_program(jaxpr: Jaxpr, given: Given) -> Program:
             assert type(operand) is Var  # earlier_readers says so
             aliases[eqn.outputs[0]] = aliases.get(operand, _whole(operand))
     outputs = frozenset(atom for atom in jaxpr.outvars if type(atom) is not Literal)
-    return Program(jaxpr, tuple(iterations), producer, readers, outputs, aliases, before)
+    described = tuple(iterations), producer, readers, outputs, aliases, before
+    return Program(jaxpr, *described, unrounded)
 
 
 def _whole(var: Var) -> tuple[Var, View]:

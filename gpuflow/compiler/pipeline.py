@@ -73,7 +73,7 @@ def compile_plan(
     given: dict[Var, Var | None] = {program.invars[k]: None for k in donated}
     if carried is not None:
         given = _given_carries(program, *carried)
-    template, symbols = _template(program, given)
+    template, symbols = _template(program, given, target.excess_precision)
     plan = bind(template, program, programs, given, carried is not None, target, symbols)
     return plan, values
 
@@ -157,11 +157,15 @@ def forget_templates() -> None:
     _templates.clear()
 
 
-def _template(program: Jaxpr, given: Given) -> tuple[Template, Symbols]:
+def _template(
+    program: Jaxpr, given: Given, excess_precision: bool
+) -> tuple[Template, Symbols]:
     key, symbols = erase_sizes(program, given)
+    if key is not None:
+        key = (excess_precision, key)
     template = _templates.get(key) if key is not None else None
     if template is None:
-        template = make_template(program, given)
+        template = make_template(program, given, excess_precision)
         if key is not None:
             if len(_templates) >= _MOST_TEMPLATES:
                 _templates.clear()

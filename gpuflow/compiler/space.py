@@ -164,6 +164,7 @@ class Program:
     outputs: frozenset[Var]
     views: dict[Var, tuple[Var, View]]  # aliases: variable -> (buffer variable, view)
     before: Mapping[int, tuple[int, ...]]  # updates in place: what reads the operand before
+    unrounded: frozenset[Var] = frozenset()  # what kernels may hold with excess precision
 
     def escaping(
         self, positions: Sequence[int], unstored: frozenset[int] = frozenset()

@@ -18,10 +18,12 @@ class Target(Protocol):
     Attributes:
         on_gpu: programs are made by the rules for GPUs (``on_gpu`` of lowering classes).
         atomic_sums: so are those of ``with_atomics``: sums may differ from run to run.
+        excess_precision: kernels may leave out roundings, see ``excess_precision.py``.
     """
 
     on_gpu: bool
     atomic_sums: bool
+    excess_precision: bool
 
     def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
         """The calls that do the work of one; ``allocate`` gives a buffer of so many bytes."""
@@ -41,6 +43,7 @@ class PlainTarget:
 
     on_gpu = False
     atomic_sums = False
+    excess_precision = False
 
     def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
         """The call itself."""

@@ -32,6 +32,7 @@ class Template:
         aliases: positions of equations whose outputs are other names of what lies in memory.
         before: see ``Program``.
         undecided: groups that ``structures.decisions`` looks at.
+        excess_precision: whether kernels may leave out roundings, see ``excess_precision.py``.
         sources: of the recipes' words.
         recipes: of each group, one for each class of sizes that was met.
         structures: those of the last programs, the newest first.
@@ -43,6 +44,7 @@ class Template:
     aliases: tuple[int, ...]
     before: dict[int, tuple[int, ...]]
     undecided: tuple[Group, ...]
+    excess_precision: bool = False
     sources: Sources = field(default_factory=Sources)
     recipes: dict[int, tuple[Recipe, ...]] = field(default_factory=dict)
     structures: list[Structure] = field(default_factory=list)
@@ -96,12 +98,13 @@ class Template:
             self.structures[:] = (structure, *self.structures[: MOST_STRUCTURES - 1])
 
 
-def make_template(jaxpr: Jaxpr, given: Given) -> Template:
+def make_template(jaxpr: Jaxpr, given: Given, excess_precision: bool = False) -> Template:
     """Group the equations of a program."""
     program = describe_program(jaxpr, given)
     groups = tuple(fuse(program))
     undecided = tuple([group for group in groups if depends_on_sizes(group, jaxpr)])
-    return Template(groups, alias_positions(program), dict(program.before), undecided)
+    known = alias_positions(program), dict(program.before), undecided
+    return Template(groups, *known, excess_precision)
 
 
 def alias_positions(program: Program) -> tuple[int, ...]:

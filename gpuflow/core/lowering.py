@@ -29,6 +29,8 @@ class Elementwise:
             are ``kir.builder.Pair``. None: kernels hold the op for real numbers only.
         holds: ``(*in_avals, out_aval) -> bool``, whether kernels hold the op for these; None: they
             do for all dtypes that they have.
+        continuous: of a body in the second form: floats that it gives differ little where those
+            that it is given do, and it takes floats that are no numbers of their dtype.
     """
 
     body: str | Callable[..., Any]
@@ -36,6 +38,7 @@ class Elementwise:
     image: Callable[..., Any] | None = None
     pair: Callable[..., Any] | None = None
     holds: Callable[..., bool] | None = None
+    continuous: bool = False
 
 
 @record

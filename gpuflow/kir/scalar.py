@@ -194,6 +194,11 @@ _TRANSCENDENTAL = {
 # What takes a series of instructions to compute, and those that divide.
 EXPENSIVE = frozenset({*_TRANSCENDENTAL, "div", "rem"})
 
+# Whose result differs little where the arguments do.
+CONTINUOUS = frozenset(
+    {*_TRANSCENDENTAL, "neg", "abs", "add", "sub", "mul", "div", "max", "min", "fma"}
+)
+
 _LOGICAL = {
     **_family(_compare, ANY, 2, eq=np.equal, ne=np.not_equal, lt=np.less),
     **_family(_compare, ANY, 2, le=np.less_equal, gt=np.greater, ge=np.greater_equal),

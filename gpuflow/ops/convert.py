@@ -184,7 +184,9 @@ convert_element_type_p = define(
     jvp=_convert_jvp,
     transpose=unary_transpose(_convert_transpose),
     batch=batch_in_place(lambda x, **params: convert_element_type_p.bind(x, **params)),
-    lower=Elementwise(_convert_body, cheap=True, image=_convert_image, pair=_convert_pair),
+    lower=Elementwise(
+        _convert_body, cheap=True, image=_convert_image, pair=_convert_pair, continuous=True
+    ),
     passes_nan=True,
     simplify=first_of(_convert_simplify, sink_broadcasts),
 )

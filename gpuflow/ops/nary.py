@@ -230,6 +230,7 @@ def elementwise(
     faults: Callable[..., Any] | None = None,
     passes_nan: bool = False,
     keys: Callable[..., Any] | None = None,
+    continuous: bool = False,
 ) -> Primitive:
     """Define an elementwise op without parameters.
 
@@ -241,7 +242,7 @@ def elementwise(
         transpose: one function per operand where the op is linear, see ``linear_in``.
         result: operand dtype -> output dtype, where they differ.
         simplify: identities of the op; broadcasts sink below every elementwise op.
-        image, pair: see ``Elementwise``.
+        image, pair, continuous: see ``Elementwise``.
         faults, passes_nan, keys: see ``Primitive``.
     """
 
@@ -253,6 +254,9 @@ def elementwise(
         wanted = arrays[0].dtype if result is None else result(arrays[0].dtype)
         return out if out.dtype is wanted or out.dtype == wanted else out.astype(wanted)
 
+    lower = Library()
+    if body is not None:
+        lower = Elementwise(body, cheap, image, pair, continuous=continuous)
     primitive = define(
         name,
         shape=nary_shape(name, accepts, what, result),
@@ -260,7 +264,7 @@ def elementwise(
         jvp=zero_jvp(own) if derivatives is None else nary_jvp(own, derivatives),
         transpose=None if transpose is None else linear_in(transpose),
         batch=batch_elementwise(lambda *operands: primitive.bind(*operands)),
-        lower=Library() if body is None else Elementwise(body, cheap, image, pair),
+        lower=lower,
         simplify=first_of(simplify, sink_broadcasts),
         domain=domain if domain is not None else ((-10.0, 10.0),) * arity,
         tolerance=tolerance,

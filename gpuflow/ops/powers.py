@@ -27,7 +27,7 @@ def _square_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params
 
 square_p = elementwise(
     "square", impl=lambda xp, x: xp.multiply(x, x), accepts=is_number, what="a number",
-    body=_square_body, cheap=True,
+    body=_square_body, cheap=True, continuous=True,
     pair=pairs.pair_body(lambda builder, x: pairs.mul(builder, x, x)),
     derivatives=(lambda t, out, x: mul(t, mul(x, 2)),),
 )  # fmt: skip
@@ -145,7 +145,9 @@ integer_pow_p = define(
     impl=widened(_integer_pow_impl),
     jvp=_integer_pow_jvp,
     batch=batch_elementwise(lambda x, *, y: integer_pow(x, y)),
-    lower=Elementwise(_integer_pow_body, cheap=True, pair=_integer_pow_pair),
+    lower=Elementwise(
+        _integer_pow_body, cheap=True, pair=_integer_pow_pair, continuous=True
+    ),
     simplify=first_of(_integer_pow_simplify, sink_broadcasts),
     domain=((0.5, 2.0),),
 )

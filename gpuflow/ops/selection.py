@@ -148,7 +148,7 @@ select_n_p = define(
     jvp=_select_jvp,
     transpose=_select_transpose,
     batch=batch_elementwise(lambda *operands: select_n_p.bind(*operands)),
-    lower=Elementwise(_select_body, cheap=True, pair=_select_body),
+    lower=Elementwise(_select_body, cheap=True, pair=_select_body, continuous=True),
     passes_nan=True,
     simplify=first_of(_select_simplify, sink_broadcasts),
 )
@@ -256,7 +256,7 @@ clamp_p = define(
         ),
     ),
     batch=batch_elementwise(lambda *operands: clamp_p.bind(*operands)),
-    lower=Elementwise(_clamp_body, cheap=True),
+    lower=Elementwise(_clamp_body, cheap=True, continuous=True),
     simplify=sink_broadcasts,
     domain=((-2.0, -1.0), (-4.0, 4.0), (1.0, 2.0)),
 )

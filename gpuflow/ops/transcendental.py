@@ -311,7 +311,7 @@ pow_p = define(
     impl=widened(_pow_impl),
     jvp=nary_jvp(lambda: pow_p, (_pow_jvp_base, _pow_jvp_exponent)),
     batch=batch_elementwise(lambda x, y: pow_p.bind(x, y)),
-    lower=Elementwise(_pow_body),
+    lower=Elementwise(_pow_body, continuous=True),
     domain=((0.5, 4.0), (-2.0, 2.0)),
 )
 

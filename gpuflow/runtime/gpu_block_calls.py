@@ -46,8 +46,8 @@ class GpuTarget(PlainTarget):
 
     on_gpu = True
 
-    def __init__(self, atomic_sums: bool = False) -> None:
-        self.atomic_sums = atomic_sums
+    def __init__(self, atomic_sums: bool = False, excess_precision: bool = False) -> None:
+        self.atomic_sums, self.excess_precision = atomic_sums, excess_precision
 
     def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
         """The calls that do the work of one."""
@@ -63,8 +63,10 @@ class GpuTarget(PlainTarget):
         return 0 if schedule is None else schedule.workspace_bytes
 
 
-GPU_TARGET = GpuTarget()
-ATOMIC_TARGET = GpuTarget(atomic_sums=True)
+@cache
+def gpu_target(atomic_sums: bool = False, excess_precision: bool = False) -> GpuTarget:
+    """The target of programs with these settings, one object for each."""
+    return GpuTarget(atomic_sums, excess_precision)
 
 
 def schedule_of(step: CallStep) -> Schedule | None:

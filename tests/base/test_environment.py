@@ -29,6 +29,24 @@ def test_settings_that_may_be_set_from_outside(monkeypatch, name):
     assert not getattr(Config().trace_context(), name)
 
 
+@pytest.mark.parametrize(
+    ("own", "xla", "wanted"),
+    [
+        ("", "", True),
+        ("0", "", False),
+        ("", "--xla_allow_excess_precision=false --xla_cpu_enable_fast_math=true", False),
+        ("", "--xla_allow_excess_precision", True),
+        ("1", "--xla_allow_excess_precision=false", True),
+    ],
+)
+def test_roundings_may_be_left_out_unless_somebody_says_no(monkeypatch, own, xla, wanted):
+    monkeypatch.setenv("XLA_FLAGS", xla)
+    monkeypatch.delenv("GPUFLOW_EXCESS_PRECISION")
+    if own:
+        monkeypatch.setenv("GPUFLOW_EXCESS_PRECISION", own)
+    assert Config().trace_context().excess_precision is wanted
+
+
 def test_empty_values_are_the_defaults(monkeypatch):
     for name in ("NUM_THREADS", "CPU_DEVICES", "PREALLOCATE", "DEBUG", "CACHE_DIR", "DUMP"):
         monkeypatch.setenv(f"GPUFLOW_{name}", "")

@@ -28,7 +28,7 @@ from gpuflow.compiler.gpu_index_bits import MOST_AHEAD, at_fitting_width, fits_3
 from gpuflow.compiler.lower import KernelCall, segmented
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.kir.nodes import Mode, Operand, arguments
-from gpuflow.runtime.gpu_block_calls import GPU_TARGET
+from gpuflow.runtime.gpu_block_calls import gpu_target
 from gpuflow.runtime.gpu_launch import launched_kernel
 
 LIMIT = 2**31
@@ -150,7 +150,7 @@ def test_no_launch_goes_further_past_the_end():
 
 def launched(function, *shapes, dtype="float32"):
     avals = [gf.ShapeDtypeStruct(shape, dtype) for shape in shapes]
-    plan, _ = compile_plan(gf.make_jaxpr(function)(*avals), target=GPU_TARGET)
+    plan, _ = compile_plan(gf.make_jaxpr(function)(*avals), target=gpu_target())
     steps = [step for step in plan.steps if step.kind == "kernel"]
     return [launched_kernel(step, calls)[0] for step in steps for calls in step.launches]
 

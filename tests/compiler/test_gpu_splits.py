@@ -6,7 +6,7 @@ from cuda_tools import requires_cuda_tools
 
 import gpuflow as gf
 from gpuflow.compiler.pipeline import compile_plan
-from gpuflow.runtime.gpu_block_calls import GPU_TARGET
+from gpuflow.runtime.gpu_block_calls import gpu_target
 
 RNG = np.random.default_rng(3)
 
@@ -14,7 +14,7 @@ RNG = np.random.default_rng(3)
 def launches(function, *shapes, dtype="float32"):
     """The names of all launches of a plan, and how many parts the first one has."""
     avals = [gf.ShapeDtypeStruct(shape, dtype) for shape in shapes]
-    plan, _ = compile_plan(gf.make_jaxpr(function)(*avals), target=GPU_TARGET)
+    plan, _ = compile_plan(gf.make_jaxpr(function)(*avals), target=gpu_target())
     steps = [step for step in plan.steps if step.kind == "kernel"]
     calls = [call for step in steps for group in step.launches for call in group]
     return [call.kernel.name for call in calls], calls[0].extent

@@ -10,7 +10,7 @@ import gpuflow.numpy as jnp
 from gpuflow.base.config import config
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.plan import CallStep
-from gpuflow.runtime.gpu_block_calls import ATOMIC_TARGET, GPU_TARGET, schedule_of
+from gpuflow.runtime.gpu_block_calls import gpu_target, schedule_of
 
 pytestmark = requires_cuda_tools
 
@@ -29,8 +29,9 @@ def reference(x, places, rows):
     return out
 
 
-def kernels_of(function, *operands, target=ATOMIC_TARGET):
+def kernels_of(function, *operands, atomic_sums=True):
     """The handwritten kernels that a program runs."""
+    target = gpu_target(atomic_sums)
     plan, _ = compile_plan(gf.make_jaxpr(function)(*operands), target=target)
     schedules = [schedule_of(step) for step in plan.steps if isinstance(step, CallStep)]
     assert None not in schedules
@@ -112,7 +113,7 @@ def test_launches():
     assert into_zeros == ["clear", "add_rows"]
     assert "add_rows" not in kernels_of(added, x, places[:63], rows[:63])
     assert "add_rows" not in kernels_of(lambda x, p, r: x.at[p].max(r), x, places, rows)
-    assert "add_rows" not in kernels_of(added, x, places, rows, target=GPU_TARGET)
+    assert "add_rows" not in kernels_of(added, x, places, rows, atomic_sums=False)
 
 
 def test_the_default_has_the_same_bits_in_every_run_and_the_setting_is_in_the_key():

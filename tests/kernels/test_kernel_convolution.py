@@ -19,7 +19,7 @@ from gpuflow.core.views import View, contiguous
 from gpuflow.kernels import convolution_reference as reference
 from gpuflow.ops.convolutions import conv_dimension_numbers
 from gpuflow.runtime import gpu_convolution_forms, gpu_convolutions
-from gpuflow.runtime.gpu_block_calls import GPU_TARGET, schedule_of
+from gpuflow.runtime.gpu_block_calls import gpu_target, schedule_of
 from gpuflow.runtime.gpu_blocks import At, Schedule
 from gpuflow.runtime.gpu_convolution_copies import add_copy
 
@@ -370,7 +370,7 @@ def test_nothing_to_sum(lhs, rhs, padding):
 
 def calls_of(function, *operands):
     """Library calls of the plan for GPUs."""
-    plan, _ = compile_plan(gf.make_jaxpr(function)(*operands), target=GPU_TARGET)
+    plan, _ = compile_plan(gf.make_jaxpr(function)(*operands), target=gpu_target())
     return [step for step in plan.steps if step.kind == "library"]
 
 

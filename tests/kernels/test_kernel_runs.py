@@ -10,7 +10,7 @@ import gpuflow.numpy as jnp
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.core.lowering import Library
 from gpuflow.runtime import gpu_runs
-from gpuflow.runtime.gpu_block_calls import GPU_TARGET, schedule_of
+from gpuflow.runtime.gpu_block_calls import gpu_target, schedule_of
 
 pytestmark = requires_cuda_tools
 
@@ -116,7 +116,7 @@ def test_no_library_is_left_in_plans_with_sorts_and_scatters():
         return jnp.zeros(9, x.dtype).at[places].add(ranked), gf.lax.top_k(x, 3)
 
     x, places = np.ones(100, np.float16), np.zeros(100, np.int32)
-    plan, _ = compile_plan(gf.make_jaxpr(function)(x, places), target=GPU_TARGET)
+    plan, _ = compile_plan(gf.make_jaxpr(function)(x, places), target=gpu_target())
     calls = [step for step in plan.steps if step.kind != "kernel"]
     assert len(calls) > 3
     for step in calls:

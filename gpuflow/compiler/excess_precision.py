@@ -1,0 +1,68 @@
+"""Which roundings to 16 bits a kernel may leave out between the operations that it holds.
+
+    x, y: bfloat16        strict                      with excess precision
+    (x * y + x) * y       round(round(round(x * y) + x) * y)    round((x * y + x) * y)
+
+A value keeps its rounding where somebody could tell, beside the last bits of a result:
+
+- what is stored is rounded as it is stored;
+- what is compared, floored, turned into an integer, or searched for the largest is rounded, and so
+  is everything that it is computed from, back to what lies in memory. So every kernel sees the same
+  bits of it: a maximum equals one of the values that it was taken of, whoever computes them again;
+- a conversion between floats that the program names rounds, and what it is given is rounded.
+"""
+
+from __future__ import annotations
+
+from gpuflow.base import dtypes
+from gpuflow.compiler.space import is_fusible
+from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction
+from gpuflow.kir.scalar import CONTINUOUS
+
+_HALVES = ("bfloat16", "float16")
+_SUMS = ("add", "mul")  # the result of other reductions is one of the values
+
+
+def unrounded_values(jaxpr: Jaxpr) -> frozenset[Var]:
+    """The values that kernels may hold with more precision than their dtype has."""
+    exact: set[Var] = set()  # rounded, with all that leads there
+    rounded: set[Var] = set()
+    found: set[Var] = set()
+    for eqn in reversed(jaxpr.eqns):
+        if not is_fusible(eqn):
+            continue  # it reads memory, and writes memory
+        is_continuous = _is_continuous(eqn)
+        operands = [atom for atom in eqn.inputs if type(atom) is not Literal]
+        if not is_continuous or not exact.isdisjoint(eqn.outputs):
+            exact.update(operands)
+            continue
+        if _converts(eqn):
+            rounded.update(operands)
+            continue
+        found.update(
+            var for var in eqn.outputs if var not in rounded and var.aval.dtype.name in _HALVES
+        )
+    return frozenset(found)
+
+
+def _is_continuous(eqn: Eqn) -> bool:
+    """Whether results differ little where operands do, and are floats."""
+    if not all(_is_float(var) for var in eqn.outputs):
+        return False
+    rule = eqn.primitive.lower
+    if isinstance(rule, Elementwise):
+        return rule.continuous or rule.body in CONTINUOUS
+    if isinstance(rule, Reduction):
+        return rule.combine in _SUMS
+    return isinstance(rule, Layout) or (isinstance(rule, Indexed) and rule.moves)
+
+
+def _converts(eqn: Eqn) -> bool:
+    """Whether operands and results are floats of several dtypes."""
+    floats = {atom.aval.dtype for atom in (*eqn.inputs, *eqn.outputs) if _is_float(atom)}
+    return len(floats) > 1
+
+
+def _is_float(atom: object) -> bool:
+    return dtypes.is_floating(atom.aval.dtype)  # type: ignore[attr-defined]
