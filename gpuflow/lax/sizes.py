@@ -19,21 +19,9 @@ Padding = str | Sequence[tuple[int, int]]
 
 
 def broadcast_to_rank(x: Any, rank: int) -> Any:
-    """``x`` with leading dimensions of size 1, so that it has ``rank`` dimensions.
-
-    Raises:
-        ValueError: it has more.
-    """
+    """``x`` with leading dimensions of size 1, so that it has at least ``rank`` dimensions."""
     missing = rank - aval_of(x).ndim
-    check(
-        missing >= 0,
-        lambda: (
-            f"[broadcast_to_rank] rank must not be smaller than that of the array; got {rank} for "
-            f"{aval_of(x)}. Fix: lax.squeeze, or lax.reshape."
-        ),
-        ValueError,
-    )
-    return broadcast(x, (1,) * missing) if missing else asarray(x)
+    return broadcast(x, (1,) * missing) if missing > 0 else asarray(x)
 
 
 def broadcast_like(arr: Any, like_arr: Any) -> Any:

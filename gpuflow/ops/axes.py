@@ -27,7 +27,9 @@ from gpuflow.ops.device import in_sharding
 from gpuflow.ops.linear_maps import LinearMap, wraps
 
 
-def _sizes(op: str, shape: Sequence[Any]) -> tuple[int, ...]:
+def _sizes(op: str, shape: int | Sequence[Any]) -> tuple[int, ...]:
+    if hasattr(shape, "__index__"):
+        shape = (shape,)
     sizes = []
     for size in shape:
         check(
@@ -53,7 +55,7 @@ def _broadcast_shape(
     check(
         len(dims) == x.ndim and increasing and all(0 <= d < len(shape) for d in dims),
         lambda: (
-            f"[broadcast_in_dim] broadcast_dimensions must be {x.ndim} increasing dimensions of "
+            f"[broadcast_in_dim] broadcast_dimensions must be {x.ndim} different dimensions of "
             f"shape {shape}; got {dims} for {x}. Fix: give one output dimension for each input one."
         ),
     )
@@ -151,7 +153,7 @@ def broadcast_in_dim(
     Args:
         operand: array of any dtype and rank r.
         shape: sizes of the result.
-        broadcast_dimensions: r increasing dimensions of the result.
+        broadcast_dimensions: r dimensions of the result, in any order.
 
     Returns:
         An array of ``shape`` with the dtype of ``operand``.
@@ -164,6 +166,9 @@ def broadcast_in_dim(
         return in_sharding("broadcast_in_dim", out, out_sharding)
     shape = _sizes("broadcast_in_dim", shape)
     dims = tuple(broadcast_dimensions)
+    order = sorted(dims)
+    if tuple(order) != dims and len(dims) == aval_of(operand).ndim:
+        operand, dims = transpose(operand, [dims.index(d) for d in order]), tuple(order)
     same = aval_of(operand).shape == shape and dims == tuple(range(len(shape)))
     if same and hasattr(operand, "aval"):
         return operand
@@ -373,7 +378,7 @@ def _reshape_batch(
 
 
 def reshape(
-    operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None, *,
+    operand: Any, new_sizes: int | Sequence[int], dimensions: Sequence[int] | None = None, *,
     out_sharding: Any = None,
 ) -> Any:  # fmt: skip
     """The elements of ``operand`` in row-major order with another shape.

@@ -242,7 +242,8 @@ def gather(
         slice_sizes: the size of a window in each dimension of ``operand``.
         unique_indices: a promise that no element is read twice.
         indices_are_sorted: a promise that index vectors increase.
-        mode: ``clip``, ``fill`` (the default; also named ``drop``) or ``promise_in_bounds``.
+        mode: ``clip``, ``fill`` (also named ``drop``) or ``promise_in_bounds``, the default:
+            windows that do not fit are moved inside, and have no gradient.
         fill_value: what windows that do not fit are filled with; None: nan, the least signed or
             the largest unsigned integer, True.
 
@@ -264,7 +265,7 @@ def gather(
         start_indices,
         dimension_numbers=numbers,
         slice_sizes=tuple(int(np.int64(size)) for size in slice_sizes),
-        mode=GatherScatterMode.from_any(mode),
+        mode=GatherScatterMode.from_any("promise_in_bounds" if mode is None else mode),
         fill_value=fill_value,
         unique_indices=bool(unique_indices),
         indices_are_sorted=bool(indices_are_sorted),

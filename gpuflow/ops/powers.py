@@ -161,6 +161,10 @@ def integer_pow(x: Any, y: int) -> Any:
         y: the exponent; negative ones take the reciprocal, and need inexact ``x``.
 
     Raises:
-        TypeError: a negative power of integers.
+        TypeError: a negative power of integers, or an exponent that is no integer.
     """
-    return integer_pow_p.bind(x, y=y)
+    check(
+        y == int(y),
+        lambda: f"[integer_pow] the exponent must be an integer; got {y!r}. Fix: x ** {y!r}.",
+    )
+    return integer_pow_p.bind(x, y=int(y))

@@ -135,7 +135,6 @@ ERRORS = {
     r"^\[conv_general_dilated\] negative padding": (
         ValueError, lambda: lax.conv_general_dilated(X[None], X[None], (1,), ((-9, -9),)),
     ),
-    r"^\[broadcast_to_rank\] rank": (ValueError, lambda: lax.broadcast_to_rank(X, 1)),
     r"^\[reduce_window\] dilations": (
         TypeError,
         lambda: lax.reduce_window_shape_tuple((3,), (2,), (1,), ((0, 0),), base_dilation=(0,)),

@@ -197,7 +197,7 @@ def test_derivative_of_extremes_is_shared():
 def test_every_dtype(dtype):
     x = jnp.asarray(np.arange(6) % 2).astype(dtype)
     numbers = lax.GatherDimensionNumbers((), (0,), (0,))
-    got = lax.gather(x, np.array([[5], [0], [7]], np.uint8), numbers, (1,))
+    got = lax.gather(x, np.array([[5], [0], [7]], np.uint8), numbers, (1,), mode="fill")
     assert got.dtype == x.dtype
     filled = np.asarray(got)[2]
     expected = {"bool": True, "int8": -128, "uint32": 2**32 - 1}.get(dtype)
