@@ -217,7 +217,7 @@ def symmetric_product(
         symmetrize_output: whether to copy the lower triangle to the upper one.
 
     Raises:
-        ValueError: sizes that do not fit.
+        TypeError: dtypes that differ or are no floats. ValueError: sizes that do not fit.
     """
     a, c = aval_of(a_matrix), aval_of(c_matrix)
     check(
@@ -227,6 +227,13 @@ def symmetric_product(
             f"{a} and {c}. Fix: reshape one operand."
         ),
         ValueError,
+    )
+    check(
+        a.dtype == c.dtype and dtypes.is_floating(a.dtype),
+        lambda: (
+            f"[symmetric_product] operands must have one float dtype; got {a} and {c}. "
+            "Fix: x.astype(jnp.float32)."
+        ),
     )
     product = matmul(a_matrix, swap(a_matrix))
     out = add(mul(product, float(alpha)), mul(c_matrix, float(beta)))

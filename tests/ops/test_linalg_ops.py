@@ -253,7 +253,9 @@ FUNCTIONS = {
     "svd projections": lambda x: [abs(part) ** 2 for part in linalg.svd(x, full_matrices=False)],
     "wide svd": lambda x: [abs(part) ** 2 for part in linalg.svd(x[:2], full_matrices=False)],
     "tall svd": lambda x: [abs(part) ** 2 for part in linalg.svd(x[:, :2], full_matrices=False)],
-    "symmetric_product": lambda x: [linalg.symmetric_product(x, x + x.T, beta=0.5)],
+    "symmetric_product": lambda x: [
+        linalg.symmetric_product(gf.numpy.real(x), gf.numpy.real(x + x.T), beta=0.5)
+    ],
     "eigenvalues": lambda x: [
         linalg.eig(x, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]
     ],

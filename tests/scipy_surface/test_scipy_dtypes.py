@@ -59,6 +59,18 @@ REFUSED = {
         TypeError, r"\[bicgstab\] M must",
         lambda: sparse.bicgstab(MATRIX, np.ones(3, np.float32), M=lambda x: x * np.complex64(1)),
     ),
+    "a start of another dtype": (
+        TypeError, r"\[bicgstab\] x0 must",
+        lambda: sparse.bicgstab(MATRIX, np.ones(3, np.float32), np.ones(3, np.complex64)),
+    ),
+    "symmetric_product of integers": (
+        TypeError, r"\[symmetric_product\] operands",
+        lambda: gf.lax.linalg.symmetric_product(INTEGERS, INTEGERS),
+    ),
+    "symmetric_product of complex numbers": (
+        TypeError, r"\[symmetric_product\] operands",
+        lambda: gf.lax.linalg.symmetric_product(MATRIX + 0j, MATRIX + 0j),
+    ),
     "welch of 16 bits": (
         ValueError, r"\[welch\]", lambda: signal.welch(np.ones(8, np.float16), nperseg=4)
     ),

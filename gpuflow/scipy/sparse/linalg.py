@@ -47,7 +47,7 @@ def cg(
     Raises:
         ValueError: trees or shapes that do not fit.
         TypeError: ``A`` is no function or matrix, ``b`` holds integers, or products have another
-            dtype than it.
+            dtype than it; so has ``x0``.
 
     Source: Hestenes and Stiefel (1952); Barrett et al., Templates for the solution of linear
     systems (1994), figure 2.5.
@@ -135,7 +135,12 @@ def _as_vectors(
         lambda: f"[{name}] b must hold floats or complex numbers; got {aval_of(vector)}. "
         "Fix: b.astype(jnp.float32).",
     )
-    start = to_dtype(ravel_pytree(x0)[0], dtype)
+    start = ravel_pytree(x0)[0]
+    check(
+        aval_of(start).dtype == dtype,
+        lambda: f"[{name}] x0 must have b's dtype, {dtype}; got {aval_of(start).dtype}. "
+        "Fix: x0.astype(b.dtype).",
+    )
 
     def on_vectors(what: str, operator: Operator) -> Operator:
         def multiply(x: Any) -> Any:
