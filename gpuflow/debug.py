@@ -130,7 +130,8 @@ def print(
 
     Raises:
         TypeError: there are values without a format string.
-        ValueError: fields and values do not fit.
+        IndexError, KeyError: a field without a value.
+        ValueError: a value without a field.
     """
     del partitioned
     write = functools.partial(_show, _write, ordered, not skip_format_check)
@@ -178,6 +179,12 @@ def _plain(value: Any) -> Any:
     return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
+class _NoSuchField(KeyError):
+    """A format string names a value that is not given."""
+
+    __str__ = Exception.__str__  # a KeyError shows the repr of its text
+
+
 def _check_fields(fmt: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Find a wrong format string where it is written, not when the program runs."""
     used, automatic = set(), 0
@@ -190,7 +197,9 @@ def _check_fields(fmt: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
         used.add(stem)
     given = {str(k) for k in range(len(args))} | set(kwargs)
     if used != given:
-        raise ValueError(
+        missing = sorted(used - given)
+        kind = ValueError if not missing else IndexError if missing[0].isdigit() else _NoSuchField
+        raise kind(
             f"[debug.print] the fields of the format string must match the values; got fields "
             f"{sorted(used)} and values {sorted(given)} for {fmt!r}. "
             "Fix: write one {} for each value, as in debug.print('x = {}', x)."

@@ -19,7 +19,7 @@ DATA = Path(__file__).parent / "data"
 # The files: tests/data/{name}.txt, with JAX's outcomes in tests/data/{name}.json.
 FILES = (
     "array_programs", "transform_programs", "tree_programs", "rule_programs", "checkify_programs",
-    "trace_programs", "stage_programs", "interop_programs", "pmap_programs",
+    "trace_programs", "static_programs", "stage_programs", "interop_programs", "pmap_programs",
 )  # fmt: skip
 # What programs may use of jax without importing it.
 MODULES = (

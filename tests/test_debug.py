@@ -41,11 +41,14 @@ def test_callback_gets_trees_and_derivatives_ignore_it():
 
 
 @pytest.mark.parametrize(
-    ("fmt", "args", "kwargs"),
-    [("{}", (), {}), ("{} {}", (1,), {}), ("{x}", (), {"y": 1}), ("none", (1,), {})],
-)
-def test_fields_must_match_values(fmt, args, kwargs):
-    with pytest.raises(ValueError, match=r"\[debug.print\] the fields .* Fix: write one"):
+    ("fmt", "args", "kwargs", "error"),
+    [
+        ("{}", (), {}, IndexError), ("{} {}", (1,), {}, IndexError),
+        ("{x}", (), {"y": 1}, KeyError), ("none", (1,), {}, ValueError),
+    ],
+)  # fmt: skip
+def test_fields_must_match_values(fmt, args, kwargs, error):
+    with pytest.raises(error, match=r"\[debug.print\] the fields .* Fix: write one"):
         gf.debug.print(fmt, *args, **kwargs)
 
 

@@ -160,7 +160,7 @@ def test_copies_where_memory_cannot_be_shared():
         dlpack.from_dlpack(host.T, copy=False)
     with pytest.raises(ValueError, match=r"cannot be shared: 64-bit numbers are narrowed"):
         dlpack.from_dlpack(np.ones(3), copy=False)
-    with pytest.raises(TypeError, match=r"\[from_dlpack\] device must be a Device"):
+    with pytest.raises(ValueError, match=r"\[from_dlpack\] device must be a Device"):
         dlpack.from_dlpack(host, device="gpu")
 
 

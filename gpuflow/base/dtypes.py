@@ -111,6 +111,7 @@ def canonicalize(dtype: Any) -> Any:
 
     Raises:
         TypeError: a dtype that arrays cannot hold.
+        ValueError: an array in place of a dtype.
     """
     is_wide = config.trace_context().enable_x64
     known = _known_wide if is_wide else _known_narrow
@@ -134,6 +135,10 @@ def _supported(dtype: Any) -> Any:
         return dtype
     if isinstance(dtype, type) and dtype in _PYTHON:
         dtype = _PYTHON[dtype]
+    if hasattr(dtype, "aval"):
+        raise ValueError(
+            f"[dtype] a dtype must be named; got an array, of {dtype.dtype}. Fix: dtype=x.dtype."
+        )
     dtype = np.dtype(dtype)
     if dtype.kind in "OSUMm" or (dtype.fields is not None and dtype != float0):
         raise TypeError(

@@ -11,7 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.base.util import canonicalize_axis
+from gpuflow.base.util import canonicalize_axis, known_index
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import (
     check_arraylike,
@@ -134,7 +134,7 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
         x = lax.convert_element_type(x, wide)
     dtype_of_places = aval_of(x).dtype
     sizes = [1] * (aval.ndim + 1)
-    sizes[place] = as_index(num_classes)
+    sizes[place] = as_index(known_index(num_classes))
     found = lax.eq(jnp.expand_dims(x, place), lax.iota(dtype_of_places, sizes, place))
     return lax.convert_element_type(found, user_dtype(float if dtype is None else dtype, "one_hot"))
 

@@ -11,7 +11,7 @@ from typing import Any
 from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.base.names import missing_name, public_names
-from gpuflow.base.util import canonicalize_axis
+from gpuflow.base.util import canonicalize_axis, known_index
 from gpuflow.core.aval import aval_of
 from gpuflow.lax import FftType
 from gpuflow.numpy.creation import asarray
@@ -269,7 +269,7 @@ def _check_count(name: str, n: Any, d: Any) -> int:
         lambda: f"[{name}] n must be an int and d a number; got {n!r} and {d!r}. Fix: {name}(8).",
         ValueError,
     )
-    return as_index(n)
+    return as_index(known_index(n))
 
 
 def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:

@@ -147,7 +147,8 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     place = canonicalize_axis(axis, len(sizes), "array_split")
     size = sizes[place]
     if not hasattr(indices_or_sections, "__index__"):
-        return _cut(ary, place, _bounds(size, [as_index(cut) for cut in indices_or_sections]))
+        cuts = [as_index(known_index(cut)) for cut in indices_or_sections]
+        return _cut(ary, place, _bounds(size, cuts))
     count = as_index(known_index(indices_or_sections))
     check(
         count > 0,

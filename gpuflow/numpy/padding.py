@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gpuflow import lax
-from gpuflow.base import dtypes
-from gpuflow.base.errors import check
+from gpuflow.base import dtypes, tree
+from gpuflow.base.errors import ConcretizationTypeError, check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.numpy.arguments import as_array
@@ -102,6 +102,11 @@ def _widths(given: Any, rank: int) -> Pairs:
 
 def _pairs(name: str, given: Any, rank: int) -> Pairs:
     """A number, a pair, or pairs, as one pair for each axis."""
+    check(
+        not any(isinstance(x, Tracer) for x in tree.leaves(given)),
+        lambda: f"[pad] {name} must be known while tracing; got {given!r}. Fix: pass ints.",
+        ConcretizationTypeError,
+    )
     try:
         values = np.asarray(given)
     except ValueError:

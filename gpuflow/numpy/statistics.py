@@ -12,7 +12,7 @@ from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes
-from gpuflow.core.aval import aval_of
+from gpuflow.core.aval import HasAval, aval_of
 from gpuflow.numpy.logic import as_bool
 from gpuflow.numpy.logic import where as jnp_where
 from gpuflow.numpy.promotion import (
@@ -114,7 +114,7 @@ def var(
     squared = squared_modulus(subtract(a, center))
     total = sum(squared, axes, keepdims=keepdims, where=where)
     work = aval_of(total).dtype
-    if where is not None:
+    if where is not None or isinstance(less, HasAval):
         count = convert(_count(aval_of(a).shape, axes, where, keepdims), work)
         count = lax.sub(count, convert(less, work))
         out_ = lax.div(total, count)

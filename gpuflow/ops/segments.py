@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
-from gpuflow.base.errors import check
+from gpuflow.base.errors import ConcretizationTypeError, check
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.axes import broadcast_in_dim
@@ -194,6 +194,7 @@ def _number_of_segments(name: str, given: Any, ids: Any) -> int:
             f"[{name}] num_segments must be a Python int, as it is a shape; got a traced value. "
             "Fix: jit(..., static_argnames='num_segments')."
         ),
+        ConcretizationTypeError,
     )
     count = as_index(given)
     check(

@@ -111,6 +111,12 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
             "pmap", leaves, axes, own_size(options, self.name), self.name,
             lambda: argument_names(self._function, dynamic, kwargs, options.static),
         )  # fmt: skip
+        check(
+            size > 0,
+            lambda: f"[pmap] mapped axes must have elements; got size 0 for {self.name}. Fix: map "
+            "over at least one device.",
+            ValueError,
+        )
         places = mesh_of(devices_for(size, options.devices, self.name), NO_NAME)
         check_places("pmap", leaves, [NamedSharding(places, PartitionSpec())])
         memories = self._memories(size)
