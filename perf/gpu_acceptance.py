@@ -34,7 +34,7 @@ from typing import Any
 import gpu_environment
 import gpu_parts
 from gpu_parts import CHECK, PARTS, PROGRAMS, TIMES, Group
-from gpu_processes import commit, run
+from gpu_processes import run
 from gpu_race import CHILD, Racer, race
 from gpu_records import DONE, FILE, Records, tree_digest
 from gpu_report import markdown, row_line
@@ -82,7 +82,7 @@ class Acceptance:
         options.out.mkdir(parents=True, exist_ok=True)
         head = {
             "date": today.isoformat(timespec="seconds"), "platform": options.platform,
-            "tiny": options.tiny, "tree": tree_digest(), "commit": commit(),
+            "tiny": options.tiny, "tree": tree_digest(), "commit": gpu_environment.tree_commit(),
             "device": gpu_environment.device(), "versions": gpu_environment.versions(),
         }  # fmt: skip
         if options.fresh:
@@ -184,10 +184,12 @@ class Acceptance:
             PROGRAMS: self.programs,
         }  # fmt: skip
         fine = True
-        for part in PARTS:
-            if part in options.parts and (part != TIMES or fine or options.go_on):
-                fine = made[part]() and fine
-        print(self.write_report())
+        try:
+            for part in PARTS:
+                if part in options.parts and (part != TIMES or fine or options.go_on):
+                    fine = made[part]() and fine
+        finally:  # also where it is interrupted
+            print(self.write_report(), flush=True)
         return int(not fine)
 
 

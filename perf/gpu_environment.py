@@ -17,9 +17,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import prebuild
-from gpu_processes import answer
+from gpu_processes import answer, commit
+from gpu_records import tree_digest
 
 NEEDED = ("numpy", "numba", "optree", "ml_dtypes", "scipy", "opt_einsum")
 ON_A_GPU = ("cupy",)
@@ -46,6 +48,21 @@ def device() -> str:
     return answer(["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"]) or "no GPU"
 
 
+def manifest() -> dict[str, Any]:
+    """What is said of the kernels that were brought along; empty if none were."""
+    path = Path(os.environ.get("GPUFLOW_CACHE_DIR", "")) / prebuild.MANIFEST
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def tree_commit() -> str:
+    """The commit of the tree; where there is no git, that of the kernels, if the tree is theirs."""
+    found = commit()
+    if not found.startswith("unknown") or not manifest():
+        return found
+    same = manifest()["tree"] == tree_digest()
+    return f"{manifest()['commit']}{'' if same else ' and changes since'}"
+
+
 def missing_packages(platform: str) -> list[str]:
     """What cannot be imported."""
     wanted = [*NEEDED, *(ON_A_GPU if platform == "cuda" else ())]
@@ -54,14 +71,13 @@ def missing_packages(platform: str) -> list[str]:
 
 def wrong_with_kernels() -> Iterator[str]:
     """What is wrong with the kernels that were brought along; nothing if none were."""
-    folder = os.environ.get("GPUFLOW_CACHE_DIR", "")
-    if not folder or not (Path(folder) / prebuild.MANIFEST).exists():
+    found = manifest()
+    if not found:
         print("no kernels were brought along: they are built here")
         return
-    manifest = json.loads((Path(folder) / prebuild.MANIFEST).read_text())
-    print(f"brought along: {manifest['kernels']} kernels of {manifest['commit']} for "
-          f"{', '.join(manifest['capabilities'])}")  # fmt: skip
-    reason = prebuild.stale(Path(folder))
+    print(f"brought along: {found['kernels']} kernels of {found['commit']} for "
+          f"{', '.join(found['capabilities'])}")  # fmt: skip
+    reason = prebuild.stale(Path(os.environ["GPUFLOW_CACHE_DIR"]))
     if reason:
         yield f"the kernels are STALE: {reason}. Fix: perf/rented_gpu.sh prepare, and bring them"
 

@@ -52,7 +52,7 @@ def check_groups(platform: str, tiny: bool) -> list[Group]:
     """The environment first, then bandwidth and launches, then the tests that need a GPU."""
     on = "cuda_sim" if tiny else platform
     where = ["--platform", on, *(["--tiny"] if tiny else [])]
-    doctor = ["-m", "gpuflow.cli.main", "doctor", *([] if tiny else ["--cuda"])]
+    doctor = ["-m", "gpuflow.cli.main", "doctor"]
     tests = [
         Section(f"tests: {Path(name).stem}", [*_PYTEST, *_stopping(), "-m", "gpu", name], 150)
         for name in marked_files()
@@ -62,6 +62,8 @@ def check_groups(platform: str, tiny: bool) -> list[Group]:
         [Section("doctor", doctor, 60)],
         [Section("ceilings", [str(HERE / "gpu_ceilings.py"), *where], 60)],
         tests,
+        # Kernels that were not brought are built here; last, as the others need it for little.
+        [Section("toolchain", [*doctor, "--cuda"], 60)],
     ]
 
 
@@ -118,8 +120,10 @@ def program_groups(platform: str, tiny: bool, workers: int, records: Path) -> li
 
 
 def _stopping() -> list[str]:
-    """A time for each test, where pytest can: a test that hangs then costs its own time alone."""
-    return ["--timeout=60"] if importlib.util.find_spec("pytest_timeout") else []
+    """A time for each test, where pytest can: it then says where a test hangs in a library."""
+    if importlib.util.find_spec("pytest_timeout") is None:
+        return []
+    return ["--timeout=60", "--timeout-method=thread"]
 
 
 def sanitizer_sections(platform: str) -> Group:

@@ -24,6 +24,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 DEVICE_LOST = 70  # exit status: the device is of no use to this process any more
 _POLL = 0.1
+# What NVIDIA's tools say where a machine does not let them look at its GPU.
+_REFUSALS = ("ERR_NVGPUCTRPERM", "LibraryNotLoaded", "Device not supported")
 
 
 @dataclass
@@ -148,13 +150,17 @@ class Running:
         more = self.section.records
         if more is not None and more.exists():
             records += records_of(more.read_text(errors="replace"))
-        return {
+        said, errors = (path.read_text(errors="replace") for path in (self._out, self._errors))
+        entry = {
             "name": self.section.name, "status": status,
             "seconds": time.perf_counter() - self._start, "records": records,
             "note": f"began again {self._restarts} times" if self._restarts else "",
-            "tail": self._out.read_text(errors="replace")[-3000:],
-            "errors": self._errors.read_text(errors="replace")[-3000:],
+            "tail": said[-3000:], "errors": errors[-3000:],
         }  # fmt: skip
+        refusal = [text for text in _REFUSALS if text in said + errors]
+        if self.section.tool and status and refusal:
+            entry |= {"status": "skipped", "note": f"not allowed on this machine: {refusal[0]}"}
+        return entry
 
 
 def answer(command: Sequence[str]) -> str:

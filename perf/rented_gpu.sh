@@ -22,7 +22,7 @@ part=${1:-}
 case $part in
     prepare) limit=0 ;;
     check) limit=290 ;;
-    times | programs) limit=580 ;;
+    times | programs) limit=560 ;;
     *) usage ;;
 esac
 
@@ -57,7 +57,12 @@ export PYTHONPATH=$root:$bring/stubs:$bring/site${PYTHONPATH:+:$PYTHONPATH}
 export XLA_PYTHON_CLIENT_PREALLOCATE=false TF_CPP_MIN_LOG_LEVEL=2
 export JAX_COMPILATION_CACHE_DIR=$work/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
-export TORCHINDUCTOR_CACHE_DIR=$work/torch TRITON_CACHE_DIR=$work/triton CUPY_CACHE_DIR=$work/cupy
+export TORCHINDUCTOR_COMPILE_THREADS=4 TORCHINDUCTOR_CACHE_DIR=$work/torch
+export TRITON_CACHE_DIR=$work/triton CUPY_CACHE_DIR=$work/cupy
+# Where NVVM is a part of the system's toolkit, this is how it is found.
+if [ -z "${CUDA_HOME:-}${CUDA_PATH:-}" ] && [ -d /usr/local/cuda ]; then
+    export CUDA_HOME=/usr/local/cuda
+fi
 
 out=${OUT:-$bring/results}
 options=()
@@ -76,11 +81,17 @@ done
 if $is_tiny && ! $has_platform; then options+=(--platform cuda_sim); fi
 mkdir -p "$out"
 
+find_missing='import sys, importlib.util as u; print(*[n for n in sys.argv[1:] if not u.find_spec(n)])'
+missing=$("$python" -c "$find_missing" numpy numba optree ml_dtypes scipy opt_einsum pytest)
+if [ -n "$missing" ]; then
+    echo "$python has no $missing. Fix: PYTHON=..., or prepare --wheel NAME and bring it." >&2
+    exit 2
+fi
 # A fresh tree has no compiled Python: several processes would each compile all of it.
 "$python" -m compileall -q -j 0 gpuflow kernels perf || true
 # It ends by itself; this is for the case that it cannot.
 status=0
-timeout -k 15 "$((limit + 15))" "$python" perf/gpu_acceptance.py "$part" --seconds "$limit" \
+timeout -k 10 "$((limit + 15))" "$python" perf/gpu_acceptance.py "$part" --seconds "$limit" \
     --out "$out" --done "$bring/results" "${options[@]}" 2>&1 | tee -a "$out/$part.log" || status=$?
 echo "$part ended with status $status after $SECONDS s; results in $out"
 exit "$status"

@@ -39,6 +39,7 @@ def test_parts_ask_first_what_would_waste_the_time_of_the_others(perf, tmp_path)
     check = parts.check_groups("cuda", tiny=False)
     assert [group[0].name for group in check[:3]] == ["environment", "doctor", "ceilings"]
     assert {"tests: test_cuda_device"} <= {section.name for section in check[3]}
+    assert [section.name for section in check[4]] == ["toolchain"]
     programs = parts.program_groups("cuda", False, 8, tmp_path / "records")
     names = [section.name for group in programs for section in group]
     assert {"programs", "kernels: test_kernel_sort", "op sweep", "demo"} <= set(names)
@@ -62,6 +63,10 @@ def test_tools_that_are_not_there_are_said_and_do_not_fail(perf, tmp_path, monke
     records = perf.records.Records(tmp_path, {"tree": "a"})
     records.add_section(entry)
     assert records.has_section(section.name)
+    says = "import sys; sys.exit('==ERROR== ERR_NVGPUCTRPERM - no permission')"
+    refused = perf.processes.Section("ncu: row", ["-c", says], 30, tool=sys.executable)
+    (entry,) = perf.processes.run([refused], 30, tmp_path)
+    assert entry["status"] == "skipped" and "not allowed on this machine" in entry["note"]
     (section, *_) = perf.parts.sanitizer_sections("cuda_sim")
     assert section.absent == "compute-sanitizer is for real GPUs"
 

@@ -224,6 +224,8 @@ def test_kernels_of_another_tree_are_stale(perf, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("GPUFLOW_CACHE_DIR", str(folder))
     (wrong,) = perf.environment.wrong_with_kernels()
     assert "STALE" in wrong and "brought along: 3 kernels" in capsys.readouterr().out
+    monkeypatch.setattr(perf.environment, "commit", lambda: "unknown")  # no git there
+    assert perf.environment.tree_commit() == "abc and changes since"
     assert perf.environment.missing_packages("") == []
 
 
@@ -240,6 +242,14 @@ def run_kit(part, folder, *options, **environment):
 def test_the_script_refuses_other_words(tmp_path):
     done = run_kit("everything", tmp_path)
     assert done.returncode == 2 and "usage: perf/rented_gpu.sh prepare" in done.stderr
+
+
+def test_an_interpreter_without_the_packages_is_refused(tmp_path):
+    bare = tmp_path / "python"  # which starts with none of them
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    bare.chmod(0o755)
+    done = run_kit("check", tmp_path, "--tiny", PYTHON=str(bare))
+    assert done.returncode == 2 and "has no numpy numba optree" in done.stderr
 
 
 @requires_cuda_tools
