@@ -2,7 +2,7 @@
 
 usage: perf/rented_gpu.sh prepare [--wheel NAME] [--python 3.12] [--tiny]
 
-    kernels.tar      the kernels of all rows, built here (prebuild.py)
+    kernels.tar.gz   the kernels of all rows, built here (prebuild.py)
     site/            what the machine lacks of gpuflow's dependencies, unpacked from wheels
     stubs/           a folder NAME-VERSION.dist-info for each package of the toolchain here, as
                      versions are a part of the kernels' keys
@@ -18,7 +18,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -33,6 +32,7 @@ _PLATFORMS = (
     "manylinux2014_x86_64", "manylinux1_x86_64",
 )  # fmt: skip
 MOST_BYTES = 60_000_000
+ARCHIVE = "kernels.tar.gz"
 
 COMMANDS = """
 Bring along the tree and {bring} ({megabytes:.1f} MB), in its place in the tree. There:
@@ -81,14 +81,6 @@ def write_stubs(versions: Mapping[str, str], stubs: Path) -> None:
         )
 
 
-def pack(kernels: Path, archive: Path) -> None:
-    """All files of a folder in one: thousands of small files travel slowly."""
-    with tarfile.open(archive, "w") as tar:
-        for path in sorted(kernels.rglob("*")):
-            if path.is_file():
-                tar.add(path, str(path.relative_to(kernels)))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Makes the folder and says what to do with it; returns 1 if a row is not covered."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -101,14 +93,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     bring, kernels = options.bring.resolve(), options.bring.resolve().parent / "kernels"
     (bring / "results").mkdir(parents=True, exist_ok=True)
-    (bring / "kernels.tar").unlink(missing_ok=True)  # or an older one could travel
+    (bring / ARCHIVE).unlink(missing_ok=True)  # or an older one could travel
     download([*WHEELS, *options.wheel], options.python, bring / "site")
     built = [str(kernels), "--rows", options.rows, "--capability", *options.capability]
     if prebuild.main([*built, *(["--tiny"] if options.tiny else [])]):
         return 1
     manifest = json.loads((kernels / prebuild.MANIFEST).read_text())
     write_stubs(manifest["versions"], bring / "stubs")
-    pack(kernels, bring / "kernels.tar")
+    shutil.copy(prebuild.archive_of(kernels), bring / ARCHIVE)
     count = sum(path.stat().st_size for path in bring.rglob("*") if path.is_file())
     print(COMMANDS.format(bring=bring, megabytes=count / 1e6, python=options.python))
     if count > MOST_BYTES:

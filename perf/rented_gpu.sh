@@ -38,17 +38,17 @@ fi
 work=${RENTED_GPU_WORK:-${TMPDIR:-/tmp}/rented-gpu-$(id -u)}
 mkdir -p -m 700 "$work"
 [ -O "$work" ] || { echo "$work belongs to somebody else. Fix: set RENTED_GPU_WORK." >&2; exit 2; }
-if [ -f "$bring/kernels.tar" ]; then
-    mark=$(cksum <"$bring/kernels.tar")
+if [ -f "$bring/kernels.tar.gz" ]; then
+    mark=$(cksum <"$bring/kernels.tar.gz")
     if [ "$(cat "$work/unpacked" 2>/dev/null || true)" != "$mark" ]; then
         rm -rf "$work/kernels"
         mkdir -m 700 "$work/kernels"
-        tar -xf "$bring/kernels.tar" -C "$work/kernels" --no-same-owner
+        tar -xzf "$bring/kernels.tar.gz" -C "$work/kernels" --no-same-owner
         chmod -R go= "$work/kernels"
         printf '%s' "$mark" >"$work/unpacked"
     fi
 else
-    echo "There is no $bring/kernels.tar: kernels are built here. Was prepare run, and its folder brought?"
+    echo "There is no $bring/kernels.tar.gz: kernels are built here. Was prepare run, and its folder brought?"
 fi
 export GPUFLOW_CACHE_DIR=$work/kernels
 # The names of folders in stubs say for which packages the kernels were built.
