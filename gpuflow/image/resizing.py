@@ -10,12 +10,13 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.image.weights import ResizeMethod, weight_matrix
-from gpuflow.numpy.promotion import check_arraylike, convert, promote_dtypes_inexact
+from gpuflow.numpy.promotion import check_arraylike, check_strict, convert, promote_dtypes_inexact
 from gpuflow.numpy.shaping import as_shape
 
 
@@ -114,10 +115,13 @@ def scale_and_translate(
         ValueError,
     )
     (image,) = promote_dtypes_inexact(image)
+    check_strict(scale, translation)
     traced = isinstance(scale, Tracer) or isinstance(translation, Tracer)
     xp = jnp if traced else np
     if traced:
-        scale, translation = promote_dtypes_inexact(scale, translation)
+        # In the dtype of the positions, which weights are computed of, whatever theirs is.
+        work = dtypes.default_float()
+        scale, translation = (lax.convert_element_type(v, work) for v in (scale, translation))
     else:
         scale, translation = np.asarray(scale, float), np.asarray(translation, float)
     with np.errstate(all="ignore"):  # a scale of 0 gives nan, without a warning

@@ -78,7 +78,6 @@ from gpuflow.lax.shapes import split as split
 from gpuflow.lax.shapes import stack as stack
 from gpuflow.lax.shapes import tile as tile
 from gpuflow.lax.shapes import unstack as unstack
-from gpuflow.lax.shapes import zeros_like_array as zeros_like_array
 from gpuflow.lax.sizes import broadcast_like as broadcast_like
 from gpuflow.lax.sizes import broadcast_to_rank as broadcast_to_rank
 from gpuflow.lax.sizes import conv_general_permutations as conv_general_permutations

@@ -17,7 +17,7 @@ from gpuflow.ops.axes import broadcast_in_dim, reshape, squeeze
 from gpuflow.ops.comparison import lt
 from gpuflow.ops.contractions import dot_general
 from gpuflow.ops.convert import convert_element_type
-from gpuflow.ops.define import check_kind
+from gpuflow.ops.define import check_kind, types_text
 from gpuflow.ops.device import in_sharding
 from gpuflow.ops.elementwise import add, div, rem
 from gpuflow.ops.gather import gather
@@ -69,11 +69,6 @@ def full_like(
     if dtype is None:
         fill_value = convert_element_type(fill_value, aval.dtype, aval.weak_type)
     return vary_along(full(sizes, fill_value, dtype, sharding=sharding), aval.mat.varying)
-
-
-def zeros_like_array(x: Any) -> Any:
-    """Zeros of the shape and dtype of ``x``."""
-    return full_like(x, 0)
 
 
 def asarray(x: Any) -> Any:
@@ -202,7 +197,8 @@ def reciprocal(x: Any) -> Any:
         TypeError: numbers that are neither floats nor complex.
     """
     check_kind("reciprocal", aval_of(x), dtypes.is_inexact, "a float or complex number")
-    return div(1, x)
+    aval = aval_of(x)
+    return div(convert_element_type(1, aval.dtype, aval.weak_type), x)
 
 
 # --- windows -------------------------------------------------------------------------------
@@ -229,9 +225,17 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
     return out if keepdims else squeeze(out, (place,))
 
 
-def _starts(start_indices: Any, rank: int) -> list[Any]:
-    """Starts as a list of scalars; an array of them is taken apart."""
+def _starts(name: str, start_indices: Any, rank: int) -> list[Any]:
+    """Starts as a list of scalars of one dtype; an array of them is taken apart."""
     if isinstance(start_indices, (list, tuple)):
+        found = [aval_of(start) for start in start_indices]
+        check(
+            len({aval.dtype for aval in found}) < 2,
+            lambda: (
+                f"[{name}] starts must have one dtype, and Python's ints have the default one; got "
+                f"{types_text(found)}. Fix: convert them, or pass an array of starts."
+            ),
+        )
         return list(start_indices)
     return [index_in_dim(start_indices, k, 0, keepdims=False) for k in range(rank)]
 
@@ -247,17 +251,18 @@ def dynamic_slice(
 
     Args:
         operand: array of any dtype and rank r.
-        start_indices: r integer scalars, or an array of them; negative ones count from the end.
+        start_indices: r integer scalars of one dtype, or an array of them; negative ones count
+            from the end.
         slice_sizes: r sizes.
         allow_negative_indices: whether they may; a bool, or one for each dimension. Without, starts
             below 0 are moved to 0 at run time.
 
     Raises:
-        TypeError: starts that are not integers.
+        TypeError: starts that are not integers, or of several dtypes.
         ValueError: numbers of starts or sizes that do not fit, and negative starts, known before,
             that are not allowed.
     """
-    starts = _starts(start_indices, aval_of(operand).ndim)
+    starts = _starts("dynamic_slice", start_indices, aval_of(operand).ndim)
     starts = _wrapped("dynamic_slice", starts, operand, allow_negative_indices)
     return dynamic.dynamic_slice(operand, starts, slice_sizes)
 
@@ -266,7 +271,7 @@ def dynamic_update_slice(
     operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: Choice = True
 ) -> Any:
     """``operand`` with a window replaced, at a place known at run time; see ``dynamic_slice``."""
-    starts = _starts(start_indices, aval_of(operand).ndim)
+    starts = _starts("dynamic_update_slice", start_indices, aval_of(operand).ndim)
     starts = _wrapped("dynamic_update_slice", starts, operand, allow_negative_indices)
     return dynamic.dynamic_update_slice(operand, update, starts)
 

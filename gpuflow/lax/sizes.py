@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.core.aval import aval_of
+from gpuflow.core.aval import HasAval, aval_of
 from gpuflow.lax.shapes import asarray, broadcast
 from gpuflow.ops.axes import broadcast_in_dim
+from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.convolution import dilated, window_count
 from gpuflow.ops.convolutions import conv_transpose_pads, padtype_to_pads
 
@@ -31,7 +33,18 @@ def broadcast_like(arr: Any, like_arr: Any) -> Any:
 
 
 def shape_as_value(shape: Sequence[int]) -> Any:
-    """A shape as a vector of int32; int64 where a size needs it."""
+    """A shape as a vector of int32; int64 where a size needs it.
+
+    An array of sizes becomes one of the default integers.
+    """
+    if isinstance(shape, HasAval):
+        aval = aval_of(shape)
+        check(
+            aval.ndim == 1 and dtypes.is_integer(aval.dtype),
+            lambda: f"[shape_as_value] sizes must be a vector of integers; got {aval}. "
+            "Fix: x.shape.",
+        )
+        return convert_element_type(shape, dtypes.default_int())
     wide = any(size > np.iinfo(np.int32).max for size in shape)
     return np.asarray(tuple(shape), np.int64 if wide else np.int32)
 

@@ -50,8 +50,17 @@ def known(name: str, what: str, x: Any, mend: str) -> np.ndarray:
 def known_int(name: str, what: str, value: Any) -> int:
     """An argument that must be an int; TypeError if it is none, or known only at run time."""
     if isinstance(value, Tracer) or not hasattr(value, "__index__"):
-        return int(known(name, what, value, f"pass {what} as a Python int.").item())
+        value = known(name, what, value, f"pass {what} as a Python int.").item()
+        check(
+            isinstance(value, int),
+            lambda: f"[{name}] {what} must be an int; got {value!r}. Fix: int({what}).",
+        )
     return as_index(value)
+
+
+def known_part(name: str, what: str, value: Any) -> int:
+    """An argument cut to an int, where NumPy and JAX take floats."""
+    return int(known(name, what, value, f"pass {what} as a Python int.").item())
 
 
 def check_choice(name: str, what: str, value: Any, options: Sequence[str]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
@@ -12,7 +14,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays, check_choice, known, known_int
 from gpuflow.numpy.logic import as_bool, clip, where
 from gpuflow.numpy.positions import nonzero
-from gpuflow.numpy.promotion import no_out, promote_dtypes, to_rank
+from gpuflow.numpy.promotion import check_strict, no_out, promote_dtypes, to_rank
 from gpuflow.numpy.shaping import broadcast_arrays, moveaxis, ravel
 from gpuflow.numpy.ufuncs import remainder
 
@@ -34,7 +36,9 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
         f"{len(choicelist)} and {len(condlist)}. Fix: default=... for the rest.",
         ValueError,
     )
-    conditions = [as_bool(c) for c in as_arrays("select", *condlist)]
+    conditions = as_arrays("select", *condlist)
+    check_strict(np.True_, *conditions)
+    conditions = [as_bool(c) for c in conditions]
     operands = [*conditions, *promote_dtypes(*as_arrays("select", default, *choicelist))]
     rank = max(aval_of(x).ndim for x in operands)
     operands = [to_rank(x, rank) if aval_of(x).ndim else x for x in operands]

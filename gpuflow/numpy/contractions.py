@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow import lax
+from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
@@ -109,7 +110,7 @@ def matmul(
             "Fix: transpose an operand, for example x @ w.T."
         ),
     )
-    a, b = promote_dtypes(a, b)
+    a, b = _numbers("matmul", a, b, preferred_element_type)
     a_labels = _batch_labels(avals[0].ndim) + (("row",) if avals[0].ndim > 1 else ()) + ("k",)
     b_labels = _batch_labels(avals[1].ndim) + ("k",) + (("column",) if avals[1].ndim > 1 else ())
     batch = max(_batch_labels(avals[0].ndim), _batch_labels(avals[1].ndim), key=len)
@@ -140,10 +141,10 @@ def dot(
     if out_sharding is not None:
         out = dot(a, b, precision=precision, preferred_element_type=preferred_element_type)
         return in_sharding("dot", out, out_sharding)
-    a, b = _numbers("dot", a, b)
+    a, b = _numbers("dot", a, b, preferred_element_type)
     a_rank, b_rank = aval_of(a).ndim, aval_of(b).ndim
     if a_rank == 0 or b_rank == 0:
-        return multiply(a, b)
+        return _scaled("dot", a, b, preferred_element_type)
     axis = 0 if b_rank == 1 else b_rank - 2
     return tensordot(
         a, b, ((a_rank - 1,), (axis,)), precision=precision,
@@ -151,9 +152,21 @@ def dot(
     )  # fmt: skip
 
 
-def _numbers(name: str, a: Any, b: Any) -> list[Any]:
-    a, b = check_arraylike(name, a, b)
-    return promote_dtypes(a, b)
+def _numbers(name: str, a: Any, b: Any, preferred: Any = None) -> Sequence[Any]:
+    """Operands in their common dtype; as they are where the dtype of the product is asked for.
+
+    The product itself takes mixtures, also those without an implicit common dtype.
+    """
+    operands = check_arraylike(name, a, b)
+    return promote_dtypes(*operands) if preferred is None else operands
+
+
+def _scaled(name: str, a: Any, b: Any, preferred: Any) -> Any:
+    """A product of which one operand is a number."""
+    if preferred is None:
+        return multiply(a, b)
+    wanted = user_dtype(preferred, name)
+    return multiply(*[lax.convert_element_type(x, wanted) for x in (a, b)])
 
 
 def tensordot(
@@ -167,7 +180,7 @@ def tensordot(
         axes: how many axes, the last of ``a`` and the first of ``b``; or a pair of axes or of
             lists of axes.
     """
-    a, b = _numbers("tensordot", a, b)
+    a, b = _numbers("tensordot", a, b, preferred_element_type)
     a_rank, b_rank = aval_of(a).ndim, aval_of(b).ndim
     if hasattr(axes, "__index__"):
         check(
@@ -194,7 +207,7 @@ def tensordot(
 
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The scalar product of all elements; the first operand is conjugated."""
-    a, b = _numbers("vdot", a, b)
+    a, b = _numbers("vdot", a, b, preferred_element_type)
     return dot(
         ravel(conj(a)), ravel(b), precision=precision,
         preferred_element_type=preferred_element_type,
@@ -203,9 +216,9 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
 
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """Sum over the last axes of both."""
-    a, b = _numbers("inner", a, b)
+    a, b = _numbers("inner", a, b, preferred_element_type)
     if aval_of(a).ndim == 0 or aval_of(b).ndim == 0:
-        return multiply(a, b)
+        return _scaled("inner", a, b, preferred_element_type)
     return tensordot(
         a, b, ((-1,), (-1,)), precision=precision, preferred_element_type=preferred_element_type
     )
@@ -216,7 +229,7 @@ def outer(a: Any, b: Any, out: None = None) -> Any:
     no_out("outer", out)
     a, b = promote_dtypes(*[ravel(x) for x in _numbers("outer", a, b)])
     (m,), (n,) = aval_of(a).shape, aval_of(b).shape
-    return lax.mul(lax.broadcast_in_dim(a, (m, 1), (0,)), lax.broadcast_in_dim(b, (1, n), (1,)))
+    return multiply(lax.broadcast_in_dim(a, (m, 1), (0,)), lax.broadcast_in_dim(b, (1, n), (1,)))
 
 
 def vecdot(
@@ -249,4 +262,6 @@ def vecdot(
         wanted = user_dtype(preferred_element_type, "vecdot")
         x1, x2 = convert(x1, wanted), convert(x2, wanted)
     product = multiply(conj(x1), x2)
-    return lax.reduce_sum(product, (aval_of(product).ndim - 1,))
+    # Of bools, as in all products: whether both hold anywhere.
+    total = lax.reduce_or if dtypes.is_bool(aval_of(product).dtype) else lax.reduce_sum
+    return total(product, (aval_of(product).ndim - 1,))

@@ -214,8 +214,12 @@ def _leaves(value: Any) -> list[Any]:
 def _stacked(value: Any, wanted: Any) -> Any:
     """Nested lists with arrays inside: their rows, stacked in one dtype."""
     leaves, structure = tree.flatten(_as_lists(value))
-    promoted = promote_dtypes(*check_arraylike("array", *leaves))
-    out = _stack_rows(tree.unflatten(structure, promoted))
+    leaves = check_arraylike("array", *leaves)
+    if wanted is None:
+        leaves = promote_dtypes(*leaves)
+    else:
+        leaves = [_make(leaf, wanted) for leaf in leaves]
+    out = _stack_rows(tree.unflatten(structure, leaves))
     # What a list becomes is not weak, whatever its elements are.
     return lax.convert_element_type(out, aval_of(out).dtype if wanted is None else wanted)
 

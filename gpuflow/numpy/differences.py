@@ -14,7 +14,13 @@ from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays, known_int
 from gpuflow.numpy.joining import concatenate
 from gpuflow.numpy.logic import clip, where
-from gpuflow.numpy.promotion import convert, promote_dtypes, promote_dtypes_inexact, to_rank
+from gpuflow.numpy.promotion import (
+    check_numbers,
+    convert,
+    promote_dtypes,
+    promote_dtypes_inexact,
+    to_rank,
+)
 from gpuflow.numpy.reductions import sum as sum_of
 from gpuflow.numpy.searching import searchsorted
 from gpuflow.numpy.shaping import Axes, broadcast_to, moveaxis, ravel
@@ -73,8 +79,13 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
 
 
 def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
-    """The differences of neighbors in the raveled array, between ``to_begin`` and ``to_end``."""
+    """The differences of neighbors in the raveled array, between ``to_begin`` and ``to_end``.
+
+    Raises:
+        TypeError: bools.
+    """
     x = ravel(as_array("ediff1d", ary))
+    check_numbers("ediff1d", x)
     dtype = aval_of(x).dtype
     parts = [_steps(x, 0)]
     if to_begin is not None:

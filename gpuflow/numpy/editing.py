@@ -20,7 +20,7 @@ from gpuflow.numpy.arguments import (
     tiled_to,
 )
 from gpuflow.numpy.logic import clip, where
-from gpuflow.numpy.promotion import convert
+from gpuflow.numpy.promotion import check_strict, convert
 from gpuflow.numpy.shaping import broadcast_to, ravel, reshape
 from gpuflow.numpy.ufuncs import remainder
 
@@ -92,6 +92,7 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
         return x
     mask = ravel(mask).astype(bool)
     rank = lax.sub(lax.cumsum(mask.astype(int), 0), convert(1, dtypes.default_int()))
+    check_strict(x, values)
     values = lax.convert_element_type(ravel(values), aval_of(x).dtype)
     chosen = values[remainder(rank, aval_of(values).size)]
     return reshape(where(mask, chosen, ravel(x)), aval_of(x).shape)
@@ -172,6 +173,7 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True)
     on_diagonal = rows[0] == rows[1]
     for row in rows[2:]:
         on_diagonal = on_diagonal & (rows[0] == row)
+    check_strict(x, values)
     values = lax.convert_element_type(values, aval_of(x).dtype)
     if aval_of(values).ndim:
         count = min(shape)

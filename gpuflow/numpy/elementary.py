@@ -14,6 +14,7 @@ from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
+    check_numbers,
     constant,
     convert,
     like,
@@ -193,11 +194,12 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Any:
 
     Raises:
         NotImplementedError: ``out``, or integers with negative ``decimals``.
-        TypeError: ``decimals`` that are no whole number.
+        TypeError: bools, or ``decimals`` that are no whole number.
     """
     no_out("round", out)
     decimals = as_index(decimals)
     (x,) = promote_args("round", a)
+    check_numbers("round", x)
     dtype = aval_of(x).dtype
     if not dtypes.is_inexact(dtype):
         if decimals < 0:

@@ -13,6 +13,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.sharding import SingleDeviceSharding
 from gpuflow.core.trace import Tracer
 from gpuflow.numpy.creation import asarray, placed
+from gpuflow.numpy.promotion import strong
 from gpuflow.runtime import gpu_exchange, host_exchange
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, default_device
@@ -82,7 +83,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
         ValueError: ``device`` is no Device; or, with ``copy=False``, memory that cannot be shared.
     """
     if type(x) is Array and copy is not True:
-        return placed("from_dlpack", x, device)
+        return placed("from_dlpack", strong(x), device)
     if gpu_exchange.is_on_gpu(x):
         return _from_gpu(x, device, copy)
     check(

@@ -16,7 +16,14 @@ from gpuflow.core.aval import aval_of
 from gpuflow.lax import FftType
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.elementary import conj
-from gpuflow.numpy.promotion import check_arraylike, convert, inexact_dtype, like, user_dtype
+from gpuflow.numpy.promotion import (
+    check_arraylike,
+    convert,
+    inexact_dtype,
+    like,
+    strong,
+    user_dtype,
+)
 from gpuflow.numpy.ranges import arange
 from gpuflow.numpy.shaping import moveaxis
 from gpuflow.numpy.tiling import roll
@@ -49,6 +56,8 @@ def _transform(
         lambda: f"[{name}] axes must differ; got {tuple(axes)}. Fix: name each axis once.",
         ValueError,
     )
+    if not places:
+        a = strong(a)  # what is transformed is not weak, also along no axis
     last = list(range(rank - len(places), rank))
     x = moveaxis(a, places, last)
     own = aval_of(x).shape[rank - len(places) :]
@@ -186,7 +195,8 @@ def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 
 def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The inverse of ``hfft``: the first half of a signal with a real transform."""
-    return conj(_one_axis("ihfft", FftType.RFFT, a, n, axis, _SWAPPED.get(norm, norm)))
+    # Also of lists, unlike the others, as in JAX.
+    return conj(_one_axis("ihfft", FftType.RFFT, asarray(a), n, axis, _SWAPPED.get(norm, norm)))
 
 
 # --- several axes --------------------------------------------------------------------------

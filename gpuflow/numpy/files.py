@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gpuflow.base import dtypes
+from gpuflow.core.aval import HasAval
 from gpuflow.numpy.arguments import as_array
 from gpuflow.numpy.creation import asarray
 
@@ -57,7 +58,8 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:
-    """The numbers whose bytes a buffer holds; arguments as for ``np.frombuffer``."""
+    """The numbers whose bytes a buffer holds, or an array; arguments as for ``np.frombuffer``."""
+    buffer = np.asarray(buffer) if isinstance(buffer, HasAval) else buffer
     return asarray(np.frombuffer(buffer, np.dtype(dtype), count, offset))
 
 

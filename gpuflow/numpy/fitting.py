@@ -7,15 +7,16 @@ from typing import Any
 import ml_dtypes
 
 from gpuflow import lax
+from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
-from gpuflow.numpy.arguments import as_array, as_arrays, known_int
+from gpuflow.numpy.arguments import as_array, as_arrays, known_part
 from gpuflow.numpy.contractions import matmul, outer
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.elementary import sqrt
 from gpuflow.numpy.least_squares import lstsq
 from gpuflow.numpy.matrices import vander
-from gpuflow.numpy.promotion import promote_dtypes_inexact
+from gpuflow.numpy.promotion import check_strict, promote_dtypes_inexact
 from gpuflow.numpy.shaping import atleast_1d, expand_dims
 from gpuflow.numpy.solvers import inv
 
@@ -40,9 +41,10 @@ def polyfit(
 
     Raises:
         TypeError: shapes that do not fit.
-        ValueError: a negative degree, or too few points for a covariance.
+        ValueError: a negative degree, integers without ``rcond``, or too few points for a
+            covariance.
     """
-    order = known_int("polyfit", "deg", deg) + 1
+    order = known_part("polyfit", "deg", deg) + 1
     x, y = as_arrays("polyfit", x, y)
     avals = aval_of(x), aval_of(y)
     check(
@@ -58,6 +60,13 @@ def polyfit(
             f"{avals[0]} and {avals[1]}. Fix: jnp.ravel."
         ),
     )
+    check(
+        rcond is not None or dtypes.is_inexact(avals[0].dtype),
+        lambda: f"[polyfit] x must hold floats, whose precision rcond is made of; got {avals[0]}. "
+        "Fix: x.astype(float), or give rcond.",
+        ValueError,
+    )
+    check_strict(x, y)
     (x,) = promote_dtypes_inexact(x)
     if rcond is None:
         rcond = avals[0].size * float(ml_dtypes.finfo(aval_of(x).dtype).eps)

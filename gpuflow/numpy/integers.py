@@ -13,7 +13,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_arrays
 from gpuflow.numpy.elementary import broadcastlike
 from gpuflow.numpy.logic import where
-from gpuflow.numpy.promotion import constant, convert, like, promote_dtypes
+from gpuflow.numpy.promotion import constant, convert, like, promote_dtypes, strong
 from gpuflow.numpy.ufuncs import make_unary
 
 
@@ -36,7 +36,10 @@ def _integers(name: str, x1: Any, x2: Any) -> list[Any]:
         ValueError,
     )
     signed = aval_of(x1).dtype.kind == "i"
-    return [lax.abs(x) if signed else x for x in broadcastlike(x1, x2)]
+    operands = broadcastlike(x1, x2)
+    if aval_of(operands[0]).ndim:  # only numbers stay weak
+        operands = [strong(x) for x in operands]
+    return [lax.abs(x) if signed else x for x in operands]
 
 
 def gcd(x1: Any, x2: Any) -> Any:

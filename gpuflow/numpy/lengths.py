@@ -163,5 +163,5 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     rest = nonzero(~taken, size=size)[0]
     shape = list(aval_of(x).shape)
     shape[here] = size + count
-    out, lead = lax.full(shape, 0, aval_of(x).dtype), (slice(None),) * here
+    out, lead = lax.full_like(x, 0, shape=shape), (slice(None),) * here
     return out.at[(*lead, targets)].set(values).at[(*lead, rest)].set(x)

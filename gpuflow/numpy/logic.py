@@ -16,6 +16,7 @@ from gpuflow.numpy.elementary import imag, real
 from gpuflow.numpy.positions import positions
 from gpuflow.numpy.promotion import (
     check_arraylike,
+    check_strict,
     convert,
     equal_ranks,
     no_out,
@@ -62,6 +63,7 @@ def as_bool(x: Any) -> Any:
 def _logical(name: str, op: Ufunc, doc: str) -> Ufunc:
     def promote(name: str, *operands: Any) -> list[Any]:
         operands = check_arraylike(name, *operands)
+        check_strict(*operands)
         return promote_shapes(name, [as_bool(x) for x in operands])
 
     maker = make_unary if op is lax.bitwise_not else make_binary
@@ -197,16 +199,21 @@ def clip(
         arr: array of real numbers.
         min: lower bound, a number or an array that broadcasts.
         max: upper bound; it wins where the bounds cross.
+
+    Raises:
+        ValueError: complex numbers.
     """
     low = a_min if min is None else min
     high = a_max if max is None else max
     arr, low, high = (
         v if v is None else check_arraylike("clip", v)[0] for v in (arr, low, high)
     )
-    if dtypes.is_complex(aval_of(arr).dtype):
-        raise ValueError(
-            f"[clip] the array must be real; got {aval_of(arr)}. Fix: clip x.real and x.imag."
-        )
+    for value in (arr, low, high):
+        if value is not None and dtypes.is_complex(aval_of(value).dtype):
+            raise ValueError(
+                f"[clip] the array and its bounds must be real; got {aval_of(value)}. "
+                "Fix: clip x.real and x.imag."
+            )
     if low is not None:
         arr = lax.max(*promote_args("clip", low, arr))
     if high is not None:

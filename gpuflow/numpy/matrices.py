@@ -17,7 +17,15 @@ from gpuflow.numpy.contractions import matmul
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.elementary import conj
 from gpuflow.numpy.joining import stack
-from gpuflow.numpy.promotion import check_arraylike, like, no_out, promote_dtypes, to_rank
+from gpuflow.numpy.promotion import (
+    check_arraylike,
+    check_numbers,
+    check_rank_promotion,
+    like,
+    no_out,
+    promote_dtypes,
+    to_rank,
+)
 from gpuflow.numpy.ranges import arange, eye
 from gpuflow.numpy.shaping import expand_dims, moveaxis, reshape, squeeze
 from gpuflow.numpy.ufuncs import multiply, power, subtract
@@ -130,8 +138,9 @@ def _turned(left: list[Any], right: list[Any], i: int, j: int) -> Any:
 
 
 def kron(a: Any, b: Any) -> Any:
-    """The Kronecker product: every element of ``a`` times all of ``b``."""
+    """The Kronecker product: every element of ``a`` times all of ``b``; not for bools."""
     a, b = _common("kron", a, b)
+    check_numbers("kron", a)
     rank = max(aval_of(a).ndim, aval_of(b).ndim)
     a, b = to_rank(a, rank), to_rank(b, rank)
     left, right = aval_of(a).shape, aval_of(b).shape
@@ -149,9 +158,11 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
         increasing: whether powers grow from left to right.
 
     Raises:
+        TypeError: bools.
         ValueError: no vector, or a negative ``N``.
     """
     (x,) = check_arraylike("vander", x)
+    check_numbers("vander", x)
     aval = aval_of(x)
     check(
         aval.ndim == 1,
@@ -163,21 +174,27 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     powers = arange(count, dtype=np.int32)
     if not increasing:
         powers = lax.rev(powers, (0,))
-    dtype = aval.dtype if not dtypes.is_bool(aval.dtype) else dtypes.int32
-    column = lax.convert_element_type(expand_dims(x, 1), dtype)
+    column = expand_dims(x, 1)
     powers = expand_dims(powers, 0)
-    if dtypes.is_inexact(dtype):
+    if dtypes.is_inexact(aval.dtype):
         return lax.pow(column, powers)
-    return power(column, lax.convert_element_type(powers, dtype))
+    return power(column, lax.convert_element_type(powers, aval.dtype))
+
+
+def _check_batch_ranks(name: str, left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    if len(left) != len(right):
+        check_rank_promotion(name, [left, right])
 
 
 def matvec(x1: Any, x2: Any, /) -> Any:
     """Matrices of shape (..., m, n) times vectors (..., n)."""
     x1, x2 = check_arraylike("matvec", x1, x2)
+    _check_batch_ranks("matvec", aval_of(x1).shape[:-2], aval_of(x2).shape[:-1])
     return squeeze(matmul(x1, expand_dims(x2, -1)), -1)
 
 
 def vecmat(x1: Any, x2: Any, /) -> Any:
     """The conjugates of vectors (..., n) times matrices (..., n, m)."""
     x1, x2 = check_arraylike("vecmat", x1, x2)
+    _check_batch_ranks("vecmat", aval_of(x1).shape[:-1], aval_of(x2).shape[:-2])
     return squeeze(matmul(expand_dims(conj(x1), -2), x2), -2)

@@ -12,6 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, known_int
+from gpuflow.numpy.promotion import check_numbers, inexact_dtype
 from gpuflow.numpy.sorting import argsort, sort
 
 
@@ -22,6 +23,7 @@ def _prepare(name: str, a: Any, kth: Any, axis: int) -> tuple[Any, int]:
         lambda: f"[{name}] the array must be real; got {aval_of(x)}. Fix: jnp.sort(x).",
         NotImplementedError,
     )
+    check_numbers(name, x)
     place = canonicalize_axis(axis, aval_of(x).ndim, name)
     canonicalize_axis(known_int(name, "kth", kth), aval_of(x).shape[place], name)
     return x, place
@@ -37,6 +39,7 @@ def partition(a: Any, kth: int, axis: int = -1) -> Any:
 
     Raises:
         NotImplementedError: complex numbers.
+        TypeError: bools.
         ValueError: a position or axis that does not exist.
 
     Cost: a full sort, which is the fastest way on every device here.
@@ -65,4 +68,5 @@ def top_k(x: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
 def sort_complex(a: Any) -> Any:
     """The elements in ascending order along the last axis, as complex numbers."""
     out = lax.sort(as_array("sort_complex", a))
-    return lax.convert_element_type(out, np.result_type(aval_of(out).dtype, np.complex64))
+    dtype = inexact_dtype(aval_of(out).dtype)
+    return lax.convert_element_type(out, np.result_type(dtype, np.complex64))

@@ -13,6 +13,7 @@ from gpuflow.base.config import config
 from gpuflow.base.util import warn
 from gpuflow.core.aval import HasAval, ShapedArray, aval_of, is_value
 from gpuflow.ops.convert import check_holds_complex
+from gpuflow.ops.define import check_kind, is_number
 
 PYTHON_SCALARS = (bool, int, float, complex)
 
@@ -223,6 +224,21 @@ def promote_args(name: str, *operands: Any) -> Sequence[Any]:
     if len(operands) == 1:
         return promote_dtypes(*operands)
     return promote_shapes(name, promote_dtypes(*operands))
+
+
+def check_numbers(name: str, *operands: Any) -> None:
+    """Raise TypeError for bools, where NumPy counts with them as with integers and JAX does not."""
+    for x in operands:
+        check_kind(name, aval_of(x), is_number, "a number")
+
+
+def check_strict(*operands: Any) -> None:
+    """Raise TypePromotionError of a mixture of dtypes, if that is asked for.
+
+    For functions whose result does not depend on the common dtype.
+    """
+    if config.trace_context().numpy_dtype_promotion == "strict":
+        common_type([aval_of(x) for x in operands])
 
 
 def promote_args_numeric(name: str, *operands: Any) -> Sequence[Any]:

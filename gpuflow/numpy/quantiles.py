@@ -19,6 +19,7 @@ from gpuflow.numpy.reductions import any as any_element
 from gpuflow.numpy.shaping import Axes, broadcast_to, expand_dims, moveaxis, reshape, squeeze
 from gpuflow.numpy.sorting import cumsum
 from gpuflow.numpy.taking import take_along_axis
+from gpuflow.ops.define import check_kind
 from gpuflow.ops.device import in_sharding
 
 METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
@@ -32,7 +33,7 @@ def quantile(
 
     Args:
         a: array of real numbers.
-        q: which parts, in [0, 1]; a number, or a vector for a first axis of the result.
+        q: which parts, in [0, 1]: a float, or a vector of floats for a first axis of the result.
         axis: an axis, a tuple of axes, or None for all.
         method: what to do between two elements: ``"linear"``, ``"lower"``, ``"higher"``,
             ``"midpoint"``, ``"nearest"``; or ``"inverted_cdf"``.
@@ -41,10 +42,12 @@ def quantile(
             ``method="inverted_cdf"``.
 
     Raises:
+        TypeError: ``q`` holds no floats.
         ValueError: complex numbers, another method, ``out`` or ``overwrite_input``, or shapes
             that do not fit.
     """
     _no_writing("quantile", out, overwrite_input)
+    _check_parts("quantile", q)
     return _quantile("quantile", a, q, axis, method, keepdims, False, weights)
 
 
@@ -54,6 +57,7 @@ def nanquantile(
 ) -> Any:  # fmt: skip
     """``quantile`` of the elements that are numbers; nan where there is none."""
     _no_writing("nanquantile", out, overwrite_input)
+    _check_parts("nanquantile", q)
     return _quantile("nanquantile", a, q, axis, method, keepdims, True, weights)
 
 
@@ -103,6 +107,11 @@ def _no_writing(name: str, out: Any, overwrite_input: bool) -> None:
         f"{type(out).__name__} and {overwrite_input}. Fix: y = jnp.{name}(...).",
         ValueError,
     )
+
+
+def _check_parts(name: str, q: Any) -> None:
+    """Raise TypeError unless parts are floats: 50 for 0.5 would be a slip; JAX refuses 0 and 1."""
+    check_kind(name, aval_of(as_array(name, q)), dtypes.is_floating, "a float")
 
 
 def _part_of_percent(name: str, q: Any) -> Any:

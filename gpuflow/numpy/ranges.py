@@ -44,25 +44,31 @@ def arange(
 
     Raises:
         ConcretizationTypeError: traced arguments; the length must be known.
+        TypeError: bools alone, or as ``dtype``.
     """
     return placed("arange", _arange(start, stop, step, dtype), device, out_sharding)
 
 
 def _arange(start: Any, stop: Any, step: Any, dtype: Any) -> Any:
     first, last = (0, start) if stop is None else (start, stop)
-    step = 1 if step is None else step
-    given = [_known_number(v) for v in (first, last, step)]
+    given = [_known_number(v) for v in (first, last, 1 if step is None else step)]
     check(
         given[2] != 0,
         lambda: "[arange] step must not be 0; got 0. Fix: step=1.",
         ZeroDivisionError,
     )
     if dtype is None:
-        dtype = dtypes.promote(*[(aval_of(v).dtype, aval_of(v).weak_type) for v in given])[0]
+        said = [aval_of(v) for v in (start, stop, step) if v is not None]
+        dtype = dtypes.promote(*[(aval.dtype, aval.weak_type) for aval in said])[0]
     else:
         dtype = user_dtype(dtype, "arange")
+    check(
+        not dtypes.is_bool(dtype),
+        lambda: f"[arange] numbers must have a dtype of numbers; got bool for {given}. "
+        "Fix: dtype=int.",
+    )
     count = max(0, math.ceil((given[1] - given[0]) / given[2]))
-    if all(isinstance(v, (int, np.integer)) for v in given) and not dtypes.is_bool(dtype):
+    if all(isinstance(v, (int, np.integer)) for v in given):
         numbers = lax.iota(dtype, (count,))
         if given[2] != 1:
             numbers = lax.mul(numbers, convert(given[2], dtype))

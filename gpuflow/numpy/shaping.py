@@ -11,6 +11,8 @@ from math import prod
 from operator import index as as_index
 from typing import Any
 
+import numpy as np
+
 from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes, canonicalize_axis
@@ -27,19 +29,24 @@ def _with_shape(name: str, x: Any) -> tuple[Any, tuple[int, ...]]:
     return x, aval_of(x).shape
 
 
+def _sizes(name: str, a: Any) -> tuple[int, ...]:
+    """The shape of an array, a number, or nested lists of numbers."""
+    return np.shape(a) if isinstance(a, list | tuple) else _with_shape(name, a)[1]
+
+
 def ndim(a: Any) -> int:
-    """The number of axes."""
-    return len(_with_shape("ndim", a)[1])
+    """The number of axes; also of nested lists."""
+    return len(_sizes("ndim", a))
 
 
 def shape(a: Any) -> tuple[int, ...]:
-    """The sizes of all axes."""
-    return _with_shape("shape", a)[1]
+    """The sizes of all axes; also of nested lists."""
+    return _sizes("shape", a)
 
 
 def size(a: Any, axis: Axes = None) -> int:
-    """The number of elements, or the size along ``axis``."""
-    _, sizes = _with_shape("size", a)
+    """The number of elements, or the size along ``axis``; also of nested lists."""
+    sizes = _sizes("size", a)
     return prod(sizes[d] for d in canonicalize_axes(axis, len(sizes), "size"))
 
 

@@ -75,8 +75,10 @@ def repeat(
         return _repeat_traced(a, repeats, place, as_index(total_repeat_length))
     mend = "jnp.repeat(x, repeats, total_repeat_length=...)."
     counts = known("repeat", "repeats", repeats, mend)
+    if dtypes.is_integer(counts.dtype) or dtypes.is_bool(counts.dtype):
+        counts = counts.astype(np.int64)
     check(
-        dtypes.is_integer(counts.dtype) and counts.ndim <= 1 and bool((counts >= 0).all()),
+        counts.dtype == np.int64 and counts.ndim <= 1 and bool((counts >= 0).all()),
         lambda: f"[repeat] repeats must be an int or ints, none negative; got {repeats!r}. Fix: 2.",
         TypeError if counts.ndim == 0 else ValueError,
     )
@@ -113,7 +115,8 @@ def roll(a: Any, shift: Any, axis: Axes = None) -> Any:
 
     Args:
         a: array.
-        shift: by how many places, one number or one for each axis; they may be traced.
+        shift: by how many places, one number or one for each axis; they may be traced. Floats are
+            cut to integers, as in JAX.
         axis: an axis, a tuple of axes, or None: of the raveled array.
     """
     (a,) = check_arraylike("roll", a)
@@ -137,8 +140,14 @@ def roll(a: Any, shift: Any, axis: Axes = None) -> Any:
         if isinstance(step, Tracer):
             a = _roll_traced(a, step, place)
         else:
-            a = _roll_one(a, as_index(step), place)
+            a = _roll_one(a, _as_places(step), place)
     return a
+
+
+def _as_places(step: Any) -> int:
+    if not isinstance(step, int | np.integer):
+        step = asarray(np.asarray(step), np.int32)  # of the host's, which nobody traces
+    return as_index(step)
 
 
 def _roll_traced(a: Any, step: Any, dim: int) -> Any:

@@ -25,6 +25,7 @@ from gpuflow.numpy.promotion import (
     promote_dtypes,
     promote_shapes,
 )
+from gpuflow.ops.define import check_kind
 from gpuflow.ops.selection import where as select_where
 from gpuflow.runtime.array import Array
 
@@ -108,7 +109,17 @@ def abs(x: Any, /) -> Any:
 
 
 absolute = abs
-fabs = make_unary("fabs", lax.abs, "Absolute value as a float.", promote_args_inexact)
+
+
+def _abs_of_real(x: Any) -> Any:
+    check_kind("fabs", aval_of(x), dtypes.is_floating, "real")
+    return lax.abs(x)
+
+
+fabs = make_unary(
+    "fabs", _abs_of_real, "Absolute value as a float; not for complex numbers.",
+    promote_args_inexact,
+)  # fmt: skip
 sign = make_unary("sign", lax.sign, "-1, 0 or 1 by sign; nan stays.")
 square = make_unary(
     "square", lax.square, "Elementwise ``x * x``; of bools an integer.", promote_args_numeric
@@ -223,7 +234,7 @@ pow = power
 
 
 def _is_known_integer(y: Any) -> bool:
-    if isinstance(y, int | np.integer):
+    if type(y) is int or isinstance(y, bool | np.integer):
         return True
     # Arrays of rank 0 are read, wherever they are, as in JAX.
     return type(y) is Array and not y.ndim and dtypes.is_integer(y.dtype)

@@ -89,8 +89,8 @@ class Promises:
 class IndexedUpdate:
     """``x.at[index]``: every method returns a new array of the shape and dtype of ``x``.
 
-    Values are converted to that dtype and broadcast to the shape of ``x[index]``. See ``Promises``
-    for the keyword arguments.
+    Values broadcast to the shape of ``x[index]``. What combines them with elements computes in the
+    common dtype, and its results are converted. See ``Promises`` for the keyword arguments.
     """
 
     array: Any
@@ -114,7 +114,7 @@ class IndexedUpdate:
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
         )
-        return _update("add", self, values, lax.add, lax.scatter_add, how)
+        return _combine("add", self, values, lax.add, lax.scatter_add, how)
 
     def subtract(
         self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
@@ -124,7 +124,7 @@ class IndexedUpdate:
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
         )
-        return _update("subtract", self, values, lax.sub, lax.scatter_sub, how)
+        return _combine("subtract", self, values, lax.sub, lax.scatter_sub, how)
 
     def multiply(
         self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
@@ -134,7 +134,7 @@ class IndexedUpdate:
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
         )
-        return _update("multiply", self, values, lax.mul, lax.scatter_mul, how)
+        return _combine("multiply", self, values, lax.mul, lax.scatter_mul, how)
 
     mul = multiply
 
@@ -149,20 +149,23 @@ class IndexedUpdate:
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
         )
-        if not dtypes.is_inexact(aval_of(self.array).dtype):
-            ones = IndexedUpdate(ones_like(self.array), self.index)
-            divisors = _update("divide", ones, values, lax.mul, lax.scatter_mul, how)
-            return true_divide(self.array, divisors)
+        if _changes_dtype("divide", self, values):
+            return true_divide(self.array, _product_at("divide", self, values, how))
         return _update("divide", self, values, lax.div, _by_product(lax.div), how)
 
     def power(
         self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
         mode: Any = None, out_sharding: Any = None, wrap_negative_indices: bool = True,
     ) -> Any:  # fmt: skip
-        """The array with the elements at the index raised to ``values``, repeatedly so."""
+        """The array with the elements at the index raised to ``values``, repeatedly so.
+
+        Of bools the result holds integers.
+        """
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
         )
+        if _changes_dtype("power", self, values):
+            return power(self.array, _product_at("power", self, values, how))
         return _update("power", self, values, power, _by_product(power), how)
 
     def min(
@@ -173,7 +176,7 @@ class IndexedUpdate:
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
         )
-        return _update("min", self, values, lax.min, lax.scatter_min, how)
+        return _combine("min", self, values, lax.min, lax.scatter_min, how)
 
     def max(
         self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False,
@@ -183,7 +186,7 @@ class IndexedUpdate:
         how = Promises(
             indices_are_sorted, unique_indices, mode, wrap_negative_indices, out_sharding
         )
-        return _update("max", self, values, lax.max, lax.scatter_max, how)
+        return _combine("max", self, values, lax.max, lax.scatter_max, how)
 
     def apply(
         self, func: Callable[[Any], Any], *, indices_are_sorted: bool = False,
@@ -230,6 +233,35 @@ def _get(target: IndexedUpdate, how: Promises, fill_value: Any) -> Any:
     x = lax.expand_dims(x, bool_axes) if bool_axes else x
     plan = plan_index(index, aval_of(x).shape)
     return gathered(x, plan, how.wrap_negative_indices, fill_value=fill_value, **how.params)
+
+
+def _wide_dtype(name: str, target: IndexedUpdate, values: Any) -> Any:
+    """The common dtype of array and values; None where it is the array's."""
+    (values,) = check_arraylike(f"at.{name}", values)
+    own = aval_of(target.array)
+    wide = common_type([own, aval_of(values)])[0]
+    return None if wide == own.dtype else wide
+
+
+def _changes_dtype(name: str, target: IndexedUpdate, values: Any) -> bool:
+    """Whether elements must be converted before they are divided or raised."""
+    is_inexact = dtypes.is_inexact(aval_of(target.array).dtype)
+    return not is_inexact or _wide_dtype(name, target, values) is not None
+
+
+def _combine(
+    name: str, target: IndexedUpdate, values: Any, combine: Callable[..., Any], scatter: Scatter,
+    how: Promises,
+) -> Any:  # fmt: skip
+    """``_update`` that computes in the common dtype; the result has the array's all the same."""
+    wide = _wide_dtype(name, target, values)
+    if wide is None:
+        return _update(name, target, values, combine, scatter, how)
+    aval = aval_of(target.array)
+    _warn_of_loss(name, aval, values)
+    widened = replace(target, array=lax.convert_element_type(target.array, wide))
+    out = _update(name, widened, values, combine, scatter, how)
+    return lax.convert_element_type(out, aval.dtype, aval.weak_type)
 
 
 def _update(
@@ -308,6 +340,12 @@ def _in_shape_of_index(
         ValueError,
     )
     return lax.squeeze(broadcast_to(values, full_shape), new_axes)
+
+
+def _product_at(name: str, target: IndexedUpdate, values: Any, how: Promises) -> Any:
+    """The products of the values that meet in each element, 1 where there are none."""
+    ones = IndexedUpdate(ones_like(target.array), target.index)
+    return _combine(name, ones, values, lax.mul, lax.scatter_mul, how)
 
 
 def _by_product(combine: Callable[..., Any]) -> Scatter:

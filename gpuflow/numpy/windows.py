@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base import dtypes
-from gpuflow.numpy.arguments import as_array, known_int
+from gpuflow.numpy.arguments import as_array, known_part
 from gpuflow.numpy.elementary import cos, sqrt
 from gpuflow.numpy.float_parts import i0
 from gpuflow.numpy.ufuncs import abs as absolute
@@ -17,7 +17,7 @@ from gpuflow.numpy.ufuncs import abs as absolute
 
 def _window(name: str, M: Any, formula: Callable[[Any, int], Any]) -> Any:
     """``formula(0..M-1, M)`` in floats; a single weight is 1."""
-    count = known_int(name, "M", M)
+    count = known_part(name, "M", M)
     dtype = dtypes.default_float()
     if count <= 1:
         return lax.full((max(count, 0),), 1, dtype)

@@ -18,6 +18,7 @@ from gpuflow.base.errors import TypePromotionError, check
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
+    check_rank_promotion,
     common_type,
     convert,
     user_dtype,
@@ -249,6 +250,8 @@ def bernoulli(
     check_mode("bernoulli", mode, ("low", "high"))
     sizes = aval_of(p).shape if shape is None else as_shape("bernoulli", shape)
     check_parameters("bernoulli", sizes, p)
+    if aval_of(p).ndim not in (0, len(sizes)):
+        check_rank_promotion("bernoulli", [sizes, aval_of(p).shape])
     dtype = aval_of(p).dtype
     p = to_shape(convert(p, dtype), sizes)
     if mode == "low":

@@ -75,7 +75,8 @@ def main():
     found = json.loads(target.read_text()) if target.exists() else {}
     lines = (FOLDER / "surface_dtypes_differ.txt").read_text().splitlines()
     workers = Workers()
-    for number, line in enumerate(line for line in lines if not line.startswith("#")):
+    rows = [line for line in lines if line and not line.startswith("#")]
+    for number, line in enumerate(rows):
         label, expression, kinds, _, traced = line.split(" | ")
         own = found.setdefault(label, {}).setdefault(expression, {})
         if stored[expression][0] and kinds not in own:

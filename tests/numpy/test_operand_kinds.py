@@ -12,6 +12,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.base.errors import TypePromotionError
 
 BOOLS = np.array([True, False, True])
 FLIPPED = np.array([True, True, False])
@@ -94,3 +95,164 @@ def test_tri_has_float32_with_x64():
     with gf.enable_x64(True):
         assert jnp.tri(3).dtype == np.float32
         assert jnp.tri(3, dtype=float).dtype == np.float64
+
+
+# --- updates -------------------------------------------------------------------------------
+
+# Values of JAX 0.10.2: what combines computes in the common dtype, and converts what comes out.
+UPDATES = [
+    (lambda: jnp.array([3]).at[0].add(-0.5), [2]),
+    (lambda: jnp.array([3]).at[0].multiply(0.5), [1]),
+    (lambda: jnp.array([3]).at[jnp.array([0, 0])].add(0.5), [4]),
+    (lambda: jnp.array([3]).at[0].subtract(0.5), [2]),
+    (lambda: jnp.array([3]).at[0].divide(0.5), [np.inf]),
+    (lambda: jnp.array([4]).at[0].power(0.5), [1]),
+    (lambda: jnp.array([3], "int8").at[0].add(jnp.float32(300)), [127]),
+    (lambda: jnp.array([3], "int8").at[0].add(jnp.int32(300)), [47]),
+    (lambda: jnp.array([200], "uint8").at[0].min(jnp.int8(-1)), [255]),
+    (lambda: jnp.array([2, 3]).at[:1].add(0.75), [2, 3]),
+    (lambda: jnp.array([3, 5]).at[jnp.array([True, False])].add(-0.5), [2, 5]),
+    (lambda: jnp.array([True, False]).at[jnp.array([0, 1])].subtract(1), [False, True]),
+    (lambda: jnp.array([True, False]).at[jnp.array([0, 1])].add(-1), [False, True]),
+    (lambda: jnp.array([True, False]).at[jnp.array([0, 1])].multiply(0.25), [True, False]),
+    (lambda: jnp.array([True, False]).at[jnp.array([0, 1])].divide(0.25), [1, 0]),
+    (lambda: jnp.array([True, False]).at[jnp.array([0, 1])].power(0), [1, 1]),
+    (lambda: jnp.array([3.0]).at[0].multiply(jnp.array(1j + 2)), [6]),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.at.:FutureWarning")
+@pytest.mark.parametrize("number", range(len(UPDATES)))
+def test_updates_are_computed_in_the_common_dtype(number):
+    """Values were converted first: 3 plus -0.5 was 3."""
+    call, want = UPDATES[number]
+    np.testing.assert_array_equal(call(), want)
+    np.testing.assert_array_equal(gf.jit(call)(), want)
+
+
+@pytest.mark.parametrize("name", ["add", "multiply", "subtract", "divide", "power"])
+def test_bools_are_not_added_to_bools(name):
+    method = getattr(jnp.asarray(BOOLS).at[0], name)
+    refused(TypeError, "must be a number", lambda: method(True))
+
+
+# --- known numbers -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shift", [1.7, np.float32(1.5), True, 1 + 1j, jnp.asarray(1.7)])
+def test_shifts_are_cut_to_integers(shift):
+    np.testing.assert_array_equal(jnp.roll(jnp.arange(4), shift), [3, 0, 1, 2])
+    np.testing.assert_array_equal(gf.jit(jnp.roll)(jnp.arange(4), shift), [3, 0, 1, 2])
+    np.testing.assert_array_equal(gf.jit(lambda x: jnp.roll(x, shift))(jnp.arange(4)), [3, 0, 1, 2])
+
+
+def test_counts_are_not():
+    """``histogram(x, 1.5)`` had one bin."""
+    x = jnp.arange(3)
+    refused(TypeError, "must be an int", lambda: jnp.histogram(x, 1.5))
+    refused(TypeError, "must be an int", lambda: jnp.partition(x, np.float32(1)))
+    np.testing.assert_array_equal(jnp.repeat(x, jnp.asarray(BOOLS)), [0, 2])
+    np.testing.assert_array_equal(jnp.repeat(x, np.array([2, 0, 1], "uint64")), [0, 0, 2])
+
+
+def test_starts_have_one_dtype():
+    x = jnp.arange(12).reshape(3, 4)
+    for call in (
+        lambda: lax.dynamic_slice(x, (jnp.int8(0), 1), (2, 2)),
+        lambda: lax.dynamic_update_slice(x, x[:1], (jnp.int8(0), 1)),
+    ):
+        refused(TypeError, "starts must have one dtype", call)
+    np.testing.assert_array_equal(
+        lax.dynamic_slice(x, (jnp.int8(1), jnp.int8(1)), (1, 2)), [[5, 6]]
+    )
+    assert lax.dynamic_slice_in_dim(x, jnp.int8(1), 2).shape == (2, 4)
+
+
+def test_shapes_of_lists():
+    assert jnp.shape([[1, 2], (3, 4)]) == (2, 2)
+    assert jnp.ndim((1, 2)) == 1
+    assert jnp.size([[1, 2, 3]]) == 3
+
+
+# --- what is refused -----------------------------------------------------------------------
+
+ONE = jnp.ones(3)
+REFUSED = {
+    "arange": (TypeError, "arange", lambda: jnp.arange(True)),
+    "arange dtype": (TypeError, "arange", lambda: jnp.arange(3, dtype=bool)),
+    "argpartition": (TypeError, "argpartition", lambda: jnp.argpartition(BOOLS, 1)),
+    "ediff1d": (TypeError, "ediff1d", lambda: jnp.ediff1d(BOOLS)),
+    "fabs": (TypeError, "fabs.*real", lambda: jnp.fabs(1j)),
+    "kron": (TypeError, "kron", lambda: jnp.kron(BOOLS, FLIPPED)),
+    "partition": (TypeError, "partition", lambda: jnp.partition(BOOLS, 1)),
+    "polyfit": (ValueError, "must hold floats", lambda: jnp.polyfit(np.arange(3), ONE, 1)),
+    "round": (TypeError, "round", lambda: jnp.round(BOOLS)),
+    "round()": (TypeError, "round", lambda: round(jnp.asarray(True))),
+    "vander": (TypeError, "vander", lambda: jnp.vander(BOOLS)),
+    "quantile": (TypeError, "quantile.*a float", lambda: jnp.quantile(ONE, 1)),
+    "nanquantile": (TypeError, "nanquantile.*a float", lambda: jnp.nanquantile(ONE, True)),
+    "clip": (ValueError, "clip.*real", lambda: jnp.clip(ONE, 1j)),
+    "shape_as_value": (TypeError, "vector of integers", lambda: lax.shape_as_value(ONE)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name):
+    refused(*REFUSED[name])
+
+
+MIXED = {
+    "logical_and": lambda: jnp.logical_and(ONE, np.ones(3, "int8")),
+    "place": lambda: jnp.place(ONE, BOOLS, np.ones(3, "int8"), inplace=False),
+    "fill_diagonal": lambda: jnp.fill_diagonal(jnp.eye(2), np.ones(2, "int8"), inplace=False),
+    "select": lambda: jnp.select([ONE], [ONE]),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_strict_promotion_refuses_what_is_not_promoted_either(name):
+    MIXED[name]()
+    with gf.numpy_dtype_promotion("strict"):
+        refused(TypePromotionError, "strict promotion", MIXED[name])
+
+
+RANKS = {
+    "matvec": lambda: jnp.matvec(np.ones((2, 2)), np.ones((3, 2))),
+    "vecmat": lambda: jnp.vecmat(np.ones((3, 2)), np.ones((2, 2))),
+    "bernoulli": lambda: gf.random.bernoulli(gf.random.key(0), np.full(2, 0.5, "float32"), (3, 2)),
+}
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_ranks_are_not_promoted_where_that_is_forbidden(name):
+    RANKS[name]()
+    with gf.numpy_rank_promotion("raise"):
+        refused(ValueError, "one rank", RANKS[name])
+
+
+# --- mixtures in products ------------------------------------------------------------------
+
+
+def test_products_take_mixtures_where_their_dtype_is_asked_for():
+    x, y = np.array([1, -2, 3], "int32"), np.array([1, 2, 3], "uint32")
+    for function in (jnp.dot, jnp.inner, jnp.vdot, jnp.matmul):
+        with gf.numpy_dtype_promotion("strict"):
+            out = function(x, y, preferred_element_type="float32")
+        assert (out, out.dtype) == (6, np.float32)
+    assert jnp.dot(2, x, preferred_element_type="float32").dtype == np.float32
+
+
+def test_products_of_bools_say_whether_both_hold_anywhere():
+    assert jnp.vecdot(BOOLS, FLIPPED) and not jnp.vecdot(BOOLS, ~BOOLS)
+    np.testing.assert_array_equal(jnp.outer(BOOLS, FLIPPED), np.outer(BOOLS, FLIPPED))
+
+
+def test_lists_of_arrays_are_converted_one_by_one():
+    """They were promoted first, which strict promotion refuses."""
+    with gf.numpy_dtype_promotion("strict"):
+        out = jnp.array([jnp.ones(2), jnp.ones(2, "int8")], "float16")
+    assert out.dtype == np.float16
+
+
+def test_buffers_of_arrays():
+    np.testing.assert_array_equal(jnp.frombuffer(jnp.arange(4), "int8", 3, 2), [0, 0, 1])

@@ -5,6 +5,8 @@ under strict promotion of dtypes and ranks. Where we differ from JAX stands in
 data/surface_dtypes_differ.txt, which ``python tests/surface_settings/test_surface_dtypes.py``
 writes anew; the test fails of a difference that is not there, and of one that is no more.
 
+Each difference has a reason, in data/surface_dtypes_reasons.txt.
+
 JAX was asked while it traces. What it traces and then cannot compute we may refuse at once; and
 what it refuses for the tracing only we may take, with the type that it computes: both stand in
 data/surface_runs.json.
@@ -13,6 +15,7 @@ data/surface_runs.json.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from contextlib import ExitStack
 from importlib import import_module
@@ -44,7 +47,15 @@ STORED = json.loads((DATA / "surface_dtypes.json").read_text())
 RUNS = json.loads((DATA / "surface_runs.json").read_text())
 CALLS = list(STORED["calls"])
 DIFFERENCES = DATA / "surface_dtypes_differ.txt"
+REASONS = DATA / "surface_dtypes_reasons.txt"
 CHUNK = 25
+HEAD = """\
+# Where types of results differ from JAX's, by reason: settings | call | operands | ours | JAX's;
+# "!" is a refusal.
+# Written by tests/surface_settings/test_surface_dtypes.py. What JAX traces and then cannot compute,
+# and what it refuses for the tracing only, is no difference: see surface_runs.json.
+"""
+NO_REASON = "No reason yet: say one in surface_dtypes_reasons.txt, or mend it."
 
 
 def plain(types: str) -> str:
@@ -79,16 +90,49 @@ def differences(expression: str) -> list[str]:
     return found
 
 
+def known_differences() -> list[str]:
+    """The rows of the file, without headings."""
+    lines = DIFFERENCES.read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def reasons() -> dict[str, list[re.Pattern[str]]]:
+    """The patterns of rows, by the reason that they have."""
+    found = {}
+    for block in REASONS.read_text().split("\n\n"):
+        lines = [line for line in block.splitlines() if not line.startswith("#")]
+        words = [line for line in lines if not line.startswith(" ")]
+        patterns = [re.compile(line.strip()) for line in lines if line.startswith(" ")]
+        if words:
+            found[" ".join(words)] = patterns
+    return found
+
+
+def reason_of(line: str, known: dict[str, list[re.Pattern[str]]]) -> str:
+    """Why a row is there; empty if nobody says."""
+    for reason, patterns in known.items():
+        if any(pattern.search(line) for pattern in patterns):
+            return reason
+    return ""
+
+
 @pytest.mark.parametrize("start", range(0, len(CALLS), CHUNK))
 def test_types_are_jaxs(start):
     calls = CALLS[start : start + CHUNK]
-    known = [
-        line for line in DIFFERENCES.read_text().splitlines()
-        if not line.startswith("#") and line.split(" | ")[1] in calls
-    ]  # fmt: skip
+    known = [line for line in known_differences() if line.split(" | ")[1] in calls]
     found = [line for call in calls for line in differences(call)]
     assert sorted(set(found) - set(known)) == []
     assert sorted(set(known) - set(found)) == []
+
+
+def test_each_difference_has_a_reason():
+    rows, known = known_differences(), reasons()
+    assert [line for line in rows if not reason_of(line, known)] == []
+    unused = [
+        pattern.pattern for patterns in known.values() for pattern in patterns
+        if not any(pattern.search(line) for line in rows)
+    ]  # fmt: skip
+    assert unused == []
 
 
 def test_most_of_the_surface_is_there():
@@ -98,6 +142,10 @@ def test_most_of_the_surface_is_there():
 
 
 if __name__ == "__main__":
-    head = [line for line in DIFFERENCES.read_text().splitlines() if line.startswith("#")]
-    lines = [line for call in CALLS for line in differences(call)]
-    DIFFERENCES.write_text("\n".join([*head, *lines]) + "\n")
+    known = reasons()
+    text = HEAD
+    rows = {line: reason_of(line, known) for call in CALLS for line in differences(call)}
+    for reason in (*known, ""):
+        lines = [line for line, own in rows.items() if own == reason]
+        text += f"\n# {reason or NO_REASON}\n" * bool(lines) + "".join(f"{k}\n" for k in lines)
+    DIFFERENCES.write_text(text)
