@@ -10,9 +10,11 @@ import numpy as np
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis, safe_zip
+from gpuflow.control.linear_call import linear_call
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.ops.axes import reduce_sum, squeeze
 from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.elementwise import constant, mul
 from gpuflow.ops.layout import slice_in_dim
 from gpuflow.ops.moving import batch_to_dim
 
@@ -119,6 +121,24 @@ def output_name(result: Any, number: int, name: str) -> str:
 
 def first_element(out: Any, dim: int) -> Any:
     return squeeze(slice_in_dim(out, 0, 1, axis=dim), (dim,))
+
+
+def equal_element(out: Any, dim: int) -> Any:
+    """One of elements that a user says are equal; its cotangent is shared out evenly.
+
+    Rules of a user's, as ``bwd``, see the cotangent of each element: so none must get all of it.
+    """
+    aval = aval_of(out)
+    if not dtypes.is_inexact(aval.dtype):
+        return first_element(out, dim)
+    size = aval.shape[dim]
+
+    def shares(residuals: Any, cotangent: Any) -> Any:
+        del residuals
+        own = mul(cotangent, constant(cotangent, 1 / size))
+        return batch_to_dim(own, None, dim, size)
+
+    return linear_call(lambda residuals, x: first_element(x, dim), shares, (), out)
 
 
 def summed(op: str, out: Any, dim: int) -> Any:

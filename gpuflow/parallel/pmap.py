@@ -23,7 +23,7 @@ from gpuflow.control.mapped_axes import (
     axes_of,
     check_axes,
     check_names,
-    first_element,
+    equal_element,
     mapped_size,
     output_name,
     placed,
@@ -196,7 +196,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
                     if not uniform[k] and config.environment.check:
                         made.unequal.append(output_name(made.result, k, self.name))
                         tests.append(move_axis(out, dim, 0))
-                    out, dim = first_element(out, dim), None
+                    out, dim = equal_element(out, dim), None
                 where = functools.partial(output_name, made.result, k, self.name)
                 results.append(placed("pmap", out, dim, target, size, where))
             return [*results, *tests]

@@ -21,7 +21,7 @@ from gpuflow.base.util import safe_zip
 from gpuflow.control.jit import operand_avals
 from gpuflow.control.jit_function import JitFunction
 from gpuflow.control.jit_options import JitOptions
-from gpuflow.control.mapped_axes import first_element, output_name
+from gpuflow.control.mapped_axes import equal_element, first_element, output_name
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.rules import AxisData
@@ -234,7 +234,8 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
             ),
             ValueError,
         )
-        return first_element(out, dim)
+        # Unchecked, each device has a cotangent of its own.
+        return first_element(out, dim) if self._options.check_vma else equal_element(out, dim)
 
 
 def _in_front(out: Any, dim: int | None, size: int) -> Any:

@@ -17,7 +17,8 @@ def programs(jax, jnp, lax):
         f"{group}: {name}": program
         for group, made in (
             ("types", _types), ("loops", _loops), ("branches", _branches), ("inside", _inside),
-            ("outside", _outside), ("rules", _rules), ("refused", _refused),
+            ("outside", _outside), ("rules", _rules), ("unchecked", _unchecked),
+            ("refused", _refused),
         )
         for name, program in made(_Tools(jax, jnp, lax)).items()
     }  # fmt: skip
@@ -506,6 +507,40 @@ def _rules(t):
             f"{where} custom_jvp of a shared value": make(twice, P(), P()),
         }
     return made
+
+
+def _unchecked(t):
+    """Programs whose devices each have a cotangent, with rules that see it."""
+    jax, jnp, lax, P, mapped = t.jax, t.jnp, t.lax, t.P, t.mapped
+    x = P("x")
+    copied = jax.custom_vjp(lambda v: v)
+    copied.defvjp(lambda v: (v, None), lambda _, g: (lax.psum(g, "x"),))
+    total = jax.custom_vjp(lambda v: lax.psum(v, "x"))
+    total.defvjp(lambda v: (lax.psum(v, "x"), None), lambda _, g: (g,))
+
+    def layer(v, w):
+        return total(jnp.sin(copied(v) * w))
+
+    def both(f):
+        return jax.grad(lambda a, b: f(a, b).sum(), (0, 1))
+
+    split = mapped(layer, (P(), x), P(), check_vma=False)
+    inner = mapped(both(layer), (P(), x), (P(), x), check_vma=False)
+    spread = jax.pmap(layer, axis_name="x", in_axes=(None, 0), out_axes=None)
+    first = mapped(lambda a: a * 2, x, P(), check_vma=False)
+    rows = W[:2, None]
+    return {
+        "a split layer": lambda: split(W[:1], X),
+        "gradients of a split layer": lambda: both(split)(W[:1], X),
+        "jit of gradients of a split layer": lambda: jax.jit(both(split))(W[:1], X),
+        "vmap of gradients of a split layer": lambda: jax.vmap(both(split), (0, None))(rows, X),
+        "gradients inside of a split layer": lambda: inner(W[:1], X),
+        "gradients of a split layer in pmap": lambda: both(spread)(W[:1], X),
+        "the first of unequal outputs": lambda: first(X),
+        "its gradient": lambda: jax.grad(lambda a: first(a).sum())(X),
+        "its derivative": lambda: jax.jvp(first, (X,), (X + 1,)),
+        "its hessian": lambda: jax.hessian(lambda a: first(a**2).sum())(X),
+    }
 
 
 def _refused(t):
