@@ -17,6 +17,7 @@ import numpy as np
 
 from gpuflow.base.dtypes import bfloat16
 from gpuflow.runtime.gpu_api import Gemm, Pool
+from gpuflow.runtime.gpu_faults import StatusError
 
 # cudaDataType_t.
 _TYPES = {
@@ -194,7 +195,7 @@ def _scalars(dtype: np.dtype) -> tuple[Any, Any]:
 
 def _check(what: str, status: int) -> None:
     if status:
-        raise RuntimeError(
+        raise StatusError(
             f"[cublas] {what} must succeed; got status {status} (cublasStatus_t). "
             "Fix: look the number up in cuBLAS's documentation; gpuflow doctor checks the library."
         )

@@ -20,6 +20,7 @@ import numpy as np
 from gpuflow.base.dtypes import bfloat16
 from gpuflow.runtime.cuda_blas import find_cublas
 from gpuflow.runtime.gpu_api import Epilogue, Gemm
+from gpuflow.runtime.gpu_faults import StatusError
 
 # cudaDataType_t and cublasComputeType_t.
 _TYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 2, bfloat16: 14}
@@ -83,7 +84,7 @@ def _checked(function: Any, name: str) -> Callable[..., None]:
     def call(*arguments: Any) -> None:
         status = function(*arguments)
         if status:
-            raise RuntimeError(
+            raise StatusError(
                 f"[cublaslt] {name} must succeed; got status {status} (cublasStatus_t). "
                 "Fix: set GPUFLOW_CUDA_EPILOGUES=0, and report it."
             )

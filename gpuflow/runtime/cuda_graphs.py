@@ -17,6 +17,7 @@ from typing import Any
 
 from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.runtime.gpu_api import LibraryWork
+from gpuflow.runtime.gpu_faults import StatusError
 
 _int, _unsigned, _pointer = ctypes.c_int, ctypes.c_uint, ctypes.c_void_p
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads may do what they like
@@ -186,7 +187,7 @@ def _three(extents: Dim) -> tuple[int, int, int]:
 
 def _check(what: str, status: int) -> None:
     if status:
-        raise RuntimeError(
+        raise StatusError(
             f"[cuda graph] {what} must succeed; got status {status} (CUresult). "
             "Fix: set GPUFLOW_CUDA_GRAPHS=0, and report it."
         )

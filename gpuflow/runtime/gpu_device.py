@@ -58,6 +58,14 @@ class GpuDevice(Driver, Protocol):
         """Copy elements between arrays of one shape and dtype, whatever their strides."""
         ...
 
+    def fault_of(self, error: BaseException) -> BaseException:
+        """The error to raise in place of one: a GpuFault, once, where a kernel failed."""
+        ...
+
+    def free_unused(self) -> None:
+        """Give back all memory that no array uses."""
+        ...
+
     def synchronize(self) -> None:
         """Return when everything that was launched is done."""
         ...

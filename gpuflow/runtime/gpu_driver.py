@@ -32,7 +32,7 @@ from gpuflow.runtime.device_array import DeviceArray, described, strided
 from gpuflow.runtime.gpu_api import BuiltKernel, GpuApi
 from gpuflow.runtime.gpu_arena import DeviceArena
 from gpuflow.runtime.gpu_block_calls import gpu_target
-from gpuflow.runtime.gpu_faults import fault, is_fault
+from gpuflow.runtime.gpu_faults import GpuFault, StatusError, fault, is_fault
 from gpuflow.runtime.gpu_memory import Memory, in_units
 from gpuflow.runtime.gpu_ops import OneOpPrograms
 from gpuflow.runtime.gpu_transfers import SMALL, Transfers
@@ -120,7 +120,10 @@ class GpuDriver:
 
     def _from_host(self, array: np.ndarray) -> DeviceArray:
         with span("copies", "to the device", bytes=array.nbytes):
-            return self._copied(array)
+            try:
+                return self._copied(array)
+            except RuntimeError as error:
+                raise self.fault_of(error) from error
 
     def _copied(self, array: np.ndarray) -> DeviceArray:
         if array.nbytes <= SMALL:
@@ -156,7 +159,7 @@ class GpuDriver:
             with span("copies", "to the host", bytes=data.nbytes):
                 self.transfers.to_host(result, data.address)
         except RuntimeError as error:
-            raise self._fault(error) from error
+            raise self.fault_of(error) from error
         self._check()
         return result
 
@@ -193,7 +196,7 @@ class GpuDriver:
         try:
             self.api.synchronize(self.compute)
         except RuntimeError as error:
-            raise self._fault(error) from error
+            raise self.fault_of(error) from error
         self._check()
         self.recent.clear()
 
@@ -292,7 +295,19 @@ class GpuDriver:
 
         return run
 
-    def _fault(self, error: RuntimeError) -> RuntimeError:
+    def free_unused(self) -> None:
+        """Give back all memory that no array uses."""
+        self.memory.free_unused()
+
+    def fault_of(self, error: BaseException) -> BaseException:
+        """The error to raise in place of one: a GpuFault, once, where a kernel failed."""
+        if isinstance(error, GpuFault):
+            return error
+        if isinstance(error, StatusError):  # a library says no more than that something failed
+            try:
+                self.api.synchronize(self.compute)
+            except RuntimeError as behind:
+                error = behind
         return fault(error, list(self.recent)) if is_fault(error) else error
 
     def scratch(self, count: int) -> int:

@@ -16,11 +16,16 @@ _STICKY = (
     "cudaErrorInvalidAddressSpace", "CUDA_ERROR_INVALID_ADDRESS_SPACE",
     "cudaErrorAssert", "CUDA_ERROR_ASSERT",
     "cudaErrorLaunchTimeout", "CUDA_ERROR_LAUNCH_TIMEOUT",
+    "cudaErrorECCUncorrectable", "CUDA_ERROR_ECC_UNCORRECTABLE",
 )  # fmt: skip
 
 
 class GpuFault(RuntimeError):
     """A kernel did what the GPU forbids. Nothing runs on the GPU after that."""
+
+
+class StatusError(RuntimeError):
+    """A call of CUDA or of one of its libraries returned a status that says little."""
 
 
 def is_fault(error: BaseException) -> bool:
@@ -49,5 +54,6 @@ def fault(error: BaseException, suspects: Sequence[str], exactly: bool = False) 
         fix = "set GPUFLOW_CHECK=1, which waits after each kernel and names the one that fails"
     return GpuFault(
         f"[cuda] kernels must stay inside their arrays; got {error} {what}. Fix: {fix}; the same "
-        "program on GPUFLOW_PLATFORM=cuda_sim says where. This process can use the GPU no more."
+        "program on GPUFLOW_PLATFORM=cuda_sim says where. CUDA's context is lost: this process can "
+        "use the GPU no more."
     )

@@ -15,13 +15,17 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.errors import CommunicationError
+from gpuflow.base.util import warn
 from gpuflow.compiler.plan import CallStep
 from gpuflow.core.effects import COMMUNICATION
 from gpuflow.core.lowering import Library
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.gpu_device import GpuDevice
-from gpuflow.runtime.gpu_faults import is_fault
+from gpuflow.runtime.gpu_faults import GpuFault
 from gpuflow.runtime.program_arrays import store_results
+
+# How libraries say that there is no memory for what they need.
+_FULL = ("STATUS_ALLOC_FAILED", "CUFFT_ALLOC_FAILED", "cudaErrorMemoryAllocation")
 
 # A function of an array module, output arrays and operand arrays.
 _Call = Callable[..., None]
@@ -47,16 +51,48 @@ class LibraryCall:
         if not self._on_host:
             try:
                 self._on_device(outs, operands)
-            except (CommunicationError, MemoryError):
+            except CommunicationError:
                 raise
             except Exception as error:
-                if is_fault(error) or self._is_collective:
+                meant = self._device.fault_of(error)
+                if isinstance(meant, GpuFault):
+                    raise meant from error
+                if self._is_collective:
                     raise
+                if _is_full(error):
+                    self._once_more(outs, operands)
+                    return
                 self._on_host = True
-                self._device.host_calls[self._name] = f"{type(error).__name__}: {error}"
+                self._tell(error)
             else:
                 return
         self._through_host(outs, operands)
+
+    def _once_more(self, outs: Sequence[DeviceArray], operands: Sequence[DeviceArray]) -> None:
+        """The call again, when the memory that our pools keep has been given back."""
+        self._device.free_unused()
+        try:
+            self._on_device(outs, operands)
+        except Exception as error:
+            if isinstance(error, MemoryError) or not _is_full(error):
+                raise
+            raise MemoryError(
+                f"[{self._name}] the library must have memory of its own for this call; got "
+                f"{error}. Fix: a smaller batch, or delete arrays that are not needed again."
+            ) from error
+
+    def _tell(self, error: Exception) -> None:
+        """Say once that the call runs on the host from now on."""
+        device = self._device
+        why = f"{type(error).__name__}: {error}"
+        if device.host_calls.setdefault(self._name, why) is not why:
+            return
+        warn(
+            f"[{self._name}] it runs on the host from now on, with copies of what it reads and "
+            f"writes, as the device's library cannot do it; got {why}. Fix: where a library is "
+            'missing, which gpuflow doctor says, pip install "gpuflow[cuda13]" (cuda12 for CUDA '
+            "12); else keep such calls out of what is to be fast."
+        )
 
     def _on_device(self, outs: Sequence[DeviceArray], operands: Sequence[DeviceArray]) -> None:
         device = self._device
@@ -72,6 +108,11 @@ class LibraryCall:
         device.api.activate()  # a function of the user may have used another one
         for out, result in zip(outs, results, strict=True):
             device.copy_into(out, device.from_host(result))
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether an error says that the device's memory is full."""
+    return isinstance(error, MemoryError) or any(name in str(error) for name in _FULL)
 
 
 def _call_of(step: CallStep) -> _Call:

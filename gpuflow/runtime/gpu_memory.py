@@ -147,6 +147,14 @@ class Memory:
 
     def _once_more(self, pool: Pool, count: int, error: MemoryError) -> Any:
         """Free what can be freed and try again."""
+        self.free_unused()
+        try:
+            return pool.malloc(count)
+        except MemoryError:
+            raise MemoryError(self._full(count)) from error
+
+    def free_unused(self) -> None:
+        """Give back to CUDA what no array uses, whoever kept it."""
         self._forget()
         gc.collect()
         with self._lock:
@@ -157,10 +165,6 @@ class Memory:
         for other in self._pools.values():
             other.free_all_blocks()
         self._api.free_library_memory()
-        try:
-            return pool.malloc(count)
-        except MemoryError:
-            raise MemoryError(self._full(count)) from error
 
     def _full(self, count: int) -> str:
         api = self._api

@@ -44,9 +44,12 @@ class GpuProgram:
             if driver is None or generation != arena.generation:
                 driver = self._print(arena)
             return driver(arrays, device)
-        except BaseException:
+        except BaseException as error:
             settle()  # or a sum that was begun would write into memory that others have by then
-            raise
+            meant = self.device.fault_of(error)
+            if meant is error:
+                raise
+            raise meant from error
         finally:
             self.device.release(arena)
 

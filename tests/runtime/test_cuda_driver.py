@@ -1,6 +1,7 @@
 """The driver of GPUs on a simulated one that works as late as it may."""
 
 import gc
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from test_cuda_sim import PROGRAMS, _check_same
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.runtime.gpu_driver import GpuDriver
-from gpuflow.runtime.gpu_faults import GpuFault, fault
+from gpuflow.runtime.gpu_faults import GpuFault, StatusError, fault
 from gpuflow.runtime.gpu_graphs import Call, Place, RecordedLaunches
 from gpuflow.runtime.gpu_memory import LARGE, in_units
 
@@ -180,12 +181,66 @@ def test_what_the_array_module_cannot_do_runs_on_the_host(late, monkeypatch):
 
     monkeypatch.setattr(late.driver.api, "view", refuse)
     try:
-        got = gf.jit(lambda v: jnp.fft.rfft(v, axis=1))(gf.device_put(X, late))
+        with pytest.warns(UserWarning, match=r"\[fft.*on the host.*no such dtype.*pip install"):
+            got = gf.jit(lambda v: jnp.fft.rfft(v, axis=1))(gf.device_put(X, late))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # once is enough
+            gf.jit(lambda v: jnp.fft.rfft(v * 2, axis=1))(gf.device_put(X, late))
         np.testing.assert_allclose(got, np.fft.rfft(X, axis=1), rtol=1e-4, atol=1e-4)
         (why,) = [why for name, why in late.driver.host_calls.items() if "fft" in name]
         assert "no such dtype" in why
     finally:
         late.driver.host_calls.clear()
+
+
+def test_a_library_that_finds_no_memory_gets_what_the_pools_keep(late, monkeypatch):
+    api = late.driver.api
+    view, given = api.view, []
+    needs = [2]
+
+    def full(data):
+        if len(given) < needs[0]:
+            raise RuntimeError("CUFFT_ALLOC_FAILED")
+        return view(data)
+
+    monkeypatch.setattr(api, "view", full)
+    monkeypatch.setattr(api, "free_library_memory", lambda: given.append(1))
+    step = gf.jit(lambda v: jnp.fft.rfft(v, axis=1))
+    with pytest.raises(MemoryError, match=r"fft.*memory of its own.*CUFFT_ALLOC_FAILED"):
+        step(gf.device_put(X, late))
+    got = step(gf.device_put(X, late))
+    np.testing.assert_allclose(got, np.fft.rfft(X, axis=1), rtol=1e-4, atol=1e-4)
+    assert len(given) == 2 and not late.driver.host_calls
+
+
+@pytest.mark.parametrize("says_little", [False, True])
+def test_a_fault_is_one_error_wherever_it_comes_out(says_little, late, monkeypatch):
+    """A library says a number only; CUDA says what it means when it is asked."""
+
+    def fail(*_):
+        raise RuntimeError("CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure")
+
+    def fail_shortly(*_):
+        raise StatusError("[cublas] gemm must succeed; got status 13")
+
+    def my_step(v):
+        return jnp.fft.rfft(v @ v.T).real + 1
+
+    api, x = late.driver.api, gf.device_put(X, late)
+    step = gf.jit(my_step)
+    step(x).block_until_ready()
+    with monkeypatch.context() as patch:
+        patch.setattr(api, "view", fail_shortly if says_little else fail)
+        patch.setattr(api, "synchronize", fail)
+        with pytest.raises(GpuFault, match=r"FAILED[\s\S]*my_step[\s\S]*context is lost") as seen:
+            step(x)
+    assert str(seen.value).count("context is lost") == 1
+    assert not late.driver.host_calls
+    with monkeypatch.context() as patch:
+        patch.setattr(api, "copy_in", fail)
+        with pytest.raises(GpuFault, match="LAUNCH_FAILED"):
+            gf.device_put(X + 1, late)
+    step(x).block_until_ready()
 
 
 def test_peak_memory_is_counted(late):

@@ -159,7 +159,7 @@ for wait in (result.block_until_ready, lambda: np.asarray(result)):
     try:
         wait()
     except GpuFault as error:
-        print("named" if "This process can use the GPU no more" in str(error) else error)
+        print("named" if "this process can use the GPU no more" in str(error) else error)
 del kept[0]
 print(float(jnp.asarray(np.ones(3, np.float32)).sum()))
 """
