@@ -14,6 +14,7 @@ from typing import Any
 
 from gpuflow.base.config import config
 from gpuflow.base.private_files import folder_problem
+from gpuflow.cli.doctor_checks import is_on_bus
 from gpuflow.cli.doctor_gpu import findings, wants_gpu
 from gpuflow.compiler.cache import KernelCache
 from gpuflow.compiler.cuda_cache import compile_cuda
@@ -114,7 +115,8 @@ def gpu(verbose: bool = False) -> Iterator[tuple[str, str]]:
     """
     is_wanted = wants_gpu()
     if not is_wanted and not verbose:
-        yield "GPU", "none found: programs run on the CPU (--verbose says what a GPU would need)"
+        what = "NVIDIA's, without a driver" if is_on_bus() else "none found"
+        yield "GPU", f"{what}: programs run on the CPU (--verbose says what a GPU would need)"
         return
     for finding in findings():
         is_missing = bool(finding.fix) and finding.is_needed and is_wanted

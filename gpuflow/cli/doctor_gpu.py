@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-import importlib
+import warnings
 from collections.abc import Callable
-from importlib import metadata
-from typing import Any
+from functools import partial
 
 from gpuflow.base.config import config
 from gpuflow.base.records import record
-from gpuflow.compiler.cuda_toolchain import INSTALL, pair_fault
-from gpuflow.runtime.cuda_blas import find_cublas
-from gpuflow.runtime.gpu_memory import in_units
-from gpuflow.runtime.platforms import GPU_SIGNS, seems_to_have_gpu
-
-OLDEST_DRIVER = (13, 0)
-_EXTRA = 'pip install "gpuflow[cuda13]"'
+from gpuflow.cli import doctor_checks as checks
+from gpuflow.cli.doctor_checks import Trouble, cuda_major, first_line
+from gpuflow.cli.doctor_needs import driver_command, extra, libraries_command, nccl_command
+from gpuflow.runtime.platforms import seems_to_have_gpu
 
 
 @record
@@ -41,17 +36,40 @@ class Finding:
         return f"{self.text}. Fix: {self.fix}" if self.fix else self.text
 
 
-class Trouble(Exception):
-    """A piece does not work: the text says what is wrong, ``fix`` what to do."""
+@record
+class Check:
+    """One piece.
 
-    def __init__(self, text: str, fix: str) -> None:
-        super().__init__(text)
-        self.fix = fix
+    Attributes:
+        name: of the piece.
+        found: says its version, or raises.
+        fix: what to do where it raises and does not say it itself, by the major version of CUDA.
+        is_needed: whether GPU programs need it.
+        after: the pieces that must be there for it to be looked at.
+    """
+
+    name: str
+    found: Callable[[], str]
+    fix: Callable[[int], str]
+    is_needed: bool = True
+    after: tuple[str, ...] = ()
 
 
 def findings() -> list[Finding]:
-    """All checks; one that fails says so and the others go on."""
-    return [_found(*check) for check in CHECKS]
+    """All checks; one that fails says so, and those that do not hang on it go on."""
+    found: list[Finding] = []
+    absent: set[str] = set()
+    for check in CHECKS:
+        missing = [name for name in check.after if name in absent]
+        if missing:
+            text = f"not looked at, as it needs: {', '.join(missing)}"
+            finding = Finding(check.name, text, "", check.is_needed)
+        else:
+            finding = _found(check)
+        if missing or finding.fix:
+            absent.add(check.name)
+        found.append(finding)
+    return found
 
 
 def wants_gpu() -> bool:
@@ -59,139 +77,57 @@ def wants_gpu() -> bool:
     return config.environment.platform in ("cuda", "gpu") or seems_to_have_gpu()
 
 
-def _found(name: str, check: Callable[[], str], fix: str, is_needed: bool) -> Finding:
+def _found(check: Check) -> Finding:
     try:
-        return Finding(name, check(), "", is_needed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # CuPy's, of what has a line of its own here
+            return Finding(check.name, check.found(), "", check.is_needed)
     except Trouble as trouble:
-        return Finding(name, str(trouble), trouble.fix, is_needed)
+        fix = trouble.fix or check.fix(cuda_major())
+        return Finding(check.name, str(trouble), fix, check.is_needed)
     except Exception as error:
-        first, _, own = str(error).strip().split("\n")[0].partition(". Fix: ")
-        return Finding(name, f"{type(error).__name__}: {first}", own.rstrip(".") or fix, is_needed)
+        first, _, own = first_line(str(error)).partition(". Fix: ")
+        fix = own.rstrip(".") or check.fix(cuda_major())
+        return Finding(check.name, f"{type(error).__name__}: {first}", fix, check.is_needed)
 
 
-def load(module: str) -> Any:
-    """A module of an optional package."""
-    return importlib.import_module(module)
+def _look(cuda: int) -> str:
+    del cuda
+    return "check nvidia-smi and CUDA_VISIBLE_DEVICES"
 
 
-def version(package: str) -> str:
-    """The version of an installed package."""
-    return metadata.version(package)
+def _report(cuda: int) -> str:
+    return f"{extra(cuda)} once more; where that does not help, report it with this output"
 
 
-def open_library(name: str) -> Any:
-    """A library of the system."""
-    return ctypes.CDLL(name)
+_READY = ("CUDA driver", "CuPy", "CUDA runtime", "GPUs")
 
-
-def check_gpu() -> str:
-    """What the system shows of a GPU."""
-    if seems_to_have_gpu():
-        return "seems to be there"
-    raise Trouble(f"none of {', '.join(GPU_SIGNS)} is there", "none needed for the CPU")
-
-
-def check_driver() -> str:
-    """The newest CUDA that the driver runs."""
-    found = ctypes.c_int()
-    library = open_library("libcuda.so.1")
-    if library.cuDriverGetVersion(ctypes.byref(found)):
-        raise Trouble("does not answer", "reinstall NVIDIA's driver")
-    major, minor = found.value // 1000, found.value % 1000 // 10
-    if (major, minor) < OLDEST_DRIVER:
-        raise Trouble(
-            f"is too old: it runs CUDA up to {major}.{minor}",
-            "install driver 580 or newer, which runs CUDA 13",
+CHECKS: tuple[Check, ...] = (
+    Check("GPU", checks.check_gpu, _look, False),
+    Check("CUDA driver", checks.check_driver, driver_command),
+    Check("CuPy", checks.check_cupy, extra),
+    Check("CUDA runtime", checks.check_runtime, extra, after=("CuPy",)),
+    Check("GPUs", checks.check_devices, _look, after=_READY[:3]),
+    Check("numba-cuda", checks.check_numba_cuda, extra),
+    Check("Numba pair", checks.check_numba_pair, extra, after=("numba-cuda",)),
+    Check("cuda-core", checks.check_cuda_core, extra),
+    Check("NVVM", checks.check_nvvm, extra),
+    Check("nvJitLink", checks.check_nvjitlink, extra),
+    Check("NVRTC", checks.check_nvrtc, libraries_command, False),
+    Check("cuBLAS", checks.check_cublas, libraries_command),
+    # Without these, such calls run on the host, and several GPUs do not work together.
+    Check("cuFFT", checks.check_cufft, libraries_command, False, ("CuPy",)),
+    Check("cuSOLVER", checks.check_cusolver, libraries_command, False, ("CuPy",)),
+    Check("NCCL", checks.check_nccl, nccl_command, False, ("CuPy",)),
+    *(
+        Check(f"try: {name}", partial(checks.check_trial, name), _report, needed, after)
+        for name, needed, after in (
+            ("matrix product", True, _READY),
+            ("FFT", True, _READY),
+            ("Cholesky solve", True, _READY),
+            ("NCCL all-reduce", False, (*_READY, "NCCL")),
         )
-    return f"runs CUDA up to {major}.{minor}"
-
-
-def check_cupy() -> str:
-    """CuPy and the CUDA runtime inside it."""
-    cupy = load("cupy")
-    return f"{cupy.__version__}"
-
-
-def check_runtime() -> str:
-    """The CUDA runtime that CuPy brings."""
-    number = load("cupy").cuda.runtime.runtimeGetVersion()
-    return f"{number // 1000}.{number % 1000 // 10}"
-
-
-def check_devices() -> str:
-    """The GPUs that CUDA shows."""
-    runtime = load("cupy").cuda.runtime
-    names = []
-    for number in range(runtime.getDeviceCount()):
-        properties = runtime.getDeviceProperties(number)
-        capability = f"{properties['major']}.{properties['minor']}"
-        names.append(f"{properties['name'].decode()} (compute capability {capability})")
-        if properties["major"] < 8:
-            raise Trouble(f"{names[-1]} is too old", "use a GPU of compute capability 8.0 or more")
-    if not names:
-        raise Trouble("CUDA shows no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES")
-    return ", ".join(names)
-
-
-def check_memory() -> str:
-    """Memory of the first GPU."""
-    free, total = load("cupy").cuda.runtime.memGetInfo()
-    if free < 1 << 30:
-        raise Trouble(
-            f"{in_units(free)} free of {in_units(total)}",
-            "end what uses the GPU; nvidia-smi shows it",
-        )
-    return f"{in_units(free)} free of {in_units(total)}"
-
-
-def check_nvvm() -> str:
-    """The compiler from LLVM to PTX."""
-    return ".".join(map(str, load("cuda.bindings.nvvm").version()))
-
-
-def check_nvjitlink() -> str:
-    """The linker from PTX to machine code."""
-    return ".".join(map(str, load("cuda.bindings.nvjitlink").version()))
-
-
-def check_nvrtc() -> str:
-    """The compiler of CUDA C, which CuPy's own kernels need."""
-    status, major, minor = load("cuda.bindings.nvrtc").nvrtcVersion()
-    if int(status):
-        raise Trouble(f"does not answer: {status}", f"{_EXTRA}")
-    return f"{major}.{minor}"
-
-
-def check_cublas() -> str:
-    """The library of matrix products."""
-    return find_cublas()
-
-
-def check_nccl() -> str:
-    """The library of collectives."""
-    loaded = load("cuda.pathfinder").load_nvidia_dynamic_lib("nccl")
-    return loaded.abs_path or "found"
-
-
-def check_numba_pair() -> str:
-    """numba and numba-cuda, of versions that work together."""
-    numba, numba_cuda = version("numba"), version("numba-cuda")
-    if fault := pair_fault(numba, numba_cuda):
-        raise Trouble(fault, INSTALL)
-    return f"{numba} and {numba_cuda}"
-
-
-CHECKS: tuple[tuple[str, Callable[[], str], str, bool], ...] = (
-    ("GPU", check_gpu, "check nvidia-smi", False),
-    ("CUDA driver", check_driver, "install NVIDIA's driver, 580 or newer", True),
-    ("CuPy", check_cupy, _EXTRA, True),
-    ("CUDA runtime", check_runtime, _EXTRA, True),
-    ("GPUs", check_devices, "check the driver, nvidia-smi and CUDA_VISIBLE_DEVICES", True),
-    ("GPU memory", check_memory, "check the driver", True),
-    ("NVVM", check_nvvm, "pip install nvidia-nvvm", True),
-    ("nvJitLink", check_nvjitlink, "pip install nvidia-nvjitlink", True),
-    ("NVRTC", check_nvrtc, "pip install nvidia-cuda-nvrtc", False),
-    ("cuBLAS", check_cublas, "pip install nvidia-cublas", True),
-    ("NCCL", check_nccl, "pip install nvidia-nccl-cu13 (for several GPUs)", False),
-    ("Numba pair", check_numba_pair, _EXTRA, True),
+    ),
+    # Last: it makes a context, which a trial could not where a process has the GPU for itself.
+    Check("GPU memory", checks.check_memory, _look, after=("GPUs",)),
 )

@@ -4,6 +4,7 @@ Programs run in processes of their own, on ``fake_cuda.c`` in the place of CUDA,
 arguments are compared with the wheels'. Nothing here says how fast anything is.
 """
 
+import contextlib
 import importlib.util
 import os
 import platform
@@ -18,6 +19,7 @@ from cuda_tools import requires_cuda_tools
 from fake_cuda import elf_patch
 
 from gpuflow.runtime import cuda_graphs
+from gpuflow.runtime.cuda_blas import find_cublas
 
 HERE = Path(__file__).parent
 MEMORY = 128 << 20
@@ -102,7 +104,20 @@ def test_calls_for_graphs_are_those_of_the_headers():
 def test_doctor_finds_the_devices(library):
     done = run(library, "-m", "gpuflow.cli.main", "doctor", FAKE_CUDA_DEVICES="2")
     assert re.search(r"GPUs +stand-in GPU 0 \(compute capability 9.0\), stand-in", done.stdout)
-    assert re.search(r"CUDA driver +runs CUDA up to 13\.0\n", done.stdout), done.stdout
+    driver = r"CUDA driver +runs CUDA up to 13\.0 \(needed: 13\.0, of driver 580\)\n"
+    assert re.search(driver, done.stdout), done.stdout
+    assert re.search(r"CuPy +cupy-cuda13x 14\.\d+\.\d+ \(needed: >=14,<15\)\n", done.stdout)
+
+
+@needs_cupy
+@pytest.mark.parametrize("name", ["matrix product", "FFT", "Cholesky solve"])
+def test_doctor_says_what_runs_on_the_host(name, library):
+    """The stand-in has no library but CUDA's own."""
+    with contextlib.suppress(OSError):
+        pytest.skip(f"{find_cublas()} is installed, and runs on GPUs only")
+    done = run(library, "-m", "gpuflow.cli.doctor_trials", name)
+    assert re.fullmatch(r"right, but on the host: \w+\(.*\): ImportError: .*\n", done.stdout)
+    assert done.returncode == 0
 
 
 # --- names and arguments of the wheels ---

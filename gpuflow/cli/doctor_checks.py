@@ -1,0 +1,363 @@
+"""How `gpuflow doctor` looks at each piece that GPU programs need.
+
+A check gives a text, or raises: ``Trouble`` where it knows what to do about it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpuflow.cli.doctor_needs import (
+    DRIVERS,
+    NEEDED,
+    driver_command,
+    extra,
+    fits,
+)
+from gpuflow.compiler.cuda_toolchain import pair_fault
+from gpuflow.compiler.versions import version_of
+from gpuflow.runtime.cuda_blas import find_cublas
+from gpuflow.runtime.gpu_memory import in_units
+from gpuflow.runtime.platforms import GPU_SIGNS, seems_to_have_gpu
+
+TRIAL_SECONDS = 40.0
+_CUPYS = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
+_NVIDIA, _DISPLAY = "0x10de", "0x03"  # PCI's numbers of a vendor and of a class of devices
+# What CUDA's errors mean for whoever installs, from the CUDA Runtime's documentation on cudaError.
+_ERRORS = {
+    "cudaErrorNoDevice": ("CUDA shows no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES"),
+    "cudaErrorSystemNotReady": (
+        "the machine is not ready for CUDA", "start nvidia-fabricmanager, as root"
+    ),
+    "cudaErrorSystemDriverMismatch": (
+        "the driver's library does not fit its kernel module", "restart the machine"
+    ),
+    "cudaErrorCompatNotSupportedOnDevice": (
+        "a libcuda for forward compatibility is there, which this GPU does not take",
+        "take cuda-compat out of LD_LIBRARY_PATH",
+    ),
+    "cudaErrorDevicesUnavailable": (
+        "another process has the GPU for itself", "end it, or nvidia-smi -c 0"
+    ),
+}  # fmt: skip
+
+
+class Trouble(Exception):
+    """A piece does not work: the text says what is wrong, ``fix`` what to do."""
+
+    def __init__(self, text: str, fix: str = "") -> None:
+        super().__init__(text)
+        self.fix = fix
+
+
+def load(module: str) -> Any:
+    """A module of an optional package."""
+    return importlib.import_module(module)
+
+
+def is_importable(module: str) -> bool:
+    """Whether a package is there, which may not work."""
+    return importlib.util.find_spec(module) is not None
+
+
+def open_library(name: str) -> Any:
+    """A library of the system."""
+    return ctypes.CDLL(name)
+
+
+def first_line(text: str) -> str:
+    """The first line that says something."""
+    lines = [line.strip() for line in text.split("\n")]
+    return next((line for line in lines if line), "no reason was given")
+
+
+def is_on_bus() -> bool:
+    """Whether there is a GPU of NVIDIA, with or without a driver."""
+    for device in Path("/sys/bus/pci/devices").glob("*"):
+        with suppress(OSError):
+            vendor, kind = (device / "vendor").read_text(), (device / "class").read_text()
+            if vendor.strip() == _NVIDIA and kind.startswith(_DISPLAY):
+                return True
+    return False
+
+
+# --- versions ---
+
+
+def driver_cuda() -> tuple[int, int]:
+    """The newest CUDA that the driver runs.
+
+    Raises:
+        OSError: there is no driver.
+        Trouble: it does not answer.
+    """
+    found = ctypes.c_int()
+    if open_library("libcuda.so.1").cuDriverGetVersion(ctypes.byref(found)):
+        raise Trouble("does not answer", "reinstall NVIDIA's driver")
+    return found.value // 1000, found.value % 1000 // 10
+
+
+def cuda_major() -> int:
+    """Which CUDA to install for: CuPy's, else that of the driver, else the newest."""
+    installed = _cupys()
+    if installed:
+        return 12 if installed[0] == "cupy-cuda12x" else 13
+    with suppress(OSError, Trouble):
+        return 12 if driver_cuda()[0] == 12 else 13
+    return 13
+
+
+def _cupys() -> list[str]:
+    return [package for package in _CUPYS if version_of(package) != "none"]
+
+
+def _beside_needed(package: str) -> str:
+    """The version of a package beside the one that is needed.
+
+    Raises:
+        Trouble: it is not installed, or does not fit.
+    """
+    found, needed = version_of(package), NEEDED[package]
+    if found == "none":
+        raise Trouble(f"{package} is not installed; needed: {needed}")
+    if not fits(found, needed):
+        raise Trouble(f"{package} {found} does not fit; needed: {needed}")
+    return f"{found} (needed: {needed})"
+
+
+def _refuse_newer(cuda: tuple[int, int]) -> None:
+    """Refuse a CUDA that the driver does not run; the minor versions of one major fit all.
+
+    Source: NVIDIA, CUDA compatibility, minor version compatibility.
+    """
+    try:
+        runs = driver_cuda()
+    except (OSError, Trouble):
+        return  # has a line of its own
+    if runs[0] < cuda[0]:
+        raise Trouble(
+            f"{cuda[0]}.{cuda[1]} does not fit the driver, which runs CUDA up to "
+            f"{runs[0]}.{runs[1]}; needed: {runs[0]}",
+            f"{driver_command(13)}, or {extra(12)} in an environment of its own",
+        )
+
+
+def _dotted(number: int, unit: int) -> str:
+    """A version that a library gives as one number, of which ``unit`` is the major version 1."""
+    return f"{number // unit}.{number % unit // 100}.{number % 100}"
+
+
+# --- pieces ---
+
+
+def check_gpu() -> str:
+    """What the system shows of a GPU."""
+    if seems_to_have_gpu():
+        return "seems to be there"
+    if is_on_bus():
+        raise Trouble(
+            "NVIDIA's GPU is on the PCI bus, but no driver serves it", driver_command(cuda_major())
+        )
+    raise Trouble(
+        f"none: none of {', '.join(GPU_SIGNS)} is there",
+        "none needed for the CPU; a container must be started with its GPUs (--gpus all)",
+    )
+
+
+def check_driver() -> str:
+    """The newest CUDA that the driver runs."""
+    try:
+        major, minor = driver_cuda()
+    except OSError:
+        if seems_to_have_gpu() or is_on_bus():
+            fix = f"{driver_command(cuda_major())}; a container must be started with --gpus all"
+            raise Trouble("libcuda.so.1 is not found", fix) from None
+        raise Trouble(
+            "none, and no GPU that it could serve",
+            "use a machine with NVIDIA's GPU, or GPUFLOW_PLATFORM=cpu",
+        ) from None
+    needed = cuda_major()
+    if major < needed:
+        other = f", or {extra(12)} in an environment of its own" if major == 12 else ""
+        raise Trouble(
+            f"is too old: it runs CUDA up to {major}.{minor}; needed: {needed}.0",
+            driver_command(needed) + other,
+        )
+    return f"runs CUDA up to {major}.{minor} (needed: {needed}.0, of driver {DRIVERS[needed]})"
+
+
+def check_cupy() -> str:
+    """CuPy: one of its packages only, which can be imported."""
+    installed = _cupys()
+    if len(installed) > 1:
+        raise Trouble(
+            f"{' and '.join(installed)} are installed, one over the other; needed: one of them",
+            f"pip uninstall -y {' '.join(installed)} && {extra(cuda_major())}",
+        )
+    if not installed and not is_importable("cupy"):
+        needed = f"cupy-cuda{cuda_major()}x"
+        raise Trouble(f"is not installed; needed: {needed}{NEEDED[needed]}")
+    beside = f"{installed[0]} {_beside_needed(installed[0])}" if installed[:1] != ["cupy"] else ""
+    found = load("cupy").__version__
+    return beside or f"{found} (needed: {NEEDED['cupy-cuda13x']})"
+
+
+def check_runtime() -> str:
+    """The CUDA runtime that CuPy brings, which the driver must run."""
+    number = load("cupy").cuda.runtime.runtimeGetVersion()
+    cuda = number // 1000, number % 1000 // 10
+    _refuse_newer(cuda)
+    return f"{cuda[0]}.{cuda[1]}"
+
+
+def check_devices() -> str:
+    """The GPUs that CUDA shows."""
+    runtime = load("cupy").cuda.runtime
+    try:
+        count = runtime.getDeviceCount()
+    except Exception as error:
+        for name, (meaning, fix) in _ERRORS.items():
+            if name in str(error):
+                raise Trouble(meaning, fix) from error
+        raise
+    names = []
+    for number in range(count):
+        properties = runtime.getDeviceProperties(number)
+        capability = f"{properties['major']}.{properties['minor']}"
+        names.append(f"{properties['name'].decode()} (compute capability {capability})")
+        if properties["major"] < 8:
+            raise Trouble(f"{names[-1]} is too old; needed: 8.0", "use a newer GPU")
+    if not names:
+        raise Trouble(*_ERRORS["cudaErrorNoDevice"])
+    return ", ".join(names)
+
+
+def check_memory() -> str:
+    """Memory of the first GPU."""
+    free, total = load("cupy").cuda.runtime.memGetInfo()
+    if free < 1 << 30:
+        raise Trouble(
+            f"{in_units(free)} free of {in_units(total)}",
+            "end what uses the GPU; nvidia-smi shows it",
+        )
+    return f"{in_units(free)} free of {in_units(total)}"
+
+
+def check_numba_cuda() -> str:
+    """The printer of PTX."""
+    return _beside_needed("numba-cuda")
+
+
+def check_numba_pair() -> str:
+    """numba and numba-cuda, of versions that work together."""
+    numba, numba_cuda = version_of("numba"), version_of("numba-cuda")
+    if fault := pair_fault(numba, numba_cuda):
+        raise Trouble(f"{fault}; needed: numba {NEEDED['numba']}")
+    return f"{numba} and {numba_cuda}"
+
+
+def check_cuda_core() -> str:
+    """The binding of the linker."""
+    found = version_of("cuda-core")
+    if found == "none":
+        raise Trouble("is not installed")
+    return found
+
+
+def check_nvvm() -> str:
+    """The compiler from LLVM to PTX."""
+    return ".".join(map(str, load("cuda.bindings.nvvm").version()))
+
+
+def check_nvjitlink() -> str:
+    """The linker from PTX to machine code, which the driver must load."""
+    cuda = load("cuda.bindings.nvjitlink").version()
+    _refuse_newer(tuple(cuda[:2]))
+    return ".".join(map(str, cuda))
+
+
+def check_nvrtc() -> str:
+    """The compiler of CUDA C, which CuPy's own kernels need."""
+    status, major, minor = load("cuda.bindings.nvrtc").nvrtcVersion()
+    if int(status):
+        raise Trouble(f"does not answer: {status}")
+    return f"{major}.{minor}"
+
+
+def check_cublas() -> str:
+    """The library of matrix products."""
+    try:
+        path = find_cublas()
+    except OSError:
+        raise Trouble("is not found, so products of matrices run on the host") from None
+    library, numbers = open_library(path), []
+    for part in range(3):  # libraryPropertyType: major, minor, patch
+        number = ctypes.c_int()
+        library.cublasGetProperty(part, ctypes.byref(number))
+        numbers.append(str(number.value))
+    return f"{'.'.join(numbers)} (needed: {cuda_major()}), {path}"
+
+
+def check_cufft() -> str:
+    """The library of Fourier transforms, by way of CuPy."""
+    try:
+        return _dotted(load("cupy").cuda.cufft.getVersion(), 1000)
+    except ImportError as error:
+        raise Trouble(f"FFTs run on the host: {first_line(str(error))}") from error
+
+
+def check_cusolver() -> str:
+    """The library of factorizations, by way of CuPy."""
+    try:
+        return ".".join(map(str, load("cupy").cuda.cusolver._getVersion()))
+    except ImportError as error:
+        text = f"factorizations of large matrices run on the host: {first_line(str(error))}"
+        raise Trouble(text) from error
+
+
+def check_nccl() -> str:
+    """The library of collectives, by way of CuPy."""
+    nccl, needed = load("cupy.cuda.nccl"), NEEDED[f"nvidia-nccl-cu{cuda_major()}"]
+    if not nccl.available:
+        raise Trouble(f"is not found; needed for several GPUs: {needed}")
+    found = _dotted(nccl.get_version(), 10000)
+    if not fits(found, needed):
+        raise Trouble(f"{found} is too old; needed: {needed}")
+    return f"{found} (needed: {needed})"
+
+
+# --- trials ---
+
+
+def trial_command(name: str) -> list[str]:
+    """What runs one trial of ``doctor_trials.TRIALS`` and prints its line."""
+    return [sys.executable, "-m", "gpuflow.cli.doctor_trials", name]
+
+
+def check_trial(name: str) -> str:
+    """What a trial says, in a process of its own: a crash or a hang is one line too.
+
+    Raises:
+        Trouble: it failed, crashed or did not end.
+    """
+    try:
+        done = subprocess.run(
+            trial_command(name), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=TRIAL_SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise Trouble(f"did not end within {TRIAL_SECONDS:g} s") from None
+    if done.returncode < 0:
+        raise Trouble(f"crashed ({signal.Signals(-done.returncode).name})")
+    line = (done.stdout.strip() or done.stderr.strip() or "said nothing").split("\n")[-1]
+    if done.returncode:
+        raise Trouble(line)
+    return line
