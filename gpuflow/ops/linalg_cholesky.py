@@ -32,7 +32,7 @@ from gpuflow.ops.linalg_common import (
     lapack,
     load_scipy,
     matrix_op,
-    on_host,
+    through_host,
 )
 from gpuflow.ops.linalg_solve import triangular_solve
 from gpuflow.ops.small_matrices import is_small_batch, small_cholesky, written_out
@@ -65,7 +65,7 @@ def _large_factor(a: np.ndarray) -> np.ndarray:
     return found.T
 
 
-@on_host
+@through_host
 def _cholesky_with_nan(xp: Any, a: Any) -> Any:
     """One matrix after the other; those that are not positive definite become nan."""
     del xp

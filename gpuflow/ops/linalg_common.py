@@ -156,12 +156,26 @@ def is_large(a: np.ndarray) -> bool:
 
 
 def on_host(impl: Callable[..., Any]) -> Callable[..., Any]:
-    """An impl for devices whose libraries lack the routine: computed on the host."""
+    """An impl for which no routine of a device's library is called.
+
+    On a device it raises, and so the call runs on the host, which the user is told.
+    """
+
+    def only_there(xp: Any, *arrays: Any, **params: Any) -> Any:
+        if xp is not np:
+            raise NotImplementedError("no routine of the device's library is called for it")
+        return impl(np, *arrays, **params)
+
+    return only_there
+
+
+def through_host(part: Callable[..., Any]) -> Callable[..., Any]:
+    """A part of an impl for rare operands, which devices have computed on the host."""
 
     def moved(xp: Any, *arrays: Any, **params: Any) -> Any:
         if xp is np:
-            return impl(np, *arrays, **params)
-        outs = impl(np, *[xp.asnumpy(x) for x in arrays], **params)
+            return part(np, *arrays, **params)
+        outs = part(np, *[xp.asnumpy(x) for x in arrays], **params)
         return [xp.asarray(x) for x in outs] if isinstance(outs, list) else xp.asarray(outs)
 
     return moved

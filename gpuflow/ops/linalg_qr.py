@@ -40,6 +40,7 @@ from gpuflow.ops.linalg_common import (
     load_scipy,
     matrix_op,
     on_host,
+    through_host,
 )
 from gpuflow.ops.linalg_lu import permute_rows, solve_matrices
 from gpuflow.ops.linalg_solve import triangular_solve
@@ -158,7 +159,7 @@ def _qr_impl(xp: Any, a: Any, *, pivoting: bool, full_matrices: bool) -> list[An
     return list(np.linalg.qr(a, mode=mode))
 
 
-@on_host
+@through_host
 def _by_scipy(xp: Any, a: Any, *, pivoting: bool, full_matrices: bool) -> list[Any]:
     del xp
     mode = "full" if full_matrices else "economic"

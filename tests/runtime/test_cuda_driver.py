@@ -13,6 +13,7 @@ from test_cuda_sim import PROGRAMS, _check_same
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
+from gpuflow import lax
 from gpuflow.runtime.gpu_driver import GpuDriver
 from gpuflow.runtime.gpu_faults import GpuFault, StatusError, fault
 from gpuflow.runtime.gpu_graphs import Call, Place, RecordedLaunches
@@ -189,6 +190,39 @@ def test_what_the_array_module_cannot_do_runs_on_the_host(late, monkeypatch):
         np.testing.assert_allclose(got, np.fft.rfft(X, axis=1), rtol=1e-4, atol=1e-4)
         (why,) = [why for name, why in late.driver.host_calls.items() if "fft" in name]
         assert "no such dtype" in why
+    finally:
+        late.driver.host_calls.clear()
+
+
+# Operations for which no routine of CuPy's is called, with operands beyond our own kernels.
+A = np.random.default_rng(3).normal(size=(40, 40)).astype(np.float32)
+ON_HOST = {
+    "lu": (lax.linalg.lu, A),
+    "eig": (lax.linalg.eig, A),
+    "schur": (lax.linalg.schur, A),
+    "hessenberg": (lax.linalg.hessenberg, A),
+    "tridiagonal": (lax.linalg.tridiagonal, A @ A.T),
+    "geqrf": (lax.linalg.geqrf, A),
+    "householder_product": (lax.linalg.householder_product, A, A[0]),
+    "ormqr": (lax.linalg.ormqr, A, A[0], A),
+    "lu_pivots_to_permutation": (
+        lambda pivots: lax.linalg.lu_pivots_to_permutation(pivots, 40), np.arange(40, dtype="i4")
+    ),
+    "tridiagonal_solve": (lax.linalg.tridiagonal_solve, A[0], A[1] + 4, A[2], A),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ON_HOST)
+def test_what_no_routine_is_called_for_says_that_it_runs_on_the_host(name, late, monkeypatch):
+    function, *args = ON_HOST[name]
+    want = gf.jit(function)(*args)
+    others = SimpleNamespace(ascontiguousarray=np.ascontiguousarray)  # not NumPy
+    monkeypatch.setattr(late.driver.api, "xp", others)
+    try:
+        with pytest.warns(UserWarning, match=rf"\[{name}\(.*on the host.*no routine"):
+            got = gf.jit(function)(*[gf.device_put(x, late) for x in args])
+        _check_same(got, want)
+        assert [call.partition("(")[0] for call in late.driver.host_calls] == [name]
     finally:
         late.driver.host_calls.clear()
 
