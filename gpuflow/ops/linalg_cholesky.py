@@ -30,6 +30,7 @@ from gpuflow.ops.linalg_common import (
     each_matrix,
     is_large,
     lapack,
+    load_cupyx,
     load_scipy,
     matrix_op,
     through_host,
@@ -51,7 +52,11 @@ def _cholesky_impl(xp: Any, a: Any) -> Any:
             if a.ndim == 2:
                 return _large_factor(a)
             return load_scipy().cholesky(a, lower=True, check_finite=False)
-        return xp.linalg.cholesky(a)
+        if xp is np:
+            return np.linalg.cholesky(a)
+        # Else half a factor would be the result for what is not positive definite.
+        with load_cupyx().errstate(linalg="raise"):
+            return xp.linalg.cholesky(a)
     except np.linalg.LinAlgError:
         return _cholesky_with_nan(xp, a)
 

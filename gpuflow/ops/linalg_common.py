@@ -8,6 +8,7 @@ matrix in question, never an exception: the others of a batch are not to blame.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -169,6 +170,13 @@ def on_host(impl: Callable[..., Any]) -> Callable[..., Any]:
     return only_there
 
 
+def load_cupyx() -> ModuleType:
+    """What CuPy has beside NumPy's names; only calls for arrays of CuPy ask for it."""
+    import cupyx  # pyright: ignore[reportMissingImports] (optional)
+
+    return cupyx
+
+
 def through_host(part: Callable[..., Any]) -> Callable[..., Any]:
     """A part of an impl for rare operands, which devices have computed on the host."""
 
@@ -214,11 +222,16 @@ def failing_as_nan(
     # A sum that is finite has finite terms, and is the fastest test.
     if np.isfinite(a.sum()):
         return _all_or_each(function, a)
-    finite = np.asarray(np.isfinite(a).all(axis=(-2, -1)))
-    harmless = np.where(finite[..., None, None], a, np.eye(*a.shape[-2:], dtype=a.dtype))
+    return not_finite_as_nan(np, partial(_all_or_each, function), a)
+
+
+def not_finite_as_nan(xp: Any, function: Callable[[Any], Sequence[Any]], a: Any) -> list[Any]:
+    """A batched routine of an array module; matrices that hold nan or inf give nan."""
+    finite = xp.asarray(xp.isfinite(a).all(axis=(-2, -1)))
+    harmless = xp.where(finite[..., None, None], a, xp.eye(*a.shape[-2:], dtype=a.dtype))
     return [
-        np.where(finite.reshape(finite.shape + (1,) * (out.ndim - finite.ndim)), out, np.nan)
-        for out in _all_or_each(function, harmless)
+        xp.where(finite.reshape(finite.shape + (1,) * (out.ndim - finite.ndim)), out, np.nan)
+        for out in function(harmless)
     ]
 
 

@@ -39,6 +39,7 @@ from gpuflow.ops.linalg_common import (
     is_large,
     load_scipy,
     matrix_op,
+    not_finite_as_nan,
     plain_subset,
 )
 from gpuflow.ops.selection import where
@@ -51,8 +52,13 @@ def real_of(x: Any) -> Any:
 
 
 def library(xp: Any, function: Any, a: Any) -> list[Any]:
-    """Call a batched routine; on the host nothing that is not finite reaches it."""
-    return failing_as_nan(function, a) if xp is np else list(function(a))
+    """Call a batched routine, which nothing that is not finite reaches.
+
+    On devices a matrix for which it does not converge may give anything: asking would wait.
+    """
+    if xp is np:
+        return failing_as_nan(function, a)
+    return not_finite_as_nan(xp, function, a)
 
 
 # --- eigh ----------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def load_cupy() -> Any:
     except ImportError as error:
         raise CommunicationError(
             f"[nccl] several GPUs need CuPy and NCCL; got: {error}. "
-            'Fix: pip install "gpuflow[cuda13]" nvidia-nccl-cu13.'
+            'Fix: pip install "gpuflow[cuda13]".'
         ) from error
     if not cupy.cuda.nccl.available:
         raise CommunicationError(

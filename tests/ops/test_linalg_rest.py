@@ -1,5 +1,7 @@
 """ormqr against the Q that householder_product makes, and qdwh against what it promises."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from rule_checks import check_derivatives, check_vmap, random_array
@@ -7,6 +9,7 @@ from rule_checks import check_derivatives, check_vmap, random_array
 import gpuflow as gf
 from gpuflow import lax
 from gpuflow.lax import linalg
+from gpuflow.ops import linalg_cholesky, linalg_eigh, linalg_svd
 
 DTYPES = ("float32", "complex64")
 FLAGS = [(left, transpose) for left in (True, False) for transpose in (False, True)]
@@ -146,3 +149,69 @@ def test_missing_names():
         _ = linalg.ormq_p
     with pytest.raises(AttributeError, match=r"lax.linalg.cholesky"):
         _ = linalg.choleski
+
+
+# --- modules of arrays that are not NumPy ---
+
+
+class Other:
+    """NumPy by another name, whose factorizations give numbers for what they cannot do, as CuPy's.
+
+    Unless ``errstate`` asks for errors.
+    """
+
+    def __init__(self):
+        self.linalg, self.asks = self, False
+
+    def __getattr__(self, name):
+        return getattr(np, name)
+
+    asnumpy = staticmethod(np.asarray)
+
+    @contextlib.contextmanager
+    def errstate(self, linalg):
+        self.asks = linalg == "raise"
+        yield
+        self.asks = False
+
+    def cholesky(self, a):
+        try:
+            return np.linalg.cholesky(a)
+        except np.linalg.LinAlgError:
+            if self.asks:
+                raise
+            return np.ones_like(a)
+
+    def svd(self, a, full_matrices, compute_uv):
+        return np.linalg.svd(np.nan_to_num(a), full_matrices, compute_uv)
+
+    def eigh(self, a, side):
+        return np.linalg.eigh(np.nan_to_num(a), side)
+
+
+def _damaged(value):
+    """Three positive definite matrices, of which the second has one wrong element."""
+    x = np.random.default_rng(0).normal(size=(3, 5, 5)).astype(np.float32)
+    a = x @ x.swapaxes(-1, -2) + np.eye(5, dtype=np.float32)
+    a[1, 2, 2] = value
+    return a
+
+
+def test_a_factor_that_a_device_cannot_make_is_nan(monkeypatch):
+    other, a = Other(), _damaged(-9)
+    monkeypatch.setattr(linalg_cholesky, "load_cupyx", lambda: other)
+    got = np.tril(linalg_cholesky.cholesky_p.impl(other, a))
+    assert np.isnan(got[1]).any()
+    np.testing.assert_allclose(got[::2], np.linalg.cholesky(a[::2]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_gives_nan_on_devices_too(value):
+    a = _damaged(value)
+    options = {"full_matrices": False, "compute_uv": True, "subset_by_index": None}
+    found = linalg_svd.svd_p.impl(Other(), a, **options)
+    options = {"lower": True, "sort_eigenvalues": True, "subset_by_index": None}
+    found += linalg_eigh.eigh_p.impl(Other(), a, compute_vectors=True, **options)
+    for out in found:
+        assert out.dtype == np.float32
+        assert np.isnan(out[1]).all() and np.isfinite(out[::2]).all()

@@ -15,6 +15,7 @@ import stand_in
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.ops.linalg_common import load_cupyx, not_finite_as_nan
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(33, 65)).astype(np.float32)
@@ -315,3 +316,21 @@ def test_what_cannot_be_shared_is_copied(first):
         assert jnp.zeros(2).__dlpack_device__() == (1, 0)
     there = jnp.from_dlpack(theirs, device=DEVICES[-1])
     assert there.device == DEVICES[-1]
+
+
+# --- CuPy's way with errors of factorizations ---
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+def test_matrices_that_are_not_finite_are_nan_and_no_others(first, dtype):
+    a = cupy.ones((3, 4, 4), dtype)
+    a[1, 2, 2] = np.nan
+    found = not_finite_as_nan(cupy, lambda x: [x * 2, x[..., 0].real], a)
+    assert [out.dtype for out in found] == [dtype, np.float32]
+    for out in found:
+        assert np.isnan(out[1].get()).all() and np.isfinite(out[::2].get()).all()
+
+
+def test_cupy_can_be_asked_for_errors_of_factorizations():
+    with load_cupyx().errstate(linalg="raise"):
+        assert load_cupyx().geterr()["linalg"] == "raise"
