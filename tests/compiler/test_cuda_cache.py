@@ -27,8 +27,8 @@ PARTS = cache_parts((9, 0))
 
 def test_the_key_depends_on_the_architecture_the_tools_and_the_variant():
     assert PARTS[:2] == ("cuda", "sm_90") and cache_parts((10, 0))[1] == "sm_100"
-    assert len(PARTS) == 3 + len(cuda_cache._PACKAGES)
-    assert {"numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink"} <= set(cuda_cache._PACKAGES)
+    assert len(PARTS) == 3 + len(cuda_cache.PACKAGES)
+    assert {"numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink"} <= set(cuda_cache.PACKAGES)
 
 
 def test_the_key_holds_every_module_of_the_target():

@@ -85,7 +85,7 @@ def test_both_ways_to_build_refuse_before_they_compile(installed):
 def test_one_pin():
     """pyproject's extras, the command of the error, the pair of the check and the pages agree."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    _, numba_cuda, numba = project["optional-dependencies"]["cuda13"]
+    *_, numba_cuda, numba = project["optional-dependencies"]["cuda13"]
     assert f'pip install "{numba}" "{numba_cuda}"' == INSTALL
     for page in ("README.md", "CONTRIBUTING.md", ".ci/run"):
         assert f'"{numba_cuda}"' in (ROOT / page).read_text(), page

@@ -112,7 +112,7 @@ def gather(m: Maker) -> None:
     if found is None:
         return
     k, indices, windows = found
-    t, mode = m.types[k], m.pick([None, "clip", "fill"])
+    t, mode = m.types[k], m.pick(["drop", "clip", "fill"])
     fill = m.pick([None, 0, 1]) if mode != "clip" else None
     m.add(
         "gather", [k, *indices], windows.shape, t.dtype, True, max(t.bound, 1),

@@ -8,4 +8,4 @@ TESTED_ELSEWHERE = {
         "psum", "pmax", "pmin", "axis_index", "all_gather", "reduce_scatter", "all_to_all",
         "ppermute", "pbroadcast",
     )
-}  # fmt: skip
+} | {"all_gather_invariant": "tests/parallel/test_varying.py"}  # fmt: skip

@@ -115,7 +115,7 @@ def test_positional_shardings():
         (lambda m: NamedSharding(m, P(None, "x")).shard_shape((8,)), ValueError, "at most one"),
         (lambda m: gf.device_put(X[:7], NamedSharding(m, P("x"))), ValueError, "divisible by 4"),
         (lambda m: gf.device_put(X, P("x")), ValueError, "needs a mesh"),
-        (lambda m: gf.device_put(X, "gpu"), TypeError, "must be a Device"),
+        (lambda m: gf.device_put(X, "gpu"), ValueError, "must be a Device"),
         (lambda m: gf.device_put(X, PositionalSharding(gf.devices())), ValueError, "its rank"),
         (lambda m: PositionalSharding(gf.devices()).reshape(3, 3), ValueError, "have 8 cells"),
         (lambda m: gf.jit(jnp.sin, out_shardings=3)(X), TypeError, "must hold Shardings"),
