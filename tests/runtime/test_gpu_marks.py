@@ -75,7 +75,7 @@ def test_steps_do_not_wait_for_each_other_and_nothing_is_recorded(late, tmp_path
     step = gf.jit(lambda v: [jnp.sin(v @ (v.T @ v) + v.sum(0, keepdims=True)) @ v.T for _ in "ab"])
     for _ in range(4):
         step(x)
-    before = dict(api.log)
+    before = api.log.copy()
     with profiler.trace(tmp_path):
         for _ in range(4):
             step(x)
@@ -89,7 +89,7 @@ def test_steps_do_not_wait_for_each_other_and_nothing_is_recorded(late, tmp_path
     for (_, end), (start, _) in itertools.pairwise(steps):
         assert end <= start + 1000  # microseconds in the file
     step(x)
-    before = dict(api.log)
+    before = api.log.copy()
     for _ in range(3):
         step(x)
     assert api.log["synchronize"] == before["synchronize"]
