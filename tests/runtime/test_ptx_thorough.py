@@ -65,6 +65,19 @@ def test_a_read_races_with_a_later_write():
     found(RACE.format("read", "written"), both + "st.global.u32 [%x12], %r3;")
 
 
+def test_arrays_of_the_host_may_begin_in_the_same_256_bytes():
+    """The second one, which is longer, was looked for in what is known of the first."""
+    raw = np.zeros(4096, np.uint8)
+    first = -raw.ctypes.data % 256
+    near, far = raw[first : first + 64].view(U32), raw[first + 64 : first + 2112].view(U32)
+    memory = DeviceMemory()
+    words = [memory.adopt(near), memory.adopt(far)]
+    body = start(2) + OWN + "ld.global.u32 %r1, [%x1]; st.global.u32 [%x12], %r0;"
+    kernel = PtxModule(text(body, 2)).entry("k")
+    kernel.launch((1,), (512,), words, memory, checks=THOROUGH)
+    np.testing.assert_array_equal(far, np.arange(512))
+
+
 def test_blocks_write_different_values():
     found("several threads store different values", "st.global.u32 [%x12], %r5;", grid=(2,))
     odd = "setp.ne.u32 %p2, %r5, {}; @%p2 bra SKIP{}; st.global.u32 [%x12], %r6; SKIP{}:\n"

@@ -64,7 +64,7 @@ class GlobalRaces:
         self.fences = Fences(blocks, threads)
         self._shift = granule.bit_length() - 1
         self._time = 1
-        self._shadows: dict[int, _Shadow] = {}
+        self._shadows: dict[tuple[int, int], _Shadow] = {}
         self._first = 0  # the first thread of the blocks that run now
 
     def begin(self, geometry: Geometry) -> None:
@@ -154,11 +154,13 @@ class GlobalRaces:
     def _spots(
         self, frame: Frame, allocation: Allocation, offsets: Array, size: int
     ) -> tuple[_Shadow, Array]:
-        shadow = self._shadows.get(allocation.start)
+        # Adopted arrays whose first bytes share 256 bytes have one start.
+        place = allocation.start, len(allocation.room)
+        shadow = self._shadows.get(place)
         if shadow is None:
             # Lanes that are switched off stand at the end, with the widest access there is.
             granules = ((len(allocation.room) + 16) >> self._shift) + 1
-            shadow = self._shadows[allocation.start] = _Shadow(granules)
+            shadow = self._shadows[place] = _Shadow(granules)
         first, each = offsets.view(np.int64) >> self._shift, size >> self._shift
         spots = first if each <= 1 else first + np.arange(each)[:, None]
         return shadow, np.broadcast_to(spots, (*spots.shape[:-1], frame.count))
