@@ -185,7 +185,10 @@ def make_jaxpr(
     return wrapped
 
 
-def explain(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+def explain(
+    fun: Callable[..., Any], *args: Any, stage: str = "plan", platform: str | None = None,
+    **kwargs: Any,
+) -> None:  # fmt: skip
     """Print how ``fun(*args, **kwargs)`` runs as a compiled program, without running it.
 
     For each step: the kernel or library call, its equations with their source lines, what it reads
@@ -195,9 +198,18 @@ def explain(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     Args:
         fun: a function, jitted or not.
         args, kwargs: arrays or ShapeDtypeStructs, in trees.
+        stage: what to print instead of the plan, in the order in which a program comes to it:
+            "jaxpr", "passes", "groups", "kernels" (KernelIR), "text" (of the kernels), "binding"
+            (arrays, and words of arguments) or "driver" (the program that runs them). A function
+            with an argument of that name: ``jit(fun).lower(...).compile().explain(stage)``.
+        platform: for which platform, by default that of new arrays. Another one, such as "cuda",
+            need not be there for the stages up to "binding".
+
+    Raises:
+        ValueError: there is no such stage or platform, or the stage needs a device.
     """
     jitted = fun if isinstance(fun, JitFunction) else jit(fun)
-    print(jitted.lower(*args, **kwargs).compile().explain())
+    print(jitted.lower(*args, **kwargs).compile().explain(stage, platform))
 
 
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

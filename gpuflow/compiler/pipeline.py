@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base.config import config
@@ -60,15 +60,7 @@ def compile_plan(
             the inputs, and how many there are; the first outputs may take their memory.
         target: the platform.
     """
-    program, values = hoist_array_literals(inline(jaxpr.jaxpr))
-    _report("inline", program)
-    for name, rewrite in _passes(target):
-        program = rewrite(program)
-        _report(name, program)
-    program = join_calls(program)
-    _report("join calls", program)
-    program = overlap(program)
-    _report("overlap", program)
+    program, values = rewritten(jaxpr, target, _report)
     programs = {eqn: compile_inner(eqn, target) for eqn in program.eqns if _has_programs(eqn)}
     given: dict[Var, Var | None] = {program.invars[k]: None for k in donated}
     if carried is not None:
@@ -78,11 +70,30 @@ def compile_plan(
     return plan, values
 
 
+def rewritten(
+    jaxpr: ClosedJaxpr, target: Target, report: Callable[[str, Jaxpr], None]
+) -> tuple[Jaxpr, list[Any]]:
+    """The program after all passes, and values of inputs that were added behind its own.
+
+    Args:
+        jaxpr: the program.
+        target: the platform.
+        report: called with the name of each pass, and what it gave.
+    """
+    program, values = hoist_array_literals(inline(jaxpr.jaxpr))
+    report("inline", program)
+    for name, rewrite in _passes(target):
+        program = rewrite(program)
+        report(name, program)
+    return program, values
+
+
 def _passes(target: Target) -> tuple[tuple[str, Pass], ...]:
     """The passes of a platform."""
-    if not target.on_gpu:
-        return PASSES
-    return ATOMIC_PASSES if target.atomic_sums else GPU_PASSES
+    passes = PASSES
+    if target.on_gpu:
+        passes = ATOMIC_PASSES if target.atomic_sums else GPU_PASSES
+    return (*passes, ("join calls", join_calls), ("overlap", overlap))
 
 
 def _given_carries(program: Jaxpr, first: int, count: int) -> dict[Var, Var | None]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gpuflow.compiler.lower import KernelCall
-from gpuflow.compiler.plan import CallStep
+from gpuflow.compiler.plan import CallStep, KernelStep
 from gpuflow.kir.nodes import Kernel
 
 Allocate = Callable[[int], int]
@@ -37,6 +37,10 @@ class Target(Protocol):
         """Memory that a library call needs besides its operands and outputs."""
         ...
 
+    def texts_of(self, step: KernelStep) -> list[str]:
+        """The printed text of each of a step's launches."""
+        ...
+
 
 class PlainTarget:
     """Runs every kernel as it is, and nothing needs memory besides."""
@@ -56,6 +60,10 @@ class PlainTarget:
     def workspace_bytes(self, step: CallStep) -> int:
         """None."""
         return 0
+
+    def texts_of(self, step: KernelStep) -> list[str]:
+        """None: nothing is printed."""
+        return []
 
 
 PLAIN_TARGET = PlainTarget()

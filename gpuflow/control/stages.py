@@ -352,9 +352,9 @@ class Compiled(Stage):
                 parts.append(f"{step.kind} {bytes_of(self._compiled.plan, step)} bytes")
         return "\n\n".join(parts)
 
-    def explain(self) -> str:
-        """The plan for people; see ``gpuflow.explain``."""
-        return self._executable.explain(self.fun_name)
+    def explain(self, stage: str = "plan", platform: str | None = None) -> str:
+        """The program at one of its stages, for people; see ``gpuflow.explain``."""
+        return self._executable.explain(self.fun_name, stage, platform)
 
     def cost_analysis(self) -> dict[str, float]:
         """``flops`` and ``bytes accessed`` of one call."""

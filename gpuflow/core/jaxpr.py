@@ -294,12 +294,14 @@ def format_jaxpr(jaxpr: Jaxpr, source_info: bool = False) -> str:
     return "\n".join(_jaxpr_lines(jaxpr, _Names(), source_info))
 
 
-def format_eqns(jaxpr: Jaxpr) -> tuple[list[str], Callable[[Var], str]]:
+def format_eqns(
+    jaxpr: Jaxpr, source_info: bool = True
+) -> tuple[list[str], Callable[[Var], str]]:
     """The equations of ``format_jaxpr`` with their source lines, and the names of variables."""
     names = _Names()
     for var in (*jaxpr.constvars, *jaxpr.invars):
         names(var)
-    return ["\n".join(_eqn_lines(eqn, names, True)) for eqn in jaxpr.eqns], names
+    return ["\n".join(_eqn_lines(eqn, names, source_info)) for eqn in jaxpr.eqns], names
 
 
 def _typed(var: Var, names: _Names) -> str:

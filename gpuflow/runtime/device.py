@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuflow.base.config import config
 from gpuflow.base.records import record
+from gpuflow.compiler.target import Target
 from gpuflow.runtime.driver import Driver
 
 
@@ -177,6 +178,7 @@ class Platform:
         driver: of the device with a number.
         is_default: whether it is the one that is used, unless an earlier one is; it may look.
         shares_memory: whether all devices of a process share it.
+        target: what compiling a plan asks, without a device.
     """
 
     name: str
@@ -184,6 +186,7 @@ class Platform:
     driver: Callable[[int], Driver]
     is_default: Callable[[], bool] = lambda: False
     shares_memory: bool = False
+    target: Callable[[], Target] | None = None
 
 
 _platforms: dict[str, Platform] = {}
@@ -200,6 +203,22 @@ _ALIASES = {"gpu": "cuda"}  # as JAX's users write it
 @cache
 def _default_platform() -> str:
     return next(platform.name for platform in _platforms.values() if platform.is_default())
+
+
+def target_of(platform: str) -> Target:
+    """What compiling a plan for a platform asks; there need be no device.
+
+    Raises:
+        ValueError: the platform is unknown.
+    """
+    named = _platforms.get(_ALIASES.get(platform, platform))
+    if named is None or named.target is None:
+        known = tuple(p.name for p in _platforms.values() if p.target is not None)
+        raise ValueError(
+            f"[explain] the platform must be one of {known}; got {platform!r}. "
+            "Fix: leave it out, or name one of them."
+        )
+    return named.target()
 
 
 @cache

@@ -24,6 +24,10 @@ class Program(Protocol):
         """The outputs as Arrays on ``device``, for the data of all inputs; it may return early."""
         ...
 
+    def driver_text(self) -> str:
+        """The text of what runs the plan, for people."""
+        ...
+
     def code_bytes(self) -> int:
         """Bytes of the machine code of all kernels, which are built."""
         ...

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gpuflow.compiler.plan import CallStep, Plan, ProgramStep
+from gpuflow.compiler.plan import CallStep, Plan, ProgramStep, all_kernels
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.driver import Driver
@@ -41,6 +41,29 @@ def build_driver(
     Returns:
         ``function(operands, device)``: operands as NumPy arrays, outputs as Arrays.
     """
+    places, result = _written(plan, memory, driver, services, out_avals)
+    names = {"empty": np.empty, "allocate": allocate, "new": object.__new__, "Array": Array}
+    return places.text.finish(result, names)
+
+
+def driver_text(
+    plan: Plan, memory: Arena, driver: Driver, services: NativeServices,
+    out_avals: Sequence[ShapedArray],
+) -> str:  # fmt: skip
+    """The text of a plan's driver, and the instructions of its native programs, for people."""
+    places, result = _written(plan, memory, driver, services, out_avals)
+    names = {services.load(kernel).address: kernel.name for kernel in all_kernels(plan)}
+    parts = [places.text.source(result)]
+    for call, code in places.programs:
+        parts.append("\n".join([f"{call}:", *(f"    {line}" for line in code.listing(names))]))
+    return "\n".join(parts)
+
+
+def _written(
+    plan: Plan, memory: Arena, driver: Driver, services: NativeServices,
+    out_avals: Sequence[ShapedArray],
+) -> tuple[_Places, str]:  # fmt: skip
+    """A plan's driver as far as its text, and the expression of its result."""
     text = DriverText()
     places = _Places(plan, text, driver, memory, services)
     marks = Marks(plan, text)
@@ -63,8 +86,7 @@ def build_driver(
     marks.end()
     outs = [places.output(out) for out in plan.outputs] if out_avals else []
     results = [places.result(name, aval) for name, aval in zip(outs, out_avals, strict=True)]
-    names = {"empty": np.empty, "allocate": allocate, "new": object.__new__, "Array": Array}
-    return text.finish(f"[{', '.join(results)}]", names)
+    return places, f"[{', '.join(results)}]"
 
 
 class _Places(NamedArrays):
@@ -79,6 +101,7 @@ class _Places(NamedArrays):
         super().__init__(plan, text, driver, memory)
         self.services = services
         self.addresses = addresses_in(plan, memory)
+        self.programs: list[tuple[str, Code]] = []
         self._start_native()
 
     def _start_native(self) -> None:
@@ -116,6 +139,7 @@ class _Places(NamedArrays):
             function, kept = callable_program(self.code, len(names), self.services.runtime)
             self.text.keep(kept)
             call = self.text.constant("run", function)
+            self.programs.append((call, self.code))
             self.text.line(f"{call}({', '.join(names)})  # {', '.join(self.comments)}")
         self._start_native()
 

@@ -9,13 +9,14 @@ from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.recording import span
 from gpuflow.compiler.explain import explain_plan
+from gpuflow.compiler.explain_stages import STAGES, explain_stage
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.plan import bytes_of, flops_of
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.trace import Tracer, check_not_leaked
 from gpuflow.runtime.array import Array, as_numpy
-from gpuflow.runtime.device import Device, default_device, in_use
+from gpuflow.runtime.device import Device, default_device, in_use, target_of
 from gpuflow.runtime.driver import Driver
 from gpuflow.runtime.eager import check_finite, together
 
@@ -25,6 +26,7 @@ class Compiled:
 
     Attributes:
         plan: what it does.
+        target: the platform that it was made for.
         program: the plan, ready to run.
         constants: data of inputs behind the program's own.
         overwritten: positions of donated inputs whose memory the plan takes.
@@ -35,8 +37,8 @@ class Compiled:
         self, jaxpr: ClosedJaxpr, donated: tuple[int, ...], driver: Driver,
         others: Iterable[Compiled],
     ) -> None:  # fmt: skip
-        self._target = driver.target
-        made = next((other for other in others if other._target is self._target), None)
+        self.target = driver.target
+        made = next((other for other in others if other.target is self.target), None)
         if made is not None:  # another device of the platform has the same plan
             self.plan, self._values = made.plan, made._values
         else:
@@ -139,10 +141,34 @@ class Executable:
                 ValueError,
             )
 
-    def explain(self, name: str) -> str:
-        """What the program called ``name`` does, step by step; its kernels are built."""
-        compiled = self.compiled()
-        return explain_plan(compiled.plan, name, compiled.program.sources_of)
+    def explain(self, name: str, stage: str = "plan", platform: str | None = None) -> str:
+        """The program called ``name`` at one of its stages; see ``gpuflow.explain``."""
+        check(
+            stage in STAGES,
+            lambda: (
+                f"[explain] stage must be one of {STAGES}; got {stage!r}. "
+                "Fix: leave it out to see the plan."
+            ),
+            ValueError,
+        )
+        if platform is None:
+            compiled = self.compiled()
+            if stage == "plan":
+                return explain_plan(compiled.plan, name, compiled.program.sources_of)
+            if stage == "driver":
+                return compiled.program.driver_text()
+            return explain_stage(stage, self.jaxpr, compiled.plan, compiled.target)
+        check(
+            stage not in ("plan", "driver"),
+            lambda: (
+                f"[explain] stage {stage!r} needs a device, its kernels are built; got "
+                f"platform={platform!r}. Fix: leave the platform out, or ask for another stage."
+            ),
+            ValueError,
+        )
+        target = target_of(platform)
+        plan, _ = compile_plan(self.jaxpr, self.donated, target=target)
+        return explain_stage(stage, self.jaxpr, plan, target)
 
     def cost_analysis(self) -> dict[str, float]:
         """FLOPs and bytes of one call, from the plan."""

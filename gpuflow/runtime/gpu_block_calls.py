@@ -6,10 +6,12 @@ from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
 
+from gpuflow.base.config import config
+from gpuflow.compiler.cuda import print_cuda
 from gpuflow.compiler.gpu_splits import gpu_launches, is_plain_on_gpu
 from gpuflow.compiler.handwritten import HandwrittenKernel
 from gpuflow.compiler.lower import KernelCall
-from gpuflow.compiler.plan import CallStep, CopyStep
+from gpuflow.compiler.plan import CallStep, CopyStep, KernelStep
 from gpuflow.compiler.target import Allocate, PlainTarget
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.lowering import (
@@ -28,7 +30,7 @@ from gpuflow.runtime.gpu_attention import add_attention
 from gpuflow.runtime.gpu_blocks import At, BlockLaunch, Schedule, collapsed
 from gpuflow.runtime.gpu_convolutions import add_convolution
 from gpuflow.runtime.gpu_device import GpuDevice
-from gpuflow.runtime.gpu_launch import Launch, Place
+from gpuflow.runtime.gpu_launch import Launch, Place, launched_kernel
 from gpuflow.runtime.gpu_matrices import add_matrices
 from gpuflow.runtime.gpu_runs import add_runs
 from gpuflow.runtime.gpu_scans import add_running
@@ -61,6 +63,16 @@ class GpuTarget(PlainTarget):
         """Memory that a library call needs besides its operands and outputs."""
         schedule = schedule_of(step)
         return 0 if schedule is None else schedule.workspace_bytes
+
+    def texts_of(self, step: KernelStep) -> list[str]:
+        """The printed text of each of a step's launches."""
+        return [print_cuda(*launched_kernel(step, calls)).text for calls in step.launches]
+
+
+def chosen_gpu_target() -> GpuTarget:
+    """The target of programs with this thread's settings."""
+    settings = config.trace_context()
+    return gpu_target(settings.atomic_sums, settings.excess_precision)
 
 
 @cache

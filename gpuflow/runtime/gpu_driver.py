@@ -31,7 +31,7 @@ from gpuflow.runtime.device import Device
 from gpuflow.runtime.device_array import DeviceArray, described, strided
 from gpuflow.runtime.gpu_api import BuiltKernel, GpuApi
 from gpuflow.runtime.gpu_arena import DeviceArena
-from gpuflow.runtime.gpu_block_calls import gpu_target
+from gpuflow.runtime.gpu_block_calls import chosen_gpu_target
 from gpuflow.runtime.gpu_faults import GpuFault, StatusError, fault, is_fault
 from gpuflow.runtime.gpu_memory import Memory, in_units
 from gpuflow.runtime.gpu_ops import OneOpPrograms
@@ -103,8 +103,7 @@ class GpuDriver:
     @property
     def target(self) -> Target:
         """One launch for each kernel; sums and roundings are as this thread's settings allow."""
-        settings = config.trace_context()
-        return gpu_target(settings.atomic_sums, settings.excess_precision)
+        return chosen_gpu_target()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
         """Device memory, given back when no array uses it."""

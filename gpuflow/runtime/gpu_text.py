@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +47,22 @@ def build_driver(
     plan: Plan, arena: DeviceArena, device: GpuDevice, out_avals: Sequence[ShapedArray] = ()
 ) -> Callable[..., list[Array]]:
     """``function(operands, device)``; a program inside another has no ``out_avals``."""
+    text, result, names = _written(plan, arena, device, out_avals)
+    return text.finish(result, names)
+
+
+def driver_text(
+    plan: Plan, arena: DeviceArena, device: GpuDevice, out_avals: Sequence[ShapedArray]
+) -> str:
+    """The text of a plan's driver, for people."""
+    text, result, _ = _written(plan, arena, device, out_avals)
+    return text.source(result)
+
+
+def _written(
+    plan: Plan, arena: DeviceArena, device: GpuDevice, out_avals: Sequence[ShapedArray]
+) -> tuple[DriverText, str, dict[str, Any]]:
+    """A driver's text, the expression of its result, and the names that it uses."""
     text = DriverText()
     places = _Places(plan, text, device, arena)
     marks = GpuMarks(plan, text, places.work, device)
@@ -73,7 +90,7 @@ def build_driver(
     }  # fmt: skip
     text.lines += places.work.lines(names, places.counts)
     results = [places.result(name, aval) for name, aval in zip(outs, out_avals, strict=True)]
-    return text.finish(f"[{', '.join(results)}]", names)
+    return text, f"[{', '.join(results)}]", names
 
 
 class _Places(NamedArrays):

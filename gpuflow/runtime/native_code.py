@@ -8,7 +8,7 @@ an offset in bytes, or by an address that no call changes.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,7 @@ from gpuflow.compiler.cpu_native import NativeRuntime
 from gpuflow.runtime.memory import address, has_known_layout
 
 _END, _SET, _RUN, _SCAN, _WHILE, _BRANCH = range(6)
+_LONGEST = 5  # words of an instruction
 _FASTCALL = 0x80  # METH_FASTCALL: (self, arguments, their number)
 _WORD = 8  # bytes
 _HEAVY = 1 << 17  # points between two looks at signals, at least: some milliseconds
@@ -139,6 +140,30 @@ class Code:
         registers = self.array([0] * len(program.registers))
         code = program.code.finish(self)
         return code, address(registers), len(program.registers), address(self.array(rows))
+
+    def listing(self, names: Mapping[int, str]) -> list[str]:
+        """The instructions for people, a line each.
+
+        Args:
+            names: of functions, by their addresses.
+        """
+        lines, k = [], 0
+        while k < len(self.words):
+            operation, *rest = self.words[k : k + _LONGEST]
+            if operation == _SET:
+                place, register, offset = rest[:3]
+                lines.append(f"word {place} = array {register} + {offset} bytes")
+                k += 4
+            elif operation == _RUN:
+                function, block, extent, chunk = rest
+                name = names.get(function, "a function of the runtime")
+                lines.append(f"run {name} with the words from {block}, {extent} indices, "
+                             f"{chunk} at a time")  # fmt: skip
+                k += _LONGEST
+            else:
+                lines.append({_SCAN: "scan", _WHILE: "while", _BRANCH: "branch"}[operation])
+                k += 2
+        return lines
 
     def finish(self, owner: Code) -> int:
         """The address of the finished program, which lives as long as ``owner``."""

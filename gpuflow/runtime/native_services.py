@@ -10,12 +10,12 @@ import numpy as np
 
 from gpuflow.base.config import config
 from gpuflow.base.lazy import LazyModule
-from gpuflow.compiler.cpu import compile_cpu, load_stored
+from gpuflow.compiler.cpu import compile_cpu, load_stored, print_cpu
 from gpuflow.compiler.cpu_build import LoadedKernel
 from gpuflow.compiler.cpu_native import NativeRuntime, load_native, module_with
 from gpuflow.compiler.launches import is_plain, launches
 from gpuflow.compiler.lower import KernelCall
-from gpuflow.compiler.plan import CallStep
+from gpuflow.compiler.plan import CallStep, KernelStep, kernels_of
 from gpuflow.compiler.target import Allocate
 from gpuflow.core.lowering import Convolution, Launches, Library, Product
 from gpuflow.core.views import View
@@ -120,6 +120,10 @@ class NativeServices:
             return 0
         size = step.eqn.outputs[0].aval.dtype.itemsize
         return max((workspace_places(call, size)[1] for call in made[0]), default=0)
+
+    def texts_of(self, step: KernelStep) -> list[str]:
+        """The printed text of each of a step's launches."""
+        return [print_cpu(kernel).text for kernel in kernels_of(step)]
 
     def launches_of(self, step: CallStep) -> Launches | None:
         """The kernels written by hand that make a library call, or None."""

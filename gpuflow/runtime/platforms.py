@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 
 from gpuflow.base.config import config
 from gpuflow.base.lazy import LazyModule
+from gpuflow.compiler.target import Target
 from gpuflow.runtime.device import Platform, register_platform
 from gpuflow.runtime.driver import Driver
 from gpuflow.runtime.driver_cpu import cpu_driver
 
 if TYPE_CHECKING:
-    from gpuflow.runtime import driver_cuda, driver_sim
+    from gpuflow.runtime import driver_cuda, driver_sim, gpu_block_calls
 else:
     driver_cuda = LazyModule("gpuflow.runtime.driver_cuda")
     driver_sim = LazyModule("gpuflow.runtime.driver_sim")
+    gpu_block_calls = LazyModule("gpuflow.runtime.gpu_block_calls")
 
 
 # Where Linux shows that there is a GPU of NVIDIA.
@@ -28,8 +30,20 @@ def _cpu(number: int) -> Driver:
     return cpu_driver()
 
 
+def _cpu_count() -> int:
+    return config.environment.cpu_devices
+
+
+def _cpu_target() -> Target:
+    return cpu_driver().target
+
+
 def _cuda_sim(number: int) -> Driver:
     return driver_sim.sim_driver(number)
+
+
+def _cuda_target() -> Target:
+    return gpu_block_calls.chosen_gpu_target()
 
 
 def _cuda_count() -> int:
@@ -67,9 +81,9 @@ def _has_cuda() -> bool:
 
 def register_platforms() -> None:
     """Make the devices of all platforms known; the first that is wanted is the default."""
-    register_platform(Platform("cuda", _cuda_count, _cuda, _has_cuda))
+    register_platform(Platform("cuda", _cuda_count, _cuda, _has_cuda, target=_cuda_target))
     register_platform(
-        Platform("cpu", lambda: config.environment.cpu_devices, _cpu, lambda: True, True)
+        Platform("cpu", _cpu_count, _cpu, lambda: True, True, _cpu_target)
     )
     register_platform(
         Platform("cuda_sim", lambda: config.environment.sim_devices, _cuda_sim)

@@ -19,7 +19,7 @@ from gpuflow.core.communicator import settle
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.driver import Driver
-from gpuflow.runtime.driver_program import build_driver
+from gpuflow.runtime.driver_program import build_driver, driver_text
 from gpuflow.runtime.kernels import kernel_cache
 from gpuflow.runtime.memory import Arena, arenas
 from gpuflow.runtime.native_services import native_services
@@ -58,6 +58,15 @@ class CpuProgram:
             driver = build_driver(self.plan, memory, self._own, services, self.out_avals)
             self._drivers[memory] = (memory.generation, driver)
         return driver
+
+    def driver_text(self) -> str:
+        """The text of the driver for one arena, and its native programs."""
+        memory, services = arenas.acquire(), native_services()
+        try:
+            memory.reserve(self.plan.arena_bytes)
+            return driver_text(self.plan, memory, self._own, services, self.out_avals)
+        finally:
+            arenas.release(memory)
 
     def code_bytes(self) -> int:
         """Bytes of the object code of all kernels, which are built."""

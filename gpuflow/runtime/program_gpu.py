@@ -18,7 +18,7 @@ from gpuflow.runtime.device import Device
 from gpuflow.runtime.gpu_arena import DeviceArena
 from gpuflow.runtime.gpu_device import GpuDevice
 from gpuflow.runtime.gpu_launch import launched_kernel
-from gpuflow.runtime.gpu_text import build_driver
+from gpuflow.runtime.gpu_text import build_driver, driver_text
 from gpuflow.runtime.kernels import kernel_cache
 
 
@@ -66,6 +66,15 @@ class GpuProgram:
         """Drop what was made for arenas that are given up."""
         for arena in arenas:
             self._drivers.pop(arena, None)
+
+    def driver_text(self) -> str:
+        """The text of the driver for one arena."""
+        arena = self.device.acquire(self)
+        try:
+            arena.reserve(self.plan.arena_bytes)
+            return driver_text(self.plan, arena, self.device, self.out_avals)
+        finally:
+            self.device.release(arena)
 
     def code_bytes(self) -> int:
         """Bytes of the machine code of all kernels, which are built."""

@@ -49,10 +49,14 @@ class DriverText:
         """Append a statement."""
         self.lines.append(text)
 
-    def finish(self, result: str, names: dict[str, Any]) -> Callable[..., Any]:
-        """Compile the driver, a function of the operand arrays and the device of its outputs."""
+    def source(self, result: str) -> str:
+        """The text of the driver, a function of the operand arrays and the outputs' device."""
         body = "\n".join("    " + line for line in [*self.lines, f"return {result}"])
-        source = f"def driver(operands, device=None):\n{body}\n"
+        return f"def driver(operands, device=None):\n{body}\n"
+
+    def finish(self, result: str, names: dict[str, Any]) -> Callable[..., Any]:
+        """Compile the driver."""
+        source = self.source(result)
         namespace = {**names, **self.namespace, "__kept__": self._kept}
         exec(_code(source), namespace)
         function = namespace["driver"]

@@ -88,3 +88,86 @@ def test_equal_kernels_run_as_one(capsys):
     text = explained(lambda xs: [x * 2 for x in xs], [np.ones(3 + k) for k in range(4)],
                      capsys=capsys)  # fmt: skip
     assert text.startswith("<lambda>: 1 kernel; ") and "for 4 sets of arrays" in text
+
+
+# --- stages -------------------------------------------------------------------------------------
+
+
+def layer(x, w):
+    return (x @ w - 1.0) / (1.0 * x[:, :1])
+
+
+def at(stage, f=layer, args=(X, W), platform=None):
+    return gf.jit(f).lower(*args).compile().explain(stage, platform)
+
+
+def test_the_jaxpr_is_what_was_traced(capsys):
+    gf.explain(layer, X, W, stage="jaxpr")
+    assert capsys.readouterr().out == f"{gf.make_jaxpr(layer)(X, W)}\n"
+
+
+def test_passes_say_what_they_changed():
+    text = at("passes")
+    assert text.startswith("inline: nothing to do\nsimplify:\n{ lambda ;")
+    # 1.0 * x is x.
+    assert text.count(" mul ") == 0 and " mul " in at("jaxpr")
+    assert text.endswith("overlap: nothing to do")
+
+
+def test_groups_have_their_equations_and_names_are_apart():
+    first, second, names = re.split(r"\n(?! )", at("groups"))
+    assert first.startswith("one call: dot_general\n    ")
+    assert second.startswith("one kernel: map over 64 x 16\n    ") and "= div " in second
+    assert names.startswith("other names of arrays that are there\n    ") and "slice" in names
+    rows = at("groups", lambda x: x.sum(1), (X,))
+    assert rows.startswith("one kernel: row over 64 x 32 (reduced)")
+
+
+def test_kernels_and_their_text_belong_together():
+    kernels, text = at("kernels"), at("text")
+    assert kernels.startswith("kernel map_sub_div(") and "store o0" in kernels
+    assert "def kernel_map_sub_div(words, lo, hi):" in text
+    # The text begins with its kernel, as comments.
+    assert "# " + kernels.strip().replace("\n", "\n# ") in text
+
+
+def test_binding_names_arrays_and_words():
+    text = at("binding")
+    assert f"a  f32[64,32], {64 * 32 * 4} bytes: argument 0" in text
+    assert f"{64 * 16 * 4} bytes: temporary, from byte 0" in text
+    assert "bytes: result, new with each call" in text and "dot_general: a, b -> " in text
+    # Literals are words too: their values, not their bits.
+    assert re.search(r"map_sub_div: 1024 points, .*\n +x0 = .*= 1\.0, .*n_i0 = 64", text)
+    donated = gf.jit(lambda x: x + 1, donate_argnums=0).lower(X).compile().explain("binding")
+    assert "in the memory of a donated argument" in donated
+
+
+def test_the_driver_shows_native_programs():
+    text = at("driver")
+    assert text.startswith("def driver(operands, device=None):\n")
+    assert re.search(r"run\d+\(.*\)  # dot_general, map_sub_div\n", text)
+    assert re.search(r"    word \d+ = array 0 \+ 0 bytes\n", text)
+    assert re.search(r"    run map_sub_div with the words from \d+, 64 indices, \d+ at ", text)
+    assert "run a function of the runtime with" in text
+
+    def loop(x):
+        return lax.scan(lambda c, r: (c + r, r), x[0], x)[0]
+
+    assert re.search(r"^    scan$", at("driver", loop, (X,)), re.M)
+
+
+def test_kernels_of_cuda_need_no_gpu():
+    """The text of CUDA, and of none but the stages that take a device."""
+    text = at("text", platform="cuda")
+    assert "def map_sub_div(x0, " in text and "cuda.blockIdx.x" in text
+    assert text == at("text", platform="gpu")
+    assert "map_sub_div: 1024 points" in at("binding", platform="cuda")
+    with pytest.raises(ValueError, match=r"stage 'plan' needs a device.* got platform='cuda'"):
+        at("plan", platform="cuda")
+
+
+def test_stages_and_platforms_that_there_are_not():
+    with pytest.raises(ValueError, match=r"stage must be one of \('jaxpr', .*got 'image'\. Fix: "):
+        at("image")
+    with pytest.raises(ValueError, match=r"platform must be one of \('cuda', 'cpu'\); got 'tpu'"):
+        at("text", platform="tpu")

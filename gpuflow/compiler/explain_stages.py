@@ -1,0 +1,162 @@
+"""What a program is at each stage on its way, as text for people; plans are in ``explain``."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpuflow.compiler.lower import NO_BUFFER, KernelCall
+from gpuflow.compiler.pipeline import rewritten
+from gpuflow.compiler.plan import CallStep, KernelStep, Plan, Step, nbytes, reads_of, writes_of
+from gpuflow.compiler.space import space_of
+from gpuflow.compiler.target import Target
+from gpuflow.core.aval import storage_dtype
+from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr, Var, format_eqns
+from gpuflow.kir.nodes import Argument, Kernel, arguments
+from gpuflow.kir.text import kernel_text
+
+# In the order in which a program comes to them.
+STAGES = ("jaxpr", "passes", "groups", "kernels", "text", "binding", "driver", "plan")
+
+
+def explain_stage(stage: str, jaxpr: ClosedJaxpr, plan: Plan, target: Target) -> str:
+    """A program at one of the stages before it is ready to run."""
+    texts: dict[str, Callable[[], str]] = {
+        "jaxpr": lambda: str(jaxpr),
+        "passes": lambda: explain_passes(jaxpr, target),
+        "groups": lambda: explain_groups(plan),
+        "kernels": lambda: explain_kernels(plan),
+        "text": lambda: explain_text(plan, target),
+        "binding": lambda: explain_binding(plan),
+    }
+    return texts[stage]()
+
+
+def explain_passes(jaxpr: ClosedJaxpr, target: Target) -> str:
+    """The program behind each pass that has changed it, and the names of those that have not."""
+    texts, parts = [str(jaxpr.jaxpr)], []
+
+    def note(name: str, program: Jaxpr) -> None:
+        text = str(program)
+        parts.append(f"{name}: nothing to do" if text == texts[-1] else f"{name}:\n{text}")
+        texts.append(text)
+
+    rewritten(jaxpr, target, note)
+    return "\n".join(parts)
+
+
+def explain_groups(plan: Plan) -> str:
+    """The equations of each group, and what one kernel goes over; and what is only a name."""
+    lines, _ = format_eqns(plan.jaxpr, source_info=False)
+    parts = []
+    for members in plan.groups:
+        body = "\n".join(lines[position] for position in members)
+        parts.append(f"{_group_title(plan, members)}\n{textwrap.indent(body, '    ')}")
+    grouped = {position for members in plan.groups for position in members}
+    names = [line for position, line in enumerate(lines) if position not in grouped]
+    if names:
+        body = "\n".join(names)
+        parts.append(f"other names of arrays that are there\n{textwrap.indent(body, '    ')}")
+    return "\n".join(parts)
+
+
+def _group_title(plan: Plan, members: tuple[int, ...]) -> str:
+    if plan.program.iterations[members[0]] is None:
+        return f"one call: {plan.jaxpr.eqns[members[0]].primitive.name}"
+    space = space_of(plan.program, members)
+    sizes = [f"{space.sizes[k]}{' (reduced)' if k in space.reduced else ''}" for k in space.order]
+    return f"one kernel: {space.kind.value} over {' x '.join(sizes) or 'one element'}"
+
+
+def explain_kernels(plan: Plan) -> str:
+    """KernelIR of each launch."""
+    return "\n\n".join(
+        kernel_text(calls[0].kernel) for step in _kernel_steps(plan) for calls in step.launches
+    )
+
+
+def explain_text(plan: Plan, target: Target) -> str:
+    """The printed text of each launch."""
+    return "\n".join(text for step in _kernel_steps(plan) for text in target.texts_of(step))
+
+
+def _kernel_steps(plan: Plan) -> list[KernelStep]:
+    return [step for step in plan.steps if isinstance(step, KernelStep)]
+
+
+# --- binding ------------------------------------------------------------------------------------
+
+
+def explain_binding(plan: Plan) -> str:
+    """Where each array is, and the words that each launch is given."""
+    name_of = _names(plan)
+    used = dict.fromkeys(b for step in plan.steps for b in (*reads_of(step), *writes_of(step)))
+    places = [f"  {name_of(buffer)}  {_place(plan, buffer)}" for buffer in used]
+    launches = [line for step in plan.steps for line in _launch_lines(step, name_of)]
+    head = f"arrays, {plan.arena_bytes} bytes of temporaries"
+    return "\n".join([head, *places, "launches", *launches])
+
+
+def _names(plan: Plan) -> Callable[[int], str]:
+    _, name_of_var = format_eqns(plan.jaxpr, source_info=False)
+    added = {buffer: Var(aval) for buffer, aval in plan.added.items()}
+    variables = {**dict(enumerate(plan.variables)), **added}
+    return lambda buffer: name_of_var(variables[buffer])
+
+
+def _place(plan: Plan, buffer: int) -> str:
+    """Where a buffer is."""
+    typed = f"{plan.aval(buffer)}, {nbytes(plan.aval(buffer))} bytes"
+    if buffer in plan.in_place:
+        return f"{typed}: in the memory of a donated argument"
+    if buffer < len(plan.jaxpr.invars):
+        return f"{typed}: argument {buffer}"
+    if buffer in plan.offsets:
+        return f"{typed}: temporary, from byte {plan.offsets[buffer]}"
+    return f"{typed}: result, new with each call"
+
+
+def _launch_lines(step: Step, name_of: Callable[[int], str]) -> list[str]:
+    if isinstance(step, KernelStep):
+        return [line for calls in step.launches for call in calls
+                for line in _call_lines(call, name_of)]  # fmt: skip
+    reads, writes = (", ".join(map(name_of, of(step))) for of in (reads_of, writes_of))
+    what = "" if isinstance(step, CallStep) else f"{step.kind} "
+    return [f"  {what}{step.name}: {reads} -> {writes}"]
+
+
+def _call_lines(call: KernelCall, name_of: Callable[[int], str]) -> list[str]:
+    head = f"  {call.kernel.name}: {call.points} points, to be split along {call.extent}"
+    words = []
+    for k, (argument, word) in enumerate(zip(arguments(call.kernel), call.words, strict=False)):
+        buffer = call.buffers[k] if k < len(call.buffers) else NO_BUFFER
+        if buffer != NO_BUFFER:
+            value = name_of(buffer) + (f" + {word} bytes" if word else "")
+        else:
+            value = str(_scalar(call.kernel, argument, word))
+        words.append(f"{_word_name(argument)} = {value}")
+    return [head, *textwrap.wrap(", ".join(words), 96, initial_indent=" " * 6,
+                                 subsequent_indent=" " * 6)]  # fmt: skip
+
+
+def _word_name(argument: Argument) -> str:
+    """The name of a word, as in kernels' text."""
+    match argument.kind:
+        case "extent":
+            return f"n_{argument.axis}"
+        case "stride":
+            return f"{argument.operand}_stride_{argument.axis}"
+        case "base":
+            return f"{argument.operand}_base"
+    return argument.operand
+
+
+def _scalar(kernel: Kernel, argument: Argument, word: int) -> Any:
+    """The number that a word holds: of a scalar operand in the low bytes."""
+    if argument.kind != "scalar":
+        return word
+    dtype = next(o.dtype for o in kernel.operands if o.name == argument.operand)
+    return np.array([word], np.int64).view(storage_dtype(np.dtype(dtype)))[0]
