@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import prebuild
 from gpu_processes import answer, commit
 from gpu_records import tree_digest
@@ -29,6 +30,9 @@ PACKAGES = (
     "numpy", "numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "cuda-core",
     "cuda-bindings", "cupy-cuda13x", "jax", "torch", "triton", "optree", "ml-dtypes",
 )  # fmt: skip
+_SIZE = 1 << 12
+# A function and its argument; perf/prebuild.py builds its kernel.
+FIRST_PROGRAM = (lambda v: v * 2 + 1, np.random.default_rng(0).standard_normal(_SIZE, np.float32))
 STUBS = "stubs"  # a folder of this name says versions of another machine's packages
 
 
@@ -84,17 +88,15 @@ def wrong_with_kernels() -> Iterator[str]:
 
 def first_result(platform: str) -> Iterator[str]:
     """What is wrong with one small program: the way from Python to the device and back."""
-    import numpy as np
-
     import gpuflow as gf
     from gpuflow.compiler.cuda_cache import cache_parts
     from gpuflow.runtime.kernels import cache_stats
 
     (found, *_) = gf.devices(platform)
-    x = np.random.default_rng(0).standard_normal(1 << 12, np.float32)
+    function, x = FIRST_PROGRAM
     start = time.perf_counter()
     with gf.default_device(found):
-        got = np.asarray(gf.jit(lambda v: v * 2 + 1)(x))
+        got = np.asarray(gf.jit(function)(x))
     seconds = time.perf_counter() - start
     api = getattr(found.driver, "api", None)
     stats = cache_stats()
@@ -102,8 +104,8 @@ def first_result(platform: str) -> Iterator[str]:
           f"{stats.loaded} kernels loaded, {stats.built} built")  # fmt: skip
     if api is not None:
         print(f"keys of kernels: {' '.join(cache_parts(api.compute_capability)[3:])}")
-    if not np.array_equal(got, x * 2 + 1):
-        yield f"x * 2 + 1 is off by up to {np.abs(got - (x * 2 + 1)).max()}"
+    if not np.array_equal(got, function(x)):
+        yield f"x * 2 + 1 is off by up to {np.abs(got - function(x)).max()}"
 
 
 def findings(platform: str) -> Iterator[str]:

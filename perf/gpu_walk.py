@@ -1,10 +1,11 @@
 """Calls rows of the GPU acceptance on a GPU that only plans, so that their kernels are built.
 
-usage: python perf/gpu_walk.py gpuflow 9.0 8.0 [--rows TEXT,TEXT] [--tiny] [--programs]
+usage: python perf/gpu_walk.py gpuflow 9.0 8.0 [--rows TEXT,TEXT] [--tiny] [--programs] [--part 0/2]
 
-With --programs it calls the programs that are compared with the CPU as well (gpu_checks.py). Prints
-a JSON line for each row: whether the setting has it, and how many kernels were built and loaded for
-it; last the keys of all of them. prebuild.py starts it, with the variables of a setting.
+With --programs it calls the programs that are compared with the CPU (gpu_checks.py) and the trials
+of ``gpuflow doctor`` as well. Prints a JSON line for each row: whether the setting has it, how many
+kernels were built and loaded for it, and the processor's seconds; last the keys of all kernels.
+prebuild.py starts it, with the variables of a setting.
 """
 
 from __future__ import annotations
@@ -12,36 +13,35 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import gpu_checks
-from gpu_child import inputs_of
-from gpu_frameworks import Framework, load_planned
-from gpu_rows import Row, all_rows, chosen
+from gpu_child import ManySizes, inputs_of
+from gpu_environment import FIRST_PROGRAM
+from gpu_frameworks import OURS, Framework, load_planned
+from gpu_planned import planned_device
+from gpu_rows import MANY_SIZES, Row, all_rows, chosen
 
 import gpuflow
+from gpuflow.cli import doctor_trials
 from gpuflow.compiler.cuda_cache import PACKAGES
 from gpuflow.compiler.versions import version_of
 from gpuflow.runtime.kernels import cache_stats, kernel_cache
 
 
-def called(framework: Framework, row: Row, inputs: Sequence[Any]) -> bool:
-    """Whether the row is for the framework; if so it is called once."""
-    with framework.in_force():
-        function = framework.function(row)
-        if function is None:
-            return False
-        function(*[framework.array(x) for x in inputs])
-    return True
-
-
 def call_row(row: Row, frameworks: Sequence[Framework], tiny: bool) -> bool:
     """Whether a row is for the frameworks, which then have called it."""
+    if frameworks[0].function(row) is None:
+        return False
     inputs = inputs_of(row, row.tiny if tiny else row.full, 0)
-    return all([called(framework, row, inputs) for framework in frameworks])
+    for framework in frameworks:
+        with framework.in_force():
+            framework.function(row)(*[framework.array(x) for x in inputs])
+    return True
 
 
 def call_program(program: Any, frameworks: Sequence[Framework]) -> bool:
@@ -53,9 +53,24 @@ def call_program(program: Any, frameworks: Sequence[Framework]) -> bool:
     return True
 
 
+def call_trial(trial: Callable[[Any], Any], devices: Sequence[Any]) -> bool:
+    """What ``gpuflow doctor`` tries, on each device."""
+    for device in devices:
+        trial(device)
+    return True
+
+
+def call_many_sizes(frameworks: Sequence[Framework], tiny: bool) -> bool:
+    """The row of many batch sizes: some sizes have kernels that others do not need."""
+    for framework in frameworks:
+        with framework.in_force():
+            ManySizes(framework, tiny).measure()
+    return True
+
+
 def walked(name: str, call: Callable[[], bool]) -> dict[str, Any]:
     """What a row or program gave."""
-    before = cache_stats().built, cache_stats().loaded
+    before, start = (cache_stats().built, cache_stats().loaded), time.process_time()
     record: dict[str, Any] = {"row": name}
     try:
         record["called"] = call()
@@ -64,6 +79,7 @@ def walked(name: str, call: Callable[[], bool]) -> dict[str, Any]:
         record["error"] = f"{type(error).__name__}: {error}"[:500]
     record["built"] = cache_stats().built - before[0]
     record["loaded"] = cache_stats().loaded - before[1]
+    record["seconds"] = round(time.process_time() - start, 2)
     return record
 
 
@@ -75,21 +91,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", default="")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--programs", action="store_true")
+    parser.add_argument("--part", default="0/1", help="k/n: each nth row, from the kth on")
     options = parser.parse_args(arguments)
-    frameworks = []
-    for text in options.capability:
-        major, minor = map(int, text.split("."))
-        frameworks.append(load_planned(options.framework, (major, minor)))
+    capabilities = [tuple(map(int, text.split("."))) for text in options.capability]
+    frameworks = [load_planned(options.framework, each) for each in capabilities]
+    devices = [planned_device(each) for each in capabilities]
     tasks = {row.name: partial(call_row, row, frameworks, options.tiny) for row in all_rows()}
+    if options.framework == OURS:
+        tasks[MANY_SIZES] = partial(call_many_sizes, frameworks, options.tiny)
     if options.programs:
-        for name, program in gpu_checks.programs().items():
+        programs = {**gpu_checks.programs(), "first result": FIRST_PROGRAM}
+        for name, program in programs.items():
             tasks[f"program: {name}"] = partial(call_program, program, frameworks)
+        for name, trial in doctor_trials.PROGRAMS.items():
+            tasks[f"doctor: {name}"] = partial(call_trial, trial, devices)
+    part, parts = map(int, options.part.split("/"))
     failed = 0
-    for name, task in tasks.items():
-        if chosen(name, options.rows):
-            record = walked(name, task)
-            failed += "error" in record
-            print(json.dumps(record), flush=True)
+    for name in [name for name in tasks if chosen(name, options.rows)][part::parts]:
+        record = walked(name, tasks[name])
+        failed += "error" in record
+        print(json.dumps(record), flush=True)
     versions = {package: version_of(package) for package in PACKAGES}
     print(json.dumps({"row": "", "keys": kernel_cache().keys(), "versions": versions}), flush=True)
     return int(failed > 0)

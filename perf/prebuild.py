@@ -1,6 +1,7 @@
 """Builds the kernels of the GPU acceptance's rows at full size, on a machine without a GPU.
 
-usage: python perf/prebuild.py FOLDER [--capability 9.0 ...] [--rows TEXT,TEXT] [--tiny]
+usage: python perf/prebuild.py FOLDER [--capability 9.0 ...] [--processes 2] [--rows TEXT,TEXT]
+       [--tiny]
        python perf/prebuild.py FOLDER --check        are all of them there? builds what is not
 
 Each row is called as the acceptance calls it, on a GPU that only plans (gpu_planned.py), in every
@@ -21,7 +22,10 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +35,7 @@ from gpu_records import tree_digest
 from gpu_rows import ATOMIC, NO_KERNELS
 
 HERE = Path(__file__).resolve().parent
-CAPABILITIES = ("9.0", "8.0", "10.0")
+CAPABILITIES = ("9.0",)
 MOST_BYTES = 40_000_000
 MANIFEST = "prebuilt.json"
 NO_EPILOGUES_AT_ALL = "gpuflow without epilogues"
@@ -59,29 +63,54 @@ def stale(folder: Path, root: Path = ROOT) -> str:
 
 def walked(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """What each row of each walk gave; a walk that dies is a record with an error."""
-    for name, (framework, further) in WALKS.items():
-        environment = {**os.environ, **further, "GPUFLOW_CACHE_DIR": str(folder)}
-        environment |= {"GPUFLOW_CUDA_GRAPHS": "0", "GPUFLOW_CACHE_LIMIT": "0"}
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        environment.pop("OPENBLAS_CORETYPE", None)
-        command = [sys.executable, str(HERE / "gpu_walk.py"), framework, *options.capability]
-        command += ["--rows", options.rows, *(["--tiny"] if options.tiny else [])]
-        command += ["--programs"] if name in PROGRAM_WALKS else []
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("{"):
-                yield {"walk": name, **json.loads(line)}
-        if process.wait() not in (0, 1):
-            yield {"walk": name, "row": "all", "error": f"ended with status {process.returncode}"}
+    for name in WALKS:
+        one_part = partial(_part_walked, name, folder, options)
+        with ThreadPoolExecutor(options.processes) as threads:
+            for records in threads.map(one_part, range(options.processes)):
+                yield from records
 
 
-def summary(records: Sequence[dict[str, Any]], label: str) -> int:
-    """Prints what a round of walks gave; returns how many kernels it built."""
-    built, loaded = (sum(record.get(key, 0) for record in records) for key in ("built", "loaded"))
+def _part_walked(
+    name: str, folder: Path, options: argparse.Namespace, part: int
+) -> list[dict[str, Any]]:
+    """What the rows of one process of a walk gave."""
+    framework, further = WALKS[name]
+    environment = {**os.environ, **further, "GPUFLOW_CACHE_DIR": str(folder)}
+    environment |= {"GPUFLOW_CUDA_GRAPHS": "0", "GPUFLOW_CACHE_LIMIT": "0"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment.pop("OPENBLAS_CORETYPE", None)
+    command = [sys.executable, str(HERE / "gpu_walk.py"), framework, *options.capability]
+    command += ["--rows", options.rows, "--part", f"{part}/{options.processes}"]
+    command += ["--tiny"] if options.tiny else []
+    command += ["--programs"] if name in PROGRAM_WALKS else []
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    records = []
+    for line in process.stdout:
+        if line.startswith("{"):
+            records.append({"walk": name, **json.loads(line)})
+            tell(records[-1])
+    if process.wait() not in (0, 1):
+        error = f"ended with status {process.returncode}"
+        records.append({"walk": name, "row": f"all of part {part}", "error": error})
+    return records
+
+
+def tell(record: dict[str, Any]) -> None:
+    """A line about a row for which kernels were built, or that failed."""
+    if record.get("built") or "error" in record:
+        what = record.get("error") or f"{record['built']} kernels, {record['seconds']:.1f} s"
+        print(f"  {record['row']} ({record['walk']}): {what}", flush=True)
+
+
+def summary(records: Sequence[dict[str, Any]], label: str, start: float) -> None:
+    """Prints what a round of walks gave."""
+    built, loaded, seconds = (
+        sum(record.get(key, 0) for record in records) for key in ("built", "loaded", "seconds")
+    )
     rows = {record["row"] for record in records if record.get("called")}
-    print(f"{label}: {len(rows)} rows, {built} kernels built, {loaded} loaded", flush=True)
-    return built
+    print(f"{label}: {len(rows)} rows, {built} kernels built, {loaded} loaded, {seconds:.0f} s of "
+          f"processors in {time.perf_counter() - start:.0f} s", flush=True)  # fmt: skip
 
 
 def failures(records: Sequence[dict[str, Any]], may_build: bool) -> list[str]:
@@ -130,14 +159,15 @@ def build(folder: Path, options: argparse.Namespace) -> list[str]:
     """Fills the folder and walks once more; returns what is wrong."""
     for path in (folder / MANIFEST, archive_of(folder)):  # or older ones could travel
         path.unlink(missing_ok=True)
-    tree = tree_digest()
+    tree, start = tree_digest(), time.perf_counter()
     first = list(walked(folder, options))
-    summary(first, "built")
+    summary(first, "built", start)
     wrong = failures(first, may_build=True)
     if wrong:
         return wrong
+    start = time.perf_counter()
     again = list(walked(folder, options))
-    summary(again, "once more")
+    summary(again, "once more", start)
     drop_others(folder, {key for record in again for key in record.get("keys", ())})
     kernels, count = sizes(folder)
     wrong = failures(again, may_build=False)
@@ -163,8 +193,9 @@ def check(folder: Path, options: argparse.Namespace) -> list[str]:
     reason = stale(folder)
     if reason:
         print(f"STALE: {reason}. Fix: perf/rented_gpu.sh prepare.", flush=True)
+    start = time.perf_counter()
     records = list(walked(folder, options))
-    summary(records, "checked")
+    summary(records, "checked", start)
     return failures(records, may_build=False)
 
 
@@ -173,6 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--capability", nargs="+", default=list(CAPABILITIES))
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rows", default="", help="only rows whose name holds one of these texts")
     parser.add_argument("--tiny", action="store_true", help="sizes for a machine without a GPU")
     parser.add_argument("--check", action="store_true", help="whether nothing is missing")

@@ -71,12 +71,12 @@ def _sum(device: gf.Device) -> tuple[Any, np.ndarray]:
         nccl_connect.leave_group(failed=False)
 
 
-TRIALS: dict[str, Callable[[gf.Device], tuple[Any, np.ndarray]]] = {
-    "matrix product": _product,
-    "FFT": _transform,
-    "Cholesky solve": _solve,
-    "NCCL all-reduce": _sum,
-}
+Trial = Callable[[gf.Device], tuple[Any, np.ndarray]]
+# Programs of one device; and what needs NCCL.
+PROGRAMS: dict[str, Trial] = {
+    "matrix product": _product, "FFT": _transform, "Cholesky solve": _solve,
+}  # fmt: skip
+TRIALS: dict[str, Trial] = {**PROGRAMS, "NCCL all-reduce": _sum}
 
 
 def try_on(device: gf.Device, name: str) -> str:
