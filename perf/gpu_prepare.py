@@ -26,8 +26,8 @@ from pathlib import Path
 
 import prebuild
 
-# What gpuflow needs and images with CuPy, torch and JAX do not have.
-WHEELS = ("optree",)
+# What gpuflow needs and images with CuPy, torch and JAX do not have, and what that needs.
+WHEELS = ("optree", "typing-extensions")
 _PLATFORMS = (
     *(f"manylinux_2_{n}_x86_64" for n in (17, 24, 27, 28, 31, 34)),
     "manylinux2014_x86_64", "manylinux1_x86_64",

@@ -81,10 +81,18 @@ done
 if $is_tiny && ! $has_platform; then options+=(--platform cuda_sim); fi
 mkdir -p "$out"
 
-find_missing='import sys, importlib.util as u; print(*[n for n in sys.argv[1:] if not u.find_spec(n)])'
+# Imported, as what is there may lack something itself.
+find_missing='
+import importlib, sys
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        print(f"{name} ({error})", end="  ")
+'
 missing=$("$python" -c "$find_missing" numpy numba optree ml_dtypes scipy opt_einsum pytest)
 if [ -n "$missing" ]; then
-    echo "$python has no $missing. Fix: PYTHON=..., or prepare --wheel NAME and bring it." >&2
+    echo "$python has no $missing Fix: PYTHON=..., or prepare --wheel NAME and bring it." >&2
     exit 2
 fi
 # A fresh tree has no compiled Python: several processes would each compile all of it.

@@ -493,6 +493,21 @@ class HostCall:
     """A call of Python on the host, in a step of its own; ``impl`` makes it."""
 
 
+class OnHost(Exception):
+    """Raised by an op's code for arrays of a device: this call is one for the host.
+
+    The call then runs there, with NumPy, and the user is told once; other calls of the op stay.
+
+    Args:
+        which: the calls that are meant, behind the op's name, as "with pivoting"; "": all.
+        why: what is missing.
+    """
+
+    def __init__(self, which: str, why: str) -> None:
+        super().__init__(why)
+        self.which = which
+
+
 @record
 class ScanForm:
     """A loop of known length.

@@ -10,7 +10,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
-from gpuflow.core.lowering import Library
+from gpuflow.core.lowering import Library, OnHost
 from gpuflow.ops.blocks import matrix_blocks
 from gpuflow.ops.elementwise import add, div, mul
 from gpuflow.ops.linalg_algebra import (
@@ -33,7 +33,6 @@ from gpuflow.ops.linalg_common import (
     load_cupyx,
     load_scipy,
     matrix_op,
-    through_host,
 )
 from gpuflow.ops.linalg_solve import triangular_solve
 from gpuflow.ops.small_matrices import is_small_batch, small_cholesky, written_out
@@ -57,8 +56,13 @@ def _cholesky_impl(xp: Any, a: Any) -> Any:
         # Else half a factor would be the result for what is not positive definite.
         with load_cupyx().errstate(linalg="raise"):
             return xp.linalg.cholesky(a)
-    except np.linalg.LinAlgError:
-        return _cholesky_with_nan(xp, a)
+    except np.linalg.LinAlgError as error:
+        if xp is not np:
+            raise OnHost(
+                "of matrices of which one is not positive definite",
+                "the device's library does not say which of them become nan",
+            ) from error
+        return _cholesky_with_nan(a)
 
 
 def _large_factor(a: np.ndarray) -> np.ndarray:
@@ -70,10 +74,8 @@ def _large_factor(a: np.ndarray) -> np.ndarray:
     return found.T
 
 
-@through_host
-def _cholesky_with_nan(xp: Any, a: Any) -> Any:
+def _cholesky_with_nan(a: np.ndarray) -> np.ndarray:
     """One matrix after the other; those that are not positive definite become nan."""
-    del xp
     (potrf,) = lapack(["potrf"], a)
 
     def factor(own: np.ndarray) -> Sequence[np.ndarray] | None:

@@ -17,7 +17,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray
-from gpuflow.core.lowering import Library
+from gpuflow.core.lowering import Library, OnHost
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
@@ -156,15 +156,15 @@ def is_large(a: np.ndarray) -> bool:
     return min(a.shape[-2:]) >= _LARGE
 
 
-def on_host(impl: Callable[..., Any]) -> Callable[..., Any]:
-    """An impl for which no routine of a device's library is called.
+NO_ROUTINE = "no routine of the device's library is called for it"
 
-    On a device it raises, and so the call runs on the host, which the user is told.
-    """
+
+def on_host(impl: Callable[..., Any]) -> Callable[..., Any]:
+    """An impl for which no routine of a device's library is called."""
 
     def only_there(xp: Any, *arrays: Any, **params: Any) -> Any:
         if xp is not np:
-            raise NotImplementedError("no routine of the device's library is called for it")
+            raise OnHost("", NO_ROUTINE)
         return impl(np, *arrays, **params)
 
     return only_there
@@ -175,18 +175,6 @@ def load_cupyx() -> ModuleType:
     import cupyx  # pyright: ignore[reportMissingImports] (optional)
 
     return cupyx
-
-
-def through_host(part: Callable[..., Any]) -> Callable[..., Any]:
-    """A part of an impl for rare operands, which devices have computed on the host."""
-
-    def moved(xp: Any, *arrays: Any, **params: Any) -> Any:
-        if xp is np:
-            return part(np, *arrays, **params)
-        outs = part(np, *[xp.asnumpy(x) for x in arrays], **params)
-        return [xp.asarray(x) for x in outs] if isinstance(outs, list) else xp.asarray(outs)
-
-    return moved
 
 
 def each_matrix(

@@ -10,7 +10,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
-from gpuflow.core.lowering import Library
+from gpuflow.core.lowering import Library, OnHost
 from gpuflow.core.rules import zero_tangent
 from gpuflow.ops.blocks import matrix_blocks
 from gpuflow.ops.complex_numbers import complex as complex_number
@@ -33,6 +33,7 @@ from gpuflow.ops.linalg_algebra import (
 # --- geqrf, householder_product ------------------------------------------------------------
 from gpuflow.ops.linalg_algorithms import check_no_magma
 from gpuflow.ops.linalg_common import (
+    NO_ROUTINE,
     Outputs,
     each_matrix,
     is_large,
@@ -40,7 +41,6 @@ from gpuflow.ops.linalg_common import (
     load_scipy,
     matrix_op,
     on_host,
-    through_host,
 )
 from gpuflow.ops.linalg_lu import permute_rows, solve_matrices
 from gpuflow.ops.linalg_solve import triangular_solve
@@ -151,17 +151,14 @@ def _qr_impl(xp: Any, a: Any, *, pivoting: bool, full_matrices: bool) -> list[An
         found = [xp.zeros((*a.shape[:-2], *shape), dtype) for shape, dtype in outs]
         found[0][...] = xp.eye(*outs[0][0], dtype=a.dtype)
         return found
-    mode = "complete" if full_matrices else "reduced"
-    if xp is not np and not pivoting:
-        return list(xp.linalg.qr(a, mode=mode))
-    if pivoting or is_large(a):
-        return _by_scipy(xp, a, pivoting=pivoting, full_matrices=full_matrices)
-    return list(np.linalg.qr(a, mode=mode))
+    if xp is not np and pivoting:
+        raise OnHost("with pivoting", NO_ROUTINE)
+    if pivoting or (xp is np and is_large(a)):
+        return _by_scipy(a, pivoting=pivoting, full_matrices=full_matrices)
+    return list(xp.linalg.qr(a, mode="complete" if full_matrices else "reduced"))
 
 
-@through_host
-def _by_scipy(xp: Any, a: Any, *, pivoting: bool, full_matrices: bool) -> list[Any]:
-    del xp
+def _by_scipy(a: np.ndarray, *, pivoting: bool, full_matrices: bool) -> list[np.ndarray]:
     mode = "full" if full_matrices else "economic"
     found = load_scipy().qr(a, mode=mode, pivoting=pivoting, check_finite=False)
     return [*found[:2], *[order.astype(np.int32) for order in found[2:]]]

@@ -2,8 +2,8 @@
 
 A product of matrices goes to the GEMM. Everything else runs ``impl`` or the op's own call with the
 device's array module. Where that module cannot do it (CuPy has not all of NumPy), the call runs on
-the host from then on, which copies operands and results; ``GpuDevice.host_calls`` says why.
-Collectives stay where they are.
+the host from then on, which copies operands and results; where the op says that a call is one for
+the host, that call alone does. ``GpuDevice.host_calls`` says why. Collectives stay where they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuflow.base.errors import CommunicationError
 from gpuflow.base.util import warn
 from gpuflow.compiler.plan import CallStep
 from gpuflow.core.effects import COMMUNICATION
-from gpuflow.core.lowering import Library
+from gpuflow.core.lowering import Library, OnHost
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.gpu_device import GpuDevice
 from gpuflow.runtime.gpu_faults import GpuFault
@@ -53,6 +53,8 @@ class LibraryCall:
                 self._on_device(outs, operands)
             except CommunicationError:
                 raise
+            except OnHost as reason:
+                self._tell_of(reason)
             except Exception as error:
                 meant = self._device.fault_of(error)
                 if isinstance(meant, GpuFault):
@@ -63,7 +65,7 @@ class LibraryCall:
                     self._once_more(outs, operands)
                     return
                 self._on_host = True
-                self._tell(error)
+                self._tell_missing(error)
             else:
                 return
         self._through_host(outs, operands)
@@ -81,18 +83,29 @@ class LibraryCall:
                 f"{error}. Fix: a smaller batch, or delete arrays that are not needed again."
             ) from error
 
-    def _tell(self, error: Exception) -> None:
-        """Say once that the call runs on the host from now on."""
-        device = self._device
-        why = f"{type(error).__name__}: {error}"
-        if device.host_calls.setdefault(self._name, why) is not why:
-            return
-        warn(
-            f"[{self._name}] it runs on the host from now on, with copies of what it reads and "
-            f"writes, as the device's library cannot do it; got {why}. Fix: where a library is "
-            'missing, which gpuflow doctor says, pip install "gpuflow[cuda13]" (cuda12 for CUDA '
-            "12); else keep such calls out of what is to be fast."
-        )
+    def _tell_missing(self, error: Exception) -> None:
+        """Say once that the library lacks the call, which runs on the host from now on."""
+        self._tell(
+            self._name, f"{type(error).__name__}: {error}",
+            "from now on, with copies of what it reads and writes, as the device's library cannot "
+            "do it",
+            'where a library is missing, which gpuflow doctor says, pip install "gpuflow[cuda13]" '
+            "(cuda12 for CUDA 12); else keep such calls out of what is to be fast",
+        )  # fmt: skip
+
+    def _tell_of(self, reason: OnHost) -> None:
+        """Say once that such calls are for the host."""
+        self._tell(
+            f"{self._name} {reason.which}".rstrip(), str(reason),
+            "each time, with copies of what it reads and writes",
+            "keep such calls out of what is to be fast",
+        )  # fmt: skip
+
+    def _tell(self, calls: str, why: str, how: str, fix: str) -> None:
+        """Warn once that calls run on the host."""
+        if calls not in self._device.host_calls:
+            self._device.host_calls[calls] = why
+            warn(f"[{calls}] it runs on the host {how}; got {why}. Fix: {fix}.")
 
     def _on_device(self, outs: Sequence[DeviceArray], operands: Sequence[DeviceArray]) -> None:
         device = self._device

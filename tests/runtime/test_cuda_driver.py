@@ -1,7 +1,10 @@
 """The driver of GPUs on a simulated one that works as late as it may."""
 
+import contextlib
 import gc
+import re
 import warnings
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,9 +17,11 @@ from test_cuda_sim import PROGRAMS, _check_same
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
+from gpuflow.ops import linalg_cholesky
 from gpuflow.runtime.gpu_driver import GpuDriver
 from gpuflow.runtime.gpu_faults import GpuFault, StatusError, fault
 from gpuflow.runtime.gpu_graphs import Call, Place, RecordedLaunches
+from gpuflow.runtime.gpu_library import LibraryCall
 from gpuflow.runtime.gpu_memory import LARGE, in_units
 
 pytestmark = requires_cuda_tools
@@ -209,6 +214,7 @@ ON_HOST = {
         lambda pivots: lax.linalg.lu_pivots_to_permutation(pivots, 40), np.arange(40, dtype="i4")
     ),
     "tridiagonal_solve": (lax.linalg.tridiagonal_solve, A[0], A[1] + 4, A[2], A),
+    "qr": (lambda a: lax.linalg.qr(a, pivoting=True), A),
 }  # fmt: skip
 
 
@@ -223,6 +229,52 @@ def test_what_no_routine_is_called_for_says_that_it_runs_on_the_host(name, late,
             got = gf.jit(function)(*[gf.device_put(x, late) for x in args])
         _check_same(got, want)
         assert [call.partition("(")[0] for call in late.driver.host_calls] == [name]
+    finally:
+        late.driver.host_calls.clear()
+
+
+class _Refusing:
+    """NumPy by another name, which refuses a matrix as CuPy does where it is asked to."""
+
+    def __getattr__(self, name):
+        return getattr(np, name)
+
+    @contextlib.contextmanager
+    def errstate(self, linalg):
+        assert linalg == "raise"
+        yield
+
+
+def test_a_call_for_the_host_leaves_the_others_of_its_op(late, monkeypatch):
+    """`qr` with pivoting, and a factor that is not there, do not move what the library can do."""
+    monkeypatch.setattr(late.driver.api, "xp", _Refusing())
+    monkeypatch.setattr(linalg_cholesky, "load_cupyx", _Refusing)
+    good, bad = (gf.device_put(a, late) for a in (A @ A.T + 40 * np.eye(40, dtype="f4"), -A @ A.T))
+    x = gf.device_put(A, late)
+    through = []
+    monkeypatch.setattr(
+        LibraryCall, "_through_host",
+        lambda call, *arrays, keep=LibraryCall._through_host: (
+            through.append(call._name), keep(call, *arrays)
+        ),
+    )  # fmt: skip
+    factor, pivoted = gf.jit(lax.linalg.cholesky), gf.jit(partial(lax.linalg.qr, pivoting=True))
+    try:
+        with pytest.warns(UserWarning) as seen:
+            pivoted(x)
+            pivoted(x)
+            assert np.isnan(factor(bad)).any() and np.isnan(factor(bad)).any()
+        first, second = (str(one.message) for one in seen)
+        assert re.match(r"\[qr\(float32\) with pivoting\] .*host each time.*no routine", first)
+        assert re.match(r"\[cholesky\(float32\) of matrices of which one is not pos", second)
+        assert "Fix: keep such calls out of what is to be fast." in first and len(seen) == 2
+        assert through == ["qr(float32)"] * 2 + ["cholesky(float32)"] * 2
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            q, r = gf.jit(lax.linalg.qr)(x)
+            np.testing.assert_allclose(q @ r, A, atol=1e-4)
+            assert np.isfinite(factor(good)).all()
+        assert len(through) == 4
     finally:
         late.driver.host_calls.clear()
 

@@ -1,0 +1,74 @@
+"""Which calls of GPUs run on the host: what the ops say, and what docs/gpu.md says of them."""
+
+import re
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from samples import SAMPLES
+from sweep import accepted_dtypes, all_primitives, operands
+
+from gpuflow.core.lowering import HostCall, Library, OnHost
+
+PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
+PRIMITIVES = all_primitives()
+DTYPES = [np.dtype(name) for name in ("float32", "int32", "bool", "complex64")]
+
+
+class NotNumPy:
+    """A module of arrays that has nothing."""
+
+
+def reason_of(call):
+    """What an op says where a call is one for the host."""
+    try:
+        call()
+    except OnHost as reason:
+        return reason
+    except Exception:
+        return None  # it asked for operands, or the module for something
+    return None
+
+
+def calls_of(primitive):
+    """Calls of an op's code for arrays that are not NumPy's: without any, and those of samples."""
+    yield lambda: primitive.impl(NotNumPy())
+    for sample in SAMPLES.get(primitive.name, ()):
+        for dtype in accepted_dtypes(primitive, sample, DTYPES)[:1]:
+            arrays = operands(primitive, sample, dtype)
+            yield partial(primitive.impl, NotNumPy(), *arrays, **sample.params_for(dtype))
+
+
+def left_to_the_host():
+    """Names of library calls that no routine of a device is called for, with which of them."""
+    found = set()
+    for name, primitive in PRIMITIVES.items():
+        if isinstance(primitive.lower, Library):
+            reasons = [reason_of(call) for call in calls_of(primitive)]
+            found |= {f"{name} {one.which}".strip() for one in reasons if one is not None}
+    return found
+
+
+def row_of_page(begin):
+    """The names in the first cell of a row of the table."""
+    text = PAGE.read_text().partition("## What runs on the host")[2].partition("\n## ")[0]
+    (cell,) = [
+        line.split("|")[1] for line in text.splitlines() if line.startswith(f"| {begin}")
+    ]
+    return cell
+
+
+def test_what_no_routine_is_called_for_is_on_the_page():
+    found = left_to_the_host()
+    assert len(found) >= 10 and "lu" in found
+    cell = row_of_page("no routine of CuPy's is called for")
+    assert set(re.findall(r"`(\w+)`", cell)) == {name.split()[0] for name in found}
+    for name in found:
+        plain, _, which = name.partition(" ")
+        assert f"`{plain}` {which}".strip() in cell, name
+
+
+def test_what_python_computes_is_on_the_page():
+    found = {name for name, one in PRIMITIVES.items() if isinstance(one.lower, HostCall)}
+    # It keeps its operands alive, and does nothing.
+    assert set(re.findall(r"`(\w+)`", row_of_page("functions of Python"))) == found - {"dce_sink"}
