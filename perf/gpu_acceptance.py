@@ -150,6 +150,8 @@ class Acceptance:
             Racer(name, [str(CHILD), name, *where], self.logs / f"race-{number}.err")
             for number, name in enumerate(names)
         ]
+        known = sum(records.has_row(name, names[0]) for name, _ in rows)
+        print(f"{known} of {len(rows)} rows done before", flush=True)
         until = time.perf_counter() + self.left - ROW_RESERVE
         is_whole = race(rows, racers, until, self.note_row, records.has_row)
         self.write_report()

@@ -1,6 +1,7 @@
 """Whether a machine is ready for the acceptance: packages, kernels that were brought, one result.
 
 usage: python perf/gpu_environment.py [--platform cuda] [--tiny]
+       python perf/gpu_environment.py --toolchain      can a kernel be built here? needs no GPU
 
 Prints what it finds line by line; ends with 1 and a line that begins with WRONG for each thing that
 would waste the time to come.
@@ -121,14 +122,25 @@ def findings(platform: str) -> Iterator[str]:
     yield from first_result(platform)
 
 
+def wrong_with_toolchain() -> Iterator[str]:
+    """Why no kernel can be built here; those that were brought run without."""
+    from gpuflow.cli.doctor import cuda_compiler
+
+    for name, text in cuda_compiler():
+        print(f"{name}: {text}")
+        if text.startswith("MISSING"):
+            yield text
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Looks; returns 1 if something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--platform", default="cuda")
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--toolchain", action="store_true", help="only whether kernels build")
     options = parser.parse_args(arguments)
     wrong = 0
-    for line in findings(options.platform):
+    for line in wrong_with_toolchain() if options.toolchain else findings(options.platform):
         print(f"WRONG: {line}", flush=True)
         wrong += 1
     return int(wrong > 0)

@@ -14,6 +14,8 @@ from gpu_rows import COMPILED, CUPY, JAX, OFF, TORCH
 OURS = "gpuflow"
 HERE = Path(__file__).resolve().parent
 CHECK, TIMES, PROGRAMS = PARTS = ("check", "times", "programs")
+# Each of doctor's trials may take its time, and the rest of it this much besides.
+DOCTOR_SECONDS = 180.0
 # Which package each rival needs.
 RIVALS = {JAX: "jax", COMPILED: "torch", TORCH: "torch", CUPY: "cupy"}
 # Processes that call rows once before any is timed: these compilers keep what they made on disk.
@@ -52,18 +54,18 @@ def check_groups(platform: str, tiny: bool) -> list[Group]:
     """The environment first, then bandwidth and launches, then the tests that need a GPU."""
     on = "cuda_sim" if tiny else platform
     where = ["--platform", on, *(["--tiny"] if tiny else [])]
-    doctor = ["-m", "gpuflow.cli.main", "doctor"]
+    environment = [str(HERE / "gpu_environment.py")]
     tests = [
         Section(f"tests: {Path(name).stem}", [*_PYTEST, *_stopping(), "-m", "gpu", name], 150)
         for name in marked_files()
     ]
     return [
-        [Section("environment", [str(HERE / "gpu_environment.py"), *where], 60)],
-        [Section("doctor", doctor, 60)],
+        [Section("environment", [*environment, *where], 60)],
+        [Section("doctor", ["-m", "gpuflow.cli.main", "doctor"], DOCTOR_SECONDS)],
         [Section("ceilings", [str(HERE / "gpu_ceilings.py"), *where], 60)],
         tests,
         # Kernels that were not brought are built here; last, as the others need it for little.
-        [Section("toolchain", [*doctor, "--cuda"], 60)],
+        [Section("toolchain", [*environment, "--toolchain"], 60)],
     ]
 
 

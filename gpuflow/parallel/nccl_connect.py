@@ -79,12 +79,13 @@ def load_cupy() -> Any:
         import cupy.cuda.nccl
     except ImportError as error:
         raise CommunicationError(
-            f"[nccl] several GPUs need CuPy and NCCL; got: {error}. "
-            'Fix: pip install "gpuflow[cuda13]".'
+            f"[nccl] several GPUs need CuPy and NCCL; got: {error}. Fix: "
+            'pip install "gpuflow[cuda13]", or "gpuflow[cuda12]" for CUDA 12.'
         ) from error
     if not cupy.cuda.nccl.available:
         raise CommunicationError(
-            "[nccl] NCCL must be installed; got CuPy without it. Fix: pip install nvidia-nccl-cu13."
+            "[nccl] NCCL must be installed; got CuPy without it. Fix: pip install "
+            "nvidia-nccl-cu13, or nvidia-nccl-cu12 for CUDA 12."
         )
     return cupy
 

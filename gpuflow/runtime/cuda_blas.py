@@ -75,8 +75,8 @@ def find_cublas(name: str = "cublas") -> str:
             ctypes.CDLL(file)
             return file
     raise OSError(
-        f"[{name.lower()}] one of {', '.join(files)} must be installed; none was found. "
-        "Fix: pip install nvidia-cublas."
+        f"[{name.lower()}] one of {', '.join(files)} must be installed; none was found. Fix: "
+        'pip install "gpuflow[cuda13]", or "gpuflow[cuda12]" where CUDA or CuPy is of version 12.'
     )
 
 

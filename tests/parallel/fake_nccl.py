@@ -123,7 +123,13 @@ class FakeCupy(metaclass=_Rest):
     def zeros(shape, dtype):
         return device(np.zeros(shape, dtype))
 
-    asarray = staticmethod(np.asanyarray)
+    @staticmethod
+    def asarray(array):
+        return array if isinstance(array, DevicePointer) else device(array)
+
+    @staticmethod
+    def asnumpy(array):
+        return array.get()
 
     @staticmethod
     def ascontiguousarray(array):

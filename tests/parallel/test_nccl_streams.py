@@ -15,6 +15,7 @@ from fake_nccl import (
     FakeComm,
     FakeCupy,
     FakeNccl,
+    NcclError,
     Waiting,
     device,
     fake_cupy,
@@ -26,6 +27,7 @@ from late_gpu import gpu_devices
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base.errors import CommunicationError
+from gpuflow.cli import doctor_trials
 from gpuflow.core.communicator import PROCESSES, Across, serving
 from gpuflow.ops.named_sums import psum_p
 from gpuflow.parallel import memory_programs, nccl_connect, threads
@@ -303,3 +305,31 @@ def test_an_error_of_nccl_does_not_move_the_call_to_the_host(two):
     with serving(PROCESSES, comm), pytest.raises(CommunicationError, match="SYSTEM_ERROR"):
         gf.jit(total)(gf.device_put(X, where))
     assert not where.driver.host_calls
+
+
+@requires_cuda_tools
+def test_doctor_tries_nccl(two, monkeypatch):
+    """The whole trial, over a communicator of one rank; what NCCL says is the line."""
+    where = two.devices[1]
+    assert doctor_trials.try_on(where, "NCCL all-reduce") == "right, on the device"
+    done = two.nccl.done
+    assert done == ["allReduce", "allReduce"]  # of the matrix, and the barrier's
+    assert two.nccl.numbers == [where.local_hardware_id]
+    assert not nccl_connect._process.watches and where.driver.broken is None
+
+    monkeypatch.setattr(NcclCommunicator, "all_reduce", lambda self, data, op, out=None: data * 2)
+    with pytest.raises(doctor_trials.TrialError, match=r"differs from NumPy by 1\.0e"):
+        doctor_trials.try_on(where, "NCCL all-reduce")
+
+
+@requires_cuda_tools
+def test_doctor_says_what_nccl_says(two, monkeypatch, capsys):
+    def refuse(numbers):
+        raise NcclError("NCCL_ERROR_SYSTEM_ERROR: no socket")
+
+    monkeypatch.setattr(two.nccl.NcclCommunicator, "initAll", refuse)
+    monkeypatch.setattr(doctor_trials.gf, "devices", lambda platform: two.devices)
+    assert doctor_trials.main(["NCCL all-reduce"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("failed: CommunicationError: [nccl] NCCL must connect ")
+    assert "NCCL_ERROR_SYSTEM_ERROR: no socket" in out

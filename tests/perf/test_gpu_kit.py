@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from cuda_tools import requires_cuda_tools
+
+from gpuflow.cli import doctor, doctor_checks, doctor_trials
 
 ROOT = Path(__file__).resolve().parents[2]
 PERF = ROOT / "perf"
@@ -272,3 +275,24 @@ def test_kernels_built_without_a_gpu_are_those_that_a_gpu_asks_for(perf, tmp_pat
     assert found == built
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert {"times.log", "gpu-records.jsonl"} <= {path.name for path in files} and len(files) == 4
+
+
+# --- limits of time --------------------------------------------------------------------------
+
+
+def test_doctor_may_take_as_long_as_its_trials(perf):
+    """Each of them may hang: that is then entered, within check's time."""
+    first, second = perf.parts.check_groups("cuda", tiny=False)[:2]
+    most = len(doctor_trials.TRIALS) * doctor_checks.TRIAL_SECONDS
+    (seconds,) = re.findall(r"check\) limit=(\d+)", (PERF / "rented_gpu.sh").read_text())
+    assert second[0].name == "doctor" and most + 15 <= second[0].seconds
+    assert first[0].seconds + second[0].seconds <= int(seconds)
+
+
+def test_whether_a_kernel_can_be_built_is_told_alone(perf, monkeypatch, capsys):
+    rows = iter([[("CUDA compiler", "built a kernel")], [("CUDA compiler", "MISSING: no NVVM")]])
+    monkeypatch.setattr(doctor, "cuda_compiler", lambda: next(rows))
+    assert perf.environment.main(["--toolchain"]) == 0
+    assert "built a kernel" in capsys.readouterr().out
+    assert perf.environment.main(["--toolchain"]) == 1
+    assert "WRONG: MISSING: no NVVM" in capsys.readouterr().out
