@@ -52,18 +52,19 @@ class Arrangement:
         return dict(zip(self.buffers, starts, strict=True)), total
 
 
-def arrange(
-    steps: Sequence[Sequence[int]], aval_of: Callable[[int], ShapedArray]
-) -> Arrangement:
+def arrange(steps: Sequence[Sequence[int]], aval_of: Callable[[int], ShapedArray]) -> Arrangement:
     """The arrangement of what steps need, each a list of temporaries."""
     lifetimes: dict[int, list[int]] = {}
     for position, needed in enumerate(steps):
         for buffer in needed:
             lifetimes.setdefault(buffer, [position, position])[1] = position
-    spans = tuple(lifetimes.values())
-    together = [
-        sum(1 << n for n, (born, dead) in enumerate(spans) if born <= last and first <= dead)
-        for first, last in spans
-    ]
+    born, dead = [0] * len(steps), [0] * (len(steps) + 1)  # in bits, by that step; before it
+    for k, (first, last) in enumerate(lifetimes.values()):
+        born[first] |= 1 << k
+        dead[last + 1] |= 1 << k
+    for position in range(1, len(steps)):
+        born[position] |= born[position - 1]
+        dead[position] |= dead[position - 1]
+    together = [born[last] & ~dead[first] for first, last in lifetimes.values()]
     itemsizes = tuple([storage_dtype(aval_of(buffer).dtype).itemsize for buffer in lifetimes])
     return Arrangement(tuple(lifetimes), itemsizes, tuple(together))

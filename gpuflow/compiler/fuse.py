@@ -11,13 +11,16 @@ from collections.abc import Iterable
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
 from gpuflow.compiler.group_graph import GroupGraph
+from gpuflow.compiler.kinds import Form, form_of, space_of_region
 from gpuflow.compiler.program import uses
-from gpuflow.compiler.recompute import compute_again
+from gpuflow.compiler.recompute import Kernel, compute_again
+from gpuflow.compiler.regions import Joined, Region, region_of
 from gpuflow.compiler.space import (
     Iteration,
+    Kind,
+    NotOneKernelError,
     Program,
     Space,
-    analyse,
     is_fusible,
     iteration_of,
     operands_in_memory,
@@ -164,13 +167,12 @@ def _is_clonable(eqn: Eqn, in_memory: set[Var]) -> bool:
 
 
 class _Grouping:
-    """The groups so far: a group number for each equation, and edges between groups."""
+    """The groups so far, each named by its first equation, and edges between groups."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         count = len(program.jaxpr.eqns)
-        self.group_of = list(range(count))
-        self.members: dict[int, tuple[int, ...]] = {k: (k,) for k in range(count)}
+        self._parent = list(range(count))
         self.graph = GroupGraph(count)
         for reader, eqn in enumerate(program.jaxpr.eqns):
             for atom in eqn.inputs:
@@ -181,13 +183,22 @@ class _Grouping:
         for update, earlier in program.before.items():
             for reader in earlier:
                 self.graph.add_edge(reader, update)
-        self.spaces: dict[int, Space | None] = {}
+        self.regions: dict[int, Region] = {}  # of groups that a kernel can compute
+        self.forms: dict[int, Form] = {}
+        self._refused: dict[tuple[int, int], int] = {}  # and how many equations they had
 
     def begin(self, positions: Iterable[int]) -> None:
         """Let equations be groups of their own, where a kernel can compute them."""
         for k in positions:
             if self.program.iterations[k] is not None:
-                self.spaces[k] = analyse(self.program, (k,))
+                self._set(k, Region(self.program, k))
+
+    def _set(self, group: int, region: Region) -> None:
+        try:
+            self.forms[group] = form_of(region)
+        except NotOneKernelError:
+            return
+        self.regions[group] = region
 
     def _keep_effects_in_order(self) -> None:
         """Ordered effects of one name happen in program order: each waits for the one before."""
@@ -200,35 +211,58 @@ class _Grouping:
                     self.graph.add_edge(last[effect.name], k)
                 last[effect.name] = k
 
-    def try_merge(self, first: int, second: int) -> bool:
-        """Merge the groups of two equations if one kernel can compute both."""
-        a, b = self.group_of[first], self.group_of[second]
-        if a == b or self.spaces.get(a) is None or self.spaces.get(b) is None:
-            return False
-        a, b = sorted((a, b))
-        if not self.graph.can_merge(a, b):
-            return False
-        members = tuple(sorted(self.members[a] + self.members[b]))
-        space = analyse(self.program, members)
-        if space is None:
-            return False
-        self.members[a], self.spaces[a] = members, space
-        for e in self.members.pop(b):
-            self.group_of[e] = a
-        self.graph.merge(a, b)
-        del self.spaces[b]
-        return True
+    def group_of(self, position: int) -> int:
+        """The group of an equation."""
+        parent = self._parent
+        while parent[position] != position:
+            parent[position] = parent[parent[position]]
+            position = parent[position]
+        return position
 
-    def take(self, members: tuple[int, ...], space: Space | None) -> None:
+    def try_merge(self, first: int, second: int) -> None:
+        """Merge the groups of two equations if one kernel can compute both."""
+        a, b = sorted((self.group_of(first), self.group_of(second)))
+        if a == b or a not in self.regions or b not in self.regions:
+            return
+        count = len(self.regions[a].members) + len(self.regions[b].members)
+        if self._refused.get((a, b)) == count:
+            return  # neither has grown
+        try:
+            if not self.graph.can_merge(a, b):
+                return
+            joined = Joined(self.program, self.regions[a], self.regions[b])
+            form = form_of(joined)
+        except NotOneKernelError:
+            self._refused[a, b] = count
+            return
+        self.regions[a], self.forms[a] = joined.commit(), form
+        del self.regions[b], self.forms[b]
+        self.graph.merge(a, b)
+        self._parent[b] = a
+
+    def take(self, region: Region) -> None:
         """Make one group of equations, none of which is in one yet."""
-        first, *others = members
+        first, *others = sorted(region.members)
         for e in others:
             self.graph.merge(first, e)
-            del self.members[e]
-            self.group_of[e] = first
-        self.members[first] = members
-        if space is not None:
-            self.spaces[first] = space
+            self._parent[e] = first
+        self._set(first, region)
+
+    def full_spaces(self) -> list[Space]:
+        """The spaces of groups that reduce all axes they have."""
+        full = [k for k in sorted(self.forms) if self.forms[k].reduced]
+        full = [k for k in full if self.forms[k].kind is Kind.FULL]
+        return [space_of_region(self.regions[k], self.forms[k]) for k in full]
+
+    def kernel(self, group: int) -> Kernel | None:
+        """The region and form of a group."""
+        region = self.regions.get(group)
+        return None if region is None else (region, self.forms[group])
+
+    def groups(self) -> list[int]:
+        """The groups in execution order, without mere names of what lies in memory."""
+        program, regions = self.program, self.regions
+        return [k for k in self.graph.order() if k in regions or not _is_alias(program, k)]
 
 
 def fuse(program: Program) -> list[Group]:
@@ -239,31 +273,29 @@ def fuse(program: Program) -> list[Group]:
         grouping.try_merge(first, second)
     for first, second in (*_siblings(program, grouping), *_scalar_pairs(grouping)):
         grouping.try_merge(first, second)
-    apart = tails_apart(program, filter(None, grouping.spaces.values()))
+    apart = tails_apart(program, grouping.full_spaces())
     if apart:
         grouping = _without(grouping, apart)
-    groups = [
-        Group(grouping.members[k], grouping.spaces.get(k))
-        for k in grouping.graph.order()
-        if not _is_alias(program, grouping.members[k])
-    ]
-    spaces = compute_again(program, [group.space for group in groups])
-    return [
-        group if space is group.space or space is None else Group(space.members, space)
-        for group, space in zip(groups, spaces, strict=True)
-        if space is None or space.escaping
-    ]
+    groups = grouping.groups()
+    kernels = compute_again(program, [grouping.kernel(k) for k in groups])
+    result = []
+    for k, kernel in zip(groups, kernels, strict=True):
+        if kernel is None:
+            result.append(Group((k,), None))
+        elif kernel[0].waiting:
+            space = space_of_region(*kernel)
+            result.append(Group(space.members, space))
+    return result
 
 
 def _without(grouping: _Grouping, apart: frozenset[int]) -> _Grouping:
     """The same groups without some equations, which join each other instead."""
     program, result = grouping.program, _Grouping(grouping.program)
-    for number, members in grouping.members.items():
-        rest = tuple([e for e in members if e not in apart])
+    for region in grouping.regions.values():
+        rest = sorted(region.members - apart)
         if rest:
-            changed = len(rest) < len(members)
-            space = analyse(program, rest) if changed else grouping.spaces.get(number)
-            result.take(rest, space)
+            changed = len(rest) < len(region.members)
+            result.take(region_of(program, rest) if changed else region)
     result.begin(apart)
     for first, second in _edges(program):
         if first in apart and second in apart:
@@ -273,11 +305,11 @@ def _without(grouping: _Grouping, apart: frozenset[int]) -> _Grouping:
     return result
 
 
-def _is_alias(program: Program, members: tuple[int, ...]) -> bool:
-    if program.iterations[members[0]] is not None:
+def _is_alias(program: Program, position: int) -> bool:
+    if program.iterations[position] is not None:
         return False  # an update is another name of its operand, and has work to do
-    outputs = program.jaxpr.eqns[members[0]].outputs
-    return len(members) == 1 and bool(outputs) and all(var in program.views for var in outputs)
+    outputs = program.jaxpr.eqns[position].outputs
+    return bool(outputs) and all(var in program.views for var in outputs)
 
 
 def _edges(program: Program) -> list[tuple[int, int]]:
@@ -314,11 +346,7 @@ def _reads_memory(eqn: Eqn) -> bool:
 
 def _scalar_pairs(grouping: _Grouping) -> list[tuple[int, int]]:
     """Equations of groups that compute single numbers: one launch serves many of them."""
-    scalars = sorted(
-        grouping.members[group][0]
-        for group, space in grouping.spaces.items()
-        if space is not None and not space.order and not space.reduced
-    )
+    scalars = sorted(group for group, form in grouping.forms.items() if not form.domain)
     return [(scalars[0], other) for other in scalars[1:]]
 
 
@@ -329,8 +357,8 @@ def _siblings(program: Program, grouping: _Grouping) -> Iterable[tuple[int, int]
         for reader in readers:
             if program.iterations[reader] is None or _reads_memory(program.jaxpr.eqns[reader]):
                 continue
-            space = grouping.spaces.get(grouping.group_of[reader])
-            if space is None or not space.order:
+            form = grouping.forms.get(grouping.group_of(reader))
+            if form is None or not form.domain:
                 continue
             if first is not None:
                 yield first, reader

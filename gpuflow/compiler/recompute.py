@@ -11,38 +11,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuflow.base.records import record
-from gpuflow.compiler.space import (
-    NotOneKernelError,
-    Program,
-    Space,
-    operands_in_memory,
-    space_of,
-)
+from gpuflow.compiler.kinds import Form, form_of
+from gpuflow.compiler.regions import Joined, Region, region_of
+from gpuflow.compiler.space import NotOneKernelError, Program, operands_in_memory
 from gpuflow.core.jaxpr import Literal, Var
-from gpuflow.core.lowering import Elementwise, Indexed, Layout, Update
+from gpuflow.core.lowering import Elementwise, Indexed, Layout
+
+Kernel = tuple[Region, Form]
 
 MOST_OPERATIONS = 4
 
 
-def compute_again(program: Program, spaces: Sequence[Space | None]) -> list[Space | None]:
-    """The spaces of a program's groups after its cheap values are no longer stored.
+def compute_again(program: Program, kernels: Sequence[Kernel | None]) -> list[Kernel | None]:
+    """The groups of a program after its cheap values are no longer stored.
 
     Args:
         program: the program.
-        spaces: of the groups in order; None for a group that is no kernel.
+        kernels: its groups in order; None for one that is no kernel. Their regions are changed.
 
     Returns:
-        The new spaces. One that stores nothing any more is no longer needed.
+        The same groups. One that stores nothing any more is no longer needed.
     """
-    work = _Work(program, list(spaces))
-    for number, space in enumerate(spaces):
-        if space is not None and not any(_is_update(program, e) for e in space.members):
+    work = _Work(program, list(kernels))
+    for number, kernel in enumerate(kernels):
+        if kernel is not None and not kernel[0].outline.updates:
             work.look_at(number)
-    return work.spaces
-
-
-def _is_update(program: Program, position: int) -> bool:
-    return isinstance(program.jaxpr.eqns[position].primitive.lower, Update)
+    return work.kernels
 
 
 @record(frozen=False)
@@ -50,18 +44,19 @@ class _Work:
     """The groups so far.
 
     Attributes:
-        spaces: one for each group.
+        kernels: one for each group.
+        group_of: of each equation, the group that it was in at first.
         changing: arrays that equations update in place.
     """
 
     program: Program
-    spaces: list[Space | None]
+    kernels: list[Kernel | None]
 
     def __post_init__(self) -> None:
         self.group_of = {
             e: number
-            for number, space in enumerate(self.spaces)
-            for e in (space.members if space is not None else ())
+            for number, kernel in enumerate(self.kernels)
+            for e in (kernel[0].members if kernel is not None else ())
         }
         # What is updated in place is another array later on.
         eqns, place = self.program.jaxpr.eqns, self.program.place
@@ -69,11 +64,10 @@ class _Work:
 
     def look_at(self, number: int) -> None:
         """Let the readers of one group's values compute them, where that is cheap."""
-        space = self.spaces[number]
-        assert space is not None
-        in_memory = self._arrays_read(space.members)
+        region, _ = self._kernel(number)
+        in_memory = set(region.reads)
         free = []
-        for var in space.escaping:
+        for var in self.program.escaping(sorted(region.members), region.unstored):
             if self._must_be_stored(var, number):
                 in_memory.add(var)
             else:
@@ -81,6 +75,11 @@ class _Work:
         for var in free:
             if not self._move(var, number, in_memory):
                 in_memory.add(var)
+
+    def _kernel(self, number: int) -> Kernel:
+        kernel = self.kernels[number]
+        assert kernel is not None
+        return kernel
 
     def _must_be_stored(self, var: Var, number: int) -> bool:
         """Whether somebody needs it in memory: a caller, a library, or a kernel that chooses."""
@@ -104,29 +103,31 @@ class _Work:
         chain = self._chain(var, in_memory)
         if chain is None or self._reads_what_changes(chain):
             return False
-        position = self.program.producer[var]
-        changed: dict[int, Space] = {}
+        joins: list[tuple[int, Joined, Form]] = []
         try:
             for reader in self._readers(var, number):
-                space = self.spaces[reader]
-                assert space is not None
-                if self._new_arrays(chain, var, space) > 1:
+                region, form = self._kernel(reader)
+                if self._new_arrays(chain, var, region) > 1:
                     return False
-                copied = frozenset(chain) - frozenset(space.members)
-                members = sorted({*space.members, *chain})
-                made = space_of(self.program, members, space.unstored | copied)
-                if made.kind is not space.kind:
+                # One of its own equations may be a copy, which somebody else computed before.
+                copied = [e for e in chain if e not in region.members]
+                if not copied:
+                    continue
+                joined = Joined(self.program, region, region_of(self.program, copied, copied))
+                made = form_of(joined)
+                if made.kind is not form.kind:
                     return False
-                changed[reader] = made
-            space = self.spaces[number]
-            assert space is not None
-            changed[number] = space_of(self.program, space.members, space.unstored | {position})
+                joins.append((reader, joined, made))
+            region, form = self._kernel(number)
+            region = region.without(var)
+            made = form_of(region)
         except NotOneKernelError:
             return False
-        if changed[number].kind is not space.kind:
+        if made.kind is not form.kind:
             return False
-        for group, made in changed.items():
-            self.spaces[group] = made
+        self.kernels[number] = region, made
+        for reader, joined, made in joins:
+            self.kernels[reader] = joined.commit(), made
         return True
 
     def _chain(self, var: Var, in_memory: set[Var]) -> list[int] | None:
@@ -158,10 +159,10 @@ class _Work:
         place = self.program.place
         return any(place(atom)[0] in self.changing for atom in self._arrays_read(chain))
 
-    def _new_arrays(self, chain: Sequence[int], var: Var, reader: Space) -> int:
+    def _new_arrays(self, chain: Sequence[int], var: Var, reader: Region) -> int:
         """How many arrays of the value's rank a reader would have to read in its place."""
         place = self.program.place
-        known = {place(atom)[0] for atom in self._arrays_read(reader.members)}
+        known = {place(atom)[0] for atom in reader.reads}
         needed = {place(atom)[0] for atom in self._arrays_read(chain)}
         return sum(buffer.aval.ndim >= var.aval.ndim for buffer in needed - known)
 

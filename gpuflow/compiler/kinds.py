@@ -1,0 +1,266 @@
+"""Which kind of kernel a region can be, and its space."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpuflow.base.records import record
+from gpuflow.compiler.regions import Axes, Classes, Joined, Region, region_of
+from gpuflow.compiler.space import Key, Kind, NotOneKernelError, Program, Space
+from gpuflow.core.jaxpr import Literal
+from gpuflow.core.lowering import Elementwise
+
+MOST_OPERANDS = 96
+MOST_NUMBERS = 400  # operands of a kernel without axes: CUDA takes 512 words
+
+
+@record
+class Form:
+    """What one kernel for a region does.
+
+    Attributes:
+        kind: of the kernel.
+        domain: the axes of its loops.
+        reduced: those that it reduces.
+        largest: the first equation that has them all.
+        lead: the first reduction, if there is one.
+        classes: the region's axes, and which of them are one as arrays in memory are shared.
+        real: axes of size 1 that are no repetition.
+    """
+
+    kind: Kind
+    domain: Axes
+    reduced: Axes
+    largest: int
+    lead: int | None
+    classes: Classes
+    real: frozenset[Key]
+
+
+def form_of(group: Region | Joined) -> Form:
+    """What one kernel for a region does.
+
+    Raises:
+        NotOneKernelError: no single kernel can compute it.
+    """
+    judge = _Judge(group)
+    form = judge.form()
+    repeated = judge.repeated(form)
+    if repeated is not None:
+        name = group.program.jaxpr.eqns[repeated].primitive.name
+        raise NotOneKernelError(f"it would compute {name} again for each element of another axis")
+    return form
+
+
+class _Judge:
+    """Axes here are those after arrays that are shared have made some of them one."""
+
+    def __init__(self, group: Region | Joined) -> None:
+        self.group, self.program, self.outline = group, group.program, group.outline
+        self.classes = group.classes
+        if self.outline.apart:
+            self._unite_shared()
+        self.real = frozenset(map(self.classes.find, self.outline.real))
+
+    def _unite_shared(self) -> None:
+        """Let axes along which one array is read be one, in program order, where they can."""
+        self.classes = self.classes.copy()
+        pairs = []
+        for first_reads in self.outline.apart.values():
+            (_, first), *others = sorted((order, axis) for axis, order in first_reads.items())
+            pairs += [(order, first, axis) for order, axis in others]
+        for _, first, axis in sorted(pairs):
+            self.classes.unite(first, axis)  # operands in common may be read along different axes
+
+    def _axes(self, axes: Axes) -> Axes:
+        """Axes without those of size 1 that are repetitions."""
+        found = map(self.classes.find, axes)
+        return frozenset([a for a in found if a in self.real or self.classes.size(a) != 1])
+
+    def form(self) -> Form:
+        """The kind of kernel, if no equation is repeated."""
+        outline = self.outline
+        domains: dict[Axes, int] = {}
+        for own, position in outline.domains.items():
+            axes = self._axes(own)
+            domains[axes] = min(position, domains.get(axes, position))
+        domain = max(domains, key=lambda axes: (len(axes), -domains[axes]))
+        if any(not own <= domain for own in domains):
+            raise NotOneKernelError("it would loop over axes that are not those of one array")
+        most = MOST_OPERANDS if domain else MOST_NUMBERS
+        if outline.arrays + sum(outline.stored.values()) > most:
+            raise NotOneKernelError(f"it would have more than {most} arrays")
+        reduced: dict[Axes, int] = {}
+        for own, position in outline.reduced.items():
+            axes = self._axes(own)
+            if axes:
+                reduced[axes] = min(position, reduced.get(axes, position))
+        if reduced and outline.updates:
+            raise NotOneKernelError("it would reduce and update in place")
+        if len(reduced) > 1:
+            raise NotOneKernelError("it would reduce different axes")
+        largest = domains[domain]
+        if not reduced:
+            self._check_map(domain)
+            nothing = frozenset[Key]()
+            return Form(Kind.MAP, domain, nothing, largest, None, self.classes, self.real)
+        ((red, lead),) = reduced.items()
+        kind = self._kind_of_reduction(domain, red, lead)
+        return Form(kind, domain, red, largest, lead, self.classes, self.real)
+
+    def _check_map(self, domain: Axes) -> None:
+        if any(self._axes(own) != domain for own in self.outline.stored):
+            raise NotOneKernelError("it would store arrays of different axes")
+        for e in self.outline.updates:
+            # An update stands alone: nothing else is stored, and nothing reads what it overwrites.
+            if self.group.stored() != {e} or sum(self.outline.stored.values()) != 1:
+                raise NotOneKernelError("it would update in place and store something else")
+            if any(map(self.group.holds, self.program.before.get(e, ()))):
+                raise NotOneKernelError("it would read what it overwrites")
+
+    def _kind_of_reduction(self, domain: Axes, red: Axes, lead: int) -> Kind:
+        own = ordered_axes(self.group, lead, self.classes, self.real)
+        if frozenset(own) != domain:
+            raise NotOneKernelError("it would loop over more axes than the reduction has")
+        kept = [key for key in own if key not in red]
+        is_minor = own == [*kept, *(key for key in own if key in red)]
+        late = self.outline.late
+        if self.outline.may_reduce:
+            late = frozenset(map(self.group.axes_of, self.dependents()))
+        consumed = any(self._axes(axes) & red for axes in late)
+        keep = domain - red
+        if any(self._axes(axes) not in (domain, keep) for axes in self.outline.stored):
+            raise NotOneKernelError("it would store arrays of different axes")
+        if consumed and not is_minor:
+            raise NotOneKernelError(
+                "only a reduction of the last axes can go over its operand again"
+            )
+        if red == domain:
+            if consumed:
+                raise NotOneKernelError("a reduction of all elements cannot go over them again")
+            return Kind.FULL
+        return Kind.ROW if is_minor else Kind.COLUMN
+
+    def members(self) -> list[int]:
+        """The equations in program order."""
+        group = self.group
+        if isinstance(group, Region):
+            return sorted(group.members)
+        return sorted(group.large.members | group.small.members)
+
+    def dependents(self) -> set[int]:
+        """Equations that use the result of a reduction that reduces something."""
+        program = self.program
+        found: set[int] = set()
+        late: set[int] = set()
+        for e in self.members():
+            eqn, iteration = program.jaxpr.eqns[e], program.iterations[e]
+            assert iteration is not None
+            sources = (program.producer.get(a) for a in eqn.inputs if type(a) is not Literal)
+            if any(source in late for source in sources):
+                found.add(e)
+            if e in found or self._axes(self.group.axes(e, iteration.reduced)):
+                late.add(e)
+        return found
+
+    def repeated(self, form: Form) -> int | None:
+        """A costly equation that a loop which it does not need would run again, or None.
+
+        Loops over inner axes do not: what an equation needs of outer ones only is computed before
+        them.
+        """
+        costly = {self._axes(own) for own in self.outline.costly}
+        costly -= {form.domain, frozenset()}
+        if not costly:
+            return None
+        place = {key: number for number, key in enumerate(order_of(self.group, form))}
+        if all({place.get(key) for key in own} == {*range(len(own))} for own in costly):
+            return None
+        program = self.program
+        around: dict[int, Axes] = {}  # the axes of what an equation is computed for
+        for e in reversed(self.members()):
+            eqn, own = program.jaxpr.eqns[e], self._axes(self.group.axes_of(e))
+            readers = {r for var in eqn.outputs for r in program.readers.get(var, ())}
+            around[e] = own.union(*(around[r] for r in readers if r in around))
+            if own and own != around[e] and _is_costly(program, e):
+                last = max(place.get(key, 0) for key in own)
+                if any(place.get(key, last) < last for key in around[e] - own):
+                    return e
+        return None
+
+
+def _is_costly(program: Program, position: int) -> bool:
+    rule = program.jaxpr.eqns[position].primitive.lower
+    return isinstance(rule, Elementwise) and not rule.cheap
+
+
+def ordered_axes(
+    group: Region | Joined, position: int, classes: Classes, real: Iterable[Key],
+    dims: Sequence[int] | None = None,
+) -> list[Key]:  # fmt: skip
+    """The axes of an equation's dimensions, without repetitions of size 1."""
+    iteration = group.program.iterations[position]
+    assert iteration is not None
+    dims = range(len(iteration.sizes)) if dims is None else dims
+    found = [classes.find(group.find((position, d))) for d in dims]
+    return [axis for axis in found if axis in real or classes.size(axis) != 1]
+
+
+def order_of(group: Region | Joined, form: Form) -> list[Key]:
+    """The axes in the order of the loops."""
+    if form.lead is not None:
+        return ordered_axes(group, form.lead, form.classes, form.real)
+    # Loops follow the first stored array, so that stores are contiguous.
+    first = min(group.stored(), default=form.largest)
+    iteration = group.program.iterations[first]
+    assert iteration is not None
+    return ordered_axes(group, first, form.classes, form.real, iteration.out)
+
+
+def space_of_region(region: Region, form: Form) -> Space:
+    """The space of a region."""
+    program = region.program
+    members = tuple(sorted(region.members))
+    unstored = frozenset(region.unstored)
+    classes: dict[Key, Key] = {}
+    for e in members:
+        iteration = program.iterations[e]
+        assert iteration is not None
+        for d in range(len(iteration.sizes)):
+            classes[e, d] = form.classes.find(region.find((e, d)))
+    sizes = {axis: form.classes.size(axis) for axis in dict.fromkeys(classes.values())}
+    units = frozenset(a for a, size in sizes.items() if size == 1 and a not in form.real)
+    domains = {}
+    for e in members:
+        iteration = program.iterations[e]
+        assert iteration is not None
+        keys = (classes[e, d] for d in range(len(iteration.sizes)))
+        domains[e] = frozenset(key for key in keys if key not in units)
+    serial = frozenset[Key]()
+    for e in region.outline.updates:
+        eqn = program.jaxpr.eqns[e]
+        if eqn.primitive.lower.repeats(eqn.params):
+            keys = (classes[e, d] for d in range(eqn.inputs[1].aval.ndim))
+            serial = frozenset(key for key in keys if key not in units)
+    dependent = frozenset[int]()
+    if form.lead is not None:
+        judged = _Judge(region).dependents() if region.outline.may_reduce else region.dependent
+        dependent = frozenset(judged)
+    return Space(
+        members, classes, sizes, units, domains, form.kind, tuple(order_of(region, form)),
+        form.reduced, dependent, program.escaping(members, unstored), serial, unstored,
+    )  # fmt: skip
+
+
+def space_of(program: Program, members: Sequence[int]) -> Space:
+    """The space of a group of equations.
+
+    Args:
+        program: the program.
+        members: the group, in program order.
+
+    Raises:
+        NotOneKernelError: no single kernel can compute it.
+    """
+    region = region_of(program, members)
+    return space_of_region(region, form_of(region))

@@ -1,0 +1,487 @@
+"""Regions: groups of equations while they grow, with what decides whether one kernel can be one.
+
+Two regions join at the cost of the smaller: only its equations are looked at, for what they read of
+the other and the other of them. All else is kept in outlines, which name axes and not equations,
+and so stay short however long a region gets. n equations take O(n log n) steps to become one.
+
+An axis is a class of keys (equation, iteration dimension), named by the smallest. Producers and
+their readers have axes in common; what only reads the same array from memory should have them, if
+no equation would then have one axis twice. That is worked out anew for each outline, for the few
+arrays that are read along several axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from copy import copy
+from dataclasses import field, replace
+
+from gpuflow.base.records import record
+from gpuflow.compiler.space import (
+    Iteration,
+    Key,
+    NotOneKernelError,
+    Program,
+    is_update,
+    operands_in_memory,
+)
+from gpuflow.core.jaxpr import Literal, Var
+from gpuflow.core.lowering import Elementwise, Indexed, Update
+
+MOST_MEMBERS = 400
+
+Axes = frozenset[Key]
+Order = tuple[int, int, int]  # of a read in the program: equation, operand, dimension
+Shared = tuple[Var, int]  # an array that is read, and a dimension of it
+
+
+@record(frozen=False)
+class Outline:
+    """What decides about a region, without its equations.
+
+    Attributes:
+        domains: the axes that its equations loop over, with the first equation of each.
+        reduced: the axes that its reductions reduce, with the first reduction of each.
+        stored: the axes of arrays that are read outside, with how many arrays have them.
+        costly: the axes of equations that should not be computed again.
+        late: the axes of equations that use the results of its reductions.
+        real: how often an axis of size 1 is one of memory or of an index, and so is no repetition.
+        updates: equations that update in place.
+        apart: of arrays in memory that are read along several axes, the first read of each.
+        arrays: how many are read from outside.
+        count: how many equations there are.
+        may_reduce: some reduction's axes all have size 1, so that it may be none.
+    """
+
+    domains: dict[Axes, int] = field(default_factory=dict)
+    reduced: dict[Axes, int] = field(default_factory=dict)
+    stored: dict[Axes, int] = field(default_factory=dict)
+    costly: frozenset[Axes] = frozenset()
+    late: frozenset[Axes] = frozenset()
+    real: dict[Key, int] = field(default_factory=dict)
+    updates: tuple[int, ...] = ()
+    apart: dict[Shared, dict[Key, Order]] = field(default_factory=dict)
+    arrays: int = 0
+    count: int = 1
+    may_reduce: bool = False
+
+
+class Region:
+    """Equations that one kernel may compute.
+
+    Attributes:
+        members: the equations, in no order.
+        outline: of them.
+        parent: union-find on the keys of axes.
+        eqns: of each axis the equations that have it.
+        reads: arrays that are read from outside.
+        shared: of each of their dimensions the axes along which it is read, with the first read.
+        waiting: arrays that are read outside, with how often.
+        dependent: equations that use the result of a reduction of the region.
+        unstored: equations whose outputs whoever reads them computes for itself.
+    """
+
+    def __init__(self, program: Program, position: int, is_stored: bool = True) -> None:
+        iteration = program.iterations[position]
+        assert iteration is not None
+        eqn = program.jaxpr.eqns[position]
+        self.program = program
+        self.members = {position}
+        keys = [(position, d) for d in range(len(iteration.sizes))]
+        self.parent: dict[Key, Key] = {}
+        self.eqns: dict[Key, set[int]] = {key: {position} for key in keys}
+        self.reads: set[Var] = set()
+        self.shared: dict[Shared, dict[Key, Order]] = {}
+        self.waiting: dict[Var, int] = {}
+        self.dependent: set[int] = set()
+        self.unstored: set[int] = set() if is_stored else {position}
+        domain = frozenset(keys)
+        outline = self.outline = Outline(domains={domain: position})
+        if iteration.reduced:
+            reduced = [(position, d) for d in iteration.reduced]
+            outline.reduced[frozenset(reduced)] = position
+            outline.may_reduce = all(iteration.sizes[d] == 1 for d in iteration.reduced)
+        rule = eqn.primitive.lower
+        if isinstance(rule, Elementwise) and not rule.cheap:
+            outline.costly = frozenset((domain,))
+        if isinstance(rule, Update):
+            outline.updates = (position,)
+        if isinstance(rule, Indexed | Update) and eqn.inputs:
+            outline.real = {(position, d): 1 for d, n in enumerate(iteration.sizes) if n == 1}
+        self._add_reads(position, iteration)
+        if is_stored:
+            for var in eqn.outputs:
+                count = len(program.readers.get(var, ())) + (var in program.outputs)
+                if count:
+                    self.waiting[var] = count
+                    axes = frozenset((position, d) for d in iteration.out)
+                    outline.stored[axes] = outline.stored.get(axes, 0) + 1
+
+    def _add_reads(self, position: int, iteration: Iteration) -> None:
+        program, real = self.program, self.outline.real
+        inputs = program.jaxpr.eqns[position].inputs
+        for number, (atom, links) in enumerate(zip(inputs, iteration.reads, strict=True)):
+            if type(atom) is Literal:
+                continue
+            self.reads.add(atom)
+            view = program.views.get(atom)
+            for place, (dim, axis) in enumerate(links):
+                key = (position, axis)
+                if iteration.sizes[axis] == 1 and not (view and view[1].broadcast[dim]):
+                    real[key] = real.get(key, 0) + 1
+                first_reads = self.shared.setdefault((atom, dim), {})
+                first_reads.setdefault(key, (position, number, place))
+        self.outline.arrays = len(self.reads)
+        self.outline.apart = {s: first for s, first in self.shared.items() if len(first) > 1}
+
+    def find(self, key: Key) -> Key:
+        """The name of a key's axis."""
+        parent = self.parent
+        while key in parent:
+            above = parent[key]
+            if above in parent:
+                parent[key] = parent[above]
+            key = above
+        return key
+
+    def axes(self, position: int, dims: Iterable[int]) -> Axes:
+        """The axes of some dimensions of an equation."""
+        return frozenset([self.find((position, d)) for d in dims])
+
+    def axes_of(self, position: int) -> Axes:
+        """The axes that an equation loops over."""
+        iteration = self.program.iterations[position]
+        assert iteration is not None
+        return self.axes(position, range(len(iteration.sizes)))
+
+    def holds(self, position: int) -> bool:
+        """Whether an equation is in the region."""
+        return position in self.members
+
+    def stored(self) -> set[int]:
+        """The equations that make what is read outside."""
+        return {self.program.producer[var] for var in self.waiting}
+
+    def without(self, var: Var) -> Region:
+        """The same region, if readers outside of it compute ``var``, an equation's only output."""
+        result = copy(self)
+        position = self.program.producer[var]
+        iteration = self.program.iterations[position]
+        assert iteration is not None
+        result.unstored = self.unstored | {position}
+        result.waiting = {other: n for other, n in self.waiting.items() if other is not var}
+        axes = self.axes(position, iteration.out)
+        stored = {own: n - (own == axes) for own, n in self.outline.stored.items()}
+        stored = {own: n for own, n in stored.items() if n}
+        result.outline = replace(self.outline, stored=stored)
+        return result
+
+    @property
+    def classes(self) -> Classes:
+        """The region's axes, for more of them to become one."""
+        return Classes(self.program, (self,))
+
+
+class Classes:
+    """Axes of one or two regions that become one."""
+
+    def __init__(self, program: Program, regions: Sequence[Region]) -> None:
+        self._program, self._regions = program, regions
+        self.parent: dict[Key, Key] = {}
+        self._together: dict[Key, list[Key]] = {}
+
+    def copy(self) -> Classes:
+        """The same, for more axes to become one."""
+        result = Classes(self._program, self._regions)
+        result.parent = dict(self.parent)
+        result._together = dict(self._together)
+        return result
+
+    def find(self, axis: Key) -> Key:
+        """The name of a region's axis."""
+        while axis in self.parent:
+            axis = self.parent[axis]
+        return axis
+
+    def together(self, axis: Key) -> list[Key]:
+        """The regions' axes that have become this one."""
+        return self._together.get(axis) or [axis]
+
+    def size(self, axis: Key) -> int:
+        """How many points an axis has."""
+        iteration = self._program.iterations[axis[0]]
+        assert iteration is not None
+        return iteration.sizes[axis[1]]
+
+    def unite(self, first: Key, second: Key) -> bool:
+        """Make two axes one; False if they differ, or an equation would have one axis twice."""
+        a, b = self.find(first), self.find(second)
+        if a == b:
+            return True
+        if self.size(a) != self.size(b):
+            return False
+        firsts, seconds = self.together(a), self.together(b)
+        for one in firsts:
+            own = self._eqns(one)
+            if not all(own.isdisjoint(self._eqns(other)) for other in seconds):
+                return False
+        if b < a:
+            a, b = b, a
+        self.parent[b] = a
+        self._together[a] = [*firsts, *seconds]
+        return True
+
+    def renamed(self, axes: Axes) -> Axes:
+        """Axes of a region by their new names."""
+        if not self.parent:
+            return axes
+        return frozenset([self.find(axis) for axis in axes])
+
+    def merged(self) -> list[tuple[Key, list[Key]]]:
+        """The new axes, and the regions' axes that have become each."""
+        return [pair for pair in self._together.items() if pair[0] not in self.parent]
+
+    def _eqns(self, axis: Key) -> set[int]:
+        return next(region.eqns[axis] for region in self._regions if axis in region.eqns)
+
+
+class Joined:
+    """Two regions as one, before anything is changed.
+
+    Args:
+        program: theirs.
+        first, second: the regions.
+
+    Raises:
+        NotOneKernelError: no kernel can hold both.
+    """
+
+    def __init__(self, program: Program, first: Region, second: Region) -> None:
+        self.program = program
+        if len(first.members) < len(second.members):
+            first, second = second, first
+        self.large, self.small = first, second
+        count = len(first.members) + len(second.members)
+        if count > MOST_MEMBERS:
+            raise NotOneKernelError(f"it would have more than {MOST_MEMBERS} equations")
+        self.classes = Classes(program, (first, second))
+        self._gone_reads: set[Var] = set()  # what is made inside now
+        self._gone_real: dict[Key, int] = {}
+        self._read_inside: dict[Var, int] = {}
+        self._sources: set[int] = set()  # readers of what the other region makes
+        for reader, number, source in self._crossing():
+            self._connect(reader, number, source)
+        self.new_dependent = self._new_dependents()
+        self.outline = self._outline(count)
+
+    def holds(self, position: int) -> bool:
+        """Whether an equation is in one of the regions."""
+        return position in self.large.members or position in self.small.members
+
+    def find(self, key: Key) -> Key:
+        """The name of a key's axis."""
+        region = self.large if key[0] in self.large.members else self.small
+        return self.classes.find(region.find(key))
+
+    def axes(self, position: int, dims: Iterable[int]) -> Axes:
+        """The axes of some dimensions of an equation."""
+        return frozenset([self.find((position, d)) for d in dims])
+
+    def axes_of(self, position: int) -> Axes:
+        """The axes that an equation loops over."""
+        iteration = self.program.iterations[position]
+        assert iteration is not None
+        return self.axes(position, range(len(iteration.sizes)))
+
+    def _crossing(self) -> list[tuple[int, int, int]]:
+        """What one region reads of the other: reader, operand, producer; in program order."""
+        program, members = self.program, self.large.members
+        eqns, producer, readers = program.jaxpr.eqns, program.producer, program.readers
+        found = []
+        for e in self.small.members:
+            for number, atom in enumerate(eqns[e].inputs):
+                source = None if type(atom) is Literal else producer.get(atom)
+                if source in members:
+                    found.append((e, number, source))
+            for var in eqns[e].outputs:
+                for reader in set(readers.get(var, ())):
+                    if reader in members:
+                        numbers = enumerate(eqns[reader].inputs)
+                        found += [(reader, k, e) for k, atom in numbers if atom is var]
+        return sorted(found)
+
+    def _connect(self, reader: int, number: int, source: int) -> None:
+        """Let a reader have its producer's axes."""
+        program = self.program
+        eqn, iteration = program.jaxpr.eqns[reader], program.iterations[reader]
+        producer = program.iterations[source]
+        assert iteration is not None
+        assert producer is not None
+        name = eqn.primitive.name
+        if number < operands_in_memory(eqn):
+            raise NotOneKernelError(f"{name} chooses elements of it, so that it must be complete")
+        if is_update(program, source):
+            raise NotOneKernelError("the update must be complete before it is read")
+        for dim, axis in iteration.reads[number]:
+            own, made = self.find((reader, axis)), self.find((source, producer.out[dim]))
+            if not self.classes.unite(own, made):
+                raise NotOneKernelError(f"{name} would read an array along two axes at once")
+            if iteration.sizes[axis] == 1:
+                self._gone_real[own] = self._gone_real.get(own, 0) + 1
+        var = eqn.inputs[number]
+        assert isinstance(var, Var)
+        self._gone_reads.add(var)
+        self._read_inside[var] = self._read_inside.get(var, 0) + 1
+        self._sources.add(reader)
+
+    def _new_dependents(self) -> set[int]:
+        """Equations that use the result of a reduction, and did not before."""
+        program = self.program
+        old = (self.large.dependent, self.small.dependent)
+        if not (self.large.outline.reduced or self.small.outline.reduced):
+            return set()
+        found: set[int] = set()
+
+        def is_known(position: int) -> bool:
+            return position in found or position in old[0] or position in old[1]
+
+        todo = [e for e in self._sources if not is_known(e)]
+        begun = [e for e in todo if any(self._is_late(s, is_known) for s in self._made_by(e))]
+        while begun:
+            e = begun.pop()
+            if is_known(e):
+                continue
+            found.add(e)
+            for var in program.jaxpr.eqns[e].outputs:
+                readers = program.readers.get(var, ())
+                begun += [r for r in readers if self.holds(r) and not is_known(r)]
+        return found
+
+    def _is_late(self, position: int, is_known: Callable[[int], bool]) -> bool:
+        iteration = self.program.iterations[position]
+        assert iteration is not None
+        return bool(iteration.reduced) or is_known(position)
+
+    def _made_by(self, position: int) -> list[int]:
+        atoms = self.program.jaxpr.eqns[position].inputs
+        sources = (self.program.producer.get(a) for a in atoms if type(a) is not Literal)
+        return [s for s in sources if s is not None and self.holds(s)]
+
+    def _outline(self, count: int) -> Outline:
+        large, small = self.large.outline, self.small.outline
+        renamed = self.classes.renamed
+        result = Outline(count=count)
+        for own in (large, small):
+            for firsts, known in ((own.domains, result.domains), (own.reduced, result.reduced)):
+                for axes, position in firsts.items():
+                    name = renamed(axes)
+                    known[name] = min(position, known.get(name, position))
+            for axes, number in own.stored.items():
+                name = renamed(axes)
+                result.stored[name] = result.stored.get(name, 0) + number
+            for axis, number in own.real.items():
+                axis = self.classes.find(axis)
+                result.real[axis] = result.real.get(axis, 0) + number
+        result.costly = frozenset(map(renamed, large.costly | small.costly))
+        result.late = frozenset(map(renamed, large.late | small.late))
+        result.late |= {self.axes_of(e) for e in self.new_dependent}
+        result.updates = large.updates + small.updates
+        result.may_reduce = large.may_reduce or small.may_reduce
+        self._leave_out(result)
+        both = sum(var in self.large.reads for var in self.small.reads)
+        arrays = len(self.large.reads) + len(self.small.reads) - both
+        result.arrays = arrays - len(self._gone_reads)
+        apart = {*large.apart, *small.apart}
+        apart.update(shared for shared in self.small.shared if shared in self.large.shared)
+        for shared in apart:
+            first_reads = self._first_reads(shared)
+            if len(first_reads) > 1:
+                result.apart[shared] = first_reads
+        return result
+
+    def _leave_out(self, outline: Outline) -> None:
+        """Take away what was read or stored and is passed on inside now."""
+        for axis, number in self._gone_real.items():
+            axis = self.classes.find(axis)
+            outline.real[axis] -= number
+            if not outline.real[axis]:
+                del outline.real[axis]
+        for var in self._read_inside:
+            is_stored = any(var in region.waiting for region in (self.large, self.small))
+            if is_stored and not self._is_waited_for(var):
+                iteration = self.program.iterations[self.program.producer[var]]
+                assert iteration is not None
+                axes = self.axes(self.program.producer[var], iteration.out)
+                outline.stored[axes] -= 1
+                if not outline.stored[axes]:
+                    del outline.stored[axes]
+
+    def _is_waited_for(self, var: Var) -> bool:
+        """Whether an array of one of the regions is still read outside."""
+        inside = self._read_inside.get(var, 0)
+        return any(region.waiting.get(var, inside) > inside for region in (self.large, self.small))
+
+    def _first_reads(self, shared: Shared) -> dict[Key, Order]:
+        """The axes along which an array is read from outside, with the first read of each."""
+        found: dict[Key, Order] = {}
+        if shared[0] in self._gone_reads:
+            return found
+        for region in (self.large, self.small):
+            for axis, order in region.shared.get(shared, {}).items():
+                axis = self.classes.find(region.find(axis))
+                found[axis] = min(order, found.get(axis, order))
+        return found
+
+    def stored(self) -> set[int]:
+        """The equations that make what is read outside."""
+        producer, regions = self.program.producer, (self.large, self.small)
+        waiting = (var for region in regions for var in region.waiting)
+        return {producer[var] for var in waiting if self._is_waited_for(var)}
+
+    def commit(self) -> Region:
+        """Make the two regions one: the larger, which is changed."""
+        large, small = self.large, self.small
+        shared = {key: self._first_reads(key) for key in (*small.shared, *self.outline.apart)}
+        large.members |= small.members
+        large.parent.update(small.parent)
+        large.eqns.update(small.eqns)
+        for axis in self.classes.parent:
+            large.parent[axis] = self.classes.find(axis)
+        for axis, together in self.classes.merged():
+            sets = sorted([large.eqns.pop(one) for one in together], key=len)
+            sets[-1].update(*sets[:-1])
+            large.eqns[axis] = sets[-1]
+        large.reads |= small.reads
+        large.reads -= self._gone_reads
+        large.shared.update(shared)
+        for var in self._gone_reads:
+            for dim in range(var.aval.ndim):
+                large.shared.pop((var, dim), None)
+        large.waiting.update(small.waiting)
+        for var, number in self._read_inside.items():
+            if var in large.waiting:
+                large.waiting[var] -= number
+                if not large.waiting[var]:
+                    del large.waiting[var]
+        large.dependent |= small.dependent | self.new_dependent
+        large.unstored |= small.unstored
+        large.outline = self.outline
+        return large
+
+
+def region_of(program: Program, members: Iterable[int], unstored: Collection[int] = ()) -> Region:
+    """The region of some equations.
+
+    Args:
+        program: theirs.
+        members: the equations, in program order.
+        unstored: equations whose outputs whoever reads them computes for itself.
+
+    Raises:
+        NotOneKernelError: no kernel can hold all.
+    """
+    singles = (Region(program, e, e not in unstored) for e in members)
+    region = next(singles)
+    for single in singles:
+        region = Joined(program, region, single).commit()
+    return region
