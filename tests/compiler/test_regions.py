@@ -111,7 +111,7 @@ def _both_ways(x, row, one):
 
 def _either_way(x, row, one):
     """Two arrays read along axes that cannot both be one: the first read decides."""
-    return jnp.sin(x) * Y, jnp.cos(x.T) * Y, jnp.exp(x + x.T) * Y.T
+    return jnp.cos(x).T + Y, x * Y, jnp.exp(x - Y)
 
 
 def _softmaxes(x, row, one):
@@ -125,7 +125,8 @@ def _repeats(x, row, one):
 def _units(x, row, one):
     """Axes of size 1 that are repetitions, are memory, or are reduced."""
     total = jnp.sum(jnp.sin(one) * row, axis=0, keepdims=True)
-    total = total + jnp.sum(jnp.exp(one), axis=0) * jnp.max(row, axis=0)
+    of_one = jnp.sum(jnp.sin(row[0])[:, None], axis=1) * 2  # is the element, no sum
+    total = total + jnp.max(x, axis=1) * of_one
     return x + total, jnp.max(jnp.cos(one), axis=1) * 2, x[:1] + jnp.tanh(one) * row
 
 
