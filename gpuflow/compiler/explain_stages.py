@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from gpuflow.compiler.kinds import space_of
 from gpuflow.compiler.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.pipeline import rewritten
 from gpuflow.compiler.plan import CallStep, KernelStep, Plan, Step, nbytes, reads_of, writes_of
-from gpuflow.compiler.space import space_of
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr, Var, format_eqns
