@@ -16,6 +16,7 @@ HERE = Path(__file__).resolve().parent
 CHECK, TIMES, PROGRAMS = PARTS = ("check", "times", "programs")
 # Each of doctor's trials may take its time, and the rest of it this much besides.
 DOCTOR_SECONDS = 180.0
+GRAPH_COSTS = "graph costs"
 # Which package each rival needs.
 RIVALS = {JAX: "jax", COMPILED: "torch", TORCH: "torch", CUPY: "cupy"}
 # Processes that call rows once before any is timed: these compilers keep what they made on disk.
@@ -66,6 +67,7 @@ def check_groups(platform: str, tiny: bool) -> list[Group]:
         tests,
         # Kernels that were not brought are built here; last, as the others need it for little.
         [Section("toolchain", [*environment, "--toolchain"], 60)],
+        [Section(GRAPH_COSTS, [str(HERE / "gpu_graph_costs.py"), *where], 30)],
     ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpu_frameworks import OURS
 from gpu_goals import MANY_SIZES_GOAL, agree, groups, verdict, wanted
+from gpu_parts import GRAPH_COSTS
 from gpu_rows import MANY_SIZES, Row, all_rows
 
 TIMES, KERNELS = "times: ", "kernels: "
@@ -19,7 +20,8 @@ def markdown(report: dict[str, Any]) -> str:
     where = report["platform"] + (", tiny sizes: no measurement" if report["tiny"] else "")
     head = [f"# GPU acceptance, {report['date']}", f"Platform: {where}. {_versions(report)}"]
     parts = [
-        *head, _overview(report), _ceilings(by_name.get("ceilings")), _times(by_name),
+        *head, _overview(report), _ceilings("Ceilings", by_name.get("ceilings")), _times(by_name),
+        _ceilings("Graph costs", by_name.get(GRAPH_COSTS)), _limits(by_name.get(GRAPH_COSTS)),
         _kernels([one for name, one in by_name.items() if name.startswith(KERNELS)]),
         *[_programs(name, by_name[name]) for name in PROGRAMS if name in by_name],
         *[_log(section) for section in report["sections"] if _has_log(section)],
@@ -92,17 +94,29 @@ def _kernels(sections: list[dict[str, Any]]) -> str:
     return f"## Handwritten kernels\n\n{text}\n\n{_table(head, rows[:60]) if rows else ''}"
 
 
-def _ceilings(section: dict[str, Any] | None) -> str:
-    if section is None or not section.get("records"):
+def _limits(section: dict[str, Any] | None) -> str:
+    """What limits of graphs are, beside what was measured."""
+    found = [r for r in section.get("records", []) if "limit" in r] if section else []
+    rows = [
+        [r["limit"], str(r["is"]), r["what"],
+         "never" if r["measured"] is None else f"{r['measured']:.3g}"]
+        for r in found
+    ]  # fmt: skip
+    return _table(["limit", "is", "what", "measured"], rows) if rows else ""
+
+
+def _ceilings(title: str, section: dict[str, Any] | None) -> str:
+    records = [r for r in section.get("records", []) if "limit" not in r] if section else []
+    if not records:
         return ""
     rows = []
-    for record in section["records"]:
+    for record in records:
         rate, seconds = record.get("per_second"), record.get("seconds")
         unit = "TFLOP/s" if "n" in record else "GB/s"
         text = record.get("error", "") if rate is None else f"{rate / _SCALE[unit]:.1f} {unit}"
         text = text if seconds is None else _seconds(seconds)
         rows.append([record.get("ceiling", ""), text])
-    return "## Ceilings\n\n" + _table(["what", "at most"], rows)
+    return f"## {title}\n\n" + _table(["what", "measured"], rows)
 
 
 _SCALE = {"TFLOP/s": 1e12, "GB/s": 1e9}

@@ -24,6 +24,8 @@ from gpuflow.runtime.gpu_api import LibraryWork, Recorded
 from gpuflow.runtime.gpu_device import GpuDevice
 from gpuflow.runtime.gpu_launch import Launch
 
+# All of these numbers but the alignment are guesses: nothing was measured on a GPU. What a GPU's
+# costs say that they should be, perf/gpu_graph_costs.py prints.
 LEAST_LAUNCHES = 4
 _PLAIN_CALLS = 2  # modules are loaded and libraries set up by then
 _KEPT = 4
@@ -31,8 +33,7 @@ _WORTH_CHANGING = 2  # a launch costs about as much as a change: at most every s
 # Recordings that are made at once; each later one has to be earned by so many replays.
 _MOST_RECORDINGS, _REPLAYS_FOR_ONE = 16, 16
 _MOST_MISSES = 32  # in a row; then only what is known already is replayed
-# Bytes of an operand that is copied: a guess, not measured on a GPU.
-_MOST_COPIED = 1 << 20
+_MOST_COPIED = 1 << 20  # bytes of an operand
 _ALIGNED = 16  # a copy is a multiple of it where the operand is: kernels have variants for that
 _BYTE = np.dtype(np.uint8)
 

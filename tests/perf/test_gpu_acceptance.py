@@ -39,7 +39,7 @@ def test_parts_ask_first_what_would_waste_the_time_of_the_others(perf, tmp_path)
     check = parts.check_groups("cuda", tiny=False)
     assert [group[0].name for group in check[:3]] == ["environment", "doctor", "ceilings"]
     assert {"tests: test_cuda_device"} <= {section.name for section in check[3]}
-    assert [section.name for section in check[4]] == ["toolchain"]
+    assert [group[0].name for group in check[4:]] == ["toolchain", "graph costs"]
     programs = parts.program_groups("cuda", False, 8, tmp_path / "records")
     names = [section.name for group in programs for section in group]
     assert {"programs", "kernels: test_kernel_sort", "op sweep", "demo"} <= set(names)
@@ -136,8 +136,11 @@ def test_the_whole_script_without_a_gpu(tmp_path):
     assert len(times) > 60 and all(record["seconds"] > 0 for record in times)
     ceilings = sections["ceilings"]["records"]
     assert len(ceilings) == 12 and all("error" not in record for record in ceilings)
+    limits = [r for r in sections["graph costs"]["records"] if "limit" in r]
+    assert len(limits) == 5 and limits[-1]["is"] == 1 << 20
     assert report["versions"]["numpy"] and sections["memcheck: rows"]["status"] == "skipped"
-    assert "## Times per call" in next(tmp_path.glob("*.md")).read_text()
+    text = next(tmp_path.glob("*.md")).read_text()
+    assert "## Times per call" in text and "| _MOST_COPIED | 1048576 |" in text
     again = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert again.returncode == 0 and "ceilings: done before" in again.stdout
     assert "chain float32: gpuflow" not in again.stdout.partition("# GPU acceptance")[0]
@@ -207,6 +210,27 @@ def test_rows_in_cupy(perf, monkeypatch):
     measured = {name: one.measure() for name, one in found.items() if one is not None}
     assert len(measured) >= 15 and "solve of 8 x 8" in measured
     assert measured["full sum"]["seconds"] == 2e-3  # as the events say
+
+
+# --- limits of graphs ------------------------------------------------------------------------
+
+
+def test_what_the_costs_of_graphs_say_of_their_limits(perf):
+    """By made-up costs in microseconds: a launch 5, a replay 6 and 0.5 for each launch."""
+    costs = perf.graph_costs
+    found = {"launch": 5.0, "replay 4": 8.0, "replay 32": 22.0, "record 32": 690.0}
+    found |= {"change one of 32": 7.5}
+    found |= {f"copy {size} bytes": size / (1 << 17) for size in costs.COPIES}
+    limits = {}
+    for line in costs.advice(found):
+        limits.setdefault(line["limit"], []).append(line["measured"])
+    assert limits == {
+        "LEAST_LAUNCHES": [pytest.approx(6 / 4.5)], "_WORTH_CHANGING": [1.5],
+        "_REPLAYS_FOR_ONE": [5.0], "_MOST_COPIED": [1 << 20, 1 << 24],
+    }  # fmt: skip
+    slow = {**found, "replay 4": 30.0, "replay 32": 240.0}
+    nothing = [line["measured"] for line in costs.advice(slow)]
+    assert nothing == [None, 1.5, None, None, None]
 
 
 # --- goals and report ------------------------------------------------------------------------
