@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Everything to find out on a GPU that is rented by the minute, on a bare machine without a network.
 #
-# usage: perf/rented_gpu.sh prepare [--wheel NAME] [--python 3.12] [--tiny]    here; no GPU needed
+# usage: perf/rented_gpu.sh prepare [--wheel NAME] [--python 3.12] [--capability 9.0 8.0]
+#                                   [--processes 2] [--tiny]                   here; no GPU needed
 #        perf/rented_gpu.sh check | times | programs [--out FOLDER] [--only TEXT,TEXT] [--tiny]
 #
 # prepare makes .rented_gpu/bring, which travels beside the tree, and prints the commands to run

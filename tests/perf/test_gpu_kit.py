@@ -277,6 +277,25 @@ def test_kernels_built_without_a_gpu_are_those_that_a_gpu_asks_for(perf, tmp_pat
     assert {"times.log", "gpu-records.jsonl"} <= {path.name for path in files} and len(files) == 4
 
 
+def test_more_than_may_travel_is_refused(perf, tmp_path, monkeypatch, capsys):
+    import prebuild
+
+    def build(arguments):
+        kernels = tmp_path / "kernels"
+        kernels.mkdir()
+        (kernels / prebuild.MANIFEST).write_text(json.dumps({"versions": {"numba": "1.2"}}))
+        prebuild.archive_of(kernels).write_bytes(bytes(1 << 20))
+        return 0
+
+    least = 4_000_000 if (ROOT / ".git").exists() else 0
+    assert least <= perf.prepare.tree_bytes() < 40_000_000
+    monkeypatch.setattr(prebuild, "main", build)
+    monkeypatch.setattr(perf.prepare, "download", lambda names, python, site: site.mkdir())
+    monkeypatch.setattr(perf.prepare, "tree_bytes", lambda: 63_000_000)
+    assert perf.prepare.main(["--bring", str(tmp_path / "bring")]) == 1
+    assert "NOT COVERED: 64.0 MB are more than the 64 MB" in capsys.readouterr().out
+
+
 # --- limits of time --------------------------------------------------------------------------
 
 
