@@ -1,5 +1,6 @@
 """One NCCL communicator over several GPUs of each of several processes: how they are connected."""
 
+import sys
 import threading
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from gpuflow.base.errors import CommunicationError
 from gpuflow.core.communicator import HOSTS, serving
 from gpuflow.parallel import nccl_connect, threads
 from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
@@ -76,3 +78,15 @@ def test_the_gpus_of_a_process_join_as_one_group(library):
     assert library.log == ["start", (4, 3, 2, 0), (4, 3, 3, 1), "end"]
     own = {rank: getattr(c, "inner", c) for rank, c in made.communicators.items()}
     assert {rank: (c.rank, c.size) for rank, c in own.items()} == {2: (2, 4), 3: (3, 4)}
+
+
+def test_where_cupy_has_no_nccl_the_error_names_what_to_install(monkeypatch):
+    nccl = SimpleNamespace(available=False)
+    cupy = SimpleNamespace(cuda=SimpleNamespace(nccl=nccl))
+    for name, module in (("cupy", cupy), ("cupy.cuda", cupy.cuda), ("cupy.cuda.nccl", nccl)):
+        monkeypatch.setitem(sys.modules, name, module)
+    with pytest.raises(CommunicationError, match=r"nvidia-nccl-cu13, or nvidia-nccl-cu12"):
+        nccl_connect.load_cupy()
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(CommunicationError, match=r'"gpuflow\[cuda13\]", or "gpuflow\[cuda12\]"'):
+        nccl_connect.load_cupy()

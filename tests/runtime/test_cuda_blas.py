@@ -1,13 +1,14 @@
 """cuBLAS's calls, answered by a library that does in NumPy what cuBLAS's documentation says."""
 
 import ctypes
+import sys
 from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from gpuflow.runtime.cuda_blas import _SIGNATURES, CuBlas, load_cublas
+from gpuflow.runtime.cuda_blas import _SIGNATURES, CuBlas, find_cublas, load_cublas
 from gpuflow.runtime.gpu_api import Gemm
 
 KINDS = {0: "float32", 1: "float64", 2: "float16", 4: "complex64", 5: "complex128", 14: "bfloat16"}
@@ -157,3 +158,18 @@ def test_a_status_is_an_error(blas):
 def test_a_library_that_is_none_of_cublas():
     with pytest.raises((OSError, AttributeError)):
         load_cublas("libm.so.6")
+
+
+def test_where_no_library_is_found_the_error_names_what_to_install(monkeypatch):
+    """For each CUDA its extra; also where NVIDIA's own finder has an error of its own."""
+
+    def absent(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    finder = SimpleNamespace(load_nvidia_dynamic_lib=absent)
+    monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace(pathfinder=finder))
+    monkeypatch.setattr(ctypes, "CDLL", absent)
+    with pytest.raises(OSError, match=r"libcublasLt\.so\.13, libcublasLt\.so\.12 must be") as seen:
+        find_cublas("cublasLt")
+    assert str(seen.value).startswith("[cublaslt] ")
+    assert 'pip install "gpuflow[cuda13]", or "gpuflow[cuda12]" where CUDA' in str(seen.value)
