@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -98,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--python", default="3.12", help="of the machine with the GPU")
     parser.add_argument("--wheel", nargs="*", default=[], help="further packages it lacks")
     parser.add_argument("--capability", nargs="+", default=list(prebuild.CAPABILITIES))
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--processes", type=int, default=prebuild.PROCESSES)
     parser.add_argument("--rows", default="", help="only rows whose name holds one of these texts")
     parser.add_argument("--tiny", action="store_true", help="sizes for a machine without a GPU")
     options = parser.parse_args(arguments)

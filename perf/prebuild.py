@@ -37,6 +37,7 @@ from gpu_rows import ATOMIC, NO_KERNELS
 HERE = Path(__file__).resolve().parent
 CAPABILITIES = ("9.0",)
 MOST_BYTES = 40_000_000
+PROCESSES = min(os.cpu_count() or 1, 4)  # each has inputs of up to 1 GB
 MANIFEST = "prebuilt.json"
 NO_EPILOGUES_AT_ALL = "gpuflow without epilogues"
 # What is walked: the framework's name, and variables.
@@ -204,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--capability", nargs="+", default=list(CAPABILITIES))
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--processes", type=int, default=PROCESSES)
     parser.add_argument("--rows", default="", help="only rows whose name holds one of these texts")
     parser.add_argument("--tiny", action="store_true", help="sizes for a machine without a GPU")
     parser.add_argument("--check", action="store_true", help="whether nothing is missing")
