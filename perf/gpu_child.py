@@ -158,27 +158,28 @@ class ManySizes:
     """
 
     def __init__(self, framework: Framework, tiny: bool) -> None:
-        self._framework, self._tiny = framework, tiny
+        self._framework = framework
         row = next(row for row in all_rows() if row.name == "MLP Adam step")
         self._function = framework.function(row)
         self._most = 8 if tiny else 1024
         self._x, *state, self._labels = inputs_of(row, self._most, 0)
         self._held = [framework.array(w) for w in state]
         self.found: dict[str, Any] = {}
-        self._step(self._most)
+        self.sizes = np.random.default_rng(5).integers(1, self._most, 3 if tiny else SIZES)
+        self.step(self._most)
 
-    def _step(self, size: int) -> None:
+    def step(self, size: int) -> None:
+        """One step of so many samples, waited for."""
         array = self._framework.array  # arrays of a size, as a loader gives them
         out = self._function(array(self._x[:size]), *self._held, array(self._labels[:size]))
         self._framework.wait(out)
 
     def measure(self) -> dict[str, Any]:
         """Seconds for all sizes."""
-        count = 3 if self._tiny else SIZES
-        sizes = np.random.default_rng(5).integers(1, self._most, count)
+        count = len(self.sizes)
         start, seconds, done = time.perf_counter(), 0.0, 0
         while done < count and seconds < SIZES_SECONDS:
-            self._step(int(sizes[done]))
+            self.step(int(self.sizes[done]))
             done, seconds = done + 1, time.perf_counter() - start
         note = "" if done == count else f"stopped after {done}; the rest is taken to be as slow"
         return {"seconds": seconds * count / done, "size": count, "note": note}
