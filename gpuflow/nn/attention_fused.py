@@ -22,17 +22,21 @@ from gpuflow.nn.attention_composed import Settings, composed_attention, very_neg
 from gpuflow.ops import attention as ops
 from gpuflow.runtime.device import default_device
 
-_PLATFORMS = ("cuda", "cuda_sim")
 # Sums below it count keys; see ops/attention.py.
 _SURELY_COUNTED = -0.9e30
 
 _Extras = Sequence[Any]
 
 
+def _has_kernels() -> bool:
+    """Whether the platform where programs run by default has these kernels."""
+    return default_device().driver.target.on_gpu
+
+
 def may_fuse(settings: Settings, query: Any, key: Any, bias: Any) -> bool:
     """Whether kernels compute attention of these operands where programs run by default."""
     return (
-        default_device().platform in _PLATFORMS
+        _has_kernels()
         and isinstance(settings.scale, float | int | np.number)
         and ops.may_fuse(aval_of(query), aval_of(key), None if bias is None else aval_of(bias))
     )
