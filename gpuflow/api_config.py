@@ -66,7 +66,8 @@ def default_matmul_precision(precision: str | None) -> Iterator[None]:
     """Inside the block, products and convolutions have this precision unless they name one.
 
     Args:
-        precision: what ``precision=`` of ``lax.dot_general`` takes, such as ``"highest"``.
+        precision: what ``precision=`` of ``lax.dot_general`` takes. On GPUs float32 operands are
+            rounded to TF32 unless it is ``"highest"`` or ``"float32"``: see ``lax.Precision``.
     """
     with config.override("default_matmul_precision", precision):
         yield

@@ -111,3 +111,26 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if not item.nodeid.startswith(prefixes)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
+
+
+# --- products ------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def exact_products(request):
+    """float32 products are float32 where a GPU, real or simulated, is compared with references.
+
+    By default GPUs round their operands to TF32, which has tests of its own
+    (ops/test_precision_on_gpu.py): rounding would hide errors that float32's tolerances find.
+    """
+    on_gpu = any(request.node.get_closest_marker(name) for name in ("cuda_toolchain", "gpu"))
+    if not (on_gpu or ON_SIMULATED_GPU):
+        yield
+        return
+    # Not imported before the settings above are made.
+    from gpuflow.base.config import config
+
+    before = config.default_matmul_precision
+    config.update("default_matmul_precision", "highest")
+    yield
+    config.update("default_matmul_precision", before)

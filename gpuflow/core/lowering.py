@@ -168,8 +168,7 @@ class Product:
     Attributes:
         left: the left operand's dimensions: batch, rows, depth.
         right: the right operand's dimensions: batch, depth, columns.
-        reduced: the user allows float32 operands to be rounded to tensorfloat32, where that is
-            faster.
+        reduced: float32 and complex64 operands may be rounded to TF32, where that is faster.
     """
 
     left: tuple[Dims, Dims, Dims]

@@ -19,8 +19,8 @@ from gpuflow.ops.elementwise import add, mul, sub
 from gpuflow.ops.joining import concatenate
 from gpuflow.ops.linalg_algebra import (
     adjoint,
+    exact_matmul,
     identity_like,
-    matmul,
     real_dtype,
     rows,
     through_float32,
@@ -54,19 +54,19 @@ def _weights(eps: float, most: int) -> list[tuple[float, float, float]]:
 
 def _identity(x: Any) -> Any:
     """The unit matrix with as many columns as ``x``."""
-    return identity_like(matmul(adjoint(x), x))
+    return identity_like(exact_matmul(adjoint(x), x))
 
 
 def _by_qr(x: Any, a: float, b: float, c: float) -> Any:
     height = aval_of(x).shape[0]
     stacked = concatenate([mul(x, np.asarray(c**0.5, aval_of(x).dtype)), _identity(x)], 0)
     q, _ = qr(stacked, full_matrices=False)
-    product = matmul(rows(q, 0, height), adjoint(rows(q, height, aval_of(q).shape[0])))
+    product = exact_matmul(rows(q, 0, height), adjoint(rows(q, height, aval_of(q).shape[0])))
     return _combined(x, product, b / c, (a - b / c) / c**0.5)
 
 
 def _by_cholesky(x: Any, a: float, b: float, c: float) -> Any:
-    gram = add(mul(matmul(adjoint(x), x), np.asarray(c, aval_of(x).dtype)), _identity(x))
+    gram = add(mul(exact_matmul(adjoint(x), x), np.asarray(c, aval_of(x).dtype)), _identity(x))
     factor = cholesky(gram, symmetrize_input=False)
     solved = triangular_solve(factor, adjoint(x), left_side=True, lower=True)
     solved = triangular_solve(
@@ -156,7 +156,7 @@ def qdwh(
 
     count, u, moves = while_loop(goes_on, step, (len(weights), u, moves))
     # A step of Newton and Schulz, which squares the error.
-    u = _combined(u, matmul(u, matmul(adjoint(u), u)), 1.5, -0.5)
-    h = matmul(adjoint(u), x)
+    u = _combined(u, exact_matmul(u, exact_matmul(adjoint(u), u)), 1.5, -0.5)
+    h = exact_matmul(adjoint(u), x)
     h = mul(add(h, adjoint(h)), np.asarray(0.5, aval.dtype))
     return u, h, count, bitwise_not(moves)

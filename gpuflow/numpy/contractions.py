@@ -84,7 +84,7 @@ def matmul(
     Args:
         a: array of shape (..., n, k), or a vector of k elements.
         b: array of shape (..., k, m), or a vector of k elements.
-        precision: a hint for devices that can trade accuracy for speed.
+        precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
         preferred_element_type: dtype of the result.
 
     Raises:

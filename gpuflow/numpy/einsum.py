@@ -35,7 +35,7 @@ def einsum(
             in place of letters each operand followed by a list of ints, and last the result's.
         operands: arrays; of three or more, pairs are multiplied in a cheap order.
         optimize: how that order is sought, as in opt_einsum.
-        precision: a hint for devices that can trade accuracy for speed.
+        precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
         preferred_element_type: dtype of the result.
         _dot_general: what multiplies, in place of ``lax.dot_general``.
 

@@ -11,9 +11,10 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays, known_part
-from gpuflow.numpy.contractions import matmul, outer
+from gpuflow.numpy.contractions import outer
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.elementary import sqrt
+from gpuflow.numpy.exact_products import exact_matmul
 from gpuflow.numpy.least_squares import lstsq
 from gpuflow.numpy.matrices import vander
 from gpuflow.numpy.promotion import check_strict, promote_dtypes_inexact
@@ -93,7 +94,7 @@ def _weighted(left: Any, right: Any, w: Any) -> tuple[Any, Any]:
 
 
 def _covariance(left: Any, scale: Any, right: Any, residuals: Any, order: int, cov: Any) -> Any:
-    base = inv(matmul(left.T, left)) / outer(scale, scale)
+    base = inv(exact_matmul(left.T, left)) / outer(scale, scale)
     points = aval_of(left).shape[0]
     if isinstance(cov, str) and cov == "unscaled":
         factor = asarray(1.0)

@@ -13,9 +13,9 @@ from gpuflow.base.errors import check
 from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy import reductions
-from gpuflow.numpy.contractions import matmul
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.decompositions import matrices, svd
+from gpuflow.numpy.exact_products import exact_matmul
 from gpuflow.numpy.promotion import (
     broadcast_shapes,
     check_arraylike,
@@ -91,7 +91,7 @@ def _bound(rcond: Any, part: Any, size: int) -> Any:
 @through_float32
 def _least_squares(a: Any, b: Any, bound: Any) -> tuple[Any, Any, Any, Any]:
     x, rank, values = _minimizer(a, b, bound)
-    size = lax.abs(lax.sub(b, matmul(a, x)))
+    size = lax.abs(lax.sub(b, exact_matmul(a, x)))
     return x, reductions.sum(lax.mul(size, size), 0), rank, values
 
 
@@ -105,8 +105,8 @@ def _minimizer(a: Any, b: Any, bound: Any) -> tuple[Any, Any, Any]:
     largest = lax.squeeze(lax.slice_in_dim(values, 0, 1), (0,))
     used = lax.bitwise_and(lax.gt(values, part.type(0)), lax.ge(values, lax.mul(bound, largest)))
     inverse = where(used, lax.div(part.type(1), where(used, values, 1)), 0)
-    scaled = lax.mul(expand_dims(to_dtype(inverse, dtype), 1), matmul(adjoint(u), b))
-    return matmul(adjoint(vh), scaled), reductions.sum(used), values
+    scaled = lax.mul(expand_dims(to_dtype(inverse, dtype), 1), exact_matmul(adjoint(u), b))
+    return exact_matmul(adjoint(vh), scaled), reductions.sum(used), values
 
 
 def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Any:
@@ -156,7 +156,7 @@ def _pinv(a: Any, rtol: Any, hermitian: bool) -> Any:
     bound = lax.mul(spread(expand_dims(rtol, -1), batch, 1), largest)
     inverse = where(lax.gt(values, bound), lax.div(aval_of(values).dtype.type(1), values), 0)
     scaled = lax.mul(expand_dims(to_dtype(inverse, aval_of(u).dtype), -1), adjoint(u))
-    return matmul(adjoint(vh), scaled)
+    return exact_matmul(adjoint(vh), scaled)
 
 
 @_pinv.defjvp
@@ -173,8 +173,8 @@ def _pinv_jvp(hermitian: bool, primals: Any, tangents: Any) -> tuple[Any, Any]:
         # Only the Hermitian part was decomposed.
         a, d_a = (symmetrized(x) for x in (a, d_a))
     change = adjoint(d_a)
-    first = matmul(p, matmul(adjoint(p), change))
-    second = matmul(change, matmul(adjoint(p), p))
-    outside = lax.sub(first, matmul(matmul(first, a), p))
-    beyond = lax.sub(second, matmul(p, matmul(a, second)))
-    return p, lax.sub(lax.add(outside, beyond), matmul(matmul(p, d_a), p))
+    first = exact_matmul(p, exact_matmul(adjoint(p), change))
+    second = exact_matmul(change, exact_matmul(adjoint(p), p))
+    outside = lax.sub(first, exact_matmul(exact_matmul(first, a), p))
+    beyond = lax.sub(second, exact_matmul(p, exact_matmul(a, second)))
+    return p, lax.sub(lax.add(outside, beyond), exact_matmul(exact_matmul(p, d_a), p))

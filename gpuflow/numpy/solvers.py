@@ -18,6 +18,7 @@ from gpuflow.numpy.contractions import matmul
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.decompositions import matrices
 from gpuflow.numpy.einsum import einsum
+from gpuflow.numpy.exact_products import exact_matmul
 from gpuflow.numpy.promotion import check_arraylike, promote_dtypes_inexact
 from gpuflow.numpy.shaping import broadcast_shapes, expand_dims, moveaxis, ravel, reshape
 from gpuflow.ops.linalg_algebra import (
@@ -55,7 +56,7 @@ def _solve_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
     (a, b), (d_a, d_b) = primals, tangents
     factors, _, permutation = lax_linalg.lu(a)
     x = _solve_with(factors, permutation, b)
-    return x, _solve_with(factors, permutation, lax.sub(d_b, matmul(d_a, x)))
+    return x, _solve_with(factors, permutation, lax.sub(d_b, exact_matmul(d_a, x)))
 
 
 solve_batched = through_float32(_solve_batched)
@@ -199,7 +200,7 @@ def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Any:
 
     Args:
         arrays: matrices; the first and the last may be vectors.
-        precision: a hint for devices that can trade accuracy for speed.
+        precision: of float32 products on GPUs, see ``lax.Precision``; None: the setting.
 
     Raises:
         ValueError: fewer than two arrays, or shapes that do not fit.

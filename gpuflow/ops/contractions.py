@@ -26,7 +26,7 @@ from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.define import define, types_text
 from gpuflow.ops.device import in_sharding
 from gpuflow.ops.nary import add_any_p, match_scalars
-from gpuflow.ops.precision import Precision, algorithm_dtypes, canonical_precision
+from gpuflow.ops.precision import algorithm_dtypes, canonical_precision, may_round
 from gpuflow.ops.small_matrices import is_small_product, small_product, written_out
 from gpuflow.ops.vector_products import is_vector_product, vector_product
 
@@ -245,7 +245,7 @@ def _dot_product(
         return None
     return _product_of(
         dtype, lhs.ndim, rhs.ndim, params["dimension_numbers"],
-        params["precision"] == (Precision.HIGH, Precision.HIGH),
+        may_round(params["precision"]),
     )  # fmt: skip
 
 
@@ -432,8 +432,8 @@ def dot_general(
         lhs: array of numbers or bools.
         rhs: array; of mixed dtypes the wider one wins.
         dimension_numbers: ``((lhs contracting, rhs contracting), (lhs batch, rhs batch))``.
-        precision: a hint for devices that can trade accuracy for speed, or an algorithm with
-            dtypes of its own: see ``Precision``, ``DotAlgorithmPreset`` and ``DotAlgorithm``.
+        precision: of float32 products on GPUs; None: ``default_matmul_precision``; or an algorithm
+            with dtypes of its own: see ``Precision``, ``DotAlgorithmPreset`` and ``DotAlgorithm``.
         preferred_element_type: dtype of the result; None: that of the operands.
 
     Returns:

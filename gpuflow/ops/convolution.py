@@ -26,7 +26,7 @@ from gpuflow.ops.convert import convert_element_type, convert_element_type_p
 from gpuflow.ops.define import check_same_dtype, define, is_number, types_text
 from gpuflow.ops.layout import rev
 from gpuflow.ops.nary import add_any_p
-from gpuflow.ops.precision import Precision
+from gpuflow.ops.precision import may_round
 
 Dims = tuple[int, ...]
 Pads = tuple[tuple[int, int], ...]
@@ -195,7 +195,7 @@ def _blocks(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> Convolutio
     lhs, rhs, out = (tuple(roles) for roles in params["dimension_numbers"])
     return Convolution(
         lhs, rhs, out, params["window_strides"], params["padding"], params["lhs_dilation"],
-        params["rhs_dilation"], params["precision"] == (Precision.HIGH, Precision.HIGH),
+        params["rhs_dilation"], may_round(params["precision"]),
     )  # fmt: skip
 
 

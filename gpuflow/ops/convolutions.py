@@ -434,7 +434,8 @@ def conv_general_dilated_patches(
         filter_shape: the kernel's sizes in space.
         window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers: as in
             ``conv_general_dilated``; the kernel's layout is that of the numbers.
-        precision: one for the input; the kernel's, of zeros and ones, is exact with any.
+        precision: one for the input; the kernel's, of zeros and ones, is exact with any. None:
+            elements stay as they are, whatever ``default_matmul_precision`` says.
         preferred_element_type: as there.
     """
     window = tuple(filter_shape)
@@ -447,7 +448,7 @@ def conv_general_dilated_patches(
     inverse = [0] * rank
     for k, d in enumerate(numbers.rhs_spec):
         inverse[d] = k
-    pair = None if precision is None else (precision, Precision.DEFAULT)
+    pair = Precision.HIGHEST if precision is None else (precision, Precision.DEFAULT)
     return conv_general_dilated(
         lhs, transpose(kernel, inverse), window_strides, padding, lhs_dilation, rhs_dilation,
         numbers, feature_group_count=channels, precision=pair,

@@ -21,6 +21,7 @@ from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.counting import iota
 from gpuflow.ops.elementwise import add, mul
 from gpuflow.ops.layout import slice_in_dim
+from gpuflow.ops.precision import Precision
 from gpuflow.ops.selection import where
 
 Shape = tuple[int, ...]
@@ -99,11 +100,15 @@ def conjugate(x: Any) -> Any:
     return conj(x) if dtypes.is_complex(aval_of(x).dtype) else x
 
 
-def matmul(x: Any, y: Any) -> Any:
-    """The products of matrices with equal batch dimensions."""
+def exact_matmul(x: Any, y: Any) -> Any:
+    """The products of matrices with equal batch dimensions, which no device rounds to TF32.
+
+    What algorithms multiply inside must keep its digits whatever a user has set.
+    """
     rank = aval_of(x).ndim
     batch = tuple(range(rank - 2))
-    return dot_general(x, y, (((rank - 1,), (rank - 2,)), (batch, batch)))
+    numbers = ((rank - 1,), (rank - 2,)), (batch, batch)
+    return dot_general(x, y, numbers, Precision.HIGHEST)
 
 
 def triangle(x: Any, lower: bool, offset: int = 0) -> Any:

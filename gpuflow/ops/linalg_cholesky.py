@@ -17,8 +17,8 @@ from gpuflow.ops.linalg_algebra import (
     Shape,
     as_column,
     as_row,
+    exact_matmul,
     identity_like,
-    matmul,
     swap,
     symmetrized,
     through_float32,
@@ -98,7 +98,7 @@ def _factor_tangent(factor: Any, tangent: Any) -> Any:
     """
     inner = triangular_solve(factor, tangent, lower=True, transpose_a=True, conjugate_a=True)
     inner = triangular_solve(factor, inner, left_side=True, lower=True)
-    return matmul(factor, _half_triangle(inner))
+    return exact_matmul(factor, _half_triangle(inner))
 
 
 def _cholesky_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -187,7 +187,8 @@ def _update_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, A
     """The result is the adjoint of the lower factor of ``R^T R + w w^T``."""
     (factor, vector), (d_factor, d_vector) = primals, map(instantiate, tangents)
     out = cholesky_update_p.bind(factor, vector)
-    one_side = add(matmul(swap(d_factor), factor), matmul(as_column(d_vector), as_row(vector)))
+    by_factor = exact_matmul(swap(d_factor), factor)
+    one_side = add(by_factor, exact_matmul(as_column(d_vector), as_row(vector)))
     return out, swap(_factor_tangent(swap(out), add(one_side, swap(one_side))))
 
 
@@ -242,7 +243,7 @@ def symmetric_product(
             "Fix: x.astype(jnp.float32)."
         ),
     )
-    product = matmul(a_matrix, swap(a_matrix))
+    product = exact_matmul(a_matrix, swap(a_matrix))
     out = add(mul(product, float(alpha)), mul(c_matrix, float(beta)))
     if not symmetrize_output:
         return out

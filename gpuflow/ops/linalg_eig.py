@@ -25,8 +25,8 @@ from gpuflow.ops.linalg_algebra import (
     as_row,
     complex_dtype,
     diagonal_of,
+    exact_matmul,
     is_diagonal,
-    matmul,
     swap,
     through_float32,
     to_dtype,
@@ -154,8 +154,8 @@ def _vector_tangents(values: Any, vectors: Any, tangent: Any) -> tuple[Any, Any]
     """
     diagonal = is_diagonal(aval_of(vectors).shape)
     gaps = where(diagonal, 1, sub(as_row(values), as_column(values)))
-    inner = matmul(solve_matrices(vectors, tangent), vectors)
-    moved = matmul(vectors, where(diagonal, 0, div(inner, gaps)))
+    inner = exact_matmul(solve_matrices(vectors, tangent), vectors)
+    moved = exact_matmul(vectors, where(diagonal, 0, div(inner, gaps)))
     aval = aval_of(vectors)
     rows = aval.ndim - 2
     places = iota(np.int32, aval.shape, rows)

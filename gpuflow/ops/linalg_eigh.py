@@ -19,8 +19,8 @@ from gpuflow.ops.linalg_algebra import (
     as_column,
     as_row,
     diagonal_of,
+    exact_matmul,
     is_diagonal,
-    matmul,
     real_dtype,
     symmetrized,
     through_float32,
@@ -130,13 +130,13 @@ def _eigh_jvp(
     vectors, values = eigh_p.bind(
         symmetrized(a), subset_by_index=None, compute_vectors=True, **params
     )
-    inner = matmul(matmul(adjoint(vectors), tangent), vectors)
+    inner = exact_matmul(exact_matmul(adjoint(vectors), tangent), vectors)
     d_values = real_of(diagonal_of(inner))
     if not compute_vectors:
         return [values], [d_values]
     gaps = sub(as_row(values), as_column(values))
     turn = mul(to_dtype(inverse_off_diagonal(gaps), aval_of(a).dtype), inner)
-    return [vectors, values], [matmul(vectors, turn), d_values]
+    return [vectors, values], [exact_matmul(vectors, turn), d_values]
 
 
 def inverse_off_diagonal(gaps: Any) -> Any:

@@ -21,9 +21,9 @@ from gpuflow.ops.layout import pad
 from gpuflow.ops.linalg_algebra import (
     Shape,
     columns,
+    exact_matmul,
     identity_like,
     is_diagonal,
-    matmul,
     rows,
     through_float32,
     triangle,
@@ -103,7 +103,8 @@ def _lu_tangent(factors: Any, tangent: Any, permutation: Any) -> Any:
     moved = permute_rows(tangent, permutation)
     inner = triangular_solve(lower, moved, left_side=True, lower=True, unit_diagonal=True)
     inner = triangular_solve(upper, inner)
-    return add(matmul(lower, triangle(inner, True, -1)), matmul(triangle(inner, False), upper))
+    d_lower = exact_matmul(lower, triangle(inner, True, -1))
+    return add(d_lower, exact_matmul(triangle(inner, False), upper))
 
 
 def _extended(x: Any, height: int, width: int) -> Any:

@@ -21,9 +21,9 @@ from gpuflow.ops.linalg_algebra import (
     Shape,
     adjoint,
     columns,
+    exact_matmul,
     identity_like,
     is_diagonal,
-    matmul,
     rows,
     swap,
     through_float32,
@@ -171,15 +171,15 @@ def _thin_tangents(q: Any, r: Any, tangent: Any) -> tuple[Any, Any]:
     The diagonal of dR is real, so that of the skew part is the imaginary part.
     """
     right = triangular_solve(r, tangent)
-    inner = matmul(adjoint(q), right)
+    inner = exact_matmul(adjoint(q), right)
     below = triangle(inner, True, -1)
     skew = sub(below, adjoint(below))
     if dtypes.is_complex(aval_of(inner).dtype):
         turning = imag(inner)
         turning = complex_number(full(aval_of(turning).shape, 0, aval_of(turning).dtype), turning)
         skew = add(skew, where(is_diagonal(aval_of(inner).shape), turning, 0))
-    d_q = add(matmul(q, sub(skew, inner)), right)
-    return d_q, matmul(sub(inner, skew), r)
+    d_q = add(exact_matmul(q, sub(skew, inner)), right)
+    return d_q, exact_matmul(sub(inner, skew), r)
 
 
 def _further_columns(q: Any, d_q: Any, width: int) -> Any:
@@ -193,8 +193,9 @@ def _further_columns(q: Any, d_q: Any, width: int) -> Any:
     shifted = sub(top, identity_like(top))
     z_adjoint = solve_matrices(adjoint(shifted), adjoint(bottom))
     z = adjoint(z_adjoint)
-    change = sub(rows(d_q, width, height), matmul(z, rows(d_q, 0, width)))
-    return sub(matmul(d_q, z_adjoint), matmul(add(thin, matmul(others, z)), adjoint(change)))
+    change = sub(rows(d_q, width, height), exact_matmul(z, rows(d_q, 0, width)))
+    turned = exact_matmul(add(thin, exact_matmul(others, z)), adjoint(change))
+    return sub(exact_matmul(d_q, z_adjoint), turned)
 
 
 def _qr_jvp(
@@ -210,8 +211,8 @@ def _qr_jvp(
         # The square part of A decides on Q, and R = Q^H A.
         d_q, d_square = _thin_tangents(q, columns(r, 0, m), columns(tangent, 0, m))
         rest = add(
-            matmul(adjoint(d_q), columns(x, m, n)),
-            matmul(adjoint(q), columns(tangent, m, n)),
+            exact_matmul(adjoint(d_q), columns(x, m, n)),
+            exact_matmul(adjoint(q), columns(tangent, m, n)),
         )
         d_r = concatenate([d_square, rest], last)
     else:

@@ -17,7 +17,14 @@ from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.axes import insert_axis, move_axis, reshape, squeeze
 from gpuflow.ops.blocks import matrix_blocks
 from gpuflow.ops.elementwise import neg
-from gpuflow.ops.linalg_algebra import Shape, conjugate, matmul, swap, through_float32, triangle
+from gpuflow.ops.linalg_algebra import (
+    Shape,
+    conjugate,
+    exact_matmul,
+    swap,
+    through_float32,
+    triangle,
+)
 from gpuflow.ops.linalg_common import (
     Outputs,
     check_square,
@@ -151,7 +158,7 @@ def _triangular_jvp(
         change = triangle(a_tangent, params["lower"], offset)
         change = swap(change) if params["transpose_a"] else change
         change = conjugate(change) if params["conjugate_a"] else change
-        product = matmul(change, x) if params["left_side"] else matmul(x, change)
+        product = exact_matmul(change, x) if params["left_side"] else exact_matmul(x, change)
         right = add_tangents(right, neg(product))
     if type(right) is Zero:
         return x, right

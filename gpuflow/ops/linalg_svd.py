@@ -18,8 +18,8 @@ from gpuflow.ops.linalg_algebra import (
     as_column,
     as_row,
     diagonal_of,
+    exact_matmul,
     is_diagonal,
-    matmul,
     real_dtype,
     through_float32,
     to_dtype,
@@ -114,7 +114,7 @@ def _svd_jvp(
     values, left, right = svd_p.bind(
         a, full_matrices=False, compute_uv=True, subset_by_index=subset_by_index
     )
-    inner = matmul(matmul(adjoint(left), tangent), adjoint(right))
+    inner = exact_matmul(exact_matmul(adjoint(left), tangent), adjoint(right))
     d_values = real_of(diagonal_of(inner))
     if not compute_uv:
         return [values], [d_values]
@@ -135,20 +135,20 @@ def _vector_tangents(tangent: Any, values: Any, left: Any, right: Any, inner: An
     diagonal = is_diagonal(aval_of(inner).shape)
     phase = mul(mul(sub(inner, adjoint(inner)), 0.5), to_dtype(as_row(inverse), dtype))
     turn = add(mul(gaps, add(by_row, adjoint(by_row))), where(diagonal, phase, 0))
-    d_left = matmul(left, turn)
-    d_right = matmul(right, mul(gaps, add(by_column, adjoint(by_column))))
+    d_left = exact_matmul(left, turn)
+    d_right = exact_matmul(right, mul(gaps, add(by_column, adjoint(by_column))))
     scale = to_dtype(row, dtype)
     m, n = aval_of(tangent).shape[-2:]
     if m > n:
-        d_left = add(d_left, _beyond(matmul(tangent, right), left, scale))
+        d_left = add(d_left, _beyond(exact_matmul(tangent, right), left, scale))
     if n > m:
-        d_right = add(d_right, _beyond(matmul(adjoint(tangent), left), right, scale))
+        d_right = add(d_right, _beyond(exact_matmul(adjoint(tangent), left), right, scale))
     return d_left, d_right
 
 
 def _beyond(change: Any, vectors: Any, scale: Any) -> Any:
     """The part of ``change`` outside of the space of ``vectors``."""
-    return div(sub(change, matmul(vectors, matmul(adjoint(vectors), change))), scale)
+    return div(sub(change, exact_matmul(vectors, exact_matmul(adjoint(vectors), change))), scale)
 
 
 svd_p = matrix_op(

@@ -15,11 +15,11 @@ from gpuflow.base.errors import check
 
 
 class Precision(enum.Enum):
-    """How exact products of float32 must be.
+    """How exact products of float32, and of complex64, must be.
 
-    On the CPU, float32 is float32 with each of them. On GPUs too, but for ``HIGH``, with which the
-    operands of products and convolutions may be rounded to TF32, which has 10 bits behind the
-    point; products are added in float32.
+    On GPUs, as in XLA, operands of products and convolutions may be rounded to TF32, which has 10
+    bits behind the point, unless one of them asks for ``HIGHEST``; products are added in float32.
+    ``DEFAULT`` and ``HIGH`` are one there. On the CPU, float32 is float32 with each of them.
 
     ``"default"``, ``"fastest"`` and ``"bfloat16"`` name the first, ``"high"``, ``"tensorfloat32"``
     and ``"bfloat16_3x"`` the second, ``"highest"`` and ``"float32"`` the third.
@@ -69,9 +69,10 @@ class DotAlgorithm(NamedTuple):
 class DotAlgorithmPreset(enum.Enum):
     """Known algorithms: the dtypes of both operands and the one in which products are added.
 
-    ``_X3``, ``_X6`` and ``_X9`` stand for so many products that emulate float32; here they are
-    products of float32. tensorfloat32 is refused: no product here rounds to it. float8 presets
-    take float8 operands only; those with a last ``ANY`` add in ``preferred_element_type``.
+    ``TF32_TF32_F32`` lets GPUs round float32 operands to TF32, as ``DEFAULT`` does; the CPU never
+    does. ``_X3``, ``_X6`` and ``_X9`` stand for so many products that emulate float32; here they
+    are products of float32. float8 presets take float8 operands only; those with a last ``ANY`` add
+    in ``preferred_element_type``.
     """
 
     DEFAULT = enum.auto()
@@ -100,7 +101,7 @@ class DotAlgorithmPreset(enum.Enum):
 
 _FORMATS: dict[str, Any] = {
     "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16),
-    "F32": np.dtype(np.float32), "F64": np.dtype(np.float64),
+    "TF32": np.dtype(np.float32), "F32": np.dtype(np.float32), "F64": np.dtype(np.float64),
 }  # fmt: skip
 
 PrecisionLike = (
@@ -139,6 +140,17 @@ def canonical_precision(precision: Any) -> CanonicalPrecision:
 
 
 config.register_check("default_matmul_precision", canonical_precision)
+
+
+def may_round(precision: CanonicalPrecision) -> bool:
+    """Whether GPUs may round float32 operands of a product or convolution to TF32.
+
+    Source: XLA, service/gpu: IsTf32Allowed of matmul_utils.cc, and what the pickers of convolutions
+    call allow_tf32.
+    """
+    if isinstance(precision, (DotAlgorithm, DotAlgorithmPreset)):
+        return precision in (DotAlgorithmPreset.DEFAULT, DotAlgorithmPreset.TF32_TF32_F32)
+    return precision is None or Precision.HIGHEST not in precision
 
 
 def algorithm_dtypes(

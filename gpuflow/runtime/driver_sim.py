@@ -29,7 +29,8 @@ from gpuflow.runtime.gpu_driver import GpuDriver
 from gpuflow.runtime.ptx.checks import THOROUGH, Checks
 from gpuflow.runtime.ptx.kernel import PtxModule
 from gpuflow.runtime.ptx.memory import DeviceMemory
-from gpuflow.runtime.ptx.types import U8
+from gpuflow.runtime.ptx.rounding import tf32_of
+from gpuflow.runtime.ptx.types import F32, U8
 from gpuflow.runtime.sim_work import SimGraph, current, given
 
 PROCESSORS = 2  # few, so that grids stay small
@@ -193,7 +194,10 @@ class SimApi:
         return np.ndarray(data.shape, data.dtype, memory, -low, data.byte_strides)
 
     def gemm(self, gemm: Gemm, stream: int) -> Callable[..., None]:
-        """A product by NumPy, added in the wider of the result's dtype and float32."""
+        """A product by NumPy, added in the wider of the result's dtype and float32.
+
+        Operands are rounded to TF32 where they may be, as by tensor cores.
+        """
         one = _steps(gemm.left_transposed, gemm.left_leading, gemm.left_step)
         two = _steps(gemm.right_transposed, gemm.right_leading, gemm.right_step)
         out = (gemm.out_step, gemm.n, 1)
@@ -204,7 +208,8 @@ class SimApi:
             b = self._matrices(right, gemm.dtype, (gemm.count, gemm.k, gemm.n), two)
             c = self._matrices(target, gemm.out_dtype, (gemm.count, gemm.m, gemm.n), out)
             with np.errstate(all="ignore"):
-                c[...] = np.matmul(a.astype(wide), b.astype(wide)).astype(gemm.out_dtype)
+                a, b = (_multiplied(x, wide, gemm.reduced) for x in (a, b))
+                c[...] = np.matmul(a, b).astype(gemm.out_dtype)
 
         def multiply(left: int, right: int, target: int, recorded: int = stream) -> None:
             self._check_current()
@@ -221,8 +226,8 @@ class SimApi:
         m, n, dtype = gemm.m, gemm.n, gemm.dtype
 
         def work(left: int, right: int, target: int, bias: int, aux: int) -> None:
-            (a,) = self._matrices(left, dtype, (1, m, gemm.k), one).astype(np.float32)
-            (b,) = self._matrices(right, dtype, (1, gemm.k, n), two).astype(np.float32)
+            (a,) = _multiplied(self._matrices(left, dtype, (1, m, gemm.k), one), F32, gemm.reduced)
+            (b,) = _multiplied(self._matrices(right, dtype, (1, gemm.k, n), two), F32, gemm.reduced)
             vector = self._flat(bias, dtype, n) if epilogue.bias else None
             kept = None
             if epilogue.keeps or epilogue.gradient:
@@ -288,6 +293,12 @@ class _Piece:
 def _steps(transposed: bool, leading: int, step: int) -> tuple[int, ...]:
     """Elements from one matrix, row and column to the next."""
     return (step, 1, leading) if transposed else (step, leading, 1)
+
+
+def _multiplied(x: np.ndarray, wide: np.dtype, reduced: bool) -> np.ndarray:
+    """Matrices in the dtype in which they are multiplied; of complex numbers both parts round."""
+    x = np.ascontiguousarray(x, wide)
+    return tf32_of(x.view(F32), "rna").view(wide) if reduced else x
 
 
 def _span(data: DeviceArray) -> tuple[int, int]:

@@ -55,7 +55,7 @@ class Gemm:
         count: matrices in the stack.
         left_step, right_step, out_step: elements from one matrix to the next; 0 repeats it.
         dtype, out_dtype: of the operands, and of the result.
-        reduced: float32 may be rounded to tensorfloat32.
+        reduced: float32 and complex64 operands may be rounded to TF32.
     """
 
     m: int

@@ -27,6 +27,7 @@ from gpuflow.runtime.products import (
 _FLOAT32 = np.dtype(np.float32)
 _HALVES = (np.dtype(np.float16), dtypes.bfloat16)
 _FULL = (_FLOAT32, np.dtype(np.float64), np.dtype(np.complex64), np.dtype(np.complex128))
+_ROUNDED = (_FLOAT32, np.dtype(np.complex64))  # to TF32, where that is allowed
 _MOST_CALLS = 64  # of a batch with two axes; more are left to the library
 
 
@@ -91,7 +92,7 @@ def _products(
     gemm = Gemm(
         m, n, k, left_flag == TRANSPOSED, right_flag == TRANSPOSED, left_leading, right_leading,
         inner[0], inner[1], inner[2], m * n, dtype, out_dtype,
-        reduced=product.reduced and dtype == _FLOAT32,
+        reduced=product.reduced and dtype in _ROUNDED,
     )  # fmt: skip
     size, out_size = dtype.itemsize, out_dtype.itemsize
     places = [

@@ -260,10 +260,10 @@ def test_gradients_in_tensorfloat32(name, few_builds):
 @pytest.mark.parametrize("setting", [None, "highest", "tensorfloat32"])
 @pytest.mark.parametrize(
     "precision, is_reduced",
-    [(None, None), ("fastest", False), ("bfloat16", False), ("highest", False), ("high", True),
-     (("high", "highest"), False), (("high", "high"), True), ("TF32_TF32_F32", False)],
+    [(None, None), ("fastest", True), ("bfloat16", True), ("highest", False), ("high", True),
+     (("high", "highest"), False), (("high", "high"), True), ("TF32_TF32_F32", True)],
 )  # fmt: skip
-def test_float32_is_float32_unless_asked(precision, is_reduced, setting):
+def test_float32_is_rounded_unless_highest(precision, is_reduced, setting):
     """As for products of matrices; the setting counts where nothing is asked for."""
     case = normal_case(**REDUCED["vectors"])
     with gf.default_matmul_precision(setting):
@@ -273,7 +273,7 @@ def test_float32_is_float32_unless_asked(precision, is_reduced, setting):
             ),
             *case.operands,
         )
-    wanted = setting == "tensorfloat32" if is_reduced is None else is_reduced
+    wanted = setting != "highest" if is_reduced is None else is_reduced
     for step in calls:
         for one in schedule_of(step).launches:
             if one.kernel.__name__ == "convolve_tiles":

@@ -183,7 +183,8 @@ def test_dot_algorithms_round_as_they_say():
             got = gf.jit(lambda a, p=precision: lax.dot(a, a.T, precision=p))(a)
             assert got.dtype == np.float32
             np.testing.assert_allclose(got, rounded @ rounded.T, rtol=1e-5, atol=1e-6)
-    for name in ("F32_F32_F32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X9", "TF32_TF32_F32_X3"):
+    for name in ("F32_F32_F32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X9", "TF32_TF32_F32_X3",
+                 "TF32_TF32_F32"):  # fmt: skip
         np.testing.assert_allclose(lax.dot(a, a.T, precision=name), exact, rtol=1e-5, atol=1e-6)
     half = a.astype(np.float16)
     assert lax.dot(half, half.T, precision="F16_F16_F32").dtype == np.float16

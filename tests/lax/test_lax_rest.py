@@ -224,9 +224,6 @@ ERRORS = {
     r"^\[dot_general\] F32_F32_F32 needs real float": (
         ValueError, lambda: _dot("F32_F32_F32", np.int32),
     ),
-    r"^\[dot_general\] an algorithm must have dtypes.*TF32": (
-        ValueError, lambda: _dot("TF32_TF32_F32"),
-    ),
     r"^\[dot_general\] an algorithm must have dtypes.*F64": (
         ValueError, lambda: _dot("F64_F64_F64"),
     ),

@@ -196,17 +196,18 @@ def test_the_setting_counts_where_no_precision_is_named(setting):
 
 
 def test_patches_have_the_precision_of_the_input():
-    """The kernel of zeros and ones is exact with any, as in JAX."""
+    """The kernel of zeros and ones is exact with any, as in JAX; elements stay as they are."""
     x = np.ones((1, 2, 5), np.float32)
 
     def patches(x, precision):
         return lax.conv_general_dilated_patches(x, (2,), (1,), "VALID", precision=precision)
 
-    for precision, want in ((None, "None"), ("high", "(Precision.HIGH, Precision.DEFAULT)")):
+    exact = "(Precision.HIGHEST, Precision.HIGHEST)"
+    for precision, want in ((None, exact), ("high", "(Precision.HIGH, Precision.DEFAULT)")):
         program = gf.make_jaxpr(lambda x, p=precision: patches(x, p))(x)
         assert _precisions(program) == [want]
     kernels = np.ones((3, 4, 4), np.float32)
-    for precision, want in ((None, "None"), ("high", "(Precision.HIGH, Precision.DEFAULT)")):
+    for precision, want in ((None, exact), ("high", "(Precision.HIGH, Precision.DEFAULT)")):
         program = gf.make_jaxpr(lambda x, w, p=precision: lax.conv_general_dilated_local(
             x, w, (1,), "VALID", (2,), precision=p))(x, kernels)  # fmt: skip
         assert _precisions(program) == [want]

@@ -129,11 +129,12 @@ def test_row_major_products(dtype, out_dtype, left_transposed, right_transposed,
     np.testing.assert_array_equal(out.astype(wide), (a @ b).astype(kinds[1]).astype(wide))
 
 
-def test_tensorfloat32_only_where_asked_for(blas):
-    f32 = np.dtype(np.float32)
-    x = np.ones((2, 2), f32)
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_tensorfloat32_only_where_that_may_be(dtype, blas):
+    kind = np.dtype(dtype)
+    x = np.ones((2, 2), kind)
     for reduced in (False, True):
-        gemm = Gemm(2, 2, 2, False, False, 2, 2, 1, 0, 0, 4, f32, f32, reduced)
+        gemm = Gemm(2, 2, 2, False, False, 2, 2, 1, 0, 0, 4, kind, kind, reduced)
         blas.gemm(gemm)(*[x.ctypes.data] * 2, np.empty_like(x).ctypes.data)
     assert blas._library.computes == [68, 77]
 

@@ -195,7 +195,7 @@ def test_epilogues(epilogue, dtype, left_transposed, right_transposed):
 SMALL = Gemm(2, 8, 2, False, False, 2, 8, 1, 0, 0, 16, F32, F32)
 
 
-def test_tensorfloat32_only_where_asked_for():
+def test_tensorfloat32_only_where_that_may_be():
     fake = FakeLt()
     lt = _lt(fake)
     lt.gemm_with(SMALL, Epilogue("relu"))

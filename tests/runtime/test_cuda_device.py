@@ -99,7 +99,7 @@ def test_products(dtype, spec, device):
     assert error < tolerance
 
 
-def test_float32_means_float32(device):
+def test_float32_means_float32_where_that_is_asked_for(device):
     a = RNG.normal(size=(512, 512)).astype(np.float32)
     x = gf.device_put(a, device)
     want = a.astype(np.float64) @ a.astype(np.float64)
@@ -108,8 +108,11 @@ def test_float32_means_float32(device):
         got = np.asarray(gf.jit(lambda v: jnp.matmul(v, v, precision=precision))(x))
         return np.linalg.norm(got - want) / np.linalg.norm(want)
 
-    assert error(None) < 1e-5 and error(lax.Precision.HIGHEST) < 1e-5
-    assert error(lax.Precision.HIGH) < 1e-2  # tensorfloat32, as asked for
+    assert error(None) < 1e-5 and error(lax.Precision.HIGHEST) < 1e-5  # conftest.py: "highest"
+    for rounded in (lax.Precision.DEFAULT, lax.Precision.HIGH):
+        assert 1e-5 < error(rounded) < 1e-2
+    with gf.default_matmul_precision(None):
+        assert 1e-5 < error(None) < 1e-2
 
 
 def test_large_copies_keep_their_order(device):

@@ -13,6 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import check_choice
 from gpuflow.numpy.decompositions import matrices
+from gpuflow.numpy.exact_products import exact_matmul
 from gpuflow.numpy.promotion import promote_dtypes_inexact
 from gpuflow.numpy.solvers import check_square
 from gpuflow.ops.linalg_algebra import (
@@ -175,7 +176,7 @@ def lu(
     lower = jnp.tril(columns(factors, 0, size), -1) + np.eye(height, size, dtype=dtype)
     upper = jnp.triu(rows(factors, 0, size))
     if permute_l:
-        return jnp.matmul(to_dtype(p, dtype), lower), upper
+        return exact_matmul(to_dtype(p, dtype), lower), upper
     return p, lower, upper
 
 
@@ -243,5 +244,5 @@ def qr_multiply(
     )
     q, *rest = lax.linalg.qr(a, pivoting=pivoting, full_matrices=False)
     q = jnp.conj(q) if conjugate else q
-    product = jnp.matmul(q, c) if left else jnp.matmul(c, q)
+    product = exact_matmul(q, c) if left else exact_matmul(c, q)
     return (jnp.ravel(product) if vector else product, *rest)

@@ -20,7 +20,7 @@ from gpuflow.ops.linalg_algebra import (
     columns,
     complex_dtype,
     conjugate,
-    matmul,
+    exact_matmul,
     rows,
     through_float32,
     to_dtype,
@@ -112,11 +112,11 @@ def _rotated(form: Any, vectors: Any, low: Any, block: Any) -> tuple[Any, Any]:
     c, s = offset / length, block[1, 0] / length
     turn = jnp.stack([jnp.stack([jnp.conj(c), s]), jnp.stack([-s, c])])
     both = lax.dynamic_slice_in_dim(form, low - 1, 2, 0)
-    form = lax.dynamic_update_slice_in_dim(form, matmul(turn, both), low - 1, 0)
+    form = lax.dynamic_update_slice_in_dim(form, exact_matmul(turn, both), low - 1, 0)
 
     def from_right(x: Any) -> Any:
         pair = lax.dynamic_slice_in_dim(x, low - 1, 2, 1)
-        return lax.dynamic_update_slice_in_dim(x, matmul(pair, adjoint(turn)), low - 1, 1)
+        return lax.dynamic_update_slice_in_dim(x, exact_matmul(pair, adjoint(turn)), low - 1, 1)
 
     return from_right(form), from_right(vectors)
 
@@ -213,5 +213,5 @@ def _polar_by_svd(a: Any, right: bool) -> tuple[Any, Any]:
     u, s, vh = lax.linalg.svd(a, full_matrices=False)
     s = jnp.expand_dims(to_dtype(s, aval_of(u).dtype), -2)
     if right:
-        return matmul(u, vh), matmul(conjugate(jnp.swapaxes(vh, -1, -2)) * s, vh)
-    return matmul(u, vh), matmul(u * s, adjoint(u))
+        return exact_matmul(u, vh), exact_matmul(conjugate(jnp.swapaxes(vh, -1, -2)) * s, vh)
+    return exact_matmul(u, vh), exact_matmul(u * s, adjoint(u))

@@ -16,9 +16,10 @@ from gpuflow.control.branches import cond
 from gpuflow.control.fori import fori_loop
 from gpuflow.control.loops import scan
 from gpuflow.core.aval import aval_of
+from gpuflow.numpy.exact_products import exact_dot
 from gpuflow.numpy.solvers import check_square
 from gpuflow.numpy.vectorizing import vectorize
-from gpuflow.ops.linalg_algebra import adjoint, identity_like, is_diagonal, matmul, real_dtype
+from gpuflow.ops.linalg_algebra import adjoint, exact_matmul, identity_like, is_diagonal, real_dtype
 from gpuflow.ops.selection import where
 from gpuflow.scipy.linalg.factorizations import floats, inexact
 from gpuflow.scipy.linalg.forms import schur
@@ -74,10 +75,10 @@ def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> 
 def _pade(a: Any, coefficients: tuple[int, ...]) -> tuple[Any, Any]:
     """Numerator and denominator: sums of even powers, plus and minus ``a`` times such a sum."""
     dtype = aval_of(a).dtype
-    square = matmul(a, a)
+    square = exact_matmul(a, a)
     powers = [square]
     while len(powers) < min(3, len(coefficients) // 2 - 1):
-        powers.append(matmul(powers[-1], square))
+        powers.append(exact_matmul(powers[-1], square))
 
     def total(own: tuple[int, ...]) -> Any:
         low = identity_like(a) * dtype.type(own[0])
@@ -86,9 +87,9 @@ def _pade(a: Any, coefficients: tuple[int, ...]) -> tuple[Any, Any]:
         if len(own) <= 4:
             return low
         high = sum(p * dtype.type(f) for p, f in zip(powers, own[4:], strict=True))
-        return low + matmul(powers[-1], high)
+        return low + exact_matmul(powers[-1], high)
 
-    odd = matmul(a, total(coefficients[1::2]))
+    odd = exact_matmul(a, total(coefficients[1::2]))
     even = total(coefficients[::2])
     return even + odd, even - odd
 
@@ -98,7 +99,10 @@ def _squared(x: Any, counts: Any, most: int) -> Any:
     needed = jnp.max(counts, initial=0)
 
     def step(x: Any, k: Any) -> tuple[Any, None]:
-        return cond(k < needed, lambda: jnp.where(k < counts, matmul(x, x), x), lambda: x), None
+        squared = cond(
+            k < needed, lambda: jnp.where(k < counts, exact_matmul(x, x), x), lambda: x
+        )
+        return squared, None
 
     return scan(step, x, np.arange(most, dtype=aval_of(counts).dtype))[0]
 
@@ -205,7 +209,7 @@ def _sqrtm(a: Any) -> Any:
     # Two eigenvalues 0 that are coupled have no root.
     sums = values[:, None] + values[None, :]
     root = where((sums == 0) & (root != 0) & ~on_diagonal, np.inf, root)
-    return matmul(matmul(vectors, root), adjoint(vectors))
+    return exact_matmul(exact_matmul(vectors, root), adjoint(vectors))
 
 
 def funm(A: Any, func: Callable[[Any], Any], disp: bool = True) -> Any:
@@ -243,10 +247,10 @@ def funm(A: Any, func: Callable[[Any], Any], disp: bool = True) -> Any:
         return form - where(on_diagonal, diagonal[k], 0)
 
     def right_of(known: Any, k: Any) -> Any:
-        return jnp.dot(known, form[:, k]) - form[:, k] * values[k]
+        return exact_dot(known, form[:, k]) - form[:, k] * values[k]
 
     inner = _columns_of(form, values, matrix_of, right_of)
-    out = matmul(matmul(vectors, inner), adjoint(vectors))
+    out = exact_matmul(exact_matmul(vectors, inner), adjoint(vectors))
     return out if disp else (out, _error_of(out, form))
 
 

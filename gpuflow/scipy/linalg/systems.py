@@ -12,14 +12,15 @@ from gpuflow.control.fori import fori_loop
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import check_choice
 from gpuflow.numpy.decompositions import matrices
+from gpuflow.numpy.exact_products import exact_dot
 from gpuflow.numpy.promotion import broadcast_shapes, promote_dtypes_inexact
 from gpuflow.numpy.solvers import check_square
 from gpuflow.numpy.vectorizing import vectorize
 from gpuflow.ops.linalg_algebra import (
     adjoint,
     conjugate,
+    exact_matmul,
     is_diagonal,
-    matmul,
     spread,
     through_float32,
     to_dtype,
@@ -192,7 +193,7 @@ def _solve_positive(a: Any, b: Any, lower: bool) -> Any:
         return _solve_with_factor(factor, right, True)
 
     def product(x: Any) -> Any:
-        return matmul(a, x)
+        return exact_matmul(a, x)
 
     return lax.custom_linear_solve(product, b, solve=solver, symmetric=True)
 
@@ -253,23 +254,23 @@ def _sylvester_by_schur(a: Any, b: Any, c: Any) -> tuple[Any, Any, Any]:
     """With triangular R and S in place of A and B, column after column is a triangular system."""
     r, u = schur(a, output="complex")
     s, v = schur(b, output="complex")
-    right = matmul(matmul(adjoint(u), to_dtype(c, aval_of(u).dtype)), v)
+    right = exact_matmul(exact_matmul(adjoint(u), to_dtype(c, aval_of(u).dtype)), v)
     diagonal, width = jnp.diagonal(s), aval_of(s).shape[0]
     on_diagonal = is_diagonal(aval_of(r).shape)
 
     def column(k: Any, y: Any) -> Any:
         # Columns from k on are still 0.
-        known = jnp.dot(y, s[:, k])
+        known = exact_dot(y, s[:, k])
         shifted = jnp.add(r, where(on_diagonal, diagonal[k], 0))
         return y.at[:, k].set(solve_triangular(shifted, right[:, k] - known))
 
     y = fori_loop(0, width, column, jnp.zeros_like(right))
-    return matmul(matmul(u, y), adjoint(v)), jnp.diagonal(r), diagonal
+    return exact_matmul(exact_matmul(u, y), adjoint(v)), jnp.diagonal(r), diagonal
 
 
 def _sylvester_by_eig(a: Any, b: Any, c: Any) -> tuple[Any, Any, Any]:
     left, u = jnp.linalg.eig(a)
     right, v = jnp.linalg.eig(b)
-    moved = jnp.linalg.solve(u, matmul(to_dtype(c, aval_of(v).dtype), v))
+    moved = jnp.linalg.solve(u, exact_matmul(to_dtype(c, aval_of(v).dtype), v))
     y = jnp.divide(moved, left[:, None] + right[None, :])
-    return matmul(matmul(u, y), jnp.linalg.inv(v)), left, right
+    return exact_matmul(exact_matmul(u, y), jnp.linalg.inv(v)), left, right

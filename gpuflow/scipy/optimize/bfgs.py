@@ -11,6 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.api_ad import value_and_grad
 from gpuflow.core.aval import aval_of
+from gpuflow.numpy.exact_products import exact_dot, exact_matmul
 from gpuflow.scipy.optimize.line_search import line_search
 
 
@@ -83,17 +84,18 @@ def minimize_bfgs(
 
     def step(carry: tuple[BFGSResults, Any]) -> tuple[BFGSResults, Any]:
         state, fresh = carry
-        direction = -jnp.dot(state.H_k, state.g_k)
-        slope = jnp.dot(state.g_k, direction)
+        direction = -exact_dot(state.H_k, state.g_k)
+        slope = exact_dot(state.g_k, direction)
         first = first_step(state.f_k, state.old_old_fval, slope)
         found = line_search(
             fun, state.x_k, direction, state.f_k, state.g_k, first, line_search_maxiter
         )
         moved = found.step * direction
         change = found.gradient - state.g_k
-        product = jnp.dot(change, moved)
+        product = exact_dot(change, moved)
         turned = identity - jnp.outer(moved, change) / product
-        inverse = turned @ state.H_k @ turned.T + jnp.outer(moved, moved) / product
+        inverse = exact_matmul(exact_matmul(turned, state.H_k), turned.T)
+        inverse = inverse + jnp.outer(moved, moved) / product
         usable = jnp.isfinite(1 / product)
         # Where no step is found, rounding has spoilt the matrix: steepest descent begins anew.
         restarts = found.failed & ~fresh

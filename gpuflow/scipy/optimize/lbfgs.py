@@ -12,6 +12,7 @@ from gpuflow import lax
 from gpuflow.api_ad import value_and_grad
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.creation import astype
+from gpuflow.numpy.exact_products import exact_dot, exact_vdot
 from gpuflow.ops.linalg_algebra import real_dtype
 from gpuflow.scipy.optimize.line_search import line_search
 
@@ -85,8 +86,8 @@ def minimize_lbfgs(
         found = line_search(fun, state.x_k, direction, state.f_k, state.g_k, first, maxls)
         moved = astype(found.step, dtype) * direction
         change = found.gradient - state.g_k
-        product = jnp.real(jnp.dot(change, moved))
-        square = jnp.real(jnp.vdot(change, change))
+        product = jnp.real(exact_dot(change, moved))
+        square = jnp.real(exact_vdot(change, change))
         usable = product > 0
         reasons = [
             (found.failed, 5), (state.k + 1 >= limits[0], 1), (state.nfev >= limits[1], 2),
@@ -145,11 +146,11 @@ def _direction(state: LBFGSResults) -> Any:
     def down(j: Any, carry: Any) -> Any:
         q, weights = carry
         i = count - 1 - j
-        weight = scale[i] * jnp.real(jnp.vdot(steps[i], q))
+        weight = scale[i] * jnp.real(exact_vdot(steps[i], q))
         return q - astype(weight, dtype) * jnp.conj(changes[i]), weights.at[i].set(weight)
 
     def up(i: Any, q: Any) -> Any:
-        other = scale[i] * jnp.real(jnp.dot(changes[i], q))
+        other = scale[i] * jnp.real(exact_dot(changes[i], q))
         return q + astype(weights[i] - other, dtype) * steps[i]
 
     q = -jnp.conj(state.g_k)

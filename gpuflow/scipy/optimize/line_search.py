@@ -12,6 +12,7 @@ from gpuflow import lax
 from gpuflow.api_ad import value_and_grad
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.creation import astype
+from gpuflow.numpy.exact_products import exact_dot
 from gpuflow.ops.linalg_algebra import real_dtype
 from gpuflow.ops.selection import where
 
@@ -129,7 +130,7 @@ def line_search(
 
 def _slope(gradient: Any, direction: Any, dtype: Any) -> Any:
     """Gradients of complex vectors are conjugates of the direction of steepest ascent."""
-    return astype(jnp.real(jnp.dot(gradient, direction)), dtype)
+    return astype(jnp.real(exact_dot(gradient, direction)), dtype)
 
 
 def _chosen(condition: Any, first: Point, second: Point) -> Point:

@@ -7,6 +7,7 @@ differentiated as that of an equation, whatever the iterations were.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from gpuflow.base.names import missing_name, public_names
 from gpuflow.core.aval import aval_of
 from gpuflow.flatten_util import ravel_pytree
 from gpuflow.numpy.arguments import check_choice
+from gpuflow.numpy.exact_products import exact_dot, exact_vdot
 from gpuflow.ops.linalg_algebra import to_dtype
 from gpuflow.ops.selection import where
 from gpuflow.scipy.sparse.restarted import gmres_on_vectors
@@ -172,16 +174,17 @@ def _operator(name: str, what: str, given: Any) -> Operator:
         "Fix: the normal equations, A.T @ A.",
         ValueError,
     )
-    matrix = jnp.asarray(given) if isinstance(given, np.ndarray) else given
-    return lambda x: matrix @ x
+    if isinstance(given, np.ndarray | jnp.ndarray):
+        return partial(exact_dot, given)
+    return lambda x: given @ x
 
 
 def _inner(x: Any, y: Any) -> Any:
-    return jnp.vdot(x, y)
+    return exact_vdot(x, y)
 
 
 def _real_inner(x: Any, y: Any) -> Any:
-    return jnp.real(jnp.vdot(x, y))
+    return jnp.real(exact_vdot(x, y))
 
 
 def _solve(

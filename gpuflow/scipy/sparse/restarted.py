@@ -10,6 +10,7 @@ import numpy as np
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.core.aval import aval_of
+from gpuflow.numpy.exact_products import exact_dot
 from gpuflow.ops.linalg_algebra import conjugate, to_dtype
 from gpuflow.ops.selection import where
 from gpuflow.scipy.linalg.systems import solve_triangular
@@ -41,7 +42,7 @@ def gmres_on_vectors(
         coefficients, basis = solve(
             lambda v: precondition(multiply(v)), unit, norm, space, limit_after
         )
-        x = x + jnp.dot(coefficients, basis[:-1])
+        x = x + exact_dot(coefficients, basis[:-1])
         return (x, *residual_of(x), count + 1)
 
     return lax.while_loop(goes_on, step, (x, *residual_of(x), np.int32(0)))[0]
@@ -75,8 +76,8 @@ def _extended(operator: Operator, basis: Any, k: Any) -> tuple[Any, Any, Any]:
     before = jnp.linalg.norm(vector)
     row = jnp.zeros(aval_of(basis).shape[0], aval_of(basis).dtype)
     for _ in range(2):
-        along = jnp.dot(conjugate(basis), vector)
-        vector = vector - jnp.dot(along, basis)
+        along = exact_dot(conjugate(basis), vector)
+        vector = vector - exact_dot(along, basis)
         row = row + along
     unit, norm = _unit(vector, float(jnp.finfo(aval_of(before).dtype).eps) * before)
     row = row.at[k + 1].set(to_dtype(norm, aval_of(row).dtype))

@@ -11,6 +11,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.names import missing_name, public_names
 from gpuflow.core.aval import aval_of
+from gpuflow.numpy.exact_products import exact_matmul
 from gpuflow.scipy.spatial.quaternions import (
     angle_of,
     euler_angles,
@@ -133,7 +134,7 @@ class Rotation(NamedTuple):
         """Vectors (..., 3) rotated, or rotated back."""
         matrix = self.as_matrix()
         matrix = jnp.where(inverse, jnp.swapaxes(matrix, -1, -2), matrix)
-        return jnp.squeeze(jnp.matmul(matrix, jnp.expand_dims(jnp.asarray(vectors), -1)), -1)
+        return jnp.squeeze(exact_matmul(matrix, jnp.expand_dims(jnp.asarray(vectors), -1)), -1)
 
     def as_euler(self, seq: str, degrees: bool = False) -> Any:
         """Angles about three axes, (..., 3); ``seq`` as for ``from_euler``.
@@ -198,7 +199,7 @@ class Rotation(NamedTuple):
             "Fix: one weight for each rotation.",
             ValueError,
         )
-        _, vectors = jnp.linalg.eigh(jnp.matmul(given[None, :] * self.quat.T, self.quat))
+        _, vectors = jnp.linalg.eigh(exact_matmul(given[None, :] * self.quat.T, self.quat))
         return Rotation(vectors[:, -1])
 
     @property

@@ -11,6 +11,7 @@ from gpuflow import lax, random
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
+from gpuflow.numpy.exact_products import exact_matmul
 from gpuflow.numpy.promotion import check_arraylike, promote_dtypes_inexact
 from gpuflow.scipy.special.error_functions import ndtr
 from gpuflow.scipy.special.sums import logsumexp
@@ -172,7 +173,7 @@ class gaussian_kde:
             self.dataset.T, self._points(points).T, self.inv_cov
         )
         whitening = lax.linalg.cholesky(precision)
-        data, points = jnp.matmul(data, whitening), jnp.matmul(points, whitening)
+        data, points = exact_matmul(data, whitening), exact_matmul(points, whitening)
         log_norm = jnp.sum(jnp.log(jnp.diagonal(whitening))) - 0.5 * self.d * _LOG_2_PI
         squares = jnp.sum(jnp.square(points[:, None, :] - data[None, :, :]), -1)
         return log_norm - 0.5 * squares

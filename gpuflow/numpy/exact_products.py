@@ -1,0 +1,12 @@
+"""Products inside of algorithms, whose digits GPUs must not round away whatever a user has set."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gpuflow.numpy.contractions import dot, matmul, vdot
+from gpuflow.ops.precision import Precision
+
+exact_dot = partial(dot, precision=Precision.HIGHEST)
+exact_matmul = partial(matmul, precision=Precision.HIGHEST)
+exact_vdot = partial(vdot, precision=Precision.HIGHEST)
