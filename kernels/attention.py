@@ -8,8 +8,10 @@ Three kernels, of one build: a block holds a tile of *rows* and streams tiles of
     attention_queries    queries   keys      dQ
 
 Each of the block's 4 warps has 16 * M_TILES rows. Tiles of columns are copied to shared memory
-while the one before is worked on. Products of 16-bit types run on tensor cores; float32 uses the
-same layout of fragments with fma. Every sum has one order, so results are the same in every run.
+while the one before is worked on. Products of 16-bit types run on tensor cores, and those of
+float32 where the build is REDUCED, of operands that are rounded to tensorfloat32: queries, keys,
+values and weights. Else float32 uses the same layout of fragments with fma. Every sum has one
+order, so results are the same in every run.
 
 Scores are in base 2: ``s = (q . k * scale + bias) * log2(e)``, and weights ``2 ** (s - shift)``.
 

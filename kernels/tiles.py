@@ -8,7 +8,8 @@ out: element ``4 * (m * tiles + n) + e`` of lane l is
     row  16 * m + l // 4 + 8 * (e // 2)        column  8 * n + 2 * (l % 4) + e % 2
 
 With REDUCED, tensor cores multiply float32 too, rounded to tensorfloat32: 10 bits behind the point,
-to nearest with ties away. A tile of ``mma.m16n8k8`` has the same layout.
+to nearest with ties away. A tile of ``mma.m16n8k8`` has the same layout. COLUMNS is a multiple of
+16 then.
 
 Tiles of 16-bit elements may lie across (LEFT_ACROSS, RIGHT_ACROSS): D rows of ROWS or COLUMNS
 elements, with 16 bytes between; ``load_matrices_transposed`` makes the same fragments of them.
@@ -23,6 +24,7 @@ from __future__ import annotations
 from gpuflow.kernels.language import (
     barrier,
     bfloat16_to_float32,
+    bitcast,
     copy_async,
     cuda,
     float16_to_float32,
@@ -122,7 +124,9 @@ def add_products(sums, shared, left, right):
 
 def add_mixed(sums, weights, shared, right):
     """``sums[rows, D] += weights[rows, columns] @ right[columns, D]``; a place of one tile."""
-    if KIND == FLOAT32:
+    if REDUCED:
+        _add_mixed_reduced(sums, weights, shared, right)
+    elif KIND == FLOAT32:
         _add_mixed_plain(sums, weights, shared, right)
     else:
         _add_mixed_matrix(sums, weights, shared, right)
@@ -192,6 +196,35 @@ def _add_mixed_matrix(sums, weights, shared, right):
             for m in range(M_TILES):
                 _multiply(sums, 4 * (m * D_TILES + 2 * d), a, 4 * m, b, 0)
                 _multiply(sums, 4 * (m * D_TILES + 2 * d + 1), a, 4 * m, b, 2)
+
+
+def _add_mixed_reduced(sums, weights, shared, right):
+    """As ``_add_mixed_matrix``, in steps of 8 rows of the right operand.
+
+    A lane has sums of columns 2 l and 2 l + 1 where the left operand wants l and l + 4, l being
+    lane % 4. The order in which products are added is free, so rows of the right operand go along:
+
+        place in the step        0  1  2  3  4  5  6  7
+        column of the weights    0  2  4  6  1  3  5  7
+    """
+    lane = int32(cuda.threadIdx.x) & 31
+    a, b = local_array(uint32, 4 * M_TILES), local_array(uint32, 2)
+    right_row = right + 2 * (lane & 3) * PITCH + (lane >> 2)
+    for k in range(N_TILES):
+        for m in range(M_TILES):
+            at = 4 * (m * N_TILES + k)
+            a[4 * m] = bitcast(weights[at], uint32)
+            a[4 * m + 1] = bitcast(weights[at + 2], uint32)
+            a[4 * m + 2] = bitcast(weights[at + 1], uint32)
+            a[4 * m + 3] = bitcast(weights[at + 3], uint32)
+        round_tensorfloat32(a, 0, 4 * M_TILES)
+        for d in range(D_TILES):
+            place = right_row + 8 * k * PITCH + 8 * d
+            b[0] = bitcast(shared[place], uint32)
+            b[1] = bitcast(shared[place + PITCH], uint32)
+            round_tensorfloat32(b, 0, 2)
+            for m in range(M_TILES):
+                _multiply(sums, 4 * (m * D_TILES + d), a, 4 * m, b, 0)
 
 
 def _add_products_plain(sums, shared, left, right):

@@ -349,6 +349,7 @@ class Attention:
         bias, mask: the shape, in which 1 may stand for any size, or None.
         query_lengths, key_lengths: whether there are such.
         gradient: which of both.
+        reduced: as for ``Product``.
     """
 
     batch: int
@@ -365,6 +366,7 @@ class Attention:
     query_lengths: bool
     key_lengths: bool
     gradient: bool
+    reduced: bool = False
 
 
 @record

@@ -15,6 +15,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.nn.attention_composed import Settings, composed_attention
 from gpuflow.nn.attention_fused import fused_attention, may_fuse
+from gpuflow.ops.precision import canonical_precision
 
 _IMPLEMENTATIONS = (None, "xla", "cudnn")
 
@@ -71,7 +72,8 @@ def dot_product_attention(
     if mask is not None:
         mask = _check_scores_like("mask", _check_bool(_four_axes(mask)), spaces)
     window = None if local_window_size is None else _window(local_window_size)
-    settings = Settings(query.shape[3] ** -0.5 if scale is None else scale, is_causal, window)
+    scale = query.shape[3] ** -0.5 if scale is None else scale
+    settings = Settings(scale, is_causal, window, canonical_precision(None))
     extras = (bias, mask, *lengths)
     attend = fused_attention if may_fuse(settings, query, key, bias) else composed_attention
     out, sums = attend(settings, query, key, value, extras, return_residual)

@@ -12,6 +12,7 @@ from gpuflow import lax
 from gpuflow.base.records import record
 from gpuflow.nn.normalization import logsumexp, softmax
 from gpuflow.numpy.promotion import convert
+from gpuflow.ops.precision import CanonicalPrecision
 
 # The axes of scores, here and below: B batch, K key heads, G query heads of one key head,
 # T queries, S keys; H is the length of vectors, N = K * G the number of query heads.
@@ -19,11 +20,18 @@ from gpuflow.numpy.promotion import convert
 
 @record
 class Settings:
-    """What is no array: the factor of scores, and which keys a query sees by its place."""
+    """What is no array.
+
+    Attributes:
+        scale: the factor of scores.
+        causal, window: which keys a query sees by its place.
+        precision: of the products of float32.
+    """
 
     scale: Any
     causal: bool
     window: tuple[int, int] | None
+    precision: CanonicalPrecision
 
 
 def composed_attention(
@@ -42,7 +50,7 @@ def composed_attention(
     bias, mask, *lengths = extras
     heads = (key.shape[2], query.shape[2] // key.shape[2])
     spaces = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
-    scores = _scores(query, key, heads, settings.scale)
+    scores = _scores(query, key, heads, settings)
     if bias is not None:
         scores = jnp.add(scores, _by_head(bias, heads)).astype(scores.dtype)
     masks = _position_masks(spaces, settings.causal, settings.window)
@@ -54,7 +62,7 @@ def composed_attention(
         for other in masks[1:]:
             seen = jnp.logical_and(seen, other)
         scores = jnp.where(seen, scores, very_negative(scores.dtype))
-    out = _mix(softmax(scores, axis=-1).astype(key.dtype), value)
+    out = _mix(softmax(scores, axis=-1).astype(key.dtype), value, settings)
     if lengths[0] is not None:
         counts = jnp.less(jnp.arange(spaces[2])[None, :], lengths[0][:, None])
         out = jnp.where(counts[:, :, None, None, None], out, convert(0, out.dtype))
@@ -65,18 +73,21 @@ def composed_attention(
     return out, jnp.reshape(sums, query.shape[:-1])
 
 
-def _scores(query: Any, key: Any, heads: tuple[int, int], scale: Any) -> Any:
+def _scores(query: Any, key: Any, heads: tuple[int, int], settings: Settings) -> Any:
     """Scaled products of queries and keys, ``[B, K, G, T, S]`` in at least float32."""
     batch, length, _, size = query.shape
     wide = jnp.promote_types(query.dtype, np.float32)
     grouped = jnp.reshape(query, (batch, length, *heads, size))
-    scores = jnp.einsum("btkgh,bskh->bkgts", grouped, key, preferred_element_type=wide)
-    return jnp.multiply(scores, convert(scale, wide))
+    scores = jnp.einsum(
+        "btkgh,bskh->bkgts", grouped, key, precision=settings.precision,
+        preferred_element_type=wide,
+    )  # fmt: skip
+    return jnp.multiply(scores, convert(settings.scale, wide))
 
 
-def _mix(weights: Any, value: Any) -> Any:
+def _mix(weights: Any, value: Any, settings: Settings) -> Any:
     """The values, weighted: ``[B, T, K, G, H]``."""
-    return jnp.einsum("bkgts,bskh->btkgh", weights, value)
+    return jnp.einsum("bkgts,bskh->btkgh", weights, value, precision=settings.precision)
 
 
 def _position_masks(

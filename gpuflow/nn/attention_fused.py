@@ -20,6 +20,7 @@ from gpuflow.control.linear_call import linear_call
 from gpuflow.core.aval import aval_of
 from gpuflow.nn.attention_composed import Settings, composed_attention, very_negative
 from gpuflow.ops import attention as ops
+from gpuflow.ops.precision import Precision
 from gpuflow.runtime.device import default_device
 
 # Sums below it count keys; see ops/attention.py.
@@ -56,6 +57,7 @@ def fused_attention(
 def _params(settings: Settings) -> dict[str, Any]:
     return {
         "scale": float(settings.scale), "causal": bool(settings.causal), "window": settings.window,
+        "precision": settings.precision,
     }  # fmt: skip
 
 
@@ -116,7 +118,11 @@ def _cotangents(settings: Settings, residuals: Any, cotangent: Any) -> Any:
 def _gradients(
     settings: Settings, operands: Any, cotangent: Any, out: Any, sums: Any, extras: _Extras
 ) -> Any:
-    dots = jnp.einsum("btnh,btnh->bnt", cotangent, out, preferred_element_type=sums.dtype)
+    # Slopes of scores are differences from them.
+    dots = jnp.einsum(
+        "btnh,btnh->bnt", cotangent, out, precision=Precision.HIGHEST,
+        preferred_element_type=sums.dtype,
+    )  # fmt: skip
     return ops.attention_gradients(
         [*operands, cotangent, sums, dots], extras, **_params(settings)
     )

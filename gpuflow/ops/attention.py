@@ -17,6 +17,7 @@ from gpuflow.core.rules import AxisData
 from gpuflow.ops.axes import broadcast_in_dim, reshape
 from gpuflow.ops.define import check_same_dtype, define
 from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.precision import CanonicalPrecision, may_round
 
 # Which of bias, mask, query_lengths and key_lengths are operands.
 Present = tuple[bool, bool, bool, bool]
@@ -92,8 +93,9 @@ def _for_each_head(xp: Any, x: Any, heads: int) -> Any:
 
 def _attention_impl(
     xp: Any, query: Any, key: Any, value: Any, *operands: Any, scale: float, causal: bool,
-    window: tuple[int, int] | None, present: Present,
+    window: tuple[int, int] | None, precision: Any, present: Present,
 ) -> list[Any]:  # fmt: skip
+    del precision
     extras, heads = _extras(operands, present), query.shape[2]
     wide_key, wide_value = (_for_each_head(xp, x, heads) for x in (key, value))
     scores, _ = _scores(xp, query.astype(xp.float32), wide_key, scale, causal, window, extras)
@@ -104,10 +106,10 @@ def _attention_impl(
 
 def _gradients_impl(
     xp: Any, query: Any, key: Any, value: Any, dout: Any, sums: Any, dots: Any, *operands: Any,
-    scale: float, causal: bool, window: tuple[int, int] | None, present: Present,
+    scale: float, causal: bool, window: tuple[int, int] | None, precision: Any, present: Present,
 ) -> list[Any]:  # fmt: skip
     """As the kernels do, but for ``sums``, which follow from the scores."""
-    del sums
+    del sums, precision
     extras, heads = _extras(operands, present), query.shape[2]
     wide_key, wide_value = (_for_each_head(xp, x, heads) for x in (key, value))
     wide_query, dout = query.astype(xp.float32), dout.astype(xp.float32)
@@ -161,6 +163,7 @@ def _blocks(
         batch, queries, key.shape[1], heads, key.shape[2], size, params["scale"],
         params["causal"], params["window"], bias and bias.shape, mask and mask.shape,
         query_lengths is not None, key_lengths is not None, gradient,
+        may_round(params["precision"]),
     )  # fmt: skip
 
 
@@ -232,7 +235,7 @@ attention_gradients_p = define(
 
 def attention(
     query: Any, key: Any, value: Any, extras: Sequence[Any], *, scale: float, causal: bool,
-    window: tuple[int, int] | None,
+    window: tuple[int, int] | None, precision: CanonicalPrecision,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Attention without a matrix of scores.
 
@@ -241,6 +244,7 @@ def attention(
         extras: bias and mask that broadcast to ``[B, N, T, S]``, and i32[B] query_lengths and
             key_lengths; each may be None.
         scale, causal, window: as for ``nn.dot_product_attention``.
+        precision: of the products of float32.
 
     Returns:
         The result, like query, and f32[B, N, T] the logarithms of the sums that softmax divides by;
@@ -249,25 +253,27 @@ def attention(
     present = tuple([x is not None for x in extras])
     given = [x for x in extras if x is not None]
     out, sums = attention_p.bind(
-        query, key, value, *given, scale=scale, causal=causal, window=window, present=present
-    )
+        query, key, value, *given, scale=scale, causal=causal, window=window, precision=precision,
+        present=present,
+    )  # fmt: skip
     return out, sums
 
 
 def attention_gradients(
     operands: Sequence[Any], extras: Sequence[Any], *, scale: float, causal: bool,
-    window: tuple[int, int] | None,
+    window: tuple[int, int] | None, precision: CanonicalPrecision,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """The gradients of ``attention`` by query, key and value.
 
     Args:
         operands: query, key, value, the gradient by the result, the sums, and f32[B, N, T] the dot
             products of that gradient and the result.
-        extras, scale, causal, window: as for ``attention``.
+        extras, scale, causal, window, precision: as for ``attention``.
     """
     present = tuple([x is not None for x in extras])
     given = [x for x in extras if x is not None]
     dquery, dkey, dvalue = attention_gradients_p.bind(
-        *operands, *given, scale=scale, causal=causal, window=window, present=present
-    )
+        *operands, *given, scale=scale, causal=causal, window=window, precision=precision,
+        present=present,
+    )  # fmt: skip
     return dquery, dkey, dvalue

@@ -110,6 +110,8 @@ def attention_constants(
         **tiles.tile_constants(
             _KINDS[dtype.name][0], what.size, shape.row_tiles, shape.columns, True
         ),
+        # Tensor cores take 16 columns at a time; where there is memory for fewer, float32 stays.
+        "REDUCED": what.reduced and dtype == np.float32 and shape.columns % 16 == 0,
         "BIAS_KIND": bias_kind,
         "CAUSAL": what.causal,
         "WINDOW": what.window is not None,

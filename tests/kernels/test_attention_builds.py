@@ -21,18 +21,24 @@ pytestmark = requires_cuda_tools
 SINGLE = np.dtype(np.float32)
 
 
-def launches_of(kind, size):
+def launches_of(kind, size, reduced=False):
     """The launches of causal attention and of its gradients."""
-    forward = attention_of(1, 65, 65, 2, 1, size, causal=True)
+    forward = attention_of(1, 65, 65, 2, 1, size, causal=True, reduced=reduced)
     found = schedule_of(forward, [kind] * 3, 2).launches
-    backward = attention_of(1, 65, 65, 2, 1, size, causal=True, gradient=True)
+    backward = attention_of(1, 65, 65, 2, 1, size, causal=True, gradient=True, reduced=reduced)
     return found + schedule_of(backward, [*[kind] * 4, SINGLE, SINGLE], 3).launches
 
 
 # Fewer numbers in a vector take fewer registers; float16 takes those of bfloat16.
-@pytest.mark.parametrize("dtype, size", [("bfloat16", 64), ("bfloat16", 128), ("float32", 128)])
+@pytest.mark.parametrize(
+    "dtype, size",
+    [("bfloat16", 64), ("bfloat16", 128), ("float32", 128), ("tensorfloat32", 64),
+     ("tensorfloat32", 128)],
+)  # fmt: skip
 def test_builds_do_not_spill_and_have_no_double_precision(dtype, size):
-    for one in launches_of(np.dtype(getattr(dtypes, dtype)), size):
+    reduced = dtype == "tensorfloat32"
+    kind = SINGLE if reduced else np.dtype(getattr(dtypes, dtype))
+    for one in launches_of(kind, size, reduced):
         built = build_handwritten(
             one.kernel, one.signature, dict(one.constants), one.bounds, kernel_cache(), (8, 0)
         ).built
@@ -40,6 +46,7 @@ def test_builds_do_not_spill_and_have_no_double_precision(dtype, size):
         # A depot would mean that what was meant for registers lies in memory.
         assert "__local_depot" not in built.ptx, one.kernel.__name__
         assert ("mma.sync.aligned.m16n8k16" in built.ptx) == (dtype == "bfloat16")
+        assert ("mma.sync.aligned.m16n8k8.row.col.f32.tf32" in built.ptx) == reduced
         for major, minor in ARCHITECTURES:
             log = link_ptx(built.ptx, f"sm_{major}{minor}")[2]
             assert read_link_report(log)[1] == 0, (one.kernel.__name__, major)

@@ -11,15 +11,18 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import nn
 from gpuflow.base import dtypes
+from gpuflow.core.jaxpr import all_eqns
 from gpuflow.core.lowering import Attention
 from gpuflow.kernels import attention_reference as reference
+from gpuflow.ops.precision import Precision
 from gpuflow.runtime.gpu_attention import add_attention
 from gpuflow.runtime.gpu_blocks import At, Schedule
 
 pytestmark = requires_cuda_tools
 
 # Weights and slopes of scores are rounded to the operands' dtype; sums of them are in float32.
-TOLERANCES = {"float32": 3e-6, "bfloat16": 2e-2, "float16": 2e-3}
+F32 = np.dtype(np.float32)
+TOLERANCES = {"float32": 3e-6, "tensorfloat32": 2e-3, "bfloat16": 2e-2, "float16": 2e-3}
 
 
 def attention_of(batch, queries, keys, heads, key_heads, size, gradient=False, **more):
@@ -57,7 +60,9 @@ def assert_near(got, want, dtype):
 def check(dtype, shape, seed=0, query_lengths=None, key_lengths=None, **more):
     """Compare out, sums and gradients with the reference; shape is (B, T, S, N, K, D)."""
     batch, queries, keys, heads, key_heads, size = shape
-    rng, kind = np.random.default_rng(seed), np.dtype(getattr(dtypes, dtype))
+    more["reduced"] = dtype == "tensorfloat32"
+    kind = np.dtype(np.float32 if more["reduced"] else getattr(dtypes, dtype))
+    rng = np.random.default_rng(seed)
     of_queries, of_keys = (batch, queries, heads, size), (batch, keys, key_heads, size)
     query, key, value, dout = (
         rng.normal(size=own).astype(kind) for own in (of_queries, of_keys, of_keys, of_queries)
@@ -76,7 +81,8 @@ def check(dtype, shape, seed=0, query_lengths=None, key_lengths=None, **more):
     of_sums = ((batch, heads, queries), np.dtype(np.float32))
     out, sums = run(what, [query, key, value, *extras], [(of_queries, kind), of_sums])
     assert_near(out, want[0], dtype)
-    np.testing.assert_allclose(sums, want[1], rtol=1e-5, atol=1e-5)
+    near = TOLERANCES[dtype] if more["reduced"] else 1e-5
+    np.testing.assert_allclose(sums, want[1], rtol=near, atol=near)
     dots = np.einsum("btnd,btnd->bnt", dout.astype(np.float64), want[0]).astype(np.float32)
     operands = [query, key, value, dout, want[1].astype(np.float32), dots, *extras]
     what = attention_of(*shape, gradient=True, **more)
@@ -93,7 +99,7 @@ def test_causal_in_half_precision(queries, keys):
     check("bfloat16", (1, queries, keys, 2, 1, 64), causal=True)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "tensorfloat32"])
 def test_everything_at_once(dtype):
     """Grouped heads, queries that see nothing, tiles without any key, batches of other lengths."""
     check(
@@ -108,6 +114,29 @@ def test_everything_at_once(dtype):
         dtype, (1, 1, 31, 1, 1, 32), seed=2, causal=True, window=(9, 40), bias=(1, 1, 1, 1),
         mask=(1, 1, 1, 31), query_lengths=[1], key_lengths=[31],
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [16, 128])
+def test_tensorfloat32(size):
+    """Against the reference, which shows that operands are rounded, and of rounded ones."""
+    rng = np.random.default_rng(6)
+    shapes = ((1, 35, 2, size), (1, 70, 1, size), (1, 70, 1, size))
+    arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    what = attention_of(1, 35, 70, 2, 1, size, causal=True, reduced=True)
+    outs = [(shapes[0], F32), ((1, 2, 35), F32)]
+    out, sums = run(what, arrays, outs)
+    rounded = [
+        ((x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+        for x in arrays
+    ]
+    seen = reference.seen_keys(35, 70, 1, 2, causal=True)
+    exact, near = (reference.attention(*xs, seen, what.scale) for xs in (arrays, rounded))
+    assert_near(out, exact[0], "tensorfloat32")
+    assert np.abs(out - exact[0]).max() > 1e-5
+    # Scores are those of rounded operands; weights are rounded once more.
+    np.testing.assert_allclose(sums, near[1], rtol=1e-5, atol=1e-5)
+    assert np.abs(sums - exact[1]).max() > 1e-5
+    assert np.abs(out - near[0]).max() < 2.0**-10 * np.abs(arrays[2]).max()
 
 
 def test_long_vectors():
@@ -189,6 +218,26 @@ def test_nn_attention_and_its_gradient_are_what_the_cpu_computes():
     assert " attention[" in jaxpr and " attention_gradients[" in jaxpr
     assert " attention[" not in str(gf.make_jaxpr(function)(*arrays))
     assert_same(on_sim(function, *arrays), gf.jit(function)(*arrays))
+
+
+def test_nn_attention_is_rounded_by_default():
+    """As products of matrices are; the setting holds for its gradients too."""
+    arrays, _ = attention_operands()
+
+    def precisions():
+        gradient = gf.grad(lambda *xs: nn.dot_product_attention(*xs).sum())
+        with gf.default_device(gpu_device()):
+            program = gf.make_jaxpr(gradient)(*arrays)
+        kernels = [e for e in all_eqns(program.jaxpr) if e.primitive.name.startswith("attention")]
+        assert {eqn.primitive.name for eqn in kernels} == {"attention", "attention_gradients"}
+        return {eqn.params["precision"] for eqn in kernels}
+
+    assert precisions() == {(Precision.HIGHEST, Precision.HIGHEST)}
+    exact = on_sim(nn.dot_product_attention, *arrays)
+    with gf.default_matmul_precision(None):
+        assert precisions() == {None}
+        rounded = on_sim(nn.dot_product_attention, *arrays)
+    assert 1e-6 < np.abs(rounded - exact).max() < 2e-3
 
 
 def test_residuals_of_queries_that_see_nothing():

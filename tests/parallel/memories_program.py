@@ -164,7 +164,8 @@ def chosen(mesh):
 
     def attended(x, at):
         lengths = jnp.full(4, 3, jnp.int32) + at
-        kind = {"scale": 0.3, "causal": True, "window": None, "present": (False,) * 3 + (True,)}
+        kind = {"scale": 0.3, "causal": True, "window": None, "precision": None,
+                "present": (False,) * 3 + (True,)}  # fmt: skip
         out, sums = attention_p.bind(x, x + 1, x * 2, lengths, **kind)
         dots = jnp.einsum("btnd,btnd->bnt", out, x)
         slopes = attention_gradients_p.bind(x, x + 1, x * 2, x, sums, dots, lengths, **kind)
