@@ -95,7 +95,7 @@ def product_rate(driver: Any, timed: Any, n: int, dtype: Any, reduced: bool) -> 
     out = driver.empty((n, n), kind)
     gemm = Gemm(n, n, n, False, False, n, n, 1, 0, 0, n * n, kind, kind, reduced)
     multiply = driver.api.gemm(gemm, driver.compute)
-    name = f"product {kind.name}{' (tensorfloat32)' if reduced else ''}"
+    name = f"product {'TF32' if reduced else kind.name}"
     if multiply is None:
         return {"ceiling": name, "error": "no library"}
     seconds = median(

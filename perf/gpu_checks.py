@@ -15,7 +15,7 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,18 @@ def programs() -> dict[str, Any]:
         row.name: (row.make(gf), *inputs_of(row, MODEL_SIZES.get(row.name, row.tiny), 0))
         for row in model_rows()
     }
-    return {**module.PROGRAMS, **models}
+    found = {**module.PROGRAMS, **models}
+    return {name: (exact(function), *operands) for name, (function, *operands) in found.items()}
+
+
+def exact(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with products of float32, which GPUs round to TF32 by default."""
+
+    def with_all_digits(*operands: Any) -> Any:
+        with gf.default_matmul_precision("highest"):
+            return function(*operands)
+
+    return with_all_digits
 
 
 def run_on(platform: str, function: Any, arguments: Sequence[Any]) -> list[np.ndarray]:

@@ -37,7 +37,8 @@ class Framework:
 
     Attributes:
         version: for the report.
-        function: what a row computes, ready to be called; None: the row is not for it.
+        function: what a row computes, ready to be called, after it has set for the process how
+            float32 is multiplied, as the row says; None: the row is not for it.
         array: a NumPy array on the device.
         numpy: an array of the framework in NumPy.
         wait: returns when all work is done.
@@ -117,10 +118,16 @@ def _our_function(gpuflow: Any, name: str) -> Callable[[Row], Any]:
     def function(row: Row) -> Any:
         if name != OURS and name not in row.without:
             return None
+        gpuflow.config.update("jax_default_matmul_precision", _precision(row))
         made = row.make(gpuflow)
         return made if row.is_eager else gpuflow.jit(made)
 
     return function
+
+
+def _precision(row: Row) -> str:
+    """The setting of JAX and gpuflow with which all frameworks multiply alike."""
+    return "tensorfloat32" if row.rounds else "highest"
 
 
 def load_planned(name: str, compute_capability: tuple[int, int]) -> Framework:
@@ -154,9 +161,8 @@ def _load_jax(platform: str) -> Framework:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # others need memory as well
     import jax
 
-    jax.config.update("jax_default_matmul_precision", "highest")  # float32 means float32
-
     def function(row: Row) -> Any:
+        jax.config.update("jax_default_matmul_precision", _precision(row))
         made = row.make(jax)
         return made if row.is_eager else jax.jit(made)
 
@@ -171,13 +177,13 @@ def _load_torch(platform: str, is_compiled: bool) -> Framework:
     import torch
 
     device = "cuda" if platform == "cuda" else "cpu"
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
 
     def function(row: Row) -> Any:
         if row.torch is None or (is_compiled and COMPILED not in row.goal.rivals):
             return None
+        torch.backends.cuda.matmul.allow_tf32 = row.rounds
+        torch.backends.cudnn.allow_tf32 = row.rounds
         if is_compiled:
             torch.compiler.reset()
             return row.torch(torch, lambda made: torch.compile(made, dynamic=False))

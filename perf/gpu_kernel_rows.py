@@ -7,10 +7,23 @@ library does in their place: a kernel that is not faster than that is to be dele
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from gpu_rows import ATOMIC, BF16, F32, NO_KERNELS, TORCH, Goal, Maker, Row, TorchMaker, normals
+from gpu_rows import (
+    ATOMIC,
+    BF16,
+    F32,
+    NO_KERNELS,
+    TORCH,
+    Goal,
+    Maker,
+    Row,
+    TorchMaker,
+    also_rounded,
+    normals,
+)
 
 KEEP = Goal(times=1.0, rivals=(NO_KERNELS,))
 _OFF = (NO_KERNELS,)
@@ -78,19 +91,23 @@ def attention_rows() -> list[Row]:
                 unit=BF16, goal=goal, without=_OFF, tolerance=5e-2,
             ),
         ]  # fmt: skip
-    rows += [
+    rows.append(
         Row(
             "attention bf16 D=64, causal", _attention_inputs(64, BF16), _attend(True), 4096, 16,
             _torch_attend(True), flops=lambda n: 2.0 * 4 * 8 * n * n * 64, unit=BF16, goal=KEEP,
             without=_OFF, tolerance=3e-2,
-        ),
-        Row(
-            "attention float32 D=64", _attention_inputs(64, F32), _attend(False), 2048, 16,
-            _torch_attend(False), flops=lambda n: 4.0 * 4 * 8 * n * n * 64, unit=F32, goal=KEEP,
-            without=_OFF, tolerance=1e-3,
-        ),
-    ]  # fmt: skip
-    return rows
+        )
+    )  # fmt: skip
+    exact = Row(
+        "attention float32 D=64", _attention_inputs(64, F32), _attend(False), 2048, 16,
+        _torch_attend(False), flops=lambda n: 4.0 * 4 * 8 * n * n * 64, unit=F32, goal=KEEP,
+        without=_OFF, tolerance=1e-3,
+    )  # fmt: skip
+    gradients = replace(
+        exact, name="attention forward and backward float32 D=64", make=_attention_gradients,
+        torch=_torch_attention_gradients, flops=lambda n: 14.0 * 4 * 8 * n * n * 64,
+    )  # fmt: skip
+    return [*rows, *also_rounded(exact, 5e-3), *also_rounded(gradients, 1e-2)]
 
 
 def _running(axis: int) -> Maker:
@@ -272,7 +289,8 @@ def _convolution_rows() -> list[Row]:
                 tolerance=1e-3 if dtype == F32 else 5e-2,
             ),
         ]  # fmt: skip
-    return rows
+    forward, gradients, *narrow = rows
+    return [*also_rounded(forward, 5e-3), *also_rounded(gradients, 1e-2), *narrow]
 
 
 def kernel_rows() -> list[Row]:

@@ -7,12 +7,13 @@ Inputs are made with NumPy from a fixed seed, so that results of frameworks can 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 F32, F16, BF16 = "float32", "float16", "bfloat16"
+TF32 = "TF32"  # float32 whose products are rounded
 Maker = Callable[[Any], Callable[..., Any]]
 TorchMaker = Callable[[Any, Callable[[Any], Any]], Callable[..., Any]]
 # Names of frameworks: rivals, and gpuflow with something turned off, or on.
@@ -62,6 +63,7 @@ class Row:
         host: the time of the host is wanted, not that of the device.
         tolerance: of results between frameworks, relative to the largest; 0: they differ freely.
         kernels: how many kernels gpuflow's plan must have; 0: any.
+        rounds: whether float32 products are TF32, in all frameworks; else all make them in float32.
     """
 
     name: str
@@ -81,6 +83,14 @@ class Row:
     host: bool = False
     tolerance: float = 1e-4
     kernels: int = 0
+    rounds: bool = False
+
+
+def also_rounded(row: Row, tolerance: float) -> list[Row]:
+    """A row of float32 products, and the same with TF32; CuPy has no such setting of its own."""
+    name = row.name.replace(F32, TF32)
+    rounded = replace(row, name=name, rounds=True, unit=TF32, cupy=None, tolerance=tolerance)
+    return [row, rounded]
 
 
 def normals(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -216,7 +226,7 @@ def _square(dtype: str) -> Callable[..., list[Any]]:
 
 
 def _matrix_rows() -> list[Row]:
-    return [
+    exact, narrow = (
         Row(
             f"matmul {dtype}", _square(dtype), lambda jax: lambda a, b: jax.numpy.matmul(a, b),
             8192, 32, lambda torch, jit: jit(lambda a, b: torch.matmul(a, b)),
@@ -224,7 +234,8 @@ def _matrix_rows() -> list[Row]:
             flops=lambda n: 2.0 * n**3, unit=dtype, tolerance=1e-5 if dtype == F32 else 2e-2,
         )
         for dtype in (F32, BF16)
-    ]  # fmt: skip
+    )  # fmt: skip
+    return [*also_rounded(exact, tolerance=5e-3), narrow]
 
 
 def chosen(name: str, only: str) -> bool:
@@ -235,7 +246,7 @@ def chosen(name: str, only: str) -> bool:
 # What is timed first, by the beginning of names: what most programs consist of.
 _FIRST = (
     "chain ", "softmax rows of 4096", "layernorm rows of 4096", "full sum", "column sum",
-    "matmul ", "MLP ", "transformer ", "attention bf16 D=64", "attention forward and backward",
+    "matmul ", "MLP ", "transformer ", "attention bf16 D=64", "attention forward and backward bf16",
     "host: ", "plan of 100", "x @ w + b", "scan of 1000", "loop over 60", "transpose",
     "layernorm bfloat16", "batchnorm", "gradient of an embedding", "softmax of 8", "CNN ",
     "normal, fused", "segment sum", "solve of 512", "eager add", "slice", "concatenate",

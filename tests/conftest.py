@@ -34,6 +34,7 @@ os.environ.setdefault("GPUFLOW_EXCESS_PRECISION", "0")
 # --- a simulated GPU -----------------------------------------------------------------------
 
 ON_SIMULATED_GPU = os.environ.get("GPUFLOW_PLATFORM") == "cuda_sim"
+ON_GPU = ON_SIMULATED_GPU or os.environ.get("GPUFLOW_PLATFORM") == "cuda"
 WHOLE_SWEEP = bool(os.environ.get("WHOLE_SWEEP"))
 
 # What runs there when no files are named. Nearly all of the time goes into building kernels.
@@ -123,8 +124,8 @@ def exact_products(request):
     By default GPUs round their operands to TF32, which has tests of its own
     (ops/test_precision_on_gpu.py): rounding would hide errors that float32's tolerances find.
     """
-    on_gpu = any(request.node.get_closest_marker(name) for name in ("cuda_toolchain", "gpu"))
-    if not (on_gpu or ON_SIMULATED_GPU):
+    marked = any(request.node.get_closest_marker(name) for name in ("cuda_toolchain", "gpu"))
+    if not (marked or ON_GPU):
         yield
         return
     # Not imported before the settings above are made.

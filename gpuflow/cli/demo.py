@@ -213,11 +213,15 @@ def time_steps(step: Callable[..., Any], numpy_state: Any, images: Any, labels: 
 def loss_difference(
     step: Callable[..., Any], numpy_state: Any, images: np.ndarray, labels: np.ndarray
 ) -> float:
-    """Largest difference of the losses of a few steps, between `step` and plain NumPy."""
+    """Largest difference of the losses of a few steps, between `step` and plain NumPy.
+
+    GPUs make products of float32 for it, where training takes their default.
+    """
     state = demo_model.from_numpy(numpy_state)
     worst = 0.0
     for _ in range(COMPARED_STEPS):
-        state, loss = step(state, images, labels)
+        with gf.default_matmul_precision("highest"):
+            state, loss = step(state, images, labels)
         numpy_state, numpy_loss = demo_model.numpy_train_step(numpy_state, images, labels)
         worst = max(worst, abs(float(loss) - float(numpy_loss)))
     return worst

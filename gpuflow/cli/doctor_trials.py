@@ -21,7 +21,7 @@ from gpuflow.parallel import nccl_connect
 from gpuflow.scipy import linalg
 
 _SIZE = 64  # smaller matrices are solved by kernels of our own
-# Sums of 64 products of numbers around 1, in float32; TF32 may have been asked for.
+# Sums of 64 products of numbers around 1, of which GPUs take 10 bits behind the point (TF32).
 _TOLERANCE = 1e-2
 
 

@@ -73,7 +73,8 @@ def scaled_matmul(
 ) -> Any:
     """``sum_k lhs[b, m, k] * rhs[b, n, k]``, where blocks of ``k`` have scales.
 
-    Products are made and added in float32.
+    Products are made and added in float32, on GPUs of operands that are rounded to TF32 by default:
+    it holds what operands and scales of 8 bits come to.
 
     Args:
         lhs, rhs: ``[B, M, K]`` and ``[B, N, K]``.

@@ -260,4 +260,6 @@ def main():
 
 
 if __name__ == "__main__":
+    # Simulated GPUs are compared with CPUs, and would round products to TF32.
+    gf.config.update("jax_default_matmul_precision", "highest")
     main()

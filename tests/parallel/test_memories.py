@@ -104,8 +104,11 @@ def test_the_example_on_two_simulated_devices(tmp_path):
     losses = []
     for platform, count in [("cpu", "GPUFLOW_CPU_DEVICES"), ("cuda_sim", "GPUFLOW_SIM_DEVICES")]:
         path = tmp_path / platform
-        command = [sys.executable, str(EXAMPLE), "--steps", "3", "--losses", str(path)]
-        (ended,) = finish([start(command, {"GPUFLOW_PLATFORM": platform, count: "2"})])
+        # With as_jax the variable counts; by default GPUs round products to TF32.
+        command = [sys.executable, "-m", "gpuflow.as_jax", str(EXAMPLE), "--steps", "3"]
+        values = {"GPUFLOW_PLATFORM": platform, count: "2"}
+        values["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"
+        (ended,) = finish([start([*command, "--losses", str(path)], values)])
         assert ended.status == 0 and "2 devices" in ended.output, ended.output
         losses.append(np.loadtxt(path))
     np.testing.assert_allclose(*losses, rtol=1e-5)
