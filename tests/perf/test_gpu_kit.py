@@ -6,11 +6,14 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cuda_tools import requires_cuda_tools
 
+from gpuflow.base.config import config
 from gpuflow.cli import doctor, doctor_checks, doctor_trials
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,6 +113,34 @@ def test_who_takes_a_row(perf):
         "gpuflow", "jax", "without graphs",
     ]  # fmt: skip
     assert [name for name in names if takes(name, None)] == ["gpuflow", "jax"]
+
+
+def test_frameworks_multiply_float32_alike(perf, monkeypatch):
+    """Rows of products exist in float32 and in TF32; each sets how its framework multiplies."""
+    before = {name: config.read(name) for name in ("default_matmul_precision", "default_device")}
+    flags = SimpleNamespace(matmul=SimpleNamespace(), cudnn=SimpleNamespace())
+    torch = SimpleNamespace(
+        __version__="none", backends=SimpleNamespace(cuda=flags, cudnn=flags.cudnn)
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    rows = {row.name: row for row in perf.rows.all_rows()}
+    found = {}
+    try:
+        ours, theirs = (perf.frameworks.load(name, "cpu") for name in ("gpuflow", "torch"))
+        for name, row in rows.items():
+            ours.function(row)
+            if row.torch is not None:
+                theirs.function(replace(row, torch=lambda torch, jit: torch))
+                assert flags.matmul.allow_tf32 is flags.cudnn.allow_tf32 is row.rounds
+            found[name] = config.default_matmul_precision
+    finally:
+        for name, value in before.items():
+            config.update(name, value)
+    rounded = {name for name, row in rows.items() if row.rounds}
+    assert len(rounded) == 5 and {name.replace("TF32", "float32") for name in rounded} < set(rows)
+    for name, setting in found.items():
+        assert setting == ("tensorfloat32" if name in rounded else "highest")
+        assert (rows[name].unit == "TF32") is (name in rounded) is ("TF32" in name)
 
 
 def test_the_most_important_rows_come_first(perf):
