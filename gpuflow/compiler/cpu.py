@@ -31,6 +31,7 @@ from gpuflow.compiler import (
     cpu_target,
     cpu_text,
     cpu_tiles,
+    narrow_formats,
     printer,
 )
 from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest
@@ -71,6 +72,7 @@ _EMITTERS = (
     cpu_loader,
     cpu_names,
     cpu_narrow,
+    narrow_formats,
     cpu_narrow_rows,
     cpu_places,
     cpu_polynomials,

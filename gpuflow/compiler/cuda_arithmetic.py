@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from gpuflow.compiler.cpu_emit import Lane, cast
-from gpuflow.compiler.cpu_narrow import FORMATS, narrow_by_bits, widen_by_bits
 from gpuflow.compiler.cuda_toolchain import NumbaCuda
+from gpuflow.compiler.narrow_formats import FORMATS, narrow_by_bits, widen_by_bits
 from gpuflow.kir.scalar import FLOAT8_DTYPES
 
 # Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 3.3 and table 2.

@@ -10,7 +10,6 @@ from typing import Any
 from gpuflow.base.records import record
 from gpuflow.compiler import (
     cpu_emit,
-    cpu_narrow,
     cuda,
     cuda_arithmetic,
     cuda_atomics,
@@ -29,6 +28,7 @@ from gpuflow.compiler import (
     cuda_segments,
     cuda_toolchain,
     cuda_vectors,
+    narrow_formats,
     printer,
 )
 from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest
@@ -68,7 +68,7 @@ _EMITTERS = (
     cuda_build,
     cuda_toolchain,
     cpu_emit,
-    cpu_narrow,
+    narrow_formats,
 )
 # Their versions are in every key: another compiler may make other code of the same text.
 PACKAGES = ("numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "cuda-core")

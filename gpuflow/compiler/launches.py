@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
-from typing import NamedTuple
 
+from gpuflow.compiler.call_layout import sizes_of
 from gpuflow.compiler.cpu_narrow_rows import is_narrow
 from gpuflow.compiler.cpu_printer import NARROW_ROWS, SHORT_ROWS
 from gpuflow.compiler.cpu_tiles import can_be_tiled
 from gpuflow.compiler.full_orders import full_in_memory_order
 from gpuflow.compiler.lower import KernelCall
-from gpuflow.compiler.orders import in_memory_order, in_tiles, sizes_of
+from gpuflow.compiler.orders import in_memory_order, in_tiles
 from gpuflow.compiler.phases import in_phases
 from gpuflow.compiler.split import SplitKernels, split_kernel
-from gpuflow.compiler.split_words import Blocks, PartWords, blocks_of
+from gpuflow.compiler.split_calls import Cut, split_calls
+from gpuflow.compiler.split_words import Blocks, blocks_of
 from gpuflow.compiler.target import Allocate
 from gpuflow.kir.nodes import Kernel, Role, remembered
 
@@ -35,22 +36,6 @@ ENOUGH_POINTS = 64  # of the axis that a launch splits: more need no parts
 ENOUGH_COLUMNS = 8192  # when that axis is the innermost one: threads walk down their own columns
 GROUPED_COLUMNS = 256
 _ALIGNED_ROWS = 64
-
-
-class Cut(NamedTuple):
-    """How a reduction of one size is split.
-
-    Attributes:
-        parts: their number.
-        rows: of a part; those of a group count as one.
-        group: neighbouring rows that are taken as one long row.
-        left: rows that the parts leave over.
-    """
-
-    parts: int
-    rows: int
-    group: int
-    left: int
 
 
 def launches(call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
@@ -144,27 +129,3 @@ def _is_dense(call: KernelCall, split: SplitKernels, columns: int, blocks: Block
         if down.within(words) != along.within(words) * columns:
             return False
     return True
-
-
-def split_calls(
-    call: KernelCall, split: SplitKernels, cut: Cut, sizes: Mapping[str, int], blocks: Blocks,
-    allocate: Allocate,
-) -> tuple[KernelCall, ...]:  # fmt: skip
-    """The calls of the two kernels of a reduction that is split."""
-    kept = prod([sizes[axis] for axis in split.kept])
-    results = cut.parts * cut.group + (cut.left > 0)
-    places = [allocate(results * kept * itemsize) for itemsize in blocks.itemsizes]
-    done = cut.parts * cut.rows * cut.group
-    writer = PartWords(split, sizes, call.words, blocks)
-    per_row = call.points // max(sizes[split.rows], 1)
-    parts, combine = blocks.parts.buffers_of, blocks.combine.buffers_of
-    buffers = (*call.buffers, *places)
-    words = writer.parts(cut.parts, cut.rows, cut.group, 0, 0)
-    calls = [KernelCall(split.parts, words, parts(buffers), cut.parts, done * per_row)]
-    if cut.left:
-        words = writer.parts(1, cut.left, 1, done, cut.parts * cut.group * kept)
-        calls.append(KernelCall(split.parts, words, parts(buffers), 1, cut.left * per_row))
-    extent = sizes[split.kept[0]] if split.kept else 1
-    words = writer.combine(results)
-    calls.append(KernelCall(split.combine, words, combine(buffers), extent, results * kept))
-    return tuple(calls)

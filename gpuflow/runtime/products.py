@@ -13,11 +13,8 @@ import numpy as np
 
 from gpuflow.core.lowering import Product
 from gpuflow.core.views import View
+from gpuflow.runtime.product_axes import PLAIN, batch_axes, collapsed_axes, leading_dimension
 
-Dims = tuple[int, ...]
-Axis = tuple[int, int]  # size and stride, in elements
-
-PLAIN, TRANSPOSED = 111, 112  # CBLAS's numbers
 # A block shorter than this is called for less than the pool costs.
 _SMALLEST_FLOPS = 1 << 21
 _BLOCK_MULTIPLE = 16  # rows or columns: OpenBLAS's kernels compute so many at a time
@@ -37,61 +34,6 @@ class ProductCall(NamedTuple):
     extent: int
     chunk: int
     points: int
-
-
-def collapsed_axes(view: View, dims: Dims, levels: int) -> list[Axis] | None:
-    """Dimensions as at most ``levels`` axes, outermost first; None where there are more."""
-    shape, strides, _, broadcast = view
-    if len(dims) == 1 and shape[dims[0]] != 1:
-        d = dims[0]
-        return [(shape[d], 0 if broadcast and broadcast[d] else strides[d])]
-    axes: list[Axis] = []
-    for d in dims:
-        size, stride = shape[d], strides[d]
-        if size == 1:
-            continue
-        if broadcast and broadcast[d]:
-            stride = 0
-        if axes and axes[-1][1] == size * stride:
-            axes[-1] = (axes[-1][0] * size, stride)
-        else:
-            axes.append((size, stride))
-    return axes if len(axes) <= levels else None
-
-
-def batch_axes(left: View, right: View, product: Product) -> list[tuple[int, int, int]] | None:
-    """At most two batch axes as (size, left stride, right stride), outermost first."""
-    axes: list[tuple[int, int, int]] = []
-    if not product.left[0]:
-        return axes
-    for a, b in zip(product.left[0], product.right[0], strict=True):
-        size = left.shape[a]
-        if size == 1:
-            continue
-        strides = [
-            0 if view.broadcast and view.broadcast[d] else view.strides[d]
-            for view, d in ((left, a), (right, b))
-        ]
-        one, other = strides
-        if axes and axes[-1][1] == size * one and axes[-1][2] == size * other:
-            axes[-1] = (axes[-1][0] * size, one, other)
-        else:
-            axes.append((size, one, other))
-    return axes if len(axes) <= 2 else None
-
-
-def leading_dimension(rows: list[Axis], columns: list[Axis]) -> tuple[int, int] | None:
-    """CBLAS's flag and leading dimension of a row-major matrix; None where it has no unit stride.
-
-    Strides of single rows and columns do not matter.
-    """
-    row_size, row_stride = rows[0] if rows else (1, 0)
-    size, stride = columns[0] if columns else (1, 0)
-    if (size == 1 or stride == 1) and (row_size == 1 or row_stride >= size):
-        return PLAIN, max(row_stride if row_size > 1 else size, 1)
-    if (row_size == 1 or row_stride == 1) and (size == 1 or stride >= row_size):
-        return TRANSPOSED, max(stride if size > 1 else row_size, 1)
-    return None
 
 
 def product_call(

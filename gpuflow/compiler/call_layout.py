@@ -1,0 +1,62 @@
+"""What the words of a kernel call say: sizes of its axes, and how operands lie along them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gpuflow.compiler.lower import KernelCall
+from gpuflow.kir.nodes import Argument, Kernel, Stride, arguments, remembered
+
+
+def values_of(call: KernelCall) -> dict[Argument, int]:
+    """The words of a call by what they stand for."""
+    return dict(zip(arguments(call.kernel), call.words, strict=True))
+
+
+def sizes_of(call: KernelCall) -> dict[str, int]:
+    """The extents of a call's axes."""
+    places = remembered(call.kernel, "extents", lambda: _extents(call.kernel))
+    return {
+        axis: call.words[place] if exact is None else exact
+        for axis, exact, place in places
+    }
+
+
+def _extents(kernel: Kernel) -> list[tuple[str, int | None, int]]:
+    """For each axis its exact size, or None and the place of its extent among the words."""
+    place_of = {argument: place for place, argument in enumerate(arguments(kernel))}
+    return [
+        (axis.name, axis.exact, place_of.get(Argument("extent", axis=axis.name), -1))
+        for axis in kernel.axes
+    ]
+
+
+class Distance(NamedTuple):
+    """How far apart neighbours along an axis lie: the place of a word, or a number without one."""
+
+    place: int | None
+    number: int = 0
+
+    def within(self, words: Sequence[int]) -> int:
+        """The distance in elements; 0 where the operand does not change."""
+        return self.number if self.place is None else words[self.place]
+
+
+def distances_of(kernel: Kernel) -> dict[tuple[str, str], Distance]:
+    """For each operand and axis how far apart neighbours lie."""
+    return remembered(kernel, "distances", lambda: _distances(kernel))
+
+
+def _distances(kernel: Kernel) -> dict[tuple[str, str], Distance]:
+    table: dict[tuple[str, str], Distance] = {}
+    place_of = {argument: place for place, argument in enumerate(arguments(kernel))}
+    for operand in kernel.operands:
+        for place, axis in enumerate(kernel.axes):
+            kind = operand.strides[place] if place < len(operand.strides) else Stride.ZERO
+            known = {Stride.ZERO: 0, Stride.UNIT: 1}.get(kind)
+            own = Argument("stride", operand.name, axis.name)
+            table[operand.name, axis.name] = (
+                Distance(place_of[own]) if known is None else Distance(None, known)
+            )
+    return table

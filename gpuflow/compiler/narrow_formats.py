@@ -1,0 +1,95 @@
+"""The narrow floats, and conversions to and from float32 by integer arithmetic, for LLVM and NVVM.
+
+Narrow values are unsigned integers here. ``narrow_by_bits`` rounds to nearest, ties to even, and
+keeps nan; ``widen_by_bits`` is exact. All formats share one formula over exponent, mantissa, bias.
+"""
+
+from __future__ import annotations
+
+from gpuflow.base.records import record
+from gpuflow.compiler.cpu_emit import Lane, select
+
+
+@record
+class Format:
+    """A narrow float: ``mantissa`` bits below ``exponent`` bits with a bias, below the sign.
+
+    kind: "ieee" has inf and nan; "fn" has no inf, and one nan, all ones; "fnuz" has no inf and no
+    -0.0, and its nan is the sign bit alone.
+    """
+
+    exponent: int
+    mantissa: int
+    bias: int
+    kind: str
+
+    @property
+    def sign(self) -> int:
+        """The position of the sign bit."""
+        return self.exponent + self.mantissa
+
+    @property
+    def largest(self) -> int:
+        """The code of the largest finite number."""
+        ones = (1 << self.sign) - 1
+        return {"ieee": ones - (1 << self.mantissa), "fn": ones - 1, "fnuz": ones}[self.kind]
+
+    @property
+    def overflow(self) -> int:
+        """The code, without a sign, of what is too large."""
+        return (1 << self.sign) if self.kind == "fnuz" else self.largest + 1
+
+    @property
+    def nan(self) -> int:
+        """The code of nan."""
+        quiet = self.overflow | 1 << (self.mantissa - 1)
+        return quiet if self.kind == "ieee" else self.overflow
+
+
+FORMATS = {
+    "float16": Format(5, 10, 15, "ieee"),
+    "float8_e5m2": Format(5, 2, 15, "ieee"),
+    "float8_e4m3": Format(4, 3, 7, "ieee"),
+    "float8_e3m4": Format(3, 4, 3, "ieee"),
+    "float8_e4m3fn": Format(4, 3, 7, "fn"),
+    "float8_e4m3b11fnuz": Format(4, 3, 11, "fnuz"),
+    "float8_e4m3fnuz": Format(4, 3, 8, "fnuz"),
+    "float8_e5m2fnuz": Format(5, 2, 16, "fnuz"),
+}
+_FLOAT32_BIAS = 127
+_FLOAT32_MANTISSA = 23
+
+
+def narrow_by_bits(x: Lane, form: Format) -> Lane:
+    """The code of a float32 in ``form``, as uint32, by integer arithmetic."""
+    # By its bits and not by llvm.fabs, which NVVM does not take: the CUDA target uses this too.
+    bits = x.bitcast("uint32") & 0x7FFFFFFF
+    magnitude = bits.bitcast("float32")
+    dropped = _FLOAT32_MANTISSA - form.mantissa
+    nearest = (bits + ((1 << (dropped - 1)) - 1) + ((bits >> dropped) & 1)) >> dropped
+    normal = nearest - ((_FLOAT32_BIAS - form.bias) << form.mantissa)
+    # Adding a power of two leaves the subnormal code, rounded, in the lowest bits.
+    magic = 2.0 ** (1 - form.bias - form.mantissa + _FLOAT32_MANTISSA)
+    sum_ = x.like(x.builder.fadd(magnitude.value, x.constant(magic).value))
+    subnormal = sum_.bitcast("uint32") - x.constant(magic).bitcast("uint32")
+    code = select(magnitude < 2.0 ** (1 - form.bias), subnormal, normal)
+    too_large = code > form.largest
+    code = select(too_large, code.constant(form.overflow), code)
+    signed = code | ((x.bitcast("uint32") >> 31) << form.sign)
+    if form.kind == "fnuz":
+        signed = select(code.equals(0), code, signed)
+    return select(x.is_nan(), code.constant(form.nan), signed)
+
+
+def widen_by_bits(code: Lane, form: Format) -> Lane:
+    """The float32 of a code (uint32) in ``form``: place the bits, then scale by a power of two."""
+    magnitude = code & ((1 << form.sign) - 1)
+    placed = magnitude << (_FLOAT32_MANTISSA - form.mantissa)
+    scaled = placed.bitcast("float32") * 2.0 ** (_FLOAT32_BIAS - form.bias)
+    special = magnitude > form.largest
+    if form.kind == "fnuz":
+        special = code.equals(form.nan)
+    bits = select(special, placed | 0x7F800000, scaled.bitcast("uint32"))
+    if form.kind == "fnuz":
+        bits = select(special, bits.constant(0x7FC00000), bits)
+    return (bits | ((code >> form.sign) << 31)).bitcast("float32")
