@@ -16,6 +16,7 @@ from gpuflow.compiler.excess_precision import unrounded_values
 from gpuflow.compiler.filling import filled
 from gpuflow.compiler.fuse import Group, describe_program
 from gpuflow.compiler.lower import KernelCall, Lowered, Use, lower_group
+from gpuflow.compiler.passes.updates_in_place import Given
 from gpuflow.compiler.plan import Plan, Programs
 from gpuflow.compiler.recipe_maker import make_recipe
 from gpuflow.compiler.recipes import Calls, Recipe, check_same, chosen
@@ -24,7 +25,6 @@ from gpuflow.compiler.space import Program, Space
 from gpuflow.compiler.structures import Kind, Structure, decisions, make_structure
 from gpuflow.compiler.target import Target
 from gpuflow.compiler.templates import Template, alias_positions
-from gpuflow.compiler.updates import Given
 from gpuflow.core.jaxpr import Jaxpr, Var
 from gpuflow.kir.in_place import overwritten_early
 

@@ -19,7 +19,7 @@ from gpuflow.compiler.cpu_build import link_symbols, linkable, suffix_of, target
 from gpuflow.compiler.cpu_llvm import host_machine, object_code, optimized
 from gpuflow.compiler.versions import version_of
 
-_FOLDER = Path(__file__).parent / "native"
+_FOLDER = Path(__file__).parent
 _CORE = ("pool.ll", "execute.ll", "blocks.ll")
 _CORE_SYMBOLS = (
     "gf_pool_reset", "gf_dispatch", "gf_worker", "gf_stop", "gf_execute", "gf_call", "gf_copy",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gpuflow.compiler.buffers import Arrangement, arrange
 from gpuflow.compiler.lower import NO_BUFFER, KernelCall
+from gpuflow.compiler.passes.updates_in_place import Given
 from gpuflow.compiler.plan import (
     CallStep,
     CopyStep,
@@ -25,7 +26,6 @@ from gpuflow.compiler.shapes import CallShape, KernelShape, Shape, Slot
 from gpuflow.compiler.sources import Symbols
 from gpuflow.compiler.space import Program
 from gpuflow.compiler.structures import Structure, added_number
-from gpuflow.compiler.updates import Given
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Literal
 

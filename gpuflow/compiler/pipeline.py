@@ -9,10 +9,9 @@ from gpuflow.base.config import config
 from gpuflow.compiler.bind import bind
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.fuse import clone_cheap
-from gpuflow.compiler.join_calls import join_calls
-from gpuflow.compiler.overlap import overlap
-from gpuflow.compiler.plan import Inner, Plan
-from gpuflow.compiler.program import (
+from gpuflow.compiler.passes.join_calls import join_calls
+from gpuflow.compiler.passes.overlap import overlap
+from gpuflow.compiler.passes.program import (
     Pass,
     cse,
     dce,
@@ -23,10 +22,11 @@ from gpuflow.compiler.program import (
     simplify_for_gpu,
     simplify_with_atomics,
 )
+from gpuflow.compiler.passes.updates_in_place import Given
+from gpuflow.compiler.plan import Inner, Plan
 from gpuflow.compiler.sources import Symbols
 from gpuflow.compiler.target import PLAIN_TARGET, Target
 from gpuflow.compiler.templates import Template, erase_sizes, make_template
-from gpuflow.compiler.updates import Given
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, check_jaxpr
 from gpuflow.core.lowering import Branch, Loop, ScanForm, WhileForm
 

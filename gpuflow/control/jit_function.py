@@ -13,7 +13,7 @@ from weakref import WeakSet
 from gpuflow.base import tree
 from gpuflow.base.config import config
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.program import inline
+from gpuflow.compiler.passes.program import inline
 from gpuflow.compiler.shardings import asked_shardings
 from gpuflow.control.entry import Entry
 from gpuflow.control.jit import close_over, jit_p, operand_avals

@@ -7,7 +7,7 @@ from itertools import compress
 from typing import Any
 
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.program import dce
+from gpuflow.compiler.passes.program import dce
 from gpuflow.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 
 Flags = Sequence[bool]

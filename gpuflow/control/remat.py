@@ -14,7 +14,7 @@ from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.program import dce, inline
+from gpuflow.compiler.passes.program import dce, inline
 from gpuflow.control.jit import backward_jaxpr, jit_p
 from gpuflow.control.keeping import Kept, kept_outputs
 from gpuflow.control.programs import close, execute_alone, with_inputs

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.program import dce, inline, simplify
+from gpuflow.compiler.passes.program import dce, inline, simplify
 from gpuflow.control.programs import split_independent
 from gpuflow.control.scan_fission import (
     Parts,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.program import inline
+from gpuflow.compiler.passes.program import inline
 from gpuflow.control.scan_fission import copy_program
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn

@@ -441,7 +441,7 @@ class Library:
             hand, for platforms that run them; views say how the operands lie.
         summed: ``(eqn, axes, build) -> atom``, the output summed over axes made directly, or None
             where it cannot.
-        begun: how it runs beside other calls; see compiler/overlap.py.
+        begun: how it runs beside other calls; see compiler/passes/overlap.py.
         apart: as in Indexed.
     """
 

@@ -49,8 +49,9 @@ class Primitive:
         device: ``params -> Device | None`` of the outputs, for ops that move arrays; by default
             outputs are where the operands are.
         sharding: ``params -> Sharding`` that is wanted of the output.
-        simplify: ``(eqn, definition, build) -> outputs``, or None; see compiler/program.py.
-        prune: ``(eqn, used) -> eqn`` without outputs that are not used; see compiler/program.py.
+        simplify: ``(eqn, definition, build) -> outputs``, or None; see compiler/passes/program.py.
+        prune: ``(eqn, used) -> eqn`` without outputs that are not used; see
+            compiler/passes/program.py.
         keep: ``(eqn, split) -> (eqn, vars, eqn) | None`` for ops into whose programs the policies
             of checkpoint look; see control/keeping.py.
         faults: ``(operands, params) -> list of Fault``: what can be wrong with operands.

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.program import inline
+from gpuflow.compiler.passes.program import inline
 from gpuflow.compiler.shardings import constrained, corresponding
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var

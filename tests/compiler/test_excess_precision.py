@@ -10,7 +10,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.config import config
 from gpuflow.compiler.excess_precision import unrounded_values
-from gpuflow.compiler.program import inline
+from gpuflow.compiler.passes.program import inline
 from gpuflow.runtime import gpu_launch
 
 RNG = np.random.default_rng(0)

@@ -6,8 +6,8 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.compiler import program as passes
 from gpuflow.compiler.fuse import clone_cheap
+from gpuflow.compiler.passes import program as passes
 from gpuflow.compiler.plan import CallStep
 from gpuflow.core.jaxpr import DropVar, Literal, check_jaxpr, evaluate
 from gpuflow.ops.callbacks import debug_callback

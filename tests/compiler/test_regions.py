@@ -17,7 +17,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.fuse import clone_cheap, describe_program
 from gpuflow.compiler.kinds import form_of, space_of, space_of_region
-from gpuflow.compiler.program import cse, dce, hoist_array_literals, inline, simplify
+from gpuflow.compiler.passes.program import cse, dce, hoist_array_literals, inline, simplify
 from gpuflow.compiler.regions import Joined, Region
 from gpuflow.compiler.space import NotOneKernelError
 

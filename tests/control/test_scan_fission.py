@@ -7,7 +7,7 @@ from control_interpreter import interpret
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.compiler.program import dce, inline, simplify
+from gpuflow.compiler.passes.program import dce, inline, simplify
 from gpuflow.core.jaxpr import ClosedJaxpr, check_jaxpr
 
 WEIGHTS = np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32)

@@ -12,7 +12,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.config import extend_axes
-from gpuflow.compiler.program import cse, dce
+from gpuflow.compiler.passes.program import cse, dce
 from gpuflow.core.effects import AxisUse, is_observable
 
 RANDOM = np.random.default_rng(11)

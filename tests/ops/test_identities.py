@@ -9,7 +9,8 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.compiler import pipeline, program
+from gpuflow.compiler import pipeline
+from gpuflow.compiler.passes import program
 from gpuflow.compiler.templates import template_key
 from gpuflow.ops.nary import add_any_p
 

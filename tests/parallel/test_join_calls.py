@@ -6,8 +6,8 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import P, lax
-from gpuflow.compiler.join_calls import join_calls
-from gpuflow.compiler.program import dce, inline
+from gpuflow.compiler.passes.join_calls import join_calls
+from gpuflow.compiler.passes.program import dce, inline
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.communicator import PROCESSES, Across, serving
 from gpuflow.core.jaxpr import check_jaxpr

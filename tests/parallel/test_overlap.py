@@ -9,7 +9,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base import recording
-from gpuflow.compiler.overlap import overlap
+from gpuflow.compiler.passes.overlap import overlap
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.communicator import PROCESSES, Across, serving
 from gpuflow.core.jaxpr import check_jaxpr

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuflow.compiler.program import Replacement
+from gpuflow.compiler.passes.program import Replacement
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Begun, Library
 

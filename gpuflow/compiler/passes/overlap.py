@@ -6,7 +6,7 @@ which calls are begun follows from the program alone, so that it is the same in 
 
 from __future__ import annotations
 
-from gpuflow.compiler.program import Replacement, uses
+from gpuflow.compiler.passes.program import Replacement, uses
 from gpuflow.core.effects import COMMUNICATION
 from gpuflow.core.jaxpr import DropVar, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Begun, Layout, Library, Loop
