@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.compiler.space import Key, Program, Space, operands_in_memory
+from gpuflow.compiler.fusion.space import Key, Program, Space, operands_in_memory
 from gpuflow.core import views
 from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Literal, Var

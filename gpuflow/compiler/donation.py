@@ -25,7 +25,7 @@ from dataclasses import field
 
 from gpuflow.base.records import record
 from gpuflow.compiler.access import read_access, write_access
-from gpuflow.compiler.space import Program, Space, operands_in_memory
+from gpuflow.compiler.fusion.space import Program, Space, operands_in_memory
 from gpuflow.core.jaxpr import Literal, Var
 
 

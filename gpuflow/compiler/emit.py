@@ -23,8 +23,8 @@ from gpuflow.compiler.access import (
     window_access,
     write_access,
 )
+from gpuflow.compiler.fusion.space import Key, Kind, Program, Space, has_complex, operands_in_memory
 from gpuflow.compiler.schedule import is_written_short
-from gpuflow.compiler.space import Key, Kind, Program, Space, has_complex, operands_in_memory
 from gpuflow.core.aval import ShapedArray, storage_dtype, storage_name
 from gpuflow.core.jaxpr import Eqn, Literal, Var
 from gpuflow.core.lowering import (

@@ -15,7 +15,7 @@ A value keeps its rounding where somebody could tell, beside the last bits of a 
 from __future__ import annotations
 
 from gpuflow.base import dtypes
-from gpuflow.compiler.space import is_fusible
+from gpuflow.compiler.fusion.space import is_fusible
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Elementwise, Indexed, Layout, Reduction
 from gpuflow.kir.scalar import CONTINUOUS

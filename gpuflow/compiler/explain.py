@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gpuflow.compiler.kinds import space_of
+from gpuflow.compiler.fusion.kinds import space_of
+from gpuflow.compiler.fusion.space import NotOneKernelError
 from gpuflow.compiler.plan import (
     CallStep,
     CopyStep,
@@ -25,7 +26,6 @@ from gpuflow.compiler.plan import (
     reads_of,
     writes_of,
 )
-from gpuflow.compiler.space import NotOneKernelError
 from gpuflow.core.jaxpr import Eqn, Var, format_eqns
 
 SourcesOf = Callable[[KernelStep], Sequence[Path]]

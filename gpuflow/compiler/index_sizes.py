@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from gpuflow.base.records import record
+from gpuflow.compiler.fusion.space import operands_in_memory
 from gpuflow.compiler.schedule import is_written_short
-from gpuflow.compiler.space import operands_in_memory
 from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Jaxpr, Literal, Var
 from gpuflow.core.views import View, contiguous

@@ -8,7 +8,7 @@ from typing import Any
 from gpuflow.base.config import config
 from gpuflow.compiler.bind import bind
 from gpuflow.compiler.debugging import show
-from gpuflow.compiler.fuse import clone_cheap
+from gpuflow.compiler.fusion.fuse import clone_cheap
 from gpuflow.compiler.passes.join_calls import join_calls
 from gpuflow.compiler.passes.overlap import overlap
 from gpuflow.compiler.passes.program import (

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuflow.base.records import record
-from gpuflow.compiler.fuse import describe_program
+from gpuflow.compiler.fusion.fuse import describe_program
+from gpuflow.compiler.fusion.space import Program
 from gpuflow.compiler.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.passes.updates_in_place import Given
 from gpuflow.compiler.shapes import KernelShape
-from gpuflow.compiler.space import Program
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Library, Loop, ScanForm

@@ -11,8 +11,8 @@ from math import prod
 from typing import Any
 
 from gpuflow.base.records import record
+from gpuflow.compiler.fusion.space import iteration_of
 from gpuflow.compiler.passes.program import inline
-from gpuflow.compiler.space import iteration_of
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var, all_eqns
 from gpuflow.core.lowering import (
     Branch,

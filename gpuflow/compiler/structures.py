@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from gpuflow.base.records import record
 from gpuflow.compiler.buffers import Arrangement
-from gpuflow.compiler.fuse import Group
+from gpuflow.compiler.fusion.fuse import Group
+from gpuflow.compiler.fusion.space import Program
 from gpuflow.compiler.lower import NO_BUFFER, Use
 from gpuflow.compiler.recipes import Choice
 from gpuflow.compiler.segments import join_equal
 from gpuflow.compiler.shapes import CallShape, CopyShape, KernelShape, Shape, Slot
-from gpuflow.compiler.space import Program
 from gpuflow.compiler.target import Target
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Branch, HostCall, Layout, Loop, Update

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuflow.compiler.kinds import MOST_NUMBERS, MOST_OPERANDS
-from gpuflow.compiler.regions import MOST_MEMBERS
-from gpuflow.compiler.space import (
+from gpuflow.compiler.fusion.kinds import MOST_NUMBERS, MOST_OPERANDS
+from gpuflow.compiler.fusion.regions import MOST_MEMBERS
+from gpuflow.compiler.fusion.space import (
     Key,
     Kind,
     NotOneKernelError,

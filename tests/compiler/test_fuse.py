@@ -8,7 +8,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.compiler.fuse import describe_program, fuse
+from gpuflow.compiler.fusion.fuse import describe_program, fuse
 from gpuflow.compiler.passes.program import cse, dce, inline
 from gpuflow.compiler.plan import CallStep, KernelStep
 from gpuflow.kir.nodes import Reduce

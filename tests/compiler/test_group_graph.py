@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuflow.compiler.group_graph import GroupGraph
+from gpuflow.compiler.fusion.group_graph import GroupGraph
 
 
 def reaches(edges, start, goal):

@@ -6,7 +6,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.compiler.fuse import clone_cheap
+from gpuflow.compiler.fusion.fuse import clone_cheap
 from gpuflow.compiler.passes import program as passes
 from gpuflow.compiler.plan import CallStep
 from gpuflow.core.jaxpr import DropVar, Literal, check_jaxpr, evaluate

@@ -15,11 +15,11 @@ from reference_space import space_of as reference
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler.fuse import clone_cheap, describe_program
-from gpuflow.compiler.kinds import form_of, space_of, space_of_region
+from gpuflow.compiler.fusion.fuse import clone_cheap, describe_program
+from gpuflow.compiler.fusion.kinds import form_of, space_of, space_of_region
+from gpuflow.compiler.fusion.regions import Joined, Region
+from gpuflow.compiler.fusion.space import NotOneKernelError
 from gpuflow.compiler.passes.program import cse, dce, hoist_array_literals, inline, simplify
-from gpuflow.compiler.regions import Joined, Region
-from gpuflow.compiler.space import NotOneKernelError
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((6, 6)).astype(np.float32)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuflow.base.records import record
-from gpuflow.compiler.kinds import Form, form_of
-from gpuflow.compiler.regions import Joined, Region, region_of
-from gpuflow.compiler.space import NotOneKernelError, Program, operands_in_memory
+from gpuflow.compiler.fusion.kinds import Form, form_of
+from gpuflow.compiler.fusion.regions import Joined, Region, region_of
+from gpuflow.compiler.fusion.space import NotOneKernelError, Program, operands_in_memory
 from gpuflow.core.jaxpr import Literal, Var
 from gpuflow.core.lowering import Elementwise, Indexed, Layout
 

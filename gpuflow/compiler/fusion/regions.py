@@ -17,7 +17,7 @@ from copy import copy
 from dataclasses import field, replace
 
 from gpuflow.base.records import record
-from gpuflow.compiler.space import (
+from gpuflow.compiler.fusion.space import (
     Iteration,
     Key,
     NotOneKernelError,

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.compiler.space import Kind, Program, Space
+from gpuflow.compiler.fusion.space import Kind, Program, Space
 from gpuflow.core.jaxpr import Eqn, Literal, Var
 
 FEWEST = 3  # reductions: two, of which one waits, are two steps with or without their tail

@@ -10,13 +10,12 @@ from collections.abc import Iterable
 
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.group_graph import GroupGraph
-from gpuflow.compiler.kinds import Form, form_of, space_of_region
-from gpuflow.compiler.passes.program import uses
-from gpuflow.compiler.passes.updates_in_place import Given, UpdateRule
-from gpuflow.compiler.recompute import Kernel, compute_again
-from gpuflow.compiler.regions import Joined, Region, region_of
-from gpuflow.compiler.space import (
+from gpuflow.compiler.fusion.full_reduction_tails import tails_apart
+from gpuflow.compiler.fusion.group_graph import GroupGraph
+from gpuflow.compiler.fusion.kinds import Form, form_of, space_of_region
+from gpuflow.compiler.fusion.recompute import Kernel, compute_again
+from gpuflow.compiler.fusion.regions import Joined, Region, region_of
+from gpuflow.compiler.fusion.space import (
     Iteration,
     Kind,
     NotOneKernelError,
@@ -26,7 +25,8 @@ from gpuflow.compiler.space import (
     iteration_of,
     operands_in_memory,
 )
-from gpuflow.compiler.tails import tails_apart
+from gpuflow.compiler.passes.program import uses
+from gpuflow.compiler.passes.updates_in_place import Given, UpdateRule
 from gpuflow.core import views as view_rules
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Barrier, Elementwise, Indexed, Layout, Update

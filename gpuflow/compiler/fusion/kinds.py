@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpuflow.base.records import record
-from gpuflow.compiler.regions import Axes, Classes, Joined, Region, region_of
-from gpuflow.compiler.space import Key, Kind, NotOneKernelError, Program, Space
+from gpuflow.compiler.fusion.regions import Axes, Classes, Joined, Region, region_of
+from gpuflow.compiler.fusion.space import Key, Kind, NotOneKernelError, Program, Space
 from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import Elementwise
 
