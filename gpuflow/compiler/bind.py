@@ -11,17 +11,17 @@ from dataclasses import replace
 from functools import cached_property
 
 from gpuflow.base.config import config
-from gpuflow.compiler.donation import choose_in_place, last_readers
-from gpuflow.compiler.excess_precision import unrounded_values
 from gpuflow.compiler.filling import filled
 from gpuflow.compiler.fusion.fuse import Group, describe_program
 from gpuflow.compiler.fusion.space import Program, Space
-from gpuflow.compiler.lower import KernelCall, Lowered, Use, lower_group
+from gpuflow.compiler.lowering.donation import choose_in_place, last_readers
+from gpuflow.compiler.lowering.excess_precision import unrounded_values
+from gpuflow.compiler.lowering.lower import KernelCall, Lowered, Use, lower_group
+from gpuflow.compiler.lowering.recipe_maker import make_recipe
+from gpuflow.compiler.lowering.recipes import Calls, Recipe, check_same, chosen
+from gpuflow.compiler.lowering.word_sources import BoundSizes, Symbols
 from gpuflow.compiler.passes.updates_in_place import Given
 from gpuflow.compiler.plan import Plan, Programs
-from gpuflow.compiler.recipe_maker import make_recipe
-from gpuflow.compiler.recipes import Calls, Recipe, check_same, chosen
-from gpuflow.compiler.sources import BoundSizes, Symbols
 from gpuflow.compiler.structures import Kind, Structure, decisions, make_structure
 from gpuflow.compiler.target import Target
 from gpuflow.compiler.templates import Template, alias_positions

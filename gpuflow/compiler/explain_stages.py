@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.compiler.fusion.kinds import space_of
-from gpuflow.compiler.lower import NO_BUFFER, KernelCall
+from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.pipeline import rewritten
 from gpuflow.compiler.plan import CallStep, KernelStep, Plan, Step, nbytes, reads_of, writes_of
 from gpuflow.compiler.target import Target

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from gpuflow.compiler.buffers import Arrangement, arrange
 from gpuflow.compiler.fusion.space import Program
-from gpuflow.compiler.lower import NO_BUFFER, KernelCall
+from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
+from gpuflow.compiler.lowering.recipes import Calls
+from gpuflow.compiler.lowering.word_sources import Symbols
 from gpuflow.compiler.passes.updates_in_place import Given
 from gpuflow.compiler.plan import (
     CallStep,
@@ -21,10 +23,8 @@ from gpuflow.compiler.plan import (
     scratch_of,
     workspace_bytes,
 )
-from gpuflow.compiler.recipes import Calls
 from gpuflow.compiler.segments import by_kernel
 from gpuflow.compiler.shapes import CallShape, KernelShape, Shape, Slot
-from gpuflow.compiler.sources import Symbols
 from gpuflow.compiler.structures import Structure, added_number
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Literal

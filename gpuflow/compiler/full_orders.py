@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
-from gpuflow.compiler.call_layout import Distance, distances_of
-from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.lowering.call_layout import Distance, distances_of
+from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.orders import all_values, are_unit, turned_call
 from gpuflow.compiler.split import is_one_pass
 from gpuflow.kir.nodes import Kernel, Mode, Operand, Reduce, Stride, remembered

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from gpuflow.compiler.call_layout import distances_of, sizes_of
 from gpuflow.compiler.cuda_schedule import MEMBER_ROLES, POINT_ROLES
-from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.lowering.call_layout import distances_of, sizes_of
+from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.kir.nodes import Kernel, Mode, remembered
 
 _LARGEST = 2**31 - 1

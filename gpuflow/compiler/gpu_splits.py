@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from math import prod
 
-from gpuflow.compiler.call_layout import sizes_of
 from gpuflow.compiler.cuda_schedule import WARP, schedule_cuda
-from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.lowering.call_layout import sizes_of
+from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.split import split_kernel
 from gpuflow.compiler.split_calls import Cut, split_calls
 from gpuflow.compiler.split_words import blocks_of

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from gpuflow.compiler.call_layout import sizes_of
 from gpuflow.compiler.cpu_narrow_rows import is_narrow
 from gpuflow.compiler.cpu_printer import NARROW_ROWS, SHORT_ROWS
 from gpuflow.compiler.cpu_tiles import can_be_tiled
 from gpuflow.compiler.full_orders import full_in_memory_order
-from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.lowering.call_layout import sizes_of
+from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.orders import in_memory_order, in_tiles
 from gpuflow.compiler.phases import in_phases
 from gpuflow.compiler.split import SplitKernels, split_kernel

@@ -14,9 +14,9 @@ from math import prod
 from typing import NamedTuple
 
 from gpuflow.base.util import row_major_strides
-from gpuflow.compiler.call_layout import Distance, distances_of, sizes_of, values_of
 from gpuflow.compiler.cpu_tiles import KIND, across_operands, can_be_tiled
-from gpuflow.compiler.lower import NO_BUFFER, KernelCall
+from gpuflow.compiler.lowering.call_layout import Distance, distances_of, sizes_of, values_of
+from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.split import is_one_pass
 from gpuflow.kir.nodes import (
     Argument,

@@ -19,9 +19,9 @@ from itertools import product
 from math import prod
 
 from gpuflow.base.records import record
-from gpuflow.compiler.call_layout import distances_of, sizes_of, values_of
 from gpuflow.compiler.cpu_rows import keep_row_values
-from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.lowering.call_layout import distances_of, sizes_of, values_of
+from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.target import Allocate
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import (

@@ -9,6 +9,7 @@ from gpuflow.base.config import config
 from gpuflow.compiler.bind import bind
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.fusion.fuse import clone_cheap
+from gpuflow.compiler.lowering.word_sources import Symbols
 from gpuflow.compiler.passes.join_calls import join_calls
 from gpuflow.compiler.passes.overlap import overlap
 from gpuflow.compiler.passes.program import (
@@ -24,7 +25,6 @@ from gpuflow.compiler.passes.program import (
 )
 from gpuflow.compiler.passes.updates_in_place import Given
 from gpuflow.compiler.plan import Inner, Plan
-from gpuflow.compiler.sources import Symbols
 from gpuflow.compiler.target import PLAIN_TARGET, Target
 from gpuflow.compiler.templates import Template, erase_sizes, make_template
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, check_jaxpr

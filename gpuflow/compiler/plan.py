@@ -18,7 +18,7 @@ import numpy as np
 from gpuflow.base.records import record
 from gpuflow.compiler.fusion.fuse import describe_program
 from gpuflow.compiler.fusion.space import Program
-from gpuflow.compiler.lower import NO_BUFFER, KernelCall
+from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.passes.updates_in_place import Given
 from gpuflow.compiler.shapes import KernelShape
 from gpuflow.core.aval import ShapedArray, storage_dtype

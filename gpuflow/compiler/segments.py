@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from gpuflow.base.records import record
-from gpuflow.compiler.lower import KernelCall, can_be_segmented, segmented
+from gpuflow.compiler.lowering.lower import KernelCall, can_be_segmented, segmented
 from gpuflow.compiler.shapes import KernelShape, Shape
 from gpuflow.kir.text import kernel_text
 

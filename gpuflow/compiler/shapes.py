@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpuflow.compiler.lower import NO_BUFFER
+from gpuflow.compiler.lowering.lower import NO_BUFFER
 from gpuflow.kir.nodes import Kernel
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import NamedTuple
 
-from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.split import SplitKernels
 from gpuflow.compiler.split_words import Blocks, PartWords
 from gpuflow.compiler.target import Allocate

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpuflow.base.records import record
-from gpuflow.compiler.call_layout import Distance, distances_of
-from gpuflow.compiler.recipes import taker
+from gpuflow.compiler.lowering.call_layout import Distance, distances_of
+from gpuflow.compiler.lowering.recipes import taker
 from gpuflow.compiler.split import PART, SplitKernels
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Argument, Kernel, arguments, remembered

@@ -15,8 +15,8 @@ from gpuflow.base.records import record
 from gpuflow.compiler.buffers import Arrangement
 from gpuflow.compiler.fusion.fuse import Group
 from gpuflow.compiler.fusion.space import Program
-from gpuflow.compiler.lower import NO_BUFFER, Use
-from gpuflow.compiler.recipes import Choice
+from gpuflow.compiler.lowering.lower import NO_BUFFER, Use
+from gpuflow.compiler.lowering.recipes import Choice
 from gpuflow.compiler.segments import join_equal
 from gpuflow.compiler.shapes import CallShape, CopyShape, KernelShape, Shape, Slot
 from gpuflow.compiler.target import Target

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.plan import CallStep, KernelStep
 from gpuflow.kir.nodes import Kernel
 

@@ -7,12 +7,12 @@ from threading import Lock
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.compiler.emit import is_written_in
 from gpuflow.compiler.fusion.fuse import Group, describe_program, fuse
 from gpuflow.compiler.fusion.space import Program
+from gpuflow.compiler.lowering.emit import is_written_in
+from gpuflow.compiler.lowering.recipes import Recipe
+from gpuflow.compiler.lowering.word_sources import Sources, Symbols
 from gpuflow.compiler.passes.updates_in_place import Given
-from gpuflow.compiler.recipes import Recipe
-from gpuflow.compiler.sources import Sources, Symbols
 from gpuflow.compiler.structures import Structure, depends_on_sizes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var

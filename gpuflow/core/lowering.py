@@ -100,7 +100,7 @@ class Indexed:
         body: ``(context, in_avals, out_aval, params) -> value or tuple of values``. The context
             offers ``builder``, ``index(dim)``, ``linear_index()``, ``size(number)`` and
             ``border(dim, number)``, ``load(operand, indices, where=None)``,
-            ``element(operand, dims)``; see compiler/emit.py.
+            ``element(operand, dims)``; see compiler/lowering/emit.py.
         in_memory: how many leading operands it chooses elements of; None: all. The others it reads
             at the output's index along its first dimensions, so that its kernel may compute them.
         cheap: as in Elementwise; for ops without array operands.

@@ -10,7 +10,7 @@ from gpuflow.base.config import config
 from gpuflow.compiler.cuda import print_cuda
 from gpuflow.compiler.gpu_splits import gpu_launches, is_plain_on_gpu
 from gpuflow.compiler.handwritten import HandwrittenKernel
-from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.plan import CallStep, CopyStep, KernelStep
 from gpuflow.compiler.target import Allocate, PlainTarget
 from gpuflow.core.aval import storage_dtype

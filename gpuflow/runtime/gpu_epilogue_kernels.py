@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.records import record
-from gpuflow.compiler.call_layout import distances_of, sizes_of
-from gpuflow.compiler.lower import NO_BUFFER, KernelCall
+from gpuflow.compiler.lowering.call_layout import distances_of, sizes_of
+from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.kir import nodes
 from gpuflow.kir.interpret import run, scalar_from_word
 from gpuflow.kir.nodes import Block, Kernel, Mode, Statement

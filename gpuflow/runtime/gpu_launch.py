@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.compiler.call_layout import distances_of, sizes_of
 from gpuflow.compiler.cuda_cache import CudaKernel, compile_cuda
 from gpuflow.compiler.cuda_schedule import (
     full_blocks,
@@ -18,7 +17,8 @@ from gpuflow.compiler.cuda_schedule import (
     scratch_bytes,
 )
 from gpuflow.compiler.gpu_index_bits import at_fitting_width
-from gpuflow.compiler.lower import NO_BUFFER, KernelCall
+from gpuflow.compiler.lowering.call_layout import distances_of, sizes_of
+from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.plan import KernelStep
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Argument, Kernel, arguments

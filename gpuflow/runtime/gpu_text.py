@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.config import config
-from gpuflow.compiler.lower import NO_BUFFER
+from gpuflow.compiler.lowering.lower import NO_BUFFER
 from gpuflow.compiler.plan import (
     CallStep,
     CopyStep,

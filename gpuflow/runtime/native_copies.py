@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gpuflow.compiler.lower import NO_BUFFER, KernelCall
+from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.orders import transposing_copy
 from gpuflow.compiler.plan import Operand, Plan
 from gpuflow.core.aval import storage_dtype

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from gpuflow.base.records import record
-from gpuflow.compiler.lower import NO_BUFFER, KernelCall
+from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.plan import (
     CallStep,
     CopyStep,

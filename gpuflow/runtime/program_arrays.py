@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpuflow.compiler.lower import NO_BUFFER
+from gpuflow.compiler.lowering.lower import NO_BUFFER
 from gpuflow.compiler.plan import (
     CallStep,
     Operand,

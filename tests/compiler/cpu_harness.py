@@ -15,7 +15,7 @@ import gpuflow as gf
 from gpuflow.compiler.cache import KernelCache
 from gpuflow.compiler.cpu import compile_cpu
 from gpuflow.compiler.launches import launches
-from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.plan import KernelStep
 from gpuflow.kir.builder import Builder

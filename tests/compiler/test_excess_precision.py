@@ -9,7 +9,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.config import config
-from gpuflow.compiler.excess_precision import unrounded_values
+from gpuflow.compiler.lowering.excess_precision import unrounded_values
 from gpuflow.compiler.passes.program import inline
 from gpuflow.runtime import gpu_launch
 

@@ -25,7 +25,7 @@ import gpuflow.numpy as jnp
 from gpuflow.compiler.cuda import print_cuda
 from gpuflow.compiler.cuda_schedule import launch_shape, schedule_cuda
 from gpuflow.compiler.gpu_index_bits import MOST_AHEAD, at_fitting_width, fits_32_bits
-from gpuflow.compiler.lower import KernelCall, segmented
+from gpuflow.compiler.lowering.lower import KernelCall, segmented
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.kir.nodes import Mode, Operand, arguments
 from gpuflow.runtime.gpu_block_calls import gpu_target

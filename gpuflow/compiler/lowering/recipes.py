@@ -14,9 +14,9 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from gpuflow.base.records import record
-from gpuflow.compiler.lower import KernelCall, Use
-from gpuflow.compiler.schedule import LONGEST_EXACT
-from gpuflow.compiler.sources import BoundSizes
+from gpuflow.compiler.lowering.loops import LONGEST_EXACT
+from gpuflow.compiler.lowering.lower import KernelCall, Use
+from gpuflow.compiler.lowering.word_sources import BoundSizes
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
 

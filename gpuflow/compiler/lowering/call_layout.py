@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpuflow.compiler.lower import KernelCall
+from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.kir.nodes import Argument, Kernel, Stride, arguments, remembered
 
 

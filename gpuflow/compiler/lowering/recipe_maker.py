@@ -7,12 +7,12 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from gpuflow.compiler.access import Access, read_access, write_access
 from gpuflow.compiler.fusion.space import Key, Program, Space
-from gpuflow.compiler.index_sizes import ask_sizes
-from gpuflow.compiler.lower import KernelCall, Lowered, Use
-from gpuflow.compiler.recipes import Conditions, Recipe
-from gpuflow.compiler.sources import Source, Sources, Symbols
+from gpuflow.compiler.lowering.access import Access, read_access, write_access
+from gpuflow.compiler.lowering.index_sizes import ask_sizes
+from gpuflow.compiler.lowering.lower import KernelCall, Lowered, Use
+from gpuflow.compiler.lowering.recipes import Conditions, Recipe
+from gpuflow.compiler.lowering.word_sources import Source, Sources, Symbols
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.jaxpr import Jaxpr, Literal, Var
 from gpuflow.core.lowering import Indexed, TupleReduction, Update

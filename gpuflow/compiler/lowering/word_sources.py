@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.compiler.index_sizes import Asked, ask_sizes
+from gpuflow.compiler.lowering.index_sizes import Asked, ask_sizes
 from gpuflow.core.jaxpr import Jaxpr, Var
 from gpuflow.core.views import View
 from gpuflow.kir.interpret import scalar_to_word

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.util import row_major_strides
-from gpuflow.compiler.access import (
+from gpuflow.compiler.fusion.space import Key, Kind, Program, Space, has_complex, operands_in_memory
+from gpuflow.compiler.lowering.access import (
     Access,
     Accesses,
     memory_reads,
@@ -23,8 +24,7 @@ from gpuflow.compiler.access import (
     window_access,
     write_access,
 )
-from gpuflow.compiler.fusion.space import Key, Kind, Program, Space, has_complex, operands_in_memory
-from gpuflow.compiler.schedule import is_written_short
+from gpuflow.compiler.lowering.loops import is_written_short
 from gpuflow.core.aval import ShapedArray, storage_dtype, storage_name
 from gpuflow.core.jaxpr import Eqn, Literal, Var
 from gpuflow.core.lowering import (

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from gpuflow.compiler.access import Access, memory_reads, window_access, write_access
 from gpuflow.compiler.fusion.space import Key, Kind, Program, Space
+from gpuflow.compiler.lowering.access import Access, memory_reads, window_access, write_access
 from gpuflow.core import views
 from gpuflow.core.lowering import Indexed, Update
 from gpuflow.kir.nodes import Axis, Mode, Role

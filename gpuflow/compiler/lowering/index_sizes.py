@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.compiler.fusion.space import operands_in_memory
-from gpuflow.compiler.schedule import is_written_short
+from gpuflow.compiler.lowering.loops import is_written_short
 from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Jaxpr, Literal, Var
 from gpuflow.core.views import View, contiguous

@@ -24,8 +24,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 
 from gpuflow.base.records import record
-from gpuflow.compiler.access import read_access, write_access
 from gpuflow.compiler.fusion.space import Program, Space, operands_in_memory
+from gpuflow.compiler.lowering.access import read_access, write_access
 from gpuflow.core.jaxpr import Literal, Var
 
 

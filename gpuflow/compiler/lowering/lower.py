@@ -8,11 +8,11 @@ from math import prod
 from typing import NamedTuple
 
 from gpuflow.base.records import record
-from gpuflow.compiler.access import Access, Accesses
-from gpuflow.compiler.donation import InPlace
-from gpuflow.compiler.emit import Emitter
 from gpuflow.compiler.fusion.space import Key, Program, Space
-from gpuflow.compiler.schedule import Axes, schedule
+from gpuflow.compiler.lowering.access import Access, Accesses
+from gpuflow.compiler.lowering.donation import InPlace
+from gpuflow.compiler.lowering.emit import Emitter
+from gpuflow.compiler.lowering.loops import Axes, schedule
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.jaxpr import Var
 from gpuflow.kir.nodes import Kernel, Mode, Operand, Role, Stride, arguments, remembered
