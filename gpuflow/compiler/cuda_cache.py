@@ -36,7 +36,7 @@ from gpuflow.compiler.cuda import CudaSource, print_scheduled
 from gpuflow.compiler.cuda_build import CudaObject, build_cuda
 from gpuflow.compiler.cuda_schedule import schedule_cuda, schedules_to_try
 from gpuflow.compiler.debugging import show
-from gpuflow.compiler.plan import KernelStep, Step
+from gpuflow.compiler.planning.plan import KernelStep, Step
 from gpuflow.compiler.versions import version_of
 from gpuflow.kir import nodes, scalar, walk
 from gpuflow.kir.nodes import Kernel

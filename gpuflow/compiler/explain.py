@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpuflow.compiler.fusion.kinds import space_of
 from gpuflow.compiler.fusion.space import NotOneKernelError
-from gpuflow.compiler.plan import (
+from gpuflow.compiler.planning.plan import (
     CallStep,
     CopyStep,
     KernelStep,

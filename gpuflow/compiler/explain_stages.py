@@ -11,7 +11,15 @@ import numpy as np
 from gpuflow.compiler.fusion.kinds import space_of
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.pipeline import rewritten
-from gpuflow.compiler.plan import CallStep, KernelStep, Plan, Step, nbytes, reads_of, writes_of
+from gpuflow.compiler.planning.plan import (
+    CallStep,
+    KernelStep,
+    Plan,
+    Step,
+    nbytes,
+    reads_of,
+    writes_of,
+)
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr, Var, format_eqns

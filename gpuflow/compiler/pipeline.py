@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base.config import config
-from gpuflow.compiler.bind import bind
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.fusion.fuse import clone_cheap
 from gpuflow.compiler.lowering.word_sources import Symbols
@@ -24,9 +23,10 @@ from gpuflow.compiler.passes.program import (
     simplify_with_atomics,
 )
 from gpuflow.compiler.passes.updates_in_place import Given
-from gpuflow.compiler.plan import Inner, Plan
+from gpuflow.compiler.planning.bind import bind
+from gpuflow.compiler.planning.plan import Inner, Plan
+from gpuflow.compiler.planning.template import Template, erase_sizes, make_template
 from gpuflow.compiler.target import PLAIN_TARGET, Target
-from gpuflow.compiler.templates import Template, erase_sizes, make_template
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, check_jaxpr
 from gpuflow.core.lowering import Branch, Loop, ScanForm, WhileForm
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gpuflow.compiler.lowering.lower import KernelCall
-from gpuflow.compiler.plan import CallStep, KernelStep
+from gpuflow.compiler.planning.plan import CallStep, KernelStep
 from gpuflow.kir.nodes import Kernel
 
 Allocate = Callable[[int], int]

@@ -13,7 +13,7 @@ from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import JaxRuntimeError, check
 from gpuflow.base.records import record
 from gpuflow.base.util import safe_zip
-from gpuflow.compiler.plan import KernelStep, Step, aliased_outputs, bytes_of, nbytes
+from gpuflow.compiler.planning.plan import KernelStep, Step, aliased_outputs, bytes_of, nbytes
 from gpuflow.control.entry import Entry
 from gpuflow.core.aval import (
     NOT_MANUAL,

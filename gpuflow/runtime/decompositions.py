@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from gpuflow.compiler.plan import CallStep
+from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core.lowering import Library
 from gpuflow.runtime.blas import BLAS_LETTERS, private_blas
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpuflow.compiler.plan import KernelStep, Plan
+from gpuflow.compiler.planning.plan import KernelStep, Plan
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.compiler.plan import Plan
+from gpuflow.compiler.planning.plan import Plan
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gpuflow.compiler.plan import CallStep, Plan, ProgramStep, all_kernels
+from gpuflow.compiler.planning.plan import CallStep, Plan, ProgramStep, all_kernels
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.driver import Driver

@@ -11,7 +11,7 @@ from gpuflow.base.recording import span
 from gpuflow.compiler.explain import explain_plan
 from gpuflow.compiler.explain_stages import STAGES, explain_stage
 from gpuflow.compiler.pipeline import compile_plan
-from gpuflow.compiler.plan import bytes_of, flops_of
+from gpuflow.compiler.planning.plan import bytes_of, flops_of
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.trace import Tracer, check_not_leaked

@@ -11,7 +11,7 @@ from gpuflow.compiler.cuda import print_cuda
 from gpuflow.compiler.gpu_splits import gpu_launches, is_plain_on_gpu
 from gpuflow.compiler.handwritten import HandwrittenKernel
 from gpuflow.compiler.lowering.lower import KernelCall
-from gpuflow.compiler.plan import CallStep, CopyStep, KernelStep
+from gpuflow.compiler.planning.plan import CallStep, CopyStep, KernelStep
 from gpuflow.compiler.target import Allocate, PlainTarget
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.lowering import (

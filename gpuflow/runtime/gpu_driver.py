@@ -23,7 +23,7 @@ from gpuflow.base.config import config
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.recording import span
 from gpuflow.compiler.cuda_schedule import Dim
-from gpuflow.compiler.plan import Plan
+from gpuflow.compiler.planning.plan import Plan
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array

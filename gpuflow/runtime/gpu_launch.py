@@ -19,7 +19,7 @@ from gpuflow.compiler.cuda_schedule import (
 from gpuflow.compiler.gpu_index_bits import at_fitting_width
 from gpuflow.compiler.lowering.call_layout import distances_of, sizes_of
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
-from gpuflow.compiler.plan import KernelStep
+from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Argument, Kernel, arguments
 from gpuflow.runtime.gpu_device import GpuDevice

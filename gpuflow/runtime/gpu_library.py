@@ -16,7 +16,7 @@ import numpy as np
 
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.util import warn
-from gpuflow.compiler.plan import CallStep
+from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core.effects import COMMUNICATION
 from gpuflow.core.lowering import Library, OnHost
 from gpuflow.runtime.device_array import DeviceArray

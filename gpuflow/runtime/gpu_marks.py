@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 from gpuflow.base.recording import Event, Recording, clock, state
-from gpuflow.compiler.plan import Plan
+from gpuflow.compiler.planning.plan import Plan
 from gpuflow.runtime.gpu_device import GpuDevice
 from gpuflow.runtime.gpu_work import Work
 from gpuflow.runtime.marks import details_of, row_of

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.records import record
-from gpuflow.compiler.plan import CallStep
+from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Library, Product
 from gpuflow.core.views import View

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuflow.base.config import config
 from gpuflow.compiler.lowering.lower import NO_BUFFER
-from gpuflow.compiler.plan import (
+from gpuflow.compiler.planning.plan import (
     CallStep,
     CopyStep,
     KernelStep,

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from gpuflow.base.recording import clock, state
-from gpuflow.compiler.plan import CallStep, CopyStep, KernelStep, Plan, bytes_of, flops_of
+from gpuflow.compiler.planning.plan import CallStep, CopyStep, KernelStep, Plan, bytes_of, flops_of
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.runtime.program_text import DriverText
 

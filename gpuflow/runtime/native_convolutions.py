@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gpuflow.compiler.plan import CallStep, nbytes
+from gpuflow.compiler.planning.plan import CallStep, nbytes
 from gpuflow.core.views import View
 from gpuflow.runtime.convolutions import (
     LHS_WORD,

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.orders import transposing_copy
-from gpuflow.compiler.plan import Operand, Plan
+from gpuflow.compiler.planning.plan import Operand, Plan
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.views import View
 from gpuflow.runtime.memory import Arena, address

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
-from gpuflow.compiler.plan import CallStep
+from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core.lowering import Launch, Launches, Library
 
 

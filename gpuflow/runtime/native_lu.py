@@ -10,7 +10,7 @@ from functools import cache
 from math import prod
 
 from gpuflow.compiler.cpu_native import Module, load_native
-from gpuflow.compiler.plan import CallStep
+from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core import views
 from gpuflow.core.views import View
 from gpuflow.runtime.blas import private_blas

@@ -15,7 +15,7 @@ from gpuflow.compiler.cpu_build import LoadedKernel
 from gpuflow.compiler.cpu_native import NativeRuntime, load_native, module_with
 from gpuflow.compiler.launches import is_plain, launches
 from gpuflow.compiler.lowering.lower import KernelCall
-from gpuflow.compiler.plan import CallStep, KernelStep, kernels_of
+from gpuflow.compiler.planning.plan import CallStep, KernelStep, kernels_of
 from gpuflow.compiler.target import Allocate
 from gpuflow.core.lowering import Convolution, Launches, Library, Product
 from gpuflow.core.views import View

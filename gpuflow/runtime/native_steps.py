@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuflow.base.records import record
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
-from gpuflow.compiler.plan import (
+from gpuflow.compiler.planning.plan import (
     CallStep,
     CopyStep,
     Inner,

@@ -11,7 +11,7 @@ from functools import cache
 from math import prod
 
 from gpuflow.compiler.cpu_native import Module, load_native
-from gpuflow.compiler.plan import CallStep, nbytes
+from gpuflow.compiler.planning.plan import CallStep, nbytes
 from gpuflow.core.lowering import Library, Triangular
 from gpuflow.runtime.blas import BLAS_LETTERS, private_blas
 from gpuflow.runtime.cpu_pool import pool

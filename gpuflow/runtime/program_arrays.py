@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpuflow.compiler.lowering.lower import NO_BUFFER
-from gpuflow.compiler.plan import (
+from gpuflow.compiler.planning.plan import (
     CallStep,
     Operand,
     Plan,

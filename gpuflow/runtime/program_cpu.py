@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.compiler.cpu import source_path
-from gpuflow.compiler.plan import KernelStep, Plan, all_kernels, calls_python, kernels_of
+from gpuflow.compiler.planning.plan import KernelStep, Plan, all_kernels, calls_python, kernels_of
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.communicator import settle
 from gpuflow.runtime.array import Array

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.compiler.cuda_cache import CudaKernel, compile_cuda, cuda_source_path
-from gpuflow.compiler.plan import KernelStep, Plan, ProgramStep, calls_python
+from gpuflow.compiler.planning.plan import KernelStep, Plan, ProgramStep, calls_python
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.communicator import settle
 from gpuflow.runtime.array import Array

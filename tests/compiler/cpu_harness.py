@@ -17,7 +17,7 @@ from gpuflow.compiler.cpu import compile_cpu
 from gpuflow.compiler.launches import launches
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.pipeline import compile_plan
-from gpuflow.compiler.plan import KernelStep
+from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.interpret import run, scalar_to_word, storage_dtype
 from gpuflow.kir.nodes import Axis, Kernel, Mode, Operand, Role, Stride, arguments

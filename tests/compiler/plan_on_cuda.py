@@ -30,7 +30,7 @@ from gpuflow.compiler.cuda_schedule import (
 from gpuflow.compiler.gpu_index_bits import at_fitting_width
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.pipeline import compile_plan
-from gpuflow.compiler.plan import (
+from gpuflow.compiler.planning.plan import (
     CallStep,
     KernelStep,
     Operand,

@@ -29,7 +29,7 @@ from gpuflow.compiler.cpu_llvm import host_machine
 from gpuflow.compiler.cpu_text import module_of
 from gpuflow.compiler.launches import launches
 from gpuflow.compiler.pipeline import compile_plan
-from gpuflow.compiler.plan import KernelStep
+from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.nodes import Mode, Operand, Role
 
 DTYPES = (

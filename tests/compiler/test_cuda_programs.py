@@ -14,7 +14,7 @@ from cuda_programs import PROGRAMS
 from plan_on_cuda import plan_of, run_plan
 
 from gpuflow.compiler.cuda_cache import cuda_kernels
-from gpuflow.compiler.plan import KernelStep
+from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.nodes import Mode
 
 pytestmark = requires_cuda_tools

@@ -10,7 +10,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.compiler.fusion.fuse import describe_program, fuse
 from gpuflow.compiler.passes.program import cse, dce, inline
-from gpuflow.compiler.plan import CallStep, KernelStep
+from gpuflow.compiler.planning.plan import CallStep, KernelStep
 from gpuflow.kir.nodes import Reduce
 from gpuflow.kir.walk import statements
 from gpuflow.ops.callbacks import debug_callback

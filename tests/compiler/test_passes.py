@@ -8,7 +8,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.compiler.fusion.fuse import clone_cheap
 from gpuflow.compiler.passes import program as passes
-from gpuflow.compiler.plan import CallStep
+from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core.jaxpr import DropVar, Literal, check_jaxpr, evaluate
 from gpuflow.ops.callbacks import debug_callback
 

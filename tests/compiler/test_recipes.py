@@ -8,8 +8,9 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler import bind, pipeline
-from gpuflow.compiler.plan import KernelStep
+from gpuflow.compiler import pipeline
+from gpuflow.compiler.planning import bind
+from gpuflow.compiler.planning.plan import KernelStep
 
 SHAPES = [(5, 7), (6, 8), (33, 20), (20, 33), (9, 9), (17, 40), (2, 3), (40, 16), (7, 5), (64, 100)]
 ODD_SHAPES = [(1, 7), (7, 1), (1, 1), (5, 7), (0, 3), (3, 0), (8, 9), (1, 9)]

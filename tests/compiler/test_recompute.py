@@ -6,7 +6,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.pipeline import compile_plan
-from gpuflow.compiler.plan import writes_of
+from gpuflow.compiler.planning.plan import writes_of
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((30, 40)).astype(np.float32)

@@ -28,7 +28,7 @@ from gpuflow.compiler.cpu import compile_cpu
 from gpuflow.compiler.cpu_native import core_module, load_native
 from gpuflow.compiler.launches import SMALLEST_SPLIT
 from gpuflow.compiler.pipeline import compile_plan
-from gpuflow.compiler.plan import KernelStep
+from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.nodes import Mode, Operand, Role
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,8 +8,10 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler import bind, pipeline, templates
-from gpuflow.compiler.plan import CopyStep, KernelStep, reads_of, scratch_of, writes_of
+from gpuflow.compiler import pipeline
+from gpuflow.compiler.planning import bind
+from gpuflow.compiler.planning import template as templates
+from gpuflow.compiler.planning.plan import CopyStep, KernelStep, reads_of, scratch_of, writes_of
 from gpuflow.compiler.target import PLAIN_TARGET
 from gpuflow.kir.text import kernel_text
 from gpuflow.runtime.native_services import native_services

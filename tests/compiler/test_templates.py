@@ -8,8 +8,9 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler import pipeline, templates
-from gpuflow.compiler.plan import KernelStep
+from gpuflow.compiler import pipeline
+from gpuflow.compiler.planning import template
+from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.text import kernel_text
 
 LAYERS = (24, 32, 20, 10)
@@ -159,7 +160,7 @@ def test_results_are_right_at_each_size(size):
 
 def key_of(function, *shapes):
     avals = [gf.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
-    return templates.template_key(gf.jit(function).lower(*avals).jaxpr.jaxpr, {})
+    return template.template_key(gf.jit(function).lower(*avals).jaxpr.jaxpr, {})
 
 
 def test_key_forgets_sizes_but_not_which_of_them_are_equal():

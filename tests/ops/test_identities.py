@@ -11,7 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.compiler import pipeline
 from gpuflow.compiler.passes import program
-from gpuflow.compiler.templates import template_key
+from gpuflow.compiler.planning.template import template_key
 from gpuflow.ops.nary import add_any_p
 
 RANDOM = np.random.default_rng(0)

@@ -10,7 +10,7 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler.plan import scratch_of
+from gpuflow.compiler.planning.plan import scratch_of
 from gpuflow.runtime import program_cpu
 from gpuflow.runtime.convolutions import SLOT_BYTES
 from gpuflow.runtime.memory import (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpuflow.compiler.buffers import Arrangement, arrange
 from gpuflow.compiler.fusion.space import Program
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.lowering.recipes import Calls
 from gpuflow.compiler.lowering.word_sources import Symbols
 from gpuflow.compiler.passes.updates_in_place import Given
-from gpuflow.compiler.plan import (
+from gpuflow.compiler.planning.buffers import Arrangement, arrange
+from gpuflow.compiler.planning.plan import (
     CallStep,
     CopyStep,
     KernelStep,
@@ -23,9 +23,9 @@ from gpuflow.compiler.plan import (
     scratch_of,
     workspace_bytes,
 )
-from gpuflow.compiler.segments import by_kernel
-from gpuflow.compiler.shapes import CallShape, KernelShape, Shape, Slot
-from gpuflow.compiler.structures import Structure, added_number
+from gpuflow.compiler.planning.segments import by_kernel
+from gpuflow.compiler.planning.step_shapes import CallShape, KernelShape, Shape, Slot
+from gpuflow.compiler.planning.structure import Structure, added_number
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Literal
 

@@ -20,7 +20,7 @@ from gpuflow.compiler.fusion.fuse import describe_program
 from gpuflow.compiler.fusion.space import Program
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.passes.updates_in_place import Given
-from gpuflow.compiler.shapes import KernelShape
+from gpuflow.compiler.planning.step_shapes import KernelShape
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Library, Loop, ScanForm

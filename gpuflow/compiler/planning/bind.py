@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import cached_property
 
 from gpuflow.base.config import config
-from gpuflow.compiler.filling import filled
 from gpuflow.compiler.fusion.fuse import Group, describe_program
 from gpuflow.compiler.fusion.space import Program, Space
 from gpuflow.compiler.lowering.donation import choose_in_place, last_readers
@@ -21,10 +20,11 @@ from gpuflow.compiler.lowering.recipe_maker import make_recipe
 from gpuflow.compiler.lowering.recipes import Calls, Recipe, check_same, chosen
 from gpuflow.compiler.lowering.word_sources import BoundSizes, Symbols
 from gpuflow.compiler.passes.updates_in_place import Given
-from gpuflow.compiler.plan import Plan, Programs
-from gpuflow.compiler.structures import Kind, Structure, decisions, make_structure
+from gpuflow.compiler.planning.fill import filled
+from gpuflow.compiler.planning.plan import Plan, Programs
+from gpuflow.compiler.planning.structure import Kind, Structure, decisions, make_structure
+from gpuflow.compiler.planning.template import Template, alias_positions
 from gpuflow.compiler.target import Target
-from gpuflow.compiler.templates import Template, alias_positions
 from gpuflow.core.jaxpr import Jaxpr, Var
 from gpuflow.kir.in_place import overwritten_early
 

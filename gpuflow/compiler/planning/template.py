@@ -13,7 +13,7 @@ from gpuflow.compiler.lowering.emit import is_written_in
 from gpuflow.compiler.lowering.recipes import Recipe
 from gpuflow.compiler.lowering.word_sources import Sources, Symbols
 from gpuflow.compiler.passes.updates_in_place import Given
-from gpuflow.compiler.structures import Structure, depends_on_sizes
+from gpuflow.compiler.planning.structure import Structure, depends_on_sizes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Barrier, Branch, Layout, Loop

@@ -12,13 +12,13 @@ from dataclasses import field
 from typing import NamedTuple
 
 from gpuflow.base.records import record
-from gpuflow.compiler.buffers import Arrangement
 from gpuflow.compiler.fusion.fuse import Group
 from gpuflow.compiler.fusion.space import Program
 from gpuflow.compiler.lowering.lower import NO_BUFFER, Use
 from gpuflow.compiler.lowering.recipes import Choice
-from gpuflow.compiler.segments import join_equal
-from gpuflow.compiler.shapes import CallShape, CopyShape, KernelShape, Shape, Slot
+from gpuflow.compiler.planning.buffers import Arrangement
+from gpuflow.compiler.planning.segments import join_equal
+from gpuflow.compiler.planning.step_shapes import CallShape, CopyShape, KernelShape, Shape, Slot
 from gpuflow.compiler.target import Target
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Branch, HostCall, Layout, Loop, Update

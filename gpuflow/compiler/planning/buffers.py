@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 
 from gpuflow.base.records import record
-from gpuflow.compiler.plan import ALIGNMENT
+from gpuflow.compiler.planning.plan import ALIGNMENT
 from gpuflow.core.aval import ShapedArray, storage_dtype
 
 

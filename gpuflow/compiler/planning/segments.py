@@ -12,7 +12,7 @@ from itertools import chain
 
 from gpuflow.base.records import record
 from gpuflow.compiler.lowering.lower import KernelCall, can_be_segmented, segmented
-from gpuflow.compiler.shapes import KernelShape, Shape
+from gpuflow.compiler.planning.step_shapes import KernelShape, Shape
 from gpuflow.kir.text import kernel_text
 
 
