@@ -13,9 +13,9 @@ from math import prod
 from gpuflow.compiler.cuda_schedule import WARP, schedule_cuda
 from gpuflow.compiler.lowering.call_layout import sizes_of
 from gpuflow.compiler.lowering.lower import KernelCall
-from gpuflow.compiler.split import split_kernel
-from gpuflow.compiler.split_calls import Cut, split_calls
-from gpuflow.compiler.split_words import blocks_of
+from gpuflow.compiler.schedules.split import split_kernel
+from gpuflow.compiler.schedules.split_calls import Cut, split_calls
+from gpuflow.compiler.schedules.split_words import blocks_of
 from gpuflow.compiler.target import Allocate
 from gpuflow.kir.nodes import Kernel, remembered
 

@@ -19,9 +19,9 @@ from gpuflow.compiler.lowering.call_layout import sizes_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.orders import in_memory_order, in_tiles
 from gpuflow.compiler.phases import in_phases
-from gpuflow.compiler.split import SplitKernels, split_kernel
-from gpuflow.compiler.split_calls import Cut, split_calls
-from gpuflow.compiler.split_words import Blocks, blocks_of
+from gpuflow.compiler.schedules.split import SplitKernels, split_kernel
+from gpuflow.compiler.schedules.split_calls import Cut, split_calls
+from gpuflow.compiler.schedules.split_words import Blocks, blocks_of
 from gpuflow.compiler.target import Allocate
 from gpuflow.kir.nodes import Kernel, Role, remembered
 

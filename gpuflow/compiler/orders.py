@@ -17,7 +17,7 @@ from gpuflow.base.util import row_major_strides
 from gpuflow.compiler.cpu_tiles import KIND, across_operands, can_be_tiled
 from gpuflow.compiler.lowering.call_layout import Distance, distances_of, sizes_of, values_of
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
-from gpuflow.compiler.split import is_one_pass
+from gpuflow.compiler.schedules.split import is_one_pass
 from gpuflow.kir.nodes import (
     Argument,
     Axis,

@@ -11,7 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow.compiler.cpu_names import TILE
 from gpuflow.compiler.cpu_tiles import KIND, can_be_tiled
 from gpuflow.compiler.orders import transposing_copy
-from gpuflow.compiler.split import is_one_pass
+from gpuflow.compiler.schedules.split import is_one_pass
 from gpuflow.kir.nodes import Stride
 from gpuflow.kir.verify import verify
 

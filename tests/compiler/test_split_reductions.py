@@ -18,7 +18,7 @@ from gpuflow.compiler.launches import (
     MOST_PARTS,
     SMALLEST_SPLIT,
 )
-from gpuflow.compiler.split import split_kernel
+from gpuflow.compiler.schedules.split import split_kernel
 from gpuflow.kir.verify import verify
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gpuflow.base.records import record
 from gpuflow.compiler.lowering.call_layout import Distance, distances_of
 from gpuflow.compiler.lowering.recipes import taker
-from gpuflow.compiler.split import PART, SplitKernels
+from gpuflow.compiler.schedules.split import PART, SplitKernels
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Argument, Kernel, arguments, remembered
 

@@ -7,8 +7,8 @@ from math import prod
 from typing import NamedTuple
 
 from gpuflow.compiler.lowering.lower import KernelCall
-from gpuflow.compiler.split import SplitKernels
-from gpuflow.compiler.split_words import Blocks, PartWords
+from gpuflow.compiler.schedules.split import SplitKernels
+from gpuflow.compiler.schedules.split_words import Blocks, PartWords
 from gpuflow.compiler.target import Allocate
 
 
