@@ -28,8 +28,8 @@ from gpu_rows import MANY_SIZES, Row, all_rows, chosen
 
 import gpuflow
 from gpuflow.cli import doctor_trials
+from gpuflow.compiler.cache.versions import version_of
 from gpuflow.compiler.cuda_cache import PACKAGES
-from gpuflow.compiler.versions import version_of
 from gpuflow.runtime.kernels import cache_stats, kernel_cache
 
 

@@ -14,7 +14,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import profiler
 from gpuflow.base.recording import Recording, span, state
-from gpuflow.compiler.cache import Entry, KernelCache
+from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache
 from gpuflow.profiler.traces import chrome_trace
 from gpuflow.runtime import program_text
 

@@ -16,7 +16,7 @@ from gpuflow.base.config import config
 from gpuflow.base.private_files import folder_problem
 from gpuflow.cli.doctor_checks import is_on_bus
 from gpuflow.cli.doctor_gpu import findings, wants_gpu
-from gpuflow.compiler.cache import KernelCache
+from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.compiler.cuda_cache import compile_cuda
 from gpuflow.compiler.cuda_toolchain import CudaBuildError, CudaToolchainError
 from gpuflow.kir.builder import Builder

@@ -22,8 +22,8 @@ from gpuflow.cli.doctor_needs import (
     extra,
     fits,
 )
+from gpuflow.compiler.cache.versions import version_of
 from gpuflow.compiler.cuda_toolchain import pair_fault
-from gpuflow.compiler.versions import version_of
 from gpuflow.runtime.cuda_blas import find_cublas
 from gpuflow.runtime.gpu_memory import in_units
 from gpuflow.runtime.platforms import GPU_SIGNS, seems_to_have_gpu

@@ -34,7 +34,8 @@ from gpuflow.compiler import (
     narrow_formats,
     printer,
 )
-from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest
+from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
+from gpuflow.compiler.cache.versions import version_of
 from gpuflow.compiler.cpu_build import LoadedKernel, Object, build_cpu, load_cpu, target_identity
 from gpuflow.compiler.cpu_column import ColumnPrinter
 from gpuflow.compiler.cpu_narrow_rows import NarrowRowPrinter
@@ -43,7 +44,6 @@ from gpuflow.compiler.cpu_rows import keep_row_values
 from gpuflow.compiler.cpu_tiles import TilePrinter
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.printer import Source
-from gpuflow.compiler.versions import version_of
 from gpuflow.kir import nodes, places, scalar, walk
 from gpuflow.kir.nodes import Kernel, Mode, remembered
 from gpuflow.kir.text import kernel_text

@@ -14,10 +14,10 @@ from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.compiler import cpu_elf, cpu_image, cpu_llvm, cpu_loader
-from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest
+from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
+from gpuflow.compiler.cache.versions import version_of
 from gpuflow.compiler.cpu_build import link_symbols, linkable, suffix_of, target_identity
 from gpuflow.compiler.cpu_llvm import host_machine, object_code, optimized
-from gpuflow.compiler.versions import version_of
 
 _FOLDER = Path(__file__).parent
 _CORE = ("pool.ll", "execute.ll", "blocks.ll")

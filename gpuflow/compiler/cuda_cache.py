@@ -31,13 +31,13 @@ from gpuflow.compiler import (
     narrow_formats,
     printer,
 )
-from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest
+from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
+from gpuflow.compiler.cache.versions import version_of
 from gpuflow.compiler.cuda import CudaSource, print_scheduled
 from gpuflow.compiler.cuda_build import CudaObject, build_cuda
 from gpuflow.compiler.cuda_schedule import schedule_cuda, schedules_to_try
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.planning.plan import KernelStep, Step
-from gpuflow.compiler.versions import version_of
 from gpuflow.kir import nodes, scalar, walk
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text

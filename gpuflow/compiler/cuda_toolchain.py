@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.records import record
-from gpuflow.compiler.versions import version_of
+from gpuflow.compiler.cache.versions import version_of
 
 # numba and the numba-cuda that works with it: no package says so (pyproject.toml pins them).
 _PAIRS = {"0.68": "0.30", "0.63": "0.24", "0.62": "0.22"}

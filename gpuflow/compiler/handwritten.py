@@ -18,7 +18,7 @@ from types import FunctionType
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.compiler.cache import Entry, KernelCache, cache_key
+from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key
 from gpuflow.compiler.cuda_build import CudaObject, build_cuda
 from gpuflow.compiler.cuda_cache import cache_parts
 from gpuflow.compiler.debugging import show

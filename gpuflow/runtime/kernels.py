@@ -6,8 +6,8 @@ import os
 from functools import cache
 
 from gpuflow.base.config import config
-from gpuflow.compiler.cache import CacheStats, KernelCache
-from gpuflow.compiler.cache_folder import cache_folder
+from gpuflow.compiler.cache.folder import cache_folder
+from gpuflow.compiler.cache.kernel_cache import CacheStats, KernelCache
 
 
 @cache

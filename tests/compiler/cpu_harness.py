@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import gpuflow as gf
-from gpuflow.compiler.cache import KernelCache
+from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.compiler.cpu import compile_cpu
 from gpuflow.compiler.launches import launches
 from gpuflow.compiler.lowering.lower import KernelCall

@@ -13,7 +13,7 @@ import pytest
 from gpuflow.base.config import config
 from gpuflow.base.errors import CacheWarning
 from gpuflow.cli import doctor
-from gpuflow.compiler import cache_folder as module
+from gpuflow.compiler.cache import folder as module
 
 PROGRAM = """
 import json, warnings

@@ -7,9 +7,9 @@ import warnings
 import pytest
 
 from gpuflow.base.config import read_environment
-from gpuflow.compiler import cache as cache_module
-from gpuflow.compiler.cache import Entry, KernelCache
-from gpuflow.compiler.cache_size import trim
+from gpuflow.compiler.cache import kernel_cache as cache_module
+from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache
+from gpuflow.compiler.cache.size import trim
 
 
 def key_of(number):

@@ -17,12 +17,12 @@ from test_cpu_kernels import unary_kernel
 
 import gpuflow
 from gpuflow.base.errors import CacheWarning
-from gpuflow.compiler import cache as cache_module
 from gpuflow.compiler import cpu, cpu_emit, cpu_libm
-from gpuflow.compiler.cache import Entry, KernelCache, cache_key, source_digest
+from gpuflow.compiler.cache import kernel_cache as cache_module
+from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
+from gpuflow.compiler.cache.versions import version_of
 from gpuflow.compiler.cpu import cache_parts, compile_cpu, print_cpu
 from gpuflow.compiler.cpu_loader import HAS_IMAGES
-from gpuflow.compiler.versions import version_of
 from gpuflow.kir.text import kernel_text
 
 KERNEL = unary_kernel("abs")

@@ -19,7 +19,7 @@ from cpu_harness import argument_words
 from test_cpu_kernels import unary_kernel
 
 from gpuflow.compiler import cpu_build, cpu_loader
-from gpuflow.compiler.cache import KernelCache
+from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.compiler.cpu import compile_cpu, print_cpu
 from gpuflow.compiler.cpu_build import build_cpu, link_symbols, linkable, load_cpu
 from gpuflow.compiler.cpu_elf import RELOCATIONS, Unsupported, sections_of

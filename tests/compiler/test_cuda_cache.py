@@ -13,7 +13,7 @@ from plan_on_cuda import run_plan
 import gpuflow
 import gpuflow.numpy as jnp
 from gpuflow.compiler import cuda_cache
-from gpuflow.compiler.cache import KernelCache, cache_key
+from gpuflow.compiler.cache.kernel_cache import KernelCache, cache_key
 from gpuflow.compiler.cuda import print_cuda
 from gpuflow.compiler.cuda_build import CudaObject
 from gpuflow.compiler.cuda_cache import cache_parts, compile_cuda

@@ -11,7 +11,7 @@ import pytest
 from cuda_harness import requires_cuda_tools
 
 from gpuflow.compiler import cuda_toolchain
-from gpuflow.compiler.cache import KernelCache
+from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.compiler.cuda_build import build_cuda
 from gpuflow.compiler.cuda_cache import compile_cuda
 from gpuflow.compiler.cuda_toolchain import (

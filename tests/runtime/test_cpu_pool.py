@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 
-from gpuflow.compiler.cache import KernelCache
+from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.compiler.cpu_native import core_module, load_native
 from gpuflow.runtime.cpu_pool import ThreadPool
 from gpuflow.runtime.memory import address

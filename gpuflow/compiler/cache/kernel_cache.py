@@ -28,7 +28,7 @@ from gpuflow.base.errors import CacheWarning
 from gpuflow.base.private_files import parse_json, read_private, replace_file
 from gpuflow.base.recording import clock, state
 from gpuflow.base.records import record
-from gpuflow.compiler.cache_size import trim
+from gpuflow.compiler.cache.size import trim
 
 # At the folder's size: a process looks after its first write, when it may have filled what was
 # left below the limit, and for the sake of other processes that write as well.
