@@ -13,7 +13,6 @@ from gpuflow.compiler import (
     cpu_column,
     cpu_conditions,
     cpu_elf,
-    cpu_emit,
     cpu_functions,
     cpu_gamma,
     cpu_image,
@@ -31,8 +30,6 @@ from gpuflow.compiler import (
     cpu_target,
     cpu_text,
     cpu_tiles,
-    narrow_formats,
-    printer,
 )
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
@@ -43,11 +40,13 @@ from gpuflow.compiler.cpu_printer import NARROW_ROWS, CpuPrinter
 from gpuflow.compiler.cpu_rows import keep_row_values
 from gpuflow.compiler.cpu_tiles import TilePrinter
 from gpuflow.compiler.debugging import show
-from gpuflow.compiler.printer import Source
 from gpuflow.kir import nodes, places, scalar, walk
 from gpuflow.kir.nodes import Kernel, Mode, remembered
 from gpuflow.kir.text import kernel_text
 from gpuflow.kir.verify import verify
+from gpuflow.targets import printer
+from gpuflow.targets.llvm import lanes, narrow_formats
+from gpuflow.targets.printer import Source
 
 # The modules that decide what a kernel's text becomes; nodes lays out the argument block.
 _EMITTERS = (
@@ -65,7 +64,7 @@ _EMITTERS = (
     cpu_functions,
     cpu_gamma,
     cpu_elf,
-    cpu_emit,
+    lanes,
     cpu_image,
     cpu_libm,
     cpu_llvm,

@@ -28,7 +28,7 @@ from gpuflow.compiler.cpu_llvm import host_machine, imports, object_code, optimi
 from gpuflow.compiler.cpu_loader import HAS_IMAGES, image_from, is_image, load_image
 from gpuflow.compiler.cpu_target import cpu_target
 from gpuflow.compiler.cpu_text import Unsupported, module_of
-from gpuflow.compiler.printer import Source
+from gpuflow.targets.printer import Source
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm

@@ -24,7 +24,6 @@ from gpuflow.base.records import record
 from gpuflow.compiler import cpu_borders
 from gpuflow.compiler.cpu_names import COLUMN_BLOCK
 from gpuflow.compiler.cpu_printer import ORDERED, CpuPrinter, is_ordered, ordered_step
-from gpuflow.compiler.printer import combine_functions
 from gpuflow.kir.nodes import (
     Axis,
     Block,
@@ -40,6 +39,7 @@ from gpuflow.kir.nodes import (
     Value,
 )
 from gpuflow.kir.walk import owned_blocks, results_of, statements, uses_of
+from gpuflow.targets.printer import combine_functions
 
 # Rows between two additions to the float64 totals: fewer than in a row kernel, as a column is added
 # in order and not in vector lanes.

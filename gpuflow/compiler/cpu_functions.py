@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from gpuflow.compiler import cpu_gamma, cpu_libm, cpu_narrow, cpu_polynomials
-from gpuflow.compiler.cpu_emit import (
+from gpuflow.targets.llvm.lanes import (
     Lane,
     bits,
     cast,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from gpuflow.compiler import cpu_polynomials
-from gpuflow.compiler.cpu_emit import Lane, cast, polynomial, select
+from gpuflow.targets.llvm.lanes import Lane, cast, polynomial, select
 
 # From here on asymptotic series are used; below, recurrences lead to a fixed interval.
 _FAR = {"lgamma": 8, "digamma": 10}

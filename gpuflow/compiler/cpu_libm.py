@@ -17,8 +17,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
-from gpuflow.compiler.cpu_emit import Instruction, Lane
 from gpuflow.compiler.cpu_target import cpu_target
+from gpuflow.targets.llvm.lanes import Instruction, Lane
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm

@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING, Any
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.compiler import cpu_narrow
-from gpuflow.compiler.cpu_emit import Lane, cast, llvm_type
 from gpuflow.compiler.cpu_functions import emit_function
 from gpuflow.kir.scalar import COMPUTE_DTYPES, FUNCTIONS, compute_dtype
+from gpuflow.targets.llvm.lanes import Lane, cast, llvm_type
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from gpuflow.compiler.cpu_column import ColumnPrinter
 from gpuflow.compiler.cpu_names import COLUMN_BLOCK
 from gpuflow.compiler.cpu_printer import is_ordered
-from gpuflow.compiler.printer import combine_functions
 from gpuflow.kir.nodes import (
     Apply,
     Axis,
@@ -31,6 +30,7 @@ from gpuflow.kir.nodes import (
 from gpuflow.kir.places import finds_first_largest
 from gpuflow.kir.scalar import EXPENSIVE, compute_dtype
 from gpuflow.kir.walk import is_whole, statements
+from gpuflow.targets.printer import combine_functions
 
 LONGEST_ROW = 16  # and of such rows a block fills an array on the stack
 

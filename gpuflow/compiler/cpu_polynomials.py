@@ -38,8 +38,8 @@ from gpuflow.compiler.cpu_coefficients import (
     SIN,
     TANH,
 )
-from gpuflow.compiler.cpu_emit import Lane, cast, llvm_type, polynomial, select
 from gpuflow.compiler.cpu_target import cpu_target
+from gpuflow.targets.llvm.lanes import Lane, cast, llvm_type, polynomial, select
 
 _LOG2_E = 1 / math.log(2)
 

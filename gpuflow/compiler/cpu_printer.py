@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from gpuflow.compiler import cpu_borders, cpu_places
-from gpuflow.compiler.printer import FLOATS, NumbaPrinter, combine_functions
 from gpuflow.kir.nodes import (
     Apply,
     Argument,
@@ -37,6 +36,7 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.scalar import PARTS
 from gpuflow.kir.walk import owned_blocks, statements
+from gpuflow.targets.printer import FLOATS, NumbaPrinter, combine_functions
 
 SUM_BLOCK_BITS = 12
 SERIAL_BLOCK_BITS = 7  # of a loop without lanes

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.compiler import cpu_names
-from gpuflow.compiler.cpu_emit import Lane, cast, constant, is_float, llvm_type
 from gpuflow.compiler.cpu_names import POINTER, Named
-from gpuflow.compiler.parsing import parsed
-from gpuflow.compiler.printer import Source
 from gpuflow.kir.scalar import COMPUTE_DTYPES
+from gpuflow.targets.llvm.lanes import Lane, cast, constant, is_float, llvm_type
+from gpuflow.targets.parsing import parsed
+from gpuflow.targets.printer import Source
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir

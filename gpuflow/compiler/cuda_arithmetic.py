@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuflow.compiler.cpu_emit import Lane, cast
 from gpuflow.compiler.cuda_toolchain import NumbaCuda
-from gpuflow.compiler.narrow_formats import FORMATS, narrow_by_bits, widen_by_bits
 from gpuflow.kir.scalar import FLOAT8_DTYPES
+from gpuflow.targets.llvm.lanes import Lane, cast
+from gpuflow.targets.llvm.narrow_formats import FORMATS, narrow_by_bits, widen_by_bits
 
 # Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 3.3 and table 2.
 THREEFRY_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))

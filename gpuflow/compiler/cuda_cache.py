@@ -9,7 +9,6 @@ from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.compiler import (
-    cpu_emit,
     cuda,
     cuda_arithmetic,
     cuda_atomics,
@@ -28,8 +27,6 @@ from gpuflow.compiler import (
     cuda_segments,
     cuda_toolchain,
     cuda_vectors,
-    narrow_formats,
-    printer,
 )
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
@@ -41,6 +38,8 @@ from gpuflow.compiler.planning.plan import KernelStep, Step
 from gpuflow.kir import nodes, scalar, walk
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
+from gpuflow.targets import printer
+from gpuflow.targets.llvm import lanes, narrow_formats
 
 # The modules that decide what a kernel's text becomes; the arithmetic is emitted by the cpu ones,
 # and nodes lays out the argument block.
@@ -67,7 +66,7 @@ _EMITTERS = (
     cuda_memory,
     cuda_build,
     cuda_toolchain,
-    cpu_emit,
+    lanes,
     narrow_formats,
 )
 # Their versions are in every key: another compiler may make other code of the same text.

@@ -15,7 +15,6 @@ from gpuflow.compiler.cuda_phases import may_share
 from gpuflow.compiler.cuda_printer import CudaPrinter, Nest
 from gpuflow.compiler.cuda_scalar import STORAGE_BITS
 from gpuflow.compiler.cuda_schedule import MEMBER_ROLES, perfect_nest
-from gpuflow.compiler.printer import constant
 from gpuflow.kir.nodes import (
     Apply,
     Axis,
@@ -32,6 +31,7 @@ from gpuflow.kir.nodes import (
     While,
 )
 from gpuflow.kir.walk import statements
+from gpuflow.targets.printer import constant
 
 # Turns of a column's loop whose loads are on their way at once, and the longest body of them.
 IN_FLIGHT = 4

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import TypeGuard
 
 from gpuflow.base.records import record
-from gpuflow.compiler.printer import operands_in
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Kernel, Mode, Operand, Stride
 from gpuflow.kir.scalar import storage_bytes
 from gpuflow.kir.walk import all_uses, is_whole, statements
+from gpuflow.targets.printer import operands_in
 
 VECTOR_BYTES = 16
 # What a thread keeps of a row, in elements of at most 4 bytes; more takes the place of other warps.

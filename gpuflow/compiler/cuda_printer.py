@@ -20,10 +20,10 @@ from gpuflow.compiler.cuda_scalar import (
     widen,
 )
 from gpuflow.compiler.cuda_schedule import Launch, is_point_loop, perfect_nest
-from gpuflow.compiler.printer import Names, NumbaPrinter, Source
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Axis, Block, For, Kernel, Mode, Operand, Stride, Value
 from gpuflow.kir.scalar import PARTS
+from gpuflow.targets.printer import Names, NumbaPrinter, Source
 
 Nest = list[tuple[Axis, Block]]
 

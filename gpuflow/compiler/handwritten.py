@@ -22,7 +22,7 @@ from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key
 from gpuflow.compiler.cuda_build import CudaObject, build_cuda
 from gpuflow.compiler.cuda_cache import cache_parts
 from gpuflow.compiler.debugging import show
-from gpuflow.compiler.parsing import parsed
+from gpuflow.targets.parsing import parsed
 
 Number = int | float | bool
 LaunchBounds = int | tuple[int, int] | None

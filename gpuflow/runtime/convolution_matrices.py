@@ -9,7 +9,7 @@ from math import prod
 from gpuflow.base.records import record
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.views import View
-from gpuflow.runtime.convolution_axes import Axes, Axis, Dims, Problem, Slide, dense_stride
+from gpuflow.targets.layouts.convolution_axes import Axes, Axis, Dims, Problem, Slide, dense_stride
 
 IN_PLACE, ROWS, COLUMNS = range(3)  # how a packed matrix lies
 _FEWEST_COLUMNS = 64  # of a product, where there is a choice

@@ -18,7 +18,16 @@ import numpy as np
 from gpuflow.base.records import record
 from gpuflow.core.lowering import Convolution
 from gpuflow.core.views import View
-from gpuflow.runtime.convolution_axes import (
+from gpuflow.runtime.convolution_matrices import (
+    ROWS,
+    blocks_of,
+    packed_layout,
+    rhs_matrix,
+    row_major_lhs,
+    steps_of,
+    target_matrix,
+)
+from gpuflow.targets.layouts.convolution_axes import (
     Axes,
     Axis,
     Dims,
@@ -28,15 +37,6 @@ from gpuflow.runtime.convolution_axes import (
     phases,
     places_apart,
     with_taps_reversed,
-)
-from gpuflow.runtime.convolution_matrices import (
-    ROWS,
-    blocks_of,
-    packed_layout,
-    rhs_matrix,
-    row_major_lhs,
-    steps_of,
-    target_matrix,
 )
 
 SLOT_BYTES = 1 << 19  # packed matrices stay in a core's L2

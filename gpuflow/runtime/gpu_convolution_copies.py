@@ -16,9 +16,9 @@ import numpy as np
 import gpuflow.kernels.transposing as transposing
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.views import View
-from gpuflow.runtime.convolution_axes import Axes
 from gpuflow.runtime.gpu_blocks import At, Schedule, collapsed, word_pointer
 from gpuflow.runtime.gpu_convolution_forms import ONE_BY_ONE, Form
+from gpuflow.targets.layouts.convolution_axes import Axes
 
 _MOST_DIMS = 4  # of arrays that are copied
 _FEWEST = 16  # elements in both directions, that a tiled transposition is for

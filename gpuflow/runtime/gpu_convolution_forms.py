@@ -9,7 +9,7 @@ from math import gcd, prod
 
 from gpuflow.base.records import record
 from gpuflow.core.views import View
-from gpuflow.runtime.convolution_axes import Axes, Axis, Problem, Slide, merged
+from gpuflow.targets.layouts.convolution_axes import Axes, Axis, Problem, Slide, merged
 
 _MOST_OUTER, _MOST_FREE, _MOST_SLIDES = 3, 2, 3
 # How elements of an operand come to shared memory: in vectors along chunks, or across rows.

@@ -22,7 +22,6 @@ from gpuflow.compiler.handwritten import SHARED_BYTES, Number
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.lowering import Convolution
 from gpuflow.core.views import View
-from gpuflow.runtime.convolution_axes import Problem, as_problem
 from gpuflow.runtime.gpu_blocks import WIDE, At, Schedule, number_kind
 from gpuflow.runtime.gpu_convolution_copies import add_copy, copied_bytes, with_copies
 from gpuflow.runtime.gpu_convolution_forms import (
@@ -35,6 +34,7 @@ from gpuflow.runtime.gpu_convolution_forms import (
     skip,
     without_still_slides,
 )
+from gpuflow.targets.layouts.convolution_axes import Problem, as_problem
 
 ENOUGH_BLOCKS = 256  # that keep a GPU busy
 ENOUGH_THREADS = 1 << 16

@@ -17,7 +17,7 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Library, Product
 from gpuflow.core.views import View
 from gpuflow.runtime.gpu_api import Gemm
-from gpuflow.runtime.product_axes import (
+from gpuflow.targets.layouts.product_axes import (
     TRANSPOSED,
     batch_axes,
     collapsed_axes,

@@ -13,7 +13,12 @@ import numpy as np
 
 from gpuflow.core.lowering import Product
 from gpuflow.core.views import View
-from gpuflow.runtime.product_axes import PLAIN, batch_axes, collapsed_axes, leading_dimension
+from gpuflow.targets.layouts.product_axes import (
+    PLAIN,
+    batch_axes,
+    collapsed_axes,
+    leading_dimension,
+)
 
 # A block shorter than this is called for less than the pool costs.
 _SMALLEST_FLOPS = 1 << 21

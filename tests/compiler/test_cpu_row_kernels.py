@@ -12,9 +12,9 @@ from gpuflow.compiler.cpu_printer import SHORT_ROWS
 from gpuflow.compiler.cpu_rows import keep_row_values
 from gpuflow.compiler.cpu_text import Unsupported, module_of
 from gpuflow.compiler.launches import SMALLEST_TURNED
-from gpuflow.compiler.printer import Source
 from gpuflow.kir.nodes import Apply, Mode
 from gpuflow.kir.walk import statements
+from gpuflow.targets.printer import Source
 
 
 def softmax(x):

@@ -19,7 +19,7 @@ from gpuflow.compiler.cpu import print_cpu
 from gpuflow.compiler.cpu_build import build_cpu, build_with_numba, load_cpu
 from gpuflow.compiler.cpu_text import Unsupported, module_of
 from gpuflow.compiler.planning.plan import KernelStep
-from gpuflow.compiler.printer import Source
+from gpuflow.targets.printer import Source
 
 
 def kernel_sources():

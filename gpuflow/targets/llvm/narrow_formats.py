@@ -7,7 +7,7 @@ keeps nan; ``widen_by_bits`` is exact. All formats share one formula over expone
 from __future__ import annotations
 
 from gpuflow.base.records import record
-from gpuflow.compiler.cpu_emit import Lane, select
+from gpuflow.targets.llvm.lanes import Lane, select
 
 
 @record
