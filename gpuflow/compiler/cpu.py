@@ -7,11 +7,8 @@ from pathlib import Path
 
 from gpuflow.base.config import config
 from gpuflow.compiler import (
-    cpu_borders,
     cpu_build,
     cpu_coefficients,
-    cpu_column,
-    cpu_conditions,
     cpu_elf,
     cpu_functions,
     cpu_gamma,
@@ -22,29 +19,34 @@ from gpuflow.compiler import (
     cpu_loader,
     cpu_names,
     cpu_narrow,
-    cpu_narrow_rows,
-    cpu_places,
     cpu_polynomials,
-    cpu_printer,
-    cpu_rows,
     cpu_target,
     cpu_text,
-    cpu_tiles,
 )
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.compiler.cpu_build import LoadedKernel, Object, build_cpu, load_cpu, target_identity
-from gpuflow.compiler.cpu_column import ColumnPrinter
-from gpuflow.compiler.cpu_narrow_rows import NarrowRowPrinter
-from gpuflow.compiler.cpu_printer import NARROW_ROWS, CpuPrinter
-from gpuflow.compiler.cpu_rows import keep_row_values
-from gpuflow.compiler.cpu_tiles import TilePrinter
 from gpuflow.compiler.debugging import show
 from gpuflow.kir import nodes, places, scalar, walk
 from gpuflow.kir.nodes import Kernel, Mode, remembered
 from gpuflow.kir.text import kernel_text
 from gpuflow.kir.verify import verify
 from gpuflow.targets import printer
+from gpuflow.targets.cpu.printing import (
+    borders,
+    columns,
+    conditions,
+    first_places,
+    loop_printer,
+    narrow_rows,
+    rows,
+    tiles,
+)
+from gpuflow.targets.cpu.printing.columns import ColumnPrinter
+from gpuflow.targets.cpu.printing.loop_printer import NARROW_ROWS, CpuPrinter
+from gpuflow.targets.cpu.printing.narrow_rows import NarrowRowPrinter
+from gpuflow.targets.cpu.printing.rows import keep_row_values
+from gpuflow.targets.cpu.printing.tiles import TilePrinter
 from gpuflow.targets.llvm import lanes, narrow_formats
 from gpuflow.targets.printer import Source
 
@@ -55,11 +57,11 @@ _EMITTERS = (
     scalar,
     walk,
     printer,
-    cpu_printer,
-    cpu_rows,
-    cpu_borders,
-    cpu_conditions,
-    cpu_column,
+    loop_printer,
+    rows,
+    borders,
+    conditions,
+    columns,
     cpu_intrinsics,
     cpu_functions,
     cpu_gamma,
@@ -72,13 +74,13 @@ _EMITTERS = (
     cpu_names,
     cpu_narrow,
     narrow_formats,
-    cpu_narrow_rows,
-    cpu_places,
+    narrow_rows,
+    first_places,
     cpu_polynomials,
     cpu_coefficients,
     cpu_target,
     cpu_text,
-    cpu_tiles,
+    tiles,
     cpu_build,
 )
 
@@ -94,7 +96,7 @@ def print_cpu(kernel: Kernel) -> Source:
     """
     if kernel.kind == "column":
         return ColumnPrinter(kernel).source()
-    if kernel.kind == cpu_tiles.KIND:
+    if kernel.kind == tiles.KIND:
         return TilePrinter(kernel).source()
     kept = keep_row_values(kernel)
     if kernel.kind == NARROW_ROWS:

@@ -11,9 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from gpuflow.compiler.cpu_narrow_rows import is_narrow
-from gpuflow.compiler.cpu_printer import NARROW_ROWS, SHORT_ROWS
-from gpuflow.compiler.cpu_tiles import can_be_tiled
 from gpuflow.compiler.full_orders import full_in_memory_order
 from gpuflow.compiler.lowering.call_layout import sizes_of
 from gpuflow.compiler.lowering.lower import KernelCall
@@ -24,6 +21,9 @@ from gpuflow.compiler.schedules.split_calls import Cut, split_calls
 from gpuflow.compiler.schedules.split_words import Blocks, blocks_of
 from gpuflow.compiler.target import Allocate
 from gpuflow.kir.nodes import Kernel, Role, remembered
+from gpuflow.targets.cpu.printing.loop_printer import NARROW_ROWS, SHORT_ROWS
+from gpuflow.targets.cpu.printing.narrow_rows import is_narrow
+from gpuflow.targets.cpu.printing.tiles import can_be_tiled
 
 LONGEST_SHORT_ROW = 128  # elements: two turns of a loop over four vectors
 # Points; with fewer, turning narrow rows saves less than it costs to build so large a kernel.

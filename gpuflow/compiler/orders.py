@@ -14,7 +14,6 @@ from math import prod
 from typing import NamedTuple
 
 from gpuflow.base.util import row_major_strides
-from gpuflow.compiler.cpu_tiles import KIND, across_operands, can_be_tiled
 from gpuflow.compiler.lowering.call_layout import Distance, distances_of, sizes_of, values_of
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.schedules.split import is_one_pass
@@ -37,6 +36,7 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.places import finds_first_largest
 from gpuflow.kir.walk import statements
+from gpuflow.targets.cpu.printing.tiles import KIND, across_operands, can_be_tiled
 
 SMALLEST_TILED = 1 << 12  # points
 SHORTEST_TILED = 16  # of both axes: a cache line of 4-byte elements
@@ -192,7 +192,7 @@ def _may_turn(kernel: Kernel) -> bool:
 
 
 def _searches_few_columns(kernel: Kernel) -> bool:
-    """Whether a column kernel of a few columns finds places, see ``cpu_places``."""
+    """Whether a column kernel of a few columns finds places, see ``first_places``."""
     last = kernel.axes[-1]
     if last.role is not Role.PARALLEL or last.exact is None:
         return False

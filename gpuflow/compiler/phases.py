@@ -19,7 +19,6 @@ from itertools import product
 from math import prod
 
 from gpuflow.base.records import record
-from gpuflow.compiler.cpu_rows import keep_row_values
 from gpuflow.compiler.lowering.call_layout import distances_of, sizes_of, values_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.target import Allocate
@@ -41,6 +40,7 @@ from gpuflow.kir.nodes import (
     remembered,
 )
 from gpuflow.kir.walk import all_uses, needed, results_of, statements
+from gpuflow.targets.cpu.printing.rows import keep_row_values
 
 # Two rows of so many elements; more only of those that no cache holds from one phase to the next.
 SHORTEST_ROW = 1 << 16

@@ -7,13 +7,13 @@ from cpu_harness import call_of, calls_of, normals
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.cpu import print_cpu
-from gpuflow.compiler.cpu_narrow_rows import is_narrow
-from gpuflow.compiler.cpu_printer import SHORT_ROWS
-from gpuflow.compiler.cpu_rows import keep_row_values
 from gpuflow.compiler.cpu_text import Unsupported, module_of
 from gpuflow.compiler.launches import SMALLEST_TURNED
 from gpuflow.kir.nodes import Apply, Mode
 from gpuflow.kir.walk import statements
+from gpuflow.targets.cpu.printing.loop_printer import SHORT_ROWS
+from gpuflow.targets.cpu.printing.narrow_rows import is_narrow
+from gpuflow.targets.cpu.printing.rows import keep_row_values
 from gpuflow.targets.printer import Source
 
 

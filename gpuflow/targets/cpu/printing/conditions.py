@@ -1,6 +1,6 @@
 """What a CPU loop's conditions depend on: its index, in which way, or nothing that varies in it.
 
-``cpu_borders`` cuts loops by it.
+``borders`` cuts loops by it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from gpuflow.compiler.cpu_names import TILE
-from gpuflow.compiler.cpu_printer import CpuPrinter
 from gpuflow.kir.nodes import (
     Axis,
     Block,
@@ -27,6 +26,7 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.kir.walk import is_whole, statements
+from gpuflow.targets.cpu.printing.loop_printer import CpuPrinter
 
 BAND = 256  # rows that are done before the next: their memory pages stay known
 KIND = "tiled"  # a map whose transposed operands are read in tiles

@@ -2,7 +2,7 @@
 
 A row of ten elements does not fill vector registers, and LLVM makes scalar code of it. Here a block
 of rows is copied to the stack, turned, so that neighbours are elements of different rows; then the
-rows are columns, and ``cpu_column`` does the rest. Results are turned back at the end of a block.
+rows are columns, and ``columns`` does the rest. Results are turned back at the end of a block.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gpuflow.compiler.cpu_column import ColumnPrinter
 from gpuflow.compiler.cpu_names import COLUMN_BLOCK
-from gpuflow.compiler.cpu_printer import is_ordered
 from gpuflow.kir.nodes import (
     Apply,
     Axis,
@@ -30,6 +28,8 @@ from gpuflow.kir.nodes import (
 from gpuflow.kir.places import finds_first_largest
 from gpuflow.kir.scalar import EXPENSIVE, compute_dtype
 from gpuflow.kir.walk import is_whole, statements
+from gpuflow.targets.cpu.printing.columns import ColumnPrinter
+from gpuflow.targets.cpu.printing.loop_printer import is_ordered
 from gpuflow.targets.printer import combine_functions
 
 LONGEST_ROW = 16  # and of such rows a block fills an array on the stack

@@ -24,10 +24,18 @@ from dataclasses import replace
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.compiler.cpu_conditions import Below, Facts, Holds, Known, Literal, Sum, implied
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Mode, Statement, Stride, Value
 from gpuflow.kir.walk import owned_blocks, results_of, statements
+from gpuflow.targets.cpu.printing.conditions import (
+    Below,
+    Facts,
+    Holds,
+    Known,
+    Literal,
+    Sum,
+    implied,
+)
 
 MOST_LOOPS = 64  # that one loop becomes
 MOST_STATEMENTS = 512  # of all of them together

@@ -6,7 +6,7 @@ that ``kir.nodes.arguments`` describes, ``lo..hi`` the part of the first PARALLE
 Float sums over long axes are added in blocks by an addition that LLVM may reorder into vector
 lanes; the sums of the blocks are added in float64, in order. A block is short where there will be
 no lanes: its rounding errors add up over all of its points. Everything else is IEEE with
-contraction. Column kernels are printed by ``cpu_column``.
+contraction. Column kernels are printed by ``columns``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from gpuflow.compiler import cpu_borders, cpu_places
 from gpuflow.kir.nodes import (
     Apply,
     Argument,
@@ -36,6 +35,7 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.scalar import PARTS
 from gpuflow.kir.walk import owned_blocks, statements
+from gpuflow.targets.cpu.printing import borders, first_places
 from gpuflow.targets.printer import FLOATS, NumbaPrinter, combine_functions
 
 SUM_BLOCK_BITS = 12
@@ -137,7 +137,7 @@ class CpuPrinter(NumbaPrinter):
 
     def entry(self) -> None:
         self.emit("use_wide_registers()")
-        counters = cpu_borders.short_counters(self.kernel)
+        counters = borders.short_counters(self.kernel)
         if not counters:
             super().entry()
             return
@@ -180,7 +180,7 @@ class CpuPrinter(NumbaPrinter):
         self, axis: Axis, span: tuple[str, str], body: Block, after: Callable[[], None]
     ) -> None:
         """Print ``body`` and then ``after()`` in loops over the pieces of a range."""
-        for block, own in cpu_borders.pieces(self, axis, span, body):
+        for block, own in borders.pieces(self, axis, span, body):
             with self.indented(self._head(axis, own)), self.at_point(axis, block):
                 self.block(block)
                 after()
@@ -220,8 +220,8 @@ class CpuPrinter(NumbaPrinter):
     def reduce(self, s: Reduce) -> None:
         functions = combine_functions(s)
         if functions is None:
-            if cpu_places.can_search(self.kernel, s):
-                cpu_places.search(self, s)
+            if first_places.can_search(self.kernel, s):
+                first_places.search(self, s)
             else:
                 self.serial_reduce(s)
             return
@@ -301,7 +301,7 @@ class CpuPrinter(NumbaPrinter):
             self._over_pieces(axis, self.span(axis), s.body, accumulate)
             close_block()
             return
-        for body, part in cpu_borders.pieces(self, axis, self.span(axis), s.body):
+        for body, part in borders.pieces(self, axis, self.span(axis), s.body):
             bits = SUM_BLOCK_BITS if self._takes_lanes(axis, body) else SERIAL_BLOCK_BITS
             with self.block_loop(axis, part, bits) as span:
                 open_block()

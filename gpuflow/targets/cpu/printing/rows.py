@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpuflow.compiler.cpu_printer import NARROW_ROWS, SHORT_ROWS
 from gpuflow.kir.nodes import (
     Apply,
     Block,
@@ -31,6 +30,7 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.scalar import EXPENSIVE
 from gpuflow.kir.walk import all_uses, results_of, statements
+from gpuflow.targets.cpu.printing.loop_printer import NARROW_ROWS, SHORT_ROWS
 
 
 def keep_row_values(kernel: Kernel) -> Kernel:

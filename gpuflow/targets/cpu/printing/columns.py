@@ -21,9 +21,7 @@ from contextlib import contextmanager
 from typing import TypeGuard
 
 from gpuflow.base.records import record
-from gpuflow.compiler import cpu_borders
 from gpuflow.compiler.cpu_names import COLUMN_BLOCK
-from gpuflow.compiler.cpu_printer import ORDERED, CpuPrinter, is_ordered, ordered_step
 from gpuflow.kir.nodes import (
     Axis,
     Block,
@@ -39,6 +37,8 @@ from gpuflow.kir.nodes import (
     Value,
 )
 from gpuflow.kir.walk import owned_blocks, results_of, statements, uses_of
+from gpuflow.targets.cpu.printing import borders
+from gpuflow.targets.cpu.printing.loop_printer import ORDERED, CpuPrinter, is_ordered, ordered_step
 from gpuflow.targets.printer import combine_functions
 
 # Rows between two additions to the float64 totals: fewer than in a row kernel, as a column is added
@@ -200,7 +200,7 @@ class ColumnPrinter(CpuPrinter):
         self, axis: Axis, body: Block
     ) -> Iterator[tuple[Block, tuple[str, str]]]:
         span = (f"{axis.name}_start", f"{axis.name}_end")
-        yield from cpu_borders.pieces(self, axis, span, body)
+        yield from borders.pieces(self, axis, span, body)
 
     @contextmanager
     def _each_column(
