@@ -6,32 +6,38 @@ from functools import cache as cached
 from pathlib import Path
 
 from gpuflow.base.config import config
-from gpuflow.compiler import (
-    cpu_build,
-    cpu_coefficients,
-    cpu_elf,
-    cpu_functions,
-    cpu_gamma,
-    cpu_image,
-    cpu_intrinsics,
-    cpu_libm,
-    cpu_llvm,
-    cpu_loader,
-    cpu_names,
-    cpu_narrow,
-    cpu_polynomials,
-    cpu_target,
-    cpu_text,
-)
+from gpuflow.compiler import cpu_elf, cpu_image, cpu_loader
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
-from gpuflow.compiler.cpu_build import LoadedKernel, Object, build_cpu, load_cpu, target_identity
 from gpuflow.compiler.debugging import show
 from gpuflow.kir import nodes, places, scalar, walk
 from gpuflow.kir.nodes import Kernel, Mode, remembered
 from gpuflow.kir.text import kernel_text
 from gpuflow.kir.verify import verify
 from gpuflow.targets import printer
+from gpuflow.targets.cpu.codegen import (
+    build as cpu_build,
+)
+from gpuflow.targets.cpu.codegen import (
+    coefficients,
+    gamma,
+    libm,
+    llvm,
+    narrow_floats,
+    numba_intrinsics,
+    polynomials,
+    processor,
+    scalar_functions,
+    text_compiler,
+    text_names,
+)
+from gpuflow.targets.cpu.codegen.build import (
+    LoadedKernel,
+    Object,
+    build_cpu,
+    load_cpu,
+    target_identity,
+)
 from gpuflow.targets.cpu.printing import (
     borders,
     columns,
@@ -62,24 +68,24 @@ _EMITTERS = (
     borders,
     conditions,
     columns,
-    cpu_intrinsics,
-    cpu_functions,
-    cpu_gamma,
+    numba_intrinsics,
+    scalar_functions,
+    gamma,
     cpu_elf,
     lanes,
     cpu_image,
-    cpu_libm,
-    cpu_llvm,
+    libm,
+    llvm,
     cpu_loader,
-    cpu_names,
-    cpu_narrow,
+    text_names,
+    narrow_floats,
     narrow_formats,
     narrow_rows,
     first_places,
-    cpu_polynomials,
-    cpu_coefficients,
-    cpu_target,
-    cpu_text,
+    polynomials,
+    coefficients,
+    processor,
+    text_compiler,
     tiles,
     cpu_build,
 )

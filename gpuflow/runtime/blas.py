@@ -26,7 +26,7 @@ from gpuflow.base.private_files import opened, replace_file
 from gpuflow.base.records import record
 from gpuflow.base.util import warn
 from gpuflow.compiler.cache.folder import cache_folder
-from gpuflow.compiler.cpu_target import cpu_target
+from gpuflow.targets.cpu.codegen.processor import cpu_target
 
 _PATTERN = "libscipy_openblas64_*"
 _numbers = itertools.count(1)

@@ -23,14 +23,14 @@ from guarded_memory import guarded, needs_guards
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import dlpack, lax
-from gpuflow.compiler import cpu_build
 from gpuflow.compiler.cpu import print_cpu
-from gpuflow.compiler.cpu_llvm import host_machine
-from gpuflow.compiler.cpu_text import module_of
 from gpuflow.compiler.launches import launches
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.nodes import Mode, Operand, Role
+from gpuflow.targets.cpu.codegen import build
+from gpuflow.targets.cpu.codegen.llvm import host_machine
+from gpuflow.targets.cpu.codegen.text_compiler import module_of
 
 DTYPES = (
     "float32", "float64", "float16", "bfloat16", "int8", "int32", "int64", "bool", "complex64",
@@ -152,7 +152,7 @@ def _kernels(function, *avals):
 
 def _masked(kernel):
     module = module_of(print_cpu(kernel))
-    text = str(cpu_build._optimized(module, host_machine()))
+    text = str(build._optimized(module, host_machine()))
     return re.findall(r"call [^@\n]*@(llvm\.masked\.(?:load|store|expandload|compressstore))", text)
 
 

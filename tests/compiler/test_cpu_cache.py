@@ -17,13 +17,14 @@ from test_cpu_kernels import unary_kernel
 
 import gpuflow
 from gpuflow.base.errors import CacheWarning
-from gpuflow.compiler import cpu, cpu_libm
+from gpuflow.compiler import cpu
 from gpuflow.compiler.cache import kernel_cache as cache_module
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.compiler.cpu import cache_parts, compile_cpu, print_cpu
 from gpuflow.compiler.cpu_loader import HAS_IMAGES
 from gpuflow.kir.text import kernel_text
+from gpuflow.targets.cpu.codegen import libm
 from gpuflow.targets.llvm import lanes
 
 KERNEL = unary_kernel("abs")
@@ -267,7 +268,7 @@ def test_the_key_depends_on_text_and_parts():
         cache_key("a", ("cpu1",)),
     }  # fmt: skip
     assert len(keys) == 4
-    digests = {source_digest([lanes]), source_digest([cpu_libm]), source_digest([])}
+    digests = {source_digest([lanes]), source_digest([libm]), source_digest([])}
     assert len(digests) == 3 and source_digest([lanes]) in digests
 
 

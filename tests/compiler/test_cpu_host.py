@@ -7,9 +7,9 @@ import llvmlite.binding as llvm
 import pytest
 
 from gpuflow.base.config import config
-from gpuflow.compiler import cpu_host
-from gpuflow.compiler.cpu_host import HostProcessor, processor_registers
 from gpuflow.compiler.cpu_loader import HAS_IMAGES
+from gpuflow.targets.cpu.codegen import host
+from gpuflow.targets.cpu.codegen.host import HostProcessor, processor_registers
 
 pytestmark = pytest.mark.skipif(not HAS_IMAGES, reason="asks x86-64 processors, on Linux")
 
@@ -21,7 +21,7 @@ def from_llvm():
 
 
 def asked():
-    return cpu_host.host_processor.__wrapped__()
+    return host.host_processor.__wrapped__()
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def no_llvm(monkeypatch):
     def refuse():
         raise AssertionError("LLVM was asked")
 
-    return lambda: monkeypatch.setattr(cpu_host, "_ask", refuse)
+    return lambda: monkeypatch.setattr(host, "_ask", refuse)
 
 
 def test_the_answer_is_llvms_and_is_kept(folder, no_llvm):
@@ -63,15 +63,15 @@ def test_processors_that_share_a_folder_have_answers_of_their_own(folder, monkey
     registers = processor_registers()
     registers[1][-1] ^= 1
     with monkeypatch.context() as patch:
-        patch.setattr(cpu_host, "processor_registers", lambda: registers)
-        patch.setattr(cpu_host, "_ask", lambda: other)
+        patch.setattr(host, "processor_registers", lambda: registers)
+        patch.setattr(host, "_ask", lambda: other)
         assert asked() == other
     assert asked() == own and len(list(folder.iterdir())) == 2
 
 
 def test_another_llvm_is_asked_again(folder, monkeypatch):
     own = asked()
-    monkeypatch.setattr(cpu_host, "version_of", lambda package: "999")
+    monkeypatch.setattr(host, "version_of", lambda package: "999")
     assert asked() == own and len(list(folder.iterdir())) == 2
 
 
@@ -105,7 +105,7 @@ def test_where_no_code_can_be_loaded_llvm_is_asked(folder, monkeypatch):
     def refuse():
         raise OSError("no executable memory")
 
-    monkeypatch.setattr(cpu_host, "processor_registers", refuse)
+    monkeypatch.setattr(host, "processor_registers", refuse)
     assert asked() == from_llvm() and not folder.exists()
-    monkeypatch.setattr(cpu_host, "HAS_IMAGES", False)
+    monkeypatch.setattr(host, "HAS_IMAGES", False)
     assert asked() == from_llvm()

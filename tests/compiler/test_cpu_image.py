@@ -18,14 +18,15 @@ import pytest
 from cpu_harness import argument_words
 from test_cpu_kernels import unary_kernel
 
-from gpuflow.compiler import cpu_build, cpu_loader
+from gpuflow.compiler import cpu_loader
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.compiler.cpu import compile_cpu, print_cpu
-from gpuflow.compiler.cpu_build import build_cpu, link_symbols, linkable, load_cpu
 from gpuflow.compiler.cpu_elf import RELOCATIONS, Unsupported, sections_of
 from gpuflow.compiler.cpu_image import image_of
-from gpuflow.compiler.cpu_llvm import host_machine
 from gpuflow.compiler.cpu_loader import Image, image_from, is_image, load_image
+from gpuflow.targets.cpu.codegen import build
+from gpuflow.targets.cpu.codegen.build import build_cpu, link_symbols, linkable, load_cpu
+from gpuflow.targets.cpu.codegen.llvm import host_machine
 
 PACKAGE = str(Path(__file__).resolve().parents[2])
 pytestmark = pytest.mark.skipif(not cpu_loader.HAS_IMAGES, reason="ELF on x86-64")
@@ -511,7 +512,7 @@ def test_a_process_may_end_while_a_thread_runs_its_code():
 
 def test_without_images_llvm_links(monkeypatch, tmp_path):
     """As on other platforms; also an entry of a cache that was filled so."""
-    monkeypatch.setattr(cpu_build, "HAS_IMAGES", False)
+    monkeypatch.setattr(build, "HAS_IMAGES", False)
     kernel = unary_kernel("atan")
     for _ in range(2):
         kept = compile_cpu(kernel, KernelCache(tmp_path))

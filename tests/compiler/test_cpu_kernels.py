@@ -16,12 +16,12 @@ from cpu_harness import (
     run_cpu,
 )
 
-from gpuflow.compiler import cpu_libm
 from gpuflow.compiler.cpu import print_cpu
-from gpuflow.compiler.cpu_build import assembly, build_cpu, load_cpu
-from gpuflow.compiler.cpu_libm import vector_variants
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Mode, Operand, Role
+from gpuflow.targets.cpu.codegen import libm
+from gpuflow.targets.cpu.codegen.build import assembly, build_cpu, load_cpu
+from gpuflow.targets.cpu.codegen.libm import vector_variants
 
 PARALLEL, ROW, REDUCE = Role.PARALLEL, Role.ROW, Role.REDUCE
 AWKWARD = [0, 1, 31, 33, 257, 1031]
@@ -513,7 +513,7 @@ def test_text_is_what_a_person_would_write():
 
 
 def test_without_vector_functions_the_scalar_ones_are_called(monkeypatch):
-    monkeypatch.setattr(cpu_libm, "vector_variants", lambda *arguments: ())
+    monkeypatch.setattr(libm, "vector_variants", lambda *arguments: ())
     kernel = softmax_kernel()
     built = build_cpu(print_cpu(kernel))
     assert not any(name.startswith("_ZGV") for name in built.imports)

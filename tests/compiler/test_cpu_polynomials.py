@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from cpu_harness import IN, OUT, UNIT, argument_words, make_kernel
 
-from gpuflow.compiler import cpu_build, cpu_libm, cpu_polynomials
 from gpuflow.compiler.cpu import print_cpu
 from gpuflow.kir.nodes import Operand, Role
 from gpuflow.kir.scalar import FUNCTIONS
+from gpuflow.targets.cpu.codegen import build, libm, polynomials
 
-SINGLE = [fn for fn, dtype in cpu_polynomials.FUNCTIONS if dtype == "float32" and fn != "pow"]
-DOUBLE = [fn for fn, dtype in cpu_polynomials.FUNCTIONS if dtype == "float64"]
+SINGLE = [fn for fn, dtype in polynomials.FUNCTIONS if dtype == "float32" and fn != "pow"]
+DOUBLE = [fn for fn, dtype in polynomials.FUNCTIONS if dtype == "float64"]
 # What the module promises, and a little for a reference that is itself rounded.
 ULPS = 2.01
 # Prime, so that all exponents and all low bits occur.
@@ -44,17 +44,17 @@ def processor(monkeypatch):
         if name == "host":
             return
         machine = llvm.Target.from_default_triple().create_target_machine(cpu=name, jit=True)
-        monkeypatch.setattr(cpu_build, "host_machine", lambda: machine)
+        monkeypatch.setattr(build, "host_machine", lambda: machine)
         fused = name != "x86-64"
-        monkeypatch.setattr(cpu_polynomials, "has_fused_multiply_add", lambda: fused)
+        monkeypatch.setattr(polynomials, "has_fused_multiply_add", lambda: fused)
 
-    cpu_build.host_machine()
+    build.host_machine()
     return set_
 
 
 def evaluate(fn, x, y=None):
     kernel = map_kernel(fn, x.dtype.name)
-    loaded = cpu_build.load_cpu(cpu_build.build_cpu(print_cpu(kernel)))
+    loaded = build.load_cpu(build.build_cpu(print_cpu(kernel)))
     out = np.zeros_like(x)
     words = argument_words(kernel, {"x": x, "y": y, "out": out}, {"i0": x.size}, {})
     loaded.call(words.ctypes.data_as(ctypes.c_void_p), 0, x.size)
@@ -197,7 +197,7 @@ def test_sin_and_cos_stay_within_one(fn):
 def test_huge_arguments_beside_others(fn, with_library, monkeypatch):
     """Only the lanes beyond the bound take libm's result; also where there is no libmvec."""
     if not with_library:
-        monkeypatch.setattr(cpu_libm, "vector_variants", lambda *_: ())
+        monkeypatch.setattr(libm, "vector_variants", lambda *_: ())
     generator = np.random.default_rng(5)
     x = generator.uniform(-9, 9, 1003).astype(np.float32)
     x[::37] = generator.uniform(1e5, 3e38, x[::37].size)
@@ -208,7 +208,7 @@ def test_huge_arguments_beside_others(fn, with_library, monkeypatch):
 
 def function_text(fn):
     """The assembly of the kernel, without the variants that stay behind it."""
-    text = cpu_build.assembly(print_cpu(map_kernel(fn, "float32")))
+    text = build.assembly(print_cpu(map_kernel(fn, "float32")))
     start = text.index(f"kernel_map_{fn}:")
     return text[start : text.index(".Lfunc_end", start)]
 

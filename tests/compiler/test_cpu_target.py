@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from gpuflow.base.config import CPU_TARGETS, read_environment
-from gpuflow.compiler import cpu_target
-from gpuflow.compiler.cpu_host import HostProcessor
-from gpuflow.compiler.cpu_target import target_named
+from gpuflow.targets.cpu.codegen import processor
+from gpuflow.targets.cpu.codegen.host import HostProcessor
+from gpuflow.targets.cpu.codegen.processor import target_named
 
 PACKAGE = str(Path(__file__).resolve().parents[2])
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
@@ -130,7 +130,7 @@ def test_targets_differ_in_last_bits_only_and_share_no_kernel(tmp_path):
 def test_a_target_beyond_this_processor_is_refused(monkeypatch):
     features = (*target_named("x86-64").features, "avx")
     old = HostProcessor("core2", "", features)
-    monkeypatch.setattr(cpu_target, "host_processor", lambda: old)
+    monkeypatch.setattr(processor, "host_processor", lambda: old)
     assert target_named("x86-64").blas == "Prescott"
     with pytest.raises(RuntimeError, match=r"GPUFLOW_CPU_TARGET must be a level.*avx2.*Fix"):
         target_named("x86-64-v3")
@@ -151,7 +151,7 @@ def test_no_target_has_arithmetic_of_float16(monkeypatch):
     features = ("avx512f", "avx512fp16", "f16c", "fma")
     flags = ",".join(f"+{feature}" for feature in features)
     own = HostProcessor("sapphirerapids", flags, features)
-    monkeypatch.setattr(cpu_target, "host_processor", lambda: own)
+    monkeypatch.setattr(processor, "host_processor", lambda: own)
     target = target_named("native")
     assert target.flags == "+avx512f,+f16c,+fma,-avx512fp16"
     assert target.features == {"avx512f", "f16c", "fma"}

@@ -14,11 +14,11 @@ from cuda_programs import PROGRAMS
 from cuda_zoo import zoo
 from plan_on_cuda import plan_of
 
-from gpuflow.compiler import cpu_build
 from gpuflow.compiler.cpu import print_cpu
-from gpuflow.compiler.cpu_build import build_cpu, build_with_numba, load_cpu
-from gpuflow.compiler.cpu_text import Unsupported, module_of
 from gpuflow.compiler.planning.plan import KernelStep
+from gpuflow.targets.cpu.codegen import build
+from gpuflow.targets.cpu.codegen.build import build_cpu, build_with_numba, load_cpu
+from gpuflow.targets.cpu.codegen.text_compiler import Unsupported, module_of
 from gpuflow.targets.printer import Source
 
 
@@ -122,7 +122,7 @@ def test_numba_compiles_what_is_refused(monkeypatch):
     def refuse(source):
         raise Unsupported(source.entry)
 
-    monkeypatch.setattr(cpu_build, "module_of", refuse)
+    monkeypatch.setattr(build, "module_of", refuse)
     arrays, extents, strides, total = CASES["row"]
     kernel = zoo()["row"]
     built = build_cpu(print_cpu(kernel))

@@ -1,7 +1,7 @@
 """Write LLVM instructions with Python operators.
 
 A ``Lane`` is one LLVM value with its compute dtype. Scalar functions of the CPU target are written
-on Lanes (``cpu_functions``): their formulas read as such and become a few inline instructions,
+on Lanes (``scalar_functions``): their formulas read as such and become a few inline instructions,
 which costs Numba far less compile time than a helper function would.
 """
 

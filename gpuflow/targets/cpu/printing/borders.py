@@ -14,7 +14,7 @@ Conditions that do not depend on the loop are asked before it. What then remains
 data, and loops of more borders than are worth a text of their own: all accesses of such a loop are
 unconditional between the last border that opens one and the first that closes one, and around
 that, and where data decide, a load takes its address from the condition (``guarded_reader`` in
-``cpu_names``): a lane that is switched off reads a word that is there.
+``text_names``): a lane that is switched off reads a word that is there.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from typing import TypeGuard
 
 from gpuflow.base.records import record
-from gpuflow.compiler.cpu_names import COLUMN_BLOCK
 from gpuflow.kir.nodes import (
     Axis,
     Block,
@@ -37,6 +36,7 @@ from gpuflow.kir.nodes import (
     Value,
 )
 from gpuflow.kir.walk import owned_blocks, results_of, statements, uses_of
+from gpuflow.targets.cpu.codegen.text_names import COLUMN_BLOCK
 from gpuflow.targets.cpu.printing import borders
 from gpuflow.targets.cpu.printing.loop_printer import ORDERED, CpuPrinter, is_ordered, ordered_step
 from gpuflow.targets.printer import combine_functions

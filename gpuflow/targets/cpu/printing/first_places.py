@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpuflow.compiler.cpu_names import TILE
 from gpuflow.kir.nodes import Block, Cast, Kernel, Load, Mode, Reduce, Statement, Stride, Value
 from gpuflow.kir.places import finds_first_largest
 from gpuflow.kir.walk import results_of
+from gpuflow.targets.cpu.codegen.text_names import TILE
 
 BLOCK_BITS = 12
 assert 1 << BLOCK_BITS <= TILE * TILE  # a block's keys are a tile on the stack

@@ -79,7 +79,7 @@ class CpuPrinter(NumbaPrinter):
     """The hooks of the CPU target."""
 
     target = "cpu"
-    comment = "A gpuflow kernel for the CPU; compiler/cpu_names.py defines the names."
+    comment = "A gpuflow kernel for the CPU; targets/cpu/codegen/text_names.py defines the names."
 
     def __init__(self, kernel: Kernel) -> None:
         assert not kernel.segmented, "gf_segments runs the kernel itself, once for each segment"

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gpuflow.compiler.cpu_names import COLUMN_BLOCK
 from gpuflow.kir.nodes import (
     Apply,
     Axis,
@@ -28,6 +27,7 @@ from gpuflow.kir.nodes import (
 from gpuflow.kir.places import finds_first_largest
 from gpuflow.kir.scalar import EXPENSIVE, compute_dtype
 from gpuflow.kir.walk import is_whole, statements
+from gpuflow.targets.cpu.codegen.text_names import COLUMN_BLOCK
 from gpuflow.targets.cpu.printing.columns import ColumnPrinter
 from gpuflow.targets.cpu.printing.loop_printer import is_ordered
 from gpuflow.targets.printer import combine_functions

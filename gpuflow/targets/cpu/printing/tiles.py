@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from gpuflow.compiler.cpu_names import TILE
 from gpuflow.kir.nodes import (
     Axis,
     Block,
@@ -26,6 +25,7 @@ from gpuflow.kir.nodes import (
 )
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.kir.walk import is_whole, statements
+from gpuflow.targets.cpu.codegen.text_names import TILE
 from gpuflow.targets.cpu.printing.loop_printer import CpuPrinter
 
 BAND = 256  # rows that are done before the next: their memory pages stay known

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from gpuflow.compiler import cpu_polynomials
+from gpuflow.targets.cpu.codegen import polynomials
 from gpuflow.targets.llvm.lanes import Lane, cast, polynomial, select
 
 # From here on asymptotic series are used; below, recurrences lead to a fixed interval.
@@ -60,7 +60,7 @@ def lgamma(x: Lane) -> Lane:
     a = select(mirrored, -wide, wide)
     t, product = _reduced(a)
     far, low = a >= _FAR["lgamma"], a < 1.5
-    log = cpu_polynomials.log(select(far, a, product))
+    log = polynomials.log(select(far, a, product))
     near = t * polynomial(t, _AROUND_TWO[x.dtype]) + select(low, -log, log)
     inverse = 1 / a
     series = inverse * polynomial(inverse * inverse, _STIRLING)
@@ -69,7 +69,7 @@ def lgamma(x: Lane) -> Lane:
     # gamma(x) gamma(-x) = -pi / (x sin(pi x)); x minus its nearest integer is exact.
     fraction = wide - wide.intrinsic("rint")
     height = (fraction * polynomial(fraction * fraction, _SIN_PI)).intrinsic("fabs")
-    reflected = -cpu_polynomials.log(a * height * (1 / math.pi)) - direct
+    reflected = -polynomials.log(a * height * (1 / math.pi)) - direct
     result = select(mirrored, reflected, direct)
     pole = (mirrored & fraction.equals(0)) | a.equals(math.inf)
     return cast(select(pole, wide.constant(math.inf), result), x.dtype)
@@ -107,7 +107,7 @@ def digamma(x: Lane) -> Lane:
         argument = select(small, argument + 1, argument)
     inverse = 1 / argument
     series = polynomial(inverse * inverse, _DIGAMMA_SERIES)
-    positive = cpu_polynomials.log(argument) - 0.5 * inverse - series - above / below
+    positive = polynomials.log(argument) - 0.5 * inverse - series - above / below
     # tan has period 1 in x, and x minus its nearest integer is exact.
     fraction = wide - wide.intrinsic("rint")
     square = fraction * fraction

@@ -1,8 +1,8 @@
 """The scalar functions of KernelIR on the CPU, as LLVM instructions.
 
-``emit_function`` is the entry. The most used functions are polynomials (``cpu_polynomials``). Other
+``emit_function`` is the entry. The most used functions are polynomials (``polynomials``). Other
 functions of the C library are called under a name of ours, with a list of vector variants
-(``cpu_libm``); everything else is a formula on Lanes.
+(``libm``); everything else is a formula on Lanes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from gpuflow.compiler import cpu_gamma, cpu_libm, cpu_narrow, cpu_polynomials
+from gpuflow.targets.cpu.codegen import gamma, libm, narrow_floats, polynomials
 from gpuflow.targets.llvm.lanes import (
     Lane,
     bits,
@@ -77,7 +77,7 @@ def _div(x: Lane, y: Lane) -> Lane:
 
 def _rem(x: Lane, y: Lane) -> Lane:
     if is_float(x.dtype):
-        return cpu_libm.call("fmod", x, y)
+        return libm.call("fmod", x, y)
     zero = y.equals(0)
     if not is_signed(x.dtype):
         safe = select(zero, x.constant(1), y)
@@ -183,7 +183,7 @@ _ERF_INV_TAIL_64 = (
 
 
 def _erf_inv(x: Lane) -> Lane:
-    w = -cpu_polynomials.log((1 - x) * (1 + x))
+    w = -polynomials.log((1 - x) * (1 + x))
     root = w.intrinsic("sqrt")
     if x.dtype == "float32":
         tail = polynomial(root - 3, _ERF_INV_TAIL_32)
@@ -227,8 +227,8 @@ _FORMULAS: dict[str, Callable[..., Lane | tuple[Lane, ...]]] = {
     "is_finite": _is_finite,
     "rsqrt": _rsqrt,
     "erf_inv": _erf_inv,
-    "digamma": cpu_gamma.digamma,
-    "lgamma": cpu_gamma.lgamma,
+    "digamma": gamma.digamma,
+    "lgamma": gamma.lgamma,
     "threefry2x32": _threefry2x32,
 }
 
@@ -248,7 +248,7 @@ def emit_function(fn: str, *arguments: Lane) -> tuple[Lane, ...]:
     """
     if fn in _INTRINSICS:
         return (arguments[0].intrinsic(_INTRINSICS[fn], *arguments[1:]),)
-    inline = cpu_polynomials.FUNCTIONS.get((fn, arguments[0].dtype))
+    inline = polynomials.FUNCTIONS.get((fn, arguments[0].dtype))
     if inline is not None:
         return (inline(*arguments),)
     if fn in _FORMULAS:
@@ -256,12 +256,12 @@ def emit_function(fn: str, *arguments: Lane) -> tuple[Lane, ...]:
         return found if isinstance(found, tuple) else (found,)
     if fn.startswith("round_"):
         storage = fn.removeprefix("round_")
-        return (cpu_narrow.rounded(arguments[0], storage),)
+        return (narrow_floats.rounded(arguments[0], storage),)
     if fn.startswith("bitcast_"):
         return (arguments[0].bitcast(fn.removeprefix("bitcast_")),)
-    if fn in cpu_libm.FUNCTIONS:
-        return (cpu_libm.call(fn, *arguments),)
+    if fn in libm.FUNCTIONS:
+        return (libm.call(fn, *arguments),)
     raise KeyError(
         f"[cpu] fn must be a function of the CPU target; got {fn!r}. "
-        "Fix: add it to compiler/cpu_functions.py."
+        "Fix: add it to targets/cpu/codegen/scalar_functions.py."
     )

@@ -1,8 +1,8 @@
 """Builds printed CPU kernels, and loads built ones.
 
 A build gives code for this processor: an image (``cpu_image``), or a relocatable object file where
-there are none. The text is compiled directly (``cpu_text``), or by Numba where it holds something
-else. Loading an image takes no compiler; an object file takes llvmlite's linker.
+there are none. The text is compiled directly (``text_compiler``), or by Numba where it holds
+something else. Loading an image takes no compiler; an object file takes llvmlite's linker.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
-from gpuflow.compiler import cpu_libm
 from gpuflow.compiler.cpu_elf import Unsupported as NoImage
 from gpuflow.compiler.cpu_image import image_of
-from gpuflow.compiler.cpu_intrinsics import Intrinsics
-from gpuflow.compiler.cpu_llvm import host_machine, imports, object_code, optimized
 from gpuflow.compiler.cpu_loader import HAS_IMAGES, image_from, is_image, load_image
-from gpuflow.compiler.cpu_target import cpu_target
-from gpuflow.compiler.cpu_text import Unsupported, module_of
+from gpuflow.targets.cpu.codegen import libm
+from gpuflow.targets.cpu.codegen.llvm import host_machine, imports, object_code, optimized
+from gpuflow.targets.cpu.codegen.numba_intrinsics import Intrinsics
+from gpuflow.targets.cpu.codegen.processor import cpu_target
+from gpuflow.targets.cpu.codegen.text_compiler import Unsupported, module_of
 from gpuflow.targets.printer import Source
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def assembly(source: Source) -> str:
 
 def _optimized(module: ir.Module, machine: Any) -> Any:
     """The module as LLVM sees it, after its passes."""
-    return optimized(str(module), machine, finish=cpu_libm.inline_variants)
+    return optimized(str(module), machine, finish=libm.inline_variants)
 
 
 def _compile(toolkit: _Toolkit, source: Source) -> tuple[Any, str]:
@@ -184,8 +184,8 @@ def _global_names(code: CodeType) -> set[str]:
 @cache
 def _register_functions() -> None:
     """Tell Numba's own linker, which runs at the end of a build, where the functions are."""
-    for symbol in cpu_libm.all_symbols():
-        address = cpu_libm.resolve(symbol)
+    for symbol in libm.all_symbols():
+        address = libm.resolve(symbol)
         if address is not None:
             llvm.add_symbol(symbol, address)
 
@@ -239,7 +239,7 @@ def link_symbols(
     """
     if is_image(code):
         return load_image(
-            image_from(code), symbols, lambda name: imports.get(name) or cpu_libm.resolve(name)
+            image_from(code), symbols, lambda name: imports.get(name) or libm.resolve(name)
         )
     return _linker.link(code, symbols, imports)
 
@@ -262,7 +262,7 @@ def load_cpu(built: Object) -> LoadedKernel:
         RuntimeError: a symbol is missing, or the code is damaged.
         OSError: the system gives no memory for code.
     """
-    found = {symbol: cpu_libm.resolve(symbol) for symbol in built.imports}
+    found = {symbol: libm.resolve(symbol) for symbol in built.imports}
     imports = {symbol: address for symbol, address in found.items() if address is not None}
     library, addresses = link_symbols(built.code, (built.entry,), imports)
     address = addresses[built.entry]
@@ -276,4 +276,4 @@ def load_cpu(built: Object) -> LoadedKernel:
 def target_identity() -> str:
     """What, besides the text and the compilers' versions, decides about the object code."""
     target = cpu_target()
-    return json.dumps([target.cpu, target.flags, cpu_libm.library_identity()])
+    return json.dumps([target.cpu, target.flags, libm.library_identity()])

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
-from gpuflow.compiler import cpu_names
-from gpuflow.compiler.cpu_names import POINTER, Named
 from gpuflow.kir.scalar import COMPUTE_DTYPES
+from gpuflow.targets.cpu.codegen import text_names
+from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
 from gpuflow.targets.llvm.lanes import Lane, cast, constant, is_float, llvm_type
 from gpuflow.targets.parsing import parsed
 from gpuflow.targets.printer import Source
@@ -79,9 +79,9 @@ def module_of(source: Source) -> ir.Module:
 
 def _accessor(call: ast.Call) -> Named:
     makers = {
-        "reader": cpu_names.reader,
-        "guarded_reader": cpu_names.guarded_reader,
-        "writer": cpu_names.writer,
+        "reader": text_names.reader,
+        "guarded_reader": text_names.guarded_reader,
+        "writer": text_names.writer,
     }
     match call:
         case ast.Call(func=ast.Name(id=maker), args=arguments) if maker in makers:
@@ -299,7 +299,7 @@ class _Function:
         return cast(value, dtype)
 
     def named(self, name: str, arguments: Sequence[ast.expr]) -> tuple[Lane, ...]:
-        meaning = self.names.get(name) or cpu_names.named(name)
+        meaning = self.names.get(name) or text_names.named(name)
         if meaning is None or len(arguments) != len(meaning.parameters):
             raise Unsupported(name)
         pairs = zip(arguments, meaning.parameters, strict=True)

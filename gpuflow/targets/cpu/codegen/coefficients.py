@@ -1,4 +1,4 @@
-"""The numbers of ``cpu_polynomials``: formats of floats, reduction constants and coefficients.
+"""The numbers of ``polynomials``: formats of floats, reduction constants and coefficients.
 
 The coefficients minimise the greatest relative error: a weighted least-squares fit at 120
 Chebyshev nodes in 45 digits, repeated 25 times with the weights multiplied by the errors. Then each

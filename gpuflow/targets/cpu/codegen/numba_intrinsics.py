@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
-from gpuflow.compiler import cpu_names
-from gpuflow.compiler.cpu_names import POINTER, Named
+from gpuflow.targets.cpu.codegen import text_names
+from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
 
 
 class Intrinsics:
@@ -25,16 +25,16 @@ class Intrinsics:
 
     def reader(self, storage: str, scope: int, scopes: int) -> Any:
         """The load of an operand."""
-        return self._made(f"load_{storage}", cpu_names.reader(storage, scope, scopes))
+        return self._made(f"load_{storage}", text_names.reader(storage, scope, scopes))
 
     def guarded_reader(self, storage: str, scope: int, scopes: int) -> Any:
         """The load of an operand where a condition holds."""
-        meaning = cpu_names.guarded_reader(storage, scope, scopes)
+        meaning = text_names.guarded_reader(storage, scope, scopes)
         return self._made(f"load_{storage}_where", meaning)
 
     def writer(self, storage: str, scope: int, scopes: int) -> Any:
         """The store of an operand."""
-        return self._made(f"store_{storage}", cpu_names.writer(storage, scope, scopes))
+        return self._made(f"store_{storage}", text_names.writer(storage, scope, scopes))
 
     def namespace(self, names: Iterable[str]) -> dict[str, Any]:
         """The globals of a kernel's module that uses ``names``; unknown names are left out."""
@@ -42,7 +42,7 @@ class Intrinsics:
             "reader": self.reader, "guarded_reader": self.guarded_reader, "writer": self.writer,
         }  # fmt: skip
         for name in names:
-            meaning = cpu_names.named(name)
+            meaning = text_names.named(name)
             if meaning is not None:
                 found[name] = self._made(name, meaning)
         return found

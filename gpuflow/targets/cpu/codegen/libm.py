@@ -17,7 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
-from gpuflow.compiler.cpu_target import cpu_target
+from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.llvm.lanes import Instruction, Lane
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
-from gpuflow.compiler import cpu_narrow
-from gpuflow.compiler.cpu_functions import emit_function
 from gpuflow.kir.scalar import COMPUTE_DTYPES, FUNCTIONS, compute_dtype
+from gpuflow.targets.cpu.codegen import narrow_floats
+from gpuflow.targets.cpu.codegen.scalar_functions import emit_function
 from gpuflow.targets.llvm.lanes import Lane, cast, llvm_type
 
 if TYPE_CHECKING:
@@ -239,8 +239,8 @@ def _emit_wide_registers(builder: Any) -> None:
 
 
 def _stored_type(storage: str) -> ir.Type:
-    if cpu_narrow.is_narrow(storage):
-        return llvm_type(cpu_narrow.code_dtype(storage))
+    if narrow_floats.is_narrow(storage):
+        return llvm_type(narrow_floats.code_dtype(storage))
     return ir.IntType(8) if storage == "bool" else llvm_type(storage)
 
 
@@ -250,17 +250,17 @@ def _element(builder: Any, pointer: Any, offset: Any, storage: str) -> Any:
 
 
 def _widened(builder: Any, stored: Any, storage: str) -> Lane:
-    if cpu_narrow.is_narrow(storage):
-        code = Lane(builder, stored, cpu_narrow.code_dtype(storage))
-        return cpu_narrow.widen(code, storage)
+    if narrow_floats.is_narrow(storage):
+        code = Lane(builder, stored, narrow_floats.code_dtype(storage))
+        return narrow_floats.widen(code, storage)
     if storage == "bool":
         return Lane(builder, stored, "uint8").differs(0)
     return Lane(builder, stored, storage)
 
 
 def _narrowed(builder: Any, value: Any, storage: str) -> Any:
-    if cpu_narrow.is_narrow(storage):
-        return cpu_narrow.narrow(Lane(builder, value, "float32"), storage).value
+    if narrow_floats.is_narrow(storage):
+        return narrow_floats.narrow(Lane(builder, value, "float32"), storage).value
     if storage == "bool":
         return cast(Lane(builder, value, "bool"), "uint8").value
     return value

@@ -6,7 +6,7 @@ branches and no calls, so that they cost the same for all arguments, and LLVM ve
 width. Only sin and cos call libm, if an argument is beyond ``FAR``.
 
 Method: reduce the argument to a small interval, exactly; evaluate a polynomial there
-(``cpu_coefficients``); put the exponent back by integer arithmetic, so that no instruction works on
+(``coefficients``); put the exponent back by integer arithmetic, so that no instruction works on
 subnormal numbers, which processors do in microcode.
 
 Source of the reductions: Cody and Waite (1980), Software manual for the elementary functions.
@@ -20,8 +20,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from gpuflow.compiler import cpu_libm
-from gpuflow.compiler.cpu_coefficients import (
+from gpuflow.targets.cpu.codegen import libm
+from gpuflow.targets.cpu.codegen.coefficients import (
     ERF,
     ERFC,
     EXP,
@@ -38,7 +38,7 @@ from gpuflow.compiler.cpu_coefficients import (
     SIN,
     TANH,
 )
-from gpuflow.compiler.cpu_target import cpu_target
+from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.llvm.lanes import Lane, cast, llvm_type, polynomial, select
 
 _LOG2_E = 1 / math.log(2)
@@ -254,7 +254,7 @@ def sin(x: Lane) -> Lane:
     """sin, in float32: x is a number of half turns and a rest. 1.73 ulp."""
     k, turns = _nearest(x, 1 / math.pi)
     near = _sin_of_half_turn(_without_turns(x, k), turns)
-    return cpu_libm.call_beyond(FAR, "sin", x, near)
+    return libm.call_beyond(FAR, "sin", x, near)
 
 
 def cos(x: Lane) -> Lane:
@@ -262,7 +262,7 @@ def cos(x: Lane) -> Lane:
     shifted = x * (1 / math.pi) - 0.5
     k, turns = _nearest(shifted, 1)
     near = _sin_of_half_turn(_without_turns(x, k + 0.5), turns + 1)
-    return cpu_libm.call_beyond(FAR, "cos", x, near)
+    return libm.call_beyond(FAR, "cos", x, near)
 
 
 def erf(x: Lane) -> Lane:

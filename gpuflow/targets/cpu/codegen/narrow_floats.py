@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
-from gpuflow.compiler.cpu_target import cpu_target
+from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.llvm.lanes import Lane, cast, select
 from gpuflow.targets.llvm.narrow_formats import FORMATS, narrow_by_bits, widen_by_bits
 

@@ -13,7 +13,7 @@ from functools import cache
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
-from gpuflow.compiler.cpu_host import host_processor
+from gpuflow.targets.cpu.codegen.host import host_processor
 
 # What each level has beyond those before it, in LLVM's names. Source: x86-64 psABI, table 3.1.
 _LEVELS = {
@@ -74,7 +74,7 @@ def cpu_target() -> CpuTarget:
 
 
 def target_named(name: str) -> CpuTarget:
-    """The target of a value of GPUFLOW_CPU_TARGET; see ``cpu_target``."""
+    """The target of a value of GPUFLOW_CPU_TARGET; see ``processor``."""
     own = host_processor()
     present = frozenset(own.features)
     if name == "native":

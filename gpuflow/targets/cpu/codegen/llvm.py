@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.compiler.cpu_loader import HAS_IMAGES
-from gpuflow.compiler.cpu_target import cpu_target
+from gpuflow.targets.cpu.codegen.processor import cpu_target
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
@@ -24,7 +24,7 @@ else:
 
 
 def host_machine() -> Any:
-    """LLVM's description of the processor to emit or link code for; see ``cpu_target``.
+    """LLVM's description of the processor to emit or link code for; see ``processor``.
 
     Whoever builds or links starts here. Images want code that does not know where it is
     (``cpu_image``); LLVM's linker wants what LLVM makes for it.
