@@ -6,7 +6,6 @@ from functools import cache as cached
 from pathlib import Path
 
 from gpuflow.base.config import config
-from gpuflow.compiler import cpu_elf, cpu_image, cpu_loader
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.compiler.debugging import show
@@ -38,6 +37,7 @@ from gpuflow.targets.cpu.codegen.build import (
     load_cpu,
     target_identity,
 )
+from gpuflow.targets.cpu.image import elf, linker, loader
 from gpuflow.targets.cpu.printing import (
     borders,
     columns,
@@ -71,12 +71,12 @@ _EMITTERS = (
     numba_intrinsics,
     scalar_functions,
     gamma,
-    cpu_elf,
+    elf,
     lanes,
-    cpu_image,
+    linker,
     libm,
     llvm,
-    cpu_loader,
+    loader,
     text_names,
     narrow_floats,
     narrow_formats,

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.compiler import cpu_elf, cpu_image, cpu_loader
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.targets.cpu.codegen import llvm
 from gpuflow.targets.cpu.codegen.build import link_symbols, linkable, suffix_of, target_identity
 from gpuflow.targets.cpu.codegen.llvm import host_machine, object_code, optimized
+from gpuflow.targets.cpu.image import elf, linker, loader
 
 _FOLDER = Path(__file__).parent
 _CORE = ("pool.ll", "execute.ll", "blocks.ll")
@@ -153,7 +153,7 @@ def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
     Returns:
         The addresses of its functions.
     """
-    digest = source_digest((llvm, cpu_elf, cpu_image, cpu_loader))
+    digest = source_digest((llvm, elf, linker, loader))
     key = cache_key(module.text, ("native", digest, version_of("llvmlite"), target_identity()))
 
     def build() -> Entry:

@@ -22,9 +22,9 @@ from gpuflow.compiler.cache import kernel_cache as cache_module
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.compiler.cpu import cache_parts, compile_cpu, print_cpu
-from gpuflow.compiler.cpu_loader import HAS_IMAGES
 from gpuflow.kir.text import kernel_text
 from gpuflow.targets.cpu.codegen import libm
+from gpuflow.targets.cpu.image.loader import HAS_IMAGES
 from gpuflow.targets.llvm import lanes
 
 KERNEL = unary_kernel("abs")

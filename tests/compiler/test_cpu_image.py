@@ -18,18 +18,18 @@ import pytest
 from cpu_harness import argument_words
 from test_cpu_kernels import unary_kernel
 
-from gpuflow.compiler import cpu_loader
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.compiler.cpu import compile_cpu, print_cpu
-from gpuflow.compiler.cpu_elf import RELOCATIONS, Unsupported, sections_of
-from gpuflow.compiler.cpu_image import image_of
-from gpuflow.compiler.cpu_loader import Image, image_from, is_image, load_image
 from gpuflow.targets.cpu.codegen import build
 from gpuflow.targets.cpu.codegen.build import build_cpu, link_symbols, linkable, load_cpu
 from gpuflow.targets.cpu.codegen.llvm import host_machine
+from gpuflow.targets.cpu.image import loader
+from gpuflow.targets.cpu.image.elf import RELOCATIONS, Unsupported, sections_of
+from gpuflow.targets.cpu.image.linker import image_of
+from gpuflow.targets.cpu.image.loader import Image, image_from, is_image, load_image
 
 PACKAGE = str(Path(__file__).resolve().parents[2])
-pytestmark = pytest.mark.skipif(not cpu_loader.HAS_IMAGES, reason="ELF on x86-64")
+pytestmark = pytest.mark.skipif(not loader.HAS_IMAGES, reason="ELF on x86-64")
 
 # How code reaches what it names: relative to itself, or by absolute addresses in its text.
 MODELS = {"relative": ("pic", "small"), "absolute": ("default", "jitdefault")}
@@ -256,7 +256,7 @@ def test_data_and_zeros_are_each_loaded_images_own(model):
     }"""
     prototypes = ("count", I64), ("alignment", I64)
     code = linkable(object_of(text, model), ["count", "alignment"])
-    assert len(code) < 3 * cpu_loader.PAGE  # zeros are not stored
+    assert len(code) < 3 * loader.PAGE  # zeros are not stored
     first, second = functions(code, *prototypes), functions(code, *prototypes)
     assert [first[0](), first[0](), second[0]()] == [10106, 20207, 10106]
     assert first[1]() == second[1]() == 0
@@ -396,8 +396,8 @@ def test_images_that_reach_outside_of_themselves_are_refused(wrong):
     values = {name: getattr(SIMPLE, name) for name in Image.__dataclass_fields__}
     header = {**values, **wrong}
     block = header.pop("block")
-    text = cpu_loader.json.dumps({"stored": len(block), **header}).encode()
-    code = cpu_loader.MAGIC + cpu_loader._LENGTH.pack(len(text)) + text + block
+    text = loader.json.dumps({"stored": len(block), **header}).encode()
+    code = loader.MAGIC + loader._LENGTH.pack(len(text)) + text + block
     with pytest.raises(RuntimeError, match="no kernel image"):
         image_from(code)
 
@@ -415,8 +415,8 @@ def test_a_system_that_refuses_executable_memory_is_named(monkeypatch):
         ctypes.set_errno(13)
         return -1
 
-    refusing = replace(cpu_loader._system(), mprotect=refuse)
-    monkeypatch.setattr(cpu_loader, "_system", lambda: refusing)
+    refusing = replace(loader._system(), mprotect=refuse)
+    monkeypatch.setattr(loader, "_system", lambda: refusing)
     with pytest.raises(OSError, match=r"\[cpu\] the system must let .* Fix: allow it") as caught:
         load_image(SIMPLE, ["get"], lambda name: None)
     assert caught.value.errno == 13

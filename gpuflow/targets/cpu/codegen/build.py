@@ -1,6 +1,6 @@
 """Builds printed CPU kernels, and loads built ones.
 
-A build gives code for this processor: an image (``cpu_image``), or a relocatable object file where
+A build gives code for this processor: an image (``linker``), or a relocatable object file where
 there are none. The text is compiled directly (``text_compiler``), or by Numba where it holds
 something else. Loading an image takes no compiler; an object file takes llvmlite's linker.
 """
@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
-from gpuflow.compiler.cpu_elf import Unsupported as NoImage
-from gpuflow.compiler.cpu_image import image_of
-from gpuflow.compiler.cpu_loader import HAS_IMAGES, image_from, is_image, load_image
 from gpuflow.targets.cpu.codegen import libm
 from gpuflow.targets.cpu.codegen.llvm import host_machine, imports, object_code, optimized
 from gpuflow.targets.cpu.codegen.numba_intrinsics import Intrinsics
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_compiler import Unsupported, module_of
+from gpuflow.targets.cpu.image.elf import Unsupported as NoImage
+from gpuflow.targets.cpu.image.linker import image_of
+from gpuflow.targets.cpu.image.loader import HAS_IMAGES, image_from, is_image, load_image
 from gpuflow.targets.printer import Source
 
 if TYPE_CHECKING:

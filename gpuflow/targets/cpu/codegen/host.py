@@ -23,7 +23,7 @@ from gpuflow.base.private_files import parse_json, read_private, replace_file
 from gpuflow.base.records import record
 from gpuflow.compiler.cache.folder import cache_folder
 from gpuflow.compiler.cache.versions import version_of
-from gpuflow.compiler.cpu_loader import HAS_IMAGES, PAGE, Image, load_image
+from gpuflow.targets.cpu.image.loader import HAS_IMAGES, PAGE, Image, load_image
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm

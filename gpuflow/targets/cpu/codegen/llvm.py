@@ -14,8 +14,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
-from gpuflow.compiler.cpu_loader import HAS_IMAGES
 from gpuflow.targets.cpu.codegen.processor import cpu_target
+from gpuflow.targets.cpu.image.loader import HAS_IMAGES
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
@@ -27,7 +27,7 @@ def host_machine() -> Any:
     """LLVM's description of the processor to emit or link code for; see ``processor``.
 
     Whoever builds or links starts here. Images want code that does not know where it is
-    (``cpu_image``); LLVM's linker wants what LLVM makes for it.
+    (``linker``); LLVM's linker wants what LLVM makes for it.
     """
     _let_forks_wait()
     llvm.initialize_native_target()

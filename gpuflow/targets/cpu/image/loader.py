@@ -1,6 +1,6 @@
 """Kernel images: machine code that is loaded by copying it, without a linker.
 
-An image is one block of memory, laid out and linked when it was built (``cpu_image``). Code and
+An image is one block of memory, laid out and linked when it was built (``linker``). Code and
 constants come first; they reach one another, and the data behind them, relative to where they are.
 What is left for the loader are 64-bit words that hold absolute addresses: of functions elsewhere
 in the process, which code calls through such words, and of places in the block.

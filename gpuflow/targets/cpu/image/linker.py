@@ -1,4 +1,4 @@
-"""Links LLVM's object file into a kernel image (``cpu_loader``), for ELF on x86-64.
+"""Links LLVM's object file into a kernel image (``loader``), for ELF on x86-64.
 
 The object is position independent code of the small code model: functions, constants and data
 reach one another relative to the instruction, so that a fixed layout resolves nearly everything
@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from gpuflow.compiler.cpu_elf import (
+from gpuflow.targets.cpu.image.elf import (
     ALLOCATED,
     BITS,
     COMMON,
@@ -37,7 +37,7 @@ from gpuflow.compiler.cpu_elf import (
     sections_of,
     symbols_of,
 )
-from gpuflow.compiler.cpu_loader import PAGE, Image
+from gpuflow.targets.cpu.image.loader import PAGE, Image
 
 # Kinds of relocations.
 _NONE, _ABSOLUTE_64, _RELATIVE_32, _CALL_32, _RELATIVE_64 = 0, 1, 2, 4, 24
