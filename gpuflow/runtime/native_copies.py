@@ -13,13 +13,13 @@ from typing import Protocol
 import numpy as np
 
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
-from gpuflow.compiler.orders import transposing_copy
 from gpuflow.compiler.planning.plan import Operand, Plan
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.views import View
 from gpuflow.runtime.memory import Arena, address
 from gpuflow.runtime.native_code import Code, Place, fixed
 from gpuflow.runtime.native_services import NativeServices
+from gpuflow.targets.cpu.schedules.memory_order import transposing_copy
 
 
 class Places(Protocol):

@@ -24,13 +24,13 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import dlpack, lax
 from gpuflow.compiler.cpu import print_cpu
-from gpuflow.compiler.launches import launches
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.nodes import Mode, Operand, Role
 from gpuflow.targets.cpu.codegen import build
 from gpuflow.targets.cpu.codegen.llvm import host_machine
 from gpuflow.targets.cpu.codegen.text_compiler import module_of
+from gpuflow.targets.cpu.schedules.launches import launches
 
 DTYPES = (
     "float32", "float64", "float16", "bfloat16", "int8", "int32", "int64", "bool", "complex64",

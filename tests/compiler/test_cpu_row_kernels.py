@@ -7,13 +7,13 @@ from cpu_harness import call_of, calls_of, normals
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.cpu import print_cpu
-from gpuflow.compiler.launches import SMALLEST_TURNED
 from gpuflow.kir.nodes import Apply, Mode
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cpu.codegen.text_compiler import Unsupported, module_of
 from gpuflow.targets.cpu.printing.loop_printer import SHORT_ROWS
 from gpuflow.targets.cpu.printing.narrow_rows import is_narrow
 from gpuflow.targets.cpu.printing.rows import keep_row_values
+from gpuflow.targets.cpu.schedules.launches import SMALLEST_TURNED
 from gpuflow.targets.printer import Source
 
 

@@ -8,12 +8,12 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.compiler import pipeline
-from gpuflow.compiler.launches import SMALLEST_SPLIT, SMALLEST_TURNED
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.kir.nodes import Apply, Mode
 from gpuflow.kir.verify import verify
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cpu.printing.rows import keep_row_values
+from gpuflow.targets.cpu.schedules.launches import SMALLEST_SPLIT, SMALLEST_TURNED
 
 RANDOM = np.random.default_rng(0)
 

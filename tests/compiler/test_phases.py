@@ -11,7 +11,8 @@ from cpu_harness import call_of, calls_of, normals
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler.phases import (
+from gpuflow.kir.verify import verify
+from gpuflow.targets.cpu.schedules.row_phases import (
     FEW_ROWS,
     MOST_ROWS,
     SHORTEST_OF_MANY,
@@ -19,7 +20,6 @@ from gpuflow.compiler.phases import (
     in_phases,
     phases_of,
 )
-from gpuflow.kir.verify import verify
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -26,10 +26,10 @@ import gpuflow.numpy as jnp
 from gpuflow.compiler import pipeline
 from gpuflow.compiler.cpu import compile_cpu
 from gpuflow.compiler.cpu_native import core_module, load_native
-from gpuflow.compiler.launches import SMALLEST_SPLIT
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.nodes import Mode, Operand, Role
+from gpuflow.targets.cpu.schedules.launches import SMALLEST_SPLIT
 
 ROOT = Path(__file__).resolve().parents[2]
 # Empty, one element, primes, around the bound of split reductions, and over several threads.

@@ -12,14 +12,14 @@ from cpu_harness import call_of, calls_of, normals
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler.launches import (
+from gpuflow.compiler.schedules.split import split_kernel
+from gpuflow.kir.verify import verify
+from gpuflow.targets.cpu.schedules.launches import (
     ENOUGH_COLUMNS,
     ENOUGH_POINTS,
     MOST_PARTS,
     SMALLEST_SPLIT,
 )
-from gpuflow.compiler.schedules.split import split_kernel
-from gpuflow.kir.verify import verify
 
 ROOT = Path(__file__).resolve().parents[2]
 

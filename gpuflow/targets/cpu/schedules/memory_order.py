@@ -2,7 +2,7 @@
 
 A map reads them in tiles; a reduction over them runs with its loops exchanged, as a reduction of
 rows instead of columns or the other way round. Both are decided by the strides of a call. Full
-reductions are for ``full_orders``.
+reductions are for ``full_memory_order``.
 """
 
 from __future__ import annotations

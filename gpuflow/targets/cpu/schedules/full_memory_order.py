@@ -12,11 +12,11 @@ from math import inf
 
 from gpuflow.compiler.lowering.call_layout import Distance, distances_of
 from gpuflow.compiler.lowering.lower import KernelCall
-from gpuflow.compiler.orders import all_values, are_unit, turned_call
 from gpuflow.compiler.schedules.split import is_one_pass
 from gpuflow.kir.nodes import Kernel, Mode, Operand, Reduce, Stride, remembered
 from gpuflow.kir.places import finds_first_largest
 from gpuflow.kir.walk import statements
+from gpuflow.targets.cpu.schedules.memory_order import all_values, are_unit, turned_call
 
 
 def full_in_memory_order(call: KernelCall) -> KernelCall:

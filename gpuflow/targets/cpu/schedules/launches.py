@@ -2,7 +2,7 @@
 
 A long reduction is split (``split``): the number of parts follows from the shape alone, so that
 results do not depend on threads. What the parts leave over is one more call of their kernel, for a
-part of another length. Transposed operands are for ``orders`` and ``full_orders``.
+part of another length. Transposed operands are for ``orders`` and ``full_memory_order``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from gpuflow.compiler.full_orders import full_in_memory_order
 from gpuflow.compiler.lowering.call_layout import sizes_of
 from gpuflow.compiler.lowering.lower import KernelCall
-from gpuflow.compiler.orders import in_memory_order, in_tiles
-from gpuflow.compiler.phases import in_phases
 from gpuflow.compiler.schedules.split import SplitKernels, split_kernel
 from gpuflow.compiler.schedules.split_calls import Cut, split_calls
 from gpuflow.compiler.schedules.split_words import Blocks, blocks_of
@@ -24,6 +21,9 @@ from gpuflow.kir.nodes import Kernel, Role, remembered
 from gpuflow.targets.cpu.printing.loop_printer import NARROW_ROWS, SHORT_ROWS
 from gpuflow.targets.cpu.printing.narrow_rows import is_narrow
 from gpuflow.targets.cpu.printing.tiles import can_be_tiled
+from gpuflow.targets.cpu.schedules.full_memory_order import full_in_memory_order
+from gpuflow.targets.cpu.schedules.memory_order import in_memory_order, in_tiles
+from gpuflow.targets.cpu.schedules.row_phases import in_phases
 
 LONGEST_SHORT_ROW = 128  # elements: two turns of a loop over four vectors
 # Points; with fewer, turning narrow rows saves less than it costs to build so large a kernel.
