@@ -1,6 +1,6 @@
 """Convolutions on the CPU: how one call becomes products of packed matrices that threads take.
 
-``compiler/native/convolution.ll`` says what an index does and which words it reads. Here stand
+``targets/cpu/native/convolution.ll`` says what an index does and which words it reads. Here stand
 the decisions, none of which depends on the number of threads: results do not, either.
 
 With few taps a packed matrix has taps and depth as rows and places of the result as columns, and

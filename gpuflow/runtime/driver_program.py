@@ -16,12 +16,12 @@ from gpuflow.runtime.array import Array
 from gpuflow.runtime.driver import Driver
 from gpuflow.runtime.marks import Marks
 from gpuflow.runtime.memory import SMALLEST_POOLED, Arena, allocate
-from gpuflow.runtime.native_code import Code, Place, callable_program, fixed
-from gpuflow.runtime.native_copies import addresses_in
-from gpuflow.runtime.native_services import NativeServices
-from gpuflow.runtime.native_steps import native_step
 from gpuflow.runtime.program_arrays import NamedArrays
 from gpuflow.runtime.program_text import DriverText
+from gpuflow.targets.cpu.native.code import Code, Place, callable_program, fixed
+from gpuflow.targets.cpu.native.copies import addresses_in
+from gpuflow.targets.cpu.native.services import NativeServices
+from gpuflow.targets.cpu.native.steps import native_step
 
 
 def build_driver(

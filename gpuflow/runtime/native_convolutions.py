@@ -20,9 +20,9 @@ from gpuflow.runtime.convolutions import (
     workspace_places,
 )
 from gpuflow.runtime.memory import address
-from gpuflow.runtime.native_code import Code, Place
-from gpuflow.runtime.native_copies import Places, copy_view, operand_place
-from gpuflow.runtime.native_services import ConvolutionFunctions, NativeServices
+from gpuflow.targets.cpu.native.code import Code, Place
+from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
+from gpuflow.targets.cpu.native.services import ConvolutionFunctions, NativeServices
 
 
 def emit_convolution(

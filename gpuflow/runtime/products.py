@@ -1,6 +1,6 @@
 """Products of matrices on the CPU: how one call becomes blocks that threads take.
 
-An index of ``gf_product`` (compiler/native/product.ll) is one block of rows or columns of one
+An index of ``gf_product`` (targets/cpu/native/product.ll) is one block of rows or columns of one
 product of the stack. Operands are views: transposition is a flag, and batch dimensions are strides.
 """
 

@@ -22,7 +22,7 @@ from gpuflow.runtime.driver import Driver
 from gpuflow.runtime.driver_program import build_driver, driver_text
 from gpuflow.runtime.kernels import kernel_cache
 from gpuflow.runtime.memory import Arena, arenas
-from gpuflow.runtime.native_services import native_services
+from gpuflow.targets.cpu.native.services import native_services
 
 
 class CpuProgram:

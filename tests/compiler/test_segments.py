@@ -25,10 +25,10 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler import pipeline
 from gpuflow.compiler.cpu import compile_cpu
-from gpuflow.compiler.cpu_native import core_module, load_native
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.nodes import Mode, Operand, Role
+from gpuflow.targets.cpu.native.object_code import core_module, load_native
 from gpuflow.targets.cpu.schedules.launches import SMALLEST_SPLIT
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ from gpuflow.compiler.planning import template as templates
 from gpuflow.compiler.planning.plan import CopyStep, KernelStep, reads_of, scratch_of, writes_of
 from gpuflow.compiler.target import PLAIN_TARGET
 from gpuflow.kir.text import kernel_text
-from gpuflow.runtime.native_services import native_services
+from gpuflow.targets.cpu.native.services import native_services
 
 # Short, exact and long rows; primes; a size of 1; long enough for split reductions and tiles.
 SHAPES = [

@@ -12,8 +12,9 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.core.lowering import Convolution
 from gpuflow.core.views import contiguous
-from gpuflow.runtime import convolution_matrices, convolutions, native_services
+from gpuflow.runtime import convolution_matrices, convolutions
 from gpuflow.runtime.blas import private_blas
+from gpuflow.targets.cpu.native import services
 
 needs_blas = pytest.mark.skipif(private_blas() is None, reason="NumPy came without OpenBLAS")
 LAYOUTS = {
@@ -144,7 +145,7 @@ def test_what_has_no_native_form():
     # One packed column alone is larger than what a thread may have.
     long = 1 << 20
     assert _call_of((1, 1, 3 * long), (1, 1, long), (1, 1, 2 * long + 1), _record(3)) is None
-    driver = native_services.native_services()
+    driver = services.native_services()
     views = contiguous((1, 1, 4)), contiguous((1, 1, 2))
     assert driver.convolution(_record(3), *views, (1, 1, 3), np.dtype(np.float16)) is None
 

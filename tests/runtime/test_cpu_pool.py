@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from gpuflow.compiler.cache.kernel_cache import KernelCache
-from gpuflow.compiler.cpu_native import core_module, load_native
-from gpuflow.runtime.cpu_pool import ThreadPool
 from gpuflow.runtime.memory import address
+from gpuflow.targets.cpu.native.object_code import core_module, load_native
+from gpuflow.targets.cpu.native.pool import ThreadPool
 
 JOB = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 

@@ -20,7 +20,7 @@ from gpuflow.runtime.memory import (
     allocated_bytes,
     free_cached_memory,
 )
-from gpuflow.runtime.native_services import native_services
+from gpuflow.targets.cpu.native.services import native_services
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "perf"))
 import models

@@ -7,8 +7,9 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.core.lowering import Product
 from gpuflow.core.views import View, contiguous
-from gpuflow.runtime import blas, native_services
+from gpuflow.runtime import blas
 from gpuflow.runtime.products import product_call
+from gpuflow.targets.cpu.native import services
 
 SIZES = [1, 2, 7, 16, 33, 130]
 PLAIN = Product(((), (0,), (1,)), ((), (0,), (1,)))
@@ -94,7 +95,7 @@ def test_nan_in_unused_memory_does_not_matter_and_in_operands_does():
 
 
 def test_without_a_private_blas_numpy_multiplies(monkeypatch):
-    monkeypatch.setattr(native_services, "private_blas", lambda: None)
+    monkeypatch.setattr(services, "private_blas", lambda: None)
     rng = np.random.default_rng(0)
     check("bmk,bkn->bmn", *(rng.standard_normal(s).astype("f4") for s in ((3, 4, 5), (3, 5, 6))))
 

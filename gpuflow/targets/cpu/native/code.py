@@ -1,6 +1,6 @@
 """Writing native programs: instructions that the native runtime follows without Python.
 
-``compiler/native/execute.ll`` defines the instructions; this module is the other side of it. A
+``targets/cpu/native/execute.ll`` defines the instructions; this module is the other side of it. A
 program works on registers, which hold addresses of arrays; a Place names memory by a register and
 an offset in bytes, or by an address that no call changes.
 """
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.records import record
-from gpuflow.compiler.cpu_native import NativeRuntime
 from gpuflow.runtime.memory import address, has_known_layout
+from gpuflow.targets.cpu.native.object_code import NativeRuntime
 
 _END, _SET, _RUN, _SCAN, _WHILE, _BRANCH = range(6)
 _LONGEST = 5  # words of an instruction

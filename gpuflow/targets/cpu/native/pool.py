@@ -1,7 +1,7 @@
 """Worker threads for large kernels, and the native runtime that they live in.
 
 Workers are Python threads that run native code without the GIL and come back when the process
-ends; ``compiler/native/pool.ll`` says how they share work. Where the system has no POSIX
+ends; ``targets/cpu/native/pool.ll`` says how they share work. Where the system has no POSIX
 semaphores, there are none, and the calling thread does all of the work.
 """
 
@@ -17,9 +17,9 @@ from functools import cache
 import numpy as np
 
 from gpuflow.base.config import config
-from gpuflow.compiler.cpu_native import NativeRuntime, core_module, load_native
 from gpuflow.runtime.kernels import kernel_cache
 from gpuflow.runtime.memory import address, aligned_bytes
+from gpuflow.targets.cpu.native.object_code import NativeRuntime, core_module, load_native
 
 SPINS = 4000  # looks at the ticket before a worker sleeps: some 20 to 50 us
 _JOIN_SECONDS = 1.0

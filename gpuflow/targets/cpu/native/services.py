@@ -11,7 +11,6 @@ import numpy as np
 from gpuflow.base.config import config
 from gpuflow.base.lazy import LazyModule
 from gpuflow.compiler.cpu import compile_cpu, load_stored, print_cpu
-from gpuflow.compiler.cpu_native import NativeRuntime, load_native, module_with
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.planning.plan import CallStep, KernelStep, kernels_of
 from gpuflow.compiler.target import Allocate
@@ -25,12 +24,13 @@ from gpuflow.runtime.convolutions import (
     convolution_call,
     workspace_places,
 )
-from gpuflow.runtime.cpu_pool import pool
 from gpuflow.runtime.decompositions import is_native_lu, lu_bytes
 from gpuflow.runtime.kernels import kernel_cache
 from gpuflow.runtime.native_kernels import launches_of
 from gpuflow.runtime.products import ProductCall, product_call
 from gpuflow.targets.cpu.codegen.build import LoadedKernel
+from gpuflow.targets.cpu.native.object_code import NativeRuntime, load_native, module_with
+from gpuflow.targets.cpu.native.pool import pool
 from gpuflow.targets.cpu.schedules.launches import is_plain, launches
 
 if TYPE_CHECKING:

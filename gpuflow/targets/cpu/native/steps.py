@@ -31,21 +31,21 @@ from gpuflow.kir.nodes import Kernel, Role, remembered
 from gpuflow.runtime.array import as_numpy
 from gpuflow.runtime.decompositions import is_native_lu
 from gpuflow.runtime.memory import Arena, address
-from gpuflow.runtime.native_code import Code, Copy, Place, Program, Turns, always, fixed
 from gpuflow.runtime.native_convolutions import emit_convolution
-from gpuflow.runtime.native_copies import (
+from gpuflow.runtime.native_kernels import numbered
+from gpuflow.runtime.native_lu import emit_lu
+from gpuflow.runtime.native_triangular import emit_triangular, triangular_of
+from gpuflow.runtime.products import A_WORD, B_WORD, C_WORD, ProductCall
+from gpuflow.runtime.program_arrays import operand_places
+from gpuflow.targets.cpu.native.code import Code, Copy, Place, Program, Turns, always, fixed
+from gpuflow.targets.cpu.native.copies import (
     Places,
     addresses_in,
     copy_bytes,
     copy_view,
     operand_place,
 )
-from gpuflow.runtime.native_kernels import numbered
-from gpuflow.runtime.native_lu import emit_lu
-from gpuflow.runtime.native_services import NativeServices
-from gpuflow.runtime.native_triangular import emit_triangular, triangular_of
-from gpuflow.runtime.products import A_WORD, B_WORD, C_WORD, ProductCall
-from gpuflow.runtime.program_arrays import operand_places
+from gpuflow.targets.cpu.native.services import NativeServices
 
 VECTOR_POINTS = 64  # as many as a vector loop takes at a time; chunks are multiples of it
 

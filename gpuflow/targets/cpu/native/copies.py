@@ -17,8 +17,8 @@ from gpuflow.compiler.planning.plan import Operand, Plan
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.views import View
 from gpuflow.runtime.memory import Arena, address
-from gpuflow.runtime.native_code import Code, Place, fixed
-from gpuflow.runtime.native_services import NativeServices
+from gpuflow.targets.cpu.native.code import Code, Place, fixed
+from gpuflow.targets.cpu.native.services import NativeServices
 from gpuflow.targets.cpu.schedules.memory_order import transposing_copy
 
 
