@@ -12,9 +12,9 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.core.lowering import Convolution
 from gpuflow.core.views import contiguous
-from gpuflow.runtime import convolution_matrices, convolutions
-from gpuflow.runtime.blas import private_blas
 from gpuflow.targets.cpu.native import services
+from gpuflow.targets.cpu.providers import convolution_matrices, convolutions
+from gpuflow.targets.cpu.providers.blas import private_blas
 
 needs_blas = pytest.mark.skipif(private_blas() is None, reason="NumPy came without OpenBLAS")
 LAYOUTS = {

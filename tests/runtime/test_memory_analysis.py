@@ -12,7 +12,6 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.planning.plan import scratch_of
 from gpuflow.runtime import program_cpu
-from gpuflow.runtime.convolutions import SLOT_BYTES
 from gpuflow.runtime.memory import (
     ALIGNMENT,
     Arenas,
@@ -21,6 +20,7 @@ from gpuflow.runtime.memory import (
     free_cached_memory,
 )
 from gpuflow.targets.cpu.native.services import native_services
+from gpuflow.targets.cpu.providers.convolutions import SLOT_BYTES
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "perf"))
 import models

@@ -10,9 +10,9 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.lax.linalg import lu
-from gpuflow.runtime import decompositions
-from gpuflow.runtime.blas import private_blas
-from gpuflow.runtime.decompositions import LARGEST, is_native_lu
+from gpuflow.targets.cpu.providers import decompositions
+from gpuflow.targets.cpu.providers.blas import private_blas
+from gpuflow.targets.cpu.providers.decompositions import LARGEST, is_native_lu
 
 needs_blas = pytest.mark.skipif(private_blas() is None, reason="NumPy came without OpenBLAS")
 SHAPES = [

@@ -10,9 +10,9 @@ import pytest
 import gpuflow as gf
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.lax.linalg import triangular_solve
-from gpuflow.runtime import native_triangular
-from gpuflow.runtime.blas import private_blas
-from gpuflow.runtime.native_triangular import triangular_of
+from gpuflow.targets.cpu.providers import triangular_steps
+from gpuflow.targets.cpu.providers.blas import private_blas
+from gpuflow.targets.cpu.providers.triangular_steps import triangular_of
 
 needs_blas = pytest.mark.skipif(private_blas() is None, reason="NumPy came without OpenBLAS")
 # Shapes of A and the number of right-hand sides: several blocks, one column, stacks, and nothing.
@@ -97,5 +97,5 @@ def test_what_is_native(monkeypatch):
     assert triangular_of(step_of(a, b, left_side=True)) is not None
     assert triangular_of(step_of(a, b, left_side=True, conjugate_a=True)) is None
     assert triangular_of(step_of(a, b[:, :0], left_side=True)) is None
-    monkeypatch.setattr(native_triangular, "private_blas", lambda: None)
+    monkeypatch.setattr(triangular_steps, "private_blas", lambda: None)
     assert triangular_of(step_of(a, b, left_side=True)) is None

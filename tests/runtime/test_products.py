@@ -7,9 +7,9 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.core.lowering import Product
 from gpuflow.core.views import View, contiguous
-from gpuflow.runtime import blas
-from gpuflow.runtime.products import product_call
 from gpuflow.targets.cpu.native import services
+from gpuflow.targets.cpu.providers import blas
+from gpuflow.targets.cpu.providers.products import product_call
 
 SIZES = [1, 2, 7, 16, 33, 130]
 PLAIN = Product(((), (0,), (1,)), ((), (0,), (1,)))

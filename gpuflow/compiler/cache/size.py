@@ -13,7 +13,8 @@ from gpuflow.base.records import record
 
 # Another process may be writing the rest of an entry, or about to read it.
 _YOUNGEST_SECONDS = 60.0
-# Beside those of kernels, which have two letters: runtime/blas.py, targets/cpu/codegen/host.py.
+# Beside those of kernels, which have two letters: targets/cpu/providers/blas.py and
+# targets/cpu/codegen/host.py.
 OTHER_FOLDERS = ("blas", "processors")
 _FULL, _EMPTIED = 1.0, 0.8  # parts of the limit at which files are deleted, and until which
 

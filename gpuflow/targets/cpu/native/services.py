@@ -18,19 +18,19 @@ from gpuflow.core.lowering import Convolution, Launches, Library, Product
 from gpuflow.core.views import View
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.walk import statements
-from gpuflow.runtime.blas import BLAS_LETTERS, private_blas
-from gpuflow.runtime.convolutions import (
+from gpuflow.runtime.kernels import kernel_cache
+from gpuflow.targets.cpu.codegen.build import LoadedKernel
+from gpuflow.targets.cpu.native.object_code import NativeRuntime, load_native, module_with
+from gpuflow.targets.cpu.native.pool import pool
+from gpuflow.targets.cpu.providers.blas import BLAS_LETTERS, private_blas
+from gpuflow.targets.cpu.providers.convolutions import (
     ConvolutionCall,
     convolution_call,
     workspace_places,
 )
-from gpuflow.runtime.decompositions import is_native_lu, lu_bytes
-from gpuflow.runtime.kernels import kernel_cache
-from gpuflow.runtime.native_kernels import launches_of
-from gpuflow.runtime.products import ProductCall, product_call
-from gpuflow.targets.cpu.codegen.build import LoadedKernel
-from gpuflow.targets.cpu.native.object_code import NativeRuntime, load_native, module_with
-from gpuflow.targets.cpu.native.pool import pool
+from gpuflow.targets.cpu.providers.decompositions import is_native_lu, lu_bytes
+from gpuflow.targets.cpu.providers.kernel_steps import launches_of
+from gpuflow.targets.cpu.providers.products import ProductCall, product_call
 from gpuflow.targets.cpu.schedules.launches import is_plain, launches
 
 if TYPE_CHECKING:

@@ -29,13 +29,7 @@ from gpuflow.core.aval import aval_of, storage_dtype
 from gpuflow.core.lowering import Branch, Launches, Library, ScanForm, WhileForm
 from gpuflow.kir.nodes import Kernel, Role, remembered
 from gpuflow.runtime.array import as_numpy
-from gpuflow.runtime.decompositions import is_native_lu
 from gpuflow.runtime.memory import Arena, address
-from gpuflow.runtime.native_convolutions import emit_convolution
-from gpuflow.runtime.native_kernels import numbered
-from gpuflow.runtime.native_lu import emit_lu
-from gpuflow.runtime.native_triangular import emit_triangular, triangular_of
-from gpuflow.runtime.products import A_WORD, B_WORD, C_WORD, ProductCall
 from gpuflow.runtime.program_arrays import operand_places
 from gpuflow.targets.cpu.native.code import Code, Copy, Place, Program, Turns, always, fixed
 from gpuflow.targets.cpu.native.copies import (
@@ -46,6 +40,12 @@ from gpuflow.targets.cpu.native.copies import (
     operand_place,
 )
 from gpuflow.targets.cpu.native.services import NativeServices
+from gpuflow.targets.cpu.providers.convolution_steps import emit_convolution
+from gpuflow.targets.cpu.providers.decompositions import is_native_lu
+from gpuflow.targets.cpu.providers.kernel_steps import numbered
+from gpuflow.targets.cpu.providers.lu_steps import emit_lu
+from gpuflow.targets.cpu.providers.products import A_WORD, B_WORD, C_WORD, ProductCall
+from gpuflow.targets.cpu.providers.triangular_steps import emit_triangular, triangular_of
 
 VECTOR_POINTS = 64  # as many as a vector loop takes at a time; chunks are multiples of it
 

@@ -18,7 +18,7 @@ import numpy as np
 from gpuflow.base.records import record
 from gpuflow.core.lowering import Convolution
 from gpuflow.core.views import View
-from gpuflow.runtime.convolution_matrices import (
+from gpuflow.targets.cpu.providers.convolution_matrices import (
     ROWS,
     blocks_of,
     packed_layout,

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core.lowering import Library
-from gpuflow.runtime.blas import BLAS_LETTERS, private_blas
+from gpuflow.targets.cpu.providers.blas import BLAS_LETTERS, private_blas
 
 LARGEST = 512  # rows or columns: beyond, several threads of a library are faster than one
 

@@ -12,13 +12,13 @@ from math import prod
 
 from gpuflow.compiler.planning.plan import CallStep, nbytes
 from gpuflow.core.lowering import Library, Triangular
-from gpuflow.runtime.blas import BLAS_LETTERS, private_blas
 from gpuflow.runtime.kernels import kernel_cache
 from gpuflow.targets.cpu.native.code import READ_WORDS, Code
 from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
 from gpuflow.targets.cpu.native.object_code import Module, load_native
 from gpuflow.targets.cpu.native.pool import pool
 from gpuflow.targets.cpu.native.services import NativeServices
+from gpuflow.targets.cpu.providers.blas import BLAS_LETTERS, private_blas
 
 _LEFT, _RIGHT, _UPPER, _LOWER, _GENERAL, _UNIT = 141, 142, 121, 122, 131, 132  # CBLAS's numbers
 _PLAIN, _TRANSPOSED, _ADJOINT = 111, 112, 113

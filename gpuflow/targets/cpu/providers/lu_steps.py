@@ -12,13 +12,13 @@ from math import prod
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core import views
 from gpuflow.core.views import View
-from gpuflow.runtime.blas import private_blas
-from gpuflow.runtime.decompositions import lu_bytes
 from gpuflow.runtime.kernels import kernel_cache
 from gpuflow.targets.cpu.native.code import READ_WORDS, Code
 from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
 from gpuflow.targets.cpu.native.object_code import Module, load_native
 from gpuflow.targets.cpu.native.services import NativeServices
+from gpuflow.targets.cpu.providers.blas import private_blas
+from gpuflow.targets.cpu.providers.decompositions import lu_bytes
 
 # An index is one matrix. LAPACK takes numbers by their addresses, and counts from 1. What it finds
 # among nan is no pivot for sure, and is brought inside.

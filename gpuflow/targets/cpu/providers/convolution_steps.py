@@ -8,7 +8,11 @@ import numpy as np
 
 from gpuflow.compiler.planning.plan import CallStep, nbytes
 from gpuflow.core.views import View
-from gpuflow.runtime.convolutions import (
+from gpuflow.runtime.memory import address
+from gpuflow.targets.cpu.native.code import Code, Place
+from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
+from gpuflow.targets.cpu.native.services import ConvolutionFunctions, NativeServices
+from gpuflow.targets.cpu.providers.convolutions import (
     LHS_WORD,
     OUT_WORD,
     RHS_WORD,
@@ -19,10 +23,6 @@ from gpuflow.runtime.convolutions import (
     ConvolutionCall,
     workspace_places,
 )
-from gpuflow.runtime.memory import address
-from gpuflow.targets.cpu.native.code import Code, Place
-from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
-from gpuflow.targets.cpu.native.services import ConvolutionFunctions, NativeServices
 
 
 def emit_convolution(
