@@ -11,7 +11,7 @@ from gpuflow.base.lazy import LazyModule
 from gpuflow.compiler.target import Target
 from gpuflow.runtime.device import Platform, register_platform
 from gpuflow.runtime.driver import Driver
-from gpuflow.runtime.driver_cpu import cpu_driver
+from gpuflow.targets.cpu.driver import cpu_driver
 
 if TYPE_CHECKING:
     from gpuflow.runtime import driver_cuda, driver_sim, gpu_block_calls

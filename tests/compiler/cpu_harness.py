@@ -13,13 +13,13 @@ import numpy as np
 
 import gpuflow as gf
 from gpuflow.compiler.cache.kernel_cache import KernelCache
-from gpuflow.compiler.cpu import compile_cpu
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.interpret import run, scalar_to_word, storage_dtype
 from gpuflow.kir.nodes import Axis, Kernel, Mode, Operand, Role, Stride, arguments
+from gpuflow.targets.cpu.kernels import compile_cpu
 from gpuflow.targets.cpu.schedules.launches import launches
 
 ZERO, UNIT, ANY = Stride.ZERO, Stride.UNIT, Stride.ANY

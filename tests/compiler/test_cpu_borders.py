@@ -23,13 +23,13 @@ from guarded_memory import guarded, needs_guards
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import dlpack, lax
-from gpuflow.compiler.cpu import print_cpu
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.nodes import Mode, Operand, Role
 from gpuflow.targets.cpu.codegen import build
 from gpuflow.targets.cpu.codegen.llvm import host_machine
 from gpuflow.targets.cpu.codegen.text_compiler import module_of
+from gpuflow.targets.cpu.kernels import print_cpu
 from gpuflow.targets.cpu.schedules.launches import launches
 
 DTYPES = (

@@ -17,14 +17,14 @@ from test_cpu_kernels import unary_kernel
 
 import gpuflow
 from gpuflow.base.errors import CacheWarning
-from gpuflow.compiler import cpu
 from gpuflow.compiler.cache import kernel_cache as cache_module
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
-from gpuflow.compiler.cpu import cache_parts, compile_cpu, print_cpu
 from gpuflow.kir.text import kernel_text
+from gpuflow.targets.cpu import kernels
 from gpuflow.targets.cpu.codegen import libm
 from gpuflow.targets.cpu.image.loader import HAS_IMAGES
+from gpuflow.targets.cpu.kernels import cache_parts, compile_cpu, print_cpu
 from gpuflow.targets.llvm import lanes
 
 KERNEL = unary_kernel("abs")
@@ -333,8 +333,8 @@ def _imported_files(module):
 def test_the_key_holds_every_module_that_prints_or_emits():
     """kir.nodes was not in the key: with another order of the argument block, built kernels would
     have read wrong words. What is left out decides about the text, or defines what it means."""
-    held = {module.__name__.rpartition(".")[2] for module in cpu._EMITTERS}
-    needed = set().union(*(_imported_files(module) for module in cpu._EMITTERS))
+    held = {module.__name__.rpartition(".")[2] for module in kernels._EMITTERS}
+    needed = set().union(*(_imported_files(module) for module in kernels._EMITTERS))
     # What the setting of the target decides is in the key by its value.
     assert needed - held <= {
         "text", "reference", "config", "errors", "lazy", "cpu_host", "records", "parsing",

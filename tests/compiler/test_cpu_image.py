@@ -19,7 +19,6 @@ from cpu_harness import argument_words
 from test_cpu_kernels import unary_kernel
 
 from gpuflow.compiler.cache.kernel_cache import KernelCache
-from gpuflow.compiler.cpu import compile_cpu, print_cpu
 from gpuflow.targets.cpu.codegen import build
 from gpuflow.targets.cpu.codegen.build import build_cpu, link_symbols, linkable, load_cpu
 from gpuflow.targets.cpu.codegen.llvm import host_machine
@@ -27,6 +26,7 @@ from gpuflow.targets.cpu.image import loader
 from gpuflow.targets.cpu.image.elf import RELOCATIONS, Unsupported, sections_of
 from gpuflow.targets.cpu.image.linker import image_of
 from gpuflow.targets.cpu.image.loader import Image, image_from, is_image, load_image
+from gpuflow.targets.cpu.kernels import compile_cpu, print_cpu
 
 PACKAGE = str(Path(__file__).resolve().parents[2])
 pytestmark = pytest.mark.skipif(not loader.HAS_IMAGES, reason="ELF on x86-64")

@@ -16,12 +16,12 @@ from cpu_harness import (
     run_cpu,
 )
 
-from gpuflow.compiler.cpu import print_cpu
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Mode, Operand, Role
 from gpuflow.targets.cpu.codegen import libm
 from gpuflow.targets.cpu.codegen.build import assembly, build_cpu, load_cpu
 from gpuflow.targets.cpu.codegen.libm import vector_variants
+from gpuflow.targets.cpu.kernels import print_cpu
 
 PARALLEL, ROW, REDUCE = Role.PARALLEL, Role.ROW, Role.REDUCE
 AWKWARD = [0, 1, 31, 33, 257, 1031]

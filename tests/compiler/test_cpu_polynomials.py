@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from cpu_harness import IN, OUT, UNIT, argument_words, make_kernel
 
-from gpuflow.compiler.cpu import print_cpu
 from gpuflow.kir.nodes import Operand, Role
 from gpuflow.kir.scalar import FUNCTIONS
 from gpuflow.targets.cpu.codegen import build, libm, polynomials
+from gpuflow.targets.cpu.kernels import print_cpu
 
 SINGLE = [fn for fn, dtype in polynomials.FUNCTIONS if dtype == "float32" and fn != "pow"]
 DOUBLE = [fn for fn, dtype in polynomials.FUNCTIONS if dtype == "float64"]

@@ -6,10 +6,10 @@ from cpu_harness import call_of, calls_of, normals
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler.cpu import print_cpu
 from gpuflow.kir.nodes import Apply, Mode
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cpu.codegen.text_compiler import Unsupported, module_of
+from gpuflow.targets.cpu.kernels import print_cpu
 from gpuflow.targets.cpu.printing.loop_printer import SHORT_ROWS
 from gpuflow.targets.cpu.printing.narrow_rows import is_narrow
 from gpuflow.targets.cpu.printing.rows import keep_row_values

@@ -14,11 +14,11 @@ from cuda_programs import PROGRAMS
 from cuda_zoo import zoo
 from plan_on_cuda import plan_of
 
-from gpuflow.compiler.cpu import print_cpu
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.targets.cpu.codegen import build
 from gpuflow.targets.cpu.codegen.build import build_cpu, build_with_numba, load_cpu
 from gpuflow.targets.cpu.codegen.text_compiler import Unsupported, module_of
+from gpuflow.targets.cpu.kernels import print_cpu
 from gpuflow.targets.printer import Source
 
 

@@ -24,10 +24,10 @@ from cpu_harness import (
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler import pipeline
-from gpuflow.compiler.cpu import compile_cpu
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.nodes import Mode, Operand, Role
+from gpuflow.targets.cpu.kernels import compile_cpu
 from gpuflow.targets.cpu.native.object_code import core_module, load_native
 from gpuflow.targets.cpu.schedules.launches import SMALLEST_SPLIT
 

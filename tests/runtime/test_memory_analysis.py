@@ -11,7 +11,6 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.planning.plan import scratch_of
-from gpuflow.runtime import program_cpu
 from gpuflow.runtime.memory import (
     ALIGNMENT,
     Arenas,
@@ -19,6 +18,7 @@ from gpuflow.runtime.memory import (
     allocated_bytes,
     free_cached_memory,
 )
+from gpuflow.targets.cpu import program
 from gpuflow.targets.cpu.native.services import native_services
 from gpuflow.targets.cpu.providers.convolutions import SLOT_BYTES
 
@@ -113,7 +113,7 @@ def leaf_bytes(tree):
 def fresh_memory(monkeypatch):
     """No arena and no free block of earlier programs."""
     arenas = Arenas()
-    monkeypatch.setattr(program_cpu, "arenas", arenas)
+    monkeypatch.setattr(program, "arenas", arenas)
     free_cached_memory()
     native_services().slots(SLOT_BYTES)  # of the process's threads, made once
     yield arenas

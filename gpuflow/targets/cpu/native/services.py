@@ -10,7 +10,6 @@ import numpy as np
 
 from gpuflow.base.config import config
 from gpuflow.base.lazy import LazyModule
-from gpuflow.compiler.cpu import compile_cpu, load_stored, print_cpu
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.planning.plan import CallStep, KernelStep, kernels_of
 from gpuflow.compiler.target import Allocate
@@ -20,6 +19,7 @@ from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.walk import statements
 from gpuflow.runtime.kernels import kernel_cache
 from gpuflow.targets.cpu.codegen.build import LoadedKernel
+from gpuflow.targets.cpu.kernels import compile_cpu, load_stored, print_cpu
 from gpuflow.targets.cpu.native.object_code import NativeRuntime, load_native, module_with
 from gpuflow.targets.cpu.native.pool import pool
 from gpuflow.targets.cpu.providers.blas import BLAS_LETTERS, private_blas

@@ -16,8 +16,8 @@ from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.memory import SMALLEST_POOLED, allocate, process_memory
-from gpuflow.runtime.program_cpu import CpuProgram
 from gpuflow.targets.cpu.native.services import native_services
+from gpuflow.targets.cpu.program import CpuProgram
 
 
 class CpuDriver:

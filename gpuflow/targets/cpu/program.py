@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.compiler.cpu import source_path
 from gpuflow.compiler.planning.plan import KernelStep, Plan, all_kernels, calls_python, kernels_of
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.communicator import settle
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.driver import Driver
-from gpuflow.runtime.driver_program import build_driver, driver_text
 from gpuflow.runtime.kernels import kernel_cache
 from gpuflow.runtime.memory import Arena, arenas
+from gpuflow.targets.cpu.driver_program import build_driver, driver_text
+from gpuflow.targets.cpu.kernels import source_path
 from gpuflow.targets.cpu.native.services import native_services
 
 
