@@ -8,14 +8,14 @@ are spread over threads.
 from __future__ import annotations
 
 from gpuflow.base.records import record
-from gpuflow.compiler.cuda_full import FullPrinter
-from gpuflow.compiler.cuda_groups import GroupPrinter
-from gpuflow.compiler.cuda_printer import CudaPrinter
-from gpuflow.compiler.cuda_rows import VectorGroupPrinter
 from gpuflow.compiler.cuda_schedule import Launch, schedule_cuda
-from gpuflow.compiler.cuda_segments import FullSegmentPrinter, SegmentPrinter
-from gpuflow.compiler.cuda_vectors import VectorPrinter
 from gpuflow.kir.nodes import Kernel
+from gpuflow.targets.cuda.printing.full import FullPrinter
+from gpuflow.targets.cuda.printing.groups import GroupPrinter
+from gpuflow.targets.cuda.printing.point_printer import CudaPrinter
+from gpuflow.targets.cuda.printing.row_vectors import VectorGroupPrinter
+from gpuflow.targets.cuda.printing.segments import FullSegmentPrinter, SegmentPrinter
+from gpuflow.targets.cuda.printing.vectors import VectorPrinter
 
 
 @record

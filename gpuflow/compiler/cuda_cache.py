@@ -13,20 +13,11 @@ from gpuflow.compiler import (
     cuda_arithmetic,
     cuda_atomics,
     cuda_build,
-    cuda_full,
-    cuda_groups,
-    cuda_helpers,
     cuda_intrinsics,
     cuda_matrices,
     cuda_memory,
-    cuda_phases,
-    cuda_printer,
-    cuda_rows,
-    cuda_scalar,
     cuda_schedule,
-    cuda_segments,
     cuda_toolchain,
-    cuda_vectors,
 )
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
@@ -39,6 +30,17 @@ from gpuflow.kir import nodes, scalar, walk
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
 from gpuflow.targets import printer
+from gpuflow.targets.cuda.printing import (
+    combining,
+    full,
+    groups,
+    phases,
+    point_printer,
+    row_vectors,
+    scalar_text,
+    segments,
+    vectors,
+)
 from gpuflow.targets.llvm import lanes, narrow_formats
 
 # The modules that decide what a kernel's text becomes; the arithmetic is emitted by the cpu ones,
@@ -49,15 +51,15 @@ _EMITTERS = (
     walk,
     printer,
     cuda,
-    cuda_printer,
-    cuda_vectors,
-    cuda_phases,
-    cuda_groups,
-    cuda_rows,
-    cuda_full,
-    cuda_segments,
-    cuda_helpers,
-    cuda_scalar,
+    point_printer,
+    vectors,
+    phases,
+    groups,
+    row_vectors,
+    full,
+    segments,
+    combining,
+    scalar_text,
     cuda_schedule,
     cuda_intrinsics,
     cuda_arithmetic,

@@ -23,16 +23,16 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from gpuflow.base.records import record
-from gpuflow.compiler.cuda_phases import (
+from gpuflow.kir import nodes
+from gpuflow.kir.nodes import Axis, Block, Kernel, Role, Stride
+from gpuflow.kir.scalar import storage_bytes
+from gpuflow.targets.cuda.printing.phases import (
     MOST_KEPT_VECTORS,
     VECTOR_BYTES,
     group_vectors,
     moves_as_vector,
     read_after_write,
 )
-from gpuflow.kir import nodes
-from gpuflow.kir.nodes import Axis, Block, Kernel, Role, Stride
-from gpuflow.kir.scalar import storage_bytes
 
 POINT_ROLES = (Role.PARALLEL, Role.VECTOR)
 MEMBER_ROLES = (Role.ROW, Role.REDUCE)

@@ -23,11 +23,11 @@ from ptx_launch import launch_ptx
 
 from gpuflow.compiler.cuda import CudaSource, print_cuda
 from gpuflow.compiler.cuda_build import CudaObject, build_cuda
-from gpuflow.compiler.cuda_scalar import STORAGE_BITS
 from gpuflow.compiler.cuda_schedule import launch_shape, may_launch, scratch_bytes
 from gpuflow.kir.interpret import run, storage_dtype
 from gpuflow.kir.nodes import Kernel, Mode, Operand, Role, arguments
 from gpuflow.kir.verify import verify
+from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS
 
 __all__ = [
     "ANY", "ARCHITECTURES", "IN", "INOUT", "OUT", "PARALLEL", "REDUCE", "ROW", "UNIT", "VECTOR",

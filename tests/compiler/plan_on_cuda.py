@@ -19,7 +19,6 @@ from ptx_launch import launch_ptx
 import gpuflow as gf
 from gpuflow.base import tree
 from gpuflow.compiler.cuda_cache import CudaKernel, compile_cuda
-from gpuflow.compiler.cuda_scalar import STORAGE_BITS
 from gpuflow.compiler.cuda_schedule import (
     full_blocks,
     launch_shape,
@@ -43,6 +42,7 @@ from gpuflow.core.aval import aval_of, storage_dtype
 from gpuflow.kir.nodes import Kernel, Mode, arguments
 from gpuflow.kir.verify import verify
 from gpuflow.targets.cpu.kernels import compile_cpu
+from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS
 
 Memory = dict[int, np.ndarray]  # by number of buffer
 UNWRITTEN = 0x5A  # fills new memory: an element that only one side writes will differ

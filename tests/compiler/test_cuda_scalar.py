@@ -17,10 +17,10 @@ from cuda_harness import (
     run_cuda,
 )
 
-from gpuflow.compiler.cuda_scalar import spell_function
 from gpuflow.kir.interpret import run, storage_dtype
 from gpuflow.kir.nodes import Operand
 from gpuflow.kir.scalar import COMPUTE_DTYPES, FUNCTIONS, NARROW_DTYPES
+from gpuflow.targets.cuda.printing.scalar_text import spell_function
 
 pytestmark = requires_cuda_tools
 COUNT = 256

@@ -8,7 +8,6 @@ import pytest
 from cuda_harness import ANY, IN, OUT, PARALLEL, REDUCE, UNIT, make
 
 from gpuflow.compiler.cuda import print_cuda
-from gpuflow.compiler.cuda_printer import CudaPrintError
 from gpuflow.compiler.cuda_schedule import (
     full_blocks,
     launch_shape,
@@ -17,6 +16,7 @@ from gpuflow.compiler.cuda_schedule import (
     scratch_bytes,
 )
 from gpuflow.kir.nodes import Mode, Operand
+from gpuflow.targets.cuda.printing.point_printer import CudaPrintError
 
 GOLDEN = Path(__file__).parent / "golden"
 

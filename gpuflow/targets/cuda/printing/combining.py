@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gpuflow.compiler.cuda_scalar import STORAGE_BITS, narrow, widen
+from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS, narrow, widen
 
 IS_LAST_BLOCK = """
 @device_function

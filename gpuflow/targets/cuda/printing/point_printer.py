@@ -11,7 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from gpuflow.compiler.cuda_scalar import (
+from gpuflow.compiler.cuda_schedule import Launch, is_point_loop, perfect_nest
+from gpuflow.kir import nodes
+from gpuflow.kir.nodes import Axis, Block, For, Kernel, Mode, Operand, Stride, Value
+from gpuflow.kir.scalar import PARTS
+from gpuflow.targets.cuda.printing.scalar_text import (
     STORAGE_BITS,
     function_helper,
     narrow,
@@ -19,10 +23,6 @@ from gpuflow.compiler.cuda_scalar import (
     spell_function,
     widen,
 )
-from gpuflow.compiler.cuda_schedule import Launch, is_point_loop, perfect_nest
-from gpuflow.kir import nodes
-from gpuflow.kir.nodes import Axis, Block, For, Kernel, Mode, Operand, Stride, Value
-from gpuflow.kir.scalar import PARTS
 from gpuflow.targets.printer import Names, NumbaPrinter, Source
 
 Nest = list[tuple[Axis, Block]]

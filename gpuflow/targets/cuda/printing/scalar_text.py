@@ -121,7 +121,7 @@ def spell_function(fn: str, arguments: list[str], dtype: str) -> str:
     if form is None:
         raise KeyError(
             f"[cuda] fn must be a function of the CUDA target; got {fn!r} of {dtype}. "
-            "Fix: add it to compiler/cuda_scalar.py."
+            "Fix: add it to targets/cuda/printing/scalar_text.py."
         )
     return form.format(*arguments, T=f"np.{dtype}", f=_suffix(dtype))
 

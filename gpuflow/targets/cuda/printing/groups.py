@@ -10,10 +10,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from gpuflow.compiler import cuda_helpers
-from gpuflow.compiler.cuda_phases import may_share
-from gpuflow.compiler.cuda_printer import CudaPrinter, Nest
-from gpuflow.compiler.cuda_scalar import STORAGE_BITS
 from gpuflow.compiler.cuda_schedule import MEMBER_ROLES, perfect_nest
 from gpuflow.kir.nodes import (
     Apply,
@@ -31,6 +27,10 @@ from gpuflow.kir.nodes import (
     While,
 )
 from gpuflow.kir.walk import statements
+from gpuflow.targets.cuda.printing import combining
+from gpuflow.targets.cuda.printing.phases import may_share
+from gpuflow.targets.cuda.printing.point_printer import CudaPrinter, Nest
+from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS
 from gpuflow.targets.printer import constant
 
 # Turns of a column's loop whose loads are on their way at once, and the longest body of them.
@@ -218,7 +218,7 @@ class GroupPrinter(CudaPrinter):
         outs = self.results(s)
         combine = self.combine_function(s)
         dtypes = [out.dtype for out in s.outs]
-        self.helper(f"{group}_{combine}", cuda_helpers.GROUPS[group](combine, dtypes))
+        self.helper(f"{group}_{combine}", combining.GROUPS[group](combine, dtypes))
         shared = [self._shared_array(number, dtype) for number, dtype in enumerate(dtypes)]
         neutral = [self.value(v) for v in s.init] if group == "row" else []
         arguments = ", ".join([*outs, *neutral, *shared])
@@ -285,7 +285,7 @@ class GroupPrinter(CudaPrinter):
     def _group_barrier(self) -> str:
         if self.is_column:
             return "barrier()"
-        self.helper("row_barrier", cuda_helpers.ROW_BARRIER)
+        self.helper("row_barrier", combining.ROW_BARRIER)
         return "row_barrier()"
 
 

@@ -12,11 +12,11 @@ a range of blocks.
 
 from __future__ import annotations
 
-from gpuflow.compiler.cuda_full import FullPrinter
-from gpuflow.compiler.cuda_helpers import from_word
-from gpuflow.compiler.cuda_printer import CudaPrinter, Nest
-from gpuflow.compiler.cuda_scalar import STORAGE_BITS, widen
 from gpuflow.kir import nodes
+from gpuflow.targets.cuda.printing.combining import from_word
+from gpuflow.targets.cuda.printing.full import FullPrinter
+from gpuflow.targets.cuda.printing.point_printer import CudaPrinter, Nest
+from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS, widen
 
 _TABLE = ("segment_table", "*int64")
 

@@ -14,10 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpuflow.base.records import record
-from gpuflow.compiler.cuda_phases import moves_as_vector
-from gpuflow.compiler.cuda_printer import CudaPrinter, CudaPrintError, Nest, captured_names
-from gpuflow.compiler.cuda_scalar import narrow, widen
 from gpuflow.kir.nodes import Block, Load, Mode, Operand, Store
+from gpuflow.targets.cuda.printing.phases import moves_as_vector
+from gpuflow.targets.cuda.printing.point_printer import (
+    CudaPrinter,
+    CudaPrintError,
+    Nest,
+    captured_names,
+)
+from gpuflow.targets.cuda.printing.scalar_text import narrow, widen
 
 
 @record

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuflow.compiler import cuda_helpers
-from gpuflow.compiler.cuda_printer import CudaPrintError
-from gpuflow.compiler.cuda_rows import VectorGroupPrinter
 from gpuflow.compiler.cuda_schedule import Launch
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import For, Kernel, Reduce, Store
 from gpuflow.kir.walk import all_uses, results_of
+from gpuflow.targets.cuda.printing import combining
+from gpuflow.targets.cuda.printing.point_printer import CudaPrintError
+from gpuflow.targets.cuda.printing.row_vectors import VectorGroupPrinter
 
 
 class FullPrinter(VectorGroupPrinter):
@@ -58,7 +58,7 @@ class FullPrinter(VectorGroupPrinter):
         for s in reduces:
             self.combine_members(s, "row")
         self._publish(reduces)
-        self.helper("is_last_block", cuda_helpers.IS_LAST_BLOCK)
+        self.helper("is_last_block", combining.IS_LAST_BLOCK)
         last = "np.uint32(block_count - 1)"
         with self.indented(f"if is_last_block(block_counter, {last}):"):
             first = 0
@@ -76,7 +76,7 @@ class FullPrinter(VectorGroupPrinter):
         with self.indented("if cuda.threadIdx.x == 0:"):
             for number, value in enumerate(values):
                 place = f"{self.scratch_start}{number} * block_count + block_id"
-                word = cuda_helpers.to_word(self.value(value), value.dtype)
+                word = combining.to_word(self.value(value), value.dtype)
                 self.emit(f"scratch_words[{place}] = {word}")
 
     def _combine_blocks(self, s: Reduce, first: int) -> None:
@@ -89,7 +89,7 @@ class FullPrinter(VectorGroupPrinter):
             for number, value in enumerate(s.outs, start=first):
                 place = f"{self.scratch_start}{number} * block_count + other_id"
                 word = f"load_shared_by_gpu(scratch_words, {place})"
-                words.append(cuda_helpers.from_word(word, value.dtype))
+                words.append(combining.from_word(word, value.dtype))
             self.emit(f"{', '.join(outs)} = {combine}({', '.join([*outs, *words])})")
         self.combine_members(s, "row")
 
