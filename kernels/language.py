@@ -3,7 +3,7 @@
 A kernel is a Python function that is never called: ``gpuflow.runtime.handwritten`` takes its text,
 with those of the functions and the numbers that it names, through the compile path of generated
 kernels. The names here let that text stand in an ordinary module; what they mean is written where
-they are made, in gpuflow/compiler/cuda_intrinsics.py and the files that it names.
+they are made, in gpuflow/targets/cuda/intrinsics/table.py and the files that it names.
 
 Two constructs are done to the text before Numba sees it:
 
@@ -53,13 +53,13 @@ int8, int16, int32, int64 = (_word(f"int{bits}") for bits in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (_word(f"uint{bits}") for bits in (8, 16, 32, 64))
 float32, float64 = _word("float32"), _word("float64")
 
-# gpuflow/compiler/cuda_intrinsics.py
+# gpuflow/targets/cuda/intrinsics/table.py
 shared_array = _word("shared_array")
 barrier = _word("barrier")
 shuffle_xor = _word("shuffle_xor")
 count_block_done = _word("count_block_done")
 
-# gpuflow/compiler/cuda_memory.py
+# gpuflow/targets/cuda/intrinsics/memory.py
 load_readonly = _word("load_readonly")
 load_vector = _word("load_vector")
 load_vector_readonly = _word("load_vector_readonly")
@@ -67,7 +67,7 @@ store_vector = _word("store_vector")
 load_shared_by_gpu = _word("load_shared_by_gpu")
 pointer_from_address = _word("pointer_from_address")
 
-# gpuflow/compiler/cuda_arithmetic.py
+# gpuflow/targets/cuda/intrinsics/arithmetic.py
 maximum, minimum = _word("maximum"), _word("minimum")
 bitcast, saturate = _word("bitcast"), _word("saturate")
 bfloat16_to_float32 = _word("bfloat16_to_float32")
@@ -83,7 +83,7 @@ shift_right_sign = _word("shift_right_sign")
 count_ones = _word("count_ones")
 count_leading_zeros = _word("count_leading_zeros")
 
-# gpuflow/compiler/cuda_matrices.py
+# gpuflow/targets/cuda/intrinsics/matrices.py
 local_array, dynamic_shared = _word("local_array"), _word("dynamic_shared")
 copy_async, copy_commit, copy_wait = map(_word, ("copy_async", "copy_commit", "copy_wait"))
 load_matrices = _word("load_matrices")
@@ -95,5 +95,5 @@ round_tensorfloat32 = _word("round_tensorfloat32")
 pack_bfloat16, pack_float16 = _word("pack_bfloat16"), _word("pack_float16")
 exp2_approximate = _word("exp2_approximate")
 
-# gpuflow/compiler/cuda_atomics.py
+# gpuflow/targets/cuda/intrinsics/atomics.py
 atomic_add = _word("atomic_add")

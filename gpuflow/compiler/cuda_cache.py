@@ -8,17 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.compiler import (
-    cuda,
-    cuda_arithmetic,
-    cuda_atomics,
-    cuda_build,
-    cuda_intrinsics,
-    cuda_matrices,
-    cuda_memory,
-    cuda_schedule,
-    cuda_toolchain,
-)
+from gpuflow.compiler import cuda, cuda_build, cuda_schedule, cuda_toolchain
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.compiler.cuda import CudaSource, print_scheduled
@@ -30,6 +20,7 @@ from gpuflow.kir import nodes, scalar, walk
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
 from gpuflow.targets import printer
+from gpuflow.targets.cuda.intrinsics import arithmetic, atomics, matrices, memory, table
 from gpuflow.targets.cuda.printing import (
     combining,
     full,
@@ -61,11 +52,11 @@ _EMITTERS = (
     combining,
     scalar_text,
     cuda_schedule,
-    cuda_intrinsics,
-    cuda_arithmetic,
-    cuda_atomics,
-    cuda_matrices,
-    cuda_memory,
+    table,
+    arithmetic,
+    atomics,
+    matrices,
+    memory,
     cuda_build,
     cuda_toolchain,
     lanes,

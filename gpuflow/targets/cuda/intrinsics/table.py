@@ -4,10 +4,10 @@ Each is a Numba intrinsic: it emits LLVM instructions or one line of PTX. They a
 loaded numba-cuda, so that importing this module costs nothing. Grouped by what they are for:
 
     threads   here: shuffle_xor  shared_array  barrier  count_block_done
-    memory    cuda_memory.py
-    numbers   cuda_arithmetic.py
-    matrices  cuda_matrices.py, for handwritten kernels
-    sums      cuda_atomics.py, for the same
+    memory    memory.py
+    numbers   arithmetic.py
+    matrices  matrices.py, for handwritten kernels
+    sums      atomics.py, for the same
 
 16-bit floats are never given to Numba as such: pointers are uint16 and arithmetic is float32,
 because Numba's own half types call functions that exist only inside Numba.
@@ -19,11 +19,11 @@ import functools
 import math
 from typing import Any
 
-from gpuflow.compiler.cuda_arithmetic import arithmetic_intrinsics
-from gpuflow.compiler.cuda_atomics import atomic_intrinsics
-from gpuflow.compiler.cuda_matrices import matrix_intrinsics
-from gpuflow.compiler.cuda_memory import memory_intrinsics
 from gpuflow.compiler.cuda_toolchain import NumbaCuda
+from gpuflow.targets.cuda.intrinsics.arithmetic import arithmetic_intrinsics
+from gpuflow.targets.cuda.intrinsics.atomics import atomic_intrinsics
+from gpuflow.targets.cuda.intrinsics.matrices import matrix_intrinsics
+from gpuflow.targets.cuda.intrinsics.memory import memory_intrinsics
 
 SHARED_ALIGNMENT = 16
 
