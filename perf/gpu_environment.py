@@ -90,8 +90,8 @@ def wrong_with_kernels() -> Iterator[str]:
 def first_result(platform: str) -> Iterator[str]:
     """What is wrong with one small program: the way from Python to the device and back."""
     import gpuflow as gf
-    from gpuflow.compiler.cuda_cache import cache_parts
     from gpuflow.runtime.kernels import cache_stats
+    from gpuflow.targets.cuda.codegen.cached import cache_parts
 
     (found, *_) = gf.devices(platform)
     function, x = FIRST_PROGRAM

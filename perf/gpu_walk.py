@@ -29,8 +29,8 @@ from gpu_rows import MANY_SIZES, Row, all_rows, chosen
 import gpuflow
 from gpuflow.cli import doctor_trials
 from gpuflow.compiler.cache.versions import version_of
-from gpuflow.compiler.cuda_cache import PACKAGES
 from gpuflow.runtime.kernels import cache_stats, kernel_cache
+from gpuflow.targets.cuda.codegen.cached import PACKAGES
 
 
 def call_row(row: Row, frameworks: Sequence[Framework], tiny: bool) -> bool:

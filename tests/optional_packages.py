@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from gpuflow.compiler.cuda_toolchain import toolchain_fault
+from gpuflow.targets.cuda.codegen.toolchain import toolchain_fault
 
 _LIBRARIES = "pip install --no-deps -r tests/requirements-libraries.txt"
 

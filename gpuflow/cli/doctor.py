@@ -17,10 +17,10 @@ from gpuflow.base.private_files import folder_problem
 from gpuflow.cli.doctor_checks import is_on_bus
 from gpuflow.cli.doctor_gpu import findings, wants_gpu
 from gpuflow.compiler.cache.kernel_cache import KernelCache
-from gpuflow.compiler.cuda_cache import compile_cuda
-from gpuflow.compiler.cuda_toolchain import CudaBuildError, CudaToolchainError
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.nodes import Kernel, Mode, Operand
+from gpuflow.targets.cuda.codegen.cached import compile_cuda
+from gpuflow.targets.cuda.codegen.toolchain import CudaBuildError, CudaToolchainError
 from gpuflow.version import __version__
 
 REQUIRED = ("numpy", "numba", "llvmlite", "optree", "ml_dtypes", "scipy", "opt_einsum")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from gpuflow.cli import bench, demo, doctor, launch
 from gpuflow.cli.problems import CommandError
-from gpuflow.compiler.cuda_toolchain import CudaToolchainError
+from gpuflow.targets.cuda.codegen.toolchain import CudaToolchainError
 from gpuflow.version import __version__
 
 # What a shell reports of a command that Ctrl-C ended: 128 + SIGINT.

@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from gpuflow.base.config import config
-from gpuflow.compiler.cuda import print_cuda
 from gpuflow.compiler.gpu_splits import gpu_launches, is_plain_on_gpu
-from gpuflow.compiler.handwritten import HandwrittenKernel
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.planning.plan import CallStep, CopyStep, KernelStep
 from gpuflow.compiler.target import Allocate, PlainTarget
@@ -36,6 +34,8 @@ from gpuflow.runtime.gpu_runs import add_runs
 from gpuflow.runtime.gpu_scans import add_running
 from gpuflow.runtime.gpu_sorts import add_sort
 from gpuflow.runtime.handwritten import load, prepare
+from gpuflow.targets.cuda.codegen.handwritten import HandwrittenKernel
+from gpuflow.targets.cuda.printing.printers import print_cuda
 
 _ALIGNED = 16  # bytes, for copies of 128 bits
 # Shared memory that a block may have, where it is not the 163 KB of sm_80 or more.

@@ -17,9 +17,9 @@ import gpuflow.kernels.copying as copying
 import gpuflow.kernels.scan as scan
 from gpuflow.base.records import record
 from gpuflow.compiler.cuda_schedule import Dim
-from gpuflow.compiler.handwritten import LaunchBounds, Number
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.views import View
+from gpuflow.targets.cuda.codegen.handwritten import LaunchBounds, Number
 
 ALIGNMENT = 256
 THREADS = 256

@@ -18,7 +18,6 @@ import gpuflow.kernels.convolution_direct as direct
 import gpuflow.kernels.scan as scan
 import gpuflow.kernels.tiles as tiles
 from gpuflow.base.records import record
-from gpuflow.compiler.handwritten import SHARED_BYTES, Number
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.lowering import Convolution
 from gpuflow.core.views import View
@@ -34,6 +33,7 @@ from gpuflow.runtime.gpu_convolution_forms import (
     skip,
     without_still_slides,
 )
+from gpuflow.targets.cuda.codegen.handwritten import SHARED_BYTES, Number
 from gpuflow.targets.layouts.convolution_axes import Problem, as_problem
 
 ENOUGH_BLOCKS = 256  # that keep a GPU busy

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.compiler.cuda_cache import CudaKernel, compile_cuda
 from gpuflow.compiler.cuda_schedule import (
     full_blocks,
     launch_shape,
@@ -24,6 +23,7 @@ from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Argument, Kernel, arguments
 from gpuflow.runtime.gpu_device import GpuDevice
 from gpuflow.runtime.kernels import kernel_cache
+from gpuflow.targets.cuda.codegen.cached import CudaKernel, compile_cuda
 
 Register = int
 # Where a buffer is: in a register of the driver, or at a fixed address; bytes from there.

@@ -11,9 +11,9 @@ import gpuflow.kernels.small_eigenvalues as eigenvalues
 import gpuflow.kernels.small_general_eigenvalues as general
 import gpuflow.kernels.small_matrices as kernels
 from gpuflow.base import dtypes
-from gpuflow.compiler.handwritten import SHARED_BYTES
 from gpuflow.core.lowering import Matrices
 from gpuflow.runtime.gpu_blocks import At, Schedule
+from gpuflow.targets.cuda.codegen.handwritten import SHARED_BYTES
 
 _INDEX = "int64"
 _LANES = 32  # threads of a warp

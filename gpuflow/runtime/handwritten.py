@@ -13,15 +13,15 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 
 from gpuflow.compiler.cuda_schedule import Dim
-from gpuflow.compiler.handwritten import (
+from gpuflow.runtime.device_array import DeviceArray
+from gpuflow.runtime.gpu_device import GpuDevice
+from gpuflow.runtime.kernels import kernel_cache
+from gpuflow.targets.cuda.codegen.handwritten import (
     HandwrittenKernel,
     LaunchBounds,
     Number,
     build_handwritten,
 )
-from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.runtime.gpu_device import GpuDevice
-from gpuflow.runtime.kernels import kernel_cache
 
 Argument = DeviceArray | int | float
 

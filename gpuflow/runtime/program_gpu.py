@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.compiler.cuda_cache import CudaKernel, compile_cuda, cuda_source_path
 from gpuflow.compiler.planning.plan import KernelStep, Plan, ProgramStep, calls_python
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.communicator import settle
@@ -20,6 +19,7 @@ from gpuflow.runtime.gpu_device import GpuDevice
 from gpuflow.runtime.gpu_launch import launched_kernel
 from gpuflow.runtime.gpu_text import build_driver, driver_text
 from gpuflow.runtime.kernels import kernel_cache
+from gpuflow.targets.cuda.codegen.cached import CudaKernel, compile_cuda, cuda_source_path
 
 
 class GpuProgram:

@@ -13,7 +13,7 @@ from gpuflow.cli import bench, doctor
 from gpuflow.cli import main as command_line
 from gpuflow.cli.main import build_parser, main
 from gpuflow.cli.problems import CommandError, require
-from gpuflow.compiler import cuda_toolchain
+from gpuflow.targets.cuda.codegen import toolchain
 from gpuflow.version import __version__
 
 BENCH_FILE = """
@@ -203,7 +203,7 @@ def test_doctor_builds_a_cuda_kernel_on_request(capsys):
 @pytest.fixture
 def no_toolchain(monkeypatch):
     """An environment without numba-cuda, which is what `pip install .` makes; the sentence."""
-    monkeypatch.setattr(cuda_toolchain, "toolchain_fault", lambda: "[cuda build] none. Fix: pip.")
+    monkeypatch.setattr(toolchain, "toolchain_fault", lambda: "[cuda build] none. Fix: pip.")
     return "[cuda build] none. Fix: pip."
 
 
@@ -215,7 +215,7 @@ def test_doctor_without_a_cuda_toolchain(no_toolchain, capsys):
 
 def test_a_command_without_a_cuda_toolchain_says_so_in_one_line(no_toolchain, capsys, monkeypatch):
     def run(options):
-        cuda_toolchain.load_numba_cuda()
+        toolchain.load_numba_cuda()
 
     parser = argparse.ArgumentParser()
     parser.set_defaults(run=run, command="demo")

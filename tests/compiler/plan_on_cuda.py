@@ -18,7 +18,6 @@ from ptx_launch import launch_ptx
 
 import gpuflow as gf
 from gpuflow.base import tree
-from gpuflow.compiler.cuda_cache import CudaKernel, compile_cuda
 from gpuflow.compiler.cuda_schedule import (
     full_blocks,
     launch_shape,
@@ -42,6 +41,7 @@ from gpuflow.core.aval import aval_of, storage_dtype
 from gpuflow.kir.nodes import Kernel, Mode, arguments
 from gpuflow.kir.verify import verify
 from gpuflow.targets.cpu.kernels import compile_cpu
+from gpuflow.targets.cuda.codegen.cached import CudaKernel, compile_cuda
 from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS
 
 Memory = dict[int, np.ndarray]  # by number of buffer

@@ -8,16 +8,16 @@ import cuda_zoo
 import pytest
 from cuda_harness import build, requires_cuda_tools
 
-from gpuflow.compiler import cuda_build
-from gpuflow.compiler.cuda import print_cuda
-from gpuflow.compiler.cuda_build import (
+from gpuflow.targets.cuda.codegen import build as cuda_build
+from gpuflow.targets.cuda.codegen.build import (
     build_cuda,
     compile_ptx,
     link_ptx,
     normalise_ptx,
     read_link_report,
 )
-from gpuflow.compiler.cuda_toolchain import CudaBuildError, load_numba_cuda
+from gpuflow.targets.cuda.codegen.toolchain import CudaBuildError, load_numba_cuda
+from gpuflow.targets.cuda.printing.printers import print_cuda
 
 SOURCE = """
 import numpy as np
@@ -151,7 +151,7 @@ def test_the_device_question_is_answered_only_during_a_build(monkeypatch):
 
 def test_printing_does_not_import_numba():
     program = (
-        "import sys; import gpuflow.compiler.cuda, gpuflow.compiler.cuda_build;"
+        "import sys; import gpuflow.compiler.cuda, gpuflow.targets.cuda.codegen.build;"
         "print([name for name in ('numba', 'cuda', 'cupy') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

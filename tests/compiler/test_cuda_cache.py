@@ -12,14 +12,14 @@ from plan_on_cuda import run_plan
 
 import gpuflow
 import gpuflow.numpy as jnp
-from gpuflow.compiler import cuda_cache
 from gpuflow.compiler.cache.kernel_cache import KernelCache, cache_key
-from gpuflow.compiler.cuda import print_cuda
-from gpuflow.compiler.cuda_build import CudaObject
-from gpuflow.compiler.cuda_cache import cache_parts, compile_cuda
 from gpuflow.compiler.cuda_schedule import launch_shape, schedule_cuda, schedules_to_try
 from gpuflow.kir.nodes import Operand
 from gpuflow.kir.text import kernel_text
+from gpuflow.targets.cuda.codegen import cached
+from gpuflow.targets.cuda.codegen.build import CudaObject
+from gpuflow.targets.cuda.codegen.cached import cache_parts, compile_cuda
+from gpuflow.targets.cuda.printing.printers import print_cuda
 
 FOLDER_OF_PACKAGE = os.path.dirname(os.path.dirname(gpuflow.__file__))
 PARTS = cache_parts((9, 0))
@@ -27,16 +27,16 @@ PARTS = cache_parts((9, 0))
 
 def test_the_key_depends_on_the_architecture_the_tools_and_the_variant():
     assert PARTS[:2] == ("cuda", "sm_90") and cache_parts((10, 0))[1] == "sm_100"
-    assert len(PARTS) == 3 + len(cuda_cache.PACKAGES)
-    assert {"numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink"} <= set(cuda_cache.PACKAGES)
+    assert len(PARTS) == 3 + len(cached.PACKAGES)
+    assert {"numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink"} <= set(cached.PACKAGES)
 
 
 def test_the_key_holds_every_module_of_the_target():
     """A new file that prints or emits must change the keys, or old code would be loaded."""
-    folder = Path(cuda_cache.__file__).parent
+    folder = Path(cached.__file__).parent
     files = {path.stem for path in folder.glob("cuda*.py")} - {"cuda_cache"}
     files |= {"nodes", "scalar", "walk"}  # the argument block, the functions, the order
-    assert files <= {module.__name__.rpartition(".")[2] for module in cuda_cache._EMITTERS}
+    assert files <= {module.__name__.rpartition(".")[2] for module in cached._EMITTERS}
 
 
 @requires_cuda_tools
@@ -161,7 +161,7 @@ def test_the_least_spill_wins_where_every_schedule_spills(monkeypatch, tmp_path)
     def build(source, entry, signature, compute_capability, bounds):
         return CudaObject("ptx", b"cubin", entry, 255, next(spills), 0)
 
-    monkeypatch.setattr(cuda_cache, "build_cuda", build)
+    monkeypatch.setattr(cached, "build_cuda", build)
     cache = KernelCache(tmp_path)
     compiled = compile_cuda(cuda_zoo.zoo()["map"], cache)
     assert compiled.built.spill_bytes == 24 and compiled.source.launch.width == 1
@@ -172,7 +172,7 @@ def test_the_least_spill_wins_where_every_schedule_spills(monkeypatch, tmp_path)
 @requires_cuda_tools
 def test_a_small_tile_computes_the_same(monkeypatch):
     monkeypatch.setattr(
-        cuda_cache,
+        cached,
         "schedules_to_try",
         lambda kernel, vectorize: [schedule_cuda(kernel, vectorize=False, small_tile=True)],
     )

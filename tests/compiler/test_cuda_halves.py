@@ -7,8 +7,8 @@ from cuda_harness import ARCHITECTURES, PARALLEL, UNIT, aligned, build, make, re
 from cuda_tools import sass
 from ptx_launch import launch_ptx
 
-from gpuflow.compiler.cuda_build import build_cuda
 from gpuflow.kir.nodes import Mode, Operand
+from gpuflow.targets.cuda.codegen.build import build_cuda
 
 pytestmark = requires_cuda_tools
 

@@ -7,8 +7,8 @@ import pytest
 from cuda_harness import aligned, requires_cuda_tools
 from ptx_launch import launch_ptx
 
-from gpuflow.compiler.cuda_build import build_cuda
 from gpuflow.kir.reference import threefry2x32
+from gpuflow.targets.cuda.codegen.build import build_cuda
 
 pytestmark = requires_cuda_tools
 

@@ -13,9 +13,9 @@ from cuda_harness import ARCHITECTURES, requires_cuda_tools
 from cuda_programs import PROGRAMS
 from plan_on_cuda import plan_of, run_plan
 
-from gpuflow.compiler.cuda_cache import cuda_kernels
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.nodes import Mode
+from gpuflow.targets.cuda.codegen.cached import cuda_kernels
 
 pytestmark = requires_cuda_tools
 

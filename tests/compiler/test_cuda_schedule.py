@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from cuda_harness import ANY, IN, OUT, PARALLEL, REDUCE, UNIT, make
 
-from gpuflow.compiler.cuda import print_cuda
 from gpuflow.compiler.cuda_schedule import (
     full_blocks,
     launch_shape,
@@ -17,6 +16,7 @@ from gpuflow.compiler.cuda_schedule import (
 )
 from gpuflow.kir.nodes import Mode, Operand
 from gpuflow.targets.cuda.printing.point_printer import CudaPrintError
+from gpuflow.targets.cuda.printing.printers import print_cuda
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -10,11 +10,11 @@ import cuda_zoo
 import pytest
 from cuda_harness import requires_cuda_tools
 
-from gpuflow.compiler import cuda_toolchain
 from gpuflow.compiler.cache.kernel_cache import KernelCache
-from gpuflow.compiler.cuda_build import build_cuda
-from gpuflow.compiler.cuda_cache import compile_cuda
-from gpuflow.compiler.cuda_toolchain import (
+from gpuflow.targets.cuda.codegen import toolchain
+from gpuflow.targets.cuda.codegen.build import build_cuda
+from gpuflow.targets.cuda.codegen.cached import compile_cuda
+from gpuflow.targets.cuda.codegen.toolchain import (
     INSTALL,
     CudaToolchainError,
     load_linker,
@@ -31,8 +31,8 @@ VERSIONS = {"numba": "0.68.1", "numba-cuda": "0.30.4", "cuda-core": "1.2.2"}
 def installed(monkeypatch):
     """Versions of an imagined environment, which may be changed."""
     versions = dict(VERSIONS)
-    monkeypatch.setattr(cuda_toolchain, "version_of", lambda name: versions.get(name, "none"))
-    monkeypatch.setattr(cuda_toolchain, "_library_fault", lambda: "")
+    monkeypatch.setattr(toolchain, "version_of", lambda name: versions.get(name, "none"))
+    monkeypatch.setattr(toolchain, "_library_fault", lambda: "")
     toolchain_fault.cache_clear()
     yield versions
     toolchain_fault.cache_clear()
@@ -62,16 +62,16 @@ def test_what_is_missing_is_said_with_the_command_that_installs_it(installed, ch
 
 
 def test_libraries_that_are_not_there(installed, monkeypatch):
-    monkeypatch.setattr(cuda_toolchain, "_library_fault", lambda: "no nvvm: not found")
+    monkeypatch.setattr(toolchain, "_library_fault", lambda: "no nvvm: not found")
     toolchain_fault.cache_clear()
     assert "got no nvvm: not found. Fix: " in toolchain_fault()
 
 
 @requires_cuda_tools
 def test_libraries_are_looked_for_by_name(monkeypatch):
-    assert cuda_toolchain._library_fault() == ""
-    monkeypatch.setattr(cuda_toolchain, "_LIBRARIES", ("nvvm", "nosuch"))
-    assert cuda_toolchain._library_fault().startswith("no nosuch: ")
+    assert toolchain._library_fault() == ""
+    monkeypatch.setattr(toolchain, "_LIBRARIES", ("nvvm", "nosuch"))
+    assert toolchain._library_fault().startswith("no nosuch: ")
 
 
 def test_both_ways_to_build_refuse_before_they_compile(installed):

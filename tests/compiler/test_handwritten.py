@@ -9,9 +9,9 @@ from cuda_harness import requires_cuda_tools
 
 import gpuflow as gf
 from gpuflow.base import dtypes
-from gpuflow.compiler.handwritten import kernel_source
 from gpuflow.kernels import language
 from gpuflow.runtime.handwritten import launch, load
+from gpuflow.targets.cuda.codegen.handwritten import kernel_source
 
 
 def sim():

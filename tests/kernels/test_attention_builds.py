@@ -10,11 +10,11 @@ from schedule_run import ARCHITECTURES
 from test_kernel_attention import attention_of, schedule_of
 
 from gpuflow.base import dtypes
-from gpuflow.compiler.cuda_build import link_ptx, read_link_report
-from gpuflow.compiler.handwritten import build_handwritten
 from gpuflow.runtime import gpu_block_calls
 from gpuflow.runtime.gpu_block_calls import that_fits
 from gpuflow.runtime.kernels import kernel_cache
+from gpuflow.targets.cuda.codegen.build import link_ptx, read_link_report
+from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
 
 pytestmark = requires_cuda_tools
 

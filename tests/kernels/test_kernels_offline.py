@@ -6,8 +6,6 @@ from cuda_tools import requires_cuda_tools
 from schedule_run import ARCHITECTURES
 
 from gpuflow.base import dtypes
-from gpuflow.compiler.cuda_build import link_ptx, read_link_report
-from gpuflow.compiler.handwritten import build_handwritten
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import AtomicSums, Convolution, Matrices, Runs, Scan, Sort
 from gpuflow.core.views import contiguous
@@ -19,6 +17,8 @@ from gpuflow.runtime.gpu_runs import add_runs
 from gpuflow.runtime.gpu_scans import add_running
 from gpuflow.runtime.gpu_sorts import add_sort
 from gpuflow.runtime.kernels import kernel_cache
+from gpuflow.targets.cuda.codegen.build import link_ptx, read_link_report
+from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
 
 pytestmark = requires_cuda_tools
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuflow.compiler.cuda_toolchain import NumbaCuda
 from gpuflow.kir.scalar import FLOAT8_DTYPES
+from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
 from gpuflow.targets.llvm.lanes import Lane, cast
 from gpuflow.targets.llvm.narrow_formats import FORMATS, narrow_by_bits, widen_by_bits
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuflow.compiler.cuda_toolchain import NumbaCuda
+from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
 
 _COPY = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
 _SHARED_ALIGNMENT = 16

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuflow.compiler.cuda_toolchain import NumbaCuda
+from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
 
 
 def memory_intrinsics(tools: NumbaCuda) -> dict[str, Any]:

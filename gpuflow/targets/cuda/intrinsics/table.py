@@ -19,7 +19,7 @@ import functools
 import math
 from typing import Any
 
-from gpuflow.compiler.cuda_toolchain import NumbaCuda
+from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
 from gpuflow.targets.cuda.intrinsics.arithmetic import arithmetic_intrinsics
 from gpuflow.targets.cuda.intrinsics.atomics import atomic_intrinsics
 from gpuflow.targets.cuda.intrinsics.matrices import matrix_intrinsics

@@ -19,7 +19,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.compiler.cuda_toolchain import CudaBuildError, load_linker, load_numba_cuda
+from gpuflow.targets.cuda.codegen.toolchain import CudaBuildError, load_linker, load_numba_cuda
 from gpuflow.targets.cuda.intrinsics.table import source_namespace
 
 # bf16 conversion, max.NaN and ld.global.nc with 128 bits all need Ampere.

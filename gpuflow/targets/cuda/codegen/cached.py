@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.compiler import cuda, cuda_build, cuda_schedule, cuda_toolchain
+from gpuflow.compiler import cuda_schedule
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
-from gpuflow.compiler.cuda import CudaSource, print_scheduled
-from gpuflow.compiler.cuda_build import CudaObject, build_cuda
 from gpuflow.compiler.cuda_schedule import schedule_cuda, schedules_to_try
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.planning.plan import KernelStep, Step
@@ -20,6 +18,8 @@ from gpuflow.kir import nodes, scalar, walk
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
 from gpuflow.targets import printer
+from gpuflow.targets.cuda.codegen import build, toolchain
+from gpuflow.targets.cuda.codegen.build import CudaObject, build_cuda
 from gpuflow.targets.cuda.intrinsics import arithmetic, atomics, matrices, memory, table
 from gpuflow.targets.cuda.printing import (
     combining,
@@ -27,11 +27,13 @@ from gpuflow.targets.cuda.printing import (
     groups,
     phases,
     point_printer,
+    printers,
     row_vectors,
     scalar_text,
     segments,
     vectors,
 )
+from gpuflow.targets.cuda.printing.printers import CudaSource, print_scheduled
 from gpuflow.targets.llvm import lanes, narrow_formats
 
 # The modules that decide what a kernel's text becomes; the arithmetic is emitted by the cpu ones,
@@ -41,7 +43,7 @@ _EMITTERS = (
     scalar,
     walk,
     printer,
-    cuda,
+    printers,
     point_printer,
     vectors,
     phases,
@@ -57,8 +59,8 @@ _EMITTERS = (
     atomics,
     matrices,
     memory,
-    cuda_build,
-    cuda_toolchain,
+    build,
+    toolchain,
     lanes,
     narrow_formats,
 )

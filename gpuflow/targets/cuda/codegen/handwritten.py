@@ -19,9 +19,9 @@ from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key
-from gpuflow.compiler.cuda_build import CudaObject, build_cuda
-from gpuflow.compiler.cuda_cache import cache_parts
 from gpuflow.compiler.debugging import show
+from gpuflow.targets.cuda.codegen.build import CudaObject, build_cuda
+from gpuflow.targets.cuda.codegen.cached import cache_parts
 from gpuflow.targets.parsing import parsed
 
 Number = int | float | bool
