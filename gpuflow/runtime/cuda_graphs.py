@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.runtime.gpu_api import LibraryWork
 from gpuflow.runtime.gpu_faults import StatusError
+from gpuflow.targets.cuda.schedules.spread import Dim
 
 _int, _unsigned, _pointer = ctypes.c_int, ctypes.c_uint, ctypes.c_void_p
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads may do what they like

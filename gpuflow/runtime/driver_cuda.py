@@ -17,7 +17,6 @@ from typing import Any, cast
 import numpy as np
 
 from gpuflow.base.config import config
-from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.compiler.debugging import show
 from gpuflow.runtime.cuda_blas import CuBlas, find_cublas, load_cublas, workspace_bytes
 from gpuflow.runtime.cuda_blas_lt import CuBlasLt, load_cublaslt
@@ -27,6 +26,7 @@ from gpuflow.runtime.gpu_api import BuiltKernel, Epilogue, Gemm, LibraryWork, Po
 from gpuflow.runtime.gpu_driver import GpuDriver
 from gpuflow.runtime.gpu_epilogue_check import CheckedProducts
 from gpuflow.runtime.gpu_faults import is_fault
+from gpuflow.targets.cuda.schedules.spread import Dim
 
 _NO_DEVICE = "cudaErrorNoDevice"
 _INSTALL = 'pip install "gpuflow[cuda13]"'

@@ -20,7 +20,6 @@ import numpy as np
 
 from gpuflow.base.config import config
 from gpuflow.base.recording import clock
-from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.gpu_activations import mask_bytes, with_epilogue
 from gpuflow.runtime.gpu_api import BuiltKernel, Epilogue, Gemm, LibraryWork
@@ -32,6 +31,7 @@ from gpuflow.runtime.ptx.rounding import tf32_of
 from gpuflow.runtime.ptx.types import F32, U8
 from gpuflow.runtime.sim_work import SimGraph, current, given
 from gpuflow.targets.cuda.codegen.cached import DEFAULT_COMPUTE_CAPABILITY
+from gpuflow.targets.cuda.schedules.spread import Dim
 
 PROCESSORS = 2  # few, so that grids stay small
 USUAL_CHECKS = Checks(uninitialized_global=True)

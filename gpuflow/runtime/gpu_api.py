@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpuflow.base.records import record
-from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.codegen.build import CudaObject
+from gpuflow.targets.cuda.schedules.spread import Dim
 
 
 class BuiltKernel(Protocol):

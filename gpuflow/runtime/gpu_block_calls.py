@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from gpuflow.base.config import config
-from gpuflow.compiler.gpu_splits import gpu_launches, is_plain_on_gpu
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.planning.plan import CallStep, CopyStep, KernelStep
 from gpuflow.compiler.target import Allocate, PlainTarget
@@ -36,6 +35,7 @@ from gpuflow.runtime.gpu_sorts import add_sort
 from gpuflow.runtime.handwritten import load, prepare
 from gpuflow.targets.cuda.codegen.handwritten import HandwrittenKernel
 from gpuflow.targets.cuda.printing.printers import print_cuda
+from gpuflow.targets.cuda.schedules.splits import gpu_launches, is_plain_on_gpu
 
 _ALIGNED = 16  # bytes, for copies of 128 bits
 # Shared memory that a block may have, where it is not the 163 KB of sm_80 or more.

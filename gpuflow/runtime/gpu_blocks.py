@@ -16,10 +16,10 @@ import numpy as np
 import gpuflow.kernels.copying as copying
 import gpuflow.kernels.scan as scan
 from gpuflow.base.records import record
-from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.views import View
 from gpuflow.targets.cuda.codegen.handwritten import LaunchBounds, Number
+from gpuflow.targets.cuda.schedules.spread import Dim
 
 ALIGNMENT = 256
 THREADS = 256

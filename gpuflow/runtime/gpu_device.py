@@ -6,10 +6,10 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.driver import Driver
 from gpuflow.runtime.gpu_api import BuiltKernel, GpuApi
+from gpuflow.targets.cuda.schedules.spread import Dim
 
 
 class GpuDevice(Driver, Protocol):

@@ -22,7 +22,6 @@ import numpy as np
 from gpuflow.base.config import config
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.recording import span
-from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.compiler.planning.plan import Plan
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import ShapedArray, storage_dtype
@@ -38,6 +37,7 @@ from gpuflow.runtime.gpu_ops import OneOpPrograms
 from gpuflow.runtime.gpu_transfers import SMALL, Transfers
 from gpuflow.runtime.memory import arenas
 from gpuflow.runtime.program_gpu import GpuProgram
+from gpuflow.targets.cuda.schedules.spread import Dim
 
 _BYTE, _COUNTER = np.dtype(np.uint8), np.dtype(np.uint32)
 _MOST_SCALARS = 1024

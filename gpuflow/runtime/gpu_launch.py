@@ -9,13 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.compiler.cuda_schedule import (
-    full_blocks,
-    launch_shape,
-    may_launch,
-    scratch_bytes,
-)
-from gpuflow.compiler.gpu_index_bits import at_fitting_width
 from gpuflow.compiler.lowering.call_layout import distances_of, sizes_of
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.planning.plan import KernelStep
@@ -24,6 +17,13 @@ from gpuflow.kir.nodes import Argument, Kernel, arguments
 from gpuflow.runtime.gpu_device import GpuDevice
 from gpuflow.runtime.kernels import kernel_cache
 from gpuflow.targets.cuda.codegen.cached import CudaKernel, compile_cuda
+from gpuflow.targets.cuda.schedules.index_bits import at_fitting_width
+from gpuflow.targets.cuda.schedules.spread import (
+    full_blocks,
+    launch_shape,
+    may_launch,
+    scratch_bytes,
+)
 
 Register = int
 # Where a buffer is: in a register of the driver, or at a fixed address; bytes from there.

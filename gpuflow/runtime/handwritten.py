@@ -12,7 +12,6 @@ import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 
-from gpuflow.compiler.cuda_schedule import Dim
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.gpu_device import GpuDevice
 from gpuflow.runtime.kernels import kernel_cache
@@ -22,6 +21,7 @@ from gpuflow.targets.cuda.codegen.handwritten import (
     Number,
     build_handwritten,
 )
+from gpuflow.targets.cuda.schedules.spread import Dim
 
 Argument = DeviceArray | int | float
 

@@ -21,13 +21,13 @@ from cpu_harness import (
 from cuda_tools import requires_cuda_tools
 from ptx_launch import launch_ptx
 
-from gpuflow.compiler.cuda_schedule import launch_shape, may_launch, scratch_bytes
 from gpuflow.kir.interpret import run, storage_dtype
 from gpuflow.kir.nodes import Kernel, Mode, Operand, Role, arguments
 from gpuflow.kir.verify import verify
 from gpuflow.targets.cuda.codegen.build import CudaObject, build_cuda
 from gpuflow.targets.cuda.printing.printers import CudaSource, print_cuda
 from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS
+from gpuflow.targets.cuda.schedules.spread import launch_shape, may_launch, scratch_bytes
 
 __all__ = [
     "ANY", "ARCHITECTURES", "IN", "INOUT", "OUT", "PARALLEL", "REDUCE", "ROW", "UNIT", "VECTOR",

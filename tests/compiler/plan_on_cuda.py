@@ -18,13 +18,6 @@ from ptx_launch import launch_ptx
 
 import gpuflow as gf
 from gpuflow.base import tree
-from gpuflow.compiler.cuda_schedule import (
-    full_blocks,
-    launch_shape,
-    may_launch,
-    scratch_bytes,
-)
-from gpuflow.compiler.gpu_index_bits import at_fitting_width
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import (
@@ -43,6 +36,13 @@ from gpuflow.kir.verify import verify
 from gpuflow.targets.cpu.kernels import compile_cpu
 from gpuflow.targets.cuda.codegen.cached import CudaKernel, compile_cuda
 from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS
+from gpuflow.targets.cuda.schedules.index_bits import at_fitting_width
+from gpuflow.targets.cuda.schedules.spread import (
+    full_blocks,
+    launch_shape,
+    may_launch,
+    scratch_bytes,
+)
 
 Memory = dict[int, np.ndarray]  # by number of buffer
 UNWRITTEN = 0x5A  # fills new memory: an element that only one side writes will differ

@@ -13,13 +13,13 @@ from plan_on_cuda import run_plan
 import gpuflow
 import gpuflow.numpy as jnp
 from gpuflow.compiler.cache.kernel_cache import KernelCache, cache_key
-from gpuflow.compiler.cuda_schedule import launch_shape, schedule_cuda, schedules_to_try
 from gpuflow.kir.nodes import Operand
 from gpuflow.kir.text import kernel_text
 from gpuflow.targets.cuda.codegen import cached
 from gpuflow.targets.cuda.codegen.build import CudaObject
 from gpuflow.targets.cuda.codegen.cached import cache_parts, compile_cuda
 from gpuflow.targets.cuda.printing.printers import print_cuda
+from gpuflow.targets.cuda.schedules.spread import launch_shape, schedule_cuda, schedules_to_try
 
 FOLDER_OF_PACKAGE = os.path.dirname(os.path.dirname(gpuflow.__file__))
 PARTS = cache_parts((9, 0))

@@ -32,10 +32,10 @@ from cuda_harness import (
 )
 from ptx_launch import launch_ptx
 
-from gpuflow.compiler.cuda_schedule import full_blocks, launch_shape, scratch_bytes
 from gpuflow.kir.interpret import interpret_segments, storage_dtype
 from gpuflow.kir.nodes import Mode, Operand, arguments
 from gpuflow.runtime.ptx.faults import PtxError
+from gpuflow.targets.cuda.schedules.spread import full_blocks, launch_shape, scratch_bytes
 
 pytestmark = requires_cuda_tools
 AWKWARD = [0, 1, 3, 31, 33, 257, 1031]

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from cuda_harness import ANY, IN, OUT, PARALLEL, REDUCE, UNIT, make
 
-from gpuflow.compiler.cuda_schedule import (
+from gpuflow.kir.nodes import Mode, Operand
+from gpuflow.targets.cuda.printing.point_printer import CudaPrintError
+from gpuflow.targets.cuda.printing.printers import print_cuda
+from gpuflow.targets.cuda.schedules.spread import (
     full_blocks,
     launch_shape,
     may_launch,
     schedule_cuda,
     scratch_bytes,
 )
-from gpuflow.kir.nodes import Mode, Operand
-from gpuflow.targets.cuda.printing.point_printer import CudaPrintError
-from gpuflow.targets.cuda.printing.printers import print_cuda
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.compiler import cuda_schedule
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
-from gpuflow.compiler.cuda_schedule import schedule_cuda, schedules_to_try
 from gpuflow.compiler.debugging import show
 from gpuflow.compiler.planning.plan import KernelStep, Step
 from gpuflow.kir import nodes, scalar, walk
@@ -34,6 +32,8 @@ from gpuflow.targets.cuda.printing import (
     vectors,
 )
 from gpuflow.targets.cuda.printing.printers import CudaSource, print_scheduled
+from gpuflow.targets.cuda.schedules import spread
+from gpuflow.targets.cuda.schedules.spread import schedule_cuda, schedules_to_try
 from gpuflow.targets.llvm import lanes, narrow_formats
 
 # The modules that decide what a kernel's text becomes; the arithmetic is emitted by the cpu ones,
@@ -53,7 +53,7 @@ _EMITTERS = (
     segments,
     combining,
     scalar_text,
-    cuda_schedule,
+    spread,
     table,
     arithmetic,
     atomics,

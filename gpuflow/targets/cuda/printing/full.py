@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuflow.compiler.cuda_schedule import Launch
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import For, Kernel, Reduce, Store
 from gpuflow.kir.walk import all_uses, results_of
 from gpuflow.targets.cuda.printing import combining
 from gpuflow.targets.cuda.printing.point_printer import CudaPrintError
 from gpuflow.targets.cuda.printing.row_vectors import VectorGroupPrinter
+from gpuflow.targets.cuda.schedules.spread import Launch
 
 
 class FullPrinter(VectorGroupPrinter):

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from gpuflow.compiler.cuda_schedule import MEMBER_ROLES, perfect_nest
 from gpuflow.kir.nodes import (
     Apply,
     Axis,
@@ -31,6 +30,7 @@ from gpuflow.targets.cuda.printing import combining
 from gpuflow.targets.cuda.printing.phases import may_share
 from gpuflow.targets.cuda.printing.point_printer import CudaPrinter, Nest
 from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS
+from gpuflow.targets.cuda.schedules.spread import MEMBER_ROLES, perfect_nest
 from gpuflow.targets.printer import constant
 
 # Turns of a column's loop whose loads are on their way at once, and the longest body of them.

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from gpuflow.compiler.cuda_schedule import Launch, is_point_loop, perfect_nest
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Axis, Block, For, Kernel, Mode, Operand, Stride, Value
 from gpuflow.kir.scalar import PARTS
@@ -23,6 +22,7 @@ from gpuflow.targets.cuda.printing.scalar_text import (
     spell_function,
     widen,
 )
+from gpuflow.targets.cuda.schedules.spread import Launch, is_point_loop, perfect_nest
 from gpuflow.targets.printer import Names, NumbaPrinter, Source
 
 Nest = list[tuple[Axis, Block]]

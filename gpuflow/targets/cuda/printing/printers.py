@@ -1,14 +1,13 @@
 """The CUDA target: KernelIR in, the text of a kernel and its launch out.
 
 ``print_cuda`` chooses the printer; ``cuda_build.build_cuda`` makes a cubin of the text, with or
-without a GPU; ``cuda_cache.compile_cuda`` keeps what was built. See cuda_schedule.py for how points
+without a GPU; ``cuda_cache.compile_cuda`` keeps what was built. See spread.py for how points
 are spread over threads.
 """
 
 from __future__ import annotations
 
 from gpuflow.base.records import record
-from gpuflow.compiler.cuda_schedule import Launch, schedule_cuda
 from gpuflow.kir.nodes import Kernel
 from gpuflow.targets.cuda.printing.full import FullPrinter
 from gpuflow.targets.cuda.printing.groups import GroupPrinter
@@ -16,6 +15,7 @@ from gpuflow.targets.cuda.printing.point_printer import CudaPrinter
 from gpuflow.targets.cuda.printing.row_vectors import VectorGroupPrinter
 from gpuflow.targets.cuda.printing.segments import FullSegmentPrinter, SegmentPrinter
 from gpuflow.targets.cuda.printing.vectors import VectorPrinter
+from gpuflow.targets.cuda.schedules.spread import Launch, schedule_cuda
 
 
 @record

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from gpuflow.base.records import record
-from gpuflow.compiler.cuda_schedule import MEMBER_ROLES, perfect_nest
 from gpuflow.kir.nodes import Axis, Block, For, Load, Mode, Operand, Reduce, Store
 from gpuflow.kir.scalar import PARTS
 from gpuflow.kir.walk import statements
@@ -22,6 +21,7 @@ from gpuflow.targets.cuda.printing.groups import GroupPrinter
 from gpuflow.targets.cuda.printing.phases import moves_as_vector
 from gpuflow.targets.cuda.printing.point_printer import Nest, captured_names
 from gpuflow.targets.cuda.printing.scalar_text import STORAGE_BITS, narrow, widen
+from gpuflow.targets.cuda.schedules.spread import MEMBER_ROLES, perfect_nest
 
 # Vectors of a thread that are on their way at once in a full reduction, whose grid is small: a
 # multiprocessor of 4.8 TB/s / 132 waits some 800 cycles for 20 bytes a cycle, which are 16 KiB.

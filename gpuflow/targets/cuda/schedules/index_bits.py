@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from gpuflow.compiler.cuda_schedule import MEMBER_ROLES, POINT_ROLES
 from gpuflow.compiler.lowering.call_layout import distances_of, sizes_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.kir.nodes import Kernel, Mode, remembered
+from gpuflow.targets.cuda.schedules.spread import MEMBER_ROLES, POINT_ROLES
 
 _LARGEST = 2**31 - 1
 # How far a counter goes past its end: four steps of all threads of a grid, of which there are

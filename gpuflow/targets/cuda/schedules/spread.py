@@ -12,7 +12,7 @@ thread of the group that works on a point.
 The text does not know sizes: whether a row is done by a warp or by a block is the launch's choice,
 and so is whether the group keeps it in registers or reads it again for every phase.
 With 32-bit indices the number of points and of threads together must stay below 2**31, for which
-``gpu_index_bits`` leaves room.
+``index_bits`` leaves room.
 """
 
 from __future__ import annotations

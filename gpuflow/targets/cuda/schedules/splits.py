@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from math import prod
 
-from gpuflow.compiler.cuda_schedule import WARP, schedule_cuda
 from gpuflow.compiler.lowering.call_layout import sizes_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.split import split_kernel
@@ -18,6 +17,7 @@ from gpuflow.compiler.schedules.split_calls import Cut, split_calls
 from gpuflow.compiler.schedules.split_words import blocks_of
 from gpuflow.compiler.target import Allocate
 from gpuflow.kir.nodes import Kernel, remembered
+from gpuflow.targets.cuda.schedules.spread import WARP, schedule_cuda
 
 SMALLEST_SPLIT = 1 << 18  # points; fewer take about as long as another launch
 WANTED_BLOCKS = 1024  # several for each of some 132 multiprocessors
