@@ -1,9 +1,8 @@
 """The words of handwritten kernels.
 
-A kernel is a Python function that is never called: ``gpuflow.runtime.handwritten`` takes its text,
-with those of the functions and the numbers that it names, through the compile path of generated
-kernels. The names here let that text stand in an ordinary module; what they mean is written where
-they are made, in gpuflow/targets/cuda/intrinsics/table.py and the files that it names.
+A kernel is a Python function that is never called:
+``gpuflow.targets.cuda.driver.handwritten_kernels`` takes its text, with those of the functions and
+the numbers that it names, through the compile path of generated kernels.
 
 Two constructs are done to the text before Numba sees it:
 
@@ -28,7 +27,7 @@ class _Word:
     def __call__(self, *arguments: Any) -> Any:
         raise TypeError(
             f"[kernels] {self._name} must be called in a kernel; got a call from Python. "
-            "Fix: launch the kernel by gpuflow.runtime.handwritten."
+            "Fix: launch the kernel by gpuflow.targets.cuda.driver.handwritten_kernels."
         )
 
     def __getattr__(self, name: str) -> Any:

@@ -20,8 +20,8 @@ import numpy as np
 
 import gpuflow as gf
 from gpuflow.kernels.copying import copy_strided
-from gpuflow.runtime.gpu_api import Gemm
-from gpuflow.runtime.handwritten import argument_words, load, prepare
+from gpuflow.targets.cuda.driver.api import Gemm
+from gpuflow.targets.cuda.driver.handwritten_kernels import argument_words, load, prepare
 
 
 def timer(platform: str, driver: Any) -> Callable[[Callable[[], Any], int], float]:

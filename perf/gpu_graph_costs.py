@@ -1,4 +1,4 @@
-"""What recording, changing and replaying launches costs: the limits of gpu_graphs.py are guesses.
+"""What recording, changing and replaying launches costs: the limits of graphs.py are guesses.
 
 usage: python perf/gpu_graph_costs.py [--platform cuda] [--tiny]
 
@@ -18,7 +18,7 @@ import numpy as np
 from gpu_ceilings import median, small_launch, timer
 
 import gpuflow as gf
-from gpuflow.runtime import gpu_graphs
+from gpuflow.targets.cuda.driver import graphs
 
 FEW, MANY = 4, 32  # launches of a graph
 COPIES = tuple(1 << k for k in (12, 16, 18, 20, 22, 24))  # bytes
@@ -90,7 +90,7 @@ def advice(found: dict[str, float]) -> Iterator[dict[str, Any]]:
 
 
 def _limit(name: str, what: str, measured: float | None) -> dict[str, Any]:
-    return {"limit": name, "is": getattr(gpu_graphs, name), "what": what, "measured": measured}
+    return {"limit": name, "is": getattr(graphs, name), "what": what, "measured": measured}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

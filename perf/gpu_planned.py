@@ -21,7 +21,7 @@ import gpuflow
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Platform, register_platform
-from gpuflow.runtime.gpu_driver import GpuDriver
+from gpuflow.targets.cuda.driver.driver import GpuDriver
 
 # Multiprocessors decide about grids alone; these are an H100's.
 PROCESSORS = 132

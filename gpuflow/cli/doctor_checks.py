@@ -24,9 +24,9 @@ from gpuflow.cli.doctor_needs import (
 )
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.runtime.cuda_blas import find_cublas
-from gpuflow.runtime.gpu_memory import in_units
 from gpuflow.runtime.platforms import GPU_SIGNS, seems_to_have_gpu
 from gpuflow.targets.cuda.codegen.toolchain import pair_fault
+from gpuflow.targets.cuda.driver.memory import in_units
 
 TRIAL_SECONDS = 40.0
 _CUPYS = ("cupy-cuda13x", "cupy-cuda12x", "cupy")

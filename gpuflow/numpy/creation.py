@@ -30,9 +30,9 @@ from gpuflow.ops.device import in_sharding
 from gpuflow.ops.keys import random_wrap
 from gpuflow.ops.varying import vary_along
 from gpuflow.parallel.placement import put
-from gpuflow.runtime import gpu_exchange
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import Device
+from gpuflow.targets.cuda.driver import exchange
 
 
 def array(
@@ -129,8 +129,8 @@ def _make(value: Any, wanted: Any) -> Any:
         value is not None,
         lambda: "[array] the data must be numbers; got None. Fix: use jnp.nan, or leave it out.",
     )
-    if gpu_exchange.is_on_gpu(value):
-        return _make(gpu_exchange.imported(value, copy=True), wanted)
+    if exchange.is_on_gpu(value):
+        return _make(exchange.imported(value, copy=True), wanted)
     host = np.asarray(value)
     # Of the value itself where it has a dtype: masked arrays are refused by their class.
     own = aval_of(value if isinstance(value, np.ndarray) else host).dtype

@@ -14,9 +14,10 @@ from gpuflow.core.sharding import SingleDeviceSharding
 from gpuflow.core.trace import Tracer
 from gpuflow.numpy.creation import asarray, placed
 from gpuflow.numpy.promotion import strong
-from gpuflow.runtime import gpu_exchange, host_exchange
+from gpuflow.runtime import host_exchange
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, default_device
+from gpuflow.targets.cuda.driver import exchange
 
 
 def dlpack(
@@ -35,7 +36,7 @@ def dlpack(
         ValueError: a stream on the CPU.
     """
     dtype = aval_of(self).dtype
-    on_gpu = dlpack_device(self)[0] == gpu_exchange.CUDA and dl_device != host_exchange.CPU
+    on_gpu = dlpack_device(self)[0] == exchange.CUDA and dl_device != host_exchange.CPU
     is_known = not dtypes.is_extended(dtype) and host_exchange.is_known(dtype)
     check(
         is_known and (host_exchange.is_native(dtype) or not on_gpu),
@@ -45,7 +46,7 @@ def dlpack(
     )
     if on_gpu:
         options = {"stream": stream, "max_version": max_version, "dl_device": dl_device}
-        return gpu_exchange.exported(self, {**options, "copy": copy})
+        return exchange.exported(self, {**options, "copy": copy})
     check(
         stream is None,
         lambda: f"[dlpack] stream must be None on the CPU; got {stream!r}. Fix: leave it out.",
@@ -84,7 +85,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     """
     if type(x) is Array and copy is not True:
         return placed("from_dlpack", strong(x), device)
-    if gpu_exchange.is_on_gpu(x):
+    if exchange.is_on_gpu(x):
         return _from_gpu(x, device, copy)
     check(
         hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"),
@@ -112,7 +113,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
 
 def _from_gpu(x: Any, device: Any, copy: bool | None) -> Any:
     """``from_dlpack`` of what is in the memory of a GPU."""
-    array = gpu_exchange.imported(x, copy)
+    array = exchange.imported(x, copy)
     check(
         array is not None and (copy is not False or device in (None, array.device)),
         lambda: "[from_dlpack] the memory cannot be shared: it must be row-major without gaps, of "
@@ -141,8 +142,8 @@ def _why_not_shared(host: np.ndarray, device: Device) -> str | None:
 
 def dlpack_device(self: Any) -> tuple[int, int]:
     """The kind of device in DLPack's numbers, 1 for the CPU and 2 for CUDA, and which one."""
-    number = gpu_exchange.number_of(self.device) if type(self) is Array else None
-    return (1, 0) if number is None else (gpu_exchange.CUDA, number)
+    number = exchange.number_of(self.device) if type(self) is Array else None
+    return (1, 0) if number is None else (exchange.CUDA, number)
 
 
 def cuda_array_interface(self: Any) -> dict[str, Any]:
@@ -152,12 +153,12 @@ def cuda_array_interface(self: Any) -> dict[str, Any]:
         AttributeError: it is not on a GPU, or CUDA's libraries have no such dtype.
     """
     is_known = aval_of(self).dtype.kind in "biufc"
-    if not is_known or dlpack_device(self)[0] != gpu_exchange.CUDA:
+    if not is_known or dlpack_device(self)[0] != exchange.CUDA:
         raise AttributeError(
             "[__cuda_array_interface__] the array must be on a GPU, of a dtype of NumPy's own; got "
             f"{aval_of(self)}. Fix: jax.device_put(x, jax.devices('cuda')[0])."
         )
-    return gpu_exchange.interface(self)
+    return exchange.interface(self)
 
 
 def to_device(self: Any, device: Any, *, stream: Any = None) -> Any:

@@ -26,7 +26,7 @@ from gpuflow.base.records import record
 from gpuflow.core.communicator import Groups, Pairs, watch
 from gpuflow.parallel.nccl_calls import Call
 from gpuflow.parallel.nccl_watch import Watch
-from gpuflow.runtime.gpu_side_stream import SideStream
+from gpuflow.targets.cuda.driver.side_stream import SideStream
 
 # NCCL's names of dtypes that it adds and compares; others are moved as bytes.
 _NAMES = {

@@ -16,7 +16,7 @@ from gpuflow.parallel.nccl import NcclCommunicator, named
 from gpuflow.parallel.nccl_calls import Signs
 from gpuflow.parallel.nccl_watch import Watch
 from gpuflow.runtime.device import Device
-from gpuflow.runtime.gpu_side_stream import SideStream
+from gpuflow.targets.cuda.driver.side_stream import SideStream
 
 
 @record(frozen=False)

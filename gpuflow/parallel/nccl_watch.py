@@ -28,7 +28,7 @@ from gpuflow.parallel.nccl_calls import (
     message,
     waiting_since,
 )
-from gpuflow.runtime.gpu_side_stream import SideStream
+from gpuflow.targets.cuda.driver.side_stream import SideStream
 
 _LOOK = 0.1  # seconds between looks at what is under way
 _FREE = 0.5  # seconds to wait until no thread uses a communicator

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.dtypes import bfloat16
-from gpuflow.runtime.gpu_api import Gemm, Pool
-from gpuflow.runtime.gpu_faults import StatusError
+from gpuflow.targets.cuda.driver.api import Gemm, Pool
+from gpuflow.targets.cuda.driver.faults import StatusError
 
 # cudaDataType_t.
 _TYPES = {

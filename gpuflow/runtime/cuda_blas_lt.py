@@ -19,8 +19,8 @@ import numpy as np
 
 from gpuflow.base.dtypes import bfloat16
 from gpuflow.runtime.cuda_blas import find_cublas
-from gpuflow.runtime.gpu_api import Epilogue, Gemm
-from gpuflow.runtime.gpu_faults import StatusError
+from gpuflow.targets.cuda.driver.api import Epilogue, Gemm
+from gpuflow.targets.cuda.driver.faults import StatusError
 
 # cudaDataType_t and cublasComputeType_t.
 _TYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 2, bfloat16: 14}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuflow.runtime.gpu_api import Epilogue, Gemm
+from gpuflow.targets.cuda.driver.api import Epilogue, Gemm
 
 # Functions of kir.scalar. A kernel of the first kind is known by its values: it has one kink at
 # most, at 0. One of the second kind is analytic, with few constants, so that a grid tells it apart.

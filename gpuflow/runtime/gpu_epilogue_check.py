@@ -10,9 +10,9 @@ import numpy as np
 
 from gpuflow.compiler.debugging import show
 from gpuflow.runtime.gpu_activations import aux_bytes, with_epilogue
-from gpuflow.runtime.gpu_api import Epilogue, Gemm, GpuApi
-from gpuflow.runtime.gpu_faults import is_fault
 from gpuflow.runtime.memory import address
+from gpuflow.targets.cuda.driver.api import Epilogue, Gemm, GpuApi
+from gpuflow.targets.cuda.driver.faults import is_fault
 
 _M, _N, _K = 24, 16, 32
 _Make = Callable[[Gemm, Epilogue], Callable[..., None] | None]

@@ -20,7 +20,6 @@ from gpuflow.compiler.planning.plan import (
     writes_of,
 )
 from gpuflow.runtime.gpu_activations import aux_bytes
-from gpuflow.runtime.gpu_api import Epilogue, Gemm
 from gpuflow.runtime.gpu_epilogue_kernels import (
     MatrixKernel,
     forward_values,
@@ -28,6 +27,7 @@ from gpuflow.runtime.gpu_epilogue_kernels import (
     matrix_kernel,
 )
 from gpuflow.runtime.gpu_products import products_of
+from gpuflow.targets.cuda.driver.api import Epilogue, Gemm
 
 Fused = Callable[..., None]
 Make = Callable[[Gemm, Epilogue], Fused | None]

@@ -20,9 +20,9 @@ from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core.effects import COMMUNICATION
 from gpuflow.core.lowering import Library, OnHost
 from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.runtime.gpu_device import GpuDevice
-from gpuflow.runtime.gpu_faults import GpuFault
 from gpuflow.runtime.program_arrays import store_results
+from gpuflow.targets.cuda.driver.faults import GpuFault
+from gpuflow.targets.cuda.driver.program_device import GpuDevice
 
 # How libraries say that there is no memory for what they need.
 _FULL = ("STATUS_ALLOC_FAILED", "CUFFT_ALLOC_FAILED", "cudaErrorMemoryAllocation")

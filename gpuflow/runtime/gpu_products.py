@@ -16,7 +16,7 @@ from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Library, Product
 from gpuflow.core.views import View
-from gpuflow.runtime.gpu_api import Gemm
+from gpuflow.targets.cuda.driver.api import Gemm
 from gpuflow.targets.layouts.product_axes import (
     TRANSPOSED,
     batch_axes,

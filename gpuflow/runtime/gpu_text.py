@@ -23,24 +23,24 @@ from gpuflow.compiler.planning.plan import (
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device_array import DeviceArray, described
-from gpuflow.runtime.gpu_arena import DeviceArena
 from gpuflow.runtime.gpu_block_calls import block_launch, copy_schedule, schedule_of
 from gpuflow.runtime.gpu_blocks import Schedule
-from gpuflow.runtime.gpu_device import GpuDevice
 from gpuflow.runtime.gpu_epilogues import (
     OWN_MEMORY,
     FusedProduct,
     at_offsets,
     fused_products,
 )
-from gpuflow.runtime.gpu_graphs import may_record
-from gpuflow.runtime.gpu_launch import Place, Registers, launched_kernel, make_launch
 from gpuflow.runtime.gpu_library import LibraryCall
 from gpuflow.runtime.gpu_marks import GpuMarks
 from gpuflow.runtime.gpu_products import multiplier, products_of
 from gpuflow.runtime.gpu_work import Argument, Work
 from gpuflow.runtime.program_arrays import NamedArrays
 from gpuflow.runtime.program_text import DriverText
+from gpuflow.targets.cuda.driver.arena import DeviceArena
+from gpuflow.targets.cuda.driver.graphs import may_record
+from gpuflow.targets.cuda.driver.launch import Place, Registers, launched_kernel, make_launch
+from gpuflow.targets.cuda.driver.program_device import GpuDevice
 
 
 def build_driver(

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.runtime.gpu_device import GpuDevice
-from gpuflow.runtime.gpu_graphs import LEAST_LAUNCHES, Call, Place, RecordedLaunches
-from gpuflow.runtime.gpu_launch import Launch
 from gpuflow.runtime.program_text import DriverText
+from gpuflow.targets.cuda.driver.graphs import LEAST_LAUNCHES, Call, Place, RecordedLaunches
+from gpuflow.targets.cuda.driver.launch import Launch
+from gpuflow.targets.cuda.driver.program_device import GpuDevice
 
 # A variable that holds an address, or None and the address.
 Argument = tuple[str | None, int]

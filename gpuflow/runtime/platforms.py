@@ -14,9 +14,10 @@ from gpuflow.runtime.driver import Driver
 from gpuflow.targets.cpu.driver import cpu_driver
 
 if TYPE_CHECKING:
-    from gpuflow.runtime import driver_cuda, driver_sim, gpu_block_calls
+    from gpuflow.runtime import driver_sim, gpu_block_calls
+    from gpuflow.targets.cuda.driver import on_cupy as driver_cuda
 else:
-    driver_cuda = LazyModule("gpuflow.runtime.driver_cuda")
+    driver_cuda = LazyModule("gpuflow.targets.cuda.driver.on_cupy")
     driver_sim = LazyModule("gpuflow.runtime.driver_sim")
     gpu_block_calls = LazyModule("gpuflow.runtime.gpu_block_calls")
 

@@ -11,7 +11,7 @@ from gpuflow import lax
 from gpuflow.base.config import config
 from gpuflow.compiler.lowering.excess_precision import unrounded_values
 from gpuflow.compiler.passes.program import inline
-from gpuflow.runtime import gpu_launch
+from gpuflow.targets.cuda.driver import launch
 
 RNG = np.random.default_rng(0)
 HALVES = [jnp.bfloat16, jnp.float16]
@@ -102,9 +102,9 @@ def test_wider_and_narrower_floats_are_as_they_were():
 @pytest.mark.parametrize("dtype", HALVES)
 def test_a_chain_is_nearer_to_the_truth(dtype, monkeypatch):
     x, y = numbers(dtype, 500), small(dtype, 500)
-    built, real = [], gpu_launch.compile_cuda
+    built, real = [], launch.compile_cuda
     monkeypatch.setattr(
-        gpu_launch, "compile_cuda", lambda *given: built.append(real(*given)) or built[-1]
+        launch, "compile_cuda", lambda *given: built.append(real(*given)) or built[-1]
     )
     (strict,) = on_gpu(chain, x, y, excess=False)
     (loose,) = on_gpu(chain, x, y, excess=True)

@@ -10,8 +10,8 @@ from cuda_harness import requires_cuda_tools
 import gpuflow as gf
 from gpuflow.base import dtypes
 from gpuflow.kernels import language
-from gpuflow.runtime.handwritten import launch, load
 from gpuflow.targets.cuda.codegen.handwritten import kernel_source
+from gpuflow.targets.cuda.driver.handwritten_kernels import launch, load
 
 
 def sim():

@@ -16,8 +16,8 @@ import gpuflow as gf
 from gpuflow.parallel import distributed, nccl_connect
 from gpuflow.parallel.nccl import NcclCommunicator
 from gpuflow.runtime import device as devices_module
-from gpuflow.runtime.gpu_driver import GpuDriver
-from gpuflow.runtime.gpu_side_stream import SideStream
+from gpuflow.targets.cuda.driver.driver import GpuDriver
+from gpuflow.targets.cuda.driver.side_stream import SideStream
 
 BAD = 1
 

@@ -33,7 +33,7 @@ from gpuflow.ops.named_sums import psum_p
 from gpuflow.parallel import memory_programs, nccl_connect, threads
 from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
 from gpuflow.parallel.nccl import NcclCommunicator
-from gpuflow.runtime.gpu_side_stream import SideStream
+from gpuflow.targets.cuda.driver.side_stream import SideStream
 
 X = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
 

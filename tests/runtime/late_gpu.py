@@ -17,9 +17,9 @@ import numpy as np
 import gpuflow as gf
 from gpuflow.runtime import device as devices_module
 from gpuflow.runtime.driver_sim import SimApi
-from gpuflow.runtime.gpu_driver import GpuDriver
-from gpuflow.runtime.gpu_transfers import SMALL
 from gpuflow.runtime.sim_work import SimGraph, current
+from gpuflow.targets.cuda.driver.driver import GpuDriver
+from gpuflow.targets.cuda.driver.transfers import SMALL
 
 
 def gpu_devices(name, *apis):

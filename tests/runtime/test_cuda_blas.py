@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuflow.runtime.cuda_blas import _SIGNATURES, CuBlas, find_cublas, load_cublas
-from gpuflow.runtime.gpu_api import Gemm
+from gpuflow.targets.cuda.driver.api import Gemm
 
 KINDS = {0: "float32", 1: "float64", 2: "float16", 4: "complex64", 5: "complex128", 14: "bfloat16"}
 ALPHA = {68: np.float32, 69: np.float32, 77: np.float32, 70: np.float64}

@@ -14,8 +14,8 @@ from gpuflow import lax
 from gpuflow.base.config import config
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.runtime.gpu_activations import derivative_of, packed, value_of
-from gpuflow.runtime.gpu_api import Epilogue
 from gpuflow.runtime.gpu_epilogues import fused_products
+from gpuflow.targets.cuda.driver.api import Epilogue
 
 RNG = np.random.default_rng(0)
 X, W, B = (RNG.normal(size=shape).astype(np.float32) for shape in ((16, 24), (24, 40), (40,)))

@@ -13,16 +13,16 @@ from test_cuda_sim import PROGRAMS
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base.config import config
-from gpuflow.runtime import gpu_graphs
-from gpuflow.runtime.cuda_graphs import (
+from gpuflow.runtime.driver_sim import SimApi
+from gpuflow.targets.cuda.driver import graphs
+from gpuflow.targets.cuda.driver.api import LibraryWork
+from gpuflow.targets.cuda.driver.graph_api import (
     _SIGNATURES,
     LaunchGraph,
     NodeParameters,
     bound_launch,
     load_graph_calls,
 )
-from gpuflow.runtime.driver_sim import SimApi
-from gpuflow.runtime.gpu_api import LibraryWork
 
 X = np.random.default_rng(0).normal(size=(8, 24)).astype(np.float32)
 
@@ -163,7 +163,7 @@ def test_a_result_that_a_product_writes_is_copied_too(late):
 
 @requires_cuda_tools
 def test_recording_stops_where_nothing_can_be_changed_or_copied(late, monkeypatch):
-    monkeypatch.setattr(gpu_graphs, "_MOST_COPIED", 0)
+    monkeypatch.setattr(graphs, "_MOST_COPIED", 0)
     api, step, w = late.driver.api, gf.jit(_layers), gf.device_put(W, late)
     before, kept = dict(api.log), []
     for k in range(60):

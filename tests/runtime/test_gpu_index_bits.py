@@ -6,7 +6,7 @@ from cuda_tools import requires_cuda_tools
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.runtime import gpu_launch
+from gpuflow.targets.cuda.driver import launch
 
 pytestmark = requires_cuda_tools
 
@@ -40,14 +40,14 @@ PROGRAMS = {
 def run(function, args, monkeypatch):
     """The bytes of the results, and the kernels that were launched."""
     (device,) = gf.devices("cuda_sim")
-    real, kernels = gpu_launch.compile_cuda, []
+    real, kernels = launch.compile_cuda, []
 
     def noting(kernel, *rest):
         kernels.append((kernel, real(kernel, *rest)))
         return kernels[-1][1]
 
     with monkeypatch.context() as patch, gf.default_device(device):
-        patch.setattr(gpu_launch, "compile_cuda", noting)
+        patch.setattr(launch, "compile_cuda", noting)
         gf.clear_caches()
         found = gf.jit(function)(*args)
         return [np.asarray(leaf).tobytes() for leaf in gf.tree.leaves(found)], kernels
@@ -67,7 +67,7 @@ def test_both_widths_give_the_same_bits(name, monkeypatch):
         strategy = made.source.launch.strategy
         strategies.add(segments[strategy] if kernel.segmented else strategy)
     assert wanted <= strategies
-    monkeypatch.setattr(gpu_launch, "at_fitting_width", lambda kernel, calls: kernel)
+    monkeypatch.setattr(launch, "at_fitting_width", lambda kernel, calls: kernel)
     wide, kernels = run(function, args, monkeypatch)
     assert kernels and all(kernel.index_bits == 64 for kernel, _ in kernels)
     assert narrow == wide

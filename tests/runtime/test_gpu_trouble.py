@@ -16,9 +16,9 @@ from late_gpu import LateApi, gpu_devices
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base.config import config
-from gpuflow.runtime.gpu_driver import GpuDriver
-from gpuflow.runtime.gpu_faults import GpuFault
-from gpuflow.runtime.gpu_graphs import RecordedLaunches
+from gpuflow.targets.cuda.driver.driver import GpuDriver
+from gpuflow.targets.cuda.driver.faults import GpuFault
+from gpuflow.targets.cuda.driver.graphs import RecordedLaunches
 
 X = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
 FOLDER = Path(__file__).parent

@@ -18,8 +18,8 @@ import pytest
 from cuda_tools import requires_cuda_tools
 from fake_cuda import elf_patch
 
-from gpuflow.runtime import cuda_graphs
 from gpuflow.runtime.cuda_blas import find_cublas
+from gpuflow.targets.cuda.driver import graph_api
 
 HERE = Path(__file__).parent
 MEMORY = 128 << 20
@@ -92,7 +92,7 @@ def test_calls_for_graphs_are_those_of_the_headers():
     if folder is None:
         pytest.skip("CUDA's headers are not installed")
     text = (folder / "cuda.h").read_text()
-    for name, signature in cuda_graphs._SIGNATURES.items():
+    for name, signature in graph_api._SIGNATURES.items():
         # A macro gives versions of a function its plain name; the first one is today's.
         macro = re.search(rf"#define (\w+)\s+(?:__CUDA_API_PTSZ\()?{name}\b", text)
         plain = name if macro is None else macro[1]

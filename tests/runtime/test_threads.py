@@ -17,7 +17,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.runtime import device as devices_module
 from gpuflow.runtime.driver_sim import SimApi
-from gpuflow.runtime.gpu_memory import Memory
+from gpuflow.targets.cuda.driver.memory import Memory
 
 SHAPES = [(5, 7), (8, 8), (33, 3)]
 

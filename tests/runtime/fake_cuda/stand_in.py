@@ -13,11 +13,11 @@ import sys
 import numpy as np
 
 from gpuflow.runtime import platforms
-from gpuflow.runtime.driver_cuda import CupyApi
 from gpuflow.runtime.ptx.checks import Checks
 from gpuflow.runtime.ptx.faults import PtxError
 from gpuflow.runtime.ptx.kernel import PtxModule
 from gpuflow.runtime.ptx.memory import DeviceMemory
+from gpuflow.targets.cuda.driver.on_cupy import CupyApi
 
 COUNTS = ("refusals", "launches", "replays", "changes", "recordings", "pinned", "captures")
 _DESCRIBE = ctypes.CFUNCTYPE(

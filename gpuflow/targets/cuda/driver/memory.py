@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from gpuflow.base.util import user_source_line
-from gpuflow.runtime.gpu_api import GpuApi, Pool
+from gpuflow.targets.cuda.driver.api import GpuApi, Pool
 
 # Of blocks from this size on it is known where they were made: finding that out takes less than
 # writing them.

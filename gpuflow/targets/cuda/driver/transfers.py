@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.runtime.gpu_api import GpuApi
 from gpuflow.runtime.memory import address
+from gpuflow.targets.cuda.driver.api import GpuApi
 
 # CUDA takes up to so many bytes of pageable memory at once and returns (the CUDA Runtime's
 # documentation on asynchronous copies); larger ones would wait for the stream.

@@ -13,7 +13,6 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 
 from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.runtime.gpu_device import GpuDevice
 from gpuflow.runtime.kernels import kernel_cache
 from gpuflow.targets.cuda.codegen.handwritten import (
     HandwrittenKernel,
@@ -21,6 +20,7 @@ from gpuflow.targets.cuda.codegen.handwritten import (
     Number,
     build_handwritten,
 )
+from gpuflow.targets.cuda.driver.program_device import GpuDevice
 from gpuflow.targets.cuda.schedules.spread import Dim
 
 Argument = DeviceArray | int | float

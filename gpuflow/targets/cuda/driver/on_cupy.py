@@ -1,6 +1,6 @@
 """The real GPU: CUDA's calls through CuPy, with our own streams, pools and kernels.
 
-What runs is ``gpu_driver.py``, which the simulated GPU runs as well; here is only how CUDA is
+What runs is ``driver.py``, which the simulated GPU runs as well; here is only how CUDA is
 called. Written from CuPy's and CUDA's documentation; not measured on a GPU.
 """
 
@@ -20,12 +20,12 @@ from gpuflow.base.config import config
 from gpuflow.compiler.debugging import show
 from gpuflow.runtime.cuda_blas import CuBlas, find_cublas, load_cublas, workspace_bytes
 from gpuflow.runtime.cuda_blas_lt import CuBlasLt, load_cublaslt
-from gpuflow.runtime.cuda_graphs import LaunchGraph, bound_launch, load_graph_calls
 from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.runtime.gpu_api import BuiltKernel, Epilogue, Gemm, LibraryWork, Pool
-from gpuflow.runtime.gpu_driver import GpuDriver
 from gpuflow.runtime.gpu_epilogue_check import CheckedProducts
-from gpuflow.runtime.gpu_faults import is_fault
+from gpuflow.targets.cuda.driver.api import BuiltKernel, Epilogue, Gemm, LibraryWork, Pool
+from gpuflow.targets.cuda.driver.driver import GpuDriver
+from gpuflow.targets.cuda.driver.faults import is_fault
+from gpuflow.targets.cuda.driver.graph_api import LaunchGraph, bound_launch, load_graph_calls
 from gpuflow.targets.cuda.schedules.spread import Dim
 
 _NO_DEVICE = "cudaErrorNoDevice"

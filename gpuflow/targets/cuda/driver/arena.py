@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.runtime.device_array import DeviceArray, strided
-from gpuflow.runtime.gpu_device import GpuDevice
+from gpuflow.targets.cuda.driver.program_device import GpuDevice
 
 
 class DeviceArena:

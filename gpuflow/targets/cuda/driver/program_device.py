@@ -1,4 +1,4 @@
-"""What programs of GPUs ask of their device; ``gpu_driver.py`` is the only one that has it."""
+"""What programs of GPUs ask of their device; ``driver.py`` is the only one that has it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.driver import Driver
-from gpuflow.runtime.gpu_api import BuiltKernel, GpuApi
+from gpuflow.targets.cuda.driver.api import BuiltKernel, GpuApi
 from gpuflow.targets.cuda.schedules.spread import Dim
 
 

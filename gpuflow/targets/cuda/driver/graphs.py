@@ -20,9 +20,9 @@ import numpy as np
 from gpuflow.base.config import config
 from gpuflow.base.records import record
 from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.runtime.gpu_api import LibraryWork, Recorded
-from gpuflow.runtime.gpu_device import GpuDevice
-from gpuflow.runtime.gpu_launch import Launch
+from gpuflow.targets.cuda.driver.api import LibraryWork, Recorded
+from gpuflow.targets.cuda.driver.launch import Launch
+from gpuflow.targets.cuda.driver.program_device import GpuDevice
 
 # All of these numbers but the alignment are guesses: nothing was measured on a GPU. What a GPU's
 # costs say that they should be, perf/gpu_graph_costs.py prints.

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from gpuflow.runtime.gpu_api import LibraryWork
-from gpuflow.runtime.gpu_faults import StatusError
+from gpuflow.targets.cuda.driver.api import LibraryWork
+from gpuflow.targets.cuda.driver.faults import StatusError
 from gpuflow.targets.cuda.schedules.spread import Dim
 
 _int, _unsigned, _pointer = ctypes.c_int, ctypes.c_uint, ctypes.c_void_p

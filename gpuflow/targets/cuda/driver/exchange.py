@@ -19,8 +19,8 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, local_devices
 from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.runtime.gpu_memory import Block
 from gpuflow.runtime.host_exchange import Capsule
+from gpuflow.targets.cuda.driver.memory import Block
 
 CUDA = 2  # kDLCUDA
 
