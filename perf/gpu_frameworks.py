@@ -148,11 +148,12 @@ def _turn_kernels_off() -> None:
     """Leave everything to generated kernels and libraries; there is no such setting for users."""
     from gpuflow.compiler import pipeline
     from gpuflow.nn import attention
-    from gpuflow.runtime import gpu_block_calls, gpu_text
+    from gpuflow.runtime import gpu_block_calls
+    from gpuflow.targets.cuda.program import text
 
     attention.may_fuse = lambda *operands: False
     pipeline.GPU_PASSES = pipeline.PASSES
-    gpu_block_calls.schedule_of = gpu_text.schedule_of = lambda step: None
+    gpu_block_calls.schedule_of = text.schedule_of = lambda step: None
 
 
 def _load_jax(platform: str) -> Framework:

@@ -80,7 +80,7 @@ class SideStream:
         event = api.event(self.address)
         if work is not None:
             work.mark = event
-            self._driver.side_work.append(work)  # gpu_marks.py writes the row
+            self._driver.side_work.append(work)  # step_marks.py writes the row
         return event
 
     def is_done(self, mark: Any) -> bool:

@@ -12,10 +12,10 @@ from typing import Any
 
 from gpuflow.base.recording import Event, Recording, clock, state
 from gpuflow.compiler.planning.plan import Plan
-from gpuflow.runtime.gpu_work import Work
 from gpuflow.runtime.marks import details_of, row_of
 from gpuflow.runtime.program_text import DriverText
 from gpuflow.targets.cuda.driver.program_device import GpuDevice
+from gpuflow.targets.cuda.program.work import Work
 
 _Row = tuple[str, str, dict[str, Any]]
 

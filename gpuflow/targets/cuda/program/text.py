@@ -31,16 +31,16 @@ from gpuflow.runtime.gpu_epilogues import (
     at_offsets,
     fused_products,
 )
-from gpuflow.runtime.gpu_library import LibraryCall
-from gpuflow.runtime.gpu_marks import GpuMarks
 from gpuflow.runtime.gpu_products import multiplier, products_of
-from gpuflow.runtime.gpu_work import Argument, Work
 from gpuflow.runtime.program_arrays import NamedArrays
 from gpuflow.runtime.program_text import DriverText
 from gpuflow.targets.cuda.driver.arena import DeviceArena
 from gpuflow.targets.cuda.driver.graphs import may_record
 from gpuflow.targets.cuda.driver.launch import Place, Registers, launched_kernel, make_launch
 from gpuflow.targets.cuda.driver.program_device import GpuDevice
+from gpuflow.targets.cuda.program.library_calls import LibraryCall
+from gpuflow.targets.cuda.program.step_marks import GpuMarks
+from gpuflow.targets.cuda.program.work import Argument, Work
 
 
 def build_driver(
