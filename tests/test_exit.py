@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from cuda_tools import requires_cuda_tools
 
-from gpuflow.runtime import cuda_blas_lt, memory
+from gpuflow.runtime import memory
 from gpuflow.targets.cpu.image import loader
+from gpuflow.targets.cuda.blas import gemm_lt
 from gpuflow.targets.cuda.driver import graph_api
 from gpuflow.targets.cuda.driver import memory as gpu_memory
 
@@ -61,7 +62,7 @@ def test_the_end_is_silent(place, platform):
 
 
 CLASSES = [
-    loader._Memory, graph_api.LaunchGraph, cuda_blas_lt.LtProduct, gpu_memory.Block,
+    loader._Memory, graph_api.LaunchGraph, gemm_lt.LtProduct, gpu_memory.Block,
     memory._block_class(4096),
 ]  # fmt: skip
 

@@ -23,8 +23,8 @@ from gpuflow.cli.doctor_needs import (
     fits,
 )
 from gpuflow.compiler.cache.versions import version_of
-from gpuflow.runtime.cuda_blas import find_cublas
 from gpuflow.runtime.platforms import GPU_SIGNS, seems_to_have_gpu
+from gpuflow.targets.cuda.blas.gemm import find_cublas
 from gpuflow.targets.cuda.codegen.toolchain import pair_fault
 from gpuflow.targets.cuda.driver.memory import in_units
 

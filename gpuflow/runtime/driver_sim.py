@@ -21,13 +21,13 @@ import numpy as np
 from gpuflow.base.config import config
 from gpuflow.base.recording import clock
 from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.runtime.gpu_activations import mask_bytes, with_epilogue
 from gpuflow.runtime.ptx.checks import THOROUGH, Checks
 from gpuflow.runtime.ptx.kernel import PtxModule
 from gpuflow.runtime.ptx.memory import DeviceMemory
 from gpuflow.runtime.ptx.rounding import tf32_of
 from gpuflow.runtime.ptx.types import F32, U8
 from gpuflow.runtime.sim_work import SimGraph, current, given
+from gpuflow.targets.cuda.blas.activations import mask_bytes, with_epilogue
 from gpuflow.targets.cuda.codegen.cached import DEFAULT_COMPUTE_CAPABILITY
 from gpuflow.targets.cuda.driver.api import BuiltKernel, Epilogue, Gemm, LibraryWork
 from gpuflow.targets.cuda.driver.driver import GpuDriver

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gpuflow.runtime.cuda_blas import _SIGNATURES, CuBlas, find_cublas, load_cublas
+from gpuflow.targets.cuda.blas.gemm import _SIGNATURES, CuBlas, find_cublas, load_cublas
 from gpuflow.targets.cuda.driver.api import Gemm
 
 KINDS = {0: "float32", 1: "float64", 2: "float16", 4: "complex64", 5: "complex128", 14: "bfloat16"}

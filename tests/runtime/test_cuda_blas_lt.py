@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gpuflow.runtime.cuda_blas_lt import _CREATING, _OTHER, CtypesLt, CuBlasLt
 from gpuflow.runtime.driver_sim import SimApi
-from gpuflow.runtime.gpu_activations import aux_bytes, with_epilogue
-from gpuflow.runtime.gpu_epilogue_check import CheckedProducts, epilogue_is_right
+from gpuflow.targets.cuda.blas.activations import aux_bytes, with_epilogue
+from gpuflow.targets.cuda.blas.epilogue_check import CheckedProducts, epilogue_is_right
+from gpuflow.targets.cuda.blas.gemm_lt import _CREATING, _OTHER, CtypesLt, CuBlasLt
 from gpuflow.targets.cuda.driver.api import Epilogue, Gemm
 
 KINDS = {0: np.dtype(np.float32), 2: np.dtype(np.float16), 14: np.dtype(ml_dtypes.bfloat16)}

@@ -13,8 +13,8 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.base.config import config
 from gpuflow.compiler.pipeline import compile_plan
-from gpuflow.runtime.gpu_activations import derivative_of, packed, value_of
-from gpuflow.runtime.gpu_epilogues import fused_products
+from gpuflow.targets.cuda.blas.activations import derivative_of, packed, value_of
+from gpuflow.targets.cuda.blas.epilogues import fused_products
 from gpuflow.targets.cuda.driver.api import Epilogue
 
 RNG = np.random.default_rng(0)

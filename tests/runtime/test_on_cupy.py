@@ -18,7 +18,7 @@ import pytest
 from cuda_tools import requires_cuda_tools
 from fake_cuda import elf_patch
 
-from gpuflow.runtime.cuda_blas import find_cublas
+from gpuflow.targets.cuda.blas.gemm import find_cublas
 from gpuflow.targets.cuda.driver import graph_api
 
 HERE = Path(__file__).parent
@@ -182,7 +182,7 @@ def test_cublaslt_has_what_we_call():
     pytest.importorskip("nvmath.bindings", reason="nvmath is not installed")
     from nvmath.bindings import cublasLt as lt
 
-    from gpuflow.runtime import cuda_blas_lt as ours
+    from gpuflow.targets.cuda.blas import gemm_lt as ours
 
     assert {*LT_CALLS} == {*ours._CREATING, *ours._OTHER}
     for name, wanted in LT_CALLS.items():

@@ -1,6 +1,6 @@
 /* A stand-in for cuBLAS: products of float32 matrices, as work of a stream of the stand-in for CUDA.
 
-   The calls are those of gpuflow's cuda_blas.py. What a stream was given is done by a function of
+   The calls are those of gpuflow's gemm.py. What a stream was given is done by a function of
    the host, so that it can be captured. Source: NVIDIA, cuBLAS documentation: cublasGemmEx. */
 
 #include <cuda_runtime_api.h>

@@ -18,10 +18,10 @@ import numpy as np
 
 from gpuflow.base.config import config
 from gpuflow.compiler.debugging import show
-from gpuflow.runtime.cuda_blas import CuBlas, find_cublas, load_cublas, workspace_bytes
-from gpuflow.runtime.cuda_blas_lt import CuBlasLt, load_cublaslt
 from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.runtime.gpu_epilogue_check import CheckedProducts
+from gpuflow.targets.cuda.blas.epilogue_check import CheckedProducts
+from gpuflow.targets.cuda.blas.gemm import CuBlas, find_cublas, load_cublas, workspace_bytes
+from gpuflow.targets.cuda.blas.gemm_lt import CuBlasLt, load_cublaslt
 from gpuflow.targets.cuda.driver.api import BuiltKernel, Epilogue, Gemm, LibraryWork, Pool
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda.driver.faults import is_fault

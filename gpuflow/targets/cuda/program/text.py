@@ -25,15 +25,10 @@ from gpuflow.runtime.array import Array
 from gpuflow.runtime.device_array import DeviceArray, described
 from gpuflow.runtime.gpu_block_calls import block_launch, copy_schedule, schedule_of
 from gpuflow.runtime.gpu_blocks import Schedule
-from gpuflow.runtime.gpu_epilogues import (
-    OWN_MEMORY,
-    FusedProduct,
-    at_offsets,
-    fused_products,
-)
-from gpuflow.runtime.gpu_products import multiplier, products_of
 from gpuflow.runtime.program_arrays import NamedArrays
 from gpuflow.runtime.program_text import DriverText
+from gpuflow.targets.cuda.blas.epilogues import OWN_MEMORY, FusedProduct, at_offsets, fused_products
+from gpuflow.targets.cuda.blas.products import multiplier, products_of
 from gpuflow.targets.cuda.driver.arena import DeviceArena
 from gpuflow.targets.cuda.driver.graphs import may_record
 from gpuflow.targets.cuda.driver.launch import Place, Registers, launched_kernel, make_launch

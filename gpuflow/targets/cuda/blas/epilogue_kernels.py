@@ -19,7 +19,7 @@ from gpuflow.kir import nodes
 from gpuflow.kir.interpret import run, scalar_from_word
 from gpuflow.kir.nodes import Block, Kernel, Mode, Statement
 from gpuflow.kir.walk import is_whole, statements
-from gpuflow.runtime.gpu_activations import EXACT, SMOOTH, derivative_of, value_of
+from gpuflow.targets.cuda.blas.activations import EXACT, SMOOTH, derivative_of, value_of
 
 _GRID = np.arange(-64, 65) / 8.0
 _BIASES = np.array([0.5, -1.25, 0.0, 2.0])

@@ -19,14 +19,14 @@ from gpuflow.compiler.planning.plan import (
     scratch_of,
     writes_of,
 )
-from gpuflow.runtime.gpu_activations import aux_bytes
-from gpuflow.runtime.gpu_epilogue_kernels import (
+from gpuflow.targets.cuda.blas.activations import aux_bytes
+from gpuflow.targets.cuda.blas.epilogue_kernels import (
     MatrixKernel,
     forward_values,
     is_way_back,
     matrix_kernel,
 )
-from gpuflow.runtime.gpu_products import products_of
+from gpuflow.targets.cuda.blas.products import products_of
 from gpuflow.targets.cuda.driver.api import Epilogue, Gemm
 
 Fused = Callable[..., None]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gpuflow.compiler.debugging import show
-from gpuflow.runtime.gpu_activations import aux_bytes, with_epilogue
 from gpuflow.runtime.memory import address
+from gpuflow.targets.cuda.blas.activations import aux_bytes, with_epilogue
 from gpuflow.targets.cuda.driver.api import Epilogue, Gemm, GpuApi
 from gpuflow.targets.cuda.driver.faults import is_fault
 

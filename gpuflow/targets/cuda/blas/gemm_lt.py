@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base.dtypes import bfloat16
-from gpuflow.runtime.cuda_blas import find_cublas
+from gpuflow.targets.cuda.blas.gemm import find_cublas
 from gpuflow.targets.cuda.driver.api import Epilogue, Gemm
 from gpuflow.targets.cuda.driver.faults import StatusError
 
