@@ -148,12 +148,12 @@ def _turn_kernels_off() -> None:
     """Leave everything to generated kernels and libraries; there is no such setting for users."""
     from gpuflow.compiler import pipeline
     from gpuflow.nn import attention
-    from gpuflow.runtime import gpu_block_calls
     from gpuflow.targets.cuda.program import text
+    from gpuflow.targets.cuda.providers import table
 
     attention.may_fuse = lambda *operands: False
     pipeline.GPU_PASSES = pipeline.PASSES
-    gpu_block_calls.schedule_of = text.schedule_of = lambda step: None
+    table.schedule_of = text.schedule_of = lambda step: None
 
 
 def _load_jax(platform: str) -> Framework:

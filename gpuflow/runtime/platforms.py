@@ -14,12 +14,13 @@ from gpuflow.runtime.driver import Driver
 from gpuflow.targets.cpu.driver import cpu_driver
 
 if TYPE_CHECKING:
-    from gpuflow.runtime import driver_sim, gpu_block_calls
+    from gpuflow.runtime import driver_sim
     from gpuflow.targets.cuda.driver import on_cupy as driver_cuda
+    from gpuflow.targets.cuda.providers import table as gpu_block_calls
 else:
     driver_cuda = LazyModule("gpuflow.targets.cuda.driver.on_cupy")
     driver_sim = LazyModule("gpuflow.runtime.driver_sim")
-    gpu_block_calls = LazyModule("gpuflow.runtime.gpu_block_calls")
+    gpu_block_calls = LazyModule("gpuflow.targets.cuda.providers.table")
 
 
 # Where Linux shows that there is a GPU of NVIDIA.

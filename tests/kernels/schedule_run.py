@@ -17,9 +17,9 @@ from unittest import mock
 import numpy as np
 
 import gpuflow as gf
-from gpuflow.runtime.gpu_block_calls import block_launch
-from gpuflow.runtime.gpu_blocks import Schedule
 from gpuflow.targets.cuda.program import text
+from gpuflow.targets.cuda.providers.launch_sequence import Schedule
+from gpuflow.targets.cuda.providers.table import block_launch
 
 SIZES = [0, 1, 31, 33, 1025, 257]
 ARCHITECTURES = [(8, 0), (9, 0), (10, 0)]

@@ -10,11 +10,11 @@ from schedule_run import ARCHITECTURES
 from test_kernel_attention import attention_of, schedule_of
 
 from gpuflow.base import dtypes
-from gpuflow.runtime import gpu_block_calls
-from gpuflow.runtime.gpu_block_calls import that_fits
 from gpuflow.runtime.kernels import kernel_cache
 from gpuflow.targets.cuda.codegen.build import link_ptx, read_link_report
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
+from gpuflow.targets.cuda.providers import table
+from gpuflow.targets.cuda.providers.table import that_fits
 
 pytestmark = requires_cuda_tools
 
@@ -62,7 +62,7 @@ def builds(monkeypatch):
         built = SimpleNamespace(spill_bytes=spills.get(columns, 0), shared_bytes=0)
         return SimpleNamespace(built=built, shared_bytes=shared.get(columns, 0))
 
-    monkeypatch.setattr(gpu_block_calls, "load", load)
+    monkeypatch.setattr(table, "load", load)
     return spills, shared
 
 

@@ -10,7 +10,7 @@ import gpuflow.numpy as jnp
 from gpuflow.base.config import config
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import CallStep
-from gpuflow.runtime.gpu_block_calls import gpu_target, schedule_of
+from gpuflow.targets.cuda.providers.table import gpu_target, schedule_of
 
 pytestmark = requires_cuda_tools
 

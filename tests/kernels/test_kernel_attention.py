@@ -15,8 +15,8 @@ from gpuflow.core.jaxpr import all_eqns
 from gpuflow.core.lowering import Attention
 from gpuflow.kernels import attention_reference as reference
 from gpuflow.ops.precision import Precision
-from gpuflow.runtime.gpu_attention import add_attention
-from gpuflow.runtime.gpu_blocks import At, Schedule
+from gpuflow.targets.cuda.providers.attention import add_attention
+from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
 
 pytestmark = requires_cuda_tools
 

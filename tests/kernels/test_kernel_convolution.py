@@ -18,10 +18,10 @@ from gpuflow.core.lowering import Convolution
 from gpuflow.core.views import View, contiguous
 from gpuflow.kernels import convolution_reference as reference
 from gpuflow.ops.convolutions import conv_dimension_numbers
-from gpuflow.runtime import gpu_convolution_forms, gpu_convolutions
-from gpuflow.runtime.gpu_block_calls import gpu_target, schedule_of
-from gpuflow.runtime.gpu_blocks import At, Schedule
-from gpuflow.runtime.gpu_convolution_copies import add_copy
+from gpuflow.targets.cuda.providers import convolution_forms, convolutions
+from gpuflow.targets.cuda.providers.convolution_copies import add_copy
+from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
+from gpuflow.targets.cuda.providers.table import gpu_target, schedule_of
 
 pytestmark = requires_cuda_tools
 
@@ -34,9 +34,9 @@ NHWC = ("NHWC", "HWIO", "NHWC")
 @pytest.fixture
 def few_builds(monkeypatch):
     """One size of tiles, which always looks for margins, and splits sums that are short."""
-    monkeypatch.setattr(gpu_convolutions, "TILE_SHAPES", ((1, 32),))
-    monkeypatch.setattr(gpu_convolutions, "FEWEST_SLICES", 2)
-    monkeypatch.setattr(gpu_convolution_forms.Form, "has_margins", True)
+    monkeypatch.setattr(convolutions, "TILE_SHAPES", ((1, 32),))
+    monkeypatch.setattr(convolutions, "FEWEST_SLICES", 2)
+    monkeypatch.setattr(convolution_forms.Form, "has_margins", True)
 
 
 class Case:
@@ -305,7 +305,7 @@ def test_nan_and_infinity_in_tensorfloat32(few_builds):
 @pytest.mark.parametrize("name", ["channels last", "holes in everything", "groups", "bfloat16"])
 def test_numbers_of_64_bits(name, few_builds, monkeypatch):
     """Builds for arrays that span 2^31 elements; here, for all."""
-    monkeypatch.setattr(gpu_convolutions, "LONGEST", 0)
+    monkeypatch.setattr(convolutions, "LONGEST", 0)
     case = Case(**CASES[name])
     case.check_gradients()
     for step in calls_of(with_gradients(case), *case.operands):
@@ -316,7 +316,7 @@ def test_numbers_of_64_bits(name, few_builds, monkeypatch):
 
 
 def test_long_halves_across(few_builds, free_copies, monkeypatch):
-    monkeypatch.setattr(gpu_convolutions, "LONGEST", 0)
+    monkeypatch.setattr(convolutions, "LONGEST", 0)
     case = half_case("groups")
     case.check_gradients()
     assert ["ACROSS", "ACROSS"] in ways_of(with_gradients(case), *case.operands)
@@ -349,7 +349,7 @@ def test_what_needs_64_bits(dtype):
 
 def test_large_tiles_without_margins(monkeypatch):
     """Places and channels do not fill the last tiles."""
-    monkeypatch.setattr(gpu_convolutions, "TILE_SHAPES", ((2, 64),))
+    monkeypatch.setattr(convolutions, "TILE_SHAPES", ((2, 64),))
     Case((1, 8, 13, 17), (70, 8, 3, 3), layout=NHWC).check()
 
 
@@ -409,8 +409,8 @@ def test_batched(axes, few_builds):
 @pytest.fixture
 def free_copies(monkeypatch):
     """Operands are copied wherever that makes vectors of them."""
-    monkeypatch.setattr(gpu_convolutions, "LAUNCH", 0)
-    monkeypatch.setattr(gpu_convolutions, "COPY", 0)
+    monkeypatch.setattr(convolutions, "LAUNCH", 0)
+    monkeypatch.setattr(convolutions, "COPY", 0)
 
 
 def kernels_of(function, *operands):
@@ -564,7 +564,7 @@ def test_long_sums_are_split():
     schedules = [schedule_of(step) for step in calls_of(gradient, *case.operands)]
     (launches,) = (one.launches for one in schedules)
     assert [one.kernel.__name__ for one in launches] == ["convolve_tiles", "sum_parts"]
-    assert launches[0].grid[0] >= gpu_convolutions.ENOUGH_BLOCKS
+    assert launches[0].grid[0] >= convolutions.ENOUGH_BLOCKS
 
 
 @pytest.mark.parametrize("features", [1, 6])
@@ -592,7 +592,7 @@ def test_operands_at_any_address(few_builds):
     what = Convolution(*roles, (1, 1), ((0, 0),) * 2, (1, 1), (1, 1))
     schedule = Schedule(3)
     aval = ShapedArray((1, 5, 7, 32), np.dtype(np.float32))
-    assert gpu_convolutions.add_convolution(
+    assert convolutions.add_convolution(
         schedule, what, [At(0, 4), At(1)], [contiguous(x.shape), contiguous(w.shape)],
         [x.dtype, w.dtype], (At(2), aval),
     )  # fmt: skip
@@ -608,7 +608,7 @@ def test_halves_across_at_any_address(few_builds):
     roles = ((), (0,), (1,), (2, 3))
     what = Convolution(roles, roles, roles, (1, 1), ((0, 0),) * 2, (1, 1), (1, 1))
     schedule, aval = Schedule(3), ShapedArray((3, 48, 8, 9), x.dtype)
-    assert gpu_convolutions.add_convolution(
+    assert convolutions.add_convolution(
         schedule, what, [At(0, 2), At(1)], [contiguous(x.shape), contiguous(w.shape)],
         [x.dtype, w.dtype], (At(2), aval),
     )  # fmt: skip

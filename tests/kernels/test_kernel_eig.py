@@ -8,7 +8,7 @@ from schedule_run import on_gpu
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.runtime import gpu_matrices
+from gpuflow.targets.cuda.providers import small_matrices
 
 pytestmark = requires_cuda_tools
 
@@ -167,5 +167,5 @@ def test_what_is_not_finite_is_nan_and_harms_no_other():
 
 
 def test_what_does_not_converge_is_nan(monkeypatch):
-    monkeypatch.setattr(gpu_matrices, "TURNS", 0)
+    monkeypatch.setattr(small_matrices, "TURNS", 0)
     assert np.isnan(values_of(matrices(2, 6, "complex64"))).all()

@@ -9,8 +9,8 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.core.lowering import Library
-from gpuflow.runtime import gpu_runs
-from gpuflow.runtime.gpu_block_calls import gpu_target, schedule_of
+from gpuflow.targets.cuda.providers import runs
+from gpuflow.targets.cuda.providers.table import gpu_target, schedule_of
 
 pytestmark = requires_cuda_tools
 
@@ -58,8 +58,8 @@ def test_combinations(method, combine, dtype):
 
 
 def test_chunks_of_chunks(monkeypatch):
-    monkeypatch.setattr(gpu_runs, "CHUNK", 2)
-    monkeypatch.setattr(gpu_runs, "FEW", 2)
+    monkeypatch.setattr(runs, "CHUNK", 2)
+    monkeypatch.setattr(runs, "FEW", 2)
     rows = RNG.integers(-9, 9, (257, 2)).astype(np.float32)
     x = np.zeros((9, 2), np.float32)
     for places in (np.zeros(257, np.int64), RNG.integers(0, 9, 257), np.arange(257) // 30):

@@ -11,9 +11,9 @@ import gpuflow.kernels.scan as kernels
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.core.lowering import Scan
-from gpuflow.runtime import gpu_scans
-from gpuflow.runtime.gpu_blocks import At, Schedule, number_kind
-from gpuflow.runtime.gpu_scans import add_scan
+from gpuflow.targets.cuda.providers import scans
+from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, number_kind
+from gpuflow.targets.cuda.providers.scans import add_scan
 
 pytestmark = requires_cuda_tools
 
@@ -96,8 +96,8 @@ def test_columns_and_complex_numbers():
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_rows_in_chunks(reverse, monkeypatch):
-    monkeypatch.setattr(gpu_scans, "LONGEST_CHUNK", 1 << 11)
-    monkeypatch.setattr(gpu_scans, "ROW_CHUNK", 1 << 11)
+    monkeypatch.setattr(scans, "LONGEST_CHUNK", 1 << 11)
+    monkeypatch.setattr(scans, "ROW_CHUNK", 1 << 11)
     x = RNG.integers(-9, 9, size=(2, 5003)).astype(np.int32)
     scan = Scan("add", 2, 5003, 1, reverse)
     got, schedule = run_scan(scan, x)
@@ -108,7 +108,7 @@ def test_rows_in_chunks(reverse, monkeypatch):
 
 
 def test_columns_in_chunks_of_chunks(monkeypatch):
-    monkeypatch.setattr(gpu_scans, "LONGEST_COLUMN", 4)
+    monkeypatch.setattr(scans, "LONGEST_COLUMN", 4)
     x = RNG.integers(0, 9, size=(2, 31)).astype(np.uint8)
     scan = Scan("max", 2, 31, 1, True)
     got, schedule = run_scan(scan, x)

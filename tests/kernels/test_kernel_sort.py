@@ -12,8 +12,8 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.core.lowering import Sort
-from gpuflow.runtime import gpu_sorts
-from gpuflow.runtime.gpu_blocks import At, Schedule
+from gpuflow.targets.cuda.providers import sorts
+from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
 
 pytestmark = requires_cuda_tools
 
@@ -70,25 +70,25 @@ def test_the_order_is_that_of_the_host(dtype):
 
 
 def test_long_rows_in_passes(monkeypatch):
-    monkeypatch.setattr(gpu_sorts, "LONGEST_TILE", {32: 256, 64: 256})
+    monkeypatch.setattr(sorts, "LONGEST_TILE", {32: 256, 64: 256})
     x = keys_of("float32", (2, 1031))
     schedule = Schedule(2)
     sort = Sort(2, 1031, 1, 1, 1031)
-    assert gpu_sorts.add_sort(schedule, sort, [At(0)], [At(1)], [x.dtype])
+    assert sorts.add_sort(schedule, sort, [At(0)], [At(1)], [x.dtype])
     assert len(schedule.launches) == 4 * 3 + 1
     got = run_schedule(schedule, [x, np.zeros_like(x)])[1]
     assert_same_bits(got, np.asarray(lax.sort(x, 1)))
 
 
 def test_long_columns_by_several_keys(monkeypatch):
-    monkeypatch.setattr(gpu_sorts, "LONGEST_TILE", {32: 256, 64: 256})
+    monkeypatch.setattr(sorts, "LONGEST_TILE", {32: 256, 64: 256})
     first, second = keys_of("int8", (257, 2)), keys_of("int8", (257, 2))
     payload = RNG.normal(size=(257, 2))
     arrays = [first, second, payload]
     schedule = Schedule(6)
     sort = Sort(1, 257, 2, 2, 257)
     places = [At(k) for k in range(6)]
-    assert gpu_sorts.add_sort(schedule, sort, places[:3], places[3:], [x.dtype for x in arrays])
+    assert sorts.add_sort(schedule, sort, places[:3], places[3:], [x.dtype for x in arrays])
     got = run_schedule(schedule, [*arrays, *map(np.zeros_like, arrays)])[3:]
     order = np.lexsort((second, first), axis=0)
     for x, out in zip(arrays, got, strict=True):

@@ -11,8 +11,8 @@ from schedule_run import on_gpu, run_schedule
 import gpuflow as gf
 from gpuflow import lax
 from gpuflow.core.lowering import Sort
-from gpuflow.runtime import gpu_sorts
-from gpuflow.runtime.gpu_blocks import At, Schedule
+from gpuflow.targets.cuda.providers import sorts
+from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
 
 pytestmark = requires_cuda_tools
 
@@ -23,7 +23,7 @@ SPECIAL = [math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0]
 @pytest.fixture
 def short_tiles(monkeypatch):
     """Rows of 257 elements are long."""
-    monkeypatch.setattr(gpu_sorts, "LONGEST_TILE", {32: 256, 64: 256})
+    monkeypatch.setattr(sorts, "LONGEST_TILE", {32: 256, 64: 256})
 
 
 def keys_of(dtype, shape):
@@ -44,7 +44,7 @@ def schedule_for(x, axis, k):
     outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
     schedule = Schedule(3)
     sort = Sort(outer, x.shape[axis], inner, 1, k, descending=True, total_order=True)
-    assert gpu_sorts.add_sort(schedule, sort, [At(0)], [At(1), At(2)], [x.dtype])
+    assert sorts.add_sort(schedule, sort, [At(0)], [At(1), At(2)], [x.dtype])
     return schedule, shape
 
 

@@ -9,16 +9,16 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import AtomicSums, Convolution, Matrices, Runs, Scan, Sort
 from gpuflow.core.views import contiguous
-from gpuflow.runtime.gpu_atomic_sums import add_atomic_sums
-from gpuflow.runtime.gpu_blocks import At, Schedule
-from gpuflow.runtime.gpu_convolutions import add_convolution
-from gpuflow.runtime.gpu_matrices import add_matrices
-from gpuflow.runtime.gpu_runs import add_runs
-from gpuflow.runtime.gpu_scans import add_running
-from gpuflow.runtime.gpu_sorts import add_sort
 from gpuflow.runtime.kernels import kernel_cache
 from gpuflow.targets.cuda.codegen.build import link_ptx, read_link_report
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
+from gpuflow.targets.cuda.providers.atomic_sums import add_atomic_sums
+from gpuflow.targets.cuda.providers.convolutions import add_convolution
+from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
+from gpuflow.targets.cuda.providers.runs import add_runs
+from gpuflow.targets.cuda.providers.scans import add_running
+from gpuflow.targets.cuda.providers.small_matrices import add_matrices
+from gpuflow.targets.cuda.providers.sorts import add_sort
 
 pytestmark = requires_cuda_tools
 

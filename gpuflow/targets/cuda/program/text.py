@@ -23,8 +23,6 @@ from gpuflow.compiler.planning.plan import (
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device_array import DeviceArray, described
-from gpuflow.runtime.gpu_block_calls import block_launch, copy_schedule, schedule_of
-from gpuflow.runtime.gpu_blocks import Schedule
 from gpuflow.runtime.program_arrays import NamedArrays
 from gpuflow.runtime.program_text import DriverText
 from gpuflow.targets.cuda.blas.epilogues import OWN_MEMORY, FusedProduct, at_offsets, fused_products
@@ -36,6 +34,8 @@ from gpuflow.targets.cuda.driver.program_device import GpuDevice
 from gpuflow.targets.cuda.program.library_calls import LibraryCall
 from gpuflow.targets.cuda.program.step_marks import GpuMarks
 from gpuflow.targets.cuda.program.work import Argument, Work
+from gpuflow.targets.cuda.providers.launch_sequence import Schedule
+from gpuflow.targets.cuda.providers.table import block_launch, copy_schedule, schedule_of
 
 
 def build_driver(

@@ -15,8 +15,8 @@ from gpuflow.base.records import record
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.lowering import Attention
-from gpuflow.runtime.gpu_blocks import At, BlockLaunch, Schedule, one_launch
 from gpuflow.targets.cuda.codegen.handwritten import SHARED_BYTES, Number
+from gpuflow.targets.cuda.providers.launch_sequence import At, BlockLaunch, Schedule, one_launch
 
 # What kernels hold: gpuflow.ops.attention.may_fuse says so.
 _KINDS = {

@@ -7,8 +7,8 @@ import numpy as np
 import gpuflow.kernels.radix_sort as sorting
 import gpuflow.kernels.selection as kernels
 from gpuflow.core.lowering import Scan
-from gpuflow.runtime.gpu_blocks import At, Schedule, number_kind, rows_grid
-from gpuflow.runtime.gpu_scans import add_scan
+from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, number_kind, rows_grid
+from gpuflow.targets.cuda.providers.scans import add_scan
 
 _INDEX, _ORDER = "int64", "*uint32"
 _DIGIT = 8

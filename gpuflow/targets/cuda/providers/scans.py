@@ -11,7 +11,13 @@ import gpuflow.kernels.scan as kernels
 from gpuflow.base import dtypes
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.lowering import Scan
-from gpuflow.runtime.gpu_blocks import WIDE, At, Schedule, number_kind, rows_grid
+from gpuflow.targets.cuda.providers.launch_sequence import (
+    WIDE,
+    At,
+    Schedule,
+    number_kind,
+    rows_grid,
+)
 
 COMBINES = {
     "add": kernels.ADD,

@@ -12,9 +12,15 @@ import gpuflow.kernels.scan as scan
 from gpuflow.base import dtypes
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.lowering import Runs
-from gpuflow.runtime.gpu_blocks import WIDE, At, Schedule, number_kind, word_pointer
-from gpuflow.runtime.gpu_scans import COMBINES
-from gpuflow.runtime.gpu_sorts import LONGEST_ROW, Key, add_order
+from gpuflow.targets.cuda.providers.launch_sequence import (
+    WIDE,
+    At,
+    Schedule,
+    number_kind,
+    word_pointer,
+)
+from gpuflow.targets.cuda.providers.scans import COMBINES
+from gpuflow.targets.cuda.providers.sorts import LONGEST_ROW, Key, add_order
 
 _INDEX, _ORDER, _FLAG = "int64", "*uint32", "*uint8"
 CHUNK = 32  # rows that a thread combines

@@ -22,19 +22,19 @@ from gpuflow.core.lowering import (
     Sort,
 )
 from gpuflow.kir.nodes import Kernel
-from gpuflow.runtime.gpu_atomic_sums import add_atomic_sums
-from gpuflow.runtime.gpu_attention import add_attention
-from gpuflow.runtime.gpu_blocks import At, BlockLaunch, Schedule, collapsed
-from gpuflow.runtime.gpu_convolutions import add_convolution
-from gpuflow.runtime.gpu_matrices import add_matrices
-from gpuflow.runtime.gpu_runs import add_runs
-from gpuflow.runtime.gpu_scans import add_running
-from gpuflow.runtime.gpu_sorts import add_sort
 from gpuflow.targets.cuda.codegen.handwritten import HandwrittenKernel
 from gpuflow.targets.cuda.driver.handwritten_kernels import load, prepare
 from gpuflow.targets.cuda.driver.launch import Launch, Place, launched_kernel
 from gpuflow.targets.cuda.driver.program_device import GpuDevice
 from gpuflow.targets.cuda.printing.printers import print_cuda
+from gpuflow.targets.cuda.providers.atomic_sums import add_atomic_sums
+from gpuflow.targets.cuda.providers.attention import add_attention
+from gpuflow.targets.cuda.providers.convolutions import add_convolution
+from gpuflow.targets.cuda.providers.launch_sequence import At, BlockLaunch, Schedule, collapsed
+from gpuflow.targets.cuda.providers.runs import add_runs
+from gpuflow.targets.cuda.providers.scans import add_running
+from gpuflow.targets.cuda.providers.small_matrices import add_matrices
+from gpuflow.targets.cuda.providers.sorts import add_sort
 from gpuflow.targets.cuda.schedules.splits import gpu_launches, is_plain_on_gpu
 
 _ALIGNED = 16  # bytes, for copies of 128 bits

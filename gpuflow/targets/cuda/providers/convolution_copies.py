@@ -16,8 +16,8 @@ import numpy as np
 import gpuflow.kernels.transposing as transposing
 from gpuflow.base.util import row_major_strides
 from gpuflow.core.views import View
-from gpuflow.runtime.gpu_blocks import At, Schedule, collapsed, word_pointer
-from gpuflow.runtime.gpu_convolution_forms import ONE_BY_ONE, Form
+from gpuflow.targets.cuda.providers.convolution_forms import ONE_BY_ONE, Form
+from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule, collapsed, word_pointer
 from gpuflow.targets.layouts.convolution_axes import Axes
 
 _MOST_DIMS = 4  # of arrays that are copied

@@ -14,9 +14,15 @@ from gpuflow.base import dtypes
 from gpuflow.base.records import record
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.lowering import Scan, Sort
-from gpuflow.runtime.gpu_blocks import At, Schedule, number_kind, rows_grid, word_pointer
-from gpuflow.runtime.gpu_scans import add_scan
-from gpuflow.runtime.gpu_selection import FEWEST_BITS, add_selected, sorted_words
+from gpuflow.targets.cuda.providers.launch_sequence import (
+    At,
+    Schedule,
+    number_kind,
+    rows_grid,
+    word_pointer,
+)
+from gpuflow.targets.cuda.providers.scans import add_scan
+from gpuflow.targets.cuda.providers.selection import FEWEST_BITS, add_selected, sorted_words
 
 _INDEX, _ORDER = "int64", "*uint32"
 _SHAPES = ((32, 1), (64, 4), (128, 8))  # threads of a block, and elements of a thread

@@ -12,8 +12,8 @@ import gpuflow.kernels.small_general_eigenvalues as general
 import gpuflow.kernels.small_matrices as kernels
 from gpuflow.base import dtypes
 from gpuflow.core.lowering import Matrices
-from gpuflow.runtime.gpu_blocks import At, Schedule
 from gpuflow.targets.cuda.codegen.handwritten import SHARED_BYTES
+from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
 
 _INDEX = "int64"
 _LANES = 32  # threads of a warp

@@ -10,7 +10,7 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.lowering import AtomicSums
 from gpuflow.core.views import contiguous
-from gpuflow.runtime.gpu_blocks import At, Schedule
+from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
 
 _INDEX = "int64"
 _MOST_DIMS = 3  # of windows

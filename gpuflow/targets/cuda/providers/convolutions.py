@@ -21,9 +21,9 @@ from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.lowering import Convolution
 from gpuflow.core.views import View
-from gpuflow.runtime.gpu_blocks import WIDE, At, Schedule, number_kind
-from gpuflow.runtime.gpu_convolution_copies import add_copy, copied_bytes, with_copies
-from gpuflow.runtime.gpu_convolution_forms import (
+from gpuflow.targets.cuda.codegen.handwritten import SHARED_BYTES, Number
+from gpuflow.targets.cuda.providers.convolution_copies import add_copy, copied_bytes, with_copies
+from gpuflow.targets.cuda.providers.convolution_forms import (
     ACROSS,
     ALONG,
     ONE_BY_ONE,
@@ -33,7 +33,7 @@ from gpuflow.runtime.gpu_convolution_forms import (
     skip,
     without_still_slides,
 )
-from gpuflow.targets.cuda.codegen.handwritten import SHARED_BYTES, Number
+from gpuflow.targets.cuda.providers.launch_sequence import WIDE, At, Schedule, number_kind
 from gpuflow.targets.layouts.convolution_axes import Problem, as_problem
 
 ENOUGH_BLOCKS = 256  # that keep a GPU busy
