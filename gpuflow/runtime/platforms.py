@@ -14,12 +14,12 @@ from gpuflow.runtime.driver import Driver
 from gpuflow.targets.cpu.driver import cpu_driver
 
 if TYPE_CHECKING:
-    from gpuflow.runtime import driver_sim
     from gpuflow.targets.cuda.driver import on_cupy as driver_cuda
     from gpuflow.targets.cuda.providers import table as gpu_block_calls
+    from gpuflow.targets.cuda_sim import driver as driver_sim
 else:
     driver_cuda = LazyModule("gpuflow.targets.cuda.driver.on_cupy")
-    driver_sim = LazyModule("gpuflow.runtime.driver_sim")
+    driver_sim = LazyModule("gpuflow.targets.cuda_sim.driver")
     gpu_block_calls = LazyModule("gpuflow.targets.cuda.providers.table")
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.runtime.ptx.checks import THOROUGH
-from gpuflow.runtime.ptx.kernel import PtxModule
-from gpuflow.runtime.ptx.memory import DeviceMemory
+from gpuflow.targets.cuda_sim.ptx.checks import THOROUGH
+from gpuflow.targets.cuda_sim.ptx.kernel import PtxModule
+from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
 
 DEVICE = DeviceMemory()
 

@@ -34,8 +34,8 @@ from ptx_launch import launch_ptx
 
 from gpuflow.kir.interpret import interpret_segments, storage_dtype
 from gpuflow.kir.nodes import Mode, Operand, arguments
-from gpuflow.runtime.ptx.faults import PtxError
 from gpuflow.targets.cuda.schedules.spread import full_blocks, launch_shape, scratch_bytes
+from gpuflow.targets.cuda_sim.ptx.faults import PtxError
 
 pytestmark = requires_cuda_tools
 AWKWARD = [0, 1, 3, 31, 33, 257, 1031]

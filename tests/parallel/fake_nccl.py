@@ -23,8 +23,8 @@ from gpuflow.parallel import distributed
 from gpuflow.parallel.links import Call, Receipt
 from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
 from gpuflow.parallel.nccl import NcclCommunicator
-from gpuflow.runtime.sim_work import current
 from gpuflow.targets.cuda.driver.side_stream import SideStream
+from gpuflow.targets.cuda_sim.work import current
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 from late_gpu import LateApi

@@ -7,7 +7,7 @@ from test_nccl_streams import single, total, two
 
 import gpuflow as gf
 from gpuflow.core.communicator import PROCESSES, serving
-from gpuflow.runtime.driver_sim import SimApi
+from gpuflow.targets.cuda_sim.driver import SimApi
 
 __all__ = ["two"]  # a fixture
 pytestmark = requires_cuda_tools

@@ -9,7 +9,7 @@ import pytest
 
 import gpuflow as gf
 from gpuflow.parallel import threads
-from gpuflow.runtime.driver_sim import SimApi
+from gpuflow.targets.cuda_sim.driver import SimApi
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 from cuda_tools import requires_cuda_tools

@@ -16,10 +16,10 @@ import numpy as np
 
 import gpuflow as gf
 from gpuflow.runtime import device as devices_module
-from gpuflow.runtime.driver_sim import SimApi
-from gpuflow.runtime.sim_work import SimGraph, current
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda.driver.transfers import SMALL
+from gpuflow.targets.cuda_sim.driver import SimApi
+from gpuflow.targets.cuda_sim.work import SimGraph, current
 
 
 def gpu_devices(name, *apis):

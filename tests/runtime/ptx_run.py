@@ -8,9 +8,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from gpuflow.runtime.ptx.checks import Checks, Statistics
-from gpuflow.runtime.ptx.kernel import PtxModule
-from gpuflow.runtime.ptx.memory import DeviceMemory
+from gpuflow.targets.cuda_sim.ptx.checks import Checks, Statistics
+from gpuflow.targets.cuda_sim.ptx.kernel import PtxModule
+from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
 
 BF16 = ml_dtypes.bfloat16
 

@@ -8,11 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gpuflow.runtime.driver_sim import SimApi
 from gpuflow.targets.cuda.blas.activations import aux_bytes, with_epilogue
 from gpuflow.targets.cuda.blas.epilogue_check import CheckedProducts, epilogue_is_right
 from gpuflow.targets.cuda.blas.gemm_lt import _CREATING, _OTHER, CtypesLt, CuBlasLt
 from gpuflow.targets.cuda.driver.api import Epilogue, Gemm
+from gpuflow.targets.cuda_sim.driver import SimApi
 
 KINDS = {0: np.dtype(np.float32), 2: np.dtype(np.float16), 14: np.dtype(ml_dtypes.bfloat16)}
 EPILOGUES = [

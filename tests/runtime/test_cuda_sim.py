@@ -12,7 +12,7 @@ from cuda_tools import requires_cuda_tools
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax, random
-from gpuflow.runtime.ptx.faults import PtxError
+from gpuflow.targets.cuda_sim.ptx.faults import PtxError
 
 pytestmark = requires_cuda_tools
 

@@ -13,7 +13,6 @@ from test_cuda_sim import PROGRAMS
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base.config import config
-from gpuflow.runtime.driver_sim import SimApi
 from gpuflow.targets.cuda.driver import graphs
 from gpuflow.targets.cuda.driver.api import LibraryWork
 from gpuflow.targets.cuda.driver.graph_api import (
@@ -23,6 +22,7 @@ from gpuflow.targets.cuda.driver.graph_api import (
     bound_launch,
     load_graph_calls,
 )
+from gpuflow.targets.cuda_sim.driver import SimApi
 
 X = np.random.default_rng(0).normal(size=(8, 24)).astype(np.float32)
 

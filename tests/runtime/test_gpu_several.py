@@ -13,7 +13,7 @@ from late_gpu import LateApi, gpu_devices
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.runtime.driver_sim import SimApi
+from gpuflow.targets.cuda_sim.driver import SimApi
 
 pytestmark = requires_cuda_tools
 X = np.random.default_rng(0).normal(size=(6, 10)).astype(np.float32)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from ptx_run import BF16, lanes
 
-from gpuflow.runtime.ptx.checks import Checks
-from gpuflow.runtime.ptx.faults import PtxError
+from gpuflow.targets.cuda_sim.ptx.checks import Checks
+from gpuflow.targets.cuda_sim.ptx.faults import PtxError
 
 random = np.random.default_rng(0)
 INTEGERS = {

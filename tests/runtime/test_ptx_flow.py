@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from ptx_run import lanes, run, start, text
 
-from gpuflow.runtime.ptx.checks import Checks
-from gpuflow.runtime.ptx.faults import PtxError
-from gpuflow.runtime.ptx.kernel import PtxModule
-from gpuflow.runtime.ptx.memory import DeviceMemory
+from gpuflow.targets.cuda_sim.ptx.checks import Checks
+from gpuflow.targets.cuda_sim.ptx.faults import PtxError
+from gpuflow.targets.cuda_sim.ptx.kernel import PtxModule
+from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
 
 U32 = np.uint32
 T = np.arange(64, dtype=U32)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from ptx_run import BF16, run, start, text
 
-from gpuflow.runtime.ptx.checks import Checks
-from gpuflow.runtime.ptx.faults import PtxError
-from gpuflow.runtime.ptx.kernel import PtxModule
-from gpuflow.runtime.ptx.memory import DeviceMemory, DeviceMemoryError
+from gpuflow.targets.cuda_sim.ptx.checks import Checks
+from gpuflow.targets.cuda_sim.ptx.faults import PtxError
+from gpuflow.targets.cuda_sim.ptx.kernel import PtxModule
+from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory, DeviceMemoryError
 
 random = np.random.default_rng(2)
 U32, F32 = np.uint32, np.float32

@@ -7,12 +7,12 @@ import pytest
 from ptx_run import run, start, text
 
 from gpuflow.base.config import config
-from gpuflow.runtime.driver_sim import USUAL_CHECKS, SimApi
-from gpuflow.runtime.ptx import kernel
-from gpuflow.runtime.ptx.checks import THOROUGH, Checks
-from gpuflow.runtime.ptx.faults import PtxError
-from gpuflow.runtime.ptx.kernel import PtxModule
-from gpuflow.runtime.ptx.memory import DeviceMemory
+from gpuflow.targets.cuda_sim.driver import USUAL_CHECKS, SimApi
+from gpuflow.targets.cuda_sim.ptx import kernel
+from gpuflow.targets.cuda_sim.ptx.checks import THOROUGH, Checks
+from gpuflow.targets.cuda_sim.ptx.faults import PtxError
+from gpuflow.targets.cuda_sim.ptx.kernel import PtxModule
+from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
 
 U32 = np.uint32
 X = np.arange(64, dtype=U32)

@@ -13,11 +13,11 @@ import sys
 import numpy as np
 
 from gpuflow.runtime import platforms
-from gpuflow.runtime.ptx.checks import Checks
-from gpuflow.runtime.ptx.faults import PtxError
-from gpuflow.runtime.ptx.kernel import PtxModule
-from gpuflow.runtime.ptx.memory import DeviceMemory
 from gpuflow.targets.cuda.driver.on_cupy import CupyApi
+from gpuflow.targets.cuda_sim.ptx.checks import Checks
+from gpuflow.targets.cuda_sim.ptx.faults import PtxError
+from gpuflow.targets.cuda_sim.ptx.kernel import PtxModule
+from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
 
 COUNTS = ("refusals", "launches", "replays", "changes", "recordings", "pinned", "captures")
 _DESCRIBE = ctypes.CFUNCTYPE(

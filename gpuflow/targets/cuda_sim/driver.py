@@ -1,0 +1,315 @@
+"""The simulated GPU: CUDA's calls on NumPy memory, and an interpreter that runs our kernels' PTX.
+
+It is for tests and debugging where there is no GPU: the driver, programs and kernels are those of a
+real one, and what a GPU would do silently, such as a load out of bounds, is an error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.config import config
+from gpuflow.base.recording import clock
+from gpuflow.runtime.device_array import DeviceArray
+from gpuflow.targets.cuda.blas.activations import mask_bytes, with_epilogue
+from gpuflow.targets.cuda.codegen.cached import DEFAULT_COMPUTE_CAPABILITY
+from gpuflow.targets.cuda.driver.api import BuiltKernel, Epilogue, Gemm, LibraryWork
+from gpuflow.targets.cuda.driver.driver import GpuDriver
+from gpuflow.targets.cuda.schedules.spread import Dim
+from gpuflow.targets.cuda_sim.ptx.checks import THOROUGH, Checks
+from gpuflow.targets.cuda_sim.ptx.kernel import PtxModule
+from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
+from gpuflow.targets.cuda_sim.ptx.rounding import tf32_of
+from gpuflow.targets.cuda_sim.ptx.types import F32, U8
+from gpuflow.targets.cuda_sim.work import SimGraph, current, given
+
+PROCESSORS = 2  # few, so that grids stay small
+USUAL_CHECKS = Checks(uninitialized_global=True)
+
+
+class SimApi:
+    """One simulated GPU, which has done everything when a call returns.
+
+    Each has memory of its own, and refuses work while another one is the current device, as CUDA
+    does.
+
+    Args:
+        capacity: bytes of its memory; None: as much as can be reserved.
+
+    Attributes:
+        checks: what its launches look for.
+    """
+
+    name = "the simulated GPU"
+    compute_capability: tuple[int, int] = DEFAULT_COMPUTE_CAPABILITY
+    processors: int = PROCESSORS
+    xp: Any = np
+    synchronous = True
+
+    def __init__(self, capacity: int | None = None) -> None:
+        self.memory = DeviceMemory(capacity)
+        self.memory.track_writes()
+        self.checks = THOROUGH if config.environment.sim_check else USUAL_CHECKS
+        self.memory_bytes = self.memory.capacity
+        self._streams = 0
+        self._order = threading.RLock()
+
+    def activate(self) -> None:
+        """Make it the current device of this thread."""
+        current.device = self
+
+    def visit(self) -> None:
+        """Anybody may ask about events."""
+
+    def _check_current(self) -> None:
+        if current.device is not self:
+            raise RuntimeError(
+                "[cuda_sim] work must be given to the current device; another one is. "
+                "Fix: activate the device first."
+            )
+
+    def stream(self) -> int:
+        """A number."""
+        self._streams += 1
+        return self._streams
+
+    def pool(self) -> SimPool:
+        """Memory of the device; nothing is kept for reuse, so that use after free is found."""
+        return SimPool(self.memory, self._check_current)
+
+    def pinned(self, count: int) -> np.ndarray:
+        """Any memory of the host."""
+        return np.empty(count, np.uint8)
+
+    def event(self, stream: int) -> Any:
+        """Nothing: all is done."""
+        del stream
+
+    def timed_event(self, stream: int) -> Any:
+        """The time."""
+        event = SimpleNamespace()
+        self._do(stream, lambda: event.__setattr__("time", clock()))
+        return event
+
+    def nanoseconds(self, first: Any, second: Any) -> int:
+        """What the host's clock says."""
+        return second.time - first.time
+
+    def wait_event(self, stream: int, event: Any) -> None:
+        """All is done."""
+
+    def is_done(self, event: Any) -> bool:
+        """Yes."""
+        return True
+
+    def synchronize_event(self, event: Any) -> None:
+        """All is done."""
+
+    def synchronize(self, stream: int) -> None:
+        """All is done."""
+
+    def copy_in(self, target: int, source: int, count: int, stream: int) -> None:
+        """Copy bytes to device memory."""
+        del stream
+        assert current.recording is None, "a replay would read the host's memory later"
+        ctypes.memmove(self.memory.view(target, count).ctypes.data, source, count)
+
+    def copy_out(self, target: int, source: int, count: int, stream: int) -> None:
+        """Copy bytes to host memory."""
+        del stream
+        ctypes.memmove(target, self.memory.view(source, count, writes=False).ctypes.data, count)
+
+    def copy_inside(self, target: int, source: int, count: int, stream: int) -> None:
+        """Copy bytes in device memory."""
+        self.copy_in(target, self.memory.view(source, count, False).ctypes.data, count, stream)
+
+    def clear(self, target: int, count: int, stream: int) -> None:
+        """Write zeros."""
+        del stream
+        self.memory.view(target, count)[:] = 0
+
+    def load(self, kernel: BuiltKernel) -> Any:
+        """The kernel's PTX, parsed."""
+        return PtxModule(kernel.built.ptx).entry(kernel.built.entry)
+
+    def bind(
+        self, function: Any, grid: Dim, block: Dim, words: array[int], stream: int,
+        shared_bytes: int = 0,
+    ) -> Callable[[], None]:  # fmt: skip
+        """A launch that runs the whole grid."""
+
+        def run() -> None:
+            self._check_current()
+            kept = np.frombuffer(words, np.uint64).copy()  # CUDA reads parameters at the call
+            self._give(
+                stream,
+                lambda: function.launch(grid, block, kept, self.memory, shared_bytes, self.checks),
+            )
+
+        return run
+
+    def _give(self, stream: int, work: Callable[[], None]) -> None:
+        """Do work that may be recorded, or record it."""
+        if current.recording is not None:
+            current.recording.append(work)
+        else:
+            self._do(stream, work)
+
+    def _do(self, stream: int, work: Callable[[], None]) -> None:
+        del stream
+        with self._order:  # kernels share scratch memory and counters, as in a stream
+            work()
+
+    def record(
+        self, stream: int, work: Sequence[Callable[[], Any] | LibraryWork]
+    ) -> SimGraph:
+        """The work, as what it gives to the stream."""
+        calls = [
+            partial(one.run, stream) if isinstance(one, LibraryWork) else one for one in work
+        ]
+        return SimGraph([given(one) for one in calls], lambda one: self._do(stream, one))
+
+    @contextmanager
+    def library(self, stream: int) -> Iterator[None]:
+        """NumPy needs nothing."""
+        del stream
+        yield
+
+    def view(self, data: DeviceArray) -> np.ndarray:
+        """A NumPy array on device memory."""
+        if data.size == 0:
+            return np.empty(data.shape, data.dtype)
+        low, high = _span(data)
+        memory: Any = self.memory.view(data.address + low, high - low)
+        return np.ndarray(data.shape, data.dtype, memory, -low, data.byte_strides)
+
+    def gemm(self, gemm: Gemm, stream: int) -> Callable[..., None]:
+        """A product by NumPy, added in the wider of the result's dtype and float32.
+
+        Operands are rounded to TF32 where they may be, as by tensor cores.
+        """
+        one = _steps(gemm.left_transposed, gemm.left_leading, gemm.left_step)
+        two = _steps(gemm.right_transposed, gemm.right_leading, gemm.right_step)
+        out = (gemm.out_step, gemm.n, 1)
+        wide = np.promote_types(gemm.dtype, np.float32)
+
+        def work(left: int, right: int, target: int) -> None:
+            a = self._matrices(left, gemm.dtype, (gemm.count, gemm.m, gemm.k), one)
+            b = self._matrices(right, gemm.dtype, (gemm.count, gemm.k, gemm.n), two)
+            c = self._matrices(target, gemm.out_dtype, (gemm.count, gemm.m, gemm.n), out)
+            with np.errstate(all="ignore"):
+                a, b = (_multiplied(x, wide, gemm.reduced) for x in (a, b))
+                c[...] = np.matmul(a, b).astype(gemm.out_dtype)
+
+        def multiply(left: int, right: int, target: int, recorded: int = stream) -> None:
+            self._check_current()
+            self._give(recorded, lambda: work(left, right, target))
+
+        return multiply
+
+    def gemm_with(
+        self, gemm: Gemm, epilogue: Epilogue, stream: int
+    ) -> Callable[..., None]:
+        """The same in NumPy, in float32."""
+        one = _steps(gemm.left_transposed, gemm.left_leading, 0)
+        two = _steps(gemm.right_transposed, gemm.right_leading, 0)
+        m, n, dtype = gemm.m, gemm.n, gemm.dtype
+
+        def work(left: int, right: int, target: int, bias: int, aux: int) -> None:
+            (a,) = _multiplied(self._matrices(left, dtype, (1, m, gemm.k), one), F32, gemm.reduced)
+            (b,) = _multiplied(self._matrices(right, dtype, (1, gemm.k, n), two), F32, gemm.reduced)
+            vector = self._flat(bias, dtype, n) if epilogue.bias else None
+            kept = None
+            if epilogue.keeps or epilogue.gradient:
+                is_mask = epilogue.activation == "relu"
+                kind, count = (U8, mask_bytes(m, n)) if is_mask else (dtype, m * n)
+                kept = self._flat(aux, kind, count).reshape(m, -1)
+            with np.errstate(all="ignore"):
+                result = with_epilogue(a @ b, epilogue, vector, kept)
+            self._flat(target, dtype, m * n).reshape(m, n)[...] = result.astype(dtype)
+
+        def multiply(
+            left: int, right: int, target: int, bias: int, aux: int, recorded: int = stream
+        ) -> None:
+            self._check_current()
+            self._give(recorded, lambda: work(left, right, target, bias, aux))
+
+        return multiply
+
+    def _flat(self, address: int, dtype: np.dtype, count: int) -> np.ndarray:
+        """A vector in device memory."""
+        memory: Any = self.memory.view(address, count * dtype.itemsize)
+        return np.ndarray((count,), dtype, memory)
+
+    def _matrices(
+        self, address: int, dtype: np.dtype, shape: tuple[int, ...], steps: tuple[int, ...]
+    ) -> np.ndarray:
+        strides = tuple(step * dtype.itemsize for step in steps)
+        last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+        memory: Any = self.memory.view(address, last + dtype.itemsize)
+        return np.ndarray(shape, dtype, memory, 0, strides)
+
+    def free_library_memory(self) -> None:
+        """NumPy keeps nothing."""
+
+    def free_bytes(self) -> int:
+        """What is not allocated."""
+        return self.memory.capacity - self.memory.used
+
+
+class SimPool:
+    """Memory by address, given back when nothing refers to it."""
+
+    def __init__(self, memory: DeviceMemory, check: Callable[[], None]) -> None:
+        self._memory, self._check = memory, check
+
+    def malloc(self, count: int) -> Any:
+        """New memory."""
+        self._check()
+        return _Piece(self._memory, count)
+
+    def free_all_blocks(self) -> None:
+        """Nothing is kept."""
+
+
+class _Piece:
+    """A piece of device memory."""
+
+    def __init__(self, memory: DeviceMemory, count: int) -> None:
+        self.ptr = memory.allocate(count)
+        weakref.finalize(self, memory.free, self.ptr).atexit = False
+
+
+def _steps(transposed: bool, leading: int, step: int) -> tuple[int, ...]:
+    """Elements from one matrix, row and column to the next."""
+    return (step, 1, leading) if transposed else (step, leading, 1)
+
+
+def _multiplied(x: np.ndarray, wide: np.dtype, reduced: bool) -> np.ndarray:
+    """Matrices in the dtype in which they are multiplied; of complex numbers both parts round."""
+    x = np.ascontiguousarray(x, wide)
+    return tf32_of(x.view(F32), "rna").view(wide) if reduced else x
+
+
+def _span(data: DeviceArray) -> tuple[int, int]:
+    """The first byte of an array that is not empty, and the one behind its last."""
+    steps = [(n - 1) * s for n, s in zip(data.shape, data.byte_strides, strict=True)]
+    low, high = sum(min(step, 0) for step in steps), sum(max(step, 0) for step in steps)
+    return low, high + data.dtype.itemsize
+
+
+@cache
+def sim_driver(number: int) -> GpuDriver:
+    """The driver of simulated device ``number``."""
+    del number
+    return GpuDriver(SimApi())
