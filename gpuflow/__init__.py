@@ -120,7 +120,7 @@ from gpuflow.runtime.array import Array as Array
 from gpuflow.runtime.array import Shard as Shard
 from gpuflow.runtime.device import Device as Device
 from gpuflow.runtime.device import default_backend as default_backend
-from gpuflow.runtime.kernels import cache_stats as cache_stats
+from gpuflow.runtime.kernel_cache import cache_stats as cache_stats
 from gpuflow.scopes import named_call as named_call
 from gpuflow.scopes import named_scope as named_scope
 from gpuflow.timing import timeit as timeit

@@ -13,7 +13,7 @@ from gpuflow.parallel import whole_programs
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.eager import evaluate
 from gpuflow.runtime.parted import programs
-from gpuflow.runtime.platforms import register_platforms
+from gpuflow.targets.platforms import register_platforms
 
 
 def install() -> None:

@@ -90,7 +90,7 @@ def wrong_with_kernels() -> Iterator[str]:
 def first_result(platform: str) -> Iterator[str]:
     """What is wrong with one small program: the way from Python to the device and back."""
     import gpuflow as gf
-    from gpuflow.runtime.kernels import cache_stats
+    from gpuflow.runtime.kernel_cache import cache_stats
     from gpuflow.targets.cuda.codegen.cached import cache_parts
 
     (found, *_) = gf.devices(platform)

@@ -29,7 +29,7 @@ from gpu_rows import MANY_SIZES, Row, all_rows, chosen
 import gpuflow
 from gpuflow.cli import doctor_trials
 from gpuflow.compiler.cache.versions import version_of
-from gpuflow.runtime.kernels import cache_stats, kernel_cache
+from gpuflow.runtime.kernel_cache import cache_stats, kernel_cache
 from gpuflow.targets.cuda.codegen.cached import PACKAGES
 
 

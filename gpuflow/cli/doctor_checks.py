@@ -23,10 +23,10 @@ from gpuflow.cli.doctor_needs import (
     fits,
 )
 from gpuflow.compiler.cache.versions import version_of
-from gpuflow.runtime.platforms import GPU_SIGNS, seems_to_have_gpu
 from gpuflow.targets.cuda.blas.gemm import find_cublas
 from gpuflow.targets.cuda.codegen.toolchain import pair_fault
 from gpuflow.targets.cuda.driver.memory import in_units
+from gpuflow.targets.platforms import GPU_SIGNS, seems_to_have_gpu
 
 TRIAL_SECONDS = 40.0
 _CUPYS = ("cupy-cuda13x", "cupy-cuda12x", "cupy")

@@ -11,7 +11,7 @@ from gpuflow.base.records import record
 from gpuflow.cli import doctor_checks as checks
 from gpuflow.cli.doctor_checks import Trouble, cuda_major, first_line
 from gpuflow.cli.doctor_needs import driver_command, extra, libraries_command, nccl_command
-from gpuflow.runtime.platforms import seems_to_have_gpu
+from gpuflow.targets.platforms import seems_to_have_gpu
 
 
 @record

@@ -10,7 +10,7 @@ from schedule_run import ARCHITECTURES
 from test_kernel_attention import attention_of, schedule_of
 
 from gpuflow.base import dtypes
-from gpuflow.runtime.kernels import kernel_cache
+from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.build import link_ptx, read_link_report
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
 from gpuflow.targets.cuda.providers import table

@@ -9,7 +9,7 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import AtomicSums, Convolution, Matrices, Runs, Scan, Sort
 from gpuflow.core.views import contiguous
-from gpuflow.runtime.kernels import kernel_cache
+from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.build import link_ptx, read_link_report
 from gpuflow.targets.cuda.codegen.handwritten import build_handwritten
 from gpuflow.targets.cuda.providers.atomic_sums import add_atomic_sums

@@ -11,7 +11,7 @@ import gpuflow.numpy as jnp
 from gpuflow.base.errors import CommunicationError
 from gpuflow.core.communicator import PROCESSES, serving
 from gpuflow.parallel import nccl_connect
-from gpuflow.runtime.platforms import seems_to_have_gpu
+from gpuflow.targets.platforms import seems_to_have_gpu
 
 
 def _devices():

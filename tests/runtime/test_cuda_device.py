@@ -13,7 +13,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax, profiler
 from gpuflow.base.config import config
-from gpuflow.runtime.platforms import seems_to_have_gpu
+from gpuflow.targets.platforms import seems_to_have_gpu
 
 
 def _devices():

@@ -18,7 +18,7 @@ from gpuflow.core.communicator import settle
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.driver import Driver
-from gpuflow.runtime.kernels import kernel_cache
+from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.runtime.memory import Arena, arenas
 from gpuflow.targets.cpu.driver_program import build_driver, driver_text
 from gpuflow.targets.cpu.kernels import source_path

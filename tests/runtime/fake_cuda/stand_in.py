@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 
-from gpuflow.runtime import platforms
+from gpuflow.targets import platforms
 from gpuflow.targets.cuda.driver.on_cupy import CupyApi
 from gpuflow.targets.cuda_sim.ptx.checks import Checks
 from gpuflow.targets.cuda_sim.ptx.faults import PtxError

@@ -17,7 +17,7 @@ from functools import cache
 import numpy as np
 
 from gpuflow.base.config import config
-from gpuflow.runtime.kernels import kernel_cache
+from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.runtime.memory import address, aligned_bytes
 from gpuflow.targets.cpu.native.object_code import NativeRuntime, core_module, load_native
 

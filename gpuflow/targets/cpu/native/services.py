@@ -17,7 +17,7 @@ from gpuflow.core.lowering import Convolution, Launches, Library, Product
 from gpuflow.core.views import View
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.walk import statements
-from gpuflow.runtime.kernels import kernel_cache
+from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.codegen.build import LoadedKernel
 from gpuflow.targets.cpu.kernels import compile_cpu, load_stored, print_cpu
 from gpuflow.targets.cpu.native.object_code import NativeRuntime, load_native, module_with

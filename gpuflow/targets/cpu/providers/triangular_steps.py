@@ -12,7 +12,7 @@ from math import prod
 
 from gpuflow.compiler.planning.plan import CallStep, nbytes
 from gpuflow.core.lowering import Library, Triangular
-from gpuflow.runtime.kernels import kernel_cache
+from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cpu.native.code import READ_WORDS, Code
 from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
 from gpuflow.targets.cpu.native.object_code import Module, load_native

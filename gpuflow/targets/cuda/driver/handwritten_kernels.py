@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 
 from gpuflow.runtime.device_array import DeviceArray
-from gpuflow.runtime.kernels import kernel_cache
+from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.handwritten import (
     HandwrittenKernel,
     LaunchBounds,

@@ -14,7 +14,7 @@ from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Argument, Kernel, arguments
-from gpuflow.runtime.kernels import kernel_cache
+from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.cached import CudaKernel, compile_cuda
 from gpuflow.targets.cuda.driver.program_device import GpuDevice
 from gpuflow.targets.cuda.schedules.index_bits import at_fitting_width

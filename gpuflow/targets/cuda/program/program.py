@@ -14,7 +14,7 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.communicator import settle
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
-from gpuflow.runtime.kernels import kernel_cache
+from gpuflow.runtime.kernel_cache import kernel_cache
 from gpuflow.targets.cuda.codegen.cached import CudaKernel, compile_cuda, cuda_source_path
 from gpuflow.targets.cuda.driver.arena import DeviceArena
 from gpuflow.targets.cuda.driver.launch import launched_kernel
