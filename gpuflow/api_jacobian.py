@@ -16,9 +16,9 @@ from gpuflow.control.jit_options import check_callable
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.ops.axes import move_axis, reshape
-from gpuflow.ops.comparison import eq
-from gpuflow.ops.convert import convert, convert_element_type
 from gpuflow.ops.counting import iota
+from gpuflow.ops.elementwise.comparison import eq
+from gpuflow.ops.elementwise.convert import convert, convert_element_type
 from gpuflow.ops.layout import slice_in_dim
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.zeros import instantiate, zeros_of

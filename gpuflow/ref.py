@@ -18,7 +18,7 @@ from gpuflow.numpy.creation import asarray, zeros
 from gpuflow.numpy.indexing import getitem
 from gpuflow.numpy.placed_slices import in_window
 from gpuflow.numpy.updates import At
-from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.elementwise.convert import convert_element_type
 
 # --- making and ending ---------------------------------------------------------------------
 

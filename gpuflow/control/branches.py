@@ -18,9 +18,9 @@ from gpuflow.control.ref_carries import with_ref_outputs
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.refs import Ref, type_of, values_of, write
 from gpuflow.core.trace import Tracer
-from gpuflow.ops.comparison import ne
-from gpuflow.ops.convert import convert_element_type
-from gpuflow.ops.selection import clamp
+from gpuflow.ops.elementwise.comparison import ne
+from gpuflow.ops.elementwise.convert import convert_element_type
+from gpuflow.ops.elementwise.select import clamp
 
 _MISSING: Any = object()
 

@@ -21,7 +21,7 @@ from gpuflow.core.ref_programs import record_program
 from gpuflow.core.refs import Ref
 from gpuflow.core.rules import AxisData, Uniform, Zero
 from gpuflow.core.staging import trace_to_jaxpr
-from gpuflow.ops.convert import stop_gradient
+from gpuflow.ops.elementwise.convert import stop_gradient
 from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.zeros import zeros_of
 from gpuflow.transforms.batching import batch_flat, batch_jaxpr_dims

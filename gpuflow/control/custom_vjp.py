@@ -32,7 +32,7 @@ from gpuflow.control.custom_vjp_call import custom_vjp_p
 from gpuflow.core.aval import HasAval, ShapedArray, aval_of, is_value
 from gpuflow.core.refs import AbstractRef, Ref, type_of
 from gpuflow.core.trace import Tracer
-from gpuflow.ops.convert import convert
+from gpuflow.ops.elementwise.convert import convert
 
 # --- the user's functions on flat operands --------------------------------------------------
 

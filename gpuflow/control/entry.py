@@ -15,7 +15,7 @@ from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.ref_programs import RefUse, check_once, put_back
 from gpuflow.core.refs import Ref, lend, values_of
 from gpuflow.core.sharding import Sharding
-from gpuflow.ops.convert import copy
+from gpuflow.ops.elementwise.convert import copy
 from gpuflow.runtime.execute import Executable, executable_of
 
 

@@ -16,7 +16,7 @@ from gpuflow.control.programs import Program, trace_program
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import evaluate
 from gpuflow.core.rules import Zero
-from gpuflow.ops.elementwise import neg
+from gpuflow.ops.elementwise.arithmetic import neg
 from gpuflow.ops.zeros import instantiate, zeros_of
 from gpuflow.transforms.jvp import jvp_flat
 from gpuflow.transforms.linearize import linearize_flat

@@ -13,8 +13,8 @@ from gpuflow.base.util import canonicalize_axis, safe_zip
 from gpuflow.control.linear_call import linear_call
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.ops.axes import reduce_sum, squeeze
-from gpuflow.ops.convert import convert_element_type
-from gpuflow.ops.elementwise import constant, mul
+from gpuflow.ops.elementwise.arithmetic import constant, mul
+from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.layout import slice_in_dim
 from gpuflow.ops.moving import batch_to_dim
 

@@ -12,11 +12,11 @@ from gpuflow.control.fori import fori_loop
 from gpuflow.control.scalar_programs import map_scalars, trace_scalars
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.trace import Tracer
-from gpuflow.ops.comparison import lt
+from gpuflow.ops.elementwise.comparison import lt
+from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.gather import scatter_add
 from gpuflow.ops.gather_numbers import ScatterDimensionNumbers
 from gpuflow.ops.reductions import reduce_max
-from gpuflow.ops.selection import where
 from gpuflow.ops.zeros import full
 
 

@@ -13,16 +13,16 @@ from typing import Any
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
 from gpuflow.core.primitive import Primitive
-from gpuflow.ops import (
+from gpuflow.ops import key_equality, layout, special_gamma
+from gpuflow.ops.elementwise import (
+    arithmetic,
     bits,
     comparison,
     complex_numbers,
-    elementwise,
-    key_equality,
-    layout,
-    selection,
-    special_gamma,
     transcendental,
+)
+from gpuflow.ops.elementwise import (
+    select as selection,
 )
 
 _PYTHON_SCALARS = (bool, int, float, complex)
@@ -57,12 +57,12 @@ def _strict(primitive: Primitive, function: Callable[..., Any]) -> Callable[...,
     return strict
 
 
-add = _strict(elementwise.add_p, elementwise.add)
-sub = _strict(elementwise.sub_p, elementwise.sub)
-div = _strict(elementwise.div_p, elementwise.div)
-rem = _strict(elementwise.rem_p, elementwise.rem)
-max = _strict(elementwise.max_p, elementwise.max)
-min = _strict(elementwise.min_p, elementwise.min)
+add = _strict(arithmetic.add_p, arithmetic.add)
+sub = _strict(arithmetic.sub_p, arithmetic.sub)
+div = _strict(arithmetic.div_p, arithmetic.div)
+rem = _strict(arithmetic.rem_p, arithmetic.rem)
+max = _strict(arithmetic.max_p, arithmetic.max)
+min = _strict(arithmetic.min_p, arithmetic.min)
 atan2 = _strict(transcendental.atan2_p, transcendental.atan2)
 nextafter = _strict(bits.nextafter_p, bits.nextafter)
 mulhi = _strict(bits.mulhi_p, bits.mulhi)
@@ -101,12 +101,12 @@ def ne(x: Any, y: Any) -> Any:
     return key_equality.ne(*_alike("ne", x, y))
 
 
-@wraps(elementwise.mul)
+@wraps(arithmetic.mul)
 def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
     """See ``ops.elementwise``."""
     if out_dtype is not None:
-        return elementwise.mul(*_alike("mul", x, y), out_dtype=out_dtype)
-    return elementwise.mul_p.bind(*_alike("mul", x, y))
+        return arithmetic.mul(*_alike("mul", x, y), out_dtype=out_dtype)
+    return arithmetic.mul_p.bind(*_alike("mul", x, y))
 
 
 @wraps(transcendental.pow)

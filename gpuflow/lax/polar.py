@@ -11,11 +11,13 @@ from gpuflow.base.errors import check
 from gpuflow.control.fori import while_loop
 from gpuflow.core.aval import aval_of
 from gpuflow.ops.axes import reduce_sum
-from gpuflow.ops.comparison import bitwise_and, bitwise_not, eq, gt, lt
-from gpuflow.ops.complex_numbers import abs as absolute
-from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.counting import iota
-from gpuflow.ops.elementwise import add, mul, sub
+from gpuflow.ops.elementwise.arithmetic import add, mul, sub
+from gpuflow.ops.elementwise.comparison import bitwise_and, bitwise_not, eq, gt, lt
+from gpuflow.ops.elementwise.complex_numbers import abs as absolute
+from gpuflow.ops.elementwise.convert import convert_element_type
+from gpuflow.ops.elementwise.powers import rsqrt, sqrt
+from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.joining import concatenate
 from gpuflow.ops.linalg_algebra import (
     adjoint,
@@ -29,9 +31,7 @@ from gpuflow.ops.linalg_algebra import (
 from gpuflow.ops.linalg_cholesky import cholesky
 from gpuflow.ops.linalg_qr import qr
 from gpuflow.ops.linalg_solve import triangular_solve
-from gpuflow.ops.powers import rsqrt, sqrt
 from gpuflow.ops.reductions import reduce_max
-from gpuflow.ops.selection import where
 
 # Above this weight the Cholesky decomposition would lose too many digits.
 _CHOLESKY_LIMIT = 100.0

@@ -14,16 +14,16 @@ from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.ops import dynamic, layout
 from gpuflow.ops.axes import broadcast_in_dim, reshape, squeeze
-from gpuflow.ops.comparison import lt
 from gpuflow.ops.contractions import dot_general
-from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.define import check_kind, types_text
 from gpuflow.ops.device import in_sharding
-from gpuflow.ops.elementwise import add, div, rem
+from gpuflow.ops.elementwise.arithmetic import add, div, rem
+from gpuflow.ops.elementwise.comparison import lt
+from gpuflow.ops.elementwise.convert import convert_element_type
+from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.gather import gather
 from gpuflow.ops.gather_numbers import GatherDimensionNumbers
 from gpuflow.ops.joining import concatenate
-from gpuflow.ops.selection import where
 from gpuflow.ops.varying import vary_along
 from gpuflow.ops.zeros import full as full_of
 from gpuflow.parallel.placement import as_sharding, put

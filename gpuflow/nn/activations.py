@@ -11,7 +11,7 @@ from gpuflow import lax
 from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import check_arraylike, convert, promote_args_inexact
-from gpuflow.ops.selection import where as select_where
+from gpuflow.ops.elementwise.select import where as select_where
 
 
 @custom_jvp

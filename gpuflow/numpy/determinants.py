@@ -19,6 +19,7 @@ from gpuflow.numpy.promotion import like
 from gpuflow.numpy.shaping import expand_dims
 from gpuflow.numpy.solvers import check_square, solve_batched
 from gpuflow.numpy.sorting import cumprod
+from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.linalg_algebra import (
     is_diagonal,
     real_dtype,
@@ -27,7 +28,6 @@ from gpuflow.ops.linalg_algebra import (
     to_dtype,
 )
 from gpuflow.ops.linalg_lu import permute_rows
-from gpuflow.ops.selection import where
 
 
 class SlogdetResult(NamedTuple):

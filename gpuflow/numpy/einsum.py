@@ -14,7 +14,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.numpy.contractions import Labels, contract, label_sizes, squeeze_ones
 from gpuflow.numpy.promotion import check_arraylike, convert, no_out, promote_dtypes
 from gpuflow.ops.device import in_sharding
-from gpuflow.ops.selection import where as select_where
+from gpuflow.ops.elementwise.select import where as select_where
 
 
 def _path_finder() -> Any:

@@ -24,7 +24,7 @@ from gpuflow.numpy.promotion import (
     strong,
 )
 from gpuflow.numpy.ufuncs import Ufunc, make_binary, make_unary
-from gpuflow.ops.selection import where as select_where
+from gpuflow.ops.elementwise.select import where as select_where
 
 # --- one op each ---------------------------------------------------------------------------
 

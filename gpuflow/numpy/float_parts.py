@@ -34,7 +34,7 @@ from gpuflow.numpy.promotion import (
     promote_shapes,
 )
 from gpuflow.numpy.ufuncs import make_binary
-from gpuflow.ops.selection import where as select_where
+from gpuflow.ops.elementwise.select import where as select_where
 
 _BITS = {2: np.dtype(np.int16), 4: np.dtype(np.int32), 8: np.dtype(np.int64)}
 

@@ -16,7 +16,7 @@ from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.trace import Tracer
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.promotion import convert
-from gpuflow.ops.selection import where as select_where
+from gpuflow.ops.elementwise.select import where as select_where
 
 
 @record

@@ -24,6 +24,7 @@ from gpuflow.numpy.promotion import (
 )
 from gpuflow.numpy.scalar_types import finfo
 from gpuflow.numpy.shaping import expand_dims, ravel
+from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.linalg_algebra import (
     adjoint,
     real_dtype,
@@ -33,7 +34,6 @@ from gpuflow.ops.linalg_algebra import (
     through_float32,
     to_dtype,
 )
-from gpuflow.ops.selection import where
 
 
 def lstsq(a: Any, b: Any, rcond: Any = None, *, numpy_resid: bool = False) -> tuple[Any, ...]:

@@ -27,7 +27,7 @@ from gpuflow.numpy.promotion import (
     promote_shapes,
 )
 from gpuflow.numpy.ufuncs import Ufunc, make_binary, make_unary
-from gpuflow.ops.selection import where as select_where
+from gpuflow.ops.elementwise.select import where as select_where
 
 
 def _ordering(name: str, op: Ufunc, strict_op: Ufunc, doc: str) -> Ufunc:

@@ -19,7 +19,7 @@ from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.joining import stack
 from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import ravel
-from gpuflow.ops.selection import where as select_where
+from gpuflow.ops.elementwise.select import where as select_where
 
 
 def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Any, ...]:

@@ -12,8 +12,8 @@ from gpuflow.base import dtypes
 from gpuflow.base.config import config
 from gpuflow.base.util import warn
 from gpuflow.core.aval import HasAval, ShapedArray, aval_of, is_value
-from gpuflow.ops.convert import check_holds_complex
 from gpuflow.ops.define import check_kind, is_number
+from gpuflow.ops.elementwise.convert import check_holds_complex
 
 PYTHON_SCALARS = (bool, int, float, complex)
 

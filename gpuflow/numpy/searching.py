@@ -15,7 +15,7 @@ from gpuflow.numpy.logic import isnan, less
 from gpuflow.numpy.promotion import convert, promote_dtypes
 from gpuflow.numpy.shaping import ravel, reshape
 from gpuflow.numpy.sorting import argsort
-from gpuflow.ops.selection import where as select_where
+from gpuflow.ops.elementwise.select import where as select_where
 
 # From here on bisection outside of jit is compiled as well: each step would read all elements.
 _WORTH_A_KERNEL = 1 << 16

@@ -19,7 +19,7 @@ from gpuflow.numpy.promotion import (
     no_out,
 )
 from gpuflow.numpy.shaping import broadcast_to, moveaxis, ravel
-from gpuflow.ops.selection import where as select_where
+from gpuflow.ops.elementwise.select import where as select_where
 
 
 def take(

@@ -26,7 +26,7 @@ from gpuflow.numpy.promotion import (
     promote_shapes,
 )
 from gpuflow.ops.define import check_kind
-from gpuflow.ops.selection import where as select_where
+from gpuflow.ops.elementwise.select import where as select_where
 from gpuflow.runtime.array import Array
 
 Ufunc = Callable[..., Any]

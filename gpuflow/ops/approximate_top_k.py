@@ -8,7 +8,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
-from gpuflow.ops.elementwise import neg
+from gpuflow.ops.elementwise.arithmetic import neg
 from gpuflow.ops.sorting import top_k
 
 

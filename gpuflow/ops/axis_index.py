@@ -12,10 +12,11 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.effects import AxisUse
 from gpuflow.core.rules import AxisData
-from gpuflow.ops.comparison import eq
 from gpuflow.ops.counting import iota
 from gpuflow.ops.define import define
-from gpuflow.ops.elementwise import add, mul
+from gpuflow.ops.elementwise.arithmetic import add, mul
+from gpuflow.ops.elementwise.comparison import eq
+from gpuflow.ops.elementwise.select import select
 from gpuflow.ops.named_axes import (
     Names,
     as_names,
@@ -24,7 +25,6 @@ from gpuflow.ops.named_axes import (
     manual_axes,
     sizes_of,
 )
-from gpuflow.ops.selection import select
 
 
 def axis_size(axis_name: Any) -> int:

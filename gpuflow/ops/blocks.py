@@ -15,8 +15,8 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import AtomicSums, Library, Matrices, Runs, Scan, Sort
 from gpuflow.ops.axes import broadcast_in_dim_p, reshape_p
-from gpuflow.ops.convert import convert_element_type_p
 from gpuflow.ops.define import define
+from gpuflow.ops.elementwise.convert import convert_element_type_p
 
 # With fewer updates, one thread for each element of a window is faster than a sort.
 FEWEST_RUNS = 64

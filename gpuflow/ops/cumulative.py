@@ -18,20 +18,20 @@ from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
 from gpuflow.ops.axes import insert_axis, reshape
 from gpuflow.ops.blocks import scan_blocks
-from gpuflow.ops.comparison import eq, ne
-from gpuflow.ops.complex_numbers import abs as op_abs
 from gpuflow.ops.counting import Line, counts, iota_p, triangles
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
-from gpuflow.ops.elementwise import add, constant, mul, mul_p, neg, sub
-from gpuflow.ops.elementwise import max as op_max
-from gpuflow.ops.elementwise import min as op_min
-from gpuflow.ops.identities import number_of
+from gpuflow.ops.elementwise.arithmetic import add, constant, mul, mul_p, neg, sub
+from gpuflow.ops.elementwise.arithmetic import max as op_max
+from gpuflow.ops.elementwise.arithmetic import min as op_min
+from gpuflow.ops.elementwise.comparison import eq, ne
+from gpuflow.ops.elementwise.complex_numbers import abs as op_abs
+from gpuflow.ops.elementwise.identities import number_of
+from gpuflow.ops.elementwise.select import maximum, minimum, where
+from gpuflow.ops.elementwise.transcendental import exp, log1p
 from gpuflow.ops.joining import concatenate
 from gpuflow.ops.layout import rev, slice_in_dim
 from gpuflow.ops.linear_maps import LinearMap, wraps
 from gpuflow.ops.scan_kernels import Combine, scan_launches
-from gpuflow.ops.selection import maximum, minimum, where
-from gpuflow.ops.transcendental import exp, log1p
 
 _TWICE = {np.dtype(np.float32): np.float64, np.dtype(np.complex64): np.complex128}
 

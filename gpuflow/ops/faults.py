@@ -10,8 +10,8 @@ import numpy as np
 from gpuflow.core.aval import aval_of
 from gpuflow.core.rules import DIVISION, INDEX, Fault
 from gpuflow.ops.axes import broadcast_in_dim
-from gpuflow.ops.comparison import bitwise_or, eq, gt, lt
-from gpuflow.ops.convert import convert_element_type
+from gpuflow.ops.elementwise.comparison import bitwise_or, eq, gt, lt
+from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.gather_numbers import Windows
 
 

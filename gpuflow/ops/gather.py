@@ -13,7 +13,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Fault, Zero, is_undefined, zero_tangent
 from gpuflow.ops.define import define, is_number
-from gpuflow.ops.elementwise import neg
+from gpuflow.ops.elementwise.arithmetic import neg
 from gpuflow.ops.faults import outside_windows
 from gpuflow.ops.gather_numbers import (
     Dims,

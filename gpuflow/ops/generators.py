@@ -21,7 +21,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.ops import keys as threefry
 from gpuflow.ops import random as threefry_bits
 from gpuflow.ops.axes import move_axis, reshape
-from gpuflow.ops.comparison import bitwise_xor
+from gpuflow.ops.elementwise.comparison import bitwise_xor
 from gpuflow.ops.joining import concatenate
 from gpuflow.ops.keys import check_keys, key_dtype, random_consume, random_unwrap, random_wrap
 from gpuflow.ops.layout import slice_p

@@ -27,10 +27,10 @@ from gpuflow.ops.axes import (
     squeeze,
 )
 from gpuflow.ops.define import check_same_dtype, define, linear_jvp, unary_transpose
-from gpuflow.ops.elementwise import sub
+from gpuflow.ops.elementwise.arithmetic import sub
+from gpuflow.ops.elementwise.nary import typed_scalar
+from gpuflow.ops.elementwise.select import select
 from gpuflow.ops.moving import batch_to_dim
-from gpuflow.ops.nary import typed_scalar
-from gpuflow.ops.selection import select
 from gpuflow.ops.zeros import full, instantiate
 
 Config = tuple[tuple[int, int, int], ...]

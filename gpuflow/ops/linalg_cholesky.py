@@ -12,7 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library, OnHost
 from gpuflow.ops.blocks import matrix_blocks
-from gpuflow.ops.elementwise import add, div, mul
+from gpuflow.ops.elementwise.arithmetic import add, div, mul
 from gpuflow.ops.linalg_algebra import (
     Shape,
     as_column,

@@ -12,12 +12,13 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.ops.axes import reduce_sum
 from gpuflow.ops.blocks import REAL_OR_COMPLEX, matrix_blocks
-from gpuflow.ops.comparison import eq
-from gpuflow.ops.complex_numbers import abs as absolute
-from gpuflow.ops.complex_numbers import complex as complex_number
-from gpuflow.ops.complex_numbers import conj, imag, real
 from gpuflow.ops.counting import iota
-from gpuflow.ops.elementwise import add, div, mul, neg, sub
+from gpuflow.ops.elementwise.arithmetic import add, div, mul, neg, sub
+from gpuflow.ops.elementwise.comparison import eq
+from gpuflow.ops.elementwise.complex_numbers import abs as absolute
+from gpuflow.ops.elementwise.complex_numbers import complex as complex_number
+from gpuflow.ops.elementwise.complex_numbers import conj, imag, real
+from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.linalg_algebra import (
     Shape,
     adjoint,
@@ -48,7 +49,6 @@ from gpuflow.ops.linalg_common import (
 )
 from gpuflow.ops.linalg_lu import solve_matrices
 from gpuflow.ops.positions import argmax
-from gpuflow.ops.selection import where
 from gpuflow.ops.small_matrices import has_closed_eigenvalues, small_eigenvalues, written_out
 
 

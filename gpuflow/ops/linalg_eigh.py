@@ -11,8 +11,9 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.ops.blocks import matrix_blocks
-from gpuflow.ops.complex_numbers import real
-from gpuflow.ops.elementwise import div, mul, sub
+from gpuflow.ops.elementwise.arithmetic import div, mul, sub
+from gpuflow.ops.elementwise.complex_numbers import real
+from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.linalg_algebra import (
     Shape,
     adjoint,
@@ -42,7 +43,6 @@ from gpuflow.ops.linalg_common import (
     not_finite_as_nan,
     plain_subset,
 )
-from gpuflow.ops.selection import where
 
 Subset = tuple[int, int] | None
 

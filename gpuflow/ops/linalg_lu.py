@@ -15,7 +15,8 @@ from gpuflow.core.lowering import Library
 from gpuflow.core.rules import zero_tangent
 from gpuflow.ops.blocks import matrix_blocks
 from gpuflow.ops.counting import iota
-from gpuflow.ops.elementwise import add
+from gpuflow.ops.elementwise.arithmetic import add
+from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.indexing import row_gather
 from gpuflow.ops.layout import pad
 from gpuflow.ops.linalg_algebra import (
@@ -30,7 +31,6 @@ from gpuflow.ops.linalg_algebra import (
 )
 from gpuflow.ops.linalg_common import Outputs, each_matrix, lapack, matrix_op, on_host
 from gpuflow.ops.linalg_solve import triangular_solve
-from gpuflow.ops.selection import where
 from gpuflow.ops.small_matrices import is_small_batch, small_lu, written_out
 from gpuflow.ops.sorting import sort_key_val
 

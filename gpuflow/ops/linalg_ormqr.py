@@ -12,7 +12,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import Zero, is_undefined, zero_tangent
-from gpuflow.ops.complex_numbers import conj
+from gpuflow.ops.elementwise.complex_numbers import conj
 from gpuflow.ops.linalg_algebra import Shape, through_float32
 from gpuflow.ops.linalg_common import Outputs, each_matrix, lapack, matrix_op, on_host
 

@@ -13,9 +13,10 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library, OnHost
 from gpuflow.core.rules import zero_tangent
 from gpuflow.ops.blocks import matrix_blocks
-from gpuflow.ops.complex_numbers import complex as complex_number
-from gpuflow.ops.complex_numbers import imag
-from gpuflow.ops.elementwise import add, sub
+from gpuflow.ops.elementwise.arithmetic import add, sub
+from gpuflow.ops.elementwise.complex_numbers import complex as complex_number
+from gpuflow.ops.elementwise.complex_numbers import imag
+from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.joining import concatenate
 from gpuflow.ops.linalg_algebra import (
     Shape,
@@ -44,7 +45,6 @@ from gpuflow.ops.linalg_common import (
 )
 from gpuflow.ops.linalg_lu import permute_rows, solve_matrices
 from gpuflow.ops.linalg_solve import triangular_solve
-from gpuflow.ops.selection import where
 from gpuflow.ops.zeros import full
 
 

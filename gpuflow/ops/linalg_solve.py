@@ -16,7 +16,7 @@ from gpuflow.core.lowering import Library, Triangular
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.axes import insert_axis, move_axis, reshape, squeeze
 from gpuflow.ops.blocks import matrix_blocks
-from gpuflow.ops.elementwise import neg
+from gpuflow.ops.elementwise.arithmetic import neg
 from gpuflow.ops.linalg_algebra import (
     Shape,
     conjugate,

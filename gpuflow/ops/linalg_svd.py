@@ -10,8 +10,9 @@ import numpy as np
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
-from gpuflow.ops.comparison import eq
-from gpuflow.ops.elementwise import add, div, mul, sub
+from gpuflow.ops.elementwise.arithmetic import add, div, mul, sub
+from gpuflow.ops.elementwise.comparison import eq
+from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.linalg_algebra import (
     Shape,
     adjoint,
@@ -34,7 +35,6 @@ from gpuflow.ops.linalg_common import (
     plain_subset,
 )
 from gpuflow.ops.linalg_eigh import Subset, inverse_off_diagonal, library, real_of
-from gpuflow.ops.selection import where
 
 
 def _svd_result(

@@ -16,7 +16,7 @@ from gpuflow.kir.places import first_largest
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.ops.axes import check_axes, reduced_shape, reduction_batch
 from gpuflow.ops.define import check_kind, define, is_ordered
-from gpuflow.ops.nary import zero_jvp
+from gpuflow.ops.elementwise.nary import zero_jvp
 
 
 def _argument_shape(name: str) -> Callable[..., ShapedArray]:

@@ -19,15 +19,15 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.ops.axes import broadcast_in_dim, reshape
-from gpuflow.ops.comparison import bitwise_and, ge, lt
-from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.counting import iota
-from gpuflow.ops.elementwise import add, div, mul, sub
+from gpuflow.ops.elementwise.arithmetic import add, div, mul, sub
+from gpuflow.ops.elementwise.comparison import bitwise_and, ge, lt
+from gpuflow.ops.elementwise.convert import convert_element_type
+from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.exchanges import all_to_all
 from gpuflow.ops.gathering import all_gather
 from gpuflow.ops.indexing import row_gather
 from gpuflow.ops.reductions import reduce_max
-from gpuflow.ops.selection import where
 
 NUMBERS = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
 

@@ -24,9 +24,9 @@ from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
 from gpuflow.ops.axes import move_axis, reshape, transpose
 from gpuflow.ops.contractions import accumulator, operand_dtype
 from gpuflow.ops.define import define, types_text
-from gpuflow.ops.elementwise import mul
+from gpuflow.ops.elementwise.arithmetic import mul
+from gpuflow.ops.elementwise.nary import add_any_p
 from gpuflow.ops.moving import batch_to_dim
-from gpuflow.ops.nary import add_any_p
 
 
 def _check(name: str, lhs: ShapedArray, rhs: ShapedArray, sizes: ShapedArray, fits: bool) -> None:

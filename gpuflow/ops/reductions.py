@@ -25,12 +25,12 @@ from gpuflow.ops.axes import (
     reshape,
     transpose,
 )
-from gpuflow.ops.comparison import eq, is_bits
 from gpuflow.ops.define import check_kind, define, is_number
-from gpuflow.ops.elementwise import add, constant, div, mul
+from gpuflow.ops.elementwise.arithmetic import add, constant, div, mul
+from gpuflow.ops.elementwise.comparison import eq, is_bits
+from gpuflow.ops.elementwise.nary import zero_jvp
+from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.layout import slice_
-from gpuflow.ops.nary import zero_jvp
-from gpuflow.ops.selection import where
 
 
 def _reduction_shape(

@@ -13,8 +13,8 @@ from gpuflow.base.errors import ConcretizationTypeError, check
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.axes import broadcast_in_dim
-from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.device import in_sharding
+from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.gather import scatter_add
 from gpuflow.ops.gather_numbers import GatherScatterMode, ScatterDimensionNumbers
 from gpuflow.ops.joining import concatenate

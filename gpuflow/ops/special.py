@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
-from gpuflow.ops.accuracy import check_accuracy
-from gpuflow.ops.elementwise import mul, neg, sub
-from gpuflow.ops.nary import elementwise, widened
-from gpuflow.ops.powers import square
-from gpuflow.ops.transcendental import exp
+from gpuflow.ops.elementwise.accuracy import check_accuracy
+from gpuflow.ops.elementwise.arithmetic import mul, neg, sub
+from gpuflow.ops.elementwise.nary import elementwise, widened
+from gpuflow.ops.elementwise.powers import square
+from gpuflow.ops.elementwise.transcendental import exp
 
 
 def load_special(xp: Any) -> ModuleType:

@@ -8,11 +8,11 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
-from gpuflow.ops.comparison import eq
-from gpuflow.ops.complex_numbers import sign
-from gpuflow.ops.elementwise import add, div, mul, sub
-from gpuflow.ops.nary import elementwise
-from gpuflow.ops.selection import where
+from gpuflow.ops.elementwise.arithmetic import add, div, mul, sub
+from gpuflow.ops.elementwise.comparison import eq
+from gpuflow.ops.elementwise.complex_numbers import sign
+from gpuflow.ops.elementwise.nary import elementwise
+from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.special import from_library, load_special
 
 

@@ -16,7 +16,7 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.define import define, types_text
-from gpuflow.ops.nary import batch_elementwise, broadcast_shape
+from gpuflow.ops.elementwise.nary import batch_elementwise, broadcast_shape
 
 HALF = np.uint64(32)
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))

@@ -22,9 +22,9 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.communicator import Across, Within
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.axes import reduce_sum, reshape, squeeze
-from gpuflow.ops.convert import stop_gradient
 from gpuflow.ops.define import define
-from gpuflow.ops.elementwise import constant, mul
+from gpuflow.ops.elementwise.arithmetic import constant, mul
+from gpuflow.ops.elementwise.convert import stop_gradient
 from gpuflow.ops.layout import slice_in_dim
 from gpuflow.ops.named_axes import (
     Names,

@@ -17,7 +17,7 @@ from gpuflow.base.records import record
 from gpuflow.core.aval import storage_name
 from gpuflow.kir.nodes import Value
 from gpuflow.kir.scalar import compute_dtype
-from gpuflow.ops.comparison import le_p
+from gpuflow.ops.elementwise.comparison import le_p
 
 LONGEST_UNROLLED = 32  # taps
 Tap = Sequence[int | Value]

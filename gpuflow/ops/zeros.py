@@ -10,8 +10,8 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.rules import Zero
 from gpuflow.ops.axes import broadcast_in_dim
-from gpuflow.ops.convert import convert_element_type, convert_element_type_p
-from gpuflow.ops.nary import add_any_p
+from gpuflow.ops.elementwise.convert import convert_element_type, convert_element_type_p
+from gpuflow.ops.elementwise.nary import add_any_p
 
 
 def full(shape: tuple[int, ...], value: Any, dtype: Any) -> Any:

@@ -17,7 +17,7 @@ from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import as_shape
 from gpuflow.ops import generators as random_ops
 from gpuflow.ops.device import in_sharding
-from gpuflow.ops.selection import where as select_where
+from gpuflow.ops.elementwise.select import where as select_where
 from gpuflow.random.base import (
     Shape,
     check_mode,

@@ -10,7 +10,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.core.primitive import registry
-from gpuflow.ops.elementwise import add_p
+from gpuflow.ops.elementwise.arithmetic import add_p
 
 STORED = json.loads((Path(__file__).parents[1] / "data" / "lax_values.json").read_text())
 SPACE = {"jax": gf, "jnp": jnp, "lax": lax, "np": np}

@@ -3,7 +3,7 @@
 import numpy as np
 from sweep import Sample
 
-from gpuflow.ops.comparison import ge_p, le_p
+from gpuflow.ops.elementwise.comparison import ge_p, le_p
 
 
 def _params(window, strides, pads, base=None, gaps=None, **more):

@@ -10,7 +10,7 @@ from gpuflow.core.lowering import HostCall
 from gpuflow.core.staging import trace_closed
 from gpuflow.ops.callbacks import debug_callback, debug_callback_p
 from gpuflow.ops.device import device_put
-from gpuflow.ops.elementwise import mul
+from gpuflow.ops.elementwise.arithmetic import mul
 
 X = np.arange(3, dtype=np.float32)
 

@@ -16,18 +16,10 @@ import gpuflow as gf  # noqa: F401  plugs in the evaluator
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.staging import trace_closed
-from gpuflow.ops import (
-    bitcast,
-    comparison,
-    convert,
-    elementwise,
-    positions,
-    powers,
-    reductions,
-    selection,
-)
-from gpuflow.ops import complex_numbers as cn
-from gpuflow.ops import transcendental as tr
+from gpuflow.ops import positions, reductions
+from gpuflow.ops.elementwise import arithmetic, bitcast, comparison, convert, powers, select
+from gpuflow.ops.elementwise import complex_numbers as cn
+from gpuflow.ops.elementwise import transcendental as tr
 
 DATA = json.loads((Path(__file__).parents[1] / "data" / "accepted_dtypes.json").read_text())
 ALL_DTYPES = (*DTYPES_32, *DTYPES_64)
@@ -77,7 +69,7 @@ def test_accepted_and_result_dtypes_are_those_of_jax(name):
         elif name == "integer_pow":
             params = {"y": 3}
         elif name == "round":
-            params = {"rounding_method": elementwise.RoundingMethod.AWAY_FROM_ZERO}
+            params = {"rounding_method": arithmetic.RoundingMethod.AWAY_FROM_ZERO}
         elif name.startswith("arg"):
             params = {"axes": (0,), "index_dtype": np.dtype(np.int32)}
         shape = (3,) if is_axes else ()
@@ -97,10 +89,10 @@ def test_weak_types():
     def results(x):
         z = cn.complex(x, x)
         pair = [
-            elementwise.max(x, 2.0),
+            arithmetic.max(x, 2.0),
             powers.integer_pow(x, 3),
             tr.pow(x, 2),
-            selection.clamp(0.0, x, 1.0),
+            select.clamp(0.0, x, 1.0),
         ]
         return [*pair, cn.abs(z), cn.real(z), cn.abs(x)]
 
@@ -114,9 +106,9 @@ def test_weak_types():
 
 
 def test_extrema_share_the_gradient_of_ties():
-    assert grad(elementwise.max, f32(1, 1, 2), f32(1, 3, 0))[0].tolist() == [0.5, 0, 1]
-    assert grad(elementwise.min, f32(1, 1, 2), f32(1, 3, 0))[1].tolist() == [0.5, 0, 1]
-    assert grad(elementwise.max, f32(NAN), f32(1))[0].tolist() == [0.0]
+    assert grad(arithmetic.max, f32(1, 1, 2), f32(1, 3, 0))[0].tolist() == [0.5, 0, 1]
+    assert grad(arithmetic.min, f32(1, 1, 2), f32(1, 3, 0))[1].tolist() == [0.5, 0, 1]
+    assert grad(arithmetic.max, f32(NAN), f32(1))[0].tolist() == [0.0]
 
 
 def test_reduce_max_shares_the_gradient_of_ties():
@@ -162,7 +154,7 @@ def test_pow_at_zero():
 
 def test_clamp_passes_tangents_strictly_inside():
     def slopes(low, x, high):
-        return [g.item() for g in grad(selection.clamp, *f32(low, x, high))]
+        return [g.item() for g in grad(select.clamp, *f32(low, x, high))]
 
     assert slopes(1, 1, 2) == [0, 0, 0]
     assert slopes(1, 0, 2) == [1, 0, 0]
@@ -171,7 +163,7 @@ def test_clamp_passes_tangents_strictly_inside():
 
 
 def test_stop_gradient_is_a_constant_to_every_derivative():
-    assert grad(lambda x: elementwise.mul(convert.stop_gradient(x), x), f32(3))[0].item() == 3
+    assert grad(lambda x: arithmetic.mul(convert.stop_gradient(x), x), f32(3))[0].item() == 3
     tree = convert.stop_gradient({"a": f32(1), "b": (i32(2),)})
     assert as_numpy(tree["b"][0]).item() == 2 and set(tree) == {"a", "b"}
 
@@ -180,8 +172,8 @@ def test_stop_gradient_is_a_constant_to_every_derivative():
 
 
 def test_extrema_order_signed_zeros_and_keep_nan():
-    same(elementwise.max(f32(-0.0, 0.0, NAN, 1), f32(0.0, -0.0, 1, NAN)), [0.0, 0.0, NAN, NAN])
-    same(elementwise.min(f32(-0.0, 0.0), f32(0.0, -0.0)), [-0.0, -0.0])
+    same(arithmetic.max(f32(-0.0, 0.0, NAN, 1), f32(0.0, -0.0, 1, NAN)), [0.0, 0.0, NAN, NAN])
+    same(arithmetic.min(f32(-0.0, 0.0), f32(0.0, -0.0)), [-0.0, -0.0])
     same(reductions.reduce_max(f32(-0.0, 0.0, -1), (0,)), 0.0)
     same(reductions.reduce_max(f32(-0.0, -0.0), (0,)), -0.0)
     same(reductions.reduce_min(f32(0.0, -0.0, 1), (0,)), -0.0)
@@ -212,10 +204,10 @@ def test_argmax_takes_the_first_and_prefers_nan():
 
 def test_integer_division_and_remainder():
     low = np.iinfo(np.int32).min
-    same(elementwise.div(i32(5, -5, 7, -7, low), i32(0, 0, -2, 2, -1)), [-1, -1, -3, -3, low])
-    same(elementwise.rem(i32(5, -5, 7, -7, low), i32(0, 0, -2, 2, -1)), [5, -5, 1, -1, 0])
-    same(elementwise.div(np.uint8(5), np.uint8(0)), 255)
-    same(elementwise.rem(f32(5, -5, 5.5, -4), f32(0, INF, -2, 2)), [NAN, -5, 1.5, -0.0])
+    same(arithmetic.div(i32(5, -5, 7, -7, low), i32(0, 0, -2, 2, -1)), [-1, -1, -3, -3, low])
+    same(arithmetic.rem(i32(5, -5, 7, -7, low), i32(0, 0, -2, 2, -1)), [5, -5, 1, -1, 0])
+    same(arithmetic.div(np.uint8(5), np.uint8(0)), 255)
+    same(arithmetic.rem(f32(5, -5, 5.5, -4), f32(0, INF, -2, 2)), [NAN, -5, 1.5, -0.0])
 
 
 def test_shifts_beyond_the_width():
@@ -229,9 +221,9 @@ def test_shifts_beyond_the_width():
 
 def test_rounding_methods():
     values = f32(0.5, 1.5, -0.5, 2.5, -2.5, 0.49999997, NAN, INF)
-    even = elementwise.RoundingMethod.TO_NEAREST_EVEN
-    same(elementwise.round(values), [1, 2, -1, 3, -3, 0, NAN, INF])
-    same(elementwise.round(values, even), [0, 2, -0.0, 2, -2, 0, NAN, INF])
+    even = arithmetic.RoundingMethod.TO_NEAREST_EVEN
+    same(arithmetic.round(values), [1, 2, -1, 3, -3, 0, NAN, INF])
+    same(arithmetic.round(values, even), [0, 2, -0.0, 2, -2, 0, NAN, INF])
 
 
 def test_conversions_saturate_wrap_and_drop():
@@ -261,17 +253,17 @@ def test_conversion_to_the_same_type_is_no_op():
 
 def test_select_n_clamps_integer_predicates():
     cases = f32(1, 2, 3, 4), f32(10, 20, 30, 40), f32(100, 200, 300, 400)
-    same(selection.select_n(i32(0, 1, 5, -3), *cases), [1, 20, 300, 4])
-    found = grad(lambda *c: selection.select_n(i32(0, 1, 5, -3), *c), *cases)
+    same(select.select_n(i32(0, 1, 5, -3), *cases), [1, 20, 300, 4])
+    found = grad(lambda *c: select.select_n(i32(0, 1, 5, -3), *c), *cases)
     assert np.stack(found).tolist() == [[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0]]
-    same(selection.select(True, f32(1), f32(2)), [1])
-    same(selection.select_n(np.array(False), f32(1)), [1])
+    same(select.select(True, f32(1), f32(2)), [1])
+    same(select.select_n(np.array(False), f32(1)), [1])
 
 
 def test_clamp_lets_the_upper_bound_win():
-    same(selection.clamp(1.0, f32(0, 2, NAN, 9), 5.0), [1, 2, NAN, 5])
-    same(selection.clamp(5.0, f32(0, 2, 9), 1.0), [1, 1, 1])
-    same(selection.clamp(i32(2, 0), i32(1, 1), 5), [2, 1])
+    same(select.clamp(1.0, f32(0, 2, NAN, 9), 5.0), [1, 2, NAN, 5])
+    same(select.clamp(5.0, f32(0, 2, 9), 1.0), [1, 1, 1])
+    same(select.clamp(i32(2, 0), i32(1, 1), 5), [2, 1])
 
 
 def test_integer_powers():
@@ -325,24 +317,24 @@ ERRORS = {
     "integer_pow": (lambda: powers.integer_pow(i32(2), -1), TypeError, "negative powers"),
     "pow": (lambda: tr.pow(f32(2), np.float16(1)), TypeError, "integer or have the dtype"),
     "select_n-shapes": (
-        lambda: selection.select_n(True, f32(1), f32(1, 2)), TypeError, "one shape",
+        lambda: select.select_n(True, f32(1), f32(1, 2)), TypeError, "one shape",
     ),
     "select_n-which": (
-        lambda: selection.select(np.array([True, False]), f32(1, 2, 3), f32(1, 2, 3)),
+        lambda: select.select(np.array([True, False]), f32(1, 2, 3), f32(1, 2, 3)),
         TypeError,
         "scalar or have the cases",
     ),
-    "select_n-float": (lambda: selection.select_n(1.0, f32(1), f32(2)), TypeError, "bool or an"),
+    "select_n-float": (lambda: select.select_n(1.0, f32(1), f32(2)), TypeError, "bool or an"),
     "select_n-many": (
-        lambda: selection.select_n(True, f32(1), f32(2), f32(3)), TypeError, "at most 2",
+        lambda: select.select_n(True, f32(1), f32(2), f32(3)), TypeError, "at most 2",
     ),
-    "select_n-none": (lambda: selection.select_n(True), ValueError, "at least one case"),
+    "select_n-none": (lambda: select.select_n(True), ValueError, "at least one case"),
     "select_n-dtypes": (
-        lambda: selection.select_n(True, f32(1), i32(2)), TypeError, "one dtype",
+        lambda: select.select_n(True, f32(1), i32(2)), TypeError, "one dtype",
     ),
-    "clamp-min": (lambda: selection.clamp(f32(1), f32(1, 2), 3.0), TypeError, "min must be"),
-    "clamp-max": (lambda: selection.clamp(1.0, f32(1, 2), f32(1)), TypeError, "max must be"),
-    "clamp-complex": (lambda: selection.clamp(0j, np.complex64(1), 1j), TypeError, "real float"),
+    "clamp-min": (lambda: select.clamp(f32(1), f32(1, 2), 3.0), TypeError, "min must be"),
+    "clamp-max": (lambda: select.clamp(1.0, f32(1, 2), f32(1)), TypeError, "max must be"),
+    "clamp-complex": (lambda: select.clamp(0j, np.complex64(1), 1j), TypeError, "real float"),
     "conj": (lambda: cn.conj(i32(1)), TypeError, "complex, float32 or float64"),
     "bitcast_convert_type-bool": (
         lambda: bitcast.bitcast_convert_type(np.array([True]), np.uint8), TypeError, "unless equal",

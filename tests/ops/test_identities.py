@@ -12,7 +12,7 @@ from gpuflow import lax
 from gpuflow.compiler import pipeline
 from gpuflow.compiler.passes import program
 from gpuflow.compiler.planning.template import template_key
-from gpuflow.ops.nary import add_any_p
+from gpuflow.ops.elementwise.nary import add_any_p
 
 RANDOM = np.random.default_rng(0)
 SPECIAL = np.array(

@@ -16,6 +16,7 @@ from gpuflow.numpy.exact_products import exact_dot
 from gpuflow.numpy.promotion import broadcast_shapes, promote_dtypes_inexact
 from gpuflow.numpy.solvers import check_square
 from gpuflow.numpy.vectorizing import vectorize
+from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.linalg_algebra import (
     adjoint,
     conjugate,
@@ -26,7 +27,6 @@ from gpuflow.ops.linalg_algebra import (
     to_dtype,
 )
 from gpuflow.ops.linalg_lu import lu_solve as solve_with_lu
-from gpuflow.ops.selection import where
 from gpuflow.scipy.linalg.forms import schur
 
 _TRANSPOSED = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}

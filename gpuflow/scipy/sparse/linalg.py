@@ -21,8 +21,8 @@ from gpuflow.core.aval import aval_of
 from gpuflow.flatten_util import ravel_pytree
 from gpuflow.numpy.arguments import check_choice
 from gpuflow.numpy.exact_products import exact_dot, exact_vdot
+from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.linalg_algebra import to_dtype
-from gpuflow.ops.selection import where
 from gpuflow.scipy.sparse.restarted import gmres_on_vectors
 from gpuflow.tree_util import tree_leaves, tree_map, tree_structure
 

@@ -11,8 +11,8 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.exact_products import exact_dot
+from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.linalg_algebra import conjugate, to_dtype
-from gpuflow.ops.selection import where
 from gpuflow.scipy.linalg.systems import solve_triangular
 
 Operator = Callable[[Any], Any]

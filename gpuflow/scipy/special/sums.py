@@ -14,7 +14,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import convert, promote_args_inexact
 from gpuflow.numpy.reductions import keep_dims
 from gpuflow.numpy.shaping import Axes
-from gpuflow.ops.selection import where as select_where
+from gpuflow.ops.elementwise.select import where as select_where
 
 
 def logsumexp(

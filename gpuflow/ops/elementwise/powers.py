@@ -10,12 +10,12 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import Zero
-from gpuflow.ops import pairs
-from gpuflow.ops.accuracy import check_accuracy
 from gpuflow.ops.define import check_kind, define, is_number
-from gpuflow.ops.elementwise import constant, div, mul
-from gpuflow.ops.identities import filled, first_of, same, sink_broadcasts
-from gpuflow.ops.nary import batch_elementwise, elementwise, widened
+from gpuflow.ops.elementwise import complex_pairs
+from gpuflow.ops.elementwise.accuracy import check_accuracy
+from gpuflow.ops.elementwise.arithmetic import constant, div, mul
+from gpuflow.ops.elementwise.identities import filled, first_of, same, sink_broadcasts
+from gpuflow.ops.elementwise.nary import batch_elementwise, elementwise, widened
 
 # --- square, integer_pow, roots ------------------------------------------------------------
 
@@ -28,19 +28,20 @@ def _square_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, params
 square_p = elementwise(
     "square", impl=lambda xp, x: xp.multiply(x, x), accepts=is_number, what="a number",
     body=_square_body, cheap=True, continuous=True,
-    pair=pairs.pair_body(lambda builder, x: pairs.mul(builder, x, x)),
+    pair=complex_pairs.pair_body(lambda builder, x: complex_pairs.mul(builder, x, x)),
     derivatives=(lambda t, out, x: mul(t, mul(x, 2)),),
 )  # fmt: skip
 
 sqrt_p = elementwise(
     "sqrt", impl=lambda xp, x: xp.sqrt(x), accepts=dtypes.is_inexact,
-    what="a float or complex number", body="sqrt", pair=pairs.pair_body(pairs.sqrt),
+    what="a float or complex number", body="sqrt", pair=complex_pairs.pair_body(complex_pairs.sqrt),
     derivatives=(lambda t, out, x: mul(t, div(0.5, out)),), domain=((0.1, 10.0),),
 )  # fmt: skip
 
 rsqrt_p = elementwise(
     "rsqrt", impl=widened(lambda xp, x: 1 / xp.sqrt(x)), accepts=dtypes.is_inexact,
-    what="a float or complex number", body="rsqrt", pair=pairs.pair_body(pairs.rsqrt),
+    what="a float or complex number", body="rsqrt",
+    pair=complex_pairs.pair_body(complex_pairs.rsqrt),
     derivatives=(lambda t, out, x: mul(t, mul(div(out, x), -0.5)),), domain=((0.1, 10.0),),
 )  # fmt: skip
 
@@ -120,7 +121,7 @@ def _integer_pow_body(builder: Any, values: Any, in_avals: Any, out_aval: Any, p
 
 def _integer_pow_pair(builder: Any, values: Any, in_avals: Any, out_aval: Any, params: Any) -> Any:
     del in_avals, out_aval
-    return pairs.power(builder, values[0], params["y"], _by_squaring)
+    return complex_pairs.power(builder, values[0], params["y"], _by_squaring)
 
 
 def _integer_pow_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, y: int) -> tuple[Any, Any]:

@@ -17,10 +17,10 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise, Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, is_undefined
-from gpuflow.ops import pairs
 from gpuflow.ops.axes import broadcast_in_dim, move_axis, reduce_sum, reshape
 from gpuflow.ops.define import check_kind, check_same_dtype, define, is_number, types_text
-from gpuflow.ops.identities import first_of, sink_broadcasts
+from gpuflow.ops.elementwise import complex_pairs
+from gpuflow.ops.elementwise.identities import first_of, sink_broadcasts
 from gpuflow.ops.moving import batch_to_dim
 
 _PYTHON_SCALARS = (bool, int, float, complex)
@@ -317,7 +317,7 @@ add_any_p = define(
     jvp=nary_jvp(lambda: add_any_p, (lambda t, out, x, y: t, lambda t, out, x, y: t)),
     transpose=linear_in((lambda ct, x, y: ct, lambda ct, x, y: ct)),
     batch=_add_any_batch,
-    lower=Elementwise("add", cheap=True, pair=pairs.by_name("add")),
+    lower=Elementwise("add", cheap=True, pair=complex_pairs.by_name("add")),
     simplify=partial(sink_broadcasts, alike=True),
     domain=((-10.0, 10.0),) * 2,
 )

@@ -12,13 +12,13 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
-from gpuflow.ops import pairs
-from gpuflow.ops.accuracy import check_accuracy
-from gpuflow.ops.comparison import eq
-from gpuflow.ops.convert import convert
 from gpuflow.ops.define import check_kind, define
-from gpuflow.ops.elementwise import add, div, mul, neg, sub
-from gpuflow.ops.nary import (
+from gpuflow.ops.elementwise import complex_pairs
+from gpuflow.ops.elementwise.accuracy import check_accuracy
+from gpuflow.ops.elementwise.arithmetic import add, div, mul, neg, sub
+from gpuflow.ops.elementwise.comparison import eq
+from gpuflow.ops.elementwise.convert import convert
+from gpuflow.ops.elementwise.nary import (
     batch_elementwise,
     broadcast_shape,
     elementwise,
@@ -26,8 +26,8 @@ from gpuflow.ops.nary import (
     nary_jvp,
     widened,
 )
-from gpuflow.ops.powers import rsqrt, square
-from gpuflow.ops.selection import where
+from gpuflow.ops.elementwise.powers import rsqrt, square
+from gpuflow.ops.elementwise.select import where
 
 _ANY = ((-3.0, 3.0),)
 _UNIT = ((-0.9, 0.9),)
@@ -45,7 +45,7 @@ def _function(
     return elementwise(
         name, impl=widened(impl), accepts=dtypes.is_inexact, what="a float or complex number",
         body=name, derivatives=(derivative,), domain=domain,
-        pair=None if pair is None else pairs.pair_body(pair),
+        pair=None if pair is None else complex_pairs.pair_body(pair),
     )  # fmt: skip
 
 
@@ -80,11 +80,13 @@ def _log1p_impl(xp: Any, x: Any) -> Any:
     return out
 
 
-exp_p = _function("exp", lambda xp, x: xp.exp(x), lambda t, out, x: mul(t, out), pair=pairs.exp)
+exp_p = _function(
+    "exp", lambda xp, x: xp.exp(x), lambda t, out, x: mul(t, out), pair=complex_pairs.exp
+)
 exp2_p = _function("exp2", _exp2_impl, lambda t, out, x: mul(mul(t, out), _LOG_2))
 expm1_p = _function("expm1", _expm1_impl, lambda t, out, x: mul(t, add(out, 1)))
 log_p = _function(
-    "log", lambda xp, x: xp.log(x), lambda t, out, x: div(t, x), _POSITIVE, pairs.log
+    "log", lambda xp, x: xp.log(x), lambda t, out, x: div(t, x), _POSITIVE, complex_pairs.log
 )
 log1p_p = _function(
     "log1p", _log1p_impl, lambda t, out, x: div(t, add(x, 1)), ((-0.9, 9.0),)
@@ -209,7 +211,7 @@ cosh_p = _function("cosh", lambda xp, x: xp.cosh(x), lambda t, out, x: mul(t, si
 # (1 + out) (1 - out) loses less than 1 - out ** 2 where out is near 1.
 tanh_p = _function(
     "tanh", lambda xp, x: xp.tanh(x), lambda t, out, x: mul(add(t, mul(t, out)), sub(1, out)),
-    pair=pairs.tanh,
+    pair=complex_pairs.tanh,
 )
 asinh_p = _function(
     "asinh", lambda xp, x: xp.arcsinh(x), lambda t, out, x: mul(t, rsqrt(add(square(x), 1)))

@@ -17,14 +17,14 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import Zero
 from gpuflow.kir.builder import Pair
-from gpuflow.ops import pairs
-from gpuflow.ops.comparison import ge
-from gpuflow.ops.convert import convert
 from gpuflow.ops.define import define, is_number, linear_jvp, unary_transpose
-from gpuflow.ops.elementwise import constant, div, mul, neg, sub
-from gpuflow.ops.nary import batch_elementwise, elementwise, match_scalars, nary_shape
-from gpuflow.ops.selection import where
-from gpuflow.ops.transcendental import replace_zero
+from gpuflow.ops.elementwise import complex_pairs
+from gpuflow.ops.elementwise.arithmetic import constant, div, mul, neg, sub
+from gpuflow.ops.elementwise.comparison import ge
+from gpuflow.ops.elementwise.convert import convert
+from gpuflow.ops.elementwise.nary import batch_elementwise, elementwise, match_scalars, nary_shape
+from gpuflow.ops.elementwise.select import where
+from gpuflow.ops.elementwise.transcendental import replace_zero
 
 _PARTS = {dtypes.complex64: dtypes.float32, dtypes.complex128: dtypes.float64}
 _WHOLES = {part: whole for whole, part in _PARTS.items()}
@@ -39,14 +39,14 @@ def part_dtype(dtype: Any) -> np.dtype:
 
 real_p = elementwise(
     "real", impl=lambda xp, x: x.real, accepts=dtypes.is_complex, what="a complex number",
-    body="", cheap=True, pair=pairs.pair_body(lambda builder, x: x.real), result=part_dtype,
+    body="", cheap=True, pair=complex_pairs.pair_body(lambda builder, x: x.real), result=part_dtype,
     derivatives=(lambda t, out, x: real(t),),
     transpose=(lambda ct, x: complex(ct, constant(ct, 0)),),
 )  # fmt: skip
 
 imag_p = elementwise(
     "imag", impl=lambda xp, x: x.imag, accepts=dtypes.is_complex, what="a complex number",
-    body="", cheap=True, pair=pairs.pair_body(lambda builder, x: x.imag), result=part_dtype,
+    body="", cheap=True, pair=complex_pairs.pair_body(lambda builder, x: x.imag), result=part_dtype,
     derivatives=(lambda t, out, x: imag(t),),
     transpose=(lambda ct, x: complex(constant(ct, 0), neg(ct)),),
 )  # fmt: skip
@@ -64,7 +64,7 @@ def _complex_impl(xp: Any, x: Any, y: Any) -> Any:
 
 complex_p = elementwise(
     "complex", arity=2, impl=_complex_impl, accepts=_is_part, what="float32 or float64",
-    body="", cheap=True, pair=pairs.pair_body(lambda builder, x, y: Pair(x, y)),
+    body="", cheap=True, pair=complex_pairs.pair_body(lambda builder, x, y: Pair(x, y)),
     result=_WHOLES.__getitem__,
     derivatives=(
         lambda t, out, x, y: complex(t, constant(t, 0)),
@@ -110,7 +110,7 @@ conj_p = define(
     jvp=linear_jvp(lambda x, input_dtype: conj_p.bind(x, input_dtype=input_dtype)),
     transpose=unary_transpose(_conj_transpose),
     batch=batch_elementwise(lambda x, **params: conj_p.bind(x, **params)),
-    lower=Elementwise("", cheap=True, pair=pairs.pair_body(_conj_pair)),
+    lower=Elementwise("", cheap=True, pair=complex_pairs.pair_body(_conj_pair)),
 )
 
 
@@ -152,7 +152,7 @@ abs_p = elementwise(
     "abs", impl=lambda xp, x: xp.abs(x), accepts=_has_abs,
     what="a signed integer, a float or a complex number", body="abs", cheap=True,
     result=lambda dtype: _PARTS.get(dtype, dtype), derivatives=(_abs_jvp,),
-    pair=pairs.pair_body(pairs.modulus), passes_nan=True,
+    pair=complex_pairs.pair_body(complex_pairs.modulus), passes_nan=True,
 )  # fmt: skip
 
 
@@ -179,7 +179,7 @@ sign_p = define(
     impl=lambda xp, x: _sign_impl(xp, x).astype(x.dtype),
     jvp=_sign_jvp,
     batch=batch_elementwise(lambda x: sign(x)),
-    lower=Elementwise("sign", cheap=True, pair=pairs.pair_body(pairs.sign)),
+    lower=Elementwise("sign", cheap=True, pair=complex_pairs.pair_body(complex_pairs.sign)),
 )
 
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.core.key_use import use_none
-from gpuflow.ops import pairs
 from gpuflow.ops.define import any_dtype, is_ordered
-from gpuflow.ops.identities import filled, is_all, made_by, number_of, same
+from gpuflow.ops.elementwise import complex_pairs
+from gpuflow.ops.elementwise.identities import filled, is_all, made_by, number_of, same
+from gpuflow.ops.elementwise.nary import elementwise, match_scalars
 from gpuflow.ops.linear_maps import wraps
-from gpuflow.ops.nary import elementwise, match_scalars
 
 
 def is_bits(dtype: Any) -> bool:
@@ -29,7 +29,10 @@ def _bool_result(dtype: Any) -> np.dtype:
 # --- comparisons ---------------------------------------------------------------------------
 
 
-_PAIRS = {"eq": pairs.pair_body(pairs.equal), "ne": pairs.pair_body(pairs.not_equal)}
+_PAIRS = {
+    "eq": complex_pairs.pair_body(complex_pairs.equal),
+    "ne": complex_pairs.pair_body(complex_pairs.not_equal),
+}
 
 
 def _comparison(

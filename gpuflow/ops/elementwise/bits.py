@@ -14,7 +14,7 @@ from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.kir import reference
 from gpuflow.ops.define import check_kind, define, unary_transpose
-from gpuflow.ops.nary import elementwise, match_scalars
+from gpuflow.ops.elementwise.nary import elementwise, match_scalars
 
 
 def _population_count_impl(xp: Any, x: Any) -> Any:

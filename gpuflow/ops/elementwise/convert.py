@@ -16,9 +16,9 @@ from gpuflow.core.rules import AxisData, Zero
 from gpuflow.kir.builder import Pair
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.ops.define import define, linear_jvp, unary_transpose
-from gpuflow.ops.identities import first_of, same, sink_broadcasts
+from gpuflow.ops.elementwise.identities import first_of, same, sink_broadcasts
+from gpuflow.ops.elementwise.nary import zero_jvp
 from gpuflow.ops.linear_maps import wraps
-from gpuflow.ops.nary import zero_jvp
 
 # What NumPy says of dtypes that another library registered.
 _USER_DEFINED = 2

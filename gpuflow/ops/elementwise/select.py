@@ -12,9 +12,9 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
 from gpuflow.core.rules import Zero, is_undefined
-from gpuflow.ops.comparison import bitwise_and, eq, ge, gt, is_bits, le, lt, not_p
 from gpuflow.ops.define import check_same_dtype, define, is_ordered, types_text
-from gpuflow.ops.identities import (
+from gpuflow.ops.elementwise.comparison import bitwise_and, eq, ge, gt, is_bits, le, lt, not_p
+from gpuflow.ops.elementwise.identities import (
     first_of,
     is_all,
     made_by,
@@ -22,7 +22,7 @@ from gpuflow.ops.identities import (
     same,
     sink_broadcasts,
 )
-from gpuflow.ops.nary import (
+from gpuflow.ops.elementwise.nary import (
     batch_elementwise,
     broadcast_shape,
     broadcast_to,

@@ -10,21 +10,28 @@ from typing import Any
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Elementwise
-from gpuflow.ops import pairs
-from gpuflow.ops.comparison import eq, lt
-from gpuflow.ops.convert import convert_element_type
 from gpuflow.ops.define import any_dtype, check_kind, define, is_number
-from gpuflow.ops.faults import zero_divisor
-from gpuflow.ops.identities import filled, is_all, made_by, same, scalar_of, sink_broadcasts
-from gpuflow.ops.linear_maps import wraps
-from gpuflow.ops.nary import (
+from gpuflow.ops.elementwise import complex_pairs
+from gpuflow.ops.elementwise.comparison import eq, lt
+from gpuflow.ops.elementwise.convert import convert_element_type
+from gpuflow.ops.elementwise.identities import (
+    filled,
+    is_all,
+    made_by,
+    same,
+    scalar_of,
+    sink_broadcasts,
+)
+from gpuflow.ops.elementwise.nary import (
     batch_elementwise,
     elementwise,
     match_scalars,
     widened,
     zero_jvp,
 )
-from gpuflow.ops.selection import maximum, minimum, where
+from gpuflow.ops.elementwise.select import maximum, minimum, where
+from gpuflow.ops.faults import zero_divisor
+from gpuflow.ops.linear_maps import wraps
 
 # --- add, sub, neg -------------------------------------------------------------------------
 
@@ -77,21 +84,24 @@ def _neg_simplify(eqn: Any, definition: Any, build: Any) -> Any:
 
 add_p = elementwise(
     "add", arity=2, impl=lambda xp, x, y: xp.add(x, y), accepts=is_number, what="a number",
-    body="add", cheap=True, simplify=_add_simplify, image=_same_image, pair=pairs.by_name("add"),
+    body="add", cheap=True, simplify=_add_simplify, image=_same_image,
+    pair=complex_pairs.by_name("add"),
     derivatives=(lambda t, out, x, y: t, lambda t, out, x, y: t),
     transpose=(lambda ct, x, y: ct, lambda ct, x, y: ct),
 )  # fmt: skip
 
 sub_p = elementwise(
     "sub", arity=2, impl=lambda xp, x, y: xp.subtract(x, y), accepts=is_number, what="a number",
-    body="sub", cheap=True, simplify=_sub_simplify, image=_same_image, pair=pairs.by_name("sub"),
+    body="sub", cheap=True, simplify=_sub_simplify, image=_same_image,
+    pair=complex_pairs.by_name("sub"),
     derivatives=(lambda t, out, x, y: t, lambda t, out, x, y: neg(t)),
     transpose=(lambda ct, x, y: ct, lambda ct, x, y: neg(ct)),
 )  # fmt: skip
 
 neg_p = elementwise(
     "neg", impl=lambda xp, x: xp.negative(x), accepts=is_number, what="a number",
-    body="neg", cheap=True, simplify=_neg_simplify, image=_same_image, pair=pairs.by_name("neg"),
+    body="neg", cheap=True, simplify=_neg_simplify, image=_same_image,
+    pair=complex_pairs.by_name("neg"),
     derivatives=(lambda t, out, x: neg(t),), transpose=(lambda ct, x: neg(ct),),
     passes_nan=True,
 )  # fmt: skip
@@ -142,7 +152,7 @@ def _mul_simplify(eqn: Any, definition: Any, build: Any) -> Any:
 mul_p = elementwise(
     "mul", arity=2, impl=lambda xp, x, y: xp.multiply(x, y), accepts=is_number, what="a number",
     body="mul", cheap=True, simplify=_mul_simplify, image=_mul_image,
-    pair=pairs.pair_body(pairs.mul),
+    pair=complex_pairs.pair_body(complex_pairs.mul),
     derivatives=(lambda t, out, x, y: mul(t, y), lambda t, out, x, y: mul(x, t)),
     transpose=(lambda ct, x, y: mul(ct, y), lambda ct, x, y: mul(x, ct)),
 )  # fmt: skip
@@ -188,7 +198,7 @@ def _rem_simplify(eqn: Any, definition: Any, build: Any) -> Any:
 # No rule for x / 1: a mean divides by sizes, and a batch of one would need kernels of its own.
 div_p = elementwise(
     "div", arity=2, impl=_div_impl, accepts=is_number, what="a number", body="div",
-    pair=pairs.pair_body(pairs.div),
+    pair=complex_pairs.pair_body(complex_pairs.div),
     derivatives=(
         lambda t, out, x, y: div(t, y),
         lambda t, out, x, y: mul(neg(t), div(out, y)),
@@ -270,7 +280,7 @@ def _extremum(name: str, impl: Callable[..., Any], bool_body: str, neutral: floa
         name, arity=2, impl=impl, accepts=any_dtype, what="a number or bool", body=body,
         passes_nan=True,
         cheap=True, simplify=simplify,
-        pair=pairs.pair_body(pairs.extremum("gt" if name == "max" else "lt")),
+        pair=complex_pairs.pair_body(complex_pairs.extremum("gt" if name == "max" else "lt")),
         derivatives=(
             lambda t, out, x, y: _share(t, out, x, y),
             lambda t, out, x, y: _share(t, out, y, x),
