@@ -13,7 +13,7 @@ from typing import Any
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
 from gpuflow.core.primitive import Primitive
-from gpuflow.ops import key_equality, layout, special_gamma
+from gpuflow.ops import key_equality, layout
 from gpuflow.ops.elementwise import (
     arithmetic,
     bits,
@@ -24,6 +24,7 @@ from gpuflow.ops.elementwise import (
 from gpuflow.ops.elementwise import (
     select as selection,
 )
+from gpuflow.ops.special import gamma
 
 _PYTHON_SCALARS = (bool, int, float, complex)
 
@@ -80,12 +81,12 @@ shift_right_logical = _strict(
 shift_right_arithmetic = _strict(
     comparison.shift_right_arithmetic_p, comparison.shift_right_arithmetic
 )  # fmt: skip
-igamma = _strict(special_gamma.igamma_p, special_gamma.igamma)
-igammac = _strict(special_gamma.igammac_p, special_gamma.igammac)
-igamma_grad_a = _strict(special_gamma.igamma_grad_a_p, special_gamma.igamma_grad_a)
-random_gamma_grad = _strict(special_gamma.random_gamma_grad_p, special_gamma.random_gamma_grad)
-zeta = _strict(special_gamma.zeta_p, special_gamma.zeta)
-polygamma = _strict(special_gamma.polygamma_p, special_gamma.polygamma)
+igamma = _strict(gamma.igamma_p, gamma.igamma)
+igammac = _strict(gamma.igammac_p, gamma.igammac)
+igamma_grad_a = _strict(gamma.igamma_grad_a_p, gamma.igamma_grad_a)
+random_gamma_grad = _strict(gamma.random_gamma_grad_p, gamma.random_gamma_grad)
+zeta = _strict(gamma.zeta_p, gamma.zeta)
+polygamma = _strict(gamma.polygamma_p, gamma.polygamma)
 complex = _strict(complex_numbers.complex_p, complex_numbers.complex)
 
 

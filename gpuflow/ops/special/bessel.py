@@ -13,7 +13,7 @@ from gpuflow.ops.elementwise.comparison import eq
 from gpuflow.ops.elementwise.complex_numbers import sign
 from gpuflow.ops.elementwise.nary import elementwise
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.special import from_library, load_special
+from gpuflow.ops.special.error_functions import from_library, load_special
 
 
 def _first_derivative(t: Any, out: Any, x: Any) -> Any:

@@ -14,7 +14,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.ops.elementwise.arithmetic import add, mul, neg, sub
 from gpuflow.ops.elementwise.nary import elementwise, match_scalars, widened
 from gpuflow.ops.elementwise.transcendental import exp, log, log1p
-from gpuflow.ops.special import from_library, load_special
+from gpuflow.ops.special.error_functions import from_library, load_special
 
 _FLOAT = {"accepts": dtypes.is_floating, "what": "a real float"}
 
