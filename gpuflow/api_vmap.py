@@ -24,7 +24,7 @@ from gpuflow.control.mapped_axes import (
 from gpuflow.core.ref_programs import values_of_mapped
 from gpuflow.core.refs import Ref, borrowed, read, refuse_refs, write
 from gpuflow.core.rules import AxisData
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.transforms.batching import batch_flat
 
 

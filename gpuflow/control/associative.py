@@ -9,9 +9,9 @@ from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis, safe_zip
 from gpuflow.core.aval import aval_of
-from gpuflow.ops.axes import broadcast_in_dim, reshape
-from gpuflow.ops.joining import concatenate
-from gpuflow.ops.layout import rev, slice_in_dim
+from gpuflow.ops.layout.axes import broadcast_in_dim, reshape
+from gpuflow.ops.layout.concatenate import concatenate
+from gpuflow.ops.layout.slicing import rev, slice_in_dim
 
 Parts = list[Any]
 

@@ -42,8 +42,8 @@ from gpuflow.core.lowering import Branch, Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, UndefinedPrimal, Uniform, Zero, is_undefined
 from gpuflow.core.staging import trace_to_jaxpr
-from gpuflow.ops.axes import broadcast_in_dim, move_axis
 from gpuflow.ops.elementwise.select import select_n
+from gpuflow.ops.layout.axes import broadcast_in_dim, move_axis
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.batching import batch_jaxpr, batch_jaxpr_dims
 from gpuflow.transforms.checking import (

@@ -22,7 +22,7 @@ from gpuflow.core.refs import Ref
 from gpuflow.core.rules import AxisData, Uniform, Zero
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.elementwise.convert import stop_gradient
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.zeros import zeros_of
 from gpuflow.transforms.batching import batch_flat, batch_jaxpr_dims
 from gpuflow.transforms.checking import Categories, State, checked_jaxpr

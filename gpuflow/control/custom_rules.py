@@ -41,7 +41,7 @@ from gpuflow.core.refs import Ref
 from gpuflow.core.rules import AxisData, Uniform, Zero
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.elementwise.convert import stop_gradient
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.zeros import instantiate
 
 

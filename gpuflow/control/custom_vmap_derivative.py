@@ -15,7 +15,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr, evaluate
 from gpuflow.core.rules import UndefinedPrimal, Zero
 from gpuflow.core.staging import trace_to_jaxpr
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.jvp import jvp_flat
 from gpuflow.transforms.linearize import linearize_flat, linearize_jaxpr

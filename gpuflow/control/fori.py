@@ -19,8 +19,8 @@ from gpuflow.control.while_loop import bind_while
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.refs import refuse_refs, values_of, write
 from gpuflow.core.trace import Tracer
-from gpuflow.ops.counting import iota
 from gpuflow.ops.elementwise.convert import convert_element_type
+from gpuflow.ops.layout.iota import iota
 
 
 def while_loop(

@@ -17,7 +17,7 @@ from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, UndefinedPrimal, Uniform, Zero, is_undefined
 from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
-from gpuflow.ops.axes import move_axis
+from gpuflow.ops.layout.axes import move_axis
 from gpuflow.runtime.execute import executable_of
 from gpuflow.transforms.batching import batch_jaxpr_dims
 from gpuflow.transforms.checking import Categories, State, checked_jaxpr, split_state

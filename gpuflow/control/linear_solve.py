@@ -19,7 +19,7 @@ from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.elementwise.arithmetic import neg
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.zeros import add_tangents, instantiate
 from gpuflow.transforms.batching import batch_jaxpr
 from gpuflow.transforms.jvp import jvp_flat

@@ -17,10 +17,10 @@ from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.refs import AbstractRef, Ref, refuse_refs, type_of, values_of, write
 from gpuflow.core.rules import AxisData
 from gpuflow.core.trace import Tracer
-from gpuflow.ops.axes import broadcast_in_dim, reshape, squeeze
-from gpuflow.ops.joining import concatenate
-from gpuflow.ops.layout import slice_in_dim
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.axes import broadcast_in_dim, reshape, squeeze
+from gpuflow.ops.layout.batch_dims import batch_to_dim
+from gpuflow.ops.layout.concatenate import concatenate
+from gpuflow.ops.layout.slicing import slice_in_dim
 from gpuflow.transforms.batching import batch_flat
 
 

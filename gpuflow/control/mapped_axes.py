@@ -12,11 +12,11 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis, safe_zip
 from gpuflow.control.linear_call import linear_call
 from gpuflow.core.aval import aval_of, is_value
-from gpuflow.ops.axes import reduce_sum, squeeze
 from gpuflow.ops.elementwise.arithmetic import constant, mul
 from gpuflow.ops.elementwise.convert import convert_element_type
-from gpuflow.ops.layout import slice_in_dim
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.axes import reduce_sum, squeeze
+from gpuflow.ops.layout.batch_dims import batch_to_dim
+from gpuflow.ops.layout.slicing import slice_in_dim
 
 
 def check_axes(op: str, what: str, axes: Any, name: str) -> None:

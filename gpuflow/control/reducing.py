@@ -20,14 +20,14 @@ from gpuflow.control.scalar_programs import map_scalars
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Literal, subjaxprs
 from gpuflow.core.trace import Tracer
-from gpuflow.ops.axes import broadcast_in_dim, move_axis, reduce_sum, reshape
 from gpuflow.ops.convolution import dilated, window_count
 from gpuflow.ops.convolutions import explicit_pads
 from gpuflow.ops.elementwise.arithmetic import add_p, max_p, min_p, mul_p
 from gpuflow.ops.elementwise.comparison import and_p, or_p, xor_p
 from gpuflow.ops.elementwise.convert import convert_element_type
-from gpuflow.ops.joining import concatenate
-from gpuflow.ops.layout import pad, slice_, slice_in_dim
+from gpuflow.ops.layout.axes import broadcast_in_dim, move_axis, reduce_sum, reshape
+from gpuflow.ops.layout.concatenate import concatenate
+from gpuflow.ops.layout.slicing import pad, slice_, slice_in_dim
 from gpuflow.ops.reductions import (
     highest,
     lowest,

@@ -9,7 +9,7 @@ from gpuflow.base import tree
 from gpuflow.control.programs import Program, trace_program
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.rules import AxisData
-from gpuflow.ops.axes import reshape
+from gpuflow.ops.layout.axes import reshape
 from gpuflow.transforms.batching import batch_jaxpr
 
 

@@ -25,7 +25,7 @@ from gpuflow.core.lowering import Loop, ScanForm
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.core.staging import trace_to_jaxpr
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.batching import batch_jaxpr
 from gpuflow.transforms.checking import Categories, State, blank, checked_jaxpr, kept

@@ -18,8 +18,8 @@ from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Layout, Library
 from gpuflow.core.rules import AxisData
 from gpuflow.core.staging import trace_closed
-from gpuflow.ops.axes import reduce_sum
 from gpuflow.ops.elementwise.nary import add_any_p
+from gpuflow.ops.layout.axes import reduce_sum
 from gpuflow.transforms.batching import batch_jaxpr
 
 # What leaves the loop may take this many times the memory of the xs that it is made of.

@@ -11,9 +11,9 @@ from gpuflow.control.scan_fission import copy_program
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn
 from gpuflow.core.staging import trace_closed
-from gpuflow.ops.axes import broadcast_in_dim, reshape, squeeze
-from gpuflow.ops.joining import concatenate
-from gpuflow.ops.layout import slice_in_dim
+from gpuflow.ops.layout.axes import broadcast_in_dim, reshape, squeeze
+from gpuflow.ops.layout.concatenate import concatenate
+from gpuflow.ops.layout.slicing import slice_in_dim
 
 BindScan = Callable[..., list[Any]]
 

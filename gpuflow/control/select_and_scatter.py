@@ -12,12 +12,12 @@ from gpuflow.base.records import record
 from gpuflow.control.programs import Program
 from gpuflow.control.scalar_programs import map_scalars, trace_scalars
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.ops.axes import broadcast_in_dim
 from gpuflow.ops.define import check_same_dtype, types_text
 from gpuflow.ops.elementwise.comparison import bitwise_and, bitwise_not, bitwise_or, eq
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.layout import pad, slice_
+from gpuflow.ops.layout.axes import broadcast_in_dim
+from gpuflow.ops.layout.slicing import pad, slice_
 from gpuflow.ops.window_core import window_counts
 from gpuflow.ops.zeros import full
 

@@ -11,7 +11,7 @@ from gpuflow.control.lanes import Lanes, extend, lane_shape, over_lanes
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.staging import trace_to_jaxpr
-from gpuflow.ops.axes import broadcast_in_dim
+from gpuflow.ops.layout.axes import broadcast_in_dim
 from gpuflow.transforms.checking import (
     Categories,
     State,

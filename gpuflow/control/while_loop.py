@@ -31,10 +31,10 @@ from gpuflow.core.lowering import Inline, Loop, WhileForm
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero
 from gpuflow.core.staging import trace_to_jaxpr
-from gpuflow.ops.axes import broadcast_in_dim
 from gpuflow.ops.elementwise.comparison import bitwise_and
 from gpuflow.ops.elementwise.select import select_n
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.axes import broadcast_in_dim
+from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.reductions import reduce_or
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.batching import batch_jaxpr

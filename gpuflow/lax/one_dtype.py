@@ -13,7 +13,7 @@ from typing import Any
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
 from gpuflow.core.primitive import Primitive
-from gpuflow.ops import key_equality, layout
+from gpuflow.ops import key_equality
 from gpuflow.ops.elementwise import (
     arithmetic,
     bits,
@@ -24,6 +24,7 @@ from gpuflow.ops.elementwise import (
 from gpuflow.ops.elementwise import (
     select as selection,
 )
+from gpuflow.ops.layout import slicing
 from gpuflow.ops.special import gamma
 
 _PYTHON_SCALARS = (bool, int, float, complex)
@@ -130,7 +131,7 @@ def select(pred: Any, on_true: Any, on_false: Any) -> Any:
     return selection.select(pred, *_alike("select", on_true, on_false))
 
 
-@wraps(layout.pad)
+@wraps(slicing.pad)
 def pad(operand: Any, padding_value: Any, padding_config: Sequence[Sequence[int]]) -> Any:
     """See ``ops.layout``."""
-    return layout.pad(operand, _alike("pad", padding_value, operand)[0], padding_config)
+    return slicing.pad(operand, _alike("pad", padding_value, operand)[0], padding_config)

@@ -10,15 +10,15 @@ import numpy as np
 from gpuflow.base.errors import check
 from gpuflow.control.fori import while_loop
 from gpuflow.core.aval import aval_of
-from gpuflow.ops.axes import reduce_sum
-from gpuflow.ops.counting import iota
 from gpuflow.ops.elementwise.arithmetic import add, mul, sub
 from gpuflow.ops.elementwise.comparison import bitwise_and, bitwise_not, eq, gt, lt
 from gpuflow.ops.elementwise.complex_numbers import abs as absolute
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.powers import rsqrt, sqrt
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.joining import concatenate
+from gpuflow.ops.layout.axes import reduce_sum
+from gpuflow.ops.layout.concatenate import concatenate
+from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.linalg_algebra import (
     adjoint,
     exact_matmul,

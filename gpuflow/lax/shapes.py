@@ -12,8 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of, is_value
-from gpuflow.ops import dynamic, layout
-from gpuflow.ops.axes import broadcast_in_dim, reshape, squeeze
+from gpuflow.ops import dynamic
 from gpuflow.ops.contractions import dot_general
 from gpuflow.ops.define import check_kind, types_text
 from gpuflow.ops.device import in_sharding
@@ -23,7 +22,9 @@ from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.gather import gather
 from gpuflow.ops.gather_numbers import GatherDimensionNumbers
-from gpuflow.ops.joining import concatenate
+from gpuflow.ops.layout import slicing
+from gpuflow.ops.layout.axes import broadcast_in_dim, reshape, squeeze
+from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.varying import vary_along
 from gpuflow.ops.zeros import full as full_of
 from gpuflow.parallel.placement import as_sharding, put
@@ -155,7 +156,7 @@ def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
     )
     ends = np.cumsum([0, *sizes])
     return [
-        layout.slice_in_dim(operand, int(a), int(b), 1, place)
+        slicing.slice_in_dim(operand, int(a), int(b), 1, place)
         for a, b in pairwise(ends)
     ]
 
@@ -221,7 +222,7 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
         IndexError,
     )
     start = index % size
-    out = layout.slice_in_dim(operand, start, start + 1, 1, place)
+    out = slicing.slice_in_dim(operand, start, start + 1, 1, place)
     return out if keepdims else squeeze(out, (place,))
 
 

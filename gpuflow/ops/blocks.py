@@ -14,9 +14,9 @@ from gpuflow.base.util import row_major_strides
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Literal
 from gpuflow.core.lowering import AtomicSums, Library, Matrices, Runs, Scan, Sort
-from gpuflow.ops.axes import broadcast_in_dim_p, reshape_p
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.convert import convert_element_type_p
+from gpuflow.ops.layout.axes import broadcast_in_dim_p, reshape_p
 
 # With fewer updates, one thread for each element of a window is faster than a sort.
 FEWEST_RUNS = 64

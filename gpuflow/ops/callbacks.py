@@ -19,10 +19,10 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.effects import DEBUG, IO, ORDERED_DEBUG, ORDERED_IO, Effect
 from gpuflow.core.lowering import HostCall
 from gpuflow.core.rules import AxisData
-from gpuflow.ops.axes import insert_axis, move_axis, squeeze
 from gpuflow.ops.define import define
-from gpuflow.ops.layout import slice_
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.axes import insert_axis, move_axis, squeeze
+from gpuflow.ops.layout.batch_dims import batch_to_dim
+from gpuflow.ops.layout.slicing import slice_
 
 
 def _callback_shape(*avals: ShapedArray, callback: Any, effect: Effect) -> list[ShapedArray]:

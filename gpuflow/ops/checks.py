@@ -19,7 +19,7 @@ from gpuflow.core.effects import Effect
 from gpuflow.core.lowering import HostCall
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.define import define
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.batch_dims import batch_to_dim
 
 CHECK = Effect("check")
 

@@ -17,12 +17,12 @@ from gpuflow.base.util import canonicalize_axes
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.trace import Tracer
-from gpuflow.ops.axes import reduce_sum
 from gpuflow.ops.define import check_kind, define
 from gpuflow.ops.elementwise.arithmetic import div, mul
 from gpuflow.ops.elementwise.comparison import eq
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.gathering import TOGETHER, in_one_axis
+from gpuflow.ops.layout.axes import reduce_sum
 from gpuflow.ops.named_axes import (
     Groups,
     Names,

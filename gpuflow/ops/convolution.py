@@ -25,7 +25,7 @@ from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
 from gpuflow.ops.define import check_same_dtype, define, is_number, types_text
 from gpuflow.ops.elementwise.convert import convert_element_type, convert_element_type_p
 from gpuflow.ops.elementwise.nary import add_any_p
-from gpuflow.ops.layout import rev
+from gpuflow.ops.layout.slicing import rev
 from gpuflow.ops.precision import may_round
 
 Dims = tuple[int, ...]

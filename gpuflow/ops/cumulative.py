@@ -16,9 +16,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Launches, Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
-from gpuflow.ops.axes import insert_axis, reshape
 from gpuflow.ops.blocks import scan_blocks
-from gpuflow.ops.counting import Line, counts, iota_p, triangles
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise.arithmetic import add, constant, mul, mul_p, neg, sub
 from gpuflow.ops.elementwise.arithmetic import max as op_max
@@ -28,8 +26,10 @@ from gpuflow.ops.elementwise.complex_numbers import abs as op_abs
 from gpuflow.ops.elementwise.identities import number_of
 from gpuflow.ops.elementwise.select import maximum, minimum, where
 from gpuflow.ops.elementwise.transcendental import exp, log1p
-from gpuflow.ops.joining import concatenate
-from gpuflow.ops.layout import rev, slice_in_dim
+from gpuflow.ops.layout.axes import insert_axis, reshape
+from gpuflow.ops.layout.concatenate import concatenate
+from gpuflow.ops.layout.iota import Line, counts, iota_p, triangles
+from gpuflow.ops.layout.slicing import rev, slice_in_dim
 from gpuflow.ops.linear_maps import LinearMap, wraps
 from gpuflow.ops.scan_kernels import Combine, scan_launches
 

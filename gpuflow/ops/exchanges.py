@@ -16,9 +16,9 @@ from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.communicator import Communicator
 from gpuflow.core.rules import AxisData
-from gpuflow.ops.axes import insert_axis, move_axis, squeeze, transpose
 from gpuflow.ops.define import unary_transpose
 from gpuflow.ops.gathering import bind_in_groups
+from gpuflow.ops.layout.axes import insert_axis, move_axis, squeeze, transpose
 from gpuflow.ops.named_axes import (
     Groups,
     Names,

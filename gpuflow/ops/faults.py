@@ -9,10 +9,10 @@ import numpy as np
 
 from gpuflow.core.aval import aval_of
 from gpuflow.core.rules import DIVISION, INDEX, Fault
-from gpuflow.ops.axes import broadcast_in_dim
 from gpuflow.ops.elementwise.comparison import bitwise_or, eq, gt, lt
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.gather_numbers import Windows
+from gpuflow.ops.layout.axes import broadcast_in_dim
 
 
 def zero_divisor(operands: Sequence[Any], params: dict[str, Any]) -> list[Fault]:

@@ -21,8 +21,6 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Launches, Library
 from gpuflow.core.rules import AxisData
-from gpuflow.ops.axes import move_axis
-from gpuflow.ops.counting import iota
 from gpuflow.ops.define import check_kind, define, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise.arithmetic import mul
 from gpuflow.ops.elementwise.comparison import bitwise_or, eq
@@ -30,6 +28,8 @@ from gpuflow.ops.elementwise.complex_numbers import conj, part_dtype
 from gpuflow.ops.elementwise.convert import convert
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.fft_kernels import fft_launches
+from gpuflow.ops.layout.axes import move_axis
+from gpuflow.ops.layout.iota import iota
 
 Lengths = tuple[int, ...]
 

@@ -26,7 +26,7 @@ from gpuflow.ops.gather_numbers import (
     flat_places,
 )
 from gpuflow.ops.indexing import bounded, fill_value, nothing_to_read
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.scatter_core import define_scatter, scatter_params, scatter_windows
 from gpuflow.ops.zeros import instantiate, zeros_of
 

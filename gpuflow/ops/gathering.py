@@ -17,10 +17,10 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.communicator import Communicator
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
-from gpuflow.ops.axes import insert_axis, move_axis, reduce_sum, reshape, squeeze
 from gpuflow.ops.axis_index import index_of
 from gpuflow.ops.define import check_kind, unary_transpose
 from gpuflow.ops.indexing import row_gather
+from gpuflow.ops.layout.axes import insert_axis, move_axis, reduce_sum, reshape, squeeze
 from gpuflow.ops.named_axes import (
     Groups,
     Names,

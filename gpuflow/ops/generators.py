@@ -20,11 +20,11 @@ from gpuflow.base.records import record
 from gpuflow.core.aval import aval_of
 from gpuflow.ops import keys as threefry
 from gpuflow.ops import random as threefry_bits
-from gpuflow.ops.axes import move_axis, reshape
 from gpuflow.ops.elementwise.comparison import bitwise_xor
-from gpuflow.ops.joining import concatenate
 from gpuflow.ops.keys import check_keys, key_dtype, random_consume, random_unwrap, random_wrap
-from gpuflow.ops.layout import slice_p
+from gpuflow.ops.layout.axes import move_axis, reshape
+from gpuflow.ops.layout.concatenate import concatenate
+from gpuflow.ops.layout.slicing import slice_p
 from gpuflow.ops.named_axes import row
 from gpuflow.ops.random import BIT_WIDTHS
 from gpuflow.ops.rng_bit_generator import shared_bits

@@ -14,9 +14,9 @@ from gpuflow.core.key_use import use_all, use_none
 from gpuflow.core.lowering import Elementwise, Indexed
 from gpuflow.core.primitive import Primitive
 from gpuflow.kir.builder import Pair
-from gpuflow.ops.axes import move_axis
 from gpuflow.ops.define import check_kind, define
 from gpuflow.ops.elementwise.nary import batch_elementwise, broadcast_shape, zero_jvp
+from gpuflow.ops.layout.axes import move_axis
 from gpuflow.ops.threefry import HALF, hash_words, split_words, stored_keys
 
 

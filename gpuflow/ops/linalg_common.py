@@ -21,8 +21,8 @@ from gpuflow.core.lowering import Library, OnHost
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
+from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.linalg_algebra import Shape
-from gpuflow.ops.moving import batch_to_dim
 
 Outputs = list[tuple[Shape, Any]]
 

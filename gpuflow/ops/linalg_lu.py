@@ -14,11 +14,11 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import zero_tangent
 from gpuflow.ops.blocks import matrix_blocks
-from gpuflow.ops.counting import iota
 from gpuflow.ops.elementwise.arithmetic import add
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.indexing import row_gather
-from gpuflow.ops.layout import pad
+from gpuflow.ops.layout.iota import iota
+from gpuflow.ops.layout.slicing import pad
 from gpuflow.ops.linalg_algebra import (
     Shape,
     columns,

@@ -17,7 +17,7 @@ from gpuflow.ops.elementwise.arithmetic import add, sub
 from gpuflow.ops.elementwise.complex_numbers import complex as complex_number
 from gpuflow.ops.elementwise.complex_numbers import imag
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.joining import concatenate
+from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.linalg_algebra import (
     Shape,
     adjoint,

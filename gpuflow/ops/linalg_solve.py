@@ -14,9 +14,10 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library, Triangular
 from gpuflow.core.rules import AxisData, Zero, is_undefined
-from gpuflow.ops.axes import insert_axis, move_axis, reshape, squeeze
 from gpuflow.ops.blocks import matrix_blocks
 from gpuflow.ops.elementwise.arithmetic import neg
+from gpuflow.ops.layout.axes import insert_axis, move_axis, reshape, squeeze
+from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.linalg_algebra import (
     Shape,
     conjugate,
@@ -31,7 +32,6 @@ from gpuflow.ops.linalg_common import (
     load_scipy,
     matrix_op,
 )
-from gpuflow.ops.moving import batch_to_dim
 from gpuflow.ops.small_matrices import (
     MOST_TRIANGULAR_ROWS,
     is_small_batch,

@@ -11,8 +11,8 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.rules import Zero, is_undefined
 from gpuflow.ops.elementwise.arithmetic import add, mul, neg
-from gpuflow.ops.joining import concatenate
-from gpuflow.ops.layout import slice_in_dim
+from gpuflow.ops.layout.concatenate import concatenate
+from gpuflow.ops.layout.slicing import slice_in_dim
 from gpuflow.ops.linalg_algebra import Shape, as_column, rows, through_float32
 from gpuflow.ops.linalg_common import (
     Outputs,

@@ -21,10 +21,10 @@ from gpuflow.core.communicator import Across, Communicator, Within, communicator
 from gpuflow.core.effects import COMMUNICATION, AxisUse, Effect
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
-from gpuflow.ops.axes import broadcast_in_dim, move_axis, reshape, squeeze
 from gpuflow.ops.define import define, is_number
 from gpuflow.ops.indexing import row_gather
-from gpuflow.ops.layout import slice_in_dim
+from gpuflow.ops.layout.axes import broadcast_in_dim, move_axis, reshape, squeeze
+from gpuflow.ops.layout.slicing import slice_in_dim
 
 Names = tuple[Any, ...]
 Groups = tuple[tuple[int, ...], ...]

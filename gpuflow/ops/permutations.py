@@ -15,12 +15,12 @@ from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.rules import AxisData
-from gpuflow.ops.axes import move_axis
 from gpuflow.ops.axis_index import index_of, own_choice
 from gpuflow.ops.collectives import psum_p
 from gpuflow.ops.define import unary_transpose
 from gpuflow.ops.gathering import gather_batch
 from gpuflow.ops.indexing import row_gather
+from gpuflow.ops.layout.axes import move_axis
 from gpuflow.ops.named_axes import (
     Names,
     as_names,

@@ -14,9 +14,9 @@ from gpuflow.core.aval import ShapedArray, storage_name
 from gpuflow.core.lowering import TupleReduction
 from gpuflow.kir.places import first_largest
 from gpuflow.kir.scalar import compute_dtype
-from gpuflow.ops.axes import check_axes, reduced_shape, reduction_batch
 from gpuflow.ops.define import check_kind, define, is_ordered
 from gpuflow.ops.elementwise.nary import zero_jvp
+from gpuflow.ops.layout.axes import check_axes, reduced_shape, reduction_batch
 
 
 def _argument_shape(name: str) -> Callable[..., ShapedArray]:

@@ -18,8 +18,6 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.ops.axes import broadcast_in_dim, reshape
-from gpuflow.ops.counting import iota
 from gpuflow.ops.elementwise.arithmetic import add, div, mul, sub
 from gpuflow.ops.elementwise.comparison import bitwise_and, ge, lt
 from gpuflow.ops.elementwise.convert import convert_element_type
@@ -27,6 +25,8 @@ from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.exchanges import all_to_all
 from gpuflow.ops.gathering import all_gather
 from gpuflow.ops.indexing import row_gather
+from gpuflow.ops.layout.axes import broadcast_in_dim, reshape
+from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.reductions import reduce_max
 
 NUMBERS = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")

@@ -21,12 +21,12 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
-from gpuflow.ops.axes import move_axis, reshape, transpose
 from gpuflow.ops.contractions import accumulator, operand_dtype
 from gpuflow.ops.define import define, types_text
 from gpuflow.ops.elementwise.arithmetic import mul
 from gpuflow.ops.elementwise.nary import add_any_p
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.axes import move_axis, reshape, transpose
+from gpuflow.ops.layout.batch_dims import batch_to_dim
 
 
 def _check(name: str, lhs: ShapedArray, rhs: ShapedArray, sizes: ShapedArray, fits: bool) -> None:

@@ -15,7 +15,12 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Reduction
 from gpuflow.core.rules import Zero
-from gpuflow.ops.axes import (
+from gpuflow.ops.define import check_kind, define, is_number
+from gpuflow.ops.elementwise.arithmetic import add, constant, div, mul
+from gpuflow.ops.elementwise.comparison import eq, is_bits
+from gpuflow.ops.elementwise.nary import zero_jvp
+from gpuflow.ops.elementwise.select import where
+from gpuflow.ops.layout.axes import (
     bind_reduction,
     check_axes,
     of_one_element,
@@ -25,12 +30,7 @@ from gpuflow.ops.axes import (
     reshape,
     transpose,
 )
-from gpuflow.ops.define import check_kind, define, is_number
-from gpuflow.ops.elementwise.arithmetic import add, constant, div, mul
-from gpuflow.ops.elementwise.comparison import eq, is_bits
-from gpuflow.ops.elementwise.nary import zero_jvp
-from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.layout import slice_
+from gpuflow.ops.layout.slicing import slice_
 
 
 def _reduction_shape(

@@ -14,11 +14,11 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.effects import RANDOM
 from gpuflow.core.lowering import HostCall
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
-from gpuflow.ops.axes import broadcast_in_dim
 from gpuflow.ops.define import define, is_number, types_text
 from gpuflow.ops.elementwise.arithmetic import add, div, mul, sub
 from gpuflow.ops.elementwise.nary import match_scalars
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.axes import broadcast_in_dim
+from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.zeros import instantiate
 
 

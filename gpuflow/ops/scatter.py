@@ -10,8 +10,6 @@ import numpy as np
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import Zero, is_undefined, zero_tangent
-from gpuflow.ops.axes import reshape
-from gpuflow.ops.counting import iota
 from gpuflow.ops.define import any_dtype, is_number, is_ordered
 from gpuflow.ops.elementwise.arithmetic import add, div, mul
 from gpuflow.ops.elementwise.comparison import eq
@@ -20,6 +18,8 @@ from gpuflow.ops.elementwise.nary import add_any_p
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.gather import read_back, scatter_add_p
 from gpuflow.ops.gather_numbers import ScatterDimensionNumbers
+from gpuflow.ops.layout.axes import reshape
+from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.scatter_core import define_scatter, scatter_params
 from gpuflow.ops.zeros import full, instantiate, zeros_of
 

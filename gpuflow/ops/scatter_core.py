@@ -17,7 +17,6 @@ from gpuflow.core.key_use import write
 from gpuflow.core.lowering import Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Fault
-from gpuflow.ops.axes import squeeze_p, transpose_p
 from gpuflow.ops.blocks import in_float32
 from gpuflow.ops.define import define, types_text
 from gpuflow.ops.faults import outside_windows
@@ -30,8 +29,9 @@ from gpuflow.ops.gather_numbers import (
     check_windows,
     flat_places,
 )
-from gpuflow.ops.layout import slice_p
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.axes import squeeze_p, transpose_p
+from gpuflow.ops.layout.batch_dims import batch_to_dim
+from gpuflow.ops.layout.slicing import slice_p
 from gpuflow.ops.scatter_parts import can_be_shared, scatter_by_parts
 from gpuflow.ops.updating import Component, can_be_updated, counted, update
 

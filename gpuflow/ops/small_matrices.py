@@ -20,7 +20,6 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Eqn, Literal, Var
 from gpuflow.core.staging import trace_closed
-from gpuflow.ops.axes import broadcast_in_dim, insert_axis, reshape, squeeze, transpose
 from gpuflow.ops.elementwise.arithmetic import add, div, max, min, mul, neg, sub
 from gpuflow.ops.elementwise.comparison import bitwise_and, eq, gt, lt
 from gpuflow.ops.elementwise.complex_numbers import abs as absolute
@@ -29,8 +28,9 @@ from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.powers import cbrt, sqrt
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.elementwise.transcendental import acos, cos
-from gpuflow.ops.joining import concatenate
-from gpuflow.ops.layout import slice_, slice_in_dim
+from gpuflow.ops.layout.axes import broadcast_in_dim, insert_axis, reshape, squeeze, transpose
+from gpuflow.ops.layout.concatenate import concatenate
+from gpuflow.ops.layout.slicing import slice_, slice_in_dim
 from gpuflow.ops.zeros import full
 
 # Larger matrices would take seconds to compile: the equations of a decomposition grow with the cube

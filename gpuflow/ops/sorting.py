@@ -26,12 +26,12 @@ from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
-from gpuflow.ops.axes import move_axis
 from gpuflow.ops.blocks import sort_blocks, top_k_blocks
-from gpuflow.ops.counting import iota
 from gpuflow.ops.define import check_kind, define, is_ordered, types_text
 from gpuflow.ops.indexing import row_gather
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.axes import move_axis
+from gpuflow.ops.layout.batch_dims import batch_to_dim
+from gpuflow.ops.layout.iota import iota
 
 _SIGN = {4: np.uint32(1 << 31), 8: np.uint64(1 << 63)}
 

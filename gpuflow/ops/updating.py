@@ -19,9 +19,9 @@ from gpuflow.core.jaxpr import Atom, Literal
 from gpuflow.core.lowering import Elementwise, Update
 from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES, PARTS
 from gpuflow.ops.blocks import in_any_order, in_runs
-from gpuflow.ops.counting import iota_p
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.nary import broadcast_shape
+from gpuflow.ops.layout.iota import iota_p
 
 _INDEX = ShapedArray((), np.dtype(np.int64))
 _TRUE = ShapedArray((), np.dtype(np.bool_))

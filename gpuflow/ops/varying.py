@@ -21,11 +21,11 @@ from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.communicator import Across, Within
 from gpuflow.core.rules import AxisData, Zero, is_undefined
-from gpuflow.ops.axes import reduce_sum, reshape, squeeze
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.arithmetic import constant, mul
 from gpuflow.ops.elementwise.convert import stop_gradient
-from gpuflow.ops.layout import slice_in_dim
+from gpuflow.ops.layout.axes import reduce_sum, reshape, squeeze
+from gpuflow.ops.layout.slicing import slice_in_dim
 from gpuflow.ops.named_axes import (
     Names,
     as_names,

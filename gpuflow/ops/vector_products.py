@@ -14,9 +14,9 @@ from typing import Any
 
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.ops.axes import broadcast_in_dim, reduce_sum, transpose
 from gpuflow.ops.elementwise.arithmetic import mul
 from gpuflow.ops.elementwise.convert import convert_element_type
+from gpuflow.ops.layout.axes import broadcast_in_dim, reduce_sum, transpose
 
 
 def is_vector_product(lhs: ShapedArray, rhs: ShapedArray, dimension_numbers: Any) -> bool:

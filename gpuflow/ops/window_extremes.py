@@ -23,7 +23,7 @@ from gpuflow.core.rules import AxisData, Zero, zero_tangent
 from gpuflow.ops.convolution import Dims, Pads, padded
 from gpuflow.ops.define import check_kind, define, types_text
 from gpuflow.ops.elementwise.comparison import ge_p, le_p
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.reductions import highest, lowest
 from gpuflow.ops.window_core import (
     has_bounds,

@@ -17,10 +17,10 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
-from gpuflow.ops.axes import move_axis
 from gpuflow.ops.convolution import Dims, Pads, dilated, padded
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise.comparison import ge_p, le_p
+from gpuflow.ops.layout.axes import move_axis
 from gpuflow.ops.reductions import highest, lowest
 from gpuflow.ops.window_core import (
     has_bounds,

@@ -9,9 +9,9 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.rules import Zero
-from gpuflow.ops.axes import broadcast_in_dim
 from gpuflow.ops.elementwise.convert import convert_element_type, convert_element_type_p
 from gpuflow.ops.elementwise.nary import add_any_p
+from gpuflow.ops.layout.axes import broadcast_in_dim
 
 
 def full(shape: tuple[int, ...], value: Any, dtype: Any) -> Any:

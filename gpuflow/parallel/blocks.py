@@ -10,7 +10,7 @@ from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.sharding import PartitionSpec, names_of
-from gpuflow.ops.axes import reshape, transpose
+from gpuflow.ops.layout.axes import reshape, transpose
 
 
 def all_names(spec: PartitionSpec) -> list[Any]:

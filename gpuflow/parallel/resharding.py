@@ -16,11 +16,11 @@ import numpy as np
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.core.sharding import NamedSharding, names_of
-from gpuflow.ops.axes import reshape, squeeze
 from gpuflow.ops.axis_index import axis_index_p
 from gpuflow.ops.dynamic import dynamic_slice
 from gpuflow.ops.exchanges import all_to_all_p
 from gpuflow.ops.gathering import all_gather_p
+from gpuflow.ops.layout.axes import reshape, squeeze
 from gpuflow.runtime.memories import Memories
 
 # For each dimension the mesh axes that it is split over.

@@ -15,7 +15,7 @@ from gpuflow.core.primitive import no_effects
 from gpuflow.core.rules import AxisData, Uniform
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.core.trace import Trace, Tracer, current_trace, thread_state, with_trace
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.batch_dims import batch_to_dim
 
 
 class BatchTracer(Tracer):

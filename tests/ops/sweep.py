@@ -25,7 +25,7 @@ from gpuflow.core.lowering import Elementwise
 from gpuflow.core.primitive import Primitive, registry
 from gpuflow.core.rules import AxisData, UndefinedPrimal
 from gpuflow.core.staging import trace_closed
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.batching import batch_flat
 from gpuflow.transforms.jvp import jvp_flat

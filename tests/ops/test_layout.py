@@ -8,7 +8,8 @@ from rule_checks import check_derivatives, check_vmap, random_array, run_body
 import gpuflow as gf
 from gpuflow.core import views
 from gpuflow.core.aval import KEY_DTYPES, ShapedArray
-from gpuflow.ops import axes, counting, joining, keys, layout
+from gpuflow.ops import keys
+from gpuflow.ops.layout import axes, concatenate, iota, slicing
 
 DTYPES = ["float32", "float16", ml_dtypes.bfloat16, "complex64", "int32", "uint8", "bool"]
 GENERATOR = np.random.default_rng(0)
@@ -51,12 +52,12 @@ def test_slice(start, limit, strides):
     region = tuple(map(slice, start, limit, strides or (1, 1)))
     for dtype in DTYPES:
         x = random_array(GENERATOR, (5, 7), dtype)
-        got = layout.slice_(x, start, limit, strides)
+        got = slicing.slice_(x, start, limit, strides)
         assert got.dtype == x.dtype
         assert np.array_equal(np.asarray(got), x[region])
 
     def cut(x):
-        return layout.slice_(x, start, limit, strides)
+        return slicing.slice_(x, start, limit, strides)
 
     check_derivatives(cut, [X])
     check_vmap(cut, [X])
@@ -66,27 +67,27 @@ def test_slice(start, limit, strides):
 def test_slice_view_and_links(start, limit, strides):
     params = {"start_indices": start, "limit_indices": limit, "strides": strides}
     aval = ShapedArray(X.shape, X.dtype)
-    out = layout.slice_p.shape(aval, **params)
-    view = layout.slice_p.lower.view(views.contiguous(X.shape), out, **params)
+    out = slicing.slice_p.shape(aval, **params)
+    view = slicing.slice_p.lower.view(views.contiguous(X.shape), out, **params)
     assert view.shape == out.shape
     places = view.offset + sum(
         (index * stride for index, stride in zip(np.indices(out.shape), view.strides)),
         np.zeros(out.shape, int),
     )
-    assert np.array_equal(X.ravel()[places], np.asarray(layout.slice_(X, start, limit, strides)))
-    links = layout.slice_p.lower.links(aval, out, **params)
+    assert np.array_equal(X.ravel()[places], np.asarray(slicing.slice_(X, start, limit, strides)))
+    links = slicing.slice_p.lower.links(aval, out, **params)
     # A slice that drops something needs its operand in memory.
     assert links == ([(0, 0), (1, 1)] if out.shape == X.shape else None)
 
 
 def test_slice_strides_of_one_are_none():
-    jaxpr = gf.make_jaxpr(lambda x: layout.slice_(x, (1, 0), (2, 3), (1, 1)))(X)
+    jaxpr = gf.make_jaxpr(lambda x: slicing.slice_(x, (1, 0), (2, 3), (1, 1)))(X)
     assert "strides=None" in str(jaxpr)
 
 
 def test_slice_in_dim():
-    assert np.array_equal(np.asarray(layout.slice_in_dim(X, 1, -1, 2, axis=-1)), X[:, 1:-1:2])
-    assert np.array_equal(np.asarray(layout.slice_in_dim(X, None, 2)), X[:2])
+    assert np.array_equal(np.asarray(slicing.slice_in_dim(X, 1, -1, 2, axis=-1)), X[:, 1:-1:2])
+    assert np.array_equal(np.asarray(slicing.slice_in_dim(X, None, 2)), X[:2])
 
 
 @pytest.mark.parametrize("config", PADS)
@@ -94,17 +95,17 @@ def test_pad(config):
     for dtype in DTYPES:
         x = random_array(GENERATOR, (5, 7), dtype)
         value = random_array(GENERATOR, (), dtype)[()]
-        got = layout.pad(x, value, config)
+        got = slicing.pad(x, value, config)
         assert got.dtype == x.dtype
         assert np.array_equal(np.asarray(got), padded(x, value, config))
 
     def filled(x, value):
-        return layout.pad(x, value, config)
+        return slicing.pad(x, value, config)
 
     value = np.float32(0.5)
     check_derivatives(filled, [X, np.asarray(value)])
     check_vmap(filled, [X, np.asarray(value)])
-    body = run_body(layout.pad_p, X, value, padding_config=tuple(config))
+    body = run_body(slicing.pad_p, X, value, padding_config=tuple(config))
     assert np.array_equal(body, padded(X, value, config))
 
 
@@ -115,16 +116,16 @@ def test_pad(config):
 def test_pad_small(size, config):
     x = np.arange(1, size + 1, dtype=np.float32)
     want = padded(x, 0, (config,))
-    assert np.array_equal(np.asarray(layout.pad(x, 0, (config,))), want)
-    body = run_body(layout.pad_p, x, np.float32(0), padding_config=(config,))
+    assert np.array_equal(np.asarray(slicing.pad(x, 0, (config,))), want)
+    body = run_body(slicing.pad_p, x, np.float32(0), padding_config=(config,))
     assert np.array_equal(body, want)
-    check_derivatives(lambda x: layout.pad(x, 0, (config,)), [x])
+    check_derivatives(lambda x: slicing.pad(x, 0, (config,)), [x])
 
 
 def test_pad_keeps_infinity_out_of_gradients():
     """A mask by multiplication would make nan of an infinite padding value under vmap."""
     values = np.array([np.inf, 1], np.float32)
-    got = gf.vmap(lambda v: layout.pad(X[0], v, ((1, 0, 0),)))(values)
+    got = gf.vmap(lambda v: slicing.pad(X[0], v, ((1, 0, 0),)))(values)
     assert np.array_equal(np.asarray(got)[:, 1:], np.stack([X[0]] * 2))
 
 
@@ -132,15 +133,15 @@ def test_pad_keeps_infinity_out_of_gradients():
 def test_rev(dimensions):
     for dtype in DTYPES:
         x = random_array(GENERATOR, (5, 7), dtype)
-        assert np.array_equal(np.asarray(layout.rev(x, dimensions)), np.flip(x, dimensions))
+        assert np.array_equal(np.asarray(slicing.rev(x, dimensions)), np.flip(x, dimensions))
     if not dimensions:
         return
-    check_derivatives(lambda x: layout.rev(x, dimensions), [X])
-    check_vmap(lambda x: layout.rev(x, dimensions), [X])
+    check_derivatives(lambda x: slicing.rev(x, dimensions), [X])
+    check_vmap(lambda x: slicing.rev(x, dimensions), [X])
     aval = ShapedArray(X.shape, X.dtype)
-    links = layout.rev_p.lower.links(aval, aval, dimensions=dimensions)
+    links = slicing.rev_p.lower.links(aval, aval, dimensions=dimensions)
     assert links == (None if dimensions else [(0, 0), (1, 1)])
-    view = layout.rev_p.lower.view(views.contiguous(X.shape), aval, dimensions=dimensions)
+    view = slicing.rev_p.lower.view(views.contiguous(X.shape), aval, dimensions=dimensions)
     places = view.offset + sum(i * s for i, s in zip(np.indices(X.shape), view.strides))
     assert np.array_equal(X.ravel()[places], np.flip(X, dimensions))
 
@@ -150,15 +151,15 @@ def test_rev(dimensions):
 )
 @pytest.mark.parametrize("shape,dimension", [((300,), 0), ((3, 4), 0), ((3, 4), 1), ((0, 2), 1)])
 def test_iota(dtype, shape, dimension):
-    got = counting.iota(dtype, shape, dimension)
+    got = iota.iota(dtype, shape, dimension)
     want = np.indices(shape)[dimension].astype(dtype)
     assert got.dtype == dtype and np.array_equal(np.asarray(got), want)
     params = {"dtype": np.dtype(dtype), "shape": shape, "dimension": dimension}
-    assert np.array_equal(run_body(counting.iota_p, **params), want)
+    assert np.array_equal(run_body(iota.iota_p, **params), want)
 
 
 def test_iota_of_complex_and_of_one_size():
-    assert np.asarray(counting.iota("complex64", 3)).tolist() == [0, 1, 2]
+    assert np.asarray(iota.iota("complex64", 3)).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("dimension", [0, 1])
@@ -167,26 +168,26 @@ def test_concatenate(dimension):
     shapes = [shape if dimension == 0 else shape[::-1] for shape in shapes]
     for dtype in DTYPES:
         pieces = [random_array(GENERATOR, shape, dtype) for shape in shapes]
-        got = joining.concatenate(pieces, dimension)
+        got = concatenate.concatenate(pieces, dimension)
         assert got.dtype == pieces[0].dtype
         assert np.array_equal(np.asarray(got), np.concatenate(pieces, dimension))
     pieces = [random_array(GENERATOR, shape, "float32") for shape in shapes]
 
     def join(*pieces):
-        return joining.concatenate(pieces, dimension)
+        return concatenate.concatenate(pieces, dimension)
 
     check_derivatives(join, pieces)
     check_vmap(join, [pieces[0], pieces[2]])
-    body = run_body(joining.concatenate_p, *pieces, dimension=dimension)
+    body = run_body(concatenate.concatenate_p, *pieces, dimension=dimension)
     assert np.array_equal(body, np.concatenate(pieces, dimension))
-    few = run_body(joining.concatenate_p, *pieces[:2], dimension=dimension)
+    few = run_body(concatenate.concatenate_p, *pieces[:2], dimension=dimension)
     assert np.array_equal(few, pieces[0])
 
 
 def test_concatenate_differentiates_one_piece():
-    _, tangent = gf.jvp(lambda x: joining.concatenate([x, X], 0), (X,), (X,))
+    _, tangent = gf.jvp(lambda x: concatenate.concatenate([x, X], 0), (X,), (X,))
     assert np.array_equal(np.asarray(tangent), np.concatenate([X, np.zeros_like(X)]))
-    _, pullback = gf.vjp(lambda x: joining.concatenate([X, x], 0), X)
+    _, pullback = gf.vjp(lambda x: concatenate.concatenate([X, x], 0), X)
     (pulled,) = pullback(np.concatenate([X, 2 * X]))
     assert np.array_equal(np.asarray(pulled), 2 * X)
 
@@ -200,36 +201,43 @@ def test_keys_move_like_any_element():
         assert moved.dtype is KEY_DTYPES["threefry2x32"]
         return np.asarray(keys.random_unwrap(moved))
 
-    assert np.array_equal(words(layout.slice_(made, (1,), (5,), (2,))), raw[1:5:2])
-    assert np.array_equal(words(layout.rev(made, (0,))), raw[::-1])
-    assert np.array_equal(words(joining.concatenate([made, made], 0)), np.concatenate([raw, raw]))
+    assert np.array_equal(words(slicing.slice_(made, (1,), (5,), (2,))), raw[1:5:2])
+    assert np.array_equal(words(slicing.rev(made, (0,))), raw[::-1])
+    joined = concatenate.concatenate([made, made], 0)
+    assert np.array_equal(words(joined), np.concatenate([raw, raw]))
     one = keys.random_seed(7)
-    around = words(layout.pad(made, one, ((1, 0, 0),)))
+    around = words(slicing.pad(made, one, ((1, 0, 0),)))
     assert np.array_equal(around[1:], raw) and around[0].tolist() == [0, 7]
 
 
 ERRORS = [
-    (lambda: layout.slice_(X, (0,), (1,)), ValueError, r"\[slice\] .* one entry .* f32\[5,7\]"),
-    (lambda: layout.slice_(X, (0, 0), (6, 7)), TypeError, r"0 <= start <= limit <= size; got"),
-    (lambda: layout.slice_(X, (3, 0), (2, 7)), TypeError, r"0 <= start <= limit <= size; got"),
-    (lambda: layout.slice_(X, (0, 0), (1, 1), (0, 1)), TypeError, r"strides must be positive"),
-    (lambda: layout.slice_(X, (0, 0), (1, 1), (1,)), TypeError, r"must have one entry"),
-    (lambda: layout.pad(X, 0, ((0, 0, 0),)), ValueError, r"\[pad\] padding_config must have one"),
-    (lambda: layout.pad(X, 0, ((0, 0), (0, 0))), ValueError, r"must hold triples"),
-    (lambda: layout.pad(X, 0, ((0, 0, -1),) * 2), ValueError, r"interior padding must not be neg"),
-    (lambda: layout.pad(X, 0, ((-3, -3, 0),) * 2), ValueError, r"gives \(-1, 1\)"),
-    (lambda: layout.pad(X, X, ((0, 0, 0),) * 2), ValueError, r"must be a scalar; got f32\[5,7\]"),
-    (lambda: layout.pad(X, np.int32(0), ((0, 0, 0),) * 2), TypeError, r"one dtype; got f32.*i32"),
-    (lambda: layout.rev(X, (0, 0)), TypeError, r"\[rev\] axes must be distinct"),
-    (lambda: layout.rev(X, (2,)), TypeError, r"\[rev\] axes must be distinct"),
-    (lambda: counting.iota(bool, (3,)), TypeError, r"\[iota\] the dtype must be a number"),
-    (lambda: counting.iota(int, (3,), 1), ValueError, r"the dimension must exist; got shape"),
-    (lambda: counting.iota(int, (-3,)), TypeError, r"sizes must not be negative"),
-    (lambda: joining.concatenate([], 0), ValueError, r"\[concatenate\] at least one array"),
-    (lambda: joining.concatenate([X, X], 2), TypeError, r"dimension must lie in \[0, 2\); got 2"),
-    (lambda: joining.concatenate([X, X[:, 1:]], 0), TypeError, r"shapes must agree .*f32\[5,6\]"),
-    (lambda: joining.concatenate([X, X[0]], 0), TypeError, r"shapes must agree except"),
-    (lambda: joining.concatenate([X, X > 0], 0), TypeError, r"one dtype; got f32.*bool"),
+    (lambda: slicing.slice_(X, (0,), (1,)), ValueError, r"\[slice\] .* one entry .* f32\[5,7\]"),
+    (lambda: slicing.slice_(X, (0, 0), (6, 7)), TypeError, r"0 <= start <= limit <= size; got"),
+    (lambda: slicing.slice_(X, (3, 0), (2, 7)), TypeError, r"0 <= start <= limit <= size; got"),
+    (lambda: slicing.slice_(X, (0, 0), (1, 1), (0, 1)), TypeError, r"strides must be positive"),
+    (lambda: slicing.slice_(X, (0, 0), (1, 1), (1,)), TypeError, r"must have one entry"),
+    (lambda: slicing.pad(X, 0, ((0, 0, 0),)), ValueError, r"\[pad\] padding_config must have one"),
+    (lambda: slicing.pad(X, 0, ((0, 0), (0, 0))), ValueError, r"must hold triples"),
+    (lambda: slicing.pad(X, 0, ((0, 0, -1),) * 2), ValueError, r"interior padding must not be neg"),
+    (lambda: slicing.pad(X, 0, ((-3, -3, 0),) * 2), ValueError, r"gives \(-1, 1\)"),
+    (lambda: slicing.pad(X, X, ((0, 0, 0),) * 2), ValueError, r"must be a scalar; got f32\[5,7\]"),
+    (lambda: slicing.pad(X, np.int32(0), ((0, 0, 0),) * 2), TypeError, r"one dtype; got f32.*i32"),
+    (lambda: slicing.rev(X, (0, 0)), TypeError, r"\[rev\] axes must be distinct"),
+    (lambda: slicing.rev(X, (2,)), TypeError, r"\[rev\] axes must be distinct"),
+    (lambda: iota.iota(bool, (3,)), TypeError, r"\[iota\] the dtype must be a number"),
+    (lambda: iota.iota(int, (3,), 1), ValueError, r"the dimension must exist; got shape"),
+    (lambda: iota.iota(int, (-3,)), TypeError, r"sizes must not be negative"),
+    (lambda: concatenate.concatenate([], 0), ValueError, r"\[concatenate\] at least one array"),
+    (
+        lambda: concatenate.concatenate([X, X], 2),
+        TypeError, r"dimension must lie in \[0, 2\); got 2",
+    ),
+    (
+        lambda: concatenate.concatenate([X, X[:, 1:]], 0),
+        TypeError, r"shapes must agree .*f32\[5,6\]",
+    ),
+    (lambda: concatenate.concatenate([X, X[0]], 0), TypeError, r"shapes must agree except"),
+    (lambda: concatenate.concatenate([X, X > 0], 0), TypeError, r"one dtype; got f32.*bool"),
     # A short permutation that counts upwards was once taken for the identity.
     (lambda: axes.transpose(gf.numpy.asarray(X), (0,)), TypeError, r"each dimension of f32\[5,7\]"),
     (lambda: axes.transpose(X, (0, 0)), TypeError, r"each dimension of f32\[5,7\] once; got"),

@@ -13,11 +13,11 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise
 from gpuflow.kir.scalar import NARROW_DTYPES
-from gpuflow.ops.axes import insert_axis, reduce_sum
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.comparison import shift_left, shift_right_logical
 from gpuflow.ops.elementwise.convert import batch_in_place, convert_element_type
 from gpuflow.ops.elementwise.nary import zero_jvp
+from gpuflow.ops.layout.axes import insert_axis, reduce_sum
 
 
 def _bitcast_shape(x: ShapedArray, *, new_dtype: Any) -> ShapedArray:

@@ -14,7 +14,7 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, Eqn, Literal
-from gpuflow.ops.axes import broadcast_in_dim_p, squeeze_p
+from gpuflow.ops.layout.axes import broadcast_in_dim_p, squeeze_p
 
 Rule = Callable[..., "list[Atom] | None"]
 

@@ -16,13 +16,13 @@ from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Indexed
 from gpuflow.kir.scalar import compute_dtype
-from gpuflow.ops.axes import broadcast_in_dim_p
 from gpuflow.ops.define import define, is_number
 from gpuflow.ops.device import in_sharding
 from gpuflow.ops.elementwise.arithmetic import add_p, mul_p, sub_p
 from gpuflow.ops.elementwise.comparison import or_p, shift_right_logical_p
 from gpuflow.ops.elementwise.convert import convert_element_type_p
 from gpuflow.ops.elementwise.identities import wrapped
+from gpuflow.ops.layout.axes import broadcast_in_dim_p
 from gpuflow.ops.linear_maps import wraps
 
 

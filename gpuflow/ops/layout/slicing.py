@@ -19,18 +19,18 @@ from gpuflow.core import views
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed, Layout
 from gpuflow.core.rules import AxisData, Zero, is_undefined
-from gpuflow.ops.axes import (
+from gpuflow.ops.define import check_same_dtype, define, linear_jvp, unary_transpose
+from gpuflow.ops.elementwise.arithmetic import sub
+from gpuflow.ops.elementwise.nary import typed_scalar
+from gpuflow.ops.elementwise.select import select
+from gpuflow.ops.layout.axes import (
     broadcast_in_dim,
     broadcast_in_dim_p,
     check_axes,
     reduce_sum,
     squeeze,
 )
-from gpuflow.ops.define import check_same_dtype, define, linear_jvp, unary_transpose
-from gpuflow.ops.elementwise.arithmetic import sub
-from gpuflow.ops.elementwise.nary import typed_scalar
-from gpuflow.ops.elementwise.select import select
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.zeros import full, instantiate
 
 Config = tuple[tuple[int, int, int], ...]

@@ -11,8 +11,8 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.ops.define import check_same_dtype, define, types_text
-from gpuflow.ops.layout import joined_slices, slice_, slice_p
-from gpuflow.ops.moving import batch_to_dim
+from gpuflow.ops.layout.batch_dims import batch_to_dim
+from gpuflow.ops.layout.slicing import joined_slices, slice_, slice_p
 from gpuflow.ops.zeros import instantiate
 
 
