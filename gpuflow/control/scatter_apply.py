@@ -14,8 +14,8 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.elementwise.comparison import lt
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.gather import scatter_add
-from gpuflow.ops.gather_numbers import ScatterDimensionNumbers
+from gpuflow.ops.indexing.dimension_numbers import ScatterDimensionNumbers
+from gpuflow.ops.indexing.gather import scatter_add
 from gpuflow.ops.reductions import reduce_max
 from gpuflow.ops.zeros import full
 

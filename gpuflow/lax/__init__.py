@@ -163,16 +163,22 @@ from gpuflow.ops.exchanges import all_to_all as all_to_all
 from gpuflow.ops.exchanges import pswapaxes as pswapaxes
 from gpuflow.ops.fft import FftType as FftType
 from gpuflow.ops.fft import fft as fft
-from gpuflow.ops.gather import gather as gather
-from gpuflow.ops.gather import scatter_add as scatter_add
-from gpuflow.ops.gather import scatter_sub as scatter_sub
-from gpuflow.ops.gather_numbers import GatherDimensionNumbers as GatherDimensionNumbers
-from gpuflow.ops.gather_numbers import GatherScatterMode as GatherScatterMode
-from gpuflow.ops.gather_numbers import ScatterDimensionNumbers as ScatterDimensionNumbers
 from gpuflow.ops.gathering import all_gather as all_gather
 from gpuflow.ops.gathering import psum_scatter as psum_scatter
-from gpuflow.ops.indexing import row_gather as row_gather
-from gpuflow.ops.indexing import row_scatter_add as row_scatter_add
+from gpuflow.ops.indexing.dimension_numbers import GatherDimensionNumbers as GatherDimensionNumbers
+from gpuflow.ops.indexing.dimension_numbers import GatherScatterMode as GatherScatterMode
+from gpuflow.ops.indexing.dimension_numbers import (
+    ScatterDimensionNumbers as ScatterDimensionNumbers,
+)
+from gpuflow.ops.indexing.gather import gather as gather
+from gpuflow.ops.indexing.gather import scatter_add as scatter_add
+from gpuflow.ops.indexing.gather import scatter_sub as scatter_sub
+from gpuflow.ops.indexing.rows import row_gather as row_gather
+from gpuflow.ops.indexing.rows import row_scatter_add as row_scatter_add
+from gpuflow.ops.indexing.scatter import scatter as scatter
+from gpuflow.ops.indexing.scatter import scatter_max as scatter_max
+from gpuflow.ops.indexing.scatter import scatter_min as scatter_min
+from gpuflow.ops.indexing.scatter import scatter_mul as scatter_mul
 from gpuflow.ops.layout.axes import broadcast_in_dim as broadcast_in_dim
 from gpuflow.ops.layout.axes import reduce_sum as reduce_sum
 from gpuflow.ops.layout.axes import reshape as reshape
@@ -209,10 +215,6 @@ from gpuflow.ops.reductions import reduce_xor as reduce_xor
 from gpuflow.ops.rng_bit_generator import RandomAlgorithm as RandomAlgorithm
 from gpuflow.ops.rng_bit_generator import rng_bit_generator as rng_bit_generator
 from gpuflow.ops.rng_uniform import rng_uniform as rng_uniform
-from gpuflow.ops.scatter import scatter as scatter
-from gpuflow.ops.scatter import scatter_max as scatter_max
-from gpuflow.ops.scatter import scatter_min as scatter_min
-from gpuflow.ops.scatter import scatter_mul as scatter_mul
 from gpuflow.ops.sorting import sort as sort
 from gpuflow.ops.sorting import sort_key_val as sort_key_val
 from gpuflow.ops.sorting import top_k as top_k

@@ -12,7 +12,6 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of, is_value
-from gpuflow.ops import dynamic
 from gpuflow.ops.contractions import dot_general
 from gpuflow.ops.define import check_kind, types_text
 from gpuflow.ops.device import in_sharding
@@ -20,8 +19,9 @@ from gpuflow.ops.elementwise.arithmetic import add, div, rem
 from gpuflow.ops.elementwise.comparison import lt
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.gather import gather
-from gpuflow.ops.gather_numbers import GatherDimensionNumbers
+from gpuflow.ops.indexing import dynamic_slices
+from gpuflow.ops.indexing.dimension_numbers import GatherDimensionNumbers
+from gpuflow.ops.indexing.gather import gather
 from gpuflow.ops.layout import slicing
 from gpuflow.ops.layout.axes import broadcast_in_dim, reshape, squeeze
 from gpuflow.ops.layout.concatenate import concatenate
@@ -265,7 +265,7 @@ def dynamic_slice(
     """
     starts = _starts("dynamic_slice", start_indices, aval_of(operand).ndim)
     starts = _wrapped("dynamic_slice", starts, operand, allow_negative_indices)
-    return dynamic.dynamic_slice(operand, starts, slice_sizes)
+    return dynamic_slices.dynamic_slice(operand, starts, slice_sizes)
 
 
 def dynamic_update_slice(
@@ -274,7 +274,7 @@ def dynamic_update_slice(
     """``operand`` with a window replaced, at a place known at run time; see ``dynamic_slice``."""
     starts = _starts("dynamic_update_slice", start_indices, aval_of(operand).ndim)
     starts = _wrapped("dynamic_update_slice", starts, operand, allow_negative_indices)
-    return dynamic.dynamic_update_slice(operand, update, starts)
+    return dynamic_slices.dynamic_update_slice(operand, update, starts)
 
 
 def _wrapped(op: str, starts: Sequence[Any], operand: Any, allowed: Choice) -> list[Any]:

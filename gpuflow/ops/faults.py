@@ -11,7 +11,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.rules import DIVISION, INDEX, Fault
 from gpuflow.ops.elementwise.comparison import bitwise_or, eq, gt, lt
 from gpuflow.ops.elementwise.convert import convert_element_type
-from gpuflow.ops.gather_numbers import Windows
+from gpuflow.ops.indexing.dimension_numbers import Windows
 from gpuflow.ops.layout.axes import broadcast_in_dim
 
 

@@ -19,7 +19,7 @@ from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.axis_index import index_of
 from gpuflow.ops.define import check_kind, unary_transpose
-from gpuflow.ops.indexing import row_gather
+from gpuflow.ops.indexing.rows import row_gather
 from gpuflow.ops.layout.axes import insert_axis, move_axis, reduce_sum, reshape, squeeze
 from gpuflow.ops.named_axes import (
     Groups,

@@ -16,7 +16,7 @@ from gpuflow.core.rules import zero_tangent
 from gpuflow.ops.blocks import matrix_blocks
 from gpuflow.ops.elementwise.arithmetic import add
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.indexing import row_gather
+from gpuflow.ops.indexing.rows import row_gather
 from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.layout.slicing import pad
 from gpuflow.ops.linalg_algebra import (

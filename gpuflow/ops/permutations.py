@@ -19,7 +19,7 @@ from gpuflow.ops.axis_index import index_of, own_choice
 from gpuflow.ops.collectives import psum_p
 from gpuflow.ops.define import unary_transpose
 from gpuflow.ops.gathering import gather_batch
-from gpuflow.ops.indexing import row_gather
+from gpuflow.ops.indexing.rows import row_gather
 from gpuflow.ops.layout.axes import move_axis
 from gpuflow.ops.named_axes import (
     Names,

@@ -24,7 +24,7 @@ from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.exchanges import all_to_all
 from gpuflow.ops.gathering import all_gather
-from gpuflow.ops.indexing import row_gather
+from gpuflow.ops.indexing.rows import row_gather
 from gpuflow.ops.layout.axes import broadcast_in_dim, reshape
 from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.reductions import reduce_max

@@ -28,7 +28,7 @@ from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
 from gpuflow.ops.blocks import sort_blocks, top_k_blocks
 from gpuflow.ops.define import check_kind, define, is_ordered, types_text
-from gpuflow.ops.indexing import row_gather
+from gpuflow.ops.indexing.rows import row_gather
 from gpuflow.ops.layout.axes import move_axis
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.layout.iota import iota

@@ -17,9 +17,9 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.core.sharding import NamedSharding, names_of
 from gpuflow.ops.axis_index import axis_index_p
-from gpuflow.ops.dynamic import dynamic_slice
 from gpuflow.ops.exchanges import all_to_all_p
 from gpuflow.ops.gathering import all_gather_p
+from gpuflow.ops.indexing.dynamic_slices import dynamic_slice
 from gpuflow.ops.layout.axes import reshape, squeeze
 from gpuflow.runtime.memories import Memories
 

@@ -24,11 +24,11 @@ from gpuflow.core.lowering import Indexed, Layout
 from gpuflow.core.rules import NAN, Fault
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.checks import CHECK, Site, check_p, plain_site
-from gpuflow.ops.dynamic import dynamic_slice
 from gpuflow.ops.elementwise.arithmetic import add
 from gpuflow.ops.elementwise.comparison import eq, ne
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.select import where
+from gpuflow.ops.indexing.dynamic_slices import dynamic_slice
 from gpuflow.ops.layout.axes import broadcast_in_dim, reduce_sum, reshape
 from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.reductions import reduce_min, reduce_or

@@ -3,7 +3,7 @@
 import numpy as np
 from sweep import Sample
 
-from gpuflow.ops.gather_numbers import (
+from gpuflow.ops.indexing.dimension_numbers import (
     GatherDimensionNumbers,
     GatherScatterMode,
     ScatterDimensionNumbers,

@@ -5,7 +5,7 @@ import pytest
 from rule_checks import check_derivatives, check_vmap, random_array, run_body
 
 import gpuflow as gf
-from gpuflow.ops.dynamic import (
+from gpuflow.ops.indexing.dynamic_slices import (
     dynamic_slice,
     dynamic_slice_p,
     dynamic_update_slice,

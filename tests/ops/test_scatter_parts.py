@@ -12,7 +12,7 @@ from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.views import View, contiguous
 from gpuflow.kir.verify import verify
-from gpuflow.ops.scatter_parts import MOST_SHARES, SMALLEST, scatter_parts_p, shares
+from gpuflow.ops.indexing.scatter_parts import MOST_SHARES, SMALLEST, scatter_parts_p, shares
 
 COUNT, SIZE = SMALLEST + 627, 37  # shares of unequal lengths
 FUNCTIONS = {"add": np.add, "multiply": np.multiply, "min": np.minimum, "max": np.maximum}

@@ -20,7 +20,7 @@ from gpuflow.core.rules import AxisData, Fault
 from gpuflow.ops.blocks import in_float32
 from gpuflow.ops.define import define, types_text
 from gpuflow.ops.faults import outside_windows
-from gpuflow.ops.gather_numbers import (
+from gpuflow.ops.indexing.dimension_numbers import (
     Dims,
     GatherScatterMode,
     ScatterDimensionNumbers,
@@ -29,11 +29,11 @@ from gpuflow.ops.gather_numbers import (
     check_windows,
     flat_places,
 )
+from gpuflow.ops.indexing.scatter_parts import can_be_shared, scatter_by_parts
+from gpuflow.ops.indexing.updating import Component, can_be_updated, counted, update
 from gpuflow.ops.layout.axes import squeeze_p, transpose_p
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.layout.slicing import slice_p
-from gpuflow.ops.scatter_parts import can_be_shared, scatter_by_parts
-from gpuflow.ops.updating import Component, can_be_updated, counted, update
 
 
 def scatter_windows(shape: Dims, numbers: ScatterDimensionNumbers, updates: Dims) -> Windows:

@@ -29,8 +29,8 @@ from gpuflow.kir.scalar import compute_dtype, storage_bytes
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.nary import broadcast_shape
 from gpuflow.ops.hand_kernels import array, builder_of, is_held, launch, number, parallel_axes
+from gpuflow.ops.indexing.updating import Component, place_operands, window_places_p
 from gpuflow.ops.layout.axes import reshape_p
-from gpuflow.ops.updating import Component, place_operands, window_places_p
 
 SMALLEST = 1 << 14  # updated elements: fewer are done before another thread has begun
 MOST_SHARES = 32

@@ -14,12 +14,12 @@ from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.device import in_sharding
 from gpuflow.ops.elementwise.convert import convert_element_type
-from gpuflow.ops.gather import scatter_add
-from gpuflow.ops.gather_numbers import GatherScatterMode, ScatterDimensionNumbers
+from gpuflow.ops.indexing.dimension_numbers import GatherScatterMode, ScatterDimensionNumbers
+from gpuflow.ops.indexing.gather import scatter_add
+from gpuflow.ops.indexing.scatter import scatter_max, scatter_min, scatter_mul
 from gpuflow.ops.layout.axes import broadcast_in_dim
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.reductions import highest, lowest, reduce_max, reduce_min, reduce_prod, reduce_sum
-from gpuflow.ops.scatter import scatter_max, scatter_min, scatter_mul
 from gpuflow.ops.zeros import full
 
 

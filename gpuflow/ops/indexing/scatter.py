@@ -16,11 +16,11 @@ from gpuflow.ops.elementwise.comparison import eq
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.nary import add_any_p
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.gather import read_back, scatter_add_p
-from gpuflow.ops.gather_numbers import ScatterDimensionNumbers
+from gpuflow.ops.indexing.dimension_numbers import ScatterDimensionNumbers
+from gpuflow.ops.indexing.gather import read_back, scatter_add_p
+from gpuflow.ops.indexing.scatter_core import define_scatter, scatter_params
 from gpuflow.ops.layout.axes import reshape
 from gpuflow.ops.layout.iota import iota
-from gpuflow.ops.scatter_core import define_scatter, scatter_params
 from gpuflow.ops.zeros import full, instantiate, zeros_of
 
 # --- set -----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from gpuflow.core.rules import AxisData, Fault, Zero, is_undefined, zero_tangent
 from gpuflow.ops.define import define, is_number
 from gpuflow.ops.elementwise.arithmetic import neg
 from gpuflow.ops.faults import outside_windows
-from gpuflow.ops.gather_numbers import (
+from gpuflow.ops.indexing.dimension_numbers import (
     Dims,
     GatherDimensionNumbers,
     GatherScatterMode,
@@ -25,9 +25,9 @@ from gpuflow.ops.gather_numbers import (
     check_windows,
     flat_places,
 )
-from gpuflow.ops.indexing import bounded, fill_value, nothing_to_read
+from gpuflow.ops.indexing.rows import bounded, fill_value, nothing_to_read
+from gpuflow.ops.indexing.scatter_core import define_scatter, scatter_params, scatter_windows
 from gpuflow.ops.layout.batch_dims import batch_to_dim
-from gpuflow.ops.scatter_core import define_scatter, scatter_params, scatter_windows
 from gpuflow.ops.zeros import instantiate, zeros_of
 
 

@@ -32,9 +32,9 @@ from gpuflow.core.lowering import Indexed, Library
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
 from gpuflow.ops.define import check_kind, define, is_number, types_text
 from gpuflow.ops.elementwise.convert import convert_element_type_p
+from gpuflow.ops.indexing.updating import Component, can_be_updated, counted, update
 from gpuflow.ops.layout.axes import broadcast_in_dim_p, move_axis
 from gpuflow.ops.layout.batch_dims import batch_to_dim
-from gpuflow.ops.updating import Component, can_be_updated, counted, update
 
 MODES = ("clip", "fill", "zero", "promise_in_bounds")
 
