@@ -28,7 +28,7 @@ from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.layout.axes import broadcast_in_dim, move_axis, reduce_sum, reshape
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.slicing import pad, slice_, slice_in_dim
-from gpuflow.ops.reductions import (
+from gpuflow.ops.reductions.reduce import (
     highest,
     lowest,
     reduce_and,

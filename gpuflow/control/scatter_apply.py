@@ -16,7 +16,7 @@ from gpuflow.ops.elementwise.comparison import lt
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.indexing.dimension_numbers import ScatterDimensionNumbers
 from gpuflow.ops.indexing.gather import scatter_add
-from gpuflow.ops.reductions import reduce_max
+from gpuflow.ops.reductions.reduce import reduce_max
 from gpuflow.ops.zeros import full
 
 

@@ -35,7 +35,7 @@ from gpuflow.ops.elementwise.comparison import bitwise_and
 from gpuflow.ops.elementwise.select import select_n
 from gpuflow.ops.layout.axes import broadcast_in_dim
 from gpuflow.ops.layout.batch_dims import batch_to_dim
-from gpuflow.ops.reductions import reduce_or
+from gpuflow.ops.reductions.reduce import reduce_or
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.batching import batch_jaxpr
 from gpuflow.transforms.jvp import jvp_jaxpr

@@ -31,7 +31,7 @@ from gpuflow.ops.linalg_algebra import (
 from gpuflow.ops.linalg_cholesky import cholesky
 from gpuflow.ops.linalg_qr import qr
 from gpuflow.ops.linalg_solve import triangular_solve
-from gpuflow.ops.reductions import reduce_max
+from gpuflow.ops.reductions.reduce import reduce_max
 
 # Above this weight the Cholesky decomposition would lose too many digits.
 _CHOLESKY_LIMIT = 100.0

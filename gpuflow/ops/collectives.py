@@ -40,7 +40,7 @@ from gpuflow.ops.named_sums import (
     reduction_call,
     reduction_impl,
 )
-from gpuflow.ops.reductions import reduce_max, reduce_min
+from gpuflow.ops.reductions.reduce import reduce_max, reduce_min
 from gpuflow.ops.varying import is_checked, varying_sum
 
 

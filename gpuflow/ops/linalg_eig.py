@@ -48,7 +48,7 @@ from gpuflow.ops.linalg_common import (
     on_host,
 )
 from gpuflow.ops.linalg_lu import solve_matrices
-from gpuflow.ops.positions import argmax
+from gpuflow.ops.reductions.argmax import argmax
 from gpuflow.ops.small_matrices import has_closed_eigenvalues, small_eigenvalues, written_out
 
 

@@ -27,7 +27,7 @@ from gpuflow.ops.gathering import all_gather
 from gpuflow.ops.indexing.rows import row_gather
 from gpuflow.ops.layout.axes import broadcast_in_dim, reshape
 from gpuflow.ops.layout.iota import iota
-from gpuflow.ops.reductions import reduce_max
+from gpuflow.ops.reductions.reduce import reduce_max
 
 NUMBERS = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
 

@@ -24,7 +24,7 @@ from gpuflow.ops.convolution import Dims, Pads, padded
 from gpuflow.ops.define import check_kind, define, types_text
 from gpuflow.ops.elementwise.comparison import ge_p, le_p
 from gpuflow.ops.layout.batch_dims import batch_to_dim
-from gpuflow.ops.reductions import highest, lowest
+from gpuflow.ops.reductions.reduce import highest, lowest
 from gpuflow.ops.window_core import (
     has_bounds,
     window_apart,

@@ -21,7 +21,7 @@ from gpuflow.ops.convolution import Dims, Pads, dilated, padded
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise.comparison import ge_p, le_p
 from gpuflow.ops.layout.axes import move_axis
-from gpuflow.ops.reductions import highest, lowest
+from gpuflow.ops.reductions.reduce import highest, lowest
 from gpuflow.ops.window_core import (
     has_bounds,
     window_apart,

@@ -31,7 +31,7 @@ from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.indexing.dynamic_slices import dynamic_slice
 from gpuflow.ops.layout.axes import broadcast_in_dim, reduce_sum, reshape
 from gpuflow.ops.layout.iota import iota
-from gpuflow.ops.reductions import reduce_min, reduce_or
+from gpuflow.ops.reductions.reduce import reduce_min, reduce_or
 from gpuflow.ops.zeros import zeros_of
 
 Categories = frozenset[str]

@@ -12,7 +12,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.ops.blocked_sums import blocked_sum
+from gpuflow.ops.reductions.blocked_sums import blocked_sum
 
 ULP = 2.0**-24
 CUTS = {

@@ -9,7 +9,7 @@ from stored_values import STORED, check_expression
 
 import gpuflow as gf
 from gpuflow import lax
-from gpuflow.ops.cumulative import _doubling
+from gpuflow.ops.reductions.cumulative import _doubling
 
 OPS = {
     "cumsum": np.add,

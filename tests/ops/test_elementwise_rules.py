@@ -16,10 +16,10 @@ import gpuflow as gf  # noqa: F401  plugs in the evaluator
 from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.staging import trace_closed
-from gpuflow.ops import positions, reductions
 from gpuflow.ops.elementwise import arithmetic, bitcast, comparison, convert, powers, select
 from gpuflow.ops.elementwise import complex_numbers as cn
 from gpuflow.ops.elementwise import transcendental as tr
+from gpuflow.ops.reductions import argmax, reduce
 
 DATA = json.loads((Path(__file__).parents[1] / "data" / "accepted_dtypes.json").read_text())
 ALL_DTYPES = (*DTYPES_32, *DTYPES_64)
@@ -112,15 +112,15 @@ def test_extrema_share_the_gradient_of_ties():
 
 
 def test_reduce_max_shares_the_gradient_of_ties():
-    (found,) = grad(lambda x: reductions.reduce_max(x, (0,)), f32(1, 2, 2))
+    (found,) = grad(lambda x: reduce.reduce_max(x, (0,)), f32(1, 2, 2))
     assert found.tolist() == [0, 0.5, 0.5]
-    (found,) = grad(lambda x: reductions.reduce_min(x, (0, 1)), f32(1, 2, 1, 1).reshape(2, 2))
+    (found,) = grad(lambda x: reduce.reduce_min(x, (0, 1)), f32(1, 2, 1, 1).reshape(2, 2))
     np.testing.assert_allclose(found, [[1 / 3, 0], [1 / 3, 1 / 3]], rtol=1e-6)
 
 
 def test_reduce_prod_is_exact_where_factors_are_zero():
     def product(x):
-        return reductions.reduce_prod(x, (0,))
+        return reduce.reduce_prod(x, (0,))
 
     assert grad(product, f32(0, 2, 3))[0].tolist() == [6, 0, 0]
     assert grad(product, f32(0, 2, 0, 5))[0].tolist() == [0, 0, 0, 0]
@@ -174,32 +174,32 @@ def test_stop_gradient_is_a_constant_to_every_derivative():
 def test_extrema_order_signed_zeros_and_keep_nan():
     same(arithmetic.max(f32(-0.0, 0.0, NAN, 1), f32(0.0, -0.0, 1, NAN)), [0.0, 0.0, NAN, NAN])
     same(arithmetic.min(f32(-0.0, 0.0), f32(0.0, -0.0)), [-0.0, -0.0])
-    same(reductions.reduce_max(f32(-0.0, 0.0, -1), (0,)), 0.0)
-    same(reductions.reduce_max(f32(-0.0, -0.0), (0,)), -0.0)
-    same(reductions.reduce_min(f32(0.0, -0.0, 1), (0,)), -0.0)
-    same(reductions.reduce_min(f32(0.0, 0.0), (0,)), 0.0)
-    assert np.isnan(as_numpy(reductions.reduce_max(f32(1, NAN), (0,))))
+    same(reduce.reduce_max(f32(-0.0, 0.0, -1), (0,)), 0.0)
+    same(reduce.reduce_max(f32(-0.0, -0.0), (0,)), -0.0)
+    same(reduce.reduce_min(f32(0.0, -0.0, 1), (0,)), -0.0)
+    same(reduce.reduce_min(f32(0.0, 0.0), (0,)), 0.0)
+    assert np.isnan(as_numpy(reduce.reduce_max(f32(1, NAN), (0,))))
 
 
 def test_reductions_of_nothing_and_of_bools():
     nothing = np.zeros((0,), np.int8)
-    assert as_numpy(reductions.reduce_max(nothing, (0,))) == -128
-    assert as_numpy(reductions.reduce_min(nothing, (0,))) == 127
-    assert as_numpy(reductions.reduce_prod(nothing, (0,))) == 1
-    assert as_numpy(reductions.reduce_and(nothing, (0,))) == -1
-    assert as_numpy(reductions.reduce_xor(i32(5, 3), (0,))) == 6
+    assert as_numpy(reduce.reduce_max(nothing, (0,))) == -128
+    assert as_numpy(reduce.reduce_min(nothing, (0,))) == 127
+    assert as_numpy(reduce.reduce_prod(nothing, (0,))) == 1
+    assert as_numpy(reduce.reduce_and(nothing, (0,))) == -1
+    assert as_numpy(reduce.reduce_xor(i32(5, 3), (0,))) == 6
     flags = np.array([True, False])
-    assert as_numpy(reductions.reduce_max(flags, (0,))).item() is True
-    assert as_numpy(reductions.reduce_min(flags, (0,))).item() is False
-    assert as_numpy(reductions.reduce_max(flags, ())).tolist() == [True, False]
+    assert as_numpy(reduce.reduce_max(flags, (0,))).item() is True
+    assert as_numpy(reduce.reduce_min(flags, (0,))).item() is False
+    assert as_numpy(reduce.reduce_max(flags, ())).tolist() == [True, False]
 
 
 def test_argmax_takes_the_first_and_prefers_nan():
-    assert as_numpy(positions.argmax(f32(1, NAN, 5, NAN), 0, np.int32)) == 1
-    assert as_numpy(positions.argmin(f32(3, 1, 1), 0, np.uint8)).dtype == np.uint8
-    assert as_numpy(positions.argmin(f32(0.0, -0.0), 0, np.int32)) == 0
+    assert as_numpy(argmax.argmax(f32(1, NAN, 5, NAN), 0, np.int32)) == 1
+    assert as_numpy(argmax.argmin(f32(3, 1, 1), 0, np.uint8)).dtype == np.uint8
+    assert as_numpy(argmax.argmin(f32(0.0, -0.0), 0, np.int32)) == 0
     bf16 = np.array([1, NAN], ml_dtypes.bfloat16)
-    assert as_numpy(positions.argmax(bf16, 0, np.int64)).dtype == np.int32
+    assert as_numpy(argmax.argmax(bf16, 0, np.int64)).dtype == np.int32
 
 
 def test_integer_division_and_remainder():
@@ -354,22 +354,22 @@ ERRORS = {
         ValueError,
         "one width",
     ),
-    "argmax-axis": (lambda: positions.argmax(f32(1), 3, np.int32), ValueError, "distinct dim"),
+    "argmax-axis": (lambda: argmax.argmax(f32(1), 3, np.int32), ValueError, "distinct dim"),
     "argmax-empty": (
-        lambda: positions.argmax(np.zeros((0,), np.float32), 0, np.int32), ValueError, "empty",
+        lambda: argmax.argmax(np.zeros((0,), np.float32), 0, np.int32), ValueError, "empty",
     ),
-    "argmin-dtype": (lambda: positions.argmin(f32(1), 0, np.float32), TypeError, "index_dtype"),
+    "argmin-dtype": (lambda: argmax.argmin(f32(1), 0, np.float32), TypeError, "index_dtype"),
     "argmax-axes": (
-        lambda: positions.argmax_p.bind(f32(1), axes=(), index_dtype=np.dtype("int32")),
+        lambda: argmax.argmax_p.bind(f32(1), axes=(), index_dtype=np.dtype("int32")),
         ValueError,
         "exactly one axis",
     ),
-    "reduce_max": (lambda: reductions.reduce_max(f32(1), (1,)), ValueError, "distinct dim"),
-    "reduce_prod": (lambda: reductions.reduce_prod(np.array([True]), (0,)), TypeError, "number"),
-    "reduce_and": (lambda: reductions.reduce_and(f32(1), (0,)), TypeError, "integer or bool"),
+    "reduce_max": (lambda: reduce.reduce_max(f32(1), (1,)), ValueError, "distinct dim"),
+    "reduce_prod": (lambda: reduce.reduce_prod(np.array([True]), (0,)), TypeError, "number"),
+    "reduce_and": (lambda: reduce.reduce_and(f32(1), (0,)), TypeError, "integer or bool"),
     # Without axes nothing is reduced, and nothing was checked.
-    "reduce_and-no axes": (lambda: reductions.reduce_and(f32(1), ()), TypeError, "integer or bool"),
-    "reduce_sum-no axes": (lambda: reductions.reduce_sum(np.True_, ()), TypeError, "number"),
+    "reduce_and-no axes": (lambda: reduce.reduce_and(f32(1), ()), TypeError, "integer or bool"),
+    "reduce_sum-no axes": (lambda: reduce.reduce_sum(np.True_, ()), TypeError, "number"),
     "convert_element_type": (
         lambda: convert.convert_element_type_p.shape(
             KEYS, new_dtype=np.dtype("float32"), weak_type=False

@@ -11,8 +11,8 @@ from gpuflow import lax
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.views import View, contiguous
 from gpuflow.kir.verify import verify
-from gpuflow.ops.cumulative import cumprod_p, cumsum_p
-from gpuflow.ops.scan_kernels import BLOCK, SMALLEST
+from gpuflow.ops.reductions.cumulative import cumprod_p, cumsum_p
+from gpuflow.ops.reductions.cumulative_kernels import BLOCK, SMALLEST
 
 OPS = {"cumsum": np.add, "cumprod": np.multiply, "cummax": np.maximum, "cummin": np.minimum}
 # One row, a prime length, few columns, many columns, an axis of one, long rows.

@@ -19,7 +19,14 @@ from gpuflow.ops.indexing.gather import scatter_add
 from gpuflow.ops.indexing.scatter import scatter_max, scatter_min, scatter_mul
 from gpuflow.ops.layout.axes import broadcast_in_dim
 from gpuflow.ops.layout.concatenate import concatenate
-from gpuflow.ops.reductions import highest, lowest, reduce_max, reduce_min, reduce_prod, reduce_sum
+from gpuflow.ops.reductions.reduce import (
+    highest,
+    lowest,
+    reduce_max,
+    reduce_min,
+    reduce_prod,
+    reduce_sum,
+)
 from gpuflow.ops.zeros import full
 
 

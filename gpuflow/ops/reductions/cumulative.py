@@ -31,7 +31,7 @@ from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.iota import Line, counts, iota_p, triangles
 from gpuflow.ops.layout.slicing import rev, slice_in_dim
 from gpuflow.ops.linear_maps import LinearMap, wraps
-from gpuflow.ops.scan_kernels import Combine, scan_launches
+from gpuflow.ops.reductions.cumulative_kernels import Combine, scan_launches
 
 _TWICE = {np.dtype(np.float32): np.float64, np.dtype(np.complex64): np.complex128}
 
