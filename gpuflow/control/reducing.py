@@ -20,8 +20,8 @@ from gpuflow.control.scalar_programs import map_scalars
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Literal, subjaxprs
 from gpuflow.core.trace import Tracer
-from gpuflow.ops.convolution import dilated, window_count
-from gpuflow.ops.convolutions import explicit_pads
+from gpuflow.ops.contractions.convolution import dilated, window_count
+from gpuflow.ops.contractions.convolution_calls import explicit_pads
 from gpuflow.ops.elementwise.arithmetic import add_p, max_p, min_p, mul_p
 from gpuflow.ops.elementwise.comparison import and_p, or_p, xor_p
 from gpuflow.ops.elementwise.convert import convert_element_type

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from gpuflow.ops.contractions import dot_general_p
+from gpuflow.ops.contractions.dot_general import dot_general_p
 from gpuflow.ops.naming import name_p
 
 Policy = Callable[..., bool]

@@ -95,21 +95,37 @@ from gpuflow.ops.collectives import pmax as pmax
 from gpuflow.ops.collectives import pmean as pmean
 from gpuflow.ops.collectives import pmin as pmin
 from gpuflow.ops.collectives import psum as psum
-from gpuflow.ops.contractions import dot_general as dot_general
-from gpuflow.ops.convolution_local import (
-    conv_general_dilated_local as conv_general_dilated_local,
-)
-from gpuflow.ops.convolutions import ConvDimensionNumbers as ConvDimensionNumbers
-from gpuflow.ops.convolutions import (
+from gpuflow.ops.contractions.convolution_calls import ConvDimensionNumbers as ConvDimensionNumbers
+from gpuflow.ops.contractions.convolution_calls import (
     ConvGeneralDilatedDimensionNumbers as ConvGeneralDilatedDimensionNumbers,
 )
-from gpuflow.ops.convolutions import conv as conv
-from gpuflow.ops.convolutions import conv_dimension_numbers as conv_dimension_numbers
-from gpuflow.ops.convolutions import conv_general_dilated as conv_general_dilated
-from gpuflow.ops.convolutions import conv_general_dilated_patches as conv_general_dilated_patches
-from gpuflow.ops.convolutions import conv_transpose as conv_transpose
-from gpuflow.ops.convolutions import conv_with_general_padding as conv_with_general_padding
-from gpuflow.ops.convolutions import padtype_to_pads as padtype_to_pads
+from gpuflow.ops.contractions.convolution_calls import conv as conv
+from gpuflow.ops.contractions.convolution_calls import (
+    conv_dimension_numbers as conv_dimension_numbers,
+)
+from gpuflow.ops.contractions.convolution_calls import conv_general_dilated as conv_general_dilated
+from gpuflow.ops.contractions.convolution_calls import (
+    conv_general_dilated_patches as conv_general_dilated_patches,
+)
+from gpuflow.ops.contractions.convolution_calls import conv_transpose as conv_transpose
+from gpuflow.ops.contractions.convolution_calls import (
+    conv_with_general_padding as conv_with_general_padding,
+)
+from gpuflow.ops.contractions.convolution_calls import padtype_to_pads as padtype_to_pads
+from gpuflow.ops.contractions.dot_general import dot_general as dot_general
+from gpuflow.ops.contractions.local_convolution import (
+    conv_general_dilated_local as conv_general_dilated_local,
+)
+from gpuflow.ops.contractions.precision import DotAlgorithm as DotAlgorithm
+from gpuflow.ops.contractions.precision import DotAlgorithmPreset as DotAlgorithmPreset
+from gpuflow.ops.contractions.precision import DotDimensionNumbers as DotDimensionNumbers
+from gpuflow.ops.contractions.precision import Precision as Precision
+from gpuflow.ops.contractions.precision import PrecisionLike as PrecisionLike
+from gpuflow.ops.contractions.ragged_dot import (
+    RaggedDotDimensionNumbers as RaggedDotDimensionNumbers,
+)
+from gpuflow.ops.contractions.ragged_dot import ragged_dot as ragged_dot
+from gpuflow.ops.contractions.ragged_dot import ragged_dot_general as ragged_dot_general
 from gpuflow.ops.elementwise.accuracy import AccuracyMode as AccuracyMode
 from gpuflow.ops.elementwise.accuracy import Tolerance as Tolerance
 from gpuflow.ops.elementwise.arithmetic import RoundingMethod as RoundingMethod
@@ -188,16 +204,6 @@ from gpuflow.ops.layout.slicing import slice_in_dim as slice_in_dim
 from gpuflow.ops.permutations import pbroadcast as pbroadcast
 from gpuflow.ops.permutations import ppermute as ppermute
 from gpuflow.ops.permutations import pshuffle as pshuffle
-from gpuflow.ops.precision import DotAlgorithm as DotAlgorithm
-from gpuflow.ops.precision import DotAlgorithmPreset as DotAlgorithmPreset
-from gpuflow.ops.precision import DotDimensionNumbers as DotDimensionNumbers
-from gpuflow.ops.precision import Precision as Precision
-from gpuflow.ops.precision import PrecisionLike as PrecisionLike
-from gpuflow.ops.ragged_contractions import (
-    RaggedDotDimensionNumbers as RaggedDotDimensionNumbers,
-)
-from gpuflow.ops.ragged_contractions import ragged_dot as ragged_dot
-from gpuflow.ops.ragged_contractions import ragged_dot_general as ragged_dot_general
 from gpuflow.ops.ragged_exchanges import ragged_all_to_all as ragged_all_to_all
 from gpuflow.ops.reductions.argmax import argmax as argmax
 from gpuflow.ops.reductions.argmax import argmin as argmin

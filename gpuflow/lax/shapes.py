@@ -12,7 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of, is_value
-from gpuflow.ops.contractions import dot_general
+from gpuflow.ops.contractions.dot_general import dot_general
 from gpuflow.ops.define import check_kind, types_text
 from gpuflow.ops.device import in_sharding
 from gpuflow.ops.elementwise.arithmetic import add, div, rem

@@ -11,8 +11,8 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import HasAval, aval_of
 from gpuflow.lax.shapes import asarray, broadcast
-from gpuflow.ops.convolution import dilated, window_count
-from gpuflow.ops.convolutions import conv_transpose_pads, padtype_to_pads
+from gpuflow.ops.contractions.convolution import dilated, window_count
+from gpuflow.ops.contractions.convolution_calls import conv_transpose_pads, padtype_to_pads
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.layout.axes import broadcast_in_dim
 

@@ -15,7 +15,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.nn.attention_composed import Settings, composed_attention
 from gpuflow.nn.attention_fused import fused_attention, may_fuse
-from gpuflow.ops.precision import canonical_precision
+from gpuflow.ops.contractions.precision import canonical_precision
 
 _IMPLEMENTATIONS = (None, "xla", "cudnn")
 

@@ -12,7 +12,7 @@ from gpuflow import lax
 from gpuflow.base.records import record
 from gpuflow.nn.normalization import logsumexp, softmax
 from gpuflow.numpy.promotion import convert
-from gpuflow.ops.precision import CanonicalPrecision
+from gpuflow.ops.contractions.precision import CanonicalPrecision
 
 # The axes of scores, here and below: B batch, K key heads, G query heads of one key head,
 # T queries, S keys; H is the length of vectors, N = K * G the number of query heads.

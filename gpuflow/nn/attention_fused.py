@@ -19,11 +19,11 @@ from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.control.linear_call import linear_call
 from gpuflow.core.aval import aval_of
 from gpuflow.nn.attention_composed import Settings, composed_attention, very_negative
-from gpuflow.ops import attention as ops
-from gpuflow.ops.precision import Precision
+from gpuflow.ops.contractions import attention as ops
+from gpuflow.ops.contractions.precision import Precision
 from gpuflow.runtime.device import default_device
 
-# Sums below it count keys; see ops/attention.py.
+# Sums below it count keys; see ops/contractions/attention.py.
 _SURELY_COUNTED = -0.9e30
 
 _Extras = Sequence[Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from gpuflow.numpy.contractions import dot, matmul, vdot
-from gpuflow.ops.precision import Precision
+from gpuflow.ops.contractions.precision import Precision
 
 exact_dot = partial(dot, precision=Precision.HIGHEST)
 exact_matmul = partial(matmul, precision=Precision.HIGHEST)

@@ -13,7 +13,8 @@ import numpy as np
 
 from gpuflow.base import dtypes, tree
 from gpuflow.core.aval import aval_of
-from gpuflow.ops.contractions import dot_general
+from gpuflow.ops.contractions.dot_general import dot_general
+from gpuflow.ops.contractions.precision import Precision
 from gpuflow.ops.elementwise.arithmetic import add, mul
 from gpuflow.ops.elementwise.comparison import eq, ge
 from gpuflow.ops.elementwise.complex_numbers import conj, part_dtype
@@ -22,7 +23,6 @@ from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.layout.axes import broadcast_in_dim, insert_axis, reduce_sum, reshape, transpose
 from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.layout.slicing import slice_in_dim
-from gpuflow.ops.precision import Precision
 
 Shape = tuple[int, ...]
 

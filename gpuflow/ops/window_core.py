@@ -8,7 +8,7 @@ from typing import Any
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray
-from gpuflow.ops.convolution import Dims, Pads, dilated, window_count
+from gpuflow.ops.contractions.convolution import Dims, Pads, dilated, window_count
 from gpuflow.ops.define import is_ordered
 
 

@@ -20,7 +20,7 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
-from gpuflow.ops.convolution import Dims, Pads, padded
+from gpuflow.ops.contractions.convolution import Dims, Pads, padded
 from gpuflow.ops.define import check_kind, define, types_text
 from gpuflow.ops.elementwise.comparison import ge_p, le_p
 from gpuflow.ops.layout.batch_dims import batch_to_dim

@@ -19,7 +19,7 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Indexed, Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import Zero, is_undefined
-from gpuflow.ops.convolution import Dims
+from gpuflow.ops.contractions.convolution import Dims
 from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
 from gpuflow.ops.window_core import has_bounds, window_apart
 from gpuflow.ops.window_extremes import (

@@ -17,7 +17,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
-from gpuflow.ops.convolution import Dims, Pads, dilated, padded
+from gpuflow.ops.contractions.convolution import Dims, Pads, dilated, padded
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise.comparison import ge_p, le_p
 from gpuflow.ops.layout.axes import move_axis

@@ -14,7 +14,7 @@ from gpuflow.base import dtypes
 from gpuflow.core.jaxpr import all_eqns
 from gpuflow.core.lowering import Attention
 from gpuflow.kernels import attention_reference as reference
-from gpuflow.ops.precision import Precision
+from gpuflow.ops.contractions.precision import Precision
 from gpuflow.targets.cuda.providers.attention import add_attention
 from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
 

@@ -17,7 +17,7 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Convolution
 from gpuflow.core.views import View, contiguous
 from gpuflow.kernels import convolution_reference as reference
-from gpuflow.ops.convolutions import conv_dimension_numbers
+from gpuflow.ops.contractions.convolution_calls import conv_dimension_numbers
 from gpuflow.targets.cuda.providers import convolution_forms, convolutions
 from gpuflow.targets.cuda.providers.convolution_copies import add_copy
 from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule

@@ -2,7 +2,7 @@
 
 from sweep import Sample
 
-from gpuflow.ops.convolution import ConvDims, Roles
+from gpuflow.ops.contractions.convolution import ConvDims, Roles
 
 
 def _params(strides, pads, lhs_dilation=None, rhs_dilation=None, grouped=False):

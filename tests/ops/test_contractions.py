@@ -9,7 +9,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.core.aval import ShapedArray
 from gpuflow.ops import keys
-from gpuflow.ops.contractions import dot_general, dot_general_p
+from gpuflow.ops.contractions.dot_general import dot_general, dot_general_p
 
 GENERATOR = np.random.default_rng(0)
 

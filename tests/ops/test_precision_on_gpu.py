@@ -13,7 +13,7 @@ from gpuflow import lax
 from gpuflow.base.config import config
 from gpuflow.base.dtypes import bfloat16
 from gpuflow.core.jaxpr import all_eqns
-from gpuflow.ops.precision import canonical_precision, may_round
+from gpuflow.ops.contractions.precision import canonical_precision, may_round
 from gpuflow.scipy import linalg, optimize, stats
 from gpuflow.scipy.sparse import linalg as sparse
 from gpuflow.scipy.spatial.transform import Rotation

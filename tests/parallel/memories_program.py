@@ -14,7 +14,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import P, lax
 from gpuflow.experimental import multihost_utils
-from gpuflow.ops.attention import attention_gradients_p, attention_p
+from gpuflow.ops.contractions.attention import attention_gradients_p, attention_p
 
 X = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
 W = np.random.default_rng(1).standard_normal((4, 4)).astype(np.float32)

@@ -18,7 +18,7 @@ from gpuflow.core.lowering import Attention
 from gpuflow.targets.cuda.codegen.handwritten import SHARED_BYTES, Number
 from gpuflow.targets.cuda.providers.launch_sequence import At, BlockLaunch, Schedule, one_launch
 
-# What kernels hold: gpuflow.ops.attention.may_fuse says so.
+# What kernels hold: gpuflow.ops.contractions.attention.may_fuse says so.
 _KINDS = {
     "float32": (tiles.FLOAT32, "*float32"),
     "bfloat16": (tiles.BFLOAT16, "*uint16"),

@@ -7,11 +7,14 @@ from typing import Any
 
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
-from gpuflow.ops.contractions import dot_general
-from gpuflow.ops.convolutions import conv_dimension_numbers, conv_general_dilated_patches
+from gpuflow.ops.contractions.convolution_calls import (
+    conv_dimension_numbers,
+    conv_general_dilated_patches,
+)
+from gpuflow.ops.contractions.dot_general import dot_general
+from gpuflow.ops.contractions.precision import canonical_precision
 from gpuflow.ops.define import types_text
 from gpuflow.ops.layout.axes import transpose
-from gpuflow.ops.precision import canonical_precision
 
 
 def conv_general_dilated_local(

@@ -11,13 +11,13 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
-from gpuflow.ops.convolution import ConvDims, Dims, Pads, Roles, conv_p, dilated
+from gpuflow.ops.contractions.convolution import ConvDims, Dims, Pads, Roles, conv_p, dilated
+from gpuflow.ops.contractions.precision import Precision, canonical_precision
 from gpuflow.ops.define import types_text
 from gpuflow.ops.device import in_sharding
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.layout.axes import reshape, transpose
 from gpuflow.ops.layout.slicing import rev
-from gpuflow.ops.precision import Precision, canonical_precision
 
 
 class ConvDimensionNumbers(NamedTuple):

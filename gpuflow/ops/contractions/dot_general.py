@@ -21,14 +21,14 @@ from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library, Product
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
+from gpuflow.ops.contractions.precision import algorithm_dtypes, canonical_precision, may_round
+from gpuflow.ops.contractions.vector_products import is_vector_product, vector_product
 from gpuflow.ops.define import define, types_text
 from gpuflow.ops.device import in_sharding
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.nary import add_any_p, match_scalars
 from gpuflow.ops.layout.axes import transpose
-from gpuflow.ops.precision import algorithm_dtypes, canonical_precision, may_round
 from gpuflow.ops.small_matrices import is_small_product, small_product, written_out
-from gpuflow.ops.vector_products import is_vector_product, vector_product
 
 Dims = tuple[int, ...]
 DimensionNumbers = tuple[tuple[Dims, Dims], tuple[Dims, Dims]]

@@ -14,10 +14,10 @@ import numpy as np
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Attention, Library
 from gpuflow.core.rules import AxisData
+from gpuflow.ops.contractions.precision import CanonicalPrecision, may_round
 from gpuflow.ops.define import check_same_dtype, define
 from gpuflow.ops.layout.axes import broadcast_in_dim, reshape
 from gpuflow.ops.layout.batch_dims import batch_to_dim
-from gpuflow.ops.precision import CanonicalPrecision, may_round
 
 # Which of bias, mask, query_lengths and key_lengths are operands.
 Present = tuple[bool, bool, bool, bool]

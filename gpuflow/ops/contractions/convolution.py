@@ -22,11 +22,11 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Convolution, Library
 from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
+from gpuflow.ops.contractions.precision import may_round
 from gpuflow.ops.define import check_same_dtype, define, is_number, types_text
 from gpuflow.ops.elementwise.convert import convert_element_type, convert_element_type_p
 from gpuflow.ops.elementwise.nary import add_any_p
 from gpuflow.ops.layout.slicing import rev
-from gpuflow.ops.precision import may_round
 
 Dims = tuple[int, ...]
 Pads = tuple[tuple[int, int], ...]
