@@ -38,7 +38,11 @@ from gpuflow.ops.reductions.reduce import (
     reduce_prod,
     reduce_xor,
 )
-from gpuflow.ops.windows import reduce_window_max_p, reduce_window_min_p, reduce_window_sum_p
+from gpuflow.ops.windows.reduce_window import (
+    reduce_window_max_p,
+    reduce_window_min_p,
+    reduce_window_sum_p,
+)
 
 # The op that reduces by a primitive of two operands.
 REDUCTIONS: dict[Any, Callable[..., Any]] = {

@@ -18,7 +18,7 @@ from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.layout.axes import broadcast_in_dim
 from gpuflow.ops.layout.slicing import pad, slice_
-from gpuflow.ops.window_core import window_counts
+from gpuflow.ops.windows.sliding import window_counts
 from gpuflow.ops.zeros import full
 
 

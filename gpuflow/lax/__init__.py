@@ -238,8 +238,8 @@ from gpuflow.ops.tokens import create_token as create_token
 from gpuflow.ops.tokens import dce_sink as dce_sink
 from gpuflow.ops.varying import pcast as pcast
 from gpuflow.ops.varying import pvary as pvary
-from gpuflow.ops.window_selection import select_and_gather_add as select_and_gather_add
-from gpuflow.ops.window_selection import select_and_scatter_add as select_and_scatter_add
+from gpuflow.ops.windows.at_extremes import select_and_gather_add as select_and_gather_add
+from gpuflow.ops.windows.at_extremes import select_and_scatter_add as select_and_scatter_add
 from gpuflow.parallel.placement import with_sharding_constraint as with_sharding_constraint
 
 slice = slice_

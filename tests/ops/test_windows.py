@@ -8,7 +8,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.ops.window_kernels import _Slide
+from gpuflow.ops.windows.bodies import _Slide
 
 
 def _elements(shape, window, strides, pads, holes, gaps):

@@ -21,8 +21,8 @@ from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import Zero, is_undefined
 from gpuflow.ops.contractions.convolution import Dims
 from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
-from gpuflow.ops.window_core import has_bounds, window_apart
-from gpuflow.ops.window_extremes import (
+from gpuflow.ops.windows.bodies import gathered
+from gpuflow.ops.windows.extremes import (
     batch_in_front,
     extreme_places,
     jvp_of_linear,
@@ -30,7 +30,7 @@ from gpuflow.ops.window_extremes import (
     window_extreme_p,
     window_spread_p,
 )
-from gpuflow.ops.window_kernels import gathered
+from gpuflow.ops.windows.sliding import has_bounds, window_apart
 
 
 def _transpose(

@@ -1,7 +1,7 @@
 """Reductions over sliding windows: sums, largest and smallest elements.
 
 Holes between elements (base dilation) and margins hold the neutral element. The derivative of an
-extreme reads the tangent where the extreme stands: window_selection.py.
+extreme reads the tangent where the extreme stands: at_extremes.py.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_
 from gpuflow.ops.elementwise.comparison import ge_p, le_p
 from gpuflow.ops.layout.axes import move_axis
 from gpuflow.ops.reductions.reduce import highest, lowest
-from gpuflow.ops.window_core import (
+from gpuflow.ops.windows.at_extremes import select_and_gather_add_p
+from gpuflow.ops.windows.bodies import reduction
+from gpuflow.ops.windows.sliding import (
     has_bounds,
     window_apart,
     window_counts,
     window_slices,
     with_leading,
 )
-from gpuflow.ops.window_kernels import reduction
-from gpuflow.ops.window_selection import select_and_gather_add_p
 
 
 def _window_shape(

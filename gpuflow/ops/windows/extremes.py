@@ -25,14 +25,14 @@ from gpuflow.ops.define import check_kind, define, types_text
 from gpuflow.ops.elementwise.comparison import ge_p, le_p
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.reductions.reduce import highest, lowest
-from gpuflow.ops.window_core import (
+from gpuflow.ops.windows.bodies import numbered, spread
+from gpuflow.ops.windows.sliding import (
     has_bounds,
     window_apart,
     window_counts,
     window_slices,
     with_leading,
 )
-from gpuflow.ops.window_kernels import numbered, spread
 
 
 def selection_counts(
