@@ -86,8 +86,6 @@ from gpuflow.lax.sizes import conv_shape_tuple as conv_shape_tuple
 from gpuflow.lax.sizes import conv_transpose_shape_tuple as conv_transpose_shape_tuple
 from gpuflow.lax.sizes import reduce_window_shape_tuple as reduce_window_shape_tuple
 from gpuflow.lax.sizes import shape_as_value as shape_as_value
-from gpuflow.ops.approximate_top_k import approx_max_k as approx_max_k
-from gpuflow.ops.approximate_top_k import approx_min_k as approx_min_k
 from gpuflow.ops.axis_index import axis_index as axis_index
 from gpuflow.ops.axis_index import axis_size as axis_size
 from gpuflow.ops.barrier import optimization_barrier as optimization_barrier
@@ -221,9 +219,11 @@ from gpuflow.ops.reductions.reduce import reduce_xor as reduce_xor
 from gpuflow.ops.rng_bit_generator import RandomAlgorithm as RandomAlgorithm
 from gpuflow.ops.rng_bit_generator import rng_bit_generator as rng_bit_generator
 from gpuflow.ops.rng_uniform import rng_uniform as rng_uniform
-from gpuflow.ops.sorting import sort as sort
-from gpuflow.ops.sorting import sort_key_val as sort_key_val
-from gpuflow.ops.sorting import top_k as top_k
+from gpuflow.ops.sorting.approximate_top_k import approx_max_k as approx_max_k
+from gpuflow.ops.sorting.approximate_top_k import approx_min_k as approx_min_k
+from gpuflow.ops.sorting.sort import sort as sort
+from gpuflow.ops.sorting.sort import sort_key_val as sort_key_val
+from gpuflow.ops.sorting.sort import top_k as top_k
 from gpuflow.ops.special.bessel import bessel_i0e as bessel_i0e
 from gpuflow.ops.special.bessel import bessel_i1e as bessel_i1e
 from gpuflow.ops.special.error_functions import erf as erf

@@ -14,7 +14,7 @@ from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.promotion import promote_args_inexact
 from gpuflow.ops.linalg_algebra import adjoint, as_row, swap, to_dtype
 from gpuflow.ops.linalg_eigh import eigh_values
-from gpuflow.ops.sorting import take_along
+from gpuflow.ops.sorting.sort import take_along
 
 
 class EigResult(NamedTuple):

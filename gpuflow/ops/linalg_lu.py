@@ -32,7 +32,7 @@ from gpuflow.ops.linalg_algebra import (
 from gpuflow.ops.linalg_common import Outputs, each_matrix, lapack, matrix_op, on_host
 from gpuflow.ops.linalg_solve import triangular_solve
 from gpuflow.ops.small_matrices import is_small_batch, small_lu, written_out
-from gpuflow.ops.sorting import sort_key_val
+from gpuflow.ops.sorting.sort import sort_key_val
 
 
 def _lu_result(shape: Shape, dtype: Any) -> Outputs:

@@ -9,7 +9,7 @@ from stored_values import STORED, check_expression
 
 import gpuflow as gf
 from gpuflow import lax, random
-from gpuflow.ops import sorting
+from gpuflow.ops.sorting import sort
 
 DTYPES = (
     "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16",
@@ -62,9 +62,9 @@ def test_values_and_permutation(dtype, axis):
 @pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16, "float32", "float64"])
 def test_ordered_bits_keep_the_order(dtype):
     x = np.array(sorted({float(np.dtype(dtype).type(v)) for v in EXTREMES}), dtype)
-    bits = sorting._ordered_bits(np, x)
+    bits = sort._ordered_bits(np, x)
     assert (np.diff(bits.astype(object)) > 0).all()
-    minus, plus = (sorting._ordered_bits(np, np.array([v], x.dtype)) for v in (-0.0, 0.0))
+    minus, plus = (sort._ordered_bits(np, np.array([v], x.dtype)) for v in (-0.0, 0.0))
     assert minus < plus
 
 
@@ -146,14 +146,14 @@ X = np.ones((2, 3), np.float32)
         (lambda: lax.sort(X, 2), ValueError, r"\[sort\]"),
         (lambda: lax.sort(X[0, 0]), ValueError, r"\[sort\]"),
         (lambda: lax.sort([X, X], num_keys=3), ValueError, r"num_keys must lie in \[1, 2\]; got 3"),
-        (lambda: sorting.sort_p.bind(X, dimension=-1, is_stable=True, num_keys=1), ValueError,
+        (lambda: sort.sort_p.bind(X, dimension=-1, is_stable=True, num_keys=1), ValueError,
          r"dimension must lie in \[0, 2\)"),
-        (lambda: sorting.sort_p.bind(dimension=0, is_stable=True, num_keys=1), TypeError,
+        (lambda: sort.sort_p.bind(dimension=0, is_stable=True, num_keys=1), TypeError,
          "there must be an array"),
         (lambda: lax.top_k(X, 4), ValueError, r"\[top_k\] k must lie in \[0, 3\].*got 4"),
         (lambda: lax.top_k(X, -1), ValueError, "k must lie"),
         (lambda: lax.top_k(X, 1, axis=2), ValueError, r"\[top_k\]"),
-        (lambda: sorting.top_k_p.bind(X, k=1, axis=-1), ValueError, "axis must lie in"),
+        (lambda: sort.top_k_p.bind(X, k=1, axis=-1), ValueError, "axis must lie in"),
         (lambda: lax.top_k(X * 1j, 1), ValueError, "a real float or bool"),
     ],
 )  # fmt: skip

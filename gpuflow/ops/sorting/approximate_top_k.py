@@ -9,7 +9,7 @@ from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.ops.elementwise.arithmetic import neg
-from gpuflow.ops.sorting import top_k
+from gpuflow.ops.sorting.sort import top_k
 
 
 def approx_max_k(
