@@ -31,7 +31,7 @@ from gpuflow.core.views import View
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.nodes import Axis, Kernel, Mode, Operand, Role, Stride, Value
 from gpuflow.kir.scalar import PARTS, storage_bytes
-from gpuflow.ops.hand_kernels import builder_of, launch, number, parallel_axes
+from gpuflow.ops.handwritten.launch import builder_of, launch, number, parallel_axes
 
 SHORTEST, LONGEST = 1 << 12, 1 << 20
 MOST_LINES = 32  # of more, launches would take longer to make than calls of the library

@@ -11,8 +11,8 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library, OnHost
-from gpuflow.ops.blocks import matrix_blocks
 from gpuflow.ops.elementwise.arithmetic import add, div, mul
+from gpuflow.ops.handwritten.blocks import matrix_blocks
 from gpuflow.ops.linalg_algebra import (
     Shape,
     as_column,

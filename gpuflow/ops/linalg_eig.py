@@ -10,13 +10,13 @@ import numpy as np
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
-from gpuflow.ops.blocks import REAL_OR_COMPLEX, matrix_blocks
 from gpuflow.ops.elementwise.arithmetic import add, div, mul, neg, sub
 from gpuflow.ops.elementwise.comparison import eq
 from gpuflow.ops.elementwise.complex_numbers import abs as absolute
 from gpuflow.ops.elementwise.complex_numbers import complex as complex_number
 from gpuflow.ops.elementwise.complex_numbers import conj, imag, real
 from gpuflow.ops.elementwise.select import where
+from gpuflow.ops.handwritten.blocks import REAL_OR_COMPLEX, matrix_blocks
 from gpuflow.ops.layout.axes import reduce_sum
 from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.linalg_algebra import (

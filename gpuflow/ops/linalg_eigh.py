@@ -10,10 +10,10 @@ import numpy as np
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
-from gpuflow.ops.blocks import matrix_blocks
 from gpuflow.ops.elementwise.arithmetic import div, mul, sub
 from gpuflow.ops.elementwise.complex_numbers import real
 from gpuflow.ops.elementwise.select import where
+from gpuflow.ops.handwritten.blocks import matrix_blocks
 from gpuflow.ops.linalg_algebra import (
     Shape,
     adjoint,

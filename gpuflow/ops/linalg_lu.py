@@ -13,9 +13,9 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import zero_tangent
-from gpuflow.ops.blocks import matrix_blocks
 from gpuflow.ops.elementwise.arithmetic import add
 from gpuflow.ops.elementwise.select import where
+from gpuflow.ops.handwritten.blocks import matrix_blocks
 from gpuflow.ops.indexing.rows import row_gather
 from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.layout.slicing import pad

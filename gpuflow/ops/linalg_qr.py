@@ -12,11 +12,11 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library, OnHost
 from gpuflow.core.rules import zero_tangent
-from gpuflow.ops.blocks import matrix_blocks
 from gpuflow.ops.elementwise.arithmetic import add, sub
 from gpuflow.ops.elementwise.complex_numbers import complex as complex_number
 from gpuflow.ops.elementwise.complex_numbers import imag
 from gpuflow.ops.elementwise.select import where
+from gpuflow.ops.handwritten.blocks import matrix_blocks
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.linalg_algebra import (
     Shape,

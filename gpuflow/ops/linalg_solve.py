@@ -14,8 +14,8 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library, Triangular
 from gpuflow.core.rules import AxisData, Zero, is_undefined
-from gpuflow.ops.blocks import matrix_blocks
 from gpuflow.ops.elementwise.arithmetic import neg
+from gpuflow.ops.handwritten.blocks import matrix_blocks
 from gpuflow.ops.layout.axes import insert_axis, move_axis, reshape, squeeze
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.linalg_algebra import (

@@ -17,9 +17,9 @@ from gpuflow.core.key_use import write
 from gpuflow.core.lowering import Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Fault
-from gpuflow.ops.blocks import in_float32
 from gpuflow.ops.define import define, types_text
 from gpuflow.ops.faults import outside_windows
+from gpuflow.ops.handwritten.blocks import in_float32
 from gpuflow.ops.indexing.dimension_numbers import (
     Dims,
     GatherScatterMode,

@@ -28,7 +28,7 @@ from gpuflow.kir.nodes import Kernel, Mode, Value
 from gpuflow.kir.scalar import compute_dtype, storage_bytes
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.nary import broadcast_shape
-from gpuflow.ops.hand_kernels import array, builder_of, is_held, launch, number, parallel_axes
+from gpuflow.ops.handwritten.launch import array, builder_of, is_held, launch, number, parallel_axes
 from gpuflow.ops.indexing.updating import Component, place_operands, window_places_p
 from gpuflow.ops.layout.axes import reshape_p
 

@@ -18,9 +18,9 @@ from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Literal
 from gpuflow.core.lowering import Elementwise, Update
 from gpuflow.kir.scalar import COMPUTE_DTYPES, NARROW_DTYPES, PARTS
-from gpuflow.ops.blocks import in_any_order, in_runs
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.nary import broadcast_shape
+from gpuflow.ops.handwritten.blocks import in_any_order, in_runs
 from gpuflow.ops.layout.iota import iota_p
 
 _INDEX = ShapedArray((), np.dtype(np.int64))

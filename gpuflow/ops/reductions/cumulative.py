@@ -16,7 +16,6 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Launches, Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
-from gpuflow.ops.blocks import scan_blocks
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
 from gpuflow.ops.elementwise.arithmetic import add, constant, mul, mul_p, neg, sub
 from gpuflow.ops.elementwise.arithmetic import max as op_max
@@ -26,6 +25,7 @@ from gpuflow.ops.elementwise.complex_numbers import abs as op_abs
 from gpuflow.ops.elementwise.identities import number_of
 from gpuflow.ops.elementwise.select import maximum, minimum, where
 from gpuflow.ops.elementwise.transcendental import exp, log1p
+from gpuflow.ops.handwritten.blocks import scan_blocks
 from gpuflow.ops.layout.axes import insert_axis, reshape
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.iota import Line, counts, iota_p, triangles

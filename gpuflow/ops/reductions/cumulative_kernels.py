@@ -25,7 +25,7 @@ from gpuflow.core.lowering import Launch, Launches
 from gpuflow.core.views import View
 from gpuflow.kir.nodes import Kernel, Mode, Value
 from gpuflow.kir.scalar import PARTS, compute_dtype, storage_bytes
-from gpuflow.ops.hand_kernels import array, builder_of, is_held, launch, number, parallel_axes
+from gpuflow.ops.handwritten.launch import array, builder_of, is_held, launch, number, parallel_axes
 
 SMALLEST = 1 << 12  # elements: below, a call of NumPy takes no longer
 BLOCK = 256  # elements of a block

@@ -26,8 +26,8 @@ from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, Zero, zero_tangent
-from gpuflow.ops.blocks import sort_blocks, top_k_blocks
 from gpuflow.ops.define import check_kind, define, is_ordered, types_text
+from gpuflow.ops.handwritten.blocks import sort_blocks, top_k_blocks
 from gpuflow.ops.indexing.rows import row_gather
 from gpuflow.ops.layout.axes import move_axis
 from gpuflow.ops.layout.batch_dims import batch_to_dim
