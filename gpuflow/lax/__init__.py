@@ -170,8 +170,8 @@ from gpuflow.ops.elementwise.transcendental import tan as tan
 from gpuflow.ops.elementwise.transcendental import tanh as tanh
 from gpuflow.ops.exchanges import all_to_all as all_to_all
 from gpuflow.ops.exchanges import pswapaxes as pswapaxes
-from gpuflow.ops.fft import FftType as FftType
-from gpuflow.ops.fft import fft as fft
+from gpuflow.ops.fft.transforms import FftType as FftType
+from gpuflow.ops.fft.transforms import fft as fft
 from gpuflow.ops.gathering import all_gather as all_gather
 from gpuflow.ops.gathering import psum_scatter as psum_scatter
 from gpuflow.ops.indexing.dimension_numbers import GatherDimensionNumbers as GatherDimensionNumbers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sweep import Sample
 
-from gpuflow.ops.fft import FftType
+from gpuflow.ops.fft.transforms import FftType
 
 TOLERANCE = 64.0
 

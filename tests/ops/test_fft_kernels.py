@@ -13,14 +13,7 @@ import gpuflow.numpy as jnp
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.views import View, contiguous
 from gpuflow.kir.verify import verify
-from gpuflow.ops.fft_kernels import (
-    LONGEST,
-    MOST_LINES,
-    SHORTEST,
-    fft_launches,
-    radices,
-    roots,
-)
+from gpuflow.ops.fft.passes import LONGEST, MOST_LINES, SHORTEST, fft_launches, radices, roots
 
 # Powers of two of all kinds of passes, other factors, and what the library does.
 LENGTHS = [1 << 12, 1 << 13, 1 << 14, 1 << 15, 3 << 12, 14400, 64 * 81, 64 * 125, 4099, 5000, 4095]

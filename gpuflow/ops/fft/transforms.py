@@ -27,7 +27,7 @@ from gpuflow.ops.elementwise.comparison import bitwise_or, eq
 from gpuflow.ops.elementwise.complex_numbers import conj, part_dtype
 from gpuflow.ops.elementwise.convert import convert
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.fft_kernels import fft_launches
+from gpuflow.ops.fft.passes import fft_launches
 from gpuflow.ops.layout.axes import move_axis
 from gpuflow.ops.layout.iota import iota
 
