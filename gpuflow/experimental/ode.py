@@ -22,7 +22,7 @@ from gpuflow.flatten_util import ravel_pytree
 from gpuflow.numpy.creation import astype
 from gpuflow.numpy.promotion import promote_dtypes_inexact
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.linalg_algebra import real_dtype
+from gpuflow.ops.linalg.algebra import real_dtype
 from gpuflow.tree_util import tree_flatten, tree_map, tree_unflatten
 
 zip = safe_zip

@@ -19,7 +19,7 @@ from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.layout.axes import reduce_sum
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.iota import iota
-from gpuflow.ops.linalg_algebra import (
+from gpuflow.ops.linalg.algebra import (
     adjoint,
     exact_matmul,
     identity_like,
@@ -28,9 +28,9 @@ from gpuflow.ops.linalg_algebra import (
     through_float32,
     to_dtype,
 )
-from gpuflow.ops.linalg_cholesky import cholesky
-from gpuflow.ops.linalg_qr import qr
-from gpuflow.ops.linalg_solve import triangular_solve
+from gpuflow.ops.linalg.cholesky import cholesky
+from gpuflow.ops.linalg.qr import qr
+from gpuflow.ops.linalg.solve import triangular_solve
 from gpuflow.ops.reductions.reduce import reduce_max
 
 # Above this weight the Cholesky decomposition would lose too many digits.

@@ -12,8 +12,8 @@ from gpuflow.core.aval import aval_of
 from gpuflow.lax import linalg as lax_linalg
 from gpuflow.numpy.creation import asarray
 from gpuflow.numpy.promotion import promote_args_inexact
-from gpuflow.ops.linalg_algebra import adjoint, as_row, swap, to_dtype
-from gpuflow.ops.linalg_eigh import eigh_values
+from gpuflow.ops.linalg.algebra import adjoint, as_row, swap, to_dtype
+from gpuflow.ops.linalg.eigh import eigh_values
 from gpuflow.ops.sorting.sort import take_along
 
 

@@ -20,14 +20,8 @@ from gpuflow.numpy.shaping import expand_dims
 from gpuflow.numpy.solvers import check_square, solve_batched
 from gpuflow.numpy.sorting import cumprod
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.linalg_algebra import (
-    is_diagonal,
-    real_dtype,
-    rows,
-    through_float32,
-    to_dtype,
-)
-from gpuflow.ops.linalg_lu import permute_rows
+from gpuflow.ops.linalg.algebra import is_diagonal, real_dtype, rows, through_float32, to_dtype
+from gpuflow.ops.linalg.lu import permute_rows
 
 
 class SlogdetResult(NamedTuple):

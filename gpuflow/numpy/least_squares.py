@@ -25,7 +25,7 @@ from gpuflow.numpy.promotion import (
 from gpuflow.numpy.scalar_types import finfo
 from gpuflow.numpy.shaping import expand_dims, ravel
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.linalg_algebra import (
+from gpuflow.ops.linalg.algebra import (
     adjoint,
     real_dtype,
     spread,

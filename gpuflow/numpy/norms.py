@@ -20,7 +20,7 @@ from gpuflow.numpy.shaping import Axes, expand_dims, moveaxis
 from gpuflow.numpy.solvers import inv
 from gpuflow.numpy.ufuncs import abs as absolute
 from gpuflow.numpy.ufuncs import power
-from gpuflow.ops.linalg_algebra import real_dtype, spread, through_float32
+from gpuflow.ops.linalg.algebra import real_dtype, spread, through_float32
 
 
 def _euclidean(x: Any, axes: Axes, keepdims: bool) -> Any:

@@ -21,12 +21,8 @@ from gpuflow.numpy.einsum import einsum
 from gpuflow.numpy.exact_products import exact_matmul
 from gpuflow.numpy.promotion import check_arraylike, promote_dtypes_inexact
 from gpuflow.numpy.shaping import broadcast_shapes, expand_dims, moveaxis, ravel, reshape
-from gpuflow.ops.linalg_algebra import (
-    identity_like,
-    spread,
-    through_float32,
-)
-from gpuflow.ops.linalg_lu import lu_solve
+from gpuflow.ops.linalg.algebra import identity_like, spread, through_float32
+from gpuflow.ops.linalg.lu import lu_solve
 
 
 def check_square(name: str, a: Any) -> None:

@@ -17,7 +17,7 @@ from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array
 from gpuflow.numpy.promotion import promote_dtypes_inexact, to_rank
-from gpuflow.ops.linalg_algebra import complex_dtype
+from gpuflow.ops.linalg.algebra import complex_dtype
 
 
 def dct(

@@ -235,7 +235,7 @@ def test_eigenvalues_by_the_public_function(dtype, monkeypatch):
         return np.asarray(found[0])
 
     first = values()
-    monkeypatch.setattr("gpuflow.ops.linalg_eig._LOOP", None)
+    monkeypatch.setattr("gpuflow.ops.linalg.eig._LOOP", None)
     close(values(), first, dtype)
 
 

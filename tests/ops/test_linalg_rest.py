@@ -10,7 +10,9 @@ import gpuflow as gf
 from gpuflow import lax
 from gpuflow.core.lowering import OnHost
 from gpuflow.lax import linalg
-from gpuflow.ops import linalg_cholesky, linalg_eigh, linalg_svd
+from gpuflow.ops.linalg import cholesky as linalg_cholesky
+from gpuflow.ops.linalg import eigh as linalg_eigh
+from gpuflow.ops.linalg import svd as linalg_svd
 
 DTYPES = ("float32", "complex64")
 FLAGS = [(left, transpose) for left in (True, False) for transpose in (False, True)]

@@ -10,7 +10,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.ops import linalg_eig
+from gpuflow.ops.linalg import eig
 
 SIZES = [1, 2, 3, 4]
 
@@ -228,7 +228,7 @@ def test_eigenvalues_call_no_lapack(monkeypatch):
     def refuse(*args):
         raise AssertionError("LAPACK was called")
 
-    monkeypatch.setattr(linalg_eig, "_eigenvalues", refuse)
+    monkeypatch.setattr(eig, "_eigenvalues", refuse)
     assert eigenvalues(np.ones((4, 3, 3))).shape == (4, 3)
 
 

@@ -17,7 +17,7 @@ from test_cuda_sim import PROGRAMS, _check_same
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.ops import linalg_cholesky
+from gpuflow.ops.linalg import cholesky
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda.driver.faults import GpuFault, StatusError, fault
 from gpuflow.targets.cuda.driver.graphs import Call, Place, RecordedLaunches
@@ -248,7 +248,7 @@ class _Refusing:
 def test_a_call_for_the_host_leaves_the_others_of_its_op(late, monkeypatch):
     """`qr` with pivoting, and a factor that is not there, do not move what the library can do."""
     monkeypatch.setattr(late.driver.api, "xp", _Refusing())
-    monkeypatch.setattr(linalg_cholesky, "load_cupyx", _Refusing)
+    monkeypatch.setattr(cholesky, "load_cupyx", _Refusing)
     good, bad = (gf.device_put(a, late) for a in (A @ A.T + 40 * np.eye(40, dtype="f4"), -A @ A.T))
     x = gf.device_put(A, late)
     through = []

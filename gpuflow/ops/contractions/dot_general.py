@@ -28,7 +28,7 @@ from gpuflow.ops.device import in_sharding
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.nary import add_any_p, match_scalars
 from gpuflow.ops.layout.axes import transpose
-from gpuflow.ops.small_matrices import is_small_product, small_product, written_out
+from gpuflow.ops.linalg.small_matrices import is_small_product, small_product, written_out
 
 Dims = tuple[int, ...]
 DimensionNumbers = tuple[tuple[Dims, Dims], tuple[Dims, Dims]]

@@ -16,12 +16,7 @@ from gpuflow.numpy.decompositions import matrices
 from gpuflow.numpy.exact_products import exact_matmul
 from gpuflow.numpy.promotion import promote_dtypes_inexact
 from gpuflow.numpy.solvers import check_square
-from gpuflow.ops.linalg_algebra import (
-    adjoint,
-    columns,
-    rows,
-    to_dtype,
-)
+from gpuflow.ops.linalg.algebra import adjoint, columns, rows, to_dtype
 
 
 def inexact(name: str, *operands: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import check_choice
 from gpuflow.numpy.solvers import check_square
 from gpuflow.numpy.vectorizing import vectorize
-from gpuflow.ops.linalg_algebra import (
+from gpuflow.ops.linalg.algebra import (
     adjoint,
     columns,
     complex_dtype,

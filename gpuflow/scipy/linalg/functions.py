@@ -20,7 +20,7 @@ from gpuflow.numpy.exact_products import exact_dot
 from gpuflow.numpy.solvers import check_square
 from gpuflow.numpy.vectorizing import vectorize
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.linalg_algebra import adjoint, exact_matmul, identity_like, is_diagonal, real_dtype
+from gpuflow.ops.linalg.algebra import adjoint, exact_matmul, identity_like, is_diagonal, real_dtype
 from gpuflow.scipy.linalg.factorizations import floats, inexact
 from gpuflow.scipy.linalg.forms import schur
 from gpuflow.scipy.linalg.systems import solve_triangular

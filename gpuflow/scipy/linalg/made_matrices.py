@@ -17,7 +17,7 @@ from gpuflow.numpy.promotion import (
     promote_dtypes,
     promote_dtypes_inexact,
 )
-from gpuflow.ops.linalg_algebra import conjugate, spread
+from gpuflow.ops.linalg.algebra import conjugate, spread
 
 
 def _vectors(name: str, *operands: Any) -> list[Any]:

@@ -17,7 +17,7 @@ from gpuflow.numpy.promotion import broadcast_shapes, promote_dtypes_inexact
 from gpuflow.numpy.solvers import check_square
 from gpuflow.numpy.vectorizing import vectorize
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.linalg_algebra import (
+from gpuflow.ops.linalg.algebra import (
     adjoint,
     conjugate,
     exact_matmul,
@@ -26,7 +26,7 @@ from gpuflow.ops.linalg_algebra import (
     through_float32,
     to_dtype,
 )
-from gpuflow.ops.linalg_lu import lu_solve as solve_with_lu
+from gpuflow.ops.linalg.lu import lu_solve as solve_with_lu
 from gpuflow.scipy.linalg.forms import schur
 
 _TRANSPOSED = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}

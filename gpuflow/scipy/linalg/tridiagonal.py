@@ -9,8 +9,8 @@ from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import check_choice
-from gpuflow.ops.linalg_algebra import conjugate
-from gpuflow.ops.linalg_common import MATRIX_DTYPES
+from gpuflow.ops.linalg.algebra import conjugate
+from gpuflow.ops.linalg.common import MATRIX_DTYPES
 
 
 def eigh_tridiagonal(

@@ -13,7 +13,7 @@ from gpuflow.api_ad import value_and_grad
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.creation import astype
 from gpuflow.numpy.exact_products import exact_dot, exact_vdot
-from gpuflow.ops.linalg_algebra import real_dtype
+from gpuflow.ops.linalg.algebra import real_dtype
 from gpuflow.scipy.optimize.line_search import line_search
 
 _ENDLESS = 2**31 - 1  # more than there will be

@@ -14,7 +14,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.numpy.creation import astype
 from gpuflow.numpy.exact_products import exact_dot
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.linalg_algebra import real_dtype
+from gpuflow.ops.linalg.algebra import real_dtype
 
 # How much the value must fall and the slope flatten, as parts of the slope at the start.
 _DECREASE, _CURVATURE = 1e-4, 0.9

@@ -15,7 +15,7 @@ from gpuflow.base.util import canonicalize_axis, warn
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_arrays, check_choice
 from gpuflow.numpy.promotion import broadcast_shapes, promote_dtypes_inexact, to_rank
-from gpuflow.ops.linalg_algebra import complex_dtype, real_dtype
+from gpuflow.ops.linalg.algebra import complex_dtype, real_dtype
 from gpuflow.scipy.signal.segments import detrender, extended, segments_of, transforms_of
 
 _BOUNDARIES = ("even", "odd", "constant", "zeros")

@@ -13,7 +13,7 @@ from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array
 from gpuflow.numpy.promotion import to_rank
-from gpuflow.ops.linalg_algebra import complex_dtype, real_dtype
+from gpuflow.ops.linalg.algebra import complex_dtype, real_dtype
 from gpuflow.scipy.signal.segments import given_window, named_window, positive_int, steps_of
 
 

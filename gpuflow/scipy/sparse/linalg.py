@@ -22,7 +22,7 @@ from gpuflow.flatten_util import ravel_pytree
 from gpuflow.numpy.arguments import check_choice
 from gpuflow.numpy.exact_products import exact_dot, exact_vdot
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.linalg_algebra import to_dtype
+from gpuflow.ops.linalg.algebra import to_dtype
 from gpuflow.scipy.sparse.restarted import gmres_on_vectors
 from gpuflow.tree_util import tree_leaves, tree_map, tree_structure
 

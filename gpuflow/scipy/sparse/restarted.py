@@ -12,7 +12,7 @@ from gpuflow import lax
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.exact_products import exact_dot
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.linalg_algebra import conjugate, to_dtype
+from gpuflow.ops.linalg.algebra import conjugate, to_dtype
 from gpuflow.scipy.linalg.systems import solve_triangular
 
 Operator = Callable[[Any], Any]

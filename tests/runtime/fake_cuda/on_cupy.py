@@ -15,7 +15,7 @@ import stand_in
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.ops.linalg_common import load_cupyx, not_finite_as_nan
+from gpuflow.ops.linalg.common import load_cupyx, not_finite_as_nan
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(33, 65)).astype(np.float32)

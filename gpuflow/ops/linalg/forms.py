@@ -9,12 +9,8 @@ import numpy as np
 
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.ops.linalg_algebra import (
-    Shape,
-    real_dtype,
-    through_float32,
-)
-from gpuflow.ops.linalg_common import (
+from gpuflow.ops.linalg.algebra import Shape, real_dtype, through_float32
+from gpuflow.ops.linalg.common import (
     Outputs,
     check_square,
     each_matrix,

@@ -18,7 +18,7 @@ from gpuflow.ops.elementwise.complex_numbers import imag
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.handwritten.blocks import matrix_blocks
 from gpuflow.ops.layout.concatenate import concatenate
-from gpuflow.ops.linalg_algebra import (
+from gpuflow.ops.linalg.algebra import (
     Shape,
     adjoint,
     columns,
@@ -32,8 +32,8 @@ from gpuflow.ops.linalg_algebra import (
 )
 
 # --- geqrf, householder_product ------------------------------------------------------------
-from gpuflow.ops.linalg_algorithms import check_no_magma
-from gpuflow.ops.linalg_common import (
+from gpuflow.ops.linalg.algorithms import check_no_magma
+from gpuflow.ops.linalg.common import (
     NO_ROUTINE,
     Outputs,
     each_matrix,
@@ -43,8 +43,8 @@ from gpuflow.ops.linalg_common import (
     matrix_op,
     on_host,
 )
-from gpuflow.ops.linalg_lu import permute_rows, solve_matrices
-from gpuflow.ops.linalg_solve import triangular_solve
+from gpuflow.ops.linalg.lu import permute_rows, solve_matrices
+from gpuflow.ops.linalg.solve import triangular_solve
 from gpuflow.ops.zeros import full
 
 

@@ -22,7 +22,7 @@ from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
 from gpuflow.ops.layout.batch_dims import batch_to_dim
-from gpuflow.ops.linalg_algebra import Shape
+from gpuflow.ops.linalg.algebra import Shape
 
 Outputs = list[tuple[Shape, Any]]
 

@@ -13,7 +13,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library, OnHost
 from gpuflow.ops.elementwise.arithmetic import add, div, mul
 from gpuflow.ops.handwritten.blocks import matrix_blocks
-from gpuflow.ops.linalg_algebra import (
+from gpuflow.ops.linalg.algebra import (
     Shape,
     as_column,
     as_row,
@@ -24,7 +24,7 @@ from gpuflow.ops.linalg_algebra import (
     through_float32,
     triangle,
 )
-from gpuflow.ops.linalg_common import (
+from gpuflow.ops.linalg.common import (
     Outputs,
     check_square,
     each_matrix,
@@ -34,8 +34,8 @@ from gpuflow.ops.linalg_common import (
     load_scipy,
     matrix_op,
 )
-from gpuflow.ops.linalg_solve import triangular_solve
-from gpuflow.ops.small_matrices import is_small_batch, small_cholesky, written_out
+from gpuflow.ops.linalg.small_matrices import is_small_batch, small_cholesky, written_out
+from gpuflow.ops.linalg.solve import triangular_solve
 from gpuflow.ops.zeros import instantiate
 
 

@@ -13,7 +13,7 @@ from gpuflow.core.lowering import Library
 from gpuflow.ops.elementwise.arithmetic import add, div, mul, sub
 from gpuflow.ops.elementwise.comparison import eq
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.linalg_algebra import (
+from gpuflow.ops.linalg.algebra import (
     Shape,
     adjoint,
     as_column,
@@ -25,8 +25,8 @@ from gpuflow.ops.linalg_algebra import (
     through_float32,
     to_dtype,
 )
-from gpuflow.ops.linalg_algorithms import SVD_ALGORITHMS, SvdAlgorithm, check_algorithm
-from gpuflow.ops.linalg_common import (
+from gpuflow.ops.linalg.algorithms import SVD_ALGORITHMS, SvdAlgorithm, check_algorithm
+from gpuflow.ops.linalg.common import (
     Outputs,
     check_subset,
     is_large,
@@ -34,7 +34,7 @@ from gpuflow.ops.linalg_common import (
     matrix_op,
     plain_subset,
 )
-from gpuflow.ops.linalg_eigh import Subset, inverse_off_diagonal, library, real_of
+from gpuflow.ops.linalg.eigh import Subset, inverse_off_diagonal, library, real_of
 
 
 def _svd_result(

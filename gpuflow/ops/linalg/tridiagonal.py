@@ -13,14 +13,8 @@ from gpuflow.core.rules import Zero, is_undefined
 from gpuflow.ops.elementwise.arithmetic import add, mul, neg
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.slicing import slice_in_dim
-from gpuflow.ops.linalg_algebra import Shape, as_column, rows, through_float32
-from gpuflow.ops.linalg_common import (
-    Outputs,
-    each_matrix,
-    lapack,
-    matrix_op,
-    on_host,
-)
+from gpuflow.ops.linalg.algebra import Shape, as_column, rows, through_float32
+from gpuflow.ops.linalg.common import Outputs, each_matrix, lapack, matrix_op, on_host
 from gpuflow.ops.zeros import add_tangents, full, instantiate
 
 

@@ -19,7 +19,7 @@ from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.handwritten.blocks import REAL_OR_COMPLEX, matrix_blocks
 from gpuflow.ops.layout.axes import reduce_sum
 from gpuflow.ops.layout.iota import iota
-from gpuflow.ops.linalg_algebra import (
+from gpuflow.ops.linalg.algebra import (
     Shape,
     adjoint,
     as_column,
@@ -32,13 +32,13 @@ from gpuflow.ops.linalg_algebra import (
     through_float32,
     to_dtype,
 )
-from gpuflow.ops.linalg_algorithms import (
+from gpuflow.ops.linalg.algorithms import (
     EIG_IMPLEMENTATIONS,
     EigImplementation,
     check_algorithm,
     check_no_magma,
 )
-from gpuflow.ops.linalg_common import (
+from gpuflow.ops.linalg.common import (
     Outputs,
     check_square,
     failing_as_nan,
@@ -47,9 +47,9 @@ from gpuflow.ops.linalg_common import (
     matrix_op,
     on_host,
 )
-from gpuflow.ops.linalg_lu import solve_matrices
+from gpuflow.ops.linalg.lu import solve_matrices
+from gpuflow.ops.linalg.small_matrices import has_closed_eigenvalues, small_eigenvalues, written_out
 from gpuflow.ops.reductions.argmax import argmax
-from gpuflow.ops.small_matrices import has_closed_eigenvalues, small_eigenvalues, written_out
 
 
 def _eig_result(

@@ -19,7 +19,7 @@ from gpuflow.ops.handwritten.blocks import matrix_blocks
 from gpuflow.ops.indexing.rows import row_gather
 from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.layout.slicing import pad
-from gpuflow.ops.linalg_algebra import (
+from gpuflow.ops.linalg.algebra import (
     Shape,
     columns,
     exact_matmul,
@@ -29,9 +29,9 @@ from gpuflow.ops.linalg_algebra import (
     through_float32,
     triangle,
 )
-from gpuflow.ops.linalg_common import Outputs, each_matrix, lapack, matrix_op, on_host
-from gpuflow.ops.linalg_solve import triangular_solve
-from gpuflow.ops.small_matrices import is_small_batch, small_lu, written_out
+from gpuflow.ops.linalg.common import Outputs, each_matrix, lapack, matrix_op, on_host
+from gpuflow.ops.linalg.small_matrices import is_small_batch, small_lu, written_out
+from gpuflow.ops.linalg.solve import triangular_solve
 from gpuflow.ops.sorting.sort import sort_key_val
 
 

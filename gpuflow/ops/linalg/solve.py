@@ -18,7 +18,7 @@ from gpuflow.ops.elementwise.arithmetic import neg
 from gpuflow.ops.handwritten.blocks import matrix_blocks
 from gpuflow.ops.layout.axes import insert_axis, move_axis, reshape, squeeze
 from gpuflow.ops.layout.batch_dims import batch_to_dim
-from gpuflow.ops.linalg_algebra import (
+from gpuflow.ops.linalg.algebra import (
     Shape,
     conjugate,
     exact_matmul,
@@ -26,13 +26,8 @@ from gpuflow.ops.linalg_algebra import (
     through_float32,
     triangle,
 )
-from gpuflow.ops.linalg_common import (
-    Outputs,
-    check_square,
-    load_scipy,
-    matrix_op,
-)
-from gpuflow.ops.small_matrices import (
+from gpuflow.ops.linalg.common import Outputs, check_square, load_scipy, matrix_op
+from gpuflow.ops.linalg.small_matrices import (
     MOST_TRIANGULAR_ROWS,
     is_small_batch,
     small_triangular_solve,

@@ -13,8 +13,8 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import Zero, is_undefined, zero_tangent
 from gpuflow.ops.elementwise.complex_numbers import conj
-from gpuflow.ops.linalg_algebra import Shape, through_float32
-from gpuflow.ops.linalg_common import Outputs, each_matrix, lapack, matrix_op, on_host
+from gpuflow.ops.linalg.algebra import Shape, through_float32
+from gpuflow.ops.linalg.common import Outputs, each_matrix, lapack, matrix_op, on_host
 
 
 def _result(a: Shape, taus: Shape, c: Shape, dtype: Any, *, left: bool, transpose: bool) -> Outputs:

@@ -14,7 +14,7 @@ from gpuflow.ops.elementwise.arithmetic import div, mul, sub
 from gpuflow.ops.elementwise.complex_numbers import real
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.handwritten.blocks import matrix_blocks
-from gpuflow.ops.linalg_algebra import (
+from gpuflow.ops.linalg.algebra import (
     Shape,
     adjoint,
     as_column,
@@ -27,12 +27,8 @@ from gpuflow.ops.linalg_algebra import (
     through_float32,
     to_dtype,
 )
-from gpuflow.ops.linalg_algorithms import (
-    EIGH_IMPLEMENTATIONS,
-    EighImplementation,
-    check_algorithm,
-)
-from gpuflow.ops.linalg_common import (
+from gpuflow.ops.linalg.algorithms import EIGH_IMPLEMENTATIONS, EighImplementation, check_algorithm
+from gpuflow.ops.linalg.common import (
     Outputs,
     check_square,
     check_subset,
