@@ -203,6 +203,9 @@ from gpuflow.ops.permutations import pbroadcast as pbroadcast
 from gpuflow.ops.permutations import ppermute as ppermute
 from gpuflow.ops.permutations import pshuffle as pshuffle
 from gpuflow.ops.ragged_exchanges import ragged_all_to_all as ragged_all_to_all
+from gpuflow.ops.random.rng_bit_generator import RandomAlgorithm as RandomAlgorithm
+from gpuflow.ops.random.rng_bit_generator import rng_bit_generator as rng_bit_generator
+from gpuflow.ops.random.rng_uniform import rng_uniform as rng_uniform
 from gpuflow.ops.reductions.argmax import argmax as argmax
 from gpuflow.ops.reductions.argmax import argmin as argmin
 from gpuflow.ops.reductions.cumulative import cumlogsumexp as cumlogsumexp
@@ -216,9 +219,6 @@ from gpuflow.ops.reductions.reduce import reduce_min as reduce_min
 from gpuflow.ops.reductions.reduce import reduce_or as reduce_or
 from gpuflow.ops.reductions.reduce import reduce_prod as reduce_prod
 from gpuflow.ops.reductions.reduce import reduce_xor as reduce_xor
-from gpuflow.ops.rng_bit_generator import RandomAlgorithm as RandomAlgorithm
-from gpuflow.ops.rng_bit_generator import rng_bit_generator as rng_bit_generator
-from gpuflow.ops.rng_uniform import rng_uniform as rng_uniform
 from gpuflow.ops.sorting.approximate_top_k import approx_max_k as approx_max_k
 from gpuflow.ops.sorting.approximate_top_k import approx_min_k as approx_min_k
 from gpuflow.ops.sorting.sort import sort as sort

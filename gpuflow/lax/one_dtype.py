@@ -13,7 +13,6 @@ from typing import Any
 from gpuflow.base import dtypes
 from gpuflow.core.aval import aval_of
 from gpuflow.core.primitive import Primitive
-from gpuflow.ops import key_equality
 from gpuflow.ops.elementwise import (
     arithmetic,
     bits,
@@ -25,6 +24,7 @@ from gpuflow.ops.elementwise import (
     select as selection,
 )
 from gpuflow.ops.layout import slicing
+from gpuflow.ops.random import key_equality
 from gpuflow.ops.special import gamma
 
 _PYTHON_SCALARS = (bool, int, float, complex)

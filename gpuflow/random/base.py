@@ -24,9 +24,9 @@ from gpuflow.numpy.promotion import (
     user_dtype,
 )
 from gpuflow.numpy.shaping import as_shape
-from gpuflow.ops import generators as random_ops
 from gpuflow.ops.device import in_sharding
 from gpuflow.ops.elementwise.select import where as select_where
+from gpuflow.ops.random import generators as random_ops
 from gpuflow.random.keys import typed_key
 
 Shape = int | Sequence[int]

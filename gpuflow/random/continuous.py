@@ -20,8 +20,8 @@ from gpuflow.numpy.promotion import (
     user_dtype,
 )
 from gpuflow.numpy.shaping import as_shape
-from gpuflow.ops import generators as random_ops
 from gpuflow.ops.device import in_sharding
+from gpuflow.ops.random import generators as random_ops
 from gpuflow.random.base import (
     Shape,
     check_parameters,

@@ -17,9 +17,9 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import broadcast_shapes, convert, promote_dtypes_inexact, user_dtype
 from gpuflow.numpy.shaping import as_shape
-from gpuflow.ops import generators as random_ops
 from gpuflow.ops.device import in_sharding
-from gpuflow.ops.keys import random_clone
+from gpuflow.ops.random import generators as random_ops
+from gpuflow.ops.random.keys import random_clone
 from gpuflow.random.base import Shape, float_dtype, uniform_of
 from gpuflow.random.continuous import drawn_shape
 from gpuflow.random.keys import key_impl, typed_key

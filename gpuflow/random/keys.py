@@ -13,8 +13,8 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import KeyDType, aval_of, is_value
 from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import as_shape
-from gpuflow.ops import generators as random_ops
-from gpuflow.ops import keys as key_ops
+from gpuflow.ops.random import generators as random_ops
+from gpuflow.ops.random import keys as key_ops
 
 
 def _seeded(name: str, seed: Any, impl: str | None) -> Any:

@@ -14,8 +14,8 @@ import numpy as np
 from sweep import Sample
 
 from gpuflow.base import dtypes
-from gpuflow.ops import keys
 from gpuflow.ops.elementwise.arithmetic import RoundingMethod
+from gpuflow.ops.random import keys
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 NUMBERS = ("int8", "int32", "uint8", "uint32", "int64", *FLOATS, "complex64", "complex128")

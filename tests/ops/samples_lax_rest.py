@@ -3,7 +3,7 @@
 import numpy as np
 from sweep import Sample
 
-from gpuflow.ops.rng_bit_generator import RandomAlgorithm
+from gpuflow.ops.random.rng_bit_generator import RandomAlgorithm
 
 _SIZES = np.array([[2, 0, 1], [1, 1, 4]], np.int32)  # rows beyond all groups, and beyond the end
 _FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64")

@@ -8,8 +8,8 @@ from rule_checks import check_derivatives, check_vmap, random_array
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.core.aval import ShapedArray
-from gpuflow.ops import keys
 from gpuflow.ops.contractions.dot_general import dot_general, dot_general_p
+from gpuflow.ops.random import keys
 
 GENERATOR = np.random.default_rng(0)
 

@@ -6,9 +6,9 @@ import pytest
 from rule_checks import check_derivatives, check_vmap, random_array, run_body
 
 import gpuflow as gf
-from gpuflow.ops import keys
 from gpuflow.ops.indexing import rows as indexing
 from gpuflow.ops.indexing.rows import MODES, row_gather, row_gather_p, row_scatter_add
+from gpuflow.ops.random import keys
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.standard_normal((5, 4)).astype(np.float32)

@@ -8,8 +8,8 @@ from rule_checks import check_derivatives, check_vmap, random_array, run_body
 import gpuflow as gf
 from gpuflow.core import views
 from gpuflow.core.aval import KEY_DTYPES, ShapedArray
-from gpuflow.ops import keys
 from gpuflow.ops.layout import axes, concatenate, iota, slicing
+from gpuflow.ops.random import keys
 
 DTYPES = ["float32", "float16", ml_dtypes.bfloat16, "complex64", "int32", "uint8", "bool"]
 GENERATOR = np.random.default_rng(0)

@@ -10,7 +10,8 @@ from rule_checks import run_body
 import gpuflow as gf
 from gpuflow.base.config import config
 from gpuflow.core.aval import KEY_DTYPES, ShapedArray
-from gpuflow.ops import keys, random, threefry
+from gpuflow.ops.random import bits as random
+from gpuflow.ops.random import keys, threefry
 
 DATA = json.loads((Path(__file__).parents[1] / "data" / "random_bits.json").read_text())
 KEY = KEY_DTYPES["threefry2x32"]

@@ -1,6 +1,6 @@
 """The generators of random numbers: what a key of each implementation does.
 
-Threefry's are primitives (keys.py, random.py). The others are made of those and of XLA's generator
+Threefry's are primitives (keys.py, bits.py). The others are made of those and of XLA's generator
 of bits: rbg keys are two threefry keys, of which splitting and folding work on each; unsafe_rbg
 takes bits for a hash.
 
@@ -18,16 +18,22 @@ import numpy as np
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.core.aval import aval_of
-from gpuflow.ops import keys as threefry
-from gpuflow.ops import random as threefry_bits
 from gpuflow.ops.elementwise.comparison import bitwise_xor
-from gpuflow.ops.keys import check_keys, key_dtype, random_consume, random_unwrap, random_wrap
 from gpuflow.ops.layout.axes import move_axis, reshape
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.slicing import slice_p
 from gpuflow.ops.named_axes import row
-from gpuflow.ops.random import BIT_WIDTHS
-from gpuflow.ops.rng_bit_generator import shared_bits
+from gpuflow.ops.random import bits as threefry_bits
+from gpuflow.ops.random import keys as threefry
+from gpuflow.ops.random.bits import BIT_WIDTHS
+from gpuflow.ops.random.keys import (
+    check_keys,
+    key_dtype,
+    random_consume,
+    random_unwrap,
+    random_wrap,
+)
+from gpuflow.ops.random.rng_bit_generator import shared_bits
 
 # How many rows of bits unsafe_rbg draws for one that it takes.
 _ROUNDS = 10

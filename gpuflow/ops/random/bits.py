@@ -24,9 +24,9 @@ from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.define import define
 from gpuflow.ops.elementwise.nary import zero_jvp
-from gpuflow.ops.keys import check_keys, packed_key, unpacked_key
 from gpuflow.ops.layout.axes import move_axis
-from gpuflow.ops.threefry import counted_hashes, legacy_words, paired_hashes, stored_keys
+from gpuflow.ops.random.keys import check_keys, packed_key, unpacked_key
+from gpuflow.ops.random.threefry import counted_hashes, legacy_words, paired_hashes, stored_keys
 
 BIT_WIDTHS = (8, 16, 32, 64)
 

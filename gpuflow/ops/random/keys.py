@@ -17,7 +17,7 @@ from gpuflow.kir.builder import Pair
 from gpuflow.ops.define import check_kind, define
 from gpuflow.ops.elementwise.nary import batch_elementwise, broadcast_shape, zero_jvp
 from gpuflow.ops.layout.axes import move_axis
-from gpuflow.ops.threefry import HALF, hash_words, split_words, stored_keys
+from gpuflow.ops.random.threefry import HALF, hash_words, split_words, stored_keys
 
 
 def is_key(dtype: Any) -> bool:

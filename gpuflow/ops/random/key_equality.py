@@ -11,9 +11,9 @@ from gpuflow.core.aval import aval_of
 from gpuflow.ops.elementwise import comparison
 from gpuflow.ops.elementwise.comparison import bitwise_and, bitwise_or
 from gpuflow.ops.elementwise.nary import match_scalars
-from gpuflow.ops.keys import random_unwrap
 from gpuflow.ops.layout.axes import reshape, squeeze
 from gpuflow.ops.layout.slicing import slice_in_dim
+from gpuflow.ops.random.keys import random_unwrap
 
 
 def eq(x: Any, y: Any) -> Any:

@@ -27,7 +27,7 @@ from gpuflow.ops.layout.axes import insert_axis, move_axis
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.slicing import slice_in_dim
 from gpuflow.ops.named_axes import row
-from gpuflow.ops.threefry import HALF, hash_words
+from gpuflow.ops.random.threefry import HALF, hash_words
 
 Shape = tuple[int, ...]
 
