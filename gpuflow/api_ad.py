@@ -16,8 +16,8 @@ from gpuflow.core.jaxpr import Jaxpr, evaluate
 from gpuflow.core.refs import Ref
 from gpuflow.core.rules import UndefinedPrimal, Zero
 from gpuflow.core.trace import Tracer, check_not_leaked, thread_state
+from gpuflow.ops.collectives.varying import entered, vary_along
 from gpuflow.ops.elementwise.convert import convert, convert_element_type
-from gpuflow.ops.varying import entered, vary_along
 from gpuflow.ops.zeros import instantiate, ones_of
 from gpuflow.transforms.jvp import TangentTrace, jvp_flat
 from gpuflow.transforms.linearize import linearize_flat

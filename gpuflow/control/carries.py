@@ -9,8 +9,8 @@ from gpuflow.base import dtypes, tree, tree_keys
 from gpuflow.base.util import is_users, safe_zip
 from gpuflow.control.programs import Program
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.ops.collectives.varying import vary_along
 from gpuflow.ops.elementwise.convert import convert_element_type
-from gpuflow.ops.varying import vary_along
 
 
 def same_type(a: ShapedArray, b: ShapedArray) -> bool:

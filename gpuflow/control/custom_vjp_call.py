@@ -34,9 +34,9 @@ from gpuflow.core.key_use import follow_programs
 from gpuflow.core.lowering import HostCall, Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Uniform, Zero, is_undefined
+from gpuflow.ops.collectives.varying import is_checked
 from gpuflow.ops.layout.axes import reduce_sum
 from gpuflow.ops.layout.batch_dims import batch_to_dim
-from gpuflow.ops.varying import is_checked
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.batching import batch_flat
 

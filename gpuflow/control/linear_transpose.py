@@ -14,8 +14,8 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import evaluate
 from gpuflow.core.rules import UndefinedPrimal, Zero
 from gpuflow.core.trace import Tracer
+from gpuflow.ops.collectives.varying import cotangent_of
 from gpuflow.ops.elementwise.convert import convert_element_type
-from gpuflow.ops.varying import cotangent_of
 from gpuflow.ops.zeros import zeros_of
 from gpuflow.transforms.transpose import backward_pass
 

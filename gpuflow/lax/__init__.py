@@ -86,13 +86,23 @@ from gpuflow.lax.sizes import conv_shape_tuple as conv_shape_tuple
 from gpuflow.lax.sizes import conv_transpose_shape_tuple as conv_transpose_shape_tuple
 from gpuflow.lax.sizes import reduce_window_shape_tuple as reduce_window_shape_tuple
 from gpuflow.lax.sizes import shape_as_value as shape_as_value
-from gpuflow.ops.axis_index import axis_index as axis_index
-from gpuflow.ops.axis_index import axis_size as axis_size
 from gpuflow.ops.barrier import optimization_barrier as optimization_barrier
-from gpuflow.ops.collectives import pmax as pmax
-from gpuflow.ops.collectives import pmean as pmean
-from gpuflow.ops.collectives import pmin as pmin
-from gpuflow.ops.collectives import psum as psum
+from gpuflow.ops.collectives.all_gather import all_gather as all_gather
+from gpuflow.ops.collectives.all_gather import psum_scatter as psum_scatter
+from gpuflow.ops.collectives.all_to_all import all_to_all as all_to_all
+from gpuflow.ops.collectives.all_to_all import pswapaxes as pswapaxes
+from gpuflow.ops.collectives.axis_index import axis_index as axis_index
+from gpuflow.ops.collectives.axis_index import axis_size as axis_size
+from gpuflow.ops.collectives.ppermute import pbroadcast as pbroadcast
+from gpuflow.ops.collectives.ppermute import ppermute as ppermute
+from gpuflow.ops.collectives.ppermute import pshuffle as pshuffle
+from gpuflow.ops.collectives.ragged_all_to_all import ragged_all_to_all as ragged_all_to_all
+from gpuflow.ops.collectives.reduce import pmax as pmax
+from gpuflow.ops.collectives.reduce import pmean as pmean
+from gpuflow.ops.collectives.reduce import pmin as pmin
+from gpuflow.ops.collectives.reduce import psum as psum
+from gpuflow.ops.collectives.varying import pcast as pcast
+from gpuflow.ops.collectives.varying import pvary as pvary
 from gpuflow.ops.contractions.convolution_calls import ConvDimensionNumbers as ConvDimensionNumbers
 from gpuflow.ops.contractions.convolution_calls import (
     ConvGeneralDilatedDimensionNumbers as ConvGeneralDilatedDimensionNumbers,
@@ -168,12 +178,8 @@ from gpuflow.ops.elementwise.transcendental import sin as sin
 from gpuflow.ops.elementwise.transcendental import sinh as sinh
 from gpuflow.ops.elementwise.transcendental import tan as tan
 from gpuflow.ops.elementwise.transcendental import tanh as tanh
-from gpuflow.ops.exchanges import all_to_all as all_to_all
-from gpuflow.ops.exchanges import pswapaxes as pswapaxes
 from gpuflow.ops.fft.transforms import FftType as FftType
 from gpuflow.ops.fft.transforms import fft as fft
-from gpuflow.ops.gathering import all_gather as all_gather
-from gpuflow.ops.gathering import psum_scatter as psum_scatter
 from gpuflow.ops.indexing.dimension_numbers import GatherDimensionNumbers as GatherDimensionNumbers
 from gpuflow.ops.indexing.dimension_numbers import GatherScatterMode as GatherScatterMode
 from gpuflow.ops.indexing.dimension_numbers import (
@@ -199,10 +205,6 @@ from gpuflow.ops.layout.iota import iota as iota
 from gpuflow.ops.layout.slicing import rev as rev
 from gpuflow.ops.layout.slicing import slice_ as slice_
 from gpuflow.ops.layout.slicing import slice_in_dim as slice_in_dim
-from gpuflow.ops.permutations import pbroadcast as pbroadcast
-from gpuflow.ops.permutations import ppermute as ppermute
-from gpuflow.ops.permutations import pshuffle as pshuffle
-from gpuflow.ops.ragged_exchanges import ragged_all_to_all as ragged_all_to_all
 from gpuflow.ops.random.rng_bit_generator import RandomAlgorithm as RandomAlgorithm
 from gpuflow.ops.random.rng_bit_generator import rng_bit_generator as rng_bit_generator
 from gpuflow.ops.random.rng_uniform import rng_uniform as rng_uniform
@@ -236,8 +238,6 @@ from gpuflow.ops.special.gamma import lgamma as lgamma
 from gpuflow.ops.tokens import after_all as after_all
 from gpuflow.ops.tokens import create_token as create_token
 from gpuflow.ops.tokens import dce_sink as dce_sink
-from gpuflow.ops.varying import pcast as pcast
-from gpuflow.ops.varying import pvary as pvary
 from gpuflow.ops.windows.at_extremes import select_and_gather_add as select_and_gather_add
 from gpuflow.ops.windows.at_extremes import select_and_scatter_add as select_and_scatter_add
 from gpuflow.parallel.placement import with_sharding_constraint as with_sharding_constraint

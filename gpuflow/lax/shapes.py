@@ -12,6 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of, is_value
+from gpuflow.ops.collectives.varying import vary_along
 from gpuflow.ops.contractions.dot_general import dot_general
 from gpuflow.ops.define import check_kind, types_text
 from gpuflow.ops.device import in_sharding
@@ -25,7 +26,6 @@ from gpuflow.ops.indexing.gather import gather
 from gpuflow.ops.layout import slicing
 from gpuflow.ops.layout.axes import broadcast_in_dim, reshape, squeeze
 from gpuflow.ops.layout.concatenate import concatenate
-from gpuflow.ops.varying import vary_along
 from gpuflow.ops.zeros import full as full_of
 from gpuflow.parallel.placement import as_sharding, put
 from gpuflow.runtime.array import Array, from_numpy

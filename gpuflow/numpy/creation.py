@@ -25,10 +25,10 @@ from gpuflow.numpy.promotion import (
     user_dtype,
 )
 from gpuflow.numpy.shaping import as_shape, expand_dims
+from gpuflow.ops.collectives.varying import vary_along
 from gpuflow.ops.device import in_sharding
 from gpuflow.ops.elementwise.convert import check_holds_complex, convert_element_type_p
 from gpuflow.ops.random.keys import random_wrap
-from gpuflow.ops.varying import vary_along
 from gpuflow.parallel.placement import put
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import Device

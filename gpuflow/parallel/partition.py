@@ -29,8 +29,8 @@ from gpuflow.core.lowering import (
 )
 from gpuflow.core.sharding import NamedSharding
 from gpuflow.core.staging import trace_to_jaxpr
-from gpuflow.ops.collectives import pmax_p, pmin_p
-from gpuflow.ops.named_sums import psum_p
+from gpuflow.ops.collectives.psum import psum_p
+from gpuflow.ops.collectives.reduce import pmax_p, pmin_p
 from gpuflow.parallel.partition_loops import partition_branch, partition_loop
 from gpuflow.parallel.resharding import Parts, local_params, local_shape, parts_in, resharded
 from gpuflow.runtime.memories import Memories

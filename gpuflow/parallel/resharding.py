@@ -16,9 +16,9 @@ import numpy as np
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.core.sharding import NamedSharding, names_of
-from gpuflow.ops.axis_index import axis_index_p
-from gpuflow.ops.exchanges import all_to_all_p
-from gpuflow.ops.gathering import all_gather_p
+from gpuflow.ops.collectives.all_gather import all_gather_p
+from gpuflow.ops.collectives.all_to_all import all_to_all_p
+from gpuflow.ops.collectives.axis_index import axis_index_p
 from gpuflow.ops.indexing.dynamic_slices import dynamic_slice
 from gpuflow.ops.layout.axes import reshape, squeeze
 from gpuflow.runtime.memories import Memories

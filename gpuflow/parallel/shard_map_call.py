@@ -21,9 +21,9 @@ from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Zero, is_undefined
 from gpuflow.core.sharding import NamedSharding, PartitionSpec
 from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
+from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.ops.elementwise.arithmetic import constant, mul
 from gpuflow.ops.layout.axes import insert_axis, move_axis, squeeze
-from gpuflow.ops.named_sums import psum_p
 from gpuflow.parallel.blocks import all_names
 from gpuflow.parallel.memory_programs import placed, run_local
 from gpuflow.runtime.memories import Memories

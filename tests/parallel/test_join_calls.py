@@ -12,7 +12,7 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.communicator import PROCESSES, Across, serving
 from gpuflow.core.jaxpr import check_jaxpr
 from gpuflow.core.staging import trace_to_jaxpr
-from gpuflow.ops.named_sums import psum_p
+from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.runtime.device import Device, device_counts, set_process
 
 X = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)

@@ -29,7 +29,7 @@ import gpuflow.numpy as jnp
 from gpuflow.base.errors import CommunicationError
 from gpuflow.cli import doctor_trials
 from gpuflow.core.communicator import PROCESSES, Across, serving
-from gpuflow.ops.named_sums import psum_p
+from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.parallel import memory_programs, nccl_connect, threads
 from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
 from gpuflow.parallel.nccl import NcclCommunicator

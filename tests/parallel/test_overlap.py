@@ -14,7 +14,7 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.communicator import PROCESSES, Across, serving
 from gpuflow.core.jaxpr import check_jaxpr
 from gpuflow.core.staging import trace_to_jaxpr
-from gpuflow.ops.named_sums import psum_p
+from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.parallel.overlapped import OverlappedCommunicator
 
 ACROSS = Across("i")

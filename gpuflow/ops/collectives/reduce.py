@@ -2,7 +2,7 @@
 
 Under vmap over an axis of that name they become ordinary reductions; other axes are mapped through
 them. Parts of an axis between memories are left to its communicator. Moving data is in
-gathering.py, exchanges.py and permutations.py.
+all_gather.py, all_to_all.py and permutations.py.
 """
 
 from __future__ import annotations
@@ -17,13 +17,8 @@ from gpuflow.base.util import canonicalize_axes
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.trace import Tracer
-from gpuflow.ops.define import check_kind, define
-from gpuflow.ops.elementwise.arithmetic import div, mul
-from gpuflow.ops.elementwise.comparison import eq
-from gpuflow.ops.elementwise.convert import convert_element_type
-from gpuflow.ops.gathering import TOGETHER, in_one_axis
-from gpuflow.ops.layout.axes import reduce_sum
-from gpuflow.ops.named_axes import (
+from gpuflow.ops.collectives.all_gather import TOGETHER, in_one_axis
+from gpuflow.ops.collectives.named_axes import (
     Groups,
     Names,
     as_groups,
@@ -33,15 +28,20 @@ from gpuflow.ops.named_axes import (
     reduces,
     sizes_of,
 )
-from gpuflow.ops.named_sums import (
+from gpuflow.ops.collectives.psum import (
     effects_of,
     psum_p,
     reduction_batch,
     reduction_call,
     reduction_impl,
 )
+from gpuflow.ops.collectives.varying import is_checked, varying_sum
+from gpuflow.ops.define import check_kind, define
+from gpuflow.ops.elementwise.arithmetic import div, mul
+from gpuflow.ops.elementwise.comparison import eq
+from gpuflow.ops.elementwise.convert import convert_element_type
+from gpuflow.ops.layout.axes import reduce_sum
 from gpuflow.ops.reductions.reduce import reduce_max, reduce_min
-from gpuflow.ops.varying import is_checked, varying_sum
 
 
 def _reduced(op: str, reduce: Callable[..., Any], x: Any, axis_name: Any, groups: Any) -> Any:

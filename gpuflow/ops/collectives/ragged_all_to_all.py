@@ -18,12 +18,12 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray, aval_of
+from gpuflow.ops.collectives.all_gather import all_gather
+from gpuflow.ops.collectives.all_to_all import all_to_all
 from gpuflow.ops.elementwise.arithmetic import add, div, mul, sub
 from gpuflow.ops.elementwise.comparison import bitwise_and, ge, lt
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.select import where
-from gpuflow.ops.exchanges import all_to_all
-from gpuflow.ops.gathering import all_gather
 from gpuflow.ops.indexing.rows import row_gather
 from gpuflow.ops.layout.axes import broadcast_in_dim, reshape
 from gpuflow.ops.layout.iota import iota

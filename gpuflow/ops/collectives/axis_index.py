@@ -12,12 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.effects import AxisUse
 from gpuflow.core.rules import AxisData
-from gpuflow.ops.define import define
-from gpuflow.ops.elementwise.arithmetic import add, mul
-from gpuflow.ops.elementwise.comparison import eq
-from gpuflow.ops.elementwise.select import select
-from gpuflow.ops.layout.iota import iota
-from gpuflow.ops.named_axes import (
+from gpuflow.ops.collectives.named_axes import (
     Names,
     as_names,
     communicator_for,
@@ -25,6 +20,11 @@ from gpuflow.ops.named_axes import (
     manual_axes,
     sizes_of,
 )
+from gpuflow.ops.define import define
+from gpuflow.ops.elementwise.arithmetic import add, mul
+from gpuflow.ops.elementwise.comparison import eq
+from gpuflow.ops.elementwise.select import select
+from gpuflow.ops.layout.iota import iota
 
 
 def axis_size(axis_name: Any) -> int:

@@ -15,13 +15,9 @@ from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.rules import AxisData
-from gpuflow.ops.axis_index import index_of, own_choice
-from gpuflow.ops.collectives import psum_p
-from gpuflow.ops.define import unary_transpose
-from gpuflow.ops.gathering import gather_batch
-from gpuflow.ops.indexing.rows import row_gather
-from gpuflow.ops.layout.axes import move_axis
-from gpuflow.ops.named_axes import (
+from gpuflow.ops.collectives.all_gather import gather_batch
+from gpuflow.ops.collectives.axis_index import index_of, own_choice
+from gpuflow.ops.collectives.named_axes import (
     Names,
     as_names,
     is_over,
@@ -32,6 +28,10 @@ from gpuflow.ops.named_axes import (
     sizes_of,
     spreads,
 )
+from gpuflow.ops.collectives.reduce import psum_p
+from gpuflow.ops.define import unary_transpose
+from gpuflow.ops.indexing.rows import row_gather
+from gpuflow.ops.layout.axes import move_axis
 from gpuflow.ops.zeros import zeros_of
 
 Sizes = tuple[int, ...]

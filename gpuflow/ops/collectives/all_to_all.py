@@ -16,10 +16,8 @@ from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.communicator import Communicator
 from gpuflow.core.rules import AxisData
-from gpuflow.ops.define import unary_transpose
-from gpuflow.ops.gathering import bind_in_groups
-from gpuflow.ops.layout.axes import insert_axis, move_axis, squeeze, transpose
-from gpuflow.ops.named_axes import (
+from gpuflow.ops.collectives.all_gather import bind_in_groups
+from gpuflow.ops.collectives.named_axes import (
     Groups,
     Names,
     as_groups,
@@ -38,6 +36,8 @@ from gpuflow.ops.named_axes import (
     split_names,
     spreads,
 )
+from gpuflow.ops.define import unary_transpose
+from gpuflow.ops.layout.axes import insert_axis, move_axis, squeeze, transpose
 
 Sizes = tuple[int, ...]
 

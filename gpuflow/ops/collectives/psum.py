@@ -16,12 +16,7 @@ from gpuflow.core.lowering import Begun, Library
 from gpuflow.core.primitive import registry
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.barrier import optimization_barrier_p
-from gpuflow.ops.define import check_kind, define, linear_jvp, unary_transpose
-from gpuflow.ops.elementwise.arithmetic import constant, mul
-from gpuflow.ops.layout.axes import move_axis, reduce_sum, reshape_p, squeeze
-from gpuflow.ops.layout.concatenate import concatenate, concatenate_p
-from gpuflow.ops.layout.slicing import slice_p
-from gpuflow.ops.named_axes import (
+from gpuflow.ops.collectives.named_axes import (
     Groups,
     Names,
     communicator_for,
@@ -35,6 +30,11 @@ from gpuflow.ops.named_axes import (
     take_rows,
     uses_of,
 )
+from gpuflow.ops.define import check_kind, define, linear_jvp, unary_transpose
+from gpuflow.ops.elementwise.arithmetic import constant, mul
+from gpuflow.ops.layout.axes import move_axis, reduce_sum, reshape_p, squeeze
+from gpuflow.ops.layout.concatenate import concatenate, concatenate_p
+from gpuflow.ops.layout.slicing import slice_p
 
 
 def effects_of(params: dict[str, Any]) -> frozenset[Any]:

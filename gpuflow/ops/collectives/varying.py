@@ -21,12 +21,7 @@ from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.communicator import Across, Within
 from gpuflow.core.rules import AxisData, Zero, is_undefined
-from gpuflow.ops.define import define
-from gpuflow.ops.elementwise.arithmetic import constant, mul
-from gpuflow.ops.elementwise.convert import stop_gradient
-from gpuflow.ops.layout.axes import reduce_sum, reshape, squeeze
-from gpuflow.ops.layout.slicing import slice_in_dim
-from gpuflow.ops.named_axes import (
+from gpuflow.ops.collectives.named_axes import (
     Names,
     as_names,
     is_over,
@@ -35,7 +30,12 @@ from gpuflow.ops.named_axes import (
     sizes_of,
     uses_of,
 )
-from gpuflow.ops.named_sums import psum_p
+from gpuflow.ops.collectives.psum import psum_p
+from gpuflow.ops.define import define
+from gpuflow.ops.elementwise.arithmetic import constant, mul
+from gpuflow.ops.elementwise.convert import stop_gradient
+from gpuflow.ops.layout.axes import reduce_sum, reshape, squeeze
+from gpuflow.ops.layout.slicing import slice_in_dim
 
 
 def is_checked(names: Names) -> bool:

@@ -17,11 +17,8 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.communicator import Communicator
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
-from gpuflow.ops.axis_index import index_of
-from gpuflow.ops.define import check_kind, unary_transpose
-from gpuflow.ops.indexing.rows import row_gather
-from gpuflow.ops.layout.axes import insert_axis, move_axis, reduce_sum, reshape, squeeze
-from gpuflow.ops.named_axes import (
+from gpuflow.ops.collectives.axis_index import index_of
+from gpuflow.ops.collectives.named_axes import (
     Groups,
     Names,
     as_groups,
@@ -46,6 +43,9 @@ from gpuflow.ops.named_axes import (
     spreads,
     without,
 )
+from gpuflow.ops.define import check_kind, unary_transpose
+from gpuflow.ops.indexing.rows import row_gather
+from gpuflow.ops.layout.axes import insert_axis, move_axis, reduce_sum, reshape, squeeze
 
 Sizes = tuple[int, ...]
 
