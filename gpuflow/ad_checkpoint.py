@@ -7,6 +7,6 @@ from gpuflow.control.remat_policies import Offloadable as Offloadable
 from gpuflow.control.remat_policies import Recompute as Recompute
 from gpuflow.control.remat_policies import Saveable as Saveable
 from gpuflow.control.remat_policies import checkpoint_policies as checkpoint_policies
-from gpuflow.ops.naming import checkpoint_name as checkpoint_name
+from gpuflow.ops.effects.checkpoint_name import checkpoint_name as checkpoint_name
 
 __getattr__ = _missing_name(__name__, "ad_checkpoint", _public_names(globals()))

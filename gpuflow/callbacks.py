@@ -9,7 +9,7 @@ from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray
-from gpuflow.ops import callbacks as ops
+from gpuflow.ops.effects import callbacks as ops
 
 
 def pure_callback(

@@ -12,7 +12,7 @@ from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.names import missing_name, public_names
-from gpuflow.ops.callbacks import debug_callback
+from gpuflow.ops.effects.callbacks import debug_callback
 from gpuflow.parallel.pictures import inspect_array_sharding as inspect_array_sharding
 from gpuflow.parallel.pictures import visualize_array_sharding as visualize_array_sharding
 from gpuflow.parallel.pictures import visualize_sharding as visualize_sharding

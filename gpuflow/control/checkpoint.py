@@ -19,7 +19,7 @@ from gpuflow.core.jaxpr import Atom, Jaxpr, Literal
 from gpuflow.core.ref_programs import check_once, put_back
 from gpuflow.core.refs import Ref, type_of, values_of
 from gpuflow.core.staging import trace_to_jaxpr
-from gpuflow.ops.naming import name_p
+from gpuflow.ops.effects.checkpoint_name import name_p
 from gpuflow.transforms.linearize import linearize_flat
 
 

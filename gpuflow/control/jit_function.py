@@ -29,7 +29,7 @@ from gpuflow.core.ref_programs import record_program
 from gpuflow.core.refs import Ref, refuse_refs, type_of
 from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
-from gpuflow.ops.device import device_put, sharding_constraint
+from gpuflow.ops.effects.device_put import device_put, sharding_constraint
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import default_device, in_use
 from gpuflow.runtime.eager import together

@@ -24,7 +24,7 @@ from gpuflow.core.key_use import Flow, States, follow_programs
 from gpuflow.core.lowering import Inline
 from gpuflow.core.primitive import Primitive, register
 from gpuflow.core.rules import AxisData, Uniform, Zero, is_undefined
-from gpuflow.ops.barrier import optimization_barrier_p
+from gpuflow.ops.effects.barrier import optimization_barrier_p
 from gpuflow.ops.layout.axes import move_axis
 from gpuflow.transforms.batching import batch_jaxpr_dims
 from gpuflow.transforms.checking import Categories, State, checked_jaxpr, split_state

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpuflow.ops.contractions.dot_general import dot_general_p
-from gpuflow.ops.naming import name_p
+from gpuflow.ops.effects.checkpoint_name import name_p
 
 Policy = Callable[..., bool]
 

@@ -2,8 +2,8 @@
 
 ``checkify(f)`` returns what failed first beside the result of ``f``. The function is traced once;
 its program then also computes, through loops, branches and functions under jit, which of its
-checks failed first. Those of users are in it as equations (ops/checks.py); of others the rules of
-its ops know (transforms/checking.py), and indexing (numpy/bounds.py).
+checks failed first. Those of users are in it as equations (ops/effects/checks.py); of others the
+rules of its ops know (transforms/checking.py), and indexing (numpy/bounds.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpuflow.control.programs import trace_program
 from gpuflow.core.aval import HasAval, aval_of, is_value
 from gpuflow.core.rules import DIVISION, INDEX, NAN, USER
 from gpuflow.core.trace import Tracer
-from gpuflow.ops.checks import JaxRuntimeError, Site, check_p, message_of
+from gpuflow.ops.effects.checks import JaxRuntimeError, Site, check_p, message_of
 from gpuflow.transforms.checking import checked_jaxpr
 from gpuflow.tree_util import register_pytree_node_class
 

@@ -86,7 +86,6 @@ from gpuflow.lax.sizes import conv_shape_tuple as conv_shape_tuple
 from gpuflow.lax.sizes import conv_transpose_shape_tuple as conv_transpose_shape_tuple
 from gpuflow.lax.sizes import reduce_window_shape_tuple as reduce_window_shape_tuple
 from gpuflow.lax.sizes import shape_as_value as shape_as_value
-from gpuflow.ops.barrier import optimization_barrier as optimization_barrier
 from gpuflow.ops.collectives.all_gather import all_gather as all_gather
 from gpuflow.ops.collectives.all_gather import psum_scatter as psum_scatter
 from gpuflow.ops.collectives.all_to_all import all_to_all as all_to_all
@@ -134,6 +133,10 @@ from gpuflow.ops.contractions.ragged_dot import (
 )
 from gpuflow.ops.contractions.ragged_dot import ragged_dot as ragged_dot
 from gpuflow.ops.contractions.ragged_dot import ragged_dot_general as ragged_dot_general
+from gpuflow.ops.effects.barrier import optimization_barrier as optimization_barrier
+from gpuflow.ops.effects.tokens import after_all as after_all
+from gpuflow.ops.effects.tokens import create_token as create_token
+from gpuflow.ops.effects.tokens import dce_sink as dce_sink
 from gpuflow.ops.elementwise.accuracy import AccuracyMode as AccuracyMode
 from gpuflow.ops.elementwise.accuracy import Tolerance as Tolerance
 from gpuflow.ops.elementwise.arithmetic import RoundingMethod as RoundingMethod
@@ -235,9 +238,6 @@ from gpuflow.ops.special.error_functions import logistic as logistic
 from gpuflow.ops.special.gamma import betainc as betainc
 from gpuflow.ops.special.gamma import digamma as digamma
 from gpuflow.ops.special.gamma import lgamma as lgamma
-from gpuflow.ops.tokens import after_all as after_all
-from gpuflow.ops.tokens import create_token as create_token
-from gpuflow.ops.tokens import dce_sink as dce_sink
 from gpuflow.ops.windows.at_extremes import select_and_gather_add as select_and_gather_add
 from gpuflow.ops.windows.at_extremes import select_and_scatter_add as select_and_scatter_add
 from gpuflow.parallel.placement import with_sharding_constraint as with_sharding_constraint

@@ -15,7 +15,7 @@ from gpuflow.core.aval import aval_of, is_value
 from gpuflow.ops.collectives.varying import vary_along
 from gpuflow.ops.contractions.dot_general import dot_general
 from gpuflow.ops.define import check_kind, types_text
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.elementwise.arithmetic import add, div, rem
 from gpuflow.ops.elementwise.comparison import lt
 from gpuflow.ops.elementwise.convert import convert_element_type

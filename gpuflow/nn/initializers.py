@@ -15,7 +15,7 @@ from gpuflow.base.names import missing_name, public_names
 from gpuflow.nn.initializer_draws import DRAWS
 from gpuflow.numpy.promotion import user_dtype
 from gpuflow.numpy.shaping import as_shape
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 
 Axes = int | Sequence[int]
 

@@ -16,8 +16,8 @@ from gpuflow.base.config import config
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.index_plan import plan_index, without_bools
 from gpuflow.numpy.placed_slices import has_slices
-from gpuflow.ops.checks import check_p
-from gpuflow.ops.faults import outside
+from gpuflow.ops.effects.checks import check_p
+from gpuflow.ops.effects.faults import outside
 from gpuflow.transforms.checking import of_fault
 
 

@@ -14,7 +14,7 @@ from gpuflow.numpy.elementary import conj
 from gpuflow.numpy.promotion import check_arraylike, convert, no_out, promote_dtypes, user_dtype
 from gpuflow.numpy.shaping import moveaxis, ravel
 from gpuflow.numpy.ufuncs import multiply
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 
 Labels = tuple[Any, ...]
 

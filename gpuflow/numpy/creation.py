@@ -26,7 +26,7 @@ from gpuflow.numpy.promotion import (
 )
 from gpuflow.numpy.shaping import as_shape, expand_dims
 from gpuflow.ops.collectives.varying import vary_along
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.elementwise.convert import check_holds_complex, convert_element_type_p
 from gpuflow.ops.random.keys import random_wrap
 from gpuflow.parallel.placement import put

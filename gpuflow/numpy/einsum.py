@@ -13,7 +13,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.contractions import Labels, contract, label_sizes, squeeze_ones
 from gpuflow.numpy.promotion import check_arraylike, convert, no_out, promote_dtypes
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.elementwise.select import where as select_where
 
 

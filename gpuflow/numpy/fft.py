@@ -27,7 +27,7 @@ from gpuflow.numpy.promotion import (
 from gpuflow.numpy.ranges import arange
 from gpuflow.numpy.shaping import moveaxis
 from gpuflow.numpy.tiling import roll
-from gpuflow.ops.device import device_put
+from gpuflow.ops.effects.device_put import device_put
 
 _INVERSE = (FftType.IFFT, FftType.IRFFT)
 _MAX_DIMENSIONS = 3  # of one transform; more are done in turns

@@ -24,7 +24,7 @@ from gpuflow.numpy.reductions import min as smallest
 from gpuflow.numpy.reductions import sum as sum_of
 from gpuflow.numpy.searching import searchsorted
 from gpuflow.numpy.shaping import ravel, reshape
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 
 
 def bincount(

@@ -20,7 +20,7 @@ from gpuflow.numpy.shaping import Axes, broadcast_to, expand_dims, moveaxis, res
 from gpuflow.numpy.sorting import cumsum
 from gpuflow.numpy.taking import take_along_axis
 from gpuflow.ops.define import check_kind
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 
 METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
 

@@ -19,7 +19,7 @@ from gpuflow.base.util import canonicalize_axes, canonicalize_axis
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy import promotion
 from gpuflow.numpy.promotion import check_arraylike
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 
 Axes = int | Sequence[int] | None
 

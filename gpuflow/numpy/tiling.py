@@ -20,7 +20,7 @@ from gpuflow.numpy.joining import concatenate
 from gpuflow.numpy.promotion import check_arraylike
 from gpuflow.numpy.shaping import Axes, broadcast_to, moveaxis, ravel
 from gpuflow.numpy.ufuncs import remainder
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

@@ -34,7 +34,7 @@ from gpuflow.numpy.promotion import check_arraylike, common_type, convert
 from gpuflow.numpy.scatter_plan import scatter_plan
 from gpuflow.numpy.shaping import broadcast_to
 from gpuflow.numpy.ufuncs import power, true_divide
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.elementwise.select import where as select_where
 
 Scatter = Callable[..., Any]

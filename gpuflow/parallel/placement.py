@@ -22,7 +22,7 @@ from gpuflow.core.sharding import (
     SingleDeviceSharding,
 )
 from gpuflow.core.trace import Tracer
-from gpuflow.ops.device import device_put, sharding_constraint
+from gpuflow.ops.effects.device_put import device_put, sharding_constraint
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.memories import holdings, is_in_one_memory

@@ -36,7 +36,7 @@ from gpuflow.core.rules import AxisData
 from gpuflow.core.sharding import NamedSharding, PartitionSpec
 from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.core.trace import Tracer
-from gpuflow.ops.device import sharding_constraint
+from gpuflow.ops.effects.device_put import sharding_constraint
 from gpuflow.ops.layout.axes import move_axis
 from gpuflow.parallel.mapped_function import MappedFunction, has_no_tracers, in_one_memory
 from gpuflow.parallel.pmap_axes import (

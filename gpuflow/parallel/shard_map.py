@@ -29,7 +29,7 @@ from gpuflow.core.sharding import NamedSharding, PartitionSpec
 from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.core.trace import Tracer, eval_trace, thread_state
 from gpuflow.ops.collectives.named_axes import repeat_in_front
-from gpuflow.ops.device import sharding_constraint
+from gpuflow.ops.effects.device_put import sharding_constraint
 from gpuflow.ops.layout.axes import move_axis
 from gpuflow.parallel.blocks import all_names, into_blocks, out_of_blocks, specs_of
 from gpuflow.parallel.mapped_function import MappedFunction, has_no_tracers, in_one_memory

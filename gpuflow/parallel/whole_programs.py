@@ -16,7 +16,7 @@ from gpuflow.core.primitive import Primitive
 from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding
 from gpuflow.core.staging import hoist_consts
 from gpuflow.core.trace import eval_trace
-from gpuflow.ops.device import device_put
+from gpuflow.ops.effects.device_put import device_put
 from gpuflow.parallel.memory_programs import placed, run_local
 from gpuflow.parallel.partition import Partitioner
 from gpuflow.parallel.resharding import parts_in

@@ -24,7 +24,7 @@ from gpuflow.numpy.promotion import (
     user_dtype,
 )
 from gpuflow.numpy.shaping import as_shape
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.elementwise.select import where as select_where
 from gpuflow.ops.random import generators as random_ops
 from gpuflow.random.keys import typed_key

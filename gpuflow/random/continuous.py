@@ -20,7 +20,7 @@ from gpuflow.numpy.promotion import (
     user_dtype,
 )
 from gpuflow.numpy.shaping import as_shape
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.random import generators as random_ops
 from gpuflow.random.base import (
     Shape,

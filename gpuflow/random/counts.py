@@ -17,7 +17,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import broadcast_shapes, convert, promote_dtypes_inexact, user_dtype
 from gpuflow.numpy.shaping import as_shape
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.random import generators as random_ops
 from gpuflow.ops.random.keys import random_clone
 from gpuflow.random.base import Shape, float_dtype, uniform_of

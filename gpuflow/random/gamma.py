@@ -19,7 +19,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.nn import softmax
 from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import as_shape
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.random import generators as random_ops
 from gpuflow.ops.random.keys import random_clone
 from gpuflow.random.base import (

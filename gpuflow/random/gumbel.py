@@ -15,7 +15,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import convert
 from gpuflow.numpy.shaping import as_shape
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.elementwise.select import where as select_where
 from gpuflow.ops.random import generators as random_ops
 from gpuflow.random.base import (

@@ -13,7 +13,7 @@ from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.numpy.promotion import convert, promote_dtypes_inexact
 from gpuflow.numpy.shaping import as_shape
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.random import generators as random_ops
 from gpuflow.random.base import Shape, randint, uniform
 from gpuflow.random.gumbel import gumbel

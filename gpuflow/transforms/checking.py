@@ -23,7 +23,7 @@ from gpuflow.core.jaxpr import Atom, ClosedJaxpr, Literal, Var
 from gpuflow.core.lowering import Indexed, Layout
 from gpuflow.core.rules import NAN, Fault
 from gpuflow.core.staging import trace_to_jaxpr
-from gpuflow.ops.checks import CHECK, Site, check_p, plain_site
+from gpuflow.ops.effects.checks import CHECK, Site, check_p, plain_site
 from gpuflow.ops.elementwise.arithmetic import add
 from gpuflow.ops.elementwise.comparison import eq, ne
 from gpuflow.ops.elementwise.convert import convert_element_type

@@ -13,7 +13,7 @@ from gpuflow.compiler.passes.program import cse, dce, inline
 from gpuflow.compiler.planning.plan import CallStep, KernelStep
 from gpuflow.kir.nodes import Reduce
 from gpuflow.kir.walk import statements
-from gpuflow.ops.callbacks import debug_callback
+from gpuflow.ops.effects.callbacks import debug_callback
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((12, 20)).astype(np.float32)

@@ -10,7 +10,7 @@ from gpuflow.compiler.fusion.fuse import clone_cheap
 from gpuflow.compiler.passes import program as passes
 from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core.jaxpr import DropVar, Literal, check_jaxpr, evaluate
-from gpuflow.ops.callbacks import debug_callback
+from gpuflow.ops.effects.callbacks import debug_callback
 
 X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 PASSES = (passes.simplify, passes.cse, passes.dce, clone_cheap)

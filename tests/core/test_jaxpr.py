@@ -24,7 +24,7 @@ from gpuflow.core.jaxpr import (
     format_jaxpr,
 )
 from gpuflow.core.primitive import registry
-from gpuflow.ops.callbacks import debug_callback
+from gpuflow.ops.effects.callbacks import debug_callback
 
 F32 = ShapedArray((), np.float32)
 VECTOR = ShapedArray((3,), np.float32)

@@ -8,8 +8,8 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.effects import DEBUG, ORDERED_DEBUG
 from gpuflow.core.lowering import HostCall
 from gpuflow.core.staging import trace_closed
-from gpuflow.ops.callbacks import debug_callback, debug_callback_p
-from gpuflow.ops.device import device_put
+from gpuflow.ops.effects.callbacks import debug_callback, debug_callback_p
+from gpuflow.ops.effects.device_put import device_put
 from gpuflow.ops.elementwise.arithmetic import mul
 
 X = np.arange(3, dtype=np.float32)

@@ -11,7 +11,7 @@ import pytest
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.ops.callbacks import debug_callback
+from gpuflow.ops.effects.callbacks import debug_callback
 from gpuflow.runtime import memory
 from gpuflow.runtime.memory import (
     SMALLEST_POOLED,

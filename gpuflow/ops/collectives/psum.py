@@ -15,7 +15,6 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Begun, Library
 from gpuflow.core.primitive import registry
 from gpuflow.core.rules import AxisData
-from gpuflow.ops.barrier import optimization_barrier_p
 from gpuflow.ops.collectives.named_axes import (
     Groups,
     Names,
@@ -31,6 +30,7 @@ from gpuflow.ops.collectives.named_axes import (
     uses_of,
 )
 from gpuflow.ops.define import check_kind, define, linear_jvp, unary_transpose
+from gpuflow.ops.effects.barrier import optimization_barrier_p
 from gpuflow.ops.elementwise.arithmetic import constant, mul
 from gpuflow.ops.layout.axes import move_axis, reduce_sum, reshape_p, squeeze
 from gpuflow.ops.layout.concatenate import concatenate, concatenate_p

@@ -14,7 +14,7 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.ops.contractions.convolution import ConvDims, Dims, Pads, Roles, conv_p, dilated
 from gpuflow.ops.contractions.precision import Precision, canonical_precision
 from gpuflow.ops.define import types_text
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.layout.axes import reshape, transpose
 from gpuflow.ops.layout.slicing import rev

@@ -24,7 +24,7 @@ from gpuflow.core.rules import AxisData, Zero, is_undefined, zero_tangent
 from gpuflow.ops.contractions.precision import algorithm_dtypes, canonical_precision, may_round
 from gpuflow.ops.contractions.vector_products import is_vector_product, vector_product
 from gpuflow.ops.define import define, types_text
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.nary import add_any_p, match_scalars
 from gpuflow.ops.layout.axes import transpose

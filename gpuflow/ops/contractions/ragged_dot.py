@@ -15,7 +15,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.ops.contractions.dot_general import as_algorithm_says, dot_general
 from gpuflow.ops.contractions.precision import DotDimensionNumbers, canonical_precision
 from gpuflow.ops.contractions.ragged_products import ragged_dot_p, ragged_outer_p
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.elementwise.arithmetic import mul
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.layout.axes import broadcast_in_dim, reduce_sum, reshape, transpose

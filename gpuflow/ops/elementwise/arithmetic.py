@@ -11,6 +11,7 @@ from gpuflow.base import dtypes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Elementwise
 from gpuflow.ops.define import any_dtype, check_kind, define, is_number
+from gpuflow.ops.effects.faults import zero_divisor
 from gpuflow.ops.elementwise import complex_pairs
 from gpuflow.ops.elementwise.comparison import eq, lt
 from gpuflow.ops.elementwise.convert import convert_element_type
@@ -30,7 +31,6 @@ from gpuflow.ops.elementwise.nary import (
     zero_jvp,
 )
 from gpuflow.ops.elementwise.select import maximum, minimum, where
-from gpuflow.ops.faults import zero_divisor
 from gpuflow.ops.linear_maps import wraps
 
 # --- add, sub, neg -------------------------------------------------------------------------

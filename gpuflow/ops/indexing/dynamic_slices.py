@@ -23,9 +23,9 @@ from gpuflow.core.key_use import write
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Fault, Zero, is_undefined, zero_tangent
 from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
+from gpuflow.ops.effects.faults import outside
 from gpuflow.ops.elementwise.identities import number_of
 from gpuflow.ops.elementwise.nary import unbroadcast
-from gpuflow.ops.faults import outside
 from gpuflow.ops.indexing.updating import Component, can_be_updated, counted
 from gpuflow.ops.indexing.updating import update as build_update
 from gpuflow.ops.layout.axes import insert_axis, move_axis

@@ -13,8 +13,8 @@ from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Indexed
 from gpuflow.core.rules import AxisData, Fault, Zero, is_undefined, zero_tangent
 from gpuflow.ops.define import define, is_number
+from gpuflow.ops.effects.faults import outside_windows
 from gpuflow.ops.elementwise.arithmetic import neg
-from gpuflow.ops.faults import outside_windows
 from gpuflow.ops.indexing.dimension_numbers import (
     Dims,
     GatherDimensionNumbers,

@@ -18,7 +18,7 @@ from gpuflow.core.lowering import Library
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData, Fault
 from gpuflow.ops.define import define, types_text
-from gpuflow.ops.faults import outside_windows
+from gpuflow.ops.effects.faults import outside_windows
 from gpuflow.ops.handwritten.blocks import in_float32
 from gpuflow.ops.indexing.dimension_numbers import (
     Dims,

@@ -12,7 +12,7 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import ConcretizationTypeError, check
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.trace import Tracer
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.indexing.dimension_numbers import GatherScatterMode, ScatterDimensionNumbers
 from gpuflow.ops.indexing.gather import scatter_add

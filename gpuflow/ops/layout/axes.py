@@ -22,7 +22,7 @@ from gpuflow.core.lowering import Indexed, Layout, Library, Reduction
 from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.define import check_kind, define, is_number, linear_jvp, unary_transpose
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.linear_maps import LinearMap, wraps
 from gpuflow.ops.reductions.blocked_sums import blocked_sum
 

@@ -17,7 +17,7 @@ from gpuflow.core.aval import ShapedArray
 from gpuflow.core.lowering import Indexed
 from gpuflow.kir.scalar import compute_dtype
 from gpuflow.ops.define import define, is_number
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.elementwise.arithmetic import add_p, mul_p, sub_p
 from gpuflow.ops.elementwise.comparison import or_p, shift_right_logical_p
 from gpuflow.ops.elementwise.convert import convert_element_type_p

@@ -23,7 +23,7 @@ from gpuflow.core.lowering import Library
 from gpuflow.core.rules import AxisData, zero_tangent
 from gpuflow.ops.collectives.named_axes import row
 from gpuflow.ops.define import define
-from gpuflow.ops.device import in_sharding
+from gpuflow.ops.effects.device_put import in_sharding
 from gpuflow.ops.layout.axes import insert_axis, move_axis
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.slicing import slice_in_dim

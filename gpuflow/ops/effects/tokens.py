@@ -11,8 +11,8 @@ from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.effects import USE
 from gpuflow.core.lowering import HostCall
 from gpuflow.core.rules import AxisData
-from gpuflow.ops.barrier import optimization_barrier
 from gpuflow.ops.define import define
+from gpuflow.ops.effects.barrier import optimization_barrier
 from gpuflow.ops.zeros import full
 
 _TOKEN = ShapedArray((0,), dtypes.bool_)
