@@ -17,7 +17,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.parallel import distributed
-from gpuflow.parallel.mpi import MpiCommunicator
+from gpuflow.parallel.collectives.mpi import MpiCommunicator
 
 COUNT = 1 << 20  # float32
 ROUNDS, CALLS = 20, 20

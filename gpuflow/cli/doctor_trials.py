@@ -17,7 +17,7 @@ import numpy as np
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.cli.doctor_checks import first_line
-from gpuflow.parallel import nccl_connect
+from gpuflow.parallel.collectives import nccl_connect
 from gpuflow.scipy import linalg
 
 _SIZE = 64  # smaller matrices are solved by kernels of our own

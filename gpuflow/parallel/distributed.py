@@ -15,16 +15,21 @@ from gpuflow.base.config import choose_gpus, config, cpu_count, launcher_variabl
 from gpuflow.base.errors import CommunicationError, check
 from gpuflow.base.records import record
 from gpuflow.core.communicator import HOSTS, PROCESSES, Communicator, serve
-from gpuflow.parallel.checks import CheckedCommunicator
+from gpuflow.parallel.collectives.checked import CheckedCommunicator
+from gpuflow.parallel.collectives.mpi import MpiCommunicator, load_mpi
+from gpuflow.parallel.collectives.nccl_calls import Signs
+from gpuflow.parallel.collectives.nccl_connect import (
+    collectives,
+    connect_nccl,
+    join_group,
+    leave_group,
+)
+from gpuflow.parallel.collectives.overlapped import OverlappedCommunicator
+from gpuflow.parallel.collectives.sockets import SocketCommunicator
 from gpuflow.parallel.detection import Cluster, detect, own_gpus, visible_gpus
 from gpuflow.parallel.heartbeats import Heartbeats
 from gpuflow.parallel.links import VERDICT, Links
-from gpuflow.parallel.mpi import MpiCommunicator, load_mpi
-from gpuflow.parallel.nccl_calls import Signs
-from gpuflow.parallel.nccl_connect import collectives, connect_nccl, join_group, leave_group
-from gpuflow.parallel.overlapped import OverlappedCommunicator
 from gpuflow.parallel.rendezvous import join
-from gpuflow.parallel.sockets import SocketCommunicator
 from gpuflow.parallel.wire import is_loopback
 from gpuflow.runtime.device import device_counts, in_use, local_devices, set_process
 

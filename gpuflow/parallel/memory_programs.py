@@ -10,7 +10,7 @@ from gpuflow.core.communicator import PROCESSES
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.sharding import Sharding
 from gpuflow.core.trace import Tracer, check_not_leaked
-from gpuflow.parallel.threads import in_threads
+from gpuflow.parallel.collectives.memory_threads import in_threads
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.execute import executable_of

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from gpuflow.core.communicator import Across, Product, communicator_of, serving
-from gpuflow.parallel.checks import CheckedCommunicator
+from gpuflow.parallel.collectives.checked import CheckedCommunicator
 
 INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
 FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]

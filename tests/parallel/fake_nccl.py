@@ -1,9 +1,9 @@
 """A library with the functions of ``cupy.cuda.nccl`` that works on host memory, as late as it may.
 
 It sees what NCCL would see, addresses, counts, codes and streams, and so tests what
-parallel/nccl.py makes of arrays and streams. Between processes data go over sockets; started as
-``fake_nccl.py rank size port`` it runs the suite of all communicators. Between threads of one
-process they meet in memory.
+parallel/collectives/nccl.py makes of arrays and streams. Between processes data go over sockets;
+started as ``fake_nccl.py rank size port`` it runs the suite of all communicators. Between threads
+of one process they meet in memory.
 """
 
 import ctypes
@@ -20,9 +20,9 @@ from communicator_suite import check_all
 
 from gpuflow.base.errors import CommunicationError
 from gpuflow.parallel import distributed
+from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
+from gpuflow.parallel.collectives.nccl import NcclCommunicator
 from gpuflow.parallel.links import Call, Receipt
-from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
-from gpuflow.parallel.nccl import NcclCommunicator
 from gpuflow.targets.cuda.driver.side_stream import SideStream
 from gpuflow.targets.cuda_sim.work import current
 

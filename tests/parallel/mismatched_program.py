@@ -4,7 +4,7 @@ import numpy as np
 from mpi4py import MPI
 
 from gpuflow.base.errors import CommunicationError
-from gpuflow.parallel.mpi import MpiCommunicator
+from gpuflow.parallel.collectives.mpi import MpiCommunicator
 
 X = np.ones(6, np.float32)
 CASES = [

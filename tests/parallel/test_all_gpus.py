@@ -10,8 +10,8 @@ import pytest
 
 from gpuflow.base.errors import CommunicationError
 from gpuflow.core.communicator import HOSTS, serving
-from gpuflow.parallel import nccl_connect, threads
-from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
+from gpuflow.parallel.collectives import memory_threads, nccl_connect
+from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
 from gpuflow.runtime import device as devices_module
 from gpuflow.runtime.device import Device, device_counts, set_process
 
@@ -55,7 +55,7 @@ def library(monkeypatch):
         fail=lambda reason: None, stop=lambda: None,
     )  # fmt: skip
     monkeypatch.setattr(nccl_connect, "_new_watch", lambda: watch)
-    monkeypatch.setattr(threads, "_teams", {})
+    monkeypatch.setattr(memory_threads, "_teams", {})
     platform = devices_module.Platform("cuda", lambda: 2, lambda number: None)
     monkeypatch.setitem(devices_module._platforms, "cuda", platform)
     counts = {**device_counts(), "cuda": 2}
@@ -73,7 +73,7 @@ def test_the_gpus_of_a_process_join_as_one_group(library):
     other = threading.Thread(target=lambda: first.broadcast(np.full(128, 3, np.int8), 0))
     other.start()
     with serving(HOSTS, LoopbackCommunicator(meeting, 1)):
-        made = threads._team(team)
+        made = memory_threads._team(team)
     other.join(10)
     assert library.log == ["start", (4, 3, 2, 0), (4, 3, 3, 1), "end"]
     own = {rank: getattr(c, "inner", c) for rank, c in made.communicators.items()}

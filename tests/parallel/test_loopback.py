@@ -8,9 +8,9 @@ import pytest
 from communicator_suite import check_all
 
 from gpuflow.base.errors import CommunicationError
-from gpuflow.parallel import threads
-from gpuflow.parallel.joined import JoinedMeeting
-from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
+from gpuflow.parallel.collectives import memory_threads
+from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
+from gpuflow.parallel.collectives.thread_meetings import JoinedMeeting
 from gpuflow.runtime.device import Device
 
 
@@ -75,7 +75,7 @@ def test_who_does_not_come_is_waited_for_no_longer_than_the_timeout():
 
 @pytest.fixture
 def two_devices(monkeypatch):
-    monkeypatch.setattr(threads, "_teams", {})
+    monkeypatch.setattr(memory_threads, "_teams", {})
     return [Device("cuda_sim", 0), Device("cuda_sim", 1)]
 
 
@@ -83,18 +83,19 @@ def test_an_error_in_one_thread_ends_the_others(two_devices):
     def run(device):
         if device.id == 0:
             raise FloatingPointError("first")
-        team = threads._teams[tuple(two_devices)]
+        team = memory_threads._teams[tuple(two_devices)]
         team.communicators[1].barrier()
 
     with pytest.raises(FloatingPointError, match="first"):
-        threads.in_threads(run, two_devices, tuple(two_devices))
-    assert not threads._teams  # the next program has a meeting of its own
+        memory_threads.in_threads(run, two_devices, tuple(two_devices))
+    assert not memory_threads._teams  # the next program has a meeting of its own
 
 
 def test_ranks_are_those_of_the_mesh_and_not_of_the_list(two_devices):
     def run(device):
-        team = threads._teams[two_devices[1], two_devices[0]]
+        team = memory_threads._teams[two_devices[1], two_devices[0]]
         own = team.communicators[1 - device.id]
         return own.all_gather(np.array(device.id)).tolist()
 
-    assert threads.in_threads(run, two_devices, (two_devices[1], two_devices[0])) == [[1, 0]] * 2
+    turned = (two_devices[1], two_devices[0])
+    assert memory_threads.in_threads(run, two_devices, turned) == [[1, 0]] * 2

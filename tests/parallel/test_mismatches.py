@@ -10,13 +10,13 @@ import pytest
 from process_groups import finish, free_port, mpiexec, start
 
 from gpuflow.base.errors import CommunicationError
-from gpuflow.parallel.checks import CheckedCommunicator, shortened
+from gpuflow.parallel.collectives.checked import CheckedCommunicator, shortened
+from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
+from gpuflow.parallel.collectives.sockets import SocketCommunicator
+from gpuflow.parallel.collectives.thread_meetings import JoinedMeeting
 from gpuflow.parallel.heartbeats import Heartbeats
-from gpuflow.parallel.joined import JoinedMeeting
 from gpuflow.parallel.links import Links
-from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
 from gpuflow.parallel.rendezvous import join
-from gpuflow.parallel.sockets import SocketCommunicator
 
 PROGRAM = Path(__file__).with_name("mismatched_program.py")
 HAS_MPI = importlib.util.find_spec("mpi4py") is not None and mpiexec() is not None

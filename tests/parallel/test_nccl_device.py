@@ -10,7 +10,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow.base.errors import CommunicationError
 from gpuflow.core.communicator import PROCESSES, serving
-from gpuflow.parallel import nccl_connect
+from gpuflow.parallel.collectives import nccl_connect
 from gpuflow.targets.platforms import seems_to_have_gpu
 
 

@@ -30,9 +30,10 @@ from gpuflow.base.errors import CommunicationError
 from gpuflow.cli import doctor_trials
 from gpuflow.core.communicator import PROCESSES, Across, serving
 from gpuflow.ops.collectives.psum import psum_p
-from gpuflow.parallel import memory_programs, nccl_connect, threads
-from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
-from gpuflow.parallel.nccl import NcclCommunicator
+from gpuflow.parallel import memory_programs
+from gpuflow.parallel.collectives import memory_threads, nccl_connect
+from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
+from gpuflow.parallel.collectives.nccl import NcclCommunicator
 from gpuflow.targets.cuda.driver.side_stream import SideStream
 
 X = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
@@ -234,7 +235,9 @@ def total(x):
 @requires_cuda_tools
 def test_gradients_are_summed_beside_the_backward_pass(two, monkeypatch):
     comms = tuple(nccl_connect.connect_gpus(two.devices))
-    monkeypatch.setattr(threads, "_make", lambda devices: threads.Team(comms, lambda reason: None))
+    monkeypatch.setattr(
+        memory_threads, "_make", lambda devices: memory_threads.Team(comms, lambda reason: None)
+    )
 
     def in_threads(run, devices, ranks):
         def run_and_wait(device):  # a late device does nothing while nobody waits
@@ -242,7 +245,7 @@ def test_gradients_are_summed_beside_the_backward_pass(two, monkeypatch):
             device.driver.synchronize()
             return result
 
-        return threads.in_threads(run_and_wait, devices, ranks)
+        return memory_threads.in_threads(run_and_wait, devices, ranks)
 
     monkeypatch.setattr(memory_programs, "in_threads", in_threads)
     begun, begin = [], NcclCommunicator.begin

@@ -17,11 +17,12 @@ from process_groups import free_port, kill_group, run_group, start
 
 import gpuflow as gf
 from gpuflow.base.errors import CommunicationError
-from gpuflow.parallel import distributed, nccl_connect, nccl_watch, threads
-from gpuflow.parallel.checks import CheckedCommunicator
+from gpuflow.parallel import distributed
+from gpuflow.parallel.collectives import memory_threads, nccl_connect, nccl_watch
+from gpuflow.parallel.collectives.checked import CheckedCommunicator
+from gpuflow.parallel.collectives.nccl_calls import Signs
+from gpuflow.parallel.collectives.nccl_watch import Watch
 from gpuflow.parallel.heartbeats import Heartbeats
-from gpuflow.parallel.nccl_calls import Signs
-from gpuflow.parallel.nccl_watch import Watch
 
 X = np.ones((8, 8), np.float32)
 PROGRAM = Path(__file__).with_name("faulty_nccl_program.py")
@@ -187,20 +188,20 @@ def test_a_device_that_raises_ends_the_wait_of_the_other_and_is_named(two, monke
     """Without an end the thread of the second GPU would wait in its callback forever."""
     comms, watch = dict(enumerate(two.comms)), two.comms[0].watch
     watch.timeout = 60.0
-    team = threads.Team(comms, watch.fail, watch.stop)
-    monkeypatch.setattr(threads, "_make", lambda devices: team)
+    team = memory_threads.Team(comms, watch.fail, watch.stop)
+    monkeypatch.setattr(memory_threads, "_make", lambda devices: team)
 
     def run(own):
         if own == two.devices[0]:
             raise ValueError("of the first")
         own.driver.api.activate()
-        served = threads.served(threads.DRIVERS)
+        served = memory_threads.served(memory_threads.DRIVERS)
         served.all_reduce(device(X), "sum")
         own.driver.synchronize()
 
     begun = time.monotonic()
     with pytest.raises(ValueError, match="of the first"):
-        threads.in_threads(run, two.devices, tuple(two.devices))
+        memory_threads.in_threads(run, two.devices, tuple(two.devices))
     assert time.monotonic() - begun < 10 and comms[1]._comm.aborted.is_set()
     assert "CudaSim" not in (watch._error or "") and "raised ValueError" in watch._error
     array = gf.device_put(X, two.devices[1])

@@ -15,7 +15,7 @@ from gpuflow.core.communicator import PROCESSES, Across, serving
 from gpuflow.core.jaxpr import check_jaxpr
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.collectives.psum import psum_p
-from gpuflow.parallel.overlapped import OverlappedCommunicator
+from gpuflow.parallel.collectives.overlapped import OverlappedCommunicator
 
 ACROSS = Across("i")
 # More than what is joined with other sums, so that each sum is a call of its own.

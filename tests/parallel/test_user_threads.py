@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gpuflow as gf
-from gpuflow.parallel import threads
+from gpuflow.parallel.collectives import memory_threads
 from gpuflow.targets.cuda_sim.driver import SimApi
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
@@ -58,8 +58,8 @@ def test_threads_take_turns_with_the_devices(two):
 
 def test_a_host_function_of_such_a_program_cannot_run_another(two):
     def again(device):
-        return threads.in_threads(lambda own: own, two, tuple(two))
+        return memory_threads.in_threads(lambda own: own, two, tuple(two))
 
     with pytest.raises(RuntimeError, match=r"must not run another one.*Fix: "):
-        threads.in_threads(again, two, tuple(two))
-    assert threads.in_threads(str, two, tuple(two)) == [str(device) for device in two]
+        memory_threads.in_threads(again, two, tuple(two))
+    assert memory_threads.in_threads(str, two, tuple(two)) == [str(device) for device in two]

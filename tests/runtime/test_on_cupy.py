@@ -122,7 +122,7 @@ def test_doctor_says_what_runs_on_the_host(name, library):
 
 # --- names and arguments of the wheels ---
 
-# What parallel/nccl.py calls, with the arguments in its order.
+# What parallel/collectives/nccl.py calls, with the arguments in its order.
 NCCL_CALLS = {
     "allReduce": "sendbuf recvbuf count datatype op stream",
     "allGather": "sendbuf recvbuf count datatype stream",

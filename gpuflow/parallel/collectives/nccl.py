@@ -24,8 +24,8 @@ from gpuflow.base import dtypes
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.records import record
 from gpuflow.core.communicator import Groups, Pairs, watch
-from gpuflow.parallel.nccl_calls import Call
-from gpuflow.parallel.nccl_watch import Watch
+from gpuflow.parallel.collectives.nccl_calls import Call
+from gpuflow.parallel.collectives.nccl_watch import Watch
 from gpuflow.targets.cuda.driver.side_stream import SideStream
 
 # NCCL's names of dtypes that it adds and compares; others are moved as bytes.

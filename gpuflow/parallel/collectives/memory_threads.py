@@ -13,10 +13,10 @@ from gpuflow.base.config import config, launcher_variables
 from gpuflow.base.errors import CommunicationError, check
 from gpuflow.base.records import record
 from gpuflow.core.communicator import DRIVERS, HOSTS, Communicator, served, serving
-from gpuflow.parallel.checks import CheckedCommunicator
-from gpuflow.parallel.joined import JoinedMeeting
-from gpuflow.parallel.loopback import LoopbackCommunicator, Meeting
-from gpuflow.parallel.nccl_connect import connect_all_gpus, connect_gpus
+from gpuflow.parallel.collectives.checked import CheckedCommunicator
+from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
+from gpuflow.parallel.collectives.nccl_connect import connect_all_gpus, connect_gpus
+from gpuflow.parallel.collectives.thread_meetings import JoinedMeeting
 from gpuflow.runtime.device import Device
 
 

@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from gpuflow.base.errors import CommunicationError
-from gpuflow.parallel.heartbeats import FAILED_STATUS, GRACE_SECONDS
-from gpuflow.parallel.nccl_calls import (
+from gpuflow.parallel.collectives.nccl_calls import (
     Call,
     Communicates,
     Queue,
@@ -28,6 +27,7 @@ from gpuflow.parallel.nccl_calls import (
     message,
     waiting_since,
 )
+from gpuflow.parallel.heartbeats import FAILED_STATUS, GRACE_SECONDS
 from gpuflow.targets.cuda.driver.side_stream import SideStream
 
 _LOOK = 0.1  # seconds between looks at what is under way

@@ -19,7 +19,8 @@ import numpy as np
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.records import record
 from gpuflow.core.communicator import Groups, Immediate, Pairs
-from gpuflow.parallel.adding import (
+from gpuflow.parallel.collectives.checked import compare, shortened
+from gpuflow.parallel.collectives.combine import (
     OPERATIONS,
     bytes_of,
     combine,
@@ -29,7 +30,6 @@ from gpuflow.parallel.adding import (
     place_for,
     working_dtype,
 )
-from gpuflow.parallel.checks import compare, shortened
 
 # Dtypes' characters whose sums MPI makes.
 _KNOWN = frozenset("bhilqBHILQfdFD")

@@ -12,9 +12,9 @@ from gpuflow.base.config import launcher_variables
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.records import record
 from gpuflow.core.communicator import Communicator
-from gpuflow.parallel.nccl import NcclCommunicator, named
-from gpuflow.parallel.nccl_calls import Signs
-from gpuflow.parallel.nccl_watch import Watch
+from gpuflow.parallel.collectives.nccl import NcclCommunicator, named
+from gpuflow.parallel.collectives.nccl_calls import Signs
+from gpuflow.parallel.collectives.nccl_watch import Watch
 from gpuflow.runtime.device import Device
 from gpuflow.targets.cuda.driver.side_stream import SideStream
 

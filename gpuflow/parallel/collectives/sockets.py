@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from gpuflow.core.communicator import Groups, Immediate, Pairs
-from gpuflow.parallel.adding import (
+from gpuflow.parallel.collectives.checked import shortened
+from gpuflow.parallel.collectives.combine import (
     OPERATIONS,
     bytes_of,
     combine,
@@ -25,7 +26,6 @@ from gpuflow.parallel.adding import (
     place_for,
     working_dtype,
 )
-from gpuflow.parallel.checks import shortened
 from gpuflow.parallel.links import Call, Links, Receipt
 
 # Sums of fewer bytes are exchanged directly: the ring's turns would take longer than the data.

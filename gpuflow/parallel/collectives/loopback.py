@@ -13,8 +13,8 @@ import numpy as np
 
 from gpuflow.base.errors import CommunicationError
 from gpuflow.core.communicator import Groups, Immediate, Pairs
-from gpuflow.parallel.adding import combine, contiguous
-from gpuflow.parallel.checks import shortened
+from gpuflow.parallel.collectives.checked import shortened
+from gpuflow.parallel.collectives.combine import combine, contiguous
 
 
 class Meeting:

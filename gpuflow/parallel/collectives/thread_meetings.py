@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from gpuflow.core.communicator import Communicator
-from gpuflow.parallel.checks import compare
-from gpuflow.parallel.loopback import Meeting
+from gpuflow.parallel.collectives.checked import compare
+from gpuflow.parallel.collectives.loopback import Meeting
 
 _NOTHING = np.empty(0, np.uint8)
 
