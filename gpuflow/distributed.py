@@ -2,8 +2,8 @@
 
 from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
-from gpuflow.parallel.distributed import initialize as initialize
-from gpuflow.parallel.distributed import is_initialized as is_initialized
-from gpuflow.parallel.distributed import shutdown as shutdown
+from gpuflow.parallel.processes.distributed import initialize as initialize
+from gpuflow.parallel.processes.distributed import is_initialized as is_initialized
+from gpuflow.parallel.processes.distributed import shutdown as shutdown
 
 __getattr__ = _missing_name(__name__, "distributed", _public_names(globals()))

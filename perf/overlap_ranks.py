@@ -20,7 +20,7 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.compiler import pipeline
-from gpuflow.parallel import distributed
+from gpuflow.parallel.processes import distributed
 
 LAYERS, SIZE, BATCH, ROUNDS = 6, 1024, 64, 15
 DELAYS = (0.0, 0.004, 0.016)  # seconds for each sum of 4 MB; 4 ms are a link of 1 GB/s

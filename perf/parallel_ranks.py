@@ -16,8 +16,8 @@ import numpy as np
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.parallel import distributed
 from gpuflow.parallel.collectives.mpi import MpiCommunicator
+from gpuflow.parallel.processes import distributed
 
 COUNT = 1 << 20  # float32
 ROUNDS, CALLS = 20, 20

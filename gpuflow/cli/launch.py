@@ -17,8 +17,8 @@ from gpuflow.cli.launch_group import Group, Start
 from gpuflow.cli.launch_output import Output, say
 from gpuflow.cli.problems import CommandError
 from gpuflow.cli.worker import run_script
-from gpuflow.parallel.detection import detect, visible_gpus
-from gpuflow.parallel.wire import new_token, split_address
+from gpuflow.parallel.processes.detection import detect, visible_gpus
+from gpuflow.parallel.processes.messages import new_token, split_address
 
 _DESCRIPTION = """
 Starts the script once per process; each calls gpuflow.distributed.initialize() and finds its place.

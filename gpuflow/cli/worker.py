@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuflow.base.config import launcher_variables
-from gpuflow.parallel import distributed
+from gpuflow.parallel.processes import distributed
 
 PROGRESS_SECONDS = 0.25
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>

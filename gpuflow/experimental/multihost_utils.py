@@ -13,7 +13,7 @@ import numpy as np
 from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.core.communicator import Communicator
-from gpuflow.parallel.distributed import is_initialized, world
+from gpuflow.parallel.processes.distributed import is_initialized, world
 from gpuflow.parallel.whole_programs import whole_of_parts
 from gpuflow.runtime.parted import PartedArray
 

@@ -168,7 +168,7 @@ def check_begun(c):
 
 
 def main():
-    from gpuflow.parallel import distributed
+    from gpuflow.parallel.processes import distributed
 
     if sys.argv[1] == "mpi":
         distributed.initialize(collective_timeout=30)

@@ -19,10 +19,10 @@ import numpy as np
 from communicator_suite import check_all
 
 from gpuflow.base.errors import CommunicationError
-from gpuflow.parallel import distributed
 from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
 from gpuflow.parallel.collectives.nccl import NcclCommunicator
-from gpuflow.parallel.links import Call, Receipt
+from gpuflow.parallel.processes import distributed
+from gpuflow.parallel.processes.transfers import Call, Receipt
 from gpuflow.targets.cuda.driver.side_stream import SideStream
 from gpuflow.targets.cuda_sim.work import current
 

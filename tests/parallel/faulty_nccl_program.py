@@ -13,9 +13,9 @@ import numpy as np
 from fake_nccl import FakeApi, FakeComm, FakeCupy, FakeNccl, device
 
 import gpuflow as gf
-from gpuflow.parallel import distributed
 from gpuflow.parallel.collectives import nccl_connect
 from gpuflow.parallel.collectives.nccl import NcclCommunicator
+from gpuflow.parallel.processes import distributed
 from gpuflow.runtime import device as devices_module
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda.driver.side_stream import SideStream

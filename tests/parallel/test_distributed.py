@@ -15,9 +15,9 @@ from process_groups import finish, free_port, mpiexec, start
 import gpuflow as gf
 from gpuflow.errors import CommunicationError
 from gpuflow.experimental import multihost_utils
-from gpuflow.parallel import wire
-from gpuflow.parallel.detection import Cluster, detect, first_host, own_gpus, visible_gpus
-from gpuflow.parallel.rendezvous import join
+from gpuflow.parallel.processes import messages
+from gpuflow.parallel.processes.detection import Cluster, detect, first_host, own_gpus, visible_gpus
+from gpuflow.parallel.processes.rendezvous import join
 
 PROGRAM = Path(__file__).with_name("joining_program.py")
 STARTED = Path(__file__).with_name("started_program.py")
@@ -101,7 +101,7 @@ def test_which_gpus_are_ours():
 
 
 def test_an_unknown_launcher(monkeypatch):
-    monkeypatch.setattr("gpuflow.parallel.distributed.in_use.drivers", set())
+    monkeypatch.setattr("gpuflow.parallel.processes.distributed.in_use.drivers", set())
     with pytest.raises(ValueError, match=r"must be one of launch, torchrun.*got 'k8s'.*Fix: "):
         gf.distributed.initialize(cluster_detection_method="k8s")
 
@@ -122,7 +122,7 @@ ERRORS = [
 @pytest.mark.parametrize("number", range(len(ERRORS)))
 def test_arguments(number, monkeypatch):
     arguments, error, text = ERRORS[number]
-    monkeypatch.setattr("gpuflow.parallel.distributed.in_use.drivers", set())
+    monkeypatch.setattr("gpuflow.parallel.processes.distributed.in_use.drivers", set())
     monkeypatch.delenv("GPUFLOW_TOKEN", raising=False)
     with pytest.raises(error, match=rf"\[distributed\] .*{text}.*Fix: "):
         gf.distributed.initialize(**arguments)
@@ -226,15 +226,15 @@ def test_a_host_without_the_token_is_not_believed():
     until = time.monotonic() + 2
 
     def impostor():
-        about = {"protocol": wire.PROTOCOL, "challenge": "00"}
-        wire.send_message(far, about)
-        wire.receive_message(far, until)
-        wire.send_message(far, {"proof": "00" * 32, "table": []})
+        about = {"protocol": messages.PROTOCOL, "challenge": "00"}
+        messages.send_message(far, about)
+        messages.receive_message(far, until)
+        messages.send_message(far, {"proof": "00" * 32, "table": []})
 
     thread = threading.Thread(target=impostor)
     thread.start()
-    with pytest.raises(wire.WireError, match="does not know the token"):
-        wire.greet(near, "t", {"rank": 1}, until)
+    with pytest.raises(messages.WireError, match="does not know the token"):
+        messages.greet(near, "t", {"rank": 1}, until)
     thread.join()
     near.close()
     far.close()

@@ -14,9 +14,9 @@ from gpuflow.parallel.collectives.checked import CheckedCommunicator, shortened
 from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
 from gpuflow.parallel.collectives.sockets import SocketCommunicator
 from gpuflow.parallel.collectives.thread_meetings import JoinedMeeting
-from gpuflow.parallel.heartbeats import Heartbeats
-from gpuflow.parallel.links import Links
-from gpuflow.parallel.rendezvous import join
+from gpuflow.parallel.processes.heartbeats import Heartbeats
+from gpuflow.parallel.processes.rendezvous import join
+from gpuflow.parallel.processes.transfers import Links
 
 PROGRAM = Path(__file__).with_name("mismatched_program.py")
 HAS_MPI = importlib.util.find_spec("mpi4py") is not None and mpiexec() is not None

@@ -17,12 +17,12 @@ from process_groups import free_port, kill_group, run_group, start
 
 import gpuflow as gf
 from gpuflow.base.errors import CommunicationError
-from gpuflow.parallel import distributed
 from gpuflow.parallel.collectives import memory_threads, nccl_connect, nccl_watch
 from gpuflow.parallel.collectives.checked import CheckedCommunicator
 from gpuflow.parallel.collectives.nccl_calls import Signs
 from gpuflow.parallel.collectives.nccl_watch import Watch
-from gpuflow.parallel.heartbeats import Heartbeats
+from gpuflow.parallel.processes import distributed
+from gpuflow.parallel.processes.heartbeats import Heartbeats
 
 X = np.ones((8, 8), np.float32)
 PROGRAM = Path(__file__).with_name("faulty_nccl_program.py")

@@ -12,12 +12,12 @@ import pytest
 from process_groups import free_port
 
 from gpuflow.base.errors import CommunicationError
-from gpuflow.parallel import reception, wire
-from gpuflow.parallel.heartbeats import Heartbeats
-from gpuflow.parallel.peers import connect_peers, listen_for_peers
-from gpuflow.parallel.reception import Reception
-from gpuflow.parallel.rendezvous import Group, join
-from gpuflow.parallel.wire import WireError
+from gpuflow.parallel.processes import messages, reception
+from gpuflow.parallel.processes.connections import connect_peers, listen_for_peers
+from gpuflow.parallel.processes.heartbeats import Heartbeats
+from gpuflow.parallel.processes.messages import WireError
+from gpuflow.parallel.processes.reception import Reception
+from gpuflow.parallel.processes.rendezvous import Group, join
 
 TOKEN = "secret"
 ABOUT = {
@@ -128,9 +128,9 @@ def test_each_of_them_is_told_that_it_is_refused(text):
     meeting = Meeting(timeout=20)
     with closing(meeting.call()) as connection:
         until = time.monotonic() + 5
-        wire.receive_message(connection, until)
+        messages.receive_message(connection, until)
         connection.sendall(message(text))
-        answer = wire.receive_message(connection, until)
+        answer = messages.receive_message(connection, until)
         assert answer["refused"] in ("that is no message", "the token must be that of the group")
     assert meeting.finish() < 5
 
@@ -159,7 +159,7 @@ def test_silence_and_trickles_hold_nobody(monkeypatch):
 
 
 def doors():
-    door = wire.listen("127.0.0.1", 0, 128)
+    door = messages.listen("127.0.0.1", 0, 128)
     return door, door.getsockname()
 
 
@@ -193,9 +193,9 @@ def test_the_oldest_of_too_many_callers_go(monkeypatch):
         thread = threading.Thread(target=lambda: result.append(waiting.next(time.monotonic() + 5)))
         thread.start()
         with socket.create_connection(place) as honest:
-            asked = wire.receive_message(honest, time.monotonic() + 5)
-            answer = wire.proof(TOKEN, asked["challenge"], "caller")
-            wire.send_message(honest, {**about, "proof": answer, "challenge": "1"})
+            asked = messages.receive_message(honest, time.monotonic() + 5)
+            answer = messages.proof(TOKEN, asked["challenge"], "caller")
+            messages.send_message(honest, {**about, "proof": answer, "challenge": "1"})
             thread.join()
         assert result[0][1]["rank"] == 7 and waiting.refused == "too many called at once"
         assert len(waiting._callers) <= 5
@@ -224,12 +224,13 @@ def test_who_knows_the_token_must_say_what_it_has(name):
             continue  # names of platforms are free
         with closing(meeting.call()) as connection:
             until = time.monotonic() + 5
-            asked = wire.receive_message(connection, until)
-            proof = wire.proof(TOKEN, asked["challenge"], "caller")
+            asked = messages.receive_message(connection, until)
+            proof = messages.proof(TOKEN, asked["challenge"], "caller")
             if name == "challenge" and isinstance(value, str) and len(value) < 500:
                 continue  # any text is one
-            wire.send_message(connection, {**said, "proof": value if name == "proof" else proof})
-            assert wire.receive_message(connection, until)["refused"], value
+            sent = {**said, "proof": value if name == "proof" else proof}
+            messages.send_message(connection, sent)
+            assert messages.receive_message(connection, until)["refused"], value
     assert meeting.finish() < 5
 
 
@@ -243,9 +244,9 @@ def test_a_table_that_is_none_is_refused(table):
     def host():
         connection, _ = door.accept()
         until = time.monotonic() + 5
-        wire.send_message(connection, wire.question("22"))
-        about = wire.receive_message(connection, until)
-        wire.welcome(connection, TOKEN, about, table=table)
+        messages.send_message(connection, messages.question("22"))
+        about = messages.receive_message(connection, until)
+        messages.welcome(connection, TOKEN, about, table=table)
         connection.close()
 
     thread = threading.Thread(target=host)
@@ -262,7 +263,7 @@ def test_a_host_that_says_no_message_is_refused(said):
     with closing(near), closing(far):
         far.sendall(message(said))
         with pytest.raises(WireError):
-            wire.greet(near, TOKEN, {}, time.monotonic() + 5)
+            messages.greet(near, TOKEN, {}, time.monotonic() + 5)
 
 
 def test_peers_are_served_beside_strangers():
@@ -302,8 +303,8 @@ def test_messages_are_read_or_refused():
     chosen = random.Random(7)
     for _ in range(10_000):
         with suppress(WireError):
-            for found in wire.take_messages(bytearray(malformed(chosen)), 1 << 16):
-                wire.proven(found, TOKEN, "22")
+            for found in messages.take_messages(bytearray(malformed(chosen)), 1 << 16):
+                messages.proven(found, TOKEN, "22")
                 raise AssertionError("that was no proof")
 
 

@@ -27,7 +27,7 @@ from gpuflow.parallel.collectives.nccl_calls import (
     message,
     waiting_since,
 )
-from gpuflow.parallel.heartbeats import FAILED_STATUS, GRACE_SECONDS
+from gpuflow.parallel.processes.heartbeats import FAILED_STATUS, GRACE_SECONDS
 from gpuflow.targets.cuda.driver.side_stream import SideStream
 
 _LOOK = 0.1  # seconds between looks at what is under way

@@ -26,7 +26,7 @@ from gpuflow.parallel.collectives.combine import (
     place_for,
     working_dtype,
 )
-from gpuflow.parallel.links import Call, Links, Receipt
+from gpuflow.parallel.processes.transfers import Call, Links, Receipt
 
 # Sums of fewer bytes are exchanged directly: the ring's turns would take longer than the data.
 DIRECT_BYTES = 1 << 15

@@ -12,9 +12,9 @@ from typing import Any
 
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.records import record
-from gpuflow.parallel import wire
-from gpuflow.parallel.reception import MOST_CALLERS, Reception
-from gpuflow.parallel.wire import WireError
+from gpuflow.parallel.processes import messages
+from gpuflow.parallel.processes.messages import WireError
+from gpuflow.parallel.processes.reception import MOST_CALLERS, Reception
 
 
 @record
@@ -50,7 +50,7 @@ def _machine() -> str:
 
 def listen_for_peers(host: str) -> Listener:
     """Listen for the others: on the interface that reaches rank 0, and on the machine."""
-    far = wire.listen(host, 0, 128)
+    far = messages.listen(host, 0, 128)
     machine, near, name = _machine(), None, ""
     if machine:
         # A name of Linux' abstract space: no file, and gone with the process.
@@ -80,7 +80,7 @@ def connect_peers(
         places = table[other]["places"]
         try:
             connection = _call(places, listener.places["machine"], deadline)
-            wire.greet(connection, token, {"rank": rank}, deadline)
+            messages.greet(connection, token, {"rank": rank}, deadline)
         except (WireError, OSError) as error:
             raise CommunicationError(
                 f"[distributed] rank {rank} must reach rank {other} at {places['host']}:"
@@ -100,7 +100,7 @@ def connect_peers(
 
 def _call(places: dict[str, Any], machine: str, deadline: float) -> socket.socket:
     if not machine or places["machine"] != machine:
-        return wire.connect(str(places["host"]), int(places["port"]), deadline)
+        return messages.connect(str(places["host"]), int(places["port"]), deadline)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(max(0.1, deadline - time.monotonic()))
     connection.connect("\0" + str(places["name"]))
@@ -123,7 +123,7 @@ def _accept(
         caller = about.get("rank")
         with suppress(WireError, OSError):
             if type(caller) is int and caller in wanted:
-                wire.welcome(connection, token, about)
+                messages.welcome(connection, token, about)
                 if connection.family != socket.AF_UNIX:
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.settimeout(None)

@@ -26,11 +26,11 @@ from gpuflow.parallel.collectives.nccl_connect import (
 )
 from gpuflow.parallel.collectives.overlapped import OverlappedCommunicator
 from gpuflow.parallel.collectives.sockets import SocketCommunicator
-from gpuflow.parallel.detection import Cluster, detect, own_gpus, visible_gpus
-from gpuflow.parallel.heartbeats import Heartbeats
-from gpuflow.parallel.links import VERDICT, Links
-from gpuflow.parallel.rendezvous import join
-from gpuflow.parallel.wire import is_loopback
+from gpuflow.parallel.processes.detection import Cluster, detect, own_gpus, visible_gpus
+from gpuflow.parallel.processes.heartbeats import Heartbeats
+from gpuflow.parallel.processes.messages import is_loopback
+from gpuflow.parallel.processes.rendezvous import join
+from gpuflow.parallel.processes.transfers import VERDICT, Links
 from gpuflow.runtime.device import device_counts, in_use, local_devices, set_process
 
 

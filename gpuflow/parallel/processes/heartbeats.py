@@ -17,9 +17,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from gpuflow.parallel import wire
-from gpuflow.parallel.rendezvous import Group
-from gpuflow.parallel.wire import WireError
+from gpuflow.parallel.processes import messages
+from gpuflow.parallel.processes.messages import WireError
+from gpuflow.parallel.processes.rendezvous import Group
 
 # A process that was told of a failure may still be computing; after this it ends itself.
 GRACE_SECONDS = 10.0
@@ -101,7 +101,7 @@ class Heartbeats:
             for rank, connection in self._others.items():
                 if rank != besides and rank not in self._left:
                     with suppress(WireError, OSError):
-                        wire.send_message(connection, message)
+                        messages.send_message(connection, message)
 
     def _run(self) -> None:
         interval = max(0.05, min(self._timeout / 4, 5.0))
@@ -139,7 +139,7 @@ class Heartbeats:
             self._heard[rank] = time.monotonic()
             self._pending[rank] += data
             try:
-                for message in wire.take_messages(self._pending[rank]):
+                for message in messages.take_messages(self._pending[rank]):
                     self._understand(rank, message)
             except WireError:
                 self._pending[rank].clear()
@@ -155,17 +155,18 @@ class Heartbeats:
         if "left" in message:
             self._left.add(sender)
         elif "failed" in message:
-            reason = wire.text_of(message, "reason", _LONGEST_REASON)
-            self._fail(wire.number_of(message, "failed", below=size), reason)
+            reason = messages.text_of(message, "reason", _LONGEST_REASON)
+            self._fail(messages.number_of(message, "failed", below=size), reason)
         elif "differs" in message:
-            self._differ(wire.text_of(message, "differs", _LONGEST_REASON), besides=sender)
+            self._differ(messages.text_of(message, "differs", _LONGEST_REASON), besides=sender)
         elif "beat" in message:
             slowest = message.get("slowest", [sender, message.get("count", 0)])
             if not isinstance(slowest, list) or len(slowest) != 2:
                 raise WireError("the slowest must be a rank and its count")
             about = {"rank": slowest[0], "count": slowest[1]}
             self._counts = {} if sender == 0 else self._counts
-            self._counts[wire.number_of(about, "rank", below=size)] = wire.number_of(about, "count")
+            rank = messages.number_of(about, "rank", below=size)
+            self._counts[rank] = messages.number_of(about, "count")
 
     def differ(self, reason: str) -> None:
         """Tell the others that ranks do different things: their collectives end with that."""

@@ -16,8 +16,8 @@ from dataclasses import field
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.parallel import wire
-from gpuflow.parallel.wire import WireError
+from gpuflow.parallel.processes import messages as wire
+from gpuflow.parallel.processes.messages import WireError
 
 CALLER_SECONDS = 5.0
 MOST_CALLERS = 256  # not proven yet; the oldest goes first, for who knows the token is quick

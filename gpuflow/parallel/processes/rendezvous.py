@@ -1,7 +1,7 @@
 """How processes find each other: rank 0 listens, the others report, and all connect to all.
 
 The connection to rank 0 stays open. Over it processes show that they are alive, say goodbye, and
-are told which of them ended first (parallel/heartbeats.py).
+are told which of them ended first (parallel/processes/heartbeats.py).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 from gpuflow.base.errors import CommunicationError
 from gpuflow.base.records import record
-from gpuflow.parallel import wire
-from gpuflow.parallel.peers import Listener, connect_peers, listen_for_peers
-from gpuflow.parallel.reception import MOST_CALLERS, Reception
-from gpuflow.parallel.wire import WireError
+from gpuflow.parallel.processes import messages
+from gpuflow.parallel.processes.connections import Listener, connect_peers, listen_for_peers
+from gpuflow.parallel.processes.messages import WireError
+from gpuflow.parallel.processes.reception import MOST_CALLERS, Reception
 
 
 @record
@@ -51,12 +51,12 @@ def join(
     Raises:
         CommunicationError: they are not all there in time, or the token is another one.
     """
-    host, port = wire.split_address(address)
+    host, port = messages.split_address(address)
     deadline = time.monotonic() + timeout
     listener: Listener | None = None
     try:
         if rank == 0:
-            door = wire.listen(host, port, max(size, 128))
+            door = messages.listen(host, port, max(size, 128))
             try:
                 listener = listen_for_peers(host)
                 about = {"rank": 0, "devices": devices, "places": listener.places}
@@ -102,7 +102,7 @@ def _gather(
                 _check(entry, entries, size)
             except WireError as error:
                 reception.refused = str(error)
-                wire.refuse(connection, str(error))
+                messages.refuse(connection, str(error))
                 connection.close()
                 continue
             entries[entry["rank"]], members[entry["rank"]] = entry, connection
@@ -112,7 +112,7 @@ def _gather(
     public = [{"devices": entry["devices"], "places": entry["places"]} for entry in table]
     for rank, connection in members.items():
         try:
-            wire.welcome(connection, token, entries[rank], table=public)
+            messages.welcome(connection, token, entries[rank], table=public)
         except WireError as error:
             _close(members, f"rank {rank} has ended")
             raise CommunicationError(
@@ -137,7 +137,7 @@ def _give_up(
 
 def _close(members: dict[int, socket.socket], why: str) -> None:
     for connection in members.values():
-        wire.refuse(connection, why)
+        messages.refuse(connection, why)
         connection.close()
 
 
@@ -170,10 +170,10 @@ def _check_places(entry: Any) -> None:
     if not isinstance(devices, dict) or not isinstance(places, dict):
         raise WireError("devices and places must be objects")
     for platform in devices:
-        wire.number_of(devices, platform, below=1 << 20)
+        messages.number_of(devices, platform, below=1 << 20)
     for name in ("host", "machine", "name"):
-        wire.text_of(places, name)
-    wire.number_of(places, "port", 1, 1 << 16)
+        messages.text_of(places, name)
+    messages.number_of(places, "port", 1, 1 << 16)
 
 
 # --- other ranks ---------------------------------------------------------------------------
@@ -192,10 +192,10 @@ def _report(
     """Report to rank 0; returns the connection, where we listen, and where all others do."""
     listener = control = None
     try:
-        control = wire.connect(host, port, deadline)
+        control = messages.connect(host, port, deadline)
         listener = listen_for_peers(control.getsockname()[0])
         about = {"rank": rank, "size": size, "devices": devices, "places": listener.places}
-        table = wire.greet(control, token, about, deadline).get("table")
+        table = messages.greet(control, token, about, deadline).get("table")
         if not isinstance(table, list) or len(table) != size:
             raise WireError(f"the table must have an entry for each of {size} processes")
         for entry in table:
