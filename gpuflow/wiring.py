@@ -9,7 +9,7 @@ from gpuflow import ref
 from gpuflow.core.refs import Ref
 from gpuflow.core.trace import Tracer, eval_trace
 from gpuflow.numpy.methods import METHODS, PROPERTIES
-from gpuflow.parallel import whole_programs
+from gpuflow.parallel.partition import whole_programs
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.eager import evaluate
 from gpuflow.runtime.parted import programs

@@ -13,8 +13,8 @@ import numpy as np
 from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.core.communicator import Communicator
+from gpuflow.parallel.partition.whole_programs import whole_of_parts
 from gpuflow.parallel.processes.distributed import is_initialized, world
-from gpuflow.parallel.whole_programs import whole_of_parts
 from gpuflow.runtime.parted import PartedArray
 
 __all__ = ["assert_equal", "broadcast_one_to_all", "process_allgather", "sync_global_devices"]

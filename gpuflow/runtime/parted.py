@@ -1,7 +1,7 @@
 """PartedArray: an Array whose parts lie in several memories, of this process and of others.
 
 Each memory holds what its devices have as one array. Operations run in every memory, on what is
-there: parallel/partition.py makes them, and is plugged in by wiring.py.
+there: parallel/partition/programs.py makes them, and is plugged in by wiring.py.
 """
 
 from __future__ import annotations

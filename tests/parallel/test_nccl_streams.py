@@ -30,10 +30,10 @@ from gpuflow.base.errors import CommunicationError
 from gpuflow.cli import doctor_trials
 from gpuflow.core.communicator import PROCESSES, Across, serving
 from gpuflow.ops.collectives.psum import psum_p
-from gpuflow.parallel import memory_programs
 from gpuflow.parallel.collectives import memory_threads, nccl_connect
 from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
 from gpuflow.parallel.collectives.nccl import NcclCommunicator
+from gpuflow.parallel.partition import memory_programs
 from gpuflow.targets.cuda.driver.side_stream import SideStream
 
 X = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)

@@ -14,8 +14,8 @@ from gpuflow.base.config import config
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.communicator import DRIVERS, PROCESSES, Across, Within
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr, Var
-from gpuflow.parallel.partition import UnpartitionedWarning
-from gpuflow.parallel.whole_programs import partition
+from gpuflow.parallel.partition.programs import UnpartitionedWarning
+from gpuflow.parallel.partition.whole_programs import partition
 from gpuflow.runtime.array import Array, from_numpy
 from gpuflow.runtime.device import Device, device_counts, devices, local_devices, set_process
 from gpuflow.runtime.memories import holdings, memories_of

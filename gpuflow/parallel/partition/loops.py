@@ -12,7 +12,7 @@ from gpuflow.control.scan import bind_scan
 from gpuflow.control.while_loop import bind_while
 from gpuflow.core.jaxpr import ClosedJaxpr, Eqn
 from gpuflow.core.lowering import Branch, Loop, ScanForm, WhileForm
-from gpuflow.parallel.resharding import Parts, needed
+from gpuflow.parallel.partition.resharding import Parts, needed
 
 # ``(value, parts) -> Split``
 Make = Callable[[Any, Parts], Any]

@@ -17,9 +17,9 @@ from gpuflow.core.sharding import NamedSharding, PartitionSpec, Sharding
 from gpuflow.core.staging import hoist_consts
 from gpuflow.core.trace import eval_trace
 from gpuflow.ops.effects.device_put import device_put
-from gpuflow.parallel.memory_programs import placed, run_local
-from gpuflow.parallel.partition import Partitioner
-from gpuflow.parallel.resharding import parts_in
+from gpuflow.parallel.partition.memory_programs import placed, run_local
+from gpuflow.parallel.partition.programs import Partitioner
+from gpuflow.parallel.partition.resharding import parts_in
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.execute import executable_of
 from gpuflow.runtime.memories import Memories, holdings, is_in_one_memory, memories_of

@@ -31,8 +31,14 @@ from gpuflow.core.sharding import NamedSharding
 from gpuflow.core.staging import trace_to_jaxpr
 from gpuflow.ops.collectives.psum import psum_p
 from gpuflow.ops.collectives.reduce import pmax_p, pmin_p
-from gpuflow.parallel.partition_loops import partition_branch, partition_loop
-from gpuflow.parallel.resharding import Parts, local_params, local_shape, parts_in, resharded
+from gpuflow.parallel.partition.loops import partition_branch, partition_loop
+from gpuflow.parallel.partition.resharding import (
+    Parts,
+    local_params,
+    local_shape,
+    parts_in,
+    resharded,
+)
 from gpuflow.runtime.memories import Memories
 
 # How what memories have reduced on their own becomes one, by the function that combines.
