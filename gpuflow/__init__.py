@@ -94,6 +94,9 @@ from gpuflow.control.remat_policies import checkpoint_policies as checkpoint_pol
 from gpuflow.core.sharding import NamedSharding as NamedSharding
 from gpuflow.core.sharding import PartitionSpec as P  # noqa: F401
 from gpuflow.numpy.placed_slices import ds as ds
+from gpuflow.parallel.mapping.pmap import pmap as pmap
+from gpuflow.parallel.mapping.shard_map_api import shard_map as shard_map
+from gpuflow.parallel.mapping.smap import smap as smap
 from gpuflow.parallel.meshes import get_abstract_mesh as get_abstract_mesh
 from gpuflow.parallel.meshes import get_mesh as get_mesh
 from gpuflow.parallel.meshes import make_mesh as make_mesh
@@ -108,9 +111,6 @@ from gpuflow.parallel.placement import (
     make_array_from_single_device_arrays as make_array_from_single_device_arrays,
 )
 from gpuflow.parallel.placement import reshard as reshard
-from gpuflow.parallel.pmap import pmap as pmap
-from gpuflow.parallel.shard_map_api import shard_map as shard_map
-from gpuflow.parallel.smap import smap as smap
 from gpuflow.ref import Ref as Ref
 from gpuflow.ref import empty_ref as empty_ref
 from gpuflow.ref import free_ref as free_ref

@@ -11,8 +11,8 @@ from gpuflow.core.sharding import NamedSharding as NamedSharding
 from gpuflow.core.sharding import PartitionSpec as PartitionSpec
 from gpuflow.core.sharding import Sharding as Sharding
 from gpuflow.core.sharding import SingleDeviceSharding as SingleDeviceSharding
-from gpuflow.parallel.axis_modes import auto_axes as auto_axes
-from gpuflow.parallel.axis_modes import explicit_axes as explicit_axes
+from gpuflow.parallel.mapping.axis_modes import auto_axes as auto_axes
+from gpuflow.parallel.mapping.axis_modes import explicit_axes as explicit_axes
 from gpuflow.parallel.meshes import get_abstract_mesh as get_abstract_mesh
 from gpuflow.parallel.meshes import get_mesh as get_mesh
 from gpuflow.parallel.meshes import set_mesh as set_mesh

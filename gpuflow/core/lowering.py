@@ -483,7 +483,7 @@ class Barrier:
 
 @record
 class Distributed:
-    """A program of one memory that runs in several at once; see parallel/shard_map_call.py.
+    """A program of one memory that runs in several at once; see parallel/mapping/shard_map_call.py.
 
     No plan holds it: what runs programs over several memories takes it apart.
     """

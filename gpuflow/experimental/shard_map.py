@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuflow.core.mesh import Mesh
-from gpuflow.parallel.shard_map_api import shard_map as _shard_map
+from gpuflow.parallel.mapping.shard_map_api import shard_map as _shard_map
 
 
 def shard_map(

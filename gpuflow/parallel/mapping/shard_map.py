@@ -31,11 +31,11 @@ from gpuflow.core.trace import Tracer, eval_trace, thread_state
 from gpuflow.ops.collectives.named_axes import repeat_in_front
 from gpuflow.ops.effects.device_put import sharding_constraint
 from gpuflow.ops.layout.axes import move_axis
-from gpuflow.parallel.mapped_function import MappedFunction, has_no_tracers, in_one_memory
+from gpuflow.parallel.mapping.mapped_function import MappedFunction, has_no_tracers, in_one_memory
+from gpuflow.parallel.mapping.pmap_axes import is_inside
+from gpuflow.parallel.mapping.shard_map_call import bind_shard_map, local_aval
+from gpuflow.parallel.mapping.shard_map_options import ShardMapOptions, check_inputs, counts_of
 from gpuflow.parallel.partition.array_blocks import all_names, into_blocks, out_of_blocks, specs_of
-from gpuflow.parallel.pmap_axes import is_inside
-from gpuflow.parallel.shard_map_call import bind_shard_map, local_aval
-from gpuflow.parallel.shard_map_options import ShardMapOptions, check_inputs, counts_of
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.memories import Memories, memories_of
 from gpuflow.runtime.sharded import check_places, whole_of, with_sharding

@@ -38,8 +38,8 @@ from gpuflow.core.staging import hoist_consts, trace_to_jaxpr
 from gpuflow.core.trace import Tracer
 from gpuflow.ops.effects.device_put import sharding_constraint
 from gpuflow.ops.layout.axes import move_axis
-from gpuflow.parallel.mapped_function import MappedFunction, has_no_tracers, in_one_memory
-from gpuflow.parallel.pmap_axes import (
+from gpuflow.parallel.mapping.mapped_function import MappedFunction, has_no_tracers, in_one_memory
+from gpuflow.parallel.mapping.pmap_axes import (
     NO_NAME,
     PmapOptions,
     devices_for,
@@ -51,8 +51,8 @@ from gpuflow.parallel.pmap_axes import (
     neighbors_of,
     own_size,
 )
-from gpuflow.parallel.pmap_program import Mapped, without_tests
-from gpuflow.parallel.shard_map_call import local_aval
+from gpuflow.parallel.mapping.pmap_program import Mapped, without_tests
+from gpuflow.parallel.mapping.shard_map_call import local_aval
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, devices, process
 from gpuflow.runtime.memories import Memories

@@ -10,7 +10,7 @@ from gpuflow.base import tree
 from gpuflow.base.config import config
 from gpuflow.base.errors import check
 from gpuflow.core.sharding import PartitionSpec
-from gpuflow.parallel.shard_map_api import shard_map
+from gpuflow.parallel.mapping.shard_map_api import shard_map
 
 _NOT_GIVEN: Any = object()
 

@@ -15,8 +15,8 @@ from gpuflow.control.jit_function import JitFunction
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.sharding import NamedSharding, PartitionSpec
 from gpuflow.core.trace import Tracer
-from gpuflow.parallel.pmap_axes import mesh_of
-from gpuflow.parallel.shard_map_call import bind_shard_map
+from gpuflow.parallel.mapping.pmap_axes import mesh_of
+from gpuflow.parallel.mapping.shard_map_call import bind_shard_map
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.memories import Memories
 

@@ -15,9 +15,9 @@ from gpuflow.core.aval import aval_of, is_value
 from gpuflow.core.mesh import AbstractMesh, AxisType, Mesh
 from gpuflow.core.sharding import NamedSharding, PartitionSpec, names_of
 from gpuflow.core.trace import Tracer
+from gpuflow.parallel.mapping.shard_map import ShardMapFunction
+from gpuflow.parallel.mapping.shard_map_options import ShardMapOptions
 from gpuflow.parallel.meshes import make_mesh
-from gpuflow.parallel.shard_map import ShardMapFunction
-from gpuflow.parallel.shard_map_options import ShardMapOptions
 from gpuflow.runtime.array import Array
 
 INFERRED: Any = type("Inferred", (), {"__repr__": lambda self: "inferred"})()
