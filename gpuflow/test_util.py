@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.api_ad import jvp, vjp
+from gpuflow.api.derivatives import jvp, vjp
 from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
 from gpuflow.base.names import missing_name, public_names

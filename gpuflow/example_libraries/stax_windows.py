@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuflow import lax, random
 from gpuflow import numpy as jnp
-from gpuflow.api import ShapeDtypeStruct, eval_shape
+from gpuflow.api.programs import ShapeDtypeStruct, eval_shape
 from gpuflow.nn.initializers import glorot_normal, normal
 
 Shape = tuple[int, ...]

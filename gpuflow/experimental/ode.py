@@ -10,8 +10,8 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.api_ad import vjp
-from gpuflow.api_vmap import vmap
+from gpuflow.api.derivatives import vjp
+from gpuflow.api.vmap import vmap
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip

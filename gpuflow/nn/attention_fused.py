@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import gpuflow.numpy as jnp
-from gpuflow.api_ad import jvp, vjp
+from gpuflow.api.derivatives import jvp, vjp
 from gpuflow.control.custom_calls import SymbolicZero
 from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.control.linear_call import linear_call

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuflow import lax
-from gpuflow.api import jit
+from gpuflow.api.programs import jit
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of

@@ -6,7 +6,7 @@ from operator import index as as_index
 from typing import Any
 
 from gpuflow import lax
-from gpuflow.api import eval_shape
+from gpuflow.api.programs import eval_shape
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axis
 from gpuflow.core.aval import aval_of

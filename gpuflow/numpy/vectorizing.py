@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from gpuflow.api_vmap import vmap
+from gpuflow.api.vmap import vmap
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.creation import asarray

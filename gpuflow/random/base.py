@@ -12,7 +12,7 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.api import jit
+from gpuflow.api.programs import jit
 from gpuflow.base import dtypes
 from gpuflow.base.errors import TypePromotionError, check
 from gpuflow.core.aval import ShapedArray, aval_of, is_value

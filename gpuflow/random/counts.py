@@ -11,7 +11,7 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.api import jit
+from gpuflow.api.programs import jit
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of

@@ -11,8 +11,8 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.api import jit
-from gpuflow.api_vmap import vmap
+from gpuflow.api.programs import jit
+from gpuflow.api.vmap import vmap
 from gpuflow.base.errors import check
 from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.core.aval import aval_of

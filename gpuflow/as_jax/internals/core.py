@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpuflow.api import ensure_compile_time_eval as ensure_compile_time_eval
+from gpuflow.api.programs import ensure_compile_time_eval as ensure_compile_time_eval
 from gpuflow.base.errors import ConcretizationTypeError
 from gpuflow.base.names import missing_name, public_names
 from gpuflow.core import aval as core_aval

@@ -9,7 +9,7 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.api_ad import jvp
+from gpuflow.api.derivatives import jvp
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.control.branches import cond

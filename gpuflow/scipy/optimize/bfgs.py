@@ -9,7 +9,7 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.api_ad import value_and_grad
+from gpuflow.api.derivatives import value_and_grad
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.exact_products import exact_dot, exact_matmul
 from gpuflow.scipy.optimize.line_search import line_search

@@ -9,7 +9,7 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.api_ad import value_and_grad
+from gpuflow.api.derivatives import value_and_grad
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.creation import astype
 from gpuflow.numpy.exact_products import exact_dot

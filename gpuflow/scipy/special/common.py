@@ -15,7 +15,7 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.api import jit
+from gpuflow.api.programs import jit
 from gpuflow.base import dtypes, tree
 from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.core.aval import aval_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.api_ad import jvp
+from gpuflow.api.derivatives import jvp
 from gpuflow.scipy.special.common import precision, real_operands, strong_operands, with_derivatives
 from gpuflow.scipy.special.gammas import gammasgn, real_gamma
 

@@ -11,7 +11,7 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.api_ad import jvp
+from gpuflow.api.derivatives import jvp
 from gpuflow.base import dtypes
 from gpuflow.scipy.special.common import real_operands, with_derivatives
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import gpuflow.numpy as jnp
-from gpuflow.api_vmap import vmap
+from gpuflow.api.vmap import vmap
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import canonicalize_axes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpuflow.api import jit
-from gpuflow.api_ad import _argnums, vjp
+from gpuflow.api.derivatives import _argnums, vjp
+from gpuflow.api.programs import jit
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit_options import check_callable
 

@@ -1,4 +1,4 @@
-"""The transformations as users call them: jit, make_jaxpr, devices. (vmap is in api_vmap.py.)"""
+"""The transformations as users call them: jit, make_jaxpr, devices. (vmap is in api/vmap.py.)"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.api_ad import _named
+from gpuflow.api.derivatives import _named
 from gpuflow.base import dtypes, tree
 from gpuflow.base.config import config, extend_axes
 from gpuflow.base.errors import check

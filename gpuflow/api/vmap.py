@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpuflow.api_ad import _named
+from gpuflow.api.derivatives import _named
 from gpuflow.base import tree
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit_function import argument_names

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpuflow.api_ad import (
-    _named,
-    _pullback,
-    choose_arguments,
-)
+from gpuflow.api.derivatives import _named, _pullback, choose_arguments
 from gpuflow.base import dtypes, tree
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit_options import check_callable
