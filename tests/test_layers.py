@@ -29,10 +29,21 @@ LAYERS: dict[str, tuple[int, str]] = {
     "compiler": (3, "right"),
     "transforms": (4, "left"),
     "runtime": (4, "right"),
-    "control": (5, "join"),
-    "parallel": (6, "join"),
+    "targets": (5, "right"),
+    "control": (6, "join"),
+    "parallel": (7, "join"),
 }
-SURFACE = (7, "join")
+SURFACE = (8, "join")
+
+# The rooms of the compiler in the order in which a program passes them: each imports itself, those
+# before it and the cache of kernels, which imports none.
+COMPILER_ROOMS = ("cache", "passes", "fusion", "lowering", "planning", "schedules")
+# What targets share; each target imports that and itself. The simulated GPU is the CUDA target with
+# another driver below, and the table of platforms names all.
+SHARED_BY_TARGETS = ("printer", "parsing", "llvm", "layouts")
+TARGETS = {"cpu": ("cpu",), "cuda": ("cuda",), "cuda_sim": ("cuda_sim", "cuda")}
+# Rooms of targets in which kernels are made; they know neither arrays nor devices.
+KERNEL_ROOMS = frozenset({"printing", "codegen", "image", "intrinsics", "schedules"})
 
 # Optional or slow third-party packages, the only ones that a function may import. `cuda` is
 # NVIDIA's cuda.core and cuda.bindings, which come with numba-cuda.
@@ -166,6 +177,36 @@ def upward_imports(tree: Tree) -> list[str]:
     return complaints
 
 
+def room_of(module: str) -> tuple[str, ...]:
+    """`gpuflow.targets.cpu.printing.rows` -> `("targets", "cpu", "printing", "rows")`."""
+    return tuple(module.split(".")[1:])
+
+
+def imports_between_rooms(tree: Tree) -> list[str]:
+    """Imports that go against the order of the compiler's rooms, or from one target to another."""
+    complaints = []
+    for path, item in all_imports(tree):
+        here, there = room_of(module_name(path)), room_of(item.target)
+        if len(here) < 2 or len(there) < 2:
+            continue
+        wrong = ""
+        if here[0] == there[0] == "compiler" and {here[1], there[1]} <= {*COMPILER_ROOMS}:
+            if COMPILER_ROOMS.index(there[1]) > COMPILER_ROOMS.index(here[1]):
+                wrong = f"{there[1]}/ comes after {here[1]}/"
+        elif here[0] == "targets" and (here[1] in TARGETS or here[1] in SHARED_BY_TARGETS):
+            known = {*SHARED_BY_TARGETS, *TARGETS.get(here[1], ())}
+            makes_kernels = len(here) > 3 and here[2] in KERNEL_ROOMS
+            if there[0] == "targets" and there[1] not in known:
+                wrong = f"{here[1]} imports another target"
+            elif makes_kernels and there[0] == "runtime":
+                wrong = f"{here[2]}/ knows kernels, not arrays"
+            elif makes_kernels and there[1] in TARGETS and there[2] not in KERNEL_ROOMS:
+                wrong = f"{here[2]}/ is below {there[2]}"
+        if wrong:
+            complaints.append(f"{path}:{item.line} imports {item.target}: {wrong}")
+    return complaints
+
+
 def import_cycles(tree: Tree) -> list[str]:
     """Each cycle once, as `a -> b -> a`; imports for type checkers only do not count."""
     edges: dict[str, list[str]] = {module_name(path): [] for path in tree}
@@ -256,7 +297,10 @@ def test_tree_is_found(tree):
 
 @pytest.mark.parametrize(
     "rule",
-    [upward_imports, import_cycles, function_imports, environment_uses, folders_without_init],
+    [
+        upward_imports, imports_between_rooms, import_cycles, function_imports, environment_uses,
+        folders_without_init,
+    ],
     ids=lambda rule: rule.__name__,
 )
 def test_rule_holds(rule, tree):
@@ -295,6 +339,11 @@ def test_environment_files_are_still_there(tree):
         ("compiler/fuse", "core/jaxpr", True),
         ("compiler/fuse", "ops/sin", False),
         ("compiler/fuse", "runtime/array", False),
+        ("compiler/fuse", "targets/cpu/kernels", False),
+        ("runtime/eager", "targets/cpu/kernels", False),
+        ("targets/cpu/driver", "runtime/array", True),
+        ("targets/cpu/driver", "ops/sin", False),
+        ("control/jit", "targets/platforms", True),
         ("runtime/eager", "compiler/cache", True),
         ("runtime/eager", "core/aval", True),
         ("runtime/eager", "ops/sin", False),
@@ -315,6 +364,33 @@ def test_upward_imports_rule(importer, imported, allowed):
     name = "gpuflow." + imported.replace("/", ".")
     made_up = {f"gpuflow/{importer}.py": f"import {name}\n", f"gpuflow/{imported}.py": ""}
     assert (not upward_imports(made_up)) == allowed
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "allowed"),
+    [
+        ("compiler/fusion/fuse", "compiler/passes/program", True),
+        ("compiler/fusion/fuse", "compiler/lowering/emit", False),
+        ("compiler/planning/plan", "compiler/lowering/lower", True),
+        ("compiler/pipeline", "compiler/planning/bind", True),
+        ("compiler/cache/size", "compiler/fusion/space", False),
+        ("targets/cpu/printing/rows", "targets/printer", True),
+        ("targets/cpu/printing/rows", "targets/cpu/codegen/llvm", True),
+        ("targets/cpu/printing/rows", "targets/cpu/native/pool", False),
+        ("targets/cpu/printing/rows", "runtime/array", False),
+        ("targets/cpu/printing/rows", "targets/cuda/printing/full", False),
+        ("targets/cpu/native/pool", "targets/cpu/codegen/llvm", True),
+        ("targets/cuda/driver/launch", "targets/cpu/native/pool", False),
+        ("targets/cuda/driver/launch", "targets/cuda_sim/driver", False),
+        ("targets/cuda_sim/driver", "targets/cuda/driver/launch", True),
+        ("targets/llvm/lanes", "targets/cpu/codegen/llvm", False),
+        ("targets/platforms", "targets/cpu/driver", True),
+    ],
+)
+def test_rule_of_rooms(importer, imported, allowed):
+    name = "gpuflow." + imported.replace("/", ".")
+    made_up = {f"gpuflow/{importer}.py": f"import {name}\n", f"gpuflow/{imported}.py": ""}
+    assert (not imports_between_rooms(made_up)) == allowed
 
 
 @pytest.mark.parametrize(

@@ -227,8 +227,8 @@ def test_a_command_without_a_cuda_toolchain_says_so_in_one_line(no_toolchain, ca
 def test_the_demo_on_a_simulated_gpu_without_a_toolchain(tmp_path):
     """From outside, in an environment that has one or not: never a traceback."""
     program = (
-        "import sys; from gpuflow.compiler import cuda_toolchain;"
-        "cuda_toolchain.toolchain_fault = lambda: '[cuda build] none. Fix: pip.';"
+        "import sys; from gpuflow.targets.cuda.codegen import toolchain;"
+        "toolchain.toolchain_fault = lambda: '[cuda build] none. Fix: pip.';"
         "from gpuflow.cli.main import main;"
         "sys.exit(main(['demo', '--platform', 'cuda_sim', '--steps', '2']))"
     )

@@ -22,7 +22,7 @@ with warnings.catch_warnings(record=True) as caught:
     import gpuflow as gf, gpuflow.numpy as jnp
     x = gf.jit(lambda x: jnp.tanh(x @ x) + 1)(jnp.ones((64, 64)))
     x.block_until_ready()
-    from gpuflow.runtime.kernels import kernel_cache
+    from gpuflow.runtime.kernel_cache import kernel_cache
     assert kernel_cache().stats.built + kernel_cache().stats.loaded > 0
     folder = kernel_cache().folder
     print(json.dumps([str(folder), str(folder.stat().st_mode & 0o777),

@@ -19,7 +19,7 @@ EXACT = {
     "neg", "abs", "sign", "add", "sub", "mul", "max", "min", "div", "rem", "floor", "ceil",
     "trunc", "round", "round_away", "nextafter", "copysign", "sqrt",
 }  # fmt: skip
-# libmvec states 4 ulp; the same holds for the formulas in cpu_functions. fma is here because its
+# libmvec states 4 ulp; the same holds for the formulas in scalar_functions. fma is here because its
 # definition rounds twice.
 LIBM_ULPS = 4
 # Near a root of lgamma or digamma only the absolute error is small.

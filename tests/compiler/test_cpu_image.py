@@ -494,7 +494,7 @@ def test_a_process_may_end_while_a_thread_runs_its_code():
     """Memory that Python gave back at the end was missing under the thread."""
     program = """
         import ctypes, threading, time
-        from gpuflow.compiler.cpu_loader import Image, load_image
+        from gpuflow.targets.cpu.image.loader import Image, load_image
         forever = Image(b"\\xeb\\xfe", 2, 2, {"run": 0}, {}, ())  # jmp to itself
         owner, addresses = load_image(forever, ["run"], lambda name: None)
         run = ctypes.CFUNCTYPE(None)(addresses["run"])
@@ -528,7 +528,7 @@ import sys
 import numpy as np
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.runtime.kernels import cache_stats
+from gpuflow.runtime.kernel_cache import cache_stats
 
 rng = np.random.default_rng(0)
 shapes = (20, 30), (30, 30), (30, 7)

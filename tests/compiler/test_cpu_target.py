@@ -24,7 +24,7 @@ import numpy as np
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.runtime.kernels import cache_stats
+from gpuflow.runtime.kernel_cache import cache_stats
 
 special = np.array([
     0.0, -0.0, 1, -1, 0.5, 2.5, -3.7, 88.9, -104, 700, 710, -746, 1e-45, -1e-40, 1e-310,

@@ -47,7 +47,7 @@ def test_two_builds_are_equal_byte_by_byte(name):
 @requires_cuda_tools
 def test_another_process_builds_the_same_bytes():
     program = (
-        "import hashlib; from gpuflow.compiler.cuda_build import build_cuda;"
+        "import hashlib; from gpuflow.targets.cuda.codegen.build import build_cuda;"
         f"built = build_cuda({SOURCE!r}, 'double', {SIGNATURE!r}, (9, 0));"
         "print(hashlib.sha256(built.ptx.encode() + built.cubin).hexdigest())"
     )
@@ -151,7 +151,8 @@ def test_the_device_question_is_answered_only_during_a_build(monkeypatch):
 
 def test_printing_does_not_import_numba():
     program = (
-        "import sys; import gpuflow.compiler.cuda, gpuflow.targets.cuda.codegen.build;"
+        "import sys; import gpuflow.targets.cuda.printing.printers;"
+        "import gpuflow.targets.cuda.codegen.build;"
         "print([name for name in ('numba', 'cuda', 'cupy') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -102,7 +102,7 @@ if vars(np).pop("row_stack", None):
     np.__all__.remove("row_stack")
 import cuda_zoo
 from gpuflow.compiler.cache import KernelCache
-from gpuflow.compiler.cuda_cache import compile_cuda
+from gpuflow.targets.cuda.codegen.cached import compile_cuda
 assert compile_cuda(cuda_zoo.scaled_tanh(), KernelCache(None)).built.cubin
 assert not hasattr(np, "row_stack")
 """

@@ -43,7 +43,7 @@ def run(program, *folders, **values):
 
 SEEMS_TO_HAVE_ONE = """
 import sys
-import gpuflow.runtime.platforms as platforms
+import gpuflow.targets.platforms as platforms
 platforms.GPU_SIGNS = ("/",)
 assert "cupy" not in sys.modules
 import gpuflow as gf
@@ -131,7 +131,7 @@ AFTER_A_FAULT = """
 import numpy as np
 from late_gpu import LateApi, gpu_devices
 import gpuflow as gf, gpuflow.numpy as jnp
-from gpuflow.runtime.gpu_faults import GpuFault
+from gpuflow.targets.cuda.driver.faults import GpuFault
 
 class Broken(LateApi):
     \"\"\"After a fault CUDA refuses everything.\"\"\"

@@ -16,7 +16,7 @@ warnings.simplefilter("always")
 import numpy as np
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.runtime.kernels import cache_stats
+from gpuflow.runtime.kernel_cache import cache_stats
 
 def loss(w, x):
     return jnp.mean(gf.nn.log_softmax(jnp.tanh(x @ w)) * x)

@@ -1,7 +1,7 @@
 """Scheduling: the loops of one kernel.
 
 Axes of a group that every access walks through as if they were one become one; each gets a role,
-and a short innermost one its exact extent. How loops are spread over a GPU is for cuda_schedule.
+and a short innermost one its exact extent. How loops are spread over a GPU is for the CUDA target.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The coefficients minimise the greatest relative error: a weighted least-squares fit at 120
 Chebyshev nodes in 45 digits, repeated 25 times with the weights multiplied by the errors. Then each
 is rounded to the dtype, from the lowest power on, and the others are fitted again. The highest
-power comes first, as ``cpu_emit.polynomial`` takes them.
+power comes first, as ``lanes.polynomial`` takes them.
 
 Sources: Lawson (1961), Contributions to the theory of linear least maximum approximation;
 Brisebarre and Chevillard (2007), Efficient polynomial L-infinity approximations.

@@ -27,7 +27,7 @@ from typing import Any
 from gpuflow.base.private_files import parse_json
 from gpuflow.base.records import record
 
-# Where objects are of the kind that cpu_image reads.
+# Where objects are of the kind that the linker reads.
 HAS_IMAGES = sys.platform == "linux" and platform.machine() == "x86_64"
 MAGIC = b"gpuflow image 1\n"
 PAGE = 4096  # of x86-64

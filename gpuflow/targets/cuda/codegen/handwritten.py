@@ -1,6 +1,6 @@
 """Handwritten kernels: from Python functions to built code, through the path of generated kernels.
 
-    function -> its text, and those of the functions and numbers it names -> cuda_build -> cache
+    function -> its text, and those of the functions and numbers it names -> build -> cache
 
 The text is the key: a kernel is built once for each set of constants. kernels/language.py says what
 may stand in it.
@@ -69,7 +69,7 @@ def build_handwritten(
         signature: one type per parameter: ``"int64"``, or ``"*float32"`` for a pointer.
         constants: numbers for names in the text of the kernel and of what it calls.
         launch_bounds: most threads per block, or (threads, blocks per multiprocessor).
-        cache, compute_capability: as for ``cuda_cache.compile_cuda``.
+        cache, compute_capability: as for ``cached.compile_cuda``.
 
     Raises:
         CudaBuildError: as ``build_cuda``.

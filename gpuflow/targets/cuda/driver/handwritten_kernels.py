@@ -44,7 +44,7 @@ def load(
         launch_bounds: most threads per block, or (threads, blocks per multiprocessor).
 
     Raises:
-        CudaBuildError: as ``cuda_build.build_cuda``.
+        CudaBuildError: as ``build.build_cuda``.
         CudaToolchainError: the kernel must be built and its packages are missing.
     """
     return build_handwritten(

@@ -1,6 +1,6 @@
 """The real GPU: CUDA's calls through CuPy, with our own streams, pools and kernels.
 
-What runs is ``driver.py``, which the simulated GPU runs as well; here is only how CUDA is
+What runs is ``driver/driver.py``, which the simulated GPU runs as well; here is only how CUDA is
 called. Written from CuPy's and CUDA's documentation; not measured on a GPU.
 """
 

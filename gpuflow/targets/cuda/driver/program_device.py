@@ -1,4 +1,4 @@
-"""What programs of GPUs ask of their device; ``driver.py`` is the only one that has it."""
+"""What programs of GPUs ask of their device; ``driver/driver.py`` is the only one that has it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The CUDA target: KernelIR in, the text of a kernel and its launch out.
 
-``print_cuda`` chooses the printer; ``cuda_build.build_cuda`` makes a cubin of the text, with or
-without a GPU; ``cuda_cache.compile_cuda`` keeps what was built. See spread.py for how points
+``print_cuda`` chooses the printer; ``build.build_cuda`` makes a cubin of the text, with or
+without a GPU; ``cached.compile_cuda`` keeps what was built. See schedules/spread.py for how points
 are spread over threads.
 """
 
@@ -23,7 +23,7 @@ class CudaSource:
     """A printed kernel.
 
     Attributes:
-        text: a Python module that ``cuda_build.build_cuda`` compiles.
+        text: a Python module that ``build.build_cuda`` compiles.
         entry: name of the kernel function.
         signature: one type per parameter, as ``build_cuda`` takes them.
         launch: how grid and block follow from the extents.
@@ -41,7 +41,7 @@ def print_cuda(kernel: Kernel, vectorize: bool = True) -> CudaSource:
     Args:
         kernel: a kernel that ``kir.verify`` accepts.
         vectorize: use 128-bit accesses where the text allows them (``launch.width`` > 1 then);
-            arguments must then pass ``cuda_schedule.may_launch``, and for those that do not a
+            arguments must then pass ``spread.may_launch``, and for those that do not a
             second variant is printed without.
 
     Raises:
