@@ -77,7 +77,7 @@ PROCESS = """
 import sys
 sys.path[:0] = {paths!r}
 import cuda_zoo
-from gpuflow.compiler.cache import KernelCache
+from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.targets.cuda.codegen.cached import compile_cuda
 from gpuflow.targets.cuda.schedules.spread import launch_shape
 cache = KernelCache({folder!r})

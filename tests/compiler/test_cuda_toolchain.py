@@ -101,7 +101,7 @@ import numpy as np
 if vars(np).pop("row_stack", None):
     np.__all__.remove("row_stack")
 import cuda_zoo
-from gpuflow.compiler.cache import KernelCache
+from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.targets.cuda.codegen.cached import compile_cuda
 assert compile_cuda(cuda_zoo.scaled_tanh(), KernelCache(None)).built.cubin
 assert not hasattr(np, "row_stack")

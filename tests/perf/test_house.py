@@ -14,7 +14,7 @@ ROOT = house.HERE.parent
 MADE_UP = {
     "gpuflow/core/lowering.py": "class Library:\n    pass\n",
     "gpuflow/compiler/__init__.py": "",
-    "gpuflow/targets/cpu/codegen/text_compiler.py": (
+    "gpuflow/compiler/cpu_text.py": (
         '"""Two\nlines."""\n\n# Why.\nfound = own = 1  # code\n'
         "def f(rule) -> Any:\n    return isinstance(rule, int | lowering.Library)\n"
     ),
@@ -42,14 +42,14 @@ def test_lines_are_counted_by_kind(source):
 
 def test_names_and_keys_are_counted(source):
     assert source.empty_names == {"found": 1, "own": 1}
-    assert source.returns_any == ["gpuflow/targets/cpu/codegen/text_compiler.py:6 f"]
+    assert source.returns_any == ["gpuflow/compiler/cpu_text.py:6 f"]
     assert source.text_keys == ["gpuflow/compiler/cache/disk.py:1"]
-    assert source.lowering_checks == {"gpuflow/targets/cpu/codegen/text_compiler.py": 1}
+    assert source.lowering_checks == {"gpuflow/compiler/cpu_text.py": 1}
 
 
 def test_rooms_and_names_of_files_are_compared(source):
     assert source.rooms["gpuflow/compiler"] == 3 and not source.full_rooms
-    assert source.prefixed == ["gpuflow/targets/cpu/codegen/text_compiler.py"]
+    assert source.prefixed == ["gpuflow/compiler/cpu_text.py"]
     # Printers of two targets are the same thing twice.
     assert sorted(source.twins) == [
         "disk.py: gpuflow/compiler, gpuflow/runtime",
