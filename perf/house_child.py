@@ -132,9 +132,9 @@ class Timed:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function, self.seconds = function, 0.0
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()
-        result = self.function(*args)
+        result = self.function(*args, **kwargs)
         self.seconds += time.perf_counter() - start
         return result
 

@@ -435,6 +435,14 @@ def test_explain_names_the_sources_that_are_launched(late, capsys):
     assert "cuda." in source.read_text()
 
 
+def test_explain_shows_the_driver_of_a_gpu(late, capsys):
+    with gf.default_device(late):
+        gf.explain(lambda a: jnp.tanh(a) + 1, X, stage="driver")
+    text = capsys.readouterr().out
+    assert text.startswith("def driver(operands, device=None):\n")
+    assert " = operands[0].address\n" in text and "  # map_tanh_add\n" in text
+
+
 def test_the_size_of_code_is_that_of_the_kernels_that_are_launched(late):
     step = gf.jit(lambda a, b: [jnp.sin(a) + 1, jnp.sin(b) + 1])
     with gf.default_device(late):
