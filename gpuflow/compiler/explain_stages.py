@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,9 @@ from gpuflow.compiler.fusion.kinds import space_of
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.pipeline import rewritten
 from gpuflow.compiler.planning.plan import (
-    CallStep,
     KernelStep,
     Plan,
+    ProgramStep,
     Step,
     nbytes,
     reads_of,
@@ -32,15 +32,27 @@ STAGES = ("jaxpr", "passes", "groups", "kernels", "text", "binding", "driver", "
 
 def explain_stage(stage: str, jaxpr: ClosedJaxpr, plan: Plan, target: Target) -> str:
     """A program at one of the stages before it is ready to run."""
-    texts: dict[str, Callable[[], str]] = {
-        "jaxpr": lambda: str(jaxpr),
-        "passes": lambda: explain_passes(jaxpr, target),
-        "groups": lambda: explain_groups(plan),
-        "kernels": lambda: explain_kernels(plan),
-        "text": lambda: explain_text(plan, target),
-        "binding": lambda: explain_binding(plan),
+    if stage == "jaxpr":
+        return str(jaxpr)
+    if stage == "passes":
+        return explain_passes(jaxpr, target)
+    texts: dict[str, Callable[[Plan], str]] = {
+        "groups": explain_groups,
+        "kernels": explain_kernels,
+        "text": lambda plan: explain_text(plan, target),
+        "binding": explain_binding,
     }
-    return texts[stage]()
+    first, *others = [(name, texts[stage](part)) for name, part in _all_plans(plan)]
+    return "\n\n".join([first[1], *(f"{name}\n{text}" for name, text in others)])
+
+
+def _all_plans(plan: Plan, name: str = "") -> Iterator[tuple[str, Plan]]:
+    """A plan, and those of the loops and branches in it, with their names."""
+    yield name, plan
+    for step in plan.steps:
+        if isinstance(step, ProgramStep):
+            for k, inner in enumerate(step.programs):
+                yield from _all_plans(inner.plan, f"program {k + 1} of {step.name}:")
 
 
 def explain_passes(jaxpr: ClosedJaxpr, target: Target) -> str:
@@ -122,6 +134,8 @@ def _place(plan: Plan, buffer: int) -> str:
         return f"{typed}: in the memory of a donated argument"
     if buffer < len(plan.jaxpr.invars):
         return f"{typed}: argument {buffer}"
+    if buffer in plan.given:
+        return f"{typed}: an array that whoever runs the program passes"
     if buffer in plan.offsets:
         return f"{typed}: temporary, from byte {plan.offsets[buffer]}"
     return f"{typed}: result, new with each call"
@@ -132,8 +146,7 @@ def _launch_lines(step: Step, name_of: Callable[[int], str]) -> list[str]:
         return [line for calls in step.launches for call in calls
                 for line in _call_lines(call, name_of)]  # fmt: skip
     reads, writes = (", ".join(map(name_of, of(step))) for of in (reads_of, writes_of))
-    what = "" if isinstance(step, CallStep) else f"{step.kind} "
-    return [f"  {what}{step.name}: {reads} -> {writes}"]
+    return [f"  {step.name}: {reads} -> {writes}"]
 
 
 def _call_lines(call: KernelCall, name_of: Callable[[int], str]) -> list[str]:

@@ -142,6 +142,18 @@ def test_binding_names_arrays_and_words():
     assert "in the memory of a donated argument" in donated
 
 
+def test_programs_inside_have_stages_too():
+    def loop(x):
+        return lax.scan(lambda c, r: (jnp.sin(c) * r, c), x[0], x)
+
+    assert "\nprogram 1 of scan:\none kernel: map over 32\n" in at("groups", loop, (X,))
+    assert "kernel map_sin_mul(" in at("kernels", loop, (X,))
+    assert "def kernel_map_sin_mul(" in at("text", loop, (X,))
+    outer, inner = at("binding", loop, (X,)).split("program 1 of scan:\n")
+    assert "scan: " in outer and "result, new with each call" in outer
+    assert "map_sin_mul: 32 points" in inner and "whoever runs the program passes" in inner
+
+
 def test_the_driver_shows_native_programs():
     text = at("driver")
     assert text.startswith("def driver(operands, device=None):\n")
