@@ -35,6 +35,12 @@ PREFIXES = ("cpu_", "cuda_", "gpu_")
 EMPTY_NAMES = ("found", "own", "given", "made")
 HOW_IT_RUNS = ("gpuflow/compiler", "gpuflow/targets", "gpuflow/runtime")
 TARGETS = "gpuflow/targets/"
+# Below the surface, whose names are JAX's.
+BELOW = tuple(
+    f"gpuflow/{room}"
+    for room in ("base", "kir", "core", "ops", "compiler", "runtime", "targets", "transforms",
+                 "control", "parallel", "api")
+)  # fmt: skip
 NO_CODE = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
      tokenize.ENCODING, tokenize.ENDMARKER}
@@ -94,10 +100,10 @@ class Source:
 
     @property
     def twins(self) -> list[str]:
-        """Files of one name in neighboring rooms, unless they are of two targets."""
+        """Files of one name in neighboring rooms below the surface, unless of two targets."""
         by_name: dict[str, list[str]] = {}
         for path in self.paths:
-            if not path.endswith("__init__.py"):
+            if path.startswith(BELOW) and not path.endswith("__init__.py"):
                 by_name.setdefault(Path(path).name, []).append(str(Path(path).parent))
         return [
             f"{name}: {one}, {other}"

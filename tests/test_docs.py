@@ -199,7 +199,8 @@ def test_files_that_pages_name_are_there(page):
 
 def places_of(name: str) -> list[str]:
     """The patterns of the files that a page may mean."""
-    return [name, f"gpuflow/{name}", f"gpuflow/{name}.py"]
+    inside = [f"gpuflow/**/{name}"] if name.endswith("/") else []  # a room, named in its room
+    return [name, f"gpuflow/{name}", f"gpuflow/{name}.py", *inside]
 
 
 if __name__ == "__main__":
