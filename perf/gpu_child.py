@@ -199,21 +199,29 @@ class Server:
     def __init__(self, framework: Framework, tiny: bool) -> None:
         self._framework, self._tiny = framework, tiny
         self._row: Prepared | ManySizes | None = None
+        self._built = 0  # before the row
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """What came out of a request, or its error; ``lost`` if the device is of no use then."""
         try:
-            if request["do"] == "time":
-                assert self._row is not None
-                return self._row.measure()
-            self._row = None  # its memory goes before the next row asks for some
-            self._framework.free()
-            self._row = prepared(request["row"], self._framework, self._tiny)
-            return {"none": True} if self._row is None else self._row.found
+            found = self._measured() if request["do"] == "time" else self._first(request["row"])
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
             found = {"error": f"{type(error).__name__}: {error}"[:500]}
             return found if works(self._framework) else {**found, "lost": True}
+        built = self._framework.built() - self._built
+        return {**found, "built": built} if built else found
+
+    def _first(self, name: str) -> dict[str, Any]:
+        self._row = None  # its memory goes before the next row asks for some
+        self._framework.free()
+        self._built = self._framework.built()
+        self._row = prepared(name, self._framework, self._tiny)
+        return {"none": True} if self._row is None else self._row.found
+
+    def _measured(self) -> dict[str, Any]:
+        assert self._row is not None
+        return self._row.measure()
 
 
 def works(framework: Framework) -> bool:

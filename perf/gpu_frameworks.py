@@ -48,6 +48,7 @@ class Framework:
         kernels: how many launches a jitted function is, for these arrays; None: not known.
         in_force: while entered, what has no device is on the framework's.
         free: gives back what is kept for speed only, where others could need it.
+        built: how many kernels were built so far, none where all were brought.
     """
 
     version: str
@@ -61,6 +62,7 @@ class Framework:
     kernels: Callable[[Any, list[Any]], int] | None = None
     in_force: Callable[[], AbstractContextManager[Any]] = nullcontext
     free: Callable[[], Any] = lambda: None
+    built: Callable[[], int] = lambda: 0
 
 
 def load(name: str, platform: str) -> Framework:
@@ -75,6 +77,8 @@ def load(name: str, platform: str) -> Framework:
 def _load_gpuflow(platform: str, name: str) -> Framework:
     """gpuflow on a platform, with something turned off, or on."""
     gpuflow = _import_gpuflow(name)
+    from gpuflow.runtime.kernel_cache import cache_stats
+
     (device, *_) = gpuflow.devices(platform)
     gpuflow.config.update("default_device", device)
     clock = between = None
@@ -99,6 +103,7 @@ def _load_gpuflow(platform: str, name: str) -> Framework:
         gpuflow.__version__, _our_function(gpuflow, name),
         lambda x: gpuflow.device_put(x, device), np.asarray,
         lambda out: gpuflow.block_until_ready(out), gpuflow.tree.leaves, clock, between, kernels,
+        built=lambda: cache_stats().built,
     )  # fmt: skip
 
 

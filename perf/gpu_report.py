@@ -151,7 +151,12 @@ def _times(by_name: Mapping[str, Any]) -> str:
 def row_line(row: str, framework: str, found: Mapping[str, Any]) -> str:
     """One result, for whoever watches."""
     text = found.get("error") or found.get("version") or _seconds(found["seconds"])
-    return f"{row}: {framework} {text}"
+    return f"{row}: {framework} {text}{_built(found)}"
+
+
+def _built(record: Mapping[str, Any]) -> str:
+    """What was not brought along."""
+    return f" ({record['built']} kernels built here)" if record.get("built") else ""
 
 
 def _time(record: Mapping[str, Any], ours: Mapping[str, Any], row: Row | None) -> str:
@@ -162,6 +167,7 @@ def _time(record: Mapping[str, Any], ours: Mapping[str, Any], row: Row | None) -
     text = _seconds(record["seconds"])
     if record is not ours and ours.get("seconds"):
         text += f" ({ours['seconds'] / record['seconds']:.2f}x)"
+    text += _built(record)
     if record.get("note"):
         text += f" ({record['note']})"
     if row is not None and not agree(record, ours, row.tolerance):

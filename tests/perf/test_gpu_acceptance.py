@@ -201,6 +201,27 @@ def fake_cupy():
     return fake
 
 
+def test_kernels_that_were_not_brought_are_counted(perf):
+    """From before the first call to behind the last, for each row anew."""
+    count = [5]
+
+    def function(row):
+        def call(*arrays):
+            count[0] += row.name == "slice"
+            return arrays
+
+        return call if row.name != "transpose" else None
+
+    framework = perf.frameworks.Framework(
+        "1", function, lambda x: x, np.asarray, lambda out: None, list, built=lambda: count[0]
+    )
+    server = perf.child.Server(framework, True)
+    first = server.answer({"do": "first", "row": "slice"})
+    assert first["built"] == 1 and server.answer({"do": "time"})["built"] == 3
+    assert "built" not in server.answer({"do": "first", "row": "concatenate"})
+    assert server.answer({"do": "first", "row": "transpose"}) == {"none": True}
+
+
 def test_rows_in_cupy(perf, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
     framework = perf.frameworks.load("cupy", "cuda")
@@ -271,7 +292,7 @@ def test_verdicts(perf):
 
 def test_the_report_of_a_run_with_gaps(perf):
     row = next(row for row in perf.rows.all_rows() if row.name == "chain float32")
-    ours = {"row": row.name, "seconds": 1e-3, "size": row.full, "check": [1.0, 2.0]}
+    ours = {"row": row.name, "seconds": 1e-3, "size": row.full, "check": [1.0, 2.0], "built": 3}
     theirs = {"row": row.name, "seconds": 2e-3, "size": row.full, "check": [1.0, 2.5]}
     sections = [
         {"name": "programs", "status": 1, "seconds": 1.0, "records": [
@@ -296,6 +317,8 @@ def test_the_report_of_a_run_with_gaps(perf):
     assert "Device: gpu. Commit abc. torch 2." in text and "killed at its limit" in text
     assert "| copy | 4000.0 GB/s |" in text and "| attention | 1e-07 |" in text
     assert "2 runs, of which 1 have the same bits" in text
+    assert perf.report.row_line("a", "us", ours) == "a: us 1.000 ms (3 kernels built here)"
+    assert "| 1.000 ms (3 kernels built here) |" in text
     assert "2.000 ms (0.50x) RESULTS DIFFER" in text and "failed: boom" in text
     share = 2 * 4 * row.full / 1e-3 / 4.0e12
     assert f"({100 * share:.0f} % of a copy)" in text and "FAILED a / b" in text
