@@ -175,7 +175,7 @@ def _operator(name: str, what: str, given: Any) -> Operator:
         ValueError,
     )
     if isinstance(given, np.ndarray | jnp.ndarray):
-        return partial(exact_dot, given)
+        return partial(exact_dot, jnp.asarray(given))
     return lambda x: given @ x
 
 
