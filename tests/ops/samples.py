@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
-from sweep import Sample
+from sweep import EXACT, Sample
 
 from gpuflow.base import dtypes
 from gpuflow.ops.elementwise.arithmetic import RoundingMethod
@@ -158,7 +158,7 @@ LAYOUT = {
 }
 
 # How accurately a dot of 4 terms must be added: 4 roundings, and one of the result.
-_DOT = {"precision": None, "preferred_element_type": None}
+_DOT = {"precision": EXACT, "preferred_element_type": None}
 CONTRACTIONS = {
     "dot_general": [
         Sample(

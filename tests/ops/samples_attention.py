@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
-from sweep import Sample
+from sweep import EXACT, Sample
 
 _RNG = np.random.default_rng(11)
 _QUERY, _KEY = (2, 3, 4, 16), (2, 5, 2, 16)
 _FLOATS = ("float16", "bfloat16", "float32")
-_PLAIN = {"scale": 0.25, "causal": True, "window": None, "present": (False,) * 4}
-_FULL = {"scale": 0.25, "causal": False, "window": (2, 1), "present": (True,) * 4}
+_HOW = {"scale": 0.25, "precision": EXACT}
+_PLAIN = {**_HOW, "causal": True, "window": None, "present": (False,) * 4}
+_FULL = {**_HOW, "causal": False, "window": (2, 1), "present": (True,) * 4}
 _BIAS = _RNG.normal(size=(1, 4, 3, 5)).astype(np.float32)
 _MASK = _RNG.random((2, 1, 3, 5)) < 0.7
 _LENGTHS = (np.array([3, 2], np.int32), np.array([5, 0], np.int32))
 
 
-def _loops(query, key, value, *extras, scale, causal, window, present):
+def _loops(query, key, value, *extras, scale, causal, window, precision, present):
     """One query after the other, over the keys that it sees."""
+    del precision
     given = iter(extras)
     bias, mask, query_lengths, key_lengths = (next(given) if x else None for x in present)
     batch, queries, heads, _ = query.shape

@@ -1,6 +1,6 @@
 """How the sweep calls conv_general_dilated: batch, channels, space, and groups in between."""
 
-from sweep import Sample
+from sweep import EXACT, Sample
 
 from gpuflow.ops.contractions.convolution import ConvDims, Roles
 
@@ -18,7 +18,7 @@ def _params(strides, pads, lhs_dilation=None, rhs_dilation=None, grouped=False):
         "dimension_numbers": groups if grouped else plain, "window_strides": strides,
         "padding": pads,
         "lhs_dilation": lhs_dilation or ones, "rhs_dilation": rhs_dilation or ones,
-        "precision": None, "preferred_element_type": None,
+        "precision": EXACT, "preferred_element_type": None,
     }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from gpuflow.core.lowering import Elementwise
 from gpuflow.core.primitive import Primitive, registry
 from gpuflow.core.rules import AxisData, UndefinedPrimal
 from gpuflow.core.staging import trace_closed
+from gpuflow.ops.contractions.precision import Precision
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.zeros import instantiate
 from gpuflow.transforms.batching import batch_flat
@@ -47,6 +48,10 @@ DTYPES_64 = tuple(np.dtype(name) for name in ("int64", "float64", "complex128"))
 # type stands for all that kernels hold in the same way; WHOLE_SWEEP=1 runs all of them.
 ON_SIMULATED_GPU = config.environment.platform == "cuda_sim"
 WHOLE = not ON_SIMULATED_GPU or bool(os.environ.get("WHOLE_SWEEP"))
+
+
+# Of products in samples: primitives that are bound directly do not know the setting.
+EXACT = (Precision.HIGHEST, Precision.HIGHEST)
 
 
 @dataclass(frozen=True)
