@@ -6,7 +6,7 @@ the op. Bodies emit KernelIR through a ``Builder``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuflow.base.records import record
@@ -82,12 +82,16 @@ class Layout:
         links: ``(in_aval, out_aval, **params) -> [(operand dim, output dim), ...]`` of dimensions
             that are the same axis, or None: the op needs its operand in memory. Operand
             dimensions that are not named must have size 1.
+        steps: ``(in_aval, out_aval, **params) -> steps``, of an op that takes every so many
+            elements of each dimension from some place on; negative ones run backwards. None: its
+            views follow the links, or are of what lies row-major, and do so again.
         sliced: as in Indexed.
         apart: as in Indexed, where links say less.
     """
 
     view: Callable[..., Any]
     links: Callable[..., list[tuple[int, int]] | None]
+    steps: Callable[..., Sequence[int]] | None = None
     sliced: Callable[..., Any] | None = None
     apart: Callable[..., Any] | None = None
 
@@ -98,9 +102,13 @@ class Indexed:
 
     Attributes:
         body: ``(context, in_avals, out_aval, params) -> value or tuple of values``. The context
-            offers ``builder``, ``index(dim)``, ``linear_index()``, ``size(number)`` and
-            ``border(dim, number)``, ``load(operand, indices, where=None)``,
-            ``element(operand, dims)``; see compiler/lowering/emit.py.
+            offers ``builder``, ``index(dim)``, ``linear_index()``, ``number(k)`` and
+            ``border(dim, k)``, ``load(operand, indices, where=None)``, ``element(operand, dims)``;
+            see compiler/lowering/emit.py. A kernel serves all sizes, so a body may branch on ranks,
+            dtypes, params that are no ``size_params``, and on which sizes are 0, 1 or equal: on
+            nothing else of its avals.
+        numbers: ``(in_avals, params) -> numbers``, ints that follow from sizes; a kernel gets those
+            that the body asks for when it runs. None: there are none.
         in_memory: how many leading operands it chooses elements of; None: all. The others it reads
             at the output's index along its first dimensions, so that its kernel may compute them.
         cheap: as in Elementwise; for ops without array operands.
@@ -122,6 +130,7 @@ class Indexed:
     """
 
     body: Callable[..., Any]
+    numbers: Callable[..., Sequence[int]] | None = None
     in_memory: int | None = None
     cheap: bool = False
     moves: bool = False

@@ -96,9 +96,7 @@ def meaning_alone(*args):
 def test_plans_are_those_without_a_structure(function, donated):
     for shape in SHAPES:
         assert meaning(plan_of(function, shape, donated)) == meaning_alone(function, shape, donated)
-    own = [template for template in pipeline._templates.values() if template.structures]
-    # An update in place has no recipe, so that its program has no structure.
-    assert own or function is looped
+    assert all(template.structures for template in pipeline._templates.values())
 
 
 def test_one_structure_serves_a_class_of_sizes(monkeypatch):
@@ -176,11 +174,11 @@ def test_a_program_without_a_key_leaves_nothing(monkeypatch):
     assert meaning_alone(norms, (30, 40)) == wanted
 
 
-def test_a_size_of_0_has_no_structure():
-    for rows in (0, 5, 0):
-        assert meaning(plan_of(update, (rows, 7))) == meaning_alone(update, (rows, 7))
-    with_structures = [bool(t.structures) for t in pipeline._templates.values()]
-    assert sum(with_structures) == 1
+def test_a_size_of_0_is_another_program():
+    for rows, columns in ((0, 7), (5, 7), (0, 20), (0, 21)):
+        shape = (rows, columns)
+        assert meaning(plan_of(update, shape)) == meaning_alone(update, shape)
+    assert [len(template.structures) for template in pipeline._templates.values()] == [1, 1]
 
 
 def test_buffers_are_numbers_in_order_of_appearance():

@@ -167,20 +167,25 @@ def _reduced_tuple(
 class IndexedContext:
     """What an Indexed body sees, on plain row-major operands."""
 
-    def __init__(self, builder: Builder, in_avals: Any, out_aval: ShapedArray) -> None:
-        self.builder = builder
+    def __init__(
+        self, builder: Builder, in_avals: Any, out_aval: ShapedArray, numbers: Sequence[int]
+    ) -> None:
+        self.builder, self._numbers = builder, numbers
         self._in_avals = in_avals
         self._shape = out_aval.shape
 
     def index(self, dim: int) -> Any:
         return self.builder.load(f"d{dim}")
 
-    def size(self, number: int) -> Any:
-        return self.builder.const("int64", int(number))
+    def number(self, k: int) -> Any:
+        return self._const(self._numbers[k])
 
-    def border(self, dim: int, number: int) -> Any:
+    def border(self, dim: int, k: int) -> Any:
         del dim
-        return self.size(number)
+        return self.number(k)
+
+    def _const(self, number: int) -> Any:
+        return self.builder.const("int64", int(number))
 
     def linear_index(self, first_dim: int = 0) -> Any:
         dims = range(first_dim, len(self._shape))
@@ -194,16 +199,16 @@ class IndexedContext:
 
     def element(self, operand: int, dims: Sequence[int]) -> Any:
         shape = self._in_avals[operand].shape
-        zero = self.size(0)
+        zero = self._const(0)
         indices = [
             zero if size == 1 else self.index(d) for d, size in zip(dims, shape, strict=True)
         ]
         return self.load(operand, indices)
 
     def _address(self, indices: Sequence[Any], shape: Sequence[int]) -> Any:
-        address = self.size(0)
+        address = self._const(0)
         for index, size in zip(indices, shape, strict=True):
-            scaled = self.builder.apply("mul", address, self.size(size))
+            scaled = self.builder.apply("mul", address, self._const(size))
             address = self.builder.apply("add", scaled, index)
         return address
 
@@ -222,7 +227,8 @@ def _run_indexed(
     }  # fmt: skip
     builder = Builder(operands, names)
     out_aval = out_avals[0] if len(out_avals) == 1 else tuple(out_avals)
-    context = IndexedContext(builder, in_avals, out_avals[0])
+    numbers = lower.numbers(in_avals, params) if lower.numbers else ()
+    context = IndexedContext(builder, in_avals, out_avals[0], numbers)
 
     def loops(dim: int) -> None:
         if dim < len(shape):

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.compiler.fusion.space import Key, Program, Space, operands_in_memory
-from gpuflow.core import views
+from gpuflow.compiler.fusion.space import Key, Space, operands_in_memory
+from gpuflow.compiler.lowering.symbols import Number, Numbers
 from gpuflow.core.aval import storage_name
 from gpuflow.core.jaxpr import Literal, Var
 from gpuflow.core.lowering import Update
-from gpuflow.kir.interpret import scalar_to_word
 from gpuflow.kir.nodes import Mode, Operand
+
+Pairs = Iterable[tuple[Key, Number]]
 
 
 @record
 class Access:
-    """How an operand is addressed: a buffer, a first element, and a stride for each axis key."""
+    """How an operand is addressed: a buffer, a first element, and a stride for each axis key.
+
+    The strides are sorted by axis; two accesses are equal if they are for all sizes. A number that
+    is passed has its word for an offset.
+    """
 
     buffer: Var | None
-    offset: int
-    strides: tuple[tuple[Key, int], ...]
+    offset: Number
+    strides: tuple[tuple[Key, Number], ...]
     dtype: str
     mode: Mode
-
-    def stride(self, key: Key) -> int:
-        """The stride along an axis; 0 where the operand does not change."""
-        return dict(self.strides).get(key, 0)
 
 
 class Accesses:
@@ -44,7 +45,6 @@ class Accesses:
         self.buffer_of, self.read_in_place = buffer_of, read_in_place
         self.names: dict[Any, str] = {}
         self.accesses: dict[str, Access] = {}
-        self.scalars: dict[str, int] = {}
         self.table: dict[str, Operand] = {}
 
     def _enter(self, key: Any, name: str, access: Access) -> str:
@@ -63,70 +63,81 @@ class Accesses:
         mode = Mode.INOUT if buffer in self.read_in_place else access.mode
         return replace(access, buffer=buffer, mode=mode)
 
+    def _new_name(self, prefix: str) -> str:
+        return f"{prefix}{sum(name.startswith(prefix) for name in self.accesses)}"
+
     def array(self, access: Access) -> str:
         """The operand name of an access."""
         access = self._placed(access)
         if access not in self.names:
             prefix = {Mode.IN: "x", Mode.OUT: "o", Mode.INOUT: "u", Mode.INDEX: "j"}[access.mode]
-            number = sum(name.startswith(prefix) for name in self.accesses)
-            self._enter(access, f"{prefix}{number}", access)
+            self._enter(access, self._new_name(prefix), access)
         return self.names[access]
 
-    def scalar(self, dtype: str, value: Any, slot: Any) -> str:
+    def scalar(self, dtype: str, word: Number, slot: Any) -> str:
         """The operand name of a number; ``slot`` tells equal numbers of different origin apart."""
         key = ("scalar", dtype, slot)
         if key not in self.names:
-            name = f"s{len(self.scalars)}"
-            self.scalars[name] = scalar_to_word(dtype, value)
-            self._enter(key, name, Access(None, 0, (), dtype, Mode.SCALAR))
+            self._enter(key, self._new_name("s"), Access(None, word, (), dtype, Mode.SCALAR))
         return self.names[key]
 
 
-def read_access(program: Program, space: Space, reader: int, operand: int) -> Access:
+def read_access(numbers: Numbers, space: Space, reader: int, operand: int) -> Access:
     """The access of an array operand that comes from memory."""
+    program = numbers.program
     eqn, iteration = program.jaxpr.eqns[reader], program.iterations[reader]
     atom = eqn.inputs[operand]
     assert iteration is not None and isinstance(atom, Var)
-    buffer, view = program.place(atom)
+    place = numbers.place(atom)
     strides = []
     for dim, axis in iteration.reads[operand]:
         key = space.classes[reader, axis]
-        if key not in space.units and not view.broadcast[dim]:
-            strides.append((key, view.strides[dim]))
+        if key not in space.units and not place.broadcast[dim]:
+            strides.append((key, place.strides[dim]))
     dtype = storage_name(atom.aval.dtype)
-    return Access(buffer, view.offset, tuple(sorted(strides)), dtype, Mode.IN)
+    return Access(place.buffer, place.offset, tuple(sorted(strides)), dtype, Mode.IN)
 
 
-def memory_reads(program: Program, space: Space) -> Iterator[tuple[int, Access]]:
+def memory_reads(numbers: Numbers, space: Space) -> Iterator[tuple[int, Access]]:
     """Each array that an equation of the group reads from memory at its own index.
 
     Operands of which ops choose elements for themselves are left out.
     """
-    inside = frozenset(space.members)
+    program, inside = numbers.program, frozenset(space.members)
     for e in space.members:
         eqn = program.jaxpr.eqns[e]
         for k in range(operands_in_memory(eqn), len(eqn.inputs)):
             atom = eqn.inputs[k]
             if type(atom) is not Literal and program.producer.get(atom) not in inside:
-                yield e, read_access(program, space, e, k)
+                yield e, read_access(numbers, space, e, k)
 
 
-def write_access(program: Program, space: Space, var: Var) -> Access:
+def write_access(numbers: Numbers, space: Space, var: Var) -> Access:
     """The access of a stored output: its own buffer, row-major. Updates choose their elements."""
+    program, dtype = numbers.program, storage_name(var.aval.dtype)
     position = program.producer[var]
     if isinstance(program.jaxpr.eqns[position].primitive.lower, Update):
-        return Access(program.place(var)[0], 0, (), storage_name(var.aval.dtype), Mode.INOUT)
+        return Access(program.place(var)[0], numbers.zero, (), dtype, Mode.INOUT)
     keys = space.axes_of_output(program, position)
-    strides = views.contiguous(var.aval.shape).strides
-    pairs = [(k, s) for k, s in zip(keys, strides, strict=True) if k not in space.units]
-    return Access(var, 0, tuple(sorted(pairs)), storage_name(var.aval.dtype), Mode.OUT)
+    pairs = zip(keys, numbers.strides(var.aval.shape), strict=True)
+    return Access(var, numbers.zero, _own(space, pairs), dtype, Mode.OUT)
 
 
-def window_access(program: Program, space: Space, position: int) -> Access:
+def window_access(numbers: Numbers, space: Space, position: int) -> Access:
     """Where an element of an update's window lies in the array, from the window's place on."""
-    eqn = program.jaxpr.eqns[position]
-    keys = space.axes_of_output(program, position)[eqn.inputs[1].aval.ndim :]
-    strides = views.contiguous(eqn.outputs[0].aval.shape).strides
+    eqn = numbers.program.jaxpr.eqns[position]
+    keys = space.axes_of_output(numbers.program, position)[eqn.inputs[1].aval.ndim :]
+    strides = numbers.strides(eqn.outputs[0].aval.shape)
     dims = eqn.primitive.lower.window(eqn.params)
-    pairs = [(k, strides[d]) for k, d in zip(keys, dims, strict=True) if k not in space.units]
-    return Access(None, 0, tuple(sorted(pairs)), "int64", Mode.INDEX)
+    pairs = ((key, strides[d]) for key, d in zip(keys, dims, strict=True))
+    return index_access(numbers, space, pairs)
+
+
+def index_access(numbers: Numbers, space: Space, pairs: Pairs) -> Access:
+    """The sum of the indices along axes times their strides."""
+    return Access(None, numbers.zero, _own(space, pairs), "int64", Mode.INDEX)
+
+
+def _own(space: Space, pairs: Pairs) -> tuple[tuple[Key, Number], ...]:
+    """The axes of a kernel that are among these."""
+    return tuple(sorted([pair for pair in pairs if pair[0] not in space.units]))

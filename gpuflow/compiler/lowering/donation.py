@@ -26,6 +26,7 @@ from dataclasses import field
 from gpuflow.base.records import record
 from gpuflow.compiler.fusion.space import Program, Space, operands_in_memory
 from gpuflow.compiler.lowering.access import read_access, write_access
+from gpuflow.compiler.lowering.symbols import Numbers
 from gpuflow.core.jaxpr import Literal, Var
 
 
@@ -62,7 +63,7 @@ def last_readers(program: Program, groups: Sequence[Sequence[int]]) -> dict[Var,
 
 
 def choose_in_place(
-    program: Program,
+    numbers: Numbers,
     space: Space,
     number: int,
     last: Mapping[Var, int],
@@ -73,6 +74,7 @@ def choose_in_place(
     Chosen inputs are removed from ``free``, which tells for each the one output that may take it,
     or None for any.
     """
+    program = numbers.program
     chosen: dict[Var, Var] = {}
     read: set[Var] = set()
     for out in space.escaping:
@@ -83,7 +85,7 @@ def choose_in_place(
             if not same or last.get(var, -1) > number or free[var] not in (None, out):
                 continue
             is_read = last.get(var, -1) == number
-            if is_read and not _reads_where_it_writes(program, space, var, out):
+            if is_read and not _reads_where_it_writes(numbers, space, var, out):
                 continue
             chosen[out] = var
             del free[var]
@@ -93,8 +95,8 @@ def choose_in_place(
     return InPlace(chosen, frozenset(read))
 
 
-def _reads_where_it_writes(program: Program, space: Space, var: Var, out: Var) -> bool:
-    wanted = write_access(program, space, out)
+def _reads_where_it_writes(numbers: Numbers, space: Space, var: Var, out: Var) -> bool:
+    program, wanted = numbers.program, write_access(numbers, space, out)
     for e in space.members:
         eqn = program.jaxpr.eqns[e]
         for k, atom in enumerate(eqn.inputs):
@@ -102,7 +104,7 @@ def _reads_where_it_writes(program: Program, space: Space, var: Var, out: Var) -
                 continue
             if k < operands_in_memory(eqn):
                 return False
-            access = read_access(program, space, e, k)
-            if access.offset or access.strides != wanted.strides:
+            access = read_access(numbers, space, e, k)
+            if (access.offset, access.strides) != (wanted.offset, wanted.strides):
                 return False
     return True

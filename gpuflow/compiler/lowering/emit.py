@@ -14,18 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from gpuflow.base.util import row_major_strides
-from gpuflow.compiler.fusion.space import Key, Kind, Program, Space, has_complex, operands_in_memory
+from gpuflow.compiler.fusion.space import Key, Kind, Space, has_complex, operands_in_memory
 from gpuflow.compiler.lowering.access import (
     Access,
     Accesses,
+    index_access,
     memory_reads,
     read_access,
     window_access,
     write_access,
 )
 from gpuflow.compiler.lowering.loops import is_written_short
-from gpuflow.core.aval import ShapedArray, storage_dtype, storage_name
+from gpuflow.compiler.lowering.symbols import Facts, Number, Numbers
+from gpuflow.core.aval import storage_dtype, storage_name
 from gpuflow.core.jaxpr import Eqn, Literal, Var
 from gpuflow.core.lowering import (
     Elementwise,
@@ -40,8 +41,8 @@ from gpuflow.kir.nodes import Block, Mode, Operand, Value
 from gpuflow.kir.scalar import PARTS, compute_dtype
 
 Values = tuple[Value, ...]
-Number = Value | Pair  # what stands for a variable: a pair if it is complex
-_PARTS_OF = {1: (None,), 2: (0, 1)}  # what a number's values are of an element
+Element = Value | Pair  # what stands for a variable: a pair if it is complex
+_PARTS_OF = {1: (None,), 2: (0, 1)}  # what the values are parts of
 _NAMED_OPS = 5
 _REDUCTIONS = (Reduction, TupleReduction)
 
@@ -63,7 +64,8 @@ class Emitter:
     """Emits one kernel.
 
     Args:
-        program, space: the group.
+        numbers, space: of the program, and the group.
+        facts: gets what the text depends on.
         operands: where operands are requested; see ``lower.Accesses``.
         axes: names of the kernel's axes in order.
         axis_of: the kernel axis of each axis key.
@@ -71,19 +73,21 @@ class Emitter:
 
     def __init__(
         self,
-        program: Program,
+        numbers: Numbers,
         space: Space,
+        facts: Facts,
         operands: Accesses,
         axes: Sequence[str],
         axis_of: dict[Key, str],
     ) -> None:
-        self.program, self.space, self.operands = program, space, operands
+        self.numbers, self.program, self.facts = numbers, numbers.program, facts
+        self.space, self.operands = space, operands
         self.axes, self.axis_of = tuple(axes), axis_of
         self.builder = Builder({}, axes)
         self.members = frozenset(space.members)
-        self.reads = tuple(memory_reads(program, space))
+        self.reads = tuple(memory_reads(numbers, space))
         # Values of variables, and of operands that are read before their elements are written.
-        self.memo: list[dict[Var | str, Number]] = [{}]
+        self.memo: list[dict[Var | str, Element]] = [{}]
         self.reduced_axes = tuple(
             dict.fromkeys(axis_of[key] for key in space.order if key in space.reduced)
         )
@@ -243,7 +247,8 @@ class Emitter:
         rule, out = eqn.primitive.lower, eqn.outputs[0].aval
 
         def values() -> Sequence[Value]:
-            index = self.index([(key, 1) for key in self._reduced_keys(position)])
+            one = self.numbers.one
+            index = self.index([(key, one) for key in self._reduced_keys(position)])
             return rule.element(builder, self._operand(position, 0), index, eqn.params)
 
         if not axes:
@@ -281,7 +286,7 @@ class Emitter:
 
     def _store(self, var: Var) -> None:
         position = self.program.producer[var]
-        access = write_access(self.program, self.space, var)
+        access = write_access(self.numbers, self.space, var)
         if isinstance(self.program.jaxpr.eqns[position].primitive.lower, Update):
             self._store_update(position, access)
             return
@@ -298,7 +303,7 @@ class Emitter:
         name = self.operands.array(access)
         builder.declare(self.operands.table[name])
         offset = self._operand(position, 1)
-        within = window_access(self.program, self.space, position)
+        within = window_access(self.numbers, self.space, position)
         if within.strides:
             offset = builder.apply("add", offset, self._load(within))
         inside = eqn.inputs[2]
@@ -363,7 +368,7 @@ class Emitter:
         for var, value in zip(eqn.outputs, results, strict=True):
             self.memo[-1][var] = self._rounded(var, value)
 
-    def _rounded(self, var: Var, value: Number) -> Number:
+    def _rounded(self, var: Var, value: Element) -> Element:
         """A value as its dtype holds it: it must not depend on what is stored and what is not."""
         if isinstance(value, Pair) or var in self.program.unrounded:
             return value
@@ -379,10 +384,10 @@ class Emitter:
     def _operand(self, position: int, number: int) -> Any:
         atom = self.program.jaxpr.eqns[position].inputs[number]
         if type(atom) is Literal:
-            return self.literal(atom.value, atom.aval, (position, number))
+            return self.literal(atom, position, number)
         if self._is_inside(atom):
             return self._variable(atom)
-        return self._load(read_access(self.program, self.space, position, number))
+        return self._load(read_access(self.numbers, self.space, position, number))
 
     def _load(
         self, access: Access, offset: Value | None = None, where: Value | None = None
@@ -399,7 +404,7 @@ class Emitter:
 
     def _element(
         self, operand: Operand, offset: Value | None = None, where: Value | None = None
-    ) -> Number:
+    ) -> Element:
         if operand.dtype not in PARTS:
             return self.builder.load(operand.name, offset, where)
         parts = [self.builder.load(operand.name, offset, where, part) for part in (0, 1)]
@@ -412,38 +417,39 @@ class Emitter:
             if access.buffer in self.operands.read_in_place and varies is in_rows:
                 self._load(access)
 
-    def index(self, strides: Sequence[tuple[Key, int]]) -> Value:
+    def index(self, strides: Sequence[tuple[Key, Number]]) -> Value:
         """The sum of the indices along axes times their strides, as int64."""
-        own = [pair for pair in strides if pair[0] not in self.space.units]
-        if not own:
-            return self.builder.const("int64", 0)
-        return self._load(Access(None, 0, tuple(sorted(own)), "int64", Mode.INDEX))
+        access = index_access(self.numbers, self.space, strides)
+        return self._load(access) if access.strides else self.builder.const("int64", 0)
 
-    def literal(self, value: Any, aval: ShapedArray, slot: Any) -> Any:
+    def literal(self, atom: Literal, position: int, operand: int) -> Any:
         """A scalar of the program: in the text if it is one of the few, else an operand.
 
-        ``slot`` tells where it stands: numbers that are equal for some sizes only must not share
-        an operand, or the text would depend on sizes.
+        Each has an operand of its own: equal ones may differ in another program of the key.
         """
-        storage = storage_name(aval.dtype)
-        number = np.asarray(value).reshape(())[()]
-        if storage in PARTS:
-            parts = ((number.real, 0), (number.imag, 1))
-            return Pair(*[self.scalar(PARTS[storage], x, (*slot, part)) for x, part in parts])
-        if is_written_in(number):
+        storage = storage_name(atom.aval.dtype)
+        value = np.asarray(atom.value).reshape(())[()]
+        if storage not in PARTS and is_written_in(value):
             kind = bool if storage == "bool" else (float if "float" in storage else int)
-            return self.builder.const(compute_dtype(storage), kind(number))
-        return self.scalar(storage, number, slot)
+            return self.builder.const(compute_dtype(storage), kind(value))
 
-    def scalar(self, storage: str, number: Any, slot: Any) -> Value:
+        def part(dtype: str, value: Any, number: int | None = None) -> Value:
+            word = self.numbers.literal(position, operand, dtype, value, number)
+            return self.scalar(dtype, word, (position, operand, number))
+
+        if storage not in PARTS:
+            return part(storage, value)
+        return Pair(part(PARTS[storage], value.real, 0), part(PARTS[storage], value.imag, 1))
+
+    def scalar(self, storage: str, word: Number, slot: Any) -> Value:
         """A number passed at run time; one operand for each ``slot``."""
-        name = self.operands.scalar(storage, number, slot)
+        name = self.operands.scalar(storage, word, slot)
         self.builder.declare(self.operands.table[name])
         return self.builder.load(name)
 
 
-def _parts(value: Number) -> Values:
-    """The values that a number is made of."""
+def _parts(value: Element) -> Values:
+    """The values that an element is made of."""
     return (value,) if isinstance(value, Value) else (value.real, value.imag)
 
 
@@ -452,46 +458,40 @@ class IndexContext:
 
     def __init__(self, emitter: Emitter, position: int) -> None:
         self._emitter, self._position = emitter, position
-        self._eqn = emitter.program.jaxpr.eqns[position]
-        self._sizes = 0
-        self._strides: dict[tuple[int, int], int] = {}  # which of the sizes they are
+        self._eqn, self._numbers = emitter.program.jaxpr.eqns[position], emitter.numbers
         self._keys = emitter.space.axes_of_output(emitter.program, position)
         self.builder = emitter.builder
 
     def index(self, dim: int) -> Value:
         """The output index along ``dim``."""
-        return self._emitter.index([(self._keys[dim], 1)])
+        return self._emitter.index([(self._keys[dim], self._numbers.one)])
 
     def linear_index(self, first_dim: int = 0) -> Value:
         """The row-major index over output dimensions ``first_dim`` and later."""
         shape = self._eqn.outputs[0].aval.shape[first_dim:]
-        strides = row_major_strides(shape)
+        strides = self._numbers.strides(shape)
         return self._emitter.index(list(zip(self._keys[first_dim:], strides, strict=True)))
 
-    def size(self, number: int) -> Value:
-        """A size, passed at run time."""
-        self._sizes += 1
-        return self._numbered(number, self._sizes)
+    def number(self, k: int) -> Value:
+        """The k-th of the numbers that the op declares, passed at run time."""
+        number = self._numbers.declared(self._position)[k]
+        return self._emitter.scalar("int64", number, (self._position, "number", k))
 
-    def _numbered(self, number: int, place: int) -> Value:
-        slot = (self._position, "size", place)
-        return self._emitter.scalar("int64", np.int64(number), slot)
-
-    def _stride(self, operand: int, dim: int, stride: int) -> Value:
-        """An operand's stride, the same number in all of its loads."""
-        if (operand, dim) not in self._strides:
-            self._sizes += 1
-            self._strides[operand, dim] = self._sizes
-        return self._numbered(stride, self._strides[operand, dim])
-
-    def border(self, dim: int, number: int) -> Value:
-        """A number that indices along ``dim`` are compared with: in the text of short dimensions.
+    def border(self, dim: int, k: int) -> Value:
+        """The same, where indices along ``dim`` are compared with it: in the text of short ones.
 
         There the loop has a text of its own for each size, and comparisons cost nothing.
         """
-        if is_written_short(self._eqn.outputs[0].aval.shape, dim):
-            return self.builder.const("int64", number)
-        return self.size(number)
+        shape, facts = self._eqn.outputs[0].aval.shape, self._emitter.facts
+        if not is_written_short(self._numbers, shape, dim, facts):
+            return self.number(k)
+        number = facts.write(self._numbers.declared(self._position)[k])
+        return self.builder.const("int64", number)
+
+    def _stride(self, operand: int, dim: int, stride: Number) -> Value:
+        """An operand's stride, the same number in all of its loads."""
+        slot = (self._position, "stride", operand, dim)
+        return self._emitter.scalar("int64", stride, slot)
 
     def load(
         self, operand: int, indices: Sequence[Value], where: Value | None = None
@@ -499,15 +499,13 @@ class IndexContext:
         """The operand's element at ``indices``, one for each of its dimensions."""
         atom = self._eqn.inputs[operand]
         if type(atom) is Literal:
-            return self._emitter.literal(atom.value, atom.aval, (self._position, operand))
-        access = read_access(
-            self._emitter.program, self._emitter.space, self._position, operand
-        )
-        view = self._view(atom)
+            return self._emitter.literal(atom, self._position, operand)
+        access = read_access(self._numbers, self._emitter.space, self._position, operand)
+        strides = self._numbers.place(atom).strides
         offset: Value | None = None
-        for d, (index, stride) in enumerate(zip(indices, view.strides, strict=True)):
+        for d, (index, stride) in enumerate(zip(indices, strides, strict=True)):
             part = index
-            if stride != 1:
+            if stride != self._numbers.one:
                 part = self.builder.apply("mul", index, self._stride(operand, d, stride))
             offset = part if offset is None else self.builder.apply("add", offset, part)
         return self._emitter._load(access, offset, where)
@@ -518,17 +516,12 @@ class IndexContext:
             return self._emitter._operand(self._position, operand)
         atom = self._eqn.inputs[operand]
         if type(atom) is Literal:
-            return self._emitter.literal(atom.value, atom.aval, (self._position, operand))
-        access = read_access(
-            self._emitter.program, self._emitter.space, self._position, operand
-        )
-        view = self._view(atom)
+            return self._emitter.literal(atom, self._position, operand)
+        access = read_access(self._numbers, self._emitter.space, self._position, operand)
+        place = self._numbers.place(atom)
         pairs = [
             (self._keys[d], stride)
-            for d, stride, repeats in zip(dims, view.strides, view.broadcast, strict=True)
+            for d, stride, repeats in zip(dims, place.strides, place.broadcast, strict=True)
             if not repeats and self._keys[d] not in self._emitter.space.units
         ]
         return self._emitter._load(replace(access, strides=tuple(sorted(pairs))))
-
-    def _view(self, atom: Var) -> Any:
-        return self._emitter.program.place(atom)[1]

@@ -9,91 +9,116 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from gpuflow.compiler.fusion.space import Key, Kind, Program, Space
-from gpuflow.compiler.lowering.access import Access, memory_reads, window_access, write_access
-from gpuflow.core import views
+from gpuflow.compiler.fusion.space import Key, Kind, Space
+from gpuflow.compiler.lowering.access import (
+    Access,
+    index_access,
+    memory_reads,
+    window_access,
+    write_access,
+)
+from gpuflow.compiler.lowering.symbols import Facts, Number, Numbers, may_be_equal
 from gpuflow.core.lowering import Indexed, Update
-from gpuflow.kir.nodes import Axis, Mode, Role
-
-LONGEST_EXACT = 16
+from gpuflow.kir.nodes import Axis, Role
 
 Axes = tuple[tuple[Key, ...], ...]
 
 
-def schedule(program: Program, space: Space) -> tuple[Axes, tuple[Axis, ...]]:
+def schedule(
+    numbers: Numbers, space: Space, facts: Facts
+) -> tuple[Axes, tuple[Axis, ...]]:
     """The axis keys that each loop runs over, from the outermost, and the kernel's axes."""
-    axes = tuple(_collapse(space, _all_accesses(program, space)))
-    return axes, _kernel_axes(space, axes)
+    axes = tuple(_collapse(numbers, space, _all_accesses(numbers, space), facts))
+    return axes, _kernel_axes(numbers, space, axes, facts)
 
 
-def is_written_short(shape: Sequence[int], dim: int) -> bool:
+def extent(numbers: Numbers, space: Space, keys: Sequence[Key]) -> Number:
+    """How many points some axes have together."""
+    return numbers.product([numbers.size(space.sizes[key]) for key in keys])
+
+
+def is_written_short(numbers: Numbers, shape: Sequence[int], dim: int, facts: Facts) -> bool:
     """Whether a dimension is a short innermost one, whose size may stand in a kernel's text."""
-    return shape[dim] <= LONGEST_EXACT and prod(shape[dim + 1 :]) == 1 and prod(shape[:dim]) > 1
+    # That a size is 0 or 1 stands in the key.
+    is_innermost = prod(shape[dim + 1 :]) == 1 and prod(shape[:dim]) > 1
+    return is_innermost and facts.if_short(numbers.size(shape[dim])) is not None
 
 
-def _all_accesses(program: Program, space: Space) -> list[Access]:
+def _all_accesses(numbers: Numbers, space: Space) -> list[Access]:
     """Every access whose strides decide which axes collapse."""
-    result = [write_access(program, space, var) for var in space.escaping]
-    result += [access for _, access in memory_reads(program, space)]
+    result = [write_access(numbers, space, var) for var in space.escaping]
+    result += [access for _, access in memory_reads(numbers, space)]
     for e in space.members:
-        rule = program.jaxpr.eqns[e].primitive.lower
+        rule = numbers.program.jaxpr.eqns[e].primitive.lower
         if isinstance(rule, Indexed):
-            result += _index_patterns(program, space, e)
+            result += _index_patterns(numbers, space, e)
         elif isinstance(rule, Update):
-            result.append(window_access(program, space, e))
+            result.append(window_access(numbers, space, e))
     return result
 
 
-def _index_patterns(program: Program, space: Space, position: int) -> list[Access]:
+def _index_patterns(numbers: Numbers, space: Space, position: int) -> list[Access]:
     """What an ``Indexed`` op may ask for: the linear index, or the index of each dimension.
 
     The linear index lies like a contiguous array; an index varies along one axis alone, and so
     keeps that axis from collapsing with any other.
     """
-    keys = space.axes_of_output(program, position)
-    aval = program.jaxpr.eqns[position].outputs[0].aval
-    strides = views.contiguous(aval.shape).strides
-    pairs = [(k, s) for k, s in zip(keys, strides, strict=True) if k not in space.units]
-    if program.jaxpr.eqns[position].primitive.lower.linear:
-        return [Access(None, 0, tuple(sorted(pairs)), "int64", Mode.INDEX)]
-    return [Access(None, 0, ((key, 1),), "int64", Mode.INDEX) for key, _ in pairs]
+    eqn = numbers.program.jaxpr.eqns[position]
+    keys = space.axes_of_output(numbers.program, position)
+    if eqn.primitive.lower.linear:
+        strides = numbers.strides(eqn.outputs[0].aval.shape)
+        return [index_access(numbers, space, zip(keys, strides, strict=True))]
+    own = [key for key in keys if key not in space.units]
+    return [index_access(numbers, space, [(key, numbers.one)]) for key in own]
 
 
-def _collapse(space: Space, accesses: Sequence[Access]) -> list[tuple[Key, ...]]:
+def _collapse(
+    numbers: Numbers, space: Space, accesses: Sequence[Access], facts: Facts
+) -> list[tuple[Key, ...]]:
     """Neighbouring axes that every access walks through as if they were one."""
     tables = [dict(access.strides) for access in accesses]
     axes: list[tuple[Key, ...]] = []
     for key in space.order:
-        if axes and _joins(space, tables, axes[-1][-1], key):
+        pairs = _to_join(numbers, space, tables, axes[-1][-1], key) if axes else None
+        if pairs is not None and all(facts.are_equal(*pair) for pair in pairs):
             axes[-1] = (*axes[-1], key)
         else:
             axes.append((key,))
     return axes
 
 
-def _joins(space: Space, tables: Sequence[Mapping[Key, int]], outer: Key, inner: Key) -> bool:
+def _to_join(
+    numbers: Numbers, space: Space, tables: Sequence[Mapping[Key, Number]], outer: Key, inner: Key
+) -> list[tuple[Number, Number]] | None:
+    """The numbers that have to be equal for two axes to be one; None: they never are."""
     if (outer in space.reduced) != (inner in space.reduced):
-        return False
+        return None
     if (outer in space.serial) != (inner in space.serial):
-        return False
-    step = max(space.sizes[inner], 1)
+        return None
+    step, pairs = numbers.size(max(space.sizes[inner], 1)), []
     for table in tables:
         if (outer in table) != (inner in table):
-            return False
-        if outer in table and table[outer] != table[inner] * step:
-            return False
-    return True
+            return None
+        if outer not in table:
+            continue
+        wanted = numbers.product([table[inner], step])
+        if table[outer] != wanted:
+            if not may_be_equal(table[outer], wanted):
+                return None
+            pairs.append((table[outer], wanted))
+    return pairs
 
 
-def _kernel_axes(space: Space, axes: Sequence[tuple[Key, ...]]) -> tuple[Axis, ...]:
+def _kernel_axes(
+    numbers: Numbers, space: Space, axes: Sequence[tuple[Key, ...]], facts: Facts
+) -> tuple[Axis, ...]:
     inner_role = {Kind.ROW: Role.ROW}.get(space.kind, Role.REDUCE)
     point_role = Role.VECTOR if space.serial else Role.PARALLEL
     result = []
     for number, keys in enumerate(axes):
         role = inner_role if keys[0] in space.reduced else point_role
         role = Role.SERIAL if keys[0] in space.serial else role
-        size = prod(space.sizes[key] for key in keys)
         is_inner = number == len(axes) - 1 and number > 0
-        exact = size if is_inner and 0 < size <= LONGEST_EXACT else None
-        result.append(Axis(f"i{number}", role, exact))
+        exact = facts.if_short(extent(numbers, space, keys)) if is_inner else None
+        result.append(Axis(f"i{number}", role, exact or None))  # a loop over nothing counts
     return tuple(result)

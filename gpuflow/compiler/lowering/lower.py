@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from typing import NamedTuple
 
 from gpuflow.base.records import record
@@ -12,7 +11,8 @@ from gpuflow.compiler.fusion.space import Key, Program, Space
 from gpuflow.compiler.lowering.access import Access, Accesses
 from gpuflow.compiler.lowering.donation import InPlace
 from gpuflow.compiler.lowering.emit import Emitter
-from gpuflow.compiler.lowering.loops import Axes, schedule
+from gpuflow.compiler.lowering.loops import extent, schedule
+from gpuflow.compiler.lowering.symbols import Facts, Number, Numbers
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.jaxpr import Var
 from gpuflow.kir.nodes import Kernel, Mode, Operand, Role, Stride, arguments, remembered
@@ -63,20 +63,20 @@ class Lowered:
 
     Attributes:
         operands: of the kernel.
-        axes: the keys of its axes.
+        facts: what has to hold for other numbers to have the same kernel.
     """
 
     kernel: Kernel
-    words: tuple[int, ...]
+    words: tuple[Number, ...]
     buffers: tuple[Var | None, ...]
-    extent: int
-    points: int
+    extent: Number
+    points: Number
     reads: tuple[Var, ...]
     writes: tuple[Var, ...]
     overwrites: tuple[Var, ...]
     in_place: tuple[tuple[Var, Var], ...]
     operands: Accesses
-    axes: Axes
+    facts: Facts
 
     def numbered(self, number_of: Mapping[Var, int]) -> tuple[Use, KernelCall]:
         """What the kernel does, and its arguments, with buffers by their numbers."""
@@ -89,19 +89,33 @@ class Lowered:
             tuple([(number_of[out], number_of[var]) for out, var in self.in_place]),
         )  # fmt: skip
         buffers = tuple([NO_BUFFER if var is None else number_of[var] for var in self.buffers])
-        return use, KernelCall(self.kernel, self.words, buffers, self.extent, self.points)
+        words = tuple([word.value for word in self.words])
+        extent, points = self.extent.value, self.points.value
+        return use, KernelCall(self.kernel, words, buffers, extent, points)
 
 
-def lower_group(program: Program, space: Space, in_place: InPlace) -> Lowered:
-    """The kernel of a group, and its arguments for the program's sizes."""
-    axes, kernel_axes = schedule(program, space)
+def lower_group(
+    numbers: Numbers, space: Space, in_place: InPlace, facts: Facts
+) -> Lowered:
+    """The kernel of a group, and its arguments.
+
+    Args:
+        numbers: of the program.
+        space: of the group.
+        in_place: the donated inputs that it overwrites.
+        facts: gets what the kernel depends on.
+    """
+    program = numbers.program
+    axes, kernel_axes = schedule(numbers, space, facts)
     axis_of = {key: axis.name for keys, axis in zip(axes, kernel_axes, strict=True) for key in keys}
     operands = Accesses(
-        lambda name, access: _operand(name, access, axes), in_place.buffer_of, in_place.read
-    )
+        lambda name, access: _operand(name, access, axes, numbers.one),
+        in_place.buffer_of, in_place.read,
+    )  # fmt: skip
     emitter = Emitter(
-        program,
+        numbers,
         space,
+        facts,
         operands,
         tuple(axis.name for axis in kernel_axes),
         axis_of,
@@ -118,16 +132,16 @@ def lower_group(program: Program, space: Space, in_place: InPlace) -> Lowered:
     parallel = [keys_of[axis.name] for axis in kernel.axes if axis.role is Role.PARALLEL]
     return Lowered(
         kernel,
-        tuple(_words(kernel, operands, keys_of, space)),
+        tuple(_words(kernel, operands, keys_of, numbers, space)),
         tuple(operands.accesses[operand.name].buffer for operand in kernel.operands),
-        prod(space.sizes[key] for key in parallel[0]) if parallel else 1,
-        prod(space.sizes[key] for key in space.order),
+        extent(numbers, space, parallel[0] if parallel else ()),
+        extent(numbers, space, space.order),
         _reads(kernel, operands),
         tuple(program.place(var)[0] for var in space.escaping),
         (*in_place.buffer_of.values(), *_updated(program, space)),
         tuple(in_place.buffer_of.items()),
         operands,
-        axes,
+        facts,
     )
 
 
@@ -135,7 +149,9 @@ def _updated(program: Program, space: Space) -> list[Var]:
     return [program.place(var)[0] for var in space.escaping if var in program.views]
 
 
-def _operand(name: str, access: Access, axes: Sequence[tuple[Key, ...]]) -> Operand:
+def _operand(
+    name: str, access: Access, axes: Sequence[tuple[Key, ...]], one: Number
+) -> Operand:
     if access.mode is Mode.SCALAR:
         return Operand(name, access.dtype, access.mode, (Stride.ZERO,) * len(axes))
     table = dict(access.strides)
@@ -143,7 +159,7 @@ def _operand(name: str, access: Access, axes: Sequence[tuple[Key, ...]]) -> Oper
     for number, keys in enumerate(axes):
         if keys[-1] not in table:
             classes.append(Stride.ZERO)
-        elif number == len(axes) - 1 and table[keys[-1]] == 1:
+        elif number == len(axes) - 1 and table[keys[-1]] == one:
             classes.append(Stride.UNIT)
         else:
             classes.append(Stride.ANY)
@@ -151,23 +167,22 @@ def _operand(name: str, access: Access, axes: Sequence[tuple[Key, ...]]) -> Oper
 
 
 def _words(
-    kernel: Kernel, operands: Accesses, keys_of: Mapping[str, tuple[Key, ...]], space: Space
-) -> Iterator[int]:
+    kernel: Kernel, operands: Accesses, keys_of: Mapping[str, tuple[Key, ...]], numbers: Numbers,
+    space: Space,
+) -> Iterator[Number]:  # fmt: skip
     for argument in arguments(kernel):
         if argument.kind == "extent":
-            yield prod(space.sizes[key] for key in keys_of[argument.axis])
-            continue
-        if argument.kind == "scalar":
-            yield operands.scalars[argument.operand]
+            yield extent(numbers, space, keys_of[argument.axis])
             continue
         access = operands.accesses[argument.operand]
         if argument.kind == "stride":
-            yield access.stride(keys_of[argument.axis][-1])
-        elif argument.kind == "base":
+            yield dict(access.strides)[keys_of[argument.axis][-1]]
+        elif argument.kind in ("base", "scalar"):
             yield access.offset
         else:
             assert access.buffer is not None
-            yield access.offset * storage_dtype(access.buffer.aval.dtype).itemsize
+            itemsize = storage_dtype(access.buffer.aval.dtype).itemsize
+            yield numbers.bytes(access.offset, itemsize)
 
 
 def _reads(kernel: Kernel, operands: Accesses) -> tuple[Var, ...]:

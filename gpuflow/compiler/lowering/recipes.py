@@ -2,8 +2,7 @@
 
 Lowering a group for one set of sizes leaves a recipe: the kernel, and for each word where it comes
 from. For other sizes the words are looked up and the conditions are checked under which the kernel
-would be the same; nothing is scheduled or emitted again. A group whose words do not all come from
-sizes, views and numbers of the program has no recipe and is lowered each time.
+would be the same; nothing is scheduled or emitted again.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from gpuflow.base.records import record
-from gpuflow.compiler.lowering.loops import LONGEST_EXACT
-from gpuflow.compiler.lowering.lower import KernelCall, Use
-from gpuflow.compiler.lowering.word_sources import BoundSizes
+from gpuflow.compiler.lowering.lower import KernelCall, Lowered, Use
+from gpuflow.compiler.lowering.symbols import LONGEST_EXACT, Number
+from gpuflow.compiler.lowering.word_sources import Sources
 from gpuflow.kir.nodes import Kernel
 from gpuflow.kir.text import kernel_text
 
@@ -27,41 +26,25 @@ class Conditions(NamedTuple):
     """When lowering gives the same kernel; numbers are those of sources.
 
     Attributes:
-        exact: sources of innermost extents, and the size that is written in the text, or None for
-            a long one.
-        equal: pairs of sources that have to be equal.
-        products: outer stride, inner stride and inner size of axes that were made one.
-        units: strides of the innermost axis that are 1, or that are not.
-        repeats: operands read through views, and the dimensions along which these repeat.
-        traces: of Indexed ops, what they ask for.
+        short: sizes that are written in the text if they are short; None: it is longer.
+        written: other numbers that are written in the text.
+        equal: pairs that are equal, or that are not.
     """
 
-    exact: tuple[tuple[int, int | None], ...]
-    equal: tuple[tuple[int, int], ...]
-    products: tuple[tuple[int, int, int], ...]
-    units: tuple[tuple[int, bool], ...]
-    repeats: tuple[tuple[int, int, tuple[bool, ...]], ...]
-    traces: tuple[tuple[int, tuple[Any, ...]], ...]
+    short: tuple[tuple[int, int | None], ...]
+    written: tuple[tuple[int, int], ...]
+    equal: tuple[tuple[int, int, bool], ...]
 
-    def hold(self, values: Sequence[int], bound: BoundSizes) -> bool:
+    def hold(self, values: Sequence[int]) -> bool:
         """Whether they hold for the values of all sources."""
-        for number, wanted in self.exact:
+        for number, wanted in self.short:
             size = values[number]
             if (size if size <= LONGEST_EXACT else None) != wanted:
                 return False
-        for a, b in self.equal:
-            if values[a] != values[b]:
+        for number, wanted in self.written:
+            if values[number] != wanted:
                 return False
-        for a, b, n in self.products:
-            if values[a] != values[b] * values[n]:
-                return False
-        for a, is_unit in self.units:
-            if (values[a] == 1) is not is_unit:
-                return False
-        for e, k, flags in self.repeats:
-            if bound.view(e, k).broadcast != flags:
-                return False
-        return not self.traces or all(bound.asked(e).trace == trace for e, trace in self.traces)
+        return all([(values[a] == values[b]) is answer for a, b, answer in self.equal])
 
 
 @record(eq=False)
@@ -87,6 +70,27 @@ class Recipe:
         words = tuple([values[number] for number in self.words])
         extent, points = values[self.extent], values[self.points]
         return KernelCall(self.use.kernel, words, self.buffers, extent, points)
+
+
+def make_recipe(
+    lowered: Lowered, made: tuple[Use, KernelCall], sources: Sources
+) -> Recipe:
+    """The recipe that lowering a group leaves; ``made`` is what came of it."""
+    use, call = made
+
+    def number(of: Number) -> int:
+        return sources.number(of.source)
+
+    facts = lowered.facts
+    return Recipe(
+        use, tuple([number(word) for word in lowered.words]), call.buffers,
+        number(lowered.extent), number(lowered.points),
+        Conditions(
+            tuple([(number(size), value) for size, value in facts.short.items()]),
+            tuple([(number(of), value) for of, value in facts.written.items()]),
+            tuple([(number(a), number(b), answer) for (a, b), answer in facts.equal.items()]),
+        ),
+    )  # fmt: skip
 
 
 @record
@@ -131,7 +135,7 @@ def chosen(recipes: Sequence[Recipe | None]) -> Choice:
     )
 
 
-NO_CONDITIONS = Conditions((), (), (), (), (), ())
+NO_CONDITIONS = Conditions((), (), ())
 
 
 def taker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:

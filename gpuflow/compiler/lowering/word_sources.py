@@ -12,18 +12,18 @@ from math import prod
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.compiler.lowering.index_sizes import Asked, ask_sizes
-from gpuflow.core.jaxpr import Jaxpr, Var
+from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
 from gpuflow.core.views import View
 from gpuflow.kir.interpret import scalar_to_word
 
-# Where a number comes from; an operand is named by its equation's position and its own.
+# Where a number comes from; an equation is named by its position.
 #   ("constant", number)
-#   ("product", *symbols)                   sizes multiplied
-#   ("stride", position, operand, dim)      of the view through which the operand is read
-#   ("offset", position, operand, itemsize) of that view, in bytes
-#   ("size", position, number)              that an Indexed op passes, see index_sizes
-#   ("literal", number, dtype)              a scalar of the program
+#   ("product", *symbols)           sizes multiplied
+#   ("multiple", factor, *symbols)  a multiple of that: a stride
+#   ("offset", position, itemsize)  of a view that an equation is, in units of that size
+#   ("number", position, k)         that an Indexed op declares
+#   ("literal", number, dtype)      a scalar of the program
+#   ("part", number, dtype, part)   the real part of one (0), or the imaginary part (1)
 Source = tuple[Any, ...]
 
 
@@ -32,17 +32,15 @@ class Symbols:
     """What erasing the sizes of a program leaves.
 
     Attributes:
-        sizes: the distinct sizes but 1, in order of appearance.
+        sizes: the distinct sizes but 0 and 1, in order of appearance.
         variables: all variables in that order, inputs first: a variable's place is the number of
             its buffer.
         literals: the values of all literals, in order.
-        is_known: whether the program has a key, which says the rest.
     """
 
     sizes: tuple[int, ...]
     variables: tuple[Var, ...]
     literals: tuple[Any, ...]
-    is_known: bool
 
 
 @record
@@ -58,16 +56,15 @@ class _Tables:
     count: int
     fixed: list[int]
     sizes: list[tuple[int, int]]
-    products: list[tuple[int, tuple[int, ...]]]
+    products: list[tuple[int, int, tuple[int, ...]]]
     literals: list[tuple[int, int, str]]
     parts: list[tuple[int, int, str, int]]
-    strides: list[tuple[int, int, int, int]]
-    offsets: list[tuple[int, int, int, int]]
-    asked: list[tuple[int, int, int]]
+    offsets: list[tuple[int, int, int]]
+    declared: list[tuple[int, int, int]]
 
 
 def _no_tables() -> _Tables:
-    return _Tables(0, [], [], [], [], [], [], [], [])
+    return _Tables(0, [], [], [], [], [], [], [])
 
 
 @record(frozen=False)
@@ -93,17 +90,13 @@ class Sources:
         sizes = bound.symbols.sizes
         for number, symbol in tables.sizes:
             values[number] = sizes[symbol]
-        for number, symbols in tables.products:
-            values[number] = prod([sizes[k] for k in symbols])
+        for number, factor, symbols in tables.products:
+            values[number] = prod([sizes[k] for k in symbols], start=factor)
         self._literals(tables, values, bound.symbols.literals)
-        for number, position, operand, dim in tables.strides:
-            values[number] = bound.view(position, operand).strides[dim]
-        for number, position, operand, itemsize in tables.offsets:
-            values[number] = bound.view(position, operand).offset * itemsize
-        for number, position, place in tables.asked:
-            asked = bound.asked(position).sizes
-            # Fewer than there were: then the trace differs, and the recipe does not fit.
-            values[number] = asked[place] if place < len(asked) else 0
+        for number, position, itemsize in tables.offsets:
+            values[number] = bound.offset(position) * itemsize
+        for number, position, k in tables.declared:
+            values[number] = bound.declared(position)[k]
         return values
 
     def _literals(self, tables: _Tables, values: list[int], literals: Sequence[Any]) -> None:
@@ -124,10 +117,10 @@ class Sources:
 def _tables(sources: Sequence[tuple[Source, int]]) -> _Tables:
     """The sources by kind."""
     fixed = [0] * (1 + max([number for _, number in sources], default=-1))
-    tables = _Tables(len(sources), fixed, [], [], [], [], [], [], [])
+    tables = _Tables(len(sources), fixed, [], [], [], [], [], [])
     by_kind: dict[str, list[Any]] = {
-        "literal": tables.literals, "part": tables.parts, "stride": tables.strides,
-        "offset": tables.offsets, "size": tables.asked,
+        "literal": tables.literals, "part": tables.parts, "offset": tables.offsets,
+        "number": tables.declared,
     }  # fmt: skip
     for source, number in sources:
         kind, *rest = source
@@ -136,7 +129,9 @@ def _tables(sources: Sequence[tuple[Source, int]]) -> _Tables:
         elif kind == "product" and len(rest) == 1:
             tables.sizes.append((number, rest[0]))
         elif kind == "product":
-            tables.products.append((number, tuple(rest)))
+            tables.products.append((number, 1, tuple(rest)))
+        elif kind == "multiple":
+            tables.products.append((number, rest[0], tuple(rest[1:])))
         else:
             by_kind[kind].append((number, *rest))
     return tables
@@ -149,16 +144,22 @@ class BoundSizes:
     jaxpr: Jaxpr
     symbols: Symbols
     views: Mapping[Var, tuple[Var, View]]
-    known: dict[int, Asked] = field(default_factory=dict)
+    known: dict[int, list[int]] = field(default_factory=dict)
 
-    def asked(self, position: int) -> Asked:
-        """What an Indexed op asks for."""
+    def declared(self, position: int) -> list[int]:
+        """The numbers that an Indexed op passes to its kernel."""
         if position not in self.known:
-            self.known[position] = ask_sizes(self.jaxpr, position, self.views)
+            self.known[position] = declared_numbers(self.jaxpr.eqns[position])
         return self.known[position]
 
-    def view(self, position: int, operand: int) -> View:
-        """The view through which an operand is read."""
-        atom = self.jaxpr.eqns[position].inputs[operand]
-        assert type(atom) is Var
-        return self.views[atom][1]
+    def offset(self, position: int) -> int:
+        """The first element of a view that an equation is."""
+        return self.views[self.jaxpr.eqns[position].outputs[0]][1].offset
+
+
+def declared_numbers(eqn: Eqn) -> list[int]:
+    """The numbers that an ``Indexed`` op passes to its kernel."""
+    declare = eqn.primitive.lower.numbers
+    if declare is None:
+        return []
+    return [int(number) for number in declare([atom.aval for atom in eqn.inputs], eqn.params)]

@@ -16,8 +16,8 @@ from gpuflow.compiler.fusion.space import Program, Space
 from gpuflow.compiler.lowering.donation import choose_in_place, last_readers
 from gpuflow.compiler.lowering.excess_precision import unrounded_values
 from gpuflow.compiler.lowering.lower import KernelCall, Lowered, Use, lower_group
-from gpuflow.compiler.lowering.recipe_maker import make_recipe
-from gpuflow.compiler.lowering.recipes import Calls, Recipe, check_same, chosen
+from gpuflow.compiler.lowering.recipes import Calls, Recipe, check_same, chosen, make_recipe
+from gpuflow.compiler.lowering.symbols import Facts, Numbers
 from gpuflow.compiler.lowering.word_sources import BoundSizes, Symbols
 from gpuflow.compiler.passes.updates_in_place import Given
 from gpuflow.compiler.planning.fill import filled
@@ -52,9 +52,9 @@ def bind(
     found = binder.known_structure(kind)
     structure, calls = found or binder.new_structure(kind)
     plan = filled(structure, program, given, symbols, calls, programs)
-    if found is None and structure.choice is not None:
+    if found is None:
         template.keep(structure)
-    elif found is not None and binder.check:
+    elif binder.check:
         structure, calls = binder.new_structure(kind)
         other = filled(structure, program, given, symbols, calls, programs)
         assert plan == other, "[bind] a structure that was kept gives another plan"
@@ -69,27 +69,26 @@ class _Binder:
     ) -> None:
         self.template, self.jaxpr, self.given = template, jaxpr, given
         self.symbols, self.check = symbols, config.environment.check
-        # Recipes do not know what a size of 0 does.
-        quick = None
-        if symbols.is_known and 0 not in symbols.sizes:
-            quick = template.describe(jaxpr)
-        self.program = quick or self.whole
-        self.has_recipes = quick is not None
-        self.recipes: dict[int, tuple[Recipe, ...]] = {}
-        self.structures: tuple[Structure, ...] = ()
+        self.program = template.describe(jaxpr)
         self.taken: dict[int, int] = {}
-        if quick is not None:
-            # Other threads may add recipes; these know no sources but the ones that are there.
-            self.recipes, self.structures = template.recipes.copy(), tuple(template.structures)
-            self.sizes = BoundSizes(jaxpr, symbols, quick.views)
-            self.values = template.sources.values(self.sizes)
+        # Other threads may add recipes; these know no sources but the ones that are there.
+        self.recipes, self.structures = template.recipes.copy(), tuple(template.structures)
+        self.values = template.sources.values(BoundSizes(jaxpr, symbols, self.program.views))
 
     @cached_property
     def whole(self) -> Program:
         """All that lowering has to know."""
         excess = self.template.excess_precision
         unrounded = unrounded_values(self.jaxpr) if excess else frozenset()
-        return describe_program(self.jaxpr, self.given, unrounded)
+        whole = describe_program(self.jaxpr, self.given, unrounded)
+        aliases = self.template.aliases
+        assert alias_positions(whole) == aliases, "[bind] the key does not tell what is a view"
+        return whole
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """What lowering computes with."""
+        return Numbers(self.whole, self.symbols)
 
     @cached_property
     def number_of(self) -> dict[Var, int]:
@@ -103,16 +102,14 @@ class _Binder:
 
     def known_structure(self, kind: Kind) -> tuple[Structure, Calls] | None:
         """The structure that an earlier program has left and the arguments of its kernels."""
-        if self.has_recipes:
-            for structure in self.structures:
-                choice = structure.choice
-                assert choice is not None  # or it would not have been kept
-                if structure.kind == kind and choice.conditions.hold(self.values, self.sizes):
-                    return structure, choice.calls(self.values)
+        for structure in self.structures:
+            choice = structure.choice
+            if structure.kind == kind and choice.conditions.hold(self.values):
+                return structure, choice.calls(self.values)
         return None
 
     def new_structure(self, kind: Kind) -> tuple[Structure, Calls]:
-        """A structure for this program, with a choice if all kernels have recipes."""
+        """A structure for this program."""
         groups = self.template.groups
         recipes: list[Recipe | None] = [None] * len(groups)
         uses: list[Use | None] = [None] * len(groups)
@@ -120,45 +117,39 @@ class _Binder:
         for number, group in enumerate(groups):
             if group.space is not None:
                 recipes[number], uses[number], calls[number] = self._kernel(number, group)
-        pairs = zip(uses, recipes, strict=True)
-        has_all = all([(use is None) is (recipe is None) for use, recipe in pairs])
-        choice = chosen(recipes) if has_all and self.has_recipes else None
+        choice = chosen(recipes)
         structure = make_structure(self.program, groups, uses, self.number_of, kind, choice)
         return structure, calls
 
-    def _kernel(self, number: int, group: Group) -> tuple[Recipe | None, Use, KernelCall]:
+    def _kernel(self, number: int, group: Group) -> tuple[Recipe, Use, KernelCall]:
         """The recipe of a group, its kernel and the arguments."""
-        recipe, made = None, None
-        for known in self.recipes.get(number, ()):
-            if known.conditions.hold(self.values, self.sizes):
-                recipe, made = known, (known.use, known.call(self.values))
+        for recipe in self.recipes.get(number, ()):
+            if recipe.conditions.hold(self.values):
+                made = recipe.use, recipe.call(self.values)
+                if self.check:
+                    check_same(made, self._lowered(number, group).numbered(self.number_of))
                 break
-        if made is None or self.check:
-            space, lowered = self._lowered(number, group)
-            own = lowered.numbered(self.number_of)
-            if made is not None:
-                check_same(made, own)
-            elif self.has_recipes and self._is_like_template:
-                sources = self.template.sources
-                recipe = make_recipe(self.whole, space, lowered, own, self.symbols, sources)
-                if recipe is not None:
-                    self.template.remember(number, recipe)
-            made = made or own
+        else:
+            lowered = self._lowered(number, group)
+            made = lowered.numbered(self.number_of)
+            recipe = make_recipe(lowered, made, self.template.sources)
+            self.template.remember(number, recipe)
         self.taken.update(made[0].in_place)
         return recipe, *made
 
-    def _lowered(self, number: int, group: Group) -> tuple[Space, Lowered]:
-        """The group's space with its sizes, and its kernel."""
+    def _lowered(self, number: int, group: Group) -> Lowered:
+        """The group's kernel."""
         assert group.space is not None
         space = _with_sizes(self.whole, group.space)
-        in_place = choose_in_place(self.whole, space, number, self.last, self._free())
-        lowered = lower_group(self.whole, space, in_place)
+        in_place = choose_in_place(self.numbers, space, number, self.last, self._free())
+        facts = Facts()
+        lowered = lower_group(self.numbers, space, in_place, facts)
         early = overwritten_early(lowered.kernel)
         if early:
             accesses = lowered.operands.accesses
             in_place = in_place.without([accesses[e.operand].buffer for e in early])
-            lowered = lower_group(self.whole, space, in_place)
-        return space, lowered
+            lowered = lower_group(self.numbers, space, in_place, facts)
+        return lowered
 
     def _free(self) -> dict[Var, Var | None]:
         """The donated inputs that nothing has taken so far, and is not updated."""
@@ -166,10 +157,6 @@ class _Binder:
         taken = {self.program.place(var)[0] for var in before}
         taken.update(self.symbols.variables[buffer] for buffer in self.taken.values())
         return {var: out for var, out in self.given.items() if var not in taken}
-
-    @cached_property
-    def _is_like_template(self) -> bool:
-        return alias_positions(self.whole) == self.template.aliases
 
 
 def _with_sizes(program: Program, space: Space) -> Space:

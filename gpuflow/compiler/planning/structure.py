@@ -47,7 +47,7 @@ class Structure:
 
     Attributes:
         kind: what it was made for besides the kernels.
-        choice: the recipes of its kernels; None if one has none, and then nobody keeps it.
+        choice: the recipes of its kernels.
         steps: in order.
         groups: the equations of each group.
         outputs: buffers; None for a literal.
@@ -58,7 +58,7 @@ class Structure:
     """
 
     kind: Kind
-    choice: Choice | None
+    choice: Choice
     steps: tuple[Shape, ...]
     groups: tuple[tuple[int, ...], ...]
     outputs: tuple[int | None, ...]
@@ -117,7 +117,7 @@ def _is_row_major_copy(eqn: Eqn) -> bool:
 
 def make_structure(
     program: Program, groups: Sequence[Group], uses: Sequence[Use | None],
-    number_of: Mapping[Var, int], kind: Kind, choice: Choice | None,
+    number_of: Mapping[Var, int], kind: Kind, choice: Choice,
 ) -> Structure:  # fmt: skip
     """The structure of a program.
 
@@ -127,7 +127,7 @@ def make_structure(
         uses: for each group its kernel, if it has one.
         number_of: the buffers.
         kind: see there.
-        choice: the recipes of the kernels, if all have one.
+        choice: the recipes of the kernels.
     """
     return _Maker(program, groups, number_of).structure(uses, kind, choice)
 
@@ -141,7 +141,7 @@ class _Maker:
         self.owners = len(groups) + len(self.jaxpr.outvars)
 
     def structure(
-        self, uses: Sequence[Use | None], kind: Kind, choice: Choice | None
+        self, uses: Sequence[Use | None], kind: Kind, choice: Choice
     ) -> Structure:
         steps: list[Shape] = []
         in_place = self._updated_inputs()

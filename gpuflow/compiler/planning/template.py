@@ -53,11 +53,8 @@ class Template:
     )
     lock: Lock = field(default_factory=Lock)
 
-    def describe(self, jaxpr: Jaxpr) -> Program | None:
-        """What binding has to know of a program, if every group has its recipe.
-
-        None if an alias of the template cannot be one for these sizes.
-        """
+    def describe(self, jaxpr: Jaxpr) -> Program:
+        """What binding has to know of a program, if every group has its recipe."""
         views: dict[Var, tuple[Var, View]] = {}
         for position in self.aliases:
             eqn = jaxpr.eqns[position]
@@ -68,8 +65,7 @@ class Template:
                 buffer, view = views.get(atom) or (atom, contiguous(atom.aval.shape))
                 if isinstance(rule, Layout):
                     view = self._view(position, rule, view, var.aval, eqn.params)
-                    if view is None:
-                        return None
+                    assert view is not None, f"[bind] the key does not tell that {eqn} is a view"
                 views[var] = buffer, view
         outputs = frozenset(atom for atom in jaxpr.outvars if type(atom) is not Literal)
         return Program(jaxpr, (), {}, {}, outputs, views, self.before)
@@ -116,8 +112,8 @@ def alias_positions(program: Program) -> tuple[int, ...]:
 def template_key(jaxpr: Jaxpr, given: Given) -> Any:
     """The program with its sizes erased: equal keys have equal templates.
 
-    Sizes become numbers of first appearance (1 stays 1), literals keep only what kernels write in
-    their text. None where a parameter is not hashable.
+    Sizes become numbers of first appearance (0 and 1 stay), literals keep only what kernels write
+    in their text. None where a parameter is not hashable.
     """
     return erase_sizes(jaxpr, given)[0]
 
@@ -133,7 +129,7 @@ def erase_sizes(jaxpr: Jaxpr, given: Given) -> tuple[Any, Symbols]:
         found = types.get(var.aval)
         if found is None:
             shape = var.aval.shape
-            dims = ["1" if n == 1 else symbols.setdefault(n, len(symbols)) for n in shape]
+            dims = [symbols.setdefault(n, len(symbols)) if n > 1 else str(n) for n in shape]
             found = types[var.aval] = (var.aval.dtype, *dims)
         return found
 
@@ -152,14 +148,12 @@ def erase_sizes(jaxpr: Jaxpr, given: Given) -> tuple[Any, Symbols]:
         parts.append((eqn.primitive, ins, outs, _params(eqn), _links(eqn)))
     parts.append(tuple(code(atom) for atom in jaxpr.outvars))
     parts.append(tuple((code(var), out and code(out)) for var, out in given.items()))
-    key = tuple(parts)
-    is_known = True
+    key: Any = tuple(parts)
     try:
         hash(key)
     except TypeError:
-        is_known = False
-    erased = Symbols(tuple(symbols), tuple(numbers), tuple(literals), is_known)
-    return key if is_known else None, erased
+        key = None
+    return key, Symbols(tuple(symbols), tuple(numbers), tuple(literals))
 
 
 def _params(eqn: Eqn) -> Any:

@@ -120,15 +120,18 @@ def _zero_starts(starts: Sequence[Any]) -> Any:
 
 
 def _kernel_starts(
-    context: Any, avals: Sequence[ShapedArray], first: int, room: Sequence[int], batch_dims: int
+    context: Any, avals: Sequence[ShapedArray], first: int, batch_dims: int
 ) -> list[Any]:
-    """The clipped starts of the current output element; ``first`` is the first start's number."""
+    """The clipped starts of the current output element; ``first`` is the first start's number.
+
+    The op's first numbers are the largest starts.
+    """
     builder = context.builder
     zero = builder.const("int64", 0)
     clipped = []
-    for number, most in enumerate(room, first):
+    for k, number in enumerate(range(first, len(avals))):
         start = context.load(number, _batch_indices(context, avals[number], batch_dims))
-        last = context.size(most)
+        last = context.number(k)
         if start.dtype == "uint64":
             start = builder.apply("min", start, builder.cast(last, "uint64"))
         start = builder.apply("max", builder.cast(start, "int64"), zero)
@@ -212,11 +215,15 @@ def _slice_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return [build.apply(slice_p, x, **params)]
 
 
+def _slice_numbers(in_avals: Any, params: Any) -> list[int]:
+    shape = in_avals[0].shape[params["batch_dims"] :]
+    return [have - size for have, size in zip(shape, params["slice_sizes"], strict=True)]
+
+
 def _slice_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
     del out
-    x, sizes, b = in_avals[0], params["slice_sizes"], params["batch_dims"]
-    room = [have - size for have, size in zip(x.shape[b:], sizes)]
-    starts = _kernel_starts(context, in_avals, 1, room, b)
+    x, b = in_avals[0], params["batch_dims"]
+    starts = _kernel_starts(context, in_avals, 1, b)
     indices = _batch_indices(context, x, b)
     for d, start in enumerate(starts, b):
         indices.append(context.builder.apply("add", start, context.index(d)))
@@ -259,7 +266,7 @@ dynamic_slice_p = define(
     jvp=_slice_jvp,
     transpose=_slice_transpose,
     batch=_slice_batch,
-    lower=Indexed(_slice_body, moves=True, apart=_slice_apart),
+    lower=Indexed(_slice_body, _slice_numbers, moves=True, apart=_slice_apart),
     simplify=_slice_simplify,
     faults=lambda operands, params: _faults(
         operands[0], operands[1:], params["slice_sizes"], params["batch_dims"]
@@ -336,20 +343,24 @@ def _update_batch(
     return dynamic_update_slice(x, update, starts, batch_dims + 1), 0
 
 
+def _update_numbers(in_avals: Any, params: Any) -> list[int]:
+    x, update = [aval.shape[params["batch_dims"] :] for aval in in_avals[:2]]
+    return [*(have - size for have, size in zip(x, update, strict=True)), *update]
+
+
 def _update_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
     x, update = in_avals[:2]
     b = params["batch_dims"]
     builder = context.builder
     zero = builder.const("int64", 0)
-    room = [have - size for have, size in zip(x.shape[b:], update.shape[b:])]
-    starts = _kernel_starts(context, in_avals, 2, room, b)
+    starts = _kernel_starts(context, in_avals, 2, b)
     indices = [*_batch_indices(context, x, b), *(context.index(d) for d in range(b, out.ndim))]
     under = context.load(0, indices)
     places, inside = _batch_indices(context, update, b), None
     for d, start in enumerate(starts, b):
         place = builder.apply("sub", context.index(d), start)
         places.append(place)
-        reaches = builder.apply("lt", place, context.size(update.shape[d]))
+        reaches = builder.apply("lt", place, context.number(len(starts) + d - b))
         for condition in (builder.apply("ge", place, zero), reaches):
             inside = condition if inside is None else builder.apply("and", inside, condition)
     over = context.load(1, places, inside)
@@ -414,7 +425,7 @@ dynamic_update_slice_p = define(
     jvp=_update_jvp,
     transpose=_update_transpose,
     batch=_update_batch,
-    lower=Indexed(_update_body, moves=True, apart=_update_apart),
+    lower=Indexed(_update_body, _update_numbers, moves=True, apart=_update_apart),
     keys=write,
     simplify=_update_simplify,
     faults=lambda operands, params: _faults(

@@ -170,6 +170,13 @@ def _batch(
     return gather_p.bind(x, indices, **params), 0
 
 
+def _numbers(in_avals: Any, params: Any) -> list[int]:
+    """How many starts each dimension has room for."""
+    shape, sizes = in_avals[0].shape, params["slice_sizes"]
+    windows = _windows(shape, params["dimension_numbers"], sizes)
+    return [windows.room(d) for d in range(len(shape))]
+
+
 def _body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
     x = in_avals[0]
     builder = context.builder
@@ -187,7 +194,7 @@ def _body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
         elif d in windows.mapped:
             number = builder.const("int64", windows.mapped.index(d))
             start = context.load(1, [*batch, number])
-            start, inside = bounded(builder, start, context.size(windows.room(d)))
+            start, inside = bounded(builder, start, context.number(d))
             place = builder.apply("add", place, start)
             if filled:
                 where = inside if where is None else builder.apply("and", where, inside)
@@ -223,7 +230,7 @@ gather_p = define(
     jvp=_jvp,
     transpose=_transpose,
     batch=_batch,
-    lower=Indexed(_body, moves=True, apart=_apart),
+    lower=Indexed(_body, _numbers, moves=True, apart=_apart),
     faults=_faults,
 )
 

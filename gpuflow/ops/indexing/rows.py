@@ -195,12 +195,16 @@ def bounded(builder: Any, index: Any, size: Any) -> tuple[Any, Any]:
     return clipped, inside
 
 
+def _gather_numbers(in_avals: Any, params: Any) -> list[int]:
+    return [in_avals[0].shape[params["batch_dims"]]]
+
+
 def _gather_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
     x, indices = in_avals
     builder = context.builder
     b, mode = params["batch_dims"], params["mode"]
     index = context.element(1, range(indices.ndim))
-    row, inside = bounded(builder, index, context.size(x.shape[b]))
+    row, inside = bounded(builder, index, context.number(0))
     batch = [context.index(d) for d in range(b)]
     rest = [context.index(d) for d in range(indices.ndim, out.ndim)]
     filling = 0 if mode == "zero" else fill_value(x.dtype)
@@ -256,7 +260,7 @@ row_gather_p = define(
     jvp=_gather_jvp,
     transpose=_gather_transpose,
     batch=_gather_batch,
-    lower=Indexed(_gather_body, in_memory=1, moves=True, apart=_gather_apart),
+    lower=Indexed(_gather_body, _gather_numbers, in_memory=1, moves=True, apart=_gather_apart),
 )
 
 

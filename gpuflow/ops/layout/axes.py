@@ -182,7 +182,7 @@ broadcast_in_dim_p = define(
     jvp=linear_jvp(lambda x, **params: broadcast_in_dim(x, **params)),
     transpose=unary_transpose(_broadcast_transpose),
     batch=_broadcast_batch,
-    lower=Layout(_broadcast_view, _broadcast_links, _broadcast_sliced),
+    lower=Layout(_broadcast_view, _broadcast_links, sliced=_broadcast_sliced),
     simplify=_broadcast_simplify,
     size_params=frozenset({"shape"}),
 )

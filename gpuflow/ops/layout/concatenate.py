@@ -81,6 +81,11 @@ def _concatenate_batch(
     return concatenate(moved, dimension + (dimension >= target)), target
 
 
+def _concatenate_numbers(in_avals: Any, params: Any) -> list[int]:
+    """Where each piece ends."""
+    return list(accumulate([piece.shape[params["dimension"]] for piece in in_avals]))
+
+
 def _concatenate_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
     """The element of one piece: branches find it by halves, so that there are few."""
     dimension = params["dimension"]
@@ -88,8 +93,7 @@ def _concatenate_body(context: Any, in_avals: Any, out: ShapedArray, params: Any
     position = context.index(dimension)
     others = [context.index(d) for d in range(out.ndim)]
     sizes = [piece.shape[dimension] for piece in in_avals]
-    ends = list(accumulate(sizes))
-    starts = [context.border(dimension, end) for end in ends[:-1]]
+    ends = [context.border(dimension, k) for k in range(len(sizes) - 1)]
     filled = [number for number, size in enumerate(sizes) if size]
 
     def element(first: int, last: int) -> Any:
@@ -97,11 +101,11 @@ def _concatenate_body(context: Any, in_avals: Any, out: ShapedArray, params: Any
         number = filled[first]
         if last - first == 1:
             indices = list(others)
-            if number and ends[number - 1]:
-                indices[dimension] = builder.apply("sub", position, starts[number - 1])
+            if number != filled[0]:
+                indices[dimension] = builder.apply("sub", position, ends[number - 1])
             return context.load(number, indices)
         middle = (first + last) // 2
-        is_before = builder.apply("lt", position, starts[filled[middle] - 1])
+        is_before = builder.apply("lt", position, ends[filled[middle] - 1])
         return builder.choose(
             is_before, lambda: element(first, middle), lambda: element(middle, last)
         )
@@ -192,7 +196,8 @@ concatenate_p = define(
     transpose=_concatenate_transpose,
     batch=_concatenate_batch,
     lower=Indexed(
-        _concatenate_body, moves=True, sliced=_concatenate_sliced, apart=_concatenate_apart
+        _concatenate_body, _concatenate_numbers, moves=True, sliced=_concatenate_sliced,
+        apart=_concatenate_apart,
     ),
     simplify=_concatenate_simplify,
 )

@@ -134,6 +134,11 @@ def _slice_links(
     return [(d, d) for d in range(x.ndim)] if x.shape == out.shape else None
 
 
+def _slice_steps(x: ShapedArray, out: ShapedArray, *, strides: Any, **bounds: Any) -> Any:
+    del out, bounds
+    return _steps(strides, x.ndim)
+
+
 def _slice_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
     """Dimensions of which nothing is dropped."""
     del params
@@ -252,7 +257,7 @@ slice_p = define(
     jvp=linear_jvp(lambda x, **params: slice_(x, **params)),
     transpose=unary_transpose(_slice_transpose),
     batch=_slice_batch,
-    lower=Layout(_slice_view, _slice_links, apart=_slice_apart),
+    lower=Layout(_slice_view, _slice_links, _slice_steps, apart=_slice_apart),
     simplify=_slice_simplify,
     size_params=frozenset({"start_indices", "limit_indices"}),
 )
@@ -377,8 +382,14 @@ def _pad_batch(
     return select(mask, padded, broadcast_in_dim(value, shape, (0,))), 0
 
 
+def _pad_numbers(in_avals: Any, params: Any) -> list[int]:
+    """For each dimension the padding in front, the distance of elements, and the size."""
+    rows = zip(params["padding_config"], in_avals[0].shape, strict=True)
+    return [n for (low, _, interior), size in rows for n in (low, interior + 1, size)]
+
+
 def _pad_body(context: Any, in_avals: Any, out: Any, params: Any) -> Any:
-    x = in_avals[0]
+    del in_avals, out
     builder = context.builder
     zero = builder.const("int64", 0)
     indices, inside = [], None
@@ -390,16 +401,16 @@ def _pad_body(context: Any, in_avals: Any, out: Any, params: Any) -> Any:
     for d, (low, high, interior) in enumerate(params["padding_config"]):
         index = context.index(d)
         if low != 0:
-            index = builder.apply("sub", index, context.border(d, low))
+            index = builder.apply("sub", index, context.border(d, 3 * d))
         if low > 0:
             require(builder.apply("ge", index, zero))
         if interior:
             # Negative indices are out already, so truncating division is exact enough.
-            step = context.size(interior + 1)
+            step = context.number(3 * d + 1)
             require(builder.apply("eq", builder.apply("rem", index, step), zero))
             index = builder.apply("div", index, step)
         if high > 0:
-            require(builder.apply("lt", index, context.border(d, x.shape[d])))
+            require(builder.apply("lt", index, context.border(d, 3 * d + 2)))
         indices.append(index)
     value = context.load(0, indices, inside)
     if inside is None:
@@ -485,7 +496,7 @@ pad_p = define(
     jvp=_pad_jvp,
     transpose=_pad_transpose,
     batch=_pad_batch,
-    lower=Indexed(_pad_body, moves=True, sliced=_pad_sliced, apart=_pad_apart),
+    lower=Indexed(_pad_body, _pad_numbers, moves=True, sliced=_pad_sliced, apart=_pad_apart),
     simplify=_pad_simplify,
 )
 
@@ -550,6 +561,7 @@ rev_p = define(
     batch=_rev_batch,
     lower=Layout(
         lambda view, out, *, dimensions: views.reverse(view, dimensions), _rev_links,
+        steps=lambda x, out, *, dimensions: [-1 if d in dimensions else 1 for d in range(x.ndim)],
         apart=_rev_apart,
     ),
     simplify=_rev_simplify,

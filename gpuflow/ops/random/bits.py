@@ -107,19 +107,32 @@ def _bits_impl(
     return out
 
 
+def _bits_numbers(in_avals: Any, params: Any) -> list[int]:
+    del in_avals
+    width, size = params["bit_width"], prod(params["shape"])
+    if params["partitionable"]:
+        return []
+    return [size] if width == 64 else _halves(_word_count(width, size))
+
+
+def _halves(count: int) -> list[int]:
+    """What ``_legacy_words`` asks for: the middle of so many words, and their end."""
+    return [-(-count // 2), count]
+
+
 def _bits_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
     rank = in_avals[0].ndim
     builder = context.builder
     key = unpacked_key(builder, context.element(0, range(rank)))
-    width, size = params["bit_width"], prod(params["shape"])
+    width = params["bit_width"]
     index = context.linear_index(rank)
     if params["partitionable"]:
         a, b = _hash_count(builder, key, index)
         return _wide(builder, a, b) if width == 64 else _narrow(builder, a, b, out)
     if width == 64:
-        partner = builder.apply("add", index, context.size(size))
+        partner = builder.apply("add", index, context.number(0))
         return _wide(builder, *_hash_pair(builder, key, index, partner))
-    return _legacy_element(context, key, index, width, size, out)
+    return _legacy_element(context, key, index, width, out)
 
 
 def _hash_count(builder: Any, key: Any, index: Any) -> tuple[Any, Any]:
@@ -134,10 +147,10 @@ def _hash_pair(builder: Any, key: Any, index: Any, partner: Any) -> tuple[Any, A
     return builder.apply("threefry2x32", *key, *words)
 
 
-def _legacy_words(context: Any, key: Any, indices: Sequence[Any], count: int) -> list[Any]:
-    """Words ``indices`` of ``count`` in the legacy layout."""
+def _legacy_words(context: Any, key: Any, indices: Sequence[Any]) -> list[Any]:
+    """Words ``indices`` in the legacy layout."""
     builder = context.builder
-    half, end = context.size(-(-count // 2)), context.size(count)
+    half, end = context.number(0), context.number(1)
     found = []
     for index in indices:
         is_first = builder.apply("lt", index, half)
@@ -150,16 +163,13 @@ def _legacy_words(context: Any, key: Any, indices: Sequence[Any], count: int) ->
     return found
 
 
-def _legacy_element(
-    context: Any, key: Any, index: Any, width: int, size: int, out: ShapedArray
-) -> Any:
+def _legacy_element(context: Any, key: Any, index: Any, width: int, out: ShapedArray) -> Any:
     builder = context.builder
-    count = _word_count(width, size)
     if width == 32:
-        return _legacy_words(context, key, [index], count)[0]
+        return _legacy_words(context, key, [index])[0]
     # 32 / width elements share a word, the lowest bits first.
     shared = builder.const("int64", 32 // width)
-    (word,) = _legacy_words(context, key, [builder.apply("div", index, shared)], count)
+    (word,) = _legacy_words(context, key, [builder.apply("div", index, shared)])
     place = builder.cast(builder.apply("rem", index, shared), "uint32")
     shift = builder.apply("mul", place, builder.const("uint32", width))
     return builder.cast(builder.apply("shift_right_logical", word, shift), out.dtype.name)
@@ -217,7 +227,7 @@ random_bits_p = define(
     impl=_bits_impl,
     jvp=zero_jvp(lambda: random_bits_p),
     batch=_leading_batch(random_bits),
-    lower=Indexed(_bits_body),
+    lower=Indexed(_bits_body, _bits_numbers),
     size_params=frozenset({"shape"}),
 )
 
@@ -247,6 +257,11 @@ def _split_impl(xp: Any, keys: Any, *, shape: tuple[int, ...], partitionable: bo
     return out
 
 
+def _split_numbers(in_avals: Any, params: Any) -> list[int]:
+    del in_avals
+    return [] if params["partitionable"] else _halves(2 * prod(params["shape"]))
+
+
 def _split_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
     del out
     rank = in_avals[0].ndim
@@ -255,10 +270,9 @@ def _split_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> A
     index = context.linear_index(rank)
     if params["partitionable"]:
         return packed_key(builder, *_hash_count(builder, key, index))
-    count = 2 * prod(params["shape"])
     even = builder.apply("add", index, index)
     odd = builder.apply("add", even, builder.const("int64", 1))
-    return packed_key(builder, *_legacy_words(context, key, [even, odd], count))
+    return packed_key(builder, *_legacy_words(context, key, [even, odd]))
 
 
 def random_split(keys: Any, shape: Sequence[int], partitionable: bool | None = None) -> Any:
@@ -289,6 +303,6 @@ random_split_p = define(
     impl=_split_impl,
     jvp=zero_jvp(lambda: random_split_p),
     batch=_leading_batch(random_split),
-    lower=Indexed(_split_body),
+    lower=Indexed(_split_body, _split_numbers),
     size_params=frozenset({"shape"}),
 )

@@ -21,7 +21,7 @@ from gpuflow.core.primitive import Primitive
 from gpuflow.core.rules import Zero, is_undefined
 from gpuflow.ops.contractions.convolution import Dims
 from gpuflow.ops.define import check_kind, check_same_dtype, define, types_text
-from gpuflow.ops.windows.bodies import gathered
+from gpuflow.ops.windows.bodies import gathered, sizes
 from gpuflow.ops.windows.extremes import (
     batch_in_front,
     extreme_places,
@@ -76,7 +76,7 @@ select_and_gather_add_p = define(
     jvp=partial(jvp_of_linear, lambda: select_and_gather_add_p),
     transpose=partial(_transpose, lambda: select_and_scatter_add_p),
     batch=partial(batch_in_front, lambda: select_and_gather_add_p),
-    lower=Indexed(gathered, apart=window_apart),
+    lower=Indexed(gathered, sizes, apart=window_apart),
 )
 
 

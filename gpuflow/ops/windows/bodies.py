@@ -162,14 +162,15 @@ class _Places:
         return self.inside if 0 in self.shape else self.math.every(self.borders)
 
 
-def _borders(
-    context: Any, shape: Sequence[int], has_end: Iterable[bool]
-) -> list[Value | None]:
+def sizes(in_avals: Any, params: dict[str, Any]) -> Sequence[int]:
+    """The numbers of these ops: the sizes of the first operand."""
+    del params
+    return in_avals[0].shape
+
+
+def _borders(context: Any, has_end: Iterable[bool]) -> list[Value | None]:
     """The sizes that indices are compared with, one value each for all taps."""
-    return [
-        context.border(d, size) if has else None
-        for d, (size, has) in enumerate(zip(shape, has_end, strict=True))
-    ]
+    return [context.border(d, d) if has else None for d, has in enumerate(has_end)]
 
 
 @record
@@ -184,7 +185,7 @@ class _Windows:
 
 
 def _windows(context: Any, slides: Sequence[_Slide], shape: Sequence[int]) -> _Windows:
-    ends = _borders(context, shape, (slide.high > 0 for slide in slides))
+    ends = _borders(context, (slide.high > 0 for slide in slides))
     return _Windows(context, slides, shape, _starts(context, slides), ends)
 
 
@@ -349,7 +350,7 @@ def spread(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Val
         math.add(math.number(math.mul(context.index(d), slide.hole)), slide.low)
         for d, slide in enumerate(slides)
     ]
-    ends = _borders(context, source.shape, (not slide.is_still for slide in slides))
+    ends = _borders(context, (not slide.is_still for slide in slides))
     lasts = [math.divide(place, slide.stride) for place, slide in zip(places, slides, strict=True)]
 
     def one(back: Tap, carry: Carry) -> Carry:

@@ -25,7 +25,7 @@ from gpuflow.ops.define import check_kind, define, types_text
 from gpuflow.ops.elementwise.comparison import ge_p, le_p
 from gpuflow.ops.layout.batch_dims import batch_to_dim
 from gpuflow.ops.reductions.reduce import highest, lowest
-from gpuflow.ops.windows.bodies import numbered, spread
+from gpuflow.ops.windows.bodies import numbered, sizes, spread
 from gpuflow.ops.windows.sliding import (
     has_bounds,
     window_apart,
@@ -144,7 +144,7 @@ window_extreme_p = define(
     impl=_extreme_impl,
     jvp=_extreme_jvp,
     batch=partial(batch_in_front, lambda: window_extreme_p),
-    lower=Indexed(numbered, apart=window_apart),
+    lower=Indexed(numbered, sizes, apart=window_apart),
 )
 
 
@@ -199,7 +199,7 @@ window_spread_p = define(
     impl=_spread_impl,
     jvp=partial(jvp_of_linear, lambda: window_spread_p),
     batch=_spread_batch,
-    lower=Indexed(spread, apart=window_apart),
+    lower=Indexed(spread, sizes, apart=window_apart),
     size_params=frozenset({"shape"}),
     tolerance=16,
 )

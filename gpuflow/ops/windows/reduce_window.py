@@ -23,7 +23,7 @@ from gpuflow.ops.elementwise.comparison import ge_p, le_p
 from gpuflow.ops.layout.axes import move_axis
 from gpuflow.ops.reductions.reduce import highest, lowest
 from gpuflow.ops.windows.at_extremes import select_and_gather_add_p
-from gpuflow.ops.windows.bodies import reduction
+from gpuflow.ops.windows.bodies import reduction, sizes
 from gpuflow.ops.windows.sliding import (
     has_bounds,
     window_apart,
@@ -104,7 +104,7 @@ reduce_window_sum_p = define(
     jvp=linear_jvp(lambda x, **params: reduce_window_sum_p.bind(x, **params)),
     transpose=unary_transpose(_sum_transpose),
     batch=partial(_batch, lambda: reduce_window_sum_p),
-    lower=Indexed(reduction("add", lambda dtype: 0), apart=window_apart),
+    lower=Indexed(reduction("add", lambda dtype: 0), sizes, apart=window_apart),
     tolerance=16,
 )
 
@@ -128,7 +128,7 @@ def _extreme(
         impl=partial(_impl, combine, neutral),
         jvp=jvp,
         batch=partial(_batch, lambda: primitive),
-        lower=Indexed(reduction(function, neutral), apart=window_apart),
+        lower=Indexed(reduction(function, neutral), sizes, apart=window_apart),
     )
     return primitive
 

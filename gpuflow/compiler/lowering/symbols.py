@@ -1,0 +1,267 @@
+"""Symbols: lowering computes with numbers that know where their values come from.
+
+A program's key leaves its sizes out. A kernel that is made for one set of sizes serves another if
+nothing in its making depended on them, so lowering sees sizes, strides and offsets as ``Number``s
+only: two are equal if their sources are, and the few questions about values are put to ``Facts``,
+which keeps the answers. The source of a number that ends up in a kernel's argument block says where
+another program of the key finds the word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import prod
+from typing import Any, NamedTuple
+
+from gpuflow.compiler.fusion.space import Program
+from gpuflow.compiler.lowering.word_sources import Source, Symbols, declared_numbers
+from gpuflow.core.aval import ShapedArray
+from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import Layout
+from gpuflow.kir.interpret import scalar_to_word
+
+LONGEST_EXACT = 16  # of the sizes that stand in a kernel's text
+
+
+class Number:
+    """A number of one program and its source; ``Numbers`` makes one object for each source.
+
+    It is equal to itself alone, so that 12 is not 3 * 4, whatever the sizes. It has no truth value
+    and no order, and is no int: what lowering decides by a value it asks of ``Facts``.
+    """
+
+    __slots__ = ("source", "value")
+
+    def __init__(self, value: int, source: Source) -> None:
+        self.value, self.source = value, source
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"[lower] nothing may depend on whether a number is 0; got {self}.")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Number):
+            raise TypeError(f"[lower] a number can be compared with numbers only; got {other}.")
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"Number({self.value}, {self.source})"
+
+
+class Facts:
+    """What the lowering of a group has asked about values, with the answers.
+
+    Attributes:
+        short: of each number, its value if it may stand in the text, or None: it is longer.
+        written: the values of further numbers that stand in the text.
+        equal: of pairs, whether they are equal.
+    """
+
+    def __init__(self) -> None:
+        self.short: dict[Number, int | None] = {}
+        self.written: dict[Number, int] = {}
+        self.equal: dict[tuple[Number, Number], bool] = {}
+
+    def if_short(self, number: Number) -> int | None:
+        """The value of a number that is short enough to stand in the text, else None."""
+        value = number.value if number.value <= LONGEST_EXACT else None
+        if not _is_constant(number):
+            self.short[number] = value
+        return value
+
+    def write(self, number: Number) -> int:
+        """The value of a number, for the text."""
+        if not _is_constant(number):
+            self.written[number] = number.value
+        return number.value
+
+    def are_equal(self, a: Number, b: Number) -> bool:
+        """Whether two numbers are equal, of which ``may_be_equal`` says that they may be."""
+        self.equal[a, b] = a.value == b.value
+        return self.equal[a, b]
+
+
+def may_be_equal(a: Number, b: Number) -> bool:
+    """Whether unequal numbers are worth a question: other multiples of other sizes.
+
+    Rows of 12 begin as far apart as every third element of four does, and then there is one loop.
+    """
+    return _factors(a)[0] != _factors(b)[0]
+
+
+class Place(NamedTuple):
+    """Where the elements of a variable lie: what a ``View`` says, in numbers.
+
+    Attributes:
+        buffer: the variable whose memory it is.
+        offset: of the first element, in elements.
+        strides: in elements.
+        broadcast: the dimensions along which elements repeat.
+    """
+
+    buffer: Var
+    offset: Number
+    strides: tuple[Number, ...]
+    broadcast: tuple[bool, ...]
+
+
+class Numbers:
+    """The numbers of a program, each once.
+
+    Args:
+        program: what is lowered.
+        symbols: its sizes.
+    """
+
+    def __init__(self, program: Program, symbols: Symbols) -> None:
+        self.program, self._sizes = program, symbols.sizes
+        self._symbol_of = {size: k for k, size in enumerate(symbols.sizes)}
+        self._numbers: dict[Source, Number] = {}
+        self._strides: dict[tuple[int, ...], tuple[Number, ...]] = {}
+        self._declared: dict[int, tuple[Number, ...]] = {}
+        self.zero, self.one = self.constant(0), self.constant(1)
+        self._places: dict[Var, Place] = {}
+        for var in program.views:  # an alias comes behind what it is an alias of
+            self._places[var] = self._alias(var)
+
+    def _number(self, value: int, source: Source) -> Number:
+        number = self._numbers.get(source)
+        if number is None:
+            number = self._numbers[source] = Number(value, source)
+        return number
+
+    def constant(self, value: int) -> Number:
+        """A number that follows from the key."""
+        return self._number(value, ("constant", value))
+
+    def size(self, size: int) -> Number:
+        """A size of an array of the program. 0 and 1 stand in the key."""
+        if size <= 1:
+            return self.constant(size)
+        return self._number(size, ("product", self._symbol_of[size]))
+
+    def product(self, numbers: Sequence[Number]) -> Number:
+        """The product of sizes, strides and constants: equal ones have equal factors."""
+        factor, symbols = 1, []
+        for number in numbers:
+            own, more = _factors(number)
+            factor *= own
+            symbols += more
+        if not symbols or not factor:
+            return self.constant(factor)
+        symbols.sort()
+        value = factor * prod([self._sizes[k] for k in symbols])
+        source = ("product", *symbols) if factor == 1 else ("multiple", factor, *symbols)
+        return self._number(value, source)
+
+    def strides(self, shape: Sequence[int]) -> tuple[Number, ...]:
+        """Those of a row-major array, in elements; sizes of 0 count as 1."""
+        shape = tuple(shape)
+        known = self._strides.get(shape)
+        if known is None:
+            sizes = [self.size(max(size, 1)) for size in shape]
+            known = tuple([self.product(sizes[d + 1 :]) for d in range(len(shape))])
+            self._strides[shape] = known
+        return known
+
+    def bytes(self, offset: Number, itemsize: int) -> Number:
+        """An offset in bytes."""
+        kind, *rest = offset.source
+        value = offset.value * itemsize
+        if kind == "constant":
+            return self.constant(value)
+        return self._number(value, ("offset", rest[0], itemsize))
+
+    def declared(self, position: int) -> tuple[Number, ...]:
+        """What an ``Indexed`` op passes to its kernel."""
+        known = self._declared.get(position)
+        if known is None:
+            values = declared_numbers(self.program.jaxpr.eqns[position])
+            known = tuple(
+                [self._number(value, ("number", position, k)) for k, value in enumerate(values)]
+            )
+            self._declared[position] = known
+        return known
+
+    def literal(
+        self, position: int, operand: int, dtype: str, value: Any, part: int | None = None
+    ) -> Number:
+        """The argument word of a literal, or of a part of a complex one."""
+        jaxpr = self.program.jaxpr
+        before = jaxpr.memo("literals before", lambda: _literals_before(jaxpr))
+        inputs = jaxpr.eqns[position].inputs
+        place = before[position] + sum(type(atom) is Literal for atom in inputs[:operand])
+        kind = ("literal", place, dtype) if part is None else ("part", place, dtype, part)
+        return self._number(scalar_to_word(dtype, value), kind)
+
+    def place(self, var: Var) -> Place:
+        """Where a variable lies."""
+        known = self._places.get(var)
+        if known is None:
+            shape = var.aval.shape
+            known = Place(var, self.zero, self.strides(shape), (False,) * len(shape))
+            self._places[var] = known
+        return known
+
+    def _alias(self, var: Var) -> Place:
+        position = self.program.producer[var]
+        eqn = self.program.jaxpr.eqns[position]
+        operand = eqn.inputs[eqn.outputs.index(var)]
+        assert type(operand) is Var  # or it would be no alias
+        lies, rule = self.place(operand), eqn.primitive.lower
+        if not isinstance(rule, Layout):
+            return lies
+        view, avals = self.program.views[var][1], (operand.aval, var.aval)
+        offset = lies.offset
+        if rule.steps is not None:
+            steps = rule.steps(*avals, **eqn.params)
+            strides = [
+                self.product([stride, self.constant(step)])
+                for stride, step in zip(lies.strides, steps, strict=True)
+            ]
+            offset = self._number(view.offset, ("offset", position, 1))
+        else:
+            strides = _followed(self, lies, view.broadcast, rule, avals, eqn)
+        numbers = [number.value for number in (*strides, offset)]
+        assert numbers == [*view.strides, view.offset], f"[lower] {eqn} lies as {view}"
+        return Place(lies.buffer, offset, tuple(strides), view.broadcast)
+
+
+def _followed(
+    numbers: Numbers, lies: Place, broadcast: Sequence[bool], rule: Layout,
+    avals: tuple[ShapedArray, ShapedArray], eqn: Eqn,
+) -> list[Number]:  # fmt: skip
+    """The strides of an alias that keeps its operand's dimensions, or lies row-major as that."""
+    strides = list(numbers.strides(avals[1].shape))
+    links = rule.links(*avals, **eqn.params)
+    for d, repeats in enumerate(broadcast):
+        if repeats:
+            strides[d] = numbers.zero
+    for operand_dim, dim in links or ():
+        strides[dim] = lies.strides[operand_dim]
+    return strides
+
+
+def _literals_before(jaxpr: Jaxpr) -> list[int]:
+    """For each equation how many literals the equations before it read."""
+    counts = [sum(_is_literal(atom) for atom in eqn.inputs) for eqn in jaxpr.eqns]
+    return list(accumulate(counts, initial=0))
+
+
+def _is_literal(atom: Atom) -> bool:
+    return type(atom) is Literal
+
+
+def _factors(number: Number) -> tuple[int, Sequence[int]]:
+    """Of a product of sizes its factor and its symbols."""
+    kind, *rest = number.source
+    if kind == "product":
+        return 1, rest
+    assert kind in ("constant", "multiple"), f"[lower] {number} is no product of sizes"
+    return rest[0], rest[1:]
+
+
+def _is_constant(number: Number) -> bool:
+    return number.source[0] == "constant"
