@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuflow.compiler.fusion.kinds import MOST_NUMBERS, MOST_OPERANDS
-from gpuflow.compiler.fusion.regions import MOST_MEMBERS
+from gpuflow.compiler.fusion.regions import MOST_IN_LOOPS, MOST_MEMBERS
 from gpuflow.compiler.fusion.space import (
     Key,
     Kind,
@@ -76,6 +76,9 @@ def space_of(
     """
     if len(members) > MOST_MEMBERS:
         raise NotOneKernelError(f"it would have more than {MOST_MEMBERS} equations")
+    in_loops = [e for e in members if program.iterations[e].sizes]
+    if len(in_loops) > MOST_IN_LOOPS:
+        raise NotOneKernelError(f"it would have more than {MOST_IN_LOOPS} equations in loops")
     unifier, real = _unify(program, members)
     classes = {key: unifier.find(key) for key in unifier.parent}
     sizes = {root: unifier.size[root] for root in set(classes.values())}

@@ -14,9 +14,12 @@ from cuda_programs import PROGRAMS
 from cuda_zoo import zoo
 from plan_on_cuda import plan_of
 
+import gpuflow as gf
+import gpuflow.numpy as jnp
 from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.targets.cpu.codegen import build
 from gpuflow.targets.cpu.codegen.build import build_cpu, build_with_numba, load_cpu
+from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_compiler import Unsupported, module_of
 from gpuflow.targets.cpu.kernels import print_cpu
 from gpuflow.targets.printer import Source
@@ -168,3 +171,37 @@ def _without_system_errors(work, k):
             return work(k)
         except SystemError as error:
             assert "recursion depth" in str(error)  # of the foreign parse above
+
+
+def long_chain(x, y):
+    """About 90 statements."""
+    for k in range(12):
+        x = jnp.where(x > y, x * y, x + 1 / (k + 2))
+        x = x - jnp.maximum(y, 0) * x
+    return x, x > y
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "uint16"])
+@pytest.mark.parametrize("step", [1, 3])
+def test_long_loops_end_where_their_arrays_do(dtype, step):
+    """Their last elements are a vector with a mask: each length, and nothing is written beyond."""
+    with gf.enable_x64(True):
+        for size in (1, 2, 15, 16, 17, 33, 63, 100):
+            x = (RANDOM.standard_normal(size * step) * 2).astype(dtype)[::step]
+            y = (RANDOM.standard_normal(size * step) * 2).astype(dtype)[::step]
+            got, want = gf.jit(long_chain)(x, y), long_chain(jnp.asarray(x), jnp.asarray(y))
+            # 24 roundings of each type; products and sums may be contracted here and not there.
+            rtol = 50 * np.finfo(dtype).eps if np.issubdtype(dtype, np.floating) else 1e-5
+            np.testing.assert_allclose(got[0], want[0], rtol=rtol, atol=rtol)
+            assert np.asarray(got[1]).mean() == pytest.approx(np.asarray(want[1]).mean(), abs=0.1)
+
+
+def test_long_loops_are_written_once():
+    """For vectors alone, where the processor has masks; a loop that carries a sum is not marked."""
+    mark = "llvm.loop.vectorize.predicate.enable"
+    arrays = {"x": ROWS[0], "y": ROWS[1]}
+    (step,) = plan_of(long_chain, tuple(arrays.values())).steps
+    text = str(module_of(print_cpu(step.calls[0].kernel)))
+    assert (mark in text) == cpu_target().has_masks
+    (total,) = plan_of(lambda x, y: long_chain(x, y)[0].sum(), tuple(arrays.values())).steps
+    assert mark not in str(module_of(print_cpu(total.calls[0].kernel)))

@@ -15,9 +15,9 @@ from reference_space import space_of as reference
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler.fusion.fuse import clone_cheap, describe_program
+from gpuflow.compiler.fusion.fuse import clone_cheap, describe_program, fuse
 from gpuflow.compiler.fusion.kinds import form_of, space_of, space_of_region
-from gpuflow.compiler.fusion.regions import Joined, Region
+from gpuflow.compiler.fusion.regions import MOST_IN_LOOPS, Joined, Region
 from gpuflow.compiler.fusion.space import NotOneKernelError
 from gpuflow.compiler.passes.program import cse, dce, hoist_array_literals, inline, simplify
 
@@ -156,8 +156,22 @@ def test_joins(function, seed):
     assert check_joins(plain, seed) > 0
 
 
+def test_a_kernel_has_so_many_equations():
+    """A long chain becomes several kernels; single numbers are no part of loops."""
+
+    def chain(x):
+        for k in range(MOST_IN_LOOPS // 2 + 10):
+            x = jnp.sin(x) + k
+        return x
+
+    sizes = [len(group.members) for group in fuse(described(chain, X))]
+    assert max(sizes) == MOST_IN_LOOPS
+    assert sum(sizes) == 2 * (MOST_IN_LOOPS // 2 + 10)
+    assert [len(group.members) for group in fuse(described(chain, X[0, 0]))] == [sum(sizes)]
+
+
 def test_a_chain_costs_no_more_per_operation_when_it_is_longer(monkeypatch):
-    """Joining an operation to a region of hundreds looks at that operation alone."""
+    """Joining an operation to a long region looks at that operation alone."""
 
     def looked_at(count):
         def chain(x):
@@ -177,4 +191,4 @@ def test_a_chain_costs_no_more_per_operation_when_it_is_longer(monkeypatch):
         monkeypatch.setattr(Region, "find", find)
         return len(calls)
 
-    assert looked_at(300) < 3.2 * looked_at(100)
+    assert looked_at(180) < 3.2 * looked_at(60)

@@ -28,6 +28,9 @@ from gpuflow.compiler.fusion.space import (
 from gpuflow.core.jaxpr import Literal, Var
 from gpuflow.core.lowering import Elementwise, Indexed, Update
 
+# Equations in the loops of a kernel: with more, chains are built no sooner, and run no faster. The
+# table is in docs/design/0024-fusion.md. And all, with those that compute single numbers.
+MOST_IN_LOOPS = 200
 MOST_MEMBERS = 400
 
 Axes = frozenset[Key]
@@ -49,7 +52,7 @@ class Outline:
         updates: equations that update in place.
         apart: of arrays in memory that are read along several axes, the first read of each.
         arrays: how many are read from outside.
-        count: how many equations there are.
+        in_loops: how many equations have axes.
         may_reduce: some reduction's axes all have size 1, so that it may be none.
     """
 
@@ -62,7 +65,7 @@ class Outline:
     updates: tuple[int, ...] = ()
     apart: dict[Shared, dict[Key, Order]] = field(default_factory=dict)
     arrays: int = 0
-    count: int = 1
+    in_loops: int = 0
     may_reduce: bool = False
 
 
@@ -96,7 +99,7 @@ class Region:
         self.dependent: set[int] = set()
         self.unstored: set[int] = set() if is_stored else {position}
         domain = frozenset(keys)
-        outline = self.outline = Outline(domains={domain: position})
+        outline = self.outline = Outline(domains={domain: position}, in_loops=int(bool(keys)))
         if iteration.reduced:
             reduced = [(position, d) for d in iteration.reduced]
             outline.reduced[frozenset(reduced)] = position
@@ -261,9 +264,11 @@ class Joined:
         if len(first.members) < len(second.members):
             first, second = second, first
         self.large, self.small = first, second
-        count = len(first.members) + len(second.members)
-        if count > MOST_MEMBERS:
+        if len(first.members) + len(second.members) > MOST_MEMBERS:
             raise NotOneKernelError(f"it would have more than {MOST_MEMBERS} equations")
+        in_loops = first.outline.in_loops + second.outline.in_loops
+        if in_loops > MOST_IN_LOOPS:
+            raise NotOneKernelError(f"it would have more than {MOST_IN_LOOPS} equations in loops")
         self.classes = Classes(program, (first, second))
         self._gone_reads: set[Var] = set()  # what is made inside now
         self._gone_real: dict[Key, int] = {}
@@ -272,7 +277,7 @@ class Joined:
         for reader, number, source in self._crossing():
             self._connect(reader, number, source)
         self.new_dependent = self._new_dependents()
-        self.outline = self._outline(count)
+        self.outline = self._outline(in_loops)
 
     def holds(self, position: int) -> bool:
         """Whether an equation is in one of the regions."""
@@ -367,10 +372,10 @@ class Joined:
         sources = (self.program.producer.get(a) for a in atoms if type(a) is not Literal)
         return [s for s in sources if s is not None and self.holds(s)]
 
-    def _outline(self, count: int) -> Outline:
+    def _outline(self, in_loops: int) -> Outline:
         large, small = self.large.outline, self.small.outline
         renamed = self.classes.renamed
-        result = Outline(count=count)
+        result = Outline(in_loops=in_loops)
         for own in (large, small):
             for firsts, known in ((own.domains, result.domains), (own.reduced, result.reduced)):
                 for axes, position in firsts.items():

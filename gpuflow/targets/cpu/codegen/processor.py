@@ -57,6 +57,11 @@ class CpuTarget:
         """Whether it converts float16."""
         return self._has("f16c")
 
+    @property
+    def has_masks(self) -> bool:
+        """Whether its loads and stores of all types leave out single elements."""
+        return {"avx512bw", "avx512vl"} <= self.features
+
     def _has(self, feature: str) -> bool:
         if platform.machine() in _X86:
             return feature in self.features

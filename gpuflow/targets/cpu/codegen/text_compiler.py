@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.kir.scalar import COMPUTE_DTYPES
 from gpuflow.targets.cpu.codegen import text_names
+from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
 from gpuflow.targets.llvm.lanes import Lane, cast, constant, is_float, llvm_type
 from gpuflow.targets.parsing import parsed
@@ -87,6 +88,12 @@ def _accessor(call: ast.Call) -> Named:
         case ast.Call(func=ast.Name(id=maker), args=arguments) if maker in makers:
             return makers[maker](*[ast.literal_eval(argument) for argument in arguments])
     raise Unsupported(ast.unparse(call))
+
+
+# Statements of a loop that is written once, see ``_with_masks``. For chains of 25, 50 and 100
+# operations, some 45, 70 and 140 statements, code then takes 0.9, 0.7 and 0.55 of the time to make,
+# and 1.2, 1.0 and 1.0 of the time to run: shorter loops work on several vectors at once.
+LONG_BODY = 64
 
 
 class _Function:
@@ -175,6 +182,7 @@ class _Function:
         builder.position_at_end(inside)
         hidden = self.fixed.get(name)
         self.fixed[name] = Lane(builder, counter, "int64")
+        known = set(self.places)
         self.exits.append(after)
         self.block(body)
         self.exits.pop()
@@ -184,6 +192,8 @@ class _Function:
         if len(span.args) == 3:
             is_known = isinstance(last.value, ir.Constant)
             back.set_metadata("llvm.loop", _one_vector_at_a_time(builder.module, is_known))
+        elif _is_long(body, known) and cpu_target().has_masks:
+            back.set_metadata("llvm.loop", _with_masks(builder.module))
         builder.position_at_end(after)
         del self.fixed[name]
         if hidden is not None:
@@ -319,10 +329,41 @@ def _one_vector_at_a_time(module: ir.Module, is_known: bool) -> Any:
     either: LLVM would write out all of its turns before it looks for vectors in loops.
     """
     hints = [["llvm.loop.interleave.count", ir.Constant(ir.IntType(32), 1)]]
-    hints += [["llvm.loop.unroll.disable"]] if is_known else []
+    return _mark(module, hints + ([["llvm.loop.unroll.disable"]] if is_known else []))
+
+
+def _is_long(body: Sequence[ast.stmt], known: Collection[str]) -> bool:
+    """Whether a loop is a long list of assignments that carry nothing from turn to turn.
+
+    Args:
+        body: of the loop.
+        known: the variables there were before it.
+    """
+    if len(body) < LONG_BODY or not all(isinstance(node, (ast.Assign, ast.Expr)) for node in body):
+        return False
+    nodes = (node for statement in body for node in ast.walk(statement))
+    return not any(
+        isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in known
+        for node in nodes
+    )
+
+
+def _with_masks(module: ir.Module) -> Any:
+    """The mark of a long loop: its last elements are a vector that is not full.
+
+    Without it LLVM writes the loop three times: for vectors, for short vectors that what is left
+    over fills, and for single elements.
+    """
+    true = ir.Constant(ir.IntType(1), 1)
+    names = ("llvm.loop.vectorize.predicate.enable", "llvm.loop.vectorize.enable")
+    return _mark(module, [[name, true] for name in names])
+
+
+def _mark(module: ir.Module, hints: Sequence[Sequence[Any]]) -> Any:
+    """The mark of a loop: a node that names itself, and what LLVM should do with the loop."""
     parts = [module.add_metadata([str(len(module.metadata))]), *map(module.add_metadata, hints)]
     mark = module.add_metadata(parts)
-    mark.operands = (mark, *parts[1:])  # LLVM wants a node that names itself
+    mark.operands = (mark, *parts[1:])
     return mark
 
 
