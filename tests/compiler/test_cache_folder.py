@@ -82,7 +82,7 @@ def test_a_process_with_a_refused_folder_writes_nothing_there_and_cleans_up(tmp_
     paths = {"GPUFLOW_CACHE_DIR": str(folder), "TMPDIR": str(temporary)}
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM], env={**os.environ, **paths}, text=True,
-        capture_output=True, cwd=Path(module.__file__).parents[2], timeout=120,
+        capture_output=True, cwd=Path(module.__file__).parents[3], timeout=120,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
 
