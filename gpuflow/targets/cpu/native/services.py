@@ -59,6 +59,7 @@ class NativeServices:
     """Looks up, builds and sizes what native programs use."""
 
     on_gpu = False
+    atomic_sums = False
     excess_precision = False  # each 16-bit result is rounded
 
     def load(self, kernel: Kernel) -> LoadedKernel:
