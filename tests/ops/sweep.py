@@ -97,8 +97,8 @@ class Sample:
 
 def all_primitives() -> dict[str, Primitive]:
     """Every primitive of the ops folder; those that hold programs are tested with control/."""
-    for module in pkgutil.iter_modules(gpuflow.ops.__path__):
-        importlib.import_module(f"gpuflow.ops.{module.name}")
+    for module in pkgutil.walk_packages(gpuflow.ops.__path__, "gpuflow.ops."):
+        importlib.import_module(module.name)
     return {
         name: primitive
         for name, primitive in sorted(registry().items())

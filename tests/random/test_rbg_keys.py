@@ -13,6 +13,7 @@ import pytest
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax, random
+from gpuflow.ops.random.keys import random_wrap
 
 STORED = json.loads((Path(__file__).parents[1] / "data" / "rbg_values.json").read_text())["values"]
 CASES = [(name, text) for name, own in STORED.items() for text in own]
@@ -93,7 +94,7 @@ def test_generators_by_name_by_dtype_and_by_default():
     with pytest.raises(TypeError, match=r"a raw one of u32\[2\]; got u32\[4\]. Fix:"):
         random.normal(raw)
     with pytest.raises(TypeError, match=r"\[random_wrap\] raw keys must be .* dimension of 4 for"):
-        gf.ops.keys.random_wrap(np.zeros((3, 2), np.uint32), "rbg")
+        random_wrap(np.zeros((3, 2), np.uint32), "rbg")
 
 
 def test_what_keys_of_rbg_do_not_do():
