@@ -28,9 +28,10 @@ from gpuflow.compiler.fusion.space import (
 from gpuflow.core.jaxpr import Literal, Var
 from gpuflow.core.lowering import Elementwise, Indexed, Update
 
-# Equations in the loops of a kernel: with more, chains are built no sooner, and run no faster. The
-# table is in docs/design/0024-fusion.md. And all, with those that compute single numbers.
-MOST_IN_LOOPS = 200
+# Equations in the loops of a kernel: with more, chains are built no sooner, and run no faster; with
+# fewer, functions of our own (expi) are two kernels. The table is in docs/design/0024-fusion.md.
+# And all, with those that compute single numbers.
+MOST_IN_LOOPS = 256
 MOST_MEMBERS = 400
 
 Axes = frozenset[Key]

@@ -3,8 +3,8 @@
 A template holds what does not depend on sizes. ``bind.bind`` gives it the sizes of one program:
 kernels with their arguments, and offsets of buffers in one arena.
 
-A buffer is a number: that of the variable which is in it (``word_sources.Symbols``), so that input k is
-buffer k; copies and scratch memory have numbers behind those.
+A buffer is a number: that of the variable which is in it (``word_sources.Symbols``), so that input
+k is buffer k; copies and scratch memory have numbers behind those.
 """
 
 from __future__ import annotations
