@@ -39,10 +39,15 @@ def test_import_leaves_slow_packages_alone():
 
 
 def test_import_takes_little_more_than_numpy():
-    # The fastest of several tries: other work on the machine only ever adds to an import.
-    tries = [(seconds_to_import("numpy"), seconds_to_import("gpuflow")) for _ in range(5)]
-    numpy_seconds, our_seconds = (min(column) for column in zip(*tries, strict=True))
-    assert our_seconds - numpy_seconds <= ALLOWED_SECONDS
+    # The fastest of several tries: other work on the machine only ever adds to an import. A machine
+    # that others slow down for a while gets more of them.
+    tries = []
+    for _ in range(20):
+        tries.append((seconds_to_import("numpy"), seconds_to_import("gpuflow")))
+        numpy_seconds, our_seconds = (min(column) for column in zip(*tries, strict=True))
+        if len(tries) >= 5 and our_seconds - numpy_seconds <= ALLOWED_SECONDS:
+            return
+    raise AssertionError(f"numpy takes {numpy_seconds} s to import, gpuflow {our_seconds} s")
 
 
 def test_version_is_the_installed_one():
