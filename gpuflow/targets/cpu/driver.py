@@ -88,9 +88,9 @@ def is_shared(arrays: list[np.ndarray], k: int) -> bool:
 
     A view of pooled memory refers to the block behind it, as the array itself does.
     """
-    own, behind = _references(arrays[k])
+    direct, behind = _references(arrays[k])
     most, most_behind = _unshared_references()
-    return own > most or (arrays[k].base is not None and behind > most_behind)
+    return direct > most or (arrays[k].base is not None and behind > most_behind)
 
 
 def _references(data: np.ndarray) -> tuple[int, int]:

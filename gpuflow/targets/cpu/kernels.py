@@ -15,9 +15,7 @@ from gpuflow.kir.text import kernel_text
 from gpuflow.kir.verify import verify
 from gpuflow.targets import printer
 from gpuflow.targets.cpu.codegen import (
-    build as cpu_build,
-)
-from gpuflow.targets.cpu.codegen import (
+    build,
     coefficients,
     gamma,
     libm,
@@ -87,7 +85,7 @@ _EMITTERS = (
     processor,
     text_compiler,
     tiles,
-    cpu_build,
+    build,
 )
 
 
@@ -158,7 +156,7 @@ def _key(kernel: Kernel) -> str:
 
 
 def _load(kernel: Kernel, key: str, cache: KernelCache) -> LoadedKernel:
-    def build() -> Entry:
+    def build_entry() -> Entry:
         source = print_cpu(kernel)
         show(1, f"build {kernel.name}", lambda: f"cache miss {key}")
         show(3, f"kernel {kernel.name}", lambda: kernel_text(kernel))
@@ -169,9 +167,9 @@ def _load(kernel: Kernel, key: str, cache: KernelCache) -> LoadedKernel:
     def load(entry: Entry) -> LoadedKernel:
         return load_cpu(Object(entry.code, entry.entry, entry.imports))
 
-    entry = cache.get(key, build)
+    entry = cache.get(key, build_entry)
     try:
         return load(entry)
     except RuntimeError as error:
         # A stored object that does not link here: build it again, once.
-        return load(cache.replace(key, build, error))
+        return load(cache.replace(key, build_entry, error))

@@ -29,7 +29,7 @@ class CpuProgram:
     """A plan that runs on the CPU."""
 
     def __init__(self, plan: Plan, out_avals: Sequence[ShapedArray], driver: Driver) -> None:
-        self.plan, self.out_avals, self._own = plan, out_avals, driver
+        self.plan, self.out_avals, self._device_driver = plan, out_avals, driver
         self._calls_python = calls_python(plan)
         self._drivers: dict[Arena, tuple[int, Callable[..., list[Array]]]] = {}
 
@@ -55,7 +55,7 @@ class CpuProgram:
             memory.reserve(self.plan.arena_bytes)
             services = native_services()
             services.prepare(all_kernels(self.plan))
-            driver = build_driver(self.plan, memory, self._own, services, self.out_avals)
+            driver = build_driver(self.plan, memory, self._device_driver, services, self.out_avals)
             self._drivers[memory] = (memory.generation, driver)
         return driver
 
@@ -64,7 +64,7 @@ class CpuProgram:
         memory, services = arenas.acquire(), native_services()
         try:
             memory.reserve(self.plan.arena_bytes)
-            return driver_text(self.plan, memory, self._own, services, self.out_avals)
+            return driver_text(self.plan, memory, self._device_driver, services, self.out_avals)
         finally:
             arenas.release(memory)
 
@@ -72,8 +72,8 @@ class CpuProgram:
         """Bytes of the object code of all kernels, which are built."""
         kernels, services = all_kernels(self.plan), native_services()
         services.prepare(kernels)
-        loaded = {id(made): made for made in map(services.load, kernels)}
-        return sum(made.size for made in loaded.values())
+        loaded = {id(kernel): kernel for kernel in map(services.load, kernels)}
+        return sum(kernel.size for kernel in loaded.values())
 
     def sources_of(self, step: KernelStep) -> list[Path]:
         """Where the generated source of a step's kernels lies; they are built."""

@@ -88,14 +88,14 @@ def as_problem(
     out_batch, out_rows, out_columns, out_space = convolution.out
 
     def axes(*dims: Sequence[int | None]) -> Axes:
-        found = []
+        unmerged = []
         for lhs, rhs, to in zip(*dims, strict=True):
             size = left.shape[lhs] if to is None else out[to]
-            found.append((
+            unmerged.append((
                 size, 0 if lhs is None else _stride(left, lhs),
                 0 if rhs is None else _stride(right, rhs), 0 if to is None else strides[to],
             ))  # fmt: skip
-        return merged(found)
+        return merged(unmerged)
 
     nothing = [None] * max(len(left.shape), len(right.shape), len(out))
     slides = []
@@ -121,17 +121,17 @@ def as_problem(
 
 def dense_stride(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
     """The stride of dimensions as one axis; 0 if it has one element, None if they are several."""
-    found = None
+    innermost = None
     for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
         if size == 1:
             continue
-        if found is None:
-            found, length = stride, size
-        elif stride != found * length:
+        if innermost is None:
+            innermost, length = stride, size
+        elif stride != innermost * length:
             return None
         else:
             length *= size
-    return 0 if found is None else found
+    return 0 if innermost is None else innermost
 
 
 # --- parts ---------------------------------------------------------------------------------
@@ -188,13 +188,13 @@ def _phases_of(slide: Slide) -> list[tuple[Slide, int, int]]:
     if hole == 1:
         return [(slide, 0, 0)]
     places, taps = hole // gcd(hole, slide.stride), hole // gcd(hole, abs(slide.gap))
-    found = []
+    dimension_phases = []
     for r in range(min(places, slide.places)):
         starts = [i for i in range(min(taps, slide.taps)) if not slide.position(r, i) % hole]
         if not starts:
             continue  # only holes are met here
         (i,) = starts
-        found.append((
+        dimension_phases.append((
             replace(
                 slide, taps=-(-(slide.taps - i) // taps), places=-(-(slide.places - r) // places),
                 rhs=slide.rhs * taps, out=slide.out * places, stride=slide.stride * places // hole,
@@ -202,4 +202,4 @@ def _phases_of(slide: Slide) -> list[tuple[Slide, int, int]]:
             ),
             i * slide.rhs, r * slide.out,
         ))  # fmt: skip
-    return found
+    return dimension_phases

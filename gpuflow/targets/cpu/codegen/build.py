@@ -69,7 +69,7 @@ class LoadedKernel:
 
     address: int
     call: Callable[[int, int, int], None]
-    keepalive: Any = field(repr=False)
+    keepalive: object = field(repr=False)
     size: int
 
 
@@ -151,7 +151,7 @@ def assembly(source: Source) -> str:
     return machine.emit_assembly(_optimized(module_of(source), machine))
 
 
-def _optimized(module: ir.Module, machine: Any) -> Any:
+def _optimized(module: ir.Module, machine: llvm.TargetMachine) -> llvm.ModuleRef:
     """The module as LLVM sees it, after its passes."""
     return optimized(str(module), machine, finish=libm.inline_variants)
 
@@ -195,7 +195,7 @@ class _Linker:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._engine: Any = None
+        self._engine: llvm.LLJIT | None = None
         self._numbers = itertools.count()
 
     def forget_lock(self) -> None:
@@ -204,7 +204,7 @@ class _Linker:
 
     def link(
         self, code: bytes, symbols: Sequence[str], imports: Mapping[str, int]
-    ) -> tuple[Any, dict[str, int]]:
+    ) -> tuple[llvm.ResourceTracker, dict[str, int]]:
         """The library that owns the code, and the addresses of its symbols."""
         with self._lock:
             if self._engine is None:
@@ -222,7 +222,7 @@ class _Linker:
 
 def link_symbols(
     code: bytes, symbols: Sequence[str], imports: Mapping[str, int]
-) -> tuple[Any, dict[str, int]]:
+) -> tuple[object, dict[str, int]]:
     """Put what ``linkable`` gave into this process.
 
     Args:
@@ -262,8 +262,8 @@ def load_cpu(built: Object) -> LoadedKernel:
         RuntimeError: a symbol is missing, or the code is damaged.
         OSError: the system gives no memory for code.
     """
-    found = {symbol: libm.resolve(symbol) for symbol in built.imports}
-    imports = {symbol: address for symbol, address in found.items() if address is not None}
+    resolved = {symbol: libm.resolve(symbol) for symbol in built.imports}
+    imports = {symbol: address for symbol, address in resolved.items() if address is not None}
     library, addresses = link_symbols(built.code, (built.entry,), imports)
     address = addresses[built.entry]
     call: Any = _PROTOTYPE(address)

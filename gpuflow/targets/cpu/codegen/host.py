@@ -68,12 +68,12 @@ def host_processor() -> HostProcessor:
     path = _path()
     if path is None:
         return _ask()
-    found = _read(path)
-    if found is None:
-        found = _ask()
+    processor = _read(path)
+    if processor is None:
+        processor = _ask()
         with suppress(OSError):
-            _write(path, found)
-    return found
+            _write(path, processor)
+    return processor
 
 
 def _ask() -> HostProcessor:
@@ -111,16 +111,16 @@ def processor_registers() -> list[list[int]]:
         return tuple(place)
 
     highest = {base: ask(cpuid, base, 0)[0] for base in (0, 0x80000000)}
-    found = []
+    registers = []
     for leaf, subleaf, names in _LEAVES:
         # A leaf that is not there would repeat another one.
         if leaf <= highest[leaf & 0x80000000]:
             values = ask(cpuid, leaf, subleaf)
-            found.append([leaf, subleaf, *(values["abcd".index(name)] for name in names)])
+            registers.append([leaf, subleaf, *(values["abcd".index(name)] for name in names)])
     if ask(cpuid, 1, 0)[2] & _SAVES_STATE:
-        found.append(list(ask(xgetbv, 0, 0)[:2]))
+        registers.append(list(ask(xgetbv, 0, 0)[:2]))
     del memory
-    return found
+    return registers
 
 
 def _read(path: Path) -> HostProcessor | None:
@@ -135,8 +135,8 @@ def _read(path: Path) -> HostProcessor | None:
         return None
 
 
-def _write(path: Path, found: HostProcessor) -> None:
-    values = asdict(found)
+def _write(path: Path, processor: HostProcessor) -> None:
+    values = asdict(processor)
     record = {"processor": values, "checksum": _checksum(values)}
     replace_file(path, json.dumps(record, indent=1).encode())
 

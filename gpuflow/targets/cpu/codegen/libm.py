@@ -14,7 +14,7 @@ import ctypes
 import os
 import platform
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.targets.cpu.codegen.processor import cpu_target
@@ -101,8 +101,8 @@ def resolve(symbol: str) -> int | None:
     if symbol.startswith(_PREFIX):
         mathematics = _library("libm.so.6", "libm.dylib", "ucrtbase.dll")
         return _address(mathematics, symbol.removeprefix(_PREFIX))
-    found = _address(_process(), symbol)
-    return found if found is not None else _address(_library("libgcc_s.so.1"), symbol)
+    address = _address(_process(), symbol)
+    return address if address is not None else _address(_library("libgcc_s.so.1"), symbol)
 
 
 @cache
@@ -119,12 +119,12 @@ def _widths(is_double: bool) -> tuple[tuple[str, int], ...]:
 @cache
 def vector_variants(function: str, arguments: int, is_double: bool) -> tuple[tuple[str, int], ...]:
     """The vector variants of a C function that this process has, as (symbol, lanes)."""
-    found = []
+    variants = []
     for letter, lanes in _widths(is_double):
         symbol = f"_ZGV{letter}N{lanes}{'v' * arguments}_{function}"
         if resolve(symbol) is not None:
-            found.append((symbol, lanes))
-    return tuple(found)
+            variants.append((symbol, lanes))
+    return tuple(variants)
 
 
 @cache
@@ -235,22 +235,22 @@ def _called(builder: ir.IRBuilder, called: ir.Function, x: Instruction, lanes: i
     return result
 
 
-def _absolute(module: ir.Module, kind: Any) -> ir.Function:
+def _absolute(module: ir.Module, kind: ir.Type) -> ir.Function:
     """llvm.fabs; llvmlite does not know the names of intrinsics on vectors."""
     element, lanes = kind, ""
     if isinstance(kind, ir.VectorType):
         element, lanes = kind.element, f"v{kind.count}"
     name = f"llvm.fabs.{lanes}f{64 if isinstance(element, ir.DoubleType) else 32}"
-    found = module.globals.get(name)
-    return found or ir.Function(module, ir.FunctionType(kind, [kind]), name)
+    declared = module.globals.get(name)
+    return declared or ir.Function(module, ir.FunctionType(kind, [kind]), name)
 
 
-def inline_variants(module: Any, builder: Any) -> None:
+def inline_variants(module: llvm.ModuleRef, builder: llvm.PassBuilder) -> None:
     """Inline the vector variants that are defined in an optimised module.
 
     Args:
-        module: a ``llvmlite.binding.ModuleRef``.
-        builder: the pass builder that optimised it.
+        module: after its passes.
+        builder: of those passes.
     """
     if not any(f"{_PREFIX}" in f.name and not f.is_declaration for f in module.functions):
         return
@@ -261,11 +261,11 @@ def inline_variants(module: Any, builder: Any) -> None:
 
 
 def _declare(module: ir.Module, symbol: str, arity: int, is_double: bool) -> ir.Function:
-    own_name = _PREFIX + symbol
-    if own_name in module.globals:
-        return module.globals[own_name]
+    prefixed = _PREFIX + symbol
+    if prefixed in module.globals:
+        return module.globals[prefixed]
     kind = ir.DoubleType() if is_double else ir.FloatType()
-    function = _pure_function(module, own_name, kind, arity)
+    function = _pure_function(module, prefixed, kind, arity)
     variants = [
         _pure_function(module, v, ir.VectorType(kind, lanes), arity)
         for v, lanes in vector_variants(symbol, arity, is_double)

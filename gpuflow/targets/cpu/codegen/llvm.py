@@ -23,7 +23,7 @@ else:
     llvm = LazyModule("llvmlite.binding")
 
 
-def host_machine() -> Any:
+def host_machine() -> llvm.TargetMachine:
     """LLVM's description of the processor to emit or link code for; see ``processor``.
 
     Whoever builds or links starts here. Images want code that does not know where it is
@@ -40,8 +40,9 @@ def host_machine() -> Any:
 
 
 def optimized(
-    text: str, machine: Any, level: int = 3, finish: Callable[[Any, Any], None] | None = None
-) -> Any:
+    text: str, machine: llvm.TargetMachine, level: int = 3,
+    finish: Callable[[llvm.ModuleRef, llvm.PassBuilder], None] | None = None,
+) -> llvm.ModuleRef:  # fmt: skip
     """A module after LLVM's passes.
 
     Args:
@@ -67,7 +68,7 @@ def optimized(
     return module
 
 
-def object_code(module: Any, machine: Any) -> bytes:
+def object_code(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> bytes:
     """The object file of an optimized module.
 
     Raises:
@@ -84,7 +85,7 @@ def object_code(module: Any, machine: Any) -> bytes:
         llvm.ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
-def imports(module: Any) -> tuple[str, ...]:
+def imports(module: llvm.ModuleRef) -> tuple[str, ...]:
     """Declared functions that a linker may have to find; LLVM's intrinsics are not."""
     declared = (function.name for function in module.functions if function.is_declaration)
     return tuple(sorted(name for name in declared if not name.startswith("llvm.")))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuflow.targets.cpu.codegen import text_names
 from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
+
+if TYPE_CHECKING:
+    import llvmlite.ir as ir
 
 
 class Intrinsics:
@@ -21,31 +24,31 @@ class Intrinsics:
     def __init__(self, numba: Any, intrinsic: Callable[[Any], Any]) -> None:
         self.types = numba.types
         self._intrinsic = intrinsic
-        self._made = cache(self._make)
+        self._make_once = cache(self._make)
 
     def reader(self, storage: str, scope: int, scopes: int) -> Any:
         """The load of an operand."""
-        return self._made(f"load_{storage}", text_names.reader(storage, scope, scopes))
+        return self._make_once(f"load_{storage}", text_names.reader(storage, scope, scopes))
 
     def guarded_reader(self, storage: str, scope: int, scopes: int) -> Any:
         """The load of an operand where a condition holds."""
         meaning = text_names.guarded_reader(storage, scope, scopes)
-        return self._made(f"load_{storage}_where", meaning)
+        return self._make_once(f"load_{storage}_where", meaning)
 
     def writer(self, storage: str, scope: int, scopes: int) -> Any:
         """The store of an operand."""
-        return self._made(f"store_{storage}", text_names.writer(storage, scope, scopes))
+        return self._make_once(f"store_{storage}", text_names.writer(storage, scope, scopes))
 
     def namespace(self, names: Iterable[str]) -> dict[str, Any]:
         """The globals of a kernel's module that uses ``names``; unknown names are left out."""
-        found = {
+        members = {
             "reader": self.reader, "guarded_reader": self.guarded_reader, "writer": self.writer,
         }  # fmt: skip
         for name in names:
             meaning = text_names.named(name)
             if meaning is not None:
-                found[name] = self._made(name, meaning)
-        return found
+                members[name] = self._make_once(name, meaning)
+        return members
 
     def _type(self, dtype: str) -> Any:
         if dtype == POINTER:
@@ -60,7 +63,7 @@ class Intrinsics:
             result = self.types.UniTuple(results[0], len(results))
         signature = result(*[self._type(dtype) for dtype in meaning.parameters])
 
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
             value = meaning.emit(builder, *arguments)
             if isinstance(value, tuple):
                 return context.make_tuple(builder, signature.return_type, value)

@@ -80,12 +80,12 @@ def cpu_target() -> CpuTarget:
 
 def target_named(name: str) -> CpuTarget:
     """The target of a value of GPUFLOW_CPU_TARGET; see ``processor``."""
-    own = host_processor()
-    present = frozenset(own.features)
+    host = host_processor()
+    present = frozenset(host.features)
     if name == "native":
-        flags = [flag for flag in own.flags.split(",") if flag[1:] not in _UNUSED]
+        flags = [flag for flag in host.flags.split(",") if flag[1:] not in _UNUSED]
         flags += [f"-{feature}" for feature in _UNUSED if feature in present]
-        return CpuTarget(name, own.cpu, ",".join(flags), present.difference(_UNUSED))
+        return CpuTarget(name, host.cpu, ",".join(flags), present.difference(_UNUSED))
     needed = _features_of(name)
     missing = sorted(needed - present) if platform.machine() in _X86 else [platform.machine()]
     check(

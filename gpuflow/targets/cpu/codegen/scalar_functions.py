@@ -252,8 +252,8 @@ def emit_function(fn: str, *arguments: Lane) -> tuple[Lane, ...]:
     if inline is not None:
         return (inline(*arguments),)
     if fn in _FORMULAS:
-        found = _FORMULAS[fn](*arguments)
-        return found if isinstance(found, tuple) else (found,)
+        lanes = _FORMULAS[fn](*arguments)
+        return lanes if isinstance(lanes, tuple) else (lanes,)
     if fn.startswith("round_"):
         storage = fn.removeprefix("round_")
         return (narrow_floats.rounded(arguments[0], storage),)

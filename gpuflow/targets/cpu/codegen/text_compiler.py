@@ -11,14 +11,14 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.kir.scalar import COMPUTE_DTYPES
 from gpuflow.targets.cpu.codegen import text_names
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
-from gpuflow.targets.llvm.lanes import Lane, cast, constant, is_float, llvm_type
+from gpuflow.targets.llvm.lanes import Instruction, Lane, cast, constant, is_float, llvm_type
 from gpuflow.targets.parsing import parsed
 from gpuflow.targets.printer import Source
 
@@ -110,8 +110,8 @@ class _Function:
         for argument, value in zip(node.args.args, function.args, strict=True):
             dtype = POINTER if value.type == _byte_pointer() else "int64"
             self.fixed[argument.arg] = Lane(self.builder, value, dtype)
-        self.places: dict[str, tuple[Any, str]] = {}
-        self.exits: list[Any] = []
+        self.places: dict[str, tuple[Instruction, str]] = {}
+        self.exits: list[ir.Block] = []
 
     def compile(self) -> None:
         start = self.builder.block
@@ -314,15 +314,15 @@ class _Function:
             raise Unsupported(name)
         pairs = zip(arguments, meaning.parameters, strict=True)
         values = [self.typed(argument, dtype).value for argument, dtype in pairs]
-        made = meaning.emit(self.builder, *values)
-        results = made if isinstance(made, tuple) else (made,) if meaning.results else ()
+        emitted = meaning.emit(self.builder, *values)
+        results = emitted if isinstance(emitted, tuple) else (emitted,) if meaning.results else ()
         return tuple(
             Lane(self.builder, value, dtype)
             for value, dtype in zip(results, meaning.results, strict=True)
         )
 
 
-def _one_vector_at_a_time(module: ir.Module, is_known: bool) -> Any:
+def _one_vector_at_a_time(module: ir.Module, is_known: bool) -> ir.MDValue:
     """The mark of a loop that is too short to work on several vectors at once.
 
     The text writes the step of such a loop's range: 1. A loop whose length is known is not unrolled
@@ -348,7 +348,7 @@ def _is_long(body: Sequence[ast.stmt], known: Collection[str]) -> bool:
     )
 
 
-def _with_masks(module: ir.Module) -> Any:
+def _with_masks(module: ir.Module) -> ir.MDValue:
     """The mark of a long loop: its last elements are a vector that is not full.
 
     Without it LLVM writes the loop three times: for vectors, for short vectors that what is left
@@ -359,7 +359,7 @@ def _with_masks(module: ir.Module) -> Any:
     return _mark(module, [[name, true] for name in names])
 
 
-def _mark(module: ir.Module, hints: Sequence[Sequence[Any]]) -> Any:
+def _mark(module: ir.Module, hints: Sequence[Sequence[str | ir.Constant]]) -> ir.MDValue:
     """The mark of a loop: a node that names itself, and what LLVM should do with the loop."""
     parts = [module.add_metadata([str(len(module.metadata))]), *map(module.add_metadata, hints)]
     mark = module.add_metadata(parts)

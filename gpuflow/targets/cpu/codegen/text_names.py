@@ -35,7 +35,7 @@ from gpuflow.base.records import record
 from gpuflow.kir.scalar import COMPUTE_DTYPES, FUNCTIONS, compute_dtype
 from gpuflow.targets.cpu.codegen import narrow_floats
 from gpuflow.targets.cpu.codegen.scalar_functions import emit_function
-from gpuflow.targets.llvm.lanes import Lane, cast, llvm_type
+from gpuflow.targets.llvm.lanes import Instruction, Lane, cast, llvm_type
 
 if TYPE_CHECKING:
     import llvmlite.ir as ir
@@ -110,11 +110,14 @@ def writer(storage: str, scope: int, scopes: int) -> Named:
 def guarded_reader(storage: str, scope: int, scopes: int) -> Named:
     """The load of an operand where a condition holds; the last argument is the argument block."""
 
-    def emit(builder: Any, pointer: Any, offset: Any, where: Any, words: Any) -> Any:
+    def emit(
+        builder: ir.IRBuilder, pointer: Instruction, offset: Instruction, where: Instruction,
+        words: Instruction,
+    ) -> Instruction:  # fmt: skip
         place = _element(builder, pointer, offset, storage)
         spare = builder.bitcast(words, place.type)
-        found = _load(builder, builder.select(where, place, spare), storage, (scope, scopes))
-        return builder.select(where, found.value, found.constant(0).value)
+        loaded = _load(builder, builder.select(where, place, spare), storage, (scope, scopes))
+        return builder.select(where, loaded.value, loaded.constant(0).value)
 
     dtype = compute_dtype(storage)
     return Named((POINTER, "int64", "bool", POINTER), (dtype,), emit)
@@ -124,7 +127,7 @@ def _function(fn: str, dtype: str) -> Named:
     arity = FUNCTIONS[fn].arity
     results = tuple(FUNCTIONS[fn].results((dtype,) * arity))
 
-    def emit(builder: Any, *values: Any) -> Any:
+    def emit(builder: ir.IRBuilder, *values: Instruction) -> Instruction:
         outs = emit_function(fn, *(Lane(builder, value, dtype) for value in values))
         return outs[0].value if len(outs) == 1 else tuple(out.value for out in outs)
 
@@ -132,22 +135,24 @@ def _function(fn: str, dtype: str) -> Named:
 
 
 def _cast(source: str, dtype: str) -> Named:
-    def emit(builder: Any, value: Any) -> Any:
+    def emit(builder: ir.IRBuilder, value: Instruction) -> Instruction:
         return cast(Lane(builder, value, source), dtype).value
 
     return Named((source,), (dtype,), emit)
 
 
 def _select(dtype: str) -> Named:
-    def emit(builder: Any, predicate: Any, on_true: Any, on_false: Any) -> Any:
+    def emit(
+        builder: ir.IRBuilder, predicate: Instruction, on_true: Instruction, on_false: Instruction
+    ) -> Instruction:
         return builder.select(predicate, on_true, on_false)
 
     return Named(("bool", dtype, dtype), (dtype,), emit)
 
 
 def _accumulate(fn: str, dtype: str) -> Named:
-    def emit(builder: Any, running: Any, new: Any) -> Any:
-        operation = {"add": builder.fadd, "mul": builder.fmul}[fn]
+    def emit(builder: ir.IRBuilder, running: Instruction, new: Instruction) -> Instruction:
+        operation: Callable[..., Instruction] = {"add": builder.fadd, "mul": builder.fmul}[fn]
         return operation(running, new, flags=("reassoc", "contract"))
 
     return Named((dtype, dtype), (dtype,), emit)
@@ -170,15 +175,15 @@ def _order(name: str, dtype: str) -> Named:
     turn = (1 << mantissa) - 1
     turn = ir.Constant(kind, -turn if name.endswith("max") else turn)
 
-    def flip(builder: Any, value: Any) -> Any:
+    def flip(builder: ir.IRBuilder, value: Instruction) -> Instruction:
         """Reverse the order of negative floats; the inverse of itself."""
         sign = builder.ashr(value, ir.Constant(kind, bits - 1))
         return builder.xor(value, builder.and_(sign, ir.Constant(kind, (1 << (bits - 1)) - 1)))
 
-    def order(builder: Any, value: Any) -> Any:
+    def order(builder: ir.IRBuilder, value: Instruction) -> Instruction:
         return builder.add(flip(builder, builder.bitcast(value, kind)), turn)
 
-    def unorder(builder: Any, value: Any) -> Any:
+    def unorder(builder: ir.IRBuilder, value: Instruction) -> Instruction:
         return builder.bitcast(flip(builder, builder.sub(value, turn)), llvm_type(dtype))
 
     if name.startswith("un"):
@@ -195,10 +200,10 @@ def _word(storage: str) -> Named:
 
 
 def _on_stack(dtype: str, count: int) -> Named:
-    def emit(builder: Any) -> Any:
+    def emit(builder: ir.IRBuilder) -> Instruction:
         kind = ir.ArrayType(_stored_type(dtype), count)
         with builder.goto_entry_block():
-            place = builder.alloca(kind)
+            place: Instruction = builder.alloca(kind)
             place.align = 64
         return builder.bitcast(place, ir.IntType(8).as_pointer())
 
@@ -206,14 +211,14 @@ def _on_stack(dtype: str, count: int) -> Named:
 
 
 def _reader(storage: str, scopes: Scopes) -> Named:
-    def emit(builder: Any, pointer: Any, offset: Any) -> Any:
+    def emit(builder: ir.IRBuilder, pointer: Instruction, offset: Instruction) -> Instruction:
         place = _element(builder, pointer, offset, storage)
         return _load(builder, place, storage, scopes).value
 
     return Named((POINTER, "int64"), (compute_dtype(storage),), emit)
 
 
-def _load(builder: Any, place: Any, storage: str, scopes: Scopes) -> Lane:
+def _load(builder: ir.IRBuilder, place: Instruction, storage: str, scopes: Scopes) -> Lane:
     loaded = builder.load(place)
     # Memory holds numbers. What LLVM does about others keeps loops from being vectorised.
     loaded.set_metadata("noundef", builder.module.add_metadata([]))
@@ -222,7 +227,9 @@ def _load(builder: Any, place: Any, storage: str, scopes: Scopes) -> Lane:
 
 
 def _writer(storage: str, scopes: Scopes) -> Named:
-    def emit(builder: Any, pointer: Any, offset: Any, value: Any) -> None:
+    def emit(
+        builder: ir.IRBuilder, pointer: Instruction, offset: Instruction, value: Instruction
+    ) -> None:
         place = _element(builder, pointer, offset, storage)
         stored = builder.store(_narrowed(builder, value, storage), place)
         _set_scope(builder.module, stored, scopes)
@@ -230,7 +237,7 @@ def _writer(storage: str, scopes: Scopes) -> Named:
     return Named((POINTER, "int64", compute_dtype(storage)), (), emit)
 
 
-def _emit_wide_registers(builder: Any) -> None:
+def _emit_wide_registers(builder: ir.IRBuilder) -> None:
     """Let LLVM use the widest vector registers: it would avoid 512 bits on some processors, on
     which these loops run up to 1.4 times as fast with them.
     """
@@ -244,12 +251,14 @@ def _stored_type(storage: str) -> ir.Type:
     return ir.IntType(8) if storage == "bool" else llvm_type(storage)
 
 
-def _element(builder: Any, pointer: Any, offset: Any, storage: str) -> Any:
+def _element(
+    builder: ir.IRBuilder, pointer: Instruction, offset: Instruction, storage: str
+) -> Instruction:
     typed = builder.bitcast(pointer, _stored_type(storage).as_pointer())
     return builder.gep(typed, [offset])
 
 
-def _widened(builder: Any, stored: Any, storage: str) -> Lane:
+def _widened(builder: ir.IRBuilder, stored: Instruction, storage: str) -> Lane:
     if narrow_floats.is_narrow(storage):
         code = Lane(builder, stored, narrow_floats.code_dtype(storage))
         return narrow_floats.widen(code, storage)
@@ -258,7 +267,7 @@ def _widened(builder: Any, stored: Any, storage: str) -> Lane:
     return Lane(builder, stored, storage)
 
 
-def _narrowed(builder: Any, value: Any, storage: str) -> Any:
+def _narrowed(builder: ir.IRBuilder, value: Instruction, storage: str) -> Instruction:
     if narrow_floats.is_narrow(storage):
         return narrow_floats.narrow(Lane(builder, value, "float32"), storage).value
     if storage == "bool":
@@ -266,12 +275,16 @@ def _narrowed(builder: Any, value: Any, storage: str) -> Any:
     return value
 
 
-def _emit_word_pointer(builder: Any, words: Any, index: Any) -> Any:
+def _emit_word_pointer(
+    builder: ir.IRBuilder, words: Instruction, index: Instruction
+) -> Instruction:
     pointer = ir.IntType(8).as_pointer()
     return builder.load(builder.gep(builder.bitcast(words, pointer.as_pointer()), [index]))
 
 
-def _emit_word_scalar(storage: str, builder: Any, words: Any, index: Any) -> Any:
+def _emit_word_scalar(
+    storage: str, builder: ir.IRBuilder, words: Instruction, index: Instruction
+) -> Instruction:
     word = ir.IntType(64)
     slot = builder.gep(builder.bitcast(words, word.as_pointer()), [index])
     kind = _stored_type(storage)
@@ -283,14 +296,14 @@ def _emit_word_scalar(storage: str, builder: Any, words: Any, index: Any) -> Any
     return _widened(builder, stored, storage).value
 
 
-def _set_scope(module: ir.Module, instruction: Any, scopes: tuple[int, int] | None) -> None:
+def _set_scope(module: ir.Module, instruction: Instruction, scopes: Scopes) -> None:
     """Say which scope an access is in, and that it overlaps no access of the others."""
     if scopes is None:
         return
-    own, count = scopes
+    number, count = scopes
     domain = module.add_metadata(["gpuflow operands"])
     every = [module.add_metadata([f"gpuflow scope {k}", domain]) for k in range(count)]
-    others = [scope for k, scope in enumerate(every) if k != own]
-    instruction.set_metadata("alias.scope", module.add_metadata([every[own]]))
+    others = [scope for k, scope in enumerate(every) if k != number]
+    instruction.set_metadata("alias.scope", module.add_metadata([every[number]]))
     if others:
         instruction.set_metadata("noalias", module.add_metadata(others))

@@ -99,7 +99,7 @@ def sections_of(code: bytes) -> list[Section]:
         raise Unsupported(f"section headers of {size} bytes")
     headers = [_SECTION.unpack_from(code, start + k * size) for k in range(count)]
     texts = code[headers[names][4] :][: headers[names][5]]
-    found = []
+    sections = []
     for name, kind, flags, _, offset, length, link, info, align, _ in headers:
         content = b"" if kind == ZEROS else code[offset : offset + length]
         if kind not in _KINDS or (kind != ZEROS and len(content) != length):
@@ -107,8 +107,8 @@ def sections_of(code: bytes) -> list[Section]:
         section = Section(
             _text(texts, name), kind, flags, content, length, link, info, max(align, 1)
         )
-        found.append(section)
-    return found
+        sections.append(section)
+    return sections
 
 
 def symbols_of(sections: Sequence[Section]) -> list[Symbol]:
@@ -120,13 +120,13 @@ def symbols_of(sections: Sequence[Section]) -> list[Symbol]:
     tables = [section for section in sections if section.kind == SYMBOLS]
     if len(tables) != 1:
         raise Unsupported(f"{len(tables)} tables of symbols")
-    texts, found = sections[tables[0].link].content, []
+    texts, symbols = sections[tables[0].link].content, []
     for name, info, _, section, value, size in _SYMBOL.iter_unpack(tables[0].content):
         symbol = Symbol(_text(texts, name), info >> 4, section, value, size)
         if symbol.binding not in (LOCAL, GLOBAL, WEAK) or info & 15 not in _OBJECT_KINDS:
             raise Unsupported(f"symbol {symbol.name} of kind {info:#x}")
-        found.append(symbol)
-    return found
+        symbols.append(symbol)
+    return symbols
 
 
 def relocations_of(section: Section) -> Iterator[Relocation]:

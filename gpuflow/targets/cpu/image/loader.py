@@ -22,7 +22,6 @@ import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 from gpuflow.base.private_files import parse_json
 from gpuflow.base.records import record
@@ -118,7 +117,7 @@ def _check(image: Image) -> None:
 
 def load_image(
     image: Image, symbols: Sequence[str], resolve: Callable[[str], int | None]
-) -> tuple[Any, dict[str, int]]:
+) -> tuple[_Memory, dict[str, int]]:
     """Put an image into memory.
 
     Args:

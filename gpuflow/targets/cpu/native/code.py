@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -64,7 +63,7 @@ class Code:
         self.words: list[int] = []
         self.data: list[int] = []
         self.points = 0
-        self.kept: list[Any] = []
+        self.kept: list[object] = []
         self._named: list[int] = []  # the instructions' words that name a place in the data
         self._tabled: list[int] = []  # and those of the data
 
@@ -93,15 +92,15 @@ class Code:
         self.words += (_RUN, function, block, extent, chunk)
         self.points += points
 
-    def keep(self, *values: Any) -> None:
+    def keep(self, *values: object) -> None:
         """Keep what instructions point to alive as long as the program."""
         self.kept += values
 
     def array(self, words: Sequence[int]) -> np.ndarray:
         """Words in memory that lives as long as the program."""
-        made = np.array(words, np.int64)
-        self.kept.append(made)
-        return made
+        array = np.array(words, np.int64)
+        self.kept.append(array)
+        return array
 
     def scan(self, length: int, reverse: bool, body: Code, table: Sequence[Turns]) -> None:
         """Run ``body`` ``length`` times; ``table`` gives its registers."""
@@ -248,7 +247,7 @@ _SHORT = 1 << 15
 
 def callable_program(
     code: Code, registers: int, runtime: NativeRuntime
-) -> tuple[Callable[..., None], Any]:
+) -> tuple[Callable[..., None], object]:
     """A finished program as a Python function of the arrays that its registers stand for.
 
     Args:
@@ -279,7 +278,7 @@ def _definition(method: int) -> _MethodDef:
 
 
 @cache
-def _new_function() -> Any:
+def _new_function() -> Callable[[int, object, None], Callable[..., None]]:
     """What makes a Python function of a method definition and the object that it is bound to."""
     create = ctypes.pythonapi.PyCFunction_NewEx
     create.restype = ctypes.py_object

@@ -48,9 +48,9 @@ def operand_place(operand: Operand, code: Code, places: Places) -> Place:
     """Where the elements of a row-major operand start."""
     if operand.buffer == NO_BUFFER:
         value = np.asarray(operand.value, storage_dtype(operand.aval.dtype))
-        made = np.array(np.broadcast_to(value, operand.aval.shape), order="C")
-        code.keep(made)
-        return fixed(address(made))
+        elements = np.array(np.broadcast_to(value, operand.aval.shape), order="C")
+        code.keep(elements)
+        return fixed(address(elements))
     place = places.place(operand.buffer)
     if operand.view is None:
         return place

@@ -10,7 +10,6 @@ import ctypes
 import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
@@ -68,7 +67,7 @@ class NativeRuntime:
     """
 
     addresses: Mapping[str, int]
-    keepalive: Any
+    keepalive: object
 
 
 def core_module() -> Module:
@@ -183,7 +182,7 @@ def _do_nothing() -> None:
 _OBJECTS = {"gf_do_nothing": _do_nothing}
 
 
-def _link(entry: Entry, symbols: tuple[str, ...]) -> tuple[Any, dict[str, int]]:
+def _link(entry: Entry, symbols: tuple[str, ...]) -> tuple[object, dict[str, int]]:
     imports = {name: id(_OBJECTS[name]) for name in entry.imports if name in _OBJECTS}
     for name in set(entry.imports) - set(imports):
         symbol = getattr(ctypes.pythonapi, name)

@@ -101,8 +101,8 @@ class ThreadPool:
 @cache
 def pool() -> ThreadPool:
     """The process's pool, of GPUFLOW_NUM_THREADS threads."""
-    made = ThreadPool(load_native(core_module(), kernel_cache()), config.environment.num_threads)
-    atexit.register(made.stop)
+    workers = ThreadPool(load_native(core_module(), kernel_cache()), config.environment.num_threads)
+    atexit.register(workers.stop)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=made.forget_workers)
-    return made
+        os.register_at_fork(after_in_child=workers.forget_workers)
+    return workers

@@ -102,7 +102,7 @@ class NativeServices:
         return -(-chunk // lanes) * lanes
 
     def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
-        """The calls that do the work of a kernel call; see ``compiler.launches``."""
+        """The calls that do the work of a kernel call; see ``schedules.launches``."""
         return launches(call, allocate)
 
     def is_plain(self, kernel: Kernel) -> bool:
@@ -116,11 +116,12 @@ class NativeServices:
             return launches.workspace
         if is_native_lu(step):
             return lu_bytes(step)[1]
-        made = self.convolution_of(step)
-        if made is None:
+        convolution = self.convolution_of(step)
+        if convolution is None:
             return 0
         size = step.eqn.outputs[0].aval.dtype.itemsize
-        return max((workspace_places(call, size)[1] for call in made[0]), default=0)
+        calls, _ = convolution
+        return max((workspace_places(call, size)[1] for call in calls), default=0)
 
     def texts_of(self, step: KernelStep) -> list[str]:
         """The printed text of each of a step's launches."""

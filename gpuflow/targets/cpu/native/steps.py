@@ -160,8 +160,10 @@ def _call_step(step: CallStep, services: NativeServices) -> Emit | None:
     if not isinstance(rule, Library):
         return None
     if rule.convolution is not None:
-        made = services.convolution_of(step)
-        return None if made is None else partial(emit_convolution, step, made, services)
+        convolution = services.convolution_of(step)
+        if convolution is None:
+            return None
+        return partial(emit_convolution, step, convolution, services)
     if rule.lu:
         return partial(emit_lu, step, services) if is_native_lu(step) else None
     if rule.triangular is not None:
@@ -229,7 +231,7 @@ def _program(
     outs = [places.place(buffer) for buffer in step.outputs]
     rule = step.eqn.primitive.lower
     if isinstance(rule, Branch):
-        registers = [(*operands[1:], *own, *outs) for own in values]
+        registers = [(*operands[1:], *inner_values, *outs) for inner_values in values]
         code.branch(
             operands[0], [Program(c, r) for c, r in zip(programs, registers, strict=True)]
         )

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpuflow.base.records import record
 from gpuflow.kir import nodes
@@ -36,6 +36,9 @@ from gpuflow.targets.cpu.printing.conditions import (
     Sum,
     implied,
 )
+
+if TYPE_CHECKING:
+    from gpuflow.targets.cpu.printing.loop_printer import CpuPrinter
 
 MOST_LOOPS = 64  # that one loop becomes
 MOST_STATEMENTS = 512  # of all of them together
@@ -74,7 +77,7 @@ class _TooManyError(Exception):
 
 
 def pieces(
-    printer: Any, axis: nodes.Axis, span: tuple[str, str], body: Block
+    printer: CpuPrinter, axis: nodes.Axis, span: tuple[str, str], body: Block
 ) -> Iterator[tuple[Block, tuple[str, str]]]:
     """Print what stands around the pieces of a loop; yields each one's body and its range.
 
@@ -179,19 +182,19 @@ class _Grower:
 
 def _core(facts: Facts, body: Block) -> Tree:
     flat = _without_branches(facts, body)
-    found: dict[Below | Holds, bool] = {}
+    literals: dict[Below | Holds, bool] = {}
     for condition in _conditions(flat):
         for on, holds in facts.literals(condition):
-            found.setdefault(on, holds)
-    if not found:
+            literals.setdefault(on, holds)
+    if not literals:
         return Leaf(flat)
-    return Core(tuple(found.items()), Leaf(folded(facts, flat, found)), Leaf(flat))
+    return Core(tuple(literals.items()), Leaf(folded(facts, flat, literals)), Leaf(flat))
 
 
 def folded(facts: Facts, block: Block, known: Known) -> Block:
     """The block with the conditions decided that follow from what is known."""
-    found: dict[int, bool | None] = {}
-    return _folded(block, lambda condition: facts.truth(condition, known, found))
+    truths: dict[int, bool | None] = {}
+    return _folded(block, lambda condition: facts.truth(condition, known, truths))
 
 
 def _folded(block: Block, truth: Callable[[Value], bool | None]) -> Block:
@@ -299,7 +302,7 @@ class _Flattener:
 class _Pieces:
     """Prints borders and conditions."""
 
-    def __init__(self, printer: Any, axis: nodes.Axis) -> None:
+    def __init__(self, printer: CpuPrinter, axis: nodes.Axis) -> None:
         self.printer, self.axis = printer, axis
 
     def of(
@@ -348,8 +351,8 @@ class _Pieces:
             )
         yield from self.of(tree.inside, (first, last))
         if first == span[0] or last == span[1]:
-            own = (last, span[1]) if first == span[0] else (span[0], first)
-            yield from self.of(tree.around, own)
+            rest = (last, span[1]) if first == span[0] else (span[0], first)
+            yield from self.of(tree.around, rest)
             return
         side = self.printer.border_name(self.axis)
         with self.printer.indented(f"for {side} in range(2):"):

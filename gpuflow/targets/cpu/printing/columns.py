@@ -85,22 +85,22 @@ def _axes_of(statement: Statement) -> tuple[str, ...]:
 
 def _defined(items: Iterable[Statement]) -> set[Value]:
     """All values that statements and their blocks define."""
-    found: set[Value] = set()
+    defined: set[Value] = set()
     for statement in statements(Block(body=tuple(items))):
-        found.update(results_of(statement))
+        defined.update(results_of(statement))
         for owned in owned_blocks(statement):
-            found.update(owned.params)
-    return found
+            defined.update(owned.params)
+    return defined
 
 
 def _needed(items: Sequence[Statement], results: Iterable[Value] = ()) -> set[Value]:
     """All values that statements, their blocks and ``results`` take from outside."""
-    found = set(results)
+    taken = set(results)
     for statement in statements(Block(body=tuple(items))):
-        found.update(uses_of(statement))
+        taken.update(uses_of(statement))
         for owned in owned_blocks(statement):
-            found.update(owned.results)
-    return found - _defined(items)
+            taken.update(owned.results)
+    return taken - _defined(items)
 
 
 class ColumnPrinter(CpuPrinter):

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpuflow.base.records import record
 from gpuflow.kir import nodes
 from gpuflow.kir.nodes import Block, Mode, Statement, Stride, Value
 from gpuflow.kir.walk import owned_blocks, results_of, statements, uses_of
+
+if TYPE_CHECKING:
+    from gpuflow.targets.cpu.printing.loop_printer import CpuPrinter
 
 _COMPARISONS = ("lt", "le", "gt", "ge")
 
@@ -74,7 +77,7 @@ Known = dict[Below | Holds, bool]
 class Facts:
     """The values of a loop's body: which are sums with its index, which do not vary in it."""
 
-    def __init__(self, printer: Any, axis: nodes.Axis, body: Block) -> None:
+    def __init__(self, printer: CpuPrinter, axis: nodes.Axis, body: Block) -> None:
         self.printer = printer
         names = [a.name for a in printer.kernel.axes]
         inner = {s.axis for s in statements(body) if isinstance(s, nodes.For) and s.axis}
@@ -83,7 +86,7 @@ class Facts:
         self.axis = axis.name
         # A branch around a loop that is written out would be one in the loop around it.
         self.is_short = axis.exact is not None
-        self.made: dict[int, Statement] = {}
+        self.definitions: dict[int, Statement] = {}
         self.sums: dict[int, Sum | None] = {}
         self.invariant: set[int] = set()
         self._literals: dict[int, Literal | None] = {}
@@ -106,16 +109,16 @@ class Facts:
 
     def _note(self, statement: Statement, can_move: bool) -> None:
         for value in results_of(statement):
-            self.made[value.number] = statement
+            self.definitions[value.number] = statement
         if len(results_of(statement)) != 1:
             return
         (out,) = results_of(statement)
         if can_move and self._stays(statement):
             self.invariant.add(out.number)
-        found = self._sum(statement) if out.dtype == "int64" else None
-        if found is None and out.number in self.invariant:
-            found = Sum(0, "", ((self.printer.value(out), 1),), 0)
-        self.sums[out.number] = found
+        total = self._sum(statement) if out.dtype == "int64" else None
+        if total is None and out.number in self.invariant:
+            total = Sum(0, "", ((self.printer.value(out), 1),), 0)
+        self.sums[out.number] = total
 
     def _stays(self, statement: Statement) -> bool:
         """Whether a statement may stand before the loop: it gives the same at every point."""
@@ -171,14 +174,14 @@ class Facts:
 
     def literals(self, condition: Value) -> Iterator[Literal]:
         """The conditions of which one is made by "and", those that a loop can be cut by."""
-        statement = self.made.get(condition.number)
+        statement = self.definitions.get(condition.number)
         if isinstance(statement, nodes.Apply) and statement.fn == "and":
             for value in statement.args:
                 yield from self.literals(value)
             return
-        found = None if isinstance(statement, nodes.Const) else self.literal(condition)
-        if found is not None:
-            yield found
+        literal = None if isinstance(statement, nodes.Const) else self.literal(condition)
+        if literal is not None:
+            yield literal
 
     def literal(self, condition: Value) -> Literal | None:
         """A condition as one that a loop can be cut by."""
@@ -188,11 +191,11 @@ class Facts:
         return self._literals[number]
 
     def _literal(self, condition: Value) -> Literal | None:
-        statement = self.made.get(condition.number)
+        statement = self.definitions.get(condition.number)
         if isinstance(statement, nodes.Apply) and statement.fn in _COMPARISONS:
-            found = self._comparison(statement)
-            if found is not None:
-                return found
+            comparison = self._comparison(statement)
+            if comparison is not None:
+                return comparison
         if self.is_short or condition.number not in self.invariant:
             return None
         return Holds(condition.number), True
@@ -215,25 +218,25 @@ class Facts:
         assert difference is not None
         return Below(difference), is_below
 
-    def truth(self, value: Value, known: Known, found: dict[int, bool | None]) -> bool | None:
-        """Whether a condition holds where what is ``known`` does; ``found`` keeps the answers."""
-        if value.number not in found:
-            found[value.number] = self._truth(value, known, found)
-        return found[value.number]
+    def truth(self, value: Value, known: Known, truths: dict[int, bool | None]) -> bool | None:
+        """Whether a condition holds where what is ``known`` does; ``truths`` keeps the answers."""
+        if value.number not in truths:
+            truths[value.number] = self._truth(value, known, truths)
+        return truths[value.number]
 
-    def _truth(self, value: Value, known: Known, found: dict[int, bool | None]) -> bool | None:
-        statement = self.made.get(value.number)
+    def _truth(self, value: Value, known: Known, truths: dict[int, bool | None]) -> bool | None:
+        statement = self.definitions.get(value.number)
         match statement:
             case nodes.Const(_, number):
                 return bool(number)
             case nodes.Apply(_, ("and" | "or") as fn, (a, b)):
-                sides = (self.truth(a, known, found), self.truth(b, known, found))
+                sides = (self.truth(a, known, truths), self.truth(b, known, truths))
                 decisive = fn == "or"
                 if decisive in sides:
                     return decisive
                 return None if None in sides else not decisive
             case nodes.Apply(_, "not", (a,)):
-                inner = self.truth(a, known, found)
+                inner = self.truth(a, known, truths)
                 return None if inner is None else not inner
         literal = self.literal(value)
         if literal is None:
@@ -251,15 +254,15 @@ class Facts:
             wanted.update([on.number] if isinstance(on, Holds) else [])
         pending = list(wanted)
         while pending:
-            for value in uses_of(self.made[pending.pop()]):
+            for value in uses_of(self.definitions[pending.pop()]):
                 if value.number not in wanted:
                     wanted.add(value.number)
                     pending.append(value.number)
         for number in sorted(wanted):
-            self.printer.statement(self.made[number])
+            self.printer.statement(self.definitions[number])
 
     def _results(self, number: int) -> tuple[Value, ...]:
-        return results_of(self.made[number])
+        return results_of(self.definitions[number])
 
 
 def implied(on: Below | Holds, known: Known) -> bool | None:

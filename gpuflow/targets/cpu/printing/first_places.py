@@ -8,12 +8,15 @@ first place among them. So memory is read once, and what the keys are made of is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpuflow.kir.nodes import Block, Cast, Kernel, Load, Mode, Reduce, Statement, Stride, Value
 from gpuflow.kir.places import finds_first_largest
 from gpuflow.kir.walk import results_of
 from gpuflow.targets.cpu.codegen.text_names import TILE
+
+if TYPE_CHECKING:
+    from gpuflow.targets.cpu.printing.loop_printer import CpuPrinter
 
 BLOCK_BITS = 12
 assert 1 << BLOCK_BITS <= TILE * TILE  # a block's keys are a tile on the stack
@@ -37,10 +40,10 @@ def can_search(kernel: Kernel, s: Reduce) -> bool:
 
 def _steps_to(block: Block, value: Value) -> Sequence[Statement]:
     """The load and casts that make a value, if nothing else does."""
-    made = {v: s for s in block.body for v in results_of(s)}
+    definitions = {v: s for s in block.body for v in results_of(s)}
     steps: list[Statement] = []
-    while value in made:
-        statement = made[value]
+    while value in definitions:
+        statement = definitions[value]
         steps.insert(0, statement)
         if isinstance(statement, Load):
             return steps
@@ -50,7 +53,7 @@ def _steps_to(block: Block, value: Value) -> Sequence[Statement]:
     return ()
 
 
-def search(printer: Any, s: Reduce) -> None:
+def search(printer: CpuPrinter, s: Reduce) -> None:
     """Print the reduction.
 
     Args:
@@ -66,10 +69,10 @@ def search(printer: Any, s: Reduce) -> None:
         _search_block(printer, s, keys, span)
 
 
-def _search_block(printer: Any, s: Reduce, keys: str, span: str) -> None:
+def _search_block(printer: CpuPrinter, s: Reduce, keys: str, span: str) -> None:
     axis, dtype = printer.axes[s.axes[0]], s.outs[0].dtype
     best, place = (printer.value(out) for out in s.outs)
-    top, found, here = f"{best}_top", f"{best}_found", f"{best}_here"
+    top, offset, here = f"{best}_top", f"{best}_found", f"{best}_here"
     first = f"{axis.name}_start"
     printer.emit(f"{top} = {printer.value(s.init[0])}")
     with printer.indented(printer.span_loop(axis.name, span)), printer.at_point(axis, s.body):
@@ -80,15 +83,15 @@ def _search_block(printer: Any, s: Reduce, keys: str, span: str) -> None:
     # The first block counts even if all its keys are neutral ones.
     with printer.indented(f"if ({axis.name}_block == 0) | ({top} > {best}):"):
         printer.emit(f"{best} = {top}")
-        printer.emit(f"{found} = np.int32({1 << BLOCK_BITS})")
+        printer.emit(f"{offset} = np.int32({1 << BLOCK_BITS})")
         # The loop counts from 0: then its 32-bit numbers follow from each other.
         count = f"min_int64({printer.names.extent(axis)} - {first}, {1 << BLOCK_BITS})"
         with printer.indented(printer.span_loop(here, f"0, {count}")):
             is_it = f"load_{dtype}({keys}, {here}) == {top}"
             chosen = f"select_int32({is_it}, cast_int64_int32({here}), np.int32({1 << BLOCK_BITS}))"
-            printer.emit(f"{found} = min_int32({found}, {chosen})")
+            printer.emit(f"{offset} = min_int32({offset}, {chosen})")
         steps = _steps_to(s.body, s.body.results[1])
-        printer.emit(f"{axis.name} = {first} + cast_int32_int64({found})")
+        printer.emit(f"{axis.name} = {first} + cast_int32_int64({offset})")
         with printer.at_point(axis, Block(body=tuple(steps))):
             for step in steps:
                 printer.statement(step)

@@ -66,13 +66,13 @@ def ordered_step(fn: str, dtype: str, running: str, value: str) -> str:
 
 def _conditional_loads(block: Block, under: bool = False) -> set[str]:
     """The operands that a block loads under a condition."""
-    found: set[str] = set()
+    operands: set[str] = set()
     for statement in block.body:
         if isinstance(statement, Load) and (under or statement.where is not None):
-            found.add(statement.operand)
+            operands.add(statement.operand)
         for owned in owned_blocks(statement):
-            found |= _conditional_loads(owned, under or isinstance(statement, If))
-    return found
+            operands |= _conditional_loads(owned, under or isinstance(statement, If))
+    return operands
 
 
 class CpuPrinter(NumbaPrinter):
@@ -180,8 +180,8 @@ class CpuPrinter(NumbaPrinter):
         self, axis: Axis, span: tuple[str, str], body: Block, after: Callable[[], None]
     ) -> None:
         """Print ``body`` and then ``after()`` in loops over the pieces of a range."""
-        for block, own in borders.pieces(self, axis, span, body):
-            with self.indented(self._head(axis, own)), self.at_point(axis, block):
+        for block, piece_span in borders.pieces(self, axis, span, body):
+            with self.indented(self._head(axis, piece_span)), self.at_point(axis, block):
                 self.block(block)
                 after()
 

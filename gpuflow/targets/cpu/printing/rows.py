@@ -46,10 +46,10 @@ def keep_row_values(kernel: Kernel) -> Kernel:
     if kernel.kind not in ("row", NARROW_ROWS, SHORT_ROWS):
         return kernel
     parallel = {axis.name for axis in kernel.axes if axis.role is Role.PARALLEL}
-    found = _in_nest(kernel, kernel.body, parallel)
-    if found is None:
+    rewritten = _in_nest(kernel, kernel.body, parallel)
+    if rewritten is None:
         return kernel
-    body, operand = found
+    body, operand = rewritten
     operands = tuple(
         replace(o, mode=Mode.INOUT) if o.name == operand else o for o in kernel.operands
     )
@@ -60,11 +60,11 @@ def _in_nest(kernel: Kernel, block: Block, parallel: set[str]) -> tuple[Block, s
     """A block of the nest of loops over rows with what is inside them changed."""
     last = block.body[-1] if block.body else None
     if isinstance(last, For) and last.axis in parallel:
-        found = _in_nest(kernel, last.body, parallel)
-        if found is None:
+        rewritten = _in_nest(kernel, last.body, parallel)
+        if rewritten is None:
             return None
-        loop = replace(last, body=found[0])
-        return replace(block, body=(*block.body[:-1], loop)), found[1]
+        loop = replace(last, body=rewritten[0])
+        return replace(block, body=(*block.body[:-1], loop)), rewritten[1]
     kept = _kept(kernel, block.body)
     return None if kept is None else (replace(block, body=kept[0]), kept[1])
 
@@ -111,18 +111,18 @@ def _row_for(
 
 def _shared(early: Block, late: Block) -> tuple[Value, Value] | None:
     """The last value of ``late`` that ``early`` computes as well, at some expense."""
-    found: dict[int, Value] = {}
+    early_values: dict[int, Value] = {}
     numbers: dict[Any, int] = {}
     keys = _Keys(early.body, numbers)
     for statement in early.body:
         for value in results_of(statement):
-            found[keys.of(value.number)] = value
+            early_values[keys.of(value.number)] = value
     keys = _Keys(late.body, numbers)
     for statement in reversed(late.body):
         for value in results_of(statement):
             key = keys.of(value.number)
-            if key in found and keys.is_expensive(value.number):
-                return found[key], value
+            if key in early_values and keys.is_expensive(value.number):
+                return early_values[key], value
     return None
 
 

@@ -47,7 +47,7 @@ class Blas:
     gemm: Mapping[str, int]
     trsm: Mapping[str, int]
     getrf: Mapping[str, int]
-    library: Any = field(repr=False)
+    library: ctypes.CDLL = field(repr=False)
 
 
 @cache
@@ -77,11 +77,11 @@ def _address(function: Any) -> int:
 
 def _numpy_openblas() -> Path | None:
     folder = Path(np.__file__).parent.parent / "numpy.libs"
-    found = sorted(folder.glob(_PATTERN))
-    return found[0] if found else None
+    libraries = sorted(folder.glob(_PATTERN))
+    return libraries[0] if libraries else None
 
 
-def _load(original: Path) -> Any:
+def _load(original: Path) -> ctypes.CDLL:
     """Load a copy: the system gives a library that is loaded already a second time otherwise."""
     folder = cache_folder()
     limit = config.environment.cache_limit
@@ -94,7 +94,7 @@ def _load(original: Path) -> Any:
         return _open(file.fileno())
 
 
-def _load_kept(original: Path, copy: Path) -> Any:
+def _load_kept(original: Path, copy: Path) -> ctypes.CDLL:
     """Load the copy in the cache folder if it holds what the original holds, else a new one.
 
     Raises:
@@ -126,20 +126,20 @@ def _load_kept(original: Path, copy: Path) -> Any:
 
 def _holds(descriptor: int, original: Path) -> bool:
     """Whether an open file holds the bytes of another; 0.1 ms a MB, an eighth of a checksum's."""
-    own, other = bytearray(_CHUNK_BYTES), bytearray(_CHUNK_BYTES)
+    copy_bytes, source_bytes = bytearray(_CHUNK_BYTES), bytearray(_CHUNK_BYTES)
     with (
         open(descriptor, "rb", buffering=0, closefd=False) as copy,
         open(original, "rb", buffering=0) as source,
     ):
         while True:
-            count, wanted = copy.readinto(own), source.readinto(other)
-            if count != wanted or own != other:
+            count, wanted = copy.readinto(copy_bytes), source.readinto(source_bytes)
+            if count != wanted or copy_bytes != source_bytes:
                 return False
             if not count:
                 return True
 
 
-def _open(descriptor: int) -> Any:
+def _open(descriptor: int) -> ctypes.CDLL:
     # By its descriptor: what a path names may have become another file since it was compared. The
     # system takes a name that it knows for the library that it loaded by it, so none comes twice.
     name = f"/proc/self/fd/{'./' * next(_numbers)}{descriptor}"

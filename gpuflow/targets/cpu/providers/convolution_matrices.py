@@ -162,15 +162,15 @@ def rhs_matrix(
         sizes, along = [u[0], *i_sizes], [u[2], *strides]
     depth, total = dense_stride(sizes, along), prod(sizes)
     if depth is not None:
-        found = None
+        layout = None
         if (depth == 1 or total == 1) and (o[2] >= total or o[0] == 1):
-            found = max(o[2], total), True
+            layout = max(o[2], total), True
         elif (o[2] == 1 or o[0] == 1) and depth >= o[0]:
-            found = depth, False
-        if found is not None:
+            layout = depth, False
+        if layout is not None:
             u_stride, j_stride = (0, depth) if form else (u[2], 0)
             return Rhs(
-                problem.rhs_offset, problem.lhs_offset, *found, u_stride, j_stride, outer, steps,
+                problem.rhs_offset, problem.lhs_offset, *layout, u_stride, j_stride, outer, steps,
                 None,
             )  # fmt: skip
     # A copy in the order (outer, steps, o, what is summed); repeated axes are copied once.
@@ -215,22 +215,22 @@ def target_matrix(
         sizes, along = [u[0], *i_sizes], [u[3], *strides]
     x, total = dense_stride(sizes, along), prod(sizes)
     if x is not None and parts == 1:
-        found = None
+        layout = None
         if (x == 1 or total == 1) and (o[3] >= total or o[0] == 1):
-            found = max(o[3], total), True
+            layout = max(o[3], total), True
         elif (o[3] == 1 or o[0] == 1) and x >= o[0]:
-            found = x, False
-        if found is not None:
+            layout = x, False
+        if layout is not None:
             places = (u[3], 0) if form else (0, x if total > 1 else 0)
-            return Target(*found, *places, 0, outer, 0)
+            return Target(*layout, *places, 0, outer, 0)
     # Sums in the order (outer, o, x), which are then brought to where the output has them.
     shape = (*(axis[0] for axis in outer), o[0], *sizes)
     dense = row_major_strides(shape)
-    moved = [(n, ls, rs, own) for (n, ls, rs, _), own in zip(outer, dense, strict=False)]
-    own_u = 1 if kind == COLUMNS else prod(i_sizes)
+    moved = [(n, ls, rs, stride) for (n, ls, rs, _), stride in zip(outer, dense, strict=False)]
+    u_stride = 1 if kind == COLUMNS else prod(i_sizes)
     targets = (*(axis[3] for axis in outer), o[3], *along)
     return Target(
-        total, True, own_u if form else 0, 0 if form else 1, prod(shape), moved,
+        total, True, u_stride if form else 0, 0 if form else 1, prod(shape), moved,
         parts * prod(shape), *_sum_words(parts, shape, dense, targets),
     )  # fmt: skip
 
@@ -240,16 +240,16 @@ def _sum_words(
 ) -> tuple[tuple[int, ...], int]:
     """The words of gf_sum_parts behind the addresses, and how many rows it has."""
     axes = sorted(
-        (-to, n, own) for n, own, to in zip(shape, dense, targets, strict=True) if n > 1
+        (-to, n, stride) for n, stride, to in zip(shape, dense, targets, strict=True) if n > 1
     )
     rows: list[tuple[int, int, int]] = []
-    for to, n, own in axes:
+    for to, n, stride in axes:
         to = -to
         before = rows[-1] if len(rows) > 1 else None  # the first one is for the threads
-        if before and before[1:] == (own * n, to * n):
-            rows[-1] = (before[0] * n, own, to)
+        if before and before[1:] == (stride * n, to * n):
+            rows[-1] = (before[0] * n, stride, to)
         else:
-            rows.append((n, own, to))
-    n, own, to = rows.pop() if rows else (1, 1, 1)
+            rows.append((n, stride, to))
+    n, stride, to = rows.pop() if rows else (1, 1, 1)
     table = (word for row in rows for word in row)
-    return (parts, prod(shape), len(rows), n, own, to, *table), prod(shape) // n
+    return (parts, prod(shape), len(rows), n, stride, to, *table), prod(shape) // n

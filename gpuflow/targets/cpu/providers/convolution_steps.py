@@ -26,10 +26,10 @@ from gpuflow.targets.cpu.providers.convolutions import (
 
 
 def emit_convolution(
-    step: CallStep, made: tuple[list[ConvolutionCall], bool], services: NativeServices, code: Code,
-    places: Places,
+    step: CallStep, convolution: tuple[list[ConvolutionCall], bool], services: NativeServices,
+    code: Code, places: Places,
 ) -> None:  # fmt: skip
-    aval, (calls, has_zeros) = step.eqn.outputs[0].aval, made
+    aval, (calls, has_zeros) = step.eqn.outputs[0].aval, convolution
     functions = services.convolution_functions(aval.dtype)
     target = places.place(step.outputs[0])
     if has_zeros:

@@ -124,11 +124,11 @@ def convolution_call(
     apart = [places_apart(part, elements) if form else phases(part) for _, part in choices]
     calls = []
     for parts in zip(*apart, strict=True):
-        made = (
+        candidates = (
             _call(part, form, columns, right, out, dtype, threads)
             for (columns, _), part in zip(choices, parts, strict=True)
         )
-        call = next((call for call in made if call is not None), None)
+        call = next((call for call in candidates if call is not None), None)
         if call is None:
             return None
         calls.append(call)

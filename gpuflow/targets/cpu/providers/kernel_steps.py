@@ -23,5 +23,5 @@ def numbered(launch: Launch, step: CallStep) -> KernelCall:
     buffers = [*(operand.buffer for operand in step.operands), *step.outputs]
     if step.workspace is not None:
         buffers.append(step.workspace)
-    own = [NO_BUFFER if k is None else buffers[k] for k in launch.arrays]
-    return KernelCall(launch.kernel, launch.words, tuple(own), launch.extent, launch.points)
+    arrays = [NO_BUFFER if k is None else buffers[k] for k in launch.arrays]
+    return KernelCall(launch.kernel, launch.words, tuple(arrays), launch.extent, launch.points)

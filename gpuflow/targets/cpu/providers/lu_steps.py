@@ -122,8 +122,8 @@ def emit_lu(step: CallStep, services: NativeServices, code: Code, places: Places
             0, 0, 0, 0,
         )
     )  # fmt: skip
-    own = register, start + lu_bytes(step)[0]
-    for word, place in ((5, by_columns), (6, own), (7, pivots), (8, permutation)):
+    blas_pivots = register, start + lu_bytes(step)[0]
+    for word, place in ((5, by_columns), (6, blas_pivots), (7, pivots), (8, permutation)):
         code.fill(block + word, place)
     work = matrices * size * min(rows, columns) // 8
     code.run(_function(), block, matrices, services.chunk(matrices, work), work)

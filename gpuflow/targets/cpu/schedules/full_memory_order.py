@@ -46,8 +46,8 @@ def _reads_of_full(kernel: Kernel) -> list[list[Distance]] | None:
     varying = [o for o in memory if any(kind is not Stride.ZERO for kind in o.strides)]
     if any(operand.mode is not Mode.IN for operand in varying):
         return None  # a row-major output beside the reduction
-    found = distances_of(kernel)
-    return [[found[o.name, axis.name] for axis in kernel.axes] for o in varying]
+    distances = distances_of(kernel)
+    return [[distances[o.name, axis.name] for axis in kernel.axes] for o in varying]
 
 
 def _order_of_memory(steps: Sequence[Sequence[int]]) -> tuple[int, ...] | None:

@@ -51,7 +51,7 @@ def launches(call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
     call = full_in_memory_order(call) if is_full else in_memory_order(call)
     phases = in_phases(call, allocate)
     if phases:
-        return tuple(made for phase in phases for made in launches(phase, allocate))
+        return tuple(launch for phase in phases for launch in launches(phase, allocate))
     sizes = sizes_of(call)
     split = split_kernel(call.kernel) if call.points >= SMALLEST_SPLIT else None
     if split is None:

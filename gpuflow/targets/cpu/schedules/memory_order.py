@@ -66,9 +66,9 @@ def _across(kernel: Kernel) -> list[tuple[Distance, Distance]] | None:
     """For each operand that tiles may turn how it lies down and along; None without tiles."""
     if not can_be_tiled(kernel):
         return None
-    found = distances_of(kernel)
+    distances = distances_of(kernel)
     down, along = (axis.name for axis in kernel.axes[-2:])
-    return [(found[o.name, down], found[o.name, along]) for o in across_operands(kernel)]
+    return [(distances[o.name, down], distances[o.name, along]) for o in across_operands(kernel)]
 
 
 def transposing_copy(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCall | None:
@@ -232,10 +232,10 @@ def _last_axes(kernel: Kernel) -> list[tuple[Distance, Distance, Distance]]:
     """Of each operand that is read: along the reduced axis, the last axis but one, the last."""
     first, last = kernel.axes[-2:]
     reduced = first if last.role is Role.PARALLEL else last
-    found = distances_of(kernel)
+    distances = distances_of(kernel)
     return [
-        (found[operand.name, reduced.name], found[operand.name, first.name],
-         found[operand.name, last.name])
+        (distances[operand.name, reduced.name], distances[operand.name, first.name],
+         distances[operand.name, last.name])
         for operand in kernel.operands
         if operand.mode is Mode.IN
     ]  # fmt: skip

@@ -148,10 +148,10 @@ def phases_of(kernel: Kernel) -> Phases | None:
     kernels, known = [], {}
     for number, stage in enumerate(stages):
         chosen = [*stage, *(stores if number == len(stages) - 1 else [])]
-        own = {out: results[out].name for reduce in stage for out in reduce.outs}
-        body = _body(items, known, chosen, own)
+        outputs = {out: results[out].name for reduce in stage for out in reduce.outs}
+        body = _body(items, known, chosen, outputs)
         kernels.append(_phase(kernel, number, body, along, results.values(), "full"))
-        known.update(own)
+        known.update(outputs)
     if loops:
         body = _body(items, known, loops, {})
         kernels.append(_phase(kernel, len(stages), body, along, results.values(), "map"))
@@ -195,7 +195,7 @@ def _stages(items: Sequence[Statement]) -> list[list[Reduce]]:
 
 def _body(
     items: Sequence[Statement], known: dict[Value, str], chosen: Sequence[Statement],
-    own: dict[Value, str],
+    outputs: dict[Value, str],
 ) -> Block:  # fmt: skip
     """What a phase does: the chosen ones of a row's statements and what they need.
 
@@ -207,7 +207,7 @@ def _body(
     """
     loads = [Load(out, name) for out, name in known.items()]
     kept = [s for s in items if not isinstance(s, Reduce | For | Store) or s in chosen]
-    stores = [Store(name, out) for out, name in own.items()]
+    stores = [Store(name, out) for out, name in outputs.items()]
     return Block(body=needed([*loads, *kept, *stores]))
 
 
