@@ -27,6 +27,7 @@ from gpuflow.targets.cpu.codegen import (
     scalar_functions,
     text_compiler,
     text_names,
+    text_variables,
 )
 from gpuflow.targets.cpu.codegen.build import (
     LoadedKernel,
@@ -84,6 +85,7 @@ _EMITTERS = (
     coefficients,
     processor,
     text_compiler,
+    text_variables,
     tiles,
     build,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpuflow.base.lazy import LazyModule
@@ -18,7 +18,8 @@ from gpuflow.kir.scalar import COMPUTE_DTYPES
 from gpuflow.targets.cpu.codegen import text_names
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_names import POINTER, Named
-from gpuflow.targets.llvm.lanes import Instruction, Lane, cast, constant, is_float, llvm_type
+from gpuflow.targets.cpu.codegen.text_variables import Variables, assigned
+from gpuflow.targets.llvm.lanes import Lane, cast, constant, is_float
 from gpuflow.targets.parsing import parsed
 from gpuflow.targets.printer import Source
 
@@ -97,7 +98,7 @@ LONG_BODY = 64
 
 
 class _Function:
-    """Compiles one function. Variables have one type each; LLVM makes registers of them."""
+    """Compiles one function. Variables have one type each."""
 
     def __init__(self, module: ir.Module, node: ast.FunctionDef, names: dict[str, Named]) -> None:
         signature = ir.FunctionType(ir.VoidType(), [_byte_pointer(), _word(), _word()])
@@ -110,7 +111,7 @@ class _Function:
         for argument, value in zip(node.args.args, function.args, strict=True):
             dtype = POINTER if value.type == _byte_pointer() else "int64"
             self.fixed[argument.arg] = Lane(self.builder, value, dtype)
-        self.places: dict[str, tuple[Instruction, str]] = {}
+        self.variables = Variables(self.entry, node.body)
         self.exits: list[ir.Block] = []
 
     def compile(self) -> None:
@@ -123,8 +124,9 @@ class _Function:
     # --- statements ------------------------------------------------------------------------
 
     def block(self, body: Sequence[ast.stmt]) -> None:
-        for node in body:
-            self.statement(node)
+        with self.variables.statements():
+            for node in body:
+                self.statement(node)
 
     def statement(self, node: ast.stmt) -> None:
         match node:
@@ -153,14 +155,8 @@ class _Function:
     def assign(self, name: str, value: Lane) -> None:
         if name in self.fixed:
             raise Unsupported(f"{name} is assigned")
-        if name not in self.places:
-            kind = _byte_pointer() if value.dtype == POINTER else llvm_type(value.dtype)
-            with self.builder.goto_block(self.entry):
-                self.places[name] = self.builder.alloca(kind, name=name), value.dtype
-        place, dtype = self.places[name]
-        if dtype != value.dtype:
-            raise Unsupported(f"{name} is {dtype} and {value.dtype}")
-        self.builder.store(value.value, place)
+        if not self.variables.assign(name, value):
+            raise Unsupported(f"{name} is {value.dtype}, and something else before")
 
     def loop(self, name: str, span: ast.Call, body: Sequence[ast.stmt]) -> None:
         if not isinstance(span.func, ast.Name) or span.func.id != "range":
@@ -182,7 +178,7 @@ class _Function:
         builder.position_at_end(inside)
         hidden = self.fixed.get(name)
         self.fixed[name] = Lane(builder, counter, "int64")
-        known = set(self.places)
+        is_long = self.is_long(body)
         self.exits.append(after)
         self.block(body)
         self.exits.pop()
@@ -192,12 +188,20 @@ class _Function:
         if len(span.args) == 3:
             is_known = isinstance(last.value, ir.Constant)
             back.set_metadata("llvm.loop", _one_vector_at_a_time(builder.module, is_known))
-        elif _is_long(body, known) and cpu_target().has_masks:
+        elif is_long and cpu_target().has_masks:
             back.set_metadata("llvm.loop", _with_masks(builder.module))
         builder.position_at_end(after)
         del self.fixed[name]
         if hidden is not None:
             self.fixed[name] = hidden
+
+    def is_long(self, body: Sequence[ast.stmt]) -> bool:
+        """Whether a loop is a long list of assignments that carry nothing from turn to turn."""
+        if len(body) < LONG_BODY:
+            return False
+        if not all(isinstance(node, (ast.Assign, ast.Expr)) for node in body):
+            return False
+        return not self.variables.is_changed(assigned(body))
 
     def forever(self, body: Sequence[ast.stmt]) -> None:
         builder, function = self.builder, self.builder.function
@@ -269,12 +273,10 @@ class _Function:
         return value
 
     def variable(self, name: str) -> Lane:
-        if name in self.fixed:
-            return self.fixed[name]
-        if name not in self.places:
+        value = self.fixed.get(name) or self.variables.get(name, self.builder)
+        if value is None:
             raise Unsupported(name)
-        place, dtype = self.places[name]
-        return Lane(self.builder, self.builder.load(place), dtype)
+        return value
 
     def same(self, a: Lane, b: Lane) -> tuple[Lane, Lane]:
         if a.dtype != b.dtype or a.dtype == POINTER:
@@ -330,22 +332,6 @@ def _one_vector_at_a_time(module: ir.Module, is_known: bool) -> ir.MDValue:
     """
     hints = [["llvm.loop.interleave.count", ir.Constant(ir.IntType(32), 1)]]
     return _mark(module, hints + ([["llvm.loop.unroll.disable"]] if is_known else []))
-
-
-def _is_long(body: Sequence[ast.stmt], known: Collection[str]) -> bool:
-    """Whether a loop is a long list of assignments that carry nothing from turn to turn.
-
-    Args:
-        body: of the loop.
-        known: the variables there were before it.
-    """
-    if len(body) < LONG_BODY or not all(isinstance(node, (ast.Assign, ast.Expr)) for node in body):
-        return False
-    nodes = (node for statement in body for node in ast.walk(statement))
-    return not any(
-        isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in known
-        for node in nodes
-    )
 
 
 def _with_masks(module: ir.Module) -> ir.MDValue:

@@ -1,0 +1,117 @@
+"""The variables of a function whose text is compiled: values where they can be, else memory.
+
+Most names of a printed kernel get a value once, and whatever reads them stands behind that in the
+same list of statements, or further inside: those are the value. A name that is assigned again, such
+as a sum in a loop, has a place in memory, of which LLVM makes a register. So has one that is
+assigned in a loop or a branch and read after it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpuflow.base.lazy import LazyModule
+from gpuflow.targets.cpu.codegen.text_names import POINTER
+from gpuflow.targets.llvm.lanes import Instruction, Lane, llvm_type
+
+if TYPE_CHECKING:
+    import llvmlite.ir as ir
+else:
+    ir = LazyModule("llvmlite.ir")
+
+
+class _Value(NamedTuple):
+    """What a name that is assigned once stands for, and where it was assigned."""
+
+    lane: Lane
+    statements: int  # the number of the list
+    block: ir.Block
+
+
+class Variables:
+    """Names and what they stand for, while a function is compiled.
+
+    Args:
+        entry: the function's first block, which has no end yet: places are made there.
+        body: the function's statements.
+    """
+
+    def __init__(self, entry: ir.Block, body: Sequence[ast.stmt]) -> None:
+        self._entry = entry
+        self._once = {name for name, count in Counter(assigned(body)).items() if count == 1}
+        self._values: dict[str, _Value] = {}
+        self._places: dict[str, tuple[Instruction, str]] = {}
+        self._open = [0]  # the lists of statements around the one at hand, by number
+        self._lists = 0
+
+    @contextmanager
+    def statements(self) -> Iterator[None]:
+        """While a list of statements inside of the one at hand is compiled."""
+        self._lists += 1
+        self._open.append(self._lists)
+        yield
+        self._open.pop()
+
+    def is_changed(self, names: Iterable[str]) -> bool:
+        """Whether one of some names has a value already, and will get another."""
+        return any(name in self._places for name in names)
+
+    def assign(self, name: str, value: Lane) -> bool:
+        """Let a name stand for a value; False if it stands for one of another dtype."""
+        builder = value.builder
+        if name in self._once:
+            self._values[name] = _Value(value, self._open[-1], builder.block)
+            return True
+        if name not in self._places:
+            self._places[name] = self._place(name, value), value.dtype
+        place, dtype = self._places[name]
+        if dtype != value.dtype:
+            return False
+        builder.store(value.value, place)
+        return True
+
+    def get(self, name: str, builder: ir.IRBuilder) -> Lane | None:
+        """What a name stands for; None if it has no value yet."""
+        known = self._values.get(name)
+        if known is not None:
+            if known.statements in self._open:
+                return known.lane
+            self._put_into_memory(name, known)
+        if name not in self._places:
+            return None
+        place, dtype = self._places[name]
+        return Lane(builder, builder.load(place), dtype)
+
+    def _put_into_memory(self, name: str, known: _Value) -> None:
+        """Let what is read after the list of statements that assigns it have a place."""
+        place = self._place(name, known.lane)
+        builder = known.lane.builder
+        with builder.goto_block(known.block):
+            builder.store(known.lane.value, place)
+        self._places[name] = place, known.lane.dtype
+        del self._values[name]
+
+    def _place(self, name: str, value: Lane) -> Instruction:
+        is_pointer = value.dtype == POINTER
+        kind = ir.IntType(8).as_pointer() if is_pointer else llvm_type(value.dtype)
+        with value.builder.goto_block(self._entry):
+            return value.builder.alloca(kind, name=name)
+
+
+def assigned(body: Iterable[ast.stmt]) -> Iterator[str]:
+    """The names that statements assign, as often as they do; not the counters of loops."""
+    for node in body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                yield name
+            case ast.Assign(targets=[ast.Tuple(elts=targets)]):
+                yield from (target.id for target in targets if isinstance(target, ast.Name))
+            case ast.For() | ast.While():
+                yield from assigned(node.body)
+            case ast.If():
+                yield from assigned(node.body)
+                yield from assigned(node.orelse)
