@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuflow.base.config import config
 from gpuflow.compiler.debugging import show
-from gpuflow.compiler.fusion.fuse import clone_cheap
+from gpuflow.compiler.fusion.clones import clone_cheap
 from gpuflow.compiler.lowering.word_sources import Symbols
 from gpuflow.compiler.passes.join_calls import join_calls
 from gpuflow.compiler.passes.overlap import overlap

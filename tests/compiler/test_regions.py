@@ -15,7 +15,8 @@ from reference_space import space_of as reference
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.compiler.fusion.fuse import clone_cheap, describe_program, fuse
+from gpuflow.compiler.fusion.clones import clone_cheap
+from gpuflow.compiler.fusion.fuse import describe_program, fuse
 from gpuflow.compiler.fusion.kinds import form_of, space_of, space_of_region
 from gpuflow.compiler.fusion.regions import MOST_IN_LOOPS, Joined, Region
 from gpuflow.compiler.fusion.space import NotOneKernelError

@@ -21,7 +21,6 @@ from gpuflow.compiler.fusion.space import (
     NotOneKernelError,
     Program,
     Space,
-    is_fusible,
     iteration_of,
     operands_in_memory,
 )
@@ -29,7 +28,7 @@ from gpuflow.compiler.passes.program import uses
 from gpuflow.compiler.passes.updates_in_place import Given, UpdateRule
 from gpuflow.core import views as view_rules
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
-from gpuflow.core.lowering import Barrier, Elementwise, Indexed, Layout, Update
+from gpuflow.core.lowering import Barrier, Indexed, Layout, Update
 from gpuflow.core.views import View
 
 
@@ -108,59 +107,6 @@ def _alias(
     buffer, view = aliases.get(operand, (operand, view_rules.contiguous(operand.aval.shape)))
     result = rule.view(view, eqn.outputs[0].aval, **eqn.params)
     return None if result is None else (buffer, result)
-
-
-def clone_cheap(jaxpr: Jaxpr) -> Jaxpr:
-    """Give each reader its own copy of what costs less to compute than to store.
-
-    These are layout ops, equations without array operands (iota, filled arrays) and cheap
-    elementwise ops on program inputs.
-    """
-    readers = uses(jaxpr)
-    outputs = set(jaxpr.outvars)
-    in_memory = {*jaxpr.invars}
-    clonable: dict[Var, Eqn] = {}
-    eqns: list[Eqn] = []
-    for eqn in jaxpr.eqns:
-        eqn = _with_clones(eqn, clonable, eqns)
-        eqns.append(eqn)
-        if not is_fusible(eqn):
-            in_memory.update(eqn.outputs)
-            continue
-        if len(eqn.outputs) != 1:
-            continue
-        out = eqn.outputs[0]
-        if len(readers.get(out, ())) > 1 and out not in outputs and _is_clonable(eqn, in_memory):
-            clonable[out] = eqn
-    return jaxpr.replace(eqns=tuple(eqns))
-
-
-def _with_clones(eqn: Eqn, clonable: dict[Var, Eqn], eqns: list[Eqn]) -> Eqn:
-    if not any(type(atom) is Var and atom in clonable for atom in eqn.inputs):
-        return eqn
-    inputs = []
-    for atom in eqn.inputs:
-        if type(atom) is not Literal and atom in clonable:
-            inputs.append(_clone(clonable[atom], clonable, eqns))
-        else:
-            inputs.append(atom)
-    return eqn.replace(inputs=tuple(inputs))
-
-
-def _clone(eqn: Eqn, clonable: dict[Var, Eqn], eqns: list[Eqn]) -> Var:
-    fresh = Var(eqn.outputs[0].aval)
-    eqns.append(_with_clones(eqn, clonable, eqns).replace(outputs=(fresh,)))
-    return fresh
-
-
-def _is_clonable(eqn: Eqn, in_memory: set[Var]) -> bool:
-    rule = eqn.primitive.lower
-    arrays = [atom for atom in eqn.inputs if type(atom) is not Literal]
-    if isinstance(rule, Layout):
-        return True
-    if isinstance(rule, Indexed):
-        return rule.cheap and not arrays
-    return isinstance(rule, Elementwise) and rule.cheap and all(a in in_memory for a in arrays)
 
 
 # --- merging -------------------------------------------------------------------------------

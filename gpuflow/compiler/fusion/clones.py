@@ -1,0 +1,78 @@
+"""Copies of cheap equations for each of their readers, before equations are grouped."""
+
+from __future__ import annotations
+
+from gpuflow.compiler.fusion.space import is_fusible
+from gpuflow.compiler.passes.program import uses
+from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from gpuflow.core.lowering import Elementwise, Indexed, Layout
+
+MOST_CLONES = 16  # readers of a value with a copy of their own each
+CLONE_SPAN = 64  # equations behind a copy whose readers share it, where there are more
+
+
+def clone_cheap(jaxpr: Jaxpr) -> Jaxpr:
+    """Give each reader its own copy of what costs less to compute than to store.
+
+    These are layout ops, equations without array operands (iota, filled arrays) and cheap
+    elementwise ops on program inputs. Where a value has very many readers, those that stand close
+    together share a copy, and most likely a kernel: one for each would fill the kernels.
+    """
+    return _Cloner(jaxpr).program()
+
+
+class _Cloner:
+    """Writes a program anew, with copies of cheap equations for their readers."""
+
+    def __init__(self, jaxpr: Jaxpr) -> None:
+        self.jaxpr, self.readers = jaxpr, uses(jaxpr)
+        self.clonable: dict[Var, Eqn] = {}
+        self.shared: dict[Var, tuple[Var, int]] = {}  # the last copy and where it stands
+        self.eqns: list[Eqn] = []
+
+    def program(self) -> Jaxpr:
+        jaxpr, outputs, in_memory = self.jaxpr, set(self.jaxpr.outvars), {*self.jaxpr.invars}
+        for eqn in jaxpr.eqns:
+            eqn = self.with_clones(eqn)
+            self.eqns.append(eqn)
+            if not is_fusible(eqn):
+                in_memory.update(eqn.outputs)
+                continue
+            if len(eqn.outputs) != 1:
+                continue
+            out = eqn.outputs[0]
+            is_shared = len(self.readers.get(out, ())) > 1 and out not in outputs
+            if is_shared and _is_clonable(eqn, in_memory):
+                self.clonable[out] = eqn
+        return jaxpr.replace(eqns=tuple(self.eqns))
+
+    def with_clones(self, eqn: Eqn) -> Eqn:
+        """The equation, reading copies of what is cheap."""
+        if not any(type(atom) is Var and atom in self.clonable for atom in eqn.inputs):
+            return eqn
+        inputs = [
+            self.clone(atom) if type(atom) is not Literal and atom in self.clonable else atom
+            for atom in eqn.inputs
+        ]
+        return eqn.replace(inputs=tuple(inputs))
+
+    def clone(self, var: Var) -> Var:
+        """A copy of a cheap value for the next equation."""
+        last, position = self.shared.get(var, (var, -CLONE_SPAN))
+        if len(self.eqns) - position < CLONE_SPAN:
+            return last
+        eqn, fresh = self.clonable[var], Var(var.aval)
+        self.eqns.append(self.with_clones(eqn).replace(outputs=(fresh,)))
+        if len(self.readers[var]) > MOST_CLONES:
+            self.shared[var] = fresh, len(self.eqns)
+        return fresh
+
+
+def _is_clonable(eqn: Eqn, in_memory: set[Var]) -> bool:
+    rule = eqn.primitive.lower
+    arrays = [atom for atom in eqn.inputs if type(atom) is not Literal]
+    if isinstance(rule, Layout):
+        return True
+    if isinstance(rule, Indexed):
+        return rule.cheap and not arrays
+    return isinstance(rule, Elementwise) and rule.cheap and all(a in in_memory for a in arrays)
