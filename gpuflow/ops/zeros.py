@@ -17,11 +17,11 @@ from gpuflow.ops.layout.axes import broadcast_in_dim
 def full(shape: tuple[int, ...], value: Any, dtype: Any) -> Any:
     """An array of ``shape`` filled with a number, broadcast from a scalar."""
     canonical = dtypes.canonicalize(dtype)
-    made = broadcast_in_dim(np.asarray(value).astype(canonical)[()], shape, ())
+    filled = broadcast_in_dim(np.asarray(value).astype(canonical)[()], shape, ())
     if canonical == dtype:
-        return made
+        return filled
     # An array from inside enable_x64 is used outside of it.
-    return convert_element_type_p.bind(made, new_dtype=dtype, weak_type=False)
+    return convert_element_type_p.bind(filled, new_dtype=dtype, weak_type=False)
 
 
 def zeros_of(aval: ShapedArray) -> Any:
@@ -37,8 +37,8 @@ def ones_of(aval: ShapedArray) -> Any:
 
 
 def _typed_full(aval: ShapedArray, value: Any) -> Any:
-    made = full(aval.shape, value, aval.dtype)
-    return convert_element_type(made, aval.dtype, True) if aval.weak_type else made
+    filled = full(aval.shape, value, aval.dtype)
+    return convert_element_type(filled, aval.dtype, True) if aval.weak_type else filled
 
 
 def instantiate(tangent: Any) -> Any:

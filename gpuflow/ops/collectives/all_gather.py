@@ -141,7 +141,7 @@ def _gather_transpose(
     return reduce_scatter_p.bind(cotangent, scatter_dimension=all_gather_dimension, **params)
 
 
-def _own_part(
+def _part_at_index(
     cotangent: Any, x: ShapedArray, *, all_gather_dimension: int, axis_name: Names,
     axis_index_groups: Groups | None, sizes: Sizes, tiled: bool,
 ) -> Any:  # fmt: skip
@@ -259,7 +259,7 @@ all_gather_invariant_p = linear_collective(
     "all_gather_invariant",
     _gather,
     shape=_gather_shape,
-    transpose=unary_transpose(_own_part),
+    transpose=unary_transpose(_part_at_index),
     batch=_one_batch,
     varies=reduces,
 )
@@ -381,8 +381,8 @@ def _scatter(
     communicator: Communicator, xp: Any, x: Any, *, scatter_dimension: int, tiled: bool
 ) -> Any:
     dim = scatter_dimension
-    own = communicator.reduce_scatter(parts_in_front(xp, x, dim, communicator.size))
-    return own if tiled else own.reshape(without(own.shape, dim))
+    part = communicator.reduce_scatter(parts_in_front(xp, x, dim, communicator.size))
+    return part if tiled else part.reshape(without(part.shape, dim))
 
 
 reduce_scatter_p = linear_collective(

@@ -91,10 +91,10 @@ def _swap_batch(
     rows = mapped_in_front(x, dim, axis.size)
     grouped = into_groups(rows, axis_index_groups)  # [groups, senders, ...]
     major, minor = split_names(axis, axis_name, sizes)
-    own = group_size(axis.size, axis_index_groups)
+    members = group_size(axis.size, axis_index_groups)
     at = split + 2
-    parts = split_dim(grouped, at, (prod(major[1]), own, prod(minor[1])))
-    # Receivers are [major, own, minor] at ``at``; each swaps its place with its senders.
+    parts = split_dim(grouped, at, (prod(major[1]), members, prod(minor[1])))
+    # Receivers are [major, members, minor] at ``at``; each swaps its place with its senders.
     parts = _swap_part(_swap_part(parts, *major, at), *minor, at + 2)
     order = list(range(aval_of(parts).ndim))
     order[1], order[at + 1] = at + 1, 1

@@ -69,8 +69,8 @@ def index_of(names: Names, sizes: Sequence[int]) -> Any:
     """The row-major index along axes of known sizes."""
     index: Any = np.int32(0)
     for number, (name, size) in enumerate(zip(names, sizes, strict=True)):
-        own = axis_index_p.bind(axis_name=name)
-        index = add(mul(index, np.int32(size)), own) if number else own
+        coordinate = axis_index_p.bind(axis_name=name)
+        index = add(mul(index, np.int32(size)), coordinate) if number else coordinate
     return index
 
 
@@ -84,6 +84,6 @@ axis_index_p = define(
 )
 
 
-def own_choice(names: Names, sizes: Sequence[int], number: int, x: Any, other: Any) -> Any:
+def select_at_index(names: Names, sizes: Sequence[int], number: int, x: Any, other: Any) -> Any:
     """``x`` at one index along the axes, ``other`` elsewhere."""
     return select(eq(index_of(names, sizes), np.int32(number)), x, other)

@@ -56,9 +56,9 @@ def sizes_of(op: str, names: Names) -> tuple[int, ...]:
 
 def unbound(op: str, name: Any) -> NameError:
     """The error for an axis name that nothing binds."""
-    found = ", ".join(repr(known) for known, _ in config.axis_env) or "no named axes"
+    in_scope = ", ".join(repr(known) for known, _ in config.axis_env) or "no named axes"
     return NameError(
-        f"[{op}] the axis name {name!r} must be bound; got {found} in scope. "
+        f"[{op}] the axis name {name!r} must be bound; got {in_scope} in scope. "
         f"Fix: vmap(..., axis_name={name!r})."
     )
 
@@ -77,8 +77,8 @@ def manual_axes(names: Names) -> frozenset[Any]:
 
     A part of an axis is named as the whole.
     """
-    own = (name for name in names if name in config.varying_axes)
-    return frozenset(name.name if isinstance(name, Within | Across) else name for name in own)
+    manual = (name for name in names if name in config.varying_axes)
+    return frozenset(name.name if isinstance(name, Within | Across) else name for name in manual)
 
 
 def reduces(
@@ -111,10 +111,10 @@ def communicator_for(op: str, names: Names, groups: Groups | None = None) -> Com
         NameError: a name that nobody serves: a single device has nobody to communicate with.
         CommunicationError: a part of an axis without a communicator.
     """
-    found = communicator_of(op, names)
-    if found is None:
+    communicator = communicator_of(op, names)
+    if communicator is None:
         raise unbound(op, next(name for name in names if not isinstance(name, Across)))
-    return found if groups is None else found.split(groups)
+    return communicator if groups is None else communicator.split(groups)
 
 
 def linear_collective(name: str, exchange: Callable[..., Any], **fields: Any) -> Primitive:
@@ -136,13 +136,13 @@ def linear_collective(name: str, exchange: Callable[..., Any], **fields: Any) ->
         return exchange(communicator_for(name, axis_name, axis_index_groups), xp, x, **rest)
 
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
-        return made.bind(primals[0], **params), made.bind(tangents[0], **params)
+        return primitive.bind(primals[0], **params), primitive.bind(tangents[0], **params)
 
     def effects(params: dict[str, Any]) -> frozenset[Any]:
         return uses_of(params["axis_name"])
 
-    made = define(name, impl=impl, jvp=jvp, effects=effects, **fields)
-    return made
+    primitive = define(name, impl=impl, jvp=jvp, effects=effects, **fields)
+    return primitive
 
 
 def bind_checked(primitive: Primitive, x: Any, **params: Any) -> Any:
@@ -276,9 +276,9 @@ def inserted(shape: Sequence[int], position: int, size: int) -> tuple[int, ...]:
     return (*shape[:position], size, *shape[position:])
 
 
-def without(shape: Sequence[int], position: int) -> tuple[int, ...]:
-    """``shape`` without one of its sizes."""
-    return (*shape[:position], *shape[position + 1 :])
+def without(items: Sequence[Any], position: int) -> tuple[Any, ...]:
+    """Sizes or names without one of them."""
+    return (*items[:position], *items[position + 1 :])
 
 
 def checked_dim(op: str, x: ShapedArray, dim: int) -> None:

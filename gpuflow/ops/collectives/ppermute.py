@@ -16,7 +16,7 @@ from gpuflow.base.errors import check
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.rules import AxisData
 from gpuflow.ops.collectives.all_gather import gather_batch
-from gpuflow.ops.collectives.axis_index import index_of, own_choice
+from gpuflow.ops.collectives.axis_index import index_of, select_at_index
 from gpuflow.ops.collectives.named_axes import (
     Names,
     as_names,
@@ -27,6 +27,7 @@ from gpuflow.ops.collectives.named_axes import (
     row,
     sizes_of,
     spreads,
+    without,
 )
 from gpuflow.ops.collectives.reduce import psum_p
 from gpuflow.ops.define import unary_transpose
@@ -70,9 +71,10 @@ def _permute_batch(
         axis, operands, dims, all_gather_dimension=0, axis_name=axis_name, axis_index_groups=None,
         sizes=sizes, tiled=False,
     )  # fmt: skip
-    own = axis_name.index(axis.name)
-    table = np.moveaxis(sources.reshape(sizes), own, -1).reshape(-1, axis.size)
-    others = index_of(axis_name[:own] + axis_name[own + 1 :], sizes[:own] + sizes[own + 1 :])
+    position = axis_name.index(axis.name)
+    table = np.moveaxis(sources.reshape(sizes), position, -1).reshape(-1, axis.size)
+    rest, rest_sizes = without(axis_name, position), without(sizes, position)
+    others = index_of(rest, rest_sizes)
     return row_gather(gathered, row_gather(table, others, "clip"), "zero"), 0
 
 
@@ -166,13 +168,13 @@ def _broadcast_batch(
     (x,), (dim,) = operands, dims
     if not is_over(axis, axis_name):
         return pbroadcast_p.bind(x, source=source, axis_name=axis_name, sizes=sizes), dim
-    own = axis_name.index(axis.name)
+    position = axis_name.index(axis.name)
     place = np.unravel_index(source, sizes)
-    chosen = x if dim is None else row(move_axis(x, dim, 0), int(place[own]))
-    rest, rest_sizes = axis_name[:own] + axis_name[own + 1 :], sizes[:own] + sizes[own + 1 :]
+    chosen = x if dim is None else row(move_axis(x, dim, 0), int(place[position]))
+    rest, rest_sizes = without(axis_name, position), without(sizes, position)
     if not rest:
         return chosen, None
-    number = int(np.ravel_multi_index(place[:own] + place[own + 1 :], rest_sizes))
+    number = int(np.ravel_multi_index(without(place, position), rest_sizes))
     return pbroadcast_p.bind(chosen, source=number, axis_name=rest, sizes=rest_sizes), None
 
 
@@ -180,7 +182,7 @@ def _broadcast_transpose(
     cotangent: Any, x: ShapedArray, *, source: int, axis_name: Names, sizes: Sizes
 ) -> Any:
     total = psum_p.bind(cotangent, axes=axis_name, axis_index_groups=None)
-    return own_choice(axis_name, sizes, source, total, zeros_of(x.tangent()))
+    return select_at_index(axis_name, sizes, source, total, zeros_of(x.tangent()))
 
 
 def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:

@@ -69,9 +69,9 @@ def ragged_all_to_all(
 
     Cost: between processes each gets the operands of all, whatever the sizes are.
     """
-    given = (input_offsets, send_sizes, output_offsets, recv_sizes)
+    offsets_and_sizes = (input_offsets, send_sizes, output_offsets, recv_sizes)
     rows, out = aval_of(operand), aval_of(output)
-    count = _checked(rows, out, [aval_of(numbers) for numbers in given])
+    count = _checked(rows, out, [aval_of(numbers) for numbers in offsets_and_sizes])
     groups = axis_index_groups
     everything = all_gather(operand, axis_name, axis_index_groups=groups)  # [size, N, ...]
     size = aval_of(everything).shape[0]

@@ -81,8 +81,8 @@ def _beside(axis: AxisData, axes: Names) -> tuple[Across, ...]:
     """The part between memories of the axis whose elements in one memory are mapped."""
     if not isinstance(axis.name, Within):
         return ()
-    own = axis.name.name
-    return tuple(part for part in axes if isinstance(part, Across) and part.name == own)
+    whole = axis.name.name
+    return tuple(part for part in axes if isinstance(part, Across) and part.name == whole)
 
 
 Rule = Callable[[Any, int | None, int | None, Elements], tuple[Any, int | None]]
@@ -109,7 +109,7 @@ def _define(name: str, along: Rule, transposed: Callable[..., Any], varies: Any)
 
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], *, axes: Names) -> tuple[Any, Any]:
         x, token = primals
-        return made.bind(x, token, axes=axes), made.bind(tangents[0], token, axes=axes)
+        return primitive.bind(x, token, axes=axes), primitive.bind(tangents[0], token, axes=axes)
 
     def transpose(cotangent: Any, x: Any, token: Any, *, axes: Names) -> list[Any]:
         assert is_undefined(x)
@@ -121,15 +121,15 @@ def _define(name: str, along: Rule, transposed: Callable[..., Any], varies: Any)
         axis: AxisData, operands: Sequence[Any], dims: Sequence[int | None], *, axes: Names
     ) -> tuple[Any, int | None]:
         (x, token), (dim, token_dim) = operands, dims
-        own = token if token_dim is None else _emptied(token)
+        unmapped_token = token if token_dim is None else _emptied(token)
         if not is_over(axis, axes):
-            return made.bind(x, own, axes=axes), dim
+            return primitive.bind(x, unmapped_token, axes=axes), dim
         beside = _beside(axis, axes)
         result, dim = along(x, dim, token_dim, Elements(axis.size, beside))
         rest = tuple(name for name in axes if name != axis.name and name not in beside)
-        return (made.bind(result, own, axes=rest) if rest else result), dim
+        return (primitive.bind(result, unmapped_token, axes=rest) if rest else result), dim
 
-    made = define(
+    primitive = define(
         name,
         shape=shape,
         impl=impl,
@@ -137,9 +137,9 @@ def _define(name: str, along: Rule, transposed: Callable[..., Any], varies: Any)
         transpose=transpose,
         batch=batch,
         effects=lambda params: uses_of(params["axes"]),
-        varies=lambda found, params: [varies(*found, manual_axes(params["axes"]))],
+        varies=lambda varying, params: [varies(*varying, manual_axes(params["axes"]))],
     )
-    return made
+    return primitive
 
 
 def _times(x: Any, elements: Elements) -> Any:
@@ -283,11 +283,11 @@ def _cast_along(x: Any, axis_name: Any, to: str, is_again: bool) -> Any:
         )
     names = as_names(axis_name)
     sizes_of("pcast", names)
-    own = manual_axes(names)
+    manual = manual_axes(names)
     for leaf in tree.leaves(x):
-        found = own & aval_of(leaf).mat.varying
+        varying = manual & aval_of(leaf).mat.varying
         check(
-            not found or is_again,
+            not varying or is_again,
             lambda leaf=leaf: f"[pcast] the value must not vary along {axis_name!r} yet; got "
             f"{aval_of(leaf)}, which does. Fix: leave out pcast.",
             ValueError,

@@ -45,8 +45,8 @@ def may_fuse(query: ShapedArray, key: ShapedArray, bias: ShapedArray | None) -> 
 
 def _extras(operands: Sequence[Any], present: Present) -> list[Any]:
     """bias, mask, query_lengths and key_lengths; None for what is not there."""
-    given = iter(operands)
-    return [next(given) if there else None for there in present]
+    remaining = iter(operands)
+    return [next(remaining) if there else None for there in present]
 
 
 # --- what it computes ------------------------------------------------------------------------
@@ -171,14 +171,14 @@ def _apart(ins: Sequence[ShapedArray], out: ShapedArray, params: dict[str, Any])
     """Batch, and heads unless several share a key."""
     gradient = any(x.ndim == 3 for x in ins)  # the sums, of shape (batch, heads, queries)
     extras = _extras(ins[6 if gradient else 3 :], params["present"])
-    own = [(0, 0), (2, 2)] if ins[1].shape[2] == out.shape[2] else [(0, 0)]
-    sums = [(d, axis) for d, axis in ((0, 0), (1, 2)) if (axis, axis) in own]
-    links = [own, own, own, *([own, sums, sums] if gradient else [])]
+    pairs = [(0, 0), (2, 2)] if ins[1].shape[2] == out.shape[2] else [(0, 0)]
+    sums = [(d, axis) for d, axis in ((0, 0), (1, 2)) if (axis, axis) in pairs]
+    links = [pairs, pairs, pairs, *([pairs, sums, sums] if gradient else [])]
     for extra in extras:
         if extra is not None:
             dims = sums if extra.ndim == 4 else [(0, 0)]
             links.append([(d, k) for d, k in dims if extra.shape[d] == out.shape[k]])
-    return [*links, *([own, own] if gradient else [sums])]
+    return [*links, *([pairs, pairs] if gradient else [sums])]
 
 
 def _flops(
@@ -251,10 +251,10 @@ def attention(
         for queries that see nothing -1e30 times the number of keys.
     """
     present = tuple([x is not None for x in extras])
-    given = [x for x in extras if x is not None]
+    present_extras = [x for x in extras if x is not None]
     out, sums = attention_p.bind(
-        query, key, value, *given, scale=scale, causal=causal, window=window, precision=precision,
-        present=present,
+        query, key, value, *present_extras, scale=scale, causal=causal, window=window,
+        precision=precision, present=present,
     )  # fmt: skip
     return out, sums
 
@@ -271,9 +271,9 @@ def attention_gradients(
         extras, scale, causal, window, precision: as for ``attention``.
     """
     present = tuple([x is not None for x in extras])
-    given = [x for x in extras if x is not None]
+    present_extras = [x for x in extras if x is not None]
     dquery, dkey, dvalue = attention_gradients_p.bind(
-        *operands, *given, scale=scale, causal=causal, window=window, precision=precision,
+        *operands, *present_extras, scale=scale, causal=causal, window=window, precision=precision,
         present=present,
     )  # fmt: skip
     return dquery, dkey, dvalue

@@ -215,8 +215,8 @@ def _on_cpu(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
         return build.apply(convert_element_type_p, x, new_dtype=to, weak_type=False)
 
     operands = [converted(x, wide) for x in eqn.inputs]
-    made = build.apply(conv_p, *operands, **{**eqn.params, "preferred_element_type": None})
-    return [converted(made, out)]
+    convolved = build.apply(conv_p, *operands, **{**eqn.params, "preferred_element_type": None})
+    return [converted(convolved, out)]
 
 
 def _transposed(eqn: Any, permutation: Dims, build: Any) -> Any:
@@ -297,9 +297,10 @@ def _transpose(ct: Any, lhs: Any, rhs: Any, **params: Any) -> list[Any]:
                 result[k] = Zero(aval.tangent())
                 continue
             # A wider result has a wider cotangent.
-            own = convert_element_type(ct, aval.dtype)
+            narrowed = convert_element_type(ct, aval.dtype)
             rule = _transpose_rhs if k else _transpose_lhs
-            result[k] = rule(own, lhs, aval, params) if k else rule(own, aval, rhs, params)
+            sides = (lhs, aval) if k else (aval, rhs)
+            result[k] = rule(narrowed, *sides, params)
     return result
 
 

@@ -381,10 +381,10 @@ def conv_transpose(
     holes = tuple(rhs_dilation) if rhs_dilation is not None else (1,) * (rank - 2)
     windows = [dilated(k, d) for k, d in zip(kernel_sizes, holes, strict=True)]
     if isinstance(padding, str) or use_consistent_padding:
-        given = [padding] * (rank - 2) if isinstance(padding, str) else list(padding)
+        margins = [padding] * (rank - 2) if isinstance(padding, str) else list(padding)
         pads = [
             conv_transpose_pads(window, stride, pad)
-            for window, stride, pad in zip(windows, strides, given, strict=True)
+            for window, stride, pad in zip(windows, strides, margins, strict=True)
         ]
     else:
         pads = list(padding)

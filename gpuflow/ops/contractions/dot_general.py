@@ -471,12 +471,12 @@ def dot_general(
 def as_algorithm_says(how: Any, lhs: Any, rhs: Any, preferred: Any) -> tuple[Any, Any, Any, Any]:
     """Operands and preferred dtype as an algorithm wants them; the dtype of the result, or None."""
     avals = aval_of(lhs), aval_of(rhs)
-    found = algorithm_dtypes(how, avals[0].dtype, avals[1].dtype)
-    if found is None:
+    formats = algorithm_dtypes(how, avals[0].dtype, avals[1].dtype)
+    if formats is None:
         return lhs, rhs, preferred, None
     result = operand_dtype(*avals) if preferred is None else preferred
-    lhs, rhs = (convert_element_type(x, d) for x, d in zip((lhs, rhs), found))
-    return lhs, rhs, result if found[2] is None else found[2], result
+    lhs, rhs = (convert_element_type(x, d) for x, d in zip((lhs, rhs), formats))
+    return lhs, rhs, result if formats[2] is None else formats[2], result
 
 
 def _dot_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:

@@ -62,13 +62,13 @@ def conv_general_dilated_local(
         ),
     )
     kernels = transpose(rhs, numbers.rhs_spec)
-    own, given = aval_of(patches).shape, aval_of(kernels).shape
+    patch_shape, kernel_shape = aval_of(patches).shape, aval_of(kernels).shape
     check(
-        own[1:] == given[1:],
+        patch_shape[1:] == kernel_shape[1:],
         lambda: (
             "[conv_general_dilated_local] the kernels must have channels times kernel elements as "
-            f"inputs, and the space of the result, {own[1:]}; got {given[1:]}. Fix: rhs, or "
-            "filter_shape."
+            f"inputs, and the space of the result, {patch_shape[1:]}; got {kernel_shape[1:]}. "
+            "Fix: rhs, or filter_shape."
         ),
     )
     space = tuple(range(2, rank))

@@ -129,9 +129,11 @@ def canonical_precision(precision: Any) -> CanonicalPrecision:
     if isinstance(precision, str) and precision in DotAlgorithmPreset.__members__:
         return DotAlgorithmPreset[precision]
     pair = precision if isinstance(precision, (tuple, list)) else (precision, precision)
-    found = [_NAMES.get(p) if isinstance(p, str) else p for p in pair]
-    if len(found) == 2 and isinstance(found[0], Precision) and isinstance(found[1], Precision):
-        return found[0], found[1]
+    precisions = [_NAMES.get(p) if isinstance(p, str) else p for p in pair]
+    if len(precisions) == 2:
+        left, right = precisions
+        if isinstance(left, Precision) and isinstance(right, Precision):
+            return left, right
     raise ValueError(
         f"[precision] precision must be one of {', '.join(map(repr, _NAMES))}, a lax.Precision, a "
         "pair of them, a lax.DotAlgorithm, a lax.DotAlgorithmPreset or its name, or None; got "
@@ -190,10 +192,10 @@ def algorithm_dtypes(
     return _known(precision, [_FORMATS.get(part) for part in parts])
 
 
-def _known(algorithm: Any, found: Sequence[Any]) -> tuple[Any, Any, Any]:
+def _known(algorithm: Any, formats: Sequence[Any]) -> tuple[Any, Any, Any]:
     """The three dtypes of an algorithm, checked."""
     check(
-        all(dtype is not None and dtypes.canonicalize(dtype) == dtype for dtype in found),
+        all(dtype is not None and dtypes.canonicalize(dtype) == dtype for dtype in formats),
         lambda: (
             "[dot_general] an algorithm must have dtypes in which products are made here: float16, "
             f"bfloat16, float32, and float64 with enable_x64; got {algorithm}. "
@@ -201,7 +203,7 @@ def _known(algorithm: Any, found: Sequence[Any]) -> tuple[Any, Any, Any]:
         ),
         ValueError,
     )
-    return found[0], found[1], found[2]
+    return formats[0], formats[1], formats[2]
 
 
 def _of_float8(preset: DotAlgorithmPreset, lhs: Any, rhs: Any) -> tuple[Any, Any, Any]:
@@ -226,5 +228,5 @@ def _of_algorithm(algorithm: DotAlgorithm) -> tuple[Any, Any, Any]:
         ),
         ValueError,
     )
-    found = [np.dtype(dtype) for dtype in algorithm[:3]]
-    return _known(algorithm, [d if d in _FORMATS.values() else None for d in found])
+    formats = [np.dtype(dtype) for dtype in algorithm[:3]]
+    return _known(algorithm, [d if d in _FORMATS.values() else None for d in formats])

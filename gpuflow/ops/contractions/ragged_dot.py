@@ -161,20 +161,20 @@ class _Dims:
         left = tuple(d for d in range(lhs_rank) if d not in (*contract[0], *batch[0]))
         right = tuple(d for d in range(rhs_rank) if d not in (*contract[1], *batch[1], *group))
         roles = {"free": left, "contracting": contract[0], "batch": batch[0]}
-        found = [
+        ragged = [
             (kind, tuple(dims).index(d))
             for d in numbers.lhs_ragged_dimensions
             for kind, dims in roles.items()
             if d in dims
         ]
         check(
-            len(found) == len(numbers.lhs_ragged_dimensions) == 1,
+            len(ragged) == len(numbers.lhs_ragged_dimensions) == 1,
             lambda: (
                 "[ragged_dot_general] there must be one ragged dimension of lhs; got "
                 f"{numbers.lhs_ragged_dimensions} for rank {lhs_rank}. Fix: one that exists."
             ),
         )
-        ((kind, place),) = found
+        ((kind, place),) = ragged
         wanted = 1 if kind == "free" else 0
         taken = (*contract[1], *batch[1])
         check(
@@ -192,8 +192,8 @@ class _Dims:
         """The dimensions of lhs that the groups may depend on."""
         if self.kind == "batch":
             return self.batch[0][: self.ragged]
-        own = self.free[0] if self.kind == "free" else self.contract[0]
-        return (*self.batch[0], *own[: self.ragged])
+        dims = self.free[0] if self.kind == "free" else self.contract[0]
+        return (*self.batch[0], *dims[: self.ragged])
 
     def check_sizes(self, lhs: Dims, rhs: Dims, sizes: Dims) -> None:
         """Raise TypeError unless the shapes fit."""
@@ -276,12 +276,12 @@ def _by_group(dims: _Dims, lhs: Any, rhs: Any, sizes: Any, preferred: Any) -> An
     lead = prod(left[d] for d in dims.batch[0]), prod(left[d] for d in before)
     sizes = _spread_sizes(sizes, lead, prod(left[d] for d in rows[1:]))
     stacks = []
-    for x, batch, own, free in (
+    for x, batch, dim_of, free in (
         (lhs, dims.batch[0], {d: d for d in partner}, dims.free[0]),
         (rhs, dims.batch[1], partner, dims.free[1]),
     ):
-        lead_dims = (*batch, *(own[d] for d in before))
-        stacks.append(_ordered(x, [lead_dims, tuple(own[d] for d in rows), free]))
+        lead_dims = (*batch, *(dim_of[d] for d in before))
+        stacks.append(_ordered(x, [lead_dims, tuple(dim_of[d] for d in rows), free]))
     out = ragged_outer_p.bind(*stacks, sizes, preferred_element_type=preferred)
     out = reduce_sum(reshape(out, (*lead, *aval_of(out).shape[1:])), (1,))
     count = aval_of(sizes).shape[1]

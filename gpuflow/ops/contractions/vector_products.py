@@ -43,8 +43,8 @@ def vector_product(
     (left, right), (left_batch, right_batch) = dimension_numbers
     sides = [(lhs, left, left_batch), (rhs, right, right_batch)]
     is_first = _is_vector(aval_of(lhs), left, left_batch)
-    (vector, own, batch), (whole, summed, whole_batch) = sides if is_first else sides[::-1]
-    place_of = dict(zip((*own, *batch), (*summed, *whole_batch), strict=True))
+    (vector, contracted, batch), (whole, summed, whole_batch) = sides if is_first else sides[::-1]
+    place_of = dict(zip((*contracted, *batch), (*summed, *whole_batch), strict=True))
     places = [place_of[d] for d in range(aval_of(vector).ndim)]
     vector = transpose(vector, sorted(range(len(places)), key=lambda k: places[k]))
     vector, whole = (convert_element_type(x, accumulator) for x in (vector, whole))

@@ -53,9 +53,9 @@ def _impl(xp: Any, *arrays: Any) -> list[Any]:
 
 def _among(values: Sequence[Any]) -> list[Any]:
     """A barrier over tangents or cotangents that are not zero."""
-    given = [value for value in values if type(value) is not Zero]
-    made = iter(optimization_barrier_p.bind(*given))
-    return [value if type(value) is Zero else next(made) for value in values]
+    nonzero = [value for value in values if type(value) is not Zero]
+    outs = iter(optimization_barrier_p.bind(*nonzero))
+    return [value if type(value) is Zero else next(outs) for value in values]
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -85,8 +85,8 @@ def _simplify(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
         return None
     results = list(eqn.inputs)
     if kept:
-        made = build.apply(optimization_barrier_p, *[eqn.inputs[k] for k in kept])
-        for k, out in safe_zip(kept, made):
+        outs = build.apply(optimization_barrier_p, *[eqn.inputs[k] for k in kept])
+        for k, out in safe_zip(kept, outs):
             results[k] = out
     return results
 

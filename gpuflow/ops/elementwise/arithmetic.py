@@ -18,7 +18,7 @@ from gpuflow.ops.elementwise.convert import convert_element_type
 from gpuflow.ops.elementwise.identities import (
     filled,
     is_all,
-    made_by,
+    producer,
     same,
     scalar_of,
     sink_broadcasts,
@@ -56,7 +56,7 @@ def _add_simplify(eqn: Any, definition: Any, build: Any) -> Any:
     for one, other in ((x, y), (y, x)):
         if is_all(other, definition, -0.0):
             return same(eqn, one)
-        negated = made_by(other, neg_p, definition)
+        negated = producer(other, neg_p, definition)
         if negated is not None:
             return [build.apply(sub_p, one, negated.inputs[0])]
     return None
@@ -71,14 +71,14 @@ def _sub_simplify(eqn: Any, definition: Any, build: Any) -> Any:
         return [build.apply(neg_p, y)]
     if x is y and wraps(x.aval.dtype):
         return filled(eqn, 0, build)
-    negated = made_by(y, neg_p, definition)
+    negated = producer(y, neg_p, definition)
     return None if negated is None else [build.apply(add_p, x, negated.inputs[0])]
 
 
 def _neg_simplify(eqn: Any, definition: Any, build: Any) -> Any:
     """-(-x) is x."""
     del build
-    negated = made_by(eqn.inputs[0], neg_p, definition)
+    negated = producer(eqn.inputs[0], neg_p, definition)
     return None if negated is None else same(eqn, negated.inputs[0])
 
 
@@ -143,7 +143,7 @@ def _mul_simplify(eqn: Any, definition: Any, build: Any) -> Any:
             return same(eqn, one)
         if wraps(x.aval.dtype) and is_all(other, definition, 0):
             return filled(eqn, 0, build)
-    first, second = (made_by(atom, neg_p, definition) for atom in (x, y))
+    first, second = (producer(atom, neg_p, definition) for atom in (x, y))
     if first is None or second is None:
         return None
     return [build.apply(mul_p, first.inputs[0], second.inputs[0])]

@@ -11,7 +11,7 @@ from gpuflow.base import dtypes
 from gpuflow.core.key_use import use_none
 from gpuflow.ops.define import any_dtype, is_ordered
 from gpuflow.ops.elementwise import complex_pairs
-from gpuflow.ops.elementwise.identities import filled, is_all, made_by, number_of, same
+from gpuflow.ops.elementwise.identities import filled, is_all, number_of, producer, same
 from gpuflow.ops.elementwise.nary import elementwise, match_scalars
 from gpuflow.ops.linear_maps import wraps
 
@@ -168,7 +168,7 @@ def _xor_simplify(eqn: Any, definition: Any, build: Any) -> Any:
 def _not_simplify(eqn: Any, definition: Any, build: Any) -> Any:
     """not not x is x."""
     del build
-    source = made_by(eqn.inputs[0], not_p, definition)
+    source = producer(eqn.inputs[0], not_p, definition)
     return None if source is None else same(eqn, source.inputs[0])
 
 

@@ -21,10 +21,10 @@ Rule = Callable[..., "list[Atom] | None"]
 
 def first_of(*rules: Rule | None) -> Rule:
     """The rule that applies the first of ``rules`` that has an answer."""
-    given = [rule for rule in rules if rule is not None]
+    present = [rule for rule in rules if rule is not None]
 
     def rule(eqn: Eqn, definition: Any, build: Any) -> list[Atom] | None:
-        for one in given:
+        for one in present:
             result = one(eqn, definition, build)
             if result is not None:
                 return result
@@ -69,7 +69,7 @@ def _is_plain(aval: ShapedArray) -> bool:
     return not dtypes.is_extended(aval.dtype)
 
 
-def made_by(atom: Atom, primitive: Any, definition: Any) -> Eqn | None:
+def producer(atom: Atom, primitive: Any, definition: Any) -> Eqn | None:
     """The equation that makes ``atom`` if it applies ``primitive``."""
     source = definition(atom)
     return source if source is not None and source.primitive is primitive else None
@@ -134,7 +134,7 @@ def _broadcast_source(
     """What ``atom`` is a broadcast of, and where its dimensions lie in ``shape``."""
     if not atom.aval.shape:
         return atom, ()
-    source = made_by(atom, broadcast_in_dim_p, definition)
+    source = producer(atom, broadcast_in_dim_p, definition)
     if source is None or atom.aval.shape != shape:
         return None
     return source.inputs[0], source.params["broadcast_dimensions"]

@@ -78,10 +78,10 @@ def broadcast_shape(name: str, avals: Sequence[ShapedArray]) -> tuple[int, ...]:
 
 def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
     """Broadcast an operand of an elementwise op to the op's shape."""
-    own = aval_of(x).shape
-    if own == shape:
+    operand_shape = aval_of(x).shape
+    if operand_shape == shape:
         return x
-    dims = () if not own else tuple(range(len(shape)))
+    dims = () if not operand_shape else tuple(range(len(shape)))
     return broadcast_in_dim(x, shape, dims)
 
 
@@ -112,22 +112,22 @@ def batch_elementwise(apply: Callable[..., Any]) -> Callable[..., Any]:
         ):
             return apply(*operands, **params), shared.pop()
         moved = [
-            _with_leading(x, dim, own, rank)
-            for x, dim, own in zip(operands, dims, ranks, strict=True)
+            _with_leading(x, dim, inner_rank, rank)
+            for x, dim, inner_rank in zip(operands, dims, ranks, strict=True)
         ]
         return apply(*moved, **params), 0
 
     return batch
 
 
-def _with_leading(x: Any, dim: int | None, own_rank: int, rank: int) -> Any:
+def _with_leading(x: Any, dim: int | None, inner_rank: int, rank: int) -> Any:
     if dim is None:
-        if own_rank == 0:
+        if inner_rank == 0:
             return x
         shape = aval_of(x).shape
         return broadcast_in_dim(x, (1, *shape), tuple(range(1, rank + 1)))
     x = move_axis(x, dim, 0)
-    if own_rank < rank:
+    if inner_rank < rank:
         size = aval_of(x).shape[0]
         return broadcast_in_dim(x, (size, *(1,) * rank), (0,))
     return x
@@ -202,8 +202,8 @@ def linear_in(
             elif type(cotangent) is Zero:
                 results.append(Zero(operand.aval.tangent()))
             else:
-                made = part(cotangent, *operands, **params)
-                results.append(unbroadcast(made, operand.aval))
+                contribution = part(cotangent, *operands, **params)
+                results.append(unbroadcast(contribution, operand.aval))
         return results
 
     return transpose
@@ -246,7 +246,7 @@ def elementwise(
         faults, passes_nan, keys: see ``Primitive``.
     """
 
-    def own() -> Primitive:
+    def op() -> Primitive:
         return primitive
 
     def run(xp: Any, *arrays: Any) -> Any:
@@ -261,7 +261,7 @@ def elementwise(
         name,
         shape=nary_shape(name, accepts, what, result),
         impl=run,
-        jvp=zero_jvp(own) if derivatives is None else nary_jvp(own, derivatives),
+        jvp=zero_jvp(op) if derivatives is None else nary_jvp(op, derivatives),
         transpose=None if transpose is None else linear_in(transpose),
         batch=batch_elementwise(lambda *operands: primitive.bind(*operands)),
         lower=lower,

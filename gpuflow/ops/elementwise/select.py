@@ -17,8 +17,8 @@ from gpuflow.ops.elementwise.comparison import bitwise_and, eq, ge, gt, is_bits,
 from gpuflow.ops.elementwise.identities import (
     first_of,
     is_all,
-    made_by,
     number_of,
+    producer,
     same,
     sink_broadcasts,
 )
@@ -129,7 +129,7 @@ def _select_simplify(eqn: Any, definition: Any, build: Any) -> Any:
     known = number_of(which, definition)
     if known is not None:
         return same(eqn, cases[int(known)])
-    inverse = made_by(which, not_p, definition)
+    inverse = producer(which, not_p, definition)
     if inverse is not None:
         return [build.apply(select_n_p, inverse.inputs[0], cases[1], cases[0])]
     if dtypes.is_bool(cases[0].aval.dtype):

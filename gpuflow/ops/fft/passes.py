@@ -230,8 +230,8 @@ def _kernel(dtype: str, radix: int, kind: str, inverse: bool, short: bool = Fals
     with ExitStack() as loops:
         for axis in axes:
             loops.enter_context(builder.for_axis(axis.name))
-        found = math.transformed([loaded(k) for k in range(radix)])
-        for j, value in enumerate(found):
+        transformed = math.transformed([loaded(k) for k in range(radix)])
+        for j, value in enumerate(transformed):
             if kind == "last":
                 by = builder.load("scale")
                 for k in (0, 1):
@@ -338,8 +338,8 @@ def fft_launches(
             if kind != "last":
                 table = _turns(radix, rest, dtype)
             kept.append(table)
-            own = _Pass(dtype, length, radix, done, rest, number_of % 2 == 0, inverse)
+            fft_pass = _Pass(dtype, length, radix, done, rest, number_of % 2 == 0, inverse)
             first = view.offset + line * length
-            launches.append(own.launch(kind, first, line * length, table.ctypes.data))
+            launches.append(fft_pass.launch(kind, first, line * length, table.ctypes.data))
             done *= radix
     return Launches(tuple(launches), 4 * length * storage_bytes(PARTS[dtype]), tuple(kept))

@@ -67,12 +67,12 @@ def _fft_shape(x: ShapedArray, *, fft_type: FftType, fft_lengths: Lengths) -> Sh
         ),
         ValueError,
     )
-    batch, own = x.shape[: x.ndim - count], x.shape[x.ndim - count :]
+    batch, transformed = x.shape[: x.ndim - count], x.shape[x.ndim - count :]
     half = (*fft_lengths[:-1], fft_lengths[-1] // 2 + 1)
     inverse = fft_type is FftType.IRFFT
     wanted = half if inverse else fft_lengths
     check(
-        own == wanted and all(n >= 0 for n in fft_lengths),
+        transformed == wanted and all(n >= 0 for n in fft_lengths),
         lambda: (
             f"[fft] the last dimensions of the operand must be {wanted} for {fft_type.name} with "
             f"fft_lengths {fft_lengths}; got {x}. Fix: pad or slice the operand."
@@ -216,19 +216,19 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
     return fft_p.bind(x, fft_type=kind, fft_lengths=lengths)
 
 
-def _fft_type(given: Any) -> FftType:
-    if isinstance(given, FftType):
-        return given
+def _fft_type(kind: Any) -> FftType:
+    if isinstance(kind, FftType):
+        return kind
     check(
-        isinstance(given, str),
-        lambda: f"[fft] fft_type must be an FftType or str; got {given!r}. Fix: FftType.FFT.",
+        isinstance(kind, str),
+        lambda: f"[fft] fft_type must be an FftType or str; got {kind!r}. Fix: FftType.FFT.",
     )
     check(
-        given.upper() in FftType.__members__,
+        kind.upper() in FftType.__members__,
         lambda: (
-            f"[fft] fft_type must be one of {', '.join(FftType.__members__)}; got {given!r}. "
+            f"[fft] fft_type must be one of {', '.join(FftType.__members__)}; got {kind!r}. "
             "Fix: FftType.FFT."
         ),
         ValueError,
     )
-    return FftType[given.upper()]
+    return FftType[kind.upper()]

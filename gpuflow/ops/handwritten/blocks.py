@@ -140,10 +140,10 @@ def in_runs(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     if params["combine"] == "multiply" and not is_integer(windows.aval.dtype):
         return None  # products overflow in one order and not in another
     flat = _flat_rows(eqn, build)
-    made = build.apply(
+    runs = build.apply(
         combined_runs_p, *flat, combine=params["combine"], limit=max(x.aval.size, 1)
     )
-    return [build.apply(eqn.primitive, x, *made, **{**params, "repeats": False})]
+    return [build.apply(eqn.primitive, x, *runs, **{**params, "repeats": False})]
 
 
 def _has_many_rows(eqn: Any) -> bool:
@@ -188,8 +188,8 @@ def _sums_shape(
 def _sums_impl(
     xp: Any, *arrays: Any, shape: tuple[int, ...], window: tuple[tuple[int, int], ...]
 ) -> Any:
-    *given, places, inside, rows = arrays
-    out = xp.array(given[0], copy=True) if given else xp.zeros(shape, rows.dtype)
+    *initial, places, inside, rows = arrays
+    out = xp.array(initial[0], copy=True) if initial else xp.zeros(shape, rows.dtype)
     spots = places
     for size, step in window:
         spots = spots[..., None] + xp.arange(size) * step
@@ -220,11 +220,11 @@ def in_any_order(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     window = _joined(window)
     if len(window) > _MOST_DIMS:
         return None
-    given = [] if type(x) is Literal or _is_zeros(definition(x)) else [x]
+    initial = [] if type(x) is Literal or _is_zeros(definition(x)) else [x]
     if type(x) is Literal and x.value != 0:
         return None
     flat = _flat_rows(eqn, build)
-    return [build.apply(atomic_sums_p, *given, *flat, shape=x.aval.shape, window=window)]
+    return [build.apply(atomic_sums_p, *initial, *flat, shape=x.aval.shape, window=window)]
 
 
 def _joined(window: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -254,5 +254,5 @@ def in_float32(eqn: Any, build: Any) -> list[Any]:
     dtype = x.aval.dtype
     wide = partial(build.apply, convert_element_type_p, weak_type=False)
     operands = [wide(operand, new_dtype=_FLOAT32) for operand in (x, updates)]
-    found = build.apply(eqn.primitive, operands[0], indices, operands[1], **eqn.params)
-    return [wide(found, new_dtype=dtype)]
+    combined = build.apply(eqn.primitive, operands[0], indices, operands[1], **eqn.params)
+    return [wide(combined, new_dtype=dtype)]

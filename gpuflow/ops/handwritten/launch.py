@@ -75,5 +75,5 @@ def launch(
             words.append(0)
         else:
             words.append(arrays[argument.operand][1])
-    own = [arrays.get(operand.name, (None, 0))[0] for operand in kernel.operands]
-    return Launch(kernel, tuple(words), tuple(own), extents[0], points)
+    array_numbers = [arrays.get(operand.name, (None, 0))[0] for operand in kernel.operands]
+    return Launch(kernel, tuple(words), tuple(array_numbers), extents[0], points)

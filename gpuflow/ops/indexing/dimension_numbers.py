@@ -210,11 +210,11 @@ def flat_places(
             places = places + (start * stride).reshape(batch + (1,) * last)
         elif d in batching:
             axis = batching[d]
-            own = [-1 if k == axis else 1 for k in range(len(batch) + last)]
-            places = places + (xp.arange(shape[d]) * stride).reshape(own)
+            aligned = [-1 if k == axis else 1 for k in range(len(batch) + last)]
+            places = places + (xp.arange(shape[d]) * stride).reshape(aligned)
         if sizes[d] != 1:
-            own = [-1 if k == len(batch) + d else 1 for k in range(len(batch) + last)]
-            places = places + (xp.arange(sizes[d]) * stride).reshape(own)
+            aligned = [-1 if k == len(batch) + d else 1 for k in range(len(batch) + last)]
+            places = places + (xp.arange(sizes[d]) * stride).reshape(aligned)
         stride *= shape[d]
     full = xp.broadcast_to(places, batch + sizes[:last])
     return full, inside, prod(shape[last:])

@@ -48,11 +48,11 @@ def _batch_shape(name: str, avals: Sequence[ShapedArray], batch_dims: int) -> Si
     columns = zip(*(aval.shape[:batch_dims] for aval in avals), strict=True)
     sizes = [{size for size in column if size != 1} or {1} for column in columns]
     check(
-        all(len(found) == 1 for found in sizes),
+        all(len(choices) == 1 for choices in sizes),
         lambda: f"[{name}] batch sizes must agree; got {types_text(avals)}. Fix: use one batch.",
         ValueError,
     )
-    return tuple(found.pop() for found in sizes)
+    return tuple(choices.pop() for choices in sizes)
 
 
 def _check_window(
@@ -393,8 +393,8 @@ def _update_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
 def _update_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
     batch = [(d, d) for d in range(params["batch_dims"])]
     whole = [(d, d) for d, sizes in enumerate(zip(ins[1].shape, out.shape)) if len({*sizes}) == 1]
-    own = [pair for pair in whole if pair not in batch]
-    return [batch + own, batch + own, *[batch] * (len(ins) - 2)]
+    window = [pair for pair in whole if pair not in batch]
+    return [batch + window, batch + window, *[batch] * (len(ins) - 2)]
 
 
 def dynamic_update_slice(

@@ -389,16 +389,16 @@ def _scatter_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None
         return None
     if dtypes.is_floating(dtype) and dtype.itemsize == 2:
         wide = partial(build.apply, convert_element_type_p, weak_type=False)
-        found = build.apply(eqn.primitive, wide(rows, new_dtype=dtypes.float32), indices,
+        total = build.apply(eqn.primitive, wide(rows, new_dtype=dtypes.float32), indices,
                             **eqn.params)  # fmt: skip
-        return [wide(found, new_dtype=dtype)]
+        return [wide(total, new_dtype=dtype)]
     if not can_be_updated(dtype, "add") or indices.aval.dtype in dtypes.NARROW_INTEGERS:
         return None
     zeros = build.apply(
         broadcast_in_dim_p, build.literal(0, rows.aval), shape=shape, broadcast_dimensions=()
     )
-    strides, own = row_major_strides(shape), indices.aval.shape
-    starts = [*[counted(build, own, d) for d in range(batch_dims)], indices]
+    strides, index_shape = row_major_strides(shape), indices.aval.shape
+    starts = [*[counted(build, index_shape, d) for d in range(batch_dims)], indices]
     components = [
         Component(start, shape[d] - 1, strides[d]) for d, start in enumerate(starts)
     ]
@@ -410,8 +410,8 @@ def _scatter_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None
 def _scatter_apart(ins: Sequence[ShapedArray], out: ShapedArray, params: Any) -> Any:
     """Dimensions of the batch and of rows; over those of the indices sums are made."""
     (_, indices), b = ins, params["batch_dims"]
-    own = [(d, d if d < b else out.ndim + d - b) for d in range(indices.ndim)]
-    return own + [(indices.ndim + k, b + 1 + k) for k in range(out.ndim - b - 1)], own
+    index_dims = [(d, d if d < b else out.ndim + d - b) for d in range(indices.ndim)]
+    return index_dims + [(indices.ndim + k, b + 1 + k) for k in range(out.ndim - b - 1)], index_dims
 
 
 def row_scatter_add(

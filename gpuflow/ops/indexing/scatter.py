@@ -65,11 +65,11 @@ def _set_transpose(cotangent: Any, x: Any, indices: Any, updates: Any, **params:
         nothing = zeros_of(aval.update(dtype=aval_of(cotangent).dtype))
         result[0] = scatter_p.bind(cotangent, indices, nothing, **params)
     if is_undefined(updates):
-        found = read_back(cotangent, indices, aval, params)
+        windows = read_back(cotangent, indices, aval, params)
         if not params["unique_indices"]:
             seen = _seen(aval_of(cotangent).shape, indices, aval, params)[1]
-            found = where(seen, found, zeros_of(aval_of(found)))
-        result[2] = found
+            windows = where(seen, windows, zeros_of(aval_of(windows)))
+        result[2] = windows
     return result
 
 
@@ -123,12 +123,12 @@ def _extreme_jvp(
         return out, zero_tangent(out)
     x_tangent, update_tangent = instantiate(tangents[0]), instantiate(tangents[2])
     dtype = aval_of(out).dtype
-    own = convert_element_type(eq(out, x), dtype)
-    found = read_back(out, indices, aval_of(updates), params)
-    theirs = convert_element_type(eq(found, updates), dtype)
-    count = scatter_add_p.bind(own, indices, theirs, **params)
+    x_hits = convert_element_type(eq(out, x), dtype)
+    extremes = read_back(out, indices, aval_of(updates), params)
+    update_hits = convert_element_type(eq(extremes, updates), dtype)
+    count = scatter_add_p.bind(x_hits, indices, update_hits, **params)
     total = scatter_add_p.bind(
-        mul(own, x_tangent), indices, mul(theirs, update_tangent), **params
+        mul(x_hits, x_tangent), indices, mul(update_hits, update_tangent), **params
     )
     return out, div(total, count)
 

@@ -92,14 +92,14 @@ def _kept_body(builder: Any, values: Any, in_avals: Any, out: Any, params: Any) 
     place, inside = zero, None
     for start, last, stride in threes:
         bound = builder.cast(last, start.dtype if start.dtype == "uint64" else wide)
-        own = start if start.dtype == "uint64" else builder.cast(start, wide)
-        least = builder.cast(builder.apply("min", own, bound), wide)
-        found = builder.apply("max", least, zero)
+        widened = start if start.dtype == "uint64" else builder.cast(start, wide)
+        least = builder.cast(builder.apply("min", widened, bound), wide)
+        clamped = builder.apply("max", least, zero)
         if params["checked"]:
             # What is inside is not moved.
-            good = builder.apply("eq", builder.cast(found, own.dtype), own)
+            good = builder.apply("eq", builder.cast(clamped, widened.dtype), widened)
             inside = good if inside is None else builder.apply("and", inside, good)
-        step = builder.apply("mul", found, builder.cast(stride, wide))
+        step = builder.apply("mul", clamped, builder.cast(stride, wide))
         place = builder.apply("add", place, step)
     if inside is not None:
         place = builder.select(inside, place, builder.cast(outside, wide))

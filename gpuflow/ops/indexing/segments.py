@@ -183,8 +183,8 @@ def _checked(
     return data, segment_ids
 
 
-def _number_of_segments(name: str, given: Any, ids: Any) -> int:
-    if given is None:
+def _number_of_segments(name: str, number: Any, ids: Any) -> int:
+    if number is None:
         check(
             not isinstance(ids, Tracer),
             lambda: (
@@ -193,17 +193,17 @@ def _number_of_segments(name: str, given: Any, ids: Any) -> int:
             ),
         )
         known = np.asarray(ids)
-        given = int(known.max()) + 1 if known.size else 0
-        given = max(given, 0)
+        number = int(known.max()) + 1 if known.size else 0
+        number = max(number, 0)
     check(
-        not isinstance(given, Tracer),
+        not isinstance(number, Tracer),
         lambda: (
             f"[{name}] num_segments must be a Python int, as it is a shape; got a traced value. "
             "Fix: jit(..., static_argnames='num_segments')."
         ),
         ConcretizationTypeError,
     )
-    count = as_index(given)
+    count = as_index(number)
     check(
         count >= 0,
         lambda: f"[{name}] num_segments must not be negative; got {count}. Fix: num_segments=0.",

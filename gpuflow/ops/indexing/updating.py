@@ -110,9 +110,9 @@ def _update_impl(
     rank = places.ndim
     spots = places.reshape(places.shape + (1,) * len(window_dims))
     for k, d in enumerate(window_dims):
-        own = [1] * windows.ndim
-        own[rank + k] = -1
-        spots = spots + (xp.arange(windows.shape[rank + k]) * strides[d]).reshape(own)
+        aligned = [1] * windows.ndim
+        aligned[rank + k] = -1
+        spots = spots + (xp.arange(windows.shape[rank + k]) * strides[d]).reshape(aligned)
     good = inside.reshape(inside.shape + (1,) * (windows.ndim - inside.ndim))
     good = xp.broadcast_to(good, windows.shape).reshape(-1)
     spots = xp.broadcast_to(spots, windows.shape).reshape(-1)[good]
@@ -194,8 +194,8 @@ def places_of(
     everywhere = Literal(np.bool_(True), _TRUE)
     if not operands:
         return build.literal(0, _INDEX), everywhere
-    place, found = build.apply(window_places_p, *operands, checked=checked)
-    return place, found if checked else everywhere
+    place, inside = build.apply(window_places_p, *operands, checked=checked)
+    return place, inside if checked else everywhere
 
 
 def update(

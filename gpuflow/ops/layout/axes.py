@@ -120,8 +120,8 @@ def _broadcast_sliced(eqn: Any, bounds: Any, cut: Any, definition: Any, build: A
     x, shape, dims = eqn.inputs[0], eqn.params["shape"], eqn.params["broadcast_dimensions"]
     sizes = tuple(len(range(*bound)) for bound in bounds)
     if dims:
-        own = zip(x.aval.shape, dims)
-        x = cut(x, [bounds[d] if size == shape[d] else (0, 1, 1) for size, d in own])
+        sized_dims = zip(x.aval.shape, dims)
+        x = cut(x, [bounds[d] if size == shape[d] else (0, 1, 1) for size, d in sized_dims])
     return build.apply(broadcast_in_dim_p, x, shape=sizes, broadcast_dimensions=dims)
 
 

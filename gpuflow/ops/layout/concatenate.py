@@ -126,9 +126,9 @@ def _concatenate_sliced(
         first = start + max(0, -(-(begin - start) // step)) * step
         last = min(limit, end)
         if first < last:
-            own = [*bounds]
-            own[dimension] = (first - begin, last - begin, step)
-            parts.append((piece, own))
+            piece_bounds = [*bounds]
+            piece_bounds[dimension] = (first - begin, last - begin, step)
+            parts.append((piece, piece_bounds))
         begin = end
     if len(parts) > 1 and not definition.is_read_only_by(slice_p, eqn.outputs[0]):
         return None
@@ -165,8 +165,8 @@ def _concatenate_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | 
 
 
 def _concatenate_apart(ins: Sequence[Any], out: Any, params: Any) -> Any:
-    own = [(d, d) for d in range(out.ndim) if d != params["dimension"]]
-    return [own] * len(ins)
+    shared_dims = [(d, d) for d in range(out.ndim) if d != params["dimension"]]
+    return [shared_dims] * len(ins)
 
 
 def concatenate(operands: Sequence[Any], dimension: int) -> Any:

@@ -149,9 +149,9 @@ def _number(value: int, dtype: Any) -> Any:
 
 
 def _iota_broadcast(eqn: Any, shape: tuple[int, ...], dims: tuple[int, ...], build: Any) -> Any:
-    own, dimension = eqn.params["shape"], eqn.params["dimension"]
+    source_shape, dimension = eqn.params["shape"], eqn.params["dimension"]
     target = dims[dimension]
-    if own[dimension] != shape[target]:
+    if source_shape[dimension] != shape[target]:
         return None
     return build.apply(iota_p, dtype=eqn.params["dtype"], shape=shape, dimension=target)
 

@@ -243,9 +243,9 @@ def slice_in_dim(
     shape = aval_of(operand).shape
     axis = canonicalize_axis(axis, len(shape), "slice_in_dim")
     starts, limits, steps = [0] * len(shape), list(shape), [1] * len(shape)
-    for bounds, given in ((starts, start_index), (limits, limit_index)):
-        if given is not None:
-            bounds[axis] = given + shape[axis] if given < 0 else given
+    for bounds, bound in ((starts, start_index), (limits, limit_index)):
+        if bound is not None:
+            bounds[axis] = bound + shape[axis] if bound < 0 else bound
     steps[axis] = stride
     return slice_(operand, starts, limits, steps)
 

@@ -57,10 +57,10 @@ def through_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     def computed(*operands: Any, **params: Any) -> Any:
         if not any(getattr(x, "dtype", None) in _NARROW for x in operands):
             return function(*operands, **params)
-        found = {x.dtype for x in operands if hasattr(x, "dtype") and dtypes.is_inexact(x.dtype)}
-        if len(found) > 1:  # refused by whatever looks at the dtypes
+        inexact = {x.dtype for x in operands if hasattr(x, "dtype") and dtypes.is_inexact(x.dtype)}
+        if len(inexact) > 1:  # refused by whatever looks at the dtypes
             return function(*operands, **params)
-        (narrow,) = found
+        (narrow,) = inexact
 
         def rounded(x: Any) -> Any:
             return to_dtype(x, narrow) if aval_of(x).dtype == dtypes.float32 else x
@@ -122,8 +122,8 @@ def triangle(x: Any, lower: bool, offset: int = 0) -> Any:
 
 def _places(shape: Shape) -> tuple[Any, Any]:
     """The row and the column of each element, with batch dimensions of size 1."""
-    own = (*(1,) * (len(shape) - 2), *shape[-2:])
-    return iota(np.int32, own, len(own) - 2), iota(np.int32, own, len(own) - 1)
+    sizes = (*(1,) * (len(shape) - 2), *shape[-2:])
+    return iota(np.int32, sizes, len(sizes) - 2), iota(np.int32, sizes, len(sizes) - 1)
 
 
 def is_diagonal(shape: Shape) -> Any:
@@ -165,11 +165,11 @@ def rows(x: Any, start: int, stop: int) -> Any:
 def spread(x: Any, batch: Shape, rank: int) -> Any:
     """``x`` with its last ``rank`` dimensions kept and the others broadcast to ``batch``."""
     shape = aval_of(x).shape
-    own, inner = shape[: len(shape) - rank], shape[len(shape) - rank :]
-    if own == batch:
+    lead, inner = shape[: len(shape) - rank], shape[len(shape) - rank :]
+    if lead == batch:
         return x
-    offset = len(batch) - len(own)
-    kept = [d for d, size in enumerate(own) if size != 1]
-    squeezed = reshape(x, (*(own[d] for d in kept), *inner))
+    offset = len(batch) - len(lead)
+    kept = [d for d, size in enumerate(lead) if size != 1]
+    squeezed = reshape(x, (*(lead[d] for d in kept), *inner))
     dims = [*(offset + d for d in kept), *range(len(batch), len(batch) + rank)]
     return broadcast_in_dim(squeezed, (*batch, *inner), dims)

@@ -68,19 +68,19 @@ def _cholesky_impl(xp: Any, a: Any) -> Any:
 def _large_factor(a: np.ndarray) -> np.ndarray:
     """The factor of one matrix by LAPACK, which counts by columns: its rows are our columns."""
     (potrf,) = lapack(["potrf"], a)
-    found, info = potrf(a.T, lower=False, clean=False)
+    triangle, info = potrf(a.T, lower=False, clean=False)
     if info:
         raise np.linalg.LinAlgError
-    return found.T
+    return triangle.T
 
 
 def _cholesky_with_nan(a: np.ndarray) -> np.ndarray:
     """One matrix after the other; those that are not positive definite become nan."""
     (potrf,) = lapack(["potrf"], a)
 
-    def factor(own: np.ndarray) -> Sequence[np.ndarray] | None:
-        found, info = potrf(own, lower=True, clean=True)
-        return [found] if info == 0 else None
+    def factor(matrix: np.ndarray) -> Sequence[np.ndarray] | None:
+        triangle, info = potrf(matrix, lower=True, clean=True)
+        return [triangle] if info == 0 else None
 
     return each_matrix(factor, [a], [2], [(a.shape[-2:], a.dtype)])[0]
 

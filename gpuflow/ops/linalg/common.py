@@ -66,9 +66,9 @@ def matrix_op(
         check_same_dtype(name, avals)
         batch = _batch_shape(name, avals, ranks)
         inner = [aval.shape[aval.ndim - rank :] for aval, rank in zip(avals, ranks, strict=True)]
-        found = result(*inner, avals[0].dtype, **params)
+        shapes = result(*inner, avals[0].dtype, **params)
         weak_type = all(aval.weak_type for aval in avals)
-        outs = [ShapedArray((*batch, *own), dtype, weak_type) for own, dtype in found]
+        outs = [ShapedArray((*batch, *dims), dtype, weak_type) for dims, dtype in shapes]
         return outs if many else outs[0]
 
     def batch(
@@ -194,9 +194,9 @@ def each_matrix(
     batch = operands[0].shape[: operands[0].ndim - ranks[0]]
     results = [np.empty((*batch, *shape), dtype) for shape, dtype in outs]
     for place in np.ndindex(*batch):
-        found = function(*[x[place] for x in operands])
+        outputs = function(*[x[place] for x in operands])
         for number, result in enumerate(results):
-            result[place] = np.nan if found is None else found[number]
+            result[place] = np.nan if outputs is None else outputs[number]
     return results
 
 
@@ -240,9 +240,9 @@ def _one_by_one(
     outs = [np.full((*a.shape[:-2], *out.shape), np.nan, out.dtype) for out in shapes]
     for place in np.ndindex(*a.shape[:-2]):
         try:
-            found = function(a[place])
+            outputs = function(a[place])
         except np.linalg.LinAlgError:
             continue
-        for out, own in zip(outs, found, strict=True):
-            out[place] = own
+        for out, output in zip(outs, outputs, strict=True):
+            out[place] = output
     return outs

@@ -93,10 +93,10 @@ def _eig_impl(
 
     def decompose(x: np.ndarray) -> Any:
         if by_scipy:
-            found = load_scipy().eig(x, left=left, right=right, check_finite=False)
+            parts = load_scipy().eig(x, left=left, right=right, check_finite=False)
         else:
-            found = np.linalg.eig(x) if right else _eigenvalues(x)
-        return found if left or right else [found]
+            parts = np.linalg.eig(x) if right else _eigenvalues(x)
+        return parts if left or right else [parts]
 
     # NumPy gives real results where all values of the batch are real.
     return [out.astype(wide, copy=False) for out in failing_as_nan(decompose, a)]

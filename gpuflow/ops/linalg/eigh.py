@@ -86,12 +86,12 @@ def _eigh_impl(
 
     def decompose(x: Any) -> Any:
         if large:
-            found = load_scipy().eigh(
+            parts = load_scipy().eigh(
                 x, lower=lower, eigvals_only=not compute_vectors, check_finite=False, driver="evd"
             )
         else:
-            found = xp.linalg.eigh(x, side) if compute_vectors else xp.linalg.eigvalsh(x, side)
-        return found if compute_vectors else [found]
+            parts = xp.linalg.eigh(x, side) if compute_vectors else xp.linalg.eigvalsh(x, side)
+        return parts if compute_vectors else [parts]
 
     values, *rest = library(xp, decompose, _one_side(xp, a, lower))
     if not compute_vectors:

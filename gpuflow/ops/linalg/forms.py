@@ -36,8 +36,8 @@ def _schur_impl(xp: Any, a: Any, *, compute_schur_vectors: bool) -> list[Any]:
     (gees,) = lapack(["gees"], a)
     outs = _schur_result(a.shape[-2:], a.dtype, compute_schur_vectors=compute_schur_vectors)
 
-    def decompose(own: np.ndarray) -> Sequence[np.ndarray] | None:
-        form, *_, vectors, _, info = gees(_never, own, compute_v=compute_schur_vectors)
+    def decompose(matrix: np.ndarray) -> Sequence[np.ndarray] | None:
+        form, *_, vectors, _, info = gees(_never, matrix, compute_v=compute_schur_vectors)
         return [form, vectors] if info == 0 else None
 
     return failing_as_nan(lambda x: each_matrix(decompose, [x], [2], outs), a)
@@ -95,8 +95,8 @@ def _hessenberg_impl(xp: Any, a: Any) -> list[Any]:
     gehrd, work_size = lapack(["gehrd", "gehrd_lwork"], a)
     work = int(work_size(size)[0].real)
 
-    def reduce(own: np.ndarray) -> Sequence[np.ndarray] | None:
-        form, factors, info = gehrd(own, lwork=work)
+    def reduce(matrix: np.ndarray) -> Sequence[np.ndarray] | None:
+        form, factors, info = gehrd(matrix, lwork=work)
         return [form, factors] if info == 0 else None
 
     return each_matrix(reduce, [a], [2], _hessenberg_result(a.shape[-2:], a.dtype))
@@ -142,15 +142,15 @@ def _tridiagonal_impl(xp: Any, a: Any, *, lower: bool) -> list[Any]:
     del xp
     outs = _tridiagonal_result(a.shape[-2:], a.dtype, lower=lower)
     if a.shape[-1] == 1 or not a.size:
-        found = [np.zeros((*a.shape[:-2], *shape), dtype) for shape, dtype in outs]
-        found[0], found[1] = a.real.astype(a.dtype), a[..., 0].real
-        return found
+        trivial = [np.zeros((*a.shape[:-2], *shape), dtype) for shape, dtype in outs]
+        trivial[0], trivial[1] = a.real.astype(a.dtype), a[..., 0].real
+        return trivial
     name = "hetrd" if dtypes.is_complex(a.dtype) else "sytrd"
     trd, work_size = lapack([name, f"{name}_lwork"], a)
     work = int(work_size(a.shape[-1], lower=lower)[0].real)
 
-    def reduce(own: np.ndarray) -> Sequence[np.ndarray] | None:
-        form, diagonal, beside, factors, info = trd(own, lower=lower, lwork=work)
+    def reduce(matrix: np.ndarray) -> Sequence[np.ndarray] | None:
+        form, diagonal, beside, factors, info = trd(matrix, lower=lower, lwork=work)
         return [form, diagonal, beside, factors] if info == 0 else None
 
     return each_matrix(reduce, [a], [2], outs)

@@ -59,12 +59,12 @@ def _lu_impl(xp: Any, a: Any) -> list[Any]:
 def _by_lapack(a: np.ndarray) -> list[np.ndarray]:
     outs = _lu_result(a.shape[-2:], a.dtype)[:2]
     if not a.size:
-        found = [np.zeros((*a.shape[:-2], *shape), dtype) for shape, dtype in outs]
-        found[1][...] = np.arange(min(a.shape[-2:]))
-        return found
+        empty = [np.zeros((*a.shape[:-2], *shape), dtype) for shape, dtype in outs]
+        empty[1][...] = np.arange(min(a.shape[-2:]))
+        return empty
     (getrf,) = lapack(["getrf"], a)
     # A positive info tells of a zero on the diagonal, with which the factors are right.
-    return each_matrix(lambda own: getrf(own)[:2], [a], [2], outs)
+    return each_matrix(lambda matrix: getrf(matrix)[:2], [a], [2], outs)
 
 
 def _eliminate(a: Any) -> tuple[Any, Any]:
@@ -109,9 +109,9 @@ def _lu_tangent(factors: Any, tangent: Any, permutation: Any) -> Any:
 
 def _extended(x: Any, height: int, width: int) -> Any:
     """Matrices with zeros below and to the right."""
-    own = aval_of(x).shape
-    edges = [(0, 0, 0)] * (len(own) - 2)
-    return pad(x, 0, [*edges, (0, height - own[-2], 0), (0, width - own[-1], 0)])
+    shape = aval_of(x).shape
+    edges = [(0, 0, 0)] * (len(shape) - 2)
+    return pad(x, 0, [*edges, (0, height - shape[-2], 0), (0, width - shape[-1], 0)])
 
 
 def _ones_from(x: Any, start: int) -> Any:

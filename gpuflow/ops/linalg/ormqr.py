@@ -49,8 +49,8 @@ def _impl(xp: Any, a: Any, taus: Any, c: Any, *, left: bool, transpose: bool) ->
     # Blocks of 64 columns are what LAPACK takes at most.
     room = 64 * max(c.shape[-2:])
 
-    def product(own: np.ndarray, tau: np.ndarray, other: np.ndarray) -> Sequence[Any] | None:
-        out, _, info = ormqr(side, flag, own[:, : len(tau)], tau, other, room)
+    def product(reflectors: np.ndarray, tau: np.ndarray, other: np.ndarray) -> Sequence[Any] | None:
+        out, _, info = ormqr(side, flag, reflectors[:, : len(tau)], tau, other, room)
         return [out] if info == 0 else None
 
     return each_matrix(product, [a, taus, c], [2, 1, 2], [(c.shape[-2:], c.dtype)])[0]

@@ -106,8 +106,8 @@ def _householder_impl(xp: Any, a: Any, factors: Any) -> Any:
         return np.broadcast_to(np.eye(*a.shape[-2:], dtype=a.dtype), a.shape)
     (orgqr,) = lapack(["ungqr" if a.dtype.kind == "c" else "orgqr"], a)
 
-    def product(own: np.ndarray, tau: np.ndarray) -> Sequence[np.ndarray] | None:
-        q, _, info = orgqr(own, tau)
+    def product(reflectors: np.ndarray, tau: np.ndarray) -> Sequence[np.ndarray] | None:
+        q, _, info = orgqr(reflectors, tau)
         return [q] if info == 0 else None
 
     return each_matrix(product, [a, factors], [2, 1], [(a.shape[-2:], a.dtype)])[0]
@@ -148,9 +148,9 @@ def _qr_result(shape: Shape, dtype: Any, *, pivoting: bool, full_matrices: bool)
 def _qr_impl(xp: Any, a: Any, *, pivoting: bool, full_matrices: bool) -> list[Any]:
     if not a.size:
         outs = _qr_result(a.shape[-2:], a.dtype, pivoting=pivoting, full_matrices=full_matrices)
-        found = [xp.zeros((*a.shape[:-2], *shape), dtype) for shape, dtype in outs]
-        found[0][...] = xp.eye(*outs[0][0], dtype=a.dtype)
-        return found
+        empty = [xp.zeros((*a.shape[:-2], *shape), dtype) for shape, dtype in outs]
+        empty[0][...] = xp.eye(*outs[0][0], dtype=a.dtype)
+        return empty
     if xp is not np and pivoting:
         raise OnHost("with pivoting", NO_ROUTINE)
     if pivoting or (xp is np and is_large(a)):
@@ -160,8 +160,8 @@ def _qr_impl(xp: Any, a: Any, *, pivoting: bool, full_matrices: bool) -> list[An
 
 def _by_scipy(a: np.ndarray, *, pivoting: bool, full_matrices: bool) -> list[np.ndarray]:
     mode = "full" if full_matrices else "economic"
-    found = load_scipy().qr(a, mode=mode, pivoting=pivoting, check_finite=False)
-    return [*found[:2], *[order.astype(np.int32) for order in found[2:]]]
+    parts = load_scipy().qr(a, mode=mode, pivoting=pivoting, check_finite=False)
+    return [*parts[:2], *[order.astype(np.int32) for order in parts[2:]]]
 
 
 def _thin_tangents(q: Any, r: Any, tangent: Any) -> tuple[Any, Any]:

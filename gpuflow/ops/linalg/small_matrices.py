@@ -76,9 +76,9 @@ def written_out(
     def known(atom: Atom) -> Atom:
         return atom if type(atom) is Literal else env[atom]
 
-    for own in jaxpr.eqns:
-        outs = build.apply(own.primitive, *map(known, own.inputs), **own.params)
-        env.update(zip(own.outputs, outs if type(outs) is tuple else (outs,), strict=True))
+    for inner in jaxpr.eqns:
+        outs = build.apply(inner.primitive, *map(known, inner.inputs), **inner.params)
+        env.update(zip(inner.outputs, outs if type(outs) is tuple else (outs,), strict=True))
     return [known(atom) for atom in jaxpr.outvars]
 
 
@@ -111,8 +111,8 @@ def is_small_product(
     """Whether it is a batch of products of small matrices or vectors, without conversions."""
     (left, right), (left_batch, right_batch) = dimension_numbers
     free = [
-        prod(aval.shape[d] for d in range(aval.ndim) if d not in (*own, *batch))
-        for aval, own, batch in ((lhs, left, left_batch), (rhs, right, right_batch))
+        prod(aval.shape[d] for d in range(aval.ndim) if d not in (*contracted, *batch))
+        for aval, contracted, batch in ((lhs, left, left_batch), (rhs, right, right_batch))
     ]
     return (
         len(left_batch) > 0
@@ -130,8 +130,11 @@ def small_product(lhs: Any, rhs: Any, *, dimension_numbers: Any) -> list[Any]:
     (left, right), (left_batch, right_batch) = dimension_numbers
     count = len(left_batch)
     ordered = []
-    for x, own, batch in ((lhs, left, left_batch), (rhs, right, right_batch)):
-        x, first = (x, own) if own else (insert_axis(x, aval_of(x).ndim), (aval_of(x).ndim,))
+    for x, contracted, batch in ((lhs, left, left_batch), (rhs, right, right_batch)):
+        first = contracted
+        if not contracted:
+            first = (aval_of(x).ndim,)
+            x = insert_axis(x, aval_of(x).ndim)
         free = [d for d in range(aval_of(x).ndim) if d not in first and d not in batch]
         ordered.append(transpose(x, (*first, *batch, *free)))
     avals = [aval_of(x) for x in ordered]
@@ -174,8 +177,8 @@ def small_lu(a: Any) -> list[Any]:
         pivots.append(chosen)
         for i in range(k + 1, height):
             swapped = eq(chosen, np.int32(i))
-            for own in (rows, order):
-                own[k], own[i] = _exchanged(swapped, own[k], own[i])
+            for exchanged in (rows, order):
+                exchanged[k], exchanged[i] = _exchanged(swapped, exchanged[k], exchanged[i])
         pivot = where(eq(rows[k][k], 0), 1, rows[k][k])
         for i in range(k + 1, height):
             rows[i][k] = div(rows[i][k], pivot)
@@ -234,15 +237,15 @@ def small_triangular_solve(
         value = _element(a, j, i) if turned else _element(a, i, j)
         return insert_axis(insert_axis(value, rank - 2), rank - 1)
 
-    found: dict[int, Any] = {}
+    solved: dict[int, Any] = {}
     for i in range(size) if below else range(size - 1, -1, -1):
         low = [i if d == axis else 0 for d in range(rank)]
         high = [i + 1 if d == axis else n for d, n in enumerate(aval_of(b).shape)]
         value = slice_(b, low, high)
-        for j, other in found.items():
+        for j, other in solved.items():
             value = sub(value, mul(coefficient(i, j), other))
-        found[i] = value if unit_diagonal else div(value, coefficient(i, i))
-    return [concatenate([found[i] for i in range(size)], axis)]
+        solved[i] = value if unit_diagonal else div(value, coefficient(i, i))
+    return [concatenate([solved[i] for i in range(size)], axis)]
 
 
 # --- eigenvalues ---------------------------------------------------------------------------

@@ -108,8 +108,8 @@ def _solve_into(
     # A row of substitution costs NumPy as much as a call of BLAS for one matrix.
     if prod(a.shape[:-2]) > a.shape[-1]:
         a, b, lower = _on_the_left(a, b, left_side, lower, transpose_a, conjugate_a)
-        found = _substitute(a, b, lower, unit_diagonal)
-        out[...] = found if left_side else found.swapaxes(-1, -2)
+        solution = _substitute(a, b, lower, unit_diagonal)
+        out[...] = solution if left_side else solution.swapaxes(-1, -2)
         return
     (trsm,) = load_scipy().get_blas_funcs(("trsm",), (a, b))
     if conjugate_a and not transpose_a:
@@ -120,12 +120,12 @@ def _solve_into(
         # A X = B is X^T A^T = B^T there, and A^T lies in A's own memory. A zero on the diagonal
         # divides.
         target = out[place].T
-        found = trsm(
+        solution = trsm(
             1.0, a[place].T, target, side=int(left_side), lower=not lower,
             trans_a=2 if conjugate_a else int(transpose_a), diag=unit_diagonal, overwrite_b=True,
         )  # fmt: skip
-        if not np.may_share_memory(found, target):
-            target[...] = found
+        if not np.may_share_memory(solution, target):
+            target[...] = solution
 
 
 def _substitute(a: np.ndarray, b: np.ndarray, lower: bool, unit_diagonal: bool) -> np.ndarray:
@@ -196,8 +196,8 @@ def _triangular_flops(in_avals: Any, out_avals: Any, params: dict[str, Any]) -> 
 
 def _triangular_record(params: dict[str, Any]) -> Triangular | None:
     names = ("left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal")
-    found = Triangular(*[params[name] for name in names])
-    return None if found.conjugate and not found.transpose else found
+    record = Triangular(*[params[name] for name in names])
+    return None if record.conjugate and not record.transpose else record
 
 
 def _triangular_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:

@@ -68,19 +68,19 @@ def _svd_impl(
             a.shape[-2:], a.dtype, full_matrices=full_matrices, compute_uv=compute_uv,
             subset_by_index=None,
         )  # fmt: skip
-        found = [xp.zeros((*a.shape[:-2], *shape), dtype) for shape, dtype in outs]
-        for out, (shape, _) in zip(found[1:], outs[1:]):
+        empty = [xp.zeros((*a.shape[:-2], *shape), dtype) for shape, dtype in outs]
+        for out, (shape, _) in zip(empty[1:], outs[1:]):
             out[...] = xp.eye(*shape, dtype=a.dtype)
-        return found
+        return empty
     chosen = slice(*(subset_by_index or (None,)))
     large = xp is np and is_large(a)
 
     def decompose(x: Any) -> Any:
         if large:
-            found = load_scipy().svd(x, full_matrices, compute_uv, check_finite=False)
+            parts = load_scipy().svd(x, full_matrices, compute_uv, check_finite=False)
         else:
-            found = xp.linalg.svd(x, full_matrices, compute_uv)
-        return found if compute_uv else [found]
+            parts = xp.linalg.svd(x, full_matrices, compute_uv)
+        return parts if compute_uv else [parts]
 
     if not compute_uv:
         (values,) = library(xp, decompose, a)

@@ -45,8 +45,8 @@ def _tridiagonal_impl(
         return b / middle[..., None]
     (gtsv,) = lapack(["gtsv"], middle, b)
 
-    def solve(*own: np.ndarray) -> Sequence[np.ndarray] | None:
-        below, diagonal, above, right = own
+    def solve(*system: np.ndarray) -> Sequence[np.ndarray] | None:
+        below, diagonal, above, right = system
         *_, x, info = gtsv(below[1:], diagonal, above[:-1], right)
         return [x] if info == 0 else None
 
@@ -61,12 +61,12 @@ def _perturbed(low: Any, middle: Any, high: Any, b: Any) -> Any:
     gttrf, gttrs = lapack(["gttrf", "gttrs"], middle, b)
     bounds = np.finfo(b.dtype)
 
-    def solve(*own: np.ndarray) -> Sequence[np.ndarray] | None:
-        size = own[1].size
+    def solve(*system: np.ndarray) -> Sequence[np.ndarray] | None:
+        size = system[1].size
         more = [(0, max(3 - size, 0))]  # SciPy's wrapper wants three rows: these are the identity's
-        below, above = np.pad(own[0], more), np.pad(own[2], more)
-        diagonal = np.pad(own[1], more, constant_values=1)
-        right = np.pad(own[3], [*more, (0, 0)])
+        below, above = np.pad(system[0], more), np.pad(system[2], more)
+        diagonal = np.pad(system[1], more, constant_values=1)
+        right = np.pad(system[3], [*more, (0, 0)])
         lower, pivots, upper, second, order, _ = gttrf(below[1:], diagonal, above[:-1])
         largest = max(np.abs(part).max(initial=0) for part in (pivots, upper, second))
         pivots = _away_from_zero(pivots, largest, bounds)

@@ -151,7 +151,7 @@ def _legacy_words(context: Any, key: Any, indices: Sequence[Any]) -> list[Any]:
     """Words ``indices`` in the legacy layout."""
     builder = context.builder
     half, end = context.number(0), context.number(1)
-    found = []
+    words = []
     for index in indices:
         is_first = builder.apply("lt", index, half)
         pair = builder.select(is_first, index, builder.apply("sub", index, half))
@@ -159,8 +159,8 @@ def _legacy_words(context: Any, key: Any, indices: Sequence[Any]) -> list[Any]:
         # The partner of an odd last word is 0.
         inside = builder.apply("lt", partner, end)
         partner = builder.select(inside, partner, builder.const("int64", 0))
-        found.append(builder.select(is_first, *_hash_pair(builder, key, pair, partner)))
-    return found
+        words.append(builder.select(is_first, *_hash_pair(builder, key, pair, partner)))
+    return words
 
 
 def _legacy_element(context: Any, key: Any, index: Any, width: int, out: ShapedArray) -> Any:

@@ -188,8 +188,8 @@ def _unwrap_shape(keys: ShapedArray) -> ShapedArray:
 
 
 def _unwrap_impl(xp: Any, keys: Any) -> Any:
-    own = xp.array(keys, order="C")
-    return own.reshape((*own.shape, 1)).view(np.uint32)
+    contiguous = xp.array(keys, order="C")
+    return contiguous.reshape((*contiguous.shape, 1)).view(np.uint32)
 
 
 def _unwrap_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> Any:
@@ -201,11 +201,11 @@ def _unwrap_body(context: Any, in_avals: Any, out: ShapedArray, params: Any) -> 
     if isinstance(key, Pair):
         halves = [builder.apply("bitcast_uint64", half) for half in (key.real, key.imag)]
     words = [word for half in halves for word in unpacked_key(builder, half)]
-    found = words[-1]
+    chosen = words[-1]
     for number in range(len(words) - 2, -1, -1):
         is_it = builder.apply("eq", context.index(rank), builder.const("int64", number))
-        found = builder.select(is_it, words[number], found)
-    return found
+        chosen = builder.select(is_it, words[number], chosen)
+    return chosen
 
 
 def random_unwrap(keys: Any) -> Any:

@@ -216,9 +216,9 @@ def rng_bit_generator(
         ),
         ValueError,
     )
-    found = dtypes.canonicalize(dtype)
+    canonical = dtypes.canonicalize(dtype)
     state_out, bits = rng_bit_generator_p.bind(
-        key, shape=tuple(map(as_index, shape)), dtype=found, algorithm=RandomAlgorithm(algorithm),
-        is_shared=False,
+        key, shape=tuple(map(as_index, shape)), dtype=canonical,
+        algorithm=RandomAlgorithm(algorithm), is_shared=False,
     )  # fmt: skip
     return state_out, in_sharding("rng_bit_generator", bits, out_sharding)

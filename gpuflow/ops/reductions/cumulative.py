@@ -341,14 +341,14 @@ def _extremum_scan(
             out[...] = _doubling(xp, function, x, axis)
             return
         wide = x.astype(_wide(x.dtype), copy=False)
-        found = ufunc.accumulate(wide, axis, out=out if wide.dtype == out.dtype else None)
+        running = ufunc.accumulate(wide, axis, out=out if wide.dtype == out.dtype else None)
         if dtypes.is_floating(x.dtype):
-            zero = found == 0
+            zero = running == 0
             if zero.any():
                 seen = np.logical_or.accumulate(mark(np, wide), axis)[zero]
-                found[zero] = np.where(seen, marked, -marked)
-        if found is not out:
-            out[...] = found.astype(out.dtype)
+                running[zero] = np.where(seen, marked, -marked)
+        if running is not out:
+            out[...] = running.astype(out.dtype)
 
     return scan
 

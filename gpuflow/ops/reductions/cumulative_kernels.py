@@ -113,15 +113,15 @@ def _kernel(dtype: str, name: str, neutral: Any, kept: str, chains: int, started
 
     def at(operand: str, chain: int, step: Value | None = None) -> Value | None:
         """The element of a chain; None: the very first."""
-        found = None
+        base = None
         if step is not None:
-            found = builder.apply("mul", step, builder.load(f"{operand}_step"))
+            base = builder.apply("mul", step, builder.load(f"{operand}_step"))
         if chain == 0:
-            return found
+            return base
         offset = builder.const("int64", chain)
         if not (side_by_side and (operand == "x" or (operand == "o" and kept == "all"))):
             offset = builder.apply("mul", offset, builder.load(f"{operand}_chain"))
-        return offset if found is None else builder.apply("add", found, offset)
+        return offset if base is None else builder.apply("add", base, offset)
 
     with builder.for_axis("i0"), builder.for_axis("i1"), builder.for_axis("i2"):
         start = builder.const(wide, neutral)
@@ -195,14 +195,14 @@ def scan_launches(
 def _joined(sizes: Sequence[int], strides: Sequence[int], unit: int) -> _Dim | None:
     """Dimensions as one; ``unit`` is the stride of the last one in the row-major result."""
     size, stride = 1, 0
-    for own, step in zip(reversed(sizes), reversed(strides), strict=True):
-        if own == 1:
+    for extent, step in zip(reversed(sizes), reversed(strides), strict=True):
+        if extent == 1:
             continue
         if size == 1:
             stride = step
         elif step != stride * size:
             return None
-        size *= own
+        size *= extent
     return _Dim(size, stride, unit)
 
 
@@ -298,9 +298,9 @@ class _Maker:
         launches = []
         for size, first, count in ((groups, 0, chains), (rest, groups * chains, 1)):
             if size:
-                own = list(dims)
-                own[place] = _Dim(size, count * chain.x, count * chain.out, count * chain.starts)
-                launches.append(self._group(kept, own, line, chain, first, count))
+                group = list(dims)
+                group[place] = _Dim(size, count * chain.x, count * chain.out, count * chain.starts)
+                launches.append(self._group(kept, group, line, chain, first, count))
         return launches
 
     def _group(

@@ -172,15 +172,15 @@ def _sort_alone(xp: Any, out: Any, x: Any, dimension: int) -> bool:
         out.sort(axis=dimension)
         return True
     wide = x.dtype if x.dtype.itemsize > 2 else dtypes.float32
-    found = out if wide == x.dtype else xp.empty(x.shape, wide)
-    found[...] = x
-    found.sort(axis=dimension)
+    values = out if wide == x.dtype else xp.empty(x.shape, wide)
+    values[...] = x
+    values.sort(axis=dimension)
     # Zeros of both signs are equal and keep their order, which only a stable sort knows.
-    negative = xp.signbit(found[found == 0])
+    negative = xp.signbit(values[values == 0])
     if negative.any() and not negative.all():
         return False
-    if found is not out:
-        out[...] = found.astype(x.dtype)
+    if values is not out:
+        out[...] = values.astype(x.dtype)
     return True
 
 

@@ -38,8 +38,8 @@ class _Slide:
     @property
     def is_still(self) -> bool:
         """Whether each element is a window of its own."""
-        own = (self.window, self.stride, self.low, self.high, self.hole, self.gap)
-        return own == (1, 1, 0, 0, 1, 1)
+        geometry = (self.window, self.stride, self.low, self.high, self.hole, self.gap)
+        return geometry == (1, 1, 0, 0, 1, 1)
 
     @property
     def span(self) -> int:
@@ -220,7 +220,7 @@ def _over_taps(
                 carry = level(d + 1, (*tap, k), carry)
             return carry
         count = builder.const("int64", window[d])
-        return builder.for_count(count, carry, lambda k, *own: level(d + 1, (*tap, k), own))
+        return builder.for_count(count, carry, lambda k, *running: level(d + 1, (*tap, k), running))
 
     return level(0, (), carry)
 
@@ -296,17 +296,17 @@ def gathered(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> V
     none = builder.const("bool", False)
 
     def one(tap: Tap, carry: Carry) -> Carry:
-        best, found, tangent = carry
+        best, seen, tangent = carry
         places = _element(windows, tap)
         inside = places.inside
         value = context.load(1, places.indices, places.where)
-        better = builder.apply("or", order.beats(value, best), builder.apply("not", found))
+        better = builder.apply("or", order.beats(value, best), builder.apply("not", seen))
         if inside is not None:
             better = builder.apply("and", better, inside)
-        own = context.load(0, places.indices, places.where)
+        candidate = context.load(0, places.indices, places.where)
         return (
-            builder.select(better, value, best), builder.apply("or", found, better),
-            builder.select(better, own, tangent),
+            builder.select(better, value, best), builder.apply("or", seen, better),
+            builder.select(better, candidate, tangent),
         )  # fmt: skip
 
     start = (_constant(builder, x.dtype, 0), none, zero)
@@ -326,16 +326,16 @@ def numbered(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> V
     none = builder.const("int32", -1)
 
     def one(tap: Tap, carry: Carry) -> Carry:
-        best, found = carry
+        best, best_tap = carry
         places = _element(windows, tap)
         inside = places.inside
         value = context.load(0, places.indices, places.where)
-        first = builder.apply("lt", found, builder.const("int32", 0))
+        first = builder.apply("lt", best_tap, builder.const("int32", 0))
         better = builder.apply("or", order.beats(value, best), first)
         if inside is not None:
             better = builder.apply("and", better, inside)
         number = builder.cast(_linear(math, tap, params["window_dimensions"]), "int32")
-        return builder.select(better, value, best), builder.select(better, number, found)
+        return builder.select(better, value, best), builder.select(better, number, best_tap)
 
     start = (_constant(builder, x.dtype, 0), none)
     return _over_taps(builder, params["window_dimensions"], start, one)[1]
@@ -355,19 +355,19 @@ def spread(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Val
 
     def one(back: Tap, carry: Carry) -> Carry:
         """The window that lies ``back`` windows before the last one that starts at or before."""
-        sources, own = _Places(math, source.shape), []
+        sources, taps = _Places(math, source.shape), []
         rows = zip(slides, places, lasts, ends, back, strict=True)
         for slide, place, last, end, c in rows:
             window = builder.apply("sub", last, math.number(c))
             distance = builder.apply("sub", place, math.number(math.mul(window, slide.stride)))
-            own.append(math.divide(distance, slide.gap))
+            taps.append(math.divide(distance, slide.gap))
             if slide.is_still:
                 sources.add(window, end, False)
                 continue
             sources.conditions.extend(_covers(math, slide, distance, c))
             sources.add(window, end if slide.is_behind(c) else None, slide.is_before(c))
         windows, where, covered = sources.indices, sources.where, sources.inside
-        tap = builder.cast(_linear(math, own, params["window_dimensions"]), "int32")
+        tap = builder.cast(_linear(math, taps, params["window_dimensions"]), "int32")
         hit = builder.apply("eq", context.load(1, windows, where), tap)
         if covered is not None:
             hit = builder.apply("and", hit, covered)

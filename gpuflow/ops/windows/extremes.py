@@ -80,9 +80,9 @@ def extreme_places(
     values = padded(xp, x, 0, padding, holes, (highest if least else lowest)(x.dtype))
     places = padded(xp, numbers, 0, padding, holes, -1)
     first = window_slices(counts, [0] * x.ndim, window_strides)
-    best, found = values[first].copy(), places[first].copy()
+    best, best_place = values[first].copy(), places[first].copy()
     if as_taps:
-        found = xp.minimum(found, 0)
+        best_place = xp.minimum(best_place, 0)
     for tap, offset in enumerate(itertools.product(*map(range, window_dimensions))):
         if tap == 0:
             continue
@@ -90,12 +90,12 @@ def extreme_places(
         slices = window_slices(counts, at, window_strides)
         value, place = values[slices], places[slices]
         better = value < best if least else value > best
-        better = (better & (place >= 0)) | ((found < 0) & (place >= 0))
+        better = (better & (place >= 0)) | ((best_place < 0) & (place >= 0))
         if dtypes.is_floating(x.dtype):
             better = (better & ~xp.isnan(best)) | (xp.isnan(value) & ~xp.isnan(best))
         best = xp.where(better, value, best)
-        found = xp.where(better, tap if as_taps else place, found)
-    return found
+        best_place = xp.where(better, tap if as_taps else place, best_place)
+    return best_place
 
 
 def batch_in_front(
