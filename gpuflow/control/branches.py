@@ -172,8 +172,8 @@ def _choose(
             programs[0].result_avals, program.result_avals,
         )  # fmt: skip
     programs, changed = with_ref_outputs(op, programs, leaves)
-    jaxprs, own = [p.jaxpr for p in programs], [p.consts for p in programs]
-    joined, consts = join_consts(jaxprs, own)
+    jaxprs, closed = [p.jaxpr for p in programs], [p.consts for p in programs]
+    joined, consts = join_consts(jaxprs, closed)
     outs = bind_cond(joined, number, [*consts, *values_of(leaves)])
     out_tree = programs[0].out_tree
     for ref, new in safe_zip(changed, outs[out_tree.num_leaves :]):

@@ -54,22 +54,22 @@ def carry_types(
     return program, [vary_along(x, aval.mat.varying) for x, aval in safe_zip(values, avals)]
 
 
-def _vary_alike(given: Sequence[ShapedArray], made: Sequence[ShapedArray]) -> bool:
+def _vary_alike(before: Sequence[ShapedArray], after: Sequence[ShapedArray]) -> bool:
     """Whether carries vary at first wherever they do behind the body."""
-    return all(b.mat.varying <= a.mat.varying for a, b in safe_zip(given, made))
+    return all(b.mat.varying <= a.mat.varying for a, b in safe_zip(before, after))
 
 
-def _widened(given: ShapedArray, made: ShapedArray) -> ShapedArray:
-    return given.varying(given.mat.varying | made.mat.varying)
+def _widened(before: ShapedArray, after: ShapedArray) -> ShapedArray:
+    return before.varying(before.mat.varying | after.mat.varying)
 
 
-def _promoted(given: ShapedArray, made: ShapedArray) -> ShapedArray:
-    """The type of a carry that starts as ``given``, after a look at what the body makes of it."""
-    can_change = given.weak_type and given.shape == made.shape and given.dtype != made.dtype
-    if not can_change or dtypes.is_extended(made.dtype):
-        return given
-    dtype, _ = dtypes.promote((given.dtype, True), (made.dtype, made.weak_type))
-    return given.update(dtype=dtype, weak_type=False)
+def _promoted(before: ShapedArray, after: ShapedArray) -> ShapedArray:
+    """The type of a carry that starts as ``before``, after a look at what the body makes of it."""
+    can_change = before.weak_type and before.shape == after.shape and before.dtype != after.dtype
+    if not can_change or dtypes.is_extended(after.dtype):
+        return before
+    dtype, _ = dtypes.promote((before.dtype, True), (after.dtype, after.weak_type))
+    return before.update(dtype=dtype, weak_type=False)
 
 
 def check_carry(
@@ -90,9 +90,9 @@ def check_carry(
         )
     paths = tree.paths(tree.unflatten(in_tree, range(len(in_avals))))
     differing = [
-        f"carry{path} is {given} at first and {made} after the body"
-        for path, given, made in safe_zip(paths, in_avals, out_avals)
-        if not same_type(given, made)
+        f"carry{path} is {before} at first and {after} after the body"
+        for path, before, after in safe_zip(paths, in_avals, out_avals)
+        if not same_type(before, after)
     ]
     if differing:
         raise TypeError(

@@ -189,8 +189,8 @@ def saved_residuals(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> list[
     nonzeros = [aval.tangent().dtype == aval.dtype for aval in avals]
 
     def flat(*values: Any) -> list[Any]:
-        own_args, own_kwargs = tree.unflatten(in_tree, values)
-        return tree.leaves(fun(*own_args, **own_kwargs))
+        call_args, call_kwargs = tree.unflatten(in_tree, values)
+        return tree.leaves(fun(*call_args, **call_kwargs))
 
     def evaluation(*values: Any) -> list[Any]:
         return linearize_flat(flat, values, nonzeros)[2]
@@ -212,10 +212,10 @@ def _origin(program: Jaxpr, atom: Atom) -> str:
     eqn = next(eqn for eqn in program.eqns if atom in eqn.outputs)
     if eqn.primitive in (jit_p, remat_p):
         inner = eqn.params["jaxpr"].jaxpr
-        own = inner.outvars[eqn.outputs.index(atom)]
-        if own in inner.invars:
-            return _origin(program, eqn.inputs[inner.invars.index(own)])
-        return _origin(inner, own)
+        inner_atom = inner.outvars[eqn.outputs.index(atom)]
+        if inner_atom in inner.invars:
+            return _origin(program, eqn.inputs[inner.invars.index(inner_atom)])
+        return _origin(inner, inner_atom)
     place = f" from {eqn.source}" if eqn.source else ""
     if eqn.primitive is name_p:
         return f"named {eqn.params['name']!r}{place}"

@@ -65,7 +65,7 @@ def bind_cond(
 ) -> list[Any]:
     """Bind branches; their own constants become leading operands, common to all."""
     pairs = [close(branch) for branch in branches]
-    joined, values = join_consts([branch for branch, _ in pairs], [own for _, own in pairs])
+    joined, values = join_consts([branch for branch, _ in pairs], [closed for _, closed in pairs])
     if not lanes:
         return cond_p.bind(index, *values, *operands, branches=tuple(joined))
     mapped = [(*[False] * len(values), *lane.mapped) for lane in lanes]
@@ -76,19 +76,21 @@ def bind_cond(
 def _shape(
     index: ShapedArray, *avals: ShapedArray, branches: Branches, lanes: Lanes = ()
 ) -> list[ShapedArray]:
-    own = lane_shape(lanes)
-    if index.shape != own or index.dtype != np.int32:
-        raise TypeError(f"[cond] the index must be i32[{own}]; got {index}. Fix: use lax.switch.")
-    for given, expected, count in safe_zip(
+    lanes_shape = lane_shape(lanes)
+    if index.shape != lanes_shape or index.dtype != np.int32:
+        raise TypeError(
+            f"[cond] the index must be i32[{lanes_shape}]; got {index}. Fix: use lax.switch."
+        )
+    for aval, expected, count in safe_zip(
         avals, branches[0].in_avals, lane_counts(lanes, len(avals))
     ):
-        if (given.shape[count:], given.dtype) != (expected.shape, expected.dtype):
+        if (aval.shape[count:], aval.dtype) != (expected.shape, expected.dtype):
             raise TypeError(
-                f"[cond] operands must match the traced branches; got {given} for {expected}. "
+                f"[cond] operands must match the traced branches; got {aval} for {expected}. "
                 "Fix: the rule that bound this cond; programs cannot cause it."
             )
     return [
-        _chosen_among(index, outs).update(shape=(*own, *outs[0].shape))
+        _chosen_among(index, outs).update(shape=(*lanes_shape, *outs[0].shape))
         for outs in zip(*[branch.out_avals for branch in branches], strict=True)
     ]
 
@@ -108,14 +110,14 @@ def _jvp(
     nonzeros = tuple(type(tangent) is not Zero for tangent in tangents[1:])
     wanted = _any_nonzero([jvp_jaxpr(branch, nonzeros, False)[1] for branch in branches])
     derivatives = [jvp_jaxpr(branch, nonzeros, wanted)[0] for branch in branches]
-    given = [tangent for tangent in tangents[1:] if type(tangent) is not Zero]
+    nonzero_tangents = [tangent for tangent in tangents[1:] if type(tangent) is not Zero]
     chosen = [*range(len(operands)), *[k for k, flag in enumerate(nonzeros) if flag]]
-    results = bind_cond(derivatives, index, [*operands, *given], extend(lanes, chosen))
+    results = bind_cond(derivatives, index, [*operands, *nonzero_tangents], extend(lanes, chosen))
     count = len(wanted)
-    made = iter(results[count:])
+    out_tangents = iter(results[count:])
     outs = results[:count]
     return outs, [
-        next(made) if flag else Zero(aval_of(out).tangent())
+        next(out_tangents) if flag else Zero(aval_of(out).tangent())
         for out, flag in safe_zip(outs, wanted)
     ]
 
@@ -138,10 +140,11 @@ def _transpose(
     nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
     backwards = [_backward(branch, undefined, nonzeros) for branch in branches]
     known = [x for x, flag in safe_zip(operands, undefined) if not flag]
-    given = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
-    chosen = [*[k for k, flag in enumerate(undefined) if not flag], *[-1] * len(given)]
-    made = iter(bind_cond(backwards, index, [*known, *given], extend(lanes, chosen)))
-    return [None, *[next(made) if flag else None for flag in undefined]]
+    nonzero_cotangents = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
+    chosen = [*[k for k, flag in enumerate(undefined) if not flag], *[-1] * len(nonzero_cotangents)]
+    results = bind_cond(backwards, index, [*known, *nonzero_cotangents], extend(lanes, chosen))
+    in_cotangents = iter(results)
+    return [None, *[next(in_cotangents) if flag else None for flag in undefined]]
 
 
 def _backward(
@@ -196,7 +199,8 @@ def _batch(
         for x, dim, count in safe_zip(rest, dims[1:], lane_counts(lanes, len(rest)))
     ]
     outs = bind_cond(batched, index, moved, lanes)
-    return outs, [_joined_dim(own, len(lanes)) for own in zip(*(d for _, d in pairs), strict=True)]
+    out_dims = zip(*(branch_dims for _, branch_dims in pairs), strict=True)
+    return outs, [_joined_dim(dims_of, len(lanes)) for dims_of in out_dims]
 
 
 def _joined_dim(dims: Sequence[int | Uniform | None], lanes: int) -> int | Uniform | None:
@@ -213,10 +217,10 @@ def _over_lanes(branches: Branches, lanes: Lanes) -> ClosedJaxpr:
     def choose(index: Any, *operands: Any) -> list[Any]:
         chosen = range(len(operands))
         cases = [over_lanes(branch, lanes, chosen)(*operands) for branch in branches]
-        own = tuple(range(len(lanes)))
+        lane_dims = tuple(range(len(lanes)))
         outs = []
         for values in zip(*cases, strict=True):
-            which = broadcast_in_dim(index, aval_of(values[0]).shape, own)
+            which = broadcast_in_dim(index, aval_of(values[0]).shape, lane_dims)
             outs.append(select_n(which, *values))
         return outs
 
@@ -239,13 +243,14 @@ def _checked(
     """Each branch gives the state of all of them, of which only its own part may say something."""
     lanes = params.get("lanes", ())
     pairs = [checked_jaxpr(branch, categories) for branch in params["branches"]]
-    sites = tuple(site for _, own in pairs for site in own)
+    sites = tuple(site for _, branch_sites in pairs for site in branch_sites)
     count = len(params["branches"][0].out_avals)
     avals = [ShapedArray((), np.int32)]
-    avals += [aval for program, own in pairs for aval in program.out_avals[count + 1 :] if own]
+    for program, branch_sites in pairs:
+        avals += program.out_avals[count + 1 :] if branch_sites else []
 
     def with_all(number: int) -> ClosedJaxpr:
-        program, own = pairs[number]
+        program, branch_sites = pairs[number]
         sites_before = sum(len(other) for _, other in pairs[:number])
         start = 1 + sum(site.count for _, other in pairs[:number] for site in other)
 
@@ -254,10 +259,10 @@ def _checked(
             if not sites:
                 return results
             state = blank(avals)
-            if own:
-                code, *made = results[count:]
+            if branch_sites:
+                code, *site_values = results[count:]
                 state[0] = moved_code(code, sites_before)
-                state[start : start + len(made)] = made
+                state[start : start + len(site_values)] = site_values
             return [*results[:count], *state]
 
         jaxpr, consts = trace_to_jaxpr(branch, program.in_avals)

@@ -63,16 +63,16 @@ def partial_cond(
         slots.evaluation(number, known, count)
         for number, (known, _, _, count) in enumerate(splits)
     ]
-    own = [operands[k] for k in places]
-    results = bind(evaluations, index, own, extend(lanes, places))
+    known_operands = [operands[k] for k in places]
+    results = bind(evaluations, index, known_operands, extend(lanes, places))
     num_outs = len(wanted) - sum(wanted)
     rest = [slots.linear(number, unknown) for number, (_, unknown, _, _) in enumerate(splits)]
     again = [places[k] for k in slots.operands]
     chosen = [*again, *[-1] * len(slots.avals), *[k for k, flag in enumerate(flags) if flag]]
     residuals = [index, *[operands[k] for k in again], *results[num_outs:]]
 
-    def unknown_function(values: Sequence[Any], *given: Any) -> list[Any]:
-        return bind(rest, values[0], [*values[1:], *given], extend(lanes, chosen))
+    def unknown_function(values: Sequence[Any], *unknown_operands: Any) -> list[Any]:
+        return bind(rest, values[0], [*values[1:], *unknown_operands], extend(lanes, chosen))
 
     return results[:num_outs], wanted, residuals, unknown_function
 
@@ -83,8 +83,8 @@ def _all_unknown(
 ) -> tuple[Any, ...]:  # fmt: skip
     """Which branch runs is unknown, and with it every output."""
 
-    def unknown_function(values: Sequence[Any], index: Any, *given: Any) -> list[Any]:
-        known, unknown = iter(values), iter(given)
+    def unknown_function(values: Sequence[Any], index: Any, *unknown_operands: Any) -> list[Any]:
+        known, unknown = iter(values), iter(unknown_operands)
         full = [next(unknown if flag else known) for flag in flags]
         return bind(branches, index, full, lanes)
 
@@ -125,8 +125,8 @@ class _Slots:
             self.plans.append(plan)
 
     def _slot(self, aval: ShapedArray, taken: set[int]) -> int:
-        for k, own in enumerate(self.avals):
-            if k not in taken and (own.shape, own.dtype) == (aval.shape, aval.dtype):
+        for k, slot_aval in enumerate(self.avals):
+            if k not in taken and (slot_aval.shape, slot_aval.dtype) == (aval.shape, aval.dtype):
                 return k
         self.avals.append(aval)
         return len(self.avals) - 1
@@ -164,7 +164,7 @@ class _Slots:
 
         def apply(*values: Any) -> list[Any]:
             again, rest = values[:num_operands], values[num_operands:]
-            slots, given = rest[: len(self.avals)], rest[len(self.avals) :]
+            slots, tangent_values = rest[: len(self.avals)], rest[len(self.avals) :]
             residuals = []
             for kind, place in plan:
                 if kind == "operand":
@@ -173,7 +173,7 @@ class _Slots:
                     residuals.append(slots[place])
                 else:
                     residuals.append(place.operand)
-            return evaluate(linear, (), [*residuals, *given])
+            return evaluate(linear, (), [*residuals, *tangent_values])
 
         key = ("cond linear", self._plan_key(number), tuple(self.operands), tuple(self.avals))
         avals = [*[self.in_avals[k] for k in self.operands], *self.avals]

@@ -13,7 +13,7 @@ from typing import Any
 from gpuflow.base import tree
 from gpuflow.base.util import safe_zip
 from gpuflow.control.jit import close_over
-from gpuflow.control.programs import own_array
+from gpuflow.control.programs import as_array
 from gpuflow.core.aval import ShapedArray, aval_of, is_value
 from gpuflow.core.jaxpr import ClosedJaxpr
 from gpuflow.core.primitive import Primitive
@@ -239,7 +239,7 @@ def call_shape(*avals: ShapedArray, call_jaxpr: Any, **params: Any) -> list[Shap
 
 def call_execute(operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
     """Without differentiation the function is just called."""
-    return list(params["call_jaxpr"](*[own_array(x) for x in operands]))
+    return list(params["call_jaxpr"](*[as_array(x) for x in operands]))
 
 
 class _Unchecked:
@@ -253,21 +253,21 @@ class _Unchecked:
 
     def __call__(self, *operands: Any) -> list[Any]:
         places = [k for k, operand in enumerate(operands) if is_value(operand)]
-        given: list[bool] = []
+        present: list[bool] = []
 
         def run(*values: Any) -> list[Any]:
             full = list(operands)
             for place, value in safe_zip(places, values):
                 full[place] = value
             results = self.rule(*full)
-            given[:] = [result is not None for result in results]
+            present[:] = [result is not None for result in results]
             return [result for result in results if result is not None]
 
         values = [operands[k] for k in places]
         jaxpr, consts = trace_to_jaxpr(run, [aval_of(value) for value in values])
         program, _ = checked_jaxpr(ClosedJaxpr(jaxpr, tuple(consts)), frozenset())
-        made = iter(program(*values))
-        return [next(made) if flag else None for flag in given]
+        outs = iter(program(*values))
+        return [next(outs) if flag else None for flag in present]
 
 
 def call_checked(get: Callable[[], Primitive], rules: Sequence[str]) -> Callable[..., Any]:
@@ -342,5 +342,5 @@ def map_call(
     ]
     count = num_consts + len(hidden)
     call = {"call_jaxpr": closed["jaxpr"], "name": name, "num_consts": count}
-    own_dims = [0 if flag else None for flag in batched[num_consts:]]
-    return [*hidden, *moved], call, own_dims, list(out_dims)
+    rule_dims = [0 if flag else None for flag in batched[num_consts:]]
+    return [*hidden, *moved], call, rule_dims, list(out_dims)

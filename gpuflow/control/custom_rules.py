@@ -55,10 +55,10 @@ def _custom_jvp_jvp(
                 "[custom_jvp] the function must not close over values that are differentiated; "
                 f"got a tangent for a closed-over {aval_of(tangent)}. Fix: pass it as an argument."
             )
-    given = list(tangents[num_consts:])
+    rule_tangents = list(tangents[num_consts:])
     if not jvp.symbolic_zeros:
-        given = [instantiate(tangent) for tangent in given]
-    results = list(jvp(*primals[num_consts:], *given))
+        rule_tangents = [instantiate(tangent) for tangent in rule_tangents]
+    results = list(jvp(*primals[num_consts:], *rule_tangents))
     count = len(results) // 2
     outs, out_tangents = results[:count], results[count:]
     return outs, [
@@ -77,8 +77,8 @@ def _custom_jvp_batch(
 ) -> tuple[list[Any], list[int | Uniform | None]]:  # fmt: skip
     # Every output is mapped, also one that does not depend on what is mapped: its tangent may,
     # and only the rule knows.
-    moved, call, own_dims, out_dims = map_call(axis, operands, dims, call_jaxpr, name, num_consts)
-    return custom_jvp_p.bind(*moved, **call, jvp=_MappedRule(jvp, axis, own_dims)), out_dims
+    moved, call, rule_dims, out_dims = map_call(axis, operands, dims, call_jaxpr, name, num_consts)
+    return custom_jvp_p.bind(*moved, **call, jvp=_MappedRule(jvp, axis, rule_dims)), out_dims
 
 
 class _MappedRule:
@@ -253,8 +253,8 @@ class _FlatJvpRule:
         count = len(operands) // 2
         primals = tree.unflatten(self.treedef, with_refs(operands[:count], self.refs))
         zeros = {k: SymbolicZero(ref.aval.aval.tangent()) for k, ref in self.refs.items()}
-        given = with_refs([as_symbolic(x) for x in operands[count:]], zeros)
-        tangents = tree.unflatten(self.treedef, given)
+        tangent_leaves = with_refs([as_symbolic(x) for x in operands[count:]], zeros)
+        tangents = tree.unflatten(self.treedef, tangent_leaves)
         result = self.rule(*self.fixed, primals, tangents)
         if not (isinstance(result, tuple | list) and len(result) == 2):
             raise TypeError(

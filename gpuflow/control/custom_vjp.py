@@ -146,8 +146,8 @@ class _Backward:
         count = len(operands) - forward.out_count
         leaves = with_refs(operands[:count], forward.residual_refs)
         residuals = tree.unflatten(forward.residual_tree, leaves)
-        given = [as_symbolic(cotangent) for cotangent in operands[count:]]
-        cotangents = tree.unflatten(forward.out_tree, given)
+        cotangent_leaves = [as_symbolic(cotangent) for cotangent in operands[count:]]
+        cotangents = tree.unflatten(forward.out_tree, cotangent_leaves)
         with _closures_named(rules.name):
             results = rules.bwd(*rules.call.fixed.values(), residuals, cotangents)
         names = rules.argument_names
@@ -187,29 +187,29 @@ class _Backward:
         want = aval.tangent()
         if cotangent is None or isinstance(cotangent, SymbolicZero) or want.dtype == dtypes.float0:
             return None
-        found = aval_of(cotangent) if is_value(cotangent) else None
-        if found is not None and found.shape == want.shape:
-            self._check_varying(place, want, found)
-            if found.dtype == want.dtype:
+        got = aval_of(cotangent) if is_value(cotangent) else None
+        if got is not None and got.shape == want.shape:
+            self._check_varying(place, want, got)
+            if got.dtype == want.dtype:
                 is_array = isinstance(cotangent, HasAval)
                 return cotangent if is_array else convert(cotangent, want.dtype)
             # Numbers take the dtype that is wanted, but no real one holds a complex one.
-            is_number = not dtypes.is_extended(found.dtype)
-            if is_number and (found.dtype.kind != "c" or want.dtype.kind == "c"):
+            is_number = not dtypes.is_extended(got.dtype)
+            if is_number and (got.dtype.kind != "c" or want.dtype.kind == "c"):
                 return convert(cotangent, want.dtype)
             mend = f"convert it with .real or .astype({want.dtype})"
         else:
             mend = "sum over the axes that were broadcast, or return None for zero"
         name, argument, number = place
-        raise (TypeError if found is None else ValueError)(
+        raise (TypeError if got is None else ValueError)(
             f"[custom_vjp] bwd of {self.rules.name} must return a cotangent of type {want} for "
             f"{name}{tree.paths(argument)[number]}; got "
-            f"{repr(cotangent) if found is None else found}. Fix: {mend}."
+            f"{repr(cotangent) if got is None else got}. Fix: {mend}."
         )
 
 
     def _check_varying(
-        self, place: tuple[str, Any, int], want: ShapedArray, found: ShapedArray
+        self, place: tuple[str, Any, int], want: ShapedArray, got: ShapedArray
     ) -> None:
         """Check that in shard_map a cotangent varies as its argument does.
 
@@ -218,10 +218,10 @@ class _Backward:
         """
         name, argument, number = place
         check(
-            found.mat.varying == want.mat.varying,
+            got.mat.varying == want.mat.varying,
             lambda: (
                 f"[custom_vjp] bwd of {self.rules.name} must return a cotangent that varies along "
-                f"the mesh axes of {name}{tree.paths(argument)[number]}, {want}; got {found}. "
+                f"the mesh axes of {name}{tree.paths(argument)[number]}, {want}; got {got}. "
                 "Fix: lax.psum where it varies along more, lax.pcast along less."
             ),
             ValueError,

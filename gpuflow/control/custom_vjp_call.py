@@ -66,7 +66,7 @@ def _call_jvp(
     results = list(fwd(perturbed, *primals[num_consts:]))
     outs, residuals = results[: fwd.out_count], results[fwd.out_count :]
     out_avals = tuple(aval_of(out).tangent() for out in outs)
-    made = iter(
+    out_tangents = iter(
         custom_vjp_linear_p.bind(
             *residuals,
             *[tangent for tangent in tangents if type(tangent) is not Zero],
@@ -77,7 +77,7 @@ def _call_jvp(
             out_avals=out_avals,
         )
     )
-    return outs, [Zero(aval) if _is_float0(aval) else next(made) for aval in out_avals]
+    return outs, [Zero(aval) if _is_float0(aval) else next(out_tangents) for aval in out_avals]
 
 
 def _call_batch(
@@ -86,11 +86,11 @@ def _call_batch(
 ) -> tuple[list[Any], list[int | Uniform | None]]:  # fmt: skip
     # Every output is mapped: bwd may give each element its own weight, so a cotangent that was
     # summed over the axis before bwd would give another gradient than a loop does.
-    moved, call, own_dims, out_dims = map_call(axis, operands, dims, call_jaxpr, name, num_consts)
+    moved, call, rule_dims, out_dims = map_call(axis, operands, dims, call_jaxpr, name, num_consts)
     # In shard_map an output that does not vary is one value, with one cotangent.
     shared = tuple(axis.varies is not None and isinstance(dim, Uniform) for dim in out_dims)
-    forward = _MappedForward(fwd, axis, own_dims)
-    backward = _MappedBackward(bwd, axis, lambda: forward.residual_dims, own_dims, shared)
+    forward = _MappedForward(fwd, axis, rule_dims)
+    backward = _MappedBackward(bwd, axis, lambda: forward.residual_dims, rule_dims, shared)
     outs = custom_vjp_p.bind(*moved, **call, fwd=forward, bwd=backward)
     if any(shared):
         outs = [first_element(x, 0) if flag else x for x, flag in safe_zip(outs, shared)]
@@ -149,13 +149,13 @@ class _MappedBackward:
     def __call__(self, *operands: Any) -> list[Any]:
         dims = list(self.residual_dims())
         count = len(dims)
-        given = list(operands)
+        inputs = list(operands)
         for k in range(count, len(operands)):
             is_shared = bool(self.shared) and self.shared[k - count]
             dims.append(None if is_shared else 0)
             if is_shared:
-                given[k] = _total(given[k])
-        results, out_dims = batch_with_zeros(self.backward, self.axis, given, dims)
+                inputs[k] = _total(inputs[k])
+        results, out_dims = batch_with_zeros(self.backward, self.axis, inputs, dims)
         return [
             None if result is None else self._placed(result, dim, target)
             for result, dim, target in safe_zip(results, out_dims, self.in_dims)
@@ -239,11 +239,11 @@ def _linear_transpose(
 ) -> list[Any]:
     del params
     residuals, tangents = operands[:num_residuals], operands[num_residuals:]
-    made = iter(cotangents)
-    given = [Zero(aval) if _is_float0(aval) else next(made) for aval in out_avals]
+    remaining = iter(cotangents)
+    out_cotangents = [Zero(aval) if _is_float0(aval) else next(remaining) for aval in out_avals]
     if not bwd.symbolic_zeros:
-        given = [instantiate(cotangent) for cotangent in given]
-    results = bwd(*residuals, *given)
+        out_cotangents = [instantiate(cotangent) for cotangent in out_cotangents]
+    results = bwd(*residuals, *out_cotangents)
     wanted = [result for result, zero in safe_zip(results, in_zeros) if not zero]
     return [
         *[None] * num_residuals,

@@ -65,20 +65,21 @@ def _jvp(
 ) -> tuple[list[Any], list[Any]]:  # fmt: skip
     nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
     derivative, out_nonzeros = jvp_jaxpr(call, nonzeros, False)
-    given = [tangent for tangent in tangents if type(tangent) is not Zero]
+    nonzero_tangents = [tangent for tangent in tangents if type(tangent) is not Zero]
     if any(nonzeros[:num_consts]):
         # The rule knows nothing of closed-over values: the function is taken apart.
-        results = derivative(*primals, *given)
+        results = derivative(*primals, *nonzero_tangents)
     else:
         derivative, closed = close(derivative)
         results = custom_vmap_p.bind(
-            *closed, *primals, *given, call=derivative, num_consts=len(closed) + num_consts,
+            *closed, *primals, *nonzero_tangents, call=derivative,
+            num_consts=len(closed) + num_consts,
             rule=DerivativeRule(rule, nonzeros[num_consts:], out_nonzeros), name=f"jvp({name})",
         )  # fmt: skip
     count = len(call.out_avals)
-    made = iter(results[count:])
+    out_tangents = iter(results[count:])
     return results[:count], [
-        next(made) if flag else Zero(aval.tangent())
+        next(out_tangents) if flag else Zero(aval.tangent())
         for aval, flag in safe_zip(call.out_avals, out_nonzeros)
     ]
 
@@ -121,19 +122,19 @@ def _transpose(
     backward, out_nonzeros = backward_jaxpr(call, undefined, nonzeros)
     backward, closed = close(backward)
     known = [operand for operand in operands if not is_undefined(operand)]
-    given = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
+    nonzero_cotangents = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
     backward_rule = CotangentRule(rule, undefined[num_consts:], nonzeros, out_nonzeros, call)
     cotangents_in = custom_vmap_p.bind(
-        *closed, *known, *given, call=backward, num_consts=len(closed) + num_consts,
+        *closed, *known, *nonzero_cotangents, call=backward, num_consts=len(closed) + num_consts,
         rule=backward_rule, name=f"transpose({name})",
     )  # fmt: skip
-    made, nonzero = iter(cotangents_in), iter(out_nonzeros)
+    remaining, nonzero = iter(cotangents_in), iter(out_nonzeros)
     results: list[Any] = []
     for operand in operands:
         if not is_undefined(operand):
             results.append(None)
         else:
-            results.append(next(made) if next(nonzero) else Zero(operand.aval.tangent()))
+            results.append(next(remaining) if next(nonzero) else Zero(operand.aval.tangent()))
     return results
 
 
@@ -261,8 +262,8 @@ def sequential_vmap(f: Callable[..., Any]) -> custom_vmap:
         leaves, in_tree = tree.flatten(args)
         flags = tree.leaves(in_batched)
 
-        def element(own: list[Any]) -> Any:
-            rest = iter(own)
+        def element(mapped_leaves: list[Any]) -> Any:
+            rest = iter(mapped_leaves)
             full = [next(rest) if flag else x for x, flag in safe_zip(leaves, flags)]
             return mapped(*tree.unflatten(in_tree, full))
 

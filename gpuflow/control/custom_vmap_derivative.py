@@ -81,16 +81,16 @@ class DerivativeRule(_TangentRule):
     def __call__(
         self, size: int, flags: Sequence[bool], *operands: Any
     ) -> tuple[list[Any], list[bool]]:
-        call, out_flags, primals, given = self._prepare(size, flags, operands)
-        rest = iter(given)
+        call, out_flags, primals, nonzero_tangents = self._prepare(size, flags, operands)
+        rest = iter(nonzero_tangents)
         tangents = [
             next(rest) if flag else Zero(aval_of(x).tangent())
             for x, flag in safe_zip(primals, self.nonzeros)
         ]
         outs, out_tangents = jvp_flat(call, primals, tangents)
         kept = [k for k, flag in enumerate(self.out_nonzeros) if flag]
-        made = [instantiate(out_tangents[k]) for k in kept]
-        return [*outs, *made], [*out_flags, *[out_flags[k] for k in kept]]
+        kept_tangents = [instantiate(out_tangents[k]) for k in kept]
+        return [*outs, *kept_tangents], [*out_flags, *[out_flags[k] for k in kept]]
 
 
 class TangentRule(_TangentRule):
@@ -101,9 +101,9 @@ class TangentRule(_TangentRule):
     ) -> tuple[list[Any], list[bool]]:
         call, out_flags, primals, tangents = self._prepare(size, flags, operands)
         _, linear, residuals, _ = linearize_flat(call, primals, self.nonzeros)
-        made = evaluate(linear, residuals, tangents)
+        out_tangents = evaluate(linear, residuals, tangents)
         kept = [k for k, flag in enumerate(self.out_nonzeros) if flag]
-        return [made[k] for k in kept], [out_flags[k] for k in kept]
+        return [out_tangents[k] for k in kept], [out_flags[k] for k in kept]
 
 
 class CotangentRule:
@@ -151,8 +151,8 @@ class CotangentRule:
         ]
         jaxpr, consts = trace_to_jaxpr(call, avals)
         results = backward_pass(jaxpr, consts, inputs, self._cotangents(size, operands, flags))
-        made = [x for x, is_unknown in safe_zip(results, self.undefined) if is_unknown]
-        kept = [instantiate(x) for x, flag in safe_zip(made, self.out_nonzeros) if flag]
+        in_cotangents = [x for x, is_unknown in safe_zip(results, self.undefined) if is_unknown]
+        kept = [instantiate(x) for x, flag in safe_zip(in_cotangents, self.out_nonzeros) if flag]
         return kept, [True] * len(kept)
 
     def _cotangents(
@@ -160,11 +160,11 @@ class CotangentRule:
     ) -> list[Any]:
         """Cotangents of all outputs, each mapped."""
         count = len(self.undefined) - sum(self.undefined)
-        given = iter(safe_zip(operands[count:], flags[count:]))
+        remaining = iter(safe_zip(operands[count:], flags[count:]))
         cotangents: list[Any] = []
         for aval, nonzero in safe_zip(self.call.out_avals, self.nonzeros):
             if nonzero:
-                value, flag = next(given)
+                value, flag = next(remaining)
                 cotangents.append(batch_to_dim(value, 0 if flag else None, 0, size))
             else:
                 tangent = aval.tangent()

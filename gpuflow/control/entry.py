@@ -78,11 +78,12 @@ class Entry:
         put_back(self.refs, leaves, finals, outs if ran else None)
         return outs
 
-    def shardings(self, given: tuple[Sharding | None, ...]) -> list[Any] | None:
+    def shardings(self, operand_shardings: tuple[Sharding | None, ...]) -> list[Any] | None:
         """The shardings of the outputs for those of all operands; None if they are plain."""
-        if given not in self._shardings:
-            self._shardings[given] = result_shardings(self.jaxpr.jaxpr, given)
-        return self._shardings[given]
+        if operand_shardings not in self._shardings:
+            shardings = result_shardings(self.jaxpr.jaxpr, operand_shardings)
+            self._shardings[operand_shardings] = shardings
+        return self._shardings[operand_shardings]
 
     @property
     def build(self) -> Build:

@@ -179,10 +179,10 @@ def fori_loop(
     # Numbers of known bounds are Python ints: they take the dtype of what they meet.
     number = dtypes.canonicalize(int)
     if config.trace_context().disable_jit:
-        own = dtype if dtypes.is_integer(dtype) else number
+        index_dtype = dtype if dtypes.is_integer(dtype) else number
         init_val = as_arrays(init_val)
         for k in range(start, stop):
-            init_val = body_fun(np.asarray(k, own), init_val)
+            init_val = body_fun(np.asarray(k, index_dtype), init_val)
         return init_val
     counted = iota(number, (count,), 0) + np.asarray(start, number)
     numbers = convert_element_type(counted, number, weak_type=True)

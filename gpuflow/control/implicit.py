@@ -49,11 +49,11 @@ def _check_tree(
 def _check_shapes(
     op: str, what: str, of: str, got: Sequence[ShapedArray], want: Sequence[ShapedArray]
 ) -> None:
-    for own, aval in safe_zip(got, want):
+    for returned, aval in safe_zip(got, want):
         check(
-            own.shape == aval.shape,
-            lambda own=own, aval=aval: (
-                f"[{op}] {what} must return the shapes of {of}, {aval}; got {own}. "
+            returned.shape == aval.shape,
+            lambda returned=returned, aval=aval: (
+                f"[{op}] {what} must return the shapes of {of}, {aval}; got {returned}. "
                 "Fix: return one value for each."
             ),
             ValueError,
@@ -162,8 +162,8 @@ def custom_root(
         in_tree = tree.structure((initial_guess,) * count)
         program = trace_program(op, function, in_tree, avals * count, what)
         _check_tree(op, what, "initial_guess", program.out_tree, guess_tree, aux)
-        own = program.jaxpr.out_avals[: len(avals)]
-        _check_shapes(op, what, "initial_guess", own, avals)
+        result_avals = program.jaxpr.out_avals[: len(avals)]
+        _check_shapes(op, what, "initial_guess", result_avals, avals)
         return program
 
     def linearize_and_solve(x: Any, y: Any) -> Any:

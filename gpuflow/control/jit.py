@@ -41,10 +41,10 @@ def bind_program(jaxpr: ClosedJaxpr, name: str, operands: Sequence[Any]) -> list
 
 def _shape(*avals: ShapedArray, jaxpr: ClosedJaxpr, **params: Any) -> list[ShapedArray]:
     del params
-    for given, wanted in safe_zip(avals, jaxpr.in_avals):
-        if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
+    for aval, wanted in safe_zip(avals, jaxpr.in_avals):
+        if (aval.shape, aval.dtype) != (wanted.shape, wanted.dtype):
             raise TypeError(
-                f"[jit] operands must match the traced types; got {given} for {wanted}. "
+                f"[jit] operands must match the traced types; got {aval} for {wanted}. "
                 "Fix: the rule that bound this jit; programs cannot cause it."
             )
     return jaxpr.out_avals
@@ -60,12 +60,12 @@ def _jvp(
     del params
     nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
     derivative, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros, False)
-    given = [tangent for tangent in tangents if type(tangent) is not Zero]
-    results = bind_program(derivative, f"jvp({name})", [*primals, *given])
+    nonzero_tangents = [tangent for tangent in tangents if type(tangent) is not Zero]
+    results = bind_program(derivative, f"jvp({name})", [*primals, *nonzero_tangents])
     count = len(jaxpr.out_avals)
-    made = iter(results[count:])
+    remaining = iter(results[count:])
     out_tangents = [
-        next(made) if nonzero else Zero(aval.tangent())
+        next(remaining) if nonzero else Zero(aval.tangent())
         for nonzero, aval in safe_zip(out_nonzeros, jaxpr.out_avals)
     ]
     return results[:count], out_tangents
@@ -93,15 +93,16 @@ def _transpose(
     nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
     backward, out_nonzeros = backward_jaxpr(jaxpr, undefined, nonzeros)
     known = [operand for operand in operands if not is_undefined(operand)]
-    given = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
-    made = iter(bind_program(backward, f"transpose({name})", [*known, *given]))
+    nonzero_cotangents = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
+    operands_back = [*known, *nonzero_cotangents]
+    in_cotangents = iter(bind_program(backward, f"transpose({name})", operands_back))
     nonzero = iter(out_nonzeros)
     results: list[Any] = []
     for operand in operands:
         if not is_undefined(operand):
             results.append(None)
         else:
-            results.append(next(made) if next(nonzero) else Zero(operand.aval.tangent()))
+            results.append(next(in_cotangents) if next(nonzero) else Zero(operand.aval.tangent()))
     return results
 
 
@@ -122,13 +123,13 @@ def _make_backward(
 
     def backward(*values: Any) -> list[Any]:
         known = iter(values[: len(from_avals)])
-        given = iter(values[len(from_avals) :])
+        nonzero_cotangents = iter(values[len(from_avals) :])
         operands = [
             UndefinedPrimal(aval) if flag else next(known)
             for aval, flag in safe_zip(jaxpr.in_avals, undefined)
         ]
         cotangents = [
-            next(given) if flag else Zero(aval.tangent())
+            next(nonzero_cotangents) if flag else Zero(aval.tangent())
             for aval, flag in safe_zip(jaxpr.out_avals, nonzeros)
         ]
         results = backward_pass(jaxpr.jaxpr, jaxpr.consts, operands, cotangents)

@@ -139,29 +139,31 @@ class JitFunction:
     ) -> list[Any]:
         """Run the program; its results have shardings if operands have, or something asks."""
         options = self._options
-        given = [x.sharding if type(x) in (ShardedArray, PartedArray) else None for x in operands]
+        has_sharding = (ShardedArray, PartedArray)
+        shardings = [x.sharding if type(x) in has_sharding else None for x in operands]
         if options.in_shardings is not None:
             asked = self._asked_shardings(args, kwargs)
-            for k, (own, value) in enumerate(safe_zip(asked, operands[entry.hidden :])):
-                if own is not None:
-                    own.shard_shape(aval_of(value).shape)
-                    _check_asked(self.name, value, own)
-                    given[entry.hidden + k] = own
+            for k, (sharding, value) in enumerate(safe_zip(asked, operands[entry.hidden :])):
+                if sharding is not None:
+                    sharding.shard_shape(aval_of(value).shape)
+                    _check_asked(self.name, value, sharding)
+                    shardings[entry.hidden + k] = sharding
         asks = bool(asked_shardings(entry.jaxpr.jaxpr))
-        if any(given) or asks or options.out_shardings is not None:
+        if any(shardings) or asks or options.out_shardings is not None:
             wanted = options.out_shardings and self._asked_results(entry)
-            inside = [*given, *(wanted or ()), *asked_shardings(entry.jaxpr.jaxpr)]
-            check_places("jit", entry.counted(operands), [own for own in inside if own])
-        if in_use.parted or options.out_shardings is not None or any(given) or asks:
-            outs = self._run_in_parts(entry, operands, given)
+            inside = [*shardings, *(wanted or ()), *asked_shardings(entry.jaxpr.jaxpr)]
+            places = [sharding for sharding in inside if sharding]
+            check_places("jit", entry.counted(operands), places)
+        if in_use.parted or options.out_shardings is not None or any(shardings) or asks:
+            outs = self._run_in_parts(entry, operands, shardings)
             if outs is not None:
                 return outs
         outs = self._run(entry, [whole_of(value) for value in operands])
-        wanted = entry.shardings(tuple(given)) if any(given) or asks else None
+        wanted = entry.shardings(tuple(shardings)) if any(shardings) or asks else None
         if options.out_shardings is not None:
             asked = self._asked_results(entry)
-            found = wanted or [None] * len(outs)
-            wanted = [own or other for own, other in safe_zip(asked, found)]
+            propagated = wanted or [None] * len(outs)
+            wanted = [sharding or other for sharding, other in safe_zip(asked, propagated)]
         if wanted is None:
             return outs
         return [
@@ -170,17 +172,19 @@ class JitFunction:
         ]
 
     def _run_in_parts(
-        self, entry: Entry, operands: list[Any], given: list[Sharding | None]
+        self, entry: Entry, operands: list[Any], operand_shardings: list[Sharding | None]
     ) -> list[Any] | None:
         """The results of a program that runs in several memories; None: it runs in one."""
         wanted: list[Sharding | None] | None = None
         if self._options.out_shardings is not None:
             wanted = self._asked_results(entry)
-        shardings = [own for own in (*given, *(wanted or ())) if own is not None]
+        known = (*operand_shardings, *(wanted or ()))
+        shardings = [sharding for sharding in known if sharding is not None]
         if all(map(is_in_one_memory, shardings)) and not goes_over_memories(entry.jaxpr):
             return None
         placed = [
-            x if own is None else programs.place(x, own) for x, own in safe_zip(operands, given)
+            x if sharding is None else programs.place(x, sharding)
+            for x, sharding in safe_zip(operands, operand_shardings)
         ]
         outs = programs.run(entry.jaxpr, placed, wanted, entry.donated)
         delete_donated(operands, entry.donated)
@@ -230,11 +234,11 @@ class JitFunction:
         _, dynamic, dynamic_kwargs = self._split_static(args, kwargs)
         leaves = tree.leaves((dynamic, dynamic_kwargs))
         inputs = [getattr(x, "sharding", None) for x in leaves]
-        inputs = [own if isinstance(own, NamedSharding) else None for own in inputs]
+        inputs = [sharding if isinstance(sharding, NamedSharding) else None for sharding in inputs]
         outputs: list[Sharding | None] = []
         if self._options.in_shardings is not None:
             asked = self._asked_shardings(args, kwargs)
-            inputs = [own or other for own, other in safe_zip(asked, inputs)]
+            inputs = [sharding or other for sharding, other in safe_zip(asked, inputs)]
         if self._options.out_shardings is not None:
             outputs = self._asked_results(entry)[: entry.out_tree.num_leaves]
         return Places(tuple(inputs), tuple(outputs), self._options.device)
@@ -307,9 +311,10 @@ class JitFunction:
         options = self._options
         numbers = {k if k >= 0 else k + len(args) for k in options.static_argnums}
         # Types count: 1, 1.0 and True are equal but make different programs.
-        given: list[Any] = [(k, args[k]) for k in sorted(numbers) if k < len(args)]
-        given += [(name, kwargs[name]) for name in sorted(kwargs) if name in self._static_names]
-        statics = [(where, type(value), value) for where, value in given]
+        static_args: list[Any] = [(k, args[k]) for k in sorted(numbers) if k < len(args)]
+        static_names = [name for name in sorted(kwargs) if name in self._static_names]
+        static_args += [(name, kwargs[name]) for name in static_names]
+        statics = [(where, type(value), value) for where, value in static_args]
         dynamic = tuple(arg for k, arg in enumerate(args) if k not in numbers)
         dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in self._static_names}
         return tuple(statics), dynamic, dynamic_kwargs
@@ -426,12 +431,12 @@ def _check_asked(name: str, value: Any, asked: Sharding) -> None:
     """
     if not isinstance(value, Array) or isinstance(value, Tracer):
         return
-    own, ndim = value.sharding, value.aval.ndim
-    is_placed = value.device.is_committed or not isinstance(own, SingleDeviceSharding)
-    if is_placed and not own.is_equivalent_to(asked, ndim):
+    sharding, ndim = value.sharding, value.aval.ndim
+    is_placed = value.device.is_committed or not isinstance(sharding, SingleDeviceSharding)
+    if is_placed and not sharding.is_equivalent_to(asked, ndim):
         raise ValueError(
             f"[jit] arguments of {name} that were put on devices must have the shardings of "
-            f"in_shardings; got {own} where {asked} is asked for. "
+            f"in_shardings; got {sharding} where {asked} is asked for. "
             "Fix: device_put(x, sharding) before the call, or leave out in_shardings."
         )
 
@@ -442,12 +447,12 @@ def _asking(values: Sequence[Any], asked: Sequence[Sharding | None]) -> list[Any
     Raises:
         ValueError: a sharding that does not divide its value.
     """
-    for value, own in safe_zip(values, asked):
-        if own is not None:
-            own.shard_shape(aval_of(value).shape)
+    for value, sharding in safe_zip(values, asked):
+        if sharding is not None:
+            sharding.shard_shape(aval_of(value).shape)
     return [
-        value if own is None else sharding_constraint(value, own)
-        for value, own in safe_zip(values, asked)
+        value if sharding is None else sharding_constraint(value, sharding)
+        for value, sharding in safe_zip(values, asked)
     ]
 
 

@@ -73,8 +73,8 @@ def keep_cond(eqn: Eqn, split: Split) -> tuple[Eqn, list[Var], Eqn] | None:
     if not avals:
         return None
     firsts, agains = [], []
-    for part, own in safe_zip(parts, places):
-        filled = dict(safe_zip(own, part.stored))
+    for part, numbers in safe_zip(parts, places):
+        filled = dict(safe_zip(numbers, part.stored))
         inputs = [filled.get(k) or Var(aval) for k, aval in enumerate(avals)]
         program = part.program
         agains.append(
@@ -86,8 +86,8 @@ def keep_cond(eqn: Eqn, split: Split) -> tuple[Eqn, list[Var], Eqn] | None:
     if eqn.params.get("lanes"):
         count = len(eqn.inputs) - 1
         again["lanes"] = extend(eqn.params["lanes"], [*range(count), *[-1] * len(avals)])
-    made = eqn.primitive.shape(*[atom.aval for atom in eqn.inputs], **first)
-    stored = [Var(aval) for aval in made[len(eqn.outputs) :]]
+    out_avals = eqn.primitive.shape(*[atom.aval for atom in eqn.inputs], **first)
+    stored = [Var(aval) for aval in out_avals[len(eqn.outputs) :]]
     return (
         eqn.replace(outputs=(*eqn.outputs, *stored), params=first),
         stored,
@@ -101,9 +101,9 @@ def _shared(
     """Types of shared variables, and for each branch which of them its own are."""
     avals: list[ShapedArray] = []
     places: list[list[int]] = []
-    for own in stored:
+    for stored_vars in stored:
         taken: list[int] = []
-        for var in own:
+        for var in stored_vars:
             wanted = (var.aval.shape, var.aval.dtype)
             free = [
                 k for k, aval in enumerate(avals)
@@ -123,8 +123,8 @@ def _with_zeros(part: Kept, filled: dict[int, Var], avals: Sequence[ShapedArray]
 
     def run(*operands: Any) -> list[Any]:
         results = inner(*operands)
-        own = dict(safe_zip(filled, results[count:]))
-        shared = [own[k] if k in own else zeros_of(aval) for k, aval in enumerate(avals)]
+        values = dict(safe_zip(filled, results[count:]))
+        shared = [values[k] if k in values else zeros_of(aval) for k, aval in enumerate(avals)]
         return [*results[:count], *shared]
 
     jaxpr, consts = trace_to_jaxpr(run, inner.in_avals)

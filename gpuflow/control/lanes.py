@@ -31,7 +31,7 @@ class Lane:
 
     def choose(self, flags: Sequence[bool]) -> tuple[bool, ...]:
         """``mapped`` of the operands that ``flags`` name."""
-        return tuple(own for own, flag in safe_zip(self.mapped, flags) if flag)
+        return tuple(is_mapped for is_mapped, flag in safe_zip(self.mapped, flags) if flag)
 
 
 Lanes = tuple[Lane, ...]

@@ -105,16 +105,18 @@ def _jvp(
 ) -> tuple[list[Any], list[Any]]:
     params: dict[str, Any] = {"programs": programs, "counts": counts}
     outs = linear_call_p.bind(*primals, **params)
-    own, theirs, residuals, linear = _split(primals, counts)
-    own_tangents, _, residual_tangents, linear_tangents = _split(tangents, counts)
+    consts, transpose_consts, residuals, linear = _split(primals, counts)
+    const_tangents, _, residual_tangents, linear_tangents = _split(tangents, counts)
     results: list[Any] = [Zero(aval_of(out).tangent()) for out in outs]
     if any(type(t) is not Zero for t in linear_tangents):
-        given = [instantiate(t) for t in linear_tangents]
-        results = linear_call_p.bind(*own, *theirs, *residuals, *given, **params)
-    if any(type(t) is not Zero for t in (*own_tangents, *residual_tangents)):
+        instantiated = [instantiate(t) for t in linear_tangents]
+        fixed = [*consts, *transpose_consts, *residuals]
+        results = linear_call_p.bind(*fixed, *instantiated, **params)
+    if any(type(t) is not Zero for t in (*const_tangents, *residual_tangents)):
         still = [Zero(aval_of(value).tangent()) for value in linear]
         _, moved = jvp_flat(
-            programs[0], [*own, *residuals, *linear], [*own_tangents, *residual_tangents, *still]
+            programs[0], [*consts, *residuals, *linear],
+            [*const_tangents, *residual_tangents, *still],
         )
         results = [add_tangents(a, b) for a, b in safe_zip(results, moved)]
     return outs, results
@@ -123,8 +125,8 @@ def _jvp(
 def _partial_eval(unknowns: Sequence[bool], *operands: Any, **params: Any) -> tuple[Any, ...]:
     """The equation is recorded as a whole, so that it can be transposed."""
 
-    def unknown_function(values: Sequence[Any], *given: Any) -> list[Any]:
-        known, unknown = iter(values), iter(given)
+    def unknown_function(values: Sequence[Any], *unknown_operands: Any) -> list[Any]:
+        known, unknown = iter(values), iter(unknown_operands)
         full = [next(unknown if flag else known) for flag in unknowns]
         return linear_call_p.bind(*full, **params)
 
@@ -135,8 +137,8 @@ def _partial_eval(unknowns: Sequence[bool], *operands: Any, **params: Any) -> tu
 def _transpose(
     cotangents: Sequence[Any], *operands: Any, programs: Programs, counts: Counts
 ) -> list[Any]:
-    own, theirs, residuals, linear = _split(operands, counts)
-    fixed = [*own, *theirs, *residuals]
+    consts, transpose_consts, residuals, linear = _split(operands, counts)
+    fixed = [*consts, *transpose_consts, *residuals]
     check(
         not any(is_undefined(value) for value in fixed),
         lambda: (
@@ -148,9 +150,9 @@ def _transpose(
     nothing = [None] * len(fixed)
     if all(type(ct) is Zero for ct in cotangents):
         return [*nothing, *[Zero(v.aval) if is_undefined(v) else None for v in linear]]
-    given = [instantiate(ct) for ct in cotangents]
+    instantiated = [instantiate(ct) for ct in cotangents]
     outs = linear_call_p.bind(
-        *theirs, *own, *residuals, *given,
+        *transpose_consts, *consts, *residuals, *instantiated,
         programs=(programs[1], programs[0]), counts=(counts[1], counts[0], counts[2]),
     )  # fmt: skip
     kept = [out if is_undefined(value) else None for out, value in safe_zip(outs, linear)]
@@ -162,19 +164,19 @@ def _batch(
     counts: Counts,
 ) -> tuple[list[Any], list[int | None]]:  # fmt: skip
     """Both programs are mapped over what the other one maps, until they agree."""
-    own, theirs, residuals, linear = _split([dim is not None for dim in dims], counts)
+    consts, transpose_consts, residuals, linear = _split([dim is not None for dim in dims], counts)
     results = [False] * len(programs[0].out_avals)
     while True:
         forward, out_flags = batch_jaxpr(
-            programs[0], axis, (*own, *residuals, *linear), tuple(results)
+            programs[0], axis, (*consts, *residuals, *linear), tuple(results)
         )
         backward, in_flags = batch_jaxpr(
-            programs[1], axis, (*theirs, *residuals, *out_flags), tuple(linear)
+            programs[1], axis, (*transpose_consts, *residuals, *out_flags), tuple(linear)
         )
         if list(out_flags) == results and list(in_flags) == linear:
             break
         results, linear = list(out_flags), list(in_flags)
-    flags = [*own, *theirs, *residuals, *linear]
+    flags = [*consts, *transpose_consts, *residuals, *linear]
     moved = [
         batch_to_dim(value, dim, 0, axis.size) if flag else value
         for value, dim, flag in safe_zip(operands, dims, flags)

@@ -53,7 +53,7 @@ def _joined(parts: Solve) -> list[Any]:
 
 def bind_solve(programs: Solve, consts: Solve, b: Sequence[Any]) -> list[Any]:
     """Solve; the last two programs may be None, where nothing is transposed."""
-    counts = Solve(*[len(own) for own in consts])
+    counts = Solve(*[len(values) for values in consts])
     return linear_solve_p.bind(*_joined(consts), *b, programs=programs, counts=counts)
 
 
@@ -81,16 +81,16 @@ def _jvp(
     aux_tangents = [Zero(aval_of(value).tangent()) for value in aux]
     if all(type(value) is Zero for value in right):
         return outs, [*zeros, *aux_tangents]
-    given = [instantiate(value) for value in right]
-    x_tangents = linear_solve_p.bind(*_joined(consts), *given, **params)[: len(b)]
+    instantiated = [instantiate(value) for value in right]
+    x_tangents = linear_solve_p.bind(*_joined(consts), *instantiated, **params)[: len(b)]
     return outs, [*x_tangents, *aux_tangents]
 
 
 def _partial_eval(unknowns: Sequence[bool], *operands: Any, **params: Any) -> tuple[Any, ...]:
     """The equation is recorded as a whole, so that it can be transposed."""
 
-    def unknown_function(values: Sequence[Any], *given: Any) -> list[Any]:
-        known, unknown = iter(values), iter(given)
+    def unknown_function(values: Sequence[Any], *unknown_operands: Any) -> list[Any]:
+        known, unknown = iter(values), iter(unknown_operands)
         full = [next(unknown if flag else known) for flag in unknowns]
         return linear_solve_p.bind(*full, **params)
 
@@ -113,8 +113,8 @@ def _transpose(
             "[custom_linear_solve] the solution is not linear in what matvec and solve close over; "
             "got a transposition with respect to it. Fix: grad or vjp instead of linear_transpose."
         )
-    given = [instantiate(cotangent) for cotangent in cotangents[: len(b)]]
-    results = bind_solve(programs.transposed(), consts.transposed(), given)
+    instantiated = [instantiate(cotangent) for cotangent in cotangents[: len(b)]]
+    results = bind_solve(programs.transposed(), consts.transposed(), instantiated)
     return [*[None] * sum(counts), *results[: len(b)]]
 
 
@@ -123,21 +123,21 @@ def _batch(
     counts: Solve,
 ) -> tuple[list[Any], list[int | None]]:  # fmt: skip
     flags = [dim is not None for dim in dims]
-    const_flags, b_given = _split(flags, counts)
-    num_x = len(b_given)
+    const_flags, b_mapped = _split(flags, counts)
+    num_x = len(b_mapped)
     num_outs = len(programs.solve.out_avals)
-    x_flags, b_flags = [False] * num_outs, list(b_given)
+    x_flags, b_flags = [False] * num_outs, list(b_mapped)
     while True:
-        made, x_new, b_new = _batched(programs, axis, const_flags, x_flags, b_flags, num_x)
+        batched, x_new, b_new = _batched(programs, axis, const_flags, x_flags, b_flags, num_x)
         if (x_new, b_new) == (x_flags, b_flags):
             break
         x_flags, b_flags = x_new, b_new
-    own_flags = [*_joined(const_flags), *b_flags]
+    operand_flags = [*_joined(const_flags), *b_flags]
     moved = [
         batch_to_dim(value, dim, 0, axis.size) if flag else value
-        for value, dim, flag in safe_zip(operands, dims, own_flags)
+        for value, dim, flag in safe_zip(operands, dims, operand_flags)
     ]
-    outs = linear_solve_p.bind(*moved, programs=made, counts=counts)
+    outs = linear_solve_p.bind(*moved, programs=batched, counts=counts)
     return outs, [0 if flag else None for flag in x_flags]
 
 
@@ -148,12 +148,13 @@ def _batched(
     """The mapped programs, and which of x (with aux) and b they map: at least those given."""
 
     def mapped(
-        program: ClosedJaxpr | None, own: list[bool], given: list[bool], forced: list[bool]
+        program: ClosedJaxpr | None, const_flags: list[bool], argument_flags: list[bool],
+        forced: list[bool],
     ) -> tuple[ClosedJaxpr | None, list[bool]]:
         if program is None:
             return None, [False] * len(forced)
-        made, flags = batch_jaxpr(program, axis, (*own, *given), tuple(forced))
-        return made, list(flags)
+        batched, flags = batch_jaxpr(program, axis, (*const_flags, *argument_flags), tuple(forced))
+        return batched, list(flags)
 
     x_only, aux_only = x_flags[:num_x], x_flags[num_x:]
     solve, from_solve = mapped(programs.solve, consts.solve, b_flags, x_flags)
@@ -177,12 +178,12 @@ def _lowered(params: dict[str, Any]) -> ClosedJaxpr:
     solve: ClosedJaxpr = programs.solve
 
     def make() -> ClosedJaxpr:
-        own, b = solve.jaxpr.invars[: counts.solve], solve.jaxpr.invars[counts.solve :]
+        consts, b = solve.jaxpr.invars[: counts.solve], solve.jaxpr.invars[counts.solve :]
         unread = [
             [Var(aval) for aval in program.in_avals[:count]] if program is not None else []
             for program, count in safe_zip(programs, counts)
         ]
-        unread[2] = list(own)
+        unread[2] = list(consts)
         return with_inputs(solve, [*_joined(Solve(*unread)), *b])
 
     key = ("solve alone", tuple(p and p.jaxpr for p in programs), counts)

@@ -47,15 +47,16 @@ def linear_transpose(
     _check_dtypes(avals, out_avals)
 
     def transposed(cotangent: Any) -> tuple[Any, ...]:
-        given, given_tree = tree.flatten(cotangent)
+        cotangents, cotangent_tree = tree.flatten(cotangent)
         check(
-            given_tree == program.out_tree,
+            cotangent_tree == program.out_tree,
             lambda: (
                 "[linear_transpose] the cotangent must form the tree of the output, "
-                f"{program.out_tree}; got {given_tree}. Fix: give one cotangent for each output."
+                f"{program.out_tree}; got {cotangent_tree}. "
+                "Fix: give one cotangent for each output."
             ),
         )
-        for want, value in safe_zip(out_avals, given):
+        for want, value in safe_zip(out_avals, cotangents):
             check(
                 same_type(aval_of(value), want),
                 lambda want=want, value=value: (
@@ -63,7 +64,7 @@ def linear_transpose(
                     f"got {aval_of(value)}. Fix: convert it, or make it with this shape."
                 ),
             )
-        return tree.unflatten(in_tree, transpose_program(program, avals, given))
+        return tree.unflatten(in_tree, transpose_program(program, avals, cotangents))
 
     return transposed
 
@@ -143,19 +144,19 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Any, l
 
     def converted(*args_and_values: Any) -> Any:
         count = len(args_and_values) - len(hoisted)
-        given, given_tree = tree.flatten(tuple(args_and_values[:count]))
+        arguments, argument_tree = tree.flatten(tuple(args_and_values[:count]))
         check(
-            given_tree == in_tree,
+            argument_tree == in_tree,
             lambda: (
                 "[closure_convert] arguments must form the tree of the example arguments, "
-                f"{in_tree}; got {given_tree}. Fix: pass them first, and the values behind them."
+                f"{in_tree}; got {argument_tree}. Fix: pass them first, and the values behind them."
             ),
         )
         values = iter(args_and_values[count:])
         consts = [
-            next(values) if flag else own for own, flag in safe_zip(program.consts, moved)
+            next(values) if flag else const for const, flag in safe_zip(program.consts, moved)
         ]
-        outs = evaluate(program.jaxpr.jaxpr, (), [*consts, *given])
+        outs = evaluate(program.jaxpr.jaxpr, (), [*consts, *arguments])
         return tree.unflatten(program.out_tree, outs)
 
     return converted, hoisted

@@ -248,8 +248,8 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     parts = []
     if chunks:
         whole = tree.tree_map(lambda x: _in_chunks(x, chunks, batch_size), xs)
-        made = scan(lambda _, x: ((), _mapped(f, x)), (), whole)[1]
-        parts.append(tree.tree_map(lambda y: _joined(y, chunks * batch_size), made))
+        stacked = scan(lambda _, x: ((), _mapped(f, x)), (), whole)[1]
+        parts.append(tree.tree_map(lambda y: _joined(y, chunks * batch_size), stacked))
     if rest or not chunks:
         tail = tree.tree_map(lambda x: slice_in_dim(x, length - rest, length), xs)
         parts.append(_mapped(f, tail) if rest else one_by_one(tail))

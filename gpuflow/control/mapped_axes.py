@@ -88,7 +88,7 @@ def positions_of(
 
 
 def mapped_size(
-    op: str, leaves: Sequence[Any], axes: Sequence[int | None], given: int | None, name: str,
+    op: str, leaves: Sequence[Any], axes: Sequence[int | None], axis_size: int | None, name: str,
     argument_names: Callable[[], list[str]],
 ) -> int:
     sizes = [
@@ -96,19 +96,21 @@ def mapped_size(
         for k, (leaf, axis) in enumerate(safe_zip(leaves, axes))
         if axis is not None
     ]
-    distinct = {size for _, size, _ in sizes} | ({int(given)} if given is not None else set())
+    distinct = {size for _, size, _ in sizes}
+    if axis_size is not None:
+        distinct.add(int(axis_size))
     if not distinct:
-        found = "in_axes of None only" if leaves else "no arguments"
+        got = "in_axes of None only" if leaves else "no arguments"
         raise ValueError(
-            f"[{op}] at least one argument of {name} must be mapped; got {found}. "
+            f"[{op}] at least one argument of {name} must be mapped; got {got}. "
             "Fix: give an axis, or axis_size."
         )
     if len(distinct) > 1:
         names = argument_names()
-        found = ", ".join(f"{size} along axis {axis} of {names[k]}" for k, size, axis in sizes)
+        got = ", ".join(f"{size} along axis {axis} of {names[k]}" for k, size, axis in sizes)
         raise ValueError(
-            f"[{op}] mapped axes of {name} must have one size; got {found}"
-            f"{f', axis_size={given}' if given is not None else ''}. "
+            f"[{op}] mapped axes of {name} must have one size; got {got}"
+            f"{f', axis_size={axis_size}' if axis_size is not None else ''}. "
             "Fix: map axes of equal size, or use None for arguments shared by all."
         )
     return distinct.pop()
@@ -135,8 +137,8 @@ def equal_element(out: Any, dim: int) -> Any:
 
     def shares(residuals: Any, cotangent: Any) -> Any:
         del residuals
-        own = mul(cotangent, constant(cotangent, 1 / size))
-        return batch_to_dim(own, None, dim, size)
+        share = mul(cotangent, constant(cotangent, 1 / size))
+        return batch_to_dim(share, None, dim, size)
 
     return linear_call(lambda residuals, x: first_element(x, dim), shares, (), out)
 

@@ -66,11 +66,11 @@ def forget_programs() -> None:
 
 
 def as_arrays(value: Any) -> Any:
-    """A tree with ``own_array`` of each leaf."""
-    return tree.tree_map(own_array, value)
+    """A tree with ``as_array`` of each leaf."""
+    return tree.tree_map(as_array, value)
 
 
-def own_array(value: Any) -> Any:
+def as_array(value: Any) -> Any:
     """An Array, a copy, in place of a NumPy array; other values as they are.
 
     For functions that run on values: ``x += 1`` must not write into the caller's array.
@@ -109,13 +109,13 @@ def trace_program(
             known = _programs.setdefault(owner, Recent(_MOST_PROGRAMS))
     except TypeError:  # it cannot be hashed or referred to weakly
         known = Recent(_MOST_PROGRAMS)
-    found = known.get(key)
-    if found is None:
-        found = _trace(op, function, in_tree, avals, name, takes_refs)
-        is_lasting = found.refs is None or found.refs.outlives_traces
-        if is_lasting and not any(isinstance(value, Tracer) for value in found.consts):
-            known.put(key, found)
-    return found
+    program = known.get(key)
+    if program is None:
+        program = _trace(op, function, in_tree, avals, name, takes_refs)
+        is_lasting = program.refs is None or program.refs.outlives_traces
+        if is_lasting and not any(isinstance(value, Tracer) for value in program.consts):
+            known.put(key, program)
+    return program
 
 
 def _trace(
@@ -156,18 +156,18 @@ def join_consts(
 ) -> tuple[list[ClosedJaxpr], list[Any]]:
     """Give several programs the same leading inputs: the union of their closed-over values."""
     values: dict[int, Any] = {}
-    for own in consts:
-        for value in own:
+    for closed in consts:
+        for value in closed:
             values.setdefault(id(value), value)
     keys = list(values)
-    places = tuple(tuple(keys.index(id(value)) for value in own) for own in consts)
+    places = tuple(tuple(keys.index(id(value)) for value in closed) for closed in consts)
 
     def join() -> list[ClosedJaxpr]:
         joined = []
-        for jaxpr, own in safe_zip(jaxprs, places):
-            mine = dict(zip(own, jaxpr.jaxpr.invars, strict=False))
+        for jaxpr, positions in safe_zip(jaxprs, places):
+            mine = dict(zip(positions, jaxpr.jaxpr.invars, strict=False))
             lead = [mine.get(k) or Var(aval_of(values[key])) for k, key in enumerate(keys)]
-            joined.append(with_inputs(jaxpr, [*lead, *jaxpr.jaxpr.invars[len(own) :]]))
+            joined.append(with_inputs(jaxpr, [*lead, *jaxpr.jaxpr.invars[len(positions) :]]))
         return joined
 
     # Remembered, so that what is derived from the joined programs is found again.

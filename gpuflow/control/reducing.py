@@ -74,14 +74,14 @@ def _traced(
     """
     avals = []
     for x, start in safe_zip(operands, init):
-        own = aval_of(x)
+        aval = aval_of(x)
         check(
             not aval_of(start).shape,
             lambda start=start: (
                 f"[{op}] initial values must be scalars; got {aval_of(start)}. Fix: one number."
             ),
         )
-        avals.append(ShapedArray((), own.dtype))
+        avals.append(ShapedArray((), aval.dtype))
     pair = tree.structure(
         (tree.unflatten(treedef, range(len(avals))), tree.unflatten(treedef, range(len(avals))))
     )
@@ -259,14 +259,14 @@ def reduce_window(
     if known is not None and dtypes.is_bool(aval_of(leaves[0]).dtype):
         known = None  # bools have no kernel of windows
     if known is not None:
-        made = known.bind(
+        reduced = known.bind(
             leaves[0], window_dimensions=window, window_strides=strides, padding=pads,
             base_dilation=holes, window_dilation=gaps,
         )  # fmt: skip
-        if _is_neutral(init[0], NEUTRAL[known](aval_of(made).dtype)):
-            return tree.unflatten(treedef, [made])
-        start = _filled(init[0], aval_of(made).shape, made)
-        return tree.unflatten(treedef, _combine(program, [start], [made]))
+        if _is_neutral(init[0], NEUTRAL[known](aval_of(reduced).dtype)):
+            return tree.unflatten(treedef, [reduced])
+        start = _filled(init[0], aval_of(reduced).shape, reduced)
+        return tree.unflatten(treedef, _combine(program, [start], [reduced]))
     counts = [
         window_count(n, w, stride, pair)
         for n, w, stride, pair in zip(sizes, windows, strides, pads, strict=True)

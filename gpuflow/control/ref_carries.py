@@ -109,9 +109,9 @@ def with_ref_outputs(
         if program.refs is not None:
             check_once(op, program.refs, leaves)
     changed = [changed_refs(program, leaves) for program in programs]
-    targets = list(dict.fromkeys(ref for own in changed for ref in own))
+    targets = list(dict.fromkeys(ref for refs in changed for ref in refs))
     pairs = safe_zip(programs, changed)
-    return [_with_outputs(p, own, targets, leaves) for p, own in pairs], targets
+    return [_with_outputs(p, refs, targets, leaves) for p, refs in pairs], targets
 
 
 def _with_outputs(
@@ -133,14 +133,14 @@ def _with_outputs(
         refs = inner.invars[split : split + len(closed)]
         arguments = inner.invars[split + len(closed) :]
         more = [Var(ref.aval.inner_aval) for ref in missing]
-        given = [*refs, *arguments, *more]
+        inputs = [*refs, *arguments, *more]
         count = program.out_tree.num_leaves
         results, finals = inner.outvars[:count], inner.outvars[count:]
-        news: list[Atom] = [finals[k] if is_new else given[k] for is_new, k in sources]
+        news: list[Atom] = [finals[k] if is_new else inputs[k] for is_new, k in sources]
         invars = [*inner.invars[:split], *refs, *more, *arguments]
         return with_inputs(program.jaxpr, invars, [*results, *news])
 
     avals = tuple(ref.aval for ref in missing)
-    made = program.jaxpr.jaxpr.memo(("ref outputs", len(closed), sources, avals), arrange)
+    jaxpr = program.jaxpr.jaxpr.memo(("ref outputs", len(closed), sources, avals), arrange)
     consts = (*program.closed_values, *[read(ref) for ref in missing])
-    return replace(program, jaxpr=made, consts=consts, refs=None)
+    return replace(program, jaxpr=jaxpr, consts=consts, refs=None)

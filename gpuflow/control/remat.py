@@ -53,10 +53,10 @@ def bind_remat(
 
 def _shape(*avals: ShapedArray, jaxpr: ClosedJaxpr, **params: Any) -> list[ShapedArray]:
     del params
-    for given, wanted in safe_zip(avals, jaxpr.in_avals):
-        if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
+    for aval, wanted in safe_zip(avals, jaxpr.in_avals):
+        if (aval.shape, aval.dtype) != (wanted.shape, wanted.dtype):
             raise TypeError(
-                f"[checkpoint] operands must match the traced types; got {given} for {wanted}. "
+                f"[checkpoint] operands must match the traced types; got {aval} for {wanted}. "
                 "Fix: the rule that bound this equation; programs cannot cause it."
             )
     return jaxpr.out_avals
@@ -67,12 +67,12 @@ def _jvp(
 ) -> tuple[list[Any], list[Any]]:
     nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
     derivative, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros, False)
-    given = [tangent for tangent in tangents if type(tangent) is not Zero]
-    results = bind_remat(derivative, [*primals, *given], **params)
+    nonzero_tangents = [tangent for tangent in tangents if type(tangent) is not Zero]
+    results = bind_remat(derivative, [*primals, *nonzero_tangents], **params)
     count = len(jaxpr.out_avals)
-    made = iter(results[count:])
+    out_tangents = iter(results[count:])
     return results[:count], [
-        next(made) if nonzero else Zero(aval.tangent())
+        next(out_tangents) if nonzero else Zero(aval.tangent())
         for nonzero, aval in safe_zip(out_nonzeros, jaxpr.out_avals)
     ]
 
@@ -267,13 +267,13 @@ def _partial_eval(
 ) -> tuple[Any, ...]:  # fmt: skip
     """What is known is computed, and again by the program that computes the rest."""
     known, closed, rest, out_unknowns = _parts(jaxpr, unknowns)
-    given = [*closed, *[x for x, flag in safe_zip(operands, unknowns) if not flag]]
+    known_values = [*closed, *[x for x, flag in safe_zip(operands, unknowns) if not flag]]
 
     def unknown_function(values: Sequence[Any], *theirs: Any) -> list[Any]:
         return bind_remat(rest, [*values, *theirs], differentiated=True, **params)
 
-    outs = bind_remat(known, given, differentiated=differentiated, **params)
-    return outs, out_unknowns, given, unknown_function
+    outs = bind_remat(known, known_values, differentiated=differentiated, **params)
+    return outs, out_unknowns, known_values, unknown_function
 
 
 def _parts(
@@ -305,9 +305,9 @@ def _transpose(
     nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
     backward, out_nonzeros = backward_jaxpr(jaxpr, undefined, nonzeros)
     known = [operand for operand in operands if not is_undefined(operand)]
-    given = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
-    made = iter(
-        bind_remat(backward, [*known, *given], differentiated=differentiated, **params)
+    nonzero_cotangents = [cotangent for cotangent in cotangents if type(cotangent) is not Zero]
+    in_cotangents = iter(
+        bind_remat(backward, [*known, *nonzero_cotangents], differentiated=differentiated, **params)
     )
     nonzero = iter(out_nonzeros)
     results: list[Any] = []
@@ -315,7 +315,7 @@ def _transpose(
         if not is_undefined(operand):
             results.append(None)
         else:
-            results.append(next(made) if next(nonzero) else Zero(operand.aval.tangent()))
+            results.append(next(in_cotangents) if next(nonzero) else Zero(operand.aval.tangent()))
     return results
 
 

@@ -105,7 +105,7 @@ def save_from_both_policies(policy_1: Policy, policy_2: Policy) -> Policy:
     """
 
     def policy(primitive: Any, *avals: Any, **params: Any) -> bool:
-        answers = [own(primitive, *avals, **params) for own in (policy_1, policy_2)]
+        answers = [inner(primitive, *avals, **params) for inner in (policy_1, policy_2)]
         for answer in answers:
             if not isinstance(answer, bool):
                 raise ValueError(

@@ -58,10 +58,10 @@ def _shape(
     del params
     split = num_consts + num_carry
     wanted = [*jaxpr.in_avals[:split], *[stacked(a, length) for a in jaxpr.in_avals[split:]]]
-    for given, expected in safe_zip(avals, wanted):
-        if (given.shape, given.dtype) != (expected.shape, expected.dtype):
+    for operand, expected in safe_zip(avals, wanted):
+        if (operand.shape, operand.dtype) != (expected.shape, expected.dtype):
             raise TypeError(
-                f"[scan] operands must match the traced body; got {given} for {expected}. "
+                f"[scan] operands must match the traced body; got {operand} for {expected}. "
                 "Fix: the rule that bound this scan; programs cannot cause it."
             )
     outs = jaxpr.out_avals
@@ -86,18 +86,18 @@ def _jvp(
         if list(out_nonzeros[:num_carry]) == nonzeros[num_consts:split]:
             break
         nonzeros[num_consts:split] = out_nonzeros[:num_carry]
-    given = [instantiate(t) if flag else None for t, flag in safe_zip(tangents, nonzeros)]
+    full_tangents = [instantiate(t) if flag else None for t, flag in safe_zip(tangents, nonzeros)]
     body = _interleave_jvp(body, nonzeros, out_nonzeros, num_consts, num_carry)
     parts = [slice(0, num_consts), slice(num_consts, split), slice(split, None)]
     consts, init, xs = [
-        [*primals[part], *[t for t in given[part] if t is not None]] for part in parts
+        [*primals[part], *[t for t in full_tangents[part] if t is not None]] for part in parts
     ]
     results = bind_scan(body, consts, init, xs, **params)
     carry_end = num_carry + sum(out_nonzeros[:num_carry])
     outs = [*results[:num_carry], *results[carry_end : carry_end + num_ys]]
-    made = iter([*results[num_carry:carry_end], *results[carry_end + num_ys :]])
+    remaining = iter([*results[num_carry:carry_end], *results[carry_end + num_ys :]])
     out_tangents = [
-        next(made) if flag else Zero(aval_of(out).tangent())
+        next(remaining) if flag else Zero(aval_of(out).tangent())
         for out, flag in safe_zip(outs, out_nonzeros)
     ]
     return outs, out_tangents
@@ -110,8 +110,8 @@ def _interleave_jvp(
     """From ``(*primals, *tangents)`` to consts, carries and xs, each with tangents behind."""
 
     def arranged(atoms: Sequence[Any], flags: Sequence[bool], ends: Sequence[int]) -> list[Any]:
-        primals, made = atoms[: len(flags)], iter(atoms[len(flags) :])
-        tangents = [next(made) if flag else None for flag in flags]
+        primals, remaining = atoms[: len(flags)], iter(atoms[len(flags) :])
+        tangents = [next(remaining) if flag else None for flag in flags]
         result, start = [], 0
         for end in (*ends, len(flags)):
             result += [*primals[start:end], *[t for t in tangents[start:end] if t is not None]]
@@ -165,8 +165,8 @@ def _checked(
         return [*kept(held, results[num_outs:]), *results[:num_outs]] if sites else results
 
     def make() -> ClosedJaxpr:
-        given = body.in_avals
-        jaxpr, consts = trace_to_jaxpr(step, [*given[:count], *avals, *given[count:]])
+        in_avals = body.in_avals
+        jaxpr, consts = trace_to_jaxpr(step, [*in_avals[:count], *avals, *in_avals[count:]])
         return ClosedJaxpr(jaxpr, tuple(consts))
 
     program = body.jaxpr.memo(("checked scan", count, num_carry), make)
@@ -202,8 +202,8 @@ def _form(params: dict[str, Any]) -> ScanForm:
 
 def _simplify(eqn: Eqn, definition: Any, build: Any) -> Sequence[Atom] | None:
     """What need not be in the body leaves it; then several iterations become one."""
-    made = simplify_scan(eqn, definition, build)
-    return unroll_scan(bind_scan, eqn, build) if made is None else made
+    simplified = simplify_scan(eqn, definition, build)
+    return unroll_scan(bind_scan, eqn, build) if simplified is None else simplified
 
 
 scan_p = register(

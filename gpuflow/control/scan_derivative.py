@@ -29,7 +29,7 @@ def linearize_scan(
 ) -> tuple[Any, ...]:  # fmt: skip
     """The linearize rule: one scan evaluates and stacks residuals, another maps tangents."""
     split = num_consts + num_carry
-    given, flags = list(nonzeros), list(nonzeros)
+    flags = list(nonzeros)
     num_outs = len(jaxpr.out_avals)
     while True:
         wanted = (*flags[num_consts:split], *[False] * (num_outs - num_carry))
@@ -45,17 +45,20 @@ def linearize_scan(
     body = _linear_body(linear, residuals.is_stacked, flags, num_consts, num_carry)
 
     def tangent_function(values: Sequence[Any], *tangents: Any) -> list[Any]:
-        made = iter(tangents)
+        remaining = iter(tangents)
         full = []
-        for primal, is_given, flag in safe_zip(primals, given, flags):
-            if is_given:
-                full.append(next(made))
+        for primal, is_nonzero, flag in safe_zip(primals, nonzeros, flags):
+            if is_nonzero:
+                full.append(next(remaining))
             else:
                 full.append(zeros_of(aval_of(primal).tangent()) if flag else None)
         parts = full[:num_consts], full[num_consts:split], full[split:]
-        own = [[tangent for tangent in part if tangent is not None] for part in parts]
+        const_tangents, carry_tangents, x_tangents = (
+            [tangent for tangent in part if tangent is not None] for part in parts
+        )
         count = len(fixed)
-        return bind(body, [*values[:count], *own[0]], own[1], [*values[count:], *own[2]], **params)
+        consts, xs = [*values[:count], *const_tangents], [*values[count:], *x_tangents]
+        return bind(body, consts, carry_tangents, xs, **params)
 
     return results[:num_outs], out_nonzeros, [*fixed, *stacks], tangent_function
 
@@ -75,10 +78,10 @@ def partial_scan(
         flags[num_consts:split] = out_unknowns[:num_carry]
     known, closed = close(known)
     parts = slice(0, num_consts), slice(num_consts, split), slice(split, None)
-    own, init, xs = [
+    known_consts, init, xs = [
         [x for x, flag in safe_zip(operands[part], flags[part]) if not flag] for part in parts
     ]
-    consts = [*closed, *own]
+    consts = [*closed, *known_consts]
     num_outs = len(out_unknowns) - sum(out_unknowns)
     residuals = _Residuals(known.jaxpr, num_outs, len(consts), len(init))
     results = bind(residuals.evaluation, consts, init, xs, **params)
@@ -87,9 +90,9 @@ def partial_scan(
     # Carries that become unknown in the loop start with known values.
     started = [k for k, flag in enumerate(unknowns) if flags[k] and not flag]
 
-    def unknown_function(values: Sequence[Any], *given: Any) -> list[Any]:
-        made = iter(given)
-        full = [next(made) if flag else None for flag in unknowns]
+    def unknown_function(values: Sequence[Any], *unknown_operands: Any) -> list[Any]:
+        remaining = iter(unknown_operands)
+        full = [next(remaining) if flag else None for flag in unknowns]
         for k, value in safe_zip(started, values[len(values) - len(started) :]):
             full[k] = value
         ours = [[x for x, flag in safe_zip(full[part], flags[part]) if flag] for part in parts]
@@ -116,7 +119,7 @@ class _Residuals:
         self.fixed_eqns, fixed_vars = split_independent(known, varying)
         self.fixed: set[Atom] = {*self.consts, *fixed_vars}
         self.is_stacked = [not self._is_fixed(atom) for atom in self.atoms]
-        made = [
+        stacked_atoms = [
             atom
             for atom, stacked in safe_zip(self.atoms, self.is_stacked)
             if stacked and atom not in self.xs
@@ -125,7 +128,7 @@ class _Residuals:
         self.evaluation = known.memo(
             key,
             lambda: with_inputs(
-                ClosedJaxpr(known), known.invars, [*known.outvars[:num_outs], *made]
+                ClosedJaxpr(known), known.invars, [*known.outvars[:num_outs], *stacked_atoms]
             ),
         )
 
@@ -133,13 +136,13 @@ class _Residuals:
         return type(atom) is Literal or atom in self.fixed
 
     def values(
-        self, consts: Sequence[Any], xs: Sequence[Any], made: Sequence[Any]
+        self, consts: Sequence[Any], xs: Sequence[Any], stacked_values: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
         """Residuals without and with a value for each iteration, in their order."""
         wanted = tuple(a for a, stacked in safe_zip(self.atoms, self.is_stacked) if not stacked)
         program = Jaxpr((), self.consts, wanted, self.fixed_eqns)
         fixed = ClosedJaxpr(program)(*consts)
-        remaining = iter(made)
+        remaining = iter(stacked_values)
         stacks = []
         for atom, stacked in safe_zip(self.atoms, self.is_stacked):
             if stacked:
@@ -157,8 +160,8 @@ def _linear_body(
 
     def make() -> ClosedJaxpr:
         residuals, tangents = linear.invars[: len(is_stacked)], linear.invars[len(is_stacked) :]
-        own = sum(flags[:num_consts])
-        carried = own + sum(flags[num_consts : num_consts + num_carry])
+        const_count = sum(flags[:num_consts])
+        carried = const_count + sum(flags[num_consts : num_consts + num_carry])
         fixed = [var for var, flag in safe_zip(residuals, is_stacked) if not flag]
         stacks = [var for var, flag in safe_zip(residuals, is_stacked) if flag]
         invars = [*fixed, *tangents[:carried], *stacks, *tangents[carried:]]
@@ -196,13 +199,16 @@ def transpose_scan(
         if is_undefined(operand)
     ]  # fmt: skip
     carries = [instantiate(cotangent) for cotangent in cotangents[:num_carry]]
-    given = [cotangent for cotangent in cotangents[num_carry:] if type(cotangent) is not Zero]
+    y_cotangents = [ct for ct in cotangents[num_carry:] if type(ct) is not Zero]
     results = iter(
         bind(
             body,
             [x for x, flag in safe_zip(known[:num_consts], undefined[:num_consts]) if not flag],
             [*accumulators, *carries],
-            [*[x for x, flag in safe_zip(known[split:], undefined[split:]) if not flag], *given],
+            [
+                *[x for x, flag in safe_zip(known[split:], undefined[split:]) if not flag],
+                *y_cotangents,
+            ],
             reverse=not reverse,
             **params,
         )
@@ -210,8 +216,8 @@ def transpose_scan(
     out: list[Any] = []
     for k, flag in enumerate(undefined):
         # Every carry has a cotangent; that of a known initial value is dropped.
-        made = next(results) if flag or num_consts <= k < split else None
-        out.append(made if flag else None)
+        ct = next(results) if flag or num_consts <= k < split else None
+        out.append(ct if flag else None)
     return out
 
 
@@ -258,8 +264,8 @@ def _without_known_carries(
         ClosedJaxpr(ahead), *[[operands[k] for k in part] for part in (*parts, xs)],
         reverse=reverse, **params,
     )  # fmt: skip
-    own = [num_consts + k for k, flag in enumerate(linear) if flag]
-    order = [*range(num_consts), *own]
+    linear_inputs = [num_consts + k for k, flag in enumerate(linear) if flag]
+    order = [*range(num_consts), *linear_inputs]
     body = with_inputs(
         jaxpr,
         [*[invars[k] for k in order], *counters, *invars[split:]],
@@ -276,48 +282,48 @@ def _without_known_carries(
 def _with_known_carries(
     results: Sequence[Any], linear: Sequence[bool], num_consts: int, num_carry: int
 ) -> list[Any]:
-    made = iter(results[num_consts : num_consts + num_carry])
-    carries = [next(made) if flag else None for flag in linear]
+    remaining = iter(results[num_consts : num_consts + num_carry])
+    carries = [next(remaining) if flag else None for flag in linear]
     counters = len(linear) - num_carry
     return [*results[:num_consts], *carries, *results[num_consts + num_carry + counters :]]
 
 
 def _backward_body(
-    jaxpr: ClosedJaxpr, undefined: tuple[bool, ...], given: tuple[bool, ...], num_consts: int,
+    jaxpr: ClosedJaxpr, undefined: tuple[bool, ...], y_nonzeros: tuple[bool, ...], num_consts: int,
     num_carry: int,
 ) -> ClosedJaxpr:  # fmt: skip
     """``(*known consts, *accumulators, *carry cts, *known xs, *y cts) -> (*carries, *x cts)``."""
-    key = ("scan transpose", undefined, given, num_consts, num_carry)
+    key = ("scan transpose", undefined, y_nonzeros, num_consts, num_carry)
     return jaxpr.jaxpr.memo(
-        key, lambda: _make_backward(jaxpr, undefined, given, num_consts, num_carry)
+        key, lambda: _make_backward(jaxpr, undefined, y_nonzeros, num_consts, num_carry)
     )
 
 
 def _make_backward(
-    jaxpr: ClosedJaxpr, undefined: tuple[bool, ...], given: tuple[bool, ...], num_consts: int,
+    jaxpr: ClosedJaxpr, undefined: tuple[bool, ...], y_nonzeros: tuple[bool, ...], num_consts: int,
     num_carry: int,
 ) -> ClosedJaxpr:  # fmt: skip
     split = num_consts + num_carry
     ins, outs = jaxpr.in_avals, jaxpr.out_avals
-    own = [aval for aval, flag in safe_zip(ins[:num_consts], undefined[:num_consts]) if flag]
+    summed = [aval for aval, flag in safe_zip(ins[:num_consts], undefined[:num_consts]) if flag]
     known = [aval for aval, flag in safe_zip(ins[:num_consts], undefined[:num_consts]) if not flag]
     known_xs = [aval for aval, flag in safe_zip(ins[split:], undefined[split:]) if not flag]
-    cts = [aval for aval, flag in safe_zip(outs[num_carry:], given) if flag]
+    cts = [aval for aval, flag in safe_zip(outs[num_carry:], y_nonzeros) if flag]
     carried = ins[num_consts:split]
     avals = [
-        *known, *[aval.tangent() for aval in (*own, *carried)], *known_xs,
+        *known, *[aval.tangent() for aval in (*summed, *carried)], *known_xs,
         *[aval.tangent() for aval in cts],
     ]  # fmt: skip
 
     def backward(*values: Any) -> list[Any]:
         rest = iter(values)
         known_values = [next(rest) for _ in known]
-        accumulators = [next(rest) for _ in own]
+        accumulators = [next(rest) for _ in summed]
         carry_cts = [next(rest) for _ in carried]
         x_values = [next(rest) for _ in known_xs]
         y_cts = [
             next(rest) if flag else Zero(aval.tangent())
-            for aval, flag in safe_zip(outs[num_carry:], given)
+            for aval, flag in safe_zip(outs[num_carry:], y_nonzeros)
         ]
         values_of = iter([*known_values, *x_values])
         operands = [

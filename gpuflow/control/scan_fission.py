@@ -50,9 +50,9 @@ class Parts:
 def copy_into(build: Any, eqn: Eqn, outer: dict[Var, Atom]) -> None:
     """Repeat an equation outside; ``outer`` maps its variables, and gets its outputs."""
     inputs = [atom if type(atom) is Literal else outer[atom] for atom in eqn.inputs]
-    made = build.apply(eqn.primitive, *inputs, **eqn.params)
-    made = made if eqn.primitive.multiple_results else (made,)
-    outer.update(zip(eqn.outputs, made, strict=True))
+    outs = build.apply(eqn.primitive, *inputs, **eqn.params)
+    outs = outs if eqn.primitive.multiple_results else (outs,)
+    outer.update(zip(eqn.outputs, outs, strict=True))
 
 
 def copy_program(build: Any, program: ClosedJaxpr, operands: Sequence[Atom]) -> list[Atom]:
@@ -89,9 +89,9 @@ def products_first(parts: Parts, build: Any) -> Parts | None:
         if not (summable and leaves and growth[0] <= MOST_GROWTH * growth[1]):
             continue
         needed = _closure(eqn.outputs, producers)
-        made = _for_all_elements(parts, build, needed, eqn.outputs)
+        products = _for_all_elements(parts, build, needed, eqn.outputs)
         kept.pop()
-        xs.update(safe_zip(eqn.outputs, made))
+        xs.update(safe_zip(eqn.outputs, products))
     if len(xs) == len(parts.xs):
         return None
     return replace(parts, eqns=tuple(kept), xs=xs)
@@ -99,18 +99,18 @@ def products_first(parts: Parts, build: Any) -> Parts | None:
 
 def _closure(outputs: Sequence[Var], producers: dict[Var, Eqn]) -> list[Eqn]:
     """The equations that make ``outputs``, in order."""
-    found: dict[int, Eqn] = {}
+    needed: dict[int, Eqn] = {}
 
     def visit(var: Atom) -> None:
         eqn = None if type(var) is Literal else producers.get(var)
-        if eqn is not None and id(eqn) not in found:
+        if eqn is not None and id(eqn) not in needed:
             for atom in eqn.inputs:
                 visit(atom)
-            found[id(eqn)] = eqn
+            needed[id(eqn)] = eqn
 
     for var in outputs:
         visit(var)
-    return list(found.values())
+    return list(needed.values())
 
 
 def _for_all_elements(
@@ -179,9 +179,9 @@ def find_sums(parts: Parts) -> list[Sum]:
         if readers.get(carry) != 1 or readers.get(out) != 1 or carry not in added.inputs:
             continue
         term = added.inputs[1 - added.inputs.index(carry)]
-        found = _product(term, producers, readers) if isinstance(term, Var) else None
-        if found is not None and isinstance(term, Var) and _is_worthwhile(found, parts):
-            sums.append(Sum(carry, tuple(found), term, _factors(found)))
+        product = _product(term, producers, readers) if isinstance(term, Var) else None
+        if product is not None and isinstance(term, Var) and _is_worthwhile(product, parts):
+            sums.append(Sum(carry, tuple(product), term, _factors(product)))
     return sums
 
 
@@ -221,7 +221,7 @@ def sum_afterwards(
     outside = {**parts.consts, **parts.xs, **stacks}
     program = ClosedJaxpr(Jaxpr((), total.factors, (total.term,), total.eqns))
     flags = tuple(factor not in parts.consts for factor in total.factors)
-    made = _over_iterations(
+    summed = _over_iterations(
         parts, build, program, flags, True, [outside[factor] for factor in total.factors]
     )
-    return build.apply(add_any_p, init, made[0])
+    return build.apply(add_any_p, init, summed[0])

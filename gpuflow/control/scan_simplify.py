@@ -172,12 +172,12 @@ def _put_together(
         "num_consts": len(parts.consts),
         "num_carry": len(kept),
     }
-    made = list(build.apply(eqn.primitive, *operands, **params))
+    outs = list(build.apply(eqn.primitive, *operands, **params))
     num_ys = len(parts.ys)
-    last = dict(safe_zip([var for var, _ in kept], made[: len(kept)]))
-    stacks = dict(safe_zip(extra, made[len(kept) + num_ys :]))
+    last = dict(safe_zip([var for var, _ in kept], outs[: len(kept)]))
+    stacks = dict(safe_zip(extra, outs[len(kept) + num_ys :]))
     for total in sums:
         init = parts.carry[total.carry]
         last[total.carry] = sum_afterwards(parts, build, total, stacks, init)
     carries = [last.get(var, atom) for var, atom in before.carry.items()]
-    return [*carries, *made[len(kept) : len(kept) + num_ys]]
+    return [*carries, *outs[len(kept) : len(kept) + num_ys]]

@@ -31,9 +31,9 @@ def unroll_scan(bind: BindScan, eqn: Eqn, build: Any) -> Sequence[Atom] | None:
     avals = [atom.aval for atom in eqn.inputs]
 
     def make() -> ClosedJaxpr:
-        made = trace_closed(lambda *operands: _unrolled(bind, operands, **params), avals)
+        unrolled = trace_closed(lambda *operands: _unrolled(bind, operands, **params), avals)
         # Iterations that stand outside of the loop may not bring calls of jit there.
-        return ClosedJaxpr(inline(made.jaxpr), made.consts)
+        return ClosedJaxpr(inline(unrolled.jaxpr), unrolled.consts)
 
     return copy_program(build, body.jaxpr.memo(key, make), eqn.inputs)
 
@@ -67,8 +67,8 @@ def _unrolled(
             trace_closed(block, [*avals, *rows]), consts, carry, grouped, length=blocks,
             reverse=reverse, unroll=1,
         )  # fmt: skip
-        carry, made = results[:num_carry], results[num_carry:]
-        ys = [reshape(y, (whole, *aval_of(y).shape[2:])) for y in made]
+        carry, block_ys = results[:num_carry], results[num_carry:]
+        ys = [reshape(y, (whole, *aval_of(y).shape[2:])) for y in block_ys]
     if rest:
         ends = slice(0, rest) if reverse else slice(whole, length)
         tail = [slice_in_dim(x, ends.start, ends.stop) for x in xs]

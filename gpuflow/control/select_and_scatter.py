@@ -49,17 +49,17 @@ def select_and_scatter(
     Source: the definition of SelectAndScatter in the XLA operation semantics.
     """
     name = "select_and_scatter"
-    aval, own = aval_of(operand), aval_of(source)
-    check_same_dtype(name, [aval, own])
+    aval, source_aval = aval_of(operand), aval_of(source)
+    check_same_dtype(name, [aval, source_aval])
     window, strides = tuple(map(int, window_dimensions)), tuple(map(int, window_strides))
     pads = tuple((int(low), int(high)) for low, high in padding)
     ones = (1,) * aval.ndim
     counts = window_counts(name, aval, window, strides, pads, ones, ones)
     check(
-        own.shape == counts,
+        source_aval.shape == counts,
         lambda: (
             f"[{name}] the source must have one element for each place of the window, {counts}; "
-            f"got {types_text([own, aval])}. Fix: the result of reduce_window has them."
+            f"got {types_text([source_aval, aval])}. Fix: the result of reduce_window has them."
         ),
     )
     selecting = _traced(name, select, aval.dtype, dtypes.bool_, "select")
@@ -118,12 +118,12 @@ class _View:
 
 def _selected(program: Program, views: Sequence[_View], wide: Any, real: Any) -> Any:
     """The number of the view whose element each window selects."""
-    best, found = views[0].of_array(wide), views[0].of_array(real)
+    best, any_real = views[0].of_array(wide), views[0].of_array(real)
     chosen = full(aval_of(best).shape, 0, "int32")
     for number, view in enumerate(views[1:], 1):
         value, is_real = view.of_array(wide), view.of_array(real)
         (stays,) = map_scalars(program, [best, value])
-        better = bitwise_and(is_real, bitwise_or(bitwise_not(found), bitwise_not(stays)))
+        better = bitwise_and(is_real, bitwise_or(bitwise_not(any_real), bitwise_not(stays)))
         best, chosen = where(better, value, best), where(better, number, chosen)
-        found = bitwise_or(found, is_real)
+        any_real = bitwise_or(any_real, is_real)
     return chosen

@@ -204,9 +204,9 @@ class Stage:
     @property
     def args_info(self) -> Any:
         """The arguments as a tree like ``in_avals``, each with ``donated``."""
-        own = self._entry.jaxpr.in_avals[self._entry.hidden :]
-        donated = self._entry.donated[len(self._entry.donated) - len(own) :]
-        infos = [ArgInfo(a.shape, a.dtype, flag) for a, flag in safe_zip(own, donated)]
+        avals = self._entry.jaxpr.in_avals[self._entry.hidden :]
+        donated = self._entry.donated[len(self._entry.donated) - len(avals) :]
+        infos = [ArgInfo(a.shape, a.dtype, flag) for a, flag in safe_zip(avals, donated)]
         return tree.unflatten(self.in_tree, infos)
 
     @property
@@ -329,14 +329,14 @@ class Compiled(Stage):
         """Where the results are, as a tree."""
         inputs = _of_leaves(self._places.inputs, self.in_tree)
         asked = _of_leaves(self._places.outputs, self.out_tree)
-        found = self._entry.shardings((*[None] * self._entry.hidden, *inputs)) or asked
-        outputs = [own or other for own, other in zip(asked, found, strict=False)]
+        propagated = self._entry.shardings((*[None] * self._entry.hidden, *inputs)) or asked
+        outputs = [sharding or other for sharding, other in zip(asked, propagated, strict=False)]
         return tree.unflatten(self.out_tree, self._on_device(outputs))
 
     def _on_device(self, shardings: Sequence[Sharding | None]) -> list[Sharding]:
         """Shardings of which none is missing: the rest lies on one device."""
         device = self._places.device or default_device()
-        return [own or SingleDeviceSharding(device) for own in shardings]
+        return [sharding or SingleDeviceSharding(device) for sharding in shardings]
 
     def runtime_executable(self) -> Executable:
         """What runs the program, with ``explain`` and ``cost_analysis``."""

@@ -56,9 +56,9 @@ def check_while(
     def make() -> list[ClosedJaxpr]:
         inside = [*avals, *body.in_avals[second:]]
         before = condition.in_avals[:first]
-        made = trace_to_jaxpr(goes_on, [*before, *inside])
+        test = trace_to_jaxpr(goes_on, [*before, *inside])
         looped = trace_to_jaxpr(step, [*before, *body.in_avals[:second], *inside])
-        return [ClosedJaxpr(jaxpr, tuple(closed)) for jaxpr, closed in (made, looped)]
+        return [ClosedJaxpr(jaxpr, tuple(closed)) for jaxpr, closed in (test, looped)]
 
     key = ("checked while", condition.jaxpr, first, second)
     programs = body.jaxpr.memo(key, make)
@@ -79,6 +79,6 @@ def check_while(
 
 
 def _in_lanes(value: Any, lanes: Lanes) -> Any:
-    own, shape = lane_shape(lanes), aval_of(value).shape
-    dims = range(len(own), len(own) + len(shape))
-    return broadcast_in_dim(value, (*own, *shape), dims) if own else value
+    sizes, shape = lane_shape(lanes), aval_of(value).shape
+    dims = range(len(sizes), len(sizes) + len(shape))
+    return broadcast_in_dim(value, (*sizes, *shape), dims) if sizes else value

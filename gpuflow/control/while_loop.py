@@ -47,22 +47,25 @@ def bind_while(
     body_consts: Sequence[Any], init: Sequence[Any], lanes: Lanes = (),
 ) -> list[Any]:  # fmt: skip
     """Bind the two programs; their own constants become leading consts."""
-    condition, condition_own = close(condition)
-    body, body_own = close(body)
-    own, end = len(condition_own), len(condition_consts)
-    operands = [*condition_own, *condition_consts, *body_own, *body_consts, *init]
+    condition, condition_closed = close(condition)
+    body, body_closed = close(body)
+    num_closed, end = len(condition_closed), len(condition_consts)
+    operands = [*condition_closed, *condition_consts, *body_closed, *body_consts, *init]
     params: dict[str, Any] = {
         "condition": condition,
         "body": body,
-        "num_condition_consts": own + end,
-        "num_body_consts": len(body_own) + len(body_consts),
+        "num_condition_consts": num_closed + end,
+        "num_body_consts": len(body_closed) + len(body_consts),
     }
     if not lanes:
         return while_p.bind(*operands, **params)
     full = tuple(
         Lane(
             lane.axis,
-            (*[False] * own, *lane.mapped[:end], *[False] * len(body_own), *lane.mapped[end:]),
+            (
+                *[False] * num_closed, *lane.mapped[:end],
+                *[False] * len(body_closed), *lane.mapped[end:],
+            ),
         )
         for lane in lanes
     )
@@ -74,16 +77,16 @@ def _shape(
     num_body_consts: int, lanes: Lanes = (),
 ) -> list[ShapedArray]:  # fmt: skip
     del condition, num_body_consts
-    own = lane_shape(lanes)
+    lanes_shape = lane_shape(lanes)
     counts = lane_counts(lanes, len(avals))[num_condition_consts:]
-    given = avals[num_condition_consts:]
-    for aval, expected, count in safe_zip(given, body.in_avals, counts):
+    carries = avals[num_condition_consts:]
+    for aval, expected, count in safe_zip(carries, body.in_avals, counts):
         if (aval.shape[count:], aval.dtype) != (expected.shape, expected.dtype):
             raise TypeError(
                 f"[while_loop] operands must match the traced body; got {aval} for {expected}. "
                 "Fix: the rule that bound this loop; programs cannot cause it."
             )
-    return [aval.update(shape=(*own, *aval.shape)) for aval in body.out_avals]
+    return [aval.update(shape=(*lanes_shape, *aval.shape)) for aval in body.out_avals]
 
 
 def _split(
@@ -145,9 +148,9 @@ def _bind_derivative(
         condition, body, first, [*second, *moved], [*init, *carried], extend(lanes, chosen)
     )
     outs = results[: len(init)]
-    made = iter(results[len(init) :])
+    out_tangents = iter(results[len(init) :])
     return outs, [
-        next(made) if flag else Zero(aval_of(out).tangent())
+        next(out_tangents) if flag else Zero(aval_of(out).tangent())
         for out, flag in safe_zip(outs, carry_flags)
     ]
 
@@ -165,10 +168,10 @@ def _linearize(
     outs = _bind(primals, lanes, params)
     out_nonzeros = _derivative(nonzeros, params)[3]
 
-    def tangent_function(residuals: Sequence[Any], *given: Any) -> list[Any]:
-        made = iter(given)
+    def tangent_function(residuals: Sequence[Any], *nonzero_tangents: Any) -> list[Any]:
+        remaining = iter(nonzero_tangents)
         tangents = [
-            next(made) if flag else Zero(aval_of(primal).tangent())
+            next(remaining) if flag else Zero(aval_of(primal).tangent())
             for primal, flag in safe_zip(residuals, nonzeros)
         ]
         _, out_tangents = _bind_derivative(residuals, tangents, lanes, params)
@@ -202,8 +205,8 @@ def _partial_eval(
         programs = [_first_outputs(condition, 1), _first_outputs(body, count)]
         known = bind_while(*programs, *parts, extend(lanes, kept))
 
-    def unknown_function(values: Sequence[Any], *given: Any) -> list[Any]:
-        ours, theirs = iter(values), iter(given)
+    def unknown_function(values: Sequence[Any], *unknown_operands: Any) -> list[Any]:
+        ours, theirs = iter(values), iter(unknown_operands)
         full = [next(theirs if flag else ours) for flag in unknowns]
         results = _bind(full, lanes, params)
         return [out for out, flag in safe_zip(results, carry) if flag]
@@ -274,7 +277,7 @@ def _over_lanes(params: dict[str, Any]) -> ClosedJaxpr:
     carries = [-1] * count
     condition = over_lanes(params["condition"], lanes, [*range(first), *carries])
     body = over_lanes(params["body"], lanes, [*range(first, first + second), *carries])
-    own = tuple(range(len(lanes)))
+    lane_dims = tuple(range(len(lanes)))
 
     def program(*operands: Any) -> list[Any]:
         for_condition, for_body, init = _split(operands, params)
@@ -282,19 +285,19 @@ def _over_lanes(params: dict[str, Any]) -> ClosedJaxpr:
 
         def goes_on(state: Any, *carry: Any) -> list[Any]:
             del carry
-            return [reduce_or(state, own)]
+            return [reduce_or(state, lane_dims)]
 
         def step(*values: Any) -> list[Any]:
             consts, more, state, carry = (
                 values[:first], values[first : first + second], values[first + second],
                 values[first + second + 1 :],
             )  # fmt: skip
-            made = []
+            next_carry = []
             for old, new in safe_zip(carry, body(*more, *carry)):
-                which = broadcast_in_dim(state, aval_of(new).shape, own)
-                made.append(select_n(which, old, new))
-            (still,) = condition(*consts, *made)
-            return [bitwise_and(state, still), *made]
+                which = broadcast_in_dim(state, aval_of(new).shape, lane_dims)
+                next_carry.append(select_n(which, old, new))
+            (still,) = condition(*consts, *next_carry)
+            return [bitwise_and(state, still), *next_carry]
 
         avals = [aval_of(going), *[aval_of(x) for x in init]]
         test, _ = trace_to_jaxpr(goes_on, avals)
