@@ -75,22 +75,22 @@ def _preallocated() -> float:
 def _xla_device_count() -> int:
     """The number of CPU devices that scripts for JAX ask for in XLA_FLAGS, or 1."""
     flags = os.environ.get("XLA_FLAGS", "")
-    found = re.search(r"--xla_force_host_platform_device_count=(\S*)", flags)
-    if found is None:
+    match = re.search(r"--xla_force_host_platform_device_count=(\S*)", flags)
+    if match is None:
         return 1
-    if not found[1].isdecimal():
+    if not match[1].isdecimal():
         raise ValueError(
             "[config] --xla_force_host_platform_device_count in XLA_FLAGS must be an integer of at "
-            f"least 0; got {found[1]!r}. Fix: export GPUFLOW_CPU_DEVICES=8."
+            f"least 0; got {match[1]!r}. Fix: export GPUFLOW_CPU_DEVICES=8."
         )
-    return max(int(found[1]), 1)
+    return max(int(match[1]), 1)
 
 
 def _xla_excess_precision() -> bool:
     """What scripts for JAX ask for in XLA_FLAGS, or True, which is XLA's default as well."""
     flags = os.environ.get("XLA_FLAGS", "")
-    found = re.search(r"--xla_allow_excess_precision(?:=(\S*))?(?:\s|$)", flags)
-    return found is None or (found[1] or "true").lower() not in ("false", "0")
+    match = re.search(r"--xla_allow_excess_precision(?:=(\S*))?(?:\s|$)", flags)
+    return match is None or (match[1] or "true").lower() not in ("false", "0")
 
 
 CPU_TARGETS = ("native", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
@@ -217,7 +217,7 @@ _PUBLIC = (*(name for name in _NAMES if name not in _INTERNAL), *_SWITCHES, *_ST
 _interned: dict[tuple[Any, ...], Settings] = {}
 
 
-def _own_variable(short: str) -> str:
+def _gpuflow_variable(short: str) -> str:
     """gpuflow's environment variable for a setting."""
     return f"GPUFLOW_{_STARTING.get(short, short).upper()}"
 
@@ -383,7 +383,7 @@ class Config:
         idle = []
         for variable in sorted(os.environ):
             short = variable.removeprefix("JAX_").lower()
-            if not variable.startswith("JAX_") or os.environ.get(_own_variable(short)):
+            if not variable.startswith("JAX_") or os.environ.get(_gpuflow_variable(short)):
                 continue
             if short not in _PUBLIC:
                 idle.append(variable)

@@ -118,12 +118,12 @@ def canonicalize(dtype: Any) -> Any:
     try:
         return known[dtype]
     except (KeyError, TypeError):  # not seen before, or not hashable
-        found = _supported(dtype)
+        canonical = _supported(dtype)
     if not is_wide:
-        found = _TO_32.get(found, found)
+        canonical = _TO_32.get(canonical, canonical)
     if isinstance(dtype, np.dtype | type | ExtendedDType):
-        known[dtype] = found
-    return found
+        known[dtype] = canonical
+    return canonical
 
 
 _known_wide: dict[Any, Any] = {}

@@ -15,12 +15,12 @@ else:
     difflib = LazyModule("difflib")
 
 
-def public_names(namespace: dict[str, Any], own: str | None = None) -> list[str]:
+def public_names(namespace: dict[str, Any], module_name: str | None = None) -> list[str]:
     """The names of a module that users are meant to see: no private ones and no submodules.
 
     Args:
         namespace: the module's ``globals()``.
-        own: the module's name, to leave out what it imported for its own use.
+        module_name: the module's name, to leave out what it imported for its own use.
     """
     return [
         name
@@ -28,7 +28,7 @@ def public_names(namespace: dict[str, Any], own: str | None = None) -> list[str]
         if not name.startswith("_")
         and name != "annotations"
         and not isinstance(value, ModuleType)
-        and (own is None or getattr(value, "__module__", None) == own)
+        and (module_name is None or getattr(value, "__module__", None) == module_name)
     ]
 
 

@@ -33,11 +33,11 @@ class Recent:
         Raises:
             TypeError: ``key`` cannot be hashed.
         """
-        found = self._values.get(key)
-        if found is not None and len(self._values) > self._most // 2:
+        value = self._values.get(key)
+        if value is not None and len(self._values) > self._most // 2:
             self._values.pop(key, None)
-            self._values[key] = found  # behind all others
-        return found
+            self._values[key] = value  # behind all others
+        return value
 
     def put(self, key: Hashable, value: Any) -> None:
         """Keep a value, which is not None."""

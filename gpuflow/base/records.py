@@ -42,31 +42,31 @@ def record(
         repr: objects print as ``Name(field=value, ...)``.
     """
 
-    def made(cls: type[T]) -> type[T]:
-        return _made(cls, frozen, eq, repr)
+    def decorate(cls: type[T]) -> type[T]:
+        return _as_record(cls, frozen, eq, repr)
 
-    return made if cls is None else made(cls)
+    return decorate if cls is None else decorate(cls)
 
 
-def _made(cls: Any, frozen: bool, eq: bool, printed: bool) -> Any:
+def _as_record(cls: Any, frozen: bool, eq: bool, printed: bool) -> Any:
     doc = cls.__doc__
     cls.__doc__ = doc or ""  # dataclass writes a signature where there is none, at a price
     dataclass(init=False, repr=False, eq=False)(cls)
     cls.__doc__ = doc
-    own = vars(cls)
-    if "__init__" not in own:
+    members = vars(cls)
+    if "__init__" not in members:
         cls.__init__ = _first_init(cls, frozen)
         cls.__signature__ = _Signature()
-    if printed and "__repr__" not in own:
+    if printed and "__repr__" not in members:
         cls.__repr__ = _repr
     if eq:
-        _compare(cls, frozen, own)
+        _compare(cls, frozen, members)
     if frozen:
         cls.__setattr__, cls.__delattr__ = _refuse_assignment, _refuse_deletion
     return cls
 
 
-def _compare(cls: Any, frozen: bool, own: Any) -> None:
+def _compare(cls: Any, frozen: bool, members: Any) -> None:
     """Equality and hash by the fields that take part."""
     names = [f.name for f in fields(cls) if f.compare]
     values = attrgetter(*names) if names else _nothing
@@ -79,9 +79,9 @@ def _compare(cls: Any, frozen: bool, own: Any) -> None:
     def __hash__(self: Any) -> int:
         return hash(values(self))
 
-    if "__eq__" not in own:
+    if "__eq__" not in members:
         cls.__eq__ = __eq__
-    if own.get("__hash__") is None:
+    if members.get("__hash__") is None:
         cls.__hash__ = __hash__ if frozen else None
 
 
@@ -140,7 +140,7 @@ def _compiled_init(cls: Any, frozen: bool) -> Callable[..., None]:
     body = [_assignment(f, frozen) for f in set_fields]
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
-    known: dict[str, Any] = {"_set": object.__setattr__, "_made": _FACTORY}
+    known: dict[str, Any] = {"_set": object.__setattr__, "_FACTORY": _FACTORY}
     known |= {f"_default_{f.name}": f.default for f in set_fields}
     known |= {f"_factory_{f.name}": f.default_factory for f in set_fields}
     exec(f"def __init__({header}):\n " + "\n ".join(body or ["pass"]), known)
@@ -150,15 +150,15 @@ def _compiled_init(cls: Any, frozen: bool) -> Callable[..., None]:
 
 
 def _parameter(f: Field[Any]) -> str:
-    """``name`` or ``name=default``; with a factory, ``_made`` stands for a value from it."""
+    """``name`` or ``name=default``; with a factory, ``_FACTORY`` stands for a value from it."""
     if f.default is not MISSING:
         return f"{f.name}=_default_{f.name}"
-    return f.name if f.default_factory is MISSING else f"{f.name}=_made"
+    return f.name if f.default_factory is MISSING else f"{f.name}=_FACTORY"
 
 
 def _assignment(f: Field[Any], frozen: bool) -> str:
     value = f.name
     if f.default_factory is not MISSING:
-        made = f"_factory_{f.name}()"
-        value = f"{made} if {f.name} is _made else {f.name}" if f.init else made
+        default = f"_factory_{f.name}()"
+        value = f"{default} if {f.name} is _FACTORY else {f.name}" if f.init else default
     return f"_set(self, {f.name!r}, {value})" if frozen else f"self.{f.name} = {value}"

@@ -93,8 +93,8 @@ def _classified(treedef: TreeDef) -> Any:
         return _sorted_node(node)
 
     is_plain = True
-    made = optree.treespec_transform(treedef, look)
-    return None if not has_dict else made if is_plain else _HAS_CUSTOM_DATA
+    ordered = optree.treespec_transform(treedef, look)
+    return None if not has_dict else ordered if is_plain else _HAS_CUSTOM_DATA
 
 
 def _sorted_node(node: TreeDef) -> TreeDef:
@@ -104,8 +104,8 @@ def _sorted_node(node: TreeDef) -> TreeDef:
     items = dict(zip(node.entries(), node.children(), strict=True))
     if node.kind is optree.PyTreeKind.DICT:
         return optree.treespec_dict(items, namespace=NAMESPACE)
-    made: Any = optree.tree_unflatten(node, [None] * len(items))
-    return optree.treespec_defaultdict(made.default_factory, items, namespace=NAMESPACE)
+    empty: Any = optree.tree_unflatten(node, [None] * len(items))
+    return optree.treespec_defaultdict(empty.default_factory, items, namespace=NAMESPACE)
 
 
 def leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
@@ -147,8 +147,8 @@ def is_node_type(cls: type) -> bool:
 
 def is_namedtuple_type(cls: type) -> bool:
     """Whether ``cls`` is a namedtuple that nobody registered with functions of its own."""
-    found = _entry(cls)
-    return found is not None and found.kind is optree.PyTreeKind.NAMEDTUPLE
+    entry = _entry(cls)
+    return entry is not None and entry.kind is optree.PyTreeKind.NAMEDTUPLE
 
 
 def _entry(cls: type) -> Any:
@@ -214,8 +214,9 @@ def _mismatch(prefix: TreeDef, full: TreeDef, path: str = "") -> str:
         return f": {place} a {getattr(prefix.type, '__name__', 'leaf')} for {kind}"
     if list(prefix.entries()) != list(full.entries()):
         return f": {place} the entries {prefix.entries()} for {full.entries()}"
-    for entry, own, other in zip(prefix.entries(), prefix.children(), full.children(), strict=True):
-        found = _mismatch(own, other, f"{path}[{entry!r}]")
-        if found:
-            return found
+    children = zip(prefix.entries(), prefix.children(), full.children(), strict=True)
+    for entry, child, other in children:
+        mismatch = _mismatch(child, other, f"{path}[{entry!r}]")
+        if mismatch:
+            return mismatch
     return ""

@@ -73,9 +73,9 @@ def one_level(tree: Any) -> tuple[list[tuple[KeyEntry, Any]], Any]:
     """
     if tree is None:
         return [], None
-    found = _with_keys.get(type(tree))
-    if found is not None:
-        pairs, aux = found(tree)
+    flatten = _with_keys.get(type(tree))
+    if flatten is not None:
+        pairs, aux = flatten(tree)
         return list(pairs), aux
     try:
         children, aux, entries, _ = optree.tree_flatten_one_level(tree, namespace=NAMESPACE)
@@ -100,7 +100,7 @@ def leaves_with_path(
     tree: Any, is_leaf: Callable[..., Any] | None = None, takes_path: bool = False
 ) -> list[tuple[KeyPath, Any]]:
     """The leaves as pairs (path, leaf), in order; ``is_leaf`` gets the node, or path and node."""
-    found: list[tuple[KeyPath, Any]] = []
+    leaves: list[tuple[KeyPath, Any]] = []
 
     def stops(item: Any, path: KeyPath) -> bool:
         if is_leaf is None:
@@ -109,13 +109,13 @@ def leaves_with_path(
 
     def visit(item: Any, path: KeyPath) -> None:
         if stops(item, path) or is_leaf_type(item):
-            found.append((path, item))
+            leaves.append((path, item))
             return
         for key, child in one_level(item)[0]:
             visit(child, (*path, key))
 
     visit(tree, ())
-    return found
+    return leaves
 
 
 def is_leaf_type(item: Any) -> bool:
@@ -143,9 +143,9 @@ def _simple(key: KeyEntry) -> str:
     return str(key)
 
 
-def difference(expected: Any, given: Any) -> str:
+def difference(expected: Any, got: Any) -> str:
     """Where two trees first differ in structure, in words; empty if they do not."""
-    return _difference(expected, given, ())
+    return _difference(expected, got, ())
 
 
 def _difference(a: Any, b: Any, path: KeyPath) -> str:
@@ -159,17 +159,17 @@ def _difference(a: Any, b: Any, path: KeyPath) -> str:
     ]
     if leaf_a or leaf_b or type(a) is not type(b):
         return f"{place} {kinds[0]} and {kinds[1]}"
-    (own, aux_a), (other, aux_b) = one_level(a), one_level(b)
-    keys_a, keys_b = [key for key, _ in own], [key for key, _ in other]
+    (pairs_a, aux_a), (pairs_b, aux_b) = one_level(a), one_level(b)
+    keys_a, keys_b = [key for key, _ in pairs_a], [key for key, _ in pairs_b]
     if keys_a != keys_b:
         names = [", ".join(_simple(key) for key in keys) or "none" for keys in (keys_a, keys_b)]
         return f"{place} {kinds[0]} with keys {names[0]} and with keys {names[1]}"
     if aux_a != aux_b:
         return f"{place} {kinds[0]} with {aux_a!r} and with {aux_b!r}"
-    for (key, left), (_, right) in zip(own, other, strict=True):
-        found = _difference(left, right, (*path, key))
-        if found:
-            return found
+    for (key, left), (_, right) in zip(pairs_a, pairs_b, strict=True):
+        deeper = _difference(left, right, (*path, key))
+        if deeper:
+            return deeper
     return ""
 
 

@@ -84,15 +84,15 @@ def builder(treedef: TreeDef) -> Build:
         if type(node) is dict:
             keys = [text.key(key) for key in node]
             pairs = ", ".join(f"{key}: {part}" for key, part in zip(keys, parts, strict=True))
-            made = f"{{{pairs}}}"
+            expression = f"{{{pairs}}}"
         elif type(node) is list:
-            made = f"[{listed}]"
+            expression = f"[{listed}]"
         elif type(node) is tuple:
-            made = f"({listed},)" if parts else "()"
+            expression = f"({listed},)" if parts else "()"
         else:
-            made = f"{text.constant(type(node))}({listed})"
+            expression = f"{text.constant(type(node))}({listed})"
         name = text.fresh()
-        text.line(f"{name} = {made}")
+        text.line(f"{name} = {expression}")
         return name
 
     result = make(template)

@@ -40,8 +40,8 @@ class ManualAxisType:
 
     def invarying(self, mesh: Any) -> frozenset[Any]:
         """The axes over which a program is written along which its value is the same."""
-        own = self.varying | self.unreduced | self.reduced
-        return frozenset(name for name in mesh.manual_axes if name not in own)
+        varying = self.varying | self.unreduced | self.reduced
+        return frozenset(name for name in mesh.manual_axes if name not in varying)
 
     def update(self, **changes: Any) -> ManualAxisType:
         """A copy with some fields changed."""
@@ -78,24 +78,24 @@ class ShapedArray:
         more = () if mat is NOT_MANUAL else (mat,)
         key = (shape, dtype, weak_type, *more) if more else (shape, dtype, weak_type)
         try:
-            found = _interned.get(key)
+            known = _interned.get(key)
         except TypeError:
-            found = None
-        if found is not None:
-            return found
+            known = None
+        if known is not None:
+            return known
         shape = tuple(int(size) for size in shape)
         if not dtypes.is_extended(dtype):
             dtype = np.dtype(dtype)
         key = (shape, dtype, bool(weak_type), *more)
-        found = _interned.get(key)
-        if found is None:
+        known = _interned.get(key)
+        if known is None:
             self = object.__new__(cls)
             object.__setattr__(self, "shape", shape)
             object.__setattr__(self, "dtype", dtype)
             object.__setattr__(self, "weak_type", bool(weak_type))
             object.__setattr__(self, "mat", mat)
-            found = _interned.setdefault(key, self)
-        return found
+            known = _interned.setdefault(key, self)
+        return known
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(

@@ -176,8 +176,8 @@ def communicator_of(op: str, names: Sequence[Any]) -> Communicator | None:
     """
     if not all(isinstance(name, Across) for name in names):
         return None
-    found = [_serving(op, name) for name in names]
-    return found[0] if len(found) == 1 else Product(found)
+    parts = [_serving(op, name) for name in names]
+    return parts[0] if len(parts) == 1 else Product(parts)
 
 
 def _serving(op: str, part: Across) -> Communicator:
@@ -234,10 +234,10 @@ class Product(Immediate):
         gathered = self.all_gather(data)
         senders = [source for source, target in pairs if target == self.rank]
         first = senders[0] if senders else 0
-        own = gathered[first : first + 1].copy()  # a slice: an element would be no array
+        received = gathered[first : first + 1].copy()  # a slice: an element would be no array
         if not senders:
-            own[...] = 0
-        return own.reshape(data.shape)
+            received[...] = 0
+        return received.reshape(data.shape)
 
     def broadcast(self, data: Any, root: int) -> Any:
         for part in reversed(self.parts):

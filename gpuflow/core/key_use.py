@@ -142,16 +142,16 @@ def follow_apart(flow: Flow) -> States | None:
 def parts(states: States, avals: Sequence[ShapedArray]) -> list[KeyState | None]:
     """States of parts of values, of which a program sees each once."""
     inner = fresh_states(avals)
-    for own, state in safe_zip(inner, states):
-        if own is not None and state is not None:
-            own.used[...] = state.used[state.numbers].any()
+    for part, state in safe_zip(inner, states):
+        if part is not None and state is not None:
+            part.used[...] = state.used[state.numbers].any()
     return inner
 
 
 def spend(flow: Flow, inner: States) -> None:
     """Use up the operands whose parts, the states ``inner``, a program has used."""
-    for own, state in safe_zip(inner, flow.states):
-        if own is not None and state is not None and own.used.any():
+    for part, state in safe_zip(inner, flow.states):
+        if part is not None and state is not None and part.used.any():
             state.used[state.numbers] = True
             places = dict.fromkeys(state.numbers.reshape(-1).tolist(), flow.place)
             state.where.update({k: v for k, v in places.items() if k not in state.where})
@@ -172,38 +172,40 @@ def follow_program(
 ) -> list[KeyState | None]:
     """The states of a program's results for those of its operands."""
     jaxpr = program.jaxpr
-    found: dict[Var, KeyState | None] = {
+    states_of: dict[Var, KeyState | None] = {
         var: _known_state(const) for var, const in safe_zip(jaxpr.constvars, program.consts)
     }
-    found.update(safe_zip(jaxpr.invars, states))
+    states_of.update(safe_zip(jaxpr.invars, states))
     known: dict[Var, Any] = dict(safe_zip(jaxpr.constvars, program.consts))
     if values is not None:
         known.update(safe_zip(jaxpr.invars, values))
 
     def state(atom: Atom) -> KeyState | None:
-        return None if type(atom) is Literal else found.get(atom)
+        return None if type(atom) is Literal else states_of.get(atom)
 
     def value(atom: Atom) -> Any:
         return atom.value if type(atom) is Literal else known.get(atom)
 
     for eqn in jaxpr.eqns:
-        own = tuple(map(state, eqn.inputs))
+        operand_states = tuple(map(state, eqn.inputs))
         place = f"at {eqn.source}" if eqn.source else "in the same program"
-        if any(own) or eqn.primitive.subjaxprs is not None:
-            flow = Flow(eqn.primitive, eqn.params, own, tuple(map(value, eqn.inputs)), place)
-            made = follow(flow)
+        if any(operand_states) or eqn.primitive.subjaxprs is not None:
+            operands = tuple(map(value, eqn.inputs))
+            flow = Flow(eqn.primitive, eqn.params, operand_states, operands, place)
+            out_states = follow(flow)
         else:
-            made = None
-        found.update(safe_zip(eqn.outputs, _filled(made, [var.aval for var in eqn.outputs])))
+            out_states = None
+        filled = _filled(out_states, [var.aval for var in eqn.outputs])
+        states_of.update(safe_zip(eqn.outputs, filled))
     return [state(atom) for atom in jaxpr.outvars]
 
 
-def _filled(made: States | None, avals: Sequence[ShapedArray]) -> list[KeyState | None]:
+def _filled(states: States | None, avals: Sequence[ShapedArray]) -> list[KeyState | None]:
     """The states of values of these types, new ones where there is none."""
-    given = [None] * len(avals) if made is None else made
+    known = [None] * len(avals) if states is None else states
     return [
-        (own or fresh(aval.shape)) if isinstance(aval.dtype, KeyDType) else None
-        for own, aval in safe_zip(given, avals)
+        (state or fresh(aval.shape)) if isinstance(aval.dtype, KeyDType) else None
+        for state, aval in safe_zip(known, avals)
     ]
 
 
@@ -228,9 +230,9 @@ def alternatives(states: States) -> KeyState | None:
     first = states[0]
     if first is None or all(state is not None and state.used is first.used for state in states):
         return first
-    made = fresh(first.numbers.shape)
-    made.used[...] = any(s is not None and s.used[s.numbers].any() for s in states)
-    return made
+    merged = fresh(first.numbers.shape)
+    merged.used[...] = any(s is not None and s.used[s.numbers].any() for s in states)
+    return merged
 
 
 # --- values outside of programs ------------------------------------------------------------
@@ -244,9 +246,9 @@ def _known_state(value: Any) -> KeyState | None:
     aval = aval_of(value)
     if not isinstance(aval.dtype, KeyDType):
         return None
-    found = _states.get(id(value))
-    if found is not None and found[0]() is value:
-        return found[1]
+    entry = _states.get(id(value))
+    if entry is not None and entry[0]() is value:
+        return entry[1]
     return _remember(value, fresh(aval.shape))
 
 
@@ -267,12 +269,12 @@ def call(
     states = tuple(map(_known_state, operands))
     line = user_source_line()
     place = f"at {line}" if line else "before"
-    made = None
+    out_states = None
     if any(states) or primitive.subjaxprs is not None:
-        made = follow(Flow(primitive, params, states, tuple(operands), place))
+        out_states = follow(Flow(primitive, params, states, tuple(operands), place))
     outs = run()
     results = outs if primitive.multiple_results else [outs]
-    for result, state in safe_zip(results, _filled(made, [aval_of(out) for out in results])):
+    for result, state in safe_zip(results, _filled(out_states, [aval_of(out) for out in results])):
         if state is not None:
             _remember(result, state)
     return outs

@@ -100,14 +100,14 @@ def _types(op: str, names: tuple[Any, ...], types: Any) -> tuple[AxisType, ...]:
     """
     if types is None:
         return (AxisType.Auto,) * len(names)
-    found = (types,) if isinstance(types, AxisType) else tuple(types)
+    kinds = (types,) if isinstance(types, AxisType) else tuple(types)
     check(
-        len(found) == len(names) and all(isinstance(kind, AxisType) for kind in found),
+        len(kinds) == len(names) and all(isinstance(kind, AxisType) for kind in kinds),
         lambda: f"[{op}] axis_types must hold an AxisType for each of {names}; got {types}. "
         "Fix: leave it out, or give one for each axis.",
         ValueError,
     )
-    return found
+    return kinds
 
 
 class Mesh(_Axes):

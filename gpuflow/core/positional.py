@@ -31,9 +31,9 @@ class PositionalSharding(Sharding):
             self._cells[position] = (number,)
 
     def _with(self, cells: np.ndarray) -> PositionalSharding:
-        made = PositionalSharding.__new__(PositionalSharding)
-        made._all, made._cells = self._all, cells
-        return made
+        sharding = PositionalSharding.__new__(PositionalSharding)
+        sharding._all, sharding._cells = self._all, cells
+        return sharding
 
     @property
     def shape(self) -> tuple[int, ...]:

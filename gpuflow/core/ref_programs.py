@@ -67,14 +67,14 @@ def _record(
         trace.new_argument(aval, name)
         for aval, name in safe_zip(inner, names or [""] * len(inner))
     ]
-    given = [
+    operands = [
         Ref(argument, trace, True) if type(aval) is AbstractRef else argument
         for argument, aval in safe_zip(arguments, avals)
     ]
     try:
         with current_trace(trace):
-            outs = function(*given)
-            taken = [(k, ref) for k, ref in enumerate(given) if type(ref) is Ref]
+            outs = function(*operands)
+            taken = [(k, ref) for k, ref in enumerate(operands) if type(ref) is Ref]
             if not cells and not taken:
                 return *trace.finish(arguments, outs), None
             count = len(cells)

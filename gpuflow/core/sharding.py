@@ -118,17 +118,17 @@ def _checked_axes(
         TypeError: they are no sets.
         ValueError: None among them, or an axis that has two roles.
     """
-    for name, given in (("unreduced", unreduced), ("reduced", reduced)):
+    for name, axes in (("unreduced", unreduced), ("reduced", reduced)):
         check(
-            not given or isinstance(given, set | frozenset),
-            lambda name=name, given=given: f"[PartitionSpec] {name} must be a set of mesh axes; "
-            f"got {given!r}. Fix: {name}={{'x'}}.",
+            not axes or isinstance(axes, set | frozenset),
+            lambda name=name, axes=axes: f"[PartitionSpec] {name} must be a set of mesh axes; "
+            f"got {axes!r}. Fix: {name}={{'x'}}.",
         )
-    own = [name for part in spec for name in names_of(part)]
-    roles = [own, unreduced, reduced]
+    partitions = [name for part in spec for name in names_of(part)]
+    roles = [partitions, unreduced, reduced]
     check(
         None not in unreduced and None not in reduced and not {*unreduced} & {*reduced}
-        and not set(own) & {*unreduced, *reduced},
+        and not set(partitions) & {*unreduced, *reduced},
         lambda: f"[PartitionSpec] partitions, unreduced and reduced must hold mesh axes, each "
         f"once; got {roles}. Fix: name each axis in one of them.",
         ValueError,
@@ -229,14 +229,14 @@ class Sharding:
             return slice(None) if count == 1 else slice(piece * size, (piece + 1) * size)
 
         return {
-            device: tuple(map(along, part, counts, own))
-            for device, own in zip(self._devices, pieces, strict=True)
+            device: tuple(map(along, part, counts, position))
+            for device, position in zip(self._devices, pieces, strict=True)
         }
 
     def addressable_devices_indices_map(self, global_shape: Sequence[int]) -> dict[Any, Index]:
         """The same for this process's devices."""
-        found = self.devices_indices_map(global_shape)
-        return {device: index for device, index in found.items() if device.is_local}
+        indices = self.devices_indices_map(global_shape)
+        return {device: index for device, index in indices.items() if device.is_local}
 
     def is_equivalent_to(self, other: Sharding, ndim: int) -> bool:
         """Whether the same devices have the same parts of arrays of ``ndim`` dimensions."""
@@ -309,8 +309,8 @@ class NamedSharding(Sharding):
     def update(self, **changes: Any) -> NamedSharding:
         """The sharding with another ``mesh``, ``spec`` or ``memory_kind``."""
         memory_kind = changes.pop("memory_kind", self.memory_kind)
-        given = {"mesh": self.mesh, "spec": self.spec, **changes}
-        return NamedSharding(given["mesh"], given["spec"], memory_kind=memory_kind)
+        fields = {"mesh": self.mesh, "spec": self.spec, **changes}
+        return NamedSharding(fields["mesh"], fields["spec"], memory_kind=memory_kind)
 
     def _cuts(self, rank: int) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
         check(
@@ -323,16 +323,16 @@ class NamedSharding(Sharding):
         )
         names = [names_of(part) for part in self.spec] + [()] * (rank - len(self.spec))
         sizes, where = self.mesh.shape, {n: k for k, n in enumerate(self.mesh.axis_names)}
-        counts = tuple(prod(sizes[name] for name in own) for own in names)
+        counts = tuple(prod(sizes[name] for name in axes) for axes in names)
 
-        def piece(position: Sequence[int], own: Sequence[Any]) -> int:
+        def piece(position: Sequence[int], axes: Sequence[Any]) -> int:
             number = 0
-            for name in own:
+            for name in axes:
                 number = number * sizes[name] + position[where[name]]
             return number
 
         positions = np.ndindex(*self.mesh.axis_sizes)
-        return counts, [tuple(piece(at, own) for own in names) for at in positions]
+        return counts, [tuple(piece(at, axes) for axes in names) for at in positions]
 
     @property
     def is_fully_replicated(self) -> bool:
@@ -370,8 +370,8 @@ class SingleDeviceSharding(Sharding):
 def replica_ids(indices: Mapping[Any, Index]) -> dict[Any, int]:
     """For each device how many before it have the same part."""
     seen: dict[Any, int] = {}
-    found = {}
+    ids = {}
     for device, index in indices.items():
         key = tuple((part.start, part.stop) for part in index)
-        found[device] = seen[key] = seen.get(key, -1) + 1
-    return found
+        ids[device] = seen[key] = seen.get(key, -1) + 1
+    return ids

@@ -156,11 +156,11 @@ def _varying(
     avals: Sequence[ShapedArray],
 ) -> list[ShapedArray]:  # fmt: skip
     """The avals of outputs, which tell along which axes of shard_map these vary."""
-    found = [atom.aval.mat.varying for atom in atoms]
+    varying = [atom.aval.mat.varying for atom in atoms]
     if primitive.varies is not None:
-        along = primitive.varies(found, params)
+        along = primitive.varies(varying, params)
     else:
-        along = [frozenset().union(*found)] * len(avals)
+        along = [frozenset().union(*varying)] * len(avals)
     return [aval.varying(names) for aval, names in safe_zip(avals, along)]
 
 

@@ -179,11 +179,11 @@ def _make_batched(
     instantiate_outs: tuple[bool, ...] | None,
 ) -> tuple[ClosedJaxpr, tuple[int | Uniform | None, ...]]:
     forced = instantiate_outs or (False,) * len(jaxpr.out_avals)
-    found: list[int | Uniform | None] = []
+    front_dims: list[int | Uniform | None] = []
 
     def mapped(*operands: Any) -> list[Any]:
         dims = [0 if flag else None for flag in batched]
-        outs, found[:] = batch_to_front(jaxpr, axis, operands, dims, forced)
+        outs, front_dims[:] = batch_to_front(jaxpr, axis, operands, dims, forced)
         return outs
 
     # What varies along the axis is mapped from here on.
@@ -195,7 +195,7 @@ def _make_batched(
         for aval, flag in safe_zip(avals, batched)
     ]
     result, consts = trace_to_jaxpr(mapped, avals)
-    return ClosedJaxpr(result, tuple(consts)), tuple(found)
+    return ClosedJaxpr(result, tuple(consts)), tuple(front_dims)
 
 
 def batch_to_front(
@@ -208,10 +208,10 @@ def batch_to_front(
     """Outputs of a mapped flat function with mapped dimensions in front, and these as above."""
     uniform: list[bool] = []
     outs, out_dims = batch_flat(function, axis, operands, dims, uniform)
-    result, found = [], []
+    result, front_dims = [], []
     for out, dim, is_uniform, force in safe_zip(outs, out_dims, uniform, forced):
         is_mapped = dim is not None or force
         result.append(batch_to_dim(out, dim, 0, axis.size) if is_mapped else out)
         is_uniform = is_uniform or dim is None
-        found.append((Uniform(0) if is_uniform else 0) if is_mapped else None)
-    return result, found
+        front_dims.append((Uniform(0) if is_uniform else 0) if is_mapped else None)
+    return result, front_dims

@@ -137,9 +137,9 @@ def _make_jvp_jaxpr(
     out_nonzeros: list[bool] = []
 
     def derivative(*operands: Any) -> list[Any]:
-        given = iter(operands[count:])
+        nonzero_tangents = iter(operands[count:])
         tangents = [
-            next(given) if nonzero else Zero(aval.tangent())
+            next(nonzero_tangents) if nonzero else Zero(aval.tangent())
             for nonzero, aval in safe_zip(nonzeros, jaxpr.in_avals)
         ]
         outs, out_tangents = jvp_flat(jaxpr, operands[:count], tangents)

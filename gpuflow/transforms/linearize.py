@@ -74,11 +74,11 @@ class LinearizeTrace(TangentTrace):
             outs, out_nonzeros, residuals, tangent_function = primitive.linearize(
                 nonzeros, *primals, **params
             )
-        given = [tangent for tangent in tangents if type(tangent) is not Zero]
+        nonzero_tangents = [tangent for tangent in tangents if type(tangent) is not Zero]
         with current_trace(self.recording):
-            made = iter(tangent_function(residuals, *given))
+            recorded = iter(tangent_function(residuals, *nonzero_tangents))
         out_tangents = [
-            next(made) if nonzero else zero_tangent(out)
+            next(recorded) if nonzero else zero_tangent(out)
             for out, nonzero in safe_zip(outs, out_nonzeros)
         ]
         return outs, out_tangents

@@ -55,9 +55,9 @@ class PartialTrace(Trace):
             outs, out_unknowns, residuals, unknown_function = primitive.partial_eval(
                 unknowns, *known, **params
             )
-        given = [value for value, flag in safe_zip(operands, unknowns) if flag]
+        unknown_operands = [value for value, flag in safe_zip(operands, unknowns) if flag]
         with current_trace(self.recording):
-            recorded = iter(unknown_function(residuals, *given))
+            recorded = iter(unknown_function(residuals, *unknown_operands))
         computed = iter(outs)
         return [next(recorded if flag else computed) for flag in out_unknowns]
 

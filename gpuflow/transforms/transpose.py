@@ -76,9 +76,9 @@ def _transpose_eqn(eqn: Eqn, known: dict[Var, Any], pending: dict[Var, Any]) -> 
         else UndefinedPrimal(atom.aval)
         for atom in eqn.inputs
     ]
-    given = cotangents if eqn.primitive.multiple_results else cotangents[0]
+    out_cotangents = cotangents if eqn.primitive.multiple_results else cotangents[0]
     try:
-        results = eqn.primitive.transpose(given, *operands, **eqn.params)
+        results = eqn.primitive.transpose(out_cotangents, *operands, **eqn.params)
     except UnknownOperandError as error:
         raise _not_linear(eqn, operands) from error
     for atom, operand, result in safe_zip(eqn.inputs, operands, results):
