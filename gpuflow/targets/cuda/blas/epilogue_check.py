@@ -94,10 +94,10 @@ def _agrees(
         api.copy_in(places[0], address(operand), operand.nbytes, stream)
         run(*places)
         product = operand.astype(np.float32) @ right.astype(np.float32)
-        found = _read(api, stream, places[2], (_M, _N), gemm.dtype)
+        output = _read(api, stream, places[2], (_M, _N), gemm.dtype)
         vector = bias.copy() if epilogue.bias else None
         want = with_epilogue(product, epilogue, vector, kept)
-        pairs = [(found, want)]
+        pairs = [(output, want)]
         if epilogue.gradient and vector is not None:
             pairs.append((_read(api, stream, places[3], (_N,), gemm.dtype), vector))
         if not all(_is_close(got, wanted, gemm) for got, wanted in pairs):

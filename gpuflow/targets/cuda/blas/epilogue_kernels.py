@@ -55,7 +55,7 @@ def matrix_kernel(call: KernelCall, m: int, n: int, dtype: np.dtype) -> MatrixKe
     if [sizes[axis] for axis in axes] not in ([m, n], [m * n]):
         return None
     whole, along = ([n, 1], [0, 1]) if len(axes) == 2 else ([1], None)
-    found: dict[tuple[Mode, bool], list[int]] = {}
+    buffers_by_form: dict[tuple[Mode, bool], list[int]] = {}
     for place, operand in enumerate(kernel.operands):
         if operand.mode is Mode.SCALAR:
             continue
@@ -65,9 +65,9 @@ def matrix_kernel(call: KernelCall, m: int, n: int, dtype: np.dtype) -> MatrixKe
         is_known = operand.mode in (Mode.IN, Mode.OUT) and strides in (whole, along)
         if operand.dtype != dtype.name or not lies_whole or not is_known:
             return None
-        found.setdefault((operand.mode, strides == whole), []).append(buffer)
+        buffers_by_form.setdefault((operand.mode, strides == whole), []).append(buffer)
     groups = [
-        tuple(found.get((mode, is_matrix), ()))
+        tuple(buffers_by_form.get((mode, is_matrix), ()))
         for mode in (Mode.IN, Mode.OUT)
         for is_matrix in (True, False)
     ]
@@ -92,8 +92,8 @@ def forward_values(
     """
     if reader.matrices != (product,) or not _is_of_kind(reader, activation):
         return None
-    z, given = _samples(reader, product)
-    values = _run(reader, given)
+    z, inputs = _samples(reader, product)
+    values = _run(reader, inputs)
     is_same = _is_close(values[out], value_of(activation, z, reader.dtype))
     return values if is_same else None
 
@@ -111,15 +111,15 @@ def is_way_back(
     """
     if not _is_of_kind(reader, activation):
         return False
-    z, given = _samples(reader, product)
+    z, inputs = _samples(reader, product)
     if any(array.shape != z.shape for array in values.values()):
         return False
     gradient = np.random.default_rng(0).integers(-16, 17, z.shape) / 8.0
     kept = {buffer: array for buffer, array in values.items() if buffer in reader.matrices}
-    found = _run(reader, {**given, **kept, source: gradient})
+    outs = _run(reader, {**inputs, **kept, source: gradient})
     want = derivative_of(activation, z, reader.dtype) * gradient
-    return _is_close(found[reader.writes[0]], want) and all(
-        _is_close(found[buffer], want.sum(0), np.abs(want).sum(0))
+    return _is_close(outs[reader.writes[0]], want) and all(
+        _is_close(outs[buffer], want.sum(0), np.abs(want).sum(0))
         for buffer in reader.written_rows
     )
 
@@ -168,11 +168,11 @@ def _samples(reader: MatrixKernel, product: int) -> tuple[np.ndarray, dict[int, 
     return z, {product: z - biases, **dict.fromkeys(reader.rows, biases)}
 
 
-def _run(reader: MatrixKernel, given: Values) -> dict[int, np.ndarray]:
+def _run(reader: MatrixKernel, inputs: Values) -> dict[int, np.ndarray]:
     """The kernel's outputs for operands by buffer, in float32 throughout."""
     call = reader.call
     kernel = _in_float32(call.kernel, _rounding(reader))
-    rows, columns = next(a.shape for a in given.values() if a.ndim == 2)
+    rows, columns = next(a.shape for a in inputs.values() if a.ndim == 2)
     arrays: dict[str, Any] = {}
     outs: dict[int, np.ndarray] = {}
     for place, operand in enumerate(kernel.operands):
@@ -183,7 +183,7 @@ def _run(reader: MatrixKernel, given: Values) -> dict[int, np.ndarray]:
             shape = (columns,) if buffer in reader.written_rows else (rows, columns)
             arrays[operand.name] = outs[buffer] = np.zeros(shape, np.float32)
         else:
-            arrays[operand.name] = np.ascontiguousarray(given[buffer], np.float32)
+            arrays[operand.name] = np.ascontiguousarray(inputs[buffer], np.float32)
     names = [axis.name for axis in kernel.axes]
     sizes = (rows, columns) if len(names) == 2 else (rows * columns,)
     strides = {(operand.name, names[0]): columns for operand in kernel.operands}

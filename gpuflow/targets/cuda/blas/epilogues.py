@@ -33,7 +33,7 @@ Fused = Callable[..., None]
 Make = Callable[[Gemm, Epilogue], Fused | None]
 
 _DTYPES = ("float32", "float16", "bfloat16")
-OWN_MEMORY = -2  # no buffer of the plan
+EXTRA_BUFFER = -2  # no buffer of the plan
 
 
 @record
@@ -44,7 +44,7 @@ class FusedProduct:
         product, kernel: which steps; the call stands where the kernel stood.
         run: a function of the addresses of left, right, out, bias and aux.
         offsets: bytes from the start of the buffers of left and right.
-        out, bias, aux: buffers; None where there is none, OWN_MEMORY where none is free.
+        out, bias, aux: buffers; None where there is none, EXTRA_BUFFER where none is free.
         aux_bytes: the size of ``aux``.
         pair: the product on the way there, of calls that share ``aux``.
         moves_out: the place of ``out`` in the arena is still in use; it needs memory of its own.
@@ -70,10 +70,10 @@ def fused_products(plan: Plan, make: Make) -> list[FusedProduct]:
         make: what the library can do; None where it cannot.
     """
     search = _Search(plan, make)
-    found: list[FusedProduct] = []
+    calls: list[FusedProduct] = []
     for position in search.products:
-        found += search.fused(position)
-    return found
+        calls += search.fused(position)
+    return calls
 
 
 def at_offsets(run: Fused, offsets: tuple[int, int]) -> Fused:
@@ -127,13 +127,13 @@ class _Search:
             return []
         readers = self._readers.get(product.out, [])
         if len(readers) == 1:
-            found = self._forward(product, readers[0])
+            calls = self._forward(product, readers[0])
         elif len(readers) == 2:
-            found = self._pair(product, *readers)
+            calls = self._pair(product, *readers)
         else:
-            found = []
-        self._taken |= {one.product for one in found} | {one.kernel for one in found}
-        return found
+            calls = []
+        self._taken |= {one.product for one in calls} | {one.kernel for one in calls}
+        return calls
 
     def _forward(self, product: _Candidate, position: int) -> list[FusedProduct]:
         """A product and a kernel that alone reads it."""
@@ -176,14 +176,14 @@ class _Search:
             there = Epilogue(activation, bias=bool(forward.rows), keeps=True)
             returned = Epilogue(activation, bias=bool(back.written_rows), gradient=True)
             # Nobody reads the product itself any more, nor what the kernel kept besides.
-            for aux in (product.out, *kept, OWN_MEMORY):
+            for aux in (product.out, *kept, EXTRA_BUFFER):
                 parts = (
                     _Part(product, first, forward, there, outs[0], aux),
                     _Part(source, second, back, returned, back.writes[0], aux),
                 )
-                found = self._calls(parts)
-                if found:
-                    return found
+                calls = self._calls(parts)
+                if calls:
+                    return calls
         return []
 
     def _reader(self, product: _Candidate, position: int) -> MatrixKernel | None:
@@ -199,15 +199,16 @@ class _Search:
 
     def _calls(self, parts: Sequence[_Part]) -> list[FusedProduct]:
         """The calls, or none if one of them cannot be made."""
-        made = []
+        calls = []
         for part in parts:
             product, reader = part.product, part.reader
             rows = reader.written_rows if part.epilogue.gradient else reader.rows
             bias = rows[0] if part.epilogue.bias else None
-            own = [b for b in (bias, part.aux) if b is not None and b != OWN_MEMORY]
+            epilogue_buffers = [b for b in (bias, part.aux) if b is not None and b != EXTRA_BUFFER]
             may_move_out = part.out in self._plan.offsets
-            moves_out = may_move_out and not self._may_move(part, [*own, part.out])
-            if not self._may_move(part, own if moves_out else [*own, part.out]):
+            with_out = [*epilogue_buffers, part.out]
+            moves_out = may_move_out and not self._may_move(part, with_out)
+            if not self._may_move(part, epilogue_buffers if moves_out else with_out):
                 return []
             run = self._make(product.gemm, part.epilogue)
             if run is None:
@@ -216,10 +217,10 @@ class _Search:
             count = aux_bytes(product.gemm, part.epilogue)
             pair = parts[0].product.position
             where = (product.offsets, part.out, bias, part.aux, count, pair, moves_out)
-            made.append(FusedProduct(*place, run, *where))
-        return made
+            calls.append(FusedProduct(*place, run, *where))
+        return calls
 
-    def _may_move(self, part: _Part, own: list[int]) -> bool:
+    def _may_move(self, part: _Part, buffers: list[int]) -> bool:
         """Whether the product may run in the kernel's place, writing what the kernel wrote."""
         steps, first = self._plan.steps, part.product.position
         needed = [self._place(b) for b in reads_of(steps[first])]
@@ -230,7 +231,7 @@ class _Search:
         ]
         if any(_overlap(self._place(b), place) for b in between for place in needed):
             return False
-        places = [self._place(b) for b in own]
+        places = [self._place(b) for b in buffers]
         mine = [(a, b) for k, a in enumerate(places) for b in [*places[k + 1 :], *needed]]
         return not any(_overlap(a, b) for a, b in mine)
 

@@ -121,9 +121,9 @@ class CuBlas:
         """
         if stream in self._handles:
             return
-        library, made = self._library, ctypes.c_void_p()
-        _check("create", library.cublasCreate_v2(ctypes.byref(made)))
-        handle = made.value
+        library, pointer = self._library, ctypes.c_void_p()
+        _check("create", library.cublasCreate_v2(ctypes.byref(pointer)))
+        handle = pointer.value
         # The order matters: to set the stream drops the workspace.
         _check("set stream", library.cublasSetStream_v2(handle, stream))
         workspace = self._workspace.ptr
@@ -149,7 +149,7 @@ class CuBlas:
             int(gemm.right_transposed), int(gemm.left_transposed),
             gemm.n, gemm.m, gemm.k, ctypes.addressof(one),
         )  # fmt: skip
-        handles, own = self._handles, self._stream
+        handles, compute_stream = self._handles, self._stream
         end, name = (compute, _DEFAULT_ALGORITHM), "a product of matrices"
         beta, kept = ctypes.addressof(zero), (one, zero)
         if gemm.count == 1:
@@ -157,7 +157,7 @@ class CuBlas:
                 self._library.cublasGemmEx, gemm.right_leading, gemm.left_leading
             )  # fmt: skip
 
-            def multiply(left: int, right: int, out: int, stream: int = own) -> None:
+            def multiply(left: int, right: int, out: int, stream: int = compute_stream) -> None:
                 status = call(
                     handles[stream], *head, right, kind, right_leading, left, kind, left_leading,
                     beta, out, out_kind, gemm.n, *end,
@@ -169,7 +169,7 @@ class CuBlas:
             return multiply
         stacked = self._library.cublasGemmStridedBatchedEx
 
-        def multiply_all(left: int, right: int, out: int, stream: int = own) -> None:
+        def multiply_all(left: int, right: int, out: int, stream: int = compute_stream) -> None:
             status = stacked(
                 handles[stream], *head, right, kind, gemm.right_leading, gemm.right_step,
                 left, kind, gemm.left_leading, gemm.left_step,
@@ -189,8 +189,8 @@ def _parts(dtype: np.dtype) -> int:
 def _scalars(dtype: np.dtype) -> tuple[Any, Any]:
     """1 and 0 as cuBLAS wants alpha and beta: in the dtype in which products are added."""
     real = ctypes.c_double if dtype.itemsize // _parts(dtype) == 8 else ctypes.c_float
-    made = real * _parts(dtype)
-    return made(1.0), made(0.0)
+    scalar_type = real * _parts(dtype)
+    return scalar_type(1.0), scalar_type(0.0)
 
 
 def _check(what: str, status: int) -> None:

@@ -96,9 +96,9 @@ def _creating(library: Any, name: str, signature: tuple[Any, ...]) -> Callable[.
     call = _checked(_function(library, name, (_pointer, *signature)), name)
 
     def create(*arguments: Any) -> int:
-        made = ctypes.c_void_p()
-        call(ctypes.byref(made), *arguments)
-        return made.value or 0
+        handle = ctypes.c_void_p()
+        call(ctypes.byref(handle), *arguments)
+        return handle.value or 0
 
     return create
 
@@ -135,11 +135,11 @@ class CuBlasLt:
         if gemm.dtype not in _TYPES or gemm.dtype != gemm.out_dtype or gemm.count != 1:
             return None
         try:
-            made = LtProduct(self, gemm, epilogue)
-            made.algorithm((16,) * 5)
+            product = LtProduct(self, gemm, epilogue)
+            product.algorithm((16,) * 5)
         except Exception:  # nvmath has an error class of its own
             return None
-        return made
+        return product
 
 
 class LtProduct:
@@ -181,12 +181,12 @@ class LtProduct:
             self._point(bias, aux)
         places = (right, left, out, bias, aux)
         aligned = tuple([min(place & -place, _MOST_ALIGNED) for place in places])
-        found = self._algorithms.get(aligned) or self.algorithm(aligned)
+        algorithm = self._algorithms.get(aligned) or self.algorithm(aligned)
         workspace, count = self._lt.workspace
         self._calls.matmul(
             self._lt.handle, self._desc, ctypes.addressof(self._one), right, self._right,
             left, self._left, ctypes.addressof(self._zero), out, self._out, out, self._out,
-            ctypes.addressof(found), workspace, count,
+            ctypes.addressof(algorithm), workspace, count,
             self._lt.stream if stream is None else stream,
         )  # fmt: skip
 
@@ -215,11 +215,11 @@ class LtProduct:
         for name, value in wanted.items():
             size = ctypes.sizeof(value)
             calls.matmul_preference_set_attribute(preference, name, ctypes.addressof(value), size)
-        found = (ctypes.c_uint64 * (_RESULT_BYTES // 8))()
+        algorithm = (ctypes.c_uint64 * (_RESULT_BYTES // 8))()
         count = ctypes.c_int(0)
         calls.matmul_algo_get_heuristic(
             self._lt.handle, self._desc, self._right, self._left, self._out, self._out,
-            preference, 1, ctypes.addressof(found), ctypes.addressof(count),
+            preference, 1, ctypes.addressof(algorithm), ctypes.addressof(count),
         )  # fmt: skip
         calls.matmul_preference_destroy(preference)
         if count.value == 0:
@@ -228,8 +228,8 @@ class LtProduct:
                 f"none for addresses that are multiples of {aligned}. "
                 "Fix: set GPUFLOW_CUDA_EPILOGUES=0."
             )
-        self._algorithms[aligned] = found
-        return found
+        self._algorithms[aligned] = algorithm
+        return algorithm
 
     def _point(self, bias: int, aux: int) -> None:
         if self._has_bias:

@@ -76,7 +76,9 @@ def _products(
     product: Product, left: View, right: View, dtype: np.dtype, out_dtype: np.dtype
 ) -> Products | None:
     sides = ((left, product.left), (right, product.right))
-    matrices = [[collapsed_axes(view, dims, 1) for dims in own[1:]] for view, own in sides]
+    matrices = [
+        [collapsed_axes(view, dims, 1) for dims in dim_groups[1:]] for view, dim_groups in sides
+    ]
     batch = batch_axes(left, right, product)
     (rows, depth), (depth_too, columns) = matrices
     if batch is None or rows is None or depth is None or depth_too is None or columns is None:

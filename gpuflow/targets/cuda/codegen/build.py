@@ -198,10 +198,10 @@ def _without_device(dispatcher: Any, compute_capability: tuple[int, int]) -> Ite
 def _check_target(ptx: str, compute_capability: tuple[int, int]) -> None:
     """Numba clamps an architecture it does not know without a word; find that out here."""
     wanted = f"sm_{compute_capability[0]}{compute_capability[1]}"
-    found = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE)
-    if found is None or found[1] != wanted:
+    match = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE)
+    if match is None or match[1] != wanted:
         raise CudaBuildError(
-            f"[cuda build] PTX must be for {wanted}; got {found and found[1]}. "
+            f"[cuda build] PTX must be for {wanted}; got {match and match[1]}. "
             "Fix: use a compute capability that the installed nvidia-nvvm knows."
         )
 
@@ -221,14 +221,14 @@ def normalise_ptx(ptx: str, entry: str) -> str:
             "[cuda build] a kernel must be self-contained; got a call of "
             f"{' '.join(external[0].split())}. Fix: spell the scalar function without it."
         )
-    found = re.search(r"\.entry\s+([\w$]+)", ptx)
-    if found is None:
+    match = re.search(r"\.entry\s+([\w$]+)", ptx)
+    if match is None:
         raise CudaBuildError(
             "[cuda build] PTX must have an entry; got none. Fix: report the printed source."
         )
     ptx = re.sub(r"^[ \t]*//[^\n]*\n", "", ptx, flags=re.MULTILINE)
     ptx = re.sub(r"^\.common \.global[^\n]*NumbaEnv[^\n]*\n", "", ptx, flags=re.MULTILINE)
-    ptx = ptx.replace(found[1], entry)
+    ptx = ptx.replace(match[1], entry)
     # The name of a source that is no file stands there behind the working folder.
     ptx = re.sub(r'(\.file\s+1\s+)"[^"\n]*"\n*\Z', rf'\1"{entry}.py"\n', ptx)
     for number, name in enumerate(re.findall(r"\.shared [^;]*?([\w$]+)(?:\[\d+\])?;", ptx)):

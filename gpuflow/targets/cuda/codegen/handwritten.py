@@ -205,11 +205,11 @@ class _Unroller(ast.NodeTransformer):
 
     def statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """What becomes of the statements of a body."""
-        made: list[ast.stmt] = []
+        unrolled: list[ast.stmt] = []
         for statement in body:
             new = self.visit(statement)
-            made += new if isinstance(new, list) else [new]
-        return made
+            unrolled += new if isinstance(new, list) else [new]
+        return unrolled
 
     def _is_constant(self, node: ast.expr) -> bool:
         """Whether an expression has no names but constants, no calls and no elements of arrays."""

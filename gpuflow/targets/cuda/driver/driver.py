@@ -141,12 +141,12 @@ class GpuDriver:
         """One element: the same numbers come again and again, and nobody writes to them."""
         key = (array.shape, array.dtype, array.tobytes())
         with self._lock:
-            found = self._scalars.get(key)
-            if found is None:
-                found = self._scalars[key] = self._from_host(array)
+            cached = self._scalars.get(key)
+            if cached is None:
+                cached = self._scalars[key] = self._from_host(array)
                 if len(self._scalars) > _MOST_SCALARS:
                     self._scalars.popitem(last=False)
-        return found
+        return cached
 
     def to_host(self, data: DeviceArray) -> np.ndarray:
         """The values, when they are computed."""
@@ -211,9 +211,9 @@ class GpuDriver:
 
     def is_shared(self, arrays: list[DeviceArray], k: int) -> bool:
         """Whether somebody besides one Array holds operand k's memory and would see it change."""
-        own, behind = _references(arrays[k])
-        most, most_behind = self._unshared_references
-        return own > most or behind > most_behind
+        to_array, to_block = _references(arrays[k])
+        most_to_array, most_to_block = self._unshared_references
+        return to_array > most_to_array or to_block > most_to_block
 
     @cached_property
     def _unshared_references(self) -> tuple[int, int]:
@@ -274,10 +274,10 @@ class GpuDriver:
         self, kernel: BuiltKernel, grid: Dim, block: Dim, words: array[int], shared_bytes: int = 0
     ) -> Callable[[], None]:
         """A launch with the parameters that ``words`` holds when it is called."""
-        found = self._functions.get(id(kernel))
-        if found is None:
-            found = self._functions[id(kernel)] = kernel, self.api.load(kernel)
-        launch = self.api.bind(found[1], grid, block, words, self.compute, shared_bytes)
+        loaded = self._functions.get(id(kernel))
+        if loaded is None:
+            loaded = self._functions[id(kernel)] = kernel, self.api.load(kernel)
+        launch = self.api.bind(loaded[1], grid, block, words, self.compute, shared_bytes)
         if self.api.synchronous or not config.environment.check:
             return launch
         return self._checked(launch, kernel.built.entry)

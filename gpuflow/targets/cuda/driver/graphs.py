@@ -120,8 +120,8 @@ class RecordedLaunches:
                 if at is not None:
                     self._users.setdefault(at, set()).add(number)
 
-    def __call__(self, *given: int) -> None:
-        addresses = self._staying(given) if self._copies else given
+    def __call__(self, *call_addresses: int) -> None:
+        addresses = self._staying(call_addresses) if self._copies else call_addresses
         replay = self._known.get(addresses)
         if replay is not None:
             self._replays += 1
@@ -130,32 +130,35 @@ class RecordedLaunches:
                 self._fill_tables(addresses)
                 self._known.move_to_end(addresses)
         else:
-            addresses, replay = self._replay_of(given, addresses)
+            addresses, replay = self._replay_of(call_addresses, addresses)
             if replay is None:
-                self._launches(*given)
-                self._last = None  # tables hold what was given
+                self._launches(*call_addresses)
+                self._last = None  # tables hold the call's addresses
                 return
         self._last = addresses
         if self._copies:
-            self._copy(given, addresses, before=True)
+            self._copy(call_addresses, addresses, before=True)
             replay()
-            self._copy(given, addresses, before=False)
+            self._copy(call_addresses, addresses, before=False)
         else:
             replay()
 
-    def _staying(self, given: tuple[int, ...]) -> tuple[int, ...]:
+    def _staying(self, call_addresses: tuple[int, ...]) -> tuple[int, ...]:
         """The addresses, with those of copies in place of what is copied."""
-        addresses = list(given)
+        addresses = list(call_addresses)
         for at, memory in self._copies.items():
-            addresses[at] = memory.address + given[at] % _ALIGNED
+            addresses[at] = memory.address + call_addresses[at] % _ALIGNED
         return tuple(addresses)
 
-    def _copy(self, given: tuple[int, ...], addresses: tuple[int, ...], before: bool) -> None:
+    def _copy(
+        self, call_addresses: tuple[int, ...], addresses: tuple[int, ...], before: bool
+    ) -> None:
         """Copy what is read before a replay, or what was written behind it."""
         for at in self._copies:
             place = self._places[at]
             if place.is_read is before:
-                ends = (addresses[at], given[at]) if before else (given[at], addresses[at])
+                outside, inside = call_addresses[at], addresses[at]
+                ends = (inside, outside) if before else (outside, inside)
                 self._api.copy_inside(*ends, place.count, self._stream)
 
     def _fill_tables(self, addresses: tuple[int, ...]) -> None:
@@ -163,7 +166,7 @@ class RecordedLaunches:
             call.prepared(addresses)
 
     def _replay_of(
-        self, given: tuple[int, ...], addresses: tuple[int, ...]
+        self, call_addresses: tuple[int, ...], addresses: tuple[int, ...]
     ) -> tuple[tuple[int, ...], Recorded | None]:
         """What replays the launches for new addresses, and with which; None: launch them."""
         if self._plain < _PLAIN_CALLS:
@@ -176,7 +179,7 @@ class RecordedLaunches:
         if len(self._known) == _KEPT or self._copies:  # addresses do not come again
             replay = self._changed(addresses)
         if replay is None and len(self._known) == _KEPT and self._copies_instead(addresses):
-            addresses = self._staying(given)
+            addresses = self._staying(call_addresses)
         if replay is None:
             replay = self._recorded(addresses)
         if replay is not None:
@@ -230,10 +233,10 @@ class RecordedLaunches:
         if not self._may_change(others, len(self._copies) + len(new)):
             return False
         try:
-            made = [self._device.empty((self._places[at].count + _ALIGNED,), _BYTE) for at in new]
+            copies = [self._device.empty((self._places[at].count + _ALIGNED,), _BYTE) for at in new]
         except MemoryError:
             return False
-        self._copies.update(zip(new, made, strict=True))
+        self._copies.update(zip(new, copies, strict=True))
         self._known.clear()  # their addresses do not come again
         return bool(new)
 

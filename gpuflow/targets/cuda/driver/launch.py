@@ -122,16 +122,16 @@ class Registers:
 
     def words(self, call: KernelCall) -> list[tuple[int | None, int]]:
         """For each word the launch's register and the bytes from there; or None and a number."""
-        found: list[tuple[int | None, int]] = [(None, number) for number in call.words]
+        word_sources: list[tuple[int | None, int]] = [(None, number) for number in call.words]
         for k, buffer in enumerate(call.buffers):
             if buffer == NO_BUFFER:
                 continue
             register, offset = self._place(buffer)
-            own = None
+            launch_register = None
             if register is not None:
-                own = self.numbers.setdefault(register, len(self.numbers))
-            found[k] = own, offset + call.words[k]
-        return found
+                launch_register = self.numbers.setdefault(register, len(self.numbers))
+            word_sources[k] = launch_register, offset + call.words[k]
+        return word_sources
 
 
 def launched_kernel(step: KernelStep, calls: Sequence[KernelCall]) -> tuple[Kernel, bool]:
@@ -151,17 +151,17 @@ def make_launch(
     if len(calls) > 1:
         return _segments(calls, kernel, registers, device)
     (call,) = calls
-    found = registers.words(call)
-    words = array("q", [0 if register is not None else number for register, number in found])
-    fixups = [(k, r, offset) for k, (r, offset) in enumerate(found) if r is not None]
+    word_sources = registers.words(call)
+    words = array("q", [0 if register is not None else number for register, number in word_sources])
+    fixups = [(k, r, offset) for k, (r, offset) in enumerate(word_sources) if r is not None]
     sizes = sizes_of(call)
-    made = _build(kernel, device, vectorize=True)
-    launch, aligned = made.source.launch, []
+    cuda_kernel = _build(kernel, device, vectorize=True)
+    launch, aligned = cuda_kernel.source.launch, []
     if launch.width > 1:
-        aligned = _what_must_be_aligned(call, kernel, made, found, sizes)
+        aligned = _what_must_be_aligned(call, kernel, cuda_kernel, word_sources, sizes)
         if aligned is None:
-            made, aligned = _build(kernel, device, vectorize=False), []
-    launch = made.source.launch
+            cuda_kernel, aligned = _build(kernel, device, vectorize=False), []
+    launch = cuda_kernel.source.launch
     grid, block = launch_shape(launch, sizes, device.processors)
     if grid[0] == 0:
         return None
@@ -175,21 +175,21 @@ def make_launch(
         shape = launch_shape(other.source.launch, sizes, device.processors)
         return device.prepare(other, *shape, words)
 
-    return Launch(device.prepare(made, grid, block, words), plain, words, fixups, aligned)
+    return Launch(device.prepare(cuda_kernel, grid, block, words), plain, words, fixups, aligned)
 
 
 def _what_must_be_aligned(
-    call: KernelCall, kernel: Kernel, made: CudaKernel,
-    found: Sequence[tuple[int | None, int]], sizes: Mapping[str, int],
+    call: KernelCall, kernel: Kernel, cuda_kernel: CudaKernel,
+    word_sources: Sequence[tuple[int | None, int]], sizes: Mapping[str, int],
 ) -> list[tuple[int, int, int]] | None:  # fmt: skip
     """What has to hold of registers for the vector variant; None if it cannot run anyway."""
-    launch = made.source.launch
+    launch = cuda_kernel.source.launch
     itemsize = {o.name: storage_dtype(o.dtype).itemsize for o in kernel.operands if o.dtype}
     place_of = {argument: place for place, argument in enumerate(arguments(kernel))}
     addresses: dict[str, int] = {}
     aligned: list[tuple[int, int, int]] = []
     for name in launch.vector_operands:
-        register, number = found[place_of[Argument("pointer", name)]]
+        register, number = word_sources[place_of[Argument("pointer", name)]]
         if register is None:
             addresses[name] = number
         else:
@@ -202,8 +202,8 @@ def _what_must_be_aligned(
 def _segments(
     calls: Sequence[KernelCall], kernel: Kernel, registers: Registers, device: GpuDevice
 ) -> Launch | None:
-    made = _build(kernel, device, vectorize=False)
-    launch = made.source.launch
+    cuda_kernel = _build(kernel, device, vectorize=False)
+    launch = cuda_kernel.source.launch
     is_full = launch.strategy == "full"
     lengths = [
         full_blocks(call.points, device.processors) if is_full else call.extent for call in calls
@@ -231,7 +231,7 @@ def _segments(
     if is_full:
         parameters.append(device.scratch(scratch_bytes(launch, shape[0])))
         parameters.append(device.counters(len(calls)))
-    run = device.prepare(made, *shape, parameters)
+    run = device.prepare(cuda_kernel, *shape, parameters)
     return Launch(
         run, lambda: run, words, fixups, upload=partial(device.upload, table, words)
     )

@@ -76,10 +76,10 @@ class Memory:
 
     def pool_of(self, stream: int) -> Pool:
         """The pool of memory that a stream is the first to write."""
-        found = self._pools.get(stream)
-        if found is None:
-            found = self._pools[stream] = self._api.pool()
-        return found
+        pool = self._pools.get(stream)
+        if pool is None:
+            pool = self._pools[stream] = self._api.pool()
+        return pool
 
     def allocate(
         self, count: int, stream: int, what: Callable[[], str] | None = None

@@ -128,9 +128,9 @@ class CupyApi:
 
     def stream(self) -> int:
         """A new stream, which the default stream does not wait for."""
-        made = self._cuda.Stream(non_blocking=True)
-        self._streams[made.ptr] = made
-        return made.ptr
+        stream = self._cuda.Stream(non_blocking=True)
+        self._streams[stream.ptr] = stream
+        return stream.ptr
 
     def pool(self) -> Pool:
         """A pool of CuPy's, beside the one that CuPy's own arrays come from.
@@ -156,15 +156,15 @@ class CupyApi:
         return self._marked(stream)
 
     def _marked(self, stream: int) -> Any:
-        made = self._cuda.Event(disable_timing=True)
-        made.record(self._streams[stream])
-        return made
+        event = self._cuda.Event(disable_timing=True)
+        event.record(self._streams[stream])
+        return event
 
     def timed_event(self, stream: int) -> Any:
         """A recorded event, with its time."""
-        made = self._cuda.Event()
-        made.record(self._streams[stream])
-        return made
+        event = self._cuda.Event()
+        event.record(self._streams[stream])
+        return event
 
     def nanoseconds(self, first: Any, second: Any) -> int:
         """By CUDA's clock."""

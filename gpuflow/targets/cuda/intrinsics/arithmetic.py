@@ -251,8 +251,10 @@ def _integer_division(tools: NumbaCuda) -> dict[str, Any]:
 
     def emit_next(context, builder, signature, args):
         kind = signature.return_type
-        pairs = zip(args, signature.args, strict=True)
-        index, step = (context.cast(builder, given, own, kind) for given, own in pairs)
+        index, step = (
+            context.cast(builder, operand, operand_type, kind)
+            for operand, operand_type in zip(args, signature.args, strict=True)
+        )
         return builder.add(index, step, flags=["nsw"])
 
     @tools.intrinsic

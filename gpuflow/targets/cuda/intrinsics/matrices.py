@@ -159,9 +159,9 @@ def _loads(tools: NumbaCuda) -> dict[str, Any]:
             address = _shared_address(ir, builder, args[2], args[3])
             kind = ir.FunctionType(ir.LiteralStructType([word] * 4), [word])
             asm = ir.InlineAsm(kind, text, "=r,=r,=r,=r,r,~{memory}", side_effect=True)
-            found = _convergent(builder, asm, [address])
+            words = _convergent(builder, asm, [address])
             for place in range(4):
-                value = builder.extract_value(found, place)
+                value = builder.extract_value(words, place)
                 builder.store(value, _element(ir, builder, args[0], args[1], place))
             return context.get_dummy_value()
 
@@ -200,9 +200,9 @@ def _products(tools: NumbaCuda) -> dict[str, Any]:
             values += [builder.load(place) for place in places]
             result = ir.LiteralStructType([real] * 4)
             function = ir.FunctionType(result, [word] * 6 + [real] * 4)
-            found = _convergent(builder, ir.InlineAsm(function, text, constraints), values)
+            sums = _convergent(builder, ir.InlineAsm(function, text, constraints), values)
             for k, place in enumerate(places):
-                builder.store(builder.extract_value(found, k), place)
+                builder.store(builder.extract_value(sums, k), place)
             return context.get_dummy_value()
 
         return emit

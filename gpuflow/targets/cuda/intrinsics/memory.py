@@ -110,22 +110,22 @@ def _vector_stores(tools: NumbaCuda) -> dict[str, Any]:
     @tools.intrinsic
     def store_vector(typingctx, pointer, index, values):
         def emit(context, builder, signature, args):
-            element, given = signature.args[0].dtype, signature.args[2]
-            size = _bytes(element)
+            element, tuple_type = signature.args[0].dtype, signature.args[2]
+            lane_type, size = tuple_type.dtype, _bytes(element)
             lane = context.get_data_type(element)
-            word, words, lanes_per_word = _vector_words(ir, lane, size, given.count)
+            word, words, lanes_per_word = _vector_words(ir, lane, size, tuple_type.count)
             stored = ir.Constant(ir.VectorType(word, words), ir.Undefined)
             for position in range(words):
                 first = position * lanes_per_word
                 lanes = [
-                    context.cast(builder, builder.extract_value(args[2], k), given.dtype, element)
+                    context.cast(builder, builder.extract_value(args[2], k), lane_type, element)
                     for k in range(first, first + lanes_per_word)
                 ]
                 part = _join_word(ir, builder, lanes, word, size)
                 at = ir.Constant(ir.IntType(32), position)
                 stored = builder.insert_element(stored, part, at)
             address = builder.bitcast(builder.gep(args[0], [args[1]]), stored.type.as_pointer())
-            builder.store(stored, address, size * given.count)
+            builder.store(stored, address, size * tuple_type.count)
             return context.get_dummy_value()
 
         return types.void(pointer, index, values), emit

@@ -299,4 +299,4 @@ def _only_read(reduces: Sequence[Reduce]) -> bool:
 def _renumbered(text: str) -> str:
     """Number temporaries from 0, so that equal combinations have equal text."""
     names = list(dict.fromkeys(re.findall(r"\bt\d+\b", text)))
-    return re.sub(r"\bt\d+\b", lambda found: f"t{names.index(found[0])}", text)
+    return re.sub(r"\bt\d+\b", lambda match: f"t{names.index(match[0])}", text)

@@ -65,8 +65,8 @@ def moves_as_vector(
 
 def may_share(together: Sequence[nodes.Reduce], s: nodes.Reduce) -> bool:
     """Whether a reduction runs over the same axes as others and uses none of their results."""
-    found = {value.number for other in together for value in other.outs}
-    return set(s.axes) == set(together[0].axes) and not all_uses(s) & found
+    results = {value.number for other in together for value in other.outs}
+    return set(s.axes) == set(together[0].axes) and not all_uses(s) & results
 
 
 def group_vectors(kernel: Kernel, block: Block, may_keep: bool) -> Vectors:

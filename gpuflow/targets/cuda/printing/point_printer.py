@@ -282,5 +282,5 @@ def captured_names(lines: list[str], known: list[str], parameters: list[str]) ->
     text = "\n".join(lines)
     words = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text))
     assigned = re.findall(r"^\s*([\w, ]+) = ", text, re.MULTILINE)
-    own = {name for names in assigned for name in names.split(", ")}
-    return [n for n in known if n in words and n not in own and n not in parameters]
+    local_names = {name for names in assigned for name in names.split(", ")}
+    return [n for n in known if n in words and n not in local_names and n not in parameters]

@@ -270,16 +270,16 @@ class VectorGroupPrinter(GroupPrinter):
         combines = [(self.combine_function(s), len(s.outs)) for s in reduces]
         for lane in range(width):
             new = [f"new_{number}_{lane}" for number in range(stores + sum_count)]
-            given = [f"{name}[{lane}]" for name in lanes]
-            given += [
+            arguments = [f"{name}[{lane}]" for name in lanes]
+            arguments += [
                 self.index_sum(name, str(lane)) if name == last and lane else name
                 for name in captured
             ]
-            lines.append(f"    {', '.join(new)} = {element}({', '.join(given)})")
+            lines.append(f"    {', '.join(new)} = {element}({', '.join(arguments)})")
             first = 0
             for combine, outs in combines:
-                own, added = sums[first : first + outs], new[stores + first :][:outs]
-                lines.append(f"    {', '.join(own)} = {combine}({', '.join([*own, *added])})")
+                totals, added = sums[first : first + outs], new[stores + first :][:outs]
+                lines.append(f"    {', '.join(totals)} = {combine}({', '.join([*totals, *added])})")
                 first += outs
         tuples = [
             f"({', '.join(f'new_{number}_{lane}' for lane in range(width))})"

@@ -25,7 +25,12 @@ from gpuflow.runtime.array import Array
 from gpuflow.runtime.device_array import DeviceArray, described
 from gpuflow.runtime.program_arrays import NamedArrays
 from gpuflow.runtime.program_text import DriverText
-from gpuflow.targets.cuda.blas.epilogues import OWN_MEMORY, FusedProduct, at_offsets, fused_products
+from gpuflow.targets.cuda.blas.epilogues import (
+    EXTRA_BUFFER,
+    FusedProduct,
+    at_offsets,
+    fused_products,
+)
 from gpuflow.targets.cuda.blas.products import multiplier, products_of
 from gpuflow.targets.cuda.driver.arena import DeviceArena
 from gpuflow.targets.cuda.driver.graphs import may_record
@@ -245,7 +250,7 @@ class _Places(NamedArrays):
         """What the way there writes for the way back."""
         if fused.aux is None:
             return None, 0
-        if fused.aux != OWN_MEMORY:
+        if fused.aux != EXTRA_BUFFER:
             return self._argument(self.place(fused.aux))
         if fused.pair not in self._kept:
             byte = np.dtype(np.uint8)
