@@ -111,14 +111,14 @@ def combine_functions(reduce: Reduce) -> tuple[str, ...] | None:
     combine, count = reduce.combine, len(reduce.outs)
     if len(combine.body) != count:
         return None
-    found = []
+    functions = []
     for place, statement in enumerate(combine.body):
         if not isinstance(statement, Apply) or statement.outs != (combine.results[place],):
             return None
         if set(statement.args) != {combine.params[place], combine.params[count + place]}:
             return None
-        found.append(statement.fn)
-    return tuple(found)
+        functions.append(statement.fn)
+    return tuple(functions)
 
 
 class Names:

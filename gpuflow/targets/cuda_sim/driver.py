@@ -31,7 +31,7 @@ from gpuflow.targets.cuda_sim.ptx.kernel import PtxModule
 from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
 from gpuflow.targets.cuda_sim.ptx.rounding import tf32_of
 from gpuflow.targets.cuda_sim.ptx.types import F32, U8
-from gpuflow.targets.cuda_sim.work import SimGraph, current, given
+from gpuflow.targets.cuda_sim.work import SimGraph, current, recorded_work
 
 PROCESSORS = 2  # few, so that grids stay small
 USUAL_CHECKS = Checks(uninitialized_global=True)
@@ -177,7 +177,7 @@ class SimApi:
         calls = [
             partial(one.run, stream) if isinstance(one, LibraryWork) else one for one in work
         ]
-        return SimGraph([given(one) for one in calls], lambda one: self._do(stream, one))
+        return SimGraph([recorded_work(one) for one in calls], lambda one: self._do(stream, one))
 
     @contextmanager
     def library(self, stream: int) -> Iterator[None]:

@@ -37,11 +37,11 @@ class SimGraph:
 
     def change(self, number: int, launch: Callable[[], Any]) -> bool:
         """Record a launch once more."""
-        self._parts[number] = given(launch)
+        self._parts[number] = recorded_work(launch)
         return True
 
 
-def given(work: Callable[[], Any]) -> list[Callable[[], None]]:
+def recorded_work(work: Callable[[], Any]) -> list[Callable[[], None]]:
     """What ``work`` gives to a stream, which does not run."""
     assert current.recording is None, "recordings do not nest"
     current.recording = kept = []

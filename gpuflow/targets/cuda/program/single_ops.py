@@ -34,15 +34,15 @@ class OneOpPrograms:
         """The outputs of an op for data of its operands."""
         key = (self._driver.target, primitive, *avals, *params.items())
         try:
-            found = self._known.get(key)
+            compiled = self._known.get(key)
         except TypeError:  # params that are not hashable: nothing is remembered
             program, values = self._compile(primitive, avals, params)
         else:
-            if found is None:
+            if compiled is None:
                 if len(self._known) >= _MOST_PROGRAMS:
                     self._known.clear()
-                found = self._known[key] = self._compile(primitive, avals, params)
-            program, values = found
+                compiled = self._known[key] = self._compile(primitive, avals, params)
+            program, values = compiled
         return program.run([*arrays, *values], device)
 
     def _compile(

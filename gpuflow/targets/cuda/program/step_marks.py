@@ -66,8 +66,8 @@ class Timeline:
     def _write_side_work(self, recording: Recording, thread: int) -> None:
         """Rows of what ran beside; what has not ended belongs to a program around this one."""
         api, kept = self._device.api, []
-        given, self._device.side_work = self._device.side_work, []
-        for work in given:
+        pending, self._device.side_work = self._device.side_work, []
+        for work in pending:
             if work.recording is not recording:
                 continue  # of a trace that has ended
             if not api.is_done(work.mark):

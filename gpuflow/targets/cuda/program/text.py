@@ -153,8 +153,8 @@ class _Places(NamedArrays):
 
     def _variables(self, buffers: Iterable[int | None]) -> list[str]:
         """The variables that hold buffers' addresses, of those that lie outside of the arena."""
-        found = [self._argument(self.place(b))[0] for b in buffers if b is not None and b >= 0]
-        return [name for name in found if name is not None]
+        variables = [self._argument(self.place(b))[0] for b in buffers if b is not None and b >= 0]
+        return [name for name in variables if name is not None]
 
     def kernel_step(self, step: KernelStep) -> None:
         """Print a step's launches."""
@@ -233,18 +233,19 @@ class _Places(NamedArrays):
             aval = self.plan.aval(fused.out)
             self._moved[fused.out] = self.device.empty(aval.shape, storage_dtype(aval.dtype))
             self.text.keep(self._moved[fused.out])
-        own = [
+        epilogue_arguments = [
             (None, 0) if buffer is None else self._argument(self.place(buffer))
             for buffer in (fused.out, fused.bias)
         ]
-        own.append(self._aux(fused))
+        epilogue_arguments.append(self._aux(fused))
         run = fused.run
         if any(fused.offsets):
             run = at_offsets(run, fused.offsets)
         name = f"{step.name}, {self.plan.steps[fused.kernel].name}"
-        written = [place for place, _ in own if place is not None]
+        written = [place for place, _ in epilogue_arguments if place is not None]
         out = self._variables([fused.out])
-        self.work.launch("multiply", run, [*operands, *own], name, writes=written, fills=out)
+        arguments = [*operands, *epilogue_arguments]
+        self.work.launch("multiply", run, arguments, name, writes=written, fills=out)
 
     def _aux(self, fused: FusedProduct) -> Argument:
         """What the way there writes for the way back."""

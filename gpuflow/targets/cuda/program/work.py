@@ -20,7 +20,7 @@ Argument = tuple[str | None, int]
 
 
 @record
-class _Given:
+class _PrintedLaunch:
     """One call with its arguments, and which of them it writes, or writes without reading."""
 
     run: Callable[..., Any]
@@ -46,7 +46,7 @@ class Work:
 
     def __init__(self, text: DriverText, device: GpuDevice, may_record: bool) -> None:
         self._text, self._device, self._may_record = text, device, may_record
-        self._parts: list[str | _Given] = []
+        self._parts: list[str | _PrintedLaunch] = []
 
     def line(self, text: str) -> None:
         """A line of Python that cannot be recorded."""
@@ -72,8 +72,9 @@ class Work:
         else:
             lines = [f"{self._text.constant(stem, run)}({', '.join(texts)})"]
         lines[-1] += f"  # {comment}"
-        given = run, tuple(arguments), lines, frozenset(writes), frozenset(fills)
-        self._parts.append(_Given(*given))
+        self._parts.append(
+            _PrintedLaunch(run, tuple(arguments), lines, frozenset(writes), frozenset(fills))
+        )
 
     def lines(self, names: Mapping[str, Any], counts: Mapping[str, int]) -> list[str]:
         """All lines.
@@ -83,9 +84,9 @@ class Work:
             counts: bytes of what lies behind the variables that hold addresses.
         """
         result: list[str] = []
-        waiting: list[_Given] = []
+        waiting: list[_PrintedLaunch] = []
         for part in [*self._parts, None]:
-            if isinstance(part, _Given):
+            if isinstance(part, _PrintedLaunch):
                 waiting.append(part)
                 continue
             result += self._launches(waiting, names, counts)
@@ -95,33 +96,34 @@ class Work:
         return result
 
     def _launches(
-        self, given: Sequence[_Given], names: Mapping[str, Any], counts: Mapping[str, int]
-    ) -> list[str]:
+        self, launches: Sequence[_PrintedLaunch], names: Mapping[str, Any],
+        counts: Mapping[str, int],
+    ) -> list[str]:  # fmt: skip
         """Lines for launches that follow one another."""
-        lines = [line for one in given for line in one.lines]
-        if not self._may_record or len(given) < LEAST_LAUNCHES:
+        lines = [line for launch in launches for line in launch.lines]
+        if not self._may_record or len(launches) < LEAST_LAUNCHES:
             return lines
-        used = list(dict.fromkeys(name for one in given for name in one.names))
+        used = list(dict.fromkeys(name for launch in launches for name in launch.names))
         calls = [
             Call(
-                one.run,
+                launch.run,
                 tuple(
-                    [(None if n is None else used.index(n), at) for n, at in one.arguments]
+                    [(None if n is None else used.index(n), at) for n, at in launch.arguments]
                 ),
             )
-            for one in given
+            for launch in launches
         ]
         parameters = ", ".join(used)
         plain = _function(parameters, lines, {**names, **self._text.namespace})
-        places = [_place(name, given, counts[name]) for name in used]
+        places = [_place(name, launches, counts[name]) for name in used]
         recorded = RecordedLaunches(self._device, plain, calls, places)
         return [f"{self._text.constant('recorded', recorded)}({parameters})"]
 
 
-def _place(name: str, given: Sequence[_Given], count: int) -> Place:
+def _place(name: str, launches: Sequence[_PrintedLaunch], count: int) -> Place:
     """What launches do with the memory behind a variable."""
-    first = next(one for one in given if name in one.names)
-    is_read = not any(name in one.writes for one in given)
+    first = next(launch for launch in launches if name in launch.names)
+    is_read = not any(name in launch.writes for launch in launches)
     return Place(count, is_read, name in first.fills)
 
 

@@ -72,10 +72,12 @@ def add_attention(
     """
     dtype = storage_dtype(kinds[0])
     extras = _extras(what, sources, kinds)
-    own = sources[: 6 if what.gradient else 3]
+    leading_operands = sources[: 6 if what.gradient else 3]
 
-    def launch(kernel: Callable[..., None], given: Sequence[At], rows: int, heads: int) -> None:
-        arguments = _arguments(what, _KINDS[dtype.name][1], own, extras, given)
+    def launch(
+        kernel: Callable[..., None], kernel_outs: Sequence[At], rows: int, heads: int
+    ) -> None:
+        arguments = _arguments(what, _KINDS[dtype.name][1], leading_operands, extras, kernel_outs)
         one: BlockLaunch | None = None
         for shape in reversed(shapes_to_try(kernel.__name__, what, dtype)):
             constants = attention_constants(shape, what, dtype, extras.bias_kind)
@@ -142,23 +144,24 @@ def _extras(what: Attention, sources: Sequence[At], kinds: Sequence[Any]) -> _Ex
     """The operands behind the first ones."""
     place = 6 if what.gradient else 3
     present = (what.bias, what.mask, what.query_lengths or None, what.key_lengths or None)
-    found: list[At | int] = []
+    extras: list[At | int] = []
     bias_kind, bias_pointer = _KINDS["float32"]
     for number, one in enumerate(present):
         if one is None:
-            found.append(_NONE)
+            extras.append(_NONE)
             continue
         if number == 0:
             bias_kind, bias_pointer = _KINDS[storage_dtype(kinds[place]).name]
-        found.append(sources[place])
+        extras.append(sources[place])
         place += 1
-    bias, *others = found
+    bias, *others = extras
     return _Extras(bias, bias_kind, bias_pointer, *others)
 
 
 def _arguments(
-    what: Attention, pointer: str, own: Sequence[At], extras: _Extras, outs: Sequence[At]
-) -> list[tuple[str, At | int]]:
+    what: Attention, pointer: str, leading_operands: Sequence[At], extras: _Extras,
+    outs: Sequence[At],
+) -> list[tuple[str, At | int]]:  # fmt: skip
     """The arguments of each of the kernels."""
     left, right = what.window or (0, 0)
     scale = int.from_bytes(struct.pack("<f", what.scale), "little")
@@ -167,10 +170,11 @@ def _arguments(
         *_steps(what.bias), *_steps(what.mask), left, right,
     ]  # fmt: skip
     sums = "*float32"
-    operands = [(pointer, place) for place in own[:4]]
+    operands = [(pointer, place) for place in leading_operands[:4]]
     results: list[tuple[str, At | int]]
     if what.gradient:
-        results = [(sums, own[4]), (sums, own[5]), *[(pointer, out) for out in outs]]
+        results = [(sums, operand) for operand in leading_operands[4:]]
+        results += [(pointer, out) for out in outs]
     else:
         results = [(pointer, outs[0]), (sums, outs[1])]
     return [

@@ -34,9 +34,9 @@ def _with_copied(form: Form, side: int, chunk: int) -> Iterator[Form]:
     yield form
     if form.ways(chunk)[side] != ONE_BY_ONE:
         return
-    for made in (_copied(form, side, True), _copied(form, side, False)):
-        if made is not None and made.ways(chunk)[side] != ONE_BY_ONE:
-            yield made
+    for candidate in (_copied(form, side, True), _copied(form, side, False)):
+        if candidate is not None and candidate.ways(chunk)[side] != ONE_BY_ONE:
+            yield candidate
 
 
 def _copied(form: Form, side: int, depth_inner: bool) -> Form | None:
@@ -65,8 +65,8 @@ def _copied(form: Form, side: int, depth_inner: bool) -> Form | None:
         moved[k] = step if size > 1 else 0
     places = iter(moved)
 
-    def with_places(own: Axes) -> Axes:
-        return [_with_step(axis, side, next(places)) for axis in own]
+    def with_places(axis_group: Axes) -> Axes:
+        return [_with_step(axis, side, next(places)) for axis in axis_group]
 
     outer, free = with_places(form.outer), with_places(free)
     name = ("lhs", "rhs")[side]
@@ -113,11 +113,11 @@ def _tiles(view: View) -> tuple[int, list[int]] | None:
     """Blocks of a tiled transposition and its numbers; None: it does not suit."""
     dims = collapsed(view)
     sizes = [size for size, _ in dims]
-    found = [
+    axes = [
         (size, step, out)
         for (size, step), out in zip(dims, row_major_strides(sizes), strict=True)
     ]
-    *others, (size_b, step_b, _) = found
+    *others, (size_b, step_b, _) = axes
     across = next((one for one in others if one[1] == 1), None)
     if step_b == 1 or across is None or min(size_b, across[0]) < _FEWEST:
         return None

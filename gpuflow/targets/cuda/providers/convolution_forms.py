@@ -112,10 +112,10 @@ class Form:
         return self._way(0, chunk), self._way(1, chunk)
 
     def _way(self, side: int, chunk: int) -> int:
-        own = self.columns if side else self.rows
-        size, step = own[-1][0], own[-1][1 + side]
+        free = self.columns if side else self.rows
+        size, step = free[-1][0], free[-1][1 + side]
         # What moves by other numbers than 1; of slides that have one element it does not matter.
-        steps = [axis[1 + side] for axis in (*self.outer, *own[:-1])] + [self.offsets[side]]
+        steps = [axis[1 + side] for axis in (*self.outer, *free[:-1])] + [self.offsets[side]]
         moves = [(one.lhs, one.rhs)[side] for one in self.slides]
         moves = [
             0 if (one.size, one.taps)[side] == 1 else move
@@ -179,7 +179,7 @@ def forms_of(problem: Problem) -> list[Form]:
     outer = problem.outer + problem.rows[:-_MOST_FREE] + problem.columns[:-_MOST_FREE]
     if len(outer) > _MOST_OUTER:
         return []
-    own = [slide for slide in problem.slides if slide != _STILL]
+    moving = [slide for slide in problem.slides if slide != _STILL]
     outer, rows, columns = (
         [_ONE] * (most - len(axes)) + axes
         for axes, most in ((outer, _MOST_OUTER), (rows, _MOST_FREE), (columns, _MOST_FREE))
@@ -188,14 +188,14 @@ def forms_of(problem: Problem) -> list[Form]:
     depths, forms = problem.depth or [_ONE], []
     for number in range(len(depths) - 1, -1, -1):
         others = [_as_slide(axis) for k, axis in enumerate(depths) if k != number]
-        if len(others) + len(own) <= _MOST_SLIDES:
-            slides = _three([*others, *own])
+        if len(others) + len(moving) <= _MOST_SLIDES:
+            slides = _three([*others, *moving])
             forms.append(Form(outer, rows, columns, depths[number], slides, offsets))
     others = [_as_slide(axis) for axis in problem.depth]
-    if len(others) + len(own) <= _MOST_SLIDES:
-        for number, slide in enumerate(own):
+    if len(others) + len(moving) <= _MOST_SLIDES:
+        for number, slide in enumerate(moving):
             if slide.taps > 1:
-                slides = _three([*others, *own[:number], *own[number + 1 :], slide])
+                slides = _three([*others, *moving[:number], *moving[number + 1 :], slide])
                 forms.append(Form(outer, rows, columns, _ONE, slides, offsets, True))
     return forms
 

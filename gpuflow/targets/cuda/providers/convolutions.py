@@ -101,8 +101,8 @@ def add_convolution(
         out: the result, row-major.
     """
     target, aval = out
-    found, stored = number_kind(kinds[0]), number_kind(aval.dtype)
-    if found is None or stored is None or WIDE[found[0]] != WIDE[stored[0]]:
+    operand_kind, out_kind = number_kind(kinds[0]), number_kind(aval.dtype)
+    if operand_kind is None or out_kind is None or WIDE[operand_kind[0]] != WIDE[out_kind[0]]:
         return False
     spans = [_span(view) for view in views]
     problem = as_problem(what, views[0], views[1], aval.shape)
@@ -111,7 +111,7 @@ def add_convolution(
         return False
     size = storage_dtype(kinds[0]).itemsize
     is_long = max(*spans, aval.size, *_extents(problem)) >= LONGEST
-    call = _Call(*found, size, places, target, *stored, aval.size, what.reduced, is_long)
+    call = _Call(*operand_kind, size, places, target, *out_kind, aval.size, what.reduced, is_long)
     best = _best_tiles(forms, call) if 0 not in spans else None
     if best is not None:
         _add_tiles(schedule, call, *best)
@@ -130,11 +130,11 @@ def _span(view: View) -> int:
 
 def _extents(problem: Problem) -> list[int]:
     """The terms of a sum; and how far positions reach in each slide, with holes and margins."""
-    found = [prod(axis[0] for axis in problem.depth) * prod(s.taps for s in problem.slides)]
+    extents = [prod(axis[0] for axis in problem.depth) * prod(s.taps for s in problem.slides)]
     for slide in problem.slides:
         last = slide.position(slide.places - 1, slide.taps - 1)
-        found += [abs(slide.pad), abs(last), slide.size * slide.hole]
-    return found
+        extents += [abs(slide.pad), abs(last), slide.size * slide.hole]
+    return extents
 
 
 # --- sums in parts -------------------------------------------------------------------------
@@ -167,13 +167,13 @@ def _add_sums(schedule: Schedule, call: _Call, parts: int, partial: tuple[str, A
 
 def _operands(schedule: Schedule, call: _Call, form: Form) -> list[tuple[str, At]]:
     """Where both operands or their copies begin, and the type of pointers."""
-    size, found = call.itemsize, []
+    size, operands = call.itemsize, []
     for place, offset, view in zip(call.places, form.offsets, form.copied, strict=True):
         if view is not None:
             source, place = place.plus(view.offset * size), schedule.memory(prod(view.shape) * size)
             add_copy(schedule, source, place, view, size)
-        found.append((call.pointer, place.plus(offset * size)))
-    return found
+        operands.append((call.pointer, place.plus(offset * size)))
+    return operands
 
 
 # --- a thread for each number --------------------------------------------------------------
@@ -246,10 +246,10 @@ def _best_tiles(forms: list[Form], call: _Call) -> tuple[Form, Tiling] | None:
     products = form.row_count * form.column_count * form.along * form.lines * form.phases
     if _cost(form, call) > products * prod(axis[0] for axis in form.outer) * _DIRECT:
         return None
-    found = [tiling(form, call, *shape) for shape in TILE_SHAPES]
-    most = max(one.busy for one in found)
+    tilings = [tiling(form, call, *shape) for shape in TILE_SHAPES]
+    most = max(one.busy for one in tilings)
     # Of tiles that keep as many blocks busy, those that waste least, and of these the largest.
-    useful = [one for one in found if one.busy == most]
+    useful = [one for one in tilings if one.busy == most]
     return form, min(useful, key=lambda one: one.blocks * one.row_tiles * one.columns)
 
 

@@ -42,10 +42,10 @@ def add_runs(
         kind, pointer = scan.UNSIGNED, word_pointer(stored.itemsize)
     else:
         parts = 2 if dtypes.is_complex(stored) else 1
-        found = number_kind(stored.type(0).real.dtype if parts == 2 else stored)
-        if found is None or (parts == 2 and runs.combine != "add"):
+        scalar_kind = number_kind(stored.type(0).real.dtype if parts == 2 else stored)
+        if scalar_kind is None or (parts == 2 and runs.combine != "add"):
             return False
-        kind, pointer = found
+        kind, pointer = scalar_kind
     if runs.count >= LONGEST_ROW:
         return False
     keys, word, order = _add_sorted_places(schedule, runs, sources[0], sources[1])
@@ -109,16 +109,16 @@ def _add_pairs(
     chunk = count if few else CHUNK
     chunks = -(-count // chunk)
     numbers = [(_INDEX, n) for n in (chunks * width, count, width, chunk)]
-    own = [(wide, values), (_FLAG, begins)]
+    pairs = [(wide, values), (_FLAG, begins)]
     totals = values
     if not few:
         totals, above = schedule.memory(8 * chunks * width), schedule.memory(chunks)
         schedule.for_each(
             kernels.pair_totals,
-            [*own, (wide, totals), (_FLAG, above), *numbers], chunks * width, constants,
+            [*pairs, (wide, totals), (_FLAG, above), *numbers], chunks * width, constants,
         )  # fmt: skip
         _add_pairs(schedule, totals, above, (chunks, width), wide, constants)
     schedule.for_each(
-        kernels.scan_pairs, [*own, (wide, totals), *numbers], chunks * width,
+        kernels.scan_pairs, [*pairs, (wide, totals), *numbers], chunks * width,
         {**constants, "CONTINUED": int(not few)},
     )  # fmt: skip

@@ -56,10 +56,10 @@ def add_running(
         # Real and imaginary parts are sums beside each other.
         stored = np.dtype(f"f{stored.itemsize // 2}")
         scan = Scan("add", scan.outer, scan.length, 2 * scan.inner, scan.reverse)
-    found = number_kind(stored)
-    if found is not None:
-        add_scan(schedule, scan, *found, sources[0], outs[0])
-    return found is not None
+    scalar_kind = number_kind(stored)
+    if scalar_kind is not None:
+        add_scan(schedule, scan, *scalar_kind, sources[0], outs[0])
+    return scalar_kind is not None
 
 
 def add_scan(schedule: Schedule, scan: Scan, kind: int, pointer: str, x: At, y: At) -> None:
@@ -101,8 +101,10 @@ def _column_chunk(scan: Scan) -> int:
 
 
 def _constants(scan: Scan, kind: int, more: dict[str, int]) -> dict[str, int]:
-    own = {"KIND": kind, "COMBINE": COMBINES[scan.combine], "REVERSE": int(scan.reverse)}
-    return {**own, "ONLY_TOTALS": 0, "CONTINUED": 0, **more}
+    return {
+        "KIND": kind, "COMBINE": COMBINES[scan.combine], "REVERSE": int(scan.reverse),
+        "ONLY_TOTALS": 0, "CONTINUED": 0, **more,
+    }  # fmt: skip
 
 
 def _add_rows(

@@ -54,19 +54,19 @@ def add_selected(
     cleared = [(_ORDER, counts.plus(count * 1024)), (_INDEX, every)]
     schedule.for_each(kernels.clear, cleared, every, {})
     for digit, shift in enumerate(shifts):
-        own = [(_INDEX, kept), (_INDEX, shift)]
+        digit_arguments = [(_INDEX, kept), (_INDEX, shift)]
         schedule.launch(
-            kernels.count_candidates, [key, *state(digit), *sizes, *own], grid, _THREADS,
-            {**constants, "FIRST": int(digit == 0)},
+            kernels.count_candidates, [key, *state(digit), *sizes, *digit_arguments], grid,
+            _THREADS, {**constants, "FIRST": int(digit == 0)},
         )  # fmt: skip
     arguments = [key, *state(len(shifts)), (_ORDER, sums), *sizes]
     schedule.launch(kernels.count_selected, arguments, grid, _THREADS, constants)
     kind, pointer = number_kind(np.dtype(np.uint32)) or (0, "")
     add_scan(schedule, Scan("add", count, 2 * tiles, 1, False), kind, pointer, sums, sums)
-    found = state(len(shifts) + 1)[1:]
+    final_state = state(len(shifts) + 1)[1:]
     outs = [(_ORDER, sums), (word, target), (_ORDER, chosen)]
     schedule.launch(
-        kernels.gather_selected, [key, *found, *outs, *sizes, (_INDEX, kept)], grid, _THREADS,
+        kernels.gather_selected, [key, *final_state, *outs, *sizes, (_INDEX, kept)], grid, _THREADS,
         constants,
     )  # fmt: skip
     return target, chosen

@@ -120,12 +120,12 @@ def add_order(
     size = 4 * shape.count * shape.length
     order, spare = schedule.memory(size), None
     for number, key in enumerate(reversed(keys)):
-        own = {**_key_constants(key), "ORDERED": int(number > 0), **constants}
+        key_constants = {**_key_constants(key), "ORDERED": int(number > 0), **constants}
         if shape.length <= LONGEST_TILE[key.word_bits]:
-            _add_tile(schedule, key, order, shape, own)
+            _add_tile(schedule, key, order, shape, key_constants)
             continue
         spare = schedule.memory(size) if spare is None else spare
-        order, spare = _add_passes(schedule, key, (order, spare), shape, own)
+        order, spare = _add_passes(schedule, key, (order, spare), shape, key_constants)
     return order
 
 
@@ -165,21 +165,21 @@ def _add_passes(
     kind, pointer = number_kind(np.dtype(np.uint32)) or (0, "")
     source, source_type = key.place, key.pointer
     order, target = orders
-    own = {**constants, **_block(_THREADS, items)}
+    pass_constants = {**constants, **_block(_THREADS, items)}
     grid = rows_grid(tiles, shape.count)
     for shift in range(0, key.bits, _DIGIT):
         is_last = shift + _DIGIT >= key.bits
         common = [(source_type, source), (_ORDER, order), (_ORDER, counts)]
         sizes = [*_sizes(shape), (_INDEX, shift)]
-        schedule.launch(kernels.count_digits, [*common, *sizes], grid, _THREADS, own)
+        schedule.launch(kernels.count_digits, [*common, *sizes], grid, _THREADS, pass_constants)
         add_scan(schedule, scan, kind, pointer, counts, counts)
         outs = [(f"*uint{bits}", words[0]), (_ORDER, target)]
-        keeps = {**own, "KEEP_WORDS": int(not is_last)}
+        keeps = {**pass_constants, "KEEP_WORDS": int(not is_last)}
         schedule.launch(kernels.move_digits, [*common, *outs, *sizes], grid, _THREADS, keeps)
         source, source_type = words[0], f"*uint{bits}"
         order, target = target, order
         words.reverse()
-        own = {**sorted_words(own), "BITS": bits}
+        pass_constants = {**sorted_words(pass_constants), "BITS": bits}
     return order, target
 
 
@@ -228,11 +228,11 @@ def add_sort(
         pointer = word_pointer(storage_dtype(dtype).itemsize)
         positions = outs[-1] if has_positions and number == 0 else order
         arguments = [(pointer, source), (_ORDER, order), (pointer, out), ("*int32", positions)]
-        own = {
+        take_constants = {
             "SIZE": storage_dtype(dtype).itemsize,
             "POSITIONS": int(has_positions and number == 0), "SELECTED": int(is_selected),
         }  # fmt: skip
-        schedule.for_each(copying.take, [*arguments, *sizes], count, own)
+        schedule.for_each(copying.take, [*arguments, *sizes], count, take_constants)
     return True
 
 
@@ -247,9 +247,9 @@ def _add_selected_order(
 ) -> At:
     """The first ``kept`` of the order, (rows, kept)."""
     items = LONGEST_TILE[key.word_bits] // _THREADS
-    own = {**_key_constants(key), "ORDERED": 0, **constants, **_block(_THREADS, items)}
-    words, chosen = add_selected(schedule, (key.pointer, key.place), rows, kept, own)
-    found = Key(words, word_pointer(key.word_bits // 8), kernels.WORDS, key.bits)
+    key_constants = {**_key_constants(key), "ORDERED": 0, **constants, **_block(_THREADS, items)}
+    words, chosen = add_selected(schedule, (key.pointer, key.place), rows, kept, key_constants)
+    selected_key = Key(words, word_pointer(key.word_bits // 8), kernels.WORDS, key.bits)
     shape = _Rows(rows[0] * rows[2], kept, 1)
-    _add_tile(schedule, found, chosen, shape, sorted_words(own))
+    _add_tile(schedule, selected_key, chosen, shape, sorted_words(key_constants))
     return chosen

@@ -159,8 +159,8 @@ def block_launch(
         register, start = places[argument.array]
         words.append(start + argument.offset)
         if register is not None:
-            own = registers.setdefault(register, len(registers))
-            fixups.append((number, own, start + argument.offset))
+            launch_register = registers.setdefault(register, len(registers))
+            fixups.append((number, launch_register, start + argument.offset))
     run = prepare(kernel, device, one.grid, one.block, words)
     if one.plain is None:
         return Launch(run, lambda: run, words, fixups), list(registers)
@@ -178,5 +178,5 @@ def block_launch(
     ]
     if any(address % _ALIGNED for address in fixed):
         run = plain()
-    aligned = [(own, start, _ALIGNED) for _, own, start in fixups]
+    aligned = [(launch_register, start, _ALIGNED) for _, launch_register, start in fixups]
     return Launch(run, plain, words, fixups, aligned), list(registers)

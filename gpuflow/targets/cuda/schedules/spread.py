@@ -237,11 +237,11 @@ def _with_vectors(
     """The launch of a group, with vectors where its phases allow them."""
     if not vectorize or launch.segmented:
         return launch
-    found = group_vectors(kernel, block, most_kept > 0)
-    tile = min(found.tile, most_kept)
+    vectors = group_vectors(kernel, block, most_kept > 0)
+    tile = min(vectors.tile, most_kept)
     return replace(
-        launch, width=found.width, vector_operands=found.operands, tile=tile,
-        kept=found.kept if tile else (),
+        launch, width=vectors.width, vector_operands=vectors.operands, tile=tile,
+        kept=vectors.kept if tile else (),
     )  # fmt: skip
 
 

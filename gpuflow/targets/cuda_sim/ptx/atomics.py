@@ -107,7 +107,7 @@ def in_order(function: Any, elements: Array, index: Array, values: Sequence[Arra
     for first, last in pairwise(bounds):
         lanes = by_rank[first:last]
         places = index[lanes]
-        found = elements[places]
-        old[lanes] = found
-        elements[places] = function(found, *(value[lanes] for value in values))
+        previous = elements[places]
+        old[lanes] = previous
+        elements[places] = function(previous, *(value[lanes] for value in values))
     return old

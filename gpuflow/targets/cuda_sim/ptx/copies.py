@@ -63,9 +63,9 @@ def _begin(site: Site) -> Step:
         read = None if is_predicate else site.source(3, U32)
 
     def keep(frame: Frame, elements: Array, index: Array) -> None:
-        found = elements[index]
+        loaded = elements[index]
         for place, slot in enumerate(slots):
-            frame.registers[slot] = found if words == 1 else np.ascontiguousarray(found[:, place])
+            frame.registers[slot] = loaded if words == 1 else np.ascontiguousarray(loaded[:, place])
 
     def load(frame: Frame) -> None:
         of.run(frame, load, keep)

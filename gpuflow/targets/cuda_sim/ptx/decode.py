@@ -249,11 +249,11 @@ def _is_register(key: Hashable) -> bool:
 
 def _pairs(called: Function, results: str, passed: str) -> dict[str, str] | None:
     """The names that a caller passes, by the callee's names."""
-    given = [name for name in (*results.split(","), *passed.split(",")) if name]
+    actual = [name for name in (*results.split(","), *passed.split(",")) if name]
     formal: list[Variable] = [*called.results, *called.parameters]
-    if len(given) != len(formal):
+    if len(actual) != len(formal):
         return None
-    return {variable.name: name for variable, name in zip(formal, given, strict=True)}
+    return {variable.name: name for variable, name in zip(formal, actual, strict=True)}
 
 
 def _barrier_of(site: Site) -> Barrier:

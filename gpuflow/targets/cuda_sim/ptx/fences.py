@@ -47,7 +47,7 @@ class Fenced:
     """When threads fenced, at one scope."""
 
     def __init__(self, blocks: int, threads: int) -> None:
-        self.own = np.zeros(blocks * threads, np.int64)
+        self.of_thread = np.zeros(blocks * threads, np.int64)
         # The time of the newest barrier that some fence of the block, or of the warp, came after.
         self.of_block = np.zeros(blocks, np.int64)
         self.of_warp = np.zeros(blocks * -(-threads // WARP), np.int64)
@@ -119,7 +119,7 @@ class Fences:
             fenced = self._scopes.get(scope)
             if fenced is None:
                 fenced = self._scopes[scope] = Fenced(self.blocks, self.threads)
-            fenced.own[threads] = time
+            fenced.of_thread[threads] = time
             blocks = threads // self.threads
             fenced.of_block[blocks] = self.barrier[blocks]
             np.maximum.at(fenced.of_warp, self.warp_of(threads), self.warp_barrier[threads])
@@ -136,15 +136,15 @@ class Fences:
         """Which threads are of a block that fenced; None for none of them."""
         if not self._scopes:
             return None
-        found = self._has_fenced[threads // self.threads]
-        return found if found.any() else None
+        fenced = self._has_fenced[threads // self.threads]
+        return fenced if fenced.any() else None
 
     def signal(self, log: int, thread: int, time: int) -> None:
         """A thread sets the flag of a log."""
         block, warp = thread // self.threads, int(self.warp_of(np.array([thread]))[0])
         known = dict(self._known.get(block, {}))
         _merge(known, self._acquired.get(warp, {}))
-        fence = int(self._scopes[True].own[thread]) if True in self._scopes else 0
+        fence = int(self._scopes[True].of_thread[thread]) if True in self._scopes else 0
         passed = int(self.barrier[block]), int(self.warp_barrier[thread])
         self.logs[log].append(Signal(thread, time, *passed, fence, known))
 
@@ -157,20 +157,20 @@ class Fences:
 
     def ordered(self, before: Array, times: Array, is_atomic: Array, now: Array) -> Array:
         """Whether accesses of threads at some times came before what other threads do now."""
-        found = np.zeros(len(now), BOOL)
+        is_ordered = np.zeros(len(now), BOOL)
         if not (self._scopes and self.logs):
-            return found
+            return is_ordered
         warps = self.warp_of(now)
         for warp in np.unique(warps).tolist():
             known = dict(self._known.get(warp // self.warps, {}))
             _merge(known, self._acquired.get(warp, {}))
             if known:
                 index = np.flatnonzero(warps == warp)
-                found[index] = self._reached(
+                is_ordered[index] = self._reached(
                     self._reach(known), before[index], times[index], is_atomic[index],
                     warp // self.warps,
                 )  # fmt: skip
-        return found
+        return is_ordered
 
     def _reached(
         self, reach: Reach, before: Array, times: Array, is_atomic: Array, block: int
@@ -182,8 +182,11 @@ class Fences:
         signalled |= of_signal & (reach.thread[blocks] >= 0) & (times < reach.warp[blocks])
         fenced = is_atomic.copy()
         for beyond, scope in self._scopes.items():
-            own = np.where(before == reach.thread[blocks], reach.fence[blocks], scope.own[before])
-            covered = (own if beyond else scope.own[before]) > times
+            fence_time = scope.of_thread[before]
+            if beyond:
+                is_signaller = before == reach.thread[blocks]
+                fence_time = np.where(is_signaller, reach.fence[blocks], fence_time)
+            covered = fence_time > times
             covered |= (scope.of_block[blocks] > times) | (scope.of_warp[warps] > times)
             fenced |= covered if beyond else covered & (blocks == block)
         return signalled & fenced

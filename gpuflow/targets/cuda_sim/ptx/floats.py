@@ -53,10 +53,10 @@ def finished(site: Site, function: Callable[..., Array]) -> Callable[..., Array]
     last = saturate if site.has("sat") else relu if site.has("relu") else None
     if flushes:
         inner = function
-        function = lambda *given: flush(inner(*(flush(x) for x in given)))  # noqa: E731
+        function = lambda *args: flush(inner(*(flush(x) for x in args)))  # noqa: E731
     if last is None:
         return function
-    return lambda *given: last(function(*given))
+    return lambda *args: last(function(*args))
 
 
 def packed(function: Callable[..., Array], part: np.dtype, word: np.dtype) -> Callable[..., Array]:

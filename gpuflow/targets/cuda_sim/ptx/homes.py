@@ -30,12 +30,12 @@ def followed(program: Program) -> list[tuple[int, ...]]:
     while changed:
         changed = False
         for reads, writes in program.flows:
-            found = 0
+            read_mask = 0
             for slot in reads:
-                found |= masks[slot]
+                read_mask |= masks[slot]
             for slot in writes:
-                if found & ~masks[slot]:
-                    masks[slot] |= found
+                if read_mask & ~masks[slot]:
+                    masks[slot] |= read_mask
                     changed = True
     bases = [masks[program.bases[site]] for site in range(program.sites)]
     return [tuple(s for k, s in enumerate(roots) if mask >> k & 1) for mask in bases]
@@ -68,15 +68,15 @@ class Homes:
             )
 
     def _allocations(self, site: int) -> list[Allocation]:
-        program, found = self._program, []
+        program, allocations = self._program, []
         assert program.followed is not None
         for slot in program.followed[site]:
             if slot in program.shared_roots:
                 continue
             home = self._memory.find(int(self._registers[slot].view(U64)[0]))
             if home is not None:
-                found.append(home)
-        return found
+                allocations.append(home)
+        return allocations
 
     def check_shared(self, frame: Frame, site: int, at: Array, size: int) -> None:
         """Fail where a lane's address was computed from other shared variables than it is in."""
@@ -100,10 +100,10 @@ class Homes:
             )
 
     def _ranges(self, site: int) -> Ranges:
-        program, found = self._program, []
+        program, ranges = self._program, []
         assert program.followed is not None
         for slot in program.followed[site]:
             if slot in program.shared_roots:
                 first, end = program.shared_roots[slot]
-                found.append((first, self._shared_bytes if end < 0 else end))
-        return found
+                ranges.append((first, self._shared_bytes if end < 0 else end))
+        return ranges

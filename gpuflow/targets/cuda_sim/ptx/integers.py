@@ -64,7 +64,7 @@ def _sum(site: Site) -> Step:
 
 def _saturated(function: Callable[..., Array]) -> Callable[..., Array]:
     low, high = np.iinfo(np.int32).min, np.iinfo(np.int32).max
-    return lambda *given: np.clip(function(*(x.astype(I64) for x in given)), low, high).astype(I32)
+    return lambda *args: np.clip(function(*(x.astype(I64) for x in args)), low, high).astype(I32)
 
 
 @instruction("addc", "subc")

@@ -203,12 +203,12 @@ class PtxKernel:
         raise PtxError(f"[ptx {self.program.name}] {what}. Fix: {fix}.")
 
 
-def _extents(given: Sequence[int]) -> Extents:
-    x, y, z = (*(int(extent) for extent in given), 1, 1)[:3]
+def _extents(shape: Sequence[int]) -> Extents:
+    x, y, z = (*(int(extent) for extent in shape), 1, 1)[:3]
     return x, y, z
 
 
-def _words(given: Sequence[int] | Array) -> Array:
-    if isinstance(given, np.ndarray):
-        return np.ascontiguousarray(given).view(U64)
-    return np.array([int(word) & (2**64 - 1) for word in given], U64)
+def _words(parameters: Sequence[int] | Array) -> Array:
+    if isinstance(parameters, np.ndarray):
+        return np.ascontiguousarray(parameters).view(U64)
+    return np.array([int(word) & (2**64 - 1) for word in parameters], U64)

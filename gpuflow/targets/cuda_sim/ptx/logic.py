@@ -223,10 +223,10 @@ def _find_highest(site: Site) -> Step:
     def function(x: Array) -> Array:
         if dtype.kind == "i":
             x = np.where(x < 0, ~x, x)
-        found = _bit_length(x.view(plain)) - 1
+        position = _bit_length(x.view(plain)) - 1
         if distance:
-            found = np.where(found < 0, -1, width - 1 - found)
-        return found.astype(U32)
+            position = np.where(position < 0, -1, width - 1 - position)
+        return position.astype(U32)
 
     return compute(site, function, [dtype], U32)
 

@@ -123,9 +123,9 @@ def _load_matrix(site: Site) -> Step:
     slots = [site.temporary() for _ in range(4)]
 
     def keep(frame: Frame, elements: Array, index: Array) -> None:
-        found = elements[index]
+        loaded = elements[index]
         for place, slot in enumerate(slots):
-            frame.registers[slot] = np.ascontiguousarray(found[:, place])
+            frame.registers[slot] = np.ascontiguousarray(loaded[:, place])
 
     def load(frame: Frame) -> None:
         rows.run(frame, load, keep)

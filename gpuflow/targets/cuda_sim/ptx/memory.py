@@ -22,7 +22,7 @@ from gpuflow.targets.cuda_sim.ptx.types import U8, Array
 
 ALIGNMENT = 256
 _PAGE = 1 << 12
-_GIVEN_BACK = 1 << 20  # freed blocks of this size return their pages at once
+_LEAST_RETURNED = 1 << 20  # freed blocks of this size return their pages at once
 _QUARANTINE = 32  # freed blocks of one size that must lie before the first is used again
 
 
@@ -116,7 +116,7 @@ class DeviceMemory:
             place, room = address - self._base, len(allocation.room)
             self._freed.append((address, allocation.size))
             self._free[room].append(place)
-            if room >= _GIVEN_BACK and hasattr(self._map, "madvise"):
+            if room >= _LEAST_RETURNED and hasattr(self._map, "madvise"):
                 first = -(-place // _PAGE) * _PAGE
                 whole = (place + room) // _PAGE * _PAGE - first
                 if sys.platform == "linux":

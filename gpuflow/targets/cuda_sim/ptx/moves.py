@@ -112,10 +112,10 @@ def _is_space(site: Site) -> Step:
 
 def parameter_place(site: Site, place: int) -> tuple[str, int]:
     """The variable and the byte of ``[name+offset]`` in the param space."""
-    found = re.fullmatch(r"\[([\w$%]+)(?:\+(\d+))?\]", site.text(place))
-    if found is None or site.scope.function.register_type(found[1]) is not None:
+    match = re.fullmatch(r"\[([\w$%]+)(?:\+(\d+))?\]", site.text(place))
+    if match is None or site.scope.function.register_type(match[1]) is not None:
         site.refuse("must name the parameter that it accesses")
-    return found[1], int(found[2] or 0)
+    return match[1], int(match[2] or 0)
 
 
 def parameter_step(site: Site, load: bool) -> Step:

@@ -33,9 +33,9 @@ class _Text:
     """The text without comments, and the line of any position in it."""
 
     def __init__(self, ptx: str) -> None:
-        blank = lambda found: re.sub(r"[^\n]", " ", found[0])  # noqa: E731
+        blank = lambda match: re.sub(r"[^\n]", " ", match[0])  # noqa: E731
         self.text = re.sub(r"//[^\n]*|/\*.*?\*/", blank, ptx, flags=re.DOTALL)
-        self.starts = [0, *(found.end() for found in re.finditer("\n", self.text))]
+        self.starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
 
     def line(self, position: int) -> int:
         return bisect_right(self.starts, position)
@@ -68,8 +68,8 @@ def parse(ptx: str) -> Module:
 
 
 def _skip_space(text: str, at: int) -> int:
-    found = re.compile(r"[\s;]*").match(text, at)
-    return found.end() if found else at
+    match = re.compile(r"[\s;]*").match(text, at)
+    return match.end() if match else at
 
 
 def _line_end(text: str, at: int) -> int:
@@ -80,10 +80,10 @@ def _line_end(text: str, at: int) -> int:
 def _closing(text: str, at: int) -> int:
     """The position of the brace that closes the one at ``at``."""
     depth = 0
-    for found in re.compile(r"[{}]").finditer(text, at):
-        depth += 1 if found[0] == "{" else -1
+    for brace in re.compile(r"[{}]").finditer(text, at):
+        depth += 1 if brace[0] == "{" else -1
         if depth == 0:
-            return found.start()
+            return brace.start()
     raise unreadable("braces must be balanced; got one that stays open", "the end", "close it")
 
 
@@ -101,10 +101,10 @@ def _module_variable(statement: str, line: int, module: Module) -> None:
 
 
 def _variable(statement: str) -> Variable | None:
-    found = _VARIABLE.match(statement.strip())
-    if found is None or found[3] not in TYPES:
+    match = _VARIABLE.match(statement.strip())
+    if match is None or match[3] not in TYPES:
         return None
-    space, align, dtype, name, extents, values = found.groups()
+    space, align, dtype, name, extents, values = match.groups()
     counts = [int(extent or 0) for extent in re.findall(r"\[(\d*)\]", extents)]
     total = 1
     for count in counts:
@@ -131,7 +131,7 @@ def _function(text: _Text, header: re.Match[str], module: Module) -> int:
 
 
 def _parameters(text: str | None) -> list[Variable]:
-    found = []
+    parameters = []
     for declaration in filter(None, (part.strip() for part in (text or "").split(","))):
         if declaration.startswith(".reg"):
             declaration = declaration.replace(".reg", ".param", 1)
@@ -142,8 +142,8 @@ def _parameters(text: str | None) -> list[Variable]:
                 "a function's head",
                 "declare it as .param .u64 name",
             )
-        found.append(variable)
-    return found
+        parameters.append(variable)
+    return parameters
 
 
 class _Body:
@@ -191,9 +191,9 @@ class _Body:
                 at = after + 1
 
     def _location(self, line: str) -> None:
-        found = re.match(r"\.loc\s+(\d+)\s+(\d+)", line)
-        if found and found[2] != "0":  # line 0 is code of no line
-            self.source = f"{self.files.get(found[1], 'file ' + found[1])}:{found[2]}"
+        match = re.match(r"\.loc\s+(\d+)\s+(\d+)", line)
+        if match and match[2] != "0":  # line 0 is code of no line
+            self.source = f"{self.files.get(match[1], 'file ' + match[1])}:{match[2]}"
 
     def _label(self, label: re.Match[str], stop: int) -> int:
         """A label, or the name of a table of branch targets; gives the position after it."""
@@ -238,17 +238,17 @@ class _Body:
             fix = "spell the kernel without it"
             raise unreadable(f"a declaration must be known; got `{statement}`", where, fix)
         renamed = self._declare(variable.name)
-        made = Variable(renamed, variable.space, variable.dtype, variable.count, variable.align)
-        self.function.variables[renamed] = made
+        declared = Variable(renamed, variable.space, variable.dtype, variable.count, variable.align)
+        self.function.variables[renamed] = declared
 
     def _instruction(self, statement: str, position: int) -> None:
         where = self.source or f"line {self.text.line(position)} of the PTX"
-        found = re.match(rf"(?:@\s*(!?)\s*({_NAME})\s+)?([\w.:]+)\s*(.*)$", statement)
-        if found is None:
+        match = re.match(rf"(?:@\s*(!?)\s*({_NAME})\s+)?([\w.:]+)\s*(.*)$", statement)
+        if match is None:
             raise unreadable(
                 f"a statement must be an instruction; got `{statement}`", where, "correct the text"
             )
-        negated, guard, name, rest = found.groups()
+        negated, guard, name, rest = match.groups()
         rest, guard = self._renamed(rest), self._renamed(guard or "")
         opcode, *modifiers = name.split(".")
         operands = tuple(part.replace(" ", "") for part in _OPERANDS.findall(rest))
@@ -261,5 +261,5 @@ class _Body:
     def _renamed(self, text: str) -> str:
         for scope in reversed(self.scopes[1:]):
             if scope and text:
-                text = re.sub(_NAME, lambda found, scope=scope: scope.get(found[0], found[0]), text)
+                text = re.sub(_NAME, lambda match, scope=scope: scope.get(match[0], match[0]), text)
         return text

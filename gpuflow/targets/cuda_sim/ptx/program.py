@@ -196,9 +196,9 @@ def indexed(index: int, targets: Sequence[int]) -> Leave:
             )
         groups: dict[int, Array] = {}
         for value in np.unique(chosen):
-            found = np.flatnonzero(frame.spread(chosen) == value)
+            lanes = np.flatnonzero(frame.spread(chosen) == value)
             target = targets[int(value)]
-            groups[target] = np.union1d(groups[target], found) if target in groups else found
+            groups[target] = np.union1d(groups[target], lanes) if target in groups else lanes
         if len(groups) == 1:
             return next(iter(groups))
         frame.run.split(frame, groups)

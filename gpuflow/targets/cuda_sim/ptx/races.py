@@ -224,8 +224,8 @@ class GlobalRaces:
         index = np.nonzero(clash)
         last, mine = last[index], mine[index]
         who, me, time = last >> 1 & _THREAD, mine >> 1 & _THREAD, last >> _TIME
-        block, own, fences = who // self.threads, me // self.threads, self.fences
-        ordered = (block == own) & (time < fences.barrier[own])
+        block, my_block, fences = who // self.threads, me // self.threads, self.fences
+        ordered = (block == my_block) & (time < fences.barrier[my_block])
         same_warp = fences.warp_of(who) == fences.warp_of(me)
         ordered |= same_warp & (time < fences.warp_barrier[me])
         left = np.flatnonzero(~ordered)

@@ -166,12 +166,12 @@ def _extreme(x: Array, y: Array, z: Array, product: Array) -> Array:
     return (large | small) & np.isfinite(x) & np.isfinite(y) & np.isfinite(z)
 
 
-def _replace(result: Array, where: Array, function: Callable[..., float], *given: Array) -> Array:
+def _replace(result: Array, where: Array, function: Callable[..., float], *args: Array) -> Array:
     """The result, with a Python function's values in some places."""
     where = np.broadcast_to(where, result.shape)
     if not np.count_nonzero(where):
         return result
-    operands = [np.broadcast_to(value, result.shape)[where].tolist() for value in given]
+    operands = [np.broadcast_to(value, result.shape)[where].tolist() for value in args]
     result = result.copy()
     result[where] = [function(*values) for values in zip(*operands, strict=True)]
     return result
@@ -195,12 +195,12 @@ def _fma64_directed(x: Array, y: Array, z: Array, mode: str) -> Array:
                                     nearest, x, y, z), mode)  # fmt: skip
 
 
-def _signs(function: Callable[..., Fraction], nearest: Array, *given: Array) -> Array:
+def _signs(function: Callable[..., Fraction], nearest: Array, *args: Array) -> Array:
     """The signs of the exact results minus the rounded ones; 0 where nothing is finite."""
     finite = np.isfinite(nearest)
-    for value in given:
+    for value in args:
         finite = finite & np.isfinite(value)
-    operands = [np.broadcast_to(value, nearest.shape)[finite].tolist() for value in given]
+    operands = [np.broadcast_to(value, nearest.shape)[finite].tolist() for value in args]
     signs = np.zeros(nearest.shape, np.int8)
     rounded = nearest[finite].tolist()
     signs[finite] = [

@@ -209,11 +209,11 @@ class Run:
     def located(self, fault: Fault, block: Block, step: Any) -> Exception:
         """The error of a fault in a step of a block, or at its gate for None."""
         where = block.steps.index(step) if step in block.steps else 0
-        found = block.instructions[where : where + 1]
+        instructions = block.instructions[where : where + 1]
         place = Place(
             self.program.name,
-            found[0].text if found else "",
-            found[0].source if found else "",
+            instructions[0].text if instructions else "",
+            instructions[0].source if instructions else "",
             self.geometry.block_position(fault.lane),
             self.geometry.thread_position(fault.lane),
         )

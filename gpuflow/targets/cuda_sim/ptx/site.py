@@ -198,10 +198,10 @@ class Site:
 
     def address(self, place: int) -> tuple[int, int]:
         """The slot of the base of ``[base+offset]`` as 64 bits, and the offset."""
-        found = re.fullmatch(r"\[([\w$%]+)(?:(?:\+|(?=-))(-?\w+))?\]", self.text(place))
-        if found is None:
+        match = re.fullmatch(r"\[([\w$%]+)(?:(?:\+|(?=-))(-?\w+))?\]", self.text(place))
+        if match is None:
             self.refuse(f"must have an address of a known form; got {self.text(place)}")
-        return self.source_of(found[1], U64), int(found[2] or "0", 0)
+        return self.source_of(match[1], U64), int(match[2] or "0", 0)
 
     def _fitted(self, slot: int, held: np.dtype, wanted: np.dtype) -> int:
         """The slot itself, or a temporary with the low bytes or with zeros above."""

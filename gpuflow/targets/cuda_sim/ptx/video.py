@@ -77,17 +77,17 @@ def _shift(site: Site, opcode: str) -> Function:
 
 def _selected(site: Site, place: int, name: str) -> tuple[int, Callable[[Array], Array]]:
     """An operand with a selector: ``%r1.b2`` is a byte, ``%r1.h1`` a half."""
-    found = re.fullmatch(r"(.+?)(?:\.([bh])(\d))?", site.text(place))
-    assert found is not None
-    width = {"b": 8, "h": 16, None: 32}[found[2]]
-    shift = width * int(found[3] or 0)
+    match = re.fullmatch(r"(.+?)(?:\.([bh])(\d))?", site.text(place))
+    assert match is not None
+    width = {"b": 8, "h": 16, None: 32}[match[2]]
+    shift = width * int(match[3] or 0)
     low = 1 << (width - 1) if name == "s32" else 0
 
     def choose(x: Array) -> Array:
         part = x.astype(I64) >> shift & ((1 << width) - 1)
         return (part ^ low) - low  # extend the sign
 
-    return site.source_of(found[1], U32), choose
+    return site.source_of(match[1], U32), choose
 
 
 # --- all parts at once: vadd4 d, a, b, c ---------------------------------------------------

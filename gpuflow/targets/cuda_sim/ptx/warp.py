@@ -24,10 +24,10 @@ def _shuffle(site: Site) -> Step:
     if not site.has("sync"):
         site.refuse("must be shfl.sync")
     mode = site.one_of(("up", "down", "bfly", "idx"))
-    name, _, found = site.text(0).partition("|")
+    name, _, predicate = site.text(0).partition("|")
     a, b, c, member = (site.source(place, U32) for place in (1, 2, 3, 4))
     target = site.target_of(name, U32)
-    holds = site.target_of(found, BOOL) if found else None
+    holds = site.target_of(predicate, BOOL) if predicate else None
 
     def step(frame: Frame) -> None:
         registers = frame.registers
@@ -91,8 +91,8 @@ def _check_sources(frame: Frame, source: Array, inside: Array, member: Array) ->
     wrong |= lane >= frame.of_lanes(geometry.warp_size)
     if frame.lanes is not None:
         here = np.searchsorted(frame.lanes, source)
-        found = frame.lanes[np.minimum(here, frame.count - 1)]
-        wrong |= found != source
+        nearest = frame.lanes[np.minimum(here, frame.count - 1)]
+        wrong |= nearest != source
     wrong &= inside
     if wrong.any():
         bad = int(np.argmax(wrong))
@@ -114,8 +114,8 @@ def _groups(frame: Frame, member: Array) -> tuple[Array, int]:
         keys = warp
     else:
         keys = warp << 32 | member.view(U32).astype(np.int64)
-    found, number = np.unique(keys, return_inverse=True)
-    return number, len(found)
+    groups, number = np.unique(keys, return_inverse=True)
+    return number, len(groups)
 
 
 def _ballots(frame: Frame, holds: Array, group: Array, count: int) -> Array:
@@ -184,10 +184,10 @@ def _elect(site: Site) -> Step:
 def _match(site: Site) -> Step:
     """``match.any d, a, member``: who has my value; ``match.all d|p``: whether all have."""
     dtype = bits(site.dtype())
-    name, _, found = site.text(0).partition("|")
+    name, _, predicate = site.text(0).partition("|")
     a, member = site.source(1, dtype), site.source(2, U32)
     target = site.target_of(name, U32)
-    holds = site.target_of(found, BOOL) if found else None
+    holds = site.target_of(predicate, BOOL) if predicate else None
     asks_all = site.has("all")
 
     def step(frame: Frame) -> None:
