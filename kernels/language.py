@@ -52,13 +52,13 @@ int8, int16, int32, int64 = (_word(f"int{bits}") for bits in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (_word(f"uint{bits}") for bits in (8, 16, 32, 64))
 float32, float64 = _word("float32"), _word("float64")
 
-# gpuflow/targets/cuda/intrinsics/table.py
+# gpuflow/targets/cuda/intrinsics/namespace.py
 shared_array = _word("shared_array")
 barrier = _word("barrier")
 shuffle_xor = _word("shuffle_xor")
 count_block_done = _word("count_block_done")
 
-# gpuflow/targets/cuda/intrinsics/memory.py
+# gpuflow/targets/cuda/intrinsics/memory_access.py
 load_readonly = _word("load_readonly")
 load_vector = _word("load_vector")
 load_vector_readonly = _word("load_vector_readonly")

@@ -153,12 +153,12 @@ def _turn_kernels_off() -> None:
     """Leave everything to generated kernels and libraries; there is no such setting for users."""
     from gpuflow.compiler import pipeline
     from gpuflow.nn import attention
-    from gpuflow.targets.cuda.program import text
-    from gpuflow.targets.cuda.providers import table
+    from gpuflow.targets.cuda.program import driver_text
+    from gpuflow.targets.cuda.providers import cuda_target
 
     attention.may_fuse = lambda *operands: False
     pipeline.GPU_PASSES = pipeline.PASSES
-    table.schedule_of = text.schedule_of = lambda step: None
+    cuda_target.schedule_of = driver_text.schedule_of = lambda step: None
 
 
 def _load_jax(platform: str) -> Framework:

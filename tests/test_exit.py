@@ -12,8 +12,7 @@ from cuda_tools import requires_cuda_tools
 from gpuflow.runtime import memory
 from gpuflow.targets.cpu.image import loader
 from gpuflow.targets.cuda.blas import gemm_lt
-from gpuflow.targets.cuda.driver import graph_api
-from gpuflow.targets.cuda.driver import memory as gpu_memory
+from gpuflow.targets.cuda.driver import device_memory, graph_api
 
 ROOT = Path(__file__).resolve().parents[1]
 OBJECTS = """
@@ -62,7 +61,7 @@ def test_the_end_is_silent(place, platform):
 
 
 CLASSES = [
-    loader._Memory, graph_api.LaunchGraph, gemm_lt.LtProduct, gpu_memory.Block,
+    loader._Memory, graph_api.LaunchGraph, gemm_lt.LtProduct, device_memory.Block,
     memory._block_class(4096),
 ]  # fmt: skip
 

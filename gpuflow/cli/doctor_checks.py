@@ -25,7 +25,7 @@ from gpuflow.cli.doctor_needs import (
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.targets.cuda.blas.gemm import find_cublas
 from gpuflow.targets.cuda.codegen.toolchain import pair_fault
-from gpuflow.targets.cuda.driver.memory import in_units
+from gpuflow.targets.cuda.driver.device_memory import in_units
 from gpuflow.targets.platforms import GPU_SIGNS, seems_to_have_gpu
 
 TRIAL_SECONDS = 40.0

@@ -14,13 +14,13 @@ from gpuflow.runtime.driver import Driver
 from gpuflow.targets.cpu.driver import cpu_driver
 
 if TYPE_CHECKING:
-    from gpuflow.targets.cuda.driver import on_cupy as driver_cuda
-    from gpuflow.targets.cuda.providers import table as gpu_block_calls
-    from gpuflow.targets.cuda_sim import driver as driver_sim
+    from gpuflow.targets.cuda.driver import on_cupy
+    from gpuflow.targets.cuda.providers import cuda_target
+    from gpuflow.targets.cuda_sim import driver as simulated_driver
 else:
-    driver_cuda = LazyModule("gpuflow.targets.cuda.driver.on_cupy")
-    driver_sim = LazyModule("gpuflow.targets.cuda_sim.driver")
-    gpu_block_calls = LazyModule("gpuflow.targets.cuda.providers.table")
+    on_cupy = LazyModule("gpuflow.targets.cuda.driver.on_cupy")
+    simulated_driver = LazyModule("gpuflow.targets.cuda_sim.driver")
+    cuda_target = LazyModule("gpuflow.targets.cuda.providers.cuda_target")
 
 
 # Where Linux shows that there is a GPU of NVIDIA.
@@ -41,19 +41,19 @@ def _cpu_target() -> Target:
 
 
 def _cuda_sim(number: int) -> Driver:
-    return driver_sim.sim_driver(number)
+    return simulated_driver.sim_driver(number)
 
 
 def _cuda_target() -> Target:
-    return gpu_block_calls.chosen_gpu_target()
+    return cuda_target.chosen_gpu_target()
 
 
 def _cuda_count() -> int:
-    return driver_cuda.device_count()
+    return on_cupy.device_count()
 
 
 def _cuda(number: int) -> Driver:
-    return driver_cuda.cuda_driver(number)
+    return on_cupy.cuda_driver(number)
 
 
 def seems_to_have_gpu() -> bool:
@@ -69,8 +69,8 @@ def _has_cuda() -> bool:
     if not seems_to_have_gpu():
         return False
     try:
-        return driver_cuda.device_count() > 0
-    except driver_cuda.NoGpuError:
+        return on_cupy.device_count() > 0
+    except on_cupy.NoGpuError:
         return False
     except RuntimeError as error:
         warnings.warn(

@@ -8,8 +8,9 @@ import cuda_zoo
 import pytest
 from cuda_harness import build, requires_cuda_tools
 
-from gpuflow.targets.cuda.codegen import build as cuda_build
 from gpuflow.targets.cuda.codegen.build import (
+    _link_once,
+    _with_lines,
     build_cuda,
     compile_ptx,
     link_ptx,
@@ -86,15 +87,15 @@ def test_ptx_names_source_lines_and_machine_code_does_not_change(architecture):
 def test_an_older_linker_is_given_the_version_that_it_names(monkeypatch):
     """NVVM 13.4 writes PTX 9.4; nvJitLink 13.0 takes 9.0 at most, and the kernels need less."""
     ptx = normalise_ptx(compile_ptx(SOURCE, "double", SIGNATURE, (9, 0)), "double")
-    link_once, seen = cuda_build._link_once, []
+    seen = []
 
     def older(ptx, architecture):
         seen.append(ptx.split(".version ")[1].split()[0])
         if seen[-1] != "9.0":
             raise RuntimeError(f"ptxas: Unsupported .version {seen[-1]}; current version is '9.0'")
-        return link_once(ptx, architecture)
+        return _link_once(ptx, architecture)
 
-    monkeypatch.setattr(cuda_build, "_link_once", older)
+    monkeypatch.setattr("gpuflow.targets.cuda.codegen.build._link_once", older)
     used, cubin, _ = link_ptx(ptx.replace(".version 9.0", ".version 9.4"), "sm_90")
     assert seen[1:] == ["9.0"] and ".version 9.0" in used and cubin
 
@@ -182,17 +183,17 @@ class _Unit:
 def test_lines_are_left_out_only_where_nvvm_refuses_their_names(log, is_built):
     asked = []
 
-    def build(lineinfo):
+    def compile_text(lineinfo):
         asked.append(lineinfo)
         if lineinfo:
             _Unit(log).compile()
         return ("ptx",)
 
     if is_built:
-        assert cuda_build._with_lines(build) == "ptx" and asked == [True, False]
+        assert _with_lines(compile_text) == "ptx" and asked == [True, False]
     else:
         with pytest.raises(RuntimeError, match="ERROR_COMPILATION"):
-            cuda_build._with_lines(build)
+            _with_lines(compile_text)
         assert asked == [True]
 
 
@@ -201,11 +202,11 @@ _LOST = "@%p1 bra $L__BB0_2;\n$L__BB0_3:\nbra.uni $L__BB0_3;\n"
 
 @pytest.mark.parametrize("without_lines", [_LOST.replace("0_3:", "0_2:\n$L__BB0_3:"), _LOST])
 def test_lines_are_left_out_where_nvvm_loses_a_label_over_them(without_lines):
-    def build(lineinfo):
+    def compile_text(lineinfo):
         return (_LOST if lineinfo else without_lines,)
 
     if without_lines == _LOST:
         with pytest.raises(CudaBuildError, match=r"a label to go to; NVVM left out \$L__BB0_2\."):
-            cuda_build._with_lines(build)
+            _with_lines(compile_text)
     else:
-        assert cuda_build._with_lines(build) == without_lines
+        assert _with_lines(compile_text) == without_lines

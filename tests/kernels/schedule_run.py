@@ -17,9 +17,9 @@ from unittest import mock
 import numpy as np
 
 import gpuflow as gf
-from gpuflow.targets.cuda.program import text
+from gpuflow.targets.cuda.program import driver_text
+from gpuflow.targets.cuda.providers.handwritten_calls import block_launch
 from gpuflow.targets.cuda.providers.launch_sequence import Schedule
-from gpuflow.targets.cuda.providers.table import block_launch
 
 SIZES = [0, 1, 31, 33, 1025, 257]
 ARCHITECTURES = [(8, 0), (9, 0), (10, 0)]
@@ -82,7 +82,7 @@ def at_gpu(work: Callable[[], Any]) -> Any:
 def _on_device(function: Any, operands: Sequence[Any], device: Any) -> Any:
     with (
         gf.default_device(device),
-        mock.patch.object(text, "LibraryCall", side_effect=AssertionError),
+        mock.patch.object(driver_text, "LibraryCall", side_effect=AssertionError),
     ):
         return gf.tree.map(np.asarray, gf.jit(function)(*operands))
 

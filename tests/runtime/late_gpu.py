@@ -19,7 +19,7 @@ from gpuflow.runtime import device as devices_module
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda.driver.transfers import SMALL
 from gpuflow.targets.cuda_sim.driver import SimApi
-from gpuflow.targets.cuda_sim.work import SimGraph, current
+from gpuflow.targets.cuda_sim.recording import SimGraph, current
 
 
 def gpu_devices(name, *apis):

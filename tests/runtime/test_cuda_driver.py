@@ -18,10 +18,10 @@ import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.ops.linalg import cholesky
+from gpuflow.targets.cuda.driver.device_memory import LARGE, in_units
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda.driver.faults import GpuFault, StatusError, fault
 from gpuflow.targets.cuda.driver.graphs import Call, Place, RecordedLaunches
-from gpuflow.targets.cuda.driver.memory import LARGE, in_units
 from gpuflow.targets.cuda.program.library_calls import LibraryCall
 
 pytestmark = requires_cuda_tools

@@ -9,8 +9,8 @@ import pytest
 from ptx_run import BF16, lanes, run
 
 from gpuflow.targets.cuda_sim.ptx.faults import PtxError
+from gpuflow.targets.cuda_sim.ptx.instruction_table import TABLE
 from gpuflow.targets.cuda_sim.ptx.instructions import MODULES
-from gpuflow.targets.cuda_sim.ptx.table import TABLE
 
 random = np.random.default_rng(1)
 U32, I32, U64, F32 = np.uint32, np.int32, np.uint64, np.float32

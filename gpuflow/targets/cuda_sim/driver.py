@@ -31,7 +31,7 @@ from gpuflow.targets.cuda_sim.ptx.kernel import PtxModule
 from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
 from gpuflow.targets.cuda_sim.ptx.rounding import tf32_of
 from gpuflow.targets.cuda_sim.ptx.types import F32, U8
-from gpuflow.targets.cuda_sim.work import SimGraph, current, recorded_work
+from gpuflow.targets.cuda_sim.recording import SimGraph, current, recorded_work
 
 PROCESSORS = 2  # few, so that grids stay small
 USUAL_CHECKS = Checks(uninitialized_global=True)

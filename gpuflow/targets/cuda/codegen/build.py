@@ -20,7 +20,7 @@ from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.targets.cuda.codegen.toolchain import CudaBuildError, load_linker, load_numba_cuda
-from gpuflow.targets.cuda.intrinsics.table import source_namespace
+from gpuflow.targets.cuda.intrinsics.namespace import source_namespace
 
 # bf16 conversion, max.NaN and ld.global.nc with 128 bits all need Ampere.
 OLDEST_COMPUTE_CAPABILITY = (8, 0)

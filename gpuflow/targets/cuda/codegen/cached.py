@@ -18,7 +18,13 @@ from gpuflow.kir.text import kernel_text
 from gpuflow.targets import printer
 from gpuflow.targets.cuda.codegen import build, toolchain
 from gpuflow.targets.cuda.codegen.build import CudaObject, build_cuda
-from gpuflow.targets.cuda.intrinsics import arithmetic, atomics, matrices, memory, table
+from gpuflow.targets.cuda.intrinsics import (
+    arithmetic,
+    atomics,
+    matrices,
+    memory_access,
+    namespace,
+)
 from gpuflow.targets.cuda.printing import (
     combining,
     full,
@@ -54,11 +60,11 @@ _EMITTERS = (
     combining,
     scalar_text,
     spread,
-    table,
+    namespace,
     arithmetic,
     atomics,
     matrices,
-    memory,
+    memory_access,
     build,
     toolchain,
     lanes,

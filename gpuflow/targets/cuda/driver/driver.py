@@ -31,12 +31,12 @@ from gpuflow.runtime.device_array import DeviceArray, described, strided
 from gpuflow.runtime.memory import arenas
 from gpuflow.targets.cuda.driver.api import BuiltKernel, GpuApi
 from gpuflow.targets.cuda.driver.arena import DeviceArena
+from gpuflow.targets.cuda.driver.device_memory import Memory, in_units
 from gpuflow.targets.cuda.driver.faults import GpuFault, StatusError, fault, is_fault
-from gpuflow.targets.cuda.driver.memory import Memory, in_units
 from gpuflow.targets.cuda.driver.transfers import SMALL, Transfers
 from gpuflow.targets.cuda.program.program import GpuProgram
 from gpuflow.targets.cuda.program.single_ops import OneOpPrograms
-from gpuflow.targets.cuda.providers.table import chosen_gpu_target
+from gpuflow.targets.cuda.providers.cuda_target import chosen_gpu_target
 from gpuflow.targets.cuda.schedules.spread import Dim
 
 _BYTE, _COUNTER = np.dtype(np.uint8), np.dtype(np.uint32)

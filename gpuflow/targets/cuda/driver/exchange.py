@@ -20,7 +20,7 @@ from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, local_devices
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.host_exchange import Capsule
-from gpuflow.targets.cuda.driver.memory import Block
+from gpuflow.targets.cuda.driver.device_memory import Block
 
 CUDA = 2  # kDLCUDA
 

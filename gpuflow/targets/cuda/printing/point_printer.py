@@ -48,7 +48,7 @@ class CudaPrinter(NumbaPrinter):
     """Prints a kernel whose points are done by one thread each."""
 
     target = "cuda"
-    comment = "CUDA kernel printed by gpuflow; what it calls: targets/cuda/intrinsics/table.py"
+    comment = "CUDA kernel printed by gpuflow; what it calls: targets/cuda/intrinsics/namespace.py"
 
     def __init__(self, kernel: Kernel, launch: Launch) -> None:
         super().__init__(kernel)

@@ -19,7 +19,7 @@ from gpuflow.targets.cuda.codegen.cached import CudaKernel, compile_cuda, cuda_s
 from gpuflow.targets.cuda.driver.arena import DeviceArena
 from gpuflow.targets.cuda.driver.launch import launched_kernel
 from gpuflow.targets.cuda.driver.program_device import GpuDevice
-from gpuflow.targets.cuda.program.text import build_driver, driver_text
+from gpuflow.targets.cuda.program.driver_text import build_driver, driver_text
 
 
 class GpuProgram:

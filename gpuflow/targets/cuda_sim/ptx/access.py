@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from gpuflow.targets.cuda_sim.ptx.frame import Frame, Step
+from gpuflow.targets.cuda_sim.ptx.instruction_table import instruction
 from gpuflow.targets.cuda_sim.ptx.moves import parameter_step
 from gpuflow.targets.cuda_sim.ptx.reach import Access, space_of
 from gpuflow.targets.cuda_sim.ptx.shared import READ, RELAXED_READ, RELAXED_WRITE, WRITE
 from gpuflow.targets.cuda_sim.ptx.site import Site
-from gpuflow.targets.cuda_sim.ptx.table import instruction
 from gpuflow.targets.cuda_sim.ptx.types import Array, bits
 
 

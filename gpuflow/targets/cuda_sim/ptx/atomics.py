@@ -14,10 +14,10 @@ import numpy as np
 
 from gpuflow.targets.cuda_sim.ptx.floats import packed
 from gpuflow.targets.cuda_sim.ptx.frame import Frame, Step
+from gpuflow.targets.cuda_sim.ptx.instruction_table import instruction
 from gpuflow.targets.cuda_sim.ptx.reach import Access
 from gpuflow.targets.cuda_sim.ptx.shared import ATOMIC
 from gpuflow.targets.cuda_sim.ptx.site import Site
-from gpuflow.targets.cuda_sim.ptx.table import instruction
 from gpuflow.targets.cuda_sim.ptx.types import PACKED, TYPES, Array, is_float
 
 Function = Callable[..., Array]

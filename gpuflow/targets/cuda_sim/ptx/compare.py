@@ -9,8 +9,8 @@ import numpy as np
 
 from gpuflow.targets.cuda_sim.ptx.floats import flush, packed
 from gpuflow.targets.cuda_sim.ptx.frame import Frame, Step
+from gpuflow.targets.cuda_sim.ptx.instruction_table import apply, compute, instruction
 from gpuflow.targets.cuda_sim.ptx.site import Site
-from gpuflow.targets.cuda_sim.ptx.table import apply, compute, instruction
 from gpuflow.targets.cuda_sim.ptx.types import BOOL, F32, PACKED, TYPES, Array, bits, is_float
 
 _COMPARE: dict[str, Callable[[Array, Array], Array]] = {

@@ -10,8 +10,8 @@ from gpuflow.targets.cuda_sim.ptx import rounding
 from gpuflow.targets.cuda_sim.ptx.floats import flush, relu
 from gpuflow.targets.cuda_sim.ptx.floats import saturate as unit
 from gpuflow.targets.cuda_sim.ptx.frame import Step
+from gpuflow.targets.cuda_sim.ptx.instruction_table import compute, instruction
 from gpuflow.targets.cuda_sim.ptx.site import Site
-from gpuflow.targets.cuda_sim.ptx.table import compute, instruction
 from gpuflow.targets.cuda_sim.ptx.types import (
     BF16,
     E4M3,

@@ -11,10 +11,10 @@ import numpy as np
 
 from gpuflow.base.records import record
 from gpuflow.targets.cuda_sim.ptx.frame import Frame, Step
+from gpuflow.targets.cuda_sim.ptx.instruction_table import instruction
 from gpuflow.targets.cuda_sim.ptx.reach import Access
 from gpuflow.targets.cuda_sim.ptx.shared import READ, WRITE
 from gpuflow.targets.cuda_sim.ptx.site import Site
-from gpuflow.targets.cuda_sim.ptx.table import instruction
 from gpuflow.targets.cuda_sim.ptx.types import BOOL, U32, Array
 
 

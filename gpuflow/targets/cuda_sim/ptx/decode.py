@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 from gpuflow.targets.cuda_sim.ptx.faults import unreadable
 from gpuflow.targets.cuda_sim.ptx.frame import Frame, Step
+from gpuflow.targets.cuda_sim.ptx.instruction_table import TABLE, WHOLE_WARP, guarded, watched
 from gpuflow.targets.cuda_sim.ptx.program import (
     Barrier,
     Block,
@@ -16,8 +17,7 @@ from gpuflow.targets.cuda_sim.ptx.program import (
 )
 from gpuflow.targets.cuda_sim.ptx.site import Scope, Site
 from gpuflow.targets.cuda_sim.ptx.slots import Slots
-from gpuflow.targets.cuda_sim.ptx.table import TABLE, WHOLE_WARP, guarded, watched
-from gpuflow.targets.cuda_sim.ptx.text import Function, Instruction, Label, Module, Variable
+from gpuflow.targets.cuda_sim.ptx.syntax import Function, Instruction, Label, Module, Variable
 from gpuflow.targets.cuda_sim.ptx.types import BOOL, U32
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from gpuflow.targets.cuda_sim.ptx import rounding
 from gpuflow.targets.cuda_sim.ptx.frame import Step
+from gpuflow.targets.cuda_sim.ptx.instruction_table import compute, instruction
 from gpuflow.targets.cuda_sim.ptx.site import Site
-from gpuflow.targets.cuda_sim.ptx.table import compute, instruction
 from gpuflow.targets.cuda_sim.ptx.types import BOOL, F16, F32, F64, PACKED, TYPES, U64, Array, bits
 
 _TINY = {F32: np.float32(2.0**-126), F16: np.float16(2.0**-14)}

@@ -12,8 +12,8 @@ import numpy as np
 
 from gpuflow.targets.cuda_sim.ptx import floats
 from gpuflow.targets.cuda_sim.ptx.frame import Frame, Step
+from gpuflow.targets.cuda_sim.ptx.instruction_table import compute, instruction
 from gpuflow.targets.cuda_sim.ptx.site import Site
-from gpuflow.targets.cuda_sim.ptx.table import compute, instruction
 from gpuflow.targets.cuda_sim.ptx.types import (
     BOOL,
     I32,

@@ -19,7 +19,7 @@ from gpuflow.targets.cuda_sim.ptx.program import Program
 from gpuflow.targets.cuda_sim.ptx.races import GlobalRaces
 from gpuflow.targets.cuda_sim.ptx.run import Run
 from gpuflow.targets.cuda_sim.ptx.site import immediate
-from gpuflow.targets.cuda_sim.ptx.text import Module, Variable
+from gpuflow.targets.cuda_sim.ptx.syntax import Module, Variable
 from gpuflow.targets.cuda_sim.ptx.types import TYPES, U8, U64, Array
 
 MOST_THREADS = 1024

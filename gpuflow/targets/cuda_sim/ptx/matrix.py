@@ -14,10 +14,10 @@ import numpy as np
 from gpuflow.targets.cuda_sim.ptx import rounding
 from gpuflow.targets.cuda_sim.ptx.frame import Frame, Step
 from gpuflow.targets.cuda_sim.ptx.geometry import WARP
+from gpuflow.targets.cuda_sim.ptx.instruction_table import WHOLE_WARP, instruction
 from gpuflow.targets.cuda_sim.ptx.reach import Access
 from gpuflow.targets.cuda_sim.ptx.shared import READ, WRITE
 from gpuflow.targets.cuda_sim.ptx.site import Site
-from gpuflow.targets.cuda_sim.ptx.table import WHOLE_WARP, instruction
 from gpuflow.targets.cuda_sim.ptx.types import BF16, F16, F32, F64, U16, U32, Array
 
 _LANE = np.arange(WARP)

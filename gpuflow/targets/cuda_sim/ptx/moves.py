@@ -7,9 +7,9 @@ import re
 import numpy as np
 
 from gpuflow.targets.cuda_sim.ptx.frame import Frame, Step
+from gpuflow.targets.cuda_sim.ptx.instruction_table import apply, compute, instruction
 from gpuflow.targets.cuda_sim.ptx.program import LOCAL_WINDOW, SHARED_WINDOW
 from gpuflow.targets.cuda_sim.ptx.site import Site
-from gpuflow.targets.cuda_sim.ptx.table import apply, compute, instruction
 from gpuflow.targets.cuda_sim.ptx.types import BOOL, U32, U64, Array, bits, unsigned
 
 # What counts while the kernel runs, with the type of the register.

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from gpuflow.targets.cuda_sim.ptx.faults import unreadable
-from gpuflow.targets.cuda_sim.ptx.text import Function, Instruction, Label, Module, Variable
+from gpuflow.targets.cuda_sim.ptx.syntax import Function, Instruction, Label, Module, Variable
 from gpuflow.targets.cuda_sim.ptx.types import TYPES
 
 _NAME = r"[\w$%]+"

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuflow.base.records import record
 from gpuflow.targets.cuda_sim.ptx.frame import Frame, Step
-from gpuflow.targets.cuda_sim.ptx.text import Instruction, Variable
+from gpuflow.targets.cuda_sim.ptx.syntax import Instruction, Variable
 from gpuflow.targets.cuda_sim.ptx.types import BOOL, Array
 
 SPLIT = -1  # what leaving a block gives when the frame's lanes went to different blocks

@@ -12,7 +12,7 @@ import numpy as np
 from gpuflow.base.records import record
 from gpuflow.targets.cuda_sim.ptx.faults import unreadable
 from gpuflow.targets.cuda_sim.ptx.frame import Frame, Step
-from gpuflow.targets.cuda_sim.ptx.text import Function, Instruction
+from gpuflow.targets.cuda_sim.ptx.syntax import Function, Instruction
 from gpuflow.targets.cuda_sim.ptx.types import (
     BOOL,
     F32,

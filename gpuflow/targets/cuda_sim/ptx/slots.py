@@ -9,7 +9,7 @@ import numpy as np
 from gpuflow.targets.cuda_sim.ptx.geometry import geometry
 from gpuflow.targets.cuda_sim.ptx.program import Program
 from gpuflow.targets.cuda_sim.ptx.site import Scope
-from gpuflow.targets.cuda_sim.ptx.text import Module
+from gpuflow.targets.cuda_sim.ptx.syntax import Module
 from gpuflow.targets.cuda_sim.ptx.types import BOOL, U32, unsigned
 
 _SAMPLE = geometry((1, 1, 1), (1, 1, 1), 0, 1)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from gpuflow.targets.cuda_sim.ptx.frame import Step
+from gpuflow.targets.cuda_sim.ptx.instruction_table import apply, instruction
 from gpuflow.targets.cuda_sim.ptx.site import Site
-from gpuflow.targets.cuda_sim.ptx.table import apply, instruction
 from gpuflow.targets.cuda_sim.ptx.types import I64, U32, Array
 
 Function = Callable[[Array, Array], Array]

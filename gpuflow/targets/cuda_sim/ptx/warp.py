@@ -8,8 +8,8 @@ import numpy as np
 
 from gpuflow.targets.cuda_sim.ptx.frame import Frame, Step
 from gpuflow.targets.cuda_sim.ptx.geometry import WARP
+from gpuflow.targets.cuda_sim.ptx.instruction_table import instruction
 from gpuflow.targets.cuda_sim.ptx.site import Site
-from gpuflow.targets.cuda_sim.ptx.table import instruction
 from gpuflow.targets.cuda_sim.ptx.types import BOOL, F32, U32, Array, bits
 
 _EVERY = 0xFFFFFFFF

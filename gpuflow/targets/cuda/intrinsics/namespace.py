@@ -4,7 +4,7 @@ Each is a Numba intrinsic: it emits LLVM instructions or one line of PTX. They a
 loaded numba-cuda, so that importing this module costs nothing. Grouped by what they are for:
 
     threads   here: shuffle_xor  shared_array  barrier  count_block_done
-    memory    memory.py
+    memory    memory_access.py
     numbers   arithmetic.py
     matrices  matrices.py, for handwritten kernels
     sums      atomics.py, for the same
@@ -23,7 +23,7 @@ from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
 from gpuflow.targets.cuda.intrinsics.arithmetic import arithmetic_intrinsics
 from gpuflow.targets.cuda.intrinsics.atomics import atomic_intrinsics
 from gpuflow.targets.cuda.intrinsics.matrices import matrix_intrinsics
-from gpuflow.targets.cuda.intrinsics.memory import memory_intrinsics
+from gpuflow.targets.cuda.intrinsics.memory_access import memory_intrinsics
 
 SHARED_ALIGNMENT = 16
 

@@ -39,8 +39,12 @@ from gpuflow.targets.cuda.driver.program_device import GpuDevice
 from gpuflow.targets.cuda.program.library_calls import LibraryCall
 from gpuflow.targets.cuda.program.step_marks import GpuMarks
 from gpuflow.targets.cuda.program.work import Argument, Work
+from gpuflow.targets.cuda.providers.handwritten_calls import (
+    block_launch,
+    copy_schedule,
+    schedule_of,
+)
 from gpuflow.targets.cuda.providers.launch_sequence import Schedule
-from gpuflow.targets.cuda.providers.table import block_launch, copy_schedule, schedule_of
 
 
 def build_driver(

@@ -6,10 +6,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from gpuflow.base.config import config
-from gpuflow.compiler.lowering.lower import KernelCall
-from gpuflow.compiler.planning.plan import CallStep, CopyStep, KernelStep
-from gpuflow.compiler.target import Allocate, PlainTarget
+from gpuflow.compiler.planning.plan import CallStep, CopyStep
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.lowering import (
     AtomicSums,
@@ -21,12 +18,10 @@ from gpuflow.core.lowering import (
     Scan,
     Sort,
 )
-from gpuflow.kir.nodes import Kernel
 from gpuflow.targets.cuda.codegen.handwritten import HandwrittenKernel
 from gpuflow.targets.cuda.driver.handwritten_kernels import load, prepare
-from gpuflow.targets.cuda.driver.launch import Launch, Place, launched_kernel
+from gpuflow.targets.cuda.driver.launch import Launch, Place
 from gpuflow.targets.cuda.driver.program_device import GpuDevice
-from gpuflow.targets.cuda.printing.printers import print_cuda
 from gpuflow.targets.cuda.providers.atomic_sums import add_atomic_sums
 from gpuflow.targets.cuda.providers.attention import add_attention
 from gpuflow.targets.cuda.providers.convolutions import add_convolution
@@ -35,50 +30,11 @@ from gpuflow.targets.cuda.providers.runs import add_runs
 from gpuflow.targets.cuda.providers.scans import add_running
 from gpuflow.targets.cuda.providers.small_matrices import add_matrices
 from gpuflow.targets.cuda.providers.sorts import add_sort
-from gpuflow.targets.cuda.schedules.splits import gpu_launches, is_plain_on_gpu
 
 _ALIGNED = 16  # bytes, for copies of 128 bits
 # Shared memory that a block may have, where it is not the 163 KB of sm_80 or more.
 _SHARED_BYTES = {(8, 6): 99 << 10, (8, 9): 99 << 10, (12, 0): 99 << 10, (12, 1): 99 << 10}
 _SHARED_BYTES_AT_LEAST = 163 << 10
-
-
-class GpuTarget(PlainTarget):
-    """Some reductions are split; library calls that are handwritten kernels need workspaces."""
-
-    on_gpu = True
-
-    def __init__(self, atomic_sums: bool = False, excess_precision: bool = False) -> None:
-        self.atomic_sums, self.excess_precision = atomic_sums, excess_precision
-
-    def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
-        """The calls that do the work of one."""
-        return gpu_launches(call, allocate)
-
-    def is_plain(self, kernel: Kernel) -> bool:
-        """Whether every call of a kernel is its own launch."""
-        return is_plain_on_gpu(kernel)
-
-    def workspace_bytes(self, step: CallStep) -> int:
-        """Memory that a library call needs besides its operands and outputs."""
-        schedule = schedule_of(step)
-        return 0 if schedule is None else schedule.workspace_bytes
-
-    def texts_of(self, step: KernelStep) -> list[str]:
-        """The printed text of each of a step's launches."""
-        return [print_cuda(*launched_kernel(step, calls)).text for calls in step.launches]
-
-
-def chosen_gpu_target() -> GpuTarget:
-    """The target of programs with this thread's settings."""
-    settings = config.trace_context()
-    return gpu_target(settings.atomic_sums, settings.excess_precision)
-
-
-@cache
-def gpu_target(atomic_sums: bool = False, excess_precision: bool = False) -> GpuTarget:
-    """The target of programs with these settings, one object for each."""
-    return GpuTarget(atomic_sums, excess_precision)
 
 
 def schedule_of(step: CallStep) -> Schedule | None:

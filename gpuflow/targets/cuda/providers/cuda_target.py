@@ -1,0 +1,53 @@
+"""What the compiler asks of GPUs: how kernels are launched, and what library calls need."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from gpuflow.base.config import config
+from gpuflow.compiler.lowering.lower import KernelCall
+from gpuflow.compiler.planning.plan import CallStep, KernelStep
+from gpuflow.compiler.target import Allocate, PlainTarget
+from gpuflow.kir.nodes import Kernel
+from gpuflow.targets.cuda.driver.launch import launched_kernel
+from gpuflow.targets.cuda.printing.printers import print_cuda
+from gpuflow.targets.cuda.providers.handwritten_calls import schedule_of
+from gpuflow.targets.cuda.schedules.splits import gpu_launches, is_plain_on_gpu
+
+
+class GpuTarget(PlainTarget):
+    """Some reductions are split; library calls that are handwritten kernels need workspaces."""
+
+    on_gpu = True
+
+    def __init__(self, atomic_sums: bool = False, excess_precision: bool = False) -> None:
+        self.atomic_sums, self.excess_precision = atomic_sums, excess_precision
+
+    def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
+        """The calls that do the work of one."""
+        return gpu_launches(call, allocate)
+
+    def is_plain(self, kernel: Kernel) -> bool:
+        """Whether every call of a kernel is its own launch."""
+        return is_plain_on_gpu(kernel)
+
+    def workspace_bytes(self, step: CallStep) -> int:
+        """Memory that a library call needs besides its operands and outputs."""
+        schedule = schedule_of(step)
+        return 0 if schedule is None else schedule.workspace_bytes
+
+    def texts_of(self, step: KernelStep) -> list[str]:
+        """The printed text of each of a step's launches."""
+        return [print_cuda(*launched_kernel(step, calls)).text for calls in step.launches]
+
+
+def chosen_gpu_target() -> GpuTarget:
+    """The target of programs with this thread's settings."""
+    settings = config.trace_context()
+    return gpu_target(settings.atomic_sums, settings.excess_precision)
+
+
+@cache
+def gpu_target(atomic_sums: bool = False, excess_precision: bool = False) -> GpuTarget:
+    """The target of programs with these settings, one object for each."""
+    return GpuTarget(atomic_sums, excess_precision)
