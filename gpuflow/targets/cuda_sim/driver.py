@@ -27,7 +27,7 @@ from gpuflow.targets.cuda.driver.api import BuiltKernel, Epilogue, Gemm, Library
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda.schedules.spread import Dim
 from gpuflow.targets.cuda_sim.ptx.checks import THOROUGH, Checks
-from gpuflow.targets.cuda_sim.ptx.kernel import PtxModule
+from gpuflow.targets.cuda_sim.ptx.kernel import PtxKernel, PtxModule
 from gpuflow.targets.cuda_sim.ptx.memory import DeviceMemory
 from gpuflow.targets.cuda_sim.ptx.rounding import tf32_of
 from gpuflow.targets.cuda_sim.ptx.types import F32, U8
@@ -91,28 +91,28 @@ class SimApi:
         """Any memory of the host."""
         return np.empty(count, np.uint8)
 
-    def event(self, stream: int) -> Any:
+    def event(self, stream: int) -> None:
         """Nothing: all is done."""
         del stream
 
-    def timed_event(self, stream: int) -> Any:
+    def timed_event(self, stream: int) -> SimpleNamespace:
         """The time."""
         event = SimpleNamespace()
         self._do(stream, lambda: event.__setattr__("time", clock()))
         return event
 
-    def nanoseconds(self, first: Any, second: Any) -> int:
+    def nanoseconds(self, first: SimpleNamespace, second: SimpleNamespace) -> int:
         """What the host's clock says."""
         return second.time - first.time
 
-    def wait_event(self, stream: int, event: Any) -> None:
+    def wait_event(self, stream: int, event: None) -> None:
         """All is done."""
 
-    def is_done(self, event: Any) -> bool:
+    def is_done(self, event: None) -> bool:
         """Yes."""
         return True
 
-    def synchronize_event(self, event: Any) -> None:
+    def synchronize_event(self, event: None) -> None:
         """All is done."""
 
     def synchronize(self, stream: int) -> None:
@@ -138,12 +138,12 @@ class SimApi:
         del stream
         self.memory.view(target, count)[:] = 0
 
-    def load(self, kernel: BuiltKernel) -> Any:
+    def load(self, kernel: BuiltKernel) -> PtxKernel:
         """The kernel's PTX, parsed."""
         return PtxModule(kernel.built.ptx).entry(kernel.built.entry)
 
     def bind(
-        self, function: Any, grid: Dim, block: Dim, words: array[int], stream: int,
+        self, function: PtxKernel, grid: Dim, block: Dim, words: array[int], stream: int,
         shared_bytes: int = 0,
     ) -> Callable[[], None]:  # fmt: skip
         """A launch that runs the whole grid."""
@@ -158,14 +158,14 @@ class SimApi:
 
         return run
 
-    def _give(self, stream: int, work: Callable[[], None]) -> None:
+    def _give(self, stream: int, work: Callable[[], object]) -> None:
         """Do work that may be recorded, or record it."""
         if current.recording is not None:
             current.recording.append(work)
         else:
             self._do(stream, work)
 
-    def _do(self, stream: int, work: Callable[[], None]) -> None:
+    def _do(self, stream: int, work: Callable[[], object]) -> None:
         del stream
         with self._order:  # kernels share scratch memory and counters, as in a stream
             work()
@@ -273,7 +273,7 @@ class SimPool:
     def __init__(self, memory: DeviceMemory, check: Callable[[], None]) -> None:
         self._memory, self._check = memory, check
 
-    def malloc(self, count: int) -> Any:
+    def malloc(self, count: int) -> _Piece:
         """New memory."""
         self._check()
         return _Piece(self._memory, count)

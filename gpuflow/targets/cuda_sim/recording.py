@@ -11,7 +11,7 @@ class _Current(threading.local):
     """The device of this thread, and what it records instead of doing it."""
 
     device: Any = None
-    recording: list[Callable[[], None]] | None = None
+    recording: list[Callable[[], object]] | None = None
 
 
 current = _Current()
@@ -26,7 +26,7 @@ class SimGraph:
     """
 
     def __init__(
-        self, parts: list[list[Callable[[], None]]], do: Callable[[Callable[[], None]], None]
+        self, parts: list[list[Callable[[], object]]], do: Callable[[Callable[[], object]], None]
     ) -> None:
         self._parts, self._do = parts, do
 
@@ -41,7 +41,7 @@ class SimGraph:
         return True
 
 
-def recorded_work(work: Callable[[], Any]) -> list[Callable[[], None]]:
+def recorded_work(work: Callable[[], Any]) -> list[Callable[[], object]]:
     """What ``work`` gives to a stream, which does not run."""
     assert current.recording is None, "recordings do not nest"
     current.recording = kept = []

@@ -80,7 +80,7 @@ def find_cublas(name: str = "cublas") -> str:
     )
 
 
-def load_cublas(path: str) -> Any:
+def load_cublas(path: str) -> ctypes.PyDLL:
     """The library with its functions' signatures.
 
     Calls keep the interpreter's lock: they return at once, and a handle is for one thread.
@@ -107,7 +107,7 @@ class CuBlas:
         major: of the compute capability.
     """
 
-    def __init__(self, library: Any, stream: int, pool: Pool, major: int) -> None:
+    def __init__(self, library: ctypes.PyDLL, stream: int, pool: Pool, major: int) -> None:
         self._library, self._stream = library, stream
         self._count = workspace_bytes(major)
         self._workspace = pool.malloc(self._count)

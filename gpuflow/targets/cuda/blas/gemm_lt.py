@@ -13,7 +13,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,6 +38,7 @@ _DERIVATIVES = {"relu": 136, "gelu": 192}
 _WITH_BIAS, _WITH_AUX, _WITH_SUMS = 4, 128, 16
 _RESULT_BYTES = 96  # of cublasLtMatmulHeuristicResult_t, which begins with the algorithm
 _MOST_ALIGNED = 256
+_Algorithm = ctypes.Array[ctypes.c_uint64]  # one result of the heuristic
 
 _int, _long, _size, _pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_size_t, ctypes.c_void_p
 _CREATING: dict[str, tuple[Any, ...]] = {
@@ -66,21 +68,27 @@ class CtypesLt:
         AttributeError: it is another one.
     """
 
-    def __init__(self, library: Any) -> None:
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., Any]: ...
+
+    def __init__(self, library: ctypes.PyDLL) -> None:
         for name, signature in _CREATING.items():
             setattr(self, name, _creating(library, name, signature))
         for name, signature in _OTHER.items():
             setattr(self, name, _checked(_function(library, name, signature), name))
 
 
-def _function(library: Any, name: str, signature: tuple[Any, ...]) -> Any:
+def _function(
+    library: ctypes.PyDLL, name: str, signature: tuple[Any, ...]
+) -> Callable[..., int]:
     words = "".join(word.capitalize() for word in name.split("_"))
     function = getattr(library, f"cublasLt{words}")
     function.argtypes, function.restype = signature, _int
     return function
 
 
-def _checked(function: Any, name: str) -> Callable[..., None]:
+def _checked(function: Callable[..., int], name: str) -> Callable[..., None]:
     def call(*arguments: Any) -> None:
         status = function(*arguments)
         if status:
@@ -92,7 +100,9 @@ def _checked(function: Any, name: str) -> Callable[..., None]:
     return call
 
 
-def _creating(library: Any, name: str, signature: tuple[Any, ...]) -> Callable[..., int]:
+def _creating(
+    library: ctypes.PyDLL, name: str, signature: tuple[Any, ...]
+) -> Callable[..., int]:
     call = _checked(_function(library, name, (_pointer, *signature)), name)
 
     def create(*arguments: Any) -> int:
@@ -103,7 +113,7 @@ def _creating(library: Any, name: str, signature: tuple[Any, ...]) -> Callable[.
     return create
 
 
-def load_cublaslt() -> Any:
+def load_cublaslt() -> ModuleType | CtypesLt:
     """nvmath's bindings where they are installed, else the C library's functions.
 
     Raises:
@@ -126,7 +136,9 @@ class CuBlasLt:
         workspace: address and bytes of memory that one product at a time may use.
     """
 
-    def __init__(self, calls: Any, stream: int, workspace: tuple[int, int]) -> None:
+    def __init__(
+        self, calls: ModuleType | CtypesLt, stream: int, workspace: tuple[int, int]
+    ) -> None:
         self.calls, self.stream, self.workspace = calls, stream, workspace
         self.handle: int = calls.create()
 
@@ -171,7 +183,7 @@ class LtProduct:
         self._left = layout(kind, *left, gemm.left_leading)
         self._out = layout(kind, n, m, n)
         self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
-        self._algorithms: dict[tuple[int, ...], Any] = {}
+        self._algorithms: dict[tuple[int, ...], _Algorithm] = {}
         self._pointers = (0, 0)
 
     def __call__(
@@ -198,7 +210,7 @@ class LtProduct:
         except Exception:  # it was not made completely, or the process ends
             return
 
-    def algorithm(self, aligned: tuple[int, ...]) -> Any:
+    def algorithm(self, aligned: tuple[int, ...]) -> _Algorithm:
         """The library's choice for addresses of right, left, out, bias and aux.
 
         Args:

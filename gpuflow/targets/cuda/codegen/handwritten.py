@@ -161,7 +161,7 @@ class _Unroller(ast.NodeTransformer):
     def __init__(self, numbers: Mapping[str, Number]) -> None:
         self._numbers = numbers
 
-    def visit_For(self, node: ast.For) -> Any:
+    def visit_For(self, node: ast.For) -> ast.AST | list[ast.stmt]:
         """Copies of the body, where the loop is over ``unrolled(...)``."""
         call = node.iter
         if not (isinstance(call, ast.Call) and getattr(call.func, "id", "") == _UNROLLED):
@@ -173,7 +173,7 @@ class _Unroller(ast.NodeTransformer):
             copies += inner.statements(copy.deepcopy(node.body))
         return copies or [ast.Pass()]
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """``and`` and ``or`` without the operands that are constants."""
         settles = isinstance(node.op, ast.Or)
         kept: list[ast.expr] = []
@@ -188,7 +188,7 @@ class _Unroller(ast.NodeTransformer):
             return kept[0] if kept else ast.Constant(not settles)
         return ast.BoolOp(node.op, kept)
 
-    def visit_If(self, node: ast.If) -> Any:
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
         """The branch that is taken, where the test is made of constants."""
         node.test = self.visit(node.test)
         if not self._is_constant(node.test):

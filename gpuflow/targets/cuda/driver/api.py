@@ -18,6 +18,10 @@ from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.codegen.build import CudaObject
 from gpuflow.targets.cuda.schedules.spread import Dim
 
+# A place in the work of a stream, and a loaded kernel: each device has classes of its own.
+DeviceEvent = Any
+DeviceFunction = Any
+
 
 class BuiltKernel(Protocol):
     """A generated or a handwritten kernel."""
@@ -28,11 +32,20 @@ class BuiltKernel(Protocol):
         ...
 
 
-class Pool(Protocol):
-    """Memory that is kept for reuse. What it gives goes back when nothing refers to it."""
+class PoolMemory(Protocol):
+    """Memory of a pool, which goes back when nothing refers to it."""
 
-    def malloc(self, count: int) -> Any:
-        """Memory whose address is ``.ptr``.
+    @property
+    def ptr(self) -> int:
+        """Its address."""
+        ...
+
+
+class Pool(Protocol):
+    """Memory that is kept for reuse."""
+
+    def malloc(self, count: int) -> PoolMemory:
+        """So many bytes.
 
         Raises:
             MemoryError: the device has not so much.
@@ -109,7 +122,7 @@ class LibraryWork:
 class Recorded(Protocol):
     """Recorded work; called, it runs once more."""
 
-    def __call__(self) -> Any:
+    def __call__(self) -> None:
         """Give the stream all of the work."""
         ...
 
@@ -161,27 +174,27 @@ class GpuApi(Protocol):
         """Bytes of host memory that the device can copy at full speed."""
         ...
 
-    def event(self, stream: int) -> Any:
+    def event(self, stream: int) -> DeviceEvent:
         """A mark behind what the stream was given so far."""
         ...
 
-    def timed_event(self, stream: int) -> Any:
+    def timed_event(self, stream: int) -> DeviceEvent:
         """A mark that knows when the stream has come to it."""
         ...
 
-    def nanoseconds(self, first: Any, second: Any) -> int:
+    def nanoseconds(self, first: DeviceEvent, second: DeviceEvent) -> int:
         """From one timed mark to another; both have been reached."""
         ...
 
-    def wait_event(self, stream: int, event: Any) -> None:
+    def wait_event(self, stream: int, event: DeviceEvent) -> None:
         """Let what the stream is given later begin after the mark."""
         ...
 
-    def is_done(self, event: Any) -> bool:
+    def is_done(self, event: DeviceEvent) -> bool:
         """Whether the stream has come to the mark."""
         ...
 
-    def synchronize_event(self, event: Any) -> None:
+    def synchronize_event(self, event: DeviceEvent) -> None:
         """Wait until the stream has come to the mark."""
         ...
 
@@ -205,12 +218,12 @@ class GpuApi(Protocol):
         """Write zeros."""
         ...
 
-    def load(self, kernel: BuiltKernel) -> Any:
+    def load(self, kernel: BuiltKernel) -> DeviceFunction:
         """The function of a built kernel."""
         ...
 
     def bind(
-        self, function: Any, grid: Dim, block: Dim, words: array[int], stream: int,
+        self, function: DeviceFunction, grid: Dim, block: Dim, words: array[int], stream: int,
         shared_bytes: int = 0,
     ) -> Callable[[], None]:  # fmt: skip
         """A launch with the parameters that ``words`` holds when it is called.

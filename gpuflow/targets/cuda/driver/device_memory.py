@@ -13,10 +13,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from gpuflow.base.util import user_source_line
-from gpuflow.targets.cuda.driver.api import GpuApi, Pool
+from gpuflow.targets.cuda.driver.api import DeviceEvent, GpuApi, Pool, PoolMemory
 
 # Of blocks from this size on it is known where they were made: finding that out takes less than
 # writing them.
@@ -30,7 +29,7 @@ class Block:
 
     __slots__ = ("_memory", "address", "count", "handle", "readers")
 
-    def __init__(self, memory: Memory, handle: Any, count: int) -> None:
+    def __init__(self, memory: Memory, handle: PoolMemory, count: int) -> None:
         self.handle, self.count = handle, count
         self.address: int = handle.ptr
         self.readers: set[int] | None = None
@@ -67,7 +66,7 @@ class Memory:
     def __init__(self, api: GpuApi, forget: Callable[[], None]) -> None:
         self._api, self._forget = api, forget
         self._pools: dict[int, Pool] = {}
-        self._waiting: deque[tuple[list[Any], Any]] = deque()
+        self._waiting: deque[tuple[list[DeviceEvent], PoolMemory]] = deque()
         self._large: dict[int, tuple[int, str]] = {}
         # Reentrant: garbage that is collected meanwhile puts blocks into what waits.
         self._lock = threading.RLock()
@@ -145,7 +144,7 @@ class Memory:
             while waiting and all(is_done(mark) for mark in waiting[0][0]):
                 waiting.popleft()
 
-    def _once_more(self, pool: Pool, count: int, error: MemoryError) -> Any:
+    def _once_more(self, pool: Pool, count: int, error: MemoryError) -> PoolMemory:
         """Free what can be freed and try again."""
         self.free_unused()
         try:

@@ -29,10 +29,11 @@ from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device
 from gpuflow.runtime.device_array import DeviceArray, described, strided
 from gpuflow.runtime.memory import arenas
-from gpuflow.targets.cuda.driver.api import BuiltKernel, GpuApi
+from gpuflow.targets.cuda.driver.api import BuiltKernel, DeviceFunction, GpuApi
 from gpuflow.targets.cuda.driver.arena import DeviceArena
 from gpuflow.targets.cuda.driver.device_memory import Memory, in_units
 from gpuflow.targets.cuda.driver.faults import GpuFault, StatusError, fault, is_fault
+from gpuflow.targets.cuda.driver.side_stream import SideWork
 from gpuflow.targets.cuda.driver.transfers import SMALL, Transfers
 from gpuflow.targets.cuda.program.program import GpuProgram
 from gpuflow.targets.cuda.program.single_ops import OneOpPrograms
@@ -65,12 +66,12 @@ class GpuDriver:
         self.transfers = Transfers(api, self.compute)
         self.host_calls: dict[str, str] = {}
         self.broken: str | None = None
-        self.side_work: list[Any] = []
+        self.side_work: list[SideWork] = []
         self.recent: deque[str] = deque(maxlen=_REMEMBERED)
         self._ops = OneOpPrograms(self)
         self._idle: list[DeviceArena] = []
         self._programs: WeakSet[GpuProgram] = WeakSet()
-        self._functions: dict[int, tuple[BuiltKernel, Any]] = {}
+        self._functions: dict[int, tuple[BuiltKernel, DeviceFunction]] = {}
         self._scalars: OrderedDict[Any, DeviceArray] = OrderedDict()
         self._scratch = self.empty((0,), _BYTE)
         self._counters = self.empty((0,), _COUNTER)
@@ -239,7 +240,7 @@ class GpuDriver:
         """The outputs of one op, through a program of its own."""
         return self._ops.run(primitive, avals, params, arrays, device)
 
-    def acquire(self, program: Any) -> DeviceArena:
+    def acquire(self, program: GpuProgram) -> DeviceArena:
         """An arena that no running program uses, for a program that will run."""
         self.api.activate()
         self.recent.append(program.summary)

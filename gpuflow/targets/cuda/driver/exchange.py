@@ -38,7 +38,7 @@ def is_on_gpu(x: Any) -> bool:
     return int(x.__dlpack_device__()[0]) == CUDA
 
 
-def exported(x: Array, options: dict[str, Any]) -> Any:
+def exported(x: Array, options: dict[str, Any]) -> object:
     """A DLPack capsule on an array's memory, which it keeps.
 
     Args:

@@ -54,7 +54,7 @@ class NodeParameters(ctypes.Structure):
     ]
 
 
-def load_graph_calls(path: str = "libcuda.so.1") -> Any:
+def load_graph_calls(path: str = "libcuda.so.1") -> ctypes.PyDLL:
     """CUDA's driver with the functions' signatures.
 
     Raises:
@@ -117,8 +117,9 @@ class LaunchGraph:
     """
 
     def __init__(
-        self, library: Any, stream: int, side: int, work: Sequence[BoundLaunch | LibraryWork]
-    ) -> None:
+        self, library: ctypes.PyDLL, stream: int, side: int,
+        work: Sequence[BoundLaunch | LibraryWork],
+    ) -> None:  # fmt: skip
         self._library, self._stream = library, stream
         self._graph, self._exec = ctypes.c_void_p(), ctypes.c_void_p()
         self._nodes: list[int | None] = []

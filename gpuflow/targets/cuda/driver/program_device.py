@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.runtime.driver import Driver
 from gpuflow.targets.cuda.driver.api import BuiltKernel, GpuApi
 from gpuflow.targets.cuda.schedules.spread import Dim
+
+if TYPE_CHECKING:
+    from gpuflow.targets.cuda.driver.arena import DeviceArena
+    from gpuflow.targets.cuda.driver.device_memory import Block
+    from gpuflow.targets.cuda.driver.side_stream import SideWork
+    from gpuflow.targets.cuda.program.program import GpuProgram
 
 
 class GpuDevice(Driver, Protocol):
@@ -31,10 +37,10 @@ class GpuDevice(Driver, Protocol):
     compute_capability: tuple[int, int]
     processors: int
     compute: int
-    allocate: Callable[[int, Callable[[], str]], Any]
+    allocate: Callable[[int, Callable[[], str]], Block]
     host_calls: dict[str, str]
     broken: str | None
-    side_work: list[Any]
+    side_work: list[SideWork]
 
     def upload(self, data: DeviceArray, words: array[int]) -> None:
         """Copy 8-byte words, before what is launched later."""
@@ -70,10 +76,10 @@ class GpuDevice(Driver, Protocol):
         """Return when everything that was launched is done."""
         ...
 
-    def acquire(self, program: Any) -> Any:
+    def acquire(self, program: GpuProgram) -> DeviceArena:
         """An arena that no running program uses, for a program that will run."""
         ...
 
-    def release(self, arena: Any) -> None:
+    def release(self, arena: DeviceArena) -> None:
         """Give back an arena."""
         ...

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import threading
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
-from gpuflow.base.recording import state
+from gpuflow.base.recording import Recording, state
 from gpuflow.base.records import record
 from gpuflow.runtime.device import Device
+from gpuflow.targets.cuda.driver.api import DeviceEvent
+from gpuflow.targets.cuda.driver.program_device import GpuDevice
 
 
 @record(frozen=False, eq=False)
@@ -25,12 +27,12 @@ class SideWork:
         mark: an event behind it.
     """
 
-    recording: Any
+    recording: Recording
     name: str
     details: dict[str, Any]
-    begun: Any
-    ended: Any = None
-    mark: Any = None
+    begun: DeviceEvent
+    ended: DeviceEvent = None
+    mark: DeviceEvent = None
 
 
 class SideStream:
@@ -52,8 +54,8 @@ class SideStream:
         return str(self._device)
 
     @cached_property
-    def _driver(self) -> Any:
-        return self._device.driver  # from here on the device counts as used
+    def _driver(self) -> GpuDevice:
+        return cast(GpuDevice, self._device.driver)  # from here on the device counts as used
 
     @cached_property
     def address(self) -> int:
@@ -61,7 +63,7 @@ class SideStream:
         self._driver.api.activate()
         return self._driver.api.stream()
 
-    def follow(self) -> Any:
+    def follow(self) -> DeviceEvent:
         """Let what this stream is given later begin behind what the compute stream has by now.
 
         Returns:
@@ -72,7 +74,7 @@ class SideStream:
         driver.api.wait_event(self.address, event)
         return event
 
-    def mark(self, work: SideWork | None = None) -> Any:
+    def mark(self, work: SideWork | None = None) -> DeviceEvent:
         """An event behind what this stream has by now, the end of ``work`` if that is shown."""
         api = self._driver.api
         if work is not None:
@@ -83,11 +85,11 @@ class SideStream:
             self._driver.side_work.append(work)  # step_marks.py writes the row
         return event
 
-    def is_done(self, mark: Any) -> bool:
+    def is_done(self, mark: DeviceEvent) -> bool:
         """Whether the device has come to an event."""
         return self._driver.api.is_done(mark)
 
-    def join(self, mark: Any) -> None:
+    def join(self, mark: DeviceEvent) -> None:
         """Let what the compute stream is given later begin behind a mark of this stream."""
         self._driver.api.wait_event(self._driver.compute, mark)
 

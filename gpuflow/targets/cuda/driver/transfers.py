@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Any
 
 import numpy as np
 
 from gpuflow.runtime.memory import address
-from gpuflow.targets.cuda.driver.api import GpuApi
+from gpuflow.targets.cuda.driver.api import DeviceEvent, GpuApi
 
 # CUDA takes up to so many bytes of pageable memory at once and returns (the CUDA Runtime's
 # documentation on asynchronous copies); larger ones would wait for the stream.
@@ -38,7 +37,7 @@ class Transfers:
         self.stream = api.stream()
         self._lock = threading.Lock()
         self._pieces: list[np.ndarray] = []
-        self._marks: list[Any] = []
+        self._marks: list[DeviceEvent] = []
         self._next = 0
 
     def to_device(self, target: int, source: np.ndarray) -> None:

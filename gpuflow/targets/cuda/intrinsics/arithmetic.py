@@ -6,12 +6,16 @@ the width or more, conversion of nan and of values out of range, max and min of 
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from gpuflow.kir.scalar import FLOAT8_DTYPES
 from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
 from gpuflow.targets.llvm.lanes import Lane, cast
 from gpuflow.targets.llvm.narrow_formats import FORMATS, narrow_by_bits, widen_by_bits
+
+if TYPE_CHECKING:
+    from llvmlite.ir import NamedValue, Type
 
 # Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 3.3 and table 2.
 THREEFRY_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -35,7 +39,9 @@ def _by_name(*functions: Any) -> dict[str, Any]:
     return {function._name: function for function in functions}
 
 
-def _asm(ir: Any, builder: Any, text: str, constraints: str, result: Any, args: list[Any]) -> Any:
+def _asm(
+    ir: ModuleType, builder: Any, text: str, constraints: str, result: Type, args: list[NamedValue]
+) -> NamedValue:
     """One PTX instruction without side effects."""
     kind = ir.FunctionType(result, [arg.type for arg in args])
     return builder.call(ir.InlineAsm(kind, text, constraints), args)
@@ -109,7 +115,7 @@ def _conversions(tools: NumbaCuda) -> dict[str, Any]:
     return _by_name(saturate, bitcast)
 
 
-def _clamp(ir: Any, builder: Any, value: Any, target: Any) -> Any:
+def _clamp(ir: ModuleType, builder: Any, value: NamedValue, target: Any) -> NamedValue:
     """Keep a 32-bit integer within the range of a narrower type."""
     compare = builder.icmp_signed if target.signed else builder.icmp_unsigned
     for limit, side in ((target.minval, "<"), (target.maxval, ">")):

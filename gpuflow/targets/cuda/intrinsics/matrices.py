@@ -17,9 +17,17 @@ Elements of 16 bits travel as pairs in a uint32, the lower one first, float32 by
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
+
+if TYPE_CHECKING:
+    from llvmlite.ir import InlineAsm, NamedValue
+
+# Writes the instructions of a call: (context, builder, signature, args) -> its value.
+Emit = Callable[[Any, Any, Any, Any], Any]
 
 _COPY = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
 _SHARED_ALIGNMENT = 16
@@ -41,20 +49,24 @@ def _by_name(*functions: Any) -> dict[str, Any]:
     return {function._name: function for function in functions}
 
 
-def _convergent(builder: Any, asm: Any, args: list[Any]) -> Any:
+def _convergent(builder: Any, asm: InlineAsm, args: list[NamedValue]) -> NamedValue:
     """Call what all lanes of a warp must reach together."""
     builder.function.attributes.add("convergent")
     return builder.call(asm, args, attrs=("convergent",))
 
 
-def _shared_address(ir: Any, builder: Any, pointer: Any, index: Any) -> Any:
+def _shared_address(
+    ir: ModuleType, builder: Any, pointer: NamedValue, index: NamedValue
+) -> NamedValue:
     """The 32-bit address within shared memory of an element."""
     place = builder.gep(pointer, [index])
     inside = builder.addrspacecast(place, ir.PointerType(place.type.pointee, addrspace=3))
     return builder.ptrtoint(inside, ir.IntType(32))
 
 
-def _element(ir: Any, builder: Any, array: Any, at: Any, offset: int) -> Any:
+def _element(
+    ir: ModuleType, builder: Any, array: NamedValue, at: NamedValue, offset: int
+) -> NamedValue:
     """The place of an element of an array in registers."""
     return builder.gep(array, [builder.add(at, ir.Constant(at.type, offset))])
 
@@ -152,7 +164,7 @@ def _loads(tools: NumbaCuda) -> dict[str, Any]:
     ir, types = tools.llvm, tools.types
     word = ir.IntType(32)
 
-    def emitter(transposed: str) -> Any:
+    def emitter(transposed: str) -> Emit:
         text = f"ldmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 {{$0,$1,$2,$3}}, [$4];"
 
         def emit(context, builder, signature, args):
@@ -184,7 +196,7 @@ def _products(tools: NumbaCuda) -> dict[str, Any]:
     ir, types = tools.llvm, tools.types
     word, real = ir.IntType(32), ir.FloatType()
 
-    def emitter(dtype: str) -> Any:
+    def emitter(dtype: str) -> Emit:
         kind, depth = _KINDS[dtype], 8 if dtype == "tensorfloat32" else 16
         text = (
             f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{kind}.{kind}.f32 "
@@ -229,7 +241,7 @@ def _numbers(tools: NumbaCuda) -> dict[str, Any]:
     ir, types = tools.llvm, tools.types
     word, real = ir.IntType(32), ir.FloatType()
 
-    def packer(dtype: str) -> Any:
+    def packer(dtype: str) -> tuple[Any, Emit]:
         def emit(context, builder, signature, args):
             kind = ir.FunctionType(word, [real, real])
             text = f"cvt.rn.{_KINDS[dtype]}x2.f32 $0, $2, $1;"

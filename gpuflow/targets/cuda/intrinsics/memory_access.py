@@ -6,9 +6,13 @@ memory that nothing writes while the kernel runs.
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
+
+if TYPE_CHECKING:
+    from llvmlite.ir import NamedValue, Type
 
 
 def memory_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
@@ -20,7 +24,7 @@ def _bytes(element: Any) -> int:
     return element.bitwidth // 8
 
 
-def _emit_load(builder: Any, pointer: Any, alignment: int, readonly: bool) -> Any:
+def _emit_load(builder: Any, pointer: NamedValue, alignment: int, readonly: bool) -> NamedValue:
     value = builder.load(pointer, align=alignment)
     if readonly:
         value.set_metadata("invariant.load", builder.module.add_metadata([]))
@@ -133,7 +137,9 @@ def _vector_stores(tools: NumbaCuda) -> dict[str, Any]:
     return {store_vector._name: store_vector}
 
 
-def _vector_words(ir: Any, lane: Any, size: int, width: int) -> tuple[Any, int, int]:
+def _vector_words(
+    ir: ModuleType, lane: Type, size: int, width: int
+) -> tuple[Type, int, int]:
     """How to read ``width`` lanes of ``size`` bytes: (word type, words, lanes per word).
 
     NVVM splits vectors of 8- and 16-bit elements into several accesses, so those travel as 32-bit
@@ -145,7 +151,9 @@ def _vector_words(ir: Any, lane: Any, size: int, width: int) -> tuple[Any, int, 
     return ir.IntType(8 * word_bytes), size * width // word_bytes, word_bytes // size
 
 
-def _split_word(ir: Any, builder: Any, word: Any, lane: Any, size: int, lanes: int) -> list[Any]:
+def _split_word(
+    ir: ModuleType, builder: Any, word: NamedValue, lane: Type, size: int, lanes: int
+) -> list[NamedValue]:
     """The ``lanes`` elements inside one loaded word, lowest bits first."""
     if lanes == 1:
         return [word]
@@ -156,7 +164,9 @@ def _split_word(ir: Any, builder: Any, word: Any, lane: Any, size: int, lanes: i
     return parts
 
 
-def _join_word(ir: Any, builder: Any, lanes: list[Any], word: Any, size: int) -> Any:
+def _join_word(
+    ir: ModuleType, builder: Any, lanes: list[NamedValue], word: Type, size: int
+) -> NamedValue:
     """One word to store, from its elements, lowest bits first."""
     if len(lanes) == 1:
         return lanes[0]

@@ -17,13 +17,17 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
 from gpuflow.targets.cuda.intrinsics.arithmetic import arithmetic_intrinsics
 from gpuflow.targets.cuda.intrinsics.atomics import atomic_intrinsics
 from gpuflow.targets.cuda.intrinsics.matrices import matrix_intrinsics
 from gpuflow.targets.cuda.intrinsics.memory_access import memory_intrinsics
+
+if TYPE_CHECKING:
+    from llvmlite.ir import InlineAsm, NamedValue
 
 SHARED_ALIGNMENT = 16
 
@@ -54,7 +58,7 @@ def source_namespace(tools: NumbaCuda) -> dict[str, Any]:
     return {**import_free, **dtypes, **_intrinsics(tools)}
 
 
-def _call_convergent(builder: Any, asm: Any, args: list[Any]) -> Any:
+def _call_convergent(builder: Any, asm: InlineAsm, args: list[NamedValue]) -> NamedValue:
     """Call what all threads must reach together, so that LLVM moves it into no branch.
 
     The function around it is marked too: until it is inlined, its calls are what LLVM looks at.
@@ -63,7 +67,7 @@ def _call_convergent(builder: Any, asm: Any, args: list[Any]) -> Any:
     return builder.call(asm, args, attrs=("convergent",))
 
 
-def _shuffle_word(ir: Any, builder: Any, value: Any, distance: int) -> Any:
+def _shuffle_word(ir: ModuleType, builder: Any, value: NamedValue, distance: int) -> NamedValue:
     """One 32-bit exchange between lanes whose numbers differ in the bits of ``distance``."""
     text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 0x1f, 0xffffffff;"
     kind = ir.FunctionType(value.type, [value.type])
@@ -71,7 +75,7 @@ def _shuffle_word(ir: Any, builder: Any, value: Any, distance: int) -> Any:
     return _call_convergent(builder, asm, [value])
 
 
-def _shuffle_bits(ir: Any, builder: Any, bits: Any, distance: int) -> Any:
+def _shuffle_bits(ir: ModuleType, builder: Any, bits: Any, distance: int) -> NamedValue:
     """Exchange an integer of any width; 64 bits go as two halves."""
     word, width = ir.IntType(32), bits.type.width
     if width == 32:

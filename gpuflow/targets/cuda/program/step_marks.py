@@ -14,6 +14,7 @@ from gpuflow.base.recording import Event, Recording, clock, state
 from gpuflow.compiler.planning.plan import Plan
 from gpuflow.runtime.marks import details_of, row_of
 from gpuflow.runtime.program_text import DriverText
+from gpuflow.targets.cuda.driver.api import DeviceEvent
 from gpuflow.targets.cuda.driver.program_device import GpuDevice
 from gpuflow.targets.cuda.program.work import Work
 
@@ -30,9 +31,9 @@ class Timeline:
 
     def __init__(self, device: GpuDevice, rows: list[_Row]) -> None:
         self._device, self._rows = device, rows
-        self._events: list[tuple[int, Any, Any]] = []
-        self._origin: Any = None
-        self._begun: Any = None
+        self._events: list[tuple[int, DeviceEvent, DeviceEvent]] = []
+        self._origin: DeviceEvent = None
+        self._begun: DeviceEvent = None
         self._started = 0
 
     def start(self) -> None:
@@ -79,7 +80,7 @@ class Timeline:
             recording.events.append(event)
         self._device.side_work += kept
 
-    def _event(self) -> Any:
+    def _event(self) -> DeviceEvent:
         return self._device.api.timed_event(self._device.compute)
 
 
