@@ -36,17 +36,17 @@ def make_mesh(
 
 
 def device_grid(
-    op: str, shape: Sequence[int], given: Sequence[Device] | None = None
+    op: str, shape: Sequence[int], requested: Sequence[Device] | None = None
 ) -> np.ndarray:
     """Devices in an array.
 
     Raises:
         ValueError: there are not enough, or not as many as were given.
     """
-    there = list(given if given is not None else devices())
+    there = list(requested if requested is not None else devices())
     count = int(np.prod(shape, dtype=np.int64))
     check(
-        len(there) == count if given is not None else len(there) >= count,
+        len(there) == count if requested is not None else len(there) >= count,
         lambda: (
             f"[{op}] the mesh must have as many places as there are devices; got "
             f"{tuple(shape)} for {len(there)}. Fix: choose sizes whose product is "
@@ -99,9 +99,9 @@ def use_abstract_mesh(mesh: AbstractMesh) -> Iterator[None]:
     Their devices are those of the mesh in force, if its axes have the same names and sizes;
     otherwise there are none, and nothing can be placed.
     """
-    own = config.mesh
-    is_like = isinstance(own, Mesh) and own.shape_tuple == mesh.shape_tuple
-    with config.override("mesh", own.update(axis_types=mesh.axis_types) if is_like else mesh):
+    current = config.mesh
+    is_like = isinstance(current, Mesh) and current.shape_tuple == mesh.shape_tuple
+    with config.override("mesh", current.update(axis_types=mesh.axis_types) if is_like else mesh):
         yield
 
 

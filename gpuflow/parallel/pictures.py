@@ -122,8 +122,8 @@ def _labels(shape: Sequence[int], sharding: Sharding) -> list[list[str]]:
     rows = sorted({row for row, _ in owners})
     columns = sorted({column for _, column in owners})
 
-    def label(found: Sequence[Any]) -> str:
-        return f"{found[0].platform.upper()} {','.join(str(device.id) for device in found)}"
+    def label(devices: Sequence[Any]) -> str:
+        return f"{devices[0].platform.upper()} {','.join(str(device.id) for device in devices)}"
 
     return [[label(owners[row, column]) for column in columns] for row in rows]
 

@@ -50,13 +50,13 @@ def put(x: Any, where: Device | Sharding | None) -> Any:
     return with_sharding(device_put(whole_of(x), where._devices[0]), where)
 
 
-def _apart(made: Array, x: Any) -> Array:
+def _apart(array: Array, x: Any) -> Array:
     """The array with parts of its own, so that it stays when ``x`` is deleted or donated."""
-    own = x.parts[0] if type(x) is PartedArray else whole_of(x)
-    if type(made) is not PartedArray or made is x or made.parts[0] is not own:
-        return made
-    parts = [Array(part.data, part.aval, part.device) for part in made.parts]
-    return PartedArray(parts, made.aval, made.sharding)
+    source = x.parts[0] if type(x) is PartedArray else whole_of(x)
+    if type(array) is not PartedArray or array is x or array.parts[0] is not source:
+        return array
+    parts = [Array(part.data, part.aval, part.device) for part in array.parts]
+    return PartedArray(parts, array.aval, array.sharding)
 
 
 def as_sharding(where: Any, op: str) -> Any:
@@ -121,6 +121,11 @@ def reshard(xs: Any, out_shardings: Any) -> Any:
 # --- from parts ----------------------------------------------------------------------------
 
 
+def _bounds(index: Index) -> tuple[tuple[int | None, int | None], ...]:
+    """Where the slices of an index begin and end: slices themselves are not hashable."""
+    return tuple((extent.start, extent.stop) for extent in index)
+
+
 def make_array_from_callback(
     shape: Sequence[int], sharding: Sharding, data_callback: Callable[[Index], Any],
     dtype: Any = None,
@@ -140,12 +145,12 @@ def make_array_from_callback(
     part = sharding.shard_shape(shape)
     held = holdings(sharding, len(shape))
     wholes: dict[Any, np.ndarray] = {}  # what each memory has
-    made: dict[Any, np.ndarray] = {}
+    parts_by_index: dict[Any, np.ndarray] = {}
     for device, index in sharding.addressable_devices_indices_map(shape).items():
-        key = tuple((own.start, own.stop) for own in index)
-        if key not in made:
-            made[key] = np.asarray(data_callback(index), dtype)
-        values = made[key]
+        key = _bounds(index)
+        if key not in parts_by_index:
+            parts_by_index[key] = np.asarray(data_callback(index), dtype)
+        values = parts_by_index[key]
         check(
             values.shape == part,
             lambda values=values, index=index: (
@@ -154,11 +159,11 @@ def make_array_from_callback(
             ),
             ValueError,
         )
-        own = held[device.memory]
+        holding = held[device.memory]
         whole = wholes.get(device.memory)
         if whole is None:
-            whole = wholes[device.memory] = np.empty(own.shape(shape), values.dtype)
-        whole[own.place(index, shape)] = values
+            whole = wholes[device.memory] = np.empty(holding.shape(shape), values.dtype)
+        whole[holding.place(index, shape)] = values
     parts = [
         from_numpy(wholes[device.memory], aval_of(wholes[device.memory]), device)
         for device in local_memories(sharding)
@@ -185,10 +190,10 @@ def make_array_from_single_device_arrays(
         ),
         ValueError,
     )
-    keys = [tuple((own.start, own.stop) for own in index) for index in indices.values()]
+    keys = map(_bounds, indices.values())
     parts = dict(zip(keys, arrays, strict=True))
     return make_array_from_callback(
-        shape, sharding, lambda index: parts[tuple((own.start, own.stop) for own in index)], dtype
+        shape, sharding, lambda index: parts[_bounds(index)], dtype
     )
 
 
@@ -207,7 +212,7 @@ def make_array_from_process_local_data(
     """
     data = np.asarray(local_data)
     held = holdings(sharding, data.ndim)[local_memories(sharding)[0].memory]
-    count = [len(own) for own in held.pieces]
+    count = [len(piece) for piece in held.pieces]
     follows = tuple(
         size // here * full
         for size, here, full in zip(data.shape, count, held.counts, strict=True)

@@ -16,7 +16,13 @@ import gpuflow as gf
 from gpuflow.errors import CommunicationError
 from gpuflow.experimental import multihost_utils
 from gpuflow.parallel.processes import messages
-from gpuflow.parallel.processes.detection import Cluster, detect, first_host, own_gpus, visible_gpus
+from gpuflow.parallel.processes.detection import (
+    Cluster,
+    detect,
+    first_host,
+    process_gpus,
+    visible_gpus,
+)
 from gpuflow.parallel.processes.rendezvous import join
 
 PROGRAM = Path(__file__).with_name("joining_program.py")
@@ -87,13 +93,14 @@ def test_which_gpus_are_ours():
     """Our launcher has chosen; where another leaves all to all processes, each takes its own."""
     four = Cluster("slurm", 6, 8, 2, 4)
     gpus = ["0", "1", "GPU-5", "3"]
-    assert own_gpus(four, None, gpus) == ["GPU-5"] and own_gpus(four, None, gpus[:2]) == ["0"]
-    assert own_gpus(four, [0, 3], gpus) == ["0", "3"] and own_gpus(four, 1, gpus) == ["1"]
-    assert own_gpus(four, None, ["7"]) is None and own_gpus(four, 3, []) is None
-    assert own_gpus(Cluster("launch", 2, 4, 2, 4), None, gpus) is None
-    assert own_gpus(Cluster("slurm", 1, 2, 0, 1), None, gpus) is None
+    assert process_gpus(four, None, gpus) == ["GPU-5"]
+    assert process_gpus(four, None, gpus[:2]) == ["0"]
+    assert process_gpus(four, [0, 3], gpus) == ["0", "3"] and process_gpus(four, 1, gpus) == ["1"]
+    assert process_gpus(four, None, ["7"]) is None and process_gpus(four, 3, []) is None
+    assert process_gpus(Cluster("launch", 2, 4, 2, 4), None, gpus) is None
+    assert process_gpus(Cluster("slurm", 1, 2, 0, 1), None, gpus) is None
     with pytest.raises(ValueError, match=r"local_device_ids must be numbers below 4.*got 4.*Fix"):
-        own_gpus(four, 4, gpus)
+        process_gpus(four, 4, gpus)
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0, 2,"}) == ["0", "2"]
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}) == []
     said = {**SAID["slurm"][0], "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}

@@ -31,8 +31,8 @@ class CheckedCommunicator(Immediate):
         self._number += 1
         about = "" if data is None else f" of {data.dtype.name}{list(data.shape)}"
         extra = "".join(f" {item}" for item in more)
-        own = f"{operation} number {self._number}{about}{extra}"
-        compare(self.inner, own)
+        description = f"{operation} number {self._number}{about}{extra}"
+        compare(self.inner, description)
 
     def all_reduce(self, data: Any, op: str, out: Any = None) -> Any:
         self._compare("all_reduce", data, op)
@@ -63,38 +63,38 @@ class CheckedCommunicator(Immediate):
         self.inner.barrier()
 
     def split(self, groups: Groups) -> CheckedCommunicator:
-        found = self._groups.get(groups)
-        if found is None:
-            found = self._groups[groups] = CheckedCommunicator(self.inner.split(groups))
-        return found
+        communicator = self._groups.get(groups)
+        if communicator is None:
+            communicator = self._groups[groups] = CheckedCommunicator(self.inner.split(groups))
+        return communicator
 
 
-def compare(communicator: Any, own: str) -> None:
+def compare(communicator: Any, description: str) -> None:
     """Compare what the ranks of a communicator are about to do.
 
     Args:
         communicator: makes an all_gather for it.
-        own: what this rank does; it begins with the operation's name.
+        description: what this rank does; it begins with the operation's name.
 
     Raises:
         CommunicationError: two ranks do different things; on all ranks.
     """
-    text = own.encode()
+    text = description.encode()
     line = text[:_TEXT_BYTES].ljust(_TEXT_BYTES) + zlib.crc32(text).to_bytes(4, "little")
     rows: Any = communicator.all_gather(np.frombuffer(line, np.uint8))
     if hasattr(rows, "get"):  # CuPy copies to the host only where that is said
         rows = rows.get()
         communicator.check()  # a GPU that was let go of has read anything
     lines = [bytes(row) for row in rows]
-    other = next((k for k, found in enumerate(lines) if found != lines[0]), None)
+    other = next((k for k, entry in enumerate(lines) if entry != lines[0]), None)
     if other is None:
         return
     first, second = (
-        found[:_TEXT_BYTES].decode(errors="replace").rstrip() for found in (lines[0], lines[other])
+        entry[:_TEXT_BYTES].decode(errors="replace").rstrip() for entry in (lines[0], lines[other])
     )
     raise CommunicationError(
-        f"[{own.split()[0]}] all ranks must call the same collectives in the same order; got "
-        f"{first} on rank 0 and {second} on rank {other} ({communicator.name}). "
+        f"[{description.split()[0]}] all ranks must call the same collectives in the same order; "
+        f"got {first} on rank 0 and {second} on rank {other} ({communicator.name}). "
         "Fix: let no rank skip or reorder a collective, and give all the same shapes and dtypes."
     )
 

@@ -73,10 +73,10 @@ class Meeting:
     def of(self, members: tuple[int, ...]) -> Meeting:
         """The meeting of some of them, the same one for all who ask."""
         with self._lock:
-            found = self._inner.get(members)
-            if found is None:
-                found = self._inner[members] = Meeting(len(members), self.timeout)
-            return found
+            meeting = self._inner.get(members)
+            if meeting is None:
+                meeting = self._inner[members] = Meeting(len(members), self.timeout)
+            return meeting
 
 
 class LoopbackCommunicator(Immediate):
@@ -115,8 +115,8 @@ class LoopbackCommunicator(Immediate):
 
     def reduce_scatter(self, data: Any) -> np.ndarray:
         def use(parts: list[np.ndarray]) -> np.ndarray:
-            own = [part[self.rank] for part in parts]
-            return combine(own, "sum", own[0].dtype).reshape(parts[0].shape[1:])
+            pieces = [part[self.rank] for part in parts]
+            return combine(pieces, "sum", pieces[0].dtype).reshape(parts[0].shape[1:])
 
         return self._exchange("reduce_scatter", data, use)
 
@@ -139,13 +139,13 @@ class LoopbackCommunicator(Immediate):
         self._exchange("barrier", None, lambda parts: None)
 
     def split(self, groups: Groups) -> LoopbackCommunicator:
-        found = self._groups.get(groups)
-        if found is None:
-            (own,) = [tuple(group) for group in groups if self.rank in group]
-            found = LoopbackCommunicator(
-                self._meeting.of(own), own.index(self.rank), f"{self.name} {own}"
+        communicator = self._groups.get(groups)
+        if communicator is None:
+            (ranks,) = [tuple(group) for group in groups if self.rank in group]
+            communicator = LoopbackCommunicator(
+                self._meeting.of(ranks), ranks.index(self.rank), f"{self.name} {ranks}"
             )
-            self._groups[groups] = found
-        return found
+            self._groups[groups] = communicator
+        return communicator
 
 

@@ -41,32 +41,34 @@ _turn = threading.Lock()
 
 
 def _team(devices: tuple[Device, ...]) -> Team:
-    found = _teams.get(devices)
-    if found is None:
-        found = _teams[devices] = _make(devices)
-    return found
+    team = _teams.get(devices)
+    if team is None:
+        team = _teams[devices] = _make(devices)
+    return team
 
 
 def _make(devices: tuple[Device, ...]) -> Team:
     ranks = [rank for rank, device in enumerate(devices) if device.is_local]
     world = None if len(ranks) == len(devices) else served(HOSTS)
     if devices[0].platform == "cuda":
-        own = [devices[rank] for rank in ranks]
-        made: Sequence[Any] = (
-            connect_gpus(own) if world is None else connect_all_gpus(world, own, ranks)
+        gpus = [devices[rank] for rank in ranks]
+        communicators: Sequence[Any] = (
+            connect_gpus(gpus) if world is None else connect_all_gpus(world, gpus, ranks)
         )
-        watch = made[0].watch
-        return Team(_checked(ranks, made), watch.fail, watch.stop)
+        watch = communicators[0].watch
+        return Team(_checked(ranks, communicators), watch.fail, watch.stop)
     timeout = float(launcher_variables().get("GPUFLOW_COLLECTIVE_TIMEOUT", "300"))
     # Who waits here for the first thread waits for other processes, whose errors say more.
     inside = Meeting(len(ranks), timeout if world is None else 2 * timeout)
     meeting = inside if world is None else JoinedMeeting(world, inside)
-    made = [LoopbackCommunicator(meeting, rank) for rank in ranks]
-    return Team(_checked(ranks, made), inside.fail)
+    communicators = [LoopbackCommunicator(meeting, rank) for rank in ranks]
+    return Team(_checked(ranks, communicators), inside.fail)
 
 
-def _checked(ranks: Sequence[int], made: Sequence[Communicator]) -> dict[int, Communicator]:
-    checked = map(CheckedCommunicator, made) if config.environment.check else made
+def _checked(
+    ranks: Sequence[int], communicators: Sequence[Communicator]
+) -> dict[int, Communicator]:
+    checked = map(CheckedCommunicator, communicators) if config.environment.check else communicators
     return dict(zip(ranks, checked, strict=True))
 
 

@@ -97,8 +97,8 @@ class MpiCommunicator(Immediate):
         Raises:
             CommunicationError: two ranks do different things; on all ranks.
         """
-        found = self._gathered(np.array([zlib.crc32(text.encode())], np.uint32))
-        if (found != found[0]).any():
+        checksums = self._gathered(np.array([zlib.crc32(text.encode())], np.uint32))
+        if (checksums != checksums[0]).any():
             compare(_Texts(self.name, self._gathered), text)
 
     def _gathered(self, array: np.ndarray) -> np.ndarray:
@@ -120,9 +120,9 @@ class MpiCommunicator(Immediate):
                 self._reduce_here(working, result, op)
         return finished(result, array.dtype, out)
 
-    def _reduce_here(self, own: np.ndarray, result: np.ndarray, op: str) -> None:
+    def _reduce_here(self, local: np.ndarray, result: np.ndarray, op: str) -> None:
         """MPI moves the data, NumPy combines them: each rank a part, which all gather."""
-        flat, out = own.reshape(-1), result.reshape(-1)
+        flat, out = local.reshape(-1), result.reshape(-1)
         share = -(-flat.size // self.size)
         padded = empty((self.size, share), flat.dtype)
         padded.reshape(-1)[: flat.size] = flat
@@ -183,14 +183,15 @@ class MpiCommunicator(Immediate):
             self._comm.Barrier()
 
     def split(self, groups: Groups) -> MpiCommunicator:
-        found = self._groups.get(groups)
-        if found is None:
+        communicator = self._groups.get(groups)
+        if communicator is None:
             (color,) = [k for k, group in enumerate(groups) if self.rank in group]
             with self._watched("split"):
                 comm = self._comm.Split(color, groups[color].index(self.rank))
-            found = MpiCommunicator(comm, self._watch.timeout, f"{self.name} {groups[color]}")
-            self._groups[groups] = found
-        return found
+            name = f"{self.name} {groups[color]}"
+            communicator = MpiCommunicator(comm, self._watch.timeout, name)
+            self._groups[groups] = communicator
+        return communicator
 
 
 @record

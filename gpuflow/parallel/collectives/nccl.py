@@ -170,11 +170,11 @@ class NcclCommunicator:
         return array, array.size, self._code(_NAMES[array.dtype.name])
 
     def _finished(self, result: Any, like: Any, out: Any) -> Any:
-        found = result.astype(like.dtype, copy=False)
+        converted = result.astype(like.dtype, copy=False)
         if out is None:
-            return found
-        if found is not out:
-            out[...] = found
+            return converted
+        if converted is not out:
+            out[...] = converted
         return out
 
     def _give(self, data: Any, op: str, out: Any) -> _Sum:
@@ -190,10 +190,10 @@ class NcclCommunicator:
             self._comm.allReduce(source, target, count, kind, code, stream)
         return _Sum(array, working, result, out, call.mark, threading.get_ident())
 
-    def _take(self, given: _Sum) -> Any:
+    def _take(self, pending: _Sum) -> Any:
         """The result, for what is computed later."""
-        self._side.join(given.mark)
-        return self._finished(given.result, given.array, given.out)
+        self._side.join(pending.mark)
+        return self._finished(pending.result, pending.array, pending.out)
 
     def all_reduce(self, data: Any, op: str, out: Any = None) -> Any:
         return self._take(self._give(data, op, out))
@@ -205,23 +205,23 @@ class NcclCommunicator:
         self._begun[out.data.ptr] = self._give(data, op, out)
 
     def end(self, out: Any) -> None:
-        given = self._begun.pop(out.data.ptr, None)
-        if given is None:
+        pending = self._begun.pop(out.data.ptr, None)
+        if pending is None:
             raise CommunicationError(
                 f"[all_reduce] what is ended must have been begun; got an array of "
                 f"{out.dtype.name}{list(out.shape)} that was not ({self.name}). "
                 "Fix: call begin(data, op, out) first, and end(out) once."
             )
-        self._take(given)
+        self._take(pending)
 
     def _settle(self) -> None:
         """Let the compute stream wait for what this thread's program began and will not end."""
-        own = threading.get_ident()
-        for place, given in list(self._begun.items()):
-            if given.thread == own:
+        thread = threading.get_ident()
+        for place, pending in list(self._begun.items()):
+            if pending.thread == thread:
                 del self._begun[place]
                 with suppress(RuntimeError):  # a kernel failed: nothing runs there any more
-                    self._side.join(given.mark)
+                    self._side.join(pending.mark)
 
     def all_gather(self, data: Any) -> Any:
         array = self._contiguous(data)
@@ -297,10 +297,10 @@ class NcclCommunicator:
 
     def split(self, groups: Groups) -> NcclCommunicator:
         with self._side.lock:
-            found = self._groups.get(groups)
-            if found is None:
-                found = self._groups[groups] = self._split(groups)
-        return found
+            communicator = self._groups.get(groups)
+            if communicator is None:
+                communicator = self._groups[groups] = self._split(groups)
+        return communicator
 
     def _split(self, groups: Groups) -> NcclCommunicator:
         (color,) = [k for k, group in enumerate(groups) if self.rank in group]

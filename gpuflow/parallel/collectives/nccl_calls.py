@@ -35,7 +35,7 @@ class Signs:
     """
 
     failure: Callable[[], str | None] = lambda: None
-    behind: Callable[[int], tuple[int, int] | None] = lambda own: None
+    behind: Callable[[int], tuple[int, int] | None] = lambda count: None
     verdict: float = 0.0
 
 

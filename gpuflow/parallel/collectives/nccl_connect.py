@@ -63,9 +63,9 @@ def _new_watch() -> Watch:
     timeout = _process.timeout
     if timeout is None:
         timeout = float(launcher_variables().get("GPUFLOW_COLLECTIVE_TIMEOUT", "300"))
-    made = Watch(timeout, _process.signs)
-    _process.watches.append(made)
-    return made
+    watch = Watch(timeout, _process.signs)
+    _process.watches.append(watch)
+    return watch
 
 
 def load_cupy() -> Any:
@@ -150,9 +150,9 @@ def connect_all_gpus(
 
 def _agreed(world: Communicator, nccl: Any) -> Any:
     """The name of a group of GPUs, made by process 0."""
-    own = nccl.get_unique_id()
-    is_bytes = isinstance(own, bytes)  # a tuple of ints before CuPy 14
-    numbers = np.frombuffer(own, np.int8) if is_bytes else np.array(own, np.int8)
+    unique_id = nccl.get_unique_id()
+    is_bytes = isinstance(unique_id, bytes)  # a tuple of ints before CuPy 14
+    numbers = np.frombuffer(unique_id, np.int8) if is_bytes else np.array(unique_id, np.int8)
     numbers = world.broadcast(numbers, 0)
     return numbers.tobytes() if is_bytes else tuple(numbers.tolist())
 

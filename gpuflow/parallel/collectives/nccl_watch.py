@@ -86,13 +86,13 @@ class Watch:
         self.check()
         queue = self._queues[side]
         queue.count += 1
-        made = Call(side, operation, queue.count, place, time.monotonic())
+        call = Call(side, operation, queue.count, place, time.monotonic())
         if len(queue.calls) >= _MOST_KEPT:
             drop_finished(queue.calls, side)
-        queue.calls.append(made)
+        queue.calls.append(call)
         if not self._wake.is_set():
             self._start()
-        return made
+        return call
 
     def leave(self, call: Call) -> None:
         """A call that is over, or has failed."""
@@ -142,23 +142,23 @@ class Watch:
 
     def _look(self) -> bool:
         """Look at what is under way; whether anything is."""
-        now, found = time.monotonic(), None
+        now, pending = time.monotonic(), None
         for side, queue in list(self._queues.items()):
             side.visit()
             drop_finished(queue.calls, side)
             first = queue.calls[0] if queue.calls else None
             if first is None:
                 continue
-            found = first
+            pending = first
             since = waiting_since(first, now)
             if since is not None and now - since > self.timeout:
                 self.fail(self._late(first), first)
                 return False
-        if found is None:
+        if pending is None:
             return False
         reason = self._signs.failure() or self._asynchronous()
         if reason is not None:
-            self.fail(reason, found)
+            self.fail(reason, pending)
             return False
         return True
 

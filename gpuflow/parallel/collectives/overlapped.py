@@ -43,9 +43,9 @@ class Worker:
             self._thread = threading.Thread(target=self._run, name="gpuflow-sums", daemon=True)
             self._thread.start()
             watch(self.drain)
-        made = _Sum(communicator, data, op, out, threading.Event())
-        self._begun[out.ctypes.data] = self._last = made
-        self._waiting.put(made)
+        pending = _Sum(communicator, data, op, out, threading.Event())
+        self._begun[out.ctypes.data] = self._last = pending
+        self._waiting.put(pending)
 
     def end(self, out: Any) -> None:
         """Wait for the sum that was begun into ``out``.
@@ -53,12 +53,12 @@ class Worker:
         Raises:
             Exception: what it raised.
         """
-        found = self._begun.pop(out.ctypes.data)
-        if not found.done.is_set():
+        pending = self._begun.pop(out.ctypes.data)
+        if not pending.done.is_set():
             with span("collectives", "wait", bytes=out.nbytes):
-                found.done.wait()
-        if found.error is not None:
-            raise found.error
+                pending.done.wait()
+        if pending.error is not None:
+            raise pending.error
 
     def drain(self) -> None:
         """Wait for all that was begun."""
@@ -139,11 +139,11 @@ class OverlappedCommunicator:
         self._now().barrier()
 
     def split(self, groups: Groups) -> OverlappedCommunicator:
-        found = self._groups.get(groups)
-        if found is None:
+        communicator = self._groups.get(groups)
+        if communicator is None:
             # MPI makes a communicator by a call of all ranks.
-            found = OverlappedCommunicator(
+            communicator = OverlappedCommunicator(
                 self._now().split(groups), self.beside, self.worker
             )
-            self._groups[groups] = found
-        return found
+            self._groups[groups] = communicator
+        return communicator

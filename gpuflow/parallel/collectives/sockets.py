@@ -63,13 +63,13 @@ class SocketCommunicator(Immediate):
         return [(self.rank + k) % self.size for k in range(1, self.size)]
 
     def _exchange_parts(
-        self, call: Call, own: Callable[[int], np.ndarray], into: np.ndarray
+        self, call: Call, part_for: Callable[[int], np.ndarray], into: np.ndarray
     ) -> None:
-        """Send ``own(k)`` to each rank k, and receive what it sends in ``into[k]``."""
-        sends = [(self._members[k], bytes_of(own(k))) for k in self._others()]
+        """Send ``part_for(k)`` to each rank k, and receive what it sends in ``into[k]``."""
+        sends = [(self._members[k], bytes_of(part_for(k))) for k in self._others()]
         receipts = [Receipt(self._members[k], bytes_of(into[k : k + 1])) for k in self._others()]
         self._links.exchange(call, sends, receipts)
-        into[self.rank] = own(self.rank)
+        into[self.rank] = part_for(self.rank)
 
     def all_reduce(self, data: Any, op: str, out: np.ndarray | None = None) -> np.ndarray:
         array = contiguous(data)
@@ -86,22 +86,22 @@ class SocketCommunicator(Immediate):
             self._ring(call, working.reshape(-1), total.reshape(-1), op)
         return finished(total, array.dtype, out)
 
-    def _ring(self, call: Call, own: np.ndarray, total: np.ndarray, op: str) -> None:
+    def _ring(self, call: Call, local: np.ndarray, total: np.ndarray, op: str) -> None:
         """The ring for flat arrays of at least as many elements as there are ranks."""
         size, function = self.size, OPERATIONS[op]
         after = self._members[(self.rank + 1) % size]
         before = self._members[(self.rank - 1) % size]
-        bounds = [k * own.size // size for k in range(size + 1)]
+        bounds = [k * local.size // size for k in range(size + 1)]
 
         def chunk(array: np.ndarray, k: int) -> np.ndarray:
             return array[bounds[k % size] : bounds[k % size + 1]]
 
-        spare = empty((int(max(np.diff(bounds))),), own.dtype)
+        spare = empty((int(max(np.diff(bounds))),), local.dtype)
         for step in range(size - 1):
-            sent = chunk(total if step else own, self.rank - step)
+            sent = chunk(total if step else local, self.rank - step)
             k = self.rank - step - 1
-            arriving = spare[: chunk(own, k).size]
-            add = _adder(function, chunk(own, k), arriving, chunk(total, k))
+            arriving = spare[: chunk(local, k).size]
+            add = _adder(function, chunk(local, k), arriving, chunk(total, k))
             receipt = Receipt(before, bytes_of(arriving), add)
             self._links.exchange(call, [(after, bytes_of(sent))], [receipt])
         for step in range(size - 1):
@@ -148,17 +148,17 @@ class SocketCommunicator(Immediate):
 
     def broadcast(self, data: Any, root: int) -> np.ndarray:
         result = contiguous(data).copy()
-        own, nothing = bytes_of(result), memoryview(b"")
+        payload, nothing = bytes_of(result), memoryview(b"")
         source = self._members[root]
         with self._links.lock:
             call = self._call("broadcast", result, f"from {root}")
             if self.rank == root:
                 others = [self._members[k] for k in self._others()]
-                sends = [(peer, own) for peer in others]
+                sends = [(peer, payload) for peer in others]
                 receipts = [Receipt(peer, memoryview(bytearray())) for peer in others]
             else:
                 # Nothing but what this rank takes for the root: two could wait for each other.
-                sends, receipts = [(source, nothing)], [Receipt(source, own)]
+                sends, receipts = [(source, nothing)], [Receipt(source, payload)]
             self._links.exchange(call, sends, receipts)
         return result
 
@@ -168,13 +168,13 @@ class SocketCommunicator(Immediate):
             self._exchange_parts(self._call("barrier"), lambda k: nothing[k], nothing)
 
     def split(self, groups: Groups) -> SocketCommunicator:
-        found = self._groups.get(groups)
-        if found is None:
-            (own,) = [group for group in groups if self.rank in group]
-            members = tuple(self._members[k] for k in own)
-            found = SocketCommunicator(self._links, members, f"{self.name} {own}")
-            self._groups[groups] = found
-        return found
+        communicator = self._groups.get(groups)
+        if communicator is None:
+            (ranks,) = [group for group in groups if self.rank in group]
+            members = tuple(self._members[k] for k in ranks)
+            communicator = SocketCommunicator(self._links, members, f"{self.name} {ranks}")
+            self._groups[groups] = communicator
+        return communicator
 
 
 @lru_cache(maxsize=512)
@@ -183,17 +183,17 @@ def _described(dtype: np.dtype, shape: tuple[int, ...]) -> str:
 
 
 def _adder(
-    function: Callable[..., Any], own: np.ndarray, arriving: np.ndarray, total: np.ndarray
+    function: Callable[..., Any], local: np.ndarray, arriving: np.ndarray, total: np.ndarray
 ) -> Callable[[int], None]:
     """A function that adds what has arrived so far, in blocks."""
     done = 0
 
     def add(count: int) -> None:
         nonlocal done
-        here = count // own.itemsize
-        if (here - done) * own.itemsize < BLOCK_BYTES and here < own.size:
+        here = count // local.itemsize
+        if (here - done) * local.itemsize < BLOCK_BYTES and here < local.size:
             return
-        function(own[done:here], arriving[done:here], out=total[done:here])
+        function(local[done:here], arriving[done:here], out=total[done:here])
         done = here
 
     return add

@@ -43,20 +43,20 @@ class JoinedMeeting:
         Raises:
             CommunicationError: somebody ended, does something else, or does not come.
         """
-        own = self.members[rank] % self._inside.size
-        given = _NOTHING if data is None else data
+        inner_rank = self.members[rank] % self._inside.size
+        array = _NOTHING if data is None else data
 
         def between(parts: list[Any]) -> Any:
-            if own != 0:
+            if inner_rank != 0:
                 return None
             compare(self._world, call)  # the processes gather, whatever their threads do
             return self._world.all_gather(np.stack(parts))
 
-        gathered = self._inside.exchange(own, call, given, between)
-        rows = self._inside.exchange(own, call, gathered, lambda parts: parts[0])
-        rows = rows.reshape((self._world.size * self._inside.size, *given.shape))
+        gathered = self._inside.exchange(inner_rank, call, array, between)
+        rows = self._inside.exchange(inner_rank, call, gathered, lambda parts: parts[0])
+        rows = rows.reshape((self._world.size * self._inside.size, *array.shape))
         # Slices: an element would be no array.
-        return use([rows[k : k + 1].reshape(given.shape) for k in self.members])
+        return use([rows[k : k + 1].reshape(array.shape) for k in self.members])
 
     def of(self, members: Sequence[int]) -> JoinedMeeting:
         """The meeting of some of them."""

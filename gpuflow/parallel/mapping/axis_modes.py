@@ -31,7 +31,7 @@ def auto_axes(
     """
     if f is None:
         return functools.partial(auto_axes, axes=axes, out_sharding=out_sharding)
-    _check_given("auto_axes", "out_sharding", out_sharding)
+    _check_present("auto_axes", "out_sharding", out_sharding)
 
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -63,7 +63,7 @@ def explicit_axes(
     """
     if f is None:
         return functools.partial(explicit_axes, axes=axes, in_sharding=in_sharding)
-    _check_given("explicit_axes", "in_sharding", in_sharding)
+    _check_present("explicit_axes", "in_sharding", in_sharding)
 
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -75,9 +75,9 @@ def explicit_axes(
     return call
 
 
-def _check_given(op: str, name: str, given: Any) -> None:
+def _check_present(op: str, name: str, sharding: Any) -> None:
     check(
-        given is not None,
+        sharding is not None,
         lambda: f"[{op}] {name} must be given; got none. Fix: {name}=P('x').",
     )
 
@@ -98,5 +98,6 @@ def _with_types(mesh: Mesh | AbstractMesh, axes: Any, kind: AxisType) -> Mesh | 
             )
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
     return mesh.update(axis_types=[
-        kind if name in chosen and own is not AxisType.Manual else own for name, own in pairs
+        kind if name in chosen and current is not AxisType.Manual else current
+        for name, current in pairs
     ])  # fmt: skip

@@ -12,10 +12,10 @@ from gpuflow.runtime.parted import PartedArray, gathered
 from gpuflow.runtime.sharded import ShardedArray
 
 Options = TypeVar("Options")
-Made = TypeVar("Made")
+Program = TypeVar("Program")
 
 
-class MappedFunction(Generic[Options, Made]):
+class MappedFunction(Generic[Options, Program]):
     """A user's function, the options of its transformation, and the programs made so far.
 
     Args:
@@ -28,7 +28,7 @@ class MappedFunction(Generic[Options, Made]):
         wrapper: Any = self
         functools.update_wrapper(wrapper, function)
         self._op, self._function, self._options = op, function, options
-        self._made: dict[Any, Made] = {}
+        self._programs: dict[Any, Program] = {}
         self.name = name_of(function)
 
     def __repr__(self) -> str:
@@ -36,9 +36,11 @@ class MappedFunction(Generic[Options, Made]):
 
     def clear_cache(self) -> None:
         """Forget all traced signatures."""
-        self._made.clear()
+        self._programs.clear()
 
-    def _find(self, key: Hashable, make: Callable[[], Made], keep: Callable[[Made], bool]) -> Made:
+    def _find(
+        self, key: Hashable, make: Callable[[], Program], keep: Callable[[Program], bool]
+    ) -> Program:
         """The program for a structure and types of arguments, made once.
 
         Args:
@@ -49,12 +51,12 @@ class MappedFunction(Generic[Options, Made]):
         Raises:
             TypeError: a part of the key is not hashable.
         """
-        found = self._made.get(key)
-        if found is None:
-            found = make()
-            if keep(found):
-                self._made[key] = found
-        return found
+        program = self._programs.get(key)
+        if program is None:
+            program = make()
+            if keep(program):
+                self._programs[key] = program
+        return program
 
 
 def in_one_memory(leaf: Any) -> Any:

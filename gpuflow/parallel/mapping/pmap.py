@@ -46,10 +46,10 @@ from gpuflow.parallel.mapping.pmap_axes import (
     donated_leaves,
     in_scope,
     is_inside,
+    local_axis_size,
     memories_between,
     mesh_of,
     neighbors_of,
-    own_size,
 )
 from gpuflow.parallel.mapping.pmap_program import Mapped, without_tests
 from gpuflow.parallel.mapping.shard_map_call import local_aval
@@ -108,7 +108,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
         leaves, in_tree = tree.flatten((dynamic, kwargs))
         axes = positions_of("pmap", leaves, self._axes(args, dynamic, kwargs), self.name)
         size = mapped_size(
-            "pmap", leaves, axes, own_size(options, self.name), self.name,
+            "pmap", leaves, axes, local_axis_size(options, self.name), self.name,
             lambda: argument_names(self._function, dynamic, kwargs, options.static),
         )  # fmt: skip
         check(
@@ -128,10 +128,10 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
         avals, check_values = operand_avals(leaves), config.environment.check
         key = (in_tree, statics, tuple(axes), size, avals, check_values, settings)
         try:
-            found = self._find(
+            mapped = self._find(
                 key,
                 lambda: self._map(dynamic, statics, in_tree, axes, size, avals, memories),
-                lambda made: has_no_tracers(made.consts),
+                lambda program: has_no_tracers(program.consts),
             )
         except TypeError as error:
             if "hash" not in str(error) or not statics:
@@ -140,7 +140,7 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
                 f"[pmap] static arguments of {self.name} must be hashable; got "
                 f"{[value for _, value in statics]}. Fix: pass a tuple, or map the argument."
             ) from None
-        return leaves, found
+        return leaves, mapped
 
     def _memories(self, size: int) -> Memories | None:
         """The memories of the devices along the axis; None if there is one."""
@@ -171,8 +171,8 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
         if memories is not None:
             neighbors, count = Across(name, memories.key), len(memories.team)
             size //= memories.between[name]
-        own = options.axis_name if neighbors is None else Within(neighbors.name)
-        axis = AxisData(own, size, has_devices=True)
+        axis_name = options.axis_name if neighbors is None else Within(neighbors.name)
+        axis = AxisData(axis_name, size, has_devices=True)
 
         def user(*values: Any) -> list[Any]:
             rest, kwargs = tree.unflatten(in_tree, values)
@@ -180,36 +180,36 @@ class PmapFunction(MappedFunction[PmapOptions, Mapped]):
             count = len(rest) + len(fixed)
             full = [fixed[k] if k in fixed else next(others) for k in range(count)]
             result = self._function(*full, **kwargs)
-            outs, made.out_tree = tree.flatten(result)
-            made.targets = tree.broadcast_prefix(options.out_axes, result, "pmap out_axes")
-            made.result = tree.unflatten(made.out_tree, range(len(outs)))
+            outs, mapped.out_tree = tree.flatten(result)
+            mapped.targets = tree.broadcast_prefix(options.out_axes, result, "pmap out_axes")
+            mapped.result = tree.unflatten(mapped.out_tree, range(len(outs)))
             return outs
 
         def flat(*values: Any) -> list[Any]:
             uniform: list[bool] = []
             with nullcontext() if neighbors is None else in_scope(neighbors, count):
                 outs, dims = batch_flat(user, axis, values, axes, uniform)
-            made.unequal = []
+            mapped.unequal = []
             results, tests = [], []
-            for k, (out, dim, target) in enumerate(safe_zip(outs, dims, made.targets)):
+            for k, (out, dim, target) in enumerate(safe_zip(outs, dims, mapped.targets)):
                 if target is None and dim is not None:
                     if not uniform[k] and config.environment.check:
-                        made.unequal.append(output_name(made.result, k, self.name))
+                        mapped.unequal.append(output_name(mapped.result, k, self.name))
                         tests.append(move_axis(out, dim, 0))
                     out, dim = equal_element(out, dim), None
-                where = functools.partial(output_name, made.result, k, self.name)
+                where = functools.partial(output_name, mapped.result, k, self.name)
                 results.append(placed("pmap", out, dim, target, size, where))
             return [*results, *tests]
 
         donated = donated_leaves(dynamic, options)
         jitted = JitFunction(flat, JitOptions(donate_argnums=donated))
-        made = Mapped(jitted, chosen, name, memories, axes, donated)
+        mapped = Mapped(jitted, chosen, name, memories, axes, donated)
         if memories is not None:
-            pairs = safe_zip(avals, made.in_shardings(avals))
-            local = [local_aval(aval, own, memories) for aval, own in pairs]
-            jaxpr, made.consts = trace_to_jaxpr(flat, local, (), self.name)
-            made.traced = ClosedJaxpr(hoist_consts(jaxpr))
-        return made
+            pairs = safe_zip(avals, mapped.in_shardings(avals))
+            local = [local_aval(aval, sharding, memories) for aval, sharding in pairs]
+            jaxpr, mapped.consts = trace_to_jaxpr(flat, local, (), self.name)
+            mapped.traced = ClosedJaxpr(hoist_consts(jaxpr))
+        return mapped
 
 
 def _placed(mapped: Mapped, out: Any, target: int | None) -> Any:
@@ -217,8 +217,8 @@ def _placed(mapped: Mapped, out: Any, target: int | None) -> Any:
     whole = whole_of(out)
     if type(whole) is not Array and not isinstance(whole, Tracer):
         return out
-    own = mapped.sharding(target, whole.aval.ndim)
-    return with_sharding(whole, own) if type(whole) is Array else sharding_constraint(whole, own)
+    goal = mapped.sharding(target, whole.aval.ndim)
+    return with_sharding(whole, goal) if type(whole) is Array else sharding_constraint(whole, goal)
 
 
 def _wanted(mapped: Mapped, leaf: Any, axis: int | None) -> Any:

@@ -61,7 +61,7 @@ def neighbors_of(options: PmapOptions) -> Across | None:
     return Across(options.axis_name)
 
 
-def own_size(options: PmapOptions, name: str) -> int | None:
+def local_axis_size(options: PmapOptions, name: str) -> int | None:
     """This process's part of ``axis_size``, which counts the devices of all processes."""
     if options.axis_size is None or neighbors_of(options) is None:
         return options.axis_size
@@ -121,21 +121,21 @@ def donated_leaves(dynamic: Sequence[Any], options: PmapOptions) -> tuple[int, .
     return tuple(k for k, flag in enumerate(flags) if flag)
 
 
-def devices_for(size: int, given: Sequence[Device], name: str) -> tuple[Device, ...]:
+def devices_for(size: int, requested: Sequence[Device], name: str) -> tuple[Device, ...]:
     """The devices of an axis.
 
     Raises:
         ValueError: there are not enough, or not as many as were given.
     """
-    there = tuple(device for device in given or devices() if device.is_local)
+    there = tuple(device for device in requested or devices() if device.is_local)
     check(
-        size == len(there) if given else size <= len(there),
+        size == len(there) if requested else size <= len(there),
         lambda: (
             f"[pmap] the mapped axis of {name} must have "
-            f"{'one element for each given device' if given else 'at most one for each device'}; "
-            f"got size {size} for {len(there)} devices. Fix: reshape to "
-            f"({len(there)}, {size}//{len(there)}, ...), use vmap, or start with "
-            f"GPUFLOW_CPU_DEVICES={size}."
+            f"{'one element' if requested else 'at most one'} for each "
+            f"{'given device' if requested else 'device'}; got size {size} for {len(there)} "
+            f"devices. Fix: reshape to ({len(there)}, {size}//{len(there)}, ...), use vmap, or "
+            f"start with GPUFLOW_CPU_DEVICES={size}."
         ),
         ValueError,
     )

@@ -55,13 +55,13 @@ class Mapped:
 
     def sharding(self, target: int | None, rank: int) -> NamedSharding:
         """Where the parts of an array of ``rank`` dimensions are."""
-        found = self.shardings.get((target, rank))
-        if found is None:
+        sharding = self.shardings.get((target, rank))
+        if sharding is None:
             before = 0 if target is None else target % rank
             spec = () if target is None else (*[None] * before, self.name)
-            found = NamedSharding(mesh_of(self.devices, self.name), PartitionSpec(*spec))
-            self.shardings[target, rank] = found
-        return found
+            sharding = NamedSharding(mesh_of(self.devices, self.name), PartitionSpec(*spec))
+            self.shardings[target, rank] = sharding
+        return sharding
 
     def in_shardings(self, avals: Sequence[Any]) -> tuple[NamedSharding, ...]:
         """Where the parts of arguments are."""

@@ -72,7 +72,7 @@ class _Blocks:
         if memories is None:
             return nullcontext()
         parts = {name: memories.parts(name) for name in self.names if name in memories.names}
-        across = [(own[0], memories.between[name]) for name, own in parts.items()]
+        across = [(split_names[0], memories.between[name]) for name, split_names in parts.items()]
         return extend_axes(*across, aliases=parts)
 
 
@@ -99,7 +99,7 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         blocks = self._find(
             (in_tree, tuple(specs), avals, settings),
             lambda: self._make(in_tree, specs, avals, memories),
-            lambda made: has_no_tracers(made.consts),
+            lambda program: has_no_tracers(program.consts),
         )
         if memories is not None:
             outs = self._bind(blocks, leaves, specs, memories)
@@ -132,8 +132,8 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
 
     def _asking(self, value: Any, spec: PartitionSpec) -> Any:
         """A traced value, which is wanted in the blocks that a spec says."""
-        own = self._sharding(spec)
-        return sharding_constraint(value, own) if isinstance(value, Tracer) else value
+        sharding = self._sharding(spec)
+        return sharding_constraint(value, sharding) if isinstance(value, Tracer) else value
 
     def _placed(self, blocks: _Blocks, out: Any, number: int) -> Any:
         whole = whole_of(out)
@@ -147,28 +147,29 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
     ) -> _Blocks:  # fmt: skip
         options = self._options
         if memories is None:
-            made = _Blocks(None, options.sizes, {name: name for name in options.axes})
+            blocks = _Blocks(None, options.sizes, {name: name for name in options.axes})
         else:
-            own = {name: memories.parts(name)[-1] for name in options.axes}
-            made = _Blocks(memories, memories.within, own)
-        program = self._level(0, made, specs, functools.partial(self._user, made, in_tree))
-        made.run = run = functools.partial(self._run, made, specs, program)
+            inner_names = {name: memories.parts(name)[-1] for name in options.axes}
+            blocks = _Blocks(memories, memories.within, inner_names)
+        program = self._level(0, blocks, specs, functools.partial(self._user, blocks, in_tree))
+        blocks.run = run = functools.partial(self._run, blocks, specs, program)
         if memories is None:
-            made.jitted = JitFunction(run, JitOptions())
-            return made
+            blocks.jitted = JitFunction(run, JitOptions())
+            return blocks
         shardings = map(self._sharding, specs)
-        local = [local_aval(aval, own, memories) for aval, own in safe_zip(avals, shardings)]
-        jaxpr, made.consts = trace_to_jaxpr(run, local, (), self.name)
-        made.traced = ClosedJaxpr(hoist_consts(jaxpr))
-        return made
+        pairs = safe_zip(avals, shardings)
+        local = [local_aval(aval, sharding, memories) for aval, sharding in pairs]
+        jaxpr, blocks.consts = trace_to_jaxpr(run, local, (), self.name)
+        blocks.traced = ClosedJaxpr(hoist_consts(jaxpr))
+        return blocks
 
-    def _user(self, made: _Blocks, in_tree: Any, *values: Any) -> list[Any]:
+    def _user(self, blocks: _Blocks, in_tree: Any, *values: Any) -> list[Any]:
         """The user's function of leaves."""
         result = self._function(*tree.unflatten(in_tree, values))
-        outs, made.out_tree = tree.flatten(result)
-        made.specs = specs_of("out_specs", self._options.out_specs, result, self.name)
-        made.result = result
-        for k, (out, spec) in enumerate(safe_zip(outs, made.specs)):
+        outs, blocks.out_tree = tree.flatten(result)
+        blocks.specs = specs_of("out_specs", self._options.out_specs, result, self.name)
+        blocks.result = result
+        for k, (out, spec) in enumerate(safe_zip(outs, blocks.specs)):
             counts_of(
                 self._options, spec, aval_of(out).shape, "out_specs",
                 lambda k=k: output_name(result, k, self.name),
@@ -176,16 +177,16 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
         return outs
 
     def _level(
-        self, number: int, made: _Blocks, specs: Sequence[PartitionSpec],
+        self, number: int, blocks: _Blocks, specs: Sequence[PartitionSpec],
         user: Callable[..., list[Any]],
     ) -> Callable[..., list[Any]]:  # fmt: skip
         """The program for the blocks of one place along the first ``number`` axes."""
         axes = self._options.axes
         if number == len(axes):
             return user
-        name, inner = axes[number], self._level(number + 1, made, specs, user)
+        name, inner = axes[number], self._level(number + 1, blocks, specs, user)
         axis = AxisData(
-            made.names[name], made.within[name], has_devices=True,
+            blocks.names[name], blocks.within[name], has_devices=True,
             varies=name if self._options.check_vma else None,
         )  # fmt: skip
         dims = [0 if name in all_names(spec) else None for spec in specs]
@@ -194,34 +195,34 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
             uniform: list[bool] = []
             outs, out_dims = batch_flat(inner, axis, values, dims, uniform)
             return [
-                self._gathered(out, dim, name, made, uniform[k], k)
+                self._gathered(out, dim, name, blocks, uniform[k], k)
                 for k, (out, dim) in enumerate(safe_zip(outs, out_dims))
             ]
 
         return mapped
 
     def _run(
-        self, made: _Blocks, specs: Sequence[PartitionSpec], program: Callable[..., list[Any]],
+        self, blocks: _Blocks, specs: Sequence[PartitionSpec], program: Callable[..., list[Any]],
         *leaves: Any,
     ) -> list[Any]:  # fmt: skip
         """The program of arrays, or of what a memory has of them."""
-        axes, sizes = self._options.axes, made.within
-        blocks = [into_blocks(leaf, spec, axes, sizes) for leaf, spec in safe_zip(leaves, specs)]
-        with made.scope():
+        axes, sizes = self._options.axes, blocks.within
+        operands = [into_blocks(leaf, spec, axes, sizes) for leaf, spec in safe_zip(leaves, specs)]
+        with blocks.scope():
             checked = expand_names(axes) if self._options.check_vma else ()
             varying = config.override("varying_axes", checked)
             with varying, config.override("mesh", self._options.inner_mesh):
-                outs = program(*blocks)
-        made.result = None  # tracers must not outlive their trace
-        return [out_of_blocks(out, spec, axes) for out, spec in safe_zip(outs, made.specs)]
+                outs = program(*operands)
+        blocks.result = None  # tracers must not outlive their trace
+        return [out_of_blocks(out, spec, axes) for out, spec in safe_zip(outs, blocks.specs)]
 
     def _gathered(
-        self, out: Any, dim: int | None, name: Any, made: _Blocks, is_uniform: bool, k: int
+        self, out: Any, dim: int | None, name: Any, blocks: _Blocks, is_uniform: bool, k: int
     ) -> Any:
         """An output with the axis in front if its spec names it, and without it otherwise."""
-        spec = made.specs[k]
+        spec = blocks.specs[k]
         if name in all_names(spec):
-            return _in_front(out, dim, made.within[name])
+            return _in_front(out, dim, blocks.within[name])
         if dim is None:
             return out
         check(
@@ -229,8 +230,8 @@ class ShardMapFunction(MappedFunction[ShardMapOptions, _Blocks]):
             lambda: (
                 f"[shard_map] an output that out_specs does not split over mesh axis "
                 f"{name!r} must be equal along it; got {spec} for "
-                f"{output_name(made.result, k, self.name)}, which may vary. Fix: name the axis in "
-                f"out_specs, reduce over it with lax.psum, or pass check_vma=False."
+                f"{output_name(blocks.result, k, self.name)}, which may vary. Fix: name the axis "
+                f"in out_specs, reduce over it with lax.psum, or pass check_vma=False."
             ),
             ValueError,
         )

@@ -40,7 +40,7 @@ class ShardMapped:
         functools.update_wrapper(wrapper, function)
         self._function, self._mesh, self._in_specs = function, mesh, in_specs
         self._out_specs, self._axis_names, self._check_vma = out_specs, axis_names, check_vma
-        self._made: dict[Any, ShardMapFunction] = {}
+        self._functions: dict[Any, ShardMapFunction] = {}
         if isinstance(mesh, Mesh) and in_specs is not INFERRED:
             self._of(mesh, in_specs, ())  # its errors belong to the call of shard_map
 
@@ -49,7 +49,7 @@ class ShardMapped:
 
     def clear_cache(self) -> None:
         """Forget all traced signatures."""
-        self._made.clear()
+        self._functions.clear()
 
     def __call__(self, *args: Any) -> Any:
         leaves = tree.leaves(args)
@@ -68,19 +68,19 @@ class ShardMapped:
     def _statics(self, args: tuple[Any, ...], leaves: Sequence[Any]) -> list[Any]:
         """What is no array and has the spec None: it is handed on as it is."""
         specs = tree.broadcast_prefix(self._in_specs, args, "shard_map in_specs")
-        found = [
+        statics = [
             (k, type(leaf), leaf)
             for k, (leaf, spec) in enumerate(safe_zip(leaves, specs))
             if spec is None and not is_value(leaf)
         ]
         try:
-            hash(tuple(found))
+            hash(tuple(statics))
         except TypeError:
             raise ValueError(
                 f"[shard_map] arguments that are no arrays must be hashable; got "
-                f"{[leaf for _, _, leaf in found]}. Fix: pass a tuple, or close over it."
+                f"{[leaf for _, _, leaf in statics]}. Fix: pass a tuple, or close over it."
             ) from None
-        return found
+        return statics
 
     def _concrete_mesh(self, leaves: Sequence[Any]) -> Mesh:
         mesh = config.mesh if self._mesh is None else self._mesh
@@ -96,9 +96,9 @@ class ShardMapped:
         if isinstance(config.mesh, Mesh) and _is_like(config.mesh, mesh):
             return config.mesh
         for leaf in leaves:
-            own = leaf.sharding if isinstance(leaf, Array) and not _is_traced(leaf) else None
-            if isinstance(own, NamedSharding) and _is_like(own.mesh, mesh):
-                return own.mesh
+            sharding = leaf.sharding if isinstance(leaf, Array) and not _is_traced(leaf) else None
+            if isinstance(sharding, NamedSharding) and _is_like(sharding.mesh, mesh):
+                return sharding.mesh
         check(
             any(map(_is_traced, leaves)),
             lambda: f"[shard_map] with an AbstractMesh, arguments must lie on a mesh like it; got "
@@ -144,32 +144,33 @@ class ShardMapped:
     ) -> ShardMapFunction:
         """The function for a mesh; ``more``: what else there is besides arrays."""
         key = mesh, more, config.mesh
-        found = self._made.get(key)
-        if found is None:
+        mapped = self._functions.get(key)
+        if mapped is None:
             function, specs = self._function, in_specs
             if in_specs is INFERRED:
                 function, specs = _of_leaves(function, more[0], {}), more[1]
             elif more:
-                given = {k: leaf for k, _, leaf in more[1:]}
-                function = _of_leaves(function, more[0], given)
+                static_leaves = {k: leaf for k, _, leaf in more[1:]}
+                function = _of_leaves(function, more[0], static_leaves)
                 specs = tree.broadcast_prefix(in_specs, args, "shard_map in_specs")
-                specs = tuple(own for k, own in enumerate(specs) if k not in given)
+                specs = tuple(spec for k, spec in enumerate(specs) if k not in static_leaves)
             specs = tuple(specs) if type(specs) is list else specs
             axes = self._axes(mesh)
             options = ShardMapOptions(mesh, specs, self._out_specs, self._check_vma, axes)
-            found = self._made[key] = ShardMapFunction("shard_map", function, options)
-        return found
+            mapped = self._functions[key] = ShardMapFunction("shard_map", function, options)
+        return mapped
 
 
 def _of_leaves(
-    function: Callable[..., Any], treedef: Any, given: dict[int, Any]
+    function: Callable[..., Any], treedef: Any, static_leaves: dict[int, Any]
 ) -> Callable[..., Any]:
     """A function of the leaves of its arguments, but for those that are given."""
 
     @functools.wraps(function)
     def call(*rest: Any) -> Any:
         others = iter(rest)
-        leaves = [given[k] if k in given else next(others) for k in range(treedef.num_leaves)]
+        numbers = range(treedef.num_leaves)
+        leaves = [static_leaves[k] if k in static_leaves else next(others) for k in numbers]
         return function(*tree.unflatten(treedef, leaves))
 
     return call
@@ -187,10 +188,10 @@ def _explicit_spec(leaf: Any, mesh: Mesh) -> PartitionSpec | None:
     """The spec of an array whose type tells it: it lies on a mesh of explicit axes."""
     if not isinstance(leaf, Array) or _is_traced(leaf):
         return None
-    own = leaf.sharding
-    if not isinstance(own, NamedSharding) or AxisType.Explicit not in own.mesh.axis_types:
+    sharding = leaf.sharding
+    if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
         return None
-    return own.spec if own.mesh.axis_names == mesh.axis_names else None
+    return sharding.spec if sharding.mesh.axis_names == mesh.axis_names else None
 
 
 def _spec_of(leaf: Any, mesh: Mesh, axes: Sequence[Any]) -> PartitionSpec:
@@ -206,8 +207,8 @@ def _spec_of(leaf: Any, mesh: Mesh, axes: Sequence[Any]) -> PartitionSpec:
         f"the mesh explicit; got none for {mesh}. Fix: in_specs=P(...).",
     )
     spec = _explicit_spec(leaf, mesh) or PartitionSpec()
-    own = [tuple(name for name in names_of(part) if name in axes) for part in spec]
-    return PartitionSpec(*[names or None for names in own])
+    parts = [tuple(name for name in names_of(part) if name in axes) for part in spec]
+    return PartitionSpec(*[names or None for names in parts])
 
 
 def _check_agreement(leaves: Sequence[Any], in_specs: Any, args: Any, mesh: Mesh) -> None:
@@ -219,17 +220,17 @@ def _check_agreement(leaves: Sequence[Any], in_specs: Any, args: Any, mesh: Mesh
     if AxisType.Explicit not in mesh.axis_types:
         return
     for leaf, spec in safe_zip(leaves, tree.broadcast_prefix(in_specs, args, "shard_map in_specs")):
-        own = _explicit_spec(leaf, mesh)
-        if own is None or not isinstance(spec, PartitionSpec):
+        typed_spec = _explicit_spec(leaf, mesh)
+        if typed_spec is None or not isinstance(spec, PartitionSpec):
             continue
         rank = aval_of(leaf).ndim
-        first, second = ([names_of(part) for part in s] for s in (own, spec))
+        first, second = ([names_of(part) for part in s] for s in (typed_spec, spec))
         pad = [()] * rank
         check(
             (first + pad)[:rank] == (second + pad)[:rank],
-            lambda own=own, spec=spec, leaf=leaf: (
+            lambda typed_spec=typed_spec, spec=spec, leaf=leaf: (
                 f"[shard_map] in_specs must say what the types of arguments say on explicit axes; "
-                f"got {spec} for {aval_of(leaf)} with {own}. Fix: leave out in_specs, or "
+                f"got {spec} for {aval_of(leaf)} with {typed_spec}. Fix: leave out in_specs, or "
                 "jax.reshard the argument."
             ),
             ValueError,

@@ -96,11 +96,11 @@ def _shape(
     out_shardings: Shardings, **params: Any,
 ) -> list[ShapedArray]:  # fmt: skip
     del params
-    for given, sharding, wanted in safe_zip(avals, in_shardings, jaxpr.in_avals):
-        own = local_aval(given, sharding, memories)
-        if (own.shape, own.dtype) != (wanted.shape, wanted.dtype):
+    for operand, sharding, wanted in safe_zip(avals, in_shardings, jaxpr.in_avals):
+        local = local_aval(operand, sharding, memories)
+        if (local.shape, local.dtype) != (wanted.shape, wanted.dtype):
             raise TypeError(
-                f"[shard_map] operands must match the traced program; got {own} for {wanted}. "
+                f"[shard_map] operands must match the traced program; got {local} for {wanted}. "
                 "Fix: the rule that bound this shard_map; programs cannot cause it."
             )
     return [
@@ -127,17 +127,17 @@ def _jvp(
     del donated  # of the call, not of what is derived from it
     nonzeros = tuple(type(tangent) is not Zero for tangent in tangents)
     derivative, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros, False)
-    given = [tangent for tangent in tangents if type(tangent) is not Zero]
+    nonzero_tangents = [tangent for tangent in tangents if type(tangent) is not Zero]
     results = _again(
-        derivative, f"jvp({name})", [*primals, *given], memories,
+        derivative, f"jvp({name})", [*primals, *nonzero_tangents], memories,
         [*in_shardings, *_chosen(in_shardings, nonzeros)],
         [*out_shardings, *_chosen(out_shardings, out_nonzeros)],
     )  # fmt: skip
     count = len(jaxpr.out_avals)
-    made = iter(results[count:])
+    tangent_results = iter(results[count:])
     outs = results[:count]
     out_tangents = [
-        next(made) if nonzero else Zero(aval_of(out).tangent())
+        next(tangent_results) if nonzero else Zero(aval_of(out).tangent())
         for nonzero, out in safe_zip(out_nonzeros, outs)
     ]
     return outs, out_tangents
@@ -162,9 +162,9 @@ def _linearize(
     )
     split = len(outs) - count
 
-    def tangent_function(residuals: Sequence[Any], *given: Any) -> list[Any]:
+    def tangent_function(residuals: Sequence[Any], *nonzero_tangents: Any) -> list[Any]:
         return _again(
-            tangents, f"linear({name})", [*residuals, *given], memories,
+            tangents, f"linear({name})", [*residuals, *nonzero_tangents], memories,
             [*[stacked] * count, *_chosen(in_shardings, nonzeros)],
             _chosen(out_shardings, out_nonzeros),
         )  # fmt: skip
@@ -207,34 +207,34 @@ def _transpose(
     nonzeros = tuple(type(cotangent) is not Zero for cotangent in cotangents)
     backward, out_nonzeros = backward_jaxpr(jaxpr, undefined, nonzeros)
     known = [k for k, flag in enumerate(undefined) if not flag]
-    given = _chosen(out_shardings, nonzeros)
+    cotangent_shardings = _chosen(out_shardings, nonzeros)
     wanted = _chosen(_chosen(in_shardings, undefined), out_nonzeros)
     program = jaxpr.jaxpr.memo(
         ("shared", undefined, nonzeros, memories, in_shardings, out_shardings),
-        lambda: _shared(backward, len(known), given, wanted, memories),
+        lambda: _shared(backward, len(known), cotangent_shardings, wanted, memories),
     )
-    made = iter(_again(
+    gradients = iter(_again(
         program, f"transpose({name})",
         [*[operands[k] for k in known], *[ct for ct in cotangents if type(ct) is not Zero]],
-        memories, [*[in_shardings[k] for k in known], *given], wanted,
+        memories, [*[in_shardings[k] for k in known], *cotangent_shardings], wanted,
     ))  # fmt: skip
     nonzero = iter(out_nonzeros)
     return [
         None if not is_undefined(operand)
-        else next(made) if next(nonzero) else Zero(operand.aval.tangent())
+        else next(gradients) if next(nonzero) else Zero(operand.aval.tangent())
         for operand in operands
     ]  # fmt: skip
 
 
 def _shared(
-    backward: ClosedJaxpr, count: int, given: Sequence[NamedSharding],
+    backward: ClosedJaxpr, count: int, cotangent_shardings: Sequence[NamedSharding],
     wanted: Sequence[NamedSharding], memories: Memories,
 ) -> ClosedJaxpr:  # fmt: skip
     """The reverse pass with cotangents shared out between copies, and added up again."""
 
     def shared(*values: Any) -> list[Any]:
         cotangents = []
-        for value, sharding in safe_zip(values[count:], given):
+        for value, sharding in safe_zip(values[count:], cotangent_shardings):
             copies = prod(memories.between[name] for name in _others(sharding, memories))
             share = constant(value, 1 / copies) if copies > 1 else None
             cotangents.append(value if share is None else mul(value, share))
@@ -251,8 +251,8 @@ def _shared(
 
 def _others(sharding: NamedSharding, memories: Memories) -> list[Any]:
     """The axes between memories along which they have copies."""
-    own = all_names(sharding.spec)
-    return [name for name in memories.names if name not in own]
+    split_names = all_names(sharding.spec)
+    return [name for name in memories.names if name not in split_names]
 
 
 def _batch(
@@ -267,8 +267,8 @@ def _batch(
 
     def widened(shardings: Sequence[NamedSharding], flags: Sequence[bool]) -> list[NamedSharding]:
         return [
-            NamedSharding(own.mesh, PartitionSpec(None, *own.spec)) if flag else own
-            for own, flag in safe_zip(shardings, flags)
+            NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec)) if flag else sharding
+            for sharding, flag in safe_zip(shardings, flags)
         ]
 
     outs = _again(

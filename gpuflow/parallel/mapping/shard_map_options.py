@@ -31,8 +31,8 @@ class ShardMapOptions:
         """The mesh as the program sees it: the axes over which it is written are its own."""
         mesh = self.mesh
         types = zip(mesh.axis_names, mesh.axis_types, strict=True)
-        own = [AxisType.Manual if name in self.axes else kind for name, kind in types]
-        return Mesh(mesh.devices, mesh.axis_names, own)
+        inner_types = [AxisType.Manual if name in self.axes else kind for name, kind in types]
+        return Mesh(mesh.devices, mesh.axis_names, inner_types)
 
     @property
     def sizes(self) -> dict[Any, int]:
@@ -100,7 +100,7 @@ def counts_of(
         ),
         ValueError,
     )
-    names = [own for part in spec for own in names_of(part)]
+    names = [axis for part in spec for axis in names_of(part)]
     check(
         set(names) <= set(options.axes) and len(set(names)) == len(names),
         lambda: (
@@ -109,5 +109,5 @@ def counts_of(
         ),
         ValueError,
     )
-    counts = [prod(options.sizes[own] for own in names_of(part)) for part in spec]
+    counts = [prod(options.sizes[axis] for axis in names_of(part)) for part in spec]
     return counts + [1] * (len(shape) - len(spec))

@@ -12,11 +12,11 @@ from gpuflow.base.errors import check
 from gpuflow.core.sharding import PartitionSpec
 from gpuflow.parallel.mapping.shard_map_api import shard_map
 
-_NOT_GIVEN: Any = object()
+_MISSING: Any = object()
 
 
 def smap(
-    f: Callable[..., Any] | None = None, /, *, in_axes: Any = _NOT_GIVEN, out_axes: Any,
+    f: Callable[..., Any] | None = None, /, *, in_axes: Any = _MISSING, out_axes: Any,
     axis_name: Any,
 ) -> Any:  # fmt: skip
     """Write a program for blocks of arrays along one axis of the mesh that ``set_mesh`` chose.
@@ -40,7 +40,7 @@ def smap(
         lambda: f"[smap] axis_name must be one name; got {axis_name!r}. Fix: nest smap, one each.",
     )
     check(
-        in_axes is not _NOT_GIVEN,
+        in_axes is not _MISSING,
         lambda: "[smap] in_axes must be given, for types do not tell how arrays are cut; got none. "
         "Fix: in_axes=0.",
     )
@@ -55,16 +55,16 @@ def smap(
         return functools.partial(
             smap, in_axes=in_axes, out_axes=out_axes, axis_name=axis_name
         )
-    made: dict[Any, Any] = {}
+    functions: dict[Any, Any] = {}
 
     @functools.wraps(f)
     def mapped(*args: Any) -> Any:
         mesh = config.mesh
-        if mesh not in made:
-            made[mesh] = shard_map(
+        if mesh not in functions:
+            functions[mesh] = shard_map(
                 f, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names={axis_name}
             )
-        return made[mesh](*args)
+        return functions[mesh](*args)
 
     return mapped
 

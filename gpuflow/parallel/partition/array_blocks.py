@@ -18,15 +18,15 @@ def all_names(spec: PartitionSpec) -> list[Any]:
     return [name for part in spec for name in names_of(part)]
 
 
-def specs_of(what: str, given: Any, value: Any, name: str) -> list[PartitionSpec]:
+def specs_of(what: str, prefix: Any, value: Any, name: str) -> list[PartitionSpec]:
     """The spec of each leaf; None stands for an empty one.
 
     Raises:
         TypeError: something else than a PartitionSpec.
         ValueError: no tree prefix.
     """
-    found = tree.broadcast_prefix(given, value, f"shard_map {what}")
-    for spec in found:
+    specs = tree.broadcast_prefix(prefix, value, f"shard_map {what}")
+    for spec in specs:
         check(
             spec is None or isinstance(spec, PartitionSpec),
             lambda spec=spec: (
@@ -35,7 +35,7 @@ def specs_of(what: str, given: Any, value: Any, name: str) -> list[PartitionSpec
             ),
             TypeError,
         )
-    return [PartitionSpec() if spec is None else spec for spec in found]
+    return [PartitionSpec() if spec is None else spec for spec in specs]
 
 
 def into_blocks(
@@ -48,12 +48,12 @@ def into_blocks(
     shape, split, place = aval_of(x).shape, [], {}
     rest = []
     for dim, size in enumerate(shape):
-        own = names_of(spec[dim]) if dim < len(spec) else ()
-        for name in own:
+        dim_names = names_of(spec[dim]) if dim < len(spec) else ()
+        for name in dim_names:
             place[name] = len(split)
             split.append(sizes[name])
         rest.append(len(split))
-        split.append(size // prod(sizes[name] for name in own))
+        split.append(size // prod(sizes[name] for name in dim_names))
     front = [place[name] for name in axes if name in place]
     return transpose(reshape(x, tuple(split)), (*front, *rest))
 
@@ -67,7 +67,7 @@ def out_of_blocks(x: Any, spec: PartitionSpec, axes: Sequence[Any]) -> Any:
     full = aval_of(x).shape
     order, shape = [], []
     for dim, size in enumerate(full[len(names) :]):
-        own = names_of(spec[dim]) if dim < len(spec) else ()
-        order += [place[name] for name in own] + [len(names) + dim]
-        shape.append(size * prod(full[place[name]] for name in own))
+        dim_names = names_of(spec[dim]) if dim < len(spec) else ()
+        order += [place[name] for name in dim_names] + [len(names) + dim]
+        shape.append(size * prod(full[place[name]] for name in dim_names))
     return reshape(transpose(x, tuple(order)), tuple(shape))

@@ -18,32 +18,34 @@ from gpuflow.parallel.partition.resharding import Parts, needed
 Make = Callable[[Any, Parts], Any]
 
 
-def partition_loop(partitioner: Any, eqn: Eqn, operands: Sequence[Any], made: Make) -> list[Any]:
+def partition_loop(
+    partitioner: Any, eqn: Eqn, operands: Sequence[Any], make_split: Make
+) -> list[Any]:
     """A loop whose carries stay split as they begin.
 
     Args:
         partitioner: the Partitioner.
         eqn: of a loop.
         operands: its operands, as Split.
-        made: makes a Split.
+        make_split: makes a Split.
     """
     rule = eqn.primitive.lower
     assert isinstance(rule, Loop)
     form = rule.form(eqn.params)
     if isinstance(form, ScanForm):
-        return _scan(partitioner, eqn, form, operands, made)
-    return _while(partitioner, form, operands, made)
+        return _scan(partitioner, eqn, form, operands, make_split)
+    return _while(partitioner, form, operands, make_split)
 
 
 def _followed(partitioner: Any, eqn: Eqn, operands: Sequence[Any]) -> list[Parts]:
     """How results are split if they follow the operands."""
     memories = partitioner.memories
-    found = parts_of_results(eqn, [x.parts for x in operands], memories.mesh)
-    return [tuple(needed(names, memories) for names in parts) for parts in found]
+    result_parts = parts_of_results(eqn, [x.parts for x in operands], memories.mesh)
+    return [tuple(needed(names, memories) for names in parts) for parts in result_parts]
 
 
 def _scan(
-    partitioner: Any, eqn: Eqn, form: ScanForm, operands: Sequence[Any], made: Make
+    partitioner: Any, eqn: Eqn, form: ScanForm, operands: Sequence[Any], make_split: Make
 ) -> list[Any]:
     split = form.num_consts + form.num_carry
     consts, carries = operands[: form.num_consts], operands[form.num_consts : split]
@@ -59,37 +61,38 @@ def _scan(
         length=form.length, reverse=form.reverse, unroll=eqn.params.get("unroll", 1),
     )  # fmt: skip
     rows = [((), *parts) for parts in stacked]
-    return [made(*pair) for pair in safe_zip(outs, [*[x.parts for x in carries], *rows])]
+    return [make_split(*pair) for pair in safe_zip(outs, [*[x.parts for x in carries], *rows])]
 
 
 def _while(
-    partitioner: Any, form: WhileForm, operands: Sequence[Any], made: Make
+    partitioner: Any, form: WhileForm, operands: Sequence[Any], make_split: Make
 ) -> list[Any]:
     first = form.num_condition_consts
     split = first + form.num_body_consts
     carries = [x.parts for x in operands[split:]]
-    own = [x.parts for x in operands[:first]]
-    condition = partitioner.traced(_closed(form.condition), [*own, *carries], [()])
-    own = [x.parts for x in operands[first:split]]
-    body = partitioner.traced(_closed(form.body), [*own, *carries], carries)
+    const_parts = [x.parts for x in operands[:first]]
+    condition = partitioner.traced(_closed(form.condition), [*const_parts, *carries], [()])
+    const_parts = [x.parts for x in operands[first:split]]
+    body = partitioner.traced(_closed(form.body), [*const_parts, *carries], carries)
     values = [x.value for x in operands]
     outs = bind_while(condition, body, values[:first], values[first:split], values[split:])
-    return [made(*pair) for pair in safe_zip(outs, carries)]
+    return [make_split(*pair) for pair in safe_zip(outs, carries)]
 
 
 def partition_branch(
-    partitioner: Any, eqn: Eqn, operands: Sequence[Any], made: Make
+    partitioner: Any, eqn: Eqn, operands: Sequence[Any], make_split: Make
 ) -> list[Any]:
     """Branches, of results that all of them split; arguments as in ``partition_loop``."""
     rule = eqn.primitive.lower
     assert isinstance(rule, Branch)
-    given = [x.parts for x in operands[1:]]
+    operand_parts = [x.parts for x in operands[1:]]
     wanted = _followed(partitioner, eqn, operands)
     branches = [
-        partitioner.traced(_closed(branch), given, wanted) for branch in rule.branches(eqn.params)
+        partitioner.traced(_closed(branch), operand_parts, wanted)
+        for branch in rule.branches(eqn.params)
     ]
     outs = bind_cond(branches, operands[0].value, [x.value for x in operands[1:]])
-    return [made(*pair) for pair in safe_zip(outs, wanted)]
+    return [make_split(*pair) for pair in safe_zip(outs, wanted)]
 
 
 def _closed(jaxpr: ClosedJaxpr) -> ClosedJaxpr:

@@ -70,8 +70,8 @@ def run_local(
 
     def run(device: Device) -> list[Array]:
         number = devices.index(device)
-        own = [operand.parts[number] for operand in operands]
-        return executable.run(data[number], own, device)
+        local_operands = [operand.parts[number] for operand in operands]
+        return executable.run(data[number], local_operands, device)
 
     for device in devices:
         executable.compiled(device)

@@ -95,21 +95,21 @@ class Partitioner:
         return resharded(split.value, split.parts, want, self.memories)
 
     def traced(
-        self, jaxpr: ClosedJaxpr, given: Sequence[Parts], wanted: Sequence[Parts]
+        self, jaxpr: ClosedJaxpr, in_parts: Sequence[Parts], wanted: Sequence[Parts]
     ) -> ClosedJaxpr:
         """A program without constants as that of one memory, for values that are split so."""
 
         def local(*values: Any) -> list[Any]:
-            operands = [Split(*pair) for pair in safe_zip(values, given)]
+            operands = [Split(*pair) for pair in safe_zip(values, in_parts)]
             outs = self.evaluate(jaxpr.jaxpr, operands)
             return [self.moved(out, want) for out, want in safe_zip(outs, wanted)]
 
         avals = [
-            aval.update(shape=local_shape(aval, own, self.memories))
-            for aval, own in safe_zip(jaxpr.in_avals, given)
+            aval.update(shape=local_shape(aval, parts, self.memories))
+            for aval, parts in safe_zip(jaxpr.in_avals, in_parts)
         ]
-        made, consts = trace_to_jaxpr(local, avals)
-        return ClosedJaxpr(made, tuple(consts))
+        local_jaxpr, consts = trace_to_jaxpr(local, avals)
+        return ClosedJaxpr(local_jaxpr, tuple(consts))
 
     def _equation(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split]:
         rule = eqn.primitive.lower
@@ -119,18 +119,18 @@ class Partitioner:
             return self._distributed(eqn, operands)
         if not any(any(operand.parts) for operand in operands):
             return self._bound(eqn, [operand.value for operand in operands])
-        found: list[Split] | None = None
+        outs: list[Split] | None = None
         if isinstance(rule, Barrier):
-            found = self._barrier(eqn, operands)
+            outs = self._barrier(eqn, operands)
         elif isinstance(rule, Loop):
-            found = partition_loop(self, eqn, operands, Split)
+            outs = partition_loop(self, eqn, operands, Split)
         elif isinstance(rule, Branch):
-            found = partition_branch(self, eqn, operands, Split)
+            outs = partition_branch(self, eqn, operands, Split)
         elif isinstance(rule, Library) and rule.product is not None:
-            found = self._product(eqn, operands)
+            outs = self._product(eqn, operands)
         else:
-            found = self._iterated(eqn, operands)
-        return self._gathered(eqn, operands) if found is None else found
+            outs = self._iterated(eqn, operands)
+        return self._gathered(eqn, operands) if outs is None else outs
 
     def _bound(self, eqn: Eqn, values: Sequence[Any]) -> list[Split]:
         """An equation on whole values."""
@@ -197,38 +197,40 @@ class Partitioner:
 
     def _iterated(self, eqn: Eqn, operands: Sequence[Split]) -> list[Split] | None:
         """Ops whose dimensions correspond: elementwise ones, layouts, reductions and others."""
-        found = corresponding(eqn)
-        if found is None:
+        correspondence = corresponding(eqn)
+        if correspondence is None:
             return None
         combine = _combination(eqn.primitive.lower)
         split: dict[int, tuple[Any, ...]] = {}
         used: set[Any] = set()
-        for atom, operand, links in safe_zip(eqn.inputs, operands, found.reads):
+        for atom, operand, links in safe_zip(eqn.inputs, operands, correspondence.reads):
             for dim, axis in links:
                 names = operand.parts[dim]
-                is_own = atom.aval.shape[dim] == found.sizes[axis]
-                can = axis not in found.reduced or combine in _COLLECTIVES
-                if names and is_own and can and axis not in split and not used & {*names}:
+                is_full = atom.aval.shape[dim] == correspondence.sizes[axis]
+                can = axis not in correspondence.reduced or combine in _COLLECTIVES
+                if names and is_full and can and axis not in split and not used & {*names}:
                     split[axis] = names
                     used.update(names)
         values = []
-        for atom, operand, links in safe_zip(eqn.inputs, operands, found.reads):
+        for atom, operand, links in safe_zip(eqn.inputs, operands, correspondence.reads):
             want: list[tuple[Any, ...]] = [()] * atom.aval.ndim
             for dim, axis in links:
-                if atom.aval.shape[dim] == found.sizes[axis]:
+                if atom.aval.shape[dim] == correspondence.sizes[axis]:
                     want[dim] = split.get(axis, ())
             values.append(self.moved(operand, tuple(want)))
         if not split:
             return None  # every memory would compute all of it, which is to be told
-        parts = [tuple(() if k is None else split.get(k, ()) for k in out) for out in found.outs]
-        made = self._applied(eqn, values, parts)
-        if made is None:
+        parts = [
+            tuple(() if k is None else split.get(k, ()) for k in out) for out in correspondence.outs
+        ]
+        outs = self._applied(eqn, values, parts)
+        if outs is None:
             return None
-        names = [name for axis in found.reduced for name in split.get(axis, ())]
+        names = [name for axis in correspondence.reduced for name in split.get(axis, ())]
         if names:
             assert combine is not None
-            made = [Split(self._combined(combine, out.value, names), out.parts) for out in made]
-        return made
+            outs = [Split(self._combined(combine, out.value, names), out.parts) for out in outs]
+        return outs
 
     def _combined(self, combine: str, value: Any, names: Sequence[Any]) -> Any:
         """The results of all memories along some axes in one."""
@@ -266,9 +268,9 @@ class Partitioner:
         used: set[Any] = set()
 
         def chosen(*options: tuple[Any, ...]) -> tuple[Any, ...]:
-            found = next((names for names in options if names and not used & {*names}), ())
-            used.update(found)
-            return found
+            axes = next((names for names in options if names and not used & {*names}), ())
+            used.update(axes)
+            return axes
 
         both = [
             chosen(left.parts[a], right.parts[b]) for a, b in safe_zip(batch, right_batch)
@@ -276,19 +278,19 @@ class Partitioner:
         inner = [
             chosen(left.parts[a], right.parts[b]) for a, b in safe_zip(depth, right_depth)
         ]
-        own = [chosen(left.parts[d]) for d in rows]
+        row_parts = [chosen(left.parts[d]) for d in rows]
         others = [chosen(right.parts[d]) for d in columns]
-        one = _arranged(len(left.parts), (batch, both), (rows, own), (depth, inner))
+        one = _arranged(len(left.parts), (batch, both), (rows, row_parts), (depth, inner))
         two = _arranged(
             len(right.parts), (right_batch, both), (right_depth, inner), (columns, others)
         )
         values = [self.moved(left, one), self.moved(right, two)]
         values += [self.moved(x, ((),) * len(x.parts)) for x in operands[2:]]
-        made = self._applied(eqn, values, [(*both, *own, *others)])
+        outs = self._applied(eqn, values, [(*both, *row_parts, *others)])
         names = [name for part in inner for name in part]
-        if made is None or not names:
-            return made
-        return [Split(self._combined("add", made[0].value, names), made[0].parts)]
+        if outs is None or not names:
+            return outs
+        return [Split(self._combined("add", outs[0].value, names), outs[0].parts)]
 
 
 def _combination(rule: Any) -> str | None:
@@ -302,6 +304,6 @@ def _arranged(rank: int, *groups: tuple[Sequence[int], Sequence[tuple[Any, ...]]
     """The parts of a value, of which some groups of dimensions are known."""
     parts: list[tuple[Any, ...]] = [()] * rank
     for dims, names in groups:
-        for dim, own in safe_zip(dims, names):
-            parts[dim] = own
+        for dim, part in safe_zip(dims, names):
+            parts[dim] = part
     return tuple(parts)

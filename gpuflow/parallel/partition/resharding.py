@@ -37,8 +37,8 @@ def needed(names: Iterable[Any], memories: Memories) -> tuple[Any, ...]:
 
 def parts_in(sharding: NamedSharding, rank: int, memories: Memories) -> Parts:
     """How an array of a sharding over the memories' mesh is split."""
-    own = [needed(names_of(part), memories) for part in sharding.spec]
-    return (*own, *[()] * (rank - len(own)))
+    parts = [needed(names_of(part), memories) for part in sharding.spec]
+    return (*parts, *[()] * (rank - len(parts)))
 
 
 def local_shape(aval: ShapedArray, parts: Parts, memories: Memories) -> tuple[int, ...]:
@@ -158,8 +158,8 @@ def _cut(x: Any, dim: int, names: Sequence[Any], memories: Memories) -> Any:
     starts[dim + 1] = axis_index_p.bind(axis_name=memories.across(names[-1]))
     sizes = list(aval_of(rows).shape)
     sizes[dim + 1] = 1
-    own = squeeze(dynamic_slice(rows, starts, sizes), (dim + 1,))
-    return reshape(own, (*shape[:dim], shape[dim] // count, *shape[dim + 1 :]))
+    piece = squeeze(dynamic_slice(rows, starts, sizes), (dim + 1,))
+    return reshape(piece, (*shape[:dim], shape[dim] // count, *shape[dim + 1 :]))
 
 
 def _moved(

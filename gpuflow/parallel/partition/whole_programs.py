@@ -44,7 +44,7 @@ class LocalProgram:
 
 
 def partition(
-    jaxpr: ClosedJaxpr, memories: Memories, given: Sequence[NamedSharding],
+    jaxpr: ClosedJaxpr, memories: Memories, in_shardings: Sequence[NamedSharding],
     wanted: Sequence[NamedSharding], warns: bool = True,
 ) -> LocalProgram:  # fmt: skip
     """A program for one memory.
@@ -52,13 +52,13 @@ def partition(
     Args:
         jaxpr: a program of whole arrays, without constants.
         memories: whose mesh the shardings are over.
-        given, wanted: the shardings of operands and results.
+        in_shardings, wanted: the shardings of operands and results.
         warns: whether ops that are not partitioned are told.
     """
-    ins = [parts_in(s, a.ndim, memories) for s, a in safe_zip(given, jaxpr.in_avals)]
+    ins = [parts_in(s, a.ndim, memories) for s, a in safe_zip(in_shardings, jaxpr.in_avals)]
     outs = [parts_in(s, a.ndim, memories) for s, a in safe_zip(wanted, jaxpr.out_avals)]
-    made = Partitioner(memories, warns).traced(jaxpr, ins, outs)
-    return LocalProgram(ClosedJaxpr(hoist_consts(made.jaxpr)), made.consts)
+    local = Partitioner(memories, warns).traced(jaxpr, ins, outs)
+    return LocalProgram(ClosedJaxpr(hoist_consts(local.jaxpr)), local.consts)
 
 
 def run(
@@ -78,35 +78,41 @@ def run(
     wanted = wanted or [None] * len(jaxpr.out_avals)
     # Of equal ones the one whose programs run in more processes: a pmap's.
     every = _memories(jaxpr, operands, wanted)
-    memories = max(every, key=lambda found: len(found.team), default=None)
+    memories = max(every, key=lambda candidate: len(candidate.team), default=None)
     if memories is None:  # parts without a mesh
         here = [gathered(x) if type(x) is PartedArray else x for x in operands]
         outs = executable_of(jaxpr, (False,) * len(here))(here)
-        return [x if own is None else placed(x, own) for x, own in safe_zip(outs, wanted)]
+        pairs = safe_zip(outs, wanted)
+        return [x if sharding is None else placed(x, sharding) for x, sharding in pairs]
     mesh = memories.mesh
 
-    def is_over(own: Sharding | None) -> bool:
-        return isinstance(own, NamedSharding) and own.mesh == mesh
+    def is_over(sharding: Sharding | None) -> bool:
+        return isinstance(sharding, NamedSharding) and sharding.mesh == mesh
 
     everywhere = NamedSharding(mesh, PartitionSpec())
     shardings = [x.sharding if isinstance(x, Array) else None for x in operands]
-    given: tuple[Any, ...] = tuple(own if is_over(own) else everywhere for own in shardings)
-    found = jaxpr.jaxpr.memo(
-        ("shardings", mesh, given), lambda: result_shardings(jaxpr.jaxpr, given, mesh)
+    in_shardings: tuple[Any, ...] = tuple(
+        sharding if is_over(sharding) else everywhere for sharding in shardings
     )
-    goal = tuple(own if is_over(own) else follows for own, follows in safe_zip(wanted, found))
+    followed = jaxpr.jaxpr.memo(
+        ("shardings", mesh, in_shardings), lambda: result_shardings(jaxpr.jaxpr, in_shardings, mesh)
+    )
+    goal = tuple(
+        sharding if is_over(sharding) else follows
+        for sharding, follows in safe_zip(wanted, followed)
+    )
     local = jaxpr.jaxpr.memo(
-        ("memories", mesh, memories.team, given, goal),
-        lambda: partition(jaxpr, memories, given, goal, warns)
+        ("memories", mesh, memories.team, in_shardings, goal),
+        lambda: partition(jaxpr, memories, in_shardings, goal, warns)
     )
     parts = [placed(x, everywhere) for x in local.consts]
-    parts += [placed(x, own) for x, own in safe_zip(operands, given)]
+    parts += [placed(x, sharding) for x, sharding in safe_zip(operands, in_shardings)]
     shapes = [aval.shape for aval in jaxpr.out_avals]
     flags = (*[False] * len(local.consts), *donated) if any(donated) else ()
     outs = run_local(local.jaxpr, parts, memories, goal, shapes, flags)
     return [
-        x if own is None or own == x.sharding else placed(x, own)
-        for x, own in safe_zip(outs, wanted)
+        x if sharding is None or sharding == x.sharding else placed(x, sharding)
+        for x, sharding in safe_zip(outs, wanted)
     ]
 
 
@@ -115,10 +121,10 @@ def _memories(
 ) -> Iterator[Memories]:
     """The memories of the meshes that a program has to do with."""
     shardings = [x.sharding for x in operands if type(x) is PartedArray]
-    for own in (*shardings, *wanted, *asked_shardings(jaxpr.jaxpr)):
-        found = memories_of(own.mesh) if isinstance(own, NamedSharding) else None
-        if found is not None:
-            yield found
+    for sharding in (*shardings, *wanted, *asked_shardings(jaxpr.jaxpr)):
+        memories = memories_of(sharding.mesh) if isinstance(sharding, NamedSharding) else None
+        if memories is not None:
+            yield memories
     for eqn in all_eqns(jaxpr.jaxpr):
         if isinstance(eqn.primitive.lower, Distributed):
             yield eqn.params["memories"]
@@ -141,14 +147,14 @@ def _program(
     avals = tuple(map(aval_of, operands))
     key = (primitive, avals, tuple(params.items()))
     try:
-        found = _ops.get(key)
+        program = _ops.get(key)
     except TypeError:
         return _one_equation(primitive, avals, params)
-    if found is None:
+    if program is None:
         if len(_ops) > _MOST_OPS:
             _ops.clear()
-        found = _ops[key] = _one_equation(primitive, avals, params)
-    return found
+        program = _ops[key] = _one_equation(primitive, avals, params)
+    return program
 
 
 def _one_equation(
@@ -170,13 +176,13 @@ def place(value: Any, sharding: Sharding) -> Any:
     """
     if type(value) is not PartedArray:
         return placed(value, sharding)
-    own, rank = value.sharding, value.aval.ndim
-    if own == sharding or holdings(own, rank) == holdings(sharding, rank):
+    current, rank = value.sharding, value.aval.ndim
+    if current == sharding or holdings(current, rank) == holdings(sharding, rank):
         return placed(value, sharding)
     if is_in_one_memory(sharding):
         device = sharding._devices[0]
         return with_sharding(device_put(whole_of_parts(value), device), sharding)
-    if isinstance(sharding, NamedSharding) and sharding.mesh == getattr(own, "mesh", None):
+    if isinstance(sharding, NamedSharding) and sharding.mesh == getattr(current, "mesh", None):
         sharding.shard_shape(value.aval.shape)
         return run(_identity(value.aval), [value], [sharding])[0]
     return in_parts(whole_of_parts(value), sharding)
@@ -184,10 +190,10 @@ def place(value: Any, sharding: Sharding) -> Any:
 
 def whole_of_parts(value: PartedArray) -> Array:
     """All elements, in a memory of this process; all processes must call it."""
-    own = value.sharding
-    if own.is_fully_addressable or not isinstance(own, NamedSharding):
+    sharding = value.sharding
+    if sharding.is_fully_addressable or not isinstance(sharding, NamedSharding):
         return gathered(value)
-    everywhere = NamedSharding(own.mesh, PartitionSpec())
+    everywhere = NamedSharding(sharding.mesh, PartitionSpec())
     return run(_identity(value.aval), [value], [everywhere])[0].parts[0]
 
 

@@ -32,11 +32,11 @@ class Listener:
     places: dict[str, Any]
 
     def sockets(self) -> list[socket.socket]:
-        return [found for found in (self.near, self.far) if found is not None]
+        return [door for door in (self.near, self.far) if door is not None]
 
     def close(self) -> None:
-        for found in self.sockets():
-            found.close()
+        for door in self.sockets():
+            door.close()
 
 
 def _machine() -> str:
@@ -118,8 +118,8 @@ def _accept(
     """Take the calls of all higher ranks."""
     wanted = set(range(rank + 1, size))
     reception = Reception(listener.sockets(), token, max(MOST_CALLERS, 2 * size))
-    while wanted and (found := reception.next(deadline)) is not None:
-        connection, about = found
+    while wanted and (arrival := reception.next(deadline)) is not None:
+        connection, about = arrival
         caller = about.get("rank")
         with suppress(WireError, OSError):
             if type(caller) is int and caller in wanted:

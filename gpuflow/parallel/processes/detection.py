@@ -128,9 +128,9 @@ def detect(said: Variables, method: str | None = None) -> Cluster | None:
             f"{method!r}. Fix: leave it out."
         )
     for known, detector in DETECTORS.items():
-        found = detector(said) if name in (None, known) else None
-        if found is not None:
-            return found
+        cluster = detector(said) if name in (None, known) else None
+        if cluster is not None:
+            return cluster
     return None
 
 
@@ -146,8 +146,8 @@ def visible_gpus(said: Variables) -> list[str]:
     return [str(k) for k, _ in enumerate(folder.iterdir())] if folder.is_dir() else []
 
 
-def own_gpus(
-    cluster: Cluster, given: int | Sequence[int] | None, visible: Sequence[str]
+def process_gpus(
+    cluster: Cluster, local_device_ids: int | Sequence[int] | None, visible: Sequence[str]
 ) -> list[str] | None:
     """Which of the GPUs are this process's; None: all that it sees.
 
@@ -156,12 +156,13 @@ def own_gpus(
     Raises:
         ValueError: numbers of GPUs that are not there.
     """
-    if given is not None:
-        numbers = [given] if isinstance(given, int) else list(given)
+    if local_device_ids is not None:
+        is_one = isinstance(local_device_ids, int)
+        numbers = [local_device_ids] if is_one else list(local_device_ids)
         if any(not 0 <= k < len(visible) for k in numbers) and visible:
             raise ValueError(
                 f"[distributed] local_device_ids must be numbers below {len(visible)}, the GPUs "
-                f"of this machine; got {given}. Fix: leave it out."
+                f"of this machine; got {local_device_ids}. Fix: leave it out."
             )
         return [visible[k] for k in numbers] if visible else None
     if cluster.kind == "launch" or cluster.local_size < 2 or len(visible) < 2:
@@ -171,9 +172,9 @@ def own_gpus(
 
 def first_host(nodes: str) -> str:
     """The first host of a Slurm node list: ``gpu[03-05,9],login`` gives ``gpu03``."""
-    found = re.match(r"([^,\[]+)(?:\[([^\]]*)\])?([^,]*)", nodes)
-    if found is None:
+    match = re.match(r"([^,\[]+)(?:\[([^\]]*)\])?([^,]*)", nodes)
+    if match is None:
         return nodes
-    prefix, numbers, suffix = found.groups()
+    prefix, numbers, suffix = match.groups()
     first = re.split("[,-]", numbers)[0] if numbers else ""
     return f"{prefix}{first}{suffix}"

@@ -26,7 +26,7 @@ from gpuflow.parallel.collectives.nccl_connect import (
 )
 from gpuflow.parallel.collectives.overlapped import OverlappedCommunicator
 from gpuflow.parallel.collectives.sockets import SocketCommunicator
-from gpuflow.parallel.processes.detection import Cluster, detect, own_gpus, visible_gpus
+from gpuflow.parallel.processes.detection import Cluster, detect, process_gpus, visible_gpus
 from gpuflow.parallel.processes.heartbeats import Heartbeats
 from gpuflow.parallel.processes.messages import is_loopback
 from gpuflow.parallel.processes.rendezvous import join
@@ -131,9 +131,9 @@ def initialize(
         CommunicationError: the others are not there in time, have another token, or the address
             is taken.
     """
-    given = (coordinator_address, num_processes, process_id)
+    arguments = (coordinator_address, num_processes, process_id)
     if is_initialized():
-        if _state.by_launcher and given == (None, None, None):
+        if _state.by_launcher and arguments == (None, None, None):
             if overlap_sums is not None and _state.world is not None:
                 _state.world.beside = overlap_sums
             return
@@ -158,8 +158,8 @@ def initialize(
         RuntimeError,
     )
     said = launcher_variables()
-    cluster = _cluster(given, detect(said, cluster_detection_method))
-    gpus = own_gpus(cluster, local_device_ids, visible_gpus(said))
+    cluster = _cluster(arguments, detect(said, cluster_detection_method))
+    gpus = process_gpus(cluster, local_device_ids, visible_gpus(said))
     if gpus is not None:
         choose_gpus(gpus)
     timeout = collective_timeout
@@ -186,12 +186,14 @@ def initialize(
     atexit.register(_at_exit)
 
 
-def _cluster(given: tuple[str | None, int | None, int | None], found: Cluster | None) -> Cluster:
+def _cluster(
+    arguments: tuple[str | None, int | None, int | None], detected: Cluster | None
+) -> Cluster:
     """Who we are, from arguments and the launcher."""
-    address, size, rank = given
-    if found is None:
+    address, size, rank = arguments
+    if detected is None:
         names = ("coordinator_address", "num_processes", "process_id")
-        missing = [name for name, value in zip(names, given, strict=True) if value is None]
+        missing = [name for name, value in zip(names, arguments, strict=True) if value is None]
         check(
             not missing,
             lambda: (
@@ -201,9 +203,9 @@ def _cluster(given: tuple[str | None, int | None, int | None], found: Cluster | 
             ),
             ValueError,
         )
-        found = Cluster("arguments", 0, 1)
-    size = found.size if size is None else int(size)
-    rank = found.rank if rank is None else int(rank)
+        detected = Cluster("arguments", 0, 1)
+    size = detected.size if size is None else int(size)
+    rank = detected.rank if rank is None else int(rank)
     check(
         size >= 1 and 0 <= rank < size,
         lambda: (
@@ -212,8 +214,10 @@ def _cluster(given: tuple[str | None, int | None, int | None], found: Cluster | 
         ),
         ValueError,
     )
-    place = address or found.address
-    return Cluster(found.kind, rank, size, found.local_rank, found.local_size, place, found.token)
+    place = address or detected.address
+    return Cluster(
+        detected.kind, rank, size, detected.local_rank, detected.local_size, place, detected.token
+    )
 
 
 def _over_sockets(

@@ -84,15 +84,15 @@ class Heartbeats:
         for connection in self._others.values():
             connection.close()
 
-    def behind(self, own: int) -> tuple[int, int] | None:
+    def behind(self, count: int) -> tuple[int, int] | None:
         """The rank that has begun the fewest collectives, and how many, if these are fewer."""
         slow = min(self._counts.items(), key=lambda item: item[1], default=None)
-        return slow if slow is not None and slow[1] < own else None
+        return slow if slow is not None and slow[1] < count else None
 
     def _beat(self) -> dict[str, Any]:
-        own, count = self._group.rank, self._count()
-        message: dict[str, Any] = {"beat": own, "count": count}
-        if own == 0:
+        rank, count = self._group.rank, self._count()
+        message: dict[str, Any] = {"beat": rank, "count": count}
+        if rank == 0:
             message["slowest"] = list(self.behind(count) or (0, count))
         return message
 

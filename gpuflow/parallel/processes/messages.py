@@ -79,7 +79,7 @@ def take_messages(pending: bytearray, longest: int = _LONGEST) -> list[dict[str,
     Raises:
         WireError: there is something else.
     """
-    found = []
+    messages = []
     while len(pending) >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(pending)
         if length > longest:
@@ -87,9 +87,9 @@ def take_messages(pending: bytearray, longest: int = _LONGEST) -> list[dict[str,
         end = _LENGTH.size + length
         if len(pending) < end:
             break
-        found.append(parse_message(bytes(pending[_LENGTH.size : end])))
+        messages.append(parse_message(bytes(pending[_LENGTH.size : end])))
         del pending[:end]
-    return found
+    return messages
 
 
 def _receive_bytes(connection: socket.socket, count: int, deadline: float) -> bytes:
@@ -111,18 +111,18 @@ def _receive_bytes(connection: socket.socket, count: int, deadline: float) -> by
 
 def text_of(message: dict[str, Any], name: str, longest: int = 500) -> str:
     """A text in a message; WireError if there is none, or a long one."""
-    found = message.get(name)
-    if not isinstance(found, str) or len(found) > longest:
+    text = message.get(name)
+    if not isinstance(text, str) or len(text) > longest:
         raise WireError(f"{name} must be a text of at most {longest} characters")
-    return found
+    return text
 
 
 def number_of(message: dict[str, Any], name: str, least: int = 0, below: int = 1 << 62) -> int:
     """A whole number in a message; WireError if there is none, or one that is out of range."""
-    found = message.get(name)
-    if type(found) is not int or not least <= found < below:
+    number = message.get(name)
+    if type(number) is not int or not least <= number < below:
         raise WireError(f"{name} must be a whole number from {least} to {below - 1}")
-    return found
+    return number
 
 
 # --- proofs --------------------------------------------------------------------------------
@@ -141,10 +141,10 @@ def proof(token: str, challenge: str, who: str) -> str:
 
 
 def _is_proof(message: dict[str, Any], wanted: str) -> bool:
-    given = message.get("proof")
+    claimed = message.get("proof")
     # Of text, compare_digest takes ASCII alone.
-    return isinstance(given, str) and hmac.compare_digest(
-        given.encode(errors="surrogatepass"), wanted.encode()
+    return isinstance(claimed, str) and hmac.compare_digest(
+        claimed.encode(errors="surrogatepass"), wanted.encode()
     )
 
 
@@ -163,13 +163,13 @@ def greet(
     if asked.get("protocol") != PROTOCOL:
         # Also who turns callers away unasked, since too many call.
         raise WireError(f"the other side must speak {PROTOCOL!r}; got {str(asked)[:200]}")
-    own = secrets.token_hex(16)
+    challenge = secrets.token_hex(16)
     answer = proof(token, text_of(asked, "challenge"), "caller")
-    send_message(connection, {**about, "proof": answer, "challenge": own})
+    send_message(connection, {**about, "proof": answer, "challenge": challenge})
     welcome = receive_message(connection, deadline)
     if "refused" in welcome:
         raise WireError(str(welcome["refused"])[:500])
-    if not _is_proof(welcome, proof(token, own, "host")):
+    if not _is_proof(welcome, proof(token, challenge, "host")):
         raise WireError("the other side does not know the token")
     return welcome
 

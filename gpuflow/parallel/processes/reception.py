@@ -69,8 +69,8 @@ class Reception:
             for number in self._ready(min(_SLICE, deadline - now)):
                 if number in self._doors:
                     self._admit(number)
-                elif (found := self._hear(number)) is not None:
-                    return found
+                elif (arrival := self._hear(number)) is not None:
+                    return arrival
             self._send_late_away()
         return None
 

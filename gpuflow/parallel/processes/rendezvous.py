@@ -94,10 +94,10 @@ def _gather(
     reception = Reception([door], token, max(MOST_CALLERS, 2 * size))
     try:
         while len(entries) < size:
-            found = reception.next(deadline)
-            if found is None:
+            arrival = reception.next(deadline)
+            if arrival is None:
                 _give_up(members, [k for k in range(size) if k not in entries], address, reception)
-            connection, entry = found
+            connection, entry = arrival
             try:
                 _check(entry, entries, size)
             except WireError as error:

@@ -47,12 +47,12 @@ class Call:
 
     def header(self, count: int) -> bytes:
         """What goes before ``count`` bytes of its data."""
-        found = self.headers.get(count)
-        if found is None:
+        header = self.headers.get(count)
+        if header is None:
             text = str(self).encode()
-            found = _HEADER.pack(_MARK, zlib.crc32(text), count, text[:_TEXT_BYTES])
-            self.headers[count] = found
-        return found
+            header = _HEADER.pack(_MARK, zlib.crc32(text), count, text[:_TEXT_BYTES])
+            self.headers[count] = header
+        return header
 
     def __str__(self) -> str:
         return f"{self.operation} number {self.number}{self.about}"
@@ -221,10 +221,10 @@ class Links:
         )
 
     def _socket(self, call: Call, peer: int) -> socket.socket:
-        found = self._sockets.get(peer)
-        if found is None:
+        connection = self._sockets.get(peer)
+        if connection is None:
             self._lost(call, peer)
-        return found
+        return connection
 
     def _wait(self, call: Call, waiting: Sequence[Receipt | Delivery], deadline: float) -> None:
         """Wait until one of the connections is ready.
