@@ -140,8 +140,8 @@ class _View:
                 names.setdefault(text, []).append(self.name_of(self.variables[buffer]))
         return [
             line
-            for text, own in names.items()
-            for line in _wrapped("   stores  ", f"{_listed(own)} for {text}")
+            for text, variables in names.items()
+            for line in _wrapped("   stores  ", f"{_listed(variables)} for {text}")
         ]
 
     def _why_apart(self, buffer: int, number: int, reader: int) -> str:
@@ -170,8 +170,8 @@ class _View:
     def _group(self, step: KernelStep, wanted: Callable[[Eqn], bool]) -> tuple[int, ...]:
         """The group of the step with such an equation; a step for several sets has several."""
         position = self.position_of[next(filter(wanted, step.eqns), step.eqns[0])]
-        own = {self.position_of[eqn] for eqn in step.eqns}
-        groups = (group for group in self.plan.groups if own.issuperset(group))
+        positions = {self.position_of[eqn] for eqn in step.eqns}
+        groups = (group for group in self.plan.groups if positions.issuperset(group))
         return next(group for group in groups if position in group)
 
     def _reads(self, eqn: Eqn, var: Var) -> bool:
@@ -180,13 +180,13 @@ class _View:
 
     def _between(self, first: int, last: int) -> int | None:
         """A step that needs the first one's results and that the last one needs."""
-        made = {*writes_of(self.plan.steps[first])}
+        written = {*writes_of(self.plan.steps[first])}
         needed = {*reads_of(self.plan.steps[last])}
         for number in range(last - 1, first, -1):
             step = self.plan.steps[number]
             if needed.intersection(writes_of(step)):
                 needed.update(reads_of(step))
-                if made.intersection(reads_of(step)):
+                if written.intersection(reads_of(step)):
                     return number
         return None
 

@@ -134,7 +134,7 @@ def _place(plan: Plan, buffer: int) -> str:
         return f"{typed}: in the memory of a donated argument"
     if buffer < len(plan.jaxpr.invars):
         return f"{typed}: argument {buffer}"
-    if buffer in plan.given:
+    if buffer in plan.destinations:
         return f"{typed}: an array that whoever runs the program passes"
     if buffer in plan.offsets:
         return f"{typed}: temporary, from byte {plan.offsets[buffer]}"

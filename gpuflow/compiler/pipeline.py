@@ -22,7 +22,7 @@ from gpuflow.compiler.passes.program import (
     simplify_for_gpu,
     simplify_with_atomics,
 )
-from gpuflow.compiler.passes.updates_in_place import Given
+from gpuflow.compiler.passes.updates_in_place import Donations
 from gpuflow.compiler.planning.bind import bind
 from gpuflow.compiler.planning.plan import Inner, Plan
 from gpuflow.compiler.planning.template import Template, erase_sizes, make_template
@@ -62,11 +62,11 @@ def compile_plan(
     """
     program, values = rewritten(jaxpr, target, _report)
     programs = {eqn: compile_inner(eqn, target) for eqn in program.eqns if _has_programs(eqn)}
-    given: dict[Var, Var | None] = {program.invars[k]: None for k in donated}
+    donations: dict[Var, Var | None] = {program.invars[k]: None for k in donated}
     if carried is not None:
-        given = _given_carries(program, *carried)
-    template, symbols = _template(program, given, target.excess_precision)
-    plan = bind(template, program, programs, given, carried is not None, target, symbols)
+        donations = _carry_donations(program, *carried)
+    template, symbols = _template(program, donations, target.excess_precision)
+    plan = bind(template, program, programs, donations, carried is not None, target, symbols)
     return plan, values
 
 
@@ -96,19 +96,19 @@ def _passes(target: Target) -> tuple[tuple[str, Pass], ...]:
     return (*passes, ("join calls", join_calls), ("overlap", overlap))
 
 
-def _given_carries(program: Jaxpr, first: int, count: int) -> dict[Var, Var | None]:
+def _carry_donations(program: Jaxpr, first: int, count: int) -> dict[Var, Var | None]:
     """The carries of a loop's body whose next value may take their memory.
 
     One value may be that of several carries, and is then computed into the memory of the first.
     """
-    given: dict[Var, Var | None] = {}
+    donations: dict[Var, Var | None] = {}
     known: set[Atom] = set(program.invars)
     pairs = zip(program.invars[first : first + count], program.outvars, strict=False)
     for var, out in pairs:
         if type(out) is Var and out not in known:
-            given[var] = out
+            donations[var] = out
             known.add(out)
-    return given
+    return donations
 
 
 def _has_programs(eqn: Eqn) -> bool:
@@ -152,12 +152,12 @@ def _with_condition(form: WhileForm) -> ClosedJaxpr:
     first, body = form.num_condition_consts, form.body.jaxpr
     test = form.condition.jaxpr
     env: dict[Var, Atom] = dict(zip(test.invars[first:], body.outvars, strict=True))
-    own = [Var(var.aval) for var in test.invars[:first]]
-    env.update(zip(test.invars[:first], own, strict=True))
+    consts = [Var(var.aval) for var in test.invars[:first]]
+    env.update(zip(test.invars[:first], consts, strict=True))
     eqns, outs = renamed(test, env)
     return ClosedJaxpr(
         body.replace(
-            invars=(*own, *body.invars), outvars=(*body.outvars, *outs),
+            invars=(*consts, *body.invars), outvars=(*body.outvars, *outs),
             eqns=(*body.eqns, *eqns), effects=body.effects | test.effects, argument_names=(),
         )
     )  # fmt: skip
@@ -169,14 +169,14 @@ def forget_templates() -> None:
 
 
 def _template(
-    program: Jaxpr, given: Given, excess_precision: bool
+    program: Jaxpr, donations: Donations, excess_precision: bool
 ) -> tuple[Template, Symbols]:
-    key, symbols = erase_sizes(program, given)
+    key, symbols = erase_sizes(program, donations)
     if key is not None:
         key = (excess_precision, key)
     template = _templates.get(key) if key is not None else None
     if template is None:
-        template = make_template(program, given, excess_precision)
+        template = make_template(program, donations, excess_precision)
         if key is not None:
             if len(_templates) >= _MOST_TEMPLATES:
                 _templates.clear()

@@ -62,11 +62,11 @@ def corresponding(eqn: Eqn) -> Correspondence | None:
         links = rule.apart(avals, out, eqn.params)
         return None if links is None else _linked(eqn, links)
     if not isinstance(rule, Indexed | Library):
-        found = iteration_of(eqn)
-        if found is None or any(len(found.out) != var.aval.ndim for var in eqn.outputs):
+        iteration = iteration_of(eqn)
+        if iteration is None or any(len(iteration.out) != var.aval.ndim for var in eqn.outputs):
             return None
-        outs = (found.out,) * len(eqn.outputs)
-        return Correspondence(found.sizes, outs, found.reads, found.reduced)
+        outs = (iteration.out,) * len(eqn.outputs)
+        return Correspondence(iteration.sizes, outs, iteration.reads, iteration.reduced)
     if isinstance(rule, Library) and rule.blocks is not None:
         rows = rule.blocks(avals, [var.aval for var in eqn.outputs], eqn.params)
         if isinstance(rows, Scan | Sort):
@@ -81,14 +81,14 @@ def _linked(eqn: Eqn, links: Sequence[Sequence[tuple[int, int]]]) -> Corresponde
     first, *others = [var.aval.ndim for var in eqn.outputs]
     count = len(eqn.inputs)
     sizes = dict(enumerate(eqn.outputs[0].aval.shape))
-    for atom, own in zip(eqn.inputs, links[:count], strict=True):
-        for dim, axis in own:
+    for atom, operand_links in zip(eqn.inputs, links[:count], strict=True):
+        for dim, axis in operand_links:
             sizes.setdefault(axis, atom.aval.shape[dim])
     order = sorted(sizes)
     assert order == list(range(len(order))), "links leave no dimension out"
     outs: list[tuple[int | None, ...]] = [tuple(range(first))]
-    for rank, own in zip(others, links[count:], strict=True):
-        axes = dict(own)
+    for rank, output_links in zip(others, links[count:], strict=True):
+        axes = dict(output_links)
         outs.append(tuple(axes.get(dim) for dim in range(rank)))
     return Correspondence(
         tuple(sizes[axis] for axis in order), tuple(outs), tuple(map(tuple, links[:count])),
@@ -100,12 +100,12 @@ def _along_rows(eqn: Eqn, rows: Scan | Sort) -> Correspondence | None:
     """An op on rows: everything corresponds but the dimension along which they lie."""
     first = eqn.inputs[0].aval
     places = range(first.ndim)
-    own = [
+    row_dims = [
         d for d in places if (prod(first.shape[:d]), first.shape[d]) == (rows.outer, rows.length)
     ]
-    if not own or any(atom.aval.shape != first.shape for atom in eqn.inputs):
+    if not row_dims or any(atom.aval.shape != first.shape for atom in eqn.inputs):
         return None
-    links = tuple((d, d) for d in places if d != own[-1])
+    links = tuple((d, d) for d in places if d != row_dims[-1])
     outs = (tuple(places),) * len(eqn.outputs)
     return Correspondence(eqn.outputs[0].aval.shape, outs, (links,) * len(eqn.inputs))
 
@@ -133,53 +133,54 @@ def result_shardings(
     Returns:
         One for each output; None if there is no mesh.
     """
-    meshes = [own.mesh for own in shardings if isinstance(own, NamedSharding)]
+    named = [sharding for sharding in shardings if isinstance(sharding, NamedSharding)]
     if mesh is None:
-        mesh = next(iter(meshes), None) or next((own.mesh for own in asked_shardings(jaxpr)), None)
+        first = next(iter(named or asked_shardings(jaxpr)), None)
+        mesh = None if first is None else first.mesh
     if mesh is None:
         return None
-    given = [
-        parts_of(own, var.aval.ndim, mesh)
-        for own, var in zip(shardings, jaxpr.invars, strict=True)
+    input_parts = [
+        parts_of(sharding, var.aval.ndim, mesh)
+        for sharding, var in zip(shardings, jaxpr.invars, strict=True)
     ]
-    outs = _outputs(jaxpr, given, mesh)
+    outs = _outputs(jaxpr, input_parts, mesh)
     return [NamedSharding(mesh, _spec(parts)) for parts in outs]
 
 
 def asked_shardings(jaxpr: Jaxpr) -> tuple[NamedSharding, ...]:
     """The shardings that a program itself asks for, in programs that it holds too."""
 
-    def found() -> tuple[NamedSharding, ...]:
+    def named_shardings() -> tuple[NamedSharding, ...]:
         rules = [(eqn.primitive.sharding, eqn.params) for eqn in all_eqns(jaxpr)]
         asked = [rule(params) for rule, params in rules if rule is not None]
-        return tuple(own for own in asked if isinstance(own, NamedSharding))
+        return tuple(sharding for sharding in asked if isinstance(sharding, NamedSharding))
 
-    return jaxpr.memo("asked shardings", found)
+    return jaxpr.memo("asked shardings", named_shardings)
 
 
 def parts_of(sharding: Sharding | None, rank: int, mesh: Mesh) -> Parts:
     """How an array is split, if it is over this mesh."""
     if not isinstance(sharding, NamedSharding) or sharding.mesh != mesh:
         return ((),) * rank
-    own = [names_of(part) for part in sharding.spec]
-    return (*own, *[()] * (rank - len(own)))
+    parts = [names_of(part) for part in sharding.spec]
+    return (*parts, *[()] * (rank - len(parts)))
 
 
-def constrained(asked: Parts, spec: PartitionSpec, own: Parts) -> Parts:
+def constrained(asked: Parts, spec: PartitionSpec, current: Parts) -> Parts:
     """How a value is split that was split so, where unconstrained dimensions stay as they are."""
     taken = {name for names in asked for name in names}
     free = {dim for dim, part in enumerate(spec) if part is PartitionSpec.UNCONSTRAINED}
     return tuple(
-        own[dim] if dim in free and not taken.intersection(own[dim]) else names
+        current[dim] if dim in free and not taken.intersection(current[dim]) else names
         for dim, names in enumerate(asked)
     )
 
 
-def settled(wanted: Sharding, own: Sharding | None, rank: int) -> Sharding:
+def settled(wanted: Sharding, current: Sharding | None, rank: int) -> Sharding:
     """A sharding for an array that has another: unconstrained dimensions stay as they are."""
     if not isinstance(wanted, NamedSharding) or PartitionSpec.UNCONSTRAINED not in wanted.spec:
         return wanted
-    parts = [parts_of(sharding, rank, wanted.mesh) for sharding in (wanted, own)]
+    parts = [parts_of(sharding, rank, wanted.mesh) for sharding in (wanted, current)]
     return NamedSharding(wanted.mesh, _spec(constrained(parts[0], wanted.spec, parts[1])))
 
 
@@ -188,14 +189,14 @@ def _spec(parts: Parts) -> PartitionSpec:
     return PartitionSpec(*[names or None for names in parts[: last + 1]])
 
 
-def _outputs(jaxpr: Jaxpr, given: Sequence[Parts], mesh: Mesh) -> list[Parts]:
+def _outputs(jaxpr: Jaxpr, inputs: Sequence[Parts], mesh: Mesh) -> list[Parts]:
     """How a program's outputs are split."""
     program = inline(jaxpr)
-    known: dict[Var, Parts] = dict(zip(program.invars, given, strict=True))
+    known: dict[Var, Parts] = dict(zip(program.invars, inputs, strict=True))
 
     def of(atom: Atom) -> Parts:
-        found = None if type(atom) is Literal else known.get(atom)
-        return ((),) * atom.aval.ndim if found is None else found
+        parts = None if type(atom) is Literal else known.get(atom)
+        return ((),) * atom.aval.ndim if parts is None else parts
 
     for eqn in program.eqns:
         results = parts_of_results(eqn, [of(atom) for atom in eqn.inputs], mesh)
@@ -213,17 +214,17 @@ def parts_of_results(eqn: Eqn, operands: Sequence[Parts], mesh: Mesh) -> list[Pa
             return [constrained(asked, sharding.spec, operands[0])]
         return [operands[0]]
     if isinstance(rule, Distributed):
-        own = eqn.params["out_shardings"]
-        return [parts_of(s, v.aval.ndim, mesh) for s, v in zip(own, eqn.outputs, strict=True)]
+        shardings = eqn.params["out_shardings"]
+        return [parts_of(s, v.aval.ndim, mesh) for s, v in zip(shardings, eqn.outputs, strict=True)]
     if isinstance(rule, Loop):
         form = rule.form(eqn.params)
         if isinstance(form, ScanForm):
             return _scan(form, operands, mesh)
     if isinstance(rule, Branch):
-        made = [
+        branch_outputs = [
             _outputs(branch.jaxpr, operands[1:], mesh) for branch in rule.branches(eqn.params)
         ]
-        return [_common(column) for column in zip(*made, strict=True)]
+        return [_common(column) for column in zip(*branch_outputs, strict=True)]
     if isinstance(rule, Library) and rule.product is not None:
         return [_product(eqn, operands)]
     return _iterated(eqn, operands)
@@ -231,15 +232,16 @@ def parts_of_results(eqn: Eqn, operands: Sequence[Parts], mesh: Mesh) -> list[Pa
 
 def _iterated(eqn: Eqn, operands: Sequence[Parts]) -> list[Parts]:
     """Results whose dimensions correspond to dimensions of operands."""
-    found = corresponding(eqn)
-    if found is None:
+    correspondence = corresponding(eqn)
+    if correspondence is None:
         return [((),) * var.aval.ndim for var in eqn.outputs]
     split: dict[int, tuple[Any, ...]] = {}
-    for atom, parts, links in zip(eqn.inputs, operands, found.reads, strict=True):
+    for atom, parts, links in zip(eqn.inputs, operands, correspondence.reads, strict=True):
         for dim, axis in links:
-            if parts[dim] and atom.aval.shape[dim] == found.sizes[axis]:
+            if parts[dim] and atom.aval.shape[dim] == correspondence.sizes[axis]:
                 split.setdefault(axis, parts[dim])
-    return [_once(() if k is None else split.get(k, ()) for k in out) for out in found.outs]
+    outs = correspondence.outs
+    return [_once(() if k is None else split.get(k, ()) for k in out) for out in outs]
 
 
 def _product(eqn: Eqn, operands: Sequence[Parts]) -> Parts:

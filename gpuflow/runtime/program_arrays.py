@@ -40,11 +40,11 @@ class Memory(Protocol):
 
 
 def operand_places(plan: Plan) -> dict[int, int]:
-    """The buffers that lie in arrays that a call brings: inputs, and behind them given outputs."""
+    """The buffers that lie in arrays that a call brings: inputs, and destinations behind them."""
     inputs = len(plan.jaxpr.invars)
     places = {k: k for k in range(inputs)}
     places.update(plan.in_place)
-    places.update({out: k for k, out in enumerate(plan.given, inputs)})
+    places.update({out: k for k, out in enumerate(plan.destinations, inputs)})
     return places
 
 

@@ -77,7 +77,7 @@ def meaning(plan):
         steps.append(own)
     return [
         steps, [out if isinstance(out, int) else str(out) for out in plan.outputs],
-        dict(plan.in_place), dict(plan.offsets), plan.arena_bytes, plan.owned, plan.given,
+        dict(plan.in_place), dict(plan.offsets), plan.arena_bytes, plan.owned, plan.destinations,
         dict(plan.added), [var.aval for var in plan.variables],
     ]  # fmt: skip
 

@@ -167,11 +167,11 @@ class KernelCache:
         Returns:
             The entry.
         """
-        found = self._read(key)
-        if found is not None:
+        entry = self._read(key)
+        if entry is not None:
             with self._lock:
                 self.stats.loaded += 1
-            return found
+            return entry
         return self._build(key, build)
 
     def _build(self, key: str, build: Callable[[], Entry]) -> Entry:

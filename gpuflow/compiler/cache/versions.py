@@ -19,9 +19,9 @@ else:
 @cache
 def version_of(package: str) -> str:
     """The version of an installed package, without importing it; "none" if it is missing."""
-    found = _distributions().get(_normal(package))
-    if found is not None:
-        return found
+    version = _distributions().get(_normal(package))
+    if version is not None:
+        return version
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -34,7 +34,7 @@ def _distributions() -> dict[str, str]:
 
     Source: PyPA, Recording installed projects: ``<name>-<version>.dist-info``.
     """
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for folder in sys.path:
         try:
             names = os.listdir(folder or ".")
@@ -43,8 +43,8 @@ def _distributions() -> dict[str, str]:
         for name in names:
             package, _, version = name.removesuffix(".dist-info").partition("-")
             if name.endswith(".dist-info") and version:
-                found.setdefault(_normal(package), version)
-    return found
+                versions.setdefault(_normal(package), version)
+    return versions
 
 
 def _normal(package: str) -> str:

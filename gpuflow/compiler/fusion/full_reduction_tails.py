@@ -29,14 +29,14 @@ class _Full:
     """A group that is a full reduction; sets of groups are integers with a bit for each.
 
     Attributes:
-        own: members behind the reduction that need no other group's.
+        epilogue: members behind the reduction that need no other group's.
         tail: members behind it that do.
         needs, awaits: the groups that its other members need, and its tail.
         head: equal for groups that reduce in the same way; None if they cannot run as one.
         finish: equal for groups that do the same with their own results.
     """
 
-    own: tuple[int, ...]
+    epilogue: tuple[int, ...]
     tail: tuple[int, ...]
     needs: int
     awaits: int
@@ -78,18 +78,18 @@ def _bits(numbers: Iterable[int]) -> int:
 
 def _needed_groups(program: Program, spaces: Sequence[Space]) -> list[int]:
     """For each equation the groups whose reductions it needs, directly or not."""
-    own = {}
+    bit_of = {}
     for k, space in enumerate(spaces):
         for e in space.members:
             if not _is_array(program, space, e):
-                own[e] = 1 << k
-    found: list[int] = []
+                bit_of[e] = 1 << k
+    needed: list[int] = []
     for e, eqn in enumerate(program.jaxpr.eqns):
-        groups = own.get(e, 0)
+        groups = bit_of.get(e, 0)
         for source in _sources(program, eqn):
-            groups |= found[source]
-        found.append(groups)
-    return found
+            groups |= needed[source]
+        needed.append(groups)
+    return needed
 
 
 def _is_array(program: Program, space: Space, position: int) -> bool:
@@ -98,8 +98,8 @@ def _is_array(program: Program, space: Space, position: int) -> bool:
 
 
 def _sources(program: Program, eqn: Eqn) -> list[int]:
-    found = [program.producer.get(atom) for atom in eqn.inputs if type(atom) is Var]
-    return [source for source in found if source is not None]
+    producers = [program.producer.get(atom) for atom in eqn.inputs if type(atom) is Var]
+    return [source for source in producers if source is not None]
 
 
 def _full(program: Program, space: Space, needed: Sequence[int], bit: int) -> _Full:
@@ -110,12 +110,12 @@ def _full(program: Program, space: Space, needed: Sequence[int], bit: int) -> _F
         needs |= needed[e] & ~bit
     # What the reduction waits for anyway is there when it is.
     tail = tuple([e for e in behind if needed[e] & ~(bit | needs)])
-    own = tuple([e for e in behind if e not in tail])
+    epilogue = tuple([e for e in behind if e not in tail])
     awaits = 0
     for e in tail:
         awaits |= needed[e] & ~(bit | needs)
-    forms = _form(program, space, head), _form(program, space, own)
-    return _Full(own, tail, needs, awaits, *forms)
+    forms = _form(program, space, head), _form(program, space, epilogue)
+    return _Full(epilogue, tail, needs, awaits, *forms)
 
 
 def _form(program: Program, space: Space, positions: Iterable[int]) -> Any:
@@ -179,9 +179,9 @@ def _unlike_finishes(program: Program, apart: set[int], alike: Sequence[_Full]) 
     """
     feeding = []
     for full in alike:
-        outs = [out for e in full.own for out in program.jaxpr.eqns[e].outputs]
+        outs = [out for e in full.epilogue for out in program.jaxpr.eqns[e].outputs]
         if not outs or any(r in apart for out in outs for r in program.readers.get(out, ())):
             feeding.append(full)
     if len({full.finish for full in feeding}) < 2:
         return set()
-    return {e for full in feeding for e in full.own}
+    return {e for full in feeding for e in full.epilogue}

@@ -25,7 +25,7 @@ from gpuflow.compiler.fusion.space import (
     operands_in_memory,
 )
 from gpuflow.compiler.passes.program import uses
-from gpuflow.compiler.passes.updates_in_place import Given, UpdateRule
+from gpuflow.compiler.passes.updates_in_place import Donations, UpdateRule
 from gpuflow.core import views as view_rules
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Barrier, Indexed, Layout, Update
@@ -41,13 +41,13 @@ class Group:
 
 
 def describe_program(
-    jaxpr: Jaxpr, given: Given, unrounded: frozenset[Var] = frozenset()
+    jaxpr: Jaxpr, donations: Donations, unrounded: frozenset[Var] = frozenset()
 ) -> Program:
     """Iterations, producers, readers and aliases of a program.
 
     Args:
         jaxpr: the program.
-        given: inputs whose memory was given away, see ``UpdateRule``.
+        donations: inputs whose memory was given away, see ``UpdateRule``.
         unrounded: see ``Program``.
     """
     producer = {var: k for k, eqn in enumerate(jaxpr.eqns) for var in eqn.outputs}
@@ -55,7 +55,7 @@ def describe_program(
     aliases: dict[Var, tuple[Var, View]] = {}
     fusible_outputs: set[Var] = set()
     readers = uses(jaxpr)
-    rule = UpdateRule(jaxpr, readers, given)
+    rule = UpdateRule(jaxpr, readers, donations)
     before: dict[int, tuple[int, ...]] = {}
     for position, eqn in enumerate(jaxpr.eqns):
         if isinstance(eqn.primitive.lower, Barrier):

@@ -74,25 +74,25 @@ class _Judge:
 
     def _axes(self, axes: Axes) -> Axes:
         """Axes without those of size 1 that are repetitions."""
-        found = map(self.classes.find, axes)
-        return frozenset([a for a in found if a in self.real or self.classes.size(a) != 1])
+        names = map(self.classes.find, axes)
+        return frozenset([a for a in names if a in self.real or self.classes.size(a) != 1])
 
     def form(self) -> Form:
         """The kind of kernel, if no equation is repeated."""
         outline = self.outline
         domains: dict[Axes, int] = {}
-        for own, position in outline.domains.items():
-            axes = self._axes(own)
+        for region_axes, position in outline.domains.items():
+            axes = self._axes(region_axes)
             domains[axes] = min(position, domains.get(axes, position))
         domain = max(domains, key=lambda axes: (len(axes), -domains[axes]))
-        if any(not own <= domain for own in domains):
+        if any(not axes <= domain for axes in domains):
             raise NotOneKernelError("it would loop over axes that are not those of one array")
         most = MOST_OPERANDS if domain else MOST_NUMBERS
         if outline.arrays + sum(outline.stored.values()) > most:
             raise NotOneKernelError(f"it would have more than {most} arrays")
         reduced: dict[Axes, int] = {}
-        for own, position in outline.reduced.items():
-            axes = self._axes(own)
+        for region_axes, position in outline.reduced.items():
+            axes = self._axes(region_axes)
             if axes:
                 reduced[axes] = min(position, reduced.get(axes, position))
         if reduced and outline.updates:
@@ -109,7 +109,7 @@ class _Judge:
         return Form(kind, domain, red, largest, lead, self.classes, self.real)
 
     def _check_map(self, domain: Axes) -> None:
-        if any(self._axes(own) != domain for own in self.outline.stored):
+        if any(self._axes(axes) != domain for axes in self.outline.stored):
             raise NotOneKernelError("it would store arrays of different axes")
         for e in self.outline.updates:
             # An update stands alone: nothing else is stored, and nothing reads what it overwrites.
@@ -119,11 +119,11 @@ class _Judge:
                 raise NotOneKernelError("it would read what it overwrites")
 
     def _kind_of_reduction(self, domain: Axes, red: Axes, lead: int) -> Kind:
-        own = ordered_axes(self.group, lead, self.classes, self.real)
-        if frozenset(own) != domain:
+        lead_axes = ordered_axes(self.group, lead, self.classes, self.real)
+        if frozenset(lead_axes) != domain:
             raise NotOneKernelError("it would loop over more axes than the reduction has")
-        kept = [key for key in own if key not in red]
-        is_minor = own == [*kept, *(key for key in own if key in red)]
+        kept = [key for key in lead_axes if key not in red]
+        is_minor = lead_axes == [*kept, *(key for key in lead_axes if key in red)]
         late = self.outline.late
         if self.outline.may_reduce:
             late = frozenset(map(self.group.axes_of, self.dependents()))
@@ -151,17 +151,17 @@ class _Judge:
     def dependents(self) -> set[int]:
         """Equations that use the result of a reduction that reduces something."""
         program = self.program
-        found: set[int] = set()
+        dependents: set[int] = set()
         late: set[int] = set()
         for e in self.members():
             eqn, iteration = program.jaxpr.eqns[e], program.iterations[e]
             assert iteration is not None
             sources = (program.producer.get(a) for a in eqn.inputs if type(a) is not Literal)
             if any(source in late for source in sources):
-                found.add(e)
-            if e in found or self._axes(self.group.axes(e, iteration.reduced)):
+                dependents.add(e)
+            if e in dependents or self._axes(self.group.axes(e, iteration.reduced)):
                 late.add(e)
-        return found
+        return dependents
 
     def repeated(self, form: Form) -> int | None:
         """A costly equation that a loop which it does not need would run again, or None.
@@ -169,22 +169,22 @@ class _Judge:
         Loops over inner axes do not: what an equation needs of outer ones only is computed before
         them.
         """
-        costly = {self._axes(own) for own in self.outline.costly}
+        costly = {self._axes(axes) for axes in self.outline.costly}
         costly -= {form.domain, frozenset()}
         if not costly:
             return None
         place = {key: number for number, key in enumerate(order_of(self.group, form))}
-        if all({place.get(key) for key in own} == {*range(len(own))} for own in costly):
+        if all({place.get(key) for key in axes} == {*range(len(axes))} for axes in costly):
             return None
         program = self.program
         around: dict[int, Axes] = {}  # the axes of what an equation is computed for
         for e in reversed(self.members()):
-            eqn, own = program.jaxpr.eqns[e], self._axes(self.group.axes_of(e))
+            eqn, axes = program.jaxpr.eqns[e], self._axes(self.group.axes_of(e))
             readers = {r for var in eqn.outputs for r in program.readers.get(var, ())}
-            around[e] = own.union(*(around[r] for r in readers if r in around))
-            if own and own != around[e] and _is_costly(program, e):
-                last = max(place.get(key, 0) for key in own)
-                if any(place.get(key, last) < last for key in around[e] - own):
+            around[e] = axes.union(*(around[r] for r in readers if r in around))
+            if axes and axes != around[e] and _is_costly(program, e):
+                last = max(place.get(key, 0) for key in axes)
+                if any(place.get(key, last) < last for key in around[e] - axes):
                     return e
         return None
 
@@ -202,8 +202,8 @@ def ordered_axes(
     iteration = group.program.iterations[position]
     assert iteration is not None
     dims = range(len(iteration.sizes)) if dims is None else dims
-    found = [classes.find(group.find((position, d))) for d in dims]
-    return [axis for axis in found if axis in real or classes.size(axis) != 1]
+    names = [classes.find(group.find((position, d))) for d in dims]
+    return [axis for axis in names if axis in real or classes.size(axis) != 1]
 
 
 def order_of(group: Region | Joined, form: Form) -> list[Key]:

@@ -114,25 +114,25 @@ class _Work:
                 if not copied:
                     continue
                 joined = Joined(self.program, region, region_of(self.program, copied, copied))
-                made = form_of(joined)
-                if made.kind is not form.kind:
+                new_form = form_of(joined)
+                if new_form.kind is not form.kind:
                     return False
-                joins.append((reader, joined, made))
+                joins.append((reader, joined, new_form))
             region, form = self._kernel(number)
             region = region.without(var)
-            made = form_of(region)
+            new_form = form_of(region)
         except NotOneKernelError:
             return False
-        if made.kind is not form.kind:
+        if new_form.kind is not form.kind:
             return False
-        self.kernels[number] = region, made
-        for reader, joined, made in joins:
-            self.kernels[reader] = joined.commit(), made
+        self.kernels[number] = region, new_form
+        for reader, joined, new_form in joins:
+            self.kernels[reader] = joined.commit(), new_form
         return True
 
     def _chain(self, var: Var, in_memory: set[Var]) -> list[int] | None:
         """The equations that make ``var`` from what is in memory; None if they cost too much."""
-        found: set[int] = set()
+        chain: set[int] = set()
         cost = 0
         stack = [var]
         while stack:
@@ -142,18 +142,18 @@ class _Work:
             position = self.program.producer.get(wanted)
             if position is None:
                 return None  # an input that the group did not read itself
-            if position in found:
+            if position in chain:
                 continue
             eqn = self.program.jaxpr.eqns[position]
             price = _price(eqn.primitive.lower)
             if price is None or len(eqn.outputs) != 1 or self.program.iterations[position] is None:
                 return None
-            found.add(position)
+            chain.add(position)
             cost += price
             if cost > MOST_OPERATIONS:
                 return None
             stack += [atom for atom in eqn.inputs if type(atom) is not Literal]
-        return sorted(found)
+        return sorted(chain)
 
     def _reads_what_changes(self, chain: Sequence[int]) -> bool:
         place = self.program.place

@@ -175,8 +175,8 @@ class Region:
         result.unstored = self.unstored | {position}
         result.waiting = {other: n for other, n in self.waiting.items() if other is not var}
         axes = self.axes(position, iteration.out)
-        stored = {own: n - (own == axes) for own, n in self.outline.stored.items()}
-        stored = {own: n for own, n in stored.items() if n}
+        stored = {domain: n - (domain == axes) for domain, n in self.outline.stored.items()}
+        stored = {domain: n for domain, n in stored.items() if n}
         result.outline = replace(self.outline, stored=stored)
         return result
 
@@ -226,8 +226,8 @@ class Classes:
             return False
         firsts, seconds = self.together(a), self.together(b)
         for one in firsts:
-            own = self._eqns(one)
-            if not all(own.isdisjoint(self._eqns(other)) for other in seconds):
+            eqns = self._eqns(one)
+            if not all(eqns.isdisjoint(self._eqns(other)) for other in seconds):
                 return False
         if b < a:
             a, b = b, a
@@ -274,7 +274,7 @@ class Joined:
         self._gone_reads: set[Var] = set()  # what is made inside now
         self._gone_real: dict[Key, int] = {}
         self._read_inside: dict[Var, int] = {}
-        self._sources: set[int] = set()  # readers of what the other region makes
+        self._crossing_readers: set[int] = set()  # readers of what the other region makes
         for reader, number, source in self._crossing():
             self._connect(reader, number, source)
         self.new_dependent = self._new_dependents()
@@ -303,18 +303,18 @@ class Joined:
         """What one region reads of the other: reader, operand, producer; in program order."""
         program, members = self.program, self.large.members
         eqns, producer, readers = program.jaxpr.eqns, program.producer, program.readers
-        found = []
+        crossing = []
         for e in self.small.members:
             for number, atom in enumerate(eqns[e].inputs):
                 source = None if type(atom) is Literal else producer.get(atom)
                 if source in members:
-                    found.append((e, number, source))
+                    crossing.append((e, number, source))
             for var in eqns[e].outputs:
                 for reader in set(readers.get(var, ())):
                     if reader in members:
                         numbers = enumerate(eqns[reader].inputs)
-                        found += [(reader, k, e) for k, atom in numbers if atom is var]
-        return sorted(found)
+                        crossing += [(reader, k, e) for k, atom in numbers if atom is var]
+        return sorted(crossing)
 
     def _connect(self, reader: int, number: int, source: int) -> None:
         """Let a reader have its producer's axes."""
@@ -329,16 +329,17 @@ class Joined:
         if is_update(program, source):
             raise NotOneKernelError("the update must be complete before it is read")
         for dim, axis in iteration.reads[number]:
-            own, made = self.find((reader, axis)), self.find((source, producer.out[dim]))
-            if not self.classes.unite(own, made):
+            reader_axis = self.find((reader, axis))
+            producer_axis = self.find((source, producer.out[dim]))
+            if not self.classes.unite(reader_axis, producer_axis):
                 raise NotOneKernelError(f"{name} would read an array along two axes at once")
             if iteration.sizes[axis] == 1:
-                self._gone_real[own] = self._gone_real.get(own, 0) + 1
+                self._gone_real[reader_axis] = self._gone_real.get(reader_axis, 0) + 1
         var = eqn.inputs[number]
         assert isinstance(var, Var)
         self._gone_reads.add(var)
         self._read_inside[var] = self._read_inside.get(var, 0) + 1
-        self._sources.add(reader)
+        self._crossing_readers.add(reader)
 
     def _new_dependents(self) -> set[int]:
         """Equations that use the result of a reduction, and did not before."""
@@ -346,29 +347,29 @@ class Joined:
         old = (self.large.dependent, self.small.dependent)
         if not (self.large.outline.reduced or self.small.outline.reduced):
             return set()
-        found: set[int] = set()
+        dependents: set[int] = set()
 
         def is_known(position: int) -> bool:
-            return position in found or position in old[0] or position in old[1]
+            return position in dependents or position in old[0] or position in old[1]
 
-        todo = [e for e in self._sources if not is_known(e)]
-        begun = [e for e in todo if any(self._is_late(s, is_known) for s in self._made_by(e))]
+        todo = [e for e in self._crossing_readers if not is_known(e)]
+        begun = [e for e in todo if any(self._is_late(s, is_known) for s in self._producers_of(e))]
         while begun:
             e = begun.pop()
             if is_known(e):
                 continue
-            found.add(e)
+            dependents.add(e)
             for var in program.jaxpr.eqns[e].outputs:
                 readers = program.readers.get(var, ())
                 begun += [r for r in readers if self.holds(r) and not is_known(r)]
-        return found
+        return dependents
 
     def _is_late(self, position: int, is_known: Callable[[int], bool]) -> bool:
         iteration = self.program.iterations[position]
         assert iteration is not None
         return bool(iteration.reduced) or is_known(position)
 
-    def _made_by(self, position: int) -> list[int]:
+    def _producers_of(self, position: int) -> list[int]:
         atoms = self.program.jaxpr.eqns[position].inputs
         sources = (self.program.producer.get(a) for a in atoms if type(a) is not Literal)
         return [s for s in sources if s is not None and self.holds(s)]
@@ -377,15 +378,16 @@ class Joined:
         large, small = self.large.outline, self.small.outline
         renamed = self.classes.renamed
         result = Outline(in_loops=in_loops)
-        for own in (large, small):
-            for firsts, known in ((own.domains, result.domains), (own.reduced, result.reduced)):
+        for outline in (large, small):
+            domains, reduced = (outline.domains, result.domains), (outline.reduced, result.reduced)
+            for firsts, known in (domains, reduced):
                 for axes, position in firsts.items():
                     name = renamed(axes)
                     known[name] = min(position, known.get(name, position))
-            for axes, number in own.stored.items():
+            for axes, number in outline.stored.items():
                 name = renamed(axes)
                 result.stored[name] = result.stored.get(name, 0) + number
-            for axis, number in own.real.items():
+            for axis, number in outline.real.items():
                 axis = self.classes.find(axis)
                 result.real[axis] = result.real.get(axis, 0) + number
         result.costly = frozenset(map(renamed, large.costly | small.costly))
@@ -429,14 +431,14 @@ class Joined:
 
     def _first_reads(self, shared: Shared) -> dict[Key, Order]:
         """The axes along which an array is read from outside, with the first read of each."""
-        found: dict[Key, Order] = {}
+        first_reads: dict[Key, Order] = {}
         if shared[0] in self._gone_reads:
-            return found
+            return first_reads
         for region in (self.large, self.small):
             for axis, order in region.shared.get(shared, {}).items():
                 axis = self.classes.find(region.find(axis))
-                found[axis] = min(order, found.get(axis, order))
-        return found
+                first_reads[axis] = min(order, first_reads.get(axis, order))
+        return first_reads
 
     def stored(self) -> set[int]:
         """The equations that make what is read outside."""

@@ -109,8 +109,8 @@ def iteration_of(eqn: Eqn) -> Iteration | None:
         operand = eqn.inputs[0].aval
         axes = tuple(eqn.params["axes"])
         kept = tuple(d for d in range(operand.ndim) if d not in axes)
-        own = tuple((d, d) for d in range(operand.ndim))
-        return Iteration(operand.shape, kept, (own,), axes)
+        identity = tuple((d, d) for d in range(operand.ndim))
+        return Iteration(operand.shape, kept, (identity,), axes)
     if isinstance(rule, Layout):
         links = rule.links(eqn.inputs[0].aval, out, **eqn.params)
         assert links is not None  # or it would not be fusible
@@ -119,8 +119,8 @@ def iteration_of(eqn: Eqn) -> Iteration | None:
         # It goes through the windows, not through the array that it changes.
         windows = eqn.inputs[3].aval
         dims = tuple(range(windows.ndim))
-        own = tuple((d, d) for d in dims)
-        reads = ((), *[own[: eqn.inputs[k].aval.ndim] for k in (1, 2)], own)
+        identity = tuple((d, d) for d in dims)
+        reads = ((), *[identity[: eqn.inputs[k].aval.ndim] for k in (1, 2)], identity)
         return Iteration(windows.shape, dims, reads)
     chosen = operands_in_memory(eqn)
     reads = tuple(
@@ -142,7 +142,7 @@ def _elementwise_links(operand: ShapedArray, out: ShapedArray) -> tuple[tuple[in
     if operand.ndim != out.ndim:
         return ()
     pairs = enumerate(zip(operand.shape, out.shape, strict=True))
-    return tuple((d, d) for d, (own, full) in pairs if own == full)
+    return tuple((d, d) for d, (size, full) in pairs if size == full)
 
 
 @cache

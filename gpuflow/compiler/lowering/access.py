@@ -120,7 +120,7 @@ def write_access(numbers: Numbers, space: Space, var: Var) -> Access:
         return Access(program.place(var)[0], numbers.zero, (), dtype, Mode.INOUT)
     keys = space.axes_of_output(program, position)
     pairs = zip(keys, numbers.strides(var.aval.shape), strict=True)
-    return Access(var, numbers.zero, _own(space, pairs), dtype, Mode.OUT)
+    return Access(var, numbers.zero, _without_units(space, pairs), dtype, Mode.OUT)
 
 
 def window_access(numbers: Numbers, space: Space, position: int) -> Access:
@@ -135,9 +135,9 @@ def window_access(numbers: Numbers, space: Space, position: int) -> Access:
 
 def index_access(numbers: Numbers, space: Space, pairs: Pairs) -> Access:
     """The sum of the indices along axes times their strides."""
-    return Access(None, numbers.zero, _own(space, pairs), "int64", Mode.INDEX)
+    return Access(None, numbers.zero, _without_units(space, pairs), "int64", Mode.INDEX)
 
 
-def _own(space: Space, pairs: Pairs) -> tuple[tuple[Key, Number], ...]:
+def _without_units(space: Space, pairs: Pairs) -> tuple[tuple[Key, Number], ...]:
     """The axes of a kernel that are among these."""
     return tuple(sorted([pair for pair in pairs if pair[0] not in space.units]))

@@ -256,10 +256,10 @@ class Emitter:
 
         def body() -> Sequence[Value]:
             self.memo.append({})
-            found = values()
+            components = values()
             self._store_in_row(beside)
             self.memo.pop()
-            return found
+            return components
 
         starts = rule.init(builder, eqn.inputs[0].aval, eqn.params)
 
@@ -334,18 +334,18 @@ class Emitter:
 
     def _missing(self, var: Var) -> list[int]:
         """Equations to emit for ``var``, in program order: long chains must not recurse."""
-        found: set[int] = set()
+        missing: set[int] = set()
         stack = [var]
         while stack:
             var = stack.pop()
             position = self.program.producer[var]
-            if position in found or self._known(var) is not None:
+            if position in missing or self._known(var) is not None:
                 continue
-            found.add(position)
+            missing.add(position)
             eqn = self.program.jaxpr.eqns[position]
             if not isinstance(eqn.primitive.lower, _REDUCTIONS):  # it has a loop of its own
                 stack += [x for x in eqn.inputs if type(x) is not Literal and self._is_inside(x)]
-        return sorted(found)
+        return sorted(missing)
 
     def _values(self, position: int) -> None:
         """Emit an equation's outputs into the current scope."""
@@ -360,11 +360,11 @@ class Emitter:
         if isinstance(rule, Indexed):
             context = IndexContext(self, position)
             avals = [atom.aval for atom in eqn.inputs]
-            made = rule.body(context, avals, out, eqn.params)
+            emitted = rule.body(context, avals, out, eqn.params)
         else:
             operands = [self._operand(position, k) for k in range(len(eqn.inputs))]
-            made = operands[0] if isinstance(rule, Layout) else self._apply(eqn, rule, operands)
-        results = made if isinstance(made, tuple | list) else (made,)
+            emitted = operands[0] if isinstance(rule, Layout) else self._apply(eqn, rule, operands)
+        results = emitted if isinstance(emitted, tuple | list) else (emitted,)
         for var, value in zip(eqn.outputs, results, strict=True):
             self.memo[-1][var] = self._rounded(var, value)
 

@@ -28,7 +28,7 @@ def unrounded_values(jaxpr: Jaxpr) -> frozenset[Var]:
     """The values that kernels may hold with more precision than their dtype has."""
     exact: set[Var] = set()  # rounded, with all that leads there
     rounded: set[Var] = set()
-    found: set[Var] = set()
+    unrounded: set[Var] = set()
     for eqn in reversed(jaxpr.eqns):
         if not is_fusible(eqn):
             continue  # it reads memory, and writes memory
@@ -40,10 +40,10 @@ def unrounded_values(jaxpr: Jaxpr) -> frozenset[Var]:
         if _converts(eqn):
             rounded.update(operands)
             continue
-        found.update(
+        unrounded.update(
             var for var in eqn.outputs if var not in rounded and var.aval.dtype.name in _HALVES
         )
-    return frozenset(found)
+    return frozenset(unrounded)
 
 
 def _is_continuous(eqn: Eqn) -> bool:

@@ -68,8 +68,8 @@ def _index_patterns(numbers: Numbers, space: Space, position: int) -> list[Acces
     if eqn.primitive.lower.linear:
         strides = numbers.strides(eqn.outputs[0].aval.shape)
         return [index_access(numbers, space, zip(keys, strides, strict=True))]
-    own = [key for key in keys if key not in space.units]
-    return [index_access(numbers, space, [(key, numbers.one)]) for key in own]
+    looped = [key for key in keys if key not in space.units]
+    return [index_access(numbers, space, [(key, numbers.one)]) for key in looped]
 
 
 def _collapse(

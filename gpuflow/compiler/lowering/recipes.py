@@ -73,10 +73,9 @@ class Recipe:
 
 
 def make_recipe(
-    lowered: Lowered, made: tuple[Use, KernelCall], sources: Sources
+    lowered: Lowered, use: Use, call: KernelCall, sources: Sources
 ) -> Recipe:
-    """The recipe that lowering a group leaves; ``made`` is what came of it."""
-    use, call = made
+    """The recipe that lowering a group leaves; ``use`` and ``call`` are what came of it."""
 
     def number(of: Number) -> int:
         return sources.number(of.source)
@@ -145,16 +144,16 @@ def taker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     return lambda values: tuple([values[place] for place in places])
 
 
-def check_same(made: tuple[Use, KernelCall], lowered: tuple[Use, KernelCall]) -> None:
+def check_same(recalled: tuple[Use, KernelCall], lowered: tuple[Use, KernelCall]) -> None:
     """Check that a recipe gives what lowering does: for tests, GPUFLOW_CHECK=1.
 
     Raises:
         AssertionError: they differ, a bug.
     """
-    texts = [kernel_text(use.kernel) for use, _ in (made, lowered)]
+    texts = [kernel_text(use.kernel) for use, _ in (recalled, lowered)]
     assert texts[0] == texts[1], "\n".join(["[recipe] another kernel:", *texts])
     calls = [
         (call[1:], use.reads, use.writes, use.overwrites, set(use.in_place))
-        for use, call in (made, lowered)
+        for use, call in (recalled, lowered)
     ]
     assert calls[0] == calls[1], f"[recipe] other arguments: {calls[0]}, lowered {calls[1]}"

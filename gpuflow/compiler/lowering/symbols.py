@@ -146,9 +146,9 @@ class Numbers:
         """The product of sizes, strides and constants: equal ones have equal factors."""
         factor, symbols = 1, []
         for number in numbers:
-            own, more = _factors(number)
-            factor *= own
-            symbols += more
+            constant, factors = _factors(number)
+            factor *= constant
+            symbols += factors
         if not symbols or not factor:
             return self.constant(factor)
         symbols.sort()

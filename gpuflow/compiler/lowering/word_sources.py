@@ -78,8 +78,8 @@ class Sources:
 
     def number(self, source: Source) -> int:
         """The number of a source; threads may ask at once, and some numbers stand for none."""
-        found = self.numbers.get(source)
-        return self.numbers.setdefault(source, next(self.counter)) if found is None else found
+        number = self.numbers.get(source)
+        return self.numbers.setdefault(source, next(self.counter)) if number is None else number
 
     def values(self, bound: BoundSizes) -> list[int]:
         """The value of every source, by its number."""

@@ -31,7 +31,7 @@ def join_calls(jaxpr: Jaxpr) -> Jaxpr:
 
 def _groups(jaxpr: Jaxpr) -> list[list[Eqn]]:
     """Calls that may be made together: none is needed for what stands between them."""
-    made: list[list[Eqn]] = []
+    groups: list[list[Eqn]] = []
     open_groups: dict[Any, list[Eqn]] = {}
     waiting: dict[Var, Any] = {}  # results of open groups, and the keys of these
     for eqn in jaxpr.eqns:
@@ -43,12 +43,12 @@ def _groups(jaxpr: Jaxpr) -> list[list[Eqn]]:
             continue
         key = (eqn.primitive, tuple(eqn.params.items()), eqn.inputs[0].aval.dtype)
         if key not in open_groups:
-            made.append([])
-            open_groups[key] = made[-1]
-            waiting = {var: own for var, own in waiting.items() if own != key}
+            groups.append([])
+            open_groups[key] = groups[-1]
+            waiting = {var: group_key for var, group_key in waiting.items() if group_key != key}
         open_groups[key].append(eqn)
         waiting.update((var, key) for var in eqn.outputs)
-    return made
+    return groups
 
 
 def _small(eqn: Eqn) -> Begun | None:
@@ -64,8 +64,8 @@ def _together(group: list[Eqn]) -> list[Eqn]:
     begun = _small(group[0])
     assert begun is not None
     build = Replacement(group[-1].source)
-    made = begun.joined(build, [eqn.inputs[0] for eqn in group], group[0].params)
-    wanted = {own: eqn.outputs for own, eqn in zip(made, group, strict=True)}
+    pieces = begun.joined(build, [eqn.inputs[0] for eqn in group], group[0].params)
+    wanted = {piece: eqn.outputs for piece, eqn in zip(pieces, group, strict=True)}
     return [
         eqn.replace(outputs=wanted[eqn.outputs[0]]) if eqn.outputs[0] in wanted else eqn
         for eqn in build.eqns

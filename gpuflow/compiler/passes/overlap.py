@@ -16,7 +16,7 @@ def overlap(jaxpr: Jaxpr) -> Jaxpr:
     """Take calls apart between whose operand and first reader work is done."""
     if not any(_begun(eqn) for eqn in jaxpr.eqns):
         return jaxpr
-    made = {var: k for k, eqn in enumerate(jaxpr.eqns) for var in eqn.outputs}
+    producer = {var: k for k, eqn in enumerate(jaxpr.eqns) for var in eqn.outputs}
     readers = uses(jaxpr)
     count = len(jaxpr.eqns)
     heavy = [_is_heavy(eqn) for eqn in jaxpr.eqns]
@@ -27,7 +27,7 @@ def overlap(jaxpr: Jaxpr) -> Jaxpr:
         begun = _begun(eqn)
         if begun is None or k in taken or len(eqn.inputs) != 1 or type(eqn.inputs[0]) is Literal:
             continue
-        first, moved = _behind(jaxpr, made, eqn.inputs[0])
+        first, moved = _behind(jaxpr, producer, eqn.inputs[0])
         last = min(readers.get(eqn.outputs[0], ()), default=count)
         if eqn.inputs[0].aval.size and any(heavy[first + 1 : last]):
             start, end = _apart(eqn, begun)
@@ -45,11 +45,11 @@ def overlap(jaxpr: Jaxpr) -> Jaxpr:
     return jaxpr.replace(eqns=tuple(eqns))
 
 
-def _behind(jaxpr: Jaxpr, made: dict[Var, int], var: Var) -> tuple[int, list[int]]:
+def _behind(jaxpr: Jaxpr, producer: dict[Var, int], var: Var) -> tuple[int, list[int]]:
     """The equation that computes a value, and those behind it that only look at it otherwise."""
     views: list[int] = []
     while True:
-        k = made.get(var, -1)
+        k = producer.get(var, -1)
         eqn = jaxpr.eqns[k]
         if k < 0 or not isinstance(eqn.primitive.lower, Layout) or len(eqn.inputs) != 1:
             return k, views[::-1]

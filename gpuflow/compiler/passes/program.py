@@ -141,7 +141,7 @@ class Definitions:
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self.eqns: dict[Var, Eqn] = {}
-        self._given = jaxpr.eqns
+        self._original_eqns = jaxpr.eqns
         self._reads = uses(jaxpr)
         self._outputs = {atom for atom in jaxpr.outvars if type(atom) is not Literal}
 
@@ -160,7 +160,7 @@ class Definitions:
         if type(atom) is Literal or atom in self._outputs:
             return False
         readers = self._reads.get(atom, ())
-        return all(k >= 0 and self._given[k].primitive is primitive for k in readers)
+        return all(k >= 0 and self._original_eqns[k].primitive is primitive for k in readers)
 
     def is_read(self, atom: Var) -> bool:
         """Whether an equation reads ``atom``, or it is an output of the program."""
@@ -235,8 +235,8 @@ def simplify(jaxpr: Jaxpr, platform: Sequence[str] = ("on_cpu",)) -> Jaxpr:
             results = rule(eqn, definition, build)
             if results is not None:
                 definition.add(build.eqns, eqn.outputs, results)
-                for made in build.eqns:
-                    visit(made)
+                for new_eqn in build.eqns:
+                    visit(new_eqn)
                 env.update(zip(eqn.outputs, [_resolve(env, r) for r in results], strict=True))
                 return
         eqns.append(eqn)
@@ -250,8 +250,8 @@ def simplify(jaxpr: Jaxpr, platform: Sequence[str] = ("on_cpu",)) -> Jaxpr:
 
 
 def _rules_of(primitive: Primitive, platform: Sequence[str]) -> list[Any]:
-    own = [getattr(primitive.lower, field, None) for field in platform]
-    return [rule for rule in (*own, primitive.simplify) if rule is not None]
+    class_rules = [getattr(primitive.lower, field, None) for field in platform]
+    return [rule for rule in (*class_rules, primitive.simplify) if rule is not None]
 
 
 # --- common subexpressions and dead code ---------------------------------------------------
@@ -267,9 +267,9 @@ def cse(jaxpr: Jaxpr) -> Jaxpr:
         if inputs != eqn.inputs:
             eqn = eqn.replace(inputs=inputs)
         key = None if is_observable(eqn.effects) else _expression_key(eqn)
-        found = known.get(key) if key is not None else None
-        if found is not None:
-            env.update(zip(eqn.outputs, found, strict=True))
+        equal_outputs = known.get(key) if key is not None else None
+        if equal_outputs is not None:
+            env.update(zip(eqn.outputs, equal_outputs, strict=True))
             continue
         if key is not None:
             # A later equal expression may read what this one dropped.

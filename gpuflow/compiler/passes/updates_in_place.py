@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Update
 
-Given = Mapping[Var, Var | None]
+Donations = Mapping[Var, Var | None]
 
 
 class UpdateRule:
@@ -21,12 +21,14 @@ class UpdateRule:
     Args:
         jaxpr: the program.
         readers: for each variable the positions of equations that read it.
-        given: inputs whose memory was given away; each with the one output that may take it, or
+        donations: inputs whose memory was given away; each with the one output that may take it, or
             None for any output.
     """
 
-    def __init__(self, jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], given: Given) -> None:
-        self.jaxpr, self.readers, self.given = jaxpr, readers, given
+    def __init__(
+        self, jaxpr: Jaxpr, readers: Mapping[Var, Sequence[int]], donations: Donations
+    ) -> None:
+        self.jaxpr, self.readers, self.donations = jaxpr, readers, donations
         self.outputs = frozenset(atom for atom in jaxpr.outvars if type(atom) is not Literal)
         self.inputs = frozenset(jaxpr.invars)
         self.names: dict[Var, list[Var]] = {}
@@ -44,20 +46,20 @@ class UpdateRule:
         every = self._all_names(operand)
         if any(var in self.outputs for var in every):
             return None
-        found = [reader for var in every for reader in self.readers.get(var, ())]
-        if found.count(position) != 1 or any(reader > position for reader in found):
+        readers = [reader for var in every for reader in self.readers.get(var, ())]
+        if readers.count(position) != 1 or any(reader > position for reader in readers):
             return None
-        return tuple(dict.fromkeys(reader for reader in found if reader != position))
+        return tuple(dict.fromkeys(reader for reader in readers if reader != position))
 
     def _is_free(self, operand: Var, eqn: Eqn) -> bool:
         if any(operand in aliases for aliases in self.names.values()):
             return False
         if operand not in self.inputs:
             return True
-        if operand not in self.given:
+        if operand not in self.donations:
             return False
         end = self._end_of_chain(eqn.outputs[0])
-        return end is not None and self.given[operand] in (None, end)
+        return end is not None and self.donations[operand] in (None, end)
 
     def _end_of_chain(self, var: Var) -> Var | None:
         """The output that ``var`` becomes by updates alone, of which each reads the one before."""
@@ -72,7 +74,7 @@ class UpdateRule:
         return var
 
     def _all_names(self, var: Var) -> list[Var]:
-        found = [var]
-        for name in found:
-            found += self.names.get(name, ())
-        return found
+        names = [var]
+        for name in names:
+            names += self.names.get(name, ())
+        return names

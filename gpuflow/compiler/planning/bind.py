@@ -19,7 +19,7 @@ from gpuflow.compiler.lowering.lower import KernelCall, Lowered, Use, lower_grou
 from gpuflow.compiler.lowering.recipes import Calls, Recipe, check_same, chosen, make_recipe
 from gpuflow.compiler.lowering.symbols import Facts, Numbers
 from gpuflow.compiler.lowering.word_sources import BoundSizes, Symbols
-from gpuflow.compiler.passes.updates_in_place import Given
+from gpuflow.compiler.passes.updates_in_place import Donations
 from gpuflow.compiler.planning.fill import filled
 from gpuflow.compiler.planning.plan import Plan, Programs
 from gpuflow.compiler.planning.structure import Kind, Structure, decisions, make_structure
@@ -30,8 +30,8 @@ from gpuflow.kir.in_place import overwritten_early
 
 
 def bind(
-    template: Template, jaxpr: Jaxpr, programs: Programs, given: Given, into_given: bool,
-    target: Target, symbols: Symbols,
+    template: Template, jaxpr: Jaxpr, programs: Programs, donations: Donations,
+    into_destinations: bool, target: Target, symbols: Symbols,
 ) -> Plan:  # fmt: skip
     """Give a template the sizes of ``jaxpr``.
 
@@ -39,24 +39,24 @@ def bind(
         template: of a program with this one's key.
         jaxpr: the program.
         programs: the compiled programs of loops and branches.
-        given: inputs that may be overwritten; each with the one output that may take its memory,
-            or None for any.
-        into_given: outputs are written into arrays that a call passes.
+        donations: inputs that may be overwritten; each with the one output that may take its
+            memory, or None for any.
+        into_destinations: outputs are written into arrays that a call passes.
         target: the platform.
         symbols: what the key leaves out.
     """
-    binder = _Binder(template, jaxpr, given, symbols)
+    binder = _Binder(template, jaxpr, donations, symbols)
     program = binder.program
     decided = decisions(template.undecided, jaxpr, program.views)
-    kind = Kind(target, into_given, decided)
-    found = binder.known_structure(kind)
-    structure, calls = found or binder.new_structure(kind)
-    plan = filled(structure, program, given, symbols, calls, programs)
-    if found is None:
+    kind = Kind(target, into_destinations, decided)
+    known = binder.known_structure(kind)
+    structure, calls = known or binder.new_structure(kind)
+    plan = filled(structure, program, donations, symbols, calls, programs)
+    if known is None:
         template.keep(structure)
     elif binder.check:
         structure, calls = binder.new_structure(kind)
-        other = filled(structure, program, given, symbols, calls, programs)
+        other = filled(structure, program, donations, symbols, calls, programs)
         assert plan == other, "[bind] a structure that was kept gives another plan"
     return plan
 
@@ -65,9 +65,9 @@ class _Binder:
     """Kernels of a program's groups: by their recipes, or lowered."""
 
     def __init__(
-        self, template: Template, jaxpr: Jaxpr, given: Given, symbols: Symbols
+        self, template: Template, jaxpr: Jaxpr, donations: Donations, symbols: Symbols
     ) -> None:
-        self.template, self.jaxpr, self.given = template, jaxpr, given
+        self.template, self.jaxpr, self.donations = template, jaxpr, donations
         self.symbols, self.check = symbols, config.environment.check
         self.program = template.describe(jaxpr)
         self.taken: dict[int, int] = {}
@@ -80,7 +80,7 @@ class _Binder:
         """All that lowering has to know."""
         excess = self.template.excess_precision
         unrounded = unrounded_values(self.jaxpr) if excess else frozenset()
-        whole = describe_program(self.jaxpr, self.given, unrounded)
+        whole = describe_program(self.jaxpr, self.donations, unrounded)
         aliases = self.template.aliases
         assert alias_positions(whole) == aliases, "[bind] the key does not tell what is a view"
         return whole
@@ -125,17 +125,17 @@ class _Binder:
         """The recipe of a group, its kernel and the arguments."""
         for recipe in self.recipes.get(number, ()):
             if recipe.conditions.hold(self.values):
-                made = recipe.use, recipe.call(self.values)
+                use, call = recipe.use, recipe.call(self.values)
                 if self.check:
-                    check_same(made, self._lowered(number, group).numbered(self.number_of))
+                    check_same((use, call), self._lowered(number, group).numbered(self.number_of))
                 break
         else:
             lowered = self._lowered(number, group)
-            made = lowered.numbered(self.number_of)
-            recipe = make_recipe(lowered, made, self.template.sources)
+            use, call = lowered.numbered(self.number_of)
+            recipe = make_recipe(lowered, use, call, self.template.sources)
             self.template.remember(number, recipe)
-        self.taken.update(made[0].in_place)
-        return recipe, *made
+        self.taken.update(use.in_place)
+        return recipe, use, call
 
     def _lowered(self, number: int, group: Group) -> Lowered:
         """The group's kernel."""
@@ -156,7 +156,7 @@ class _Binder:
         before = [self.jaxpr.eqns[e].outputs[0] for e in self.template.before]
         taken = {self.program.place(var)[0] for var in before}
         taken.update(self.symbols.variables[buffer] for buffer in self.taken.values())
-        return {var: out for var, out in self.given.items() if var not in taken}
+        return {var: out for var, out in self.donations.items() if var not in taken}
 
 
 def _with_sizes(program: Program, space: Space) -> Space:

@@ -8,7 +8,7 @@ from gpuflow.compiler.fusion.space import Program
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
 from gpuflow.compiler.lowering.recipes import Calls
 from gpuflow.compiler.lowering.word_sources import Symbols
-from gpuflow.compiler.passes.updates_in_place import Given
+from gpuflow.compiler.passes.updates_in_place import Donations
 from gpuflow.compiler.planning.buffers import Arrangement, arrange
 from gpuflow.compiler.planning.plan import (
     CallStep,
@@ -33,7 +33,7 @@ _MOST_ARRANGEMENTS = 64  # of one structure: they differ in which reductions are
 
 
 def filled(
-    structure: Structure, program: Program, given: Given, symbols: Symbols,
+    structure: Structure, program: Program, donations: Donations, symbols: Symbols,
     calls: Calls, programs: Programs,
 ) -> Plan:  # fmt: skip
     """The plan of a program.
@@ -41,7 +41,7 @@ def filled(
     Args:
         structure: of the program.
         program: its views are needed.
-        given: for the plan, see there.
+        donations: for the plan, see there.
         symbols: the numbers of its variables.
         calls: the kernels of its groups.
         programs: the compiled programs of loops and branches.
@@ -57,8 +57,8 @@ def filled(
         else:
             outputs.append(out)
     return Plan(
-        program.jaxpr, given, structure.groups, steps, tuple(outputs), structure.in_place,
-        symbols.variables, filler.added, offsets, total, structure.owned, structure.given,
+        program.jaxpr, donations, structure.groups, steps, tuple(outputs), structure.in_place,
+        symbols.variables, filler.added, offsets, total, structure.owned, structure.destinations,
     )  # fmt: skip
 
 
@@ -159,11 +159,11 @@ class _Filler:
         outputs = set(self.structure.outputs)
         needed = []
         for shape, step in zip(self.structure.steps, steps, strict=True):
-            own = (*shape.reads, *shape.writes, *scratch_of(step))
-            needed.append([b for b in own if b >= inputs and b not in outputs])
+            buffers = (*shape.reads, *shape.writes, *scratch_of(step))
+            needed.append([b for b in buffers if b >= inputs and b not in outputs])
 
         def aval_of(buffer: int) -> ShapedArray:
-            own = buffer < len(self.variables)
-            return self.variables[buffer].aval if own else self.added[buffer]
+            is_variable = buffer < len(self.variables)
+            return self.variables[buffer].aval if is_variable else self.added[buffer]
 
         return arrange(needed, aval_of)

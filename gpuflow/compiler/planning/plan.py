@@ -19,7 +19,7 @@ from gpuflow.base.records import record
 from gpuflow.compiler.fusion.fuse import describe_program
 from gpuflow.compiler.fusion.space import Program
 from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
-from gpuflow.compiler.passes.updates_in_place import Given
+from gpuflow.compiler.passes.updates_in_place import Donations
 from gpuflow.compiler.planning.step_shapes import KernelShape
 from gpuflow.core.aval import ShapedArray, storage_dtype
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
@@ -177,11 +177,11 @@ class Plan:
         offsets: of temporaries in the arena, in bytes.
         arena_bytes: size of the arena.
         owned: buffers that are allocated for each call.
-        given: outputs that are written into arrays passed behind the inputs.
+        destinations: outputs that are written into arrays passed behind the inputs.
     """
 
     jaxpr: Jaxpr
-    donated: Given
+    donated: Donations
     groups: tuple[tuple[int, ...], ...]
     steps: tuple[Step, ...]
     outputs: tuple[int | Literal, ...]
@@ -191,7 +191,7 @@ class Plan:
     offsets: Mapping[int, int]
     arena_bytes: int
     owned: tuple[int, ...]
-    given: tuple[int, ...]
+    destinations: tuple[int, ...]
 
     @cached_property
     def program(self) -> Program:
@@ -200,8 +200,8 @@ class Plan:
 
     def aval(self, buffer: int) -> ShapedArray:
         """The type of what is in a buffer."""
-        own = buffer < len(self.variables)
-        return self.variables[buffer].aval if own else self.added[buffer]
+        is_variable = buffer < len(self.variables)
+        return self.variables[buffer].aval if is_variable else self.added[buffer]
 
     def is_input(self, out: int | Literal) -> bool:
         """Whether an output is an input as it is."""
@@ -269,8 +269,8 @@ def carried_places(step: ProgramStep, start: int) -> tuple[tuple[int, int], list
 def workspace_bytes(eqn: Eqn, programs: Sequence[Inner]) -> int:
     """Memory for the temporaries of a step's programs, of which one runs at a time, and carries."""
     arena = max(inner.plan.arena_bytes for inner in programs)
-    own = -(-arena // ALIGNMENT) * ALIGNMENT
-    return own + sum(rounded_bytes(aval) for aval in _alternating(eqn, programs))
+    aligned = -(-arena // ALIGNMENT) * ALIGNMENT
+    return aligned + sum(rounded_bytes(aval) for aval in _alternating(eqn, programs))
 
 
 def reads_of(step: Step) -> tuple[int, ...]:
@@ -305,14 +305,14 @@ def kernels_of(step: KernelStep) -> list[Kernel]:
 
 def all_kernels(plan: Plan) -> list[Kernel]:
     """The kernels of a plan and of the programs inside it."""
-    found: list[Kernel] = []
+    kernels: list[Kernel] = []
     for step in plan.steps:
         if isinstance(step, KernelStep):
-            found += kernels_of(step)
+            kernels += kernels_of(step)
         elif isinstance(step, ProgramStep):
             for inner in step.programs:
-                found += all_kernels(inner.plan)
-    return found
+                kernels += all_kernels(inner.plan)
+    return kernels
 
 
 def calls_python(plan: Plan) -> bool:

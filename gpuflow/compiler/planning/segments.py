@@ -72,14 +72,14 @@ def join_equal(steps: Sequence[Shape]) -> list[Shape]:
     """
     joints = _Joints()
     alone: dict[int, Shape] = {}
-    found: dict[_Joint, None] = {}
+    kernel_joints: dict[_Joint, None] = {}
     for position, step in enumerate(steps):
         joints.close_before(step)
         if isinstance(step, KernelShape) and can_be_segmented(step.kernel):
-            found[joints.add(step, position)] = None
+            kernel_joints[joints.add(step, position)] = None
         else:
             alone[position] = step
-    placed = alone | {joint.position: _joined(joint.steps) for joint in found}
+    placed = alone | {joint.position: _joined(joint.steps) for joint in kernel_joints}
     return [placed[position] for position in sorted(placed)]
 
 

@@ -32,12 +32,12 @@ class Kind(NamedTuple):
 
     Attributes:
         target: the platform.
-        into_given: outputs are written into arrays that a call passes.
+        into_destinations: outputs are written into arrays that a call passes.
         decided: see ``decisions``.
     """
 
     target: Target
-    into_given: bool
+    into_destinations: bool
     decided: tuple[bool, ...]
 
 
@@ -52,7 +52,7 @@ class Structure:
         groups: the equations of each group.
         outputs: buffers; None for a literal.
         in_place: outputs that take the memory of inputs.
-        owned, given: outputs with memory of their own, see ``Plan``.
+        owned, destinations: outputs with memory of their own, see ``Plan``.
         owners: how many groups and outputs may add buffers, see ``added_number``.
         arrangements: by the numbers of scratch buffers of each step.
     """
@@ -64,7 +64,7 @@ class Structure:
     outputs: tuple[int | None, ...]
     in_place: Mapping[int, int]
     owned: tuple[int, ...]
-    given: tuple[int, ...]
+    destinations: tuple[int, ...]
     owners: int
     arrangements: dict[tuple[int, ...], Arrangement] = field(default_factory=dict)
 
@@ -85,14 +85,14 @@ def decisions(groups: Sequence[Group], jaxpr: Jaxpr, views: Views) -> tuple[bool
         jaxpr: the program.
         views: its aliases.
     """
-    found: list[bool] = []
+    decided: list[bool] = []
     for group in groups:
         eqn = jaxpr.eqns[group.members[0]]
         if isinstance(eqn.primitive.lower, Layout):
-            found.append(_is_row_major_copy(eqn))
+            decided.append(_is_row_major_copy(eqn))
         else:
-            found += [_is_row_major(atom, views) for atom in eqn.inputs]
-    return tuple(found)
+            decided += [_is_row_major(atom, views) for atom in eqn.inputs]
+    return tuple(decided)
 
 
 def depends_on_sizes(group: Group, jaxpr: Jaxpr) -> bool:
@@ -157,15 +157,15 @@ class _Maker:
                     kind.target.is_plain(use.kernel),
                 )
             )  # fmt: skip
-        outputs, copies = self._outputs(kind.into_given)
+        outputs, copies = self._outputs(kind.into_destinations)
         inputs = len(self.jaxpr.invars)
-        made = dict.fromkeys([out for out in outputs if out is not None and out >= inputs])
-        new = tuple([out for out in made if out not in in_place])
-        owned, given = ((), new) if kind.into_given else (new, ())
+        written = dict.fromkeys([out for out in outputs if out is not None and out >= inputs])
+        new = tuple([out for out in written if out not in in_place])
+        owned, destinations = ((), new) if kind.into_destinations else (new, ())
         return Structure(
             kind, choice, (*join_equal(steps), *copies),
             tuple([group.members for group in self.groups]), outputs,
-            in_place, owned, given, self.owners,
+            in_place, owned, destinations, self.owners,
         )  # fmt: skip
 
     def _added(self, owner: int, k: int) -> int:
@@ -218,7 +218,7 @@ class _Maker:
                 taken[self.number_of[var]] = buffer
         return taken
 
-    def _outputs(self, into_given: bool) -> tuple[tuple[int | None, ...], list[CopyShape]]:
+    def _outputs(self, into_destinations: bool) -> tuple[tuple[int | None, ...], list[CopyShape]]:
         """Where each output comes from; aliases and repeated outputs are copied."""
         jaxpr, program, number_of = self.jaxpr, self.program, self.number_of
         inputs = len(jaxpr.invars)
@@ -229,7 +229,7 @@ class _Maker:
         for k, atom in enumerate(jaxpr.outvars):
             number = None if type(atom) is Literal else number_of[atom]
             fixed = number is None or number < inputs
-            if fixed and not into_given:
+            if fixed and not into_destinations:
                 outputs.append(number)
                 continue
             buffer = None if atom not in updated else number_of[program.place(atom)[0]]

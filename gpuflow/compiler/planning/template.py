@@ -12,7 +12,7 @@ from gpuflow.compiler.fusion.space import Program
 from gpuflow.compiler.lowering.emit import is_written_in
 from gpuflow.compiler.lowering.recipes import Recipe
 from gpuflow.compiler.lowering.word_sources import Sources, Symbols
-from gpuflow.compiler.passes.updates_in_place import Given
+from gpuflow.compiler.passes.updates_in_place import Donations
 from gpuflow.compiler.planning.structure import Structure, depends_on_sizes
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
@@ -94,9 +94,9 @@ class Template:
             self.structures[:] = (structure, *self.structures[: MOST_STRUCTURES - 1])
 
 
-def make_template(jaxpr: Jaxpr, given: Given, excess_precision: bool = False) -> Template:
+def make_template(jaxpr: Jaxpr, donations: Donations, excess_precision: bool = False) -> Template:
     """Group the equations of a program."""
-    program = describe_program(jaxpr, given)
+    program = describe_program(jaxpr, donations)
     groups = tuple(fuse(program))
     undecided = tuple([group for group in groups if depends_on_sizes(group, jaxpr)])
     known = alias_positions(program), dict(program.before), undecided
@@ -109,16 +109,16 @@ def alias_positions(program: Program) -> tuple[int, ...]:
     return tuple(sorted(positions))
 
 
-def template_key(jaxpr: Jaxpr, given: Given) -> Any:
+def template_key(jaxpr: Jaxpr, donations: Donations) -> Any:
     """The program with its sizes erased: equal keys have equal templates.
 
     Sizes become numbers of first appearance (0 and 1 stay), literals keep only what kernels write
     in their text. None where a parameter is not hashable.
     """
-    return erase_sizes(jaxpr, given)[0]
+    return erase_sizes(jaxpr, donations)[0]
 
 
-def erase_sizes(jaxpr: Jaxpr, given: Given) -> tuple[Any, Symbols]:
+def erase_sizes(jaxpr: Jaxpr, donations: Donations) -> tuple[Any, Symbols]:
     """The key of a program, see ``template_key``, and what it leaves out."""
     symbols: dict[int, int] = {}
     numbers: dict[Var, int] = {}
@@ -126,12 +126,12 @@ def erase_sizes(jaxpr: Jaxpr, given: Given) -> tuple[Any, Symbols]:
     literals: list[Any] = []
 
     def typed(var: Var) -> Any:
-        found = types.get(var.aval)
-        if found is None:
+        type_key = types.get(var.aval)
+        if type_key is None:
             shape = var.aval.shape
             dims = [symbols.setdefault(n, len(symbols)) if n > 1 else str(n) for n in shape]
-            found = types[var.aval] = (var.aval.dtype, *dims)
-        return found
+            type_key = types[var.aval] = (var.aval.dtype, *dims)
+        return type_key
 
     def code(atom: Atom) -> Any:
         if type(atom) is Literal:
@@ -147,7 +147,7 @@ def erase_sizes(jaxpr: Jaxpr, given: Given) -> tuple[Any, Symbols]:
         ins = tuple([code(a) for a in eqn.inputs])
         parts.append((eqn.primitive, ins, outs, _params(eqn), _links(eqn)))
     parts.append(tuple(code(atom) for atom in jaxpr.outvars))
-    parts.append(tuple((code(var), out and code(out)) for var, out in given.items()))
+    parts.append(tuple((code(var), out and code(out)) for var, out in donations.items()))
     key: Any = tuple(parts)
     try:
         hash(key)

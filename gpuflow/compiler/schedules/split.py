@@ -130,8 +130,8 @@ def _parts_kernel(
     body = _rebuilt(kernel.body, [*stages.before, *stages.reduces, *stores])
     body = Block(body=(For(PART, body),))
     # Kept axes may be run with groups of rows, and so at another extent.
-    own = [replace(axis, exact=None) if axis in kept else axis for axis in kernel.axes]
-    axes = (Axis(PART, Role.PARALLEL), *own)
+    kernel_axes = [replace(axis, exact=None) if axis in kept else axis for axis in kernel.axes]
+    axes = (Axis(PART, Role.PARALLEL), *kernel_axes)
     varying = {axis.name for axis in kernel.axes} - {axis.name for axis in kept}
     rows = next(k for k, axis in enumerate(kernel.axes) if axis.name in varying)
     operands = []

@@ -88,7 +88,7 @@ def _block(
     """The block of one of the kernels of ``whole``; only parts have ``distances``."""
     order = [operand.name for operand in (*whole.operands, *split.scratch)]
     buffers = [order.index(operand.name) for operand in kernel.operands]
-    own = {operand.name for operand in split.scratch}
+    scratch_names = {operand.name for operand in split.scratch}
     itemsize = {o.name: storage_dtype(o.dtype).itemsize for o in kernel.operands if o.dtype}
     same: list[int] = []
     extents, grouped, scratch, strides, down, moved = [], [], [], [], [], []
@@ -100,9 +100,9 @@ def _block(
                 extents.append((place, axis))
             if axis in split.kept[:1]:
                 grouped.append(place)
-        elif name in own and argument.kind == "stride":
+        elif name in scratch_names and argument.kind == "stride":
             strides.append((place, axis))
-        elif name in own:
+        elif name in scratch_names:
             scratch.append((place, itemsize[name]))
         elif distances is None or argument.kind == "scalar":
             continue
