@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -175,7 +174,7 @@ def _word_name(argument: Argument) -> str:
     return argument.operand
 
 
-def _scalar(kernel: Kernel, argument: Argument, word: int) -> Any:
+def _scalar(kernel: Kernel, argument: Argument, word: int) -> int | np.generic:
     """The number that a word holds: of a scalar operand in the low bytes."""
     if argument.kind != "scalar":
         return word

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from gpuflow.base.config import config
@@ -42,7 +42,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 GPU_PASSES = (("simplify", simplify_for_gpu), *PASSES[1:])
 ATOMIC_PASSES = (("simplify", simplify_with_atomics), *PASSES[1:])
 
-_templates: dict[Any, Template] = {}
+_templates: dict[Hashable, Template] = {}
 _MOST_TEMPLATES = 1024
 
 

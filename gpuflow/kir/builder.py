@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -32,6 +32,9 @@ class Pair:
 
     real: Value
     imag: Value
+
+
+Element = TypeVar("Element", Value, Pair)
 
 
 @record(frozen=False)
@@ -151,13 +154,19 @@ class Builder:
         key = ("cast", dtype, value)
         return self._pure(key, (dtype,), lambda outs: nodes.Cast(outs[0], value))[0]
 
-    def number(self, like: Value | Pair, value: Any) -> Any:
+    def number(self, like: Element, value: Any) -> Element:
         """A number written into the kernel's text, in the form and dtype of ``like``."""
         if isinstance(like, Pair):
             return Pair(self.number(like.real, value.real), self.number(like.imag, value.imag))
         return self.const(like.dtype, value)
 
-    def select(self, predicate: Value, on_true: Any, on_false: Any) -> Any:
+    @overload
+    def select(self, predicate: Value, on_true: Value, on_false: Value) -> Value: ...
+
+    @overload
+    def select(self, predicate: Value, on_true: Pair, on_false: Pair) -> Pair: ...
+
+    def select(self, predicate: Value, on_true: Any, on_false: Any) -> Value | Pair:
         """``on_true if predicate else on_false``, both evaluated; of pairs, both parts."""
         if isinstance(on_true, Pair):
             return Pair(
@@ -172,13 +181,25 @@ class Builder:
         self._note_narrow(out, on_true, on_false)
         return out
 
+    @overload
+    def reduce(
+        self, axes: str | Sequence[str], init: Value, combine: str | Callable[..., Value],
+        body: Callable[[], Value],
+    ) -> Value: ...  # fmt: skip
+
+    @overload
+    def reduce(
+        self, axes: str | Sequence[str], init: Sequence[Value],
+        combine: str | Callable[..., Sequence[Value]], body: Callable[[], Sequence[Value]],
+    ) -> Values: ...  # fmt: skip
+
     def reduce(
         self,
         axes: str | Sequence[str],
         init: Value | Sequence[Value],
-        combine: str | Callable[..., Any],
-        body: Callable[[], Any],
-    ) -> Any:
+        combine: str | Callable[..., Value | Sequence[Value]],
+        body: Callable[[], Value | Sequence[Value]],
+    ) -> Value | Values:
         """Combine what ``body`` emits over all points of ``axes``.
 
         Args:
@@ -247,8 +268,9 @@ class Builder:
         return outs
 
     def choose(
-        self, predicate: Value, on_true: Callable[[], Any], on_false: Callable[[], Any]
-    ) -> Any:
+        self, predicate: Value, on_true: Callable[[], Value | Pair],
+        on_false: Callable[[], Value | Pair],
+    ) -> Value | Pair:  # fmt: skip
         """As ``select`` of what two functions emit, of which only one runs."""
         outs = self.if_(predicate, lambda: _parts(on_true()), lambda: _parts(on_false()))
         return outs[0] if len(outs) == 1 else Pair(*outs)

@@ -78,16 +78,16 @@ def overwritten_early(kernel: Kernel, may_read_again: bool = False) -> list[Earl
     for place in _places(kernel.body, {}, _Counter()):
         if place.access.operand in places:
             places[place.access.operand].append(place)
-    found = []
+    overwritten = []
     for operand in operands:
-        own = places[operand.name]
-        if any(place.access.offset is not None for place in own):
+        operand_places = places[operand.name]
+        if any(place.access.offset is not None for place in operand_places):
             continue
-        early = _race(kernel, operand, own, may_read_again)
+        early = _race(kernel, operand, operand_places, may_read_again)
         if early is None and not may_read_again:
-            early = _reread(operand, own)
-        found += [] if early is None else [early]
-    return found
+            early = _reread(operand, operand_places)
+        overwritten += [] if early is None else [early]
+    return overwritten
 
 
 class _Counter:

@@ -45,14 +45,14 @@ def run(
     """
     places, scalars = {}, {}
     for operand in kernel.operands:
-        given = arrays[operand.name]
+        argument = arrays[operand.name]
         if operand.mode is Mode.INDEX:
-            scalars[operand.name] = np.int64(given)
+            scalars[operand.name] = np.int64(argument)
         elif operand.mode is Mode.SCALAR:
-            stored = np.asarray(given).astype(storage_dtype(operand.dtype))
+            stored = np.asarray(argument).astype(storage_dtype(operand.dtype))
             scalars[operand.name] = stored.astype(compute_dtype(operand.dtype))
         else:
-            places[operand.name] = _placed(kernel, operand, given)
+            places[operand.name] = _placed(kernel, operand, argument)
     sizes = {axis.name: axis.exact or extents[axis.name] for axis in kernel.axes}
     steps = _all_strides(kernel, strides or {})
     Machine(kernel, places, scalars, sizes, steps, span).run()
@@ -147,8 +147,8 @@ def storage_dtype(dtype: str) -> np.dtype:
     return np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
 
 
-def _placed(kernel: Kernel, operand: Operand, given: Any) -> Place:
-    array, first = given if isinstance(given, tuple) else (given, 0)
+def _placed(kernel: Kernel, operand: Operand, argument: Any) -> Place:
+    array, first = argument if isinstance(argument, tuple) else (argument, 0)
     wanted = storage_dtype(operand.dtype)
     if array.dtype.itemsize != wanted.itemsize or not array.flags.c_contiguous:
         raise KernelError(
@@ -172,14 +172,14 @@ def _resolve(
 
 
 def _all_strides(
-    kernel: Kernel, given: Mapping[tuple[str, str], int]
+    kernel: Kernel, strides: Mapping[tuple[str, str], int]
 ) -> dict[str, tuple[int, ...]]:
     """The stride of each operand on each kernel axis, in elements."""
-    found = {}
+    strides_of = {}
     for operand in kernel.operands:
         steps = []
         for axis, stride in zip(kernel.axes, operand.strides, strict=False):
             fixed = {Stride.ZERO: 0, Stride.UNIT: 1}.get(stride)
-            steps.append(given[operand.name, axis.name] if fixed is None else fixed)
-        found[operand.name] = tuple(steps)
-    return found
+            steps.append(strides[operand.name, axis.name] if fixed is None else fixed)
+        strides_of[operand.name] = tuple(steps)
+    return strides_of

@@ -108,9 +108,9 @@ class Machine:
             return np.full((1,) * mask.ndim, scalar, statement.out.dtype)
         storage, first = self.places[name]
         address, live = self.checked(statement, first, mask)
-        found = np.zeros(address.shape, statement.out.dtype)
-        found[live] = _part(storage, statement)[address[live]].astype(statement.out.dtype)
-        return found
+        loaded = np.zeros(address.shape, statement.out.dtype)
+        loaded[live] = _part(storage, statement)[address[live]].astype(statement.out.dtype)
+        return loaded
 
     def store(self, statement: nodes.Store, mask: Array) -> None:
         name = statement.operand
@@ -187,11 +187,11 @@ class Machine:
             shape[positions.index(name)] = -1
             self.points[name] = np.arange(self.sizes[name], dtype=np.int64).reshape(shape)
         inside = self.lanes(mask)
-        found = self.block(statement.body, mask)
+        elements = self.block(statement.body, mask)
         for name in statement.axes:
             del self.points[name]
         running = self.get(statement.init)
-        spread = [np.broadcast_to(array, inside) for array in found]
+        spread = [np.broadcast_to(array, inside) for array in elements]
         for point in np.ndindex(*(self.sizes[name] for name in statement.axes)):
             place: list[Any] = [slice(None)] * len(inside)
             for position, index in zip(moved, point, strict=True):

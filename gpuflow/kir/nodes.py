@@ -23,14 +23,14 @@ a run-time stride on each axis unless its stride class says 0 or 1. See docs/ker
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import field
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from gpuflow.base.records import record
 
-Made = TypeVar("Made")
+Derived = TypeVar("Derived")
 
 
 class Role(Enum):
@@ -233,13 +233,13 @@ class Kernel:
     kind: str = field(default="map")
 
 
-def remembered(kernel: Kernel, key: Any, make: Callable[[], Made]) -> Made:
+def remembered(kernel: Kernel, key: Hashable, make: Callable[[], Derived]) -> Derived:
     """What follows from a kernel alone, made once for each ``key`` and kept with the kernel."""
     try:
         return kernel.__dict__["_remembered"][key]
     except KeyError:
-        made = make()
-        return kernel.__dict__.setdefault("_remembered", {}).setdefault(key, made)
+        derived = make()
+        return kernel.__dict__.setdefault("_remembered", {}).setdefault(key, derived)
 
 
 class Argument(NamedTuple):

@@ -32,22 +32,22 @@ def finds_first_largest(reduce: Reduce) -> bool:
         return False
     key, place, new_key, new_place = combine.params
     arguments = [(new_key, key), (new_key, key), (new_place, place)]
-    made: list[Value] = []
+    outs: list[Value] = []
     for fn, statement in zip(_STEPS, combine.body, strict=False):
         if fn == "and":
-            arguments.append((made[1], made[2]))
+            arguments.append((outs[1], outs[2]))
         elif fn == "or":
-            arguments.append((made[0], made[3]))
+            arguments.append((outs[0], outs[3]))
         if not isinstance(statement, Apply) or statement.fn != fn:
             return False
-        if statement.args != arguments[len(made)]:
+        if statement.args != arguments[len(outs)]:
             return False
-        made.append(statement.outs[0])
+        outs.append(statement.outs[0])
     selects = combine.body[len(_STEPS) :]
     pairs = zip(selects, ((new_key, key), (new_place, place)), combine.results, strict=True)
     return all(
         isinstance(s, Select)
-        and (s.predicate, s.on_true, s.on_false) == (made[-1], *sides)
+        and (s.predicate, s.on_true, s.on_false) == (outs[-1], *sides)
         and s.out == result
         for s, sides, result in pairs
     )

@@ -130,11 +130,11 @@ def _check_apply(statement: nodes.Apply, state: State, context: Context) -> None
     rule = "fn must be a scalar function"
     require(statement.fn in FUNCTIONS, state.kernel, statement, rule)
     try:
-        found = FUNCTIONS[statement.fn].results(dtypes_of(statement.args))
+        result_dtypes = FUNCTIONS[statement.fn].results(dtypes_of(statement.args))
     except TypeError as error:
         raise KernelError(f"[{state.kernel.name}] {error} In {_brief(statement)}.") from None
-    rule = f"the results of {statement.fn} must be {found}"
-    require(dtypes_of(statement.outs) == found, state.kernel, statement, rule)
+    rule = f"the results of {statement.fn} must be {result_dtypes}"
+    require(dtypes_of(statement.outs) == result_dtypes, state.kernel, statement, rule)
 
 
 def _check_select(statement: nodes.Select, state: State, context: Context) -> None:

@@ -116,21 +116,21 @@ class ScalarFunction:
         """The result dtypes for argument dtypes; TypeError where the function does not apply."""
         dtypes = tuple(dtypes)
         known = all(d in COMPUTE_DTYPES and dtype_kind(d) in self.kinds for d in dtypes)
-        found = self.rule(dtypes) if known and len(dtypes) == self.arity else None
-        if found is None:
+        result_dtypes = self.rule(dtypes) if known and len(dtypes) == self.arity else None
+        if result_dtypes is None:
             raise TypeError(
                 f"[{self.name}] must have {self.arity} arguments of one suitable dtype of kinds "
                 f"{sorted(self.kinds)}; got ({', '.join(dtypes)}). Fix: cast the arguments."
             )
-        return found
+        return result_dtypes
 
     def __call__(self, *args: np.ndarray) -> tuple[np.ndarray, ...]:
         """Evaluate the definition on arrays (broadcast together); always a tuple of results."""
         arrays = [np.asarray(arg) for arg in args]
         dtypes = self.results(tuple(array.dtype.name for array in arrays))
         with np.errstate(all="ignore"):
-            found = self.definition(*arrays)
-        parts = found if isinstance(found, tuple) else (found,)
+            results = self.definition(*arrays)
+        parts = results if isinstance(results, tuple) else (results,)
         pairs = zip(parts, dtypes, strict=True)
         return tuple(np.asarray(part).astype(dtype, copy=False) for part, dtype in pairs)
 

@@ -68,12 +68,12 @@ def uses_of(statement: nodes.Statement) -> tuple[Value, ...]:
 
 def all_uses(statement: nodes.Statement) -> set[int]:
     """The numbers of all values that a statement and the blocks in it use."""
-    found = {value.number for value in uses_of(statement)}
+    numbers = {value.number for value in uses_of(statement)}
     for block in owned_blocks(statement):
-        found |= {value.number for value in block.results}
+        numbers |= {value.number for value in block.results}
         for inner in block.body:
-            found |= all_uses(inner)
-    return found
+            numbers |= all_uses(inner)
+    return numbers
 
 
 def needed(items: Sequence[nodes.Statement]) -> tuple[nodes.Statement, ...]:

@@ -5,7 +5,7 @@ Operators and methods come from one table, ``numpy/methods.py``, through ``wirin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -210,7 +210,7 @@ class Array(HasAval, metaclass=_ArrayClass):
             )
         return int(self._scalar("index"))
 
-    def item(self, *position: int) -> Any:
+    def item(self, *position: int) -> bool | int | float | complex:
         """One element as a Python number."""
         if dtypes.is_extended(self.aval.dtype):
             return self._scalar("item")
@@ -276,7 +276,7 @@ class Array(HasAval, metaclass=_ArrayClass):
         del memo
         return Array(self.device.driver.copy(self.data), self.aval, self.device)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., Array], tuple[np.ndarray, ShapedArray]]:
         return _restore, (self.host(), self.aval)
 
 

@@ -99,7 +99,7 @@ class Device:
         """
         return self.driver.memory_stats()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[Device], tuple[str, int, int, int]]:
         return Device, (self.platform, self.id, self.process_index, self.local_hardware_id)
 
     def __repr__(self) -> str:
@@ -235,10 +235,10 @@ def devices(platform: str | None = None) -> tuple[Device, ...]:
             f"[devices] the platform must be one of {tuple(_platforms)}; got {name!r}. "
             "Fix: set GPUFLOW_PLATFORM=cpu, or leave it unset."
         )
-    own = _platforms[name].count()
+    local_count = _platforms[name].count()
     if process.count == 1:
-        return tuple(Device(name, number, 0, number) for number in range(own))
-    counts = [there.get(name, own) for there in process.devices]
+        return tuple(Device(name, number, 0, number) for number in range(local_count))
+    counts = [there.get(name, local_count) for there in process.devices]
     places = [(rank, number) for rank, count in enumerate(counts) for number in range(count)]
     return tuple(
         Device(name, number, rank, local) for number, (rank, local) in enumerate(places)

@@ -90,7 +90,7 @@ class DeviceArray:
         inner = None if self.strides is None else strides[1:]
         return DeviceArray(self.device, self.shape[1:], self.dtype, address, self.block, inner)
 
-    def item(self) -> Any:
+    def item(self) -> bool | int | float | complex:
         """The only element as a Python number, when it is computed."""
         return self.device.to_host(self).item()
 

@@ -14,6 +14,7 @@ from gpuflow.base.config import Settings, config
 from gpuflow.compiler.shardings import settled
 from gpuflow.core.aval import ShapedArray, aval_of
 from gpuflow.core.lowering import Elementwise, Layout
+from gpuflow.core.primitive import Primitive
 from gpuflow.core.sharding import Sharding
 from gpuflow.core.trace import Tracer, check_not_leaked
 from gpuflow.runtime.array import Array, as_numpy
@@ -84,13 +85,13 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
     driver = device.driver
     if driver.evaluate is not None:
         if is_new:  # it came here just now, and nobody else has it
-            made = [Array(arrays[0], avals[0], device)]
+            out_arrays = [Array(arrays[0], avals[0], device)]
         else:
-            made = driver.evaluate(primitive, avals, params, arrays, device)
+            out_arrays = driver.evaluate(primitive, avals, params, arrays, device)
         if config.may_check and (settings := _checks()) is not None:
-            for array in made:
+            for array in out_arrays:
                 check_finite(primitive.name, array.host(), array.aval, settings)
-        return made if primitive.multiple_results else made[0]
+        return out_arrays if primitive.multiple_results else out_arrays[0]
     try:
         call = _calls[primitive, avals, tuple(params.items()) if params else ()]
     except (KeyError, TypeError):
@@ -112,17 +113,17 @@ def evaluate(primitive: Any, operands: tuple[Any, ...], params: dict[str, Any]) 
         if config.may_check or data.shape != outs.shape:
             _examine(primitive, data, outs, device)
         return Array(data, outs, device)
-    made = [
+    out_arrays = [
         Array(driver.result(result, aval, arrays), aval, device)
         for result, aval in zip(results, outs, strict=True)
     ]
-    for array in made:
+    for array in out_arrays:
         _examine(primitive, array.data, array.aval, device)
-    return made
+    return out_arrays
 
 
 def _converted(
-    primitive: Any, operands: tuple[Any, ...], wanted: Device | None = None
+    primitive: Primitive, operands: tuple[Any, ...], wanted: Device | None = None
 ) -> tuple[list[Any], tuple[ShapedArray, ...], Device]:
     """Data, types and device of operands of which some are no Arrays, or deleted ones.
 
@@ -161,14 +162,14 @@ def together(
     if len(in_use.drivers) > 1:
         homes = [x.device for x in operands if type(x) is Array]
         last = homes[-1] if homes else device
-        own = [x.device if type(x) is Array else last for x in operands]
-        arrays = [_moved([x], home, device)[1][0] for x, home in zip(arrays, own, strict=True)]
+        devices = [x.device if type(x) is Array else last for x in operands]
+        arrays = [_moved([x], home, device)[1][0] for x, home in zip(arrays, devices, strict=True)]
     return device, arrays
 
 
-def _wanted(primitive: Any, params: dict[str, Any]) -> Device | None:
+def _wanted(primitive: Primitive, params: dict[str, Any]) -> Device | None:
     """Where the result of an op is put, whose params may say so."""
-    device = primitive.device(params)
+    device = None if primitive.device is None else primitive.device(params)
     return None if device is None else device.committed
 
 
@@ -180,10 +181,10 @@ def _moved(arrays: list[Any], source: Device, target: Device) -> tuple[Device, l
     return target, arrays
 
 
-def _in_sharding(primitive: Any, value: Any, sharding: Sharding) -> Array:
+def _in_sharding(primitive: Primitive, value: Any, sharding: Sharding) -> Array:
     """An array that says which device has which part; its elements are copied only to move."""
-    own = value.sharding if isinstance(value, Array) else None
-    sharding = settled(sharding, own, aval_of(value).ndim)
+    current = value.sharding if isinstance(value, Array) else None
+    sharding = settled(sharding, current, aval_of(value).ndim)
     if not is_in_one_memory(sharding):
         return programs.place(value, sharding)
     device = sharding._devices[0].committed
@@ -203,33 +204,35 @@ def _quiet_context() -> Context:
     return context
 
 
-def known_call(primitive: Any, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Call:
+def known_call(
+    primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any]
+) -> Call:
     """The shape rule's answer, remembered for hashable params."""
     key = (primitive, avals, tuple(params.items()) if params else ())
     try:
-        found = _calls.get(key)
+        call = _calls.get(key)
     except TypeError:
         return _new_call(primitive, avals, params)
-    if found is None:
+    if call is None:
         if len(_calls) > _MAX_CALLS:
             _calls.clear()
-        found = _calls[key] = _new_call(primitive, avals, params)
-    return found
+        call = _calls[key] = _new_call(primitive, avals, params)
+    return call
 
 
-def _new_call(primitive: Any, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Call:
+def _new_call(primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Call:
     outs = primitive.shape(*avals, **params)
     rule = primitive.lower
     return Call(outs, isinstance(rule, Elementwise), isinstance(rule, Layout))
 
 
-def _refuse_tracers(primitive: Any, operands: tuple[Any, ...]) -> None:
+def _refuse_tracers(primitive: Primitive, operands: tuple[Any, ...]) -> None:
     for value in operands:
         if isinstance(value, Tracer):
             check_not_leaked(value, primitive.name)
 
 
-def _examine(primitive: Any, data: Any, aval: ShapedArray, device: Device) -> None:
+def _examine(primitive: Primitive, data: Any, aval: ShapedArray, device: Device) -> None:
     """Check a result's shape, and for nan and infinities where the settings ask for it."""
     if data.shape != aval.shape:
         raise RuntimeError(
@@ -254,10 +257,10 @@ def check_finite(name: str, data: np.ndarray, aval: ShapedArray, settings: Setti
     """
     if dtypes.is_extended(aval.dtype) or not dtypes.is_inexact(aval.dtype):
         return
-    found_nan = settings.debug_nans and np.isnan(data).any()
-    found_inf = settings.debug_infs and np.isinf(data).any()
-    if found_nan or found_inf:
-        what = "nan" if found_nan else "inf"
+    has_nan = settings.debug_nans and np.isnan(data).any()
+    has_inf = settings.debug_infs and np.isinf(data).any()
+    if has_nan or has_inf:
+        what = "nan" if has_nan else "inf"
         raise FloatingPointError(
             f"[{name}] results must be finite with debug_nans or debug_infs set; "
             f"got {what} in {aval}. Fix: check the operands of this op; in a compiled program, "

@@ -38,9 +38,9 @@ class Compiled:
         others: Iterable[Compiled],
     ) -> None:  # fmt: skip
         self.target = driver.target
-        made = next((other for other in others if other.target is self.target), None)
-        if made is not None:  # another device of the platform has the same plan
-            self.plan, self._values = made.plan, made._values
+        same_target = next((other for other in others if other.target is self.target), None)
+        if same_target is not None:  # another device of the platform has the same plan
+            self.plan, self._values = same_target.plan, same_target._values
         else:
             with span("builds", "compile a program", equations=len(jaxpr.jaxpr.eqns)):
                 self.plan, self._values = compile_plan(jaxpr, donated, target=driver.target)
@@ -66,12 +66,12 @@ class Executable:
     def compiled(self, device: Device | None = None) -> Compiled:
         """The program compiled for a device, by default the one for new arrays."""
         driver = (device or default_device()).driver
-        found = self._compiled.get(driver)
-        if found is None:
+        compiled = self._compiled.get(driver)
+        if compiled is None:
             others = list(self._compiled.values())
-            found = Compiled(self.jaxpr, self.donated, driver, others)
-            self._compiled[driver] = found
-        return found
+            compiled = Compiled(self.jaxpr, self.donated, driver, others)
+            self._compiled[driver] = compiled
+        return compiled
 
     def __call__(
         self, operands: Sequence[Any], counted: Sequence[Any] | None = None

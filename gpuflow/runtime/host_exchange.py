@@ -111,7 +111,7 @@ class Capsule:
         return self.place
 
 
-def _dtype_words(capsule: Any) -> Any:
+def _dtype_words(capsule: Any) -> ctypes.Array[ctypes.c_uint8]:
     """The code and the bits of a capsule's dtype, as two bytes that can be changed."""
     for name, place in _FORMS:
         if _is_named(capsule, name):

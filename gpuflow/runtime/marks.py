@@ -11,7 +11,15 @@ from functools import partial
 from typing import Any
 
 from gpuflow.base.recording import clock, state
-from gpuflow.compiler.planning.plan import CallStep, CopyStep, KernelStep, Plan, bytes_of, flops_of
+from gpuflow.compiler.planning.plan import (
+    CallStep,
+    CopyStep,
+    KernelStep,
+    Plan,
+    Step,
+    bytes_of,
+    flops_of,
+)
 from gpuflow.core.jaxpr import Eqn
 from gpuflow.runtime.program_text import DriverText
 
@@ -37,9 +45,9 @@ class Marks:
     ) -> None:
         self.active = state.recording is not None
         self._plan, self._text, self._wait = plan, text, wait
-        self._step: Any = None
+        self._step: Step | None = None
 
-    def begin(self, step: Any) -> None:
+    def begin(self, step: Step) -> None:
         """Print the start of a step, and the end of the one before."""
         self.end()
         if self.active:
@@ -64,7 +72,7 @@ def _note(row: str, name: str, details: dict[str, Any], begun: int) -> None:
         recording.add(row, name, begun, details)
 
 
-def row_of(step: Any) -> str:
+def row_of(step: Step) -> str:
     """On which row of a trace a step is shown."""
     if isinstance(step, KernelStep):
         return "kernels"
@@ -75,7 +83,7 @@ def row_of(step: Any) -> str:
     return "loops"
 
 
-def details_of(plan: Plan, step: Any) -> dict[str, Any]:
+def details_of(plan: Plan, step: Step) -> dict[str, Any]:
     """What a trace says of a step: operations, work, memory and where in the user's program."""
     eqns: tuple[Eqn, ...] = ()
     if isinstance(step, KernelStep):
@@ -83,9 +91,9 @@ def details_of(plan: Plan, step: Any) -> dict[str, Any]:
     elif not isinstance(step, CopyStep):
         eqns = (step.eqn,)
     sources = list(dict.fromkeys(str(eqn.source) for eqn in eqns if eqn.source))
-    found: dict[str, Any] = {"bytes": bytes_of(plan, step), "flops": flops_of(step)}
+    details: dict[str, Any] = {"bytes": bytes_of(plan, step), "flops": flops_of(step)}
     if eqns:
-        found["ops"] = " ".join(eqn.primitive.name for eqn in eqns)
+        details["ops"] = " ".join(eqn.primitive.name for eqn in eqns)
     if sources:
-        found["source"] = ", ".join(sources[:MOST_SOURCES])
-    return found
+        details["source"] = ", ".join(sources[:MOST_SOURCES])
+    return details

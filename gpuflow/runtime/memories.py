@@ -65,9 +65,9 @@ class Memories:
         for rank, place in enumerate(self.places):
             rest = (*place[:number], *place[number + 1 :])
             groups.setdefault(rest, []).append((place[number], rank))
-        made = [tuple(rank for _, rank in sorted(group)) for group in groups.values()]
+        lines = [tuple(rank for _, rank in sorted(group)) for group in groups.values()]
         starts = range(0, len(self.team), len(self.devices))  # of the meshes
-        every = (tuple(start + rank for rank in own) for start in starts for own in made)
+        every = (tuple(start + rank for rank in line) for start in starts for line in lines)
         return Across(name, self.key, tuple(every))
 
     @property
@@ -98,11 +98,11 @@ def memories_of(mesh: Mesh) -> Memories | None:
         return None
     in_use.parted = True
     within = _block(owners)
-    between = tuple(n // own for n, own in zip(owners.shape, within, strict=True))
+    between = tuple(n // size for n, size in zip(owners.shape, within, strict=True))
     devices: list[Device] = []
     places: list[tuple[int, ...]] = []
     for place in np.ndindex(*between):
-        corner = tuple(k * own for k, own in zip(place, within, strict=True))
+        corner = tuple(k * size for k, size in zip(place, within, strict=True))
         devices.append(grid[corner])
         places.append(place)
     key = DRIVERS
@@ -122,10 +122,10 @@ def memories_of(mesh: Mesh) -> Memories | None:
 
 def first_memories() -> list[Hashable]:
     """The memory that each process communicates from, where it uses only one."""
-    found: dict[int, Hashable] = {}
+    memories: dict[int, Hashable] = {}
     for device in default_devices():
-        found.setdefault(device.process_index, device.memory)
-    return list(found.values())
+        memories.setdefault(device.process_index, device.memory)
+    return list(memories.values())
 
 
 def _block(owners: np.ndarray) -> tuple[int, ...]:
@@ -137,12 +137,12 @@ def _block(owners: np.ndarray) -> tuple[int, ...]:
     sizes = []
     for axis, size in enumerate(owners.shape):
         line = owners[tuple(slice(None) if k == axis else 0 for k in range(owners.ndim))]
-        own = next((k for k in range(size) if line[k] != line[0]), size)
-        sizes.append(own)
-    fits = all(n % own == 0 for n, own in zip(owners.shape, sizes, strict=True))
+        length = next((k for k in range(size) if line[k] != line[0]), size)
+        sizes.append(length)
+    fits = all(n % length == 0 for n, length in zip(owners.shape, sizes, strict=True))
     seen: set[Any] = set()
     if fits:
-        counts = [n // own for n, own in zip(owners.shape, sizes, strict=True)]
+        counts = [n // length for n, length in zip(owners.shape, sizes, strict=True)]
         for place in np.ndindex(*counts):
             block = owners[
                 tuple(slice(k * n, (k + 1) * n) for k, n in zip(place, sizes, strict=True))
@@ -201,21 +201,21 @@ class Holding:
     def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
         """The shape of what is there of an array of shape ``whole``."""
         return tuple(
-            size // count * len(own)
-            for size, count, own in zip(whole, self.counts, self.pieces, strict=True)
+            size // count * len(numbers)
+            for size, count, numbers in zip(whole, self.counts, self.pieces, strict=True)
         )
 
     def place(self, index: Index, whole: Sequence[int]) -> Index:
         """Where the part at ``index`` of the array is in what is there."""
-        found = []
-        for part, size, count, own in zip(index, whole, self.counts, self.pieces, strict=True):
+        slices = []
+        for part, size, count, numbers in zip(index, whole, self.counts, self.pieces, strict=True):
             if count == 1:
-                found.append(slice(None))
+                slices.append(slice(None))
                 continue
             step = size // count
-            number = own.index(part.start // step) if step else 0
-            found.append(slice(number * step, (number + 1) * step))
-        return tuple(found)
+            number = numbers.index(part.start // step) if step else 0
+            slices.append(slice(number * step, (number + 1) * step))
+        return tuple(slices)
 
     def take(self, whole: np.ndarray) -> np.ndarray:
         """What is there, of all elements."""
@@ -228,14 +228,14 @@ class Holding:
     def _elements(self, whole: Sequence[int]) -> list[np.ndarray]:
         """For each dimension the indices that are there."""
         return [
-            np.arange(size).reshape(count, size // count)[list(own)].reshape(-1)
-            for size, count, own in zip(whole, self.counts, self.pieces, strict=True)
+            np.arange(size).reshape(count, size // count)[list(numbers)].reshape(-1)
+            for size, count, numbers in zip(whole, self.counts, self.pieces, strict=True)
         ]
 
     @property
     def is_whole(self) -> bool:
         """Whether everything is there."""
-        return all(len(own) == n for own, n in zip(self.pieces, self.counts, strict=True))
+        return all(len(numbers) == n for numbers, n in zip(self.pieces, self.counts, strict=True))
 
 
 @cache
@@ -247,29 +247,29 @@ def holdings(sharding: Sharding, rank: int) -> dict[Hashable, Holding]:
     """
     counts, pieces = sharding._cuts(rank)
     owned: dict[Hashable, set[tuple[int, ...]]] = {}
-    for device, own in zip(sharding._devices, pieces, strict=True):
-        owned.setdefault(device.memory, set()).add(own)
-    found = {}
-    for memory, own in owned.items():
-        along = tuple(tuple(sorted({piece[dim] for piece in own})) for dim in range(rank))
+    for device, piece in zip(sharding._devices, pieces, strict=True):
+        owned.setdefault(device.memory, set()).add(piece)
+    holding_of = {}
+    for memory, held in owned.items():
+        along = tuple(tuple(sorted({piece[dim] for piece in held})) for dim in range(rank))
         check(
-            prod(map(len, along)) == len(own),
-            lambda own=own: (
+            prod(map(len, along)) == len(held),
+            lambda held=held: (
                 f"[sharding] what a memory has of an array must be a block of its parts; got parts "
-                f"{sorted(own)} of {sharding}. Fix: order the devices as gpuflow.make_mesh does."
+                f"{sorted(held)} of {sharding}. Fix: order the devices as gpuflow.make_mesh does."
             ),
             ValueError,
         )
-        found[memory] = Holding(counts, along)
-    return found
+        holding_of[memory] = Holding(counts, along)
+    return holding_of
 
 
 def first_of_each(devices: Iterable[Device]) -> tuple[Device, ...]:
     """The first device of each memory."""
-    found: dict[Hashable, Device] = {}
+    firsts: dict[Hashable, Device] = {}
     for device in devices:
-        found.setdefault(device.memory, device)
-    return tuple(found.values())
+        firsts.setdefault(device.memory, device)
+    return tuple(firsts.values())
 
 
 def in_order(devices: Iterable[Device]) -> tuple[Device, ...]:

@@ -30,10 +30,10 @@ def _data_offset() -> int:
     """Where in an ndarray object the address of its data stands; 0 if it is not where expected."""
     probe = np.empty(3)
     try:
-        found = _word.from_address(id(probe) + 16).value
+        data_address = _word.from_address(id(probe) + 16).value
     except ValueError:
         return 0
-    return 16 if found == probe.ctypes.data else 0
+    return 16 if data_address == probe.ctypes.data else 0
 
 
 _OFFSET = _data_offset()
@@ -59,7 +59,7 @@ def aligned_bytes(count: int) -> np.ndarray:
 
 
 @cache
-def _block_class(count: int) -> Any:
+def _block_class(count: int) -> type[Any]:
     """A buffer of ``count`` bytes on pooled memory, which goes back when no array uses it.
 
     It is not an ndarray: NumPy would look through it at the memory behind, and let it die.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -73,8 +73,8 @@ class PartedArray(Array):
 
     def _held(self) -> list[tuple[Array, Holding]]:
         """This process's parts, and what they are of the whole."""
-        found = holdings(self._sharding, self.aval.ndim)
-        return [(part, found[part.device.memory]) for part in self.parts]
+        holding_of = holdings(self._sharding, self.aval.ndim)
+        return [(part, holding_of[part.device.memory]) for part in self.parts]
 
     @property
     def sharding(self) -> Sharding:
@@ -105,9 +105,9 @@ class PartedArray(Array):
         ((part, holding),) = [
             pair for pair in self._held() if pair[0].device.memory == device.memory
         ]
-        own = np.array(part.host()[holding.place(index, self.aval.shape)], order="C")
-        aval = ShapedArray(own.shape, self.aval.dtype, self.aval.weak_type)
-        return Array(device.driver.from_host(own), aval, device.committed)
+        piece = np.array(part.host()[holding.place(index, self.aval.shape)], order="C")
+        aval = ShapedArray(piece.shape, self.aval.dtype, self.aval.weak_type)
+        return Array(device.driver.from_host(piece), aval, device.committed)
 
     def __deepcopy__(self, memo: Any) -> Array:
         return PartedArray(
@@ -150,9 +150,9 @@ def in_parts(value: Any, sharding: Sharding) -> PartedArray:
     host = value.host() if isinstance(value, Array) else as_numpy(value, aval)
     parts = []
     for device in local_memories(sharding):
-        own = np.array(held[device.memory].take(host), order="C")
+        piece = np.array(held[device.memory].take(host), order="C")
         parts.append(
-            Array(device.driver.from_host(own), aval.update(shape=own.shape), device)
+            Array(device.driver.from_host(piece), aval.update(shape=piece.shape), device)
         )
     return PartedArray(parts, aval, sharding)
 
@@ -197,7 +197,7 @@ def needs_parts(primitive: Primitive, operands: Sequence[Any], params: dict[str,
     return any(map(goes_over_memories, held))
 
 
-def _unplugged(*arguments: Any) -> Any:
+def _unplugged(*arguments: Any) -> NoReturn:
     raise RuntimeError("[array] gpuflow must be imported as a whole. Fix: import gpuflow.")
 
 

@@ -30,11 +30,11 @@ from gpuflow.runtime.program_text import DriverText
 class Memory(Protocol):
     """Memory for the temporaries of a program."""
 
-    def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """The array at an offset, in bytes."""
         ...
 
-    def part(self, offset: int, count: int) -> Any:
+    def part(self, offset: int, count: int) -> Memory:
         """``count`` bytes from an offset on, for a program inside this one."""
         ...
 
@@ -53,8 +53,6 @@ class NamedArrays:
 
     A platform says how outputs are allocated, and how a program inside this one is made.
     """
-
-    memory: Any
 
     def __init__(self, plan: Plan, text: DriverText, driver: Driver, memory: Memory) -> None:
         self.plan, self.text, self.driver, self.memory = plan, text, driver, memory
@@ -82,7 +80,7 @@ class NamedArrays:
         """Print the allocation of an output."""
         raise NotImplementedError
 
-    def body(self, plan: Plan, memory: Any) -> Callable[..., Any]:
+    def body(self, plan: Plan, memory: Memory) -> Callable[..., Any]:
         """The driver of a program inside this one."""
         raise NotImplementedError
 
@@ -132,8 +130,8 @@ class NamedArrays:
             [self.driver.from_host(as_numpy(value, aval_of(value))) for value in inner.values]
             for inner in step.programs
         ]
-        made = runner(step.eqn, bodies, values, kept, spare, self.driver)
-        run = self.text.constant("run", made)
+        program_runner = runner(step.eqn, bodies, values, kept, spare, self.driver)
+        run = self.text.constant("run", program_runner)
         operands = ", ".join(self.operand(operand) for operand in step.operands)
         outs = ", ".join(self.array(buffer) for buffer in step.outputs)
         self.text.line(f"{run}([{outs}], [{operands}])  # {step.name}")

@@ -12,6 +12,7 @@ from typing import Any
 from gpuflow.compiler.shardings import result_shardings
 from gpuflow.core.aval import ShapedArray, aval_of, register_value_type
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Var
+from gpuflow.core.primitive import Primitive
 from gpuflow.core.sharding import Sharding, SingleDeviceSharding
 from gpuflow.core.trace import Tracer
 from gpuflow.runtime.array import Array
@@ -109,8 +110,9 @@ def whole_of(value: Any) -> Any:
 
 
 def evaluate_sharded(
-    evaluate: Callable[..., Any], primitive: Any, operands: Sequence[Any], params: dict[str, Any]
-) -> Any:
+    evaluate: Callable[..., Any], primitive: Primitive, operands: Sequence[Any],
+    params: dict[str, Any],
+) -> Array | Sequence[Array]:  # fmt: skip
     """Apply a primitive to operands with shardings: its results have those that follow.
 
     Args:
@@ -123,9 +125,9 @@ def evaluate_sharded(
     inputs = tuple(Var(aval_of(value)) for value in operands)
     outputs = tuple(Var(out.aval) for out in outs)
     program = Jaxpr((), inputs, outputs, (Eqn(primitive, inputs, outputs, params),))
-    given = [x.sharding if type(x) is ShardedArray else None for x in operands]
-    shardings = result_shardings(program, given)
+    operand_shardings = [x.sharding if type(x) is ShardedArray else None for x in operands]
+    shardings = result_shardings(program, operand_shardings)
     if shardings is None:
         return results
-    placed = [with_sharding(out, own) for out, own in zip(outs, shardings, strict=True)]
+    placed = [with_sharding(out, sharding) for out, sharding in zip(outs, shardings, strict=True)]
     return placed if primitive.multiple_results else placed[0]

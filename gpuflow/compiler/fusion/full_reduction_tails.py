@@ -14,8 +14,7 @@ other, so that they run as one step (``segments``):
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
 
 from gpuflow.base.records import record
 from gpuflow.compiler.fusion.space import Kind, Program, Space
@@ -40,8 +39,8 @@ class _Full:
     tail: tuple[int, ...]
     needs: int
     awaits: int
-    head: Any
-    finish: Any
+    head: Hashable | None
+    finish: Hashable | None
 
 
 def tails_apart(program: Program, spaces: Iterable[Space]) -> frozenset[int]:
@@ -118,7 +117,7 @@ def _full(program: Program, space: Space, needed: Sequence[int], bit: int) -> _F
     return _Full(epilogue, tail, needs, awaits, *forms)
 
 
-def _form(program: Program, space: Space, positions: Iterable[int]) -> Any:
+def _form(program: Program, space: Space, positions: Iterable[int]) -> Hashable | None:
     """Equal for equations whose kernels are equal, whatever their ranks and sizes.
 
     None if they read arrays that do not lie in a row.
@@ -146,11 +145,11 @@ def _form(program: Program, space: Space, positions: Iterable[int]) -> Any:
 
 def _alike(fulls: Sequence[_Full]) -> list[list[int]]:
     """Groups that reduce in the same way and, but for their tails, need nothing of each other."""
-    same: dict[Any, list[int]] = defaultdict(list)
+    same: dict[Hashable, list[int]] = defaultdict(list)
     for k, full in enumerate(fulls):
         if full.head is not None:
             same[full.head].append(k)
-    alike: dict[Any, list[int]] = defaultdict(list)
+    alike: dict[Hashable, list[int]] = defaultdict(list)
     for head, numbers in same.items():
         every = _bits(numbers)
         for k in numbers:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from gpuflow.base.records import record
 from gpuflow.compiler.fusion.space import Key, Space, operands_in_memory
@@ -43,11 +42,11 @@ class Accesses:
     ) -> None:
         self.make = make
         self.buffer_of, self.read_in_place = buffer_of, read_in_place
-        self.names: dict[Any, str] = {}
+        self.names: dict[Hashable, str] = {}
         self.accesses: dict[str, Access] = {}
         self.table: dict[str, Operand] = {}
 
-    def _enter(self, key: Any, name: str, access: Access) -> str:
+    def _enter(self, key: Hashable, name: str, access: Access) -> str:
         self.names[key] = name
         self.accesses[name] = access
         self.table[name] = self.make(name, access)
@@ -74,7 +73,7 @@ class Accesses:
             self._enter(access, self._new_name(prefix), access)
         return self.names[access]
 
-    def scalar(self, dtype: str, word: Number, slot: Any) -> str:
+    def scalar(self, dtype: str, word: Number, slot: Hashable) -> str:
         """The operand name of a number; ``slot`` tells equal numbers of different origin apart."""
         key = ("scalar", dtype, slot)
         if key not in self.names:

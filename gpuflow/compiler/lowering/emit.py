@@ -7,7 +7,7 @@ the full-rank values before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -302,13 +302,13 @@ class Emitter:
         eqn, builder = self.program.jaxpr.eqns[position], self.builder
         name = self.operands.array(access)
         builder.declare(self.operands.table[name])
-        offset = self._operand(position, 1)
+        offset = _real(self._operand(position, 1))
         within = window_access(self.numbers, self.space, position)
         if within.strides:
-            offset = builder.apply("add", offset, self._load(within))
+            offset = builder.apply("add", offset, _real(self._load(within)))
         inside = eqn.inputs[2]
         is_certain = type(inside) is Literal and bool(inside.value)
-        where = None if is_certain else self._operand(position, 2)
+        where = None if is_certain else _real(self._operand(position, 2))
         values = _parts(self._operand(position, 3))
         combine = eqn.primitive.lower.combine(eqn.params)
         for part, value in zip(_PARTS_OF[len(values)], values, strict=True):
@@ -318,7 +318,7 @@ class Emitter:
 
     # --- values ----------------------------------------------------------------------------
 
-    def _variable(self, var: Var) -> Any:
+    def _variable(self, var: Var) -> Element:
         known = self._known(var)
         if known is not None:
             return known
@@ -326,7 +326,7 @@ class Emitter:
             self._values(position)
         return self.memo[-1][var]
 
-    def _known(self, what: Var | str) -> Any:
+    def _known(self, what: Var | str) -> Element | None:
         for scope in reversed(self.memo):
             if what in scope:
                 return scope[what]
@@ -364,7 +364,7 @@ class Emitter:
         else:
             operands = [self._operand(position, k) for k in range(len(eqn.inputs))]
             emitted = operands[0] if isinstance(rule, Layout) else self._apply(eqn, rule, operands)
-        results = emitted if isinstance(emitted, tuple | list) else (emitted,)
+        results = (emitted,) if isinstance(emitted, Element) else emitted
         for var, value in zip(eqn.outputs, results, strict=True):
             self.memo[-1][var] = self._rounded(var, value)
 
@@ -374,14 +374,16 @@ class Emitter:
             return value
         return self.builder.round(value, storage_name(var.aval.dtype))
 
-    def _apply(self, eqn: Eqn, rule: Elementwise, operands: list[Any]) -> Any:
+    def _apply(
+        self, eqn: Eqn, rule: Elementwise, operands: Sequence[Element]
+    ) -> Element | Sequence[Element]:
         body = rule.pair if has_complex(eqn) else rule.body
         if isinstance(body, str):
-            return self.builder.apply(body, *operands)
+            return self.builder.apply(body, *map(_real, operands))
         avals = [atom.aval for atom in eqn.inputs]
         return body(self.builder, operands, avals, eqn.outputs[0].aval, eqn.params)
 
-    def _operand(self, position: int, number: int) -> Any:
+    def _operand(self, position: int, number: int) -> Element:
         atom = self.program.jaxpr.eqns[position].inputs[number]
         if type(atom) is Literal:
             return self.literal(atom, position, number)
@@ -391,7 +393,7 @@ class Emitter:
 
     def _load(
         self, access: Access, offset: Value | None = None, where: Value | None = None
-    ) -> Any:
+    ) -> Element:
         name = self.operands.array(access)
         operand = self.operands.table[name]
         self.builder.declare(operand)
@@ -420,9 +422,9 @@ class Emitter:
     def index(self, strides: Sequence[tuple[Key, Number]]) -> Value:
         """The sum of the indices along axes times their strides, as int64."""
         access = index_access(self.numbers, self.space, strides)
-        return self._load(access) if access.strides else self.builder.const("int64", 0)
+        return _real(self._load(access)) if access.strides else self.builder.const("int64", 0)
 
-    def literal(self, atom: Literal, position: int, operand: int) -> Any:
+    def literal(self, atom: Literal, position: int, operand: int) -> Element:
         """A scalar of the program: in the text if it is one of the few, else an operand.
 
         Each has an operand of its own: equal ones may differ in another program of the key.
@@ -441,11 +443,17 @@ class Emitter:
             return part(storage, value)
         return Pair(part(PARTS[storage], value.real, 0), part(PARTS[storage], value.imag, 1))
 
-    def scalar(self, storage: str, word: Number, slot: Any) -> Value:
+    def scalar(self, storage: str, word: Number, slot: Hashable) -> Value:
         """A number passed at run time; one operand for each ``slot``."""
         name = self.operands.scalar(storage, word, slot)
         self.builder.declare(self.operands.table[name])
         return self.builder.load(name)
+
+
+def _real(value: Element) -> Value:
+    """A value that is no complex number: operands of real functions, offsets and predicates."""
+    assert isinstance(value, Value)
+    return value
 
 
 def _parts(value: Element) -> Values:
@@ -495,7 +503,7 @@ class IndexContext:
 
     def load(
         self, operand: int, indices: Sequence[Value], where: Value | None = None
-    ) -> Value:
+    ) -> Element:
         """The operand's element at ``indices``, one for each of its dimensions."""
         atom = self._eqn.inputs[operand]
         if type(atom) is Literal:
@@ -510,7 +518,7 @@ class IndexContext:
             offset = part if offset is None else self.builder.apply("add", offset, part)
         return self._emitter._load(access, offset, where)
 
-    def element(self, operand: int, dims: Sequence[int]) -> Value:
+    def element(self, operand: int, dims: Sequence[int]) -> Element:
         """The operand's element at the output's index; its dimension k is output ``dims[k]``."""
         if operand >= operands_in_memory(self._eqn):
             return self._emitter._operand(self._position, operand)

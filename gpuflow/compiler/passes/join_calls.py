@@ -6,7 +6,7 @@ reads them. Which ones follows from the program alone, so that it is the same in
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
 
 from gpuflow.compiler.passes.program import Replacement
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
@@ -32,8 +32,8 @@ def join_calls(jaxpr: Jaxpr) -> Jaxpr:
 def _groups(jaxpr: Jaxpr) -> list[list[Eqn]]:
     """Calls that may be made together: none is needed for what stands between them."""
     groups: list[list[Eqn]] = []
-    open_groups: dict[Any, list[Eqn]] = {}
-    waiting: dict[Var, Any] = {}  # results of open groups, and the keys of these
+    open_groups: dict[Hashable, list[Eqn]] = {}
+    waiting: dict[Var, Hashable] = {}  # results of open groups, and the keys of these
     for eqn in jaxpr.eqns:
         for atom in eqn.inputs:
             if type(atom) is not Literal and atom in waiting:

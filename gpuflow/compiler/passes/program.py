@@ -5,12 +5,13 @@ A pass takes a Jaxpr without constants and returns a new one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
 from gpuflow.base.dtypes import is_extended
+from gpuflow.base.util import SourceLine
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.effects import is_observable
 from gpuflow.core.jaxpr import Atom, ClosedJaxpr, DropVar, Eqn, Jaxpr, Literal, Var
@@ -117,11 +118,11 @@ def _is_array(literal: Literal) -> bool:
 class Replacement:
     """Builds the equations that replace one; given to a primitive's ``simplify`` rule."""
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: SourceLine | None) -> None:
         self.eqns: list[Eqn] = []
         self._source = source
 
-    def apply(self, primitive: Any, *inputs: Atom, **params: Any) -> Any:
+    def apply(self, primitive: Primitive, *inputs: Atom, **params: Any) -> Any:
         """Append an equation; returns its output variable, or a tuple of them."""
         out = primitive.shape(*[atom.aval for atom in inputs], **params)
         avals: Sequence[ShapedArray] = out if primitive.multiple_results else (out,)
@@ -249,7 +250,7 @@ def simplify(jaxpr: Jaxpr, platform: Sequence[str] = ("on_cpu",)) -> Jaxpr:
     return jaxpr.replace(eqns=tuple(eqns), outvars=outvars)
 
 
-def _rules_of(primitive: Primitive, platform: Sequence[str]) -> list[Any]:
+def _rules_of(primitive: Primitive, platform: Sequence[str]) -> list[Callable[..., Any]]:
     class_rules = [getattr(primitive.lower, field, None) for field in platform]
     return [rule for rule in (*class_rules, primitive.simplify) if rule is not None]
 
@@ -260,7 +261,7 @@ def _rules_of(primitive: Primitive, platform: Sequence[str]) -> list[Any]:
 def cse(jaxpr: Jaxpr) -> Jaxpr:
     """Compute equal expressions once. Equations with observable effects are never merged."""
     env: dict[Var, Atom] = {}
-    known: dict[Any, tuple[Var, ...]] = {}
+    known: dict[Hashable, tuple[Var, ...]] = {}
     eqns: list[Eqn] = []
     for eqn in jaxpr.eqns:
         inputs = tuple(_resolve(env, atom) for atom in eqn.inputs)
@@ -283,14 +284,14 @@ def cse(jaxpr: Jaxpr) -> Jaxpr:
     return jaxpr.replace(eqns=tuple(eqns), outvars=outvars)
 
 
-def atom_key(atom: Atom) -> Any:
+def atom_key(atom: Atom) -> Hashable:
     """A hashable identity: the variable, or a literal's bits and type."""
     if type(atom) is Literal:
         return (np.asarray(atom.value).tobytes(), atom.aval.dtype, atom.aval.shape)
     return atom
 
 
-def _expression_key(eqn: Eqn) -> Any:
+def _expression_key(eqn: Eqn) -> Hashable | None:
     key = (
         eqn.primitive,
         tuple(atom_key(atom) for atom in eqn.inputs),

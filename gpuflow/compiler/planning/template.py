@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import field
 from threading import Lock
 from typing import Any
@@ -109,7 +110,7 @@ def alias_positions(program: Program) -> tuple[int, ...]:
     return tuple(sorted(positions))
 
 
-def template_key(jaxpr: Jaxpr, donations: Donations) -> Any:
+def template_key(jaxpr: Jaxpr, donations: Donations) -> Hashable | None:
     """The program with its sizes erased: equal keys have equal templates.
 
     Sizes become numbers of first appearance (0 and 1 stay), literals keep only what kernels write
@@ -118,14 +119,14 @@ def template_key(jaxpr: Jaxpr, donations: Donations) -> Any:
     return erase_sizes(jaxpr, donations)[0]
 
 
-def erase_sizes(jaxpr: Jaxpr, donations: Donations) -> tuple[Any, Symbols]:
+def erase_sizes(jaxpr: Jaxpr, donations: Donations) -> tuple[Hashable | None, Symbols]:
     """The key of a program, see ``template_key``, and what it leaves out."""
     symbols: dict[int, int] = {}
     numbers: dict[Var, int] = {}
-    types: dict[ShapedArray, Any] = {}
+    types: dict[ShapedArray, Hashable] = {}
     literals: list[Any] = []
 
-    def typed(var: Var) -> Any:
+    def typed(var: Var) -> Hashable:
         type_key = types.get(var.aval)
         if type_key is None:
             shape = var.aval.shape
@@ -133,7 +134,7 @@ def erase_sizes(jaxpr: Jaxpr, donations: Donations) -> tuple[Any, Symbols]:
             type_key = types[var.aval] = (var.aval.dtype, *dims)
         return type_key
 
-    def code(atom: Atom) -> Any:
+    def code(atom: Atom) -> Hashable:
         if type(atom) is Literal:
             value = atom.value
             literals.append(value)
@@ -141,14 +142,14 @@ def erase_sizes(jaxpr: Jaxpr, donations: Donations) -> tuple[Any, Symbols]:
             return ("literal", atom.aval.dtype, str(value) if fixed else None)
         return numbers.setdefault(atom, len(numbers))
 
-    parts: list[Any] = [tuple([(code(v), typed(v)) for v in jaxpr.invars])]
+    parts: list[Hashable] = [tuple([(code(v), typed(v)) for v in jaxpr.invars])]
     for eqn in jaxpr.eqns:
         outs = tuple([(code(v), typed(v)) for v in eqn.outputs])
         ins = tuple([code(a) for a in eqn.inputs])
         parts.append((eqn.primitive, ins, outs, _params(eqn), _links(eqn)))
     parts.append(tuple(code(atom) for atom in jaxpr.outvars))
     parts.append(tuple((code(var), out and code(out)) for var, out in donations.items()))
-    key: Any = tuple(parts)
+    key: Hashable | None = tuple(parts)
     try:
         hash(key)
     except TypeError:
@@ -156,7 +157,7 @@ def erase_sizes(jaxpr: Jaxpr, donations: Donations) -> tuple[Any, Symbols]:
     return key, Symbols(tuple(symbols), tuple(numbers), tuple(literals))
 
 
-def _params(eqn: Eqn) -> Any:
+def _params(eqn: Eqn) -> Hashable:
     """What fusion may know of an equation besides: params that are no sizes.
 
     The programs of loops and branches have templates of their own.
