@@ -9,7 +9,7 @@ from gpuflow.base import dtypes, tree
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.core.aval import ShapedArray
-from gpuflow.ops.effects import callbacks as ops
+from gpuflow.ops.effects import callbacks as callback_ops
 
 
 def pure_callback(
@@ -43,15 +43,15 @@ def pure_callback(
     """
     del sharding
     check(
-        vmap_method in ops.VMAP_METHODS,
+        vmap_method in callback_ops.VMAP_METHODS,
         lambda: (
-            f"[pure_callback] vmap_method must be one of {ops.VMAP_METHODS}; got {vmap_method!r}. "
-            "Fix: vmap_method='sequential'."
+            f"[pure_callback] vmap_method must be one of {callback_ops.VMAP_METHODS}; "
+            f"got {vmap_method!r}. Fix: vmap_method='sequential'."
         ),
         ValueError,
     )
     call = _flat("pure_callback", callback, result_shape_dtypes, args, kwargs)
-    outs = ops.pure_callback(call.flat, call.avals, *call.leaves, vmap_method=vmap_method)
+    outs = callback_ops.pure_callback(call.flat, call.avals, *call.leaves, vmap_method=vmap_method)
     return tree.unflatten(call.out_tree, outs)
 
 
@@ -82,7 +82,7 @@ def io_callback(
     """
     del sharding
     call = _flat("io_callback", callback, result_shape_dtypes, args, kwargs)
-    outs = ops.io_callback(call.flat, call.avals, *call.leaves, ordered=ordered)
+    outs = callback_ops.io_callback(call.flat, call.avals, *call.leaves, ordered=ordered)
     return tree.unflatten(call.out_tree, outs)
 
 

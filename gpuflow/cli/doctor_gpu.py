@@ -8,7 +8,7 @@ from functools import partial
 
 from gpuflow.base.config import config
 from gpuflow.base.records import record
-from gpuflow.cli import doctor_checks as checks
+from gpuflow.cli import doctor_checks
 from gpuflow.cli.doctor_checks import Trouble, cuda_major, first_line
 from gpuflow.cli.doctor_needs import driver_command, extra, libraries_command, nccl_command
 from gpuflow.targets.platforms import seems_to_have_gpu
@@ -103,24 +103,24 @@ def _report(cuda: int) -> str:
 _READY = ("CUDA driver", "CuPy", "CUDA runtime", "GPUs")
 
 CHECKS: tuple[Check, ...] = (
-    Check("GPU", checks.check_gpu, _look, False),
-    Check("CUDA driver", checks.check_driver, driver_command),
-    Check("CuPy", checks.check_cupy, extra),
-    Check("CUDA runtime", checks.check_runtime, extra, after=("CuPy",)),
-    Check("GPUs", checks.check_devices, _look, after=_READY[:3]),
-    Check("numba-cuda", checks.check_numba_cuda, extra),
-    Check("Numba pair", checks.check_numba_pair, extra, after=("numba-cuda",)),
-    Check("cuda-core", checks.check_cuda_core, extra),
-    Check("NVVM", checks.check_nvvm, extra),
-    Check("nvJitLink", checks.check_nvjitlink, extra),
-    Check("NVRTC", checks.check_nvrtc, libraries_command, False),
-    Check("cuBLAS", checks.check_cublas, libraries_command),
+    Check("GPU", doctor_checks.check_gpu, _look, False),
+    Check("CUDA driver", doctor_checks.check_driver, driver_command),
+    Check("CuPy", doctor_checks.check_cupy, extra),
+    Check("CUDA runtime", doctor_checks.check_runtime, extra, after=("CuPy",)),
+    Check("GPUs", doctor_checks.check_devices, _look, after=_READY[:3]),
+    Check("numba-cuda", doctor_checks.check_numba_cuda, extra),
+    Check("Numba pair", doctor_checks.check_numba_pair, extra, after=("numba-cuda",)),
+    Check("cuda-core", doctor_checks.check_cuda_core, extra),
+    Check("NVVM", doctor_checks.check_nvvm, extra),
+    Check("nvJitLink", doctor_checks.check_nvjitlink, extra),
+    Check("NVRTC", doctor_checks.check_nvrtc, libraries_command, False),
+    Check("cuBLAS", doctor_checks.check_cublas, libraries_command),
     # Without these, such calls run on the host, and several GPUs do not work together.
-    Check("cuFFT", checks.check_cufft, libraries_command, False, ("CuPy",)),
-    Check("cuSOLVER", checks.check_cusolver, libraries_command, False, ("CuPy",)),
-    Check("NCCL", checks.check_nccl, nccl_command, False, ("CuPy",)),
+    Check("cuFFT", doctor_checks.check_cufft, libraries_command, False, ("CuPy",)),
+    Check("cuSOLVER", doctor_checks.check_cusolver, libraries_command, False, ("CuPy",)),
+    Check("NCCL", doctor_checks.check_nccl, nccl_command, False, ("CuPy",)),
     *(
-        Check(f"try: {name}", partial(checks.check_trial, name), _report, needed, after)
+        Check(f"try: {name}", partial(doctor_checks.check_trial, name), _report, needed, after)
         for name, needed, after in (
             ("matrix product", True, _READY),
             ("FFT", True, _READY),
@@ -129,5 +129,5 @@ CHECKS: tuple[Check, ...] = (
         )
     ),
     # Last: it makes a context, which a trial could not where a process has the GPU for itself.
-    Check("GPU memory", checks.check_memory, _look, after=("GPUs",)),
+    Check("GPU memory", doctor_checks.check_memory, _look, after=("GPUs",)),
 )

@@ -20,9 +20,8 @@ from gpuflow.ops.elementwise import (
     complex_numbers,
     transcendental,
 )
-from gpuflow.ops.elementwise import (
-    select as selection,
-)
+from gpuflow.ops.elementwise.select import clamp as clamp_op
+from gpuflow.ops.elementwise.select import select as select_op
 from gpuflow.ops.layout import slicing
 from gpuflow.ops.random import key_equality
 from gpuflow.ops.special import gamma
@@ -119,16 +118,16 @@ def pow(x: Any, y: Any) -> Any:
     return transcendental.pow_p.bind(*_alike("pow", x, y))
 
 
-@wraps(selection.clamp)
+@wraps(clamp_op)
 def clamp(min: Any, x: Any, max: Any) -> Any:
-    """See ``ops.selection``."""
-    return selection.clamp(_alike("clamp", min, x)[0], x, _alike("clamp", max, x)[0])
+    """See ``ops.elementwise.select``."""
+    return clamp_op(_alike("clamp", min, x)[0], x, _alike("clamp", max, x)[0])
 
 
-@wraps(selection.select)
+@wraps(select_op)
 def select(pred: Any, on_true: Any, on_false: Any) -> Any:
-    """See ``ops.selection``."""
-    return selection.select(pred, *_alike("select", on_true, on_false))
+    """See ``ops.elementwise.select``."""
+    return select_op(pred, *_alike("select", on_true, on_false))
 
 
 @wraps(slicing.pad)

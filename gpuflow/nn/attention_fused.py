@@ -19,7 +19,7 @@ from gpuflow.control.custom_rules import custom_jvp
 from gpuflow.control.linear_call import linear_call
 from gpuflow.core.aval import aval_of
 from gpuflow.nn.attention_composed import Settings, composed_attention, very_negative
-from gpuflow.ops.contractions import attention as ops
+from gpuflow.ops.contractions import attention as attention_ops
 from gpuflow.ops.contractions.precision import Precision
 from gpuflow.runtime.device import default_device
 
@@ -36,11 +36,10 @@ def _has_kernels() -> bool:
 
 def may_fuse(settings: Settings, query: Any, key: Any, bias: Any) -> bool:
     """Whether kernels compute attention of these operands where programs run by default."""
-    return (
-        _has_kernels()
-        and isinstance(settings.scale, float | int | np.number)
-        and ops.may_fuse(aval_of(query), aval_of(key), None if bias is None else aval_of(bias))
-    )
+    if not _has_kernels() or not isinstance(settings.scale, float | int | np.number):
+        return False
+    bias_aval = None if bias is None else aval_of(bias)
+    return attention_ops.may_fuse(aval_of(query), aval_of(key), bias_aval)
 
 
 def fused_attention(
@@ -70,7 +69,7 @@ def _composed(settings: Settings, operands: Sequence[Any], extras: _Extras) -> A
 def _attend(
     settings: Settings, query: Any, key: Any, value: Any, extras: _Extras
 ) -> tuple[Any, Any]:
-    return ops.attention(query, key, value, extras, **_params(settings))
+    return attention_ops.attention(query, key, value, extras, **_params(settings))
 
 
 @partial(_attend.defjvp, symbolic_zeros=True)
@@ -123,7 +122,7 @@ def _gradients(
         "btnh,btnh->bnt", cotangent, out, precision=Precision.HIGHEST,
         preferred_element_type=sums.dtype,
     )  # fmt: skip
-    return ops.attention_gradients(
+    return attention_ops.attention_gradients(
         [*operands, cotangent, sums, dots], extras, **_params(settings)
     )
 

@@ -13,7 +13,7 @@ import pytest
 from gpuflow.base.config import config
 from gpuflow.base.errors import CacheWarning
 from gpuflow.cli import doctor
-from gpuflow.compiler.cache import folder as module
+from gpuflow.compiler.cache import folder as cache_folders
 
 PROGRAM = """
 import json, warnings
@@ -33,15 +33,15 @@ with warnings.catch_warnings(record=True) as caught:
 @pytest.fixture
 def configured(monkeypatch):
     """``configured(folder)``: what the process uses then."""
-    module._checked.cache_clear()
+    cache_folders._checked.cache_clear()
 
     def ask(folder):
         changed = replace(config.environment, cache_folder=folder)
         monkeypatch.setattr(config, "environment", changed)
-        return module.cache_folder()
+        return cache_folders.cache_folder()
 
     yield ask
-    module._checked.cache_clear()
+    cache_folders._checked.cache_clear()
 
 
 def test_a_new_folder_is_private(tmp_path, configured):
@@ -57,9 +57,9 @@ def test_a_folder_that_others_may_write_is_refused_once(tmp_path, configured):
         assert configured(tmp_path) == folder != tmp_path
     assert len(caught) == 1 and stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert doctor_says(tmp_path).startswith("refused: it may be written by others (mode 770)")
-    module._remove(str(folder), -1)  # as a forked child
+    cache_folders._remove(str(folder), -1)  # as a forked child
     assert folder.exists()
-    module._remove(str(folder), os.getpid())
+    cache_folders._remove(str(folder), os.getpid())
     assert not folder.exists()
 
 
@@ -82,7 +82,7 @@ def test_a_process_with_a_refused_folder_writes_nothing_there_and_cleans_up(tmp_
     paths = {"GPUFLOW_CACHE_DIR": str(folder), "TMPDIR": str(temporary)}
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM], env={**os.environ, **paths}, text=True,
-        capture_output=True, cwd=Path(module.__file__).parents[3], timeout=120,
+        capture_output=True, cwd=Path(cache_folders.__file__).parents[3], timeout=120,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
 

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from gpuflow.base.config import read_environment
-from gpuflow.compiler.cache import kernel_cache as cache_module
+from gpuflow.compiler.cache import kernel_cache
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache
 from gpuflow.compiler.cache.size import trim
 
@@ -86,7 +86,7 @@ def test_the_limit_holds_between_any_two_writes(tmp_path):
 
 def test_entries_in_use_are_not_looked_at_with_each_write(tmp_path, monkeypatch):
     looks = []
-    monkeypatch.setattr(cache_module, "trim", lambda *args: looks.append(args) or trim(*args))
+    monkeypatch.setattr(kernel_cache, "trim", lambda *args: looks.append(args) or trim(*args))
     cache = KernelCache(tmp_path, limit=100_000)
     for number in range(100):
         store(cache, number, age=0, size=1000)

@@ -17,7 +17,7 @@ from test_cpu_kernels import unary_kernel
 
 import gpuflow
 from gpuflow.base.errors import CacheWarning
-from gpuflow.compiler.cache import kernel_cache as cache_module
+from gpuflow.compiler.cache import kernel_cache
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.kir.text import kernel_text
@@ -220,7 +220,7 @@ def test_stored_object_that_does_not_link_is_built_again(tmp_path):
     record = json.loads(description.read_text())
     record["entry"] = "no_such_symbol"
     code = (description.parent / CODE).read_bytes()
-    record["checksum"] = cache_module._checksum(KEY, record, code)
+    record["checksum"] = kernel_cache._checksum(KEY, record, code)
     description.write_text(json.dumps(record))
     cache = KernelCache(tmp_path)
     with pytest.warns(CacheWarning, match="does not load"):
@@ -232,7 +232,7 @@ def test_forked_child_does_not_wait_for_lost_threads():
     # A child forked during another thread's build waited for it for ever.
     cache = KernelCache(None)
     cache._lock.acquire()
-    slot = cache._slots.setdefault("0" * 64, cache_module._Slot())
+    slot = cache._slots.setdefault("0" * 64, kernel_cache._Slot())
     slot.lock.acquire()
     cache.forget_locks()
     assert cache.once("0" * 64, lambda: 5) == 5

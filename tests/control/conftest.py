@@ -4,8 +4,7 @@ import pytest
 from control_interpreter import interpret
 
 import gpuflow as gf
-from gpuflow.control import entry, programs
-from gpuflow.control import jit as jit_rules
+from gpuflow.control import entry, jit, programs
 
 
 @pytest.fixture
@@ -23,5 +22,5 @@ def interpreted(monkeypatch):
         del donated
         return lambda operands, counted=None: interpret(jaxpr, *operands)
 
-    for module in (jit_rules, entry, programs):
+    for module in (jit, entry, programs):
         monkeypatch.setattr(module, "executable_of", executable_of)

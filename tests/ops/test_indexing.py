@@ -6,8 +6,7 @@ import pytest
 from rule_checks import check_derivatives, check_vmap, random_array, run_body
 
 import gpuflow as gf
-from gpuflow.ops.indexing import rows as indexing
-from gpuflow.ops.indexing.rows import MODES, row_gather, row_gather_p, row_scatter_add
+from gpuflow.ops.indexing.rows import MODES, fill_value, row_gather, row_gather_p, row_scatter_add
 from gpuflow.ops.random import keys
 
 GENERATOR = np.random.default_rng(0)
@@ -192,4 +191,4 @@ def test_fill_value_of_keys():
     made = keys.random_seed(np.arange(2))
     got = row_gather(made, np.int32(5), "fill")
     assert np.asarray(keys.random_unwrap(got)).tolist() == [2**32 - 1] * 2
-    assert indexing.fill_value(made.dtype) == 2**64 - 1
+    assert fill_value(made.dtype) == 2**64 - 1

@@ -10,9 +10,7 @@ import gpuflow as gf
 from gpuflow import lax
 from gpuflow.core.lowering import OnHost
 from gpuflow.lax import linalg
-from gpuflow.ops.linalg import cholesky as linalg_cholesky
-from gpuflow.ops.linalg import eigh as linalg_eigh
-from gpuflow.ops.linalg import svd as linalg_svd
+from gpuflow.ops.linalg import cholesky, eigh, svd
 
 DTYPES = ("float32", "complex64")
 FLAGS = [(left, transpose) for left in (True, False) for transpose in (False, True)]
@@ -200,10 +198,10 @@ def _damaged(value):
 
 def test_a_factor_that_a_device_cannot_make_is_one_for_the_host(monkeypatch):
     other, a = Other(), _damaged(-9)
-    monkeypatch.setattr(linalg_cholesky, "load_cupyx", lambda: other)
+    monkeypatch.setattr(cholesky, "load_cupyx", lambda: other)
     with pytest.raises(OnHost, match="does not say which of them become nan"):
-        linalg_cholesky.cholesky_p.impl(other, a)
-    got = np.tril(linalg_cholesky.cholesky_p.impl(np, a))
+        cholesky.cholesky_p.impl(other, a)
+    got = np.tril(cholesky.cholesky_p.impl(np, a))
     assert np.isnan(got[1]).any()
     np.testing.assert_allclose(got[::2], np.linalg.cholesky(a[::2]), rtol=1e-5, atol=1e-6)
 
@@ -212,9 +210,9 @@ def test_a_factor_that_a_device_cannot_make_is_one_for_the_host(monkeypatch):
 def test_what_is_not_finite_gives_nan_on_devices_too(value):
     a = _damaged(value)
     options = {"full_matrices": False, "compute_uv": True, "subset_by_index": None}
-    found = linalg_svd.svd_p.impl(Other(), a, **options)
+    found = svd.svd_p.impl(Other(), a, **options)
     options = {"lower": True, "sort_eigenvalues": True, "subset_by_index": None}
-    found += linalg_eigh.eigh_p.impl(Other(), a, compute_vectors=True, **options)
+    found += eigh.eigh_p.impl(Other(), a, compute_vectors=True, **options)
     for out in found:
         assert out.dtype == np.float32
         assert np.isnan(out[1]).all() and np.isfinite(out[::2]).all()

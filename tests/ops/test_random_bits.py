@@ -10,8 +10,7 @@ from rule_checks import run_body
 import gpuflow as gf
 from gpuflow.base.config import config
 from gpuflow.core.aval import KEY_DTYPES, ShapedArray
-from gpuflow.ops.random import bits as random
-from gpuflow.ops.random import keys, threefry
+from gpuflow.ops.random import bits, keys, threefry
 
 DATA = json.loads((Path(__file__).parents[1] / "data" / "random_bits.json").read_text())
 KEY = KEY_DTYPES["threefry2x32"]
@@ -49,10 +48,10 @@ def test_bits_and_split(row):
     key = keys.random_seed(row["seed"])
     shape, layout = tuple(row["shape"]), row["partitionable"]
     for width in (8, 16, 32, 64):
-        drawn = random.random_bits(key, width, shape, layout)
+        drawn = bits.random_bits(key, width, shape, layout)
         assert drawn.shape == shape and drawn.dtype == f"uint{width}"
         assert np.asarray(drawn).ravel().tolist() == row[str(width)]
-    new = random.random_split(key, shape, layout)
+    new = bits.random_split(key, shape, layout)
     assert new.shape == shape
     assert words(new) == row["split"]
 
@@ -60,12 +59,12 @@ def test_bits_and_split(row):
 @pytest.mark.parametrize("row", DATA["many_keys"], ids=["partitionable", "legacy"])
 def test_arrays_of_keys(row):
     layout = row["partitionable"]
-    many = random.random_split(keys.random_seed(5), (2, 3), layout)
+    many = bits.random_split(keys.random_seed(5), (2, 3), layout)
     assert words(many) == row["keys"]
-    drawn = random.random_bits(many, 16, (5,), layout)
+    drawn = bits.random_bits(many, 16, (5,), layout)
     assert drawn.shape == (2, 3, 5)
     assert np.asarray(drawn).ravel().tolist() == row["bits16"]
-    assert words(random.random_split(many, (3,), layout)) == row["split"]
+    assert words(bits.random_split(many, (3,), layout)) == row["split"]
 
 
 @pytest.mark.parametrize("row", DATA["fold_in"], ids=lambda row: f"{row['seed']}-{row['data']}")
@@ -74,7 +73,7 @@ def test_fold_in(row):
 
 
 def test_fold_in_broadcasts():
-    many = random.random_split(keys.random_seed(1), (3,))
+    many = bits.random_split(keys.random_seed(1), (3,))
     numbers = np.arange(3, dtype=np.uint32)
     together = words(keys.random_fold_in(many, numbers))
     raw = np.asarray(keys.random_unwrap(many))
@@ -88,8 +87,8 @@ def test_first_uniforms_of_1337():
     """The two figures that tell the layouts apart."""
 
     def uniform(layout):
-        bits = np.asarray(random.random_bits(keys.random_seed(1337), 32, (), layout))
-        return float(((bits >> 9) | 0x3F800000).view(np.float32) - np.float32(1))
+        words = np.asarray(bits.random_bits(keys.random_seed(1337), 32, (), layout))
+        return float(((words >> 9) | 0x3F800000).view(np.float32) - np.float32(1))
 
     assert f"{uniform(True):.8f}" == "0.49067247"
     assert f"{uniform(False):.8f}" == "0.02251327"
@@ -98,9 +97,9 @@ def test_first_uniforms_of_1337():
 def test_layout_follows_config():
     key = keys.random_seed(3)
     with config.override("threefry_partitionable", False):
-        legacy = np.asarray(random.random_bits(key, 32, (5,)))
-    assert legacy.tolist() == np.asarray(random.random_bits(key, 32, (5,), False)).tolist()
-    assert legacy.tolist() != np.asarray(random.random_bits(key, 32, (5,))).tolist()
+        legacy = np.asarray(bits.random_bits(key, 32, (5,)))
+    assert legacy.tolist() == np.asarray(bits.random_bits(key, 32, (5,), False)).tolist()
+    assert legacy.tolist() != np.asarray(bits.random_bits(key, 32, (5,))).tolist()
 
 
 def test_seeds_are_32_bits_without_x64():
@@ -112,28 +111,28 @@ def test_seeds_are_32_bits_without_x64():
 
 
 def test_wrap_inverts_unwrap():
-    many = random.random_split(keys.random_seed(9), (2, 2))
+    many = bits.random_split(keys.random_seed(9), (2, 2))
     again = keys.random_wrap(np.asarray(keys.random_unwrap(many)))
     assert again.shape == (2, 2) and words(again) == words(many)
 
 
 def test_tiles_do_not_matter(monkeypatch):
-    many = random.random_split(keys.random_seed(2), (3,))
+    many = bits.random_split(keys.random_seed(2), (3,))
     for layout in (True, False):
-        whole = np.asarray(random.random_bits(many, 32, (101,), layout))
+        whole = np.asarray(bits.random_bits(many, 32, (101,), layout))
         with monkeypatch.context() as patch:
             patch.setattr(threefry, "_TILE", 16)
-            tiled = np.asarray(random.random_bits(many, 32, (101,), layout))
+            tiled = np.asarray(bits.random_bits(many, 32, (101,), layout))
         assert whole.tolist() == tiled.tolist()
 
 
 def test_vmap_over_keys_and_shapes():
-    many = random.random_split(keys.random_seed(4), (3, 2))
-    whole = np.asarray(random.random_bits(many, 32, (5,)))
-    mapped = gf.vmap(lambda key: random.random_bits(key, 32, (5,)), in_axes=1, out_axes=1)(many)
+    many = bits.random_split(keys.random_seed(4), (3, 2))
+    whole = np.asarray(bits.random_bits(many, 32, (5,)))
+    mapped = gf.vmap(lambda key: bits.random_bits(key, 32, (5,)), in_axes=1, out_axes=1)(many)
     assert np.asarray(mapped).tolist() == whole.tolist()
-    split = gf.vmap(lambda key: random.random_split(key, (2,)), in_axes=1)(many)
-    straight = np.asarray(keys.random_unwrap(random.random_split(many, (2,))))
+    split = gf.vmap(lambda key: bits.random_split(key, (2,)), in_axes=1)(many)
+    straight = np.asarray(keys.random_unwrap(bits.random_split(many, (2,))))
     assert np.asarray(keys.random_unwrap(split)).tolist() == straight.swapaxes(0, 1).tolist()
     numbers = np.arange(3, dtype=np.uint32)
     folded = gf.vmap(keys.random_fold_in, in_axes=(None, 0))(keys.random_seed(4), numbers)
@@ -156,20 +155,20 @@ def test_hash_vmap():
 @pytest.mark.parametrize("layout", [True, False])
 @pytest.mark.parametrize("shape", [(), (1,), (2,), (7,), (3, 5)])
 def test_kernel_bodies(shape, layout):
-    many = random.random_split(keys.random_seed(6), (2,))
+    many = bits.random_split(keys.random_seed(6), (2,))
     avals = [ShapedArray((2,), KEY)]
     for width in (8, 16, 32, 64):
         params = {"bit_width": width, "shape": shape, "partitionable": layout}
-        got = run_body(random.random_bits_p, stored(many), avals=avals, **params)
-        assert got.tolist() == np.asarray(random.random_bits(many, width, shape, layout)).tolist()
+        got = run_body(bits.random_bits_p, stored(many), avals=avals, **params)
+        assert got.tolist() == np.asarray(bits.random_bits(many, width, shape, layout)).tolist()
     got = run_body(
-        random.random_split_p, stored(many), avals=avals, shape=shape, partitionable=layout
+        bits.random_split_p, stored(many), avals=avals, shape=shape, partitionable=layout
     )
-    assert got.tolist() == stored(random.random_split(many, shape, layout)).tolist()
+    assert got.tolist() == stored(bits.random_split(many, shape, layout)).tolist()
 
 
 def test_key_kernel_bodies():
-    many = random.random_split(keys.random_seed(6), (2,))
+    many = bits.random_split(keys.random_seed(6), (2,))
     raw = np.asarray(keys.random_unwrap(many))
     wrapped = run_body(keys.random_wrap_p, raw, impl="threefry2x32")
     assert wrapped.tolist() == stored(many).tolist()
@@ -189,15 +188,15 @@ def test_errors():
     key = keys.random_seed(0)
     raw = np.zeros((3,), np.uint32)
     with pytest.raises(TypeError, match=r"\[random_bits\] .* typed random keys; got u32\[3\]"):
-        random.random_bits(raw, 32, ())
+        bits.random_bits(raw, 32, ())
     with pytest.raises(TypeError, match=r"bit_width must be one of .*; got 12"):
-        random.random_bits(key, 12, ())
+        bits.random_bits(key, 12, ())
     with pytest.raises(ValueError, match=r"\[random_bits\] sizes must not be negative"):
-        random.random_bits(key, 32, (-1,))
+        bits.random_bits(key, 32, (-1,))
     with pytest.raises(ValueError, match=r"legacy layout counts to .*threefry_partitionable"):
-        random.random_bits(key, 32, (2**33,), False)
+        bits.random_bits(key, 32, (2**33,), False)
     with pytest.raises(ValueError, match=r"\[random_split\] sizes must not be negative"):
-        random.random_split(key, (-2,))
+        bits.random_split(key, (-2,))
     with pytest.raises(TypeError, match=r"\[random_seed\] .* integer seeds; got f64\[\]"):
         keys.random_seed(1.5)
     with pytest.raises(OverflowError, match=r"a seed must fit into 64 bits"):

@@ -16,7 +16,7 @@ import gpuflow as gf
 from gpuflow.parallel.collectives import nccl_connect
 from gpuflow.parallel.collectives.nccl import NcclCommunicator
 from gpuflow.parallel.processes import distributed
-from gpuflow.runtime import device as devices_module
+from gpuflow.runtime.device import Platform, register_platform
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda.driver.side_stream import SideStream
 
@@ -38,7 +38,7 @@ def main():
         f"127.0.0.1:{port}", size, rank, collective_timeout=2.0, heartbeat_timeout_seconds=4
     )
     driver = GpuDriver(FakeApi())
-    devices_module.register_platform(devices_module.Platform("late", lambda: 1, lambda _: driver))
+    register_platform(Platform("late", lambda: 1, lambda _: driver))
     where = gf.local_devices(backend="late")[0]
     # The fake's own sockets wait for longer than a collective may take.
     distributed._state.links.timeout = 20.0

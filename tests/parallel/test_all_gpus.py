@@ -12,8 +12,7 @@ from gpuflow.base.errors import CommunicationError
 from gpuflow.core.communicator import HOSTS, serving
 from gpuflow.parallel.collectives import memory_threads, nccl_connect
 from gpuflow.parallel.collectives.loopback import LoopbackCommunicator, Meeting
-from gpuflow.runtime import device as devices_module
-from gpuflow.runtime.device import Device, device_counts, set_process
+from gpuflow.runtime.device import Device, Platform, _platforms, device_counts, set_process
 
 
 class FakeLibrary:
@@ -56,8 +55,8 @@ def library(monkeypatch):
     )  # fmt: skip
     monkeypatch.setattr(nccl_connect, "_new_watch", lambda: watch)
     monkeypatch.setattr(memory_threads, "_teams", {})
-    platform = devices_module.Platform("cuda", lambda: 2, lambda number: None)
-    monkeypatch.setitem(devices_module._platforms, "cuda", platform)
+    platform = Platform("cuda", lambda: 2, lambda number: None)
+    monkeypatch.setitem(_platforms, "cuda", platform)
     counts = {**device_counts(), "cuda": 2}
     set_process(1, 2, (counts, counts))
     yield made

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import numpy as np
 
 import gpuflow as gf
-from gpuflow.runtime import device as devices_module
+from gpuflow.runtime import device
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda.driver.transfers import SMALL
 from gpuflow.targets.cuda_sim.driver import SimApi
@@ -25,8 +25,8 @@ from gpuflow.targets.cuda_sim.recording import SimGraph, current
 def gpu_devices(name, *apis):
     """The devices of a new platform: one for each API."""
     drivers = [GpuDriver(api) for api in apis]
-    devices_module.register_platform(
-        devices_module.Platform(name, lambda: len(drivers), lambda number: drivers[number])
+    device.register_platform(
+        device.Platform(name, lambda: len(drivers), lambda number: drivers[number])
     )
     return gf.devices(name)
 

@@ -182,32 +182,32 @@ def test_cublaslt_has_what_we_call():
     pytest.importorskip("nvmath.bindings", reason="nvmath is not installed")
     from nvmath.bindings import cublasLt as lt
 
-    from gpuflow.targets.cuda.blas import gemm_lt as ours
+    from gpuflow.targets.cuda.blas import gemm_lt
 
-    assert {*LT_CALLS} == {*ours._CREATING, *ours._OTHER}
+    assert {*LT_CALLS} == {*gemm_lt._CREATING, *gemm_lt._OTHER}
     for name, wanted in LT_CALLS.items():
         assert _arguments(getattr(lt, name)) == wanted.split(), name
     desc, preference = lt.MatmulDescAttribute, lt.MatmulPreferenceAttribute
     names = desc.TRANSA, desc.TRANSB, desc.EPILOGUE, desc.BIAS_POINTER
     names += desc.EPILOGUE_AUX_POINTER, desc.EPILOGUE_AUX_LD
-    assert names == (ours._TRANSA, ours._TRANSB, ours._EPILOGUE, ours._BIAS_POINTER,
-                     ours._AUX_POINTER, ours._AUX_LD)  # fmt: skip
-    assert preference.MAX_WORKSPACE_BYTES == ours._MOST_WORKSPACE
-    assert preference.REDUCTION_SCHEME_MASK == ours._REDUCTIONS
+    assert names == (gemm_lt._TRANSA, gemm_lt._TRANSB, gemm_lt._EPILOGUE, gemm_lt._BIAS_POINTER,
+                     gemm_lt._AUX_POINTER, gemm_lt._AUX_LD)  # fmt: skip
+    assert preference.MAX_WORKSPACE_BYTES == gemm_lt._MOST_WORKSPACE
+    assert preference.REDUCTION_SCHEME_MASK == gemm_lt._REDUCTIONS
     aligned = [getattr(preference, f"MIN_ALIGNMENT_{x}_BYTES") for x in "ABCD"]
-    assert tuple(aligned) == ours._ALIGNMENTS
+    assert tuple(aligned) == gemm_lt._ALIGNMENTS
     schemes = lt.ReductionScheme
-    assert schemes.INPLACE | schemes.COMPUTE_TYPE == ours._IN_PLACE_OR_FLOAT32
+    assert schemes.INPLACE | schemes.COMPUTE_TYPE == gemm_lt._IN_PLACE_OR_FLOAT32
     epilogues = {
-        lt.Epilogue.BIAS: ours.Epilogue(bias=True),
-        lt.Epilogue.RELU_AUX_BIAS: ours.Epilogue("relu", bias=True, keeps=True),
-        lt.Epilogue.GELU_AUX_BIAS: ours.Epilogue("gelu", bias=True, keeps=True),
-        lt.Epilogue.RELU_BIAS: ours.Epilogue("relu", bias=True),
-        lt.Epilogue.GELU: ours.Epilogue("gelu"),
-        lt.Epilogue.DRELU_BGRAD: ours.Epilogue("relu", bias=True, gradient=True),
-        lt.Epilogue.DGELU: ours.Epilogue("gelu", gradient=True),
-        lt.Epilogue.DGELU_BGRAD: ours.Epilogue("gelu", bias=True, gradient=True),
+        lt.Epilogue.BIAS: gemm_lt.Epilogue(bias=True),
+        lt.Epilogue.RELU_AUX_BIAS: gemm_lt.Epilogue("relu", bias=True, keeps=True),
+        lt.Epilogue.GELU_AUX_BIAS: gemm_lt.Epilogue("gelu", bias=True, keeps=True),
+        lt.Epilogue.RELU_BIAS: gemm_lt.Epilogue("relu", bias=True),
+        lt.Epilogue.GELU: gemm_lt.Epilogue("gelu"),
+        lt.Epilogue.DRELU_BGRAD: gemm_lt.Epilogue("relu", bias=True, gradient=True),
+        lt.Epilogue.DGELU: gemm_lt.Epilogue("gelu", gradient=True),
+        lt.Epilogue.DGELU_BGRAD: gemm_lt.Epilogue("gelu", bias=True, gradient=True),
     }
     for number, epilogue in epilogues.items():
-        assert ours._number(epilogue) == number, epilogue
-    assert lt.matmul_heuristic_result_dtype.itemsize == ours._RESULT_BYTES
+        assert gemm_lt._number(epilogue) == number, epilogue
+    assert lt.matmul_heuristic_result_dtype.itemsize == gemm_lt._RESULT_BYTES

@@ -15,7 +15,7 @@ from late_gpu import gpu_devices
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
-from gpuflow.runtime import device as devices_module
+from gpuflow.runtime import device
 from gpuflow.targets.cuda.driver.device_memory import Memory
 from gpuflow.targets.cuda_sim.driver import SimApi
 
@@ -196,11 +196,11 @@ def test_threads_get_one_driver_of_a_device():
         made.append(object())
         return made[-1]
 
-    devices_module.register_platform(devices_module.Platform("once", lambda: 1, driver))
+    device.register_platform(device.Platform("once", lambda: 1, driver))
     (where,) = gf.devices("once")
-    before = set(devices_module.in_use.drivers), devices_module.in_use.several
+    before = set(device.in_use.drivers), device.in_use.several
     try:
         found = at_once(4, lambda number: where.driver)
     finally:
-        devices_module.in_use.drivers, devices_module.in_use.several = before
+        device.in_use.drivers, device.in_use.several = before
     assert len(made) == 1 and all(one is made[0] for one in found)

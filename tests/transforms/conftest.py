@@ -3,8 +3,7 @@
 import pytest
 
 import gpuflow as gf
-from gpuflow.control import entry
-from gpuflow.control import jit as jit_rules
+from gpuflow.control import entry, jit
 
 
 @pytest.fixture
@@ -22,5 +21,5 @@ def interpreted_jit(monkeypatch):
         del donated
         return lambda operands, counted=None: jaxpr(*operands)
 
-    monkeypatch.setattr(jit_rules, "executable_of", executable_of)
+    monkeypatch.setattr(jit, "executable_of", executable_of)
     monkeypatch.setattr(entry, "executable_of", executable_of)

@@ -26,10 +26,9 @@ from gpuflow.compiler.fusion.space import (
 )
 from gpuflow.compiler.passes.program import uses
 from gpuflow.compiler.passes.updates_in_place import Donations, UpdateRule
-from gpuflow.core import views as view_rules
 from gpuflow.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Barrier, Indexed, Layout, Update
-from gpuflow.core.views import View
+from gpuflow.core.views import View, contiguous
 
 
 @record
@@ -90,7 +89,7 @@ def describe_program(
 
 
 def _whole(var: Var) -> tuple[Var, View]:
-    return var, view_rules.contiguous(var.aval.shape)
+    return var, contiguous(var.aval.shape)
 
 
 def _alias(
@@ -104,7 +103,7 @@ def _alias(
     links = rule.links(operand.aval, eqn.outputs[0].aval, **eqn.params)
     if operand in fusible_outputs and links is not None:
         return None
-    buffer, view = aliases.get(operand, (operand, view_rules.contiguous(operand.aval.shape)))
+    buffer, view = aliases.get(operand, (operand, contiguous(operand.aval.shape)))
     result = rule.view(view, eqn.outputs[0].aval, **eqn.params)
     return None if result is None else (buffer, result)
 

@@ -24,7 +24,7 @@ from gpuflow.ops.layout.axes import move_axis, reshape
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.slicing import slice_p
 from gpuflow.ops.random import bits as threefry_bits
-from gpuflow.ops.random import keys as threefry
+from gpuflow.ops.random import keys as threefry_keys
 from gpuflow.ops.random.bits import BIT_WIDTHS
 from gpuflow.ops.random.keys import (
     check_keys,
@@ -93,7 +93,7 @@ def _of(name: str, keys: Any) -> Generator:
 
 
 def _seed_words(seed: Any) -> Any:
-    half = random_unwrap(threefry.random_seed(seed))
+    half = random_unwrap(threefry_keys.random_seed(seed))
     return concatenate([half, half], 0)
 
 
@@ -109,7 +109,7 @@ def _rbg_split(key: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _rbg_fold_in(key: Any, data: Any) -> Any:
-    words = random_unwrap(threefry.random_fold_in(_halves(key), data))
+    words = random_unwrap(threefry_keys.random_fold_in(_halves(key), data))
     return random_wrap(reshape(words, (4,)), "rbg")
 
 
@@ -140,7 +140,7 @@ def _unsafe_fold_in(key: Any, data: Any) -> Any:
 
 _GENERATORS = {
     "threefry2x32": Generator(
-        threefry.random_seed, threefry_bits.random_split, threefry.random_fold_in,
+        threefry_keys.random_seed, threefry_bits.random_split, threefry_keys.random_fold_in,
         threefry_bits.random_bits,
     ),
     "rbg": Generator(

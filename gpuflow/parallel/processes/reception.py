@@ -16,7 +16,7 @@ from dataclasses import field
 from typing import Any
 
 from gpuflow.base.records import record
-from gpuflow.parallel.processes import messages as wire
+from gpuflow.parallel.processes import messages
 from gpuflow.parallel.processes.messages import WireError
 
 CALLER_SECONDS = 5.0
@@ -104,7 +104,7 @@ class Reception:
             connection.setblocking(False)
             self._callers[connection.fileno()] = caller
             try:
-                wire.send_message(connection, wire.question(caller.asked))
+                messages.send_message(connection, messages.question(caller.asked))
             except WireError as error:
                 self._send_away(connection.fileno(), str(error))
             if len(self._callers) > self._most:
@@ -120,11 +120,11 @@ class Reception:
             if not data:
                 raise WireError("the connection was closed")
             caller.pending += data
-            messages = wire.take_messages(caller.pending, _LONGEST)
-            if not messages:
+            received = messages.take_messages(caller.pending, _LONGEST)
+            if not received:
                 return None
-            about = wire.proven(messages[0], self._token, caller.asked)
-            if len(messages) > 1 or caller.pending:
+            about = messages.proven(received[0], self._token, caller.asked)
+            if len(received) > 1 or caller.pending:
                 raise WireError("it said more than it was asked")
         except BlockingIOError:
             return None
@@ -145,5 +145,5 @@ class Reception:
         caller = self._callers.pop(number)
         self.refused = why
         with suppress(OSError):
-            wire.refuse(caller.connection, why)
+            messages.refuse(caller.connection, why)
             caller.connection.close()
