@@ -199,9 +199,10 @@ def explain(
         fun: a function, jitted or not.
         args, kwargs: arrays or ShapeDtypeStructs, in trees.
         stage: what to print instead of the plan, in the order in which a program comes to it:
-            "jaxpr", "passes", "groups", "kernels" (KernelIR), "text" (of the kernels), "binding"
-            (arrays, and words of arguments) or "driver" (the program that runs them). A function
-            with an argument of that name: ``jit(fun).lower(...).compile().explain(stage)``.
+            "jaxpr", "passes", "groups", "schedule" (KernelIR before and after each schedule),
+            "kernels" (KernelIR of what is launched), "text" (of the kernels), "binding" (arrays,
+            and words of arguments) or "driver" (the program that runs them). A function with an
+            argument of that name: ``jit(fun).lower(...).compile().explain(stage)``.
         platform: for which platform, by default that of new arrays. Another one, such as "cuda",
             need not be there for the stages up to "binding".
 

@@ -19,6 +19,7 @@ from gpuflow.compiler.planning.plan import (
     reads_of,
     writes_of,
 )
+from gpuflow.compiler.schedules.schedule import rewritings
 from gpuflow.compiler.target import Target
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.jaxpr import ClosedJaxpr, Jaxpr, Var, format_eqns
@@ -26,7 +27,7 @@ from gpuflow.kir.nodes import Argument, Kernel, arguments
 from gpuflow.kir.text import kernel_text
 
 # In the order in which a program comes to them.
-STAGES = ("jaxpr", "passes", "groups", "kernels", "text", "binding", "driver", "plan")
+STAGES = ("jaxpr", "passes", "groups", "schedule", "kernels", "text", "binding", "driver", "plan")
 
 
 def explain_stage(stage: str, jaxpr: ClosedJaxpr, plan: Plan, target: Target) -> str:
@@ -37,6 +38,7 @@ def explain_stage(stage: str, jaxpr: ClosedJaxpr, plan: Plan, target: Target) ->
         return explain_passes(jaxpr, target)
     texts: dict[str, Callable[[Plan], str]] = {
         "groups": explain_groups,
+        "schedule": lambda plan: explain_schedule(plan, target),
         "kernels": explain_kernels,
         "text": lambda plan: explain_text(plan, target),
         "binding": explain_binding,
@@ -88,6 +90,28 @@ def _group_title(plan: Plan, members: tuple[int, ...]) -> str:
     space = space_of(plan.program, members)
     sizes = [f"{space.sizes[k]}{' (reduced)' if k in space.reduced else ''}" for k in space.order]
     return f"one kernel: {space.kind.value} over {' x '.join(sizes) or 'one element'}"
+
+
+def explain_schedule(plan: Plan, target: Target) -> str:
+    """KernelIR of each group before and after each schedule that has rewritten its call."""
+    calls = [call for step in _kernel_steps(plan) for call in step.calls]
+    return "\n\n".join(part for call in calls for part in _scheduled_parts(call, target))
+
+
+def _scheduled_parts(call: KernelCall, target: Target) -> Iterator[str]:
+    done = list(rewritings(call, lambda size: NO_BUFFER, target.schedules))
+    if not done:
+        yield f"{call.kernel.name}: as it is"
+    for schedule, before, choice, after in done:
+        # Of rewritings that differ in nothing but numbers the first is enough.
+        kernels = dict.fromkeys([launch.kernel for launch in after])
+        rewritten = "\n".join(map(kernel_text, kernels))
+        yield (
+            f"{before.kernel.name}: {schedule.name}, {choice}\n"
+            f"before:\n{textwrap.indent(kernel_text(before.kernel), '    ')}\n"
+            f"after, {len(after)} launch{'es' if len(after) > 1 else ''}:\n"
+            f"{textwrap.indent(rewritten, '    ')}"
+        )
 
 
 def explain_kernels(plan: Plan) -> str:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
-from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.planning.plan import CallStep, KernelStep
-from gpuflow.kir.nodes import Kernel
-
-Allocate = Callable[[int], int]
+from gpuflow.compiler.schedules.schedule import Schedules
 
 
 class Target(Protocol):
@@ -19,19 +15,13 @@ class Target(Protocol):
         on_gpu: programs are made by the rules for GPUs (``on_gpu`` of lowering classes).
         atomic_sums: so are those of ``with_atomics``: sums may differ from run to run.
         excess_precision: kernels may leave out roundings, see ``excess_precision.py``.
+        schedules: what may rewrite a kernel's calls, in the order in which they are tried.
     """
 
     on_gpu: bool
     atomic_sums: bool
     excess_precision: bool
-
-    def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
-        """The calls that do the work of one; ``allocate`` gives a buffer of so many bytes."""
-        ...
-
-    def is_plain(self, kernel: Kernel) -> bool:
-        """Whether every call of a kernel is its own launch."""
-        ...
+    schedules: Schedules
 
     def workspace_bytes(self, step: CallStep) -> int:
         """Memory that a library call needs besides its operands and outputs."""
@@ -48,14 +38,7 @@ class PlainTarget:
     on_gpu = False
     atomic_sums = False
     excess_precision = False
-
-    def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
-        """The call itself."""
-        return (call,)
-
-    def is_plain(self, kernel: Kernel) -> bool:
-        """Always."""
-        return True
+    schedules: Schedules = ()
 
     def workspace_bytes(self, step: CallStep) -> int:
         """None."""

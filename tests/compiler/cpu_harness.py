@@ -16,11 +16,12 @@ from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import KernelStep
+from gpuflow.compiler.schedules.schedule import scheduled
 from gpuflow.kir.builder import Builder
 from gpuflow.kir.interpret import run, scalar_to_word, storage_dtype
 from gpuflow.kir.nodes import Axis, Kernel, Mode, Operand, Role, Stride, arguments
 from gpuflow.targets.cpu.kernels import compile_cpu
-from gpuflow.targets.cpu.schedules.launches import launches
+from gpuflow.targets.cpu.schedules.pipeline import CPU_SCHEDULES
 
 ZERO, UNIT, ANY = Stride.ZERO, Stride.UNIT, Stride.ANY
 IN, OUT, INOUT = Mode.IN, Mode.OUT, Mode.INOUT
@@ -184,7 +185,8 @@ def calls_of(
 ) -> tuple[KernelCall, ...]:
     """What is launched for a function; scratch memory has buffers that no plan has."""
     numbers = itertools.count(1000)
-    return launches(call_of(function, *shapes, dtype=dtype), lambda count: next(numbers))
+    call = call_of(function, *shapes, dtype=dtype)
+    return scheduled(call, lambda count: next(numbers), CPU_SCHEDULES)
 
 
 def normals(*shape: int, seed: int = 0) -> np.ndarray:

@@ -26,12 +26,13 @@ import gpuflow.numpy as jnp
 from gpuflow import dlpack, lax
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import KernelStep
+from gpuflow.compiler.schedules.schedule import scheduled
 from gpuflow.kir.nodes import Mode, Operand, Role
 from gpuflow.targets.cpu.codegen import build, text_compiler
 from gpuflow.targets.cpu.codegen.llvm import host_machine
 from gpuflow.targets.cpu.codegen.text_compiler import module_of
 from gpuflow.targets.cpu.kernels import print_cpu
-from gpuflow.targets.cpu.schedules.launches import launches
+from gpuflow.targets.cpu.schedules.pipeline import CPU_SCHEDULES
 
 DTYPES = (
     "float32", "float64", "float16", "bfloat16", "int8", "int32", "int64", "bool", "complex64",
@@ -148,7 +149,8 @@ def _kernels(function, *avals):
     numbers = itertools.count(1000)
     for step in plan.steps:
         for call in step.calls if isinstance(step, KernelStep) else ():
-            yield from (launch.kernel for launch in launches(call, lambda count: next(numbers)))
+            launches = scheduled(call, lambda count: next(numbers), CPU_SCHEDULES)
+            yield from (launch.kernel for launch in launches)
 
 
 def _masked(kernel):

@@ -13,7 +13,7 @@ from gpuflow.kir.nodes import Stride
 from gpuflow.kir.verify import verify
 from gpuflow.targets.cpu.codegen.text_names import TILE
 from gpuflow.targets.cpu.printing.tiles import KIND, can_be_tiled
-from gpuflow.targets.cpu.schedules.memory_order import transposing_copy
+from gpuflow.targets.cpu.schedules.tiled_maps import transposing_copy
 
 # Around a tile, around a band of them, and primes.
 SIZES = [(16, 300), (300, 16), (63, 64), (64, 65), (65, 129), (255, 257), (256, 256), (521, 67)]

@@ -13,7 +13,7 @@ from gpuflow.targets.cpu.kernels import print_cpu
 from gpuflow.targets.cpu.printing.loop_printer import SHORT_ROWS
 from gpuflow.targets.cpu.printing.narrow_rows import is_narrow
 from gpuflow.targets.cpu.printing.rows import keep_row_values
-from gpuflow.targets.cpu.schedules.launches import SMALLEST_TURNED
+from gpuflow.targets.cpu.schedules.rows_across_lanes import SMALLEST_TURNED
 from gpuflow.targets.printer import Source
 
 

@@ -13,7 +13,8 @@ from gpuflow.kir.nodes import Apply, Mode
 from gpuflow.kir.verify import verify
 from gpuflow.kir.walk import statements
 from gpuflow.targets.cpu.printing.rows import keep_row_values
-from gpuflow.targets.cpu.schedules.launches import SMALLEST_SPLIT, SMALLEST_TURNED
+from gpuflow.targets.cpu.schedules.rows_across_lanes import SMALLEST_TURNED
+from gpuflow.targets.cpu.schedules.split_reductions import SMALLEST_SPLIT
 
 RANDOM = np.random.default_rng(0)
 

@@ -29,7 +29,7 @@ from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.kir.nodes import Mode, Operand, Role
 from gpuflow.targets.cpu.kernels import compile_cpu
 from gpuflow.targets.cpu.native.object_code import core_module, load_native
-from gpuflow.targets.cpu.schedules.launches import SMALLEST_SPLIT
+from gpuflow.targets.cpu.schedules.split_reductions import SMALLEST_SPLIT
 
 ROOT = Path(__file__).resolve().parents[2]
 # Empty, one element, primes, around the bound of split reductions, and over several threads.

@@ -26,6 +26,7 @@ from gpuflow.compiler.planning.plan import (
 from gpuflow.compiler.planning.segments import by_kernel
 from gpuflow.compiler.planning.step_shapes import CallShape, KernelShape, Shape, Slot
 from gpuflow.compiler.planning.structure import Structure, added_number
+from gpuflow.compiler.schedules.schedule import scheduled
 from gpuflow.core.aval import ShapedArray
 from gpuflow.core.jaxpr import Literal
 
@@ -105,7 +106,7 @@ class _Filler:
 
     def _launches(self, group: int, call: KernelCall) -> tuple[KernelCall, ...]:
         self.group, self.count = group, 0
-        return self.target.launches(call, self.allocate)
+        return scheduled(call, self.allocate, self.target.schedules)
 
     def allocate(self, count: int) -> int:
         """A scratch buffer of so many bytes, for the launches of the group at hand."""

@@ -19,6 +19,7 @@ from gpuflow.compiler.lowering.recipes import Choice
 from gpuflow.compiler.planning.buffers import Arrangement
 from gpuflow.compiler.planning.segments import join_equal
 from gpuflow.compiler.planning.step_shapes import CallShape, CopyShape, KernelShape, Shape, Slot
+from gpuflow.compiler.schedules.schedule import is_plain
 from gpuflow.compiler.target import Target
 from gpuflow.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from gpuflow.core.lowering import Branch, HostCall, Layout, Loop, Update
@@ -154,7 +155,7 @@ class _Maker:
             steps.append(
                 KernelShape(
                     (number,), use.kernel, group.members, use.reads, use.writes, use.overwrites,
-                    kind.target.is_plain(use.kernel),
+                    is_plain(use.kernel, kind.target.schedules),
                 )
             )  # fmt: skip
         outputs, copies = self._outputs(kind.into_destinations)

@@ -7,9 +7,9 @@ from math import prod
 from typing import NamedTuple
 
 from gpuflow.compiler.lowering.lower import KernelCall
+from gpuflow.compiler.schedules.schedule import Allocate
 from gpuflow.compiler.schedules.split import SplitKernels
 from gpuflow.compiler.schedules.split_words import Blocks, PartWords
-from gpuflow.compiler.target import Allocate
 
 
 class Cut(NamedTuple):

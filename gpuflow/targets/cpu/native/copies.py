@@ -19,7 +19,7 @@ from gpuflow.core.views import View
 from gpuflow.runtime.memory import Arena, address
 from gpuflow.targets.cpu.native.code import Code, Place, fixed
 from gpuflow.targets.cpu.native.services import NativeServices
-from gpuflow.targets.cpu.schedules.memory_order import transposing_copy
+from gpuflow.targets.cpu.schedules.tiled_maps import transposing_copy
 
 
 class Places(Protocol):

@@ -10,9 +10,7 @@ import numpy as np
 
 from gpuflow.base.config import config
 from gpuflow.base.lazy import LazyModule
-from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.planning.plan import CallStep, KernelStep, kernels_of
-from gpuflow.compiler.target import Allocate
 from gpuflow.core.lowering import Convolution, Launches, Library, Product
 from gpuflow.core.views import View
 from gpuflow.kir.nodes import Kernel
@@ -31,7 +29,7 @@ from gpuflow.targets.cpu.providers.convolutions import (
 from gpuflow.targets.cpu.providers.decompositions import is_native_lu, lu_bytes
 from gpuflow.targets.cpu.providers.kernel_steps import launches_of
 from gpuflow.targets.cpu.providers.products import ProductCall, product_call
-from gpuflow.targets.cpu.schedules.launches import is_plain, launches
+from gpuflow.targets.cpu.schedules.pipeline import CPU_SCHEDULES
 
 if TYPE_CHECKING:
     from concurrent import futures
@@ -61,6 +59,7 @@ class NativeServices:
     on_gpu = False
     atomic_sums = False
     excess_precision = False  # each 16-bit result is rounded
+    schedules = CPU_SCHEDULES
 
     def load(self, kernel: Kernel) -> LoadedKernel:
         return compile_cpu(kernel, kernel_cache(), config.environment.check)
@@ -100,14 +99,6 @@ class NativeServices:
         # Whole vectors: which elements are left over for scalar code must not depend on threads.
         lanes = 1024 if chunk >= 1024 else 64 if points <= 64 * extent else 1
         return -(-chunk // lanes) * lanes
-
-    def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
-        """The calls that do the work of a kernel call; see ``schedules.launches``."""
-        return launches(call, allocate)
-
-    def is_plain(self, kernel: Kernel) -> bool:
-        """Whether every call of a kernel is its own launch."""
-        return is_plain(kernel)
 
     def workspace_bytes(self, step: CallStep) -> int:
         """Memory that a library call needs besides its operands and outputs."""

@@ -1,5 +1,7 @@
 """Full reductions with their loops in the order of memory.
 
+    for i: for j: total += x[j, i]      for j: for i: total += x[j, i]
+
 The sum over a transposed array is the sum over the array itself: what is added in which order is
 free. The strides of a call decide.
 """
@@ -9,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
+from typing import NamedTuple
 
 from gpuflow.compiler.lowering.call_layout import Distance, distances_of
 from gpuflow.compiler.lowering.lower import KernelCall
+from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.compiler.schedules.split import is_one_pass
 from gpuflow.kir.nodes import Kernel, Mode, Operand, Reduce, Stride, remembered
 from gpuflow.kir.places import finds_first_largest
@@ -19,21 +23,38 @@ from gpuflow.kir.walk import statements
 from gpuflow.targets.cpu.schedules.memory_order import all_values, are_unit, turned_call
 
 
-def full_in_memory_order(call: KernelCall) -> KernelCall:
-    """A full reduction with its loops in the order of memory, if all operands have the same."""
-    kernel = call.kernel
-    reads = remembered(kernel, "reads", lambda: _reads_of_full(kernel))
-    if reads is None:
-        return call
+class _Order(NamedTuple):
+    """The axes from the outermost to the innermost, and which operands are contiguous then."""
+
+    axes: tuple[int, ...]
+    is_unit: tuple[bool, ...]
+
+
+def _applies(kernel: Kernel) -> bool:
+    return kernel.kind == "full" and _reads(kernel) is not None
+
+
+def _reads(kernel: Kernel) -> list[list[Distance]] | None:
+    return remembered(kernel, "reads", lambda: _reads_of_full(kernel))
+
+
+def _choose(call: KernelCall) -> _Order | None:
+    reads = _reads(call.kernel)
+    assert reads is not None  # it applies
     order = _order_of_memory([[d.within(call.words) for d in row] for row in reads])
     if order is None:
-        return call
-    values = all_values(call)
-    is_unit = are_unit(kernel, values, kernel.axes[order[-1]])
-    turned = remembered(
-        kernel, ("ordered", order, is_unit), lambda: _ordered_kernel(kernel, order, is_unit)
-    )
-    return turned_call(call, turned, values)
+        return None
+    return _Order(order, are_unit(call.kernel, all_values(call), call.kernel.axes[order[-1]]))
+
+
+def _rewrite(call: KernelCall, order: _Order, allocate: Allocate) -> tuple[KernelCall, ...]:
+    del allocate
+    kernel = call.kernel
+    ordered = remembered(kernel, ("ordered", order), lambda: _ordered_kernel(kernel, *order))
+    return (turned_call(call, ordered),)
+
+
+FULL_MEMORY_ORDER = Schedule("loops in the order of memory", _applies, _choose, _rewrite)
 
 
 def _reads_of_full(kernel: Kernel) -> list[list[Distance]] | None:

@@ -1,144 +1,66 @@
-"""Loops in the order of memory: transposed operands of one kernel call on the CPU.
+"""Loops in the order of memory: reductions of transposed operands on the CPU.
 
-A map reads them in tiles; a reduction over them runs with its loops exchanged, as a reduction of
-rows instead of columns or the other way round. Both are decided by the strides of a call. Full
-reductions are for ``full_memory_order``.
+    for i:                          for j:
+        sum of x[j, i] over j           y[i] += x[j, i] for all i
+
+The sum over rows of a transposed array is the sum over columns of the array itself, and the other
+way round; the strides of a call decide. A search down a few columns does not fill vectors with
+columns: it takes one after the other. Full reductions are for ``full_memory_order``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from math import prod
 from typing import NamedTuple
 
-from gpuflow.base.util import row_major_strides
-from gpuflow.compiler.lowering.call_layout import Distance, distances_of, sizes_of, values_of
-from gpuflow.compiler.lowering.lower import NO_BUFFER, KernelCall
+from gpuflow.compiler.lowering.call_layout import Distance, distances_of, values_of
+from gpuflow.compiler.lowering.lower import KernelCall
+from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.compiler.schedules.split import is_one_pass
 from gpuflow.kir.nodes import (
     Argument,
     Axis,
-    Block,
-    For,
     Kernel,
-    Load,
     Mode,
     Operand,
     Reduce,
     Role,
-    Store,
     Stride,
-    Value,
     arguments,
     remembered,
 )
 from gpuflow.kir.places import finds_first_largest
 from gpuflow.kir.walk import statements
-from gpuflow.targets.cpu.printing.tiles import KIND, across_operands, can_be_tiled
-
-SMALLEST_TILED = 1 << 12  # points
-SHORTEST_TILED = 16  # of both axes: a cache line of 4-byte elements
 
 
-def in_tiles(call: KernelCall) -> KernelCall:
-    """A map as a tiled one, if it reads a large operand across its rows."""
-    if call.points < SMALLEST_TILED:
-        return call
-    across = remembered(call.kernel, "across", lambda: _across(call.kernel))
-    if across is None:
-        return call
-    sizes, words = sizes_of(call), call.words
-    down, along = (axis.name for axis in call.kernel.axes[-2:])
-    if min(sizes[down], sizes[along]) < SHORTEST_TILED:
-        return call
-    for one, other in across:
-        if abs(one.within(words)) == 1 and abs(other.within(words)) >= SHORTEST_TILED:
-            break
-    else:
-        return call
-    tiled = remembered(call.kernel, KIND, lambda: replace(call.kernel, kind=KIND))
-    return call._replace(kernel=tiled)
+def _applies(kernel: Kernel) -> bool:
+    return kernel.kind not in ("map", "full") and _turn_of(kernel) is not None
 
 
-def _across(kernel: Kernel) -> list[tuple[Distance, Distance]] | None:
-    """For each operand that tiles may turn how it lies down and along; None without tiles."""
-    if not can_be_tiled(kernel):
+def _turn_of(kernel: Kernel) -> _Turn | None:
+    return remembered(kernel, "turn", lambda: _turn(kernel))
+
+
+def _choose(call: KernelCall) -> tuple[bool, ...] | None:
+    """Which operands are contiguous along the loop that becomes the innermost one."""
+    turn = _turn_of(call.kernel)
+    assert turn is not None  # it applies
+    if not (turn.always or _lies_across(turn.distances, call.words)):
         return None
-    distances = distances_of(kernel)
-    down, along = (axis.name for axis in kernel.axes[-2:])
-    return [(distances[o.name, down], distances[o.name, along]) for o in across_operands(kernel)]
+    return are_unit(call.kernel, all_values(call), call.kernel.axes[-2])
 
 
-def transposing_copy(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCall | None:
-    """A copy to row-major memory that goes through tiles, or None where that is no help.
-
-    Args:
-        axes: size and stride, in elements, of the source's axes.
-        itemsize: bytes of an element.
-
-    Returns:
-        The call; its first two words are to be the addresses of the source and of the target.
-    """
-    if itemsize not in (1, 2, 4, 8) or len(axes) < 2:
-        return None
-    kernel = _copy_kernel(itemsize, tuple([stride != 0 for _, stride in axes]))
-    places = remembered(kernel, "copy", lambda: _copy_places(kernel))
-    sizes = tuple([size for size, _ in axes])
-    rows = (0,), sizes, tuple([stride for _, stride in axes]), row_major_strides(sizes)
-    words = tuple([rows[row][column] for row, column in places])
-    call = KernelCall(kernel, words, (NO_BUFFER,) * 2, sizes[0], prod(sizes))
-    tiled = in_tiles(call)
-    return None if tiled is call else tiled
-
-
-def _copy_places(kernel: Kernel) -> list[tuple[int, int]]:
-    """Where the words of a copy stand: nowhere, or among sizes, strides, and the target's strides.
-
-    These are rows 0 to 3, with a column for each axis.
-    """
-    columns = {axis.name: column for column, axis in enumerate(kernel.axes)}
-    row_of = {("extent", ""): 1, ("stride", "x0"): 2, ("stride", "o0"): 3}
-    return [
-        (row_of.get((argument.kind, argument.operand), 0), columns.get(argument.axis, 0))
-        for argument in arguments(kernel)
-    ]
-
-
-@lru_cache(64)
-def _copy_kernel(itemsize: int, changes: tuple[bool, ...]) -> Kernel:
-    """The copy of an array that changes along some of its axes."""
-    names = [f"i{k}" for k in range(len(changes))]
-    dtype = f"uint{8 * itemsize}"
-    value = Value(0, dtype)
-    body = Block(body=(Load(value, "x0"), Store("o0", value)))
-    for name in reversed(names):
-        body = Block(body=(For(name, body),))
-    across = tuple(Stride.ANY if changing else Stride.ZERO for changing in changes)
-    operands = (
-        Operand("x0", dtype, Mode.IN, across),
-        Operand("o0", dtype, Mode.OUT, (*[Stride.ANY] * (len(changes) - 1), Stride.UNIT)),
-    )
-    axes = tuple(Axis(name, Role.PARALLEL) for name in names)
-    return Kernel("map_copy", axes, operands, body)
-
-
-def in_memory_order(call: KernelCall) -> KernelCall:
-    """A reduction with its last two loops exchanged, if that is how its operands lie.
-
-    The sum over rows of a transposed array is the sum over columns of the array itself. A search
-    down a few columns does not fill vectors with columns: it takes one after the other.
-    """
+def _rewrite(
+    call: KernelCall, is_unit: tuple[bool, ...], allocate: Allocate
+) -> tuple[KernelCall, ...]:
+    del allocate
     kernel = call.kernel
-    turn = remembered(kernel, "turn", lambda: _turn(kernel))
-    if turn is None or not (turn.always or _lies_across(turn.distances, call.words)):
-        return call
-    first = kernel.axes[-2]
-    values = all_values(call)
-    is_unit = are_unit(kernel, values, first)
     turned = remembered(kernel, ("turned", is_unit), lambda: _turned_kernel(kernel, is_unit))
-    return turned_call(call, turned, values)
+    return (turned_call(call, turned),)
+
+
+MEMORY_ORDER = Schedule("loops exchanged", _applies, _choose, _rewrite)
 
 
 def all_values(call: KernelCall) -> dict[Argument, int]:
@@ -162,8 +84,9 @@ def are_unit(
     )
 
 
-def turned_call(call: KernelCall, turned: Kernel, values: Mapping[Argument, int]) -> KernelCall:
+def turned_call(call: KernelCall, turned: Kernel) -> KernelCall:
     """The call of a kernel whose axes and operands have the names of another's."""
+    values = all_values(call)
     words = tuple([values[argument] for argument in arguments(turned)])
     return call._replace(kernel=turned, words=words)
 

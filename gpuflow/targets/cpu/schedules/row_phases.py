@@ -2,7 +2,7 @@
 
 A launch gives each thread whole rows. Where there are fewer rows than threads, each reduction of a
 row is a kernel, and so is the final loop over the row; results of reductions go through scratch
-memory. A reduction of one row is one of all its elements, which ``launches`` splits into parts:
+memory. A reduction of one row is one of all its elements, which may be split into parts:
 
     for each row:                       for the first row:
         top = max(x)                        top = max(x)              <- all threads
@@ -21,7 +21,7 @@ from math import prod
 from gpuflow.base.records import record
 from gpuflow.compiler.lowering.call_layout import distances_of, sizes_of, values_of
 from gpuflow.compiler.lowering.lower import KernelCall
-from gpuflow.compiler.target import Allocate
+from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import (
     Block,
@@ -65,22 +65,32 @@ class Phases:
     results: tuple[Operand, ...]
 
 
-def in_phases(call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
-    """The calls of a row kernel's phases, row by row; none where its rows are many or short."""
-    kernel = call.kernel
-    if kernel.kind != "row" or call.points < SHORTEST_ROW or call.extent > MOST_ROWS:
-        return ()
-    phases = remembered(kernel, "phases", lambda: phases_of(kernel))
+def _applies(kernel: Kernel) -> bool:
+    return kernel.kind == "row"
+
+
+def _phases(kernel: Kernel) -> Phases | None:
+    return remembered(kernel, "phases", lambda: phases_of(kernel))
+
+
+def _choose(call: KernelCall) -> int | None:
+    """The number of rows, if they are few and long."""
+    if call.points < SHORTEST_ROW or call.extent > MOST_ROWS:
+        return None
+    phases = _phases(call.kernel)
     if phases is None:
-        return ()
+        return None
     sizes = sizes_of(call)
-    rows = [range(sizes[axis]) for axis in phases.rows]
-    count = prod(map(len, rows))
+    count = prod([sizes[axis] for axis in phases.rows])
     shortest = SHORTEST_ROW if count <= FEW_ROWS else SHORTEST_OF_MANY
-    if not 0 < count <= MOST_ROWS or call.points < shortest * count:
-        return ()
+    return count if 0 < count <= MOST_ROWS and call.points >= shortest * count else None
+
+
+def _rewrite(call: KernelCall, count: int, allocate: Allocate) -> tuple[KernelCall, ...]:
+    phases, sizes = _phases(call.kernel), sizes_of(call)
+    assert phases is not None  # it has rows
     calls = []
-    for row in product(*rows):
+    for row in product(*[range(sizes[axis]) for axis in phases.rows]):
         # Memory of its own for each row: launches of one kernel for several rows may be joined.
         places = {o.name: allocate(storage_dtype(o.dtype).itemsize) for o in phases.results}
         moved = dict(zip(phases.rows, row, strict=True))
@@ -91,6 +101,9 @@ def in_phases(call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
             buffers = _buffers(call, phase, places)
             calls.append(KernelCall(phase, words, buffers, extent, points))
     return tuple(calls)
+
+
+ROW_PHASES = Schedule("phases of rows", _applies, _choose, _rewrite)
 
 
 def _words(

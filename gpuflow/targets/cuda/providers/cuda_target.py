@@ -5,31 +5,22 @@ from __future__ import annotations
 from functools import cache
 
 from gpuflow.base.config import config
-from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.planning.plan import CallStep, KernelStep
-from gpuflow.compiler.target import Allocate, PlainTarget
-from gpuflow.kir.nodes import Kernel
+from gpuflow.compiler.target import PlainTarget
 from gpuflow.targets.cuda.driver.launch import launched_kernel
 from gpuflow.targets.cuda.printing.printers import print_cuda
 from gpuflow.targets.cuda.providers.handwritten_calls import schedule_of
-from gpuflow.targets.cuda.schedules.splits import gpu_launches, is_plain_on_gpu
+from gpuflow.targets.cuda.schedules.pipeline import CUDA_SCHEDULES
 
 
 class GpuTarget(PlainTarget):
     """Some reductions are split; library calls that are handwritten kernels need workspaces."""
 
     on_gpu = True
+    schedules = CUDA_SCHEDULES
 
     def __init__(self, atomic_sums: bool = False, excess_precision: bool = False) -> None:
         self.atomic_sums, self.excess_precision = atomic_sums, excess_precision
-
-    def launches(self, call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
-        """The calls that do the work of one."""
-        return gpu_launches(call, allocate)
-
-    def is_plain(self, kernel: Kernel) -> bool:
-        """Whether every call of a kernel is its own launch."""
-        return is_plain_on_gpu(kernel)
 
     def workspace_bytes(self, step: CallStep) -> int:
         """Memory that a library call needs besides its operands and outputs."""

@@ -12,10 +12,10 @@ from math import prod
 
 from gpuflow.compiler.lowering.call_layout import sizes_of
 from gpuflow.compiler.lowering.lower import KernelCall
+from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.compiler.schedules.split import split_kernel
 from gpuflow.compiler.schedules.split_calls import Cut, split_calls
 from gpuflow.compiler.schedules.split_words import blocks_of
-from gpuflow.compiler.target import Allocate
 from gpuflow.kir.nodes import Kernel, remembered
 from gpuflow.targets.cuda.schedules.spread import WARP, schedule_cuda
 
@@ -26,39 +26,38 @@ MOST_PARTS = 64
 SMALLEST_PART = {"column": 64, "row": 1 << 12}
 
 
-def gpu_launches(call: KernelCall, allocate: Allocate) -> tuple[KernelCall, ...]:
-    """The calls that do the work of one on a GPU: itself, or those of its two kernels.
+def _applies(kernel: Kernel) -> bool:
+    if kernel.kind not in ("column", "row") or kernel.segmented:
+        return False
+    return _strategy(kernel) in SMALLEST_PART
 
-    Args:
-        call: of any kernel.
-        allocate: gives a buffer of so many bytes.
-    """
-    if is_plain_on_gpu(call.kernel) or call.points < SMALLEST_SPLIT:
-        return (call,)
-    split = split_kernel(call.kernel)
+
+def _choose(call: KernelCall) -> Cut | None:
+    split = split_kernel(call.kernel) if call.points >= SMALLEST_SPLIT else None
     if split is None or not split.kept:
-        return (call,)
+        return None
     sizes, strategy = sizes_of(call), _strategy(call.kernel)
     kept, rows = prod([sizes[axis] for axis in split.kept]), sizes[split.rows]
     blocks = -(-kept // WARP) if strategy == "column" else kept
     parts_of_one = call.points // kept // SMALLEST_PART[strategy]
     most = min(WANTED_BLOCKS // blocks, parts_of_one, rows, MOST_PARTS)
     if most < 2:
-        return (call,)
+        return None
     # Parts that leave nothing over save a launch.
     even = (parts for parts in range(most, most // 2, -1) if rows % parts == 0)
     parts = next((parts for parts in even if parts > 1), most)
     each = rows // parts
-    cut = Cut(parts, each, 1, rows - parts * each)
-    return split_calls(call, split, cut, sizes, blocks_of(call.kernel, split), allocate)
+    return Cut(parts, each, 1, rows - parts * each)
 
 
-def is_plain_on_gpu(kernel: Kernel) -> bool:
-    """Whether ``gpu_launches`` never gives anything but the call of a kernel itself."""
-    if kernel.kind not in ("column", "row") or kernel.segmented:
-        return True
-    return _strategy(kernel) not in SMALLEST_PART
+def _rewrite(call: KernelCall, cut: Cut, allocate: Allocate) -> tuple[KernelCall, ...]:
+    split = split_kernel(call.kernel)
+    assert split is not None  # there is a cut
+    return split_calls(call, split, cut, sizes_of(call), blocks_of(call.kernel, split), allocate)
 
 
 def _strategy(kernel: Kernel) -> str:
     return remembered(kernel, "strategy", lambda: schedule_cuda(kernel, False).strategy)
+
+
+SPLIT_REDUCTIONS = Schedule("split reductions", _applies, _choose, _rewrite, is_last=True)

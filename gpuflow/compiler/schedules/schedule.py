@@ -1,0 +1,110 @@
+"""Schedules: how a kernel's work is spread over launches, loops and vectors. See docs/design/0027.
+
+A schedule is asked in three steps. ``applies`` looks at the kernel alone, and its answer is kept
+with the kernel. ``choose`` looks at one call, whose sizes and strides are known, and gives a small
+record of numbers, or None. ``rewrite`` makes the calls that do the work instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, NamedTuple
+
+from gpuflow.base.records import record
+from gpuflow.compiler.lowering.lower import KernelCall
+from gpuflow.kir.nodes import Kernel, remembered
+
+Allocate = Callable[[int], int]  # a buffer of so many bytes; its number
+
+
+@record(eq=False)
+class Schedule:
+    """One way to do the work of a kernel call.
+
+    Attributes:
+        name: for people.
+        applies: whether any call of a kernel may be rewritten.
+        choose: how a call is; None: as it is.
+        rewrite: the calls that do the work of one as chosen. They have a kernel for each choice,
+            which is kept with the one that it was made from.
+        is_last: no other schedule looks at what this one gives.
+    """
+
+    name: str
+    applies: Callable[[Kernel], bool]
+    choose: Callable[[KernelCall], Hashable | None]
+    rewrite: Callable[[KernelCall, Any, Allocate], tuple[KernelCall, ...]]
+    is_last: bool = False
+
+
+class Rewriting(NamedTuple):
+    """A call that a schedule has rewritten."""
+
+    schedule: Schedule
+    call: KernelCall
+    choice: Hashable
+    result: tuple[KernelCall, ...]
+
+
+Schedules = tuple[Schedule, ...]  # of a target, in the order in which they are tried
+
+
+def is_plain(kernel: Kernel, schedules: Schedules) -> bool:
+    """Whether every call of a kernel is its own launch."""
+    return not _applicable(kernel, schedules, 0)
+
+
+def scheduled(
+    call: KernelCall, allocate: Allocate, schedules: Schedules, first: int = 0
+) -> tuple[KernelCall, ...]:
+    """The calls that do the work of one.
+
+    Args:
+        call: of any kernel.
+        allocate: gives a buffer of so many bytes.
+        schedules: of the target.
+        first: the first of them to try.
+    """
+    for place, schedule in _applicable(call.kernel, schedules, first):
+        choice = schedule.choose(call)
+        if choice is None:
+            continue
+        calls = schedule.rewrite(call, choice, allocate)
+        if schedule.is_last:
+            return calls
+        if len(calls) == 1:
+            return scheduled(calls[0], allocate, schedules, place + 1)
+        return tuple([
+            launch for one in calls for launch in scheduled(one, allocate, schedules, place + 1)
+        ])  # fmt: skip
+    return (call,)
+
+
+def rewritings(
+    call: KernelCall, allocate: Allocate, schedules: Schedules, first: int = 0
+) -> Iterator[Rewriting]:
+    """What ``scheduled`` does, step by step."""
+    for place, schedule in _applicable(call.kernel, schedules, first):
+        choice = schedule.choose(call)
+        if choice is None:
+            continue
+        calls = schedule.rewrite(call, choice, allocate)
+        yield Rewriting(schedule, call, choice, calls)
+        if not schedule.is_last:
+            for one in calls:
+                yield from rewritings(one, allocate, schedules, place + 1)
+        return
+
+
+def _applicable(
+    kernel: Kernel, schedules: Schedules, first: int
+) -> tuple[tuple[int, Schedule], ...]:
+    """The schedules that may rewrite calls of a kernel, from the first on, with their places."""
+    return remembered(
+        kernel, (schedules, first),
+        lambda: tuple([
+            (place, schedule)
+            for place, schedule in enumerate(schedules)
+            if place >= first and schedule.applies(kernel)
+        ]),
+    )  # fmt: skip

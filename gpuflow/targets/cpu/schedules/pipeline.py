@@ -1,0 +1,22 @@
+"""The schedules of the CPU, in the order in which they are tried."""
+
+from __future__ import annotations
+
+from gpuflow.targets.cpu.schedules.full_memory_order import FULL_MEMORY_ORDER
+from gpuflow.targets.cpu.schedules.memory_order import MEMORY_ORDER
+from gpuflow.targets.cpu.schedules.row_phases import ROW_PHASES
+from gpuflow.targets.cpu.schedules.rows_across_lanes import ROWS_ACROSS_LANES
+from gpuflow.targets.cpu.schedules.short_rows import SHORT_ROW_LOOPS
+from gpuflow.targets.cpu.schedules.split_reductions import SPLIT_REDUCTIONS
+from gpuflow.targets.cpu.schedules.tiled_maps import TILED_MAPS
+
+# Loops are ordered before rows are taken apart into phases, which are maps and full reductions.
+CPU_SCHEDULES = (
+    MEMORY_ORDER,
+    ROW_PHASES,
+    FULL_MEMORY_ORDER,
+    SPLIT_REDUCTIONS,
+    SHORT_ROW_LOOPS,
+    ROWS_ACROSS_LANES,
+    TILED_MAPS,
+)

@@ -1,0 +1,41 @@
+"""Rows that are a few vectors long: their loops take one vector at a time.
+
+    for j in range(n):          for j in range(n, step=one vector):
+        ...                         ...
+
+LLVM makes a loop for several vectors at once, and three more for what it leaves over; a row of
+fewer elements than that passes only the last ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuflow.compiler.lowering.call_layout import sizes_of
+from gpuflow.compiler.lowering.lower import KernelCall
+from gpuflow.compiler.schedules.schedule import Allocate, Schedule
+from gpuflow.kir.nodes import Kernel, Role, remembered
+from gpuflow.targets.cpu.printing.loop_printer import SHORT_ROWS
+
+LONGEST_SHORT_ROW = 128  # elements: two turns of a loop over four vectors
+
+
+def _applies(kernel: Kernel) -> bool:
+    if kernel.kind != "row" or not kernel.axes:
+        return False
+    last = kernel.axes[-1]
+    return last.exact is None and last.role is Role.ROW
+
+
+def _choose(call: KernelCall) -> bool | None:
+    return sizes_of(call)[call.kernel.axes[-1].name] < LONGEST_SHORT_ROW or None
+
+
+def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:
+    del allocate
+    kernel = call.kernel
+    short = remembered(kernel, SHORT_ROWS, lambda: replace(kernel, kind=SHORT_ROWS))
+    return (call._replace(kernel=short),)
+
+
+SHORT_ROW_LOOPS = Schedule("short rows", _applies, _choose, _rewrite)

@@ -1,0 +1,11 @@
+"""The schedules of GPUs that rewrite calls when a plan is bound, in the order they are tried.
+
+How a kernel is spread over blocks and threads (``spread``) and how wide its indices are
+(``index_bits``) is decided at launch, by what prints it.
+"""
+
+from __future__ import annotations
+
+from gpuflow.targets.cuda.schedules.splits import SPLIT_REDUCTIONS
+
+CUDA_SCHEDULES = (SPLIT_REDUCTIONS,)

@@ -1,0 +1,191 @@
+"""Schedules: what each gives means what it was made from, on random kernels; order and explain."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow.compiler.pipeline import compile_plan
+from gpuflow.compiler.planning.plan import KernelStep
+from gpuflow.compiler.schedules.schedule import Schedule, is_plain, rewritings, scheduled
+from gpuflow.kir.interpret import interpret
+from gpuflow.kir.nodes import Mode
+from gpuflow.kir.verify import verify
+from gpuflow.targets.cpu.schedules import (
+    row_phases,
+    rows_across_lanes,
+    split_reductions,
+    tiled_maps,
+)
+from gpuflow.targets.cpu.schedules.pipeline import CPU_SCHEDULES
+from gpuflow.targets.cuda.schedules import splits
+from gpuflow.targets.cuda.schedules.pipeline import CUDA_SCHEDULES
+
+# Where a schedule begins to pay, made small: the interpreter takes its time with each point.
+SMALL = {
+    split_reductions: {
+        "SMALLEST_SPLIT": 64, "SMALLEST_PART": 16, "SMALLEST_PART_ROWS": 3, "ENOUGH_POINTS": 8,
+        "ENOUGH_COLUMNS": 512, "_ALIGNED_ROWS": 2,
+    },
+    row_phases: {"SHORTEST_ROW": 24, "SHORTEST_OF_MANY": 48},
+    rows_across_lanes: {"SMALLEST_TURNED": 32},
+    tiled_maps: {"SMALLEST_TILED": 16, "SHORTEST_TILED": 3},
+    splits: {"SMALLEST_SPLIT": 64, "WANTED_BLOCKS": 64, "SMALLEST_PART": {"column": 4, "row": 8}},
+}  # fmt: skip
+MAPS = (
+    lambda x, y: x * 2 - y,
+    lambda x, y: jnp.where(x > y, x, -y),
+    lambda x, y: jnp.minimum(x, y)[..., ::-1],
+)
+REDUCTIONS = (jnp.sum, jnp.max, jnp.min, jnp.argmax, lambda x, axis: (x * x + 1).sum(axis))
+ROWS = (
+    lambda x: x - x.max(-1, keepdims=True),
+    lambda x: (x * 3).sum(-1, keepdims=True) * x + x.min(-1, keepdims=True),
+    lambda x: jnp.where(x == x.max(-1)[..., None], x.argmin(-1)[..., None], x.sum(-1)[..., None]),
+)  # fmt: skip
+LENGTHS = (1, 2, 3, 5, 7, 12, 16, 33, 70, 129)
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def schedules(request, monkeypatch):
+    for module, constants in SMALL.items():
+        for name, value in constants.items():
+            monkeypatch.setattr(module, name, value)
+    return {"cpu": CPU_SCHEDULES, "cuda": CUDA_SCHEDULES}[request.param]
+
+
+def random_program(rng):
+    """A function of one array or two, some of them transposed, and their shape."""
+    rank = rng.choice((1, 2, 2, 2, 3))
+    shape = tuple(rng.choice(LENGTHS[: 6 if rank == 3 else None]) for _ in range(rank))
+    order = rng.sample(range(rank), rank) if rng.random() < 0.6 else range(rank)
+    what = rng.choice(("map", "reduction", "reduction", "row"))
+    if what == "map":
+        f = rng.choice(MAPS)
+        return (lambda x, y: f(x.transpose(order), y.transpose(order))), shape
+    if what == "row":
+        f = rng.choice(ROWS)
+        return (lambda x, y: f(x.transpose(order)) + y.reshape(-1)[0]), shape
+    f, axis = rng.choice(REDUCTIONS), rng.choice((None, *range(rank)))
+    return (lambda x, y: f(x.transpose(order), axis=axis) + y.sum() * 0), shape
+
+
+def kernel_calls(function, shape, dtype):
+    avals = [gf.ShapeDtypeStruct(shape, dtype)] * 2
+    with gf.enable_x64():
+        plan, _ = compile_plan(gf.make_jaxpr(function)(*avals))
+    for step in plan.steps:
+        if isinstance(step, KernelStep):
+            yield from ((plan, call) for call in step.calls)
+
+
+class Memory:
+    """Arrays by buffer, at addresses of their own."""
+
+    def __init__(self, plan, call, rng):
+        self.arrays = {}
+        for buffer in call.buffers:
+            if buffer >= 0:
+                aval = plan.aval(buffer)
+                values = rng.integers(-9, 10, max(aval.size, 1))
+                self.arrays[buffer] = values.astype(aval.dtype)
+        self.scratch = itertools.count(10_000)
+
+    def allocate(self, count):
+        buffer = next(self.scratch)
+        self.arrays[buffer] = np.full(count, 0xA5, np.uint8)
+        return buffer
+
+    def copy(self):
+        other = object.__new__(Memory)
+        other.arrays = {buffer: array.copy() for buffer, array in self.arrays.items()}
+        other.scratch = itertools.count(10_000)
+        return other
+
+    def run(self, call):
+        verify(call.kernel)
+        address = {buffer: buffer + 1 << 32 for buffer in self.arrays}
+        words = list(call.words)
+        for place, (operand, buffer) in enumerate(
+            zip(call.kernel.operands, call.buffers, strict=True)
+        ):
+            if operand.mode in (Mode.IN, Mode.OUT, Mode.INOUT):
+                words[place] += address[buffer]
+        interpret(call.kernel, words, {address[b]: array for b, array in self.arrays.items()})
+
+
+def compare(plan, call, launches, before, after):
+    written = [o.mode in (Mode.OUT, Mode.INOUT) for o in call.kernel.operands]
+    for buffer, is_written in zip(call.buffers, written, strict=True):
+        if is_written:
+            want, got = before.arrays[buffer], after.arrays[buffer]
+            # Sums of so many small integers are exact in whichever order.
+            np.testing.assert_array_equal(got, want, err_msg=f"{plan.jaxpr}\n{len(launches)}")
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float64])
+def test_rewritten_calls_mean_the_same(schedules, dtype):
+    """Every schedule of the target is used by these programs, or the test fails."""
+    rng, used = random.Random(17), set()
+    for number in range(150):
+        function, shape = random_program(rng)
+        for plan, call in kernel_calls(function, shape, dtype):
+            done = [r.schedule for r in rewritings(call, lambda size: 0, schedules)]
+            used.update(done)
+            if not done:
+                continue
+            before = Memory(plan, call, np.random.default_rng(number))
+            after = before.copy()
+            before.run(call)
+            launches = scheduled(call, after.allocate, schedules)
+            for launch in launches:
+                after.run(launch)
+            compare(plan, call, launches, before, after)
+    assert used == set(schedules), [s.name for s in schedules if s not in used]
+
+
+def test_plain_kernels_are_never_rewritten(schedules):
+    rng = random.Random(3)
+    for _ in range(60):
+        function, shape = random_program(rng)
+        for _, call in kernel_calls(function, shape, np.float64):
+            if is_plain(call.kernel, schedules):
+                assert scheduled(call, lambda size: 0, schedules) == (call,)
+
+
+def test_the_order_of_schedules():
+    """One after the other looks at what the ones before gave; none looks at what the last gives."""
+    ((_, call),) = kernel_calls(lambda x, y: x + y, (3, 4), np.float64)
+    seen = []
+
+    def tell(name, choice=1, is_last=False, copies=1):
+        def choose(call):
+            seen.append(name)
+            return choice
+
+        return Schedule(name, lambda kernel: True, choose, lambda c, k, a: (c,) * copies, is_last)
+
+    last = tell("last", is_last=True)
+    schedules = (tell("never", None), tell("twice", copies=2), last, tell("no"))
+    assert scheduled(call, lambda size: 0, schedules) == (call, call)
+    assert seen == ["never", "twice", "last", "last"]
+    seen.clear()
+    done = list(rewritings(call, lambda size: 0, schedules))
+    assert [r.schedule.name for r in done] == ["twice", "last", "last"]
+    assert seen == ["never", "twice", "last", "last"]
+
+
+def test_explain_shows_kernels_before_and_after():
+    x = jnp.ones((300, 70), jnp.float32)
+    text = gf.jit(lambda x: jnp.sin(x.T)).lower(x).compile().explain("schedule")
+    assert "tiles, True" in text
+    assert "before:" in text
+    assert "after, 1 launch:" in text
+    text = gf.jit(jnp.sum).lower(jnp.ones(1 << 17)).compile().explain("schedule")
+    assert "split reductions, Cut(parts=" in text
+    assert "after, 2 launches:" in text
+    text = gf.jit(jnp.sin).lower(x).compile().explain("schedule")
+    assert text.endswith(": as it is")
