@@ -29,7 +29,7 @@ from gpuflow.compiler.planning.plan import KernelStep
 from gpuflow.compiler.schedules.schedule import scheduled
 from gpuflow.kir.nodes import Mode, Operand, Role
 from gpuflow.targets.cpu.codegen import build, text_compiler
-from gpuflow.targets.cpu.codegen.llvm import host_machine
+from gpuflow.targets.cpu.codegen.machine_code import host_machine
 from gpuflow.targets.cpu.codegen.text_compiler import module_of
 from gpuflow.targets.cpu.kernels import print_cpu
 from gpuflow.targets.cpu.schedules.pipeline import CPU_SCHEDULES

@@ -21,7 +21,7 @@ from test_cpu_kernels import unary_kernel
 from gpuflow.compiler.cache.kernel_cache import KernelCache
 from gpuflow.targets.cpu.codegen import build
 from gpuflow.targets.cpu.codegen.build import build_cpu, link_symbols, linkable, load_cpu
-from gpuflow.targets.cpu.codegen.llvm import host_machine
+from gpuflow.targets.cpu.codegen.machine_code import host_machine
 from gpuflow.targets.cpu.image import loader
 from gpuflow.targets.cpu.image.elf import RELOCATIONS, Unsupported, sections_of
 from gpuflow.targets.cpu.image.linker import image_of

@@ -18,8 +18,8 @@ from gpuflow.runtime.marks import Marks
 from gpuflow.runtime.memory import SMALLEST_POOLED, Arena, allocate
 from gpuflow.runtime.program_arrays import NamedArrays
 from gpuflow.runtime.program_text import DriverText
-from gpuflow.targets.cpu.native.code import Code, Place, callable_program, fixed
 from gpuflow.targets.cpu.native.copies import addresses_in
+from gpuflow.targets.cpu.native.program_writer import Code, Place, callable_program, fixed
 from gpuflow.targets.cpu.native.services import NativeServices
 from gpuflow.targets.cpu.native.steps import native_step
 

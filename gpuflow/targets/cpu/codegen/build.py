@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.targets.cpu.codegen import libm
-from gpuflow.targets.cpu.codegen.llvm import host_machine, imports, object_code, optimized
+from gpuflow.targets.cpu.codegen.machine_code import host_machine, imports, object_code, optimized
 from gpuflow.targets.cpu.codegen.numba_intrinsics import Intrinsics
 from gpuflow.targets.cpu.codegen.processor import cpu_target
 from gpuflow.targets.cpu.codegen.text_compiler import Unsupported, module_of

@@ -33,7 +33,14 @@ from typing import TYPE_CHECKING, Any
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.kir.scalar import COMPUTE_DTYPES, FUNCTIONS, compute_dtype
-from gpuflow.targets.cpu.codegen import narrow_floats
+from gpuflow.targets.cpu.codegen.elements import (
+    Scopes,
+    element,
+    load,
+    store,
+    stored_type,
+    widened,
+)
 from gpuflow.targets.cpu.codegen.scalar_functions import emit_function
 from gpuflow.targets.llvm.lanes import Instruction, Lane, cast, llvm_type
 
@@ -47,7 +54,6 @@ TILE = 64
 POINTER = "pointer"
 
 Emit = Callable[..., Any]
-Scopes = tuple[int, int] | None
 
 
 @record
@@ -114,9 +120,9 @@ def guarded_reader(storage: str, scope: int, scopes: int) -> Named:
         builder: ir.IRBuilder, pointer: Instruction, offset: Instruction, where: Instruction,
         words: Instruction,
     ) -> Instruction:  # fmt: skip
-        place = _element(builder, pointer, offset, storage)
+        place = element(builder, pointer, offset, storage)
         spare = builder.bitcast(words, place.type)
-        loaded = _load(builder, builder.select(where, place, spare), storage, (scope, scopes))
+        loaded = load(builder, builder.select(where, place, spare), storage, (scope, scopes))
         return builder.select(where, loaded.value, loaded.constant(0).value)
 
     dtype = compute_dtype(storage)
@@ -201,7 +207,7 @@ def _word(storage: str) -> Named:
 
 def _on_stack(dtype: str, count: int) -> Named:
     def emit(builder: ir.IRBuilder) -> Instruction:
-        kind = ir.ArrayType(_stored_type(dtype), count)
+        kind = ir.ArrayType(stored_type(dtype), count)
         with builder.goto_entry_block():
             place: Instruction = builder.alloca(kind)
             place.align = 64
@@ -212,27 +218,18 @@ def _on_stack(dtype: str, count: int) -> Named:
 
 def _reader(storage: str, scopes: Scopes) -> Named:
     def emit(builder: ir.IRBuilder, pointer: Instruction, offset: Instruction) -> Instruction:
-        place = _element(builder, pointer, offset, storage)
-        return _load(builder, place, storage, scopes).value
+        place = element(builder, pointer, offset, storage)
+        return load(builder, place, storage, scopes).value
 
     return Named((POINTER, "int64"), (compute_dtype(storage),), emit)
-
-
-def _load(builder: ir.IRBuilder, place: Instruction, storage: str, scopes: Scopes) -> Lane:
-    loaded = builder.load(place)
-    # Memory holds numbers. What LLVM does about others keeps loops from being vectorised.
-    loaded.set_metadata("noundef", builder.module.add_metadata([]))
-    _set_scope(builder.module, loaded, scopes)
-    return _widened(builder, loaded, storage)
 
 
 def _writer(storage: str, scopes: Scopes) -> Named:
     def emit(
         builder: ir.IRBuilder, pointer: Instruction, offset: Instruction, value: Instruction
     ) -> None:
-        place = _element(builder, pointer, offset, storage)
-        stored = builder.store(_narrowed(builder, value, storage), place)
-        _set_scope(builder.module, stored, scopes)
+        place = element(builder, pointer, offset, storage)
+        store(builder, place, value, storage, scopes)
 
     return Named((POINTER, "int64", compute_dtype(storage)), (), emit)
 
@@ -243,36 +240,6 @@ def _emit_wide_registers(builder: ir.IRBuilder) -> None:
     """
     # llvmlite refuses attributes that it does not know; a plain set accepts them.
     set.add(builder.function.attributes, '"prefer-vector-width"="512"')
-
-
-def _stored_type(storage: str) -> ir.Type:
-    if narrow_floats.is_narrow(storage):
-        return llvm_type(narrow_floats.code_dtype(storage))
-    return ir.IntType(8) if storage == "bool" else llvm_type(storage)
-
-
-def _element(
-    builder: ir.IRBuilder, pointer: Instruction, offset: Instruction, storage: str
-) -> Instruction:
-    typed = builder.bitcast(pointer, _stored_type(storage).as_pointer())
-    return builder.gep(typed, [offset])
-
-
-def _widened(builder: ir.IRBuilder, stored: Instruction, storage: str) -> Lane:
-    if narrow_floats.is_narrow(storage):
-        code = Lane(builder, stored, narrow_floats.code_dtype(storage))
-        return narrow_floats.widen(code, storage)
-    if storage == "bool":
-        return Lane(builder, stored, "uint8").differs(0)
-    return Lane(builder, stored, storage)
-
-
-def _narrowed(builder: ir.IRBuilder, value: Instruction, storage: str) -> Instruction:
-    if narrow_floats.is_narrow(storage):
-        return narrow_floats.narrow(Lane(builder, value, "float32"), storage).value
-    if storage == "bool":
-        return cast(Lane(builder, value, "bool"), "uint8").value
-    return value
 
 
 def _emit_word_pointer(
@@ -287,23 +254,10 @@ def _emit_word_scalar(
 ) -> Instruction:
     word = ir.IntType(64)
     slot = builder.gep(builder.bitcast(words, word.as_pointer()), [index])
-    kind = _stored_type(storage)
+    kind = stored_type(storage)
     bits = builder.load(slot)
     width = {"float": 32, "double": 64}.get(str(kind), getattr(kind, "width", 64))
     if width < 64:
         bits = builder.trunc(bits, ir.IntType(width))
     stored = builder.bitcast(bits, kind) if isinstance(kind, ir.FloatType | ir.DoubleType) else bits
-    return _widened(builder, stored, storage).value
-
-
-def _set_scope(module: ir.Module, instruction: Instruction, scopes: Scopes) -> None:
-    """Say which scope an access is in, and that it overlaps no access of the others."""
-    if scopes is None:
-        return
-    number, count = scopes
-    domain = module.add_metadata(["gpuflow operands"])
-    every = [module.add_metadata([f"gpuflow scope {k}", domain]) for k in range(count)]
-    others = [scope for k, scope in enumerate(every) if k != number]
-    instruction.set_metadata("alias.scope", module.add_metadata([every[number]]))
-    if others:
-        instruction.set_metadata("noalias", module.add_metadata(others))
+    return widened(builder, stored, storage).value

@@ -17,7 +17,7 @@ from gpuflow.compiler.planning.plan import Operand, Plan
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.views import View
 from gpuflow.runtime.memory import Arena, address
-from gpuflow.targets.cpu.native.code import Code, Place, fixed
+from gpuflow.targets.cpu.native.program_writer import Code, Place, fixed
 from gpuflow.targets.cpu.native.services import NativeServices
 from gpuflow.targets.cpu.schedules.tiled_maps import transposing_copy
 

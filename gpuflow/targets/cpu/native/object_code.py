@@ -14,9 +14,9 @@ from pathlib import Path
 from gpuflow.base.records import record
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
-from gpuflow.targets.cpu.codegen import llvm
+from gpuflow.targets.cpu.codegen import machine_code
 from gpuflow.targets.cpu.codegen.build import link_symbols, linkable, suffix_of, target_identity
-from gpuflow.targets.cpu.codegen.llvm import host_machine, object_code, optimized
+from gpuflow.targets.cpu.codegen.machine_code import host_machine, object_code, optimized
 from gpuflow.targets.cpu.image import elf, linker, loader
 
 _FOLDER = Path(__file__).parent
@@ -152,7 +152,7 @@ def load_native(module: Module, cache: KernelCache) -> NativeRuntime:
     Returns:
         The addresses of its functions.
     """
-    digest = source_digest((llvm, elf, linker, loader))
+    digest = source_digest((machine_code, elf, linker, loader))
     key = cache_key(module.text, ("native", digest, version_of("llvmlite"), target_identity()))
 
     def build() -> Entry:

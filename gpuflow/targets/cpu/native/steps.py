@@ -31,13 +31,21 @@ from gpuflow.kir.nodes import Kernel, Role, remembered
 from gpuflow.runtime.array import as_numpy
 from gpuflow.runtime.memory import Arena, address
 from gpuflow.runtime.program_arrays import operand_places
-from gpuflow.targets.cpu.native.code import Code, Copy, Place, Program, Turns, always, fixed
 from gpuflow.targets.cpu.native.copies import (
     Places,
     addresses_in,
     copy_bytes,
     copy_view,
     operand_place,
+)
+from gpuflow.targets.cpu.native.program_writer import (
+    Code,
+    Copy,
+    Place,
+    Program,
+    Turns,
+    always,
+    fixed,
 )
 from gpuflow.targets.cpu.native.services import NativeServices
 from gpuflow.targets.cpu.providers.convolution_steps import emit_convolution

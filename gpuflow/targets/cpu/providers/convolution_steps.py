@@ -9,8 +9,8 @@ import numpy as np
 from gpuflow.compiler.planning.plan import CallStep, nbytes
 from gpuflow.core.views import View
 from gpuflow.runtime.memory import address
-from gpuflow.targets.cpu.native.code import Code, Place
 from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
+from gpuflow.targets.cpu.native.program_writer import Code, Place
 from gpuflow.targets.cpu.native.services import ConvolutionFunctions, NativeServices
 from gpuflow.targets.cpu.providers.convolutions import (
     LHS_WORD,

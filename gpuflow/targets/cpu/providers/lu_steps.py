@@ -13,9 +13,9 @@ from gpuflow.compiler.planning.plan import CallStep
 from gpuflow.core import views
 from gpuflow.core.views import View
 from gpuflow.runtime.kernel_cache import kernel_cache
-from gpuflow.targets.cpu.native.code import READ_WORDS, Code
 from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
 from gpuflow.targets.cpu.native.object_code import Module, load_native
+from gpuflow.targets.cpu.native.program_writer import READ_WORDS, Code
 from gpuflow.targets.cpu.native.services import NativeServices
 from gpuflow.targets.cpu.providers.blas import private_blas
 from gpuflow.targets.cpu.providers.decompositions import lu_bytes

@@ -13,10 +13,10 @@ from math import prod
 from gpuflow.compiler.planning.plan import CallStep, nbytes
 from gpuflow.core.lowering import Library, Triangular
 from gpuflow.runtime.kernel_cache import kernel_cache
-from gpuflow.targets.cpu.native.code import READ_WORDS, Code
 from gpuflow.targets.cpu.native.copies import Places, copy_view, operand_place
 from gpuflow.targets.cpu.native.object_code import Module, load_native
 from gpuflow.targets.cpu.native.pool import pool
+from gpuflow.targets.cpu.native.program_writer import READ_WORDS, Code
 from gpuflow.targets.cpu.native.services import NativeServices
 from gpuflow.targets.cpu.providers.blas import BLAS_LETTERS, private_blas
 
