@@ -200,7 +200,7 @@ def _batch(
     ]
     outs = bind_cond(batched, index, moved, lanes)
     out_dims = zip(*(branch_dims for _, branch_dims in pairs), strict=True)
-    return outs, [_joined_dim(dims_of, len(lanes)) for dims_of in out_dims]
+    return outs, [_joined_dim(dims_by_branch, len(lanes)) for dims_by_branch in out_dims]
 
 
 def _joined_dim(dims: Sequence[int | Uniform | None], lanes: int) -> int | Uniform | None:

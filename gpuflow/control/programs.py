@@ -165,8 +165,8 @@ def join_consts(
     def join() -> list[ClosedJaxpr]:
         joined = []
         for jaxpr, positions in safe_zip(jaxprs, places):
-            mine = dict(zip(positions, jaxpr.jaxpr.invars, strict=False))
-            lead = [mine.get(k) or Var(aval_of(values[key])) for k, key in enumerate(keys)]
+            inputs = dict(zip(positions, jaxpr.jaxpr.invars, strict=False))
+            lead = [inputs.get(k) or Var(aval_of(values[key])) for k, key in enumerate(keys)]
             joined.append(with_inputs(jaxpr, [*lead, *jaxpr.jaxpr.invars[len(positions) :]]))
         return joined
 

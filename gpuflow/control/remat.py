@@ -269,8 +269,8 @@ def _partial_eval(
     known, closed, rest, out_unknowns = _parts(jaxpr, unknowns)
     known_values = [*closed, *[x for x, flag in safe_zip(operands, unknowns) if not flag]]
 
-    def unknown_function(values: Sequence[Any], *theirs: Any) -> list[Any]:
-        return bind_remat(rest, [*values, *theirs], differentiated=True, **params)
+    def unknown_function(values: Sequence[Any], *unknown_operands: Any) -> list[Any]:
+        return bind_remat(rest, [*values, *unknown_operands], differentiated=True, **params)
 
     outs = bind_remat(known, known_values, differentiated=differentiated, **params)
     return outs, out_unknowns, known_values, unknown_function

@@ -95,9 +95,11 @@ def partial_scan(
         full = [next(remaining) if flag else None for flag in unknowns]
         for k, value in safe_zip(started, values[len(values) - len(started) :]):
             full[k] = value
-        ours = [[x for x, flag in safe_zip(full[part], flags[part]) if flag] for part in parts]
+        consts, init, xs = [
+            [x for x, flag in safe_zip(full[part], flags[part]) if flag] for part in parts
+        ]
         first, last = values[: len(fixed)], values[len(fixed) : len(fixed) + len(stacks)]
-        return bind(body, [*first, *ours[0]], ours[1], [*last, *ours[2]], **params)
+        return bind(body, [*first, *consts], init, [*last, *xs], **params)
 
     stored = [*fixed, *stacks, *[operands[k] for k in started]]
     return results[:num_outs], out_unknowns, stored, unknown_function

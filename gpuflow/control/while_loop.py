@@ -206,8 +206,8 @@ def _partial_eval(
         known = bind_while(*programs, *parts, extend(lanes, kept))
 
     def unknown_function(values: Sequence[Any], *unknown_operands: Any) -> list[Any]:
-        ours, theirs = iter(values), iter(unknown_operands)
-        full = [next(theirs if flag else ours) for flag in unknowns]
+        known_values, unknown_values = iter(values), iter(unknown_operands)
+        full = [next(unknown_values if flag else known_values) for flag in unknowns]
         results = _bind(full, lanes, params)
         return [out for out, flag in safe_zip(results, carry) if flag]
 

@@ -216,7 +216,7 @@ def _body(
         items: of the row.
         known: results of earlier phases and their operands, which it loads.
         chosen: reductions, loops and stores.
-        own: its results, which it stores.
+        outputs: its results, which it stores.
     """
     loads = [Load(out, name) for out, name in known.items()]
     kept = [s for s in items if not isinstance(s, Reduce | For | Store) or s in chosen]
