@@ -159,8 +159,10 @@ class NativeServices:
         """The addresses of what a convolution calls."""
         blas, letter = private_blas(), BLAS_LETTERS[dtype.name]
         assert blas is not None  # convolution() says so first
-        names = (f"gf_{name}_{letter}" for name in ("convolution", "sum_parts", "zero"))
-        return ConvolutionFunctions(*map(self.function, names), blas.gemm[dtype.name])
+        convolution, sum_parts, zero = (
+            self.function(f"gf_{name}_{letter}") for name in ("convolution", "sum_parts", "zero")
+        )
+        return ConvolutionFunctions(convolution, sum_parts, zero, blas.gemm[dtype.name])
 
     def slots(self, count: int) -> tuple[int, int, int, int]:
         """Memory for each thread: addresses of marks and memory, number of slots, their bytes."""
