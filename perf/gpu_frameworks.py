@@ -154,11 +154,11 @@ def _turn_kernels_off() -> None:
     from gpuflow.compiler import pipeline
     from gpuflow.nn import attention
     from gpuflow.targets.cuda.program import driver_text
-    from gpuflow.targets.cuda.providers import cuda_target
+    from gpuflow.targets.cuda.providers import target
 
     attention.may_fuse = lambda *operands: False
     pipeline.GPU_PASSES = pipeline.PASSES
-    cuda_target.schedule_of = driver_text.schedule_of = lambda step: None
+    target.schedule_of = driver_text.schedule_of = lambda step: None
 
 
 def _load_jax(platform: str) -> Framework:

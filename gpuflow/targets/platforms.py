@@ -15,12 +15,11 @@ from gpuflow.targets.cpu.driver import cpu_driver
 
 if TYPE_CHECKING:
     from gpuflow.targets.cuda.driver import on_cupy
-    from gpuflow.targets.cuda.providers import cuda_target
     from gpuflow.targets.cuda_sim import driver as simulated_driver
 else:
     on_cupy = LazyModule("gpuflow.targets.cuda.driver.on_cupy")
     simulated_driver = LazyModule("gpuflow.targets.cuda_sim.driver")
-    cuda_target = LazyModule("gpuflow.targets.cuda.providers.cuda_target")
+    cuda_target = LazyModule("gpuflow.targets.cuda.providers.target")
 
 
 # Where Linux shows that there is a GPU of NVIDIA.

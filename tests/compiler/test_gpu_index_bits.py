@@ -27,7 +27,7 @@ from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.kir.nodes import Mode, Operand, arguments
 from gpuflow.targets.cuda.driver.launch import launched_kernel
 from gpuflow.targets.cuda.printing.printers import print_cuda
-from gpuflow.targets.cuda.providers.cuda_target import gpu_target
+from gpuflow.targets.cuda.providers.target import gpu_target
 from gpuflow.targets.cuda.schedules.index_bits import MOST_AHEAD, at_fitting_width, fits_32_bits
 from gpuflow.targets.cuda.schedules.spread import launch_shape, schedule_cuda
 

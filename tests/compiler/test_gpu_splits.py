@@ -6,7 +6,7 @@ from cuda_tools import requires_cuda_tools
 
 import gpuflow as gf
 from gpuflow.compiler.pipeline import compile_plan
-from gpuflow.targets.cuda.providers.cuda_target import gpu_target
+from gpuflow.targets.cuda.providers.target import gpu_target
 
 RNG = np.random.default_rng(3)
 

@@ -10,8 +10,8 @@ import gpuflow.numpy as jnp
 from gpuflow.base.config import config
 from gpuflow.compiler.pipeline import compile_plan
 from gpuflow.compiler.planning.plan import CallStep
-from gpuflow.targets.cuda.providers.cuda_target import gpu_target
 from gpuflow.targets.cuda.providers.handwritten_calls import schedule_of
+from gpuflow.targets.cuda.providers.target import gpu_target
 
 pytestmark = requires_cuda_tools
 

@@ -20,9 +20,9 @@ from gpuflow.kernels import convolution_reference as reference
 from gpuflow.ops.contractions.convolution_calls import conv_dimension_numbers
 from gpuflow.targets.cuda.providers import convolution_forms, convolutions
 from gpuflow.targets.cuda.providers.convolution_copies import add_copy
-from gpuflow.targets.cuda.providers.cuda_target import gpu_target
 from gpuflow.targets.cuda.providers.handwritten_calls import schedule_of
 from gpuflow.targets.cuda.providers.launch_sequence import At, Schedule
+from gpuflow.targets.cuda.providers.target import gpu_target
 
 pytestmark = requires_cuda_tools
 

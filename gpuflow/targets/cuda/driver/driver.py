@@ -37,7 +37,7 @@ from gpuflow.targets.cuda.driver.side_stream import SideWork
 from gpuflow.targets.cuda.driver.transfers import SMALL, Transfers
 from gpuflow.targets.cuda.program.program import GpuProgram
 from gpuflow.targets.cuda.program.single_ops import OneOpPrograms
-from gpuflow.targets.cuda.providers.cuda_target import chosen_gpu_target
+from gpuflow.targets.cuda.providers.target import chosen_gpu_target
 from gpuflow.targets.cuda.schedules.spread import Dim
 
 _BYTE, _COUNTER = np.dtype(np.uint8), np.dtype(np.uint32)

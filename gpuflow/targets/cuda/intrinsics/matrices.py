@@ -49,8 +49,11 @@ def _by_name(*functions: Any) -> dict[str, Any]:
     return {function._name: function for function in functions}
 
 
-def _convergent(builder: Any, asm: InlineAsm, args: list[NamedValue]) -> NamedValue:
-    """Call what all lanes of a warp must reach together."""
+def call_convergent(builder: Any, asm: InlineAsm, args: list[NamedValue]) -> NamedValue:
+    """Call what all threads must reach together, so that LLVM moves it into no branch.
+
+    The function around it is marked too: until it is inlined, its calls are what LLVM looks at.
+    """
     builder.function.attributes.add("convergent")
     return builder.call(asm, args, attrs=("convergent",))
 
@@ -171,7 +174,7 @@ def _loads(tools: NumbaCuda) -> dict[str, Any]:
             address = _shared_address(ir, builder, args[2], args[3])
             kind = ir.FunctionType(ir.LiteralStructType([word] * 4), [word])
             asm = ir.InlineAsm(kind, text, "=r,=r,=r,=r,r,~{memory}", side_effect=True)
-            words = _convergent(builder, asm, [address])
+            words = call_convergent(builder, asm, [address])
             for place in range(4):
                 value = builder.extract_value(words, place)
                 builder.store(value, _element(ir, builder, args[0], args[1], place))
@@ -212,7 +215,7 @@ def _products(tools: NumbaCuda) -> dict[str, Any]:
             values += [builder.load(place) for place in places]
             result = ir.LiteralStructType([real] * 4)
             function = ir.FunctionType(result, [word] * 6 + [real] * 4)
-            sums = _convergent(builder, ir.InlineAsm(function, text, constraints), values)
+            sums = call_convergent(builder, ir.InlineAsm(function, text, constraints), values)
             for k, place in enumerate(places):
                 builder.store(builder.extract_value(sums, k), place)
             return context.get_dummy_value()

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 from gpuflow.targets.cuda.codegen.toolchain import NumbaCuda
 from gpuflow.targets.cuda.intrinsics.arithmetic import arithmetic_intrinsics
 from gpuflow.targets.cuda.intrinsics.atomics import atomic_intrinsics
-from gpuflow.targets.cuda.intrinsics.matrices import matrix_intrinsics
+from gpuflow.targets.cuda.intrinsics.matrices import call_convergent, matrix_intrinsics
 from gpuflow.targets.cuda.intrinsics.memory_access import memory_intrinsics
 
 if TYPE_CHECKING:
-    from llvmlite.ir import InlineAsm, NamedValue
+    from llvmlite.ir import NamedValue
 
 SHARED_ALIGNMENT = 16
 
@@ -58,21 +58,12 @@ def source_namespace(tools: NumbaCuda) -> dict[str, Any]:
     return {**import_free, **dtypes, **_intrinsics(tools)}
 
 
-def _call_convergent(builder: Any, asm: InlineAsm, args: list[NamedValue]) -> NamedValue:
-    """Call what all threads must reach together, so that LLVM moves it into no branch.
-
-    The function around it is marked too: until it is inlined, its calls are what LLVM looks at.
-    """
-    builder.function.attributes.add("convergent")
-    return builder.call(asm, args, attrs=("convergent",))
-
-
 def _shuffle_word(ir: ModuleType, builder: Any, value: NamedValue, distance: int) -> NamedValue:
     """One 32-bit exchange between lanes whose numbers differ in the bits of ``distance``."""
     text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 0x1f, 0xffffffff;"
     kind = ir.FunctionType(value.type, [value.type])
     asm = ir.InlineAsm(kind, text, "=r,r", side_effect=True)
-    return _call_convergent(builder, asm, [value])
+    return call_convergent(builder, asm, [value])
 
 
 def _shuffle_bits(ir: ModuleType, builder: Any, bits: Any, distance: int) -> NamedValue:
@@ -144,7 +135,7 @@ def _block_intrinsics(tools: NumbaCuda) -> dict[str, Any]:
         def emit(context, builder, signature, args):
             kind = ir.FunctionType(ir.VoidType(), [])
             asm = ir.InlineAsm(kind, "bar.sync 0;", "~{memory}", side_effect=True)
-            _call_convergent(builder, asm, [])
+            call_convergent(builder, asm, [])
             return context.get_dummy_value()
 
         return types.void(), emit
