@@ -25,7 +25,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ["README.md", "docs/quickstart.md", "docs/settings.md", "docs/gpu.md", "docs/tour.md"]
+PAGES = [
+    "README.md",
+    "docs/quickstart.md",
+    "docs/settings.md",
+    "docs/gpu.md",
+    "docs/tour.md",
+    "docs/text_compiler.md",
+]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"\)  # (.+)$")
 # Rounding differs between processors, and training multiplies it.

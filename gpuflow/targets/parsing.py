@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import threading
+import time
 
 
 class _Parser:
@@ -18,7 +19,8 @@ class _Parser:
         self.lock = threading.Lock()
 
 
-_MOST_TRIES = 20
+_MOST_TRIES = 40
+_PAUSE = 1e-3  # seconds, longer with every try: 0.8 in all
 _parser = _Parser()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_parser.renew)
@@ -33,10 +35,10 @@ def parsed(text: str) -> ast.Module:
     Raises:
         SystemError: other packages' threads parse all the time.
     """
-    for _ in range(_MOST_TRIES):
+    for tries in range(_MOST_TRIES):
         try:
             with _parser.lock:
                 return ast.parse(text)
         except SystemError:
-            continue
-    raise SystemError("the interpreter does not parse it now")
+            time.sleep(tries * _PAUSE)
+    raise SystemError("[compile] Python must parse a text; other threads keep it from that")

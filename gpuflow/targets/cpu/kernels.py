@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache as cached
 from pathlib import Path
 
-from gpuflow.base.config import config
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
 from gpuflow.compiler.debugging import show
@@ -22,7 +21,6 @@ from gpuflow.targets.cpu.codegen import (
     libm,
     machine_code,
     narrow_floats,
-    numba_intrinsics,
     polynomials,
     processor,
     scalar_functions,
@@ -68,7 +66,6 @@ _EMITTERS = (
     borders,
     conditions,
     columns,
-    numba_intrinsics,
     scalar_functions,
     gamma,
     elf,
@@ -116,9 +113,7 @@ def print_cpu(kernel: Kernel) -> Source:
 @cached
 def cache_parts() -> tuple[str, ...]:
     """What a CPU kernel's code depends on besides its text."""
-    versions = (version_of("numba"), version_of("llvmlite"))
-    settings = " ".join(config.environment.numba)
-    return ("cpu", source_digest(_EMITTERS), *versions, target_identity(), settings)
+    return ("cpu", source_digest(_EMITTERS), version_of("llvmlite"), target_identity())
 
 
 def compile_cpu(kernel: Kernel, cache: KernelCache, check: bool = False) -> LoadedKernel:

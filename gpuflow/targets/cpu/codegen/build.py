@@ -1,8 +1,8 @@
 """Builds printed CPU kernels, and loads built ones.
 
 A build gives code for this processor: an image (``linker``), or a relocatable object file where
-there are none. The text is compiled directly (``text_compiler``), or by Numba where it holds
-something else. Loading an image takes no compiler; an object file takes llvmlite's linker.
+there are none. ``text_compiler`` makes LLVM instructions of the text. Loading an image takes no
+compiler; an object file takes llvmlite's linker.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import cache
-from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from gpuflow.base.lazy import LazyModule
 from gpuflow.base.records import record
 from gpuflow.targets.cpu.codegen import libm
 from gpuflow.targets.cpu.codegen.machine_code import host_machine, imports, object_code, optimized
-from gpuflow.targets.cpu.codegen.numba_intrinsics import Intrinsics
 from gpuflow.targets.cpu.codegen.processor import cpu_target
-from gpuflow.targets.cpu.codegen.text_compiler import Unsupported, module_of
+from gpuflow.targets.cpu.codegen.text_compiler import module_of
 from gpuflow.targets.cpu.image.elf import Unsupported as NoImage
 from gpuflow.targets.cpu.image.linker import image_of
 from gpuflow.targets.cpu.image.loader import HAS_IMAGES, image_from, is_image, load_image
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 else:
     llvm = LazyModule("llvmlite.binding")
 
-# Products and sums may be contracted, as in XLA; nothing that hides nan, inf or -0.0.
-_OPTIONS = {"nopython": True, "fastmath": {"contract"}, "error_model": "numpy"}
 _PROTOTYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
@@ -73,27 +69,6 @@ class LoadedKernel:
     size: int
 
 
-@record
-class _Toolkit:
-    """What a build needs of Numba."""
-
-    types: Any
-    cfunc_class: Any
-    compiler_lock: Any
-    intrinsics: Intrinsics
-
-
-@cache
-def _load_numba() -> _Toolkit:
-    """Import Numba: 0.15 s, and only builds need it."""
-    import numba
-    from numba.core.ccallback import CFunc
-    from numba.core.compiler_lock import global_compiler_lock
-    from numba.extending import intrinsic
-
-    return _Toolkit(numba.types, CFunc, global_compiler_lock, Intrinsics(numba, intrinsic))
-
-
 def build_cpu(source: Source) -> Object:
     """Compile a printed kernel for this processor.
 
@@ -102,27 +77,14 @@ def build_cpu(source: Source) -> Object:
 
     Returns:
         The code. Cost: 5 to 50 ms.
+
+    Raises:
+        Unsupported: the text holds what the compiler of texts does not know: a printer is wrong.
     """
-    try:
-        module = module_of(source)
-    except Unsupported:
-        return build_with_numba(source)
-    machine = host_machine()
+    module, machine = module_of(source), host_machine()
     built = _optimized(module, machine)
     code = linkable(object_code(built, machine), (source.entry,))
     return Object(code, source.entry, imports(built))
-
-
-def build_with_numba(source: Source) -> Object:
-    """The same by Numba. Cost: 30 to 200 ms; the first build of a process 0.5 s more."""
-    toolkit = _load_numba()
-    with toolkit.compiler_lock:
-        library, entry = _compile(toolkit, source)
-        module = library._final_module
-        # Numba knows one processor, which its passes have seen, and one kind of object file.
-        copied = llvm.parse_assembly(str(module), llvm.create_context())
-        code = linkable(object_code(copied, host_machine()), (entry,))
-        return Object(code, entry, imports(module))
 
 
 def linkable(code: bytes, symbols: Sequence[str]) -> bytes:
@@ -154,40 +116,6 @@ def assembly(source: Source) -> str:
 def _optimized(module: ir.Module, machine: llvm.TargetMachine) -> llvm.ModuleRef:
     """The module as LLVM sees it, after its passes."""
     return optimized(str(module), machine, finish=libm.inline_variants)
-
-
-def _compile(toolkit: _Toolkit, source: Source) -> tuple[Any, str]:
-    """The compiled Numba library of a kernel, and the C symbol of its function."""
-    code = compile(source.text, f"<gpuflow kernel {source.entry}>", "exec")
-    namespace = toolkit.intrinsics.namespace(_global_names(code))
-    exec(code, namespace)
-    types = toolkit.types
-    signature = ((types.voidptr, types.int64, types.int64), types.void)
-    _register_functions()
-    function = toolkit.cfunc_class(namespace[source.entry], signature, {}, dict(_OPTIONS))
-    # Not CFunc.compile: that would also link the code into this process.
-    result = function._compile_uncached()
-    library = result.library
-    library._ensure_finalized()
-    return library, result.fndesc.llvm_cfunc_wrapper_name
-
-
-def _global_names(code: CodeType) -> set[str]:
-    """The global names that a module's code and the functions in it use."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _global_names(constant)
-    return names
-
-
-@cache
-def _register_functions() -> None:
-    """Tell Numba's own linker, which runs at the end of a build, where the functions are."""
-    for symbol in libm.all_symbols():
-        address = libm.resolve(symbol)
-        if address is not None:
-            llvm.add_symbol(symbol, address)
 
 
 class _Linker:

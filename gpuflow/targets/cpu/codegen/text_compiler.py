@@ -3,7 +3,7 @@
 Numba takes 45 ms for a small kernel and 0.5 s to start; most of that is spent on finding out what
 this text never does. The printer's Python has a few statement forms, typed names and no objects, so
 that one walk over its syntax tree gives the same instructions in a tenth of the time. Anything else
-in a text is ``Unsupported``, and Numba compiles it.
+in a text is ``Unsupported``. The language is described in docs/text_compiler.md.
 """
 
 from __future__ import annotations
@@ -51,19 +51,16 @@ _INTEGER_ONLY = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.LShift, ast.RShift)
 
 
 class Unsupported(Exception):
-    """The text holds something that this compiler does not know."""
+    """The text holds something that this compiler does not know: whoever printed it is wrong."""
 
 
 def module_of(source: Source) -> ir.Module:
     """The LLVM module of a printed kernel, with one function ``void entry(ptr, i64, i64)``.
 
     Raises:
-        Unsupported: Numba has to compile it.
+        Unsupported: the text is not one that a printer of the CPU prints.
     """
-    try:
-        tree = parsed(source.text)
-    except SystemError as error:
-        raise Unsupported(str(error)) from error
+    tree = parsed(source.text)
     module = ir.Module(source.entry)
     names: dict[str, Named] = {}
     for node in tree.body:

@@ -7,6 +7,7 @@ from functools import cache as cached
 from pathlib import Path
 from typing import Any
 
+from gpuflow.base.config import config
 from gpuflow.base.records import record
 from gpuflow.compiler.cache.kernel_cache import Entry, KernelCache, cache_key, source_digest
 from gpuflow.compiler.cache.versions import version_of
@@ -95,7 +96,8 @@ def cache_parts(compute_capability: tuple[int, int]) -> tuple[str, ...]:
     """What a CUDA kernel's code depends on besides its text and schedule; imports nothing."""
     major, minor = compute_capability
     versions = tuple(version_of(package) for package in PACKAGES)
-    return ("cuda", f"sm_{major}{minor}", source_digest(_EMITTERS), *versions)
+    settings = " ".join(config.environment.numba)
+    return ("cuda", f"sm_{major}{minor}", source_digest(_EMITTERS), *versions, settings)
 
 
 def compile_cuda(
