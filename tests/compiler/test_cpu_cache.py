@@ -342,17 +342,3 @@ def test_the_key_holds_every_module_that_prints_or_emits():
         "text", "reference", "config", "errors", "lazy", "host", "records", "parsing",
         "private_files",
     }  # fmt: skip
-
-
-def test_the_key_holds_the_variables_of_numba(tmp_path):
-    """NUMBA_OPT=0 left objects that cannot be loaded, under the keys of all later processes."""
-    program = "from gpuflow.targets.cpu.kernels import cache_parts; print(cache_parts())"
-    keys = set()
-    for settings in ({}, {"NUMBA_OPT": "0"}, {"NUMBA_CPU_NAME": "generic"}):
-        environment = {**os.environ, "PYTHONPATH": FOLDER_OF_PACKAGE, **settings}
-        found = subprocess.run(
-            [sys.executable, "-c", program],
-            env=environment, cwd=tmp_path, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        keys.add(found.stdout)
-    assert len(keys) == 3

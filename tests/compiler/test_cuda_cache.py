@@ -27,7 +27,7 @@ PARTS = cache_parts((9, 0))
 
 def test_the_key_depends_on_the_architecture_the_tools_and_the_variant():
     assert PARTS[:2] == ("cuda", "sm_90") and cache_parts((10, 0))[1] == "sm_100"
-    assert len(PARTS) == 3 + len(cached.PACKAGES)
+    assert len(PARTS) == 4 + len(cached.PACKAGES)
     assert {"numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink"} <= set(cached.PACKAGES)
 
 
@@ -37,7 +37,7 @@ def test_the_key_holds_every_module_of_the_target():
     rooms = ("printing", "intrinsics", "codegen", "schedules")
     files = {path.stem for room in rooms for path in (target / room).glob("*.py")}
     # What only asks for kernels, and which calls there are: the text says that by itself.
-    files -= {"__init__", "cached", "handwritten", "splits", "index_bits"}
+    files -= {"__init__", "cached", "handwritten", "pipeline", "splits", "index_bits"}
     files |= {"nodes", "scalar", "walk"}  # the argument block, the functions, the order
     assert files <= {module.__name__.rpartition(".")[2] for module in cached._EMITTERS}
 
@@ -182,3 +182,18 @@ def test_a_small_tile_computes_the_same(monkeypatch):
     x = np.random.default_rng(0).standard_normal((1100, 40)).astype(np.float32)
     ran = run_plan(lambda x: (jnp.cos(x).sum(0), jnp.sin(x.T).max(-1)), (x,))
     assert any(r.compiled.source.launch.small_tile for r in ran)
+
+
+def test_the_key_holds_the_variables_of_numba(tmp_path):
+    """Some change the code that Numba makes: later processes would load it."""
+    module = "gpuflow.targets.cuda.codegen.cached"
+    program = f"from {module} import cache_parts; print(cache_parts((9, 0)))"
+    keys = set()
+    for settings in ({}, {"NUMBA_OPT": "0"}, {"NUMBA_CPU_NAME": "generic"}):
+        environment = {**os.environ, "PYTHONPATH": FOLDER_OF_PACKAGE, **settings}
+        finished = subprocess.run(
+            [sys.executable, "-c", program],
+            env=environment, cwd=tmp_path, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        keys.add(finished.stdout)
+    assert len(keys) == 3
