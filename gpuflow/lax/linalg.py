@@ -14,11 +14,13 @@ from gpuflow.ops.linalg.forms import hessenberg as hessenberg
 from gpuflow.ops.linalg.forms import schur as schur
 from gpuflow.ops.linalg.forms import tridiagonal as tridiagonal
 from gpuflow.ops.linalg.lu import lu as lu
-from gpuflow.ops.linalg.lu import lu_pivots_to_permutation as lu_pivots_to_permutation
 from gpuflow.ops.linalg.ormqr import ormqr as ormqr
 from gpuflow.ops.linalg.qr import geqrf as geqrf
 from gpuflow.ops.linalg.qr import householder_product as householder_product
 from gpuflow.ops.linalg.qr import qr as qr
+from gpuflow.ops.linalg.row_exchanges import (
+    lu_pivots_to_permutation as lu_pivots_to_permutation,
+)
 from gpuflow.ops.linalg.solve import triangular_solve as triangular_solve
 from gpuflow.ops.linalg.svd import svd as svd
 from gpuflow.ops.linalg.tridiagonal import tridiagonal_solve as tridiagonal_solve

@@ -10,9 +10,10 @@ import numpy as np
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
-from gpuflow.core.lowering import Library, OnHost
+from gpuflow.core.lowering import Library
 from gpuflow.ops.elementwise.arithmetic import add, div, mul
 from gpuflow.ops.handwritten.blocks import matrix_blocks
+from gpuflow.ops.linalg import device_lapack
 from gpuflow.ops.linalg.algebra import (
     Shape,
     as_column,
@@ -30,7 +31,6 @@ from gpuflow.ops.linalg.common import (
     each_matrix,
     is_large,
     lapack,
-    load_cupyx,
     load_scipy,
     matrix_op,
 )
@@ -46,22 +46,15 @@ def _cholesky_result(shape: Shape, dtype: Any) -> Outputs:
 
 def _cholesky_impl(xp: Any, a: Any) -> Any:
     """Reads the lower triangle; what is above the result's is not cleared."""
+    if xp is not np:
+        return device_lapack.cholesky(xp, a) if a.size else xp.zeros(a.shape, a.dtype)
     try:
-        if xp is np and a.size and is_large(a):
+        if a.size and is_large(a):
             if a.ndim == 2:
                 return _large_factor(a)
             return load_scipy().cholesky(a, lower=True, check_finite=False)
-        if xp is np:
-            return np.linalg.cholesky(a)
-        # Else half a factor would be the result for what is not positive definite.
-        with load_cupyx().errstate(linalg="raise"):
-            return xp.linalg.cholesky(a)
-    except np.linalg.LinAlgError as error:
-        if xp is not np:
-            raise OnHost(
-                "of matrices of which one is not positive definite",
-                "the device's library does not say which of them become nan",
-            ) from error
+        return np.linalg.cholesky(a)
+    except np.linalg.LinAlgError:
         return _cholesky_with_nan(a)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
-from gpuflow.core.lowering import Library
+from gpuflow.core.lowering import Library, OnHost
 from gpuflow.ops.elementwise.arithmetic import add, div, mul, neg, sub
 from gpuflow.ops.elementwise.comparison import eq
 from gpuflow.ops.elementwise.complex_numbers import abs as absolute
@@ -39,14 +39,14 @@ from gpuflow.ops.linalg.algorithms import (
     check_no_magma,
 )
 from gpuflow.ops.linalg.common import (
+    NO_ROUTINE,
     Outputs,
     check_square,
-    failing_as_nan,
     is_large,
     load_scipy,
     matrix_op,
-    on_host,
 )
+from gpuflow.ops.linalg.eigh import library
 from gpuflow.ops.linalg.lu import solve_matrices
 from gpuflow.ops.linalg.small_matrices import has_closed_eigenvalues, small_eigenvalues, written_out
 from gpuflow.ops.reductions.argmax import argmax
@@ -77,29 +77,32 @@ def _eigenvalues(a: np.ndarray) -> np.ndarray:
     return _LOOP(a, signature=_LOOP_TYPES[a.dtype.char])
 
 
-@on_host
 def _eig_impl(
     xp: Any, a: Any, *, compute_left_eigenvectors: bool, compute_right_eigenvectors: bool,
     enable_eigvec_derivs: bool,
 ) -> list[Any]:  # fmt: skip
-    del xp, enable_eigvec_derivs
+    del enable_eigvec_derivs
     wide = complex_dtype(a.dtype)
     count = 1 + compute_left_eigenvectors + compute_right_eigenvectors
     if not a.size:
         shapes = [a.shape[:-1], a.shape, a.shape][:count]
-        return [np.zeros(shape, wide) for shape in shapes]
+        return [xp.zeros(shape, wide) for shape in shapes]
     left, right = compute_left_eigenvectors, compute_right_eigenvectors
-    by_scipy = left or is_large(a)
+    if xp is not np and left:
+        raise OnHost("with left eigenvectors", NO_ROUTINE)
+    by_scipy = xp is np and (left or is_large(a))
 
-    def decompose(x: np.ndarray) -> Any:
+    def decompose(x: Any) -> Any:
         if by_scipy:
             parts = load_scipy().eig(x, left=left, right=right, check_finite=False)
+        elif right:
+            parts = xp.linalg.eig(x)
         else:
-            parts = np.linalg.eig(x) if right else _eigenvalues(x)
+            parts = _eigenvalues(x) if xp is np else xp.linalg.eigvals(x)
         return parts if left or right else [parts]
 
     # NumPy gives real results where all values of the batch are real.
-    return [out.astype(wide, copy=False) for out in failing_as_nan(decompose, a)]
+    return [out.astype(wide, copy=False) for out in library(xp, decompose, a)]
 
 
 def _eig_jvp(

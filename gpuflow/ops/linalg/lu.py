@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from gpuflow.base import dtypes
-from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import zero_tangent
@@ -19,6 +18,7 @@ from gpuflow.ops.handwritten.blocks import matrix_blocks
 from gpuflow.ops.indexing.rows import row_gather
 from gpuflow.ops.layout.iota import iota
 from gpuflow.ops.layout.slicing import pad
+from gpuflow.ops.linalg import device_lapack
 from gpuflow.ops.linalg.algebra import (
     Shape,
     columns,
@@ -29,7 +29,8 @@ from gpuflow.ops.linalg.algebra import (
     through_float32,
     triangle,
 )
-from gpuflow.ops.linalg.common import Outputs, each_matrix, lapack, matrix_op, on_host
+from gpuflow.ops.linalg.common import Outputs, each_matrix, lapack, matrix_op
+from gpuflow.ops.linalg.row_exchanges import permutation_of, row_order_p
 from gpuflow.ops.linalg.small_matrices import is_small_batch, small_lu, written_out
 from gpuflow.ops.linalg.solve import triangular_solve
 from gpuflow.ops.sorting.sort import sort_key_val
@@ -45,23 +46,26 @@ _MATRICES_PER_COLUMN = 6
 _SMALL = 8
 
 
-@on_host
 def _lu_impl(xp: Any, a: Any) -> list[Any]:
-    del xp
+    factors, pivots = _factors_impl(xp, a)
+    return [factors, pivots, permutation_of(xp, pivots, permutation_size=a.shape[-2])]
+
+
+def _factors_impl(xp: Any, a: Any) -> list[Any]:
     size, batch = max(a.shape[-2:]), prod(a.shape[:-2])
-    if 0 < size <= _SMALL and batch > _MATRICES_PER_COLUMN * size and np.isfinite(a).all():
-        factors, pivots = _eliminate(a)
-    else:
-        factors, pivots = _by_lapack(a)
-    return [factors, pivots, _permutation_impl(np, pivots, permutation_size=a.shape[-2])]
+    if not a.size:
+        pivots = xp.arange(min(a.shape[-2:]), dtype=np.int32)
+        empty = xp.zeros(a.shape, a.dtype)
+        return [empty, xp.broadcast_to(pivots, (*a.shape[:-2], len(pivots)))]
+    if xp is not np:
+        return device_lapack.lu(xp, a)
+    if size <= _SMALL and batch > _MATRICES_PER_COLUMN * size and np.isfinite(a).all():
+        return list(_eliminate(a))
+    return _by_lapack(a)
 
 
 def _by_lapack(a: np.ndarray) -> list[np.ndarray]:
     outs = _lu_result(a.shape[-2:], a.dtype)[:2]
-    if not a.size:
-        empty = [np.zeros((*a.shape[:-2], *shape), dtype) for shape, dtype in outs]
-        empty[1][...] = np.arange(min(a.shape[-2:]))
-        return empty
     (getrf,) = lapack(["getrf"], a)
     # A positive info tells of a zero on the diagonal, with which the factors are right.
     return each_matrix(lambda matrix: getrf(matrix)[:2], [a], [2], outs)
@@ -138,6 +142,35 @@ def _lu_simplify(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
     return written_out(small_lu, eqn, build) if is_small_batch(eqn.inputs[0].aval) else None
 
 
+_held = matrix_blocks("lu")
+
+
+def _lu_flops(ins: Sequence[Any], outs: Sequence[Any], params: dict[str, Any]) -> int:
+    del outs, params
+    return 2 * ins[0].size * min(ins[0].shape[-2:]) // 3
+
+
+def _lu_on_gpu(eqn: Any, definition: Any, build: Any) -> list[Any] | None:
+    """What kernels do not hold is a call of a library, and then a kernel for the permutation."""
+    del definition
+    (matrices,) = eqn.inputs
+    if _held([matrices.aval], [var.aval for var in eqn.outputs], eqn.params) is not None:
+        return None
+    factors, pivots = build.apply(lu_factors_p, matrices)
+    rows = matrices.aval.shape[-2]
+    return [factors, pivots, build.apply(row_order_p, pivots, permutation_size=rows)]
+
+
+# What a library gives of a decomposition: factors and pivots.
+lu_factors_p = matrix_op(
+    "lu_factors",
+    (2,),
+    lambda shape, dtype: _lu_result(shape, dtype)[:2],
+    _factors_impl,
+    multiple_results=True,
+    lower=Library(flops=_lu_flops),
+)
+
 lu_p = matrix_op(
     "lu",
     (2,),
@@ -145,11 +178,7 @@ lu_p = matrix_op(
     _lu_impl,
     jvp=_lu_jvp,
     multiple_results=True,
-    lower=Library(
-        flops=lambda ins, outs, params: 2 * ins[0].size * min(ins[0].shape[-2:]) // 3,
-        lu=True,
-        blocks=matrix_blocks("lu"),
-    ),
+    lower=Library(flops=_lu_flops, lu=True, blocks=_held, on_gpu=_lu_on_gpu),
     simplify=_lu_simplify,
 )
 
@@ -168,67 +197,6 @@ def lu(x: Any) -> list[Any]:
     """
     factors, pivots, permutation = lu_p.bind(x)
     return [factors, pivots, permutation]
-
-
-# --- lu_pivots_to_permutation --------------------------------------------------------------
-
-
-def _permutation_result(pivots: Shape, dtype: Any, *, permutation_size: int) -> Outputs:
-    del dtype
-    check(
-        permutation_size >= pivots[0],
-        lambda: (
-            "[lu_pivots_to_permutation] permutation_size must be at least the number of pivots; "
-            f"got {permutation_size} for {pivots[0]} pivots. Fix: pass the number of rows."
-        ),
-        ValueError,
-    )
-    return [((permutation_size,), dtypes.int32)]
-
-
-@on_host
-def _permutation_impl(xp: Any, pivots: Any, *, permutation_size: int) -> Any:
-    del xp
-    batch, count = pivots.shape[:-1], pivots.shape[-1]
-    out = np.empty((prod(batch), permutation_size), np.int32)
-    out[...] = np.arange(permutation_size, dtype=np.int32)
-    chosen, every = pivots.reshape(len(out), count), np.arange(len(out))
-    if len(out) == 1:
-        order = list(range(permutation_size))
-        for k, other in enumerate(chosen[0].tolist()):
-            order[k], order[other] = order[other], order[k]
-        out[0] = order
-        return out.reshape(*batch, permutation_size)
-    for k in range(count if len(out) else 0):
-        other = chosen[:, k]
-        out[:, k], out[every, other] = out[every, other], out[:, k].copy()
-    return out.reshape(*batch, permutation_size)
-
-
-lu_pivots_to_permutation_p = matrix_op(
-    "lu_pivots_to_permutation",
-    (1,),
-    _permutation_result,
-    _permutation_impl,
-    integer=True,
-    size_params=frozenset({"permutation_size"}),
-)
-
-
-def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
-    """The permutation that row exchanges amount to.
-
-    Args:
-        pivots: i32[..., k]: row i is exchanged with row ``pivots[i]``, in turn.
-        permutation_size: the number of rows, at least k.
-
-    Returns:
-        i32[..., permutation_size].
-
-    Raises:
-        ValueError: too small a ``permutation_size``. TypeError: other pivots than int32.
-    """
-    return lu_pivots_to_permutation_p.bind(pivots, permutation_size=int(permutation_size))
 
 
 # --- systems -------------------------------------------------------------------------------

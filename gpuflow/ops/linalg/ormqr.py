@@ -13,8 +13,9 @@ from gpuflow.core.aval import aval_of
 from gpuflow.core.lowering import Library
 from gpuflow.core.rules import Zero, is_undefined, zero_tangent
 from gpuflow.ops.elementwise.complex_numbers import conj
+from gpuflow.ops.linalg import device_lapack
 from gpuflow.ops.linalg.algebra import Shape, through_float32
-from gpuflow.ops.linalg.common import Outputs, each_matrix, lapack, matrix_op, on_host
+from gpuflow.ops.linalg.common import Outputs, each_matrix, lapack, matrix_op
 
 
 def _result(a: Shape, taus: Shape, c: Shape, dtype: Any, *, left: bool, transpose: bool) -> Outputs:
@@ -38,11 +39,11 @@ def _result(a: Shape, taus: Shape, c: Shape, dtype: Any, *, left: bool, transpos
     return [(c, dtype)]
 
 
-@on_host
 def _impl(xp: Any, a: Any, taus: Any, c: Any, *, left: bool, transpose: bool) -> Any:
-    del xp
     if not c.size or not taus.shape[-1]:
         return c.copy()
+    if xp is not np:
+        return device_lapack.ormqr(xp, a, taus, c, left, transpose)
     is_complex = a.dtype.kind == "c"
     (ormqr,) = lapack(["unmqr" if is_complex else "ormqr"], a)
     side, flag = "L" if left else "R", ("C" if is_complex else "T") if transpose else "N"

@@ -18,6 +18,7 @@ from gpuflow.ops.elementwise.complex_numbers import imag
 from gpuflow.ops.elementwise.select import where
 from gpuflow.ops.handwritten.blocks import matrix_blocks
 from gpuflow.ops.layout.concatenate import concatenate
+from gpuflow.ops.linalg import device_lapack
 from gpuflow.ops.linalg.algebra import (
     Shape,
     adjoint,
@@ -41,7 +42,6 @@ from gpuflow.ops.linalg.common import (
     lapack,
     load_scipy,
     matrix_op,
-    on_host,
 )
 from gpuflow.ops.linalg.lu import permute_rows, solve_matrices
 from gpuflow.ops.linalg.solve import triangular_solve
@@ -52,11 +52,11 @@ def _geqrf_result(shape: Shape, dtype: Any) -> Outputs:
     return [(shape, dtype), ((min(shape),), dtype)]
 
 
-@on_host
 def _geqrf_impl(xp: Any, a: Any) -> list[Any]:
-    del xp
     if not a.size:
-        return [np.zeros(a.shape, a.dtype), np.zeros((*a.shape[:-2], min(a.shape[-2:])), a.dtype)]
+        return [xp.zeros(a.shape, a.dtype), xp.zeros((*a.shape[:-2], min(a.shape[-2:])), a.dtype)]
+    if xp is not np:
+        return device_lapack.geqrf(xp, a)
     reflectors, factors = np.linalg.qr(a, mode="raw")
     return [reflectors.swapaxes(-1, -2), factors]
 
@@ -99,11 +99,11 @@ def _householder_result(shape: Shape, factors: Shape, dtype: Any) -> Outputs:
     return [(shape, dtype)]
 
 
-@on_host
 def _householder_impl(xp: Any, a: Any, factors: Any) -> Any:
-    del xp
     if not a.size or not factors.shape[-1]:
-        return np.broadcast_to(np.eye(*a.shape[-2:], dtype=a.dtype), a.shape)
+        return xp.broadcast_to(xp.eye(*a.shape[-2:], dtype=a.dtype), a.shape)
+    if xp is not np:
+        return device_lapack.householder_product(xp, a, factors)
     (orgqr,) = lapack(["ungqr" if a.dtype.kind == "c" else "orgqr"], a)
 
     def product(reflectors: np.ndarray, tau: np.ndarray) -> Sequence[np.ndarray] | None:

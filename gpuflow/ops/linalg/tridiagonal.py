@@ -9,12 +9,14 @@ import numpy as np
 
 from gpuflow.base.errors import check
 from gpuflow.core.aval import aval_of
+from gpuflow.core.lowering import OnHost
 from gpuflow.core.rules import Zero, is_undefined
 from gpuflow.ops.elementwise.arithmetic import add, mul, neg
 from gpuflow.ops.layout.concatenate import concatenate
 from gpuflow.ops.layout.slicing import slice_in_dim
+from gpuflow.ops.linalg import device_lapack
 from gpuflow.ops.linalg.algebra import Shape, as_column, rows, through_float32
-from gpuflow.ops.linalg.common import Outputs, each_matrix, lapack, matrix_op, on_host
+from gpuflow.ops.linalg.common import NO_ROUTINE, Outputs, each_matrix, lapack, matrix_op
 from gpuflow.ops.zeros import add_tangents, full, instantiate
 
 
@@ -32,13 +34,15 @@ def _tridiagonal_result(
     return [(b, dtype)]
 
 
-@on_host
 def _tridiagonal_impl(
     xp: Any, low: Any, middle: Any, high: Any, b: Any, *, perturb_singular: bool
 ) -> Any:
-    del xp
     if not b.size:
-        return np.zeros(b.shape, b.dtype)
+        return xp.zeros(b.shape, b.dtype)
+    if xp is not np and perturb_singular:
+        raise OnHost("with perturb_singular", NO_ROUTINE)
+    if xp is not np:
+        return device_lapack.tridiagonal_solve(xp, low, middle, high, b)
     if perturb_singular:
         return _perturbed(low, middle, high, b)
     if b.shape[-2] == 1:

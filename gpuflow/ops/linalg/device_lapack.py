@@ -1,0 +1,217 @@
+"""LAPACK's routines on devices: cuSOLVER, cuBLAS and cuSPARSE, by the bindings that CuPy has.
+
+CuPy's functions of arrays lack some of them, and wait for the device where others are to say what
+went wrong. Here nothing waits: what a routine says of itself (its info) stays on the device and
+becomes nan there. Routines count by columns: a row-major matrix that is handed over as it lies is
+its transpose to them.
+
+Source: NVIDIA, cuSOLVER, cuBLAS and cuSPARSE documentation; names and arguments of CuPy 14.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from math import prod
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+_LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
+# A batch of LU decompositions is one call where matrices have at most this many rows for each of
+# them. Source: jaxlib 0.4, solver.py: getrf.
+_ROWS_OF_A_BATCH = 128
+# cuSPARSE solves tridiagonal systems of this many rows or more.
+_FEWEST_ROWS = 3
+
+
+def bindings(library: str) -> ModuleType:
+    """CuPy's bindings of a library of CUDA's.
+
+    Raises:
+        ImportError: the library is not installed.
+    """
+    return import_module(f"cupy_backends.cuda.libs.{library}")
+
+
+def _routine(library: str, name: str, dtype: Any) -> Callable[..., Any]:
+    """A routine for a dtype; its name lacks the letter in front."""
+    return getattr(bindings(library), _LETTERS[np.dtype(dtype).char] + name)
+
+
+def _unitary(name: str, dtype: Any) -> str:
+    """A routine's name for orthogonal matrices, which are unitary ones where they are complex."""
+    return ("un" if np.dtype(dtype).kind == "c" else "or") + name
+
+
+def _by_columns(xp: Any, a: Any) -> Any:
+    """A copy of a batch of matrices, (count, columns, rows), that routines may write to."""
+    turned = xp.array(a.swapaxes(-1, -2), order="C", copy=True)
+    return turned.reshape(prod(a.shape[:-2]), *turned.shape[-2:])
+
+
+def _by_rows(turned: Any, shape: tuple[int, ...]) -> Any:
+    """A batch as ``_by_columns`` laid it out, with its own shape again."""
+    return turned.swapaxes(-1, -2).reshape(shape)
+
+
+def _rows_of(xp: Any, x: Any) -> Any:
+    """A copy of a batch of vectors, (count, size), that routines may write to."""
+    return xp.array(x, order="C", copy=True).reshape(prod(x.shape[:-1]), x.shape[-1])
+
+
+def _address(x: Any, k: int) -> int:
+    """Where element ``k`` of an array's first dimension lies."""
+    return x.data.ptr + k * x.strides[0]
+
+
+def _addresses(xp: Any, x: Any) -> Any:
+    """The addresses of all elements of the first dimension, on the device."""
+    step = x.strides[0]
+    return xp.arange(x.data.ptr, x.data.ptr + len(x) * step, step, dtype=np.uintp)
+
+
+def lu(xp: Any, a: Any) -> list[Any]:
+    """Factors and pivots of matrices (..., m, n) with elements; pivots count from 0.
+
+    A zero on the diagonal is divided by: what comes of it is the library's affair.
+    """
+    m, n = a.shape[-2:]
+    factors = _by_columns(xp, a)
+    count = len(factors)
+    pivots = xp.empty((count, min(m, n)), np.int32)
+    info = xp.empty((count,), np.int32)
+    if m == n and count > 1 and n <= count * _ROWS_OF_A_BATCH:
+        places = _addresses(xp, factors)
+        _routine("cublas", "getrfBatched", a.dtype)(
+            xp.cuda.device.get_cublas_handle(), n, places.data.ptr, n, pivots.data.ptr,
+            info.data.ptr, count,
+        )  # fmt: skip
+    else:
+        handle = xp.cuda.device.get_cusolver_handle()
+        size = _routine("cusolver", "getrf_bufferSize", a.dtype)(
+            handle, m, n, factors.data.ptr, m
+        )
+        work, getrf = xp.empty((size,), a.dtype), _routine("cusolver", "getrf", a.dtype)
+        for k in range(count):
+            getrf(handle, m, n, _address(factors, k), m, work.data.ptr, _address(pivots, k),
+                  _address(info, k))  # fmt: skip
+    return [_by_rows(factors, a.shape), (pivots - 1).reshape(*a.shape[:-2], min(m, n))]
+
+
+def cholesky(xp: Any, a: Any) -> Any:
+    """Lower factors of matrices (..., n, n) with elements, from their lower triangles.
+
+    Those of which the routine says that they are not positive definite are nan; what is above the
+    others' diagonals is not cleared.
+    """
+    n = a.shape[-1]
+    out = xp.array(a, order="C", copy=True).reshape(prod(a.shape[:-2]), n, n)
+    count, info = len(out), xp.empty((prod(a.shape[:-2]),), np.int32)
+    handle = xp.cuda.device.get_cusolver_handle()
+    # By columns, it is the upper triangle of the transpose: U^H U = A^T is L = U^T by rows.
+    side = bindings("cublas").CUBLAS_FILL_MODE_UPPER
+    if count > 1:
+        places = _addresses(xp, out)
+        _routine("cusolver", "potrfBatched", a.dtype)(
+            handle, side, n, places.data.ptr, n, info.data.ptr, count
+        )
+    else:
+        size = _routine("cusolver", "potrf_bufferSize", a.dtype)(
+            handle, side, n, out.data.ptr, n
+        )
+        work = xp.empty((size,), a.dtype)
+        _routine("cusolver", "potrf", a.dtype)(
+            handle, side, n, out.data.ptr, n, work.data.ptr, size, info.data.ptr
+        )
+    return xp.where((info != 0)[:, None, None], np.nan, out).reshape(a.shape)
+
+
+def geqrf(xp: Any, a: Any) -> list[Any]:
+    """Reflectors and their factors of matrices (..., m, n) with elements."""
+    m, n = a.shape[-2:]
+    out = _by_columns(xp, a)
+    factors = xp.empty((len(out), min(m, n)), a.dtype)
+    info = xp.empty((1,), np.int32)
+    handle = xp.cuda.device.get_cusolver_handle()
+    size = _routine("cusolver", "geqrf_bufferSize", a.dtype)(handle, m, n, out.data.ptr, m)
+    work, geqrf_ = xp.empty((size,), a.dtype), _routine("cusolver", "geqrf", a.dtype)
+    for k in range(len(out)):
+        geqrf_(handle, m, n, _address(out, k), m, _address(factors, k), work.data.ptr, size,
+               info.data.ptr)  # fmt: skip
+    return [_by_rows(out, a.shape), factors.reshape(*a.shape[:-2], min(m, n))]
+
+
+def householder_product(xp: Any, a: Any, taus: Any) -> Any:
+    """The first columns of products of reflections; there are elements and factors."""
+    m, n = a.shape[-2:]
+    out, taus = _by_columns(xp, a), _rows_of(xp, taus)
+    count, number = taus.shape
+    info = xp.empty((1,), np.int32)
+    handle = xp.cuda.device.get_cusolver_handle()
+    name = _unitary("gqr", a.dtype)
+    size = _routine("cusolver", f"{name}_bufferSize", a.dtype)(
+        handle, m, n, number, out.data.ptr, m, taus.data.ptr
+    )
+    work, product = xp.empty((size,), a.dtype), _routine("cusolver", name, a.dtype)
+    for k in range(count):
+        product(handle, m, n, number, _address(out, k), m, _address(taus, k), work.data.ptr,
+                size, info.data.ptr)  # fmt: skip
+    return _by_rows(out, a.shape)
+
+
+def ormqr(xp: Any, a: Any, taus: Any, c: Any, left: bool, transpose: bool) -> Any:
+    """Products of reflections with matrices; there are elements and factors."""
+    number, m = taus.shape[-1], a.shape[-2]
+    reflectors = _by_columns(xp, a[..., :number])
+    out, taus = _by_columns(xp, c), _rows_of(xp, taus)
+    info = xp.empty((1,), np.int32)
+    cublas, handle = bindings("cublas"), xp.cuda.device.get_cusolver_handle()
+    side = cublas.CUBLAS_SIDE_LEFT if left else cublas.CUBLAS_SIDE_RIGHT
+    turned = cublas.CUBLAS_OP_C if np.dtype(a.dtype).kind == "c" else cublas.CUBLAS_OP_T
+    what = (side, turned if transpose else cublas.CUBLAS_OP_N, *c.shape[-2:], number)
+    rows, name = c.shape[-2], _unitary("mqr", a.dtype)
+    size = _routine("cusolver", f"{name}_bufferSize", a.dtype)(
+        handle, *what, reflectors.data.ptr, m, taus.data.ptr, out.data.ptr, rows
+    )
+    work, product = xp.empty((size,), a.dtype), _routine("cusolver", name, a.dtype)
+    for k in range(len(out)):
+        product(handle, *what, _address(reflectors, k), m, _address(taus, k), _address(out, k),
+                rows, work.data.ptr, size, info.data.ptr)  # fmt: skip
+    return _by_rows(out, c.shape)
+
+
+def tridiagonal_solve(xp: Any, low: Any, middle: Any, high: Any, b: Any) -> Any:
+    """Systems with right-hand sides (..., m, n) that have elements, with pivoting.
+
+    A singular one gives what comes of divisions by 0.
+    """
+    rows, sides = b.shape[-2:]
+    more = max(_FEWEST_ROWS - rows, 0)  # of the identity's
+    right = _with_rows(xp, b.swapaxes(-1, -2), more, 0)
+    right = right.reshape(-1, sides, rows + more)
+    below, diagonal, above = (
+        _with_rows(xp, x, more, filling).reshape(-1, rows + more)
+        for x, filling in ((low, 0), (middle, 1), (high, 0))
+    )
+    below[:, 0] = 0  # the routine reads them
+    above[:, rows - 1] = 0
+    size = rows + more
+    handle = xp.cuda.device.get_cusparse_handle()
+    count = _routine("cusparse", "gtsv2_bufferSizeExt", b.dtype)(
+        handle, size, sides, below.data.ptr, diagonal.data.ptr, above.data.ptr, right.data.ptr,
+        size,
+    )  # fmt: skip
+    work, solve = xp.empty((count,), np.uint8), _routine("cusparse", "gtsv2", b.dtype)
+    for k in range(len(right)):
+        solve(handle, size, sides, _address(below, k), _address(diagonal, k), _address(above, k),
+              _address(right, k), size, work.data.ptr)  # fmt: skip
+    return _by_rows(right[..., :rows], b.shape)
+
+
+def _with_rows(xp: Any, x: Any, more: int, filling: int) -> Any:
+    """A row-major copy with elements behind each row."""
+    out = xp.full((*x.shape[:-1], x.shape[-1] + more), filling, x.dtype)
+    out[..., : x.shape[-1]] = x
+    return out

@@ -1,0 +1,114 @@
+"""The permutation that the row exchanges of an LU decomposition amount to."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base import dtypes
+from gpuflow.base.errors import check
+from gpuflow.core.lowering import Indexed, Library
+from gpuflow.ops.linalg.algebra import Shape
+from gpuflow.ops.linalg.common import Outputs, matrix_op
+
+
+def _permutation_result(pivots: Shape, dtype: Any, *, permutation_size: int) -> Outputs:
+    del dtype
+    check(
+        permutation_size >= pivots[0],
+        lambda: (
+            "[lu_pivots_to_permutation] permutation_size must be at least the number of pivots; "
+            f"got {permutation_size} for {pivots[0]} pivots. Fix: pass the number of rows."
+        ),
+        ValueError,
+    )
+    return [((permutation_size,), dtypes.int32)]
+
+
+def permutation_of(xp: Any, pivots: Any, *, permutation_size: int) -> Any:
+    batch, count = pivots.shape[:-1], pivots.shape[-1]
+    out = xp.empty((prod(batch), permutation_size), np.int32)
+    out[...] = xp.arange(permutation_size, dtype=np.int32)
+    chosen, every = pivots.reshape(len(out), count), xp.arange(len(out))
+    if xp is np and len(out) == 1:
+        order = list(range(permutation_size))
+        for k, other in enumerate(chosen[0].tolist()):
+            order[k], order[other] = order[other], order[k]
+        out[0] = order
+        return out.reshape(*batch, permutation_size)
+    for k in range(count if len(out) else 0):
+        other = chosen[:, k]
+        row = out[:, k].copy()
+        out[:, k] = out[every, other]
+        out[every, other] = row
+    return out.reshape(*batch, permutation_size)
+
+
+def _row_order_body(context: Any, in_avals: Any, out: Any, params: dict[str, Any]) -> Any:
+    """Which row comes to a place: the exchanges backwards, as far as they concern it.
+
+    Elements do not depend on each other, so that each has a thread.
+    """
+    del params
+    builder, dim = context.builder, out.ndim - 1
+    place = context.index(dim)
+    if 0 in in_avals[0].shape:
+        return builder.cast(place, "int32")
+    batch, count = [context.index(d) for d in range(dim)], context.number(0)
+    last = builder.apply("sub", count, builder.const("int64", 1))
+
+    def exchanged(k: Any, place: Any) -> Any:
+        row = builder.apply("sub", last, k)
+        other = builder.cast(context.load(0, [*batch, row]), "int64")
+        moved = builder.select(builder.apply("eq", place, other), row, place)
+        return builder.select(builder.apply("eq", place, row), other, moved)
+
+    (found,) = builder.for_count(count, [place], exchanged)
+    return builder.cast(found, "int32")
+
+
+# Where each thread finds its own row; one that walks through all of them, as on the CPU, would be
+# the only one of its matrix.
+row_order_p = matrix_op(
+    "row_order",
+    (1,),
+    _permutation_result,
+    permutation_of,
+    integer=True,
+    lower=Indexed(_row_order_body, lambda ins, params: [ins[0].shape[-1]]),
+    size_params=frozenset({"permutation_size"}),
+)
+
+
+def _order_on_gpu(eqn: Any, definition: Any, build: Any) -> list[Any]:
+    del definition
+    return [build.apply(row_order_p, *eqn.inputs, **eqn.params)]
+
+
+lu_pivots_to_permutation_p = matrix_op(
+    "lu_pivots_to_permutation",
+    (1,),
+    _permutation_result,
+    permutation_of,
+    integer=True,
+    lower=Library(on_gpu=_order_on_gpu),
+    size_params=frozenset({"permutation_size"}),
+)
+
+
+def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
+    """The permutation that row exchanges amount to.
+
+    Args:
+        pivots: i32[..., k]: row i is exchanged with row ``pivots[i]``, in turn.
+        permutation_size: the number of rows, at least k.
+
+    Returns:
+        i32[..., permutation_size].
+
+    Raises:
+        ValueError: too small a ``permutation_size``. TypeError: other pivots than int32.
+    """
+    return lu_pivots_to_permutation_p.bind(pivots, permutation_size=int(permutation_size))
