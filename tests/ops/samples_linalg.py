@@ -95,6 +95,12 @@ REAL, COMPLEX = ("float32", "float64"), ("complex64", "complex128")
 DOUBLE = ("float64", "complex128")
 RECTANGLES = ((3, 3), (4, 2), (2, 4), (2, 3, 2))
 
+
+def _permutations():
+    pivots = np.array([[2, 2, 3], [0, 1, 2]], np.int32)
+    return [Sample(((2, 3),), {"permutation_size": 4}, {0: pivots}, dtypes=("int32",))]
+
+
 SAMPLES = {
     "triangular_solve": _triangular_samples(),
     "tridiagonal_solve": [
@@ -106,12 +112,9 @@ SAMPLES = {
         for perturbed in (False, True)  # regular ones are left as they are
     ],
     "lu": [*_matrices({}, RECTANGLES), *_matrices({}, ((25, 3, 3),), derivative=False)],
-    "lu_pivots_to_permutation": [
-        Sample(
-            ((2, 3),), {"permutation_size": 4}, {0: np.array([[2, 2, 3], [0, 1, 2]], np.int32)},
-            dtypes=("int32",),
-        )
-    ],
+    "lu_factors": _matrices({}, RECTANGLES, derivative=False),
+    "lu_pivots_to_permutation": _permutations(),
+    "row_order": _permutations(),
     "qr": [
         *_matrices({"pivoting": False, "full_matrices": False}, RECTANGLES),
         *_matrices({"pivoting": False, "full_matrices": True}, RECTANGLES),

@@ -1,6 +1,5 @@
 """The driver of GPUs on a simulated one that works as late as it may."""
 
-import contextlib
 import gc
 import re
 import warnings
@@ -17,7 +16,6 @@ from test_cuda_sim import PROGRAMS, _check_same
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.ops.linalg import cholesky
 from gpuflow.targets.cuda.driver.device_memory import LARGE, in_units
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda.driver.faults import GpuFault, StatusError, fault
@@ -202,18 +200,14 @@ def test_what_the_array_module_cannot_do_runs_on_the_host(late, monkeypatch):
 # Operations for which no routine of CuPy's is called, with operands beyond our own kernels.
 A = np.random.default_rng(3).normal(size=(40, 40)).astype(np.float32)
 ON_HOST = {
-    "lu": (lax.linalg.lu, A),
     "eig": (lax.linalg.eig, A),
     "schur": (lax.linalg.schur, A),
     "hessenberg": (lax.linalg.hessenberg, A),
     "tridiagonal": (lax.linalg.tridiagonal, A @ A.T),
-    "geqrf": (lax.linalg.geqrf, A),
-    "householder_product": (lax.linalg.householder_product, A, A[0]),
-    "ormqr": (lax.linalg.ormqr, A, A[0], A),
-    "lu_pivots_to_permutation": (
-        lambda pivots: lax.linalg.lu_pivots_to_permutation(pivots, 40), np.arange(40, dtype="i4")
+    "tridiagonal_solve": (
+        lambda *v: lax.linalg.tridiagonal_solve(*v, perturb_singular=True),
+        A[0], A[1] + 4, A[2], A,
     ),
-    "tridiagonal_solve": (lax.linalg.tridiagonal_solve, A[0], A[1] + 4, A[2], A),
     "qr": (lambda a: lax.linalg.qr(a, pivoting=True), A),
 }  # fmt: skip
 
@@ -233,23 +227,16 @@ def test_what_no_routine_is_called_for_says_that_it_runs_on_the_host(name, late,
         late.driver.host_calls.clear()
 
 
-class _Refusing:
-    """NumPy by another name, which refuses a matrix as CuPy does where it is asked to."""
+class _Other:
+    """NumPy by another name."""
 
     def __getattr__(self, name):
         return getattr(np, name)
 
-    @contextlib.contextmanager
-    def errstate(self, linalg):
-        assert linalg == "raise"
-        yield
-
 
 def test_a_call_for_the_host_leaves_the_others_of_its_op(late, monkeypatch):
-    """`qr` with pivoting, and a factor that is not there, do not move what the library can do."""
-    monkeypatch.setattr(late.driver.api, "xp", _Refusing())
-    monkeypatch.setattr(cholesky, "load_cupyx", _Refusing)
-    good, bad = (gf.device_put(a, late) for a in (A @ A.T + 40 * np.eye(40, dtype="f4"), -A @ A.T))
+    """`qr` with pivoting does not move what the library can do."""
+    monkeypatch.setattr(late.driver.api, "xp", _Other())
     x = gf.device_put(A, late)
     through = []
     monkeypatch.setattr(
@@ -258,23 +245,20 @@ def test_a_call_for_the_host_leaves_the_others_of_its_op(late, monkeypatch):
             through.append(call._name), keep(call, *arrays)
         ),
     )  # fmt: skip
-    factor, pivoted = gf.jit(lax.linalg.cholesky), gf.jit(partial(lax.linalg.qr, pivoting=True))
+    pivoted = gf.jit(partial(lax.linalg.qr, pivoting=True))
     try:
         with pytest.warns(UserWarning) as seen:
             pivoted(x)
             pivoted(x)
-            assert np.isnan(factor(bad)).any() and np.isnan(factor(bad)).any()
-        first, second = (str(one.message) for one in seen)
+        (first,) = (str(one.message) for one in seen)
         assert re.match(r"\[qr\(float32\) with pivoting\] .*host each time.*no routine", first)
-        assert re.match(r"\[cholesky\(float32\) of matrices of which one is not pos", second)
-        assert "Fix: keep such calls out of what is to be fast." in first and len(seen) == 2
-        assert through == ["qr(float32)"] * 2 + ["cholesky(float32)"] * 2
+        assert "Fix: keep such calls out of what is to be fast." in first
+        assert through == ["qr(float32)"] * 2
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             q, r = gf.jit(lax.linalg.qr)(x)
             np.testing.assert_allclose(q @ r, A, atol=1e-4)
-            assert np.isfinite(factor(good)).all()
-        assert len(through) == 4
+        assert len(through) == 2
     finally:
         late.driver.host_calls.clear()
 

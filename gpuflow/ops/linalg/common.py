@@ -170,13 +170,6 @@ def on_host(impl: Callable[..., Any]) -> Callable[..., Any]:
     return only_there
 
 
-def load_cupyx() -> ModuleType:
-    """What CuPy has beside NumPy's names; only calls for arrays of CuPy ask for it."""
-    import cupyx  # pyright: ignore[reportMissingImports] (optional)
-
-    return cupyx
-
-
 def each_matrix(
     function: Callable[..., Sequence[Any] | None],
     operands: Sequence[np.ndarray],

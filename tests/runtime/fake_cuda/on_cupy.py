@@ -11,11 +11,14 @@ import cupy
 import numpy as np
 import pytest
 import stand_in
+import stand_in_cupy
+from stand_in_cupy import HANDLES
 
 import gpuflow as gf
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.ops.linalg.common import load_cupyx, not_finite_as_nan
+from gpuflow.ops.linalg import device_lapack
+from gpuflow.ops.linalg.common import not_finite_as_nan
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(33, 65)).astype(np.float32)
@@ -318,7 +321,7 @@ def test_what_cannot_be_shared_is_copied(first):
     assert there.device == DEVICES[-1]
 
 
-# --- CuPy's way with errors of factorizations ---
+# --- matrices that are not finite ---
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.complex64])
@@ -331,6 +334,53 @@ def test_matrices_that_are_not_finite_are_nan_and_no_others(first, dtype):
         assert np.isnan(out[1].get()).all() and np.isfinite(out[::2].get()).all()
 
 
-def test_cupy_can_be_asked_for_errors_of_factorizations():
-    with load_cupyx().errstate(linalg="raise"):
-        assert load_cupyx().geterr()["linalg"] == "raise"
+# --- routines of CUDA's libraries, which a stand-in runs as late as it may ---
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What was called; the work is done when the stream comes to it."""
+    made = []
+
+    def enqueue(work):
+        cupy.cuda.get_current_stream().launch_host_func(lambda _: work(), None)
+
+    libraries = {name: stand_in_cupy.Library(name, made, enqueue) for name in HANDLES}
+    monkeypatch.setattr(device_lapack, "bindings", libraries.get)
+    for name, number in HANDLES.items():
+        monkeypatch.setattr(cupy.cuda.device, f"get_{name}_handle", lambda number=number: number)
+    return made
+
+
+def symmetric(shape, dtype):
+    x = RNG.normal(size=shape) + 1j * RNG.normal(size=shape)
+    x = (x if np.dtype(dtype).kind == "c" else x.real).astype(dtype)
+    return x @ x.conj().swapaxes(-1, -2) + 9 * np.eye(shape[-1], dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+def test_decompositions_stay_on_the_device(dtype, calls):
+    a, driver = symmetric((3, 35, 35), dtype), DEVICES[0].driver
+    bad = a.copy()
+    bad[1, 4, 4] = -1
+    before = dict(driver.host_calls)
+
+    def work(a, bad):
+        reflectors, taus = lax.linalg.geqrf(a[0, :, :4])
+        return (
+            lax.linalg.lu(a), lax.linalg.lu(a[0, :, :33]), lax.linalg.cholesky(bad),
+            lax.linalg.cholesky(a[2]), lax.linalg.householder_product(reflectors, taus),
+            lax.linalg.ormqr(reflectors, taus, a[1], transpose=True),
+            lax.linalg.tridiagonal_solve(a[0, 0], a[0, 1] + 99, a[0, 2], a[1]),
+        )  # fmt: skip
+
+    got = gf.tree.leaves(gf.jit(work)(gf.device_put(a), gf.device_put(bad)))
+    for one, other in zip(got, gf.tree.leaves(on_cpu(work, a, bad)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+    plain = [name.lstrip("sc") for name in calls]
+    unitary = "un" if dtype == np.complex64 else "or"
+    assert sorted(plain) == sorted([
+        "getrfBatched", "getrf", "potrfBatched", "potrf", "geqrf", f"{unitary}gqr",
+        f"{unitary}mqr", "gtsv2",
+    ])  # fmt: skip
+    assert driver.host_calls == before
