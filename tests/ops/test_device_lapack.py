@@ -3,83 +3,34 @@
 ``stand_in_cupy.py`` stands for CuPy; nothing of this ran on a GPU.
 """
 
-import importlib.util
-import re
-import warnings
-from pathlib import Path
-
 import numpy as np
 import pytest
-import stand_in_cupy
-from stand_in_cupy import StandIn, Waits, device
+from device_calls import (
+    BATCHES,
+    DTYPES,
+    LETTERS,
+    RNG,
+    call,
+    close,
+    numbers,
+    positive,
+    scattered,
+    wide,
+)
+from stand_in_cupy import Waits, device
 
-import gpuflow as gf
-import gpuflow.numpy as jnp
-from gpuflow import lax
 from gpuflow.core.lowering import OnHost
 from gpuflow.ops.linalg import (
     cholesky,
-    device_lapack,
     eig,
     eigh,
     lu,
     ormqr,
     qr,
     row_exchanges,
-    solve,
     svd,
     tridiagonal,
 )
-
-DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
-LETTERS = dict(zip(DTYPES, "sdcz", strict=True))
-BATCHES = [(), (3,), (2, 2)]
-RNG = np.random.default_rng(0)
-
-
-@pytest.fixture
-def cupy(monkeypatch):
-    stand_in = StandIn()
-    monkeypatch.setattr(device_lapack, "bindings", stand_in.bindings)
-    monkeypatch.setattr(solve, "_load_cupy_linalg", stand_in.cupy_linalg)
-    return stand_in
-
-
-def numbers(shape, dtype):
-    x = RNG.normal(size=shape)
-    x = x + 1j * RNG.normal(size=shape) if np.dtype(dtype).kind == "c" else x
-    return x.astype(dtype)
-
-
-def positive(shape, dtype):
-    x = numbers(shape, dtype)
-    return x @ x.conj().swapaxes(-1, -2) + shape[-1] * np.eye(shape[-1], dtype=dtype)
-
-
-def scattered(a):
-    """The same matrices, which lie with their dimensions exchanged and gaps between them."""
-    wide = np.zeros((*a.shape[:-2], 2 * a.shape[-1], a.shape[-2]), a.dtype)
-    wide[..., ::2, :] = a.swapaxes(-1, -2)
-    return wide[..., ::2, :].swapaxes(-1, -2)
-
-
-def close(got, want, dtype, scale=1.0):
-    """Within a few roundings of the sums of a matrix of this size."""
-    assert got.dtype == np.dtype(dtype)
-    bound = 200 * np.finfo(dtype).eps * scale
-    np.testing.assert_allclose(got, want, rtol=bound, atol=bound)
-
-
-def wide(a):
-    return np.asarray(a, np.complex128 if np.asarray(a).dtype.kind == "c" else np.float64)
-
-
-def call(primitive, cupy, *operands, **params):
-    found = primitive.impl(cupy.xp, *map(device, operands), **params)
-    return [out.get() for out in found] if isinstance(found, list) else found.get()
-
-
-# --- each routine ---
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -283,89 +234,3 @@ def test_the_stand_in_refuses_what_waits():
     for read in (bool, float, int, list, lambda one: one.item()):
         with pytest.raises(Waits):
             read(x[:1])
-
-
-# --- programs ---
-
-A = positive((34, 34), np.float32)
-PROGRAMS = {
-    "solve": (jnp.linalg.solve, ["sgetrf", "solve_triangular", "solve_triangular"]),
-    "inv": (lambda a, b: jnp.linalg.inv(a), ["sgetrf", "solve_triangular", "solve_triangular"]),
-    "det": (lambda a, b: jnp.linalg.det(a / 40), ["sgetrf"]),
-    "slogdet": (lambda a, b: jnp.linalg.slogdet(a), ["sgetrf"]),
-    "gradient": (
-        gf.grad(lambda a, b: jnp.linalg.slogdet(a)[1] + jnp.linalg.solve(a, b).sum()),
-        ["sgetrf"] + ["solve_triangular"] * 6,
-    ),
-    "cho_solve": (
-        lambda a, b: gf.scipy.linalg.cho_solve(gf.scipy.linalg.cho_factor(a), b),
-        ["spotrf", "solve_triangular", "solve_triangular"],
-    ),
-    "batch": (
-        gf.vmap(jnp.linalg.solve, (None, 0)),
-        ["sgetrf", "solve_triangular", "solve_triangular"],
-    ),
-    "complex": (
-        lambda a, b: jnp.linalg.solve(a[:5, :5] + 1j * b[:5, :5], b[:5]),
-        ["cgetrf", "solve_triangular", "solve_triangular"],
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_programs_stay_on_the_device(name, cupy, monkeypatch):
-    function, calls = PROGRAMS[name]
-    gpu = gf.devices("cuda_sim")[0]
-    api, view = gpu.driver.api, gpu.driver.api.view
-    b = numbers((34, 5), np.float32)
-    b = np.stack([b, b + 1]) if name == "batch" else b
-    want = gf.jit(function)(A, b)
-    monkeypatch.setattr(api, "xp", cupy.xp)
-    monkeypatch.setattr(api, "view", lambda data: device(view(data)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        got = gf.jit(function)(*[gf.device_put(x, gpu) for x in (A, b)])
-    for one, other in zip(gf.tree.leaves(got), gf.tree.leaves(want), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
-    assert cupy.calls == calls and not gpu.driver.host_calls
-
-
-@pytest.mark.parametrize("shape", [(3,), (2, 33)])
-def test_permutations_are_a_kernel(shape):
-    gpu = gf.devices("cuda_sim")[0]
-    pivots = np.broadcast_to(np.minimum(np.arange(shape[-1]) + 2, 34), shape).astype(np.int32)
-    function = gf.jit(lambda p: lax.linalg.lu_pivots_to_permutation(p, 35))
-    np.testing.assert_array_equal(function(gf.device_put(pivots, gpu)), function(pivots))
-    with gf.default_device(gpu):
-        assert "kernel map_row_order" in function.lower(pivots).compile().as_text()
-
-
-# --- the wheel ---
-
-
-def _text_of(library):
-    """The bytes of CuPy's bindings, which import only where the library is installed."""
-    (folder,) = importlib.util.find_spec("cupy_backends").submodule_search_locations
-    (path,) = (Path(folder) / "cuda" / "libs").glob(f"{library}.*.so")
-    return path.read_bytes().decode("latin-1")
-
-
-@pytest.mark.parametrize("library", stand_in_cupy.SIGNATURES)
-def test_bindings_are_those_of_the_wheel(library):
-    pytest.importorskip("cupy", reason="CuPy is not installed")
-    text = _text_of(library)
-    for name, wanted in stand_in_cupy.SIGNATURES[library].items():
-        for letter in "sdcz":
-            unitary = letter in "cz" and name.startswith("or")
-            full = letter + (f"un{name[2:]}" if unitary else name)
-            (arguments,) = {*re.findall(rf"\b{full}\((intptr_t handle.*?)\)", text)}
-            assert [one.split()[-1] for one in arguments.split(",")] == wanted.split(), full
-
-
-def test_functions_are_those_of_the_wheel():
-    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-    from cupy.cuda import device as devices
-
-    assert all(hasattr(cupy, name) for name in stand_in_cupy.NAMES)
-    assert all(hasattr(cupy.linalg, name) for name in stand_in_cupy.LINALG_NAMES)
-    assert all(hasattr(devices, f"get_{name}_handle") for name in stand_in_cupy.HANDLES)
