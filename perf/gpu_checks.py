@@ -2,7 +2,8 @@
 
 usage: python perf/gpu_checks.py [--platform cuda] [--simulator]
 
-The programs are those of tests/runtime/test_cuda_sim.py and the training steps of gpu_models.py.
+The programs are those of tests/targets/cuda_sim/test_cuda_sim.py and the training steps of
+gpu_models.py.
 With --simulator those of the tests are also run on cuda_sim, whose PTX is that of the GPU's
 kernels, and results are compared bit by bit.
 """
@@ -30,7 +31,7 @@ import gpuflow as gf
 ROOT = Path(__file__).resolve().parents[1]
 # Large enough for the kernels that real sizes have, small enough for the CPU; else the tiny size.
 MODEL_SIZES = {"MLP Adam step": 128, "transformer block step bf16": 256, "CNN step": 16}
-PROGRAMS = ROOT / "tests" / "runtime" / "test_cuda_sim.py"
+PROGRAMS = ROOT / "tests" / "targets" / "cuda_sim" / "test_cuda_sim.py"
 
 
 def programs() -> dict[str, Any]:

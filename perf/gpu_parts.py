@@ -176,4 +176,4 @@ def marked_files() -> list[str]:
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
         if "mark.gpu" in path.read_text()
     ]
-    return found or ["tests/runtime"]
+    return found or ["tests/targets/cuda"]

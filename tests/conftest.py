@@ -46,13 +46,13 @@ SIMULATED = (
     "control/test_jit_calls.py",
     "control/test_jit_options.py",
     "nn/test_nn_attention.py",
-    "runtime/test_cuda_sim.py",
+    "targets/cuda_sim/test_cuda_sim.py",
     "test_examples.py",
     "test_fuzz_programs.py",
 )
 NOT_NAMED = (
-    "the compiler's tests, kernels/ and runtime/ choose their platform themselves; surfaces are "
-    "made of the ops of the sweep"
+    "the compiler's tests, kernels/, runtime/ and targets/ choose their platform themselves; "
+    "surfaces are made of the ops of the sweep"
 )
 
 # What does not run there, by the beginning of its name, with the reason.

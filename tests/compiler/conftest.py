@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import its helper modules (``cpu_harness``)."""
+"""Lets the tests of this folder import its helper modules (``reference_space``)."""
 
 import sys
 from pathlib import Path

@@ -26,7 +26,7 @@ from gpuflow.parallel.processes.transfers import Call, Receipt
 from gpuflow.targets.cuda.driver.side_stream import SideStream
 from gpuflow.targets.cuda_sim.recording import current
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from late_gpu import LateApi
 
 # As in nccl.h.

@@ -2,18 +2,15 @@
 
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
+from cuda_tools import requires_cuda_tools
+from late_gpu import gpu_devices
 
 import gpuflow as gf
 from gpuflow.parallel.collectives import memory_threads
 from gpuflow.targets.cuda_sim.driver import SimApi
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
-from cuda_tools import requires_cuda_tools
-from late_gpu import gpu_devices
 
 pytestmark = requires_cuda_tools
 

@@ -21,12 +21,12 @@ from gpuflow.targets.cuda.driver.faults import GpuFault
 from gpuflow.targets.cuda.driver.graphs import RecordedLaunches
 
 X = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
-FOLDER = Path(__file__).parent
+TESTS = Path(__file__).parents[2]
 
 
 def run(program, *folders, **values):
     """A process that ends well; what it said, and its warnings."""
-    paths = [*map(str, folders), str(FOLDER), *sys.path]
+    paths = [*map(str, folders), str(TESTS), *sys.path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **values}
     for name in ("GPUFLOW_PLATFORM", "JAX_PLATFORMS"):
         if name not in values:

@@ -22,7 +22,7 @@ from gpuflow.targets.cpu.schedules.row_phases import (
     phases_of,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def layernorm(x):

@@ -295,7 +295,8 @@ print(cache.stats.built, cache.stats.loaded, "numba" in sys.modules, "cupy" in s
 
 
 def start_process(folder):
-    paths = [os.path.dirname(__file__), FOLDER_OF_PACKAGE]
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parents[1]), FOLDER_OF_PACKAGE]
     text = PROCESS.format(paths=paths, folder=str(folder))
     return subprocess.Popen(
         [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -91,8 +91,8 @@ print(cache.stats.built, cache.stats.loaded, loaded, shape, ".entry" in found.bu
 @requires_cuda_tools
 def test_a_second_process_needs_no_numba(tmp_path):
     compile_cuda(cuda_zoo.zoo()["row"], KernelCache(tmp_path))
-    here = os.path.dirname(__file__)
-    paths = [here, os.path.dirname(here), FOLDER_OF_PACKAGE]
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parents[1]), FOLDER_OF_PACKAGE]
     text = PROCESS.format(paths=paths, folder=str(tmp_path))
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
     assert found.stdout.strip() == "0 1 [] ((13, 1), (32, 8)) True", found.stderr

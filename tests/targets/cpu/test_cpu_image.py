@@ -28,7 +28,7 @@ from gpuflow.targets.cpu.image.linker import image_of
 from gpuflow.targets.cpu.image.loader import Image, image_from, is_image, load_image
 from gpuflow.targets.cpu.kernels import compile_cpu, print_cpu
 
-PACKAGE = str(Path(__file__).resolve().parents[2])
+PACKAGE = str(Path(__file__).resolve().parents[3])
 pytestmark = pytest.mark.skipif(not loader.HAS_IMAGES, reason="ELF on x86-64")
 
 # How code reaches what it names: relative to itself, or by absolute addresses in its text.

@@ -23,7 +23,7 @@ from gpuflow.targets.cuda.codegen.toolchain import (
     toolchain_fault,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 VERSIONS = {"numba": "0.68.1", "numba-cuda": "0.30.4", "cuda-core": "1.2.2"}
 
 

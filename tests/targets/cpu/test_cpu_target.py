@@ -15,7 +15,7 @@ from gpuflow.targets.cpu.codegen import processor
 from gpuflow.targets.cpu.codegen.host import HostProcessor
 from gpuflow.targets.cpu.codegen.processor import target_named
 
-PACKAGE = str(Path(__file__).resolve().parents[2])
+PACKAGE = str(Path(__file__).resolve().parents[3])
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
 
 PROGRAM = """
