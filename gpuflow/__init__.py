@@ -85,9 +85,9 @@ from gpuflow.base.names import public_names as _public_names
 from gpuflow.callbacks import pure_callback as pure_callback
 from gpuflow.control.checkpoint import checkpoint as checkpoint
 from gpuflow.control.checkpoint import checkpoint as remat  # noqa: F401
-from gpuflow.control.custom_gradient import custom_gradient as custom_gradient
-from gpuflow.control.custom_rules import custom_jvp as custom_jvp
-from gpuflow.control.custom_vjp import custom_vjp as custom_vjp
+from gpuflow.control.custom.gradient import custom_gradient as custom_gradient
+from gpuflow.control.custom.rules import custom_jvp as custom_jvp
+from gpuflow.control.custom.vjp import custom_vjp as custom_vjp
 from gpuflow.control.linear_transpose import closure_convert as closure_convert
 from gpuflow.control.linear_transpose import linear_transpose as linear_transpose
 from gpuflow.control.remat_policies import checkpoint_policies as checkpoint_policies

@@ -2,17 +2,17 @@
 
 from gpuflow.base.names import missing_name as _missing_name
 from gpuflow.base.names import public_names as _public_names
-from gpuflow.control.custom_calls import SymbolicZero as SymbolicZero
-from gpuflow.control.custom_calls import zero_from_primal as zero_from_primal
-from gpuflow.control.custom_gradient import custom_gradient as custom_gradient
-from gpuflow.control.custom_rules import custom_jvp as custom_jvp
-from gpuflow.control.custom_rules import custom_jvp_p as custom_jvp_call_p  # noqa: F401
-from gpuflow.control.custom_vjp import CustomVJPPrimal as CustomVJPPrimal
-from gpuflow.control.custom_vjp import custom_vjp as custom_vjp
-from gpuflow.control.custom_vjp import (
+from gpuflow.control.custom.calls import SymbolicZero as SymbolicZero
+from gpuflow.control.custom.calls import zero_from_primal as zero_from_primal
+from gpuflow.control.custom.gradient import custom_gradient as custom_gradient
+from gpuflow.control.custom.rules import custom_jvp as custom_jvp
+from gpuflow.control.custom.rules import custom_jvp_p as custom_jvp_call_p  # noqa: F401
+from gpuflow.control.custom.vjp import CustomVJPPrimal as CustomVJPPrimal
+from gpuflow.control.custom.vjp import custom_vjp as custom_vjp
+from gpuflow.control.custom.vjp import (
     custom_vjp_primal_tree_values as custom_vjp_primal_tree_values,
 )
-from gpuflow.control.custom_vjp_call import custom_vjp_p as custom_vjp_call_p  # noqa: F401
+from gpuflow.control.custom.vjp_call import custom_vjp_p as custom_vjp_call_p  # noqa: F401
 from gpuflow.control.linear_call import linear_call as linear_call
 from gpuflow.control.linear_transpose import closure_convert as closure_convert
 

@@ -15,7 +15,7 @@ from gpuflow.api.vmap import vmap
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
-from gpuflow.control.custom_vjp import custom_vjp
+from gpuflow.control.custom.vjp import custom_vjp
 from gpuflow.control.linear_transpose import closure_convert
 from gpuflow.core.aval import aval_of, is_value
 from gpuflow.flatten_util import ravel_pytree

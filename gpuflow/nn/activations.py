@@ -8,7 +8,7 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow import lax
-from gpuflow.control.custom_rules import custom_jvp
+from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import check_arraylike, convert, promote_args_inexact
 from gpuflow.ops.elementwise.select import where as select_where

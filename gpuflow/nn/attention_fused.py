@@ -14,8 +14,8 @@ import numpy as np
 
 import gpuflow.numpy as jnp
 from gpuflow.api.derivatives import jvp, vjp
-from gpuflow.control.custom_calls import SymbolicZero
-from gpuflow.control.custom_rules import custom_jvp
+from gpuflow.control.custom.calls import SymbolicZero
+from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.control.linear_call import linear_call
 from gpuflow.core.aval import aval_of
 from gpuflow.nn.attention_composed import Settings, composed_attention, very_negative

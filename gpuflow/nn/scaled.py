@@ -14,7 +14,7 @@ from gpuflow import lax
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
 from gpuflow.base.util import warn
-from gpuflow.control.custom_vjp import custom_vjp
+from gpuflow.control.custom.vjp import custom_vjp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import convert, user_dtype
 

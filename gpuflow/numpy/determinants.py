@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuflow import lax
 from gpuflow.base.errors import check
-from gpuflow.control.custom_rules import custom_jvp
+from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.lax import linalg as lax_linalg
 from gpuflow.numpy import reductions

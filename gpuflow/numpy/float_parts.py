@@ -10,7 +10,7 @@ import numpy as np
 from gpuflow import lax
 from gpuflow.base import dtypes
 from gpuflow.base.errors import check
-from gpuflow.control.custom_rules import custom_jvp
+from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array, as_arrays
 from gpuflow.numpy.elementary import (

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuflow import lax
 from gpuflow.base.errors import check
-from gpuflow.control.custom_rules import custom_jvp
+from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.lax import linalg as lax_linalg
 from gpuflow.numpy.contractions import matmul

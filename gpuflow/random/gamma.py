@@ -14,7 +14,7 @@ from gpuflow import lax
 from gpuflow.api.programs import jit
 from gpuflow.api.vmap import vmap
 from gpuflow.base.errors import check
-from gpuflow.control.custom_rules import custom_jvp
+from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.nn import softmax
 from gpuflow.numpy.promotion import convert

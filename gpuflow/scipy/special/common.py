@@ -17,7 +17,7 @@ import gpuflow.numpy as jnp
 from gpuflow import lax
 from gpuflow.api.programs import jit
 from gpuflow.base import dtypes, tree
-from gpuflow.control.custom_rules import custom_jvp
+from gpuflow.control.custom.rules import custom_jvp
 from gpuflow.core.aval import aval_of
 from gpuflow.numpy.promotion import convert, promote_args_inexact, strong
 

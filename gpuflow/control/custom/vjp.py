@@ -15,7 +15,7 @@ from gpuflow.base.errors import UnexpectedTracerError, check
 from gpuflow.base.records import record
 from gpuflow.base.tree import tree_map
 from gpuflow.base.util import safe_zip
-from gpuflow.control.custom_calls import (
+from gpuflow.control.custom.calls import (
     FlatCall,
     SymbolicZero,
     UsesRefsError,
@@ -27,8 +27,8 @@ from gpuflow.control.custom_calls import (
     with_refs,
     without_refs,
 )
-from gpuflow.control.custom_rules import without_rule
-from gpuflow.control.custom_vjp_call import custom_vjp_p
+from gpuflow.control.custom.rules import without_rule
+from gpuflow.control.custom.vjp_call import custom_vjp_p
 from gpuflow.core.aval import HasAval, ShapedArray, aval_of, is_value
 from gpuflow.core.refs import AbstractRef, Ref, type_of
 from gpuflow.core.trace import Tracer

@@ -18,7 +18,7 @@ from typing import Any
 
 from gpuflow.base import dtypes
 from gpuflow.base.util import safe_zip
-from gpuflow.control.custom_calls import (
+from gpuflow.control.custom.calls import (
     batch_with_zeros,
     call_checked,
     call_effects,

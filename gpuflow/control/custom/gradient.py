@@ -8,7 +8,7 @@ from typing import Any
 from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.base.records import record
-from gpuflow.control.custom_vjp import custom_vjp
+from gpuflow.control.custom.vjp import custom_vjp
 from gpuflow.control.programs import Program, trace_program
 from gpuflow.core.aval import aval_of
 from gpuflow.core.jaxpr import ClosedJaxpr

@@ -9,8 +9,8 @@ from typing import Any
 from gpuflow.base import tree
 from gpuflow.base.errors import check
 from gpuflow.base.util import safe_zip
-from gpuflow.control.custom_calls import bind_arguments
-from gpuflow.control.custom_vmap_derivative import (
+from gpuflow.control.custom.calls import bind_arguments
+from gpuflow.control.custom.vmap_derivative import (
     CotangentRule,
     DerivativeRule,
     FlatRule,

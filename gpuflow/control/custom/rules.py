@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuflow.base import dtypes, tree
 from gpuflow.base.util import safe_zip
-from gpuflow.control.custom_calls import (
+from gpuflow.control.custom.calls import (
     Flat,
     FlatCall,
     NoDerivative,
