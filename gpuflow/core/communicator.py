@@ -51,7 +51,8 @@ class Communicator(Protocol):
 
     Every rank calls the same ones in the same order, with data of one shape and dtype. Data are
     what the rank's driver makes of arrays, and results are row-major arrays of their own. Sums of
-    16-bit floats are made in float32. Sums have equal bits on all ranks.
+    16-bit floats are made in float32, or, by NCCL, in their own dtype: then each addition rounds.
+    Sums have equal bits on all ranks.
 
     Attributes:
         rank: of this caller, from 0.

@@ -51,6 +51,27 @@ def check_reductions(c):
     same(c.all_reduce(flags, "min"), every.all(0))
 
 
+def check_short_sums(c, rounds):
+    """Many small 16-bit terms: in float32 they count, in the dtype itself they may be lost.
+
+    With ``rounds`` each of the ``size - 1`` additions may round to the dtype, in any order.
+    """
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        own = np.full(5, 256 if c.rank == 0 else 0.75, dtype)
+        total, half = np.float32(256 + 0.75 * (c.size - 1)), float(ml_dtypes.finfo(dtype).eps) / 2
+        for got in (c.all_reduce(own, "sum"), c.reduce_scatter(np.stack([own] * c.size))):
+            if rounds:
+                assert got.dtype == own.dtype
+                apart = np.abs(got.astype(np.float32) - total).max()
+                assert apart <= max(c.size - 1, 0) * half * total * (1 + half) ** c.size
+            else:
+                same(got, np.full(5, total).astype(dtype))
+        # Alike on all ranks whatever was rounded.
+        mixed = np.random.default_rng(c.rank).standard_normal(1003).astype(dtype)
+        found = c.all_reduce(mixed, "sum")
+        assert all(row.tobytes() == found.tobytes() for row in c.all_gather(found))
+
+
 def check_bits(c, device):
     """Sums of anything have equal bits on all ranks, and the same each time; nan is kept."""
     x = np.random.default_rng(c.rank).standard_normal(100_003).astype(np.float32)
@@ -65,10 +86,6 @@ def check_bits(c, device):
         y = np.zeros(count, np.float32)
         y[1] = np.nan if c.rank == c.size - 1 else 0
         assert np.isnan(c.all_reduce(y, "max")[1]) and np.isnan(c.all_reduce(y, "min")[1])
-    # Many small 16-bit terms: in float32 they count, in the dtype itself they would be lost.
-    tiny = np.full(5, 256 if c.rank == 0 else 0.75, ml_dtypes.bfloat16)
-    total = np.float32(256 + 0.75 * (c.size - 1))
-    same(c.all_reduce(tiny, "sum"), np.full(5, total).astype(ml_dtypes.bfloat16))
     for dtype, count in ((np.float32, 7), (np.float32, 20_000), (ml_dtypes.bfloat16, 20_000)):
         out = device(np.full(count, 99, dtype))
         assert c.all_reduce(np.ones(count, dtype), "sum", out) is out
@@ -137,9 +154,16 @@ def check_products(c):
     same(product.all_reduce(x, "sum"), 4 * np.arange(5.0) + 6)
 
 
-def check_all(c, device=np.asarray):
-    """All of it; ``device`` makes a NumPy array one of the communicator's own."""
+def check_all(c, device=np.asarray, rounds=False):
+    """All of it.
+
+    Args:
+        c: the communicator.
+        device: makes a NumPy array one of the communicator's own.
+        rounds: whether sums of 16-bit floats are made in their dtype.
+    """
     check_bits(c, device)
+    check_short_sums(c, rounds)
     for check in (check_reductions, check_moves, check_strides, check_groups, check_products):
         check(c)
     checked = CheckedCommunicator(c)

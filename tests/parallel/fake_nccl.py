@@ -31,9 +31,10 @@ from late_gpu import LateApi
 
 # As in nccl.h.
 CODES = {
-    "INT8": 0, "UINT8": 1, "INT32": 2, "UINT32": 3, "INT64": 4, "UINT64": 5, "FLOAT32": 7,
-    "FLOAT64": 8,
+    "INT8": 0, "UINT8": 1, "INT32": 2, "UINT32": 3, "INT64": 4, "UINT64": 5, "FLOAT16": 6,
+    "FLOAT32": 7, "FLOAT64": 8, "BFLOAT16": 9,
 }  # fmt: skip
+SHORT_FLOATS = (CODES["FLOAT16"], CODES["BFLOAT16"])
 OPERATIONS = {"SUM": 0, "MAX": 2, "MIN": 3}
 COMPUTE = 1  # the first stream that a driver makes
 TIMEOUT = 20.0
@@ -181,6 +182,15 @@ def memory(address, count, code):
     return np.frombuffer(raw, dtype)
 
 
+def in_turn(rows):
+    """The sum of rows in their dtype, which each addition rounds to, as around a ring."""
+    total = rows[0]
+    for row in rows[1:]:
+        total = total + row
+    assert total.dtype == rows.dtype
+    return total
+
+
 class FakeComm:
     """An NcclCommunicator over one of ours; what cannot end keeps the stream busy until ``abort``.
 
@@ -229,11 +239,19 @@ class FakeComm:
 
         current.device.queues[stream].append(run)
 
+    def rows(self, view):
+        """The data of all ranks."""
+        return self.under.all_gather(view)
+
     def allReduce(self, sendbuf, recvbuf, count, datatype, op, stream):
         name = next(name for name, code in OPERATIONS.items() if code == op).lower()
 
         def work():
-            total = self.under.all_reduce(memory(sendbuf, count, datatype), name)
+            view = memory(sendbuf, count, datatype)
+            if name == "sum" and datatype in SHORT_FLOATS:
+                total = in_turn(self.rows(view))
+            else:
+                total = self.under.all_reduce(view, name)
             memory(recvbuf, count, datatype)[...] = total
 
         self.give("allReduce", stream, work)
@@ -250,7 +268,11 @@ class FakeComm:
 
         def work():
             rows = memory(sendbuf, recvcount * self.size(), datatype)
-            part = self.under.reduce_scatter(rows.reshape(self.size(), recvcount))
+            rows = rows.reshape(self.size(), recvcount)
+            if datatype in SHORT_FLOATS:
+                part = in_turn(self.under.all_to_all(rows))
+            else:
+                part = self.under.reduce_scatter(rows)
             memory(recvbuf, recvcount, datatype)[...] = part
 
         self.give("reduceScatter", stream, work)
@@ -371,7 +393,7 @@ def main():
     distributed.initialize(f"127.0.0.1:{port}", size, rank, collective_timeout=TIMEOUT)
     under = FakeComm(nccl := FakeNccl(), distributed.world().inner)
     comm = NcclCommunicator(under, nccl, FakeCupy, SideStream(late_device()))
-    check_all(Waiting(comm), device)
+    check_all(Waiting(comm), device, rounds=True)
     print(f"NcclCommunicator {rank} of {size} passed")
 
 

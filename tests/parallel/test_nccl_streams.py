@@ -10,6 +10,7 @@ import pytest
 from communicator_suite import check_all
 from cuda_tools import requires_cuda_tools
 from fake_nccl import (
+    CODES,
     COMPUTE,
     FakeApi,
     FakeComm,
@@ -46,10 +47,17 @@ class Doubled(LoopbackCommunicator):
         return super().all_reduce(data, op, out) * 2
 
 
+class DoubledComm(FakeComm):
+    """The same where NCCL adds by itself."""
+
+    def rows(self, view):
+        return np.concatenate([super().rows(view)] * 2)
+
+
 def single(where=None):
     """A communicator of a late device, and what its library has done."""
     nccl = FakeNccl()
-    comm = FakeComm(nccl, Doubled(Meeting(1, 20), 0))
+    comm = DoubledComm(nccl, Doubled(Meeting(1, 20), 0))
     return NcclCommunicator(comm, nccl, FakeCupy, SideStream(where or late_device())), nccl.done
 
 
@@ -213,7 +221,7 @@ def test_the_suite_of_all_communicators_on_gpus_of_one_process(two):
     def run(own, comm):
         own.driver.api.activate()
         try:
-            check_all(Waiting(comm), device)
+            check_all(Waiting(comm), device, rounds=True)
         except BaseException as error:
             errors.append(error)
 
@@ -226,6 +234,58 @@ def test_the_suite_of_all_communicators_on_gpus_of_one_process(two):
         assert not thread.is_alive()
     assert not errors
     assert two.devices[0].driver.api is not two.devices[1].driver.api
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+@pytest.mark.parametrize("size", [2, 3, 5, 8])
+def test_sums_of_halves_are_nccls_own(size, dtype, monkeypatch):
+    """They were made float32 before, which is twice the traffic and two kernels more."""
+    cupy = fake_cupy()
+    monkeypatch.setattr(nccl_connect, "load_cupy", lambda: cupy)
+    apis = [FakeApi() for _ in range(size)]
+    devices = gpu_devices(f"late_halves_{size}_{np.dtype(dtype)}", *apis)
+    given, found, errors = [], {}, []
+    inner = FakeComm.allReduce
+
+    def noted(self, source, target, count, code, *rest):
+        given.append((count, code))
+        inner(self, source, target, count, code, *rest)
+
+    monkeypatch.setattr(FakeComm, "allReduce", noted)
+    rows = np.random.default_rng(size).standard_normal((size, 257)).astype(dtype)
+
+    def run(own, comm):
+        own.driver.api.activate()
+        try:
+            x, out = device(rows[comm.rank]), device(np.zeros(257, dtype))
+            comm.begin(x, "sum", out)
+            comm.end(out)
+            most = comm.all_reduce(x, "max")
+            found[comm.rank] = out.get(), most.get()
+        except BaseException as error:
+            errors.append(error)
+
+    pairs = zip(devices, nccl_connect.connect_gpus(devices), strict=True)
+    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not errors, errors
+    code = CODES[np.dtype(dtype).name.upper()]
+    assert given == [(257, code)] * 2 * size
+    wide, eps = rows.astype(np.float64), float(ml_dtypes.finfo(dtype).eps)
+    bound = (size - 1) * eps / 2 * np.abs(wide).sum(0) * (1 + eps) ** size
+    for summed, most in found.values():
+        assert summed.dtype == most.dtype == np.dtype(dtype)
+        assert summed.tobytes() == found[0][0].tobytes()
+        assert (np.abs(summed.astype(np.float64) - wide.sum(0)) <= bound).all()
+        np.testing.assert_array_equal(most.astype(np.float64), wide.max(0))
+    one = np.zeros(257, dtype)
+    for row in rows:
+        one = one + row
+    assert found[0][0].tobytes() == one.tobytes()  # the stand-in's order is that of the ranks
 
 
 def total(x):

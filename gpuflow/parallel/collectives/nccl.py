@@ -31,13 +31,11 @@ from gpuflow.targets.cuda.driver.side_stream import SideStream
 # NCCL's names of dtypes that it adds and compares; others are moved as bytes.
 _NAMES = {
     "int8": "INT8", "uint8": "UINT8", "int32": "INT32", "uint32": "UINT32", "int64": "INT64",
-    "uint64": "UINT64", "float32": "FLOAT32", "float64": "FLOAT64",
+    "uint64": "UINT64", "float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT32",
+    "float64": "FLOAT64",
 }  # fmt: skip
-# What others are while they are combined. Sums of 16-bit floats are made in float32.
-_WIDER = {
-    "bool": "uint8", "int16": "int32", "uint16": "uint32", "float16": "float32",
-    "bfloat16": "float32",
-}  # fmt: skip
+# What others are while they are combined.
+_WIDER = {"bool": "uint8", "int16": "int32", "uint16": "uint32"}
 
 
 @contextmanager

@@ -155,7 +155,7 @@ def test_nccl_has_what_we_call():
     assert _arguments(nccl.NcclCommunicator.initAll) == ["devices"]
     assert callable(nccl.groupStart) and callable(nccl.groupEnd)
     assert issubclass(nccl.NcclError, RuntimeError)
-    text = (HERE.parents[2] / "gpuflow" / "parallel" / "nccl.py").read_text()
+    text = (HERE.parents[2] / "gpuflow/parallel/collectives/nccl.py").read_text()
     for name in {*re.findall(r'"([A-Z]+\d*)"', text), "SUM", "MAX", "MIN"}:
         assert isinstance(getattr(nccl, f"NCCL_{name}"), int), name
     assert isinstance(nccl.get_unique_id(), bytes | tuple)
