@@ -77,14 +77,15 @@ def load_function(target: str) -> tuple[str, Callable[..., Any]]:
     spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
-        known = ", ".join(filter(None, (_own_name(key, vars(module)) for key in vars(module))))
+        names = (_name_if_defined_here(key, vars(module)) for key in vars(module))
+        known = ", ".join(filter(None, names))
         raise CommandError(
             f"{file} must define the function {name}; it defines: {known}. Fix: use one of these"
         )
     return name, function
 
 
-def _own_name(key: str, names: dict[str, Any]) -> str | None:
+def _name_if_defined_here(key: str, names: dict[str, Any]) -> str | None:
     """`key` if it is a function, jitted or not, that was defined in the file itself."""
     value = names[key]
     is_function = callable(value) and not inspect.isclass(value)

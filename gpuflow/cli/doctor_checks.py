@@ -99,10 +99,10 @@ def driver_cuda() -> tuple[int, int]:
         OSError: there is no driver.
         Trouble: it does not answer.
     """
-    found = ctypes.c_int()
-    if open_library("libcuda.so.1").cuDriverGetVersion(ctypes.byref(found)):
+    version = ctypes.c_int()
+    if open_library("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)):
         raise Trouble("does not answer", "reinstall NVIDIA's driver")
-    return found.value // 1000, found.value % 1000 // 10
+    return version.value // 1000, version.value % 1000 // 10
 
 
 def cuda_major() -> int:
@@ -125,12 +125,12 @@ def _beside_needed(package: str) -> str:
     Raises:
         Trouble: it is not installed, or does not fit.
     """
-    found, needed = version_of(package), NEEDED[package]
-    if found == "none":
+    version, needed = version_of(package), NEEDED[package]
+    if version == "none":
         raise Trouble(f"{package} is not installed; needed: {needed}")
-    if not fits(found, needed):
-        raise Trouble(f"{package} {found} does not fit; needed: {needed}")
-    return f"{found} (needed: {needed})"
+    if not fits(version, needed):
+        raise Trouble(f"{package} {version} does not fit; needed: {needed}")
+    return f"{version} (needed: {needed})"
 
 
 def _refuse_newer(cuda: tuple[int, int]) -> None:
@@ -206,8 +206,8 @@ def check_cupy() -> str:
         needed = f"cupy-cuda{cuda_major()}x"
         raise Trouble(f"is not installed; needed: {needed}{NEEDED[needed]}")
     beside = f"{installed[0]} {_beside_needed(installed[0])}" if installed[:1] != ["cupy"] else ""
-    found = load("cupy").__version__
-    return beside or f"{found} (needed: {NEEDED['cupy-cuda13x']})"
+    version = load("cupy").__version__
+    return beside or f"{version} (needed: {NEEDED['cupy-cuda13x']})"
 
 
 def check_runtime() -> str:
@@ -266,10 +266,10 @@ def check_numba_pair() -> str:
 
 def check_cuda_core() -> str:
     """The binding of the linker."""
-    found = version_of("cuda-core")
-    if found == "none":
+    version = version_of("cuda-core")
+    if version == "none":
         raise Trouble("is not installed")
-    return found
+    return version
 
 
 def check_nvvm() -> str:
@@ -328,10 +328,10 @@ def check_nccl() -> str:
     nccl, needed = load("cupy.cuda.nccl"), NEEDED[f"nvidia-nccl-cu{cuda_major()}"]
     if not nccl.available:
         raise Trouble(f"is not found; needed for several GPUs: {needed}")
-    found = _dotted(nccl.get_version(), 10000)
-    if not fits(found, needed):
-        raise Trouble(f"{found} is too old; needed: {needed}")
-    return f"{found} (needed: {needed})"
+    version = _dotted(nccl.get_version(), 10000)
+    if not fits(version, needed):
+        raise Trouble(f"{version} is too old; needed: {needed}")
+    return f"{version} (needed: {needed})"
 
 
 # --- trials ---

@@ -42,14 +42,14 @@ class Check:
 
     Attributes:
         name: of the piece.
-        found: says its version, or raises.
+        probe: says its version, or raises.
         fix: what to do where it raises and does not say it itself, by the major version of CUDA.
         is_needed: whether GPU programs need it.
         after: the pieces that must be there for it to be looked at.
     """
 
     name: str
-    found: Callable[[], str]
+    probe: Callable[[], str]
     fix: Callable[[int], str]
     is_needed: bool = True
     after: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Check:
 
 def findings() -> list[Finding]:
     """All checks; one that fails says so, and those that do not hang on it go on."""
-    found: list[Finding] = []
+    report: list[Finding] = []
     absent: set[str] = set()
     for check in CHECKS:
         missing = [name for name in check.after if name in absent]
@@ -65,11 +65,11 @@ def findings() -> list[Finding]:
             text = f"not looked at, as it needs: {', '.join(missing)}"
             finding = Finding(check.name, text, "", check.is_needed)
         else:
-            finding = _found(check)
+            finding = _finding_of(check)
         if missing or finding.fix:
             absent.add(check.name)
-        found.append(finding)
-    return found
+        report.append(finding)
+    return report
 
 
 def wants_gpu() -> bool:
@@ -77,17 +77,17 @@ def wants_gpu() -> bool:
     return config.environment.platform in ("cuda", "gpu") or seems_to_have_gpu()
 
 
-def _found(check: Check) -> Finding:
+def _finding_of(check: Check) -> Finding:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # CuPy's, of what has a line of its own here
-            return Finding(check.name, check.found(), "", check.is_needed)
+            return Finding(check.name, check.probe(), "", check.is_needed)
     except Trouble as trouble:
         fix = trouble.fix or check.fix(cuda_major())
         return Finding(check.name, str(trouble), fix, check.is_needed)
     except Exception as error:
-        first, _, own = first_line(str(error)).partition(". Fix: ")
-        fix = own.rstrip(".") or check.fix(cuda_major())
+        first, _, advice = first_line(str(error)).partition(". Fix: ")
+        fix = advice.rstrip(".") or check.fix(cuda_major())
         return Finding(check.name, f"{type(error).__name__}: {first}", fix, check.is_needed)
 
 

@@ -45,14 +45,14 @@ def nccl_command(cuda: int) -> str:
 
 def fits(version: str, needed: str) -> bool:
     """Whether a version is in a range such as ``>=14,<15``; only its first three numbers count."""
-    found = _numbers(version)
+    numbers = _numbers(version)
     for limit in needed.split(","):
         sign, bound = limit[:2].rstrip("0123456789"), _numbers(limit)
-        if found < bound if sign == ">=" else found >= bound:
+        if numbers < bound if sign == ">=" else numbers >= bound:
             return False
     return True
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    found = [int(number) for number in re.findall(r"\d+", text)[:3]]
-    return tuple(found + [0] * (3 - len(found)))
+    numbers = [int(number) for number in re.findall(r"\d+", text)[:3]]
+    return tuple(numbers + [0] * (3 - len(numbers)))

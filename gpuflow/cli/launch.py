@@ -123,7 +123,7 @@ def _rank_starts(options: argparse.Namespace, said: Mapping[str, str], attempt: 
     starts = []
     for local in range(count):
         rank = options.node_rank * count + local
-        own = {
+        environment = {
             "GPUFLOW_PROCESS_ID": str(rank),
             "GPUFLOW_NUM_PROCESSES": str(count * options.nnodes),
             "GPUFLOW_LOCAL_ID": str(local),
@@ -133,8 +133,8 @@ def _rank_starts(options: argparse.Namespace, said: Mapping[str, str], attempt: 
             "GPUFLOW_RESTART": str(attempt),
         }
         if gpus:
-            own["CUDA_VISIBLE_DEVICES"] = gpus[local % len(gpus)]
-        starts.append(Start(rank, command, child_environment(own, _threads(count))))
+            environment["CUDA_VISIBLE_DEVICES"] = gpus[local % len(gpus)]
+        starts.append(Start(rank, command, child_environment(environment, _threads(count))))
     return starts
 
 

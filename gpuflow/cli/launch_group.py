@@ -103,12 +103,12 @@ class Group:
         if self._watchdog:
             more["GPUFLOW_WATCHDOG"] = folder
         for start in self._starts:
-            own = dict(start.environment) | more
+            environment = dict(start.environment) | more
             if start.rank is None:
-                del own["GPUFLOW_LAUNCHER_PID"]  # the parent of ranks is mpiexec's
+                del environment["GPUFLOW_LAUNCHER_PID"]  # the parent of ranks is mpiexec's
             process = subprocess.Popen(
                 start.command,
-                env=own,
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -174,9 +174,9 @@ class Group:
         printed = self._output.tracebacks()
 
         def order(rank: int | None) -> tuple[bool, bool, int, int]:
-            own = rank or 0
-            is_later = is_consequence(self._output.lines_of(own))
-            return is_later, failed[rank] > 0, printed.get(own, 0), own
+            printed_rank = rank or 0
+            is_later = is_consequence(self._output.lines_of(printed_rank))
+            return is_later, failed[rank] > 0, printed.get(printed_rank, 0), printed_rank
 
         rank = min(failed, key=order)
         status = failed[rank]

@@ -90,11 +90,11 @@ class Output:
 
     def _line(self, rank: int | None, line: str, target: TextIO) -> None:
         if rank is None:
-            found = _RANKED.match(line)
-            if found is None:
+            match = _RANKED.match(line)
+            if match is None:
                 print(line, file=target)
                 return
-            rank, line = int(found[1]), line[found.end() :]
+            rank, line = int(match[1]), line[match.end() :]
         with self._lock:
             self._lines += 1
             self._kept.setdefault(rank, deque(maxlen=KEPT_LINES)).append(line)

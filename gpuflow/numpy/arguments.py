@@ -88,7 +88,7 @@ def check_not_in_place(name: str, inplace: bool, error: type[Exception] = ValueE
 
 def tiled_to(values: Any, size: int) -> Any:
     """The first ``size`` elements of a vector repeated endlessly."""
-    own = aval_of(values).shape[0]
-    if own < size:
-        values = asarray(values)[np.arange(size, dtype=np.int32) % own]
+    length = aval_of(values).shape[0]
+    if length < size:
+        values = asarray(values)[np.arange(size, dtype=np.int32) % length]
     return values[:size]

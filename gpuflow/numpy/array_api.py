@@ -78,8 +78,8 @@ class ArrayNamespaceInfo:
         """
         del device
         names = _NAMES + (_WIDE_NAMES if config.trace_context().enable_x64 else ())
-        found = {name: _dtype(name) for name in names}
-        return {n: d for n, d in found.items() if kind is None or isdtype(d, kind)}
+        dtypes_by_name = {name: _dtype(name) for name in names}
+        return {n: d for n, d in dtypes_by_name.items() if kind is None or isdtype(d, kind)}
 
 
 def _dtype(name: str) -> Any:

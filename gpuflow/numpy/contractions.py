@@ -39,18 +39,18 @@ def contract(
     out = dot_general(
         a, b, numbers, precision=precision, preferred_element_type=preferred_element_type
     )
-    made = (
+    product_labels = (
         *batch,
         *[label for label in a_labels if label not in shared],
         *[label for label in b_labels if label not in shared],
     )
-    return lax.transpose(out, [made.index(label) for label in out_labels])
+    return lax.transpose(out, [product_labels.index(label) for label in out_labels])
 
 
 def squeeze_ones(x: Any, labels: Labels, sizes: dict[Any, int]) -> tuple[Any, Labels]:
     """Drop axes of size 1 whose label has another size elsewhere: they broadcast."""
-    own = aval_of(x).shape
-    dims = tuple(d for d, label in enumerate(labels) if own[d] == 1 and sizes[label] != 1)
+    shape = aval_of(x).shape
+    dims = tuple(d for d, label in enumerate(labels) if shape[d] == 1 and sizes[label] != 1)
     return lax.squeeze(x, dims), tuple(k for d, k in enumerate(labels) if d not in dims)
 
 
@@ -61,8 +61,8 @@ def label_sizes(name: str, operands: Sequence[Any], labels: Sequence[Labels]) ->
         ValueError: two sizes for one label.
     """
     sizes: dict[Any, int] = {}
-    for x, own in zip(operands, labels, strict=True):
-        for size, label in zip(aval_of(x).shape, own, strict=True):
+    for x, operand_labels in zip(operands, labels, strict=True):
+        for size, label in zip(aval_of(x).shape, operand_labels, strict=True):
             known = sizes.setdefault(label, size)
             if known == 1:
                 sizes[label] = size
@@ -128,8 +128,8 @@ def _batch_labels(rank: int) -> Labels:
 
 def _squeeze_batch(x: Any, labels: Labels, sizes: dict[Any, int]) -> tuple[Any, Labels]:
     """Only batch axes broadcast; rows and columns keep their size."""
-    own = dict(zip(labels, aval_of(x).shape, strict=True))
-    fixed = {k: own[k] if isinstance(k, str) else sizes[k] for k in labels}
+    axis_sizes = dict(zip(labels, aval_of(x).shape, strict=True))
+    fixed = {k: axis_sizes[k] if isinstance(k, str) else sizes[k] for k in labels}
     return squeeze_ones(x, labels, fixed)
 
 

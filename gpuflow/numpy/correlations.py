@@ -56,17 +56,17 @@ def average(
 
 def _in_rank_of(a: Any, weights: Any, axis: Axes) -> Any:
     """Weights that broadcast with the array."""
-    shape, own = aval_of(a).shape, aval_of(weights).shape
-    if shape == own:
+    shape, weights_shape = aval_of(a).shape, aval_of(weights).shape
+    if shape == weights_shape:
         return weights
-    given: list[Any] = list(axis) if isinstance(axis, (tuple, list)) else [axis]
+    axes: list[Any] = list(axis) if isinstance(axis, (tuple, list)) else [axis]
     check(
-        axis is not None and own == tuple(shape[d] for d in given),
+        axis is not None and weights_shape == tuple(shape[d] for d in axes),
         lambda: f"[average] weights must have the shape of the array, or of its axes {axis}; got "
-        f"{own} for {shape}. Fix: jnp.broadcast_to(weights, x.shape).",
+        f"{weights_shape} for {shape}. Fix: jnp.broadcast_to(weights, x.shape).",
         ValueError,
     )
-    places = [d % len(shape) for d in given]
+    places = [d % len(shape) for d in axes]
     weights = lax.transpose(weights, [int(k) for k in np.argsort(places)])
     sizes = [n if d in places else 1 for d, n in enumerate(shape)]
     return lax.broadcast_in_dim(weights, sizes, sorted(places))
@@ -150,11 +150,11 @@ def _float_dtype(name: str, dtype: Any) -> Any:
 
 def _weights(fweights: Any, aweights: Any, count: int) -> list[Any]:
     out: list[Any] = []
-    for name, given in (("fweights", fweights), ("aweights", aweights)):
-        if given is None:
+    for name, weights in (("fweights", fweights), ("aweights", aweights)):
+        if weights is None:
             out.append(None)
             continue
-        values = as_array("cov", given)
+        values = as_array("cov", weights)
         check(
             aval_of(values).shape == (count,),
             lambda name=name, values=values: (

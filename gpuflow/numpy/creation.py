@@ -133,8 +133,8 @@ def _make(value: Any, wanted: Any) -> Any:
         return _make(exchange.imported(value, copy=True), wanted)
     host = np.asarray(value)
     # Of the value itself where it has a dtype: masked arrays are refused by their class.
-    own = aval_of(value if isinstance(value, np.ndarray) else host).dtype
-    aval = ShapedArray(host.shape, own if wanted is None else wanted)
+    source_dtype = aval_of(value if isinstance(value, np.ndarray) else host).dtype
+    aval = ShapedArray(host.shape, source_dtype if wanted is None else wanted)
     return from_numpy(_host_convert(host, aval.dtype), aval)
 
 
@@ -267,8 +267,8 @@ def _filled(name: str, shape: Any, fill_value: Any, dtype: Any) -> Any:
         # Of an array: strong also where it is weak and has that dtype already.
         make = lax.convert_element_type if hasattr(fill_value, "aval") else convert
         fill_value = make(fill_value, wanted)
-    sizes, own = as_shape(name, shape), aval_of(fill_value).shape
-    return lax.broadcast_in_dim(fill_value, sizes, range(len(sizes) - len(own), len(sizes)))
+    sizes, fill_shape = as_shape(name, shape), aval_of(fill_value).shape
+    return lax.broadcast_in_dim(fill_value, sizes, range(len(sizes) - len(fill_shape), len(sizes)))
 
 
 def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:

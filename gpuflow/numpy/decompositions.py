@@ -89,10 +89,10 @@ def svd(
     (a,) = matrices("svd", a)
     if hermitian:
         return _hermitian_svd(a, compute_uv, subset_by_index)
-    found = lax_linalg.svd(
+    decomposition = lax_linalg.svd(
         a, full_matrices=full_matrices, compute_uv=compute_uv, subset_by_index=subset_by_index
     )
-    return SVDResult(*found) if compute_uv else found
+    return SVDResult(*decomposition) if compute_uv else decomposition
 
 
 def _hermitian_svd(a: Any, compute_uv: bool, subset: Any) -> Any:

@@ -123,7 +123,7 @@ def gradient(f: Any, *varargs: Any, axis: Axes = None, edge_order: int | None = 
     )
     x, *spacing = promote_dtypes_inexact(*as_arrays("gradient", f, *varargs))
     shape = aval_of(x).shape
-    axes = _in_given_order(axis, len(shape))
+    axes = _unsorted_axes(axis, len(shape))
     if not axes:
         return []
     check(
@@ -143,11 +143,11 @@ def gradient(f: Any, *varargs: Any, axis: Axes = None, edge_order: int | None = 
     return out[0] if len(out) == 1 else out
 
 
-def _in_given_order(axis: Axes, rank: int) -> list[int]:
+def _unsorted_axes(axis: Axes, rank: int) -> list[int]:
     if axis is None:
         return list(range(rank))
-    given: list[Any] = list(axis) if isinstance(axis, (tuple, list)) else [axis]
-    return [canonicalize_axis(d, rank, "gradient") for d in given]
+    axes: list[Any] = list(axis) if isinstance(axis, (tuple, list)) else [axis]
+    return [canonicalize_axis(d, rank, "gradient") for d in axes]
 
 
 def _slope(x: Any, h: Any, axis: int) -> Any:

@@ -136,9 +136,9 @@ def put_along_axis(
     return reshape(x.at[tuple(index)].set(values, mode=mode), shape)
 
 
-def _along(size: int, d: int, rank: int, own: int) -> Any:
+def _along(size: int, d: int, rank: int, index_size: int) -> Any:
     """Positions 0, 1, ... along axis ``d``; where the indices broadcast, all of them."""
-    count = size if own == 1 else own
+    count = size if index_size == 1 else index_size
     return lax.iota(np.int32, [count if k == d else 1 for k in range(rank)], d)
 
 

@@ -61,11 +61,11 @@ def einsum(
     for pair in _path(terms, out_labels, optimize):
         chosen = [terms[k] for k in pair]
         terms = [term for k, term in enumerate(terms) if k not in pair]
-        needed = {label for _, own in terms for label in own} | set(out_labels)
+        needed = {label for _, term_labels in terms for label in term_labels} | set(out_labels)
         options = precision, preferred_element_type, _dot_general
         terms.append(_combine(chosen, needed, sizes, options))
-    value, own = _sum_out(*terms[0], set(out_labels))
-    result = lax.transpose(value, [own.index(k) for k in out_labels if k in own])
+    value, term_labels = _sum_out(*terms[0], set(out_labels))
+    result = lax.transpose(value, [term_labels.index(k) for k in out_labels if k in term_labels])
     out = convert(result, preferred_element_type) if preferred_element_type else result
     return in_sharding("einsum", out, out_sharding)
 
@@ -78,9 +78,9 @@ def _with_letters(subscripts: Any, operands: Sequence[Any]) -> tuple[Any, Sequen
     arrays, places = parts[: len(parts) // 2 * 2 : 2], parts[1::2]
     if len(parts) % 2:
         places.append(parts[-1])
-    numbers = sorted({k for own in places for k in own if k is not Ellipsis})
+    numbers = sorted({k for sublist in places for k in sublist if k is not Ellipsis})
     letters = {k: chr(ord("a") + n) for n, k in enumerate(numbers)}
-    words = ["".join("..." if k is Ellipsis else letters[k] for k in own) for own in places]
+    words = ["".join("..." if k is Ellipsis else letters[k] for k in sublist) for sublist in places]
     text = ",".join(words[: len(arrays)])
     return (f"{text}->{words[-1]}" if len(parts) % 2 else text), arrays
 
@@ -118,8 +118,9 @@ def parse(subscripts: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
         ValueError,
     )
     labels = [_labels(part, rank, subscripts) for part, rank in zip(parts, ranks, strict=True)]
-    ellipsis = max(([k for k in own if isinstance(k, int)] for own in labels), key=len)
-    count = Counter(k for own in labels for k in own)
+    shared = ([k for k in operand_labels if isinstance(k, int)] for operand_labels in labels)
+    ellipsis = max(shared, key=len)
+    count = Counter(k for operand_labels in labels for k in operand_labels)
     if not arrow:
         once = sorted(k for k, n in count.items() if n == 1 and isinstance(k, str))
         return labels, (*ellipsis, *once)
@@ -204,7 +205,7 @@ def _combine(
     x, x_labels = squeeze_ones(*terms[0], sizes)
     for k, term in enumerate(terms[1:], 1):
         y, y_labels = squeeze_ones(*term, sizes)
-        later = needed | {label for _, own in terms[k + 1 :] for label in own}
+        later = needed | {label for _, term_labels in terms[k + 1 :] for label in term_labels}
         x, x_labels = _sum_out(x, x_labels, later | set(y_labels))
         y, y_labels = _sum_out(y, y_labels, later | set(x_labels))
         kept = [label for label in x_labels if label in later]

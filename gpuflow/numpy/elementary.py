@@ -46,11 +46,11 @@ def _log_to_base(base: float) -> Ufunc:
     factor = np.log(base).item()
 
     def logarithm(x: Any) -> Any:
-        found = lax.log(x)
+        natural_log = lax.log(x)
         if not dtypes.is_complex(aval_of(x).dtype):
-            return strong(lax.div(found, like(factor, x)))
+            return strong(lax.div(natural_log, like(factor, x)))
         # By a complex number infinities would be divided into nan.
-        parts = [lax.real(found), lax.imag(found)]
+        parts = [lax.real(natural_log), lax.imag(natural_log)]
         return strong(lax.complex(*[lax.div(part, like(factor, part)) for part in parts]))
 
     return logarithm
@@ -250,6 +250,6 @@ def broadcastlike(*operands: Any) -> list[Any]:
 
 
 def _broadcast(x: Any, shape: tuple[int, ...]) -> Any:
-    own = aval_of(x).shape
-    dims = () if not own else tuple(range(len(shape) - len(own), len(shape)))
-    return x if own == shape else lax.broadcast_in_dim(x, shape, dims)
+    x_shape = aval_of(x).shape
+    dims = () if not x_shape else tuple(range(len(shape) - len(x_shape), len(shape)))
+    return x if x_shape == shape else lax.broadcast_in_dim(x, shape, dims)

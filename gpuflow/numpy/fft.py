@@ -60,9 +60,9 @@ def _transform(
         a = strong(a)  # what is transformed is not weak, also along no axis
     last = list(range(rank - len(places), rank))
     x = moveaxis(a, places, last)
-    own = aval_of(x).shape[rank - len(places) :]
+    sizes = aval_of(x).shape[rank - len(places) :]
     if lengths is None:
-        lengths = _natural_lengths(own, fft_type)
+        lengths = _natural_lengths(sizes, fft_type)
     else:
         x = _fit(x, _needed(lengths, fft_type))
     out = _in_turns(x, fft_type, lengths)
@@ -84,10 +84,10 @@ def _lengths(name: str, s: Any) -> tuple[int, ...] | None:
     return lengths
 
 
-def _natural_lengths(own: Sequence[int], fft_type: FftType) -> tuple[int, ...]:
-    if fft_type is FftType.IRFFT and own:
-        return (*own[:-1], max(0, 2 * (own[-1] - 1)))
-    return tuple(own)
+def _natural_lengths(sizes: Sequence[int], fft_type: FftType) -> tuple[int, ...]:
+    if fft_type is FftType.IRFFT and sizes:
+        return (*sizes[:-1], max(0, 2 * (sizes[-1] - 1)))
+    return tuple(sizes)
 
 
 def _needed(lengths: Sequence[int], fft_type: FftType) -> tuple[int, ...]:
@@ -269,8 +269,10 @@ def _frequencies(name: str, start: int, stop: int, n: Any, d: Any, dtype: Any) -
     place = arange(start, stop, dtype=inexact_dtype(wanted))
     spacing = asarray(d, inexact_dtype(wanted))
     length = lax.mul(spacing, convert(n, aval_of(spacing).dtype))
-    found = lax.div(place, length)
-    return found if wanted == aval_of(found).dtype else lax.convert_element_type(found, wanted)
+    frequencies = lax.div(place, length)
+    if wanted == aval_of(frequencies).dtype:
+        return frequencies
+    return lax.convert_element_type(frequencies, wanted)
 
 
 def _check_count(name: str, n: Any, d: Any) -> int:
@@ -293,8 +295,8 @@ def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> A
     """
     count = _check_count("fftfreq", n, d)
     first = (count + 1) // 2
-    found = _frequencies("fftfreq", first - count, first, count, d, dtype)
-    return _placed(roll(found, first), device)
+    frequencies = _frequencies("fftfreq", first - count, first, count, d, dtype)
+    return _placed(roll(frequencies, first), device)
 
 
 def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:

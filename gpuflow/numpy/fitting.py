@@ -76,11 +76,13 @@ def polyfit(
         left, right = _weighted(left, right, as_array("polyfit", w))
     scale = sqrt(lax.reduce_sum(left * left, (0,)))
     left = left / scale[None]
-    found, residuals, rank, singular = lstsq(left, right, rcond)
-    found = (found.T / (scale[None] if aval_of(found).ndim == 2 else scale)).T
+    coefficients, residuals, rank, singular = lstsq(left, right, rcond)
+    coefficients = (coefficients.T / (scale[None] if aval_of(coefficients).ndim == 2 else scale)).T
     if full:
-        return found, residuals, rank, singular, asarray(rcond)
-    return (found, _covariance(left, scale, right, residuals, order, cov)) if cov else found
+        return coefficients, residuals, rank, singular, asarray(rcond)
+    if not cov:
+        return coefficients
+    return coefficients, _covariance(left, scale, right, residuals, order, cov)
 
 
 def _weighted(left: Any, right: Any, w: Any) -> tuple[Any, Any]:

@@ -190,8 +190,8 @@ def ldexp(x1: Any, x2: Any, /) -> Any:
     (x1,) = promote_dtypes_inexact(x1)
     x1, x2 = promote_shapes("ldexp", (x1, x2))
     dtype = aval_of(x1).dtype
-    fraction, own = _frexp(x1)
-    power = lax.add(lax.convert_element_type(own, dtype), lax.convert_element_type(x2, dtype))
+    fraction, exponent = _frexp(x1)
+    power = lax.add(lax.convert_element_type(exponent, dtype), lax.convert_element_type(x2, dtype))
     grows = lax.gt(power, convert(0, dtype))
     fraction = where(grows, fraction * convert(2, dtype), fraction)
     power = where(grows, lax.sub(power, convert(1, dtype)), power)

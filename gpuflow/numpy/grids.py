@@ -57,8 +57,8 @@ def meshgrid(
         sizes[d] = aval_of(x).shape[0]
     out = []
     for x, d in zip(vectors, axes, strict=True):
-        own = [n if k == d or not sparse else 1 for k, n in enumerate(sizes)]
-        out.append(lax.broadcast_in_dim(x, own, (d,)))
+        grid_shape = [n if k == d or not sparse else 1 for k, n in enumerate(sizes)]
+        out.append(lax.broadcast_in_dim(x, grid_shape, (d,)))
     return out
 
 
@@ -139,8 +139,8 @@ def _triangle(name: str, n: Any, k: Any, m: Any, upper: bool) -> tuple[Any, Any]
     rows, offset = known_int(name, "n", n), known_int(name, "k", k)
     columns = rows if m is None else known_int(name, "m", m)
     pick = np.triu_indices if upper else np.tril_indices
-    found = pick(rows, offset, columns)
-    return tuple(asarray(part.astype(dtypes.default_int())) for part in found)
+    indices = pick(rows, offset, columns)
+    return tuple(asarray(part.astype(dtypes.default_int())) for part in indices)
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:

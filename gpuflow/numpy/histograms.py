@@ -229,7 +229,7 @@ def histogramdd(
     """
     operands = as_arrays("histogramdd", sample, *([] if weights is None else [weights]))
     rank = _rank_of_points(operands)
-    x, *given = promote_dtypes_inexact(*operands)
+    x, *optional_weights = promote_dtypes_inexact(*operands)
     per_axis = list(bins) if isinstance(bins, (tuple, list)) or np.ndim(bins) else [bins] * rank
     check(
         len(per_axis) == rank and (range is None or len(range) == rank),
@@ -240,18 +240,18 @@ def histogramdd(
     edges, places = [], []
     for d, how in enumerate(per_axis):
         column = x[:, d]
-        own = histogram_bin_edges(column, how, None if range is None else range[d])
-        place = searchsorted(own, column, "right")
-        places.append(where(column == own[-1], place - 1, place))
-        edges.append(own)
-    sizes = [aval_of(own).shape[0] + 1 for own in edges]
+        axis_edges = histogram_bin_edges(column, how, None if range is None else range[d])
+        place = searchsorted(axis_edges, column, "right")
+        places.append(where(column == axis_edges[-1], place - 1, place))
+        edges.append(axis_edges)
+    sizes = [aval_of(axis_edges).shape[0] + 1 for axis_edges in edges]
     flat = ravel_multi_index(places, sizes, "clip")
-    counts = bincount(flat, given[0] if given else None, length=prod(sizes))
+    counts = bincount(flat, optional_weights[0] if optional_weights else None, length=prod(sizes))
     counts = reshape(counts, sizes)[(slice(1, -1),) * rank]
     if density:
         counts = convert(counts, aval_of(x).dtype)
         counts = counts / sum_of(counts)
-        for width in ix_(*[diff(own) for own in edges]):
+        for width in ix_(*[diff(axis_edges) for axis_edges in edges]):
             counts = counts / width
     return counts, edges
 

@@ -128,8 +128,8 @@ def _from_list(entry: Any) -> Any:
     """An entry that is a sequence as an array; without elements it holds integers."""
     if not isinstance(entry, (list, tuple)):
         return entry
-    made = asarray(entry)
-    return made if aval_of(made).size else convert(made, np.dtype(np.int32))
+    indices = asarray(entry)
+    return indices if aval_of(indices).size else convert(indices, np.dtype(np.int32))
 
 
 def is_mask(entry: Any) -> bool:

@@ -92,13 +92,13 @@ class Joiner:
             return self._settings, 0 if text == "r" else 1
         words = text.split(",")
         try:
-            given = [int(word) for word in words[:3]]
+            settings = [int(word) for word in words[:3]]
         except ValueError:
             raise ValueError(
                 f"[{self._name}] a text must be 'r', 'c' or up to three ints; got {text!r}. "
                 "Fix: '0,2'."
             ) from None
-        return (*given, *self._settings[len(given) :]), -1
+        return (*settings, *self._settings[len(settings) :]), -1
 
     def _part(self, part: Any, rank: int, place: int) -> Any:
         check(
@@ -107,9 +107,9 @@ class Joiner:
             ValueError,
         )
         x = _line(self._name, part) if isinstance(part, slice) else array(part, copy=False)
-        own = 0 if isinstance(part, slice) else aval_of(x).ndim
+        part_rank = 0 if isinstance(part, slice) else aval_of(x).ndim
         x = array(x, copy=False, ndmin=rank)
-        if place == -1 or rank <= own:
+        if place == -1 or rank <= part_rank:
             return x
         order = list(range(rank))
         shift = rank - abs(rank + place + 1) % rank

@@ -114,7 +114,7 @@ class _Cut:
     def kept_shape(self) -> list[int]:
         """The sizes of the axes that are left."""
         return [
-            len(range(*own)) for d, own in enumerate(self.bounds) if d not in self.dropped
+            len(range(*bounds)) for d, bounds in enumerate(self.bounds) if d not in self.dropped
         ]
 
 
@@ -138,7 +138,7 @@ def _cut(plan: Plan, shape: tuple[int, ...]) -> _Cut:
 def _cutting_steps(cut: _Cut, shape: tuple[int, ...]) -> list[Step]:
     """Slices and reversals."""
     steps: list[Step] = []
-    if any(own != (0, size, 1) for own, size in zip(cut.bounds, shape, strict=True)):
+    if any(bounds != (0, size, 1) for bounds, size in zip(cut.bounds, shape, strict=True)):
         starts, limits, strides = zip(*cut.bounds, strict=True)
         params = {
             "start_indices": starts,

@@ -56,9 +56,9 @@ def gcd(x1: Any, x2: Any) -> Any:
         rest = lax.rem(a, where(done, constant(1, b), b))
         return where(done, a, b), where(done, b, rest)
 
-    found = lax.while_loop(goes_on, step, (x1, x2))[0]
+    divisor = lax.while_loop(goes_on, step, (x1, x2))[0]
     # The least integer has no absolute value, and leaves its sign to what divides it.
-    return lax.abs(found) if aval_of(found).dtype.kind == "i" else found
+    return lax.abs(divisor) if aval_of(divisor).dtype.kind == "i" else divisor
 
 
 def lcm(x1: Any, x2: Any) -> Any:

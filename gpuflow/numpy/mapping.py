@@ -141,7 +141,7 @@ def _in_one_shape(*operands: Any) -> list[Any]:
     shape = broadcast_shapes(*[aval_of(x).shape for x in operands], name="piecewise")
     out = []
     for x in operands:
-        own = aval_of(x).shape
-        dims = range(len(shape) - len(own), len(shape))
+        operand_shape = aval_of(x).shape
+        dims = range(len(shape) - len(operand_shape), len(shape))
         out.append(lax.broadcast_in_dim(x, shape, dims))
     return out

@@ -144,8 +144,8 @@ def kron(a: Any, b: Any) -> Any:
     rank = max(aval_of(a).ndim, aval_of(b).ndim)
     a, b = to_rank(a, rank), to_rank(b, rank)
     left, right = aval_of(a).shape, aval_of(b).shape
-    own, other = range(0, 2 * len(left), 2), range(1, 2 * len(left) + 1, 2)
-    product = multiply(expand_dims(a, tuple(other)), expand_dims(b, tuple(own)))
+    left_axes, right_axes = range(0, 2 * len(left), 2), range(1, 2 * len(left) + 1, 2)
+    product = multiply(expand_dims(a, tuple(right_axes)), expand_dims(b, tuple(left_axes)))
     return reshape(product, tuple(m * n for m, n in zip(left, right)))
 
 

@@ -42,7 +42,7 @@ from gpuflow.runtime.array import Array
 _CONTAINERS = (list, tuple, set, dict)
 
 
-def _given_way(name: str, self: Any, other: Any) -> Any:
+def _defer_to(name: str, self: Any, other: Any) -> Any:
     """What an operator returns for an operand that is no array: other types get their turn.
 
     Raises:
@@ -62,7 +62,7 @@ def _operator(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def operator(self: Any, other: Any) -> Any:
         if is_value(other) or is_arraylike(other):
             return function(self, other)
-        return _given_way(name, self, other)
+        return _defer_to(name, self, other)
 
     operator.__name__ = name
     return operator
@@ -74,7 +74,7 @@ def _reflected(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def operator(self: Any, other: Any) -> Any:
         if is_value(other) or is_arraylike(other):
             return function(other, self)
-        return _given_way(name, self, other)
+        return _defer_to(name, self, other)
 
     operator.__name__ = name
     return operator

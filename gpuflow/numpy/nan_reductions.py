@@ -66,11 +66,11 @@ def _extreme(
     keepdims: bool, initial: Any, mask: Any,
 ) -> Any:  # fmt: skip
     a = as_array(name, a)
-    found = op(_without_nan(a, neutral), axis, out, keepdims, initial, mask)
+    extreme = op(_without_nan(a, neutral), axis, out, keepdims, initial, mask)
     if initial is not None or not _can_be_nan(a):
-        return found
+        return extreme
     nothing = reductions.all(isnan(a), axis, keepdims=keepdims)
-    return choose(nothing, convert(np.nan, aval_of(a).dtype), found)
+    return choose(nothing, convert(np.nan, aval_of(a).dtype), extreme)
 
 
 def nanargmax(
@@ -93,11 +93,11 @@ def _position(
 ) -> Any:  # fmt: skip
     no_out(name, out)
     a = as_array(name, a)
-    found = op(_without_nan(a, neutral), axis, None, bool(keepdims))
+    position = op(_without_nan(a, neutral), axis, None, bool(keepdims))
     if not _can_be_nan(a):
-        return found
+        return position
     nothing = reductions.all(isnan(a), axis, keepdims=bool(keepdims))
-    return choose(nothing, convert(-1, aval_of(found).dtype), found)
+    return choose(nothing, convert(-1, aval_of(position).dtype), position)
 
 
 # --- means and variances -------------------------------------------------------------------

@@ -165,19 +165,19 @@ def cond(x: Any, p: Any = None) -> Any:
         low = lax.squeeze(lax.slice_in_dim(values, count - 1, count, axis=last), (last,))
         if p != -2:
             return lax.div(high, low)
-        found = lax.div(low, high)
+        kappa = lax.div(low, high)
     else:
         check(
             len(set(shape[-2:])) == 1,
             lambda: f"[cond] matrices must be square for p={p!r}; got {aval_of(x)}. Fix: p=2.",
             ValueError,
         )
-        found = lax.mul(norm(x, p, (-2, -1)), norm(inv(x), p, (-2, -1)))
+        kappa = lax.mul(norm(x, p, (-2, -1)), norm(inv(x), p, (-2, -1)))
     # inf times 0 means that there is no inverse.
     has_nan = reductions.any(lax.ne(x, x), (-2, -1))
-    no_inverse = lax.bitwise_and(lax.ne(found, found), lax.bitwise_not(has_nan))
-    infinite = lax.broadcast_in_dim(aval_of(found).dtype.type(np.inf), aval_of(found).shape, ())
-    return lax.select(no_inverse, infinite, found)
+    no_inverse = lax.bitwise_and(lax.ne(kappa, kappa), lax.bitwise_not(has_nan))
+    infinite = lax.broadcast_in_dim(aval_of(kappa).dtype.type(np.inf), aval_of(kappa).shape, ())
+    return lax.select(no_inverse, infinite, kappa)
 
 
 def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any = None) -> Any:

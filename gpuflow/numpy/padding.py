@@ -85,46 +85,48 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> An
     return _axis_by_axis(x, widths, mode, kwargs)
 
 
-def _widths(given: Any, rank: int) -> Pairs:
-    pairs = _pairs("pad_width", given, rank)
+def _widths(pad_width: Any, rank: int) -> Pairs:
+    pairs = _pairs("pad_width", pad_width, rank)
     flat = [n for pair in pairs for n in pair]
     check(
         all(isinstance(n, (int, np.integer)) for n in flat),
-        lambda: f"[pad] widths must be ints; got {given!r}. Fix: pad_width=1.",
+        lambda: f"[pad] widths must be ints; got {pad_width!r}. Fix: pad_width=1.",
     )
     check(
         all(n >= 0 for n in flat),
-        lambda: f"[pad] widths must not be negative; got {given!r}. Fix: slice to cut off.",
+        lambda: f"[pad] widths must not be negative; got {pad_width!r}. Fix: slice to cut off.",
         ValueError,
     )
     return [(int(low), int(high)) for low, high in pairs]
 
 
-def _pairs(name: str, given: Any, rank: int) -> Pairs:
+def _pairs(name: str, number_or_pairs: Any, rank: int) -> Pairs:
     """A number, a pair, or pairs, as one pair for each axis."""
     check(
-        not any(isinstance(x, Tracer) for x in tree.leaves(given)),
-        lambda: f"[pad] {name} must be known while tracing; got {given!r}. Fix: pass ints.",
+        not any(isinstance(x, Tracer) for x in tree.leaves(number_or_pairs)),
+        lambda: f"[pad] {name} must be known while tracing; got {number_or_pairs!r}. "
+        "Fix: pass ints.",
         ConcretizationTypeError,
     )
     try:
-        values = np.asarray(given)
+        values = np.asarray(number_or_pairs)
     except ValueError:
         values = np.zeros((0,))
     check(
         values.shape in ((), (1,), (2,), (1, 2), (rank, 2)),
-        lambda: f"[pad] {name} must be a number, a pair, or {rank} pairs; got {given!r}. "
+        lambda: f"[pad] {name} must be a number, a pair, or {rank} pairs; got {number_or_pairs!r}. "
         f"Fix: {name}=((1, 1),) * {rank}.",
         TypeError if values.shape == (0,) else ValueError,
     )
     return [tuple(row) for row in np.broadcast_to(values, (rank, 2)).tolist()]
 
 
-def _constant(x: Any, widths: Pairs, given: Any) -> Any:
+def _constant(x: Any, widths: Pairs, constant_values: Any) -> Any:
     aval = aval_of(x)
-    if isinstance(given, (tuple, list)):
-        given = given if any(isinstance(v, Tracer) for v in given) else np.asarray(given)
-    values = lax.convert_element_type(asarray(given), aval.dtype, aval.weak_type)
+    is_sequence = isinstance(constant_values, (tuple, list))
+    if is_sequence and not any(isinstance(v, Tracer) for v in constant_values):
+        constant_values = np.asarray(constant_values)
+    values = lax.convert_element_type(asarray(constant_values), aval.dtype, aval.weak_type)
     shape = aval_of(values).shape
     check(
         shape in ((), (1,), (2,), (1, 2), (aval.ndim, 2), (aval.ndim, 1)),
@@ -255,12 +257,12 @@ def _mirrored(x: Any, d: int, pair: tuple[int, int], skip_edge: bool, odd: bool)
         while width > 0:
             count = min(width, size - skipped)
             width -= count
-            own = aval_of(x).shape[d]
+            length = aval_of(x).shape[d]
             if at_front:
                 part = lax.slice_in_dim(x, skipped, skipped + count, axis=d)
                 edge = _first(x, d, 1)
             else:
-                part = lax.slice_in_dim(x, own - skipped - count, own - skipped, axis=d)
+                part = lax.slice_in_dim(x, length - skipped - count, length - skipped, axis=d)
                 edge = _last(x, d, 1)
             part = lax.rev(part, (d,))
             part = 2 * edge - part if odd else part

@@ -104,14 +104,14 @@ def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, A
             known while tracing.
     """
     rest, divisor = promote_dtypes_inexact(*as_arrays("polydiv", u, v))
-    length, own = aval_of(rest).shape[0], aval_of(divisor).shape[0]
+    length, divisor_length = aval_of(rest).shape[0], aval_of(divisor).shape[0]
     dtype = aval_of(rest).dtype
     quotient = []
     scale = convert(1, dtype) / divisor[0]
-    for k in range(length - own + 1):
+    for k in range(length - divisor_length + 1):
         factor = scale * rest[k]
         quotient.append(factor)
-        rest = rest.at[k : k + own].add(-factor * divisor)
+        rest = rest.at[k : k + divisor_length].add(-factor * divisor)
     if trim_leading_zeros:
         rest = _trimmed(rest)
     zero = lax.full((1,), 0, dtype)
@@ -221,11 +221,11 @@ def roots(p: Any, *, strip_zeros: bool = True) -> Any:
     number = lax.reduce_sum(leading.astype(int), (0,))
     p = where(number == count, convert(1, aval.dtype), p)
     places = (lax.iota(dtypes.default_int(), (count,)) + number) % count
-    found = _roots(p[places])
+    eigenvalues = _roots(p[places])
     # Each leading zero, now at the end, adds a root of 0: those go to the end.
-    _, found = lax.sort_key_val((found == 0).astype(int), found, 0, True)
+    _, eigenvalues = lax.sort_key_val((eigenvalues == 0).astype(int), eigenvalues, 0, True)
     real = lax.iota(dtypes.default_int(), (count - 1,)) < count - 1 - number
-    return where(real, found, convert(complex(np.nan, np.nan), aval_of(found).dtype))
+    return where(real, eigenvalues, convert(complex(np.nan, np.nan), aval_of(eigenvalues).dtype))
 
 
 def _roots(p: Any) -> Any:

@@ -52,8 +52,8 @@ def positions(name: str, x: Any, size: Any, fill_value: Any) -> tuple[Any, ...]:
     mask = x if dtypes.is_bool(aval_of(x).dtype) else lax.ne(x, convert(0, aval_of(x).dtype))
     if size is None:
         mend = f"say how many positions to return: jnp.{name}(x, size=...)."
-        found = np.nonzero(known(name, "the array", mask, mend))
-        return tuple(asarray(part.astype(dtypes.default_int())) for part in found)
+        indices = np.nonzero(known(name, "the array", mask, mend))
+        return tuple(asarray(part.astype(dtypes.default_int())) for part in indices)
     count = known_int(name, "size", size)
     flat, places = _flat_positions(ravel(mask), count)
     sizes = [convert(prod(shape[d + 1 :]), aval_of(flat).dtype) for d in range(len(shape))]
@@ -75,9 +75,9 @@ def _flat_positions(mask: Any, count: int) -> tuple[Any, Any]:
     ranks = lax.cumsum(lax.convert_element_type(mask, index), 0)
     # The k-th True goes to place k; what is False goes outside, and is dropped.
     target = select_where(mask, lax.sub(ranks, convert(1, index)), convert(count, index))
-    found = lax.full((count,), 0, index).at[target].set(lax.iota(index, (total,)), mode="drop")
+    flat = lax.full((count,), 0, index).at[target].set(lax.iota(index, (total,)), mode="drop")
     number = lax.slice_in_dim(ranks, total - 1, total)
-    return found, lax.lt(lax.iota(index, (count,)), lax.broadcast_in_dim(number, (count,), (0,)))
+    return flat, lax.lt(lax.iota(index, (count,)), lax.broadcast_in_dim(number, (count,), (0,)))
 
 
 def _filled(name: str, part: Any, real: Any, fill_value: Any, d: int, rank: int) -> Any:

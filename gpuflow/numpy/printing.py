@@ -36,8 +36,8 @@ def array_str(
 
 
 def _options(width: int | None, precision: int | None, suppress: bool | None) -> dict[str, Any]:
-    given = {"linewidth": width, "precision": precision, "suppress": suppress}
-    return {name: value for name, value in given.items() if value is not None}
+    options = {"linewidth": width, "precision": precision, "suppress": suppress}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def get_printoptions() -> dict[str, Any]:

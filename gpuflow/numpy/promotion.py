@@ -109,12 +109,12 @@ def common_type(avals: Sequence[ShapedArray]) -> tuple[Any, bool]:
     """The common dtype of operands and its weak type, remembered."""
     types = tuple([(aval.dtype, aval.weak_type) for aval in avals])
     key = (types, config.trace_context())
-    found = _common_types.get(key)
-    if found is None:
+    common = _common_types.get(key)
+    if common is None:
         if len(_common_types) >= _MAX_COMMON_TYPES:
             _common_types.clear()
-        found = _common_types[key] = dtypes.promote(*types)
-    return found
+        common = _common_types[key] = dtypes.promote(*types)
+    return common
 
 
 inexact_dtype = dtypes.inexact_dtype
@@ -267,24 +267,24 @@ def user_dtype(dtype: Any, name: str) -> Any:
     if dtypes.is_extended(dtype):
         return dtype
     try:
-        found = dtypes.canonicalize(dtype)
+        canonical = dtypes.canonicalize(dtype)
     except TypeError as error:
         raise TypeError(
             f"[{name}] dtype must be a dtype of numbers; got {dtype!r}. Fix: jnp.float32. ({error})"
         ) from None
-    if found.kind in "OSUMm":
+    if canonical.kind in "OSUMm":
         raise TypeError(
-            f"[{name}] dtype must be a dtype of numbers; got {found}. Fix: jnp.float32."
+            f"[{name}] dtype must be a dtype of numbers; got {canonical}. Fix: jnp.float32."
         )
-    if found.itemsize <= 8 and not (isinstance(dtype, type) and dtype in PYTHON_SCALARS):
-        _warn_if_narrowed(np.dtype(dtype), found, name)
-    return found
+    if canonical.itemsize <= 8 and not (isinstance(dtype, type) and dtype in PYTHON_SCALARS):
+        _warn_if_narrowed(np.dtype(dtype), canonical, name)
+    return canonical
 
 
-def _warn_if_narrowed(asked: Any, found: Any, name: str) -> None:
-    if asked.itemsize > found.itemsize:
+def _warn_if_narrowed(asked: Any, canonical: Any, name: str) -> None:
+    if asked.itemsize > canonical.itemsize:
         warn(
-            f"[{name}] 64-bit dtypes must be enabled; got {asked}, which becomes {found}. "
+            f"[{name}] 64-bit dtypes must be enabled; got {asked}, which becomes {canonical}. "
             "Fix: config.update('enable_x64', True), or ask for the narrower dtype.",
         )
 

@@ -185,12 +185,12 @@ def _with_weights(
         NotImplementedError,
     )
     a, weights = promote_dtypes_inexact(a, weights)
-    shape, own = aval_of(a).shape, aval_of(weights).shape
-    if own != shape:
+    shape, weights_shape = aval_of(a).shape, aval_of(weights).shape
+    if weights_shape != shape:
         check(
-            axis is not None and own == tuple(shape[d] for d in axes),
+            axis is not None and weights_shape == tuple(shape[d] for d in axes),
             lambda: f"[{name}] weights must have the shape of the array, or of its axes {axes}; "
-            f"got {own} for {shape}. Fix: jnp.broadcast_to(weights, x.shape).",
+            f"got {weights_shape} for {shape}. Fix: jnp.broadcast_to(weights, x.shape).",
             ValueError,
         )
         weights = lax.broadcast_in_dim(weights, shape, axes)

@@ -51,9 +51,9 @@ def arange(
 
 def _arange(start: Any, stop: Any, step: Any, dtype: Any) -> Any:
     first, last = (0, start) if stop is None else (start, stop)
-    given = [_known_number(v) for v in (first, last, 1 if step is None else step)]
+    range_args = [_known_number(v) for v in (first, last, 1 if step is None else step)]
     check(
-        given[2] != 0,
+        range_args[2] != 0,
         lambda: "[arange] step must not be 0; got 0. Fix: step=1.",
         ZeroDivisionError,
     )
@@ -64,16 +64,16 @@ def _arange(start: Any, stop: Any, step: Any, dtype: Any) -> Any:
         dtype = user_dtype(dtype, "arange")
     check(
         not dtypes.is_bool(dtype),
-        lambda: f"[arange] numbers must have a dtype of numbers; got bool for {given}. "
+        lambda: f"[arange] numbers must have a dtype of numbers; got bool for {range_args}. "
         "Fix: dtype=int.",
     )
-    count = max(0, math.ceil((given[1] - given[0]) / given[2]))
-    if all(isinstance(v, (int, np.integer)) for v in given):
+    count = max(0, math.ceil((range_args[1] - range_args[0]) / range_args[2]))
+    if all(isinstance(v, (int, np.integer)) for v in range_args):
         numbers = lax.iota(dtype, (count,))
-        if given[2] != 1:
-            numbers = lax.mul(numbers, convert(given[2], dtype))
-        return numbers if given[0] == 0 else lax.add(numbers, convert(given[0], dtype))
-    host = np.arange(*given, dtype=np.float64 if dtypes.is_floating(dtype) else dtype)
+        if range_args[2] != 1:
+            numbers = lax.mul(numbers, convert(range_args[2], dtype))
+        return numbers if range_args[0] == 0 else lax.add(numbers, convert(range_args[0], dtype))
+    host = np.arange(*range_args, dtype=np.float64 if dtypes.is_floating(dtype) else dtype)
     return from_numpy(host, ShapedArray(host.shape, dtype))
 
 
@@ -111,9 +111,8 @@ def linspace(
         lambda: f"[linspace] num must not be negative; got {num}. Fix: num=50.",
         ValueError,
     )
-    found = promote_dtypes(start, stop)[0]
-    out_dtype = inexact_dtype(aval_of(found).dtype) if dtype is None else user_dtype(dtype, "")
-    work = inexact_dtype(aval_of(found).dtype)
+    work = inexact_dtype(aval_of(promote_dtypes(start, stop)[0]).dtype)
+    out_dtype = work if dtype is None else user_dtype(dtype, "")
     first, last = (convert(v, work) for v in (start, stop))
     sizes = np.broadcast_shapes(aval_of(first).shape, aval_of(last).shape)
     parts = count - 1 if endpoint else count

@@ -84,15 +84,15 @@ def sum(
         where: mask that broadcasts with ``a``; other elements count as 0.
         promote_integers: whether small integers and bools are added in the default integer dtype.
     """
-    dtype = _own_dtype_unless(promote_integers, a, dtype)
+    dtype = _input_dtype_unless(promote_integers, a, dtype)
     return _accumulate("sum", lax.reduce_sum, 0, a, axis, dtype, out, keepdims, initial, where)
 
 
-def _own_dtype_unless(promote_integers: bool, a: Any, dtype: Any) -> Any:
+def _input_dtype_unless(promote_integers: bool, a: Any, dtype: Any) -> Any:
     if promote_integers or dtype is not None:
         return dtype
-    own = aval_of(a).dtype
-    return dtypes.int32 if dtypes.is_bool(own) else own
+    input_dtype = aval_of(a).dtype
+    return dtypes.int32 if dtypes.is_bool(input_dtype) else input_dtype
 
 
 def prod(
@@ -100,7 +100,7 @@ def prod(
     initial: Any = None, where: Any = None, promote_integers: bool = True,
 ) -> Any:  # fmt: skip
     """Product over axes; arguments as in ``sum``."""
-    dtype = _own_dtype_unless(promote_integers, a, dtype)
+    dtype = _input_dtype_unless(promote_integers, a, dtype)
     return _accumulate("prod", lax.reduce_prod, 1, a, axis, dtype, out, keepdims, initial, where)
 
 
@@ -216,8 +216,8 @@ def _position(
     (a,) = check_arraylike(name, a)
     sizes = aval_of(a).shape
     if axis is None:
-        found = op(ravel(a), 0, dtypes.default_int())
-        return reshape(found, (1,) * len(sizes)) if keepdims else found
+        position = op(ravel(a), 0, dtypes.default_int())
+        return reshape(position, (1,) * len(sizes)) if keepdims else position
     place = canonicalize_axis(axis, len(sizes), name)
     check(
         sizes[place] > 0,
@@ -225,8 +225,8 @@ def _position(
         "Fix: choose another axis.",
         ValueError,
     )
-    found = op(a, place, dtypes.default_int())
-    return finish(found, sizes, (place,), keepdims)
+    position = op(a, place, dtypes.default_int())
+    return finish(position, sizes, (place,), keepdims)
 
 
 # --- tests ---------------------------------------------------------------------------------

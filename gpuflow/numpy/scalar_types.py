@@ -126,11 +126,11 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
     if dtypes.is_extended(arg1) or dtypes.is_extended(arg2):
         return arg1 == arg2 or arg2 in (np.generic, extended, prng_key)
     first, second = _as_type(arg1), _as_type(arg2)
-    own = np.dtype(first) if not _is_abstract(first) else None
-    if own is not None and dtypes.is_floating(own) and second in kinds:
+    concrete = np.dtype(first) if not _is_abstract(first) else None
+    if concrete is not None and dtypes.is_floating(concrete) and second in kinds:
         return True
-    if own is not None and own in dtypes.NARROW_INTEGERS:
-        signed = np.unsignedinteger if dtypes.is_unsigned(own) else np.signedinteger
+    if concrete is not None and concrete in dtypes.NARROW_INTEGERS:
+        signed = np.unsignedinteger if dtypes.is_unsigned(concrete) else np.signedinteger
         return second is first or issubclass(signed, second)
     return issubclass(first, second)
 
@@ -161,11 +161,11 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, one) for one in kind)
-    found = np.dtype(dtype)
+    numpy_dtype = np.dtype(dtype)
     if isinstance(kind, str) and kind in _KINDS:
-        return bool(_KINDS[kind](found))
+        return bool(_KINDS[kind](numpy_dtype))
     try:
-        return found == np.dtype(kind)
+        return numpy_dtype == np.dtype(kind)
     except TypeError:
         raise ValueError(
             f"[isdtype] kind must be a dtype or one of {tuple(_KINDS)}; got {kind!r}. "
@@ -180,15 +180,15 @@ def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
 
 def finfo(dtype: Any) -> Any:
     """Limits of a float dtype: ``eps``, ``max``, ``tiny``, ``bits`` and so on."""
-    return ml_dtypes.finfo(_own_dtype(dtype))
+    return ml_dtypes.finfo(_full_width_dtype(dtype))
 
 
 def iinfo(int_type: Any) -> Any:
     """Limits of an integer dtype: ``min``, ``max`` and ``bits``."""
-    return ml_dtypes.iinfo(_own_dtype(int_type))
+    return ml_dtypes.iinfo(_full_width_dtype(int_type))
 
 
-def _own_dtype(what: Any) -> Any:
+def _full_width_dtype(what: Any) -> Any:
     """The dtype of an array, or a dtype at its full width."""
     return np.dtype(what) if isinstance(what, (type, str, np.dtype)) else _dtype_of(what)[0]
 

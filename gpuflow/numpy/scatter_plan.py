@@ -133,7 +133,7 @@ def _index_dtype(entries: dict[int, Any], shape: tuple[int, ...]) -> Any:
 
 def _column(numbers: Any, places: list[int], batch_shape: tuple[int, ...]) -> Any:
     """One number of each index vector, of shape ``batch + (1,)``."""
-    own = [1] * (len(batch_shape) + 1)
+    column_shape = [1] * (len(batch_shape) + 1)
     for place, size in zip(places, aval_of(numbers).shape, strict=True):
-        own[place] = size
-    return broadcast_to(lax.broadcast_in_dim(numbers, own, places), (*batch_shape, 1))
+        column_shape[place] = size
+    return broadcast_to(lax.broadcast_in_dim(numbers, column_shape, places), (*batch_shape, 1))

@@ -99,8 +99,8 @@ def setdiff1d(
     real = lax.full((count,), True, dtypes.bool_)
     if not assume_unique:
         limit = None if size is None else count
-        found = distinct("setdiff1d", first, 0, True, limit, None)
-        first, number = found.values, found.number
+        unique_elements = distinct("setdiff1d", first, 0, True, limit, None)
+        first, number = unique_elements.values, unique_elements.number
         count = aval_of(first).shape[0]
         index = dtypes.default_int()
         real = lax.lt(lax.iota(index, (count,)), convert(number, index))
@@ -154,10 +154,10 @@ def _merged(name: str, first: Any, second: Any, assume_unique: bool, size: Any) 
         origin = lax.iota(index, (count,))
         real = lax.full((count,), True, dtypes.bool_)
         if not assume_unique and count:
-            found = distinct(name, x, 0, True, None if size is None else count, None)
-            x, origin = found.values, found.first
-            own = aval_of(x).shape[0]
-            real = lax.lt(lax.iota(index, (own,)), convert(found.number, index))
+            unique_elements = distinct(name, x, 0, True, None if size is None else count, None)
+            x, origin = unique_elements.values, unique_elements.first
+            unique_count = aval_of(x).shape[0]
+            real = lax.lt(lax.iota(index, (unique_count,)), convert(unique_elements.number, index))
         parts.append(x)
         origins.append(lax.add(origin, convert(base, index)))
         reals.append(real)

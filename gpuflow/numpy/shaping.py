@@ -296,6 +296,6 @@ def atleast_3d(*arys: Any) -> Any:
 
 def _at_least(arys: Sequence[Any], rank: int, widen: Any) -> Any:
     arys = check_arraylike(f"atleast_{rank}d", *arys)
-    own = [ndim(x) for x in arys]
-    outs = [x if n >= rank else widen(x, n) for x, n in zip(arys, own, strict=True)]
+    ranks = [ndim(x) for x in arys]
+    outs = [x if n >= rank else widen(x, n) for x, n in zip(arys, ranks, strict=True)]
     return outs[0] if len(outs) == 1 else outs

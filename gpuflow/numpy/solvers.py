@@ -60,13 +60,13 @@ solve_batched = through_float32(_solve_batched)
 
 def _solve_with(factors: Any, permutation: Any, b: Any) -> Any:
     """One decomposition serves all right-hand sides that go with a matrix."""
-    own, other = aval_of(factors).shape[:-2], aval_of(b).shape[:-2]
-    if not own and other:
+    matrix_batch, rhs_batch = aval_of(factors).shape[:-2], aval_of(b).shape[:-2]
+    if not matrix_batch and rhs_batch:
         size, count = aval_of(b).shape[-2:]
-        flat = reshape(moveaxis(b, -2, 0), (size, prod(other) * count))
-        found = reshape(lu_solve(factors, permutation, flat), (size, *other, count))
-        return moveaxis(found, 0, -2)
-    batch = broadcast_shapes(own, other)
+        flat = reshape(moveaxis(b, -2, 0), (size, prod(rhs_batch) * count))
+        solutions = reshape(lu_solve(factors, permutation, flat), (size, *rhs_batch, count))
+        return moveaxis(solutions, 0, -2)
+    batch = broadcast_shapes(matrix_batch, rhs_batch)
     return lu_solve(spread(factors, batch, 2), spread(permutation, batch, 1), spread(b, batch, 2))
 
 
@@ -181,13 +181,13 @@ def matrix_power(a: Any, n: int) -> Any:
     if count == 0:
         return spread(identity_like(a), shape[:-2], 2)
     base = inv(a) if count < 0 else a
-    found, count = None, abs(count)
+    power, count = None, abs(count)
     while True:
         if count % 2:
-            found = base if found is None else matmul(found, base)
+            power = base if power is None else matmul(power, base)
         count //= 2
         if not count:
-            return found
+            return power
         base = matmul(base, base)
 
 

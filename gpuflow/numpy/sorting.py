@@ -67,8 +67,8 @@ def argsort(
     if turned:
         # Sorted backwards and turned again, equal elements come in their order.
         a, positions = lax.rev(a, (place,)), lax.rev(positions, (place,))
-    found = lax.sort_key_val(a, positions, place, stable)[1]
-    return lax.rev(found, (place,)) if descending else found
+    permutation = lax.sort_key_val(a, positions, place, stable)[1]
+    return lax.rev(permutation, (place,)) if descending else permutation
 
 
 def lexsort(keys: Any, axis: int = -1) -> Any:
@@ -119,8 +119,8 @@ def _cumulative(
     if axis is None or aval_of(a).ndim == 0:
         a = ravel(a)
     place = 0 if axis is None else canonicalize_axis(axis, aval_of(a).ndim, name)
-    own = aval_of(a).dtype
-    wanted = own if dtype is None else user_dtype(dtype, name)
+    input_dtype = aval_of(a).dtype
+    wanted = input_dtype if dtype is None else user_dtype(dtype, name)
     if dtypes.is_bool(wanted):
         result = op(convert(as_bool(a), dtypes.default_int()), place)
         return result if dtype is None else as_bool(result)

@@ -19,8 +19,8 @@ from gpuflow.numpy.ufuncs import power, sign
 def _bounds(name: str, start: Any, stop: Any, dtype: Any) -> tuple[Any, Any, Any]:
     """Both ends in the dtype to compute in, and the dtype of the result."""
     ends = promote_dtypes(*as_arrays(name, start, stop))
-    own = inexact_dtype(aval_of(ends[0]).dtype)
-    wanted = own if dtype is None else user_dtype(dtype, name)
+    common_dtype = inexact_dtype(aval_of(ends[0]).dtype)
+    wanted = common_dtype if dtype is None else user_dtype(dtype, name)
     work = inexact_dtype(wanted)
     first, last = (lax.convert_element_type(end, work) for end in ends)
     return first, last, wanted

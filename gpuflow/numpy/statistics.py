@@ -64,18 +64,18 @@ def _float_type(a: Any) -> Any:
     return aval_of(promote_dtypes_inexact(a)[0]).dtype
 
 
-def variance_dtypes(name: str, own: Any, dtype: Any) -> tuple[Any, Any]:
+def variance_dtypes(name: str, input_dtype: Any, dtype: Any) -> tuple[Any, Any]:
     """The dtypes in which a variance is computed and returned.
 
     Raises:
         ValueError: a real dtype for complex numbers.
     """
-    work = inexact_dtype(own)
+    work = inexact_dtype(input_dtype)
     if dtype is None:
         return _working_dtype(work), _real_type(work)
     wanted = user_dtype(dtype, name)
     check(
-        dtypes.is_complex(wanted) or not dtypes.is_complex(own),
+        dtypes.is_complex(wanted) or not dtypes.is_complex(input_dtype),
         lambda: f"[{name}] dtype must be complex for complex numbers; got {wanted}. "
         "Fix: leave it out, or use x.real and x.imag.",
         ValueError,

@@ -37,10 +37,9 @@ def tile(A: Any, reps: int | Sequence[int]) -> Any:
     sizes = (1,) * (rank - len(old)) + old
     # Each repeated axis becomes two, (count, size), which a reshape then joins.
     wide = [n for pair in zip(counts, sizes, strict=True) for n in pair]
-    own = [2 * d + 1 for d in range(rank - len(old), rank)]
-    return lax.reshape(
-        lax.broadcast_in_dim(A, wide, own), [c * n for c, n in zip(counts, sizes, strict=True)]
-    )
+    operand_axes = [2 * d + 1 for d in range(rank - len(old), rank)]
+    tiled = lax.broadcast_in_dim(A, wide, operand_axes)
+    return lax.reshape(tiled, [c * n for c, n in zip(counts, sizes, strict=True)])
 
 
 def repeat(

@@ -270,10 +270,10 @@ def _restored(func: Function, nin: int, nout: int, options: dict[str, Any]) -> u
     return ufunc(func, nin, nout, **options)
 
 
-def public(made: ufunc) -> ufunc:
+def public(ufunc_object: ufunc) -> ufunc:
     """A ufunc as a name of ``gpuflow.numpy``."""
-    made.__module__ = _PUBLIC_MODULE
-    return made
+    ufunc_object.__module__ = _PUBLIC_MODULE
+    return ufunc_object
 
 
 def frompyfunc(func: Function, /, nin: int, nout: int, *, identity: Any = None) -> ufunc:

@@ -26,11 +26,11 @@ def _make(
     accumulate: Function | None = None, at: Function | None = None,
 ) -> ufunc:  # fmt: skip
     """A ufunc that calls a plain function of arrays."""
-    made = ufunc(
+    ufunc_object = ufunc(
         plain, nin, 1, name=plain.__name__, call=plain, identity=identity, reduce=reduce,
         accumulate=accumulate, at=at,
     )  # fmt: skip
-    return public(made)
+    return public(ufunc_object)
 
 
 def _bits(op: Function, combine: Function) -> Function:

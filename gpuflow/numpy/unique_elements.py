@@ -55,15 +55,16 @@ def unique(
     x = as_array("unique", ar)
     shape = aval_of(x).shape
     place = 0 if axis is None else canonicalize_axis(axis, len(shape), "unique")
-    found = distinct("unique", ravel(x) if axis is None else x, place, equal_nan, size, fill_value)
-    out = [found.values]
+    x = ravel(x) if axis is None else x
+    unique_elements = distinct("unique", x, place, equal_nan, size, fill_value)
+    out = [unique_elements.values]
     if return_index:
-        out.append(found.first)
+        out.append(unique_elements.first)
     if return_inverse:
-        inverse = found.inverse()
+        inverse = unique_elements.inverse()
         out.append(reshape(inverse, shape) if axis is None else inverse)
     if return_counts:
-        out.append(found.counts())
+        out.append(unique_elements.counts())
     return out[0] if len(out) == 1 else tuple(out)
 
 

@@ -238,9 +238,9 @@ def _get(target: IndexedUpdate, how: Promises, fill_value: Any) -> Any:
 def _wide_dtype(name: str, target: IndexedUpdate, values: Any) -> Any:
     """The common dtype of array and values; None where it is the array's."""
     (values,) = check_arraylike(f"at.{name}", values)
-    own = aval_of(target.array)
-    wide = common_type([own, aval_of(values)])[0]
-    return None if wide == own.dtype else wide
+    array_aval = aval_of(target.array)
+    wide = common_type([array_aval, aval_of(values)])[0]
+    return None if wide == array_aval.dtype else wide
 
 
 def _changes_dtype(name: str, target: IndexedUpdate, values: Any) -> bool:
@@ -313,12 +313,13 @@ def _warn_of_loss(name: str, aval: Any, values: Any) -> None:
     """As in JAX: values of a wider dtype are converted, with a warning."""
     if dtypes.is_extended(aval.dtype):
         return
-    given = aval_of(values)
-    wide = common_type([aval, given])[0]
-    if wide != aval.dtype and not (given.weak_type and wide == given.dtype == aval.dtype):
+    values_aval = aval_of(values)
+    wide = common_type([aval, values_aval])[0]
+    is_weak_match = values_aval.weak_type and wide == values_aval.dtype == aval.dtype
+    if wide != aval.dtype and not is_weak_match:
         warn(
-            f"[at.{name}] values should have a dtype that fits into the array's; got {given} for "
-            f"{aval}, and digits may be lost. Fix: values.astype({aval.dtype.name!r}).",
+            f"[at.{name}] values should have a dtype that fits into the array's; got {values_aval} "
+            f"for {aval}, and digits may be lost. Fix: values.astype({aval.dtype.name!r}).",
             FutureWarning,
         )
 
@@ -327,9 +328,9 @@ def _in_shape_of_index(
     name: str, values: Any, full_shape: tuple[int, ...], new_axes: tuple[int, ...]
 ) -> Any:
     """The values in the shape of ``x[index]``, without its new axes."""
-    own = aval_of(values).shape
-    fits = len(own) <= len(full_shape) and all(
-        n in (1, m) for n, m in zip(reversed(own), reversed(full_shape), strict=False)
+    values_shape = aval_of(values).shape
+    fits = len(values_shape) <= len(full_shape) and all(
+        n in (1, m) for n, m in zip(reversed(values_shape), reversed(full_shape), strict=False)
     )
     check(
         fits,
@@ -384,8 +385,8 @@ def _is_free_of_count(target: IndexedUpdate, values: Any) -> bool:
     """
     rank = aval_of(target.index).ndim
     trailing = aval_of(target.array).ndim - rank
-    own = aval_of(values).shape
-    lead = own[: max(len(own) - trailing, 0)]
+    values_shape = aval_of(values).shape
+    lead = values_shape[: max(len(values_shape) - trailing, 0)]
     if lead in ((), (1,)):
         return True
     mask = target.index
@@ -402,23 +403,23 @@ def _update_mask(
 ) -> Any:
     """The same values wherever a mask over the leading axes holds; the mask may be traced."""
     x, mask = target.array, target.index
-    shape, own = aval_of(x).shape, aval_of(mask).shape
-    if 0 in own:
+    shape, mask_shape = aval_of(x).shape, aval_of(mask).shape
+    if 0 in mask_shape:
         return x  # a mask without elements selects nothing, whatever its shape is
     check(
-        shape[: len(own)] == own,
+        shape[: len(mask_shape)] == mask_shape,
         lambda: (
             f"[at] the mask of .{name} must have the leading sizes of the array; got mask shape "
-            f"{own} for shape {shape}. Fix: broadcast the mask."
+            f"{mask_shape} for shape {shape}. Fix: broadcast the mask."
         ),
         IndexError,
     )
-    trailing = len(shape) - len(own)
+    trailing = len(shape) - len(mask_shape)
     lead = max(aval_of(values).ndim - trailing, 0)
     values = lax.squeeze(values, tuple(range(lead)))
     if aval_of(values).ndim:
         values = broadcast_to(values, shape)
-    mask = lax.broadcast_in_dim(mask, own + (1,) * trailing, range(len(own)))
+    mask = lax.broadcast_in_dim(mask, mask_shape + (1,) * trailing, range(len(mask_shape)))
     return convert(select_where(mask, combine(x, values), x), aval_of(x).dtype)
 
 

@@ -53,7 +53,7 @@ def vectorize(
     @functools.wraps(pyfunc)
     def vectorized(*args: Any, **kwargs: Any) -> Any:
         fixed = {k for k, arg in enumerate(args) if k in excluded or arg is None}
-        given = [asarray(arg) for k, arg in enumerate(args) if k not in fixed]
+        positional = [asarray(arg) for k, arg in enumerate(args) if k not in fixed]
         constants = {name: value for name, value in kwargs.items() if name in excluded}
         mapped = {n: asarray(value) for n, value in kwargs.items() if n not in excluded}
 
@@ -63,7 +63,7 @@ def vectorize(
             return pyfunc(*full, **dict(zip(mapped, rest, strict=True)), **constants)
 
         inputs, outputs = _dims_of(parsed, args, excluded, len(mapped))
-        return _broadcast_map(function, [*given, *mapped.values()], inputs, outputs)
+        return _broadcast_map(function, [*positional, *mapped.values()], inputs, outputs)
 
     return vectorized
 
@@ -125,11 +125,11 @@ def _broadcast_map(
     added = []
     # Axes of size 1 are dropped, and not mapped for that argument: it broadcasts.
     for d in range(1, len(full) + 1):
-        own = [shape[-d] if d <= len(shape) else 1 for shape in outer]
-        if all(n == 1 for n in own):
+        axis_sizes = [shape[-d] if d <= len(shape) else 1 for shape in outer]
+        if all(n == 1 for n in axis_sizes):
             added.append(len(full) - d)
         else:
-            mapped = vmap(mapped, tuple(None if n == 1 else 0 for n in own))
+            mapped = vmap(mapped, tuple(None if n == 1 else 0 for n in axis_sizes))
     thin = [
         squeeze(arg, tuple(k for k, n in enumerate(shape) if n == 1))
         for arg, shape in zip(args, outer, strict=True)
@@ -182,9 +182,9 @@ def _checked(function: Function, outputs: list[Dims], sizes: dict[str, int]) -> 
             lambda: f"[vectorize] the function must return {len(outputs)} results, as the "
             f"signature says; got {len(parts)}. Fix: return a tuple.",
         )
-        found = dict(sizes)
+        known_sizes = dict(sizes)
         for part, dims in zip(parts, outputs, strict=True):
-            _note_sizes(found, aval_of(part).shape, dims, is_input=False)
+            _note_sizes(known_sizes, aval_of(part).shape, dims, is_input=False)
         return out
 
     return wrapped

@@ -40,13 +40,13 @@ LARGE = 1 << 16
 
 
 def float_dtype(name: str, dtype: Any) -> Any:
-    found = user_dtype(float if dtype is None else dtype, name)
+    dtype = user_dtype(float if dtype is None else dtype, name)
     check(
-        dtypes.is_floating(found),
-        lambda: f"[{name}] dtype must be a float dtype; got {found}. Fix: dtype=jnp.float32.",
+        dtypes.is_floating(dtype),
+        lambda: f"[{name}] dtype must be a float dtype; got {dtype}. Fix: dtype=jnp.float32.",
         ValueError,
     )
-    return found
+    return dtype
 
 
 def parameters_in(name: str, dtype: Any, *values: Any) -> list[Any]:
@@ -57,9 +57,9 @@ def parameters_in(name: str, dtype: Any, *values: Any) -> list[Any]:
             another one.
     """
     for value in values:
-        found, _ = common_type([aval_of(value), ShapedArray((), dtype)])
+        promoted, _ = common_type([aval_of(value), ShapedArray((), dtype)])
         check(
-            found == dtype,
+            promoted == dtype,
             lambda value=value: (
                 f"[{name}] parameters must fit the dtype of the samples, {dtype}; got "
                 f"{aval_of(value)}. Fix: x.astype({dtype.name!r}), or a wider dtype."
@@ -76,13 +76,13 @@ def bits(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = 
         ValueError: a dtype that is no unsigned integer dtype.
     """
     typed, _ = typed_key("bits", key)
-    found = dtypes.canonicalize(np.uint64) if dtype is None else user_dtype(dtype, "bits")
+    dtype = dtypes.canonicalize(np.uint64) if dtype is None else user_dtype(dtype, "bits")
     check(
-        found.kind == "u",
-        lambda: f"[bits] dtype must be an unsigned integer; got {found}. Fix: jnp.uint32.",
+        dtype.kind == "u",
+        lambda: f"[bits] dtype must be an unsigned integer; got {dtype}. Fix: jnp.uint32.",
         ValueError,
     )
-    out = random_ops.random_bits(typed, 8 * found.itemsize, as_shape("bits", shape))
+    out = random_ops.random_bits(typed, 8 * dtype.itemsize, as_shape("bits", shape))
     return in_sharding("bits", out, out_sharding)
 
 
@@ -102,8 +102,8 @@ def uniform(
         ValueError: a dtype that is no float, or bounds that do not fit the shape.
     """
     typed, _ = typed_key("uniform", key)
-    found, sizes = float_dtype("uniform", dtype), as_shape("uniform", shape)
-    return in_sharding("uniform", uniform_of(typed, sizes, found, minval, maxval), out_sharding)
+    dtype, sizes = float_dtype("uniform", dtype), as_shape("uniform", shape)
+    return in_sharding("uniform", uniform_of(typed, sizes, dtype, minval, maxval), out_sharding)
 
 
 def compiled_if_large(draw: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,20 +138,20 @@ def uniform_of(typed: Any, shape: tuple[int, ...], dtype: Any, minval: Any, maxv
 
 
 def check_parameters(name: str, shape: tuple[int, ...], *values: Any) -> None:
-    given = [aval_of(v).shape for v in values]
+    parameter_shapes = [aval_of(v).shape for v in values]
     check(
-        broadcast_shapes(shape, *given, name=name) == shape,
+        broadcast_shapes(shape, *parameter_shapes, name=name) == shape,
         lambda: (
-            f"[{name}] parameters must broadcast to the shape; got {given} for shape {shape}. "
-            "Fix: choose a larger shape."
+            f"[{name}] parameters must broadcast to the shape; got {parameter_shapes} for shape "
+            f"{shape}. Fix: choose a larger shape."
         ),
         ValueError,
     )
 
 
 def to_shape(x: Any, shape: tuple[int, ...]) -> Any:
-    own = aval_of(x).shape
-    return x if not own else jnp.broadcast_to(x, shape)
+    x_shape = aval_of(x).shape
+    return x if not x_shape else jnp.broadcast_to(x, shape)
 
 
 # --- samplers ------------------------------------------------------------------------------
@@ -166,13 +166,13 @@ def normal(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any 
         out = normal(key, shape, dtype)
         return in_sharding("normal", out, out_sharding)
     typed, _ = typed_key("normal", key)
-    found, sizes = user_dtype(float if dtype is None else dtype, "normal"), as_shape("", shape)
-    if dtypes.is_complex(found):
-        part = np.zeros(0, found).real.dtype
+    dtype, sizes = user_dtype(float if dtype is None else dtype, "normal"), as_shape("", shape)
+    if dtypes.is_complex(dtype):
+        part = np.zeros(0, dtype).real.dtype
         keys = random_ops.random_split(typed, (2,))
         real, imag = (normal_of(keys[k], sizes, part) for k in (0, 1))
-        return lax.div(lax.complex(real, imag), np.sqrt(2).astype(found))
-    return normal_of(typed, sizes, float_dtype("normal", found))
+        return lax.div(lax.complex(real, imag), np.sqrt(2).astype(dtype))
+    return normal_of(typed, sizes, float_dtype("normal", dtype))
 
 
 @compiled_if_large
@@ -189,11 +189,11 @@ def truncated_normal(
 ) -> Any:  # fmt: skip
     """Standard normal numbers inside the open interval (lower, upper)."""
     typed, _ = typed_key("truncated_normal", key)
-    found = float_dtype("truncated_normal", dtype)
-    low, high = (convert(v, found) for v in (lower, upper))
-    own = broadcast_shapes(aval_of(low).shape, aval_of(high).shape)
-    sizes = own if shape is None else as_shape("truncated_normal", shape)
-    return in_sharding("truncated_normal", _truncated(typed, sizes, found, low, high), out_sharding)
+    dtype = float_dtype("truncated_normal", dtype)
+    low, high = (convert(v, dtype) for v in (lower, upper))
+    bounds_shape = broadcast_shapes(aval_of(low).shape, aval_of(high).shape)
+    sizes = bounds_shape if shape is None else as_shape("truncated_normal", shape)
+    return in_sharding("truncated_normal", _truncated(typed, sizes, dtype, low, high), out_sharding)
 
 
 @compiled_if_large
@@ -275,9 +275,9 @@ def check_mode(name: str, mode: str, modes: tuple[str, ...]) -> None:
 
 def rademacher(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """-1 or 1, each with probability one half."""
-    found = user_dtype(int if dtype is None else dtype, "rademacher")
+    dtype = user_dtype(int if dtype is None else dtype, "rademacher")
     heads = bernoulli(key, 0.5, as_shape("rademacher", shape))
-    out = select_where(heads, convert(1, found), convert(-1, found))
+    out = select_where(heads, convert(1, dtype), convert(-1, dtype))
     return in_sharding("rademacher", out, out_sharding)
 
 
@@ -294,33 +294,33 @@ def randint(
         dtype: an integer dtype, by default int32.
     """
     typed, _ = typed_key("randint", key)
-    found, sizes = user_dtype(int if dtype is None else dtype, "randint"), as_shape("", shape)
+    dtype, sizes = user_dtype(int if dtype is None else dtype, "randint"), as_shape("", shape)
     check(
-        dtypes.is_integer(found),
-        lambda: f"[randint] dtype must be an integer dtype; got {found}. Fix: jnp.int32.",
+        dtypes.is_integer(dtype),
+        lambda: f"[randint] dtype must be an integer dtype; got {dtype}. Fix: jnp.int32.",
     )
-    limits = ml_dtypes.iinfo(found)
-    work = found if limits.bits >= 32 else np.dtype(np.int32)
+    limits = ml_dtypes.iinfo(dtype)
+    work = dtype if limits.bits >= 32 else np.dtype(np.int32)
     low, high = (_integer(v) for v in (minval, maxval))
     if limits.bits < 32:
         low = jnp.clip(convert(low, work), int(limits.min), int(limits.max))
         high = jnp.clip(convert(high, work), int(limits.min), int(limits.max) + 1)
     check_parameters("randint", sizes, low, high)
-    out = convert(_randint(typed, sizes, low, high, work), found)
+    out = convert(_randint(typed, sizes, low, high, work), dtype)
     return in_sharding("randint", out, out_sharding)
 
 
 def _integer(value: Any) -> Any:
     array = jnp.asarray(value)
-    found = dtypes.is_integer(aval_of(array).dtype)
-    return array if found else convert(array, dtypes.default_int())
+    is_integer = dtypes.is_integer(aval_of(array).dtype)
+    return array if is_integer else convert(array, dtypes.default_int())
 
 
 def _clip_to(value: Any, dtype: Any) -> Any:
     """An integer array limited to what ``dtype`` holds, in that dtype."""
-    own, other = ml_dtypes.iinfo(aval_of(value).dtype), ml_dtypes.iinfo(dtype)
-    low, high = max(own.min, other.min), min(own.max, other.max)
-    limited = lax.clamp(own.dtype.type(low), value, own.dtype.type(high))
+    source, target = ml_dtypes.iinfo(aval_of(value).dtype), ml_dtypes.iinfo(dtype)
+    low, high = max(source.min, target.min), min(source.max, target.max)
+    limited = lax.clamp(source.dtype.type(low), value, source.dtype.type(high))
     return convert(limited, dtype)
 
 

@@ -55,10 +55,10 @@ def pareto(
     key: Any, b: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
     """Random numbers of the Pareto distribution, with density ``b x**(-b - 1)`` on [1, inf)."""
-    found = float_dtype("pareto", dtype)
+    dtype = float_dtype("pareto", dtype)
     sizes = drawn_shape("pareto", shape, b)
-    (b,) = parameters_in("pareto", found, b)
-    out = lax.exp(jnp.divide(exponential(key, sizes, found), b))
+    (b,) = parameters_in("pareto", dtype, b)
+    out = lax.exp(jnp.divide(exponential(key, sizes, dtype), b))
     return in_sharding("pareto", out, out_sharding)
 
 
@@ -67,15 +67,15 @@ def lognormal(
     out_sharding: Any = None,
 ) -> Any:  # fmt: skip
     """``exp(sigma * normal)``; for a complex dtype of complex normal numbers."""
-    found = user_dtype(float if dtype is None else dtype, "lognormal")
+    dtype = user_dtype(float if dtype is None else dtype, "lognormal")
     check(
-        dtypes.is_inexact(found),
-        lambda: f"[lognormal] dtype must be a float dtype; got {found}. Fix: dtype=jnp.float32.",
+        dtypes.is_inexact(dtype),
+        lambda: f"[lognormal] dtype must be a float dtype; got {dtype}. Fix: dtype=jnp.float32.",
         ValueError,
     )
     sizes = drawn_shape("lognormal", shape, sigma)
-    (sigma,) = parameters_in("lognormal", found, sigma)
-    out = lax.exp(jnp.multiply(normal(key, sizes, found), sigma))
+    (sigma,) = parameters_in("lognormal", dtype, sigma)
+    out = lax.exp(jnp.multiply(normal(key, sizes, dtype), sigma))
     return in_sharding("lognormal", out, out_sharding)
 
 
@@ -84,10 +84,10 @@ def rayleigh(
     out_sharding: Any = None,
 ) -> Any:  # fmt: skip
     """Random numbers of the Rayleigh distribution, with density ``x exp(-x**2 / 2)`` at scale 1."""
-    found = float_dtype("rayleigh", dtype)
+    dtype = float_dtype("rayleigh", dtype)
     sizes = drawn_shape("rayleigh", shape, scale)
-    (scale,) = parameters_in("rayleigh", found, scale)
-    twice = lax.mul(lax.log(uniform(key, sizes, found)), convert(-2, found))
+    (scale,) = parameters_in("rayleigh", dtype, scale)
+    twice = lax.mul(lax.log(uniform(key, sizes, dtype)), convert(-2, dtype))
     out = lax.mul(to_shape(scale, sizes), lax.sqrt(twice))
     return in_sharding("rayleigh", out, out_sharding)
 
@@ -97,11 +97,11 @@ def triangular(
     out_sharding: Any = None,
 ) -> Any:  # fmt: skip
     """Random numbers of the triangular distribution on [left, right] with its peak at ``mode``."""
-    found = float_dtype("triangular", dtype)
+    dtype = float_dtype("triangular", dtype)
     sizes = drawn_shape("triangular", shape, left, mode, right)
-    parameters = parameters_in("triangular", found, left, mode, right)
+    parameters = parameters_in("triangular", dtype, left, mode, right)
     left, mode, right = (jnp.broadcast_to(v, sizes) for v in parameters)
-    u = uniform(key, sizes, found)
+    u = uniform(key, sizes, dtype)
     width = right - left
     low = left + lax.sqrt(u * width * (mode - left))
     high = right - lax.sqrt((1 - u) * width * (right - mode))
@@ -116,12 +116,12 @@ def wald(
     Source: J. Michael, W. Schucany, R. Haas, Generating random variates using transformations with
     multiple roots, 1976.
     """
-    found = float_dtype("wald", dtype)
+    dtype = float_dtype("wald", dtype)
     sizes = drawn_shape("wald", shape, mean)
     keys = random_ops.random_split(typed_key("wald", key)[0], (2,))
-    mean = jnp.broadcast_to(parameters_in("wald", found, mean)[0], sizes)
-    y = normal(keys[0], sizes, found) ** 2
-    u = uniform(keys[1], sizes, found)
+    mean = jnp.broadcast_to(parameters_in("wald", dtype, mean)[0], sizes)
+    y = normal(keys[0], sizes, dtype) ** 2
+    u = uniform(keys[1], sizes, dtype)
     root = lax.sqrt(4 * mean * y + mean**2 * y**2)
     small = mean + mean**2 * y / 2 - mean / 2 * root
     out = jnp.where(u <= mean / (mean + small), small, mean**2 / small)
@@ -136,16 +136,16 @@ def weibull_min(
     As in JAX numbers are drawn for ``shape`` alone: parameters of more elements share them. The
     result has the common dtype of the numbers and the parameters.
     """
-    found = float_dtype("weibull_min", dtype)
+    dtype = float_dtype("weibull_min", dtype)
     scale, concentration = check_arraylike("weibull_min", scale, concentration)
-    u = uniform(key, as_shape("weibull_min", shape), found)
+    u = uniform(key, as_shape("weibull_min", shape), dtype)
     return jnp.power(-jnp.log1p(-u), jnp.divide(1.0, concentration)) * scale
 
 
 def maxwell(key: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
     """Random numbers of the Maxwell distribution with scale 1: lengths of normal 3-vectors."""
-    found = float_dtype("maxwell", dtype)
-    out = jnp.linalg.norm(normal(key, (*as_shape("maxwell", shape), 3), found), axis=-1)
+    dtype = float_dtype("maxwell", dtype)
+    out = jnp.linalg.norm(normal(key, (*as_shape("maxwell", shape), 3), dtype), axis=-1)
     return in_sharding("maxwell", out, out_sharding)
 
 
@@ -157,13 +157,13 @@ def double_sided_maxwell(
     As in JAX the result has the shape asked for followed by that of the parameters, and the common
     dtype of the numbers and the parameters.
     """
-    found = float_dtype("double_sided_maxwell", dtype)
+    dtype = float_dtype("double_sided_maxwell", dtype)
     loc, scale = check_arraylike("double_sided_maxwell", loc, scale)
-    own = broadcast_shapes(aval_of(loc).shape, aval_of(scale).shape)
-    sizes = (*(as_shape("double_sided_maxwell", shape) or own), *own)
+    parameter_shape = broadcast_shapes(aval_of(loc).shape, aval_of(scale).shape)
+    sizes = (*(as_shape("double_sided_maxwell", shape) or parameter_shape), *parameter_shape)
     keys = random_ops.random_split(typed_key("double_sided_maxwell", key)[0], (2,))
-    signs = rademacher(keys[1], sizes, found)
-    sample = signs * maxwell(keys[0], sizes, found)
+    signs = rademacher(keys[1], sizes, dtype)
+    sample = signs * maxwell(keys[0], sizes, dtype)
     return sample * scale + loc
 
 
@@ -175,10 +175,10 @@ def geometric(
     Raises:
         ValueError: a dtype that is no integer dtype.
     """
-    found = user_dtype(int if dtype is None else dtype, "geometric")
+    dtype = user_dtype(int if dtype is None else dtype, "geometric")
     check(
-        dtypes.is_integer(found),
-        lambda: f"[geometric] dtype must be an integer dtype; got {found}. Fix: jnp.int32.",
+        dtypes.is_integer(dtype),
+        lambda: f"[geometric] dtype must be an integer dtype; got {dtype}. Fix: jnp.int32.",
         ValueError,
     )
     sizes = drawn_shape("geometric", shape, p)
@@ -191,7 +191,7 @@ def geometric(
     u = uniform_of(typed_key("geometric", key)[0], sizes, aval_of(p).dtype, 0.0, 1.0)
     u = jnp.where(u == 0, 1, u)
     count = lax.floor(jnp.divide(lax.log(u), jnp.log1p(-p))) + 1
-    return in_sharding("geometric", convert(count, found), out_sharding)
+    return in_sharding("geometric", convert(count, dtype), out_sharding)
 
 
 def multivariate_normal(
@@ -215,7 +215,7 @@ def multivariate_normal(
         ValueError: shapes or a method that do not fit.
     """
     mean, cov = promote_dtypes_inexact(jnp.asarray(mean), jnp.asarray(cov))
-    found = float_dtype("multivariate_normal", mean.dtype if dtype is None else dtype)
+    dtype = float_dtype("multivariate_normal", mean.dtype if dtype is None else dtype)
     check(
         method in ("cholesky", "eigh", "svd"),
         lambda: (
@@ -246,7 +246,7 @@ def multivariate_normal(
         factor = vectors * jnp.sqrt(values[..., None, :])
     else:
         factor = jnp.linalg.cholesky(cov)
-    noise = normal(key, (*sizes, mean.shape[-1]), found)
+    noise = normal(key, (*sizes, mean.shape[-1]), dtype)
     noise = jnp.einsum("...ij,...j->...i", factor, noise)
     out = to_rank(mean, aval_of(noise).ndim) + noise
     return in_sharding("multivariate_normal", out, out_sharding)
@@ -273,10 +273,10 @@ def orthogonal(
                 f"[orthogonal] {name} must be an int; got {value!r}. Fix: a static argument."
             ),
         )
-    found = float if dtype is None else dtype
+    dtype = float if dtype is None else dtype
     columns = n if m is None else m
     sizes = as_shape("orthogonal", shape)
-    z = normal(key, (*sizes, max(n, columns), min(n, columns)), found)
+    z = normal(key, (*sizes, max(n, columns), min(n, columns)), dtype)
     q, r = jnp.linalg.qr(z)
     signs = jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))
     x = q * jnp.expand_dims(signs, -2)

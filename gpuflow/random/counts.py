@@ -43,11 +43,11 @@ def _by_waiting(key: Any, mean: Any, dtype: Any, most: Any) -> Any:
         return jnp.any(waited > -mean) & (count < most)
 
     def wait(state: Any) -> Any:
-        count, found, key, waited = state
+        count, arrivals, key, waited = state
         keys = random_ops.random_split(key, (2,))
-        found = jnp.where(waited > -mean, found + 1, found)
+        arrivals = jnp.where(waited > -mean, arrivals + 1, arrivals)
         u = uniform_of(keys[1], shape, np.dtype(np.float32), 0.0, 1.0)
-        return count + 1, found, keys[0], waited + jnp.log(u)
+        return count + 1, arrivals, keys[0], waited + jnp.log(u)
 
     start = np.zeros((), dtype), jnp.zeros(shape, dtype), key, jnp.zeros(shape, np.float32)
     return lax.while_loop(goes_on, wait, start)[1] - 1
@@ -59,7 +59,7 @@ def _by_rejection(key: Any, mean: Any, dtype: Any, most: Any) -> Any:
     Source: W. Hormann, The transformed rejection method for generating Poisson random variables,
     1993: algorithm PTRS.
     """
-    shape, own = aval_of(mean).shape, aval_of(mean).dtype
+    shape, mean_dtype = aval_of(mean).shape, aval_of(mean).dtype
     log_mean = lax.log(mean)
     b = 0.931 + 2.53 * lax.sqrt(mean)
     a = -0.059 + 0.02483 * b
@@ -71,10 +71,10 @@ def _by_rejection(key: Any, mean: Any, dtype: Any, most: Any) -> Any:
         return jnp.any(~accepted) & (count < most)
 
     def draw(state: Any) -> Any:
-        count, found, accepted, key = state
+        count, samples, accepted, key = state
         keys = random_ops.random_split(key, (3,))
-        u = uniform_of(keys[1], shape, own, 0.0, 1.0) - 0.5
-        v = uniform_of(keys[2], shape, own, 0.0, 1.0)
+        u = uniform_of(keys[1], shape, mean_dtype, 0.0, 1.0) - 0.5
+        v = uniform_of(keys[2], shape, mean_dtype, 0.0, 1.0)
         room = 0.5 - jnp.abs(u)
         k = lax.floor((2 * a / room + b) * u + mean + 0.43)
         height = lax.log(v * inverse / (a / (room * room) + b))
@@ -82,10 +82,10 @@ def _by_rejection(key: Any, mean: Any, dtype: Any, most: Any) -> Any:
         inside = (room >= 0.07) & (v <= quick)
         outside = (k < 0) | ((room < 0.013) & (v > room))
         taken = inside | (~outside & (height <= bound))
-        return count + 1, jnp.where(taken, k, found), accepted | taken, keys[0]
+        return count + 1, jnp.where(taken, k, samples), accepted | taken, keys[0]
 
     start = (
-        np.zeros((), dtype), jnp.full(shape, -1, own), jnp.zeros(shape, bool), key
+        np.zeros((), dtype), jnp.full(shape, -1, mean_dtype), jnp.zeros(shape, bool), key
     )  # fmt: skip
     return lax.while_loop(goes_on, draw, start)[1].astype(dtype)
 
@@ -123,17 +123,17 @@ def poisson(
             f"[poisson] the key must be one of threefry2x32; got {aval_of(typed)}. "
             "Fix: random.key(seed, impl='threefry2x32')."
         )
-    found = user_dtype(int if dtype is None else dtype, "poisson")
+    dtype = user_dtype(int if dtype is None else dtype, "poisson")
     check(
-        dtypes.is_integer(found),
-        lambda: f"[poisson] dtype must be an integer dtype; got {found}. Fix: dtype=jnp.int32.",
+        dtypes.is_integer(dtype),
+        lambda: f"[poisson] dtype must be an integer dtype; got {dtype}. Fix: dtype=jnp.int32.",
         ValueError,
     )
     sizes = drawn_shape("poisson", shape, lam)
     if math.prod(sizes) == 0:
-        return jnp.zeros(sizes, found)
+        return jnp.zeros(sizes, dtype)
     mean = jnp.broadcast_to(convert(jnp.asarray(lam), np.float32), sizes)
-    return _poisson(typed, mean, found)
+    return _poisson(typed, mean, dtype)
 
 
 # --- binomial ------------------------------------------------------------------------------
@@ -165,11 +165,11 @@ def _by_gaps(key: Any, count: Any, p: Any, most: Any) -> Any:
         return jnp.any(total <= count) & (step < most)
 
     def wait(state: Any) -> Any:
-        step, found, total, key = state
+        step, successes, total, key = state
         keys = random_ops.random_split(key, (2,))
-        found = jnp.where(total <= count, found + 1, found)
+        successes = jnp.where(total <= count, successes + 1, successes)
         u = uniform_of(keys[0], shape, dtype, 0.0, 1.0)
-        return step + 1, found, total + jnp.ceil(jnp.log(u) / scale), keys[1]
+        return step + 1, successes, total + jnp.ceil(jnp.log(u) / scale), keys[1]
 
     zeros = jnp.zeros(shape, dtype)
     return lax.while_loop(goes_on, wait, (np.zeros((), np.int32), zeros, zeros, key))[1] - 1
@@ -195,7 +195,7 @@ def _by_transformed_rejection(key: Any, count: Any, p: Any, most: Any) -> Any:
         return jnp.any(~accepted) & (step < most)
 
     def draw(state: Any) -> Any:
-        step, found, accepted, key = state
+        step, samples, accepted, key = state
         keys = random_ops.random_split(key, (3,))
         u = uniform_of(keys[1], shape, dtype, 0.0, 1.0) - 0.5
         v = uniform_of(keys[2], shape, dtype, 0.0, 1.0)
@@ -214,7 +214,7 @@ def _by_transformed_rejection(key: Any, count: Any, p: Any, most: Any) -> Any:
             - _stirling_tail(count - k)
         )
         taken = inside | (~outside & (height <= bound))
-        return step + 1, jnp.where(taken, k, found), accepted | taken, keys[0]
+        return step + 1, jnp.where(taken, k, samples), accepted | taken, keys[0]
 
     start = (
         np.zeros((), np.int32), jnp.full(shape, -1, dtype), jnp.zeros(shape, bool), key
@@ -262,14 +262,14 @@ def binomial(
         ValueError: a dtype that is no float, or parameters that do not fit the shape.
     """
     typed, _ = typed_key("binomial", key)
-    found = float_dtype("binomial", dtype)
+    dtype = float_dtype("binomial", dtype)
     sizes = drawn_shape("binomial", shape, n, p)
     if math.prod(sizes) == 0:
-        return jnp.zeros(sizes, found)
+        return jnp.zeros(sizes, dtype)
     (p,) = promote_dtypes_inexact(p)
-    own = aval_of(p).dtype
-    count = jnp.broadcast_to(convert(jnp.asarray(n), own), sizes)
-    return _binomial(typed, count, jnp.broadcast_to(convert(p, own), sizes), found)
+    p_dtype = aval_of(p).dtype
+    count = jnp.broadcast_to(convert(jnp.asarray(n), p_dtype), sizes)
+    return _binomial(typed, count, jnp.broadcast_to(convert(p, p_dtype), sizes), dtype)
 
 
 def multinomial(
@@ -289,7 +289,7 @@ def multinomial(
     Returns:
         Counts that sum to ``n`` along the last axis.
     """
-    found = float_dtype("multinomial", dtype)
+    dtype = float_dtype("multinomial", dtype)
     n, p = promote_dtypes_inexact(n, p)
     sizes = aval_of(p).shape if shape is None else as_shape("multinomial", shape)
     broadcast_shapes(sizes, aval_of(p).shape, name="multinomial")
@@ -299,10 +299,10 @@ def multinomial(
     keys = random_ops.random_split(typed_key("multinomial", key)[0], (rows.shape[0],))
 
     def step(remainder: Any, item: Any) -> tuple[Any, Any]:
-        ratio, own = item
-        count = binomial(own, remainder, jnp.clip(ratio, 0, 1), dtype=remainder.dtype)
+        ratio, subkey = item
+        count = binomial(subkey, remainder, jnp.clip(ratio, 0, 1), dtype=remainder.dtype)
         return remainder - count, count
 
     start = jnp.broadcast_to(n, sizes[:-1])
     counts = lax.scan(step, start, (ratios, keys), unroll=unroll)[1]
-    return convert(jnp.moveaxis(counts, 0, -1), found)
+    return convert(jnp.moveaxis(counts, 0, -1), dtype)

@@ -63,7 +63,9 @@ def _one(key: Any, alpha: Any, in_logarithms: bool) -> Any:
     def draw(state: Any) -> Any:
         keys = random_ops.random_split(state[0], (3,))
         _, x, v = lax.while_loop(
-            lambda own: own[2] <= 0, draw_positive, (keys[1], zero, np.asarray(-1, dtype)[()])
+            lambda candidate: candidate[2] <= 0,
+            draw_positive,
+            (keys[1], zero, np.asarray(-1, dtype)[()]),
         )
         return keys[0], x * x, v * v * v, uniform_of(keys[2], (), dtype, zero, one)
 
@@ -115,11 +117,11 @@ def _compiled_gamma(key: Any, alpha: Any, in_logarithms: bool) -> Any:
 
 def _draw(name: str, key: Any, a: Any, shape: Any, dtype: Any, in_logarithms: bool) -> Any:
     typed, _ = typed_key(name, key)
-    found = float_dtype(name, dtype)
+    dtype = float_dtype(name, dtype)
     sizes = drawn_shape(name, shape, a)
     if math.prod(sizes) == 0:
-        return jnp.zeros(sizes, found)
-    alpha = jnp.broadcast_to(convert(jnp.asarray(a), found), sizes)
+        return jnp.zeros(sizes, dtype)
+    alpha = jnp.broadcast_to(convert(jnp.asarray(a), dtype), sizes)
     return _compiled_gamma(typed, alpha, in_logarithms)
 
 
@@ -156,11 +158,11 @@ def beta(
     out_sharding: Any = None,
 ) -> Any:  # fmt: skip
     """Random numbers of the beta distribution, in [0, 1]."""
-    found = float_dtype("beta", dtype)
+    dtype = float_dtype("beta", dtype)
     sizes = drawn_shape("beta", shape, a, b)
-    a, b = parameters_in("beta", found, a, b)
+    a, b = parameters_in("beta", dtype, a, b)
     keys = _two_keys("beta", key)
-    first, second = loggamma(keys[0], a, sizes, found), loggamma(keys[1], b, sizes, found)
+    first, second = loggamma(keys[0], a, sizes, dtype), loggamma(keys[1], b, sizes, dtype)
     largest = lax.max(first, second)
     x, y = lax.exp(first - largest), lax.exp(second - largest)
     return in_sharding("beta", x / (x + y), out_sharding)
@@ -184,7 +186,7 @@ def dirichlet(
     Raises:
         ValueError: ``alpha`` is a scalar, or does not fit the shape.
     """
-    found = float_dtype("dirichlet", dtype)
+    dtype = float_dtype("dirichlet", dtype)
     alpha = jnp.asarray(alpha)
     check(
         alpha.ndim >= 1,
@@ -196,7 +198,7 @@ def dirichlet(
     )
     batch = alpha.shape[:-1] if shape is None else as_shape("dirichlet", shape)
     check_parameters("dirichlet", batch, np.zeros(alpha.shape[:-1], np.bool_))
-    out = softmax(loggamma(key, alpha, (*batch, alpha.shape[-1]), found), -1)
+    out = softmax(loggamma(key, alpha, (*batch, alpha.shape[-1]), dtype), -1)
     return in_sharding("dirichlet", out, out_sharding)
 
 
@@ -204,9 +206,9 @@ def chisquare(
     key: Any, df: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
     """Random numbers of the chi-square distribution with ``df`` degrees of freedom."""
-    found = float_dtype("chisquare", dtype)
-    half = parameters_in("chisquare", found, jnp.asarray(df))[0] / 2
-    return in_sharding("chisquare", lax.exp(loggamma(key, half, shape, found)) * 2, out_sharding)
+    dtype = float_dtype("chisquare", dtype)
+    half = parameters_in("chisquare", dtype, jnp.asarray(df))[0] / 2
+    return in_sharding("chisquare", lax.exp(loggamma(key, half, shape, dtype)) * 2, out_sharding)
 
 
 def f(
@@ -214,12 +216,12 @@ def f(
     out_sharding: Any = None,
 ) -> Any:  # fmt: skip
     """Random numbers of the F distribution with ``dfnum`` and ``dfden`` degrees of freedom."""
-    found = float_dtype("f", dtype)
+    dtype = float_dtype("f", dtype)
     sizes = drawn_shape("f", shape, dfnum, dfden)
     keys = _two_keys("f", key)
-    dfnum, dfden = parameters_in("f", found, jnp.asarray(dfnum), jnp.asarray(dfden))
-    above = chisquare(keys[1], dfnum, sizes, found) / dfnum
-    below = chisquare(keys[0], dfden, sizes, found) / dfden
+    dfnum, dfden = parameters_in("f", dtype, jnp.asarray(dfnum), jnp.asarray(dfden))
+    above = chisquare(keys[1], dfnum, sizes, dtype) / dfnum
+    below = chisquare(keys[0], dfden, sizes, dtype) / dfden
     return in_sharding("f", above / below, out_sharding)
 
 
@@ -227,12 +229,12 @@ def t(
     key: Any, df: Any, shape: Shape | None = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
     """Random numbers of Student's t distribution with ``df`` degrees of freedom."""
-    found = float_dtype("t", dtype)
+    dtype = float_dtype("t", dtype)
     sizes = drawn_shape("t", shape, df)
     keys = _two_keys("t", key)
-    half = parameters_in("t", found, jnp.asarray(df))[0] / 2
-    noise = normal(keys[0], sizes, found)
-    out = noise * jnp.sqrt(half / gamma(keys[1], half, sizes, found))
+    half = parameters_in("t", dtype, jnp.asarray(df))[0] / 2
+    noise = normal(keys[0], sizes, dtype)
+    out = noise * jnp.sqrt(half / gamma(keys[1], half, sizes, dtype))
     return in_sharding("t", out, out_sharding)
 
 
@@ -240,12 +242,12 @@ def generalized_normal(
     key: Any, p: Any, shape: Shape = (), dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
     """Random numbers with density proportional to ``exp(-abs(x) ** p)``."""
-    found = float_dtype("generalized_normal", dtype)
+    dtype = float_dtype("generalized_normal", dtype)
     sizes = as_shape("generalized_normal", shape)
     keys = _two_keys("generalized_normal", key)
-    power = 1 / convert(jnp.asarray(p), found)
-    sample = gamma(keys[0], power, sizes, found)
-    out = rademacher(keys[1], sizes, found) * sample**power
+    power = 1 / convert(jnp.asarray(p), dtype)
+    sample = gamma(keys[0], power, sizes, dtype)
+    out = rademacher(keys[1], sizes, dtype) * sample**power
     return in_sharding("generalized_normal", out, out_sharding)
 
 
@@ -257,9 +259,9 @@ def ball(
     Source: F. Barthe, O. Guedon, S. Mendelson, A. Naor, A probabilistic approach to the geometry of
     the l_p^n-ball, 2005.
     """
-    found = float_dtype("ball", dtype)
+    dtype = float_dtype("ball", dtype)
     sizes = as_shape("ball", shape)
     keys = _two_keys("ball", key)
-    g = generalized_normal(keys[0], p, (*sizes, d), found)
-    total = jnp.sum(jnp.abs(g) ** p, -1) + exponential(keys[1], sizes, found)
+    g = generalized_normal(keys[0], p, (*sizes, d), dtype)
+    total = jnp.sum(jnp.abs(g) ** p, -1) + exponential(keys[1], sizes, dtype)
     return in_sharding("ball", g / (total ** (1 / p))[..., None], out_sharding)

@@ -122,16 +122,16 @@ def categorical(
         out = categorical(key, logits, axis, shape, replace, mode)
         return in_sharding("categorical", out, out_sharding)
     logits = jnp.asarray(logits)
-    own = aval_of(logits).shape
-    place = axis - len(own) if axis >= 0 else axis
-    batch = tuple(size for d, size in enumerate(own) if d != place + len(own))
+    logits_shape = aval_of(logits).shape
+    place = axis - len(logits_shape) if axis >= 0 else axis
+    batch = tuple(size for d, size in enumerate(logits_shape) if d != place + len(logits_shape))
     sizes = batch if shape is None else as_shape("categorical", shape)
     check_parameters("categorical", sizes, np.zeros(batch, np.bool_))
     prefix = sizes[: len(sizes) - len(batch)]
     if not replace:
         return _without_replacement(key, logits, place, prefix, sizes, mode)
     full = list(sizes[len(prefix) :])
-    full.insert(place + len(own), own[place])
+    full.insert(place + len(logits_shape), logits_shape[place])
     noise = gumbel(key, (*prefix, *full), aval_of(logits).dtype, mode)
     return jnp.argmax(jnp.add(noise, jnp.expand_dims(logits, tuple(range(len(prefix))))), place)
 

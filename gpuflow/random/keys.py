@@ -52,13 +52,13 @@ def _generator(op: str, impl: Any, dtype: Any = None) -> str | None:
         "Fix: leave out dtype=.",
         ValueError,
     )
-    given = impl if dtype is None else dtype
+    generator = impl if dtype is None else dtype
     check(
-        given is None or isinstance(given, str | KeyDType),
-        lambda: f"[{op}] the generator must be a name or the dtype of its keys; got {given!r}. "
+        generator is None or isinstance(generator, str | KeyDType),
+        lambda: f"[{op}] the generator must be a name or the dtype of its keys; got {generator!r}. "
         "Fix: impl='threefry2x32'.",
     )
-    return given.implementation if isinstance(given, KeyDType) else given
+    return generator.implementation if isinstance(generator, KeyDType) else generator
 
 
 def PRNGKey(seed: Any, *, impl: str | KeyDType | None = None) -> Any:
@@ -145,9 +145,9 @@ def wrap_key_data(
     key_bits_array: Any, *, impl: str | KeyDType | None = None, dtype: Any = None
 ) -> Any:
     """Typed keys from their uint32 numbers; ``dtype`` is another way to name the generator."""
-    found = _generator("wrap_key_data", impl, dtype) or default_implementation()
-    check_raw("wrap_key_data", key_bits_array, found)
-    return key_ops.random_wrap(key_bits_array, found)
+    implementation = _generator("wrap_key_data", impl, dtype) or default_implementation()
+    check_raw("wrap_key_data", key_bits_array, implementation)
+    return key_ops.random_wrap(key_bits_array, implementation)
 
 
 def key_impl(keys: Any) -> str:
@@ -156,9 +156,9 @@ def key_impl(keys: Any) -> str:
     Raises:
         TypeError: ``keys`` are no keys.
     """
-    found = aval_of(keys).dtype
-    if key_ops.is_key(found):
-        return found.implementation
+    dtype = aval_of(keys).dtype
+    if key_ops.is_key(dtype):
+        return dtype.implementation
     check_raw("key_impl", keys, default_implementation())
     return default_implementation()
 

@@ -120,8 +120,10 @@ def choice(
     else:
         chosen = _positions(typed, sizes, draws, count, replace, p, mode)
         chosen = jnp.take(array, chosen, axis) if rank else chosen
-    own = aval_of(array).shape
-    return jnp.reshape(chosen, (*own[:axis], *sizes, *own[axis + 1 :]) if rank else sizes)
+    if not rank:
+        return jnp.reshape(chosen, sizes)
+    array_shape = aval_of(array).shape
+    return jnp.reshape(chosen, (*array_shape[:axis], *sizes, *array_shape[axis + 1 :]))
 
 
 def _positions(

@@ -318,7 +318,7 @@ def test_what_hangs_on_something_missing_is_not_looked_at(healthy):
 def test_a_trial_that_hangs(healthy, monkeypatch):
     monkeypatch.setattr(doctor_checks, "TRIAL_SECONDS", 0.2)
     healthy.programs["FFT"] = "import time; time.sleep(60)"
-    line = doctor_gpu._found(next(c for c in doctor_gpu.CHECKS if c.name == "try: FFT")).line
+    line = doctor_gpu._finding_of(next(c for c in doctor_gpu.CHECKS if c.name == "try: FFT")).line
     assert line.startswith("did not end within 0.2 s. Fix: ")
 
 
@@ -401,7 +401,7 @@ def test_an_error_that_says_what_to_do_is_not_told_twice():
     def check():
         raise OSError("[cublas] a library must be installed; got none. Fix: pip install it.")
 
-    found = doctor_gpu._found(doctor_gpu.Check("cuBLAS", check, doctor_needs.extra))
+    found = doctor_gpu._finding_of(doctor_gpu.Check("cuBLAS", check, doctor_needs.extra))
     assert found.line.count("Fix:") == 1 and found.line.endswith("got none. Fix: pip install it")
 
 
