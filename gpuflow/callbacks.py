@@ -115,13 +115,13 @@ def _flat(name: str, callback: Any, declared: Any, args: Any, kwargs: Any) -> _C
     leaves, in_tree = tree.flatten((args, kwargs))
 
     def flat(*values: Any) -> list[Any]:
-        own_args, own_kwargs = tree.unflatten(in_tree, values)
-        results, found = tree.flatten(callback(*own_args, **own_kwargs))
+        call_args, call_kwargs = tree.unflatten(in_tree, values)
+        results, result_tree = tree.flatten(callback(*call_args, **call_kwargs))
         check(
-            found == out_tree,
+            result_tree == out_tree,
             lambda: (
                 f"[{name}] the callback must return what result_shape_dtypes declares; got "
-                f"{found} for {out_tree}. Fix: return the same tree."
+                f"{result_tree} for {out_tree}. Fix: return the same tree."
             ),
             ValueError,
         )

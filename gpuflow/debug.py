@@ -71,8 +71,8 @@ def _call(ordered: bool, callback: Callable[..., Any], /, *args: Any, **kwargs: 
     leaves, treedef = tree.flatten((args, kwargs))
 
     def flat(*values: Any) -> None:
-        own_args, own_kwargs = tree.unflatten(treedef, values)
-        callback(*own_args, **own_kwargs)
+        call_args, call_kwargs = tree.unflatten(treedef, values)
+        callback(*call_args, **call_kwargs)
 
     debug_callback(flat, *leaves, ordered=ordered)
 
@@ -195,13 +195,13 @@ def _check_fields(fmt: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
         if stem == "":
             stem, automatic = str(automatic), automatic + 1
         used.add(stem)
-    given = {str(k) for k in range(len(args))} | set(kwargs)
-    if used != given:
-        missing = sorted(used - given)
+    value_names = {str(k) for k in range(len(args))} | set(kwargs)
+    if used != value_names:
+        missing = sorted(used - value_names)
         kind = ValueError if not missing else IndexError if missing[0].isdigit() else _NoSuchField
         raise kind(
             f"[debug.print] the fields of the format string must match the values; got fields "
-            f"{sorted(used)} and values {sorted(given)} for {fmt!r}. "
+            f"{sorted(used)} and values {sorted(value_names)} for {fmt!r}. "
             "Fix: write one {} for each value, as in debug.print('x = {}', x)."
         )
 

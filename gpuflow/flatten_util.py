@@ -42,28 +42,29 @@ def ravel_pytree(pytree: Any) -> tuple[Any, Callable[[Any], Any]]:
     ends = np.cumsum([0, *[aval.size for aval in avals]])
 
     def unravel(vector: Any) -> Any:
-        given = aval_of(vector)
+        vector_aval = aval_of(vector)
         check(
-            given.shape == (int(ends[-1]),),
+            vector_aval.shape == (int(ends[-1]),),
             lambda: (
-                f"[ravel_pytree] the vector must have the length of the tree; got {given} for "
-                f"{int(ends[-1])} elements. Fix: pass a vector like the one ravel_pytree gave."
+                "[ravel_pytree] the vector must have the length of the tree; got "
+                f"{vector_aval} for {int(ends[-1])} elements. "
+                "Fix: pass a vector like the one ravel_pytree gave."
             ),
             ValueError,
         )
         check(
-            given.dtype == dtype,
+            vector_aval.dtype == dtype,
             lambda: (
-                f"[ravel_pytree] the vector must have the dtype of the tree, {dtype}; got {given}. "
-                f"Fix: x.astype({dtype.name!r})."
+                f"[ravel_pytree] the vector must have the dtype of the tree, {dtype}; got "
+                f"{vector_aval}. Fix: x.astype({dtype.name!r})."
             ),
         )
         parts = [
             lax.reshape(lax.slice(vector, (int(start),), (int(stop),)), aval.shape)
             for start, stop, aval in zip(ends[:-1], ends[1:], avals, strict=True)
         ]
-        made = [convert(part, aval.dtype) for part, aval in zip(parts, avals, strict=True)]
-        return base_tree.unflatten(treedef, made)
+        new_leaves = [convert(part, aval.dtype) for part, aval in zip(parts, avals, strict=True)]
+        return base_tree.unflatten(treedef, new_leaves)
 
     return flat, unravel
 

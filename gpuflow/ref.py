@@ -154,18 +154,19 @@ def _cast(op: str, aval: ShapedArray, value: Any) -> Any:
     """``value`` as an array of the dtype of ``aval``, by JAX's rules for refs."""
     _check_no_ref(op, value)
     value = asarray(value)
-    given = aval_of(value)
-    if given.dtype == aval.dtype:
+    value_aval = aval_of(value)
+    if value_aval.dtype == aval.dtype:
         return value
-    is_number = not (dtypes.is_extended(aval.dtype) or dtypes.is_extended(given.dtype))
+    pair = (value_aval.dtype, aval.dtype)
+    is_number = not any(map(dtypes.is_extended, pair))
     both = [
-        is_number and given.weak_type and all(map(dtypes.is_floating, (given.dtype, aval.dtype))),
-        is_number and all(map(dtypes.is_integer, (given.dtype, aval.dtype))),
+        is_number and value_aval.weak_type and all(map(dtypes.is_floating, pair)),
+        is_number and all(map(dtypes.is_integer, pair)),
     ]
     check(
         any(both),
         lambda: (
-            f"[{op}] the value must have the dtype of the ref; got {given} for Ref{{{aval}}}. "
+            f"[{op}] the value must have the dtype of the ref; got {value_aval} for Ref{{{aval}}}. "
             f"Fix: x.astype({str(aval.dtype)!r})."
         ),
         ValueError,

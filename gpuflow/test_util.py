@@ -43,13 +43,13 @@ def check_grads(
         AssertionError: a derivative differs.
         ValueError: another mode.
     """
-    given = (modes,) if isinstance(modes, str) else tuple(modes)
+    directions = (modes,) if isinstance(modes, str) else tuple(modes)
     check(
-        set(given) <= {"fwd", "rev"},
+        set(directions) <= {"fwd", "rev"},
         lambda: f"[check_grads] modes must be 'fwd' or 'rev'; got {modes!r}. Fix: modes=['rev'].",
         ValueError,
     )
-    _check_order(f, tuple(args), order, given, (atol, rtol, eps or EPS), "")
+    _check_order(f, tuple(args), order, directions, (atol, rtol, eps or EPS), "")
 
 
 def _check_order(
@@ -185,10 +185,10 @@ def _inner_product(xs: Any, ys: Any) -> Any:
     return np.asarray(total)
 
 
-def _tolerance(dtype: Any, given: Tolerance) -> float:
-    if given is not None and not isinstance(given, dict):
-        return given
-    named = {np.dtype(key).name: value for key, value in (given or {}).items()}
+def _tolerance(dtype: Any, tolerance: Tolerance) -> float:
+    if tolerance is not None and not isinstance(tolerance, dict):
+        return tolerance
+    named = {np.dtype(key).name: value for key, value in (tolerance or {}).items()}
     return named.get(dtype.name, _TOLERANCES.get(dtype.name, 1e-1))
 
 

@@ -121,13 +121,13 @@ def tree_transpose(
     if inner_treedef is None:
         parts = outer_treedef.flatten_up_to(pytree_to_transpose)
         inner_treedef = base_tree.structure(parts[0]) if parts else base_tree.structure(None)
-    leaves, found = base_tree.flatten(pytree_to_transpose)
+    leaves, treedef = base_tree.flatten(pytree_to_transpose)
     count, size = outer_treedef.num_leaves, inner_treedef.num_leaves
     check(
         len(leaves) == count * size
-        and found == base_tree.structure(_filled(outer_treedef, inner_treedef)),
+        and treedef == base_tree.structure(_filled(outer_treedef, inner_treedef)),
         lambda: (
-            f"[tree_transpose] the tree must be {outer_treedef} of {inner_treedef}; got {found}. "
+            f"[tree_transpose] the tree must be {outer_treedef} of {inner_treedef}; got {treedef}. "
             "Fix: pass the structures of the outer and the inner tree."
         ),
     )
@@ -358,13 +358,13 @@ def register_dataclass(
         ),
         ValueError,
     )
-    own = {name for name, field in fields.items() if field.init}
-    given = {*data, *meta, *drop_fields}
+    init_fields = {name for name, field in fields.items() if field.init}
+    named_fields = {*data, *meta, *drop_fields}
     check(
-        not fields or own == given,
+        not fields or init_fields == named_fields,
         lambda: (
             f"[register_dataclass] the fields given must be those of {nodetype.__name__}; got "
-            f"{sorted(given)} for {sorted(own)}. Fix: name each field once."
+            f"{sorted(named_fields)} for {sorted(init_fields)}. Fix: name each field once."
         ),
         ValueError,
     )
@@ -469,8 +469,8 @@ def tree_map_with_path(
     pairs, treedef = tree_flatten_with_path(tree, is_leaf, is_leaf_takes_path)
     _explain_mismatch("tree_map_with_path", tree, rest, treedef)
     others = [treedef.flatten_up_to(other) for other in rest]
-    made = [f(path, leaf, *row) for (path, leaf), *row in zip(pairs, *others, strict=True)]
-    return base_tree.unflatten(treedef, made)
+    new_leaves = [f(path, leaf, *row) for (path, leaf), *row in zip(pairs, *others, strict=True)]
+    return base_tree.unflatten(treedef, new_leaves)
 
 
 __getattr__ = missing_name(

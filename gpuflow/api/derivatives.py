@@ -211,12 +211,12 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
                 f"got {tangent_tree}. Fix: give one tangent for each primal."
             )
         _check_tangents(avals, tangent_leaves, "linearize", in_tree)
-        given = [
+        nonzero_tangents = [
             _typed(t, aval.tangent())
             for aval, t, nonzero in safe_zip(avals, tangent_leaves, nonzeros)
             if nonzero
         ]
-        return tree.unflatten(flat.out_tree, evaluate(jaxpr, residuals, given))
+        return tree.unflatten(flat.out_tree, evaluate(jaxpr, residuals, nonzero_tangents))
 
     result = (tree.unflatten(flat.out_tree, outs), Partial(f_jvp, residuals))
     return (*result, flat.aux) if has_aux else result
@@ -233,9 +233,9 @@ class _Pullback:
 
     def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
         unknown = [UndefinedPrimal(var.aval) for var in self.jaxpr.invars]
-        made = iter(backward_pass(self.jaxpr, self.residuals, unknown, cotangents))
+        in_cts = iter(backward_pass(self.jaxpr, self.residuals, unknown, cotangents))
         return [
-            _as_weak_as(aval, instantiate(next(made) if nonzero else Zero(aval.tangent())))
+            _as_weak_as(aval, instantiate(next(in_cts) if nonzero else Zero(aval.tangent())))
             for aval, nonzero in safe_zip(self.avals, self.nonzeros)
         ]
 
@@ -299,21 +299,21 @@ class VJP:
         self.in_tree, self.out_tree = in_tree, out_tree
 
     def __call__(self, cotangent: Any) -> tuple[Any, ...]:
-        given, given_tree = tree.flatten(cotangent)
-        if given_tree != self.out_tree:
+        out_cts, cotangent_tree = tree.flatten(cotangent)
+        if cotangent_tree != self.out_tree:
             raise ValueError(
                 f"[vjp] the cotangent must form the tree of the output, {self.out_tree}; "
-                f"got {given_tree}. Fix: give one cotangent for each output."
+                f"got {cotangent_tree}. Fix: give one cotangent for each output."
             )
-        _check_tangents(self.out_avals, given, "vjp", self.out_tree)
-        typed = [_typed(ct, aval.tangent()) for ct, aval in safe_zip(given, self.out_avals)]
+        _check_tangents(self.out_avals, out_cts, "vjp", self.out_tree)
+        typed = [_typed(ct, aval.tangent()) for ct, aval in safe_zip(out_cts, self.out_avals)]
         return tree.unflatten(self.in_tree, self.pullback(typed))
 
     def flattened(self) -> tuple[Any, Any]:
         """Residuals, and the rest."""
-        own = self.pullback
-        fixed = (own.jaxpr, own.avals, own.nonzeros, self.out_avals, self.in_tree, self.out_tree)
-        return own.residuals, fixed
+        pullback = self.pullback
+        of_pullback = (pullback.jaxpr, pullback.avals, pullback.nonzeros)
+        return pullback.residuals, (*of_pullback, self.out_avals, self.in_tree, self.out_tree)
 
     @staticmethod
     def restored(fixed: Any, residuals: Any) -> VJP:

@@ -27,7 +27,7 @@ from gpuflow.parallel.placement import as_sharding, put
 from gpuflow.runtime.array import Array
 from gpuflow.runtime.device import Device, process
 from gpuflow.runtime.device import devices as platform_devices
-from gpuflow.runtime.device import local_devices as own_devices
+from gpuflow.runtime.device import local_devices as process_devices
 
 # --- jit and tracing -----------------------------------------------------------------------
 
@@ -128,8 +128,8 @@ def _trace(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[ClosedJaxpr, tree.TreeDef]:
-    given = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
-    static = tuple(k if k >= 0 else k + len(args) for k in given)
+    argnums = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    static = tuple(k if k >= 0 else k + len(args) for k in argnums)
     dynamic = tuple(arg for k, arg in enumerate(args) if k not in static)
     leaves, in_tree = tree.flatten((dynamic, kwargs))
     out_trees: list[tree.TreeDef] = []
@@ -248,7 +248,7 @@ def local_devices(
     """
     wanted = host_id if process_index is None else process_index
     if wanted is None:
-        return list(own_devices(backend))
+        return list(process_devices(backend))
     return [device for device in devices(backend) if device.process_index == wanted]
 
 
@@ -259,7 +259,7 @@ def device_count(backend: str | None = None) -> int:
 
 def local_device_count(backend: str | None = None) -> int:
     """The number of devices of this process."""
-    return len(own_devices(backend))
+    return len(process_devices(backend))
 
 
 def process_count(backend: str | None = None) -> int:

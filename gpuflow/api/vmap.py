@@ -82,8 +82,8 @@ def vmap(
 
         def flat(*values: Any) -> list[Any]:
             inner = {k: borrowed(values[k]) for k in refs}
-            given = [inner.get(k, value) for k, value in enumerate(values)] if refs else values
-            call_args, call_kwargs = tree.unflatten(in_tree, given)
+            leaves = [inner.get(k, value) for k, value in enumerate(values)] if refs else values
+            call_args, call_kwargs = tree.unflatten(in_tree, leaves)
             outs, out_tree = tree.flatten(fun(*call_args, **call_kwargs))
             refuse_refs("vmap", outs, f"results of {name}")
             out_trees.append(out_tree)

@@ -48,4 +48,4 @@ class VersionFinder(DistributionFinder):
     ) -> Iterable[Distribution]:
         """Those of the two that are asked for."""
         name = context.name if context is not None else None
-        return [_AliasDistribution(own) for own in ("jax", "jaxlib") if name in (None, own)]
+        return [_AliasDistribution(alias) for alias in ("jax", "jaxlib") if name in (None, alias)]

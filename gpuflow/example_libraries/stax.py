@@ -233,8 +233,8 @@ def parallel(*layers: Layer) -> Layer:
 
     def init_fun(rng: Any, input_shape: Sequence[Any]) -> tuple[Any, Any]:
         keys = random.split(rng, len(init_funs))
-        made = [init(*pair) for init, *pair in zip(init_funs, keys, input_shape, strict=True)]
-        shapes, params = zip(*made, strict=True)
+        inits = zip(init_funs, keys, input_shape, strict=True)
+        shapes, params = zip(*[init(key, shape) for init, key, shape in inits], strict=True)
         return shapes, params
 
     def apply_fun(params: Any, inputs: Any, **kwargs: Any) -> list[Any]:

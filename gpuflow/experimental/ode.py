@@ -300,9 +300,9 @@ def _solve_backward(
     carry = (cotangent[-1], jnp.zeros((), real), tuple(zeros))
     order = np.arange(aval_of(times).shape[0] - 1, 0, -1, dtype=np.int32)
     (y_bar, t_bar, args_bar), others = lax.scan(step, carry, order)
-    found = iter(args_bar)
+    arg_bars = iter(args_bar)
     t_bars = jnp.concatenate([t_bar[None], jnp.flip(others, 0)])
-    return (y_bar, t_bars, *[next(found) if flag else None for flag in moves])
+    return (y_bar, t_bars, *[next(arg_bars) if flag else None for flag in moves])
 
 
 def _chosen(values: Any, flags: list[bool]) -> list[Any]:

@@ -44,7 +44,7 @@ def resize(
         ValueError: an unknown method, or another number of axes.
     """
     (image,) = check_arraylike("resize", image)
-    sizes, found = _checked("resize", image, shape, method)
+    sizes, method = _checked("resize", image, shape, method)
     old = aval_of(image).shape
     axes = [k for k in range(len(old)) if old[k] != sizes[k]]
     check(
@@ -55,13 +55,13 @@ def resize(
         ),
         ValueError,
     )
-    if found is ResizeMethod.NEAREST:
+    if method is ResizeMethod.NEAREST:
         return _nearest(jnp.asarray(image), sizes, axes)
     (image,) = promote_dtypes_inexact(image)
     matrices = []
     for k in axes:
         scale = sizes[k] / old[k] if sizes[k] else 1.0
-        matrices.append(weight_matrix(np, (old[k], sizes[k]), scale, 0.0, found, antialias))
+        matrices.append(weight_matrix(np, (old[k], sizes[k]), scale, 0.0, method, antialias))
     return _apply(image, axes, matrices, precision)
 
 
@@ -94,9 +94,9 @@ def scale_and_translate(
         ValueError: an unknown method, or numbers of axes that differ.
     """
     image, scale, translation = check_arraylike("scale_and_translate", image, scale, translation)
-    sizes, found = _checked("scale_and_translate", image, shape, method)
+    sizes, method = _checked("scale_and_translate", image, shape, method)
     check(
-        found is not ResizeMethod.NEAREST,
+        method is not ResizeMethod.NEAREST,
         lambda: (
             "[scale_and_translate] method must not be 'nearest'; got it. Fix: method='linear'."
         ),
@@ -126,7 +126,7 @@ def scale_and_translate(
         scale, translation = np.asarray(scale, float), np.asarray(translation, float)
     with np.errstate(all="ignore"):  # a scale of 0 gives nan, without a warning
         matrices = [
-            weight_matrix(xp, (old[k], sizes[k]), scale[i], translation[i], found, antialias)
+            weight_matrix(xp, (old[k], sizes[k]), scale[i], translation[i], method, antialias)
             for i, k in enumerate(axes)
         ]
     return _apply(image, axes, matrices, precision)

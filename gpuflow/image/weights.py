@@ -36,13 +36,13 @@ class ResizeMethod(enum.Enum):
         Raises:
             ValueError: a name that no method has.
         """
-        found = _NAMES.get(s)
-        if found is None:
+        method = _NAMES.get(s)
+        if method is None:
             raise ValueError(
                 f"[resize] method must be one of {', '.join(map(repr, _NAMES))}; got {s!r}. "
                 "Fix: method='linear'."
             )
-        return found
+        return method
 
 
 _NAMES = {

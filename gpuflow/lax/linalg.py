@@ -25,4 +25,4 @@ from gpuflow.ops.linalg.solve import triangular_solve as triangular_solve
 from gpuflow.ops.linalg.svd import svd as svd
 from gpuflow.ops.linalg.tridiagonal import tridiagonal_solve as tridiagonal_solve
 
-__getattr__, __dir__ = _primitive_names(__name__, "lax.linalg", globals(), own_files_only=True)
+__getattr__, __dir__ = _primitive_names(__name__, "lax.linalg", globals(), defining_files_only=True)

@@ -39,8 +39,8 @@ _CHOLESKY_LIMIT = 100.0
 
 def _weights(eps: float, most: int) -> list[tuple[float, float, float]]:
     """(a, b, c) of each iteration x <- x (a + b x^2) / (1 + c x^2), from the bounds of x."""
-    low, found = eps, []
-    while low + 5.0 * eps < 1 and len(found) < most:
+    low, weights = eps, []
+    while low + 5.0 * eps < 1 and len(weights) < most:
         square = low * low
         d = (4 * (1 / square - 1) / square) ** (1 / 3)
         root = (1.0 + d) ** 0.5
@@ -48,8 +48,8 @@ def _weights(eps: float, most: int) -> list[tuple[float, float, float]]:
         b = (a - 1) ** 2 / 4
         c = a + b - 1
         low = low * (a + b * square) / (1 + c * square)
-        found.append((a, b, c))
-    return found
+        weights.append((a, b, c))
+    return weights
 
 
 def _identity(x: Any) -> Any:

@@ -12,7 +12,7 @@ from gpuflow.core.primitive import Primitive, registry
 
 
 def primitive_names(
-    module: str, short: str, namespace: dict[str, Any], own_files_only: bool = False
+    module: str, short: str, namespace: dict[str, Any], defining_files_only: bool = False
 ) -> tuple[Callable[[str], Primitive], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of a module that has primitives under their names and ``_p``.
 
@@ -20,7 +20,7 @@ def primitive_names(
         module: the module's name.
         short: what users call it, such as ``lax``.
         namespace: its ``globals()``.
-        own_files_only: only primitives of the files that its public functions come from.
+        defining_files_only: only primitives of the files that its public functions come from.
     """
     public = public_names(namespace)
     missing = missing_name(module, short, public)
@@ -31,11 +31,11 @@ def primitive_names(
         return [vars(sys.modules[name]) for name in names if name in sys.modules]
 
     def is_here(name: str) -> bool:
-        return not own_files_only or any(name in file for file in files())
+        return not defining_files_only or any(name in file for file in files())
 
     def primitives() -> dict[str, Primitive]:
-        found = {f"{name}_p": primitive for name, primitive in registry().items()}
-        return {name: primitive for name, primitive in found.items() if is_here(name)}
+        by_name = {f"{name}_p": primitive for name, primitive in registry().items()}
+        return {name: primitive for name, primitive in by_name.items() if is_here(name)}
 
     @cache
     def named(name: str) -> Primitive:

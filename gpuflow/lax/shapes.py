@@ -229,12 +229,12 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
 def _starts(name: str, start_indices: Any, rank: int) -> list[Any]:
     """Starts as a list of scalars of one dtype; an array of them is taken apart."""
     if isinstance(start_indices, (list, tuple)):
-        found = [aval_of(start) for start in start_indices]
+        avals = [aval_of(start) for start in start_indices]
         check(
-            len({aval.dtype for aval in found}) < 2,
+            len({aval.dtype for aval in avals}) < 2,
             lambda: (
                 f"[{name}] starts must have one dtype, and Python's ints have the default one; got "
-                f"{types_text(found)}. Fix: convert them, or pass an array of starts."
+                f"{types_text(avals)}. Fix: convert them, or pass an array of starts."
             ),
         )
         return list(start_indices)

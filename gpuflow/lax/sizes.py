@@ -128,7 +128,7 @@ def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[Shape, 
     """
     kernel = dimension_numbers[1]
     space = [letter for letter in kernel if letter not in "OI"]
-    found = []
+    permutations = []
     for spec, letters in zip(dimension_numbers, ("NC", "OI", "NC"), strict=True):
         check(
             sorted(spec) == sorted([*letters, *space]) and len(set(spec)) == len(spec),
@@ -138,8 +138,8 @@ def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[Shape, 
                 f"{tuple(dimension_numbers)}. Fix: ('NHWC', 'HWIO', 'NHWC')."
             ),
         )
-        found.append(tuple(spec.index(letter) for letter in (*letters, *space)))
-    return found[0], found[1], found[2]
+        permutations.append(tuple(spec.index(letter) for letter in (*letters, *space)))
+    return permutations[0], permutations[1], permutations[2]
 
 
 def conv_general_shape_tuple(

@@ -144,6 +144,6 @@ def _gradients_jvp(settings: Settings, primals: Any, tangents: Any) -> Any:
             (tuple(operands), cotangent), moved,
         )  # fmt: skip
     else:
-        given = (tuple(operands), cotangent, bias)
-        _, d_outs = jvp(composed, given, (*moved, _array(d_bias)))
+        composed_primals = (tuple(operands), cotangent, bias)
+        _, d_outs = jvp(composed, composed_primals, (*moved, _array(d_bias)))
     return _gradients(settings, *primals), d_outs

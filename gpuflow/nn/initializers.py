@@ -36,11 +36,13 @@ _Draw = Callable[[Any, tuple[int, ...], Any], Any]
 
 def _initializer(name: str, dtype: Any, draw: _Draw) -> Initializer:
     """An initializer that calls ``draw(key, shape, dtype)`` with checked arguments."""
-    given = dtype
+    default_dtype = dtype
 
-    def init(key: Any, shape: Sequence[int], dtype: Any = given, out_sharding: Any = None) -> Any:
-        found = user_dtype(float if dtype is None else dtype, name)
-        return in_sharding(name, draw(key, as_shape(name, shape), found), out_sharding)
+    def init(
+        key: Any, shape: Sequence[int], dtype: Any = default_dtype, out_sharding: Any = None
+    ) -> Any:
+        dtype = user_dtype(float if dtype is None else dtype, name)
+        return in_sharding(name, draw(key, as_shape(name, shape), dtype), out_sharding)
 
     return init
 
@@ -57,14 +59,14 @@ def ones(key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = 
 
 def constant(value: Any, dtype: Any = None) -> Initializer:
     """An initializer of arrays that hold ``value`` everywhere."""
-    return _initializer("constant", dtype, lambda key, shape, found: jnp.full(shape, value, found))
+    return _initializer("constant", dtype, lambda key, shape, dtype: jnp.full(shape, value, dtype))
 
 
 def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
     """An initializer of random numbers, uniform on [0, ``scale``)."""
 
-    def draw(key: Any, shape: tuple[int, ...], found: Any) -> Any:
-        return random.uniform(key, shape, found) * jnp.array(scale, found)
+    def draw(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+        return random.uniform(key, shape, dtype) * jnp.array(scale, dtype)
 
     return _initializer("uniform", dtype, draw)
 
@@ -72,8 +74,8 @@ def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
 def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
     """An initializer of normal random numbers with mean 0."""
 
-    def draw(key: Any, shape: tuple[int, ...], found: Any) -> Any:
-        return random.normal(key, shape, found) * jnp.array(stddev, found)
+    def draw(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+        return random.normal(key, shape, dtype) * jnp.array(stddev, dtype)
 
     return _initializer("normal", dtype, draw)
 
@@ -89,8 +91,8 @@ def truncated_normal(
         lower, upper: the bounds, in units of ``stddev``.
     """
 
-    def draw(key: Any, shape: tuple[int, ...], found: Any) -> Any:
-        return random.truncated_normal(key, lower, upper, shape, found) * jnp.array(stddev, found)
+    def draw(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+        return random.truncated_normal(key, lower, upper, shape, dtype) * jnp.array(stddev, dtype)
 
     return _initializer("truncated_normal", dtype, draw)
 
@@ -129,10 +131,10 @@ def variance_scaling(
     _check_choice("mode", mode, _MEANS)
     _check_choice("distribution", distribution, DRAWS)
 
-    def draw(key: Any, shape: tuple[int, ...], found: Any) -> Any:
+    def draw(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         fan = _MEANS[mode](*_fans(shape, in_axis, out_axis, batch_axis))
-        variance = jnp.array(scale / fan if fan else np.inf, found)
-        return DRAWS[distribution](key, shape, found, variance)
+        variance = jnp.array(scale / fan if fan else np.inf, dtype)
+        return DRAWS[distribution](key, shape, dtype, variance)
 
     return _initializer("variance_scaling", dtype, draw)
 
@@ -239,19 +241,19 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
         ValueError: when called, fewer than 2 axes.
     """
 
-    def draw(key: Any, shape: tuple[int, ...], found: Any) -> Any:
+    def draw(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         check(
             len(shape) > 1,
             lambda: f"[orthogonal] the shape must have 2 axes or more; got {shape}. Fix: (n, 1).",
             ValueError,
         )
         if 0 in shape:
-            return jnp.zeros(shape, found)
+            return jnp.zeros(shape, dtype)
         columns = shape[column_axis]
         rows = math.prod(shape) // columns
-        matrix = random.orthogonal(key, rows, (), found, columns)
+        matrix = random.orthogonal(key, rows, (), dtype, columns)
         others = tuple(np.delete(shape, column_axis).tolist())
-        return jnp.array(scale, found) * jnp.moveaxis(
+        return jnp.array(scale, dtype) * jnp.moveaxis(
             jnp.reshape(matrix, (*others, columns)), -1, column_axis
         )
 
@@ -270,7 +272,7 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None)
     Source: Xiao et al. 2018, "Dynamical isometry and a mean field theory of CNNs".
     """
 
-    def draw(key: Any, shape: tuple[int, ...], found: Any) -> Any:
+    def draw(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         check(
             3 <= len(shape) <= 5 and shape[-2] <= shape[-1],
             lambda: (
@@ -279,9 +281,9 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None)
             ),
             ValueError,
         )
-        matrix = orthogonal(scale, column_axis)(key, shape[-2:], found)
+        matrix = orthogonal(scale, column_axis)(key, shape[-2:], dtype)
         center = tuple((size - 1) // 2 for size in shape[:-2])
-        return jnp.zeros(shape, found).at[center].set(matrix)
+        return jnp.zeros(shape, dtype).at[center].set(matrix)
 
     return _initializer("delta_orthogonal", dtype, draw)
 

@@ -135,8 +135,8 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
     dtype_of_places = aval_of(x).dtype
     sizes = [1] * (aval.ndim + 1)
     sizes[place] = as_index(known_index(num_classes))
-    found = lax.eq(jnp.expand_dims(x, place), lax.iota(dtype_of_places, sizes, place))
-    return lax.convert_element_type(found, user_dtype(float if dtype is None else dtype, "one_hot"))
+    hot = lax.eq(jnp.expand_dims(x, place), lax.iota(dtype_of_places, sizes, place))
+    return lax.convert_element_type(hot, user_dtype(float if dtype is None else dtype, "one_hot"))
 
 
 def logmeanexp(x: Any, axis: Axes = None, where: Any = None, keepdims: bool = False) -> Any:

@@ -97,8 +97,8 @@ def _plane(events: list[dict[str, Any]]) -> ProfilePlane:
         elif event["ph"] == "X":
             rows.setdefault(event["tid"], []).append(_event(event))
     lines = (
-        ProfileLine(names.get(row, str(row)), tuple(sorted(found, key=lambda e: e.start_ns)))
-        for row, found in sorted(rows.items())
+        ProfileLine(names.get(row, str(row)), tuple(sorted(row_events, key=lambda e: e.start_ns)))
+        for row, row_events in sorted(rows.items())
     )
     return ProfilePlane(title, tuple(lines))
 

@@ -88,8 +88,8 @@ def _sizes_and_axes(name: str, x: Any, s: Any, axes: Any) -> tuple[list[Any], tu
         )
         along = tuple(range(rank - count, rank))
     else:
-        given = [axes] if hasattr(axes, "__index__") else axes
-        along = tuple(canonicalize_axis(as_index(d), rank, name) for d in given)
+        listed_axes = [axes] if hasattr(axes, "__index__") else axes
+        along = tuple(canonicalize_axis(as_index(d), rank, name) for d in listed_axes)
         check(
             len(set(along)) == len(along),
             lambda: f"[{name}] axes must differ; got {axes}. Fix: drop the repeats.",
@@ -137,18 +137,18 @@ def _along(
 
 
 def _resized(name: str, x: Any, size: int | None) -> Any:
-    own = aval_of(x).shape[-1]
-    wanted = own if size is None else as_index(size)
+    length = aval_of(x).shape[-1]
+    wanted = length if size is None else as_index(size)
     check(
         wanted >= 1,
         lambda: f"[{name}] there must be elements to transform; got {aval_of(x)} and n={size}. "
         "Fix: n=1.",
         ValueError,
     )
-    if wanted == own:
+    if wanted == length:
         return x
     edges = [(0, 0, 0)] * (aval_of(x).ndim - 1)
-    return lax.pad(x, np.zeros((), aval_of(x).dtype), [*edges, (0, wanted - own, 0)])
+    return lax.pad(x, np.zeros((), aval_of(x).dtype), [*edges, (0, wanted - length, 0)])
 
 
 def _turns(x: Any) -> Any:

@@ -21,8 +21,8 @@ from gpuflow.ops.linalg.algebra import adjoint, columns, rows, to_dtype
 
 def inexact(name: str, *operands: Any) -> list[Any]:
     """Arguments, lists too, as arrays of one float or complex dtype."""
-    given = promote_dtypes_inexact(*[jnp.asarray(x) for x in operands])
-    return matrices(name, *given)
+    arrays = promote_dtypes_inexact(*[jnp.asarray(x) for x in operands])
+    return matrices(name, *arrays)
 
 
 def floats(name: str, *operands: Any) -> list[Any]:
@@ -31,15 +31,16 @@ def floats(name: str, *operands: Any) -> list[Any]:
     Raises:
         TypeError: integers, bools, or dtypes that differ.
     """
-    given = [jnp.asarray(x) for x in operands]
+    arrays = [jnp.asarray(x) for x in operands]
     check(
-        len({aval_of(x).dtype for x in given}) == 1 and dtypes.is_inexact(aval_of(given[0]).dtype),
+        len({aval_of(x).dtype for x in arrays}) == 1
+        and dtypes.is_inexact(aval_of(arrays[0]).dtype),
         lambda: (
             f"[{name}] matrices must have one float or complex dtype; got "
-            f"{', '.join(str(aval_of(x)) for x in given)}. Fix: x.astype(jnp.float32)."
+            f"{', '.join(str(aval_of(x)) for x in arrays)}. Fix: x.astype(jnp.float32)."
         ),
     )
-    return given
+    return arrays
 
 
 def cholesky(
@@ -89,8 +90,8 @@ def svd(
     """
     del overwrite_a, check_finite, lapack_driver
     (a,) = inexact("svd", a)
-    found = lax.linalg.svd(a, full_matrices=full_matrices, compute_uv=compute_uv)
-    return tuple(found) if compute_uv else found
+    decomposition = lax.linalg.svd(a, full_matrices=full_matrices, compute_uv=compute_uv)
+    return tuple(decomposition) if compute_uv else decomposition
 
 
 def eigh(
@@ -197,8 +198,8 @@ def qr(
     del overwrite_a, lwork, check_finite
     check_choice("qr", "mode", mode, ("full", "r", "economic"))
     (a,) = inexact("qr", a)
-    found = lax.linalg.qr(a, pivoting=pivoting, full_matrices=mode != "economic")
-    return tuple(found[1:] if mode == "r" else found)
+    factors = lax.linalg.qr(a, pivoting=pivoting, full_matrices=mode != "economic")
+    return tuple(factors[1:] if mode == "r" else factors)
 
 
 def qr_multiply(

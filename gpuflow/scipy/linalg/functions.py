@@ -80,13 +80,13 @@ def _pade(a: Any, coefficients: tuple[int, ...]) -> tuple[Any, Any]:
     while len(powers) < min(3, len(coefficients) // 2 - 1):
         powers.append(exact_matmul(powers[-1], square))
 
-    def total(own: tuple[int, ...]) -> Any:
-        low = identity_like(a) * dtype.type(own[0])
-        for power, factor in zip(powers, own[1:4], strict=False):
+    def total(series: tuple[int, ...]) -> Any:
+        low = identity_like(a) * dtype.type(series[0])
+        for power, factor in zip(powers, series[1:4], strict=False):
             low = low + power * dtype.type(factor)
-        if len(own) <= 4:
+        if len(series) <= 4:
             return low
-        high = sum(p * dtype.type(f) for p, f in zip(powers, own[4:], strict=True))
+        high = sum(p * dtype.type(f) for p, f in zip(powers, series[4:], strict=True))
         return low + exact_matmul(powers[-1], high)
 
     odd = exact_matmul(a, total(coefficients[1::2]))
@@ -164,8 +164,8 @@ def _columns_of(
         inside = place < k
         matrix = where(inside[:, None] & inside[None, :], matrix_of(known, k), 0)
         matrix = where(on_diagonal & (matrix == 0), 1, matrix)
-        found = solve_triangular(matrix, where(inside, right_of(known, k), 0))
-        return known.at[:, k].set(where(place == k, values[k], found))
+        solution = solve_triangular(matrix, where(inside, right_of(known, k), 0))
+        return known.at[:, k].set(where(place == k, values[k], solution))
 
     return fori_loop(0, size, column, jnp.zeros_like(form))
 

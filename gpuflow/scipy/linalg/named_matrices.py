@@ -141,10 +141,10 @@ def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Any:
     size = as_index(n)
     if scale is not None:
         check_choice("dft", "scale", scale, ("sqrtn", "n"))
-    found = dtypes.canonicalize(complex) if dtype is None else user_dtype(dtype, "dft")
+    dtype = dtypes.canonicalize(complex) if dtype is None else user_dtype(dtype, "dft")
     check(
-        dtypes.is_complex(found),
-        lambda: f"[dft] dtype must be complex; got {found}. Fix: dtype=jnp.complex64.",
+        dtypes.is_complex(dtype),
+        lambda: f"[dft] dtype must be complex; got {dtype}. Fix: dtype=jnp.complex64.",
         ValueError,
     )
     place = np.arange(size)
@@ -152,4 +152,4 @@ def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Any:
     turns = (place[:, None] * place) % max(size, 1) / max(size, 1)
     out = np.exp(-2j * np.pi * turns)
     divisor = {None: 1.0, "sqrtn": np.sqrt(size), "n": float(size)}[scale]
-    return jnp.asarray(out / divisor, found)
+    return jnp.asarray(out / divisor, dtype)

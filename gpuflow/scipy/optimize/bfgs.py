@@ -87,32 +87,32 @@ def minimize_bfgs(
         direction = -exact_dot(state.H_k, state.g_k)
         slope = exact_dot(state.g_k, direction)
         first = first_step(state.f_k, state.old_old_fval, slope)
-        found = line_search(
+        search = line_search(
             fun, state.x_k, direction, state.f_k, state.g_k, first, line_search_maxiter
         )
-        moved = found.step * direction
-        change = found.gradient - state.g_k
+        moved = search.step * direction
+        change = search.gradient - state.g_k
         product = exact_dot(change, moved)
         turned = identity - jnp.outer(moved, change) / product
         inverse = exact_matmul(exact_matmul(turned, state.H_k), turned.T)
         inverse = inverse + jnp.outer(moved, moved) / product
         usable = jnp.isfinite(1 / product)
         # Where no step is found, rounding has spoilt the matrix: steepest descent begins anew.
-        restarts = found.failed & ~fresh
+        restarts = search.failed & ~fresh
         updated = jnp.where(usable, inverse, state.H_k)
         result = BFGSResults(
-            converged=jnp.linalg.norm(found.gradient, norm) < gtol,
-            failed=found.failed & fresh,
+            converged=jnp.linalg.norm(search.gradient, norm) < gtol,
+            failed=search.failed & fresh,
             k=state.k + 1,
-            nfev=state.nfev + found.count,
-            ngev=state.ngev + found.count,
+            nfev=state.nfev + search.count,
+            ngev=state.ngev + search.count,
             x_k=state.x_k + moved,
-            f_k=found.value,
-            g_k=found.gradient,
+            f_k=search.value,
+            g_k=search.gradient,
             H_k=jnp.where(restarts, identity, updated),
-            old_old_fval=jnp.where(restarts, as_at_start(found.value, found.gradient), state.f_k),
+            old_old_fval=jnp.where(restarts, as_at_start(search.value, search.gradient), state.f_k),
             status=state.status,
-            line_search_status=found.status,
+            line_search_status=search.status,
         )
         return result, restarts
 

@@ -72,8 +72,8 @@ def minimize_lbfgs(
     real = real_dtype(dtype)
     if maxiter is None and maxfun is None and maxgrad is None:
         maxiter = 200 * size
-    given = (maxiter, maxfun, maxgrad)
-    limits = [_ENDLESS if limit is None else min(limit, _ENDLESS) for limit in given]
+    budgets = (maxiter, maxfun, maxgrad)
+    limits = [_ENDLESS if limit is None else min(limit, _ENDLESS) for limit in budgets]
     value, gradient = value_and_grad(fun)(x0)
 
     def goes_on(state: LBFGSResults) -> Any:
@@ -83,17 +83,17 @@ def minimize_lbfgs(
         direction = _direction(state)
         # The first direction is a whole gradient, of which the length says nothing.
         first = jnp.where(state.k == 0, 1 / jnp.maximum(1, jnp.linalg.norm(direction)), 1)
-        found = line_search(fun, state.x_k, direction, state.f_k, state.g_k, first, maxls)
-        moved = astype(found.step, dtype) * direction
-        change = found.gradient - state.g_k
+        search = line_search(fun, state.x_k, direction, state.f_k, state.g_k, first, maxls)
+        moved = astype(search.step, dtype) * direction
+        change = search.gradient - state.g_k
         product = jnp.real(exact_dot(change, moved))
         square = jnp.real(exact_vdot(change, change))
         usable = product > 0
         reasons = [
-            (found.failed, 5), (state.k + 1 >= limits[0], 1), (state.nfev >= limits[1], 2),
-            (state.ngev >= limits[2], 3), (state.f_k - found.value < ftol, 4),
+            (search.failed, 5), (state.k + 1 >= limits[0], 1), (state.nfev >= limits[1], 2),
+            (state.ngev >= limits[2], 3), (state.f_k - search.value < ftol, 4),
         ]  # fmt: skip
-        converged = jnp.linalg.norm(found.gradient, norm) < gtol
+        converged = jnp.linalg.norm(search.gradient, norm) < gtol
         status: Any = 0
         for holds, number in reversed(reasons):
             status = jnp.where(holds, number, status)
@@ -101,17 +101,17 @@ def minimize_lbfgs(
             converged=converged,
             failed=(status > 0) & ~converged,
             k=state.k + 1,
-            nfev=state.nfev + found.count,
-            ngev=state.ngev + found.count,
+            nfev=state.nfev + search.count,
+            ngev=state.ngev + search.count,
             x_k=state.x_k + moved,
-            f_k=found.value,
-            g_k=found.gradient,
+            f_k=search.value,
+            g_k=search.gradient,
             s_history=_pushed(state.s_history, moved),
             y_history=_pushed(state.y_history, change),
             rho_history=_pushed(state.rho_history, jnp.where(usable, 1 / product, 0)),
             gamma=jnp.where(usable, product / square, state.gamma),
             status=jnp.where(converged, 0, status),
-            ls_status=found.status,
+            ls_status=search.status,
         )
 
     state = LBFGSResults(

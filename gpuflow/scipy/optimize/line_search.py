@@ -94,8 +94,8 @@ def line_search(
 
     def step(state: _State) -> _State:
         length = state.trial
-        found, slopes = evaluate(x + astype(length, aval_of(x).dtype) * direction)
-        here = Point(length, astype(found, dtype), _slope(slopes, direction, dtype))
+        trial_value, slopes = evaluate(x + astype(length, aval_of(x).dtype) * direction)
+        here = Point(length, astype(trial_value, dtype), _slope(slopes, direction, dtype))
         bracketed = jnp.isfinite(state.high.length)
         # A value that is nan is no decrease.
         enough = here.value <= start.value + _DECREASE * length * start.slope

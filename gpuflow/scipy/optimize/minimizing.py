@@ -74,8 +74,8 @@ def minimize(
     )
     name = method.lower() if isinstance(method, str) else method
     check_choice("minimize", "method", name, _METHODS)
-    given = dict(options or {})
-    for option in given:
+    solver_options = dict(options or {})
+    for option in solver_options:
         check(
             option in _OPTIONS[name],
             lambda option=option: (
@@ -84,7 +84,7 @@ def minimize(
             ),
         )
     if tol is not None:
-        given.setdefault("gtol", tol)
+        solver_options.setdefault("gtol", tol)
     x0 = as_array("minimize", x0)
     aval = aval_of(x0)
     check(
@@ -97,18 +97,18 @@ def minimize(
         return fun(x, *args)
 
     if name == "bfgs":
-        found: Any = minimize_bfgs(function, x0, **given)
-        inverse = found.H_k
+        optimum: Any = minimize_bfgs(function, x0, **solver_options)
+        inverse = optimum.H_k
     else:
-        found, inverse = minimize_lbfgs(function, x0, **given), None
+        optimum, inverse = minimize_lbfgs(function, x0, **solver_options), None
     return OptimizeResults(
-        x=found.x_k,
-        success=found.converged & jnp.logical_not(found.failed),
-        status=found.status,
-        fun=found.f_k,
-        jac=found.g_k,
+        x=optimum.x_k,
+        success=optimum.converged & jnp.logical_not(optimum.failed),
+        status=optimum.status,
+        fun=optimum.f_k,
+        jac=optimum.g_k,
         hess_inv=inverse,
-        nfev=found.nfev,
-        njev=found.ngev,
-        nit=found.k,
+        nfev=optimum.nfev,
+        njev=optimum.ngev,
+        nit=optimum.k,
     )

@@ -46,7 +46,7 @@ def named_window(window: Any, size: int) -> np.ndarray:
     return load_windows().get_window(window, size)
 
 
-def given_window(name: str, window: Any, dtype: Any) -> Any:
+def array_window(name: str, window: Any, dtype: Any) -> Any:
     """A window that is given by its elements."""
     window = jnp.asarray(window, dtype)
     check(
@@ -100,15 +100,15 @@ def segments_of(
             size = length
         values = jnp.asarray(named_window(window, size), dtype)
     else:
-        values = given_window(name, window, dtype)
-        own = aval_of(values).size
+        values = array_window(name, window, dtype)
+        window_size = aval_of(values).size
         check(
-            own <= length and size in (None, own),
+            window_size <= length and size in (None, window_size),
             lambda: f"[{name}] window must have nperseg elements, and no more than the signal; got "
-            f"{own}, nperseg={size} and a signal of {length}. Fix: leave out nperseg.",
+            f"{window_size}, nperseg={size} and a signal of {length}. Fix: leave out nperseg.",
             ValueError,
         )
-        size = own
+        size = window_size
     step, transform = steps_of(name, size, noverlap, nfft, size)
     return Segments(name, values, size, step, transform)
 

@@ -23,8 +23,8 @@ _BOUNDARIES = ("even", "odd", "constant", "zeros")
 
 def _aligned(name: str, x: Any, y: Any, axis: Any) -> tuple[Any, Any, int, tuple[int, ...]]:
     """Both signals along the last axis in one length; the axis, and the shape of the others."""
-    given = as_arrays(name, x) if y is None else as_arrays(name, x, y)
-    signals = promote_dtypes_inexact(*given)
+    arrays = as_arrays(name, x) if y is None else as_arrays(name, x, y)
+    signals = promote_dtypes_inexact(*arrays)
     check(
         dtypes.bits_of(aval_of(signals[0]).dtype) >= 32,
         lambda: f"[{name}] signals must be floats of 32 or 64 bits; got {aval_of(signals[0])}. "
@@ -93,17 +93,17 @@ def spectra(
             f"[{name}] return_onesided must be False for complex signals; got True, and False is "
             "used. Fix: return_onesided=False.",
         )
-    found = [transforms_of(s, cut, detrender(detrend), onesided) for s in signals]
+    transforms = [transforms_of(s, cut, detrender(detrend), onesided) for s in signals]
     scale = _scale(scaling, fs, cut.window)
     if powers:
-        out = jnp.conj(found[0]) * found[-1] * scale.astype(dtype)
+        out = jnp.conj(transforms[0]) * transforms[-1] * scale.astype(dtype)
         if onesided:
             end = aval_of(out).shape[-1] - (cut.transform % 2 == 0)
             place = np.arange(aval_of(out).shape[-1])
             sides = np.where((place > 0) & (place < end), 2, 1).astype(real)
             out = out * to_rank(sides, aval_of(out).ndim).astype(aval_of(out).dtype)
     else:
-        out = found[0] * jnp.sqrt(scale).astype(dtype)
+        out = transforms[0] * jnp.sqrt(scale).astype(dtype)
     length = aval_of(signals[0]).shape[-1]
     middle = np.arange(cut.size / 2, length - cut.size / 2 + 1, cut.step)
     if boundary is not None:

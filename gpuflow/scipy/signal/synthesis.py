@@ -14,7 +14,7 @@ from gpuflow.core.aval import aval_of
 from gpuflow.numpy.arguments import as_array
 from gpuflow.numpy.promotion import to_rank
 from gpuflow.ops.linalg.algebra import complex_dtype, real_dtype
-from gpuflow.scipy.signal.segments import given_window, named_window, positive_int, steps_of
+from gpuflow.scipy.signal.segments import array_window, named_window, positive_int, steps_of
 
 
 def istft(
@@ -80,7 +80,7 @@ def istft(
 def _synthesis_window(window: Any, size: int, dtype: Any) -> Any:
     if isinstance(window, (str, tuple)):
         return jnp.asarray(named_window(window, size), dtype)
-    values = given_window("istft", window, dtype)
+    values = array_window("istft", window, dtype)
     check(
         aval_of(values).size == size,
         lambda: f"[istft] window must have nperseg elements; got {aval_of(values)} and {size}. "

@@ -160,23 +160,23 @@ def _as_vectors(
     return on_vectors("A", _operator(name, "A", A)), precondition, vector, start, restore
 
 
-def _operator(name: str, what: str, given: Any) -> Operator:
-    if callable(given):
-        return given
+def _operator(name: str, what: str, operator: Any) -> Operator:
+    if callable(operator):
+        return operator
     check(
-        hasattr(given, "__matmul__") and hasattr(given, "shape"),
-        lambda: f"[{name}] {what} must be a function or a matrix; got {type(given).__name__}. "
+        hasattr(operator, "__matmul__") and hasattr(operator, "shape"),
+        lambda: f"[{name}] {what} must be a function or a matrix; got {type(operator).__name__}. "
         f"Fix: lambda x: matrix @ x.",
     )
     check(
-        len(given.shape) == 2 and given.shape[0] == given.shape[1],
-        lambda: f"[{name}] {what} must be a square matrix; got shape {tuple(given.shape)}. "
+        len(operator.shape) == 2 and operator.shape[0] == operator.shape[1],
+        lambda: f"[{name}] {what} must be a square matrix; got shape {tuple(operator.shape)}. "
         "Fix: the normal equations, A.T @ A.",
         ValueError,
     )
-    if isinstance(given, np.ndarray | jnp.ndarray):
-        return partial(exact_dot, jnp.asarray(given))
-    return lambda x: given @ x
+    if isinstance(operator, np.ndarray | jnp.ndarray):
+        return partial(exact_dot, jnp.asarray(operator))
+    return lambda x: operator @ x
 
 
 def _inner(x: Any, y: Any) -> Any:

@@ -78,12 +78,12 @@ def from_matrices(m: Any) -> Any:
     candidates = []
     for i in range(3):
         j, k = (i + 1) % 3, (i + 2) % 3
-        own: list[Any] = [None] * 4
-        own[i] = 1 - trace + 2 * m[..., i, i]
-        own[j] = m[..., j, i] + m[..., i, j]
-        own[k] = m[..., k, i] + m[..., i, k]
-        own[3] = m[..., k, j] - m[..., j, k]
-        candidates.append(jnp.stack(own, -1))
+        components: list[Any] = [None] * 4
+        components[i] = 1 - trace + 2 * m[..., i, i]
+        components[j] = m[..., j, i] + m[..., i, j]
+        components[k] = m[..., k, i] + m[..., i, k]
+        components[3] = m[..., k, j] - m[..., j, k]
+        candidates.append(jnp.stack(components, -1))
     skew = [m[..., 2, 1] - m[..., 1, 2], m[..., 0, 2] - m[..., 2, 0], m[..., 1, 0] - m[..., 0, 1]]
     candidates.append(jnp.stack([*skew, 1 + trace], -1))
     sizes = jnp.stack([m[..., 0, 0], m[..., 1, 1], m[..., 2, 2], trace], -1)

@@ -192,14 +192,14 @@ class Rotation(NamedTuple):
         Source: Markley et al., Averaging quaternions, J. Guid. Control Dyn. 30 (2007), 1193.
         """
         count, dtype = len(self), aval_of(self.quat).dtype
-        given = jnp.ones(count, dtype) if weights is None else jnp.asarray(weights, dtype)
+        weights = jnp.ones(count, dtype) if weights is None else jnp.asarray(weights, dtype)
         check(
-            aval_of(given).shape == (count,),
-            lambda: f"[Rotation.mean] weights must be a vector of {count}; got {aval_of(given)}. "
+            aval_of(weights).shape == (count,),
+            lambda: f"[Rotation.mean] weights must be a vector of {count}; got {aval_of(weights)}. "
             "Fix: one weight for each rotation.",
             ValueError,
         )
-        _, vectors = jnp.linalg.eigh(exact_matmul(given[None, :] * self.quat.T, self.quat))
+        _, vectors = jnp.linalg.eigh(exact_matmul(weights[None, :] * self.quat.T, self.quat))
         return Rotation(vectors[:, -1])
 
     @property
@@ -257,15 +257,15 @@ class Slerp(NamedTuple):
         Raises:
             ValueError: more than one axis.
         """
-        given = jnp.asarray(times, aval_of(self.times).dtype)
+        times = jnp.asarray(times, aval_of(self.times).dtype)
         check(
-            aval_of(given).ndim <= 1,
-            lambda: f"[Slerp] times must be a vector or a number; got {aval_of(given)}. "
+            aval_of(times).ndim <= 1,
+            lambda: f"[Slerp] times must be a vector or a number; got {aval_of(times)}. "
             "Fix: gpuflow.vmap.",
             ValueError,
         )
-        index = jnp.maximum(jnp.searchsorted(self.times, given) - 1, 0)
-        part = (given - self.times[index]) / self.timedelta[index]
+        index = jnp.maximum(jnp.searchsorted(self.times, times) - 1, 0)
+        part = (times - self.times[index]) / self.timedelta[index]
         step = Rotation.from_rotvec(self.rotvecs[index] * jnp.expand_dims(part, -1))
         return Rotation(self.rotations.quat[index]) * step
 

@@ -114,18 +114,18 @@ def _recurrence(z: Any, order: int, count: int) -> tuple[Any, ...]:
 
     def step(i: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
         k = number_like(count - i, z)
-        above, here, total, *found = state
+        above, here, total, *by_order = state
         # The order below k, which is k - 1.
         below = 2.0 * k * here / z - above
         total = total + jnp.where((i + 1) % 2 == count % 2, 2.0 * below, 0.0)
-        found = [jnp.where(k - 1.0 == j, below, v) for j, v in enumerate(found)]
+        by_order = [jnp.where(k - 1.0 == j, below, v) for j, v in enumerate(by_order)]
         shrink = jnp.where(jnp.abs(below) > _LARGE, 1.0 / _LARGE, 1.0)
-        return tuple(v * shrink for v in (here, below, total, *found))
+        return tuple(v * shrink for v in (here, below, total, *by_order))
 
     start = (zero, zero + 1.0 / _LARGE, zero, *[zero] * (order + 1))
-    _, lowest, total, *found = lax.fori_loop(0, count, step, start)
+    _, lowest, total, *by_order = lax.fori_loop(0, count, step, start)
     scale = 1.0 / (total - lowest)
-    return tuple(v * scale for v in found)
+    return tuple(v * scale for v in by_order)
 
 
 def _all_orders(z: Any, order: int, count: int) -> tuple[Any, ...]:

@@ -47,8 +47,8 @@ def strong_operands(name: str, *operands: Any) -> list[Any]:
 
 def typed_operands(name: str, *operands: Any) -> list[Any]:
     """``real_operands`` of functions that are weak only where the first one is a weak scalar."""
-    found = real_operands(name, *operands)
-    return [strong(x) for x in found] if aval_of(found[0]).ndim else found
+    arrays = real_operands(name, *operands)
+    return [strong(x) for x in arrays] if aval_of(arrays[0]).ndim else arrays
 
 
 def is_complex(x: Any) -> bool:

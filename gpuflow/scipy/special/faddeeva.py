@@ -27,8 +27,8 @@ def _weideman(count: int) -> tuple[float, list[float]]:
     angles = np.arange(1 - samples, samples) * np.pi / samples
     t = scale * np.tan(angles / 2)
     values = np.concatenate([[0.0], np.exp(-t * t) * (scale * scale + t * t)])
-    found = np.real(np.fft.fft(np.fft.fftshift(values))) / (2 * samples)
-    return scale, found[1 : count + 1][::-1].tolist()
+    coefficients = np.real(np.fft.fft(np.fft.fftshift(values))) / (2 * samples)
+    return scale, coefficients[1 : count + 1][::-1].tolist()
 
 
 # As many terms as each precision needs.

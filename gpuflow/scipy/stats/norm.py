@@ -49,8 +49,8 @@ def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 def _quantile(name: str, q: Any, loc: Any, scale: Any, sign: float) -> Any:
     probability, scale = ndtri(q), jnp.asarray(scale)
-    found = guarded(sign * probability * scale + loc, scale > 0.0)
-    return found.astype(dtypes.default_float())
+    quantile = guarded(sign * probability * scale + loc, scale > 0.0)
+    return quantile.astype(dtypes.default_float())
 
 
 def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:

@@ -22,9 +22,9 @@ from gpuflow.ops.linalg.algebra import conjugate, spread
 
 def _vectors(name: str, *operands: Any) -> list[Any]:
     """Vectors along the last axis, of one dtype and with equal batches."""
-    given = [jnp.atleast_1d(x) for x in promote_dtypes(*as_arrays(name, *operands))]
-    batch = broadcast_shapes(*[aval_of(x).shape[:-1] for x in given], name=name)
-    return [spread(x, batch, 1) for x in given]
+    vectors = [jnp.atleast_1d(x) for x in promote_dtypes(*as_arrays(name, *operands))]
+    batch = broadcast_shapes(*[aval_of(x).shape[:-1] for x in vectors], name=name)
+    return [spread(x, batch, 1) for x in vectors]
 
 
 def _placed(vector: Any, places: np.ndarray) -> Any:
@@ -41,8 +41,8 @@ def block_diag(*arrs: Any) -> Any:
     Raises:
         ValueError: more than two axes.
     """
-    given = promote_dtypes(*[jnp.asarray(x) for x in arrs] or [jnp.zeros((1, 0))])
-    for position, x in enumerate(given):
+    matrices = promote_dtypes(*[jnp.asarray(x) for x in arrs] or [jnp.zeros((1, 0))])
+    for position, x in enumerate(matrices):
         check(
             aval_of(x).ndim <= 2,
             lambda position=position, x=x: (
@@ -51,7 +51,7 @@ def block_diag(*arrs: Any) -> Any:
             ),
             ValueError,
         )
-    blocks = [jnp.atleast_2d(x) for x in given]
+    blocks = [jnp.atleast_2d(x) for x in matrices]
     widths = [aval_of(x).shape[1] for x in blocks]
     zero = np.zeros((), aval_of(blocks[0]).dtype)
     out, before = [], 0
