@@ -21,6 +21,7 @@ from gpuflow.targets.cpu.schedules import (
     tiled_maps,
 )
 from gpuflow.targets.cpu.schedules.pipeline import CPU_SCHEDULES
+from gpuflow.targets.cuda.schedules import row_phases as gpu_row_phases
 from gpuflow.targets.cuda.schedules import splits
 from gpuflow.targets.cuda.schedules.pipeline import CUDA_SCHEDULES
 
@@ -31,6 +32,7 @@ SMALL = {
         "ENOUGH_COLUMNS": 512, "_ALIGNED_ROWS": 2,
     },
     row_phases: {"SHORTEST_ROW": 24, "SHORTEST_OF_MANY": 48},
+    gpu_row_phases: {"SHORTEST_ROW": 12},
     rows_across_lanes: {"SMALLEST_TURNED": 32},
     tiled_maps: {"SMALLEST_TILED": 16, "SHORTEST_TILED": 3},
     splits: {"SMALLEST_SPLIT": 64, "WANTED_BLOCKS": 64, "SMALLEST_PART": {"column": 4, "row": 8}},

@@ -13,33 +13,19 @@ memory. A reduction of one row is one of all its elements, which may be split in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from math import prod
 
-from gpuflow.base.records import record
 from gpuflow.compiler.lowering.call_layout import distances_of, sizes_of, values_of
 from gpuflow.compiler.lowering.lower import KernelCall
+from gpuflow.compiler.schedules.phases import Phases, phases_of
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import (
-    Block,
-    For,
     Kernel,
-    Load,
-    Mode,
-    Operand,
-    Reduce,
-    Role,
-    Statement,
-    Store,
-    Stride,
-    Value,
     arguments,
     remembered,
 )
-from gpuflow.kir.walk import all_uses, needed, results_of, statements
 from gpuflow.targets.cpu.printing.rows import keep_row_values
 
 # Two rows of so many elements; more only of those that no cache holds from one phase to the next.
@@ -47,22 +33,6 @@ SHORTEST_ROW = 1 << 16
 FEW_ROWS = 2
 SHORTEST_OF_MANY = 1 << 20
 MOST_ROWS = 16
-RESULT = "result"  # the operands that hold results of reductions
-
-
-@record
-class Phases:
-    """The kernels of one row, in order.
-
-    Attributes:
-        kernels: reductions to one value, and last a map, if elements of rows are stored.
-        rows: the axes along which there are rows.
-        results: the operands that hold what reductions made, in any of the kernels.
-    """
-
-    kernels: tuple[Kernel, ...]
-    rows: tuple[str, ...]
-    results: tuple[Operand, ...]
 
 
 def _applies(kernel: Kernel) -> bool:
@@ -70,7 +40,7 @@ def _applies(kernel: Kernel) -> bool:
 
 
 def _phases(kernel: Kernel) -> Phases | None:
-    return remembered(kernel, "phases", lambda: phases_of(kernel))
+    return remembered(kernel, "phases", lambda: phases_of(keep_row_values(kernel), rows_stay=False))
 
 
 def _choose(call: KernelCall) -> int | None:
@@ -131,121 +101,3 @@ def _buffers(call: KernelCall, phase: Kernel, places: dict[str, int]) -> tuple[i
     names = [operand.name for operand in call.kernel.operands]
     known = {**dict(zip(names, call.buffers, strict=True)), **places}
     return tuple([known[operand.name] for operand in phase.operands])
-
-
-# --- the kernels ---------------------------------------------------------------------------
-
-
-def phases_of(kernel: Kernel) -> Phases | None:
-    """The phases of a row kernel, or None if it is one loop or does what they cannot."""
-    rows = tuple(axis.name for axis in kernel.axes if axis.role is Role.PARALLEL)
-    along = tuple(axis.name for axis in kernel.axes if axis.role is not Role.PARALLEL)
-    if any(o.mode is Mode.INOUT and not _varies(kernel, o, along) for o in kernel.operands):
-        return None  # a later phase would read again what an earlier one has overwritten
-    kernel = keep_row_values(kernel)
-    items = tuple(_flat(kernel.body, rows))
-    loops = [s for s in items if isinstance(s, For)]
-    stages = _stages(items)
-    is_known = all(isinstance(s, Reduce) or s in loops for s in items if _has_blocks(s))
-    if not is_known or len(loops) > 1 or len(stages) + len(loops) < 2:
-        return None
-    if any(s.axes != along for stage in stages for s in stage):
-        return None
-    results = {
-        out: Operand(f"{RESULT}{out.number}", out.dtype, Mode.OUT)
-        for stage in stages
-        for reduce in stage
-        for out in reduce.outs
-    }
-    stores = [s for s in items if isinstance(s, Store)]
-    kernels, known = [], {}
-    for number, stage in enumerate(stages):
-        chosen = [*stage, *(stores if number == len(stages) - 1 else [])]
-        outputs = {out: results[out].name for reduce in stage for out in reduce.outs}
-        body = _body(items, known, chosen, outputs)
-        kernels.append(_phase(kernel, number, body, along, results.values(), "full"))
-        known.update(outputs)
-    if loops:
-        body = _body(items, known, loops, {})
-        kernels.append(_phase(kernel, len(stages), body, along, results.values(), "map"))
-    return Phases(tuple(kernels), rows, tuple(results.values()))
-
-
-def _varies(kernel: Kernel, operand: Operand, axes: Sequence[str]) -> bool:
-    pairs = zip(kernel.axes, operand.strides, strict=False)
-    return any(axis.name in axes and stride is not Stride.ZERO for axis, stride in pairs)
-
-
-def _flat(block: Block, rows: Sequence[str]) -> Iterator[Statement]:
-    """The statements for one row, those of the loops over rows among them."""
-    for statement in block.body:
-        if isinstance(statement, For) and statement.axis in rows:
-            yield from _flat(statement.body, rows)
-        else:
-            yield statement
-
-
-def _has_blocks(statement: Statement) -> bool:
-    return len(list(statements(Block(body=(statement,))))) > 1
-
-
-def _stages(items: Sequence[Statement]) -> list[list[Reduce]]:
-    """Reductions in order; those of one stage do not need each other."""
-    stages: list[list[Reduce]] = []
-    late: set[int] = set()  # values that need the last stage
-    for statement in items:
-        is_late = bool(all_uses(statement) & late)
-        if isinstance(statement, Reduce):
-            if is_late or not stages:
-                stages.append([])
-                late = set()
-            stages[-1].append(statement)
-            is_late = True
-        if is_late:
-            late |= {value.number for value in results_of(statement)}
-    return stages
-
-
-def _body(
-    items: Sequence[Statement], known: dict[Value, str], chosen: Sequence[Statement],
-    outputs: dict[Value, str],
-) -> Block:  # fmt: skip
-    """What a phase does: the chosen ones of a row's statements and what they need.
-
-    Args:
-        items: of the row.
-        known: results of earlier phases and their operands, which it loads.
-        chosen: reductions, loops and stores.
-        outputs: its results, which it stores.
-    """
-    loads = [Load(out, name) for out, name in known.items()]
-    kept = [s for s in items if not isinstance(s, Reduce | For | Store) or s in chosen]
-    stores = [Store(name, out) for out, name in outputs.items()]
-    return Block(body=needed([*loads, *kept, *stores]))
-
-
-def _phase(
-    kernel: Kernel, number: int, body: Block, along: Sequence[str], results: Iterable[Operand],
-    kind: str,
-) -> Kernel:  # fmt: skip
-    role = Role.PARALLEL if kind == "map" else Role.REDUCE
-    axes = tuple(replace(axis, role=role) for axis in kernel.axes if axis.name in along)
-    places = [k for k, axis in enumerate(kernel.axes) if axis.name in along]
-    every = [s for s in statements(body) if isinstance(s, Load | Store)]
-    read = {s.operand for s in every if isinstance(s, Load)}
-    written = {s.operand for s in every if isinstance(s, Store)}
-    modes = {(True, False): Mode.IN, (False, True): Mode.OUT, (True, True): Mode.INOUT}
-    operands = []
-    for operand in (*kernel.operands, *results):
-        if operand.name not in read | written:
-            continue
-        padded = (*operand.strides, *[Stride.ZERO] * len(kernel.axes))
-        mode = operand.mode
-        if mode not in (Mode.INDEX, Mode.SCALAR):
-            mode = modes[operand.name in read, operand.name in written]
-        strides = tuple(padded[place] for place in places)
-        operands.append(replace(operand, mode=mode, strides=strides))
-    return Kernel(
-        f"{kernel.name}_phase{number}", axes, tuple(operands), body,
-        index_bits=kernel.index_bits, kind=kind,
-    )  # fmt: skip

@@ -6,6 +6,7 @@ How a kernel is spread over blocks and threads (``spread``) and how wide its ind
 
 from __future__ import annotations
 
+from gpuflow.targets.cuda.schedules.row_phases import ROW_PHASES
 from gpuflow.targets.cuda.schedules.splits import SPLIT_REDUCTIONS
 
-CUDA_SCHEDULES = (SPLIT_REDUCTIONS,)
+CUDA_SCHEDULES = (ROW_PHASES, SPLIT_REDUCTIONS)

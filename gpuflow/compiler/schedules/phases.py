@@ -1,0 +1,212 @@
+"""The phases of a row kernel: each reduction of a row, and the final loop over it, by itself.
+
+    for each row:                       top = max(x)
+        top = max(x)                    total = sum(exp(x - top))
+        total = sum(exp(x - top))       for each element: ...
+        for each element: ...
+
+What a reduction makes goes through scratch memory. Where rows are few, a kernel of its own for each
+phase can be spread over more threads than there are rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from gpuflow.base.records import record
+from gpuflow.kir.nodes import (
+    Block,
+    For,
+    Kernel,
+    Load,
+    Mode,
+    Operand,
+    Reduce,
+    Role,
+    Statement,
+    Store,
+    Stride,
+    Value,
+)
+from gpuflow.kir.walk import all_uses, needed, results_of, statements
+
+RESULT = "result"  # the operands that hold results of reductions
+
+
+@record
+class Phases:
+    """The kernels of one row, in order.
+
+    Attributes:
+        kernels: reductions, and last a map, if elements of rows are stored.
+        rows: the axes along which there are rows.
+        results: the operands that hold what reductions made, in any of the kernels.
+    """
+
+    kernels: tuple[Kernel, ...]
+    rows: tuple[str, ...]
+    results: tuple[Operand, ...]
+
+
+def phases_of(kernel: Kernel, rows_stay: bool) -> Phases | None:
+    """The phases of a row kernel, or None if it is one loop or does what they cannot.
+
+    Args:
+        kernel: of kind row.
+        rows_stay: each kernel is for all rows; else for one, whose reductions are full ones.
+    """
+    rows = tuple(axis.name for axis in kernel.axes if axis.role is Role.PARALLEL)
+    along = tuple(axis.name for axis in kernel.axes if axis.role is not Role.PARALLEL)
+    if any(o.mode is Mode.INOUT and not _varies(kernel, o, along) for o in kernel.operands):
+        return None  # a later phase would read again what an earlier one has overwritten
+    items = tuple(_flat(kernel.body, rows))
+    loops = [s for s in items if isinstance(s, For)]
+    stages = _stages(items)
+    is_known = all(isinstance(s, Reduce) or s in loops for s in items if _has_blocks(s))
+    if not is_known or len(loops) > 1 or len(stages) + len(loops) < 2:
+        return None
+    if any(s.axes != along for stage in stages for s in stage):
+        return None
+    strides = _result_strides(kernel, rows) if rows_stay else ()
+    results = {
+        out: Operand(f"{RESULT}{out.number}", out.dtype, Mode.OUT, strides)
+        for stage in stages
+        for reduce in stage
+        for out in reduce.outs
+    }
+    stores = [s for s in items if isinstance(s, Store)]
+    maker = _Maker(kernel, rows if rows_stay else (), along, tuple(results.values()))
+    kernels, known = [], {}
+    for number, stage in enumerate(stages):
+        chosen = [*stage, *(stores if number == len(stages) - 1 else [])]
+        outputs = {out: results[out].name for reduce in stage for out in reduce.outs}
+        kernels.append(maker.reduction(number, _body(items, known, chosen, outputs)))
+        known.update(outputs)
+    if loops:
+        kernels.append(maker.map(len(stages), _body(items, known, loops, {})))
+    return Phases(tuple(kernels), rows, tuple(results.values()))
+
+
+def _result_strides(kernel: Kernel, rows: Sequence[str]) -> tuple[Stride, ...]:
+    return tuple(Stride.ANY if axis.name in rows else Stride.ZERO for axis in kernel.axes)
+
+
+def _varies(kernel: Kernel, operand: Operand, axes: Sequence[str]) -> bool:
+    pairs = zip(kernel.axes, operand.strides, strict=False)
+    return any(axis.name in axes and stride is not Stride.ZERO for axis, stride in pairs)
+
+
+def _flat(block: Block, rows: Sequence[str]) -> Iterator[Statement]:
+    """The statements for one row, those of the loops over rows among them."""
+    for statement in block.body:
+        if isinstance(statement, For) and statement.axis in rows:
+            yield from _flat(statement.body, rows)
+        else:
+            yield statement
+
+
+def _has_blocks(statement: Statement) -> bool:
+    return len(list(statements(Block(body=(statement,))))) > 1
+
+
+def _stages(items: Sequence[Statement]) -> list[list[Reduce]]:
+    """Reductions in order; those of one stage do not need each other."""
+    stages: list[list[Reduce]] = []
+    late: set[int] = set()  # values that need the last stage
+    for statement in items:
+        is_late = bool(all_uses(statement) & late)
+        if isinstance(statement, Reduce):
+            if is_late or not stages:
+                stages.append([])
+                late = set()
+            stages[-1].append(statement)
+            is_late = True
+        if is_late:
+            late |= {value.number for value in results_of(statement)}
+    return stages
+
+
+def _body(
+    items: Sequence[Statement], known: dict[Value, str], chosen: Sequence[Statement],
+    outputs: dict[Value, str],
+) -> Block:  # fmt: skip
+    """What a phase does: the chosen ones of a row's statements and what they need.
+
+    Args:
+        items: of the row.
+        known: results of earlier phases and their operands, which it loads.
+        chosen: reductions, loops and stores.
+        outputs: its results, which it stores.
+    """
+    loads = [Load(out, name) for out, name in known.items()]
+    kept = [s for s in items if not isinstance(s, Reduce | For | Store) or s in chosen]
+    stores = [Store(name, out) for out, name in outputs.items()]
+    return Block(body=needed([*loads, *kept, *stores]))
+
+
+@record
+class _Maker:
+    """Makes the kernels of phases.
+
+    Attributes:
+        kernel: the whole one.
+        rows: its loops over rows that each phase has, too.
+        along: its axes along a row.
+        results: the operands between phases.
+    """
+
+    kernel: Kernel
+    rows: tuple[str, ...]
+    along: tuple[str, ...]
+    results: tuple[Operand, ...]
+
+    def reduction(self, number: int, body: Block) -> Kernel:
+        kind = "row" if self.rows else "full"
+        return self._kernel(number, self._in_loops(body), Role.REDUCE, kind)
+
+    def map(self, number: int, body: Block) -> Kernel:
+        # A map does all of its work in the innermost loop.
+        body = _innermost(body) if self.rows else body
+        return self._kernel(number, self._in_loops(body), Role.PARALLEL, "map")
+
+    def _in_loops(self, body: Block) -> Block:
+        for axis in reversed(self.rows):
+            body = Block(body=(For(axis, body),))
+        return body
+
+    def _kernel(self, number: int, body: Block, role: Role, kind: str) -> Kernel:
+        kernel, kept = self.kernel, {*self.rows, *self.along}
+        axes = tuple(
+            replace(axis, role=role) if axis.name in self.along else axis
+            for axis in kernel.axes
+            if axis.name in kept
+        )
+        places = [k for k, axis in enumerate(kernel.axes) if axis.name in kept]
+        every = [s for s in statements(body) if isinstance(s, Load | Store)]
+        read = {s.operand for s in every if isinstance(s, Load)}
+        written = {s.operand for s in every if isinstance(s, Store)}
+        modes = {(True, False): Mode.IN, (False, True): Mode.OUT, (True, True): Mode.INOUT}
+        operands = []
+        for operand in (*kernel.operands, *self.results):
+            if operand.name not in read | written:
+                continue
+            padded = (*operand.strides, *[Stride.ZERO] * len(kernel.axes))
+            mode = operand.mode
+            if mode not in (Mode.INDEX, Mode.SCALAR):
+                mode = modes[operand.name in read, operand.name in written]
+            strides = tuple(padded[place] for place in places)
+            operands.append(replace(operand, mode=mode, strides=strides))
+        return Kernel(
+            f"{kernel.name}_phase{number}", axes, tuple(operands), body,
+            index_bits=kernel.index_bits, kind=kind,
+        )  # fmt: skip
+
+
+def _innermost(body: Block) -> Block:
+    """A nest of loops with what stands before it moved into the innermost one."""
+    *before, loop = body.body
+    if not isinstance(loop, For):
+        return body
+    inside = replace(loop.body, body=(*before, *loop.body.body))
+    return Block(body=(replace(loop, body=_innermost(inside)),))
