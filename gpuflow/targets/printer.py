@@ -1,7 +1,9 @@
-"""Prints a KernelIR kernel as the text of a Python module that Numba compiles.
+"""Prints a KernelIR kernel as the text of a Python module.
+
+Numba compiles it for CUDA, ``targets/cpu/codegen/text_compiler.py`` for the CPU.
 
 Both targets share this walk: statements, addresses, constants, loops and branches. A target is a
-subclass that overrides hooks; they stand together at the end of ``NumbaPrinter``:
+subclass that overrides hooks; they stand together at the end of ``KernelPrinter``:
 
     module_lines    lines between the header comment and the function
     function_name   the name of the function
@@ -145,7 +147,7 @@ class Names:
         return f"{self.operand(operand)}_stride_{axis}"
 
 
-class NumbaPrinter:
+class KernelPrinter:
     """Walks one kernel and prints it; see the module's text for the hooks."""
 
     target = ""
@@ -319,7 +321,7 @@ class NumbaPrinter:
         return self.function(fn, arguments, dtype)
 
     def wrap(self, expression: str, dtype: str) -> str:
-        """Give an arithmetic expression its dtype: Numba widens integers to 64 bits."""
+        """Give an arithmetic expression its dtype: in Numba's types integers widen to 64 bits."""
         if dtype in FLOATS or dtype == "bool":
             return expression
         return f"np.{dtype}({expression})"

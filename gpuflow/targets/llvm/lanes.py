@@ -2,7 +2,7 @@
 
 A ``Lane`` is one LLVM value with its compute dtype. Scalar functions of the CPU target are written
 on Lanes (``scalar_functions``): their formulas read as such and become a few inline instructions,
-which costs Numba far less compile time than a helper function would.
+which takes less time to compile than calls of helper functions.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from gpuflow.kir.nodes import (
 from gpuflow.kir.scalar import PARTS
 from gpuflow.kir.walk import owned_blocks, statements
 from gpuflow.targets.cpu.printing import borders, first_places
-from gpuflow.targets.printer import FLOATS, NumbaPrinter, combine_functions
+from gpuflow.targets.printer import FLOATS, KernelPrinter, combine_functions
 
 SUM_BLOCK_BITS = 12
 SERIAL_BLOCK_BITS = 7  # of a loop without lanes
@@ -75,7 +75,7 @@ def _conditional_loads(block: Block, under: bool = False) -> set[str]:
     return operands
 
 
-class CpuPrinter(NumbaPrinter):
+class CpuPrinter(KernelPrinter):
     """The hooks of the CPU target."""
 
     target = "cpu"

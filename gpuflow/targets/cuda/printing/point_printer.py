@@ -1,4 +1,4 @@
-"""Prints KernelIR for CUDA: overrides of ``NumbaPrinter``'s hooks, with one thread per point.
+"""Prints KernelIR for CUDA: overrides of ``KernelPrinter``'s hooks, with one thread per point.
 
 Vectors, segments and groups of threads are subclasses, in files of their own. Parameters are one
 per word of ``nodes.arguments``, in that order.
@@ -23,7 +23,7 @@ from gpuflow.targets.cuda.printing.scalar_text import (
     widen,
 )
 from gpuflow.targets.cuda.schedules.spread import Launch, is_point_loop, perfect_nest
-from gpuflow.targets.printer import Names, NumbaPrinter, Source
+from gpuflow.targets.printer import KernelPrinter, Names, Source
 
 Nest = list[tuple[Axis, Block]]
 
@@ -44,7 +44,7 @@ class CudaNames(Names):
         return operand + "_" if operand in self._CALLED else super().operand(operand)
 
 
-class CudaPrinter(NumbaPrinter):
+class CudaPrinter(KernelPrinter):
     """Prints a kernel whose points are done by one thread each."""
 
     target = "cuda"
