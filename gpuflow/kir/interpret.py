@@ -147,7 +147,7 @@ def storage_dtype(dtype: str) -> np.dtype:
     return np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
 
 
-def _placed(kernel: Kernel, operand: Operand, argument: Any) -> Place:
+def _placed(kernel: Kernel, operand: Operand, argument: Array | tuple[Array, int]) -> Place:
     array, first = argument if isinstance(argument, tuple) else (argument, 0)
     wanted = storage_dtype(operand.dtype)
     if array.dtype.itemsize != wanted.itemsize or not array.flags.c_contiguous:

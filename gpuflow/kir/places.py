@@ -6,15 +6,14 @@ find the largest key first and its position in a second loop, both of which run 
 
 from __future__ import annotations
 
-from typing import Any
-
+from gpuflow.kir.builder import Builder
 from gpuflow.kir.nodes import Apply, Reduce, Select, Value
 
 _STEPS = ("gt", "eq", "lt", "and", "or")
 
 
 def first_largest(
-    builder: Any, key: Value, place: Value, new_key: Value, new_place: Value
+    builder: Builder, key: Value, place: Value, new_key: Value, new_place: Value
 ) -> tuple[Value, Value]:
     """The pair with the larger key; of equal keys, the one with the smaller position."""
     is_larger = builder.apply("gt", new_key, key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +47,7 @@ class Call:
     is_silent: bool
 
 
-_calls: dict[Any, Call] = {}
+_calls: dict[Hashable, Call] = {}
 # Contexts in which NumPy warns of nothing. To enter one costs a tenth of ``np.errstate``; it
 # serves one call at a time.
 _quiet: list[Context] = []

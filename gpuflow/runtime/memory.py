@@ -189,7 +189,7 @@ class Arena:
             self.memory = aligned_bytes(count)
             self.generation += 1
 
-    def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """The array at ``offset`` of the arena."""
         return np.ndarray(shape, dtype, buffer=self.memory, offset=offset)
 
