@@ -192,6 +192,9 @@ def _potrf(dtype, given, address=None, info=None):
 def _potrf_batched(dtype, given):
     for k, address in enumerate(vector(given.Aarray, given.batchSize, np.uintp)):
         _potrf(dtype, given, int(address), given.infoArray + 4 * k)
+        # The other triangle is a workspace, as cuSOLVER's documentation says.
+        a = matrix(int(address), given.n, given.n, given.lda, dtype)
+        a[np.tril_indices(given.n, -1) if given.uplo == UPPER else np.triu_indices(given.n, 1)] = 7
 
 
 def _geqrf(dtype, given):

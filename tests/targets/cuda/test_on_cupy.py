@@ -72,6 +72,19 @@ def test_programs_on_real_cupy(devices, library):
 
 
 @needs_cupy
+def test_the_page_names_what_cupy_refuses(library):
+    """All other calls of ops that are no kernels are made by CuPy, as far as they run here."""
+    done = run(library, str(HERE / "fake_cuda" / "every_call.py"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(re.search(r"calls (\d+)", done.stdout)[1]) >= 40
+    refused = {*re.findall(r"refused (\w+) (\w+)", done.stdout)}
+    # Kernels have those of real numbers: ``Library.on_gpu`` of scatters.
+    assert {name for name, _ in refused} == {"scatter_mul"}
+    page = (HERE.parents[2] / "docs" / "gpu.md").read_text()
+    assert "that CuPy cannot make: `scatter_mul` of complex numbers" in page
+
+
+@needs_cupy
 @pytest.mark.parametrize("check", ["0", "1"])
 def test_a_kernel_that_fails(check, library):
     done = run(library, str(HERE / "fake_cuda" / "fault.py"), GPUFLOW_CHECK=check)
