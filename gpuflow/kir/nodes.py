@@ -24,7 +24,7 @@ a run-time stride on each axis unless its stride class says 0 or 1. See docs/ker
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import field
+from dataclasses import field, replace
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
@@ -233,13 +233,29 @@ class Kernel:
     kind: str = field(default="map")
 
 
-def remembered(kernel: Kernel, key: Hashable, make: Callable[[], Derived]) -> Derived:
-    """What follows from a kernel alone, made once for each ``key`` and kept with the kernel."""
+def remembered(kernel: Kernel, make: Callable[..., Derived], *arguments: Hashable) -> Derived:
+    """``make(kernel, *arguments)``, made once and kept with the kernel.
+
+    Args:
+        kernel: what it follows from.
+        make: a function of a module, the same object each time; with the arguments it is the key.
+        arguments: what else it follows from; hashable.
+    """
+    key = (make, *arguments) if arguments else make
     try:
         return kernel.__dict__["_remembered"][key]
     except KeyError:
-        derived = make()
+        derived = make(kernel, *arguments)
         return kernel.__dict__.setdefault("_remembered", {}).setdefault(key, derived)
+
+
+def of_kind(kernel: Kernel, kind: str) -> Kernel:
+    """The same kernel of another kind."""
+    return remembered(kernel, _of_kind, kind)
+
+
+def _of_kind(kernel: Kernel, kind: str) -> Kernel:
+    return replace(kernel, kind=kind)
 
 
 class Argument(NamedTuple):
@@ -256,7 +272,7 @@ class Argument(NamedTuple):
 
 def arguments(kernel: Kernel) -> tuple[Argument, ...]:
     """The argument block of ``kernel``, word by word: the one contract of printers and binding."""
-    return remembered(kernel, "arguments", lambda: _arguments(kernel))
+    return remembered(kernel, _arguments)
 
 
 def _arguments(kernel: Kernel) -> tuple[Argument, ...]:

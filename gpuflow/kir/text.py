@@ -44,7 +44,7 @@ def kernel_text(kernel: Kernel) -> str:
     Returns:
         Lines as in the head of this module, ending in a newline.
     """
-    return remembered(kernel, "text", lambda: _kernel_text(kernel))
+    return remembered(kernel, _kernel_text)
 
 
 def _kernel_text(kernel: Kernel) -> str:

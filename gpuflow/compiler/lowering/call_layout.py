@@ -16,7 +16,7 @@ def values_of(call: KernelCall) -> dict[Argument, int]:
 
 def sizes_of(call: KernelCall) -> dict[str, int]:
     """The extents of a call's axes."""
-    places = remembered(call.kernel, "extents", lambda: _extents(call.kernel))
+    places = remembered(call.kernel, _extents)
     return {
         axis: call.words[place] if exact is None else exact
         for axis, exact, place in places
@@ -45,7 +45,7 @@ class Distance(NamedTuple):
 
 def distances_of(kernel: Kernel) -> dict[tuple[str, str], Distance]:
     """For each operand and axis how far apart neighbours lie."""
-    return remembered(kernel, "distances", lambda: _distances(kernel))
+    return remembered(kernel, _distances)
 
 
 def _distances(kernel: Kernel) -> dict[tuple[str, str], Distance]:

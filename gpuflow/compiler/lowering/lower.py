@@ -196,8 +196,11 @@ def _reads(kernel: Kernel, operands: Accesses) -> tuple[Var, ...]:
 
 def segmented(kernel: Kernel) -> Kernel:
     """The variant of a one-axis kernel that runs over a table of argument blocks."""
-    name = f"{kernel.name}_segments"
-    return remembered(kernel, "segments", lambda: replace(kernel, segmented=True, name=name))
+    return remembered(kernel, _segmented)
+
+
+def _segmented(kernel: Kernel) -> Kernel:
+    return replace(kernel, segmented=True, name=f"{kernel.name}_segments")
 
 
 def can_be_segmented(kernel: Kernel) -> bool:

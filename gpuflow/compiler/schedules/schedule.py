@@ -51,7 +51,7 @@ Schedules = tuple[Schedule, ...]  # of a target, in the order in which they are 
 
 def is_plain(kernel: Kernel, schedules: Schedules) -> bool:
     """Whether every call of a kernel is its own launch."""
-    return not _applicable(kernel, schedules, 0)
+    return not remembered(kernel, _applicable, schedules, 0)
 
 
 def scheduled(
@@ -65,7 +65,7 @@ def scheduled(
         schedules: of the target.
         first: the first of them to try.
     """
-    for place, schedule in _applicable(call.kernel, schedules, first):
+    for place, schedule in remembered(call.kernel, _applicable, schedules, first):
         choice = schedule.choose(call)
         if choice is None:
             continue
@@ -84,7 +84,7 @@ def rewritings(
     call: KernelCall, allocate: Allocate, schedules: Schedules, first: int = 0
 ) -> Iterator[Rewriting]:
     """What ``scheduled`` does, step by step."""
-    for place, schedule in _applicable(call.kernel, schedules, first):
+    for place, schedule in remembered(call.kernel, _applicable, schedules, first):
         choice = schedule.choose(call)
         if choice is None:
             continue
@@ -100,11 +100,8 @@ def _applicable(
     kernel: Kernel, schedules: Schedules, first: int
 ) -> tuple[tuple[int, Schedule], ...]:
     """The schedules that may rewrite calls of a kernel, from the first on, with their places."""
-    return remembered(
-        kernel, (schedules, first),
-        lambda: tuple([
-            (place, schedule)
-            for place, schedule in enumerate(schedules)
-            if place >= first and schedule.applies(kernel)
-        ]),
-    )  # fmt: skip
+    return tuple([
+        (place, schedule)
+        for place, schedule in enumerate(schedules)
+        if place >= first and schedule.applies(kernel)
+    ])  # fmt: skip

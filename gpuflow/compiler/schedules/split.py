@@ -64,7 +64,7 @@ class _Stages:
 
 def split_kernel(kernel: Kernel) -> SplitKernels | None:
     """The two kernels of a reduction, or None if a loop needs its result again."""
-    return remembered(kernel, "split", lambda: _split_kernel(kernel))
+    return remembered(kernel, _split_kernel)
 
 
 def _split_kernel(kernel: Kernel) -> SplitKernels | None:
@@ -89,9 +89,11 @@ def _split_kernel(kernel: Kernel) -> SplitKernels | None:
 
 def is_one_pass(kernel: Kernel) -> bool:
     """Whether no loop over the reduced axes needs the result of another one."""
-    return remembered(
-        kernel, "one pass", lambda: _stages(_innermost(kernel.body)) is not None
-    )
+    return remembered(kernel, _is_one_pass)
+
+
+def _is_one_pass(kernel: Kernel) -> bool:
+    return _stages(_innermost(kernel.body)) is not None
 
 
 def _innermost(block: Block) -> Block:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gpuflow.base.records import record
 from gpuflow.compiler.lowering.call_layout import Distance, distances_of
 from gpuflow.compiler.lowering.recipes import taker
-from gpuflow.compiler.schedules.split import PART, SplitKernels
+from gpuflow.compiler.schedules.split import PART, SplitKernels, split_kernel
 from gpuflow.kir.interpret import storage_dtype
 from gpuflow.kir.nodes import Argument, Kernel, arguments, remembered
 
@@ -58,12 +58,14 @@ class Blocks:
     itemsizes: tuple[int, ...]
 
 
-def blocks_of(kernel: Kernel, split: SplitKernels) -> Blocks:
-    """How the blocks of a kernel's parts follow from its own."""
-    return remembered(kernel, "blocks of parts", lambda: _blocks_of(kernel, split))
+def blocks_of(kernel: Kernel) -> Blocks:
+    """How the blocks of the two kernels of a reduction that can be split follow from its own."""
+    return remembered(kernel, _blocks_of)
 
 
-def _blocks_of(kernel: Kernel, split: SplitKernels) -> Blocks:
+def _blocks_of(kernel: Kernel) -> Blocks:
+    split = split_kernel(kernel)
+    assert split is not None  # it can be split
     places = {argument: place for place, argument in enumerate(arguments(kernel))}
     parts, scratch = split.parts, {operand.name for operand in split.scratch}
     distances = distances_of(kernel)

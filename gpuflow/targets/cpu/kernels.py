@@ -151,7 +151,11 @@ def source_path(kernel: Kernel, cache: KernelCache) -> Path | None:
 
 def _key(kernel: Kernel) -> str:
     parts = cache_parts()
-    return remembered(kernel, parts, lambda: cache_key(kernel_text(kernel), parts))
+    return remembered(kernel, _key_with, parts)
+
+
+def _key_with(kernel: Kernel, parts: tuple[str, ...]) -> str:
+    return cache_key(kernel_text(kernel), parts)
 
 
 def _load(kernel: Kernel, key: str, cache: KernelCache) -> LoadedKernel:

@@ -105,7 +105,7 @@ def _launch(
         _launch_segments(kernel, loaded.address, calls, blocks, services, code)
         return
     (call,) = calls
-    in_order = remembered(kernel, "in order", lambda: _is_in_order(kernel))
+    in_order = remembered(kernel, _is_in_order)
     chunk = max(call.extent, 1) if in_order else services.chunk(call.extent, call.points)
     block = _argument_block(call, code, places)
     code.run(loaded.address, block, call.extent, chunk, call.points)

@@ -47,7 +47,7 @@ def across_operands(kernel: Kernel) -> tuple[Operand, ...]:
 
 def can_be_tiled(kernel: Kernel) -> bool:
     """Whether a map is a nest of loops with all of its work in the innermost two."""
-    return remembered(kernel, "can be tiled", lambda: _can_be_tiled(kernel))
+    return remembered(kernel, _can_be_tiled)
 
 
 def _can_be_tiled(kernel: Kernel) -> bool:

@@ -35,7 +35,7 @@ def _applies(kernel: Kernel) -> bool:
 
 
 def _reads(kernel: Kernel) -> list[list[Distance]] | None:
-    return remembered(kernel, "reads", lambda: _reads_of_full(kernel))
+    return remembered(kernel, _reads_of_full)
 
 
 def _choose(call: KernelCall) -> _Order | None:
@@ -49,9 +49,7 @@ def _choose(call: KernelCall) -> _Order | None:
 
 def _rewrite(call: KernelCall, order: _Order, allocate: Allocate) -> tuple[KernelCall, ...]:
     del allocate
-    kernel = call.kernel
-    ordered = remembered(kernel, ("ordered", order), lambda: _ordered_kernel(kernel, *order))
-    return (turned_call(call, ordered),)
+    return (turned_call(call, remembered(call.kernel, _ordered_kernel, *order)),)
 
 
 FULL_MEMORY_ORDER = Schedule("loops in the order of memory", _applies, _choose, _rewrite)

@@ -39,7 +39,7 @@ def _applies(kernel: Kernel) -> bool:
 
 
 def _turn_of(kernel: Kernel) -> _Turn | None:
-    return remembered(kernel, "turn", lambda: _turn(kernel))
+    return remembered(kernel, _turn)
 
 
 def _choose(call: KernelCall) -> tuple[bool, ...] | None:
@@ -55,9 +55,7 @@ def _rewrite(
     call: KernelCall, is_unit: tuple[bool, ...], allocate: Allocate
 ) -> tuple[KernelCall, ...]:
     del allocate
-    kernel = call.kernel
-    turned = remembered(kernel, ("turned", is_unit), lambda: _turned_kernel(kernel, is_unit))
-    return (turned_call(call, turned),)
+    return (turned_call(call, remembered(call.kernel, _turned_kernel, is_unit)),)
 
 
 MEMORY_ORDER = Schedule("loops exchanged", _applies, _choose, _rewrite)

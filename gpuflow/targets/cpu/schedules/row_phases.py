@@ -40,7 +40,11 @@ def _applies(kernel: Kernel) -> bool:
 
 
 def _phases(kernel: Kernel) -> Phases | None:
-    return remembered(kernel, "phases", lambda: phases_of(keep_row_values(kernel), rows_stay=False))
+    return remembered(kernel, _make_phases)
+
+
+def _make_phases(kernel: Kernel) -> Phases | None:
+    return phases_of(keep_row_values(kernel), rows_stay=False)
 
 
 def _choose(call: KernelCall) -> int | None:

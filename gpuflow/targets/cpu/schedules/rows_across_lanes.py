@@ -8,11 +8,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
-from gpuflow.kir.nodes import remembered
+from gpuflow.kir.nodes import of_kind
 from gpuflow.targets.cpu.printing.loop_printer import NARROW_ROWS
 from gpuflow.targets.cpu.printing.narrow_rows import is_narrow
 
@@ -26,9 +24,7 @@ def _choose(call: KernelCall) -> bool | None:
 
 def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:
     del allocate
-    kernel = call.kernel
-    narrow = remembered(kernel, NARROW_ROWS, lambda: replace(kernel, kind=NARROW_ROWS))
-    return (call._replace(kernel=narrow),)
+    return (call._replace(kernel=of_kind(call.kernel, NARROW_ROWS)),)
 
 
 ROWS_ACROSS_LANES = Schedule("rows across lanes", is_narrow, _choose, _rewrite)

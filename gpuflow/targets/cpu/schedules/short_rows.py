@@ -9,12 +9,10 @@ fewer elements than that passes only the last ones.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gpuflow.compiler.lowering.call_layout import sizes_of
 from gpuflow.compiler.lowering.lower import KernelCall
 from gpuflow.compiler.schedules.schedule import Allocate, Schedule
-from gpuflow.kir.nodes import Kernel, Role, remembered
+from gpuflow.kir.nodes import Kernel, Role, of_kind
 from gpuflow.targets.cpu.printing.loop_printer import SHORT_ROWS
 
 LONGEST_SHORT_ROW = 128  # elements: two turns of a loop over four vectors
@@ -33,9 +31,7 @@ def _choose(call: KernelCall) -> bool | None:
 
 def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:
     del allocate
-    kernel = call.kernel
-    short = remembered(kernel, SHORT_ROWS, lambda: replace(kernel, kind=SHORT_ROWS))
-    return (call._replace(kernel=short),)
+    return (call._replace(kernel=of_kind(call.kernel, SHORT_ROWS)),)
 
 
 SHORT_ROW_LOOPS = Schedule("short rows", _applies, _choose, _rewrite)

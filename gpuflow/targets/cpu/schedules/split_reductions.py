@@ -41,13 +41,13 @@ def _choose(call: KernelCall) -> Cut | None:
     kept = prod([sizes[axis] for axis in split.kept])
     rows = sizes[split.rows]
     if split.kept:
-        is_outer = remembered(call.kernel, "kept first", lambda: _keeps_first(call.kernel, split))
+        is_outer = remembered(call.kernel, _keeps_first)
         enough = ENOUGH_POINTS if is_outer else ENOUGH_COLUMNS
         if call.extent >= enough or kept >= ENOUGH_COLUMNS:
             return None
     group = 1
     if split.parts.kind == "column" and len(split.kept) == 1 and kept * 2 <= GROUPED_COLUMNS:
-        blocks = blocks_of(call.kernel, split)
+        blocks = blocks_of(call.kernel)
         group = GROUPED_COLUMNS // kept if _is_dense(call, split, kept, blocks) else 1
     grouped = rows // group
     smallest = -(-SMALLEST_PART * rows // (call.points * group))
@@ -62,8 +62,10 @@ def _choose(call: KernelCall) -> Cut | None:
     return Cut(parts, each, group, rows - parts * each * group)
 
 
-def _keeps_first(kernel: Kernel, split: SplitKernels) -> bool:
+def _keeps_first(kernel: Kernel) -> bool:
     """Whether the loop over an axis that is kept is outside of the one that is split."""
+    split = split_kernel(kernel)
+    assert split is not None  # it was asked for
     order = [axis.name for axis in kernel.axes]
     return order.index(split.kept[0]) < order.index(split.rows)
 
@@ -82,7 +84,7 @@ def _is_dense(call: KernelCall, split: SplitKernels, columns: int, blocks: Block
 def _rewrite(call: KernelCall, cut: Cut, allocate: Allocate) -> tuple[KernelCall, ...]:
     split = split_kernel(call.kernel)
     assert split is not None  # there is a cut
-    return split_calls(call, split, cut, sizes_of(call), blocks_of(call.kernel, split), allocate)
+    return split_calls(call, split, cut, sizes_of(call), blocks_of(call.kernel), allocate)
 
 
 SPLIT_REDUCTIONS = Schedule("split reductions", _applies, _choose, _rewrite, is_last=True)

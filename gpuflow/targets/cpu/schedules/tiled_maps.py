@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
@@ -29,6 +28,7 @@ from gpuflow.kir.nodes import (
     Stride,
     Value,
     arguments,
+    of_kind,
     remembered,
 )
 from gpuflow.targets.cpu.printing.tiles import KIND, across_operands, can_be_tiled
@@ -44,7 +44,7 @@ def _choose(call: KernelCall) -> bool | None:
     down, along = (axis.name for axis in kernel.axes[-2:])
     if min(sizes[down], sizes[along]) < SHORTEST_TILED:
         return None
-    for one, other in remembered(kernel, "across", lambda: _across(kernel)):
+    for one, other in remembered(kernel, _across):
         if abs(one.within(words)) == 1 and abs(other.within(words)) >= SHORTEST_TILED:
             return True
     return None
@@ -52,9 +52,7 @@ def _choose(call: KernelCall) -> bool | None:
 
 def _rewrite(call: KernelCall, _: bool, allocate: Allocate) -> tuple[KernelCall, ...]:
     del allocate
-    kernel = call.kernel
-    tiled = remembered(kernel, KIND, lambda: replace(kernel, kind=KIND))
-    return (call._replace(kernel=tiled),)
+    return (call._replace(kernel=of_kind(call.kernel, KIND)),)
 
 
 TILED_MAPS = Schedule("tiles", can_be_tiled, _choose, _rewrite)
@@ -80,7 +78,7 @@ def transposing_copy(axes: Sequence[tuple[int, int]], itemsize: int) -> KernelCa
     if itemsize not in (1, 2, 4, 8) or len(axes) < 2:
         return None
     kernel = _copy_kernel(itemsize, tuple([stride != 0 for _, stride in axes]))
-    places = remembered(kernel, "copy", lambda: _copy_places(kernel))
+    places = remembered(kernel, _copy_places)
     sizes = tuple([size for size, _ in axes])
     rows = (0,), sizes, tuple([stride for _, stride in axes]), row_major_strides(sizes)
     words = tuple([rows[row][column] for row, column in places])

@@ -37,7 +37,7 @@ def at_fitting_width(kernel: Kernel, calls: Sequence[KernelCall]) -> Kernel:
         calls: that one launch makes.
     """
     if all(map(fits_32_bits, calls)):
-        return remembered(kernel, "32-bit indices", lambda: replace(kernel, index_bits=32))
+        return remembered(kernel, _with_32_bits)
     return kernel
 
 
@@ -58,3 +58,7 @@ def fits_32_bits(call: KernelCall) -> bool:
         if reach > _LARGEST:
             return False
     return True
+
+
+def _with_32_bits(kernel: Kernel) -> Kernel:
+    return replace(kernel, index_bits=32)

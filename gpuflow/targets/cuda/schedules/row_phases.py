@@ -31,7 +31,7 @@ def _applies(kernel: Kernel) -> bool:
 
 
 def _phases(kernel: Kernel) -> Phases | None:
-    return remembered(kernel, "phases of all rows", lambda: phases_of(kernel, rows_stay=True))
+    return remembered(kernel, phases_of, True)
 
 
 def _choose(call: KernelCall) -> int | None:

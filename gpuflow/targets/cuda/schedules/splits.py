@@ -53,11 +53,11 @@ def _choose(call: KernelCall) -> Cut | None:
 def _rewrite(call: KernelCall, cut: Cut, allocate: Allocate) -> tuple[KernelCall, ...]:
     split = split_kernel(call.kernel)
     assert split is not None  # there is a cut
-    return split_calls(call, split, cut, sizes_of(call), blocks_of(call.kernel, split), allocate)
+    return split_calls(call, split, cut, sizes_of(call), blocks_of(call.kernel), allocate)
 
 
 def _strategy(kernel: Kernel) -> str:
-    return remembered(kernel, "strategy", lambda: schedule_cuda(kernel, False).strategy)
+    return remembered(kernel, schedule_cuda, False).strategy
 
 
 SPLIT_REDUCTIONS = Schedule("split reductions", _applies, _choose, _rewrite, is_last=True)
