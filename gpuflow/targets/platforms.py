@@ -15,11 +15,12 @@ from gpuflow.targets.cpu.driver import cpu_driver
 
 if TYPE_CHECKING:
     from gpuflow.targets.cuda.driver import on_cupy
+    from gpuflow.targets.cuda.providers import target as gpu_target
     from gpuflow.targets.cuda_sim import driver as simulated_driver
 else:
     on_cupy = LazyModule("gpuflow.targets.cuda.driver.on_cupy")
     simulated_driver = LazyModule("gpuflow.targets.cuda_sim.driver")
-    cuda_target = LazyModule("gpuflow.targets.cuda.providers.target")
+    gpu_target = LazyModule("gpuflow.targets.cuda.providers.target")
 
 
 # Where Linux shows that there is a GPU of NVIDIA.
@@ -44,7 +45,7 @@ def _cuda_sim(number: int) -> Driver:
 
 
 def _cuda_target() -> Target:
-    return cuda_target.chosen_gpu_target()
+    return gpu_target.chosen_gpu_target()
 
 
 def _cuda_count() -> int:

@@ -64,6 +64,7 @@ class Variables:
         """Let a name stand for a value; False if it stands for one of another dtype."""
         builder = value.builder
         if name in self._once:
+            assert builder.block is not None  # something is compiled
             self._values[name] = _Value(value, self._open[-1], builder.block)
             return True
         if name not in self._places:
