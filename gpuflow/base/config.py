@@ -138,6 +138,7 @@ class Environment:
     preallocate: float = 0.0
     cuda_graphs: bool = True
     cuda_epilogues: bool = True
+    cudnn: bool = True
     numba: tuple[str, ...] = ()  # Numba's own variables: some change the code that it makes
 
 
@@ -159,6 +160,7 @@ def read_environment() -> Environment:
         preallocate=_preallocated(),
         cuda_graphs=_flag("GPUFLOW_CUDA_GRAPHS", True),
         cuda_epilogues=_flag("GPUFLOW_CUDA_EPILOGUES", True),
+        cudnn=_flag("GPUFLOW_CUDNN", True),
         numba=tuple(sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("NUMBA_"))),
     )
 

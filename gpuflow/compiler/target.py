@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpuflow.compiler.planning.plan import CallStep, KernelStep
 from gpuflow.compiler.schedules.schedule import Schedules
@@ -23,6 +23,10 @@ class Target(Protocol):
     excess_precision: bool
     schedules: Schedules
 
+    def choice_of(self, step: CallStep) -> Any:
+        """What the platform's library wants to do for a call; None: there was nothing to ask."""
+        ...
+
     def workspace_bytes(self, step: CallStep) -> int:
         """Memory that a library call needs besides its operands and outputs."""
         ...
@@ -39,6 +43,10 @@ class PlainTarget:
     atomic_sums = False
     excess_precision = False
     schedules: Schedules = ()
+
+    def choice_of(self, step: CallStep) -> Any:
+        """Nothing is asked."""
+        return None
 
     def workspace_bytes(self, step: CallStep) -> int:
         """None."""

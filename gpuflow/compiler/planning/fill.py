@@ -127,6 +127,7 @@ class _Filler:
             self.added[workspace] = memory(workspace_bytes(eqn, inner))
             return ProgramStep(eqn, operands, tuple(outputs), inner, workspace)
         step = CallStep(eqn, operands, shape.writes, shape.kind)
+        step = step._replace(choice=self.target.choice_of(step))
         count = self.target.workspace_bytes(step)
         if not count:
             return step

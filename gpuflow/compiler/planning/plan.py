@@ -96,6 +96,7 @@ class CallStep(NamedTuple):
         outputs: buffers of the results.
         kind: "library" or "host".
         workspace: a buffer for what the platform needs besides, if it needs any.
+        choice: what ``Target.choice_of`` said.
     """
 
     eqn: Eqn
@@ -103,6 +104,7 @@ class CallStep(NamedTuple):
     outputs: tuple[int, ...]
     kind: str = "library"
     workspace: int | None = None
+    choice: Any = None
 
     @property
     def name(self) -> str:

@@ -100,6 +100,10 @@ class NativeServices:
         lanes = 1024 if chunk >= 1024 else 64 if points <= 64 * extent else 1
         return -(-chunk // lanes) * lanes
 
+    def choice_of(self, step: CallStep) -> Any:
+        """Nothing is asked."""
+        return None
+
     def workspace_bytes(self, step: CallStep) -> int:
         """Memory that a library call needs besides its operands and outputs."""
         launches = launches_of(step)

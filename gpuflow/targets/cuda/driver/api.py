@@ -16,6 +16,7 @@ import numpy as np
 from gpuflow.base.records import record
 from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.codegen.build import CudaObject
+from gpuflow.targets.cuda.dnn.calls import Convolutions
 from gpuflow.targets.cuda.schedules.spread import Dim
 
 # A place in the work of a stream, and a loaded kernel: each device has classes of its own.
@@ -145,6 +146,8 @@ class GpuApi(Protocol):
         memory_bytes: of the device.
         xp: CuPy, or NumPy.
         synchronous: whether everything is done when a call returns.
+        convolutions: a library of them on this device; None: there is none, or it is not wanted.
+        chooser: the same on one device of this model, so that all such devices have one plan.
     """
 
     name: str
@@ -153,6 +156,8 @@ class GpuApi(Protocol):
     memory_bytes: int
     xp: Any
     synchronous: bool
+    convolutions: Convolutions | None
+    chooser: Convolutions | None
 
     def activate(self) -> None:
         """Make the device the one that this thread's other calls mean."""

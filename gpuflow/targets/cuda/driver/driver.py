@@ -104,7 +104,7 @@ class GpuDriver:
     @property
     def target(self) -> Target:
         """One launch for each kernel; sums and roundings are as this thread's settings allow."""
-        return chosen_gpu_target()
+        return chosen_gpu_target(self.api.chooser)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
         """Device memory, given back when no array uses it."""

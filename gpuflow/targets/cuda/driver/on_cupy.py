@@ -10,7 +10,7 @@ import threading
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any, cast
 
@@ -22,6 +22,9 @@ from gpuflow.runtime.device_array import DeviceArray
 from gpuflow.targets.cuda.blas.epilogue_check import CheckedProducts
 from gpuflow.targets.cuda.blas.gemm import CuBlas, find_cublas, load_cublas, workspace_bytes
 from gpuflow.targets.cuda.blas.gemm_lt import CuBlasLt, load_cublaslt
+from gpuflow.targets.cuda.dnn.calls import Convolutions
+from gpuflow.targets.cuda.dnn.convolutions import CudnnConvolutions
+from gpuflow.targets.cuda.dnn.cudnn import find_cudnn, open_cudnn
 from gpuflow.targets.cuda.driver.api import BuiltKernel, Epilogue, Gemm, LibraryWork, Pool
 from gpuflow.targets.cuda.driver.driver import GpuDriver
 from gpuflow.targets.cuda.driver.faults import is_fault
@@ -75,6 +78,20 @@ def device_count() -> int:
 
 _graph_calls = cache(load_graph_calls)
 
+# By the name and compute capability of devices.
+_choosers: dict[tuple[str, tuple[int, int]], CudnnConvolutions] = {}
+
+
+@cache
+def _cudnn() -> Any:
+    """cuDNN.
+
+    Raises:
+        OSError, AttributeError: it is not there, or another one.
+    """
+    return open_cudnn(find_cudnn())
+
+
 _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _SHARED_WITHOUT_ASKING = 48 << 10
 
@@ -112,6 +129,12 @@ class CupyApi:
         self._blas: CuBlas | None = None
         self._lt: CheckedProducts | None = None
         self._has_no_blas = self._has_no_lt = False
+        self.convolutions: Convolutions | None = None
+        self.chooser: Convolutions | None = None
+        if config.environment.cudnn:
+            self.convolutions = CudnnConvolutions(_cudnn, partial(self._cuda.Device, number))
+            model = (self.name, self.compute_capability)
+            self.chooser = _choosers.setdefault(model, self.convolutions)
 
     def activate(self) -> None:
         """Make the device the current one of this thread, and its context."""

@@ -42,9 +42,10 @@ from gpuflow.targets.cuda.program.work import Argument, Work
 from gpuflow.targets.cuda.providers.handwritten_calls import (
     block_launch,
     copy_schedule,
+    library_launch,
     schedule_of,
 )
-from gpuflow.targets.cuda.providers.launch_sequence import Schedule
+from gpuflow.targets.cuda.providers.launch_sequence import OUT, LibraryLaunch, Schedule
 
 
 def build_driver(
@@ -215,6 +216,13 @@ class _Places(NamedArrays):
         """Print the launches of handwritten kernels on arrays at these places."""
         writes = self._variables(writes_of(step))
         for one in schedule.launches:
+            if isinstance(one, LibraryLaunch):
+                run, found = library_launch(one, places, self.device)
+                arguments = [self._argument(place) for place in found]
+                name, _ = arguments[OUT]
+                out = [] if name is None else [name]
+                self.work.launch("convolve", run, arguments, step.name, out, fills=out)
+                continue
             launch, registers = block_launch(one, places, self.device)
             used = [self._argument((number, 0)) for number in registers]
             self.work.launch("launch", launch, used, step.name, writes)

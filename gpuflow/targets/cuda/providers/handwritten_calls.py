@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 from gpuflow.compiler.planning.plan import CallStep, CopyStep
 from gpuflow.core.aval import storage_dtype
@@ -25,7 +26,14 @@ from gpuflow.targets.cuda.driver.program_device import GpuDevice
 from gpuflow.targets.cuda.providers.atomic_sums import add_atomic_sums
 from gpuflow.targets.cuda.providers.attention import add_attention
 from gpuflow.targets.cuda.providers.convolutions import add_convolution
-from gpuflow.targets.cuda.providers.launch_sequence import At, BlockLaunch, Schedule, collapsed
+from gpuflow.targets.cuda.providers.launch_sequence import (
+    At,
+    BlockLaunch,
+    LibraryLaunch,
+    Schedule,
+    collapsed,
+)
+from gpuflow.targets.cuda.providers.library_convolutions import add_planned
 from gpuflow.targets.cuda.providers.runs import add_runs
 from gpuflow.targets.cuda.providers.scans import add_running
 from gpuflow.targets.cuda.providers.small_matrices import add_matrices
@@ -37,6 +45,15 @@ _SHARED_BYTES = {(8, 6): 99 << 10, (8, 9): 99 << 10, (12, 0): 99 << 10, (12, 1):
 _SHARED_BYTES_AT_LEAST = 163 << 10
 
 
+def block_of(step: CallStep) -> Any:
+    """What a library call is, as kernels know it; None: it is none of theirs."""
+    rule = step.eqn.primitive.lower
+    if not isinstance(rule, Library) or rule.blocks is None:
+        return None
+    avals = [operand.aval for operand in step.operands]
+    return rule.blocks(avals, [var.aval for var in step.eqn.outputs], step.eqn.params)
+
+
 def schedule_of(step: CallStep) -> Schedule | None:
     """The launches that make a library call, or None: a library does it."""
     rule = step.eqn.primitive.lower
@@ -46,10 +63,13 @@ def schedule_of(step: CallStep) -> Schedule | None:
     outs = [var.aval for var in step.eqn.outputs]
     if not any(out.size for out in outs):
         return Schedule(len(ins) + len(outs))
-    what = rule.blocks(ins, outs, step.eqn.params)
+    schedule = Schedule(len(ins) + len(outs))
+    if step.choice is not None:
+        add_planned(schedule, step.choice, [At(0), At(1)], At(len(ins)), outs[0].shape)
+        return schedule
+    what = block_of(step)
     if what is None:
         return None
-    schedule = Schedule(len(ins) + len(outs))
     if isinstance(what, Convolution):
         # It reads operands as they lie.
         views, kinds = [x.lies for x in step.operands], [aval.dtype for aval in ins]
@@ -136,3 +156,31 @@ def block_launch(
         run = plain()
     aligned = [(launch_register, start, _ALIGNED) for _, launch_register, start in fixups]
     return Launch(run, plain, words, fixups, aligned), list(registers)
+
+
+def library_launch(
+    one: LibraryLaunch, places: Sequence[Place], device: GpuDevice
+) -> tuple[Callable[..., None], list[Place]]:
+    """A library's call as a function of addresses, and which these are.
+
+    Args:
+        one: what to call.
+        places: where the arrays that it names are.
+        device: that it runs on.
+    """
+    library = device.api.convolutions
+    assert library is not None, "the plan was made for a device that has it"
+    run = library.bind(one.what, device.compute)
+    found: list[Place] = []
+    offsets: list[int] = []
+    for place in one.places:
+        register, start = places[place.array]
+        is_known = register is None
+        found.append((register, start + place.offset if is_known else 0))
+        offsets.append(0 if is_known else start + place.offset)
+
+    def shifted(*arguments: int) -> None:
+        moved = [place + offset for place, offset in zip(arguments, offsets, strict=False)]
+        run(*moved, *arguments[len(offsets) :])  # behind the places may stand a stream
+
+    return (shifted if any(offsets) else run), found

@@ -19,6 +19,7 @@ from gpuflow.base.records import record
 from gpuflow.core.aval import storage_dtype
 from gpuflow.core.views import View
 from gpuflow.targets.cuda.codegen.handwritten import LaunchBounds, Number
+from gpuflow.targets.cuda.dnn.calls import ChosenConvolution
 from gpuflow.targets.cuda.schedules.spread import Dim
 
 ALIGNMENT = 256
@@ -61,6 +62,22 @@ class BlockLaunch:
     smaller: BlockLaunch | None = None
 
 
+OUT = 2  # the output among the places of a library's call
+
+
+@record
+class LibraryLaunch:
+    """A call of a library between launches.
+
+    Attributes:
+        what: what it does; the device has the function.
+        places: both operands, the output and the workspace.
+    """
+
+    what: ChosenConvolution
+    places: tuple[At, At, At, At]
+
+
 class Schedule:
     """Launches in order, and the memory that they need besides.
 
@@ -69,7 +86,7 @@ class Schedule:
     """
 
     def __init__(self, workspace: int) -> None:
-        self.launches: list[BlockLaunch] = []
+        self.launches: list[BlockLaunch | LibraryLaunch] = []
         self.workspace_bytes = 0
         self._workspace = workspace
 
@@ -87,6 +104,10 @@ class Schedule:
         """Add a launch; arguments are pairs of a type and a place or number."""
         one = one_launch(kernel, arguments, grid, threads, constants, plain, smaller)
         self.launches.append(one)
+
+    def call(self, what: ChosenConvolution, places: tuple[At, At, At, At]) -> None:
+        """Add a call of a library."""
+        self.launches.append(LibraryLaunch(what, places))
 
     def for_each(
         self, kernel: Callable[..., None], arguments: Sequence[tuple[str, At | int]], count: int,

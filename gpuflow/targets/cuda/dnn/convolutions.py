@@ -1,0 +1,225 @@
+"""Convolutions by cuDNN on one device: choosing an algorithm, and running it. See ``cudnn.py``."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpuflow.base.records import record
+from gpuflow.base.util import warn
+from gpuflow.compiler.debugging import show
+from gpuflow.targets.cuda.dnn import cudnn
+from gpuflow.targets.cuda.dnn.calls import (
+    DATA,
+    FILTER,
+    FORWARD,
+    ChosenConvolution,
+    ConvolutionCall,
+    Convolve,
+)
+from gpuflow.targets.cuda.dnn.descriptors import Descriptors
+
+MOST_WORKSPACE = 1 << 28  # bytes; a guess: nothing was measured
+_MOST_ALGORITHMS = 16  # more than there are of any kind
+_ALIGNED = 16  # bytes: loads of 128 bits
+
+
+@record
+class _Functions:
+    """The functions of one kind of call, and the arrays that they take in order.
+
+    Attributes:
+        run, heuristic, workspace: names of functions.
+        arrays: the two operands and the output, as cuDNN orders them.
+        is_swapped: our left operand is cuDNN's second one.
+    """
+
+    run: str
+    heuristic: str
+    workspace: str
+    arrays: str
+    is_swapped: bool = False
+
+
+def _functions(name: str, arrays: str, is_swapped: bool = False) -> _Functions:
+    start = f"cudnnGetConvolution{name}"
+    return _Functions(
+        f"cudnnConvolution{name}", f"{start}Algorithm_v7", f"{start}WorkspaceSize", arrays,
+        is_swapped,
+    )  # fmt: skip
+
+
+_KINDS = {
+    FORWARD: _functions("Forward", "xwy"),
+    DATA: _functions("BackwardData", "wyx", True),
+    FILTER: _functions("BackwardFilter", "xyw"),
+}
+
+
+class CudnnConvolutions:
+    """cuDNN on one device; the library is looked for when the first convolution comes.
+
+    Args:
+        load: gives the library, or raises OSError or AttributeError.
+        on_device: while entered, the device is the current one.
+    """
+
+    def __init__(
+        self, load: Callable[[], Any], on_device: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
+        self._load, self._on_device = load, on_device
+        self._library: Any = None
+        self._is_missing = False
+        self._handle: int | None = None
+        # One handle serves all streams, so to bind it and to run is one thing.
+        self._lock = threading.RLock()
+        self._chosen: dict[tuple[ConvolutionCall, bool], ChosenConvolution | None] = {}
+
+    def choose(self, call: ConvolutionCall, deterministic: bool) -> ChosenConvolution | None:
+        """The first algorithm of the library's heuristic that may be taken."""
+        key = (call, deterministic)
+        with self._lock:
+            if key not in self._chosen:
+                self._chosen[key] = self._choice(call, deterministic) if self._found() else None
+            return self._chosen[key]
+
+    def bind(self, chosen: ChosenConvolution, stream: int) -> Convolve:
+        """A call of the chosen algorithm.
+
+        Raises:
+            CudnnError: cuDNN does not take on another device what it chose on one.
+        """
+        call, library = chosen.call, self._opened()
+        functions = _KINDS[call.kind]
+        descriptors = Descriptors(library, call, chosen.math, functions.arrays)
+        first, second, third = descriptors.arrays
+        run, handle = getattr(library, functions.run), self._handle_of(call)
+        one, zero = _scalars(call.dtype)
+        ends = ctypes.addressof(one), ctypes.addressof(zero)
+        count, lock = chosen.workspace_bytes, self._lock
+        check = partial(cudnn.checked, library, call, "cudnnSetStream", handle)
+
+        def convolve(
+            left: int, right: int, out: int, workspace: int, recorded: int = stream
+        ) -> None:
+            _check_alignment(call, left, right, out)
+            operands = (right, left) if functions.is_swapped else (left, right)
+            with lock:
+                check(recorded)
+                status = run(
+                    handle, ends[0], first, operands[0], second, operands[1],
+                    descriptors.convolution, chosen.algorithm, workspace, count,
+                    ends[1], third, out,
+                )  # fmt: skip
+                if status:
+                    raise cudnn.CudnnError(library, functions.run, call, status)
+
+        convolve.kept = one, zero, descriptors  # type: ignore[attr-defined]
+        return convolve
+
+    def _found(self) -> bool:
+        """Whether the library is there."""
+        if self._library is None and not self._is_missing:
+            try:
+                self._library = self._load()
+            except (OSError, AttributeError) as error:
+                self._is_missing = True
+                if isinstance(error, cudnn.OtherVersion):
+                    warn(str(error))
+                show(1, "cudnn", lambda text=str(error): f"not used: {text}")
+        return self._library is not None
+
+    def _opened(self) -> Any:
+        with self._lock:
+            if not self._found():
+                raise RuntimeError(
+                    "[cudnn] the library with which a program was made must be there; it is not. "
+                    "Fix: call the function again after clear_caches()."
+                )
+            return self._library
+
+    def _handle_of(self, call: ConvolutionCall) -> int | None:
+        """The handle, of the device."""
+        with self._lock, self._on_device():
+            if self._handle is None:
+                made = ctypes.c_void_p()
+                place = ctypes.byref(made)
+                cudnn.checked(self._library, call, "cudnnCreate", place)
+                self._handle = made.value
+            return self._handle
+
+    def _choice(self, call: ConvolutionCall, deterministic: bool) -> ChosenConvolution | None:
+        handle = self._handle_of(call)
+        with self._on_device():
+            try:
+                return self._asked(handle, call, deterministic)
+            except cudnn.CudnnError as error:
+                if not cudnn.is_refusal(error.status):
+                    raise
+                show(1, "cudnn", lambda text=str(error): f"not used: {text}")
+                return None
+
+    def _asked(
+        self, handle: int | None, call: ConvolutionCall, deterministic: bool
+    ) -> ChosenConvolution | None:
+        library, functions = self._library, _KINDS[call.kind]
+        descriptors = Descriptors(library, call, _wanted_math(call), functions.arrays)
+        first, second, third = descriptors.arrays
+        operands = (handle, first, second, descriptors.convolution, third)
+        results, count = (cudnn.Performance * _MOST_ALGORITHMS)(), ctypes.c_int()
+        cudnn.checked(
+            library, call, functions.heuristic, *operands, _MOST_ALGORITHMS,
+            ctypes.addressof(count), ctypes.addressof(results),
+        )  # fmt: skip
+        for one in results[: count.value]:
+            math = _math_of(call, one)
+            if one.status or math is None or one.memory > MOST_WORKSPACE:
+                continue
+            if deterministic and one.determinism != cudnn.DETERMINISTIC:
+                continue
+            descriptors.set_math(math)
+            size = ctypes.c_size_t()
+            status = getattr(library, functions.workspace)(
+                *operands, one.algo, ctypes.addressof(size)
+            )
+            if status == 0 and size.value <= MOST_WORKSPACE:
+                return ChosenConvolution(call, one.algo, math, size.value)
+        return None
+
+
+def _wanted_math(call: ConvolutionCall) -> int:
+    """How products may be made: with TF32 only where it is allowed."""
+    if call.dtype.itemsize == 2:
+        return cudnn.TENSOR_OP_MATH
+    is_exact = call.dtype == np.float32 and not call.reduced
+    return cudnn.FMA_MATH if is_exact else cudnn.DEFAULT_MATH
+
+
+def _math_of(call: ConvolutionCall, one: cudnn.Performance) -> int | None:
+    """How an algorithm makes products; None: less exactly than it may."""
+    if one.mathType == cudnn.TENSOR_OP_MATH_ALLOW_CONVERSION:
+        return None  # operands are rounded to float16
+    if _wanted_math(call) == cudnn.FMA_MATH:
+        return None if one.mathType == cudnn.TENSOR_OP_MATH else cudnn.FMA_MATH
+    return one.mathType
+
+
+def _scalars(dtype: np.dtype) -> tuple[Any, Any]:
+    """1 and 0 as cuDNN wants alpha and beta."""
+    kind = ctypes.c_double if dtype == np.float64 else ctypes.c_float
+    return kind(1.0), kind(0.0)
+
+
+def _check_alignment(call: ConvolutionCall, *places: int) -> None:
+    if any(place % _ALIGNED for place in places):
+        raise ValueError(
+            f"[conv_general_dilated] arrays must begin at multiples of {_ALIGNED} bytes for "
+            f"cuDNN; got {', '.join(map(hex, places))} for a {call}. Fix: copy what comes from "
+            "another library (jnp.array), or set GPUFLOW_CUDNN=0."
+        )

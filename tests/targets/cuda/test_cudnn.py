@@ -1,0 +1,396 @@
+"""Convolutions by cuDNN on the simulated GPU, with a library that does in NumPy what cuDNN does."""
+
+import gc
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from cuda_tools import requires_cuda_tools
+from fake_cudnn import (
+    EXECUTION_FAILED,
+    NOT_INITIALIZED,
+    NOT_SUPPORTED,
+    FakeCudnn,
+    install,
+)
+from late_gpu import LateApi, gpu_devices
+
+import gpuflow as gf
+import gpuflow.numpy as jnp
+from gpuflow import lax
+from gpuflow.base.config import config
+from gpuflow.targets.cuda.dnn import cudnn
+from gpuflow.targets.cuda.dnn.calls import DATA, FILTER, FORWARD, ConvolutionCall
+from gpuflow.targets.cuda.dnn.convolutions import CudnnConvolutions
+from gpuflow.targets.cuda.driver.faults import StatusError
+
+FIRST, LAST = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
+LAST_PACKED = ("NHWC", "OHWI", "NHWC")
+NAMES = {
+    "cudnnConvolutionForward": FORWARD, "cudnnConvolutionBackwardData": DATA,
+    "cudnnConvolutionBackwardFilter": FILTER,
+}  # fmt: skip
+# Batch, channels, outputs, image, taps, strides, padding, dilation, groups.
+CASES = {
+    "1x1": (2, 5, 7, (4, 3), (1, 1), (1, 1), (0, 0), (1, 1), 1),
+    "1x1, strides 2": (2, 4, 3, (5, 6), (1, 1), (2, 2), (0, 0), (1, 1), 1),
+    "3x3": (2, 3, 5, (7, 6), (3, 3), (1, 1), (1, 1), (1, 1), 1),
+    "strides 2": (2, 3, 4, (8, 7), (3, 3), (2, 2), (1, 1), (1, 1), 1),
+    "dilation 2": (1, 3, 4, (9, 8), (3, 2), (1, 1), (2, 1), (2, 2), 1),
+    "strides and dilation": (3, 2, 3, (11, 9), (3, 3), (3, 2), (2, 2), (2, 2), 1),
+    "groups": (2, 6, 9, (5, 5), (3, 3), (1, 1), (1, 1), (1, 1), 3),
+    "depthwise": (2, 5, 5, (6, 5), (3, 3), (2, 1), (1, 1), (1, 1), 5),
+    "depthwise, two each": (1, 3, 6, (5, 6), (3, 3), (1, 1), (1, 1), (1, 1), 3),
+    "no padding": (1, 3, 2, (5, 4), (2, 3), (1, 1), (0, 0), (1, 1), 1),
+}
+TOLERANCES = {"float32": 1e-5, "float64": 1e-12, "float16": 4e-3, "bfloat16": 3e-2}
+
+
+@pytest.fixture
+def device():
+    (found,) = gpu_devices("late_cudnn", LateApi())
+    return found
+
+
+@pytest.fixture
+def fake(monkeypatch, device):
+    return install(monkeypatch, device)
+
+
+def _operands(case, layout, seed=0):
+    batch, channels, outputs, image, taps, *_, groups = CASES[case]
+    rng = np.random.default_rng(seed)
+    x, w = (batch, channels, *image), (outputs, channels // groups, *taps)
+    return [
+        np.transpose(rng.normal(size=shape), [plain.index(letter) for letter in spec]).copy()
+        for shape, plain, spec in zip((x, w), FIRST, layout, strict=False)
+    ]
+
+
+def _convolve(case, layout, precision=None):
+    *_, strides, padding, dilation, groups = CASES[case]
+    pads = [(p, p) for p in padding]
+
+    def call(x, w):
+        return lax.conv_general_dilated(
+            x, w, strides, pads, (1, 1), dilation, layout, groups, precision=precision
+        )
+
+    return call
+
+
+def _and_gradients(convolve):
+    def call(x, w, ct):
+        out, pull = gf.vjp(convolve, x, w)
+        return (out, *pull(ct))
+
+    return call
+
+
+def _wanted(call, *operands):
+    """In float64, by NumPy."""
+    with gf.enable_x64(), gf.default_device(gf.devices("cpu")[0]):
+        return [np.asarray(one) for one in gf.tree.leaves(call(*map(jnp.asarray, operands)))]
+
+
+def _results(call, device, dtype, *operands):
+    """Of ``jit`` on the device, and what the operands are there."""
+    with gf.enable_x64(dtype == "float64"), gf.default_device(device):
+        given = [jnp.asarray(one, dtype) for one in operands]
+        got = gf.tree.leaves(gf.jit(call)(*given))
+        return [np.asarray(one, np.float64) for one in (*got, *given)], len(got)
+
+
+def _compare(call, device, dtype, *operands):
+    """With what NumPy gives in float64 for the operands as they are in ``dtype``."""
+    found, count = _results(call, device, dtype, *operands)
+    for one, want in zip(found[:count], _wanted(call, *found[count:]), strict=True):
+        scale = max(np.abs(want).max(initial=0), 1)
+        np.testing.assert_allclose(one / scale, want / scale, atol=TOLERANCES[dtype])
+
+
+def _kinds(fake):
+    return sorted(NAMES[name] for name, *_ in fake.calls)
+
+
+def _check(case, layout, dtype, device):
+    convolve = _convolve(case, layout)
+    x, w = _operands(case, layout)
+    shape = gf.eval_shape(convolve, x, w).shape
+    ct = np.random.default_rng(1).integers(-3, 4, shape).astype(np.float64)
+    _compare(_and_gradients(convolve), device, dtype, x, w, ct)
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize("layout", [FIRST, LAST, LAST_PACKED], ids=["first", "last", "packed"])
+@pytest.mark.parametrize("case", CASES)
+def test_convolutions_and_both_gradients(case, layout, device, fake):
+    _check(case, layout, "float32", device)
+    assert _kinds(fake) == sorted((FORWARD, DATA, FILTER))
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_other_dtypes(dtype, device, fake):
+    _check("strides 2", LAST, dtype, device)
+    assert _kinds(fake) == sorted((FORWARD, DATA, FILTER))
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize("space", [1, 3])
+def test_one_and_three_dimensions_of_space(space, device, fake):
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(2, 3, *[5, 6, 7][:space])), rng.normal(size=(4, 3, *[3, 2, 3][:space]))
+    call = lambda x, w: lax.conv_general_dilated(x, w, [2] * space, [(1, 1)] * space)  # noqa: E731
+    ct = rng.normal(size=gf.eval_shape(call, x, w).shape)
+    _compare(_and_gradients(call), device, "float32", x, w, ct)
+    assert _kinds(fake) == sorted((FORWARD, DATA, FILTER))
+    assert all(len(dims["x"]) == max(space, 2) + 2 for *_, dims in fake.calls)
+
+
+@requires_cuda_tools
+def test_transposed_convolutions_are_gradients(device, fake):
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(2, 4, 5, 3)), rng.normal(size=(3, 3, 3, 4))
+    call = lambda x, w: lax.conv_transpose(  # noqa: E731
+        x, w, (2, 2), [(1, 1), (1, 1)], dimension_numbers=LAST
+    )
+    _compare(call, device, "float32", x, w)
+    assert _kinds(fake) == [DATA]
+
+
+@requires_cuda_tools
+def test_mapped_filters_are_groups(device, fake):
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(3, 2, 4, 6, 5)), rng.normal(size=(3, 5, 4, 3, 3))
+    one = lambda x, w: lax.conv(x, w, (1, 1), "SAME")  # noqa: E731
+    x = x.swapaxes(0, 1)  # the mapped dimension beside the channels: one array of groups
+    _compare(gf.vmap(one, (1, 0), 1), device, "float32", x, w)
+    assert [call[-1]["x"] for call in fake.calls] == [(2, 12, 6, 5)]
+
+
+# --- what falls back -----------------------------------------------------------------------
+
+X, W = (np.random.default_rng(2).normal(size=shape) for shape in ((2, 4, 6, 5), (3, 4, 3, 3)))
+OWN = {
+    "padding of two sizes": lambda x, w: lax.conv(x, w, (2, 2), "SAME"),
+    "negative padding": lambda x, w: lax.conv_general_dilated(x, w, (2, 1), [(-1, -1), (-1, -1)]),
+    "holes and strides": lambda x, w: lax.conv_general_dilated(
+        x, w, (2, 2), [(1, 1), (1, 1)], (2, 2)
+    ),
+    "an order of its own": lambda x, w: lax.conv_general_dilated(
+        x, w, (1, 1), "VALID", dimension_numbers=("HNWC", "OIHW", "NCHW")
+    ),
+    "a view that is not packed": lambda x, w: lax.conv(x[:, :, ::2], w, (1, 1), "VALID"),
+    "a view between vectors": lambda x, w: lax.conv(x.ravel()[1:181].reshape(1, 4, 9, 5), w,
+                                                    (1, 1), "VALID"),
+    "a wider result": lambda x, w: lax.conv_general_dilated(
+        x.astype(jnp.bfloat16), w.astype(jnp.bfloat16), (1, 1), "VALID",
+        preferred_element_type=jnp.float32,
+    ),
+    "integers": lambda x, w: lax.conv(
+        (x * 4).astype(jnp.int32), (w * 4).astype(jnp.int32), (1, 1), "VALID"
+    ),
+}  # fmt: skip
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize("name", OWN)
+def test_what_cudnn_does_not_take_is_ours(name, device, fake):
+    x, w = X, W
+    if name == "an order of its own":
+        w = np.random.default_rng(0).normal(size=(3, 5, 2, 2))
+    dtype = "bfloat16" if name == "a wider result" else "float32"
+    if name == "integers":
+        x, w = np.round(x), np.round(w)
+    _compare(OWN[name], device, dtype, x, w)
+    assert not fake.calls
+
+
+@requires_cuda_tools
+def test_a_refused_call_is_ours(device, fake):
+    for kind in ("Forward", "BackwardData"):  # as the one is the other with a mirrored filter
+        fake.statuses[f"cudnnGetConvolution{kind}Algorithm_v7"] = NOT_SUPPORTED
+    _check("3x3", FIRST, "float32", device)
+    assert _kinds(fake) == [FILTER]
+
+
+@requires_cuda_tools
+def test_without_the_library_nothing_is_said(device, monkeypatch, recwarn):
+    asked = []
+
+    def load():
+        asked.append(None)
+        raise OSError("[cudnn] libcudnn.so.9 must be installed")
+
+    library = CudnnConvolutions(load, nullcontext)
+    for name in ("convolutions", "chooser"):
+        monkeypatch.setattr(device.driver.api, name, library)
+    _check("1x1", FIRST, "float32", device)
+    assert len(asked) == 1 and not list(recwarn)
+
+
+# --- what it is asked for ------------------------------------------------------------------
+
+
+@requires_cuda_tools
+@pytest.mark.parametrize("precision, algorithm, math", [("default", 1, 1), ("highest", 4, 3)])
+def test_precision_and_determinism_choose_the_algorithm(precision, algorithm, math, device, fake):
+    x, w = _operands("3x3", FIRST)
+    _compare(_convolve("3x3", FIRST, precision), device, "float32", x, w)
+    ((_, found, how, *_),) = fake.calls
+    assert (found, how) == (algorithm, math)
+
+
+@requires_cuda_tools
+def test_atomic_sums_allow_any_algorithm(device, fake):
+    x, w = _operands("3x3", FIRST)
+    before = config.trace_context().atomic_sums
+    config.update("atomic_sums", True)
+    try:
+        _compare(_convolve("3x3", FIRST), device, "float32", x, w)
+    finally:
+        config.update("atomic_sums", before)
+    assert [algorithm for _, algorithm, *_ in fake.calls] == [0]
+
+
+@requires_cuda_tools
+def test_stream_and_workspace_are_the_programs(device, fake):
+    case, layout = "3x3", LAST
+    convolve, operands = _convolve(case, layout, "default"), _operands(case, layout)
+    step = gf.jit(lambda x, w: convolve(jnp.tanh(x), w) + 1)
+    with gf.default_device(device):
+        given = [jnp.asarray(one, np.float32) for one in operands]
+        for _ in range(3):
+            np.asarray(step(*given))
+    assert {call[3] for call in fake.calls} == {device.driver.compute}
+    # It is as large as cuDNN said, and where the arena is, each time.
+    assert len(set(fake.workspaces)) == 1 and len(fake.workspaces) == 3
+    ((place, count),) = set(fake.workspaces)
+    assert count == 1024
+    arenas = device.driver._idle
+    assert any(
+        arena.memory.address <= place <= arena.memory.address + arena.memory.nbytes - count
+        for arena in arenas
+    )
+
+
+@requires_cuda_tools
+def test_graphs_hold_its_calls(device, fake):
+    convolve = _convolve("groups", FIRST)
+    x, w = _operands("groups", FIRST)
+
+    def work(x, w):
+        for _ in range(2):
+            x = jnp.tanh(x + x.sum(1, keepdims=True))
+            x = x + convolve(x, w).sum(1, keepdims=True) * 0.1
+        return x
+
+    step, api = gf.jit(work), device.driver.api
+    with gf.default_device(device):
+        given = [jnp.asarray(one, np.float32) for one in (x, w)]
+        results = [np.asarray(step(*given)) for _ in range(6)]
+    assert api.log["record"] >= 1 and api.log["replay"] >= 3
+    # A replay does not call the library again: two calls that ran, and one that was recorded.
+    assert len(fake.calls) <= 2 * 4
+    assert all(result.tobytes() == results[0].tobytes() for result in results)
+    (want,) = _wanted(work, *[np.float32(one) for one in (x, w)])
+    np.testing.assert_allclose(results[0], want, rtol=1e-4, atol=1e-4)
+
+
+def _call(kind=FORWARD, **changes):
+    sizes = {
+        "x": (1, 2, 4, 4), "w": (3, 2, 3, 3), "y": (1, 3, 2, 2), "channels_last": False,
+        "padding": (0, 0), "strides": (1, 1), "dilation": (1, 1), "groups": 1, "mirrored": False,
+        "dtype": np.dtype(np.float32), "reduced": True,
+    }  # fmt: skip
+    return ConvolutionCall(kind, **{**sizes, **changes})
+
+
+def _library(device):
+    fake = FakeCudnn(device.driver.api)
+    return fake, CudnnConvolutions(lambda: fake, nullcontext)
+
+
+def test_each_call_is_given_to_the_stream_that_it_is_for(device):
+    fake, library = _library(device)
+    run = library.bind(library.choose(_call(), True), 7)
+    for stream in (None, 9, None):
+        run(0x1000, 0x2000, 0x3000, 0x4000, *([] if stream is None else [stream]))
+    assert [call[3] for call in fake.calls] == [7, 9, 7]  # 9 is captured, say
+
+
+def test_descriptors_are_given_back(device):
+    fake, library = _library(device)
+    chosen = library.choose(_call(), True)
+    gc.collect()
+    assert fake.alive == 0
+    run = library.bind(chosen, 7)
+    assert fake.alive == 4
+    del run
+    gc.collect()
+    assert fake.alive == 0
+
+
+def test_devices_of_one_model_have_one_plan(monkeypatch):
+    first, second = gpu_devices("late_cudnns", LateApi(), LateApi())
+    fakes = [install(monkeypatch, one) for one in (first, second)]
+    assert first.driver.target is not second.driver.target
+    monkeypatch.setattr(second.driver.api, "chooser", first.driver.api.chooser)
+    assert first.driver.target is second.driver.target
+    assert fakes[0] is not fakes[1]
+
+
+# --- errors --------------------------------------------------------------------------------
+
+
+@requires_cuda_tools
+def test_a_call_that_fails_is_an_error(device, fake):
+    fake.statuses["cudnnConvolutionForward"] = EXECUTION_FAILED
+    with pytest.raises(StatusError, match=(
+        r"\[conv_general_dilated\] cudnnConvolutionForward must succeed for a forward convolution "
+        r"of x float32\[2, 3, 7, 6\], w float32\[5, 3, 3, 3\], y float32\[2, 5, 7, 6\].*got "
+        r"CUDNN_STATUS_EXECUTION_FAILED \(5000\): because\. Fix: set GPUFLOW_CUDNN=0"
+    )):  # fmt: skip
+        _results(_convolve("3x3", FIRST), device, "float32", *_operands("3x3", FIRST))
+
+
+@pytest.mark.parametrize("name", ["cudnnCreate", "cudnnGetConvolutionForwardAlgorithm_v7"])
+def test_a_library_that_does_not_work_is_an_error(name, device):
+    fake, library = _library(device)
+    fake.statuses[name] = NOT_INITIALIZED
+    with pytest.raises(StatusError, match=rf"{name} must succeed.*CUDNN_STATUS_NOT_INITIALIZED"):
+        library.choose(_call(), True)
+
+
+def test_places_between_vectors_are_an_error(device):
+    fake, library = _library(device)
+    run = library.bind(library.choose(_call(), True), 7)
+    with pytest.raises(ValueError, match=r"must begin at multiples of 16 bytes for cuDNN; got 0x1"):
+        run(0x1004, 0x2000, 0x3000, 0x4000)
+    assert not fake.calls
+
+
+def test_no_algorithm_is_no_choice(device):
+    fake, library = _library(device)
+    fake.statuses["cudnnGetConvolutionForwardWorkspaceSize"] = NOT_SUPPORTED
+    assert library.choose(_call(), True) is None
+
+
+@pytest.mark.parametrize("number, text", [(8907, "8.9.7"), (100200, "10.2.0")])
+def test_other_versions_are_refused(number, text, monkeypatch, device):
+    library = SimpleNamespace(cudnnGetVersion=_Version(number))
+    monkeypatch.setattr(cudnn.ctypes, "CDLL", lambda path: library)
+    convolutions = CudnnConvolutions(lambda: cudnn.open_cudnn("lib/cudnn"), nullcontext)
+    with pytest.warns(UserWarning, match=rf"lib/cudnn must be cuDNN 9,.*got {text}\. Fix: pip"):
+        assert convolutions.choose(_call(), True) is None
+    assert convolutions.choose(_call(reduced=False), True) is None  # and once is enough
+
+
+class _Version:
+    def __init__(self, number):
+        self._number = number
+
+    def __call__(self):
+        return self._number
